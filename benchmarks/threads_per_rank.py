@@ -119,12 +119,12 @@ def run_rank(case: str, rank: int, ranks: int, data: Path, threads: tuple[int, i
 
 def _measure(case: str, ranks: int, folder: Path, threads: tuple[int, int]) -> list[list[Block]]:
     """Start the ranks and return the blocks with each number of threads."""
-    from trainmark.launch.local import held_port
+    from trainmark.launch.local import hold_port
     from trainmark.plan.request import RunRequest
     from trainmark.plan.resolving import resolve
 
     plan = resolve(RunRequest(case=case, device="cpu"), generated_root=folder)
-    with held_port() as port:
+    with hold_port() as port:
         environment = os.environ | {
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GOMP_SPINCOUNT": SPIN_COUNT,
             "OMP_NUM_THREADS": str(max(threads)),

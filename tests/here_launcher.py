@@ -6,8 +6,8 @@ import subprocess
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmark.launch.launchers import Command, Job, JobState, Launcher
-from trainmark.launch.node import node_script
+from trainmark.launch.launchers import Command, EngineJob, JobState, Launcher
+from trainmark.launch.node import render_node_script
 
 
 @dataclass
@@ -29,14 +29,14 @@ class Here(Launcher):
     def command(self, plan: Any, site: Any) -> Command:
         files = {
             f"node{number}.sh": self.scripts.get(number, "")
-            + node_script(
+            + render_node_script(
                 plan, site, node_rank=str(number), master="127.0.0.1", options=self.options
             )
             for number in range(plan.nnodes)
         }
         return Command(argv=("true",), files=files, submits=True)
 
-    def state(self, job: Job) -> JobState:
+    def state(self, job: EngineJob) -> JobState:
         if not self.nodes:
             self._start(job)
         codes = [process.poll() for process in self.nodes]
@@ -47,11 +47,11 @@ class Here(Launcher):
         code = max(map(abs, codes))
         return JobState(phase="ended", said="FAILED" if code else "COMPLETED")
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: EngineJob) -> None:
         for process in self.nodes:
             process.terminate()
 
-    def _start(self, job: Job) -> None:
+    def _start(self, job: EngineJob) -> None:
         for name in (f"node{number}.sh" for number in range(job.plan.nnodes)):
             with open(job.folder / f"{name}.out", "wb") as out:  # noqa: PTH123
                 self.nodes.append(

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from trainmark.launch.processes import of_run
 from trainmark.rank.events import JOB_EVENTS_FILE, EventFile
 from trainmark.record.record import describe_schema, read_record
 from trainmark.record.verify import check_itself

@@ -16,7 +16,7 @@ from trainmark import api
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
 from trainmark.launch import local
 from trainmark.launch.cluster import Cluster
-from trainmark.launch.processes import StopRequest, stop_signals_noted
+from trainmark.launch.processes import StopRequest, note_stop_signals
 from trainmark.pages.exports import to_csv
 from trainmark.pages.page import write_pages
 from trainmark.plan.request import RunFields, RunRequest
@@ -147,7 +147,7 @@ def usual_sigint() -> Iterator[None]:
 @pytest.mark.usefixtures("usual_sigint")
 def test_a_signal_is_delivered_again_when_asked_for() -> None:
     def stopped() -> None:
-        with stop_signals_noted(deliver=True) as request:
+        with note_stop_signals(deliver=True) as request:
             signal.raise_signal(signal.SIGINT)
             assert request.signal_name == "SIGINT"
 

@@ -25,7 +25,7 @@ from benchmarks.card.section import Card
 from benchmarks.harness import RESULTS, Bar
 from trainmark import devices
 from trainmark.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, EnvironmentFault, TrainmarkError
-from trainmark.launch.processes import stop_signals_noted
+from trainmark.launch.processes import note_stop_signals
 from trainmark.library.redaction import Redactor
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def main(words: Sequence[str], modules: Mapping[str, str] | None = None, *,
     try:
         given.scratch.mkdir(parents=True, exist_ok=True)
         with (
-            stop_signals_noted() as stop,
+            note_stop_signals() as stop,
             FileLock(given.scratch / "lock", timeout=0),
         ):
             code = measure(given, modules, budget=budget, stop=stop)

@@ -49,12 +49,12 @@ def clocks(vendor: Vendor) -> dict[str, float | None]:
 
 def run(card: Card) -> Facts:
     from trainmark import devices
-    from trainmark.launch.environment import collect
+    from trainmark.launch.environment import describe_environment
 
     vendor = devices.choose(card.device)
     device = vendor.open(0, 1)
     return Facts(
         device=device.describe(),
         clocks=clocks(vendor),
-        environment=collect(os.environ, vendor),
+        environment=describe_environment(os.environ, vendor),
     )

@@ -26,9 +26,9 @@ from trainmark.judge.comparison import compare as compare_results
 from trainmark.judge.compliance import check as check_rules
 from trainmark.launch import series, submission
 from trainmark.launch.cluster import CONTAINER, LOCAL, read_cluster
-from trainmark.launch.processes import StopRequest, stop_signals_noted
-from trainmark.launch.progress import ProgressLine, end_line, launch_shown
-from trainmark.launch.run_dir import leave_unplannable, refuse_used
+from trainmark.launch.processes import StopRequest, note_stop_signals
+from trainmark.launch.progress import ProgressLine, end_line, launch_with_progress
+from trainmark.launch.run_dir import record_unplannable, refuse_used
 from trainmark.library.bundle import pack, verify
 from trainmark.library.selection import select
 from trainmark.pages import exports
@@ -170,7 +170,7 @@ def _unplannable_recorded(*, say: Say, dry_run: bool) -> Iterator[None]:
 def _leave_unplannable(error: UnplannableError, say: Say) -> None:
     folder = Path(error.plan.run_dir)
     try:
-        record = leave_unplannable(error)
+        record = record_unplannable(error)
     except TrainmarkError as fault:  # what failed before is what the user has to know
         say(fault)
         return
@@ -220,7 +220,7 @@ def launch_one(
         for occupant in devices.occupants(single.device.vendor, single.nproc):
             if occupant.computes:
                 say(f"{occupant.description()}: do not quote the figures of this run")
-    record = launch_shown(single, cluster, label, stop, quiet=quiet)
+    record = launch_with_progress(single, cluster, label, stop, quiet=quiet)
     _draw(write_pages, [record], Path(single.run_dir), say=say)
     return record
 
@@ -260,7 +260,7 @@ def run_entries(
     entries: Sequence[SeriesEntry], *, quiet: bool, say: Say, deliver: bool = False
 ) -> None:
     """Do what is left of the entries and write their pages."""
-    with stop_signals_noted(deliver=deliver) as stop:
+    with note_stop_signals(deliver=deliver) as stop:
         series.run_entries(
             entries,
             stop,
@@ -277,7 +277,7 @@ def submit_run(plan: Plan, cluster: Cluster) -> str:
     Raises:
         UsageError: the launcher does not go on alone, or several launches.
     """
-    can_submit = plan.node_processes > 0 and submission.command(plan, cluster).submits
+    can_submit = plan.node_processes > 0 and submission.build_command(plan, cluster).submits
     if not can_submit or plan.repeat_count > 1:
         raise UsageError(
             f"{plan.repeat_count} launch(es) on {plan.launcher}",
@@ -285,7 +285,7 @@ def submit_run(plan: Plan, cluster: Cluster) -> str:
             rule="an engine must keep the job, and a job is one launch",
             fix="leave out --detach, or choose slurm, kubernetes or ray and --repeat 1",
         )
-    return submission.prepare(plan, cluster)().id
+    return submission.prepare_job(plan, cluster)().id
 
 
 def attach_run(folder: Path, *, cancel: bool = False, quiet: bool = True) -> Records:
@@ -334,7 +334,7 @@ def run(
             results.places.extend(entry.folders)
         return results
     plan, settings = plan_run(request, say=_warn)
-    with stop_signals_noted(deliver=True) as stop:
+    with note_stop_signals(deliver=True) as stop:
         return launch_run(plan, settings, stop, quiet=quiet, say=_warn)
 
 

@@ -19,7 +19,7 @@ from trainmark.check.case_check import CHECKS, Check, Checked
 from trainmark.cli.app import EXAMPLES, command, import_verb
 from trainmark.cli.options import lay_out_examples
 from trainmark.cli.output import others_to_stderr, say
-from trainmark.launch.local import rank_command
+from trainmark.launch.local import build_rank_command
 from trainmark.plan.plan import Plan
 from trainmark.record import record
 from trainmark.spec import message
@@ -200,7 +200,7 @@ def test_dry_run_prints_plan_and_command_and_starts_nothing(cli, tmp_path):
     assert document["plan"]["fix_hp"] == {"micro_batch_size": 32}
     assert document["plan"]["nproc"] == 2
     run_dir = document["plan"]["run_dir"]
-    assert document["command"] == rank_command("python", run_dir)
+    assert document["command"] == build_rank_command("python", run_dir)
     assert not (tmp_path / "runs").exists()
 
 
@@ -398,7 +398,7 @@ def test_dry_run_prints_a_summary(cli, tmp_path):
     assert "time: not known before a run; limit 30 min 0 s" in text
     assert "launches: 3, one after another" in text
     assert "folder: runs/demo" in text
-    command = shlex.join(rank_command("python", f"{tmp_path}/runs/demo"))
+    command = shlex.join(build_rank_command("python", f"{tmp_path}/runs/demo"))
     assert f"each rank: {command}" in text
     assert (len(out.splitlines()) < 20, "--json" in err) == (True, True)
     assert not (tmp_path / "runs").exists()

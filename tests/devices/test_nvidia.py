@@ -17,7 +17,7 @@ from trainmark.devices.accelerator import TorchBuild
 from trainmark.devices.vendors import nvidia
 from trainmark.devices.vendors.nvidia import driver
 from trainmark.errors import EnvironmentFault
-from trainmark.launch.environment import recorded_variables
+from trainmark.launch.environment import select_variables
 from trainmark.recipe import Recipe
 from trainmark.spec import RankMemory
 from vendor_machines import pci_card
@@ -98,7 +98,7 @@ def test_the_vendor_tells_what_planning_asks(
         "NCCL_SOCKET_IFNAME": "eth0", "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",
         "NVIDIA_TF32_OVERRIDE": "0",
     }  # fmt: skip
-    assert recorded_variables({**changing, "NVIDIA_API_KEY": "secret"}, vendor) == changing
+    assert select_variables({**changing, "NVIDIA_API_KEY": "secret"}, vendor) == changing
     monkeypatch.setitem(sys.modules, "pynvml", None)  # only the management library knows
     assert (vendor.rank_memory(1), vendor.occupants(1)) == (None, [])
     (tmp_path / "version").unlink()

@@ -67,7 +67,7 @@ def run(hosts, started, words):
 def left(run_dir):
     """Return the ranks of a run, and all else that has its folder, that are still alive."""
     run_id = Plan.read(run_dir).run_id
-    found = [ids for name, ids in processes.alive_runs().items() if name.startswith(run_id)]
+    found = [ids for name, ids in processes.find_alive_runs().items() if name.startswith(run_id)]
     listed = subprocess.run(
         ["pgrep", "-f", f"root/{run_id}"], capture_output=True, text=True, check=False
     )

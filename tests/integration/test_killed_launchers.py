@@ -7,7 +7,7 @@ import signal
 import psutil
 
 from real_runs import checked, ended, wait_for_fault
-from trainmark.launch.processes import of_run
+from trainmark.launch.processes import find_processes
 from trainmark.plan.plan import Plan
 
 
@@ -19,7 +19,7 @@ def test_a_killed_launcher_leaves_events_of_which_report_makes_the_record(starte
     assert "still running" in running.stderr
     process.kill()
     ended(process)
-    psutil.wait_procs([rank, *of_run(Plan.read(run_dir).run_id)])
+    psutil.wait_procs([rank, *find_processes(Plan.read(run_dir).run_id)])
     assert not rank.is_running()
     assert not (run_dir / "record.json").exists()
 

@@ -12,7 +12,7 @@ import pytest
 from here_launcher import Here
 from trainmark.launch import launchers, submission
 from trainmark.launch.cluster import Cluster
-from trainmark.launch.processes import StopRequest, alive_runs
+from trainmark.launch.processes import StopRequest, find_alive_runs
 from trainmark.plan.choosing import RemoteTarget
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
@@ -23,11 +23,11 @@ from trainmark.record.verify import verify_evidence
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.launch.launchers import Job, JobState
+    from trainmark.launch.launchers import EngineJob, JobState
 
 
 def _processes(run_id: str) -> list[list[int]]:
-    return [ids for run, ids in alive_runs().items() if run.startswith(run_id)]
+    return [ids for run, ids in find_alive_runs().items() if run.startswith(run_id)]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> A
     def run(
         launcher: Here, *, request: StopRequest | None = None, device: str = "cpu", **fields: str
     ) -> Record:
-        monkeypatch.setattr(launchers, "load", lambda _: launcher)
+        monkeypatch.setattr(launchers, "load_launcher", lambda _: launcher)
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
             port = found.getsockname()[1]
@@ -102,7 +102,7 @@ def test_other_packages_on_a_node_are_named_before_training(two_nodes: Any, tmp_
 class Killing(Here):
     """Kills a node's process as soon as its rank trains."""
 
-    def state(self, job: Job) -> JobState:
+    def state(self, job: EngineJob) -> JobState:
         file = job.folder / "events.rank1.jsonl"
         if file.exists() and b'"train"' in file.read_bytes():
             self.nodes[1].kill()

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from real_runs import checked, ended, wait_for_fault
-from trainmark.launch.processes import RUN_VARIABLE, of_run
+from trainmark.launch.processes import RUN_VARIABLE, find_processes
 from trainmark.rank.events import TELEMETRY_FILE, EventFile
 
 pytestmark = pytest.mark.nightly
@@ -85,7 +85,7 @@ def wait_until(run_dir, found):
 
 
 def sampler_of(run_id):
-    (process,) = [one for one in of_run(run_id) if MODULE in one.cmdline()]
+    (process,) = [one for one in find_processes(run_id) if MODULE in one.cmdline()]
     return process
 
 
@@ -117,7 +117,7 @@ def test_a_tool_that(fault, tooled, tmp_path):
     wait_until(tmp_path, lambda _: [e["event"] for e in events_of(tmp_path)].count("host") > before)
     _, errors = process.communicate()
     assert (process.returncode, errors) == (0, b"")
-    assert of_run(str(tmp_path)) == []
+    assert find_processes(str(tmp_path)) == []
     *_, last = events = events_of(tmp_path)
     told = [(event["source"], event["kind"]) for event in events if event["event"] == "fault"]
     # On a loaded machine a tool that works may take too long first: the sampler has no priority.
@@ -147,7 +147,7 @@ def test_a_killed_launcher_ends_sampler_and_hung_tool(started, fifo, tooled):
     variables = tooled("sleep 1000 & sleep 1000")
     process, run_dir = started("--device", "tooled", "fault=wait", **variables)
     wait_for_fault(fifo)
-    left = of_run(run_id_of(run_dir))
+    left = find_processes(run_id_of(run_dir))
     assert len(left) > 2
     process.kill()
     ended(process)

@@ -13,9 +13,9 @@ from fakes import GOLDEN, check_golden
 from trainmark import devices
 from trainmark.errors import EnvironmentFault
 from trainmark.launch.cluster import Cluster
-from trainmark.launch.launchers import Command, Job, JobState, absent, start
+from trainmark.launch.launchers import Command, EngineJob, JobState, explain_absence, start_job
 from trainmark.launch.launchers.container import Container
-from trainmark.launch.node import Mount, mounts, node_script
+from trainmark.launch.node import Mount, list_mounts, render_node_script
 from trainmark.plan.choosing import RemoteTarget
 from trainmark.plan.plan import Plan
 from trainmark.protocols import ContainerNeeds
@@ -77,7 +77,9 @@ def started(
     """Return the arguments and the variables that the fake runtime was started with."""
     vendor: Any = SimpleNamespace(**_VENDOR, container_needs=ContainerNeeds(**needs))
     monkeypatch.setattr(devices, "all_vendors", lambda: {plan.device.vendor: vendor})
-    text = node_script(at(node, plan), told, node_rank="0", master="a", folder=node / "runs" / "a")
+    text = render_node_script(
+        at(node, plan), told, node_rank="0", master="a", folder=node / "runs" / "a"
+    )
     done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
 
@@ -93,7 +95,7 @@ def test_the_command_is_golden(runtime: str, vendor: str, plan: Plan) -> None:
     ).model_copy(update={"environment": {"NCCL_DEBUG": "WARN"}, "setup": ("module load x",)})
     device = plan.device.model_copy(update={"vendor": vendor})
     planned = plan.model_copy(update={"run_dir": "/runs/a", "device": device})
-    text = node_script(planned, told, node_rank="$SLURM_NODEID", master="node0")
+    text = render_node_script(planned, told, node_rank="$SLURM_NODEID", master="node0")
     subprocess.run(["sh", "-n", "-c", text], check=True)
     check_golden(f"containers/{runtime}.{vendor}.sh", text)
 
@@ -129,7 +131,7 @@ def test_a_node_gives_what_it_has_to_the_image_that_was_inspected(
 
 def test_mounts_are_given_from_the_outside_in(plan: Plan) -> None:
     told = site(mounts=["/data:/data", "/a:/data/toy/cache", "/data/toy:/data/toy", "/z:/b:rw"])
-    assert mounts(plan, told, "/data/runs/a") == [
+    assert list_mounts(plan, told, "/data/runs/a") == [
         Mount("/z", "/b"),
         Mount("/data", "/data"),
         Mount("/data/runs/a", "/data/runs/a"),
@@ -137,7 +139,7 @@ def test_mounts_are_given_from_the_outside_in(plan: Plan) -> None:
         Mount("/a", "/data/toy/cache"),
     ]
     elsewhere = Cluster.model_validate({"data": "/nodes/toy"})
-    assert mounts(plan, elsewhere, "/runs/a") == [
+    assert list_mounts(plan, elsewhere, "/runs/a") == [
         Mount("/nodes/toy", "/nodes/toy", read_only=True),
         Mount("/runs/a", "/runs/a"),
     ]
@@ -162,7 +164,7 @@ def test_every_accelerator_says_what_a_container_needs() -> None:
 def test_a_local_run_is_not_in_the_container_of_an_engine(container: Any) -> None:
     told = Cluster.model_validate({"container": container})
     assert told.find_remote_target("local") is None
-    assert "docker" in (absent("container", told) or "")
+    assert "docker" in (explain_absence("container", told) or "")
     here = RemoteTarget(launcher="container", nodes=1, has_our_files=True)
     assert site(runtime="podman").find_remote_target(None) == here
 
@@ -177,9 +179,9 @@ def test_an_image_that_is_not_here_is_told_before_a_run(node: Path, plan: Plan) 
 def test_its_end_is_told_in_the_words_of_the_runtime(plan: Plan, tmp_path: Path) -> None:
     here = plan.model_copy(update={"launcher": "container", "run_dir": str(tmp_path)})
     script = "echo 1; echo no such image >&2; echo; echo see --help; exit 125"
-    job = start(Command(argv=("sh", "-c", script), files={}), here, site())
+    job = start_job(Command(argv=("sh", "-c", script), files={}), here, site())
     assert job.process is not None
     job.process.wait()
     said = "no such image; see --help"
     assert Container().state(job) == JobState(phase="ended", said=said)
-    assert Container().state(Job(here, site())) == JobState(phase="ended")
+    assert Container().state(EngineJob(here, site())) == JobState(phase="ended")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmark.launch.environment import container
+from trainmark.launch.environment import describe_container
 
 PODMAN = (
     'engine="podman-4.9.3"\nname="quiet_bell"\nid="0af3"\n'
@@ -38,4 +38,4 @@ def test_a_container_is_told_by_its_traces_and_by_variables(tmp_path, files, var
         (tmp_path / name).write_text(text)
     names = ("container", "container_version", "container_image")
     told = dict(zip(names, found, strict=True))
-    assert container(variables, tmp_path) == told | {"container_digest": None}
+    assert describe_container(variables, tmp_path) == told | {"container_digest": None}

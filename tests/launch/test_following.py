@@ -10,7 +10,7 @@ import pytest
 from trainmark.errors import EnvironmentFault, RecordError
 from trainmark.launch import launchers, run_dir, submission
 from trainmark.launch.cluster import Cluster
-from trainmark.launch.launchers import Command, Job, JobState, Launcher
+from trainmark.launch.launchers import Command, EngineJob, JobState, Launcher
 from trainmark.launch.processes import StopRequest
 from trainmark.plan.choosing import RemoteTarget
 from trainmark.plan.request import RunRequest
@@ -39,7 +39,7 @@ class Held(Launcher):
     def command(self, plan: Plan, cluster: Cluster) -> Command:
         return Command(argv=("true",), files={})
 
-    def state(self, job: Job) -> JobState:
+    def state(self, job: EngineJob) -> JobState:
         self.asked += 1
         if self.asked > 1 and not self.answers:
             raise EnvironmentFault("no controller")
@@ -47,11 +47,11 @@ class Held(Launcher):
             return JobState(phase="lost", said="CANCELLED")
         return JobState(phase="running", said="RUNNING")
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: EngineJob) -> None:
         if not self.answers:
             raise EnvironmentFault("no controller")
 
-    def collect(self, job: Job) -> None:
+    def collect(self, job: EngineJob) -> None:
         raise EnvironmentFault("no host\x1b[2J")
 
 
@@ -62,14 +62,14 @@ def plan(tmp_path: Path) -> Plan:
         generated_root=tmp_path, remote=RemoteTarget(launcher="slurm"),
     )  # fmt: skip
     (tmp_path / "run").mkdir()
-    run_dir.begin(found, tmp_path / "run", {}).close()
+    run_dir.begin_run(found, tmp_path / "run", {}).close()
     return found
 
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Callable[[Held], None]:
     def load(engine: Held) -> None:
-        monkeypatch.setattr(launchers, "load", lambda _: engine)
+        monkeypatch.setattr(launchers, "load_launcher", lambda _: engine)
         monkeypatch.setattr(submission, "_POLL_S", 0.01)
         monkeypatch.setattr(Held, "poll_s", 0.01)
 
@@ -80,7 +80,7 @@ def test_a_signal_cancels_the_job_and_leaves_a_record(
     plan: Plan, held: Callable[[Held], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     held(Held())
-    job, request = Job(plan, Cluster()), StopRequest()
+    job, request = EngineJob(plan, Cluster()), StopRequest()
 
     def shown(said: str) -> None:
         if said != "RUNNING":
@@ -105,7 +105,7 @@ def test_a_job_that_does_not_end_is_given_up_after_its_limit(
     monkeypatch.setattr(submission, "_CANCEL_PATIENCE_S", 0.1)
     monkeypatch.setattr(submission, "_CANCEL_AGAIN_S", 0.03)
     short = plan.model_copy(update={"recipe": plan.recipe | {"timeout_s": 0.1}})
-    job, said = Job(short, Cluster()), list[str]()
+    job, said = EngineJob(short, Cluster()), list[str]()
     assert submission.follow(job, StopRequest(), said.append).status == "timed_out"
     assert job.cancels > 1
     assert said[-1] == ("RUNNING" if answers else "no controller")
@@ -113,8 +113,8 @@ def test_a_job_that_does_not_end_is_given_up_after_its_limit(
 
 def test_the_id_of_a_job_is_kept_by_the_command_itself(plan: Plan) -> None:
     text = "echo 7; cp job.id seen"  # as if this process were killed before the command ended
-    launchers.start(Command(argv=("sh", "-c", text), files={}, submits=True), plan, Cluster())
+    launchers.start_job(Command(argv=("sh", "-c", text), files={}, submits=True), plan, Cluster())
     assert (Path(plan.run_dir) / "seen").read_text() == "7\n"
     refused = Command(argv=("sh", "-c", "echo no such queue >&2; exit 3"), files={}, submits=True)
     with pytest.raises(EnvironmentFault, match="no such queue"):
-        launchers.start(refused, plan, Cluster())
+        launchers.start_job(refused, plan, Cluster())

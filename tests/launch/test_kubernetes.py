@@ -17,8 +17,13 @@ from fakes import GOLDEN, check_golden
 from trainmark import devices
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
 from trainmark.launch.cluster import Cluster
-from trainmark.launch.launchers import JOB_FILE, Job, JobState, load, start
-from trainmark.launch.launchers.kubernetes import MANIFEST, Kubernetes, manifest, state_of
+from trainmark.launch.launchers import JOB_FILE, EngineJob, JobState, load_launcher, start_job
+from trainmark.launch.launchers.kubernetes import (
+    MANIFEST,
+    Kubernetes,
+    derive_state,
+    render_manifest,
+)
 from trainmark.plan.plan import Plan
 
 _HERE = Path(__file__).parent / "kubernetes"
@@ -95,7 +100,7 @@ def _schema() -> dict[str, Any]:
 
 @pytest.mark.parametrize(("told", "golden"), [(_SHARED, "shared"), (_ALL_KEYS, "all_keys")])
 def test_manifests_are_valid_by_the_published_schema(told: dict[str, Any], golden: str) -> None:
-    text = manifest(_plan(), _site(told))
+    text = render_manifest(_plan(), _site(told))
     found = yaml.safe_load(text)
     jsonschema.validate(found, _schema())
     check_golden(f"kubernetes_jobset_{golden}.yaml", text)
@@ -163,7 +168,7 @@ def _found(job: str | None, *pods: str) -> list[dict[str, Any]]:
     ],
 )  # fmt: skip
 def test_a_job_that_goes_on(job: str, pods: tuple[str, ...], phase: Any, said: str) -> None:
-    assert state_of(_found(job, *pods), 2) == JobState(phase=phase, said=said)
+    assert derive_state(_found(job, *pods), 2) == JobState(phase=phase, said=said)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +183,7 @@ def test_a_job_that_goes_on(job: str, pods: tuple[str, ...], phase: Any, said: s
     ],
 )
 def test_how_a_job_ended(job: str | None, pods: tuple[str, ...], phase: str) -> None:
-    assert state_of(_found(job, *pods), 2).phase == phase
+    assert derive_state(_found(job, *pods), 2).phase == phase
 
 
 # Calls of kubectl
@@ -219,19 +224,19 @@ def _started(cluster: Path, tmp_path: Path, told: dict[str, Any]) -> tuple[Plan,
     folder = tmp_path / "run"
     folder.mkdir()
     plan, site = _plan(folder), _site(told)
-    command = load("kubernetes").command(plan, site)
+    command = load_launcher("kubernetes").command(plan, site)
     (folder / MANIFEST).write_text(command.files[MANIFEST])
     (cluster / "create").write_text(f"jobset.jobset.x-k8s.io/{_NAME}\n")
-    return plan, site, start(command, plan, site)
+    return plan, site, start_job(command, plan, site)
 
 
 def test_start_and_attach_name_the_same_job(cluster: Path, tmp_path: Path) -> None:
     plan, site, job = _started(cluster, tmp_path, _ALL_KEYS)
     assert job.id == f"jobset.jobset.x-k8s.io/{_NAME}"
-    assert Job(plan, site).id == job.id
+    assert EngineJob(plan, site).id == job.id
     (Path(plan.run_dir) / JOB_FILE).unlink()
     with pytest.raises(RecordError):
-        Kubernetes().state(Job(plan, site))
+        Kubernetes().state(EngineJob(plan, site))
 
 
 def test_states_are_asked_for_by_the_label_of_the_manifest(cluster: Path, tmp_path: Path) -> None:

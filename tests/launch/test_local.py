@@ -28,7 +28,7 @@ def test_a_rank_is_told_which_it_is(tmp_path: Path) -> None:
     script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT"
     with (
         (tmp_path / "said").open("w+b") as said,
-        local.started(["sh", "-c", script], setup, output=said, errors=said, node=1, nnodes=2,
+        local.start_ranks(["sh", "-c", script], setup, output=said, errors=said, node=1, nnodes=2,
                       master=("a", 29500)) as ranks,
     ):  # fmt: skip
         while None in [rank.poll() for rank in ranks]:

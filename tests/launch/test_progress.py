@@ -11,7 +11,7 @@ import pytest
 
 from fakes import GOLDEN
 from trainmark.launch import progress
-from trainmark.launch.progress import Part, ProgressLine, RunProgress, fit_line
+from trainmark.launch.progress import ProgressLine, ProgressPart, RunProgress, fit_line
 from trainmark.plan.plan import Plan
 from trainmark.rank.events import EventWriter
 
@@ -43,7 +43,7 @@ def with_target(plan: Plan, **recipe: Any) -> Plan:
     return plan.model_copy(update={"recipe": plan.recipe | {"target_value": 0.9} | recipe})
 
 
-def line(parts: Sequence[Part]) -> str:
+def line(parts: Sequence[ProgressPart]) -> str:
     return "  ".join(part.text for part in parts)
 
 
@@ -66,11 +66,15 @@ def test_line_shows_step_speed_loss_time_and_memory(plan: Plan, tmp_path: Path) 
 
 def test_narrow_line_drops_parts_and_keeps_the_speed() -> None:
     parts = [
-        Part("step 400/4000", progress._STEP), Part("142.4 samples/s", progress._SPEED),
-        Part("loss 0.6365", progress._LOSS), Part("up to 6:47 left", progress._TIME_LEFT),
-        Part("0.5 GiB", progress._MEMORY), Part("quality 0.9430", progress._QUALITY),
-        Part("epoch 1", progress._EPOCH), Part("evaluation in 0:45", progress._EVALUATION),
-    ]  # fmt: skip
+        ProgressPart("step 400/4000", progress._STEP),
+        ProgressPart("142.4 samples/s", progress._SPEED),
+        ProgressPart("loss 0.6365", progress._LOSS),
+        ProgressPart("up to 6:47 left", progress._TIME_LEFT),
+        ProgressPart("0.5 GiB", progress._MEMORY),
+        ProgressPart("quality 0.9430", progress._QUALITY),
+        ProgressPart("epoch 1", progress._EPOCH),
+        ProgressPart("evaluation in 0:45", progress._EVALUATION),
+    ]
     step, speed, loss, left, *_ = (part.text for part in parts)
     label = "distilbert_sst2"
     assert fit_line(label, parts, 200) == f"{label}: {line(parts)}"
@@ -82,7 +86,10 @@ def test_narrow_line_drops_parts_and_keeps_the_speed() -> None:
 
 
 def test_wide_characters_of_a_label_take_two_columns() -> None:
-    parts = [Part("1 samples/s", progress._SPEED), Part("0.5 GiB", progress._MEMORY)]
+    parts = [
+        ProgressPart("1 samples/s", progress._SPEED),
+        ProgressPart("0.5 GiB", progress._MEMORY),
+    ]
     assert fit_line("批次", parts, 26) == "批次: 1 samples/s  0.5 GiB"
     assert fit_line("批次", parts, 25) == "批次: 1 samples/s"
 
@@ -164,7 +171,7 @@ def test_terminal_has_one_line_of_its_width(plan: Plan, monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((11, 5)))
     texts = iter(["one\r", "one\r", "more than there is room for"])
-    monkeypatch.setattr(RunProgress, "poll", lambda _: [Part(next(texts), progress._STEP)])
+    monkeypatch.setattr(RunProgress, "poll", lambda _: [ProgressPart(next(texts), progress._STEP)])
     shown = ProgressLine(plan, "a")
     shown.show()
     shown.show()  # nothing new: nothing written
@@ -179,7 +186,7 @@ def test_log_has_a_line_now_and_then(
     monkeypatch.setattr(RunProgress, "is_unstarted", False)
     times, texts = iter([100.0, 109.9, 110.1]), iter(["one", "two", "three"])
     monkeypatch.setattr("time.monotonic", lambda: next(times))
-    monkeypatch.setattr(RunProgress, "poll", lambda _: [Part(next(texts), progress._STEP)])
+    monkeypatch.setattr(RunProgress, "poll", lambda _: [ProgressPart(next(texts), progress._STEP)])
     shown = ProgressLine(plan, "a")
     for _ in range(3):
         shown.show("RUNNING")

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from trainmark.launch.python_commands import code_command, module_command
+from trainmark.launch.python_commands import build_code_command, build_module_command
 
 
 @pytest.fixture(params=[sys.version_info, (3, 10, 13)])
@@ -24,10 +24,10 @@ def output_in(folder, command):
 
 
 def test_module_command_imports_nothing_from_working_directory(python_version, tmp_path):
-    command = module_command("trainmark", "--version")
+    command = build_module_command("trainmark", "--version")
     assert output_in(tmp_path, command).startswith("trainmark ")
 
 
 def test_code_command_imports_nothing_from_working_directory(python_version, tmp_path):
-    command = code_command("import json, sys; print(json.dumps(sys.argv[1:]))", "a", "b c")
+    command = build_code_command("import json, sys; print(json.dumps(sys.argv[1:]))", "a", "b c")
     assert output_in(tmp_path, command) == '["a", "b c"]\n'

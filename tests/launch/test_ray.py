@@ -13,7 +13,7 @@ import pytest
 from fakes import GOLDEN, check_golden
 from trainmark.errors import EnvironmentFault
 from trainmark.launch.cluster import Cluster, RaySettings
-from trainmark.launch.launchers import Job
+from trainmark.launch.launchers import EngineJob
 from trainmark.launch.launchers.ray import Ray
 from trainmark.plan.plan import Plan
 
@@ -139,6 +139,6 @@ def test_a_cluster_that_does_not_answer_is_told_before_submission(plan: Plan) ->
 )
 def test_states_are_told_apart(plan: Plan, cluster: Dashboard, name: str, expected: str) -> None:
     cluster.says(plan.run_id, name)
-    state = Ray().state(Job(plan, site(cluster.url)))
+    state = Ray().state(EngineJob(plan, site(cluster.url)))
     assert state.phase == expected
     assert RECORDED[name]["said"] in state.said

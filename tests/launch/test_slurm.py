@@ -10,7 +10,7 @@ import pytest
 from fakes import GOLDEN, check_golden
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
 from trainmark.launch.cluster import Cluster, ContainerSettings, SlurmSettings
-from trainmark.launch.launchers import JOB_FILE, Job, JobState, slurm, start
+from trainmark.launch.launchers import JOB_FILE, EngineJob, JobState, slurm, start_job
 from trainmark.launch.launchers.slurm import Slurm
 from trainmark.plan.plan import Plan
 from trainmark.toml_file import read_toml
@@ -28,7 +28,9 @@ def site(**settings: object) -> Cluster:
     return Cluster(python="/opt/trainmark/bin/python", **settings)
 
 
-def state(monkeypatch: pytest.MonkeyPatch, job: Job, said: str, *, fails: bool = False) -> JobState:
+def state(
+    monkeypatch: pytest.MonkeyPatch, job: EngineJob, said: str, *, fails: bool = False
+) -> JobState:
     """Return the state of a job of which Slurm's programs say this."""
 
     def ask(*_: str) -> str:
@@ -36,14 +38,14 @@ def state(monkeypatch: pytest.MonkeyPatch, job: Job, said: str, *, fails: bool =
             raise EnvironmentFault(said)
         return said
 
-    monkeypatch.setattr(slurm, "ask", ask)
+    monkeypatch.setattr(slurm, "run_program", ask)
     return Slurm().state(job)
 
 
 @pytest.fixture
-def job(plan: Plan, tmp_path: Path) -> Job:
+def job(plan: Plan, tmp_path: Path) -> EngineJob:
     (tmp_path / JOB_FILE).write_text("4711\n")
-    return Job(plan.model_copy(update={"run_dir": str(tmp_path)}), site())
+    return EngineJob(plan.model_copy(update={"run_dir": str(tmp_path)}), site())
 
 
 # The command
@@ -102,13 +104,15 @@ STATES = {
 
 
 @pytest.mark.parametrize("recording", STATES)
-def test_states_are_told_apart(monkeypatch: pytest.MonkeyPatch, job: Job, recording: str) -> None:
+def test_states_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch, job: EngineJob, recording: str
+) -> None:
     phase, said = STATES[recording]
     found = state(monkeypatch, job, RECORDED[recording]["scontrol"])
     assert found == JobState(phase=phase, said=said)
 
 
-def test_a_job_that_slurm_forgot_ended(monkeypatch: pytest.MonkeyPatch, job: Job) -> None:
+def test_a_job_that_slurm_forgot_ended(monkeypatch: pytest.MonkeyPatch, job: EngineJob) -> None:
     found = state(monkeypatch, job, RECORDED["unknown"]["stderr"], fails=True)
     assert found == JobState(phase="ended", said="Slurm does not know job 4711 any more")
 
@@ -124,16 +128,18 @@ CODES = {
 
 @pytest.mark.parametrize("phase", CODES)
 def test_every_state_of_slurm_has_a_meaning(
-    monkeypatch: pytest.MonkeyPatch, job: Job, phase: str
+    monkeypatch: pytest.MonkeyPatch, job: EngineJob, phase: str
 ) -> None:
     for code in CODES[phase].split():
         found = state(monkeypatch, job, f"JobId=1 JobState={code} Reason=None")
         assert found.phase == phase, code
 
 
-def test_a_cancelled_job_is_killed_when_it_stays(monkeypatch: pytest.MonkeyPatch, job: Job) -> None:
+def test_a_cancelled_job_is_killed_when_it_stays(
+    monkeypatch: pytest.MonkeyPatch, job: EngineJob
+) -> None:
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(slurm, "ask", lambda *words: asked.append(words))
+    monkeypatch.setattr(slurm, "run_program", lambda *words: asked.append(words))
     for job.cancels in (1, 2):
         Slurm().cancel(job)
     assert asked == [("scancel", "4711"), ("scancel", "--full", "--signal=KILL", "4711")]
@@ -173,11 +179,11 @@ def test_what_sbatch_refuses_is_refused_before_the_run_begins(plan: Plan, progra
 def test_a_start_leaves_the_jobs_number(plan: Plan, programs: Path, tmp_path: Path) -> None:
     here = plan.model_copy(update={"run_dir": str(tmp_path)})
     with pytest.raises(RecordError, match=r"job\.id"):
-        assert Job(here, site()).id
+        assert EngineJob(here, site()).id
     stand_in(programs, "sbatch", "pwd > where; echo 4711")
-    started = start(Slurm().command(here, site()), here, site())
+    started = start_job(Slurm().command(here, site()), here, site())
     assert (started.id, (tmp_path / "where").read_text().strip()) == ("4711", str(tmp_path))
-    assert Job(here, site()).id == "4711"
+    assert EngineJob(here, site()).id == "4711"
 
 
 # The script, with programs that stand in for Slurm's

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from fakes import GOLDEN, check_golden
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch.cluster import Cluster, SshSettings
-from trainmark.launch.launchers import Command, Job, ssh, start, template
+from trainmark.launch.launchers import Command, EngineJob, render_template, ssh, start_job
 from trainmark.plan.plan import Plan
 from trainmark.rank.events import node_file
 
@@ -59,7 +59,7 @@ def make_site() -> Callable[..., Cluster]:
 
 def test_hosts_have_users_and_ports(make_site: Callable[..., Cluster]) -> None:
     text = "Node1 me@node2:2222 [fe80::1]:22 last"
-    assert ssh.first_hosts(make_site(text), nnodes=3) == {
+    assert ssh.select_hosts(make_site(text), nnodes=3) == {
         "node1": "ssh://Node1",
         "node2": "ssh://me@node2:2222",
         "fe80::1": "ssh://[fe80::1]:22",
@@ -71,13 +71,13 @@ def test_a_host_is_named_once_and_by_its_name(make_site: Callable[..., Cluster])
         make_site("ok -oProxyCommand=x")
     for hosts in ("a", "a:1 me@A:2"):
         with pytest.raises(UsageError, match="2 nodes need as many hosts, and 1 different"):
-            ssh.first_hosts(make_site(hosts), nnodes=2)
+            ssh.select_hosts(make_site(hosts), nnodes=2)
 
 
 def test_options_outrank_the_usual_ones_but_ssh_never_asks() -> None:
     own = {"StrictHostKeyChecking": "accept-new", "BatchMode": "no"}
     first: dict[str, str] = {}
-    for word in ssh.words_to("ssh://a", SshSettings(options=own), "true"):
+    for word in ssh.build_ssh_arguments("ssh://a", SshSettings(options=own), "true"):
         name, _, value = word.removeprefix("-o").partition("=")
         first.setdefault(name, value)  # as ssh takes them
     assert (first["StrictHostKeyChecking"], first["BatchMode"]) == ("accept-new", "yes")
@@ -111,12 +111,14 @@ def test_every_host_is_asked_and_named_with_its_fault(
     ssh.Ssh().check(plan.model_copy(update={"nnodes": 1}), make_site("fine\n"))
 
 
-def _run(plan: Plan, site: Cluster, *starts: str) -> Job:
+def _run(plan: Plan, site: Cluster, *starts: str) -> EngineJob:
     """Start a job whose nodes run the given scripts."""
     nodes = [[f"n{node}", shlex.join(["sh", "-c", start])] for node, start in enumerate(starts)]
-    (Path(plan.run_dir) / ssh.SCRIPT).write_text(template("ssh.sh.j2", plan=plan, nodes=nodes))
+    (Path(plan.run_dir) / ssh.SCRIPT).write_text(
+        render_template("ssh.sh.j2", plan=plan, nodes=nodes)
+    )
     command = Command(argv=("bash", ssh.SCRIPT), files={})
-    return start(command, plan.model_copy(update={"launcher": "ssh"}), site)
+    return start_job(command, plan.model_copy(update={"launcher": "ssh"}), site)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,7 @@ def test_cancelling_ends_the_input_of_all_nodes(
     assert ssh.Ssh().state(job).phase == "ended"
     while not (tmp_path / "ended").exists():  # the node saw its input end
         os.sched_yield()
-    assert ssh.Ssh().state(Job(plan, make_site())).phase == "ended"
+    assert ssh.Ssh().state(EngineJob(plan, make_site())).phase == "ended"
 
 
 def test_what_nodes_wrote_is_copied_and_hosts_that_are_away_are_named(
@@ -161,7 +163,7 @@ def test_what_nodes_wrote_is_copied_and_hosts_that_are_away_are_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     site = make_site("a\n", run_root=tmp_path / "there")
-    there = ssh.folder_of_hosts(plan, site)
+    there = ssh.locate_remote_folder(plan, site)
     (there / "artifacts").mkdir(parents=True)
     for name in (node_file(0), "artifacts/adapter", "plan.json"):
         (there / name).write_text(f"{name} of a")
@@ -169,7 +171,7 @@ def test_what_nodes_wrote_is_copied_and_hosts_that_are_away_are_named(
         with (there / name).open("wb") as file:
             file.truncate(100 << 30)  # a hole
     one = plan.model_copy(update={"nnodes": 1})
-    ssh.Ssh().collect(Job(one, site))
+    ssh.Ssh().collect(EngineJob(one, site))
     said = capsys.readouterr().err
     for name in ("core", "artifacts/it's large"):
         assert f"a:{there}/{name}: left there" in said
@@ -181,4 +183,4 @@ def test_what_nodes_wrote_is_copied_and_hosts_that_are_away_are_named(
     assert not (run / "plan.json").exists()
     (fakes / "b.said").write_text("ssh: connect to host b port 22: Connection timed out\n")
     with pytest.raises(EnvironmentFault, match="b: ssh: connect to host b"):
-        ssh.Ssh().collect(Job(plan, make_site(run_root=tmp_path / "there")))
+        ssh.Ssh().collect(EngineJob(plan, make_site(run_root=tmp_path / "there")))

@@ -16,7 +16,7 @@ import pytest
 import killed_launcher
 from run_fixtures import CASES
 from trainmark.errors import MeasurementError
-from trainmark.launch.supervisor import supervised
+from trainmark.launch.supervisor import supervise_ranks
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.rank.parent import PARENT_VARIABLE
@@ -42,7 +42,7 @@ def ranks() -> Iterator[object]:
     def start(script: str, count: int = 1) -> object:
         worlds = [{"RANK": str(number)} for number in range(count)]
         null = subprocess.DEVNULL
-        return supervised(["sh", "-c", script], os.environ, worlds, output=null, errors=null)
+        return supervise_ranks(["sh", "-c", script], os.environ, worlds, output=null, errors=null)
 
     return start
 
@@ -91,7 +91,7 @@ def test_a_process_with_its_own_session_and_environment_ends_with_the_ranks(rank
 def test_ranks_that_cannot_be_started_are_one_error():
     with (
         pytest.raises(MeasurementError, match="/nowhere/python"),
-        supervised(
+        supervise_ranks(
             ["/nowhere/python"], os.environ, [{}], output=subprocess.DEVNULL,
             errors=subprocess.DEVNULL,
         ),

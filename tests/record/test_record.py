@@ -189,14 +189,14 @@ def test_a_missed_target_is_a_failure_where_it_is_required(run_dir: Path, requir
 def test_the_environment_names_no_variable_outside_the_list(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(environment, "suite_commit", lambda: None)
+    monkeypatch.setattr(environment, "read_suite_commit", lambda: None)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv("SECRET_TOKEN", "hush")
     monkeypatch.setenv("FAKE_VISIBLE_DEVICES", "0,1")
     monkeypatch.setenv("FCCL_DEBUG", "INFO")
     monkeypatch.setenv("XFCCL_DEBUG", "INFO")
     vendor = FakeVendor(recorded_variables=("FAKE_VISIBLE_DEVICES", "FAKE_UNSET", "FCCL_*"))
-    collected = environment.collect(os.environ, vendor)
+    collected = environment.describe_environment(os.environ, vendor)
     assert collected["variables"]["OMP_NUM_THREADS"] == "3"
     assert collected["variables"]["FAKE_VISIBLE_DEVICES"] == "0,1"
     assert collected["variables"]["FCCL_DEBUG"] == "INFO"

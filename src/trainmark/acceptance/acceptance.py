@@ -40,7 +40,6 @@ from trainmark.acceptance.verdicts import (
 from trainmark.data.documents import written_whole
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch import processes, run_dir
-from trainmark.launch.local import set_up
 from trainmark.launch.network import LOOPBACK, refuse_unusable_network
 from trainmark.plan.resolving import resolve
 
@@ -225,7 +224,7 @@ def opened_folder(folder: Path, request: AcceptRequest) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             run_dir.refuse_used(folder)
-        with run_dir.locked(folder):
+        with run_dir.lock_folder(folder):
             if path.exists():
                 _refuse_other_request(path, request)
             yield

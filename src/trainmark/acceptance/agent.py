@@ -38,8 +38,8 @@ from trainmark.acceptance.schedule import default_num_rounds, disjoint_rounds, p
 from trainmark.acceptance.tasks import RankTask
 from trainmark.acceptance.teams import Team
 from trainmark.data.documents import written_whole
-from trainmark.launch.node import data_folder, input_lost
-from trainmark.launch.processes import stop_signals_noted
+from trainmark.launch.node import is_input_lost, locate_data
+from trainmark.launch.processes import note_stop_signals
 from trainmark.rank.worker import DATA_VARIABLE
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class _HeartbeatStop:
 
     @property
     def signal_name(self) -> str | None:
-        if self._request.signal_name is None and self._heartbeat and input_lost(self._last_s):
+        if self._request.signal_name is None and self._heartbeat and is_input_lost(self._last_s):
             self._request.signal_name = "SIGHUP"
         return self._request.signal_name
 
@@ -220,8 +220,8 @@ def main(words: list[str]) -> int:
         node=writer.node, device_names=device_names(writer.node, vendor, plan.nproc),
         num_nodes=plan.nnodes,
     )  # fmt: skip
-    data = data_folder(asked.node_rank, plan, asked.data)
-    with stop_signals_noted() as request, rank_setup(plan, plan.nproc) as setup:
+    data = locate_data(asked.node_rank, plan, asked.data)
+    with note_stop_signals() as request, rank_setup(plan, plan.nproc) as setup:
         stop = _HeartbeatStop(request, heartbeat=asked.heartbeat)
         setup.variables[DATA_VARIABLE] = str(data)
         address = _address(asked.node_rank, asked.master, asked.port)

@@ -37,8 +37,8 @@ from trainmark.acceptance.verdicts import (
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
 from trainmark.launch import launchers, run_dir
 from trainmark.launch.cluster import Cluster, read_cluster
-from trainmark.launch.launchers import Job, JobState, ssh
-from trainmark.launch.submission import CLUSTER_FILE, launcher_of
+from trainmark.launch.launchers import EngineJob, JobState, ssh
+from trainmark.launch.submission import CLUSTER_FILE, require_launcher
 from trainmark.plan.plan import Plan
 
 if TYPE_CHECKING:
@@ -144,10 +144,10 @@ def prepared_session(request: AcceptRequest) -> Iterator[OpenedSession]:
         worlds = [(1, nproc), (2, nproc), (1, 1)]
         plans = resolve_plans(request, worlds, cluster.elsewhere(request.launcher))
         plan = _session_plan(request, plans[0], session_dir, num_nodes)
-        launcher_of(cluster, plan.launcher).check(plan, cluster)
+        require_launcher(cluster, plan.launcher).check(plan, cluster)
         keep_request(folder, request, plans)
         session_dir.mkdir(parents=True)
-        command = launchers.load(plan.launcher).command(plan, cluster)
+        command = launchers.load_launcher(plan.launcher).command(plan, cluster)
         settings = cluster.model_dump_json(indent=2, exclude_defaults=True) + "\n"
         for name, text in {**command.files, CLUSTER_FILE: settings}.items():
             (session_dir / name).write_text(text, encoding="utf-8")
@@ -198,7 +198,7 @@ def attached_session(folder: Path) -> Iterator[OpenedSession]:
             fix="name the --out of the first command",
         )  # fmt: skip
     try:
-        with run_dir.locked(folder):
+        with run_dir.lock_folder(folder):
             opened = opened_session(folder / SESSIONS_DIR / str(max(numbers)))
             yield replace(opened, is_submitted=True)
     except BlockingIOError:
@@ -211,7 +211,7 @@ def host_of(opened: OpenedSession, rank: int) -> str | None:
     """Return the name of a node in the cluster's file; None where the engine names it."""
     if opened.plan.launcher != "ssh":
         return None
-    return list(ssh.first_hosts(opened.cluster, nnodes=opened.plan.nnodes))[rank]
+    return list(ssh.select_hosts(opened.cluster, nnodes=opened.plan.nnodes))[rank]
 
 
 def measure_nodes(
@@ -223,11 +223,11 @@ def measure_nodes(
         EnvironmentFault: the engine refused the job.
     """
     plan, cluster = opened.plan, opened.cluster
-    launcher = launcher_of(cluster, plan.launcher)
+    launcher = require_launcher(cluster, plan.launcher)
     if opened.is_submitted:
-        job = Job(plan, cluster)
+        job = EngineJob(plan, cluster)
     else:
-        job = launchers.start(launcher.command(plan, cluster), plan, cluster)
+        job = launchers.start_job(launcher.command(plan, cluster), plan, cluster)
     wait_for_nodes(opened, launcher, job, stop, show=show)
     result, _ = conclude_nodes(opened, opened.request, interrupted=stop.signal_name)
     result.write(opened.folder)
@@ -237,7 +237,7 @@ def measure_nodes(
 def wait_for_nodes(
     opened: OpenedSession,
     launcher: Launcher,
-    job: Job,
+    job: EngineJob,
     stop: StopRequest,
     *,
     show: Callable[[str], None],
@@ -270,7 +270,7 @@ def wait_for_nodes(
         time.sleep(_POLL_S)
 
 
-def _state_of(launcher: Launcher, job: Job) -> JobState:
+def _state_of(launcher: Launcher, job: EngineJob) -> JobState:
     try:
         return launcher.state(job)
     except EnvironmentFault as fault:

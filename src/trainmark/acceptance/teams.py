@@ -18,7 +18,7 @@ import msgspec
 
 from trainmark.acceptance.tasks import RankFailure, RankResult, encode
 from trainmark.errors import MeasurementError
-from trainmark.launch.local import POLL_S, started
+from trainmark.launch.local import POLL_S, start_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -124,7 +124,7 @@ def _start(team: Team, setup: Setup, log: IO[bytes], stack: ExitStack) -> _Runni
     """Start the ranks of a team; they end with ``resources`` or with ``stack``."""
     resources = stack.enter_context(ExitStack())
     output = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - read after they end
-    ranks = started(
+    ranks = start_ranks(
         [sys.executable, "-P", "-m", MODULE, encode(team.task)],
         setup._replace(nproc=len(team.task.devices)),
         output=output, errors=log, node=team.node, nnodes=team.num_nodes, master=team.master,

@@ -18,7 +18,7 @@ from trainmark import cases
 from trainmark.errors import TrainmarkError, UsageError
 from trainmark.launch.local import launch
 from trainmark.launch.processes import StopRequest
-from trainmark.launch.python_commands import SAFE_PATH_VARIABLES, module_command
+from trainmark.launch.python_commands import SAFE_PATH_VARIABLES, build_module_command
 from trainmark.plan import overrides
 from trainmark.plan.resolving import resolve
 from trainmark.recipe import FIELD_ALIASES
@@ -120,7 +120,7 @@ def _probe(plan: Plan, folder: Path) -> dict[str, Any] | Message:
     """Return what a separate process finds in the job, or the last line of its error output."""
     plan.save(folder)  # the finished run's plan is redacted and names no real folder
     ended = subprocess.run(
-        module_command("trainmark.check.probe", str(folder)),
+        build_module_command("trainmark.check.probe", str(folder)),
         env=os.environ | SAFE_PATH_VARIABLES, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if ended.returncode == 0:

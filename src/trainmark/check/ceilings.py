@@ -23,9 +23,9 @@ from trainmark.devices import rates
 from trainmark.devices.peaks import Peak, peak
 from trainmark.errors import EnvironmentFault, MeasurementError
 from trainmark.launch import processes
-from trainmark.launch.local import POLL_S, set_up, started
+from trainmark.launch.local import POLL_S, prepare_setup, start_ranks
 from trainmark.launch.network import LOOPBACK, refuse_unusable_network
-from trainmark.launch.python_commands import module_command
+from trainmark.launch.python_commands import build_module_command
 from trainmark.plan.choosing import refuse_ranks
 from trainmark.rank.parent import PARENT_VARIABLE, die_with_parent
 from trainmark.recipe import Precision, Recipe
@@ -190,7 +190,7 @@ def measure_ceilings(
     refuse_ranks(vendor, Recipe(), nproc, ranks_share_cores=False)
     start_s, run_id = time.monotonic(), secrets.token_hex(8)
     cpu = processes.CpuUse.now()
-    setup = set_up(vendor, nproc, run_id)
+    setup = prepare_setup(vendor, nproc, run_id)
     refuse_unusable_network(setup.variables, vendor, world_size=nproc, master=LOOPBACK)
     with tempfile.TemporaryFile() as results:  # without a name: nothing is left if we are killed
         asked = {"device": vendor.name, "nproc": nproc, "budget_s": budget_s}
@@ -199,9 +199,9 @@ def measure_ceilings(
             "started": datetime.now(timezone.utc).isoformat(timespec="seconds"), **asked,
             "shares_cores": vendor.torch_type == "cpu", "environment": setup.described,
         }  # fmt: skip
-        words = module_command("trainmark.check.ceilings", json.dumps(asked))
+        words = build_module_command("trainmark.check.ceilings", json.dumps(asked))
         try:
-            with started(words, setup, output=results, errors=sys.stderr.fileno()) as ranks:
+            with start_ranks(words, setup, output=results, errors=sys.stderr.fileno()) as ranks:
                 _wait(ranks, request, deadline=start_s + timeout_s)
         finally:
             processes.kill_run(run_id)

@@ -19,7 +19,7 @@ from trainmark.check import host
 from trainmark.check.host import Condition, Conditions, Subject, judged
 from trainmark.devices.tool import run
 from trainmark.errors import DataError, EnvironmentFault, TrainmarkError, UsageError
-from trainmark.launch.python_commands import code_command
+from trainmark.launch.python_commands import build_code_command
 from trainmark.plan.choosing import choose as choose_work
 from trainmark.plan.choosing import refuse_ranks
 from trainmark.plan.resolving import resolve
@@ -120,7 +120,7 @@ def torch(subject: Subject) -> Conditions:
         return
     given = [subject.vendor.name, str(subject.nproc), str(os.getpid())]
     try:
-        output = run(code_command(_OPEN, *given), timeout_s=_OPENING_S)
+        output = run(build_code_command(_OPEN, *given), timeout_s=_OPENING_S)
     except MonitorFault as fault:
         yield judged("no_torch", text=fault.said, stops=True)
         return

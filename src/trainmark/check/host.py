@@ -19,7 +19,7 @@ import psutil
 from trainmark.devices import cores as host_cores
 from trainmark.errors import TrainmarkError
 from trainmark.launch.network import LOOPBACK, refuse_unusable_network
-from trainmark.launch.processes import CpuUse, alive_runs
+from trainmark.launch.processes import CpuUse, find_alive_runs
 from trainmark.plan.plan import RUNS_DIR
 from trainmark.record.findings import BUSY_SHARE
 from trainmark.spec import Message, message
@@ -131,7 +131,7 @@ def load(subject: Subject) -> Conditions:
 
 def other_runs(_: Subject) -> Conditions:
     """Find living processes of other runs; only those that lost their launcher are to be ended."""
-    found = alive_runs()
+    found = find_alive_runs()
     for run_id, processes in sorted(found.items()):
         key = "orphans" if _orphaned(processes) else "other_run"
         yield judged(key, run=run_id, numbers=" ".join(map(str, processes)), spoils=True)

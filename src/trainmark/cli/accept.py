@@ -52,7 +52,7 @@ def accept(
     Ends with 0: all pass, 1: some fail, 3: some are undecided, 2: nothing was started.
     """
     from trainmark import api
-    from trainmark.launch.processes import stop_signals_noted
+    from trainmark.launch.processes import note_stop_signals
     from trainmark.pages.acceptance import acceptance_lines
     from trainmark.plan.overrides import parse_assignments
 
@@ -66,7 +66,7 @@ def accept(
     )
     with (
         api.prepared_acceptance(request, attach=attach) as acceptance,
-        stop_signals_noted() as stop,
+        note_stop_signals() as stop,
     ):
         if not quiet:
             say_lines_of_plan(acceptance.announcement())

@@ -34,14 +34,14 @@ def ceilings(
 ) -> None:
     """Measure matmul, memory, transfer and collective rates of this machine."""
     from trainmark.check.ceilings import measure_ceilings
-    from trainmark.launch.processes import stop_signals_noted
+    from trainmark.launch.processes import note_stop_signals
     from trainmark.library.redaction import Redactor
     from trainmark.pages.judgements import ceilings as lay_out_ceilings
     from trainmark.pages.judgements import wrong_results
     from trainmark.pages.terminal import show
 
     request = RunRequest.of(case="-", **fields)
-    with stop_signals_noted() as stop, others_to_stderr():
+    with note_stop_signals() as stop, others_to_stderr():
         measured = measure_ceilings(
             stop,
             device=request.device,

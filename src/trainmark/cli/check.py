@@ -48,7 +48,7 @@ def check(
     Ends with 1 if a check finds a fault.
     """
     from trainmark.check.case_check import check_case
-    from trainmark.launch.processes import stop_signals_noted
+    from trainmark.launch.processes import note_stop_signals
     from trainmark.plan.overrides import parse_assignments
 
     if new is not None:
@@ -57,7 +57,7 @@ def check(
     request = RunRequest.of(
         case=case, overrides=parse_assignments(overrides or []) or None, **fields
     )
-    with stop_signals_noted() as stop:
+    with note_stop_signals() as stop:
         result = check_case(request, steps=steps, stop=stop, say=say_remark)
     if as_json:
         say_json(_build_document(case, result, lang))

@@ -12,8 +12,8 @@ from pydantic_core import to_jsonable_python
 from trainmark import cases, devices
 from trainmark.cli.output import from_here, say, say_json, say_lines
 from trainmark.launch import series
-from trainmark.launch.local import rank_command
-from trainmark.launch.submission import command
+from trainmark.launch.local import build_rank_command
+from trainmark.launch.submission import build_command
 from trainmark.pages import cells
 from trainmark.pages.document import Facts, table
 from trainmark.pages.page import read_newest_runs
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def print_dry_run(plan: Plan, cluster: Cluster, *, as_json: bool) -> None:
     """Print the plan and its command, or the script that submits it; start nothing."""
     if plan.node_processes == 0:
-        argv = rank_command("python", plan.run_dir)
+        argv = build_rank_command("python", plan.run_dir)
         if as_json:
             say_json({"plan": plan.model_dump(mode="json"), "command": argv}, indent=2)
             return
@@ -45,7 +45,7 @@ def print_dry_run(plan: Plan, cluster: Cluster, *, as_json: bool) -> None:
         say("nothing was started; --json prints the whole plan", err=True)
         return
     first = launches(plan)[0]
-    script = command(first, cluster).script(Path(first.run_dir))
+    script = build_command(first, cluster).script(Path(first.run_dir))
     if as_json:
         say_json({"plan": first.model_dump(mode="json"), "script": script}, indent=2)
         return

@@ -104,7 +104,7 @@ def _launchers() -> Rows:
             "here": "yes" if why is None else f"no: {why}",
         }
         for name in NAMES
-        for why in [None if name == LOCAL else launchers.absent(name, cluster)]
+        for why in [None if name == LOCAL else launchers.explain_absence(name, cluster)]
     ]  # fmt: skip
 
 

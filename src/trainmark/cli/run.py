@@ -103,9 +103,9 @@ def run(
 def _run_once(plan: Plan, cluster: Cluster, lang: str, *, as_json: bool, quiet: bool) -> None:
     """Launch ``plan`` as often as it says, print its records, and end with their exit code."""
     from trainmark.api import launch_run
-    from trainmark.launch.processes import stop_signals_noted
+    from trainmark.launch.processes import note_stop_signals
 
-    with stop_signals_noted() as stop:
+    with note_stop_signals() as stop:
         records = launch_run(plan, cluster, stop, quiet=quiet, say=say_remark)
     stopped = stop.signal_name is not None and len(records) < plan.repeat_count
     if stopped:

@@ -194,7 +194,7 @@ class Cluster(Frozen):
         )
 
 
-def default_file() -> Path | None:
+def find_default_file() -> Path | None:
     """Return the file that is read without ``--cluster``; None if it is not there."""
     # ``Path.home`` raises for a user id without a name, as containers have.
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111
@@ -206,12 +206,12 @@ def read_cluster(path: Path | None) -> Cluster:
     """Return the settings of a file; the defaults where none is named and none is there.
 
     Args:
-        path: as ``--cluster`` names it; None: ``default_file``.
+        path: as ``--cluster`` names it; None: ``find_default_file``.
 
     Raises:
         UsageError: with file, line and key: no YAML, an unknown key, a value of another type.
     """
-    file = path or default_file()
+    file = path or find_default_file()
     if file is None:
         return Cluster()
     document = documents.read_yaml(file)

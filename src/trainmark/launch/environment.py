@@ -28,7 +28,7 @@ VARIABLES = (
 )  # fmt: skip
 
 
-def package_versions() -> dict[str, str]:
+def read_package_versions() -> dict[str, str]:
     """Return the versions of the packages a result depends on."""
     found = {}
     for name in PACKAGES:
@@ -39,19 +39,19 @@ def package_versions() -> dict[str, str]:
     return found
 
 
-def suite_commit() -> str | None:
+def read_suite_commit() -> str | None:
     """Return the commit of a source checkout, marked when files differ from it."""
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():
         return None
     try:
-        commit = _git(root, "rev-parse", "HEAD")
-        return commit + ("-dirty" if _git(root, "status", "--porcelain", "-uno") else "")
+        commit = _run_git(root, "rev-parse", "HEAD")
+        return commit + ("-dirty" if _run_git(root, "status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.SubprocessError):
         return None  # no git on this machine: only the version is known
 
 
-def _git(root: Path, *words: str) -> str:
+def _run_git(root: Path, *words: str) -> str:
     return subprocess.run(
         ["git", *words], cwd=root, capture_output=True, text=True, check=True, timeout=10
     ).stdout.strip()
@@ -64,7 +64,9 @@ VERSION_VARIABLE = "TRAINMARK_CONTAINER_VERSION"
 NETWORK_VARIABLE = "TRAINMARK_NETWORK"
 
 
-def container(variables: Mapping[str, str], root: Path = Path("/")) -> dict[str, str | None]:
+def describe_container(
+    variables: Mapping[str, str], root: Path = Path("/")
+) -> dict[str, str | None]:
     """Return kind, version, image and digest of the container of the run; None for unknown ones.
 
     Docker shows neither version nor image, podman not always, apptainer the image. The variables
@@ -88,7 +90,7 @@ def container(variables: Mapping[str, str], root: Path = Path("/")) -> dict[str,
     }
 
 
-def os_name() -> str:
+def read_os_name() -> str:
     """Return the operating system's name from its own files."""
     try:
         return platform.freedesktop_os_release()["PRETTY_NAME"]
@@ -96,7 +98,7 @@ def os_name() -> str:
         return platform.platform()  # it has no such file
 
 
-def machine_model() -> str | None:
+def read_machine_model() -> str | None:
     """Return the machine's product name from its firmware."""
     file = Path("/sys/class/dmi/id/product_name")
     try:
@@ -105,13 +107,13 @@ def machine_model() -> str | None:
         return None  # no firmware table, or not for this user
 
 
-def numa_nodes() -> int | None:
+def count_numa_nodes() -> int | None:
     """Return the number of NUMA nodes."""
     nodes = list(Path("/sys/devices/system/node").glob("node[0-9]*"))
     return len(nodes) or None
 
 
-def recorded_variables(variables: Mapping[str, str], vendor: Vendor) -> dict[str, str]:
+def select_variables(variables: Mapping[str, str], vendor: Vendor) -> dict[str, str]:
     """Return the variables that go into the record, sorted by name.
 
     Args:
@@ -131,7 +133,7 @@ def is_recorded(name: str, pattern: str) -> bool:
     return name.startswith(prefix) if prefix != pattern else name == pattern
 
 
-def collect(variables: Mapping[str, str], vendor: Vendor) -> dict[str, Any]:
+def describe_environment(variables: Mapping[str, str], vendor: Vendor) -> dict[str, Any]:
     """Return everything about the machine that a reader needs to compare results.
 
     Args:
@@ -139,19 +141,19 @@ def collect(variables: Mapping[str, str], vendor: Vendor) -> dict[str, Any]:
         vendor: vendor of the devices on which they run.
     """
     return {
-        "commit": suite_commit(),
-        "packages": package_versions(),
+        "commit": read_suite_commit(),
+        "packages": read_package_versions(),
         "python": platform.python_version(),
-        "os": os_name(),
+        "os": read_os_name(),
         "kernel": platform.release(),
         "architecture": platform.machine(),
-        "machine": machine_model(),
+        "machine": read_machine_model(),
         "cpu": model_name(),
         "cpu_cores": usable_cores(),
-        "numa_nodes": numa_nodes(),
+        "numa_nodes": count_numa_nodes(),
         "memory_total_bytes": total_memory_bytes(),
         "driver": vendor.driver_version(),
-        **container(variables),
+        **describe_container(variables),
         "network": variables.get(NETWORK_VARIABLE),
-        "variables": recorded_variables(variables, vendor),
+        "variables": select_variables(variables, vendor),
     }

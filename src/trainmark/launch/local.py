@@ -18,9 +18,9 @@ from trainmark import devices
 from trainmark.devices.vendors.cpu import threads_of_rank
 from trainmark.launch import environment, processes, run_dir
 from trainmark.launch.network import LOOPBACK, refuse_unusable_network
-from trainmark.launch.python_commands import SAFE_PATH_VARIABLES, module_command
+from trainmark.launch.python_commands import SAFE_PATH_VARIABLES, build_module_command
 from trainmark.launch.stacks import save_stacks
-from trainmark.launch.supervisor import supervised
+from trainmark.launch.supervisor import supervise_ranks
 from trainmark.rank import hang
 from trainmark.rank.events import telemetry_file
 from trainmark.rank.worker import STACKS_SIGNAL, stacks_file
@@ -57,7 +57,7 @@ class Setup(NamedTuple):
     described: dict[str, Any]
 
 
-def set_up(vendor: Vendor, nproc: int, mark: str) -> Setup:
+def prepare_setup(vendor: Vendor, nproc: int, mark: str) -> Setup:
     """Describe this machine, and choose the variables of its ranks.
 
     Args:
@@ -76,14 +76,14 @@ def set_up(vendor: Vendor, nproc: int, mark: str) -> Setup:
         "TOKENIZERS_PARALLELISM": "false",  # without it the library warns in every rank
         "PYTHONUNBUFFERED": "1",
     }
-    described = environment.collect(variables, vendor)
+    described = environment.describe_environment(variables, vendor)
     users = devices.occupants(vendor.name, nproc)
     described["device_users"] = [user._asdict() for user in users]
     return Setup(nproc, variables, described)
 
 
 @contextmanager
-def started(
+def start_ranks(
     argv: Sequence[str],
     setup: Setup,
     *,
@@ -102,7 +102,7 @@ def started(
         MeasurementError: they cannot be started.
     """
     with ExitStack() as stack:
-        meet = master or (LOOPBACK, stack.enter_context(held_port()))
+        meet = master or (LOOPBACK, stack.enter_context(hold_port()))
         worlds = [
             {  # as torch.distributed reads them
                 "RANK": str(node * setup.nproc + local_rank),
@@ -114,12 +114,12 @@ def started(
             }
             for local_rank in range(setup.nproc)
         ]
-        ranks = supervised(argv, setup.variables, worlds, output=output, errors=errors)
+        ranks = supervise_ranks(argv, setup.variables, worlds, output=output, errors=errors)
         yield stack.enter_context(ranks)
 
 
 @contextmanager
-def held_port() -> Iterator[int]:
+def hold_port() -> Iterator[int]:
     """Reserve a free port on which only ``torch.distributed`` can listen.
 
     A bound socket with SO_REUSEADDR lets another such socket listen there.
@@ -131,7 +131,7 @@ def held_port() -> Iterator[int]:
 
 
 @contextmanager
-def _sampled(plan: Plan, folder: Path, mark: str, log: Any, node: int | None) -> Iterator[None]:
+def _run_sampler(plan: Plan, folder: Path, mark: str, log: Any, node: int | None) -> Iterator[None]:
     """Run the sampler while the block runs, if the plan says so.
 
     It ends when its standard input does, also if this process dies.
@@ -140,7 +140,7 @@ def _sampled(plan: Plan, folder: Path, mark: str, log: Any, node: int | None) ->
         yield
         return
     with subprocess.Popen(
-        module_command("trainmark.rank.sampler", str(folder), telemetry_file(node)),
+        build_module_command("trainmark.rank.sampler", str(folder), telemetry_file(node)),
         env=os.environ | SAFE_PATH_VARIABLES | {processes.RUN_VARIABLE: mark},
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True,
     ) as sampler:  # fmt: skip
@@ -154,9 +154,9 @@ def _sampled(plan: Plan, folder: Path, mark: str, log: Any, node: int | None) ->
             sampler.kill()
 
 
-def rank_command(python: str, folder: Path | str) -> list[str]:
+def build_rank_command(python: str, folder: Path | str) -> list[str]:
     """Return the command line of every rank; its environment says which it is."""
-    return module_command("trainmark.rank.worker", str(folder), python=python)
+    return build_module_command("trainmark.rank.worker", str(folder), python=python)
 
 
 def run_ranks(
@@ -179,16 +179,16 @@ def run_ranks(
     Returns:
         Whether all ranks succeeded.
     """
-    mark, first = processes.mark(plan.run_id, node), (node or 0) * plan.nproc
-    oom_kills, cpu = processes.oom_kills(), processes.CpuUse.now()
-    argv = rank_command(sys.executable, folder)
+    mark, first = processes.make_mark(plan.run_id, node), (node or 0) * plan.nproc
+    oom_kills, cpu = processes.count_oom_kills(), processes.CpuUse.now()
+    argv = build_rank_command(sys.executable, folder)
     name = "launcher" if node is None else f"node{node}"
     try:
         with (
             (folder / f"log.{name}.txt").open("wb") as log,
-            _sampled(plan, folder, mark, log, node),
+            _run_sampler(plan, folder, mark, log, node),
         ):
-            with started(
+            with start_ranks(
                 argv, setup, output=log, errors=log, node=node or 0, nnodes=plan.nnodes,
                 master=master,
             ) as ranks:  # fmt: skip
@@ -203,7 +203,7 @@ def run_ranks(
         processes.kill_run(mark)
     if stop is not None:
         events.emit("stop", **stop)
-    if kills := processes.oom_kills() - oom_kills:
+    if kills := processes.count_oom_kills() - oom_kills:
         events.emit("oom_kills", count=kills)
     events.emit(
         "ranks_ended",
@@ -258,7 +258,7 @@ def launch(
     """
     folder = Path(plan.run_dir)
     vendor = devices.all_vendors()[plan.device.vendor]
-    setup = set_up(vendor, plan.nproc, plan.run_id)
+    setup = prepare_setup(vendor, plan.nproc, plan.run_id)
     refuse_unusable_network(setup.variables, vendor, world_size=plan.world_size, master=LOOPBACK)
 
     def reason_to_stop() -> dict[str, Any] | None:
@@ -266,14 +266,14 @@ def launch(
         name = request.signal_name
         return None if name is None else {"reason": "signal", "signal": name}
 
-    with run_dir.created(folder):
-        events = run_dir.begin(plan, folder, setup.described)
+    with run_dir.create_run_dir(folder):
+        events = run_dir.begin_run(plan, folder, setup.described)
         try:
             run_ranks(plan, folder, setup, events, reason_to_stop)
         except BaseException as error:
             # An error of the launcher or of this machine: the ranks were ended.
             said = f"{type(error).__name__}: {error}"
             events.emit("stop", reason="launcher_error", message=said)
-            run_dir.finish(folder, events)
+            run_dir.finish_run(folder, events)
             raise
-        return run_dir.finish(folder, events)
+        return run_dir.finish_run(folder, events)

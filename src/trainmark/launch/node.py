@@ -5,11 +5,11 @@ The process has the node's ranks and its event file. Launchers start it on every
 the run. It ends its ranks on SIGTERM, and with ``--heartbeat`` also when nobody writes to its
 standard input.
 
-``node_script`` is the text that starts it, in the cluster's container where it has one: mounts,
-devices, user, shared memory and the image's digest. It is for a POSIX shell, because all but the
-mounts is the node's own, which may be another machine: its user, its device files, the image that
-it has. Slurm's pyxis and Kubernetes start containers themselves, and take ``mounts`` and the
-variables. Must not know vendors: their ``container_needs`` tell.
+``render_node_script`` returns the text that starts it, in the cluster's container if there is one:
+mounts, devices, user, shared memory and the image's digest. It is for a POSIX shell, because all
+but the mounts depends on the node, which may be another machine: its user, its device files and its
+image. Slurm's pyxis and Kubernetes start containers themselves, and take ``list_mounts`` and the
+variables. This module must not know vendors: their ``container_needs`` describe what they need.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trainmark import __version__, cases, devices
 from trainmark.errors import DataError, TrainmarkError, escaped
 from trainmark.launch import environment, processes, run_dir
-from trainmark.launch.launchers import template
-from trainmark.launch.local import run_ranks, set_up
+from trainmark.launch.launchers import render_template
+from trainmark.launch.local import prepare_setup, run_ranks
 from trainmark.launch.network import refuse_unusable_network
-from trainmark.launch.processes import stop_signals_noted
+from trainmark.launch.processes import note_stop_signals
 from trainmark.plan.plan import Plan
 from trainmark.protocols import ContainerNeeds
 from trainmark.rank.events import EventWriter, node_file
@@ -50,7 +50,7 @@ _FOUND = (environment.DIGEST_VARIABLE, environment.VERSION_VARIABLE)  # on the n
 _FORWARDED = (*environment.VARIABLES, environment.NETWORK_VARIABLE)
 
 
-def node_script(
+def render_node_script(
     plan: Plan,
     cluster: Cluster,
     *,
@@ -72,12 +72,12 @@ def node_script(
         words += ["--data", str(cluster.data)]
     words += ["--port", str(cluster.master_port), *options]
     own = f'--node-rank "{node_rank}" --master "{master}"'
-    return python_script(
+    return render_python_script(
         plan, cluster, ["-m", plan.node_module, *words], folder=words[0], unquoted=own
     )
 
 
-def python_script(
+def render_python_script(
     plan: Plan, cluster: Cluster, words: Sequence[str], *, folder: str, unquoted: str = ""
 ) -> str:
     """Return the lines of a POSIX shell that run Python on a node.
@@ -93,14 +93,14 @@ def python_script(
         python = cluster.container.python
         variables = {environment.IMAGE_VARIABLE: cluster.container.image} | variables
         if cluster.container.of_node:
-            more = _in_container(plan, cluster, folder, variables)
+            more = _describe_container(plan, cluster, folder, variables)
     command = f"{shlex.join([python, *words])} {unquoted}".rstrip()
-    return template(
+    return render_template(
         "node.sh.j2", cluster=cluster, variables=variables, command=command, folder=folder, **more
     )
 
 
-def _in_container(
+def _describe_container(
     plan: Plan, cluster: Cluster, folder: str, exported: Iterable[str]
 ) -> dict[str, object]:
     """Return what the script says of the container that a node starts.
@@ -110,7 +110,7 @@ def _in_container(
     """
     vendor = devices.all_vendors()[plan.device.vendor]
     needs: ContainerNeeds = getattr(vendor, "container_needs", ContainerNeeds())
-    mounted, if_there = mounts(plan, cluster, folder), [*needs.mounts]
+    mounted, if_there = list_mounts(plan, cluster, folder), [*needs.mounts]
     if plan.data.origin == "generated":  # made where it is not
         data = str(cluster.data or plan.data.folder)
         if_there.append(shlex.quote(data))
@@ -137,7 +137,7 @@ class Mount(NamedTuple):
         return f"--mount=type=bind,source={self.source},target={self.target}{mode}"
 
 
-def mounts(plan: Plan, cluster: Cluster, run_dir: str) -> list[Mount]:
+def list_mounts(plan: Plan, cluster: Cluster, run_dir: str) -> list[Mount]:
     """Return what the container of a node is given, outer folders before those within them.
 
     Run directory and data have the same path in the container as on the node, unless the cluster's
@@ -155,7 +155,7 @@ def mounts(plan: Plan, cluster: Cluster, run_dir: str) -> list[Mount]:
     return sorted(found.values(), key=lambda mount: PurePosixPath(mount.target).parts)
 
 
-def pyxis_options(plan: Plan, cluster: Cluster) -> list[str]:
+def build_pyxis_options(plan: Plan, cluster: Cluster) -> list[str]:
     """Return the options of ``srun`` with which Slurm's plugin starts the cluster's container.
 
     As ``srun --help`` lists them where pyxis is installed, 2026-11-22.
@@ -163,7 +163,8 @@ def pyxis_options(plan: Plan, cluster: Cluster) -> list[str]:
     if cluster.container is None or cluster.container.of_node:
         return []
     given = [
-        ":".join(one[:2]) + ":ro" * one.read_only for one in mounts(plan, cluster, plan.run_dir)
+        ":".join(one[:2]) + ":ro" * one.read_only
+        for one in list_mounts(plan, cluster, plan.run_dir)
     ]
     return [
         f"--container-image={cluster.container.image}", f"--container-mounts={','.join(given)}",
@@ -172,7 +173,7 @@ def pyxis_options(plan: Plan, cluster: Cluster) -> list[str]:
     ]  # fmt: skip
 
 
-def data_folder(node: int, plan: Plan, given: Path | None) -> Path:
+def locate_data(node: int, plan: Plan, given: Path | None) -> Path:
     """Return the folder of the data on this node; generated data is made where it is not.
 
     Raises:
@@ -192,7 +193,7 @@ def data_folder(node: int, plan: Plan, given: Path | None) -> Path:
     return folder
 
 
-def input_lost(last_s: list[float]) -> bool:
+def is_input_lost(last_s: list[float]) -> bool:
     """Read what came on standard input; tell whether it ended or was silent for too long.
 
     Args:
@@ -213,9 +214,9 @@ def _run_node(asked: argparse.Namespace, events: EventWriter, reason_to_stop: St
     """
     there, number = asked.run_dir.absolute(), asked.node_rank
     plan = Plan.read(there)
-    folder = data_folder(number, plan, asked.data)
+    folder = locate_data(number, plan, asked.data)
     vendor = devices.choose(plan.device.vendor)
-    setup = set_up(vendor, plan.nproc, processes.mark(plan.run_id, number))
+    setup = prepare_setup(vendor, plan.nproc, processes.make_mark(plan.run_id, number))
     refuse_unusable_network(
         setup.variables, vendor, world_size=plan.world_size, master=asked.master
     )
@@ -240,10 +241,10 @@ def main(words: list[str]) -> int:
     asked = parser.parse_args(words)
     number = asked.node_rank
     last_s = [time.monotonic()]
-    with stop_signals_noted() as request:
+    with note_stop_signals() as request:
 
         def reason_to_stop() -> dict[str, Any] | None:
-            lost = request.signal_name is None and asked.heartbeat and input_lost(last_s)
+            lost = request.signal_name is None and asked.heartbeat and is_input_lost(last_s)
             name = "SIGHUP" if lost else request.signal_name
             return None if name is None else {"reason": "signal", "signal": name}
 

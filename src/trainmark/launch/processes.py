@@ -27,29 +27,29 @@ _KILL_ROUNDS = 50
 _ROUND_S = 0.1
 
 
-def mark(run_id: str, node: int | None) -> str:
+def make_mark(run_id: str, node: int | None) -> str:
     """Return the value of ``RUN_VARIABLE`` of a node's ranks; nodes may share a machine."""
     return run_id if node is None else f"{run_id}.node{node}"
 
 
-def of_run(run_id: str, variable: str = RUN_VARIABLE) -> list[psutil.Process]:
+def find_processes(run_id: str, variable: str = RUN_VARIABLE) -> list[psutil.Process]:
     """Return the living processes with ``run_id`` in their environment, except this one."""
-    return [process for value, process in _processes(variable) if value == run_id]
+    return [process for value, process in _iterate_processes(variable) if value == run_id]
 
 
-def alive_runs() -> dict[str, list[int]]:
+def find_alive_runs() -> dict[str, list[int]]:
     """Return the ids of this user's living processes by the id of their run.
 
     Without those of the run that this process belongs to.
     """
     found: dict[str, list[int]] = {}
-    for value, process in _processes():
+    for value, process in _iterate_processes():
         if value != os.environ.get(RUN_VARIABLE):
             found.setdefault(value, []).append(process.pid)
     return found
 
 
-def _processes(variable: str = RUN_VARIABLE) -> Iterator[tuple[str, psutil.Process]]:
+def _iterate_processes(variable: str = RUN_VARIABLE) -> Iterator[tuple[str, psutil.Process]]:
     """Yield each living process of a run with the id of its run."""
     for process in psutil.process_iter():
         if process.pid == os.getpid():
@@ -65,7 +65,7 @@ def _processes(variable: str = RUN_VARIABLE) -> Iterator[tuple[str, psutil.Proce
 def kill_run(run_id: str, variable: str = RUN_VARIABLE) -> list[int]:
     """Kill every process of the run; return the ids of those that do not end."""
     for _ in range(_KILL_ROUNDS):
-        alive = of_run(run_id, variable)
+        alive = find_processes(run_id, variable)
         if not alive:
             return []
         for process in alive:
@@ -74,7 +74,7 @@ def kill_run(run_id: str, variable: str = RUN_VARIABLE) -> list[int]:
             except psutil.NoSuchProcess:
                 continue  # it ended by itself
         psutil.wait_procs(alive, timeout=_ROUND_S)
-    return [process.pid for process in of_run(run_id, variable)]
+    return [process.pid for process in find_processes(run_id, variable)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class CpuUse:
         return min(1.0, max(0.0, others / total))
 
 
-def oom_kills() -> int:
+def count_oom_kills() -> int:
     """Return the number of kills by the kernel's out-of-memory killer since boot; 0 if unknown."""
     counters = Path("/proc/vmstat")
     if not counters.exists():
@@ -121,7 +121,7 @@ class StopRequest:
 
 
 @contextmanager
-def stop_signals_noted(*, deliver: bool = False) -> Iterator[StopRequest]:
+def note_stop_signals(*, deliver: bool = False) -> Iterator[StopRequest]:
     """Note stop signals instead of ending the process; outside the main thread there are none.
 
     The previous handlers are restored at the end, unless a signal was noted: then only printing

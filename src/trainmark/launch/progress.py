@@ -49,7 +49,7 @@ _AFTER_SPAN = {
 }
 
 
-class Part(NamedTuple):
+class ProgressPart(NamedTuple):
     """A part of the progress line; the part with the lowest priority is dropped first."""
 
     text: str
@@ -59,7 +59,7 @@ class Part(NamedTuple):
 _EPOCH, _EVALUATION, _MEMORY, _QUALITY, _LOSS, _TIME_LEFT, _STEP, _ENGINE, _SPEED = range(9)
 
 
-def fit_line(label: str, parts: Iterable[Part], width: int) -> str:
+def fit_line(label: str, parts: Iterable[ProgressPart], width: int) -> str:
     """Return label and parts in one line; what does not fit into ``width`` columns is dropped.
 
     The label is dropped before step and speed.
@@ -76,7 +76,7 @@ def fit_line(label: str, parts: Iterable[Part], width: int) -> str:
     return line
 
 
-def _join(label: str, parts: Iterable[Part]) -> str:
+def _join(label: str, parts: Iterable[ProgressPart]) -> str:
     text = "  ".join(part.text for part in parts)
     return f"{label}: {text}" if label else text
 
@@ -90,7 +90,7 @@ class RunProgress:
     """
 
     plan: Plan
-    parts: Sequence[Part] = (Part("starting ranks", _STEP),)
+    parts: Sequence[ProgressPart] = (ProgressPart("starting ranks", _STEP),)
     limit_warning: str = ""
     _started_ns: int = 0
     _total_steps: int = 0
@@ -108,7 +108,7 @@ class RunProgress:
         """Tell whether no event of the first rank was read yet, as if it runs elsewhere."""
         return self._offset == 0
 
-    def poll(self) -> Sequence[Part]:
+    def poll(self) -> Sequence[ProgressPart]:
         """Read new events and return the parts of the line."""
         path = Path(self.plan.run_dir) / rank_file(0)
         if not path.exists():
@@ -140,7 +140,7 @@ class RunProgress:
                 self._take_window(event)
 
     def _show(self, text: str) -> None:
-        self.parts = (Part(text, _STEP),)
+        self.parts = (ProgressPart(text, _STEP),)
 
     def _take_facts(self, event: Facts) -> None:
         recipe = self.plan.recipe
@@ -149,16 +149,16 @@ class RunProgress:
         self._steps_per_epoch = event.steps_per_epoch
         limit_s = recipe["timeout_s"]
         most = "" if self.plan.target is None else "at most "
-        self._show(f"first of {most}{self._total_steps} steps, limit {_duration(limit_s)}")
+        self._show(f"first of {most}{self._total_steps} steps, limit {_format_duration(limit_s)}")
         if not event.step_flops or not event.matmul_flops_per_second:
             return
         step_s = event.step_flops / event.matmul_flops_per_second
         needed_s = self._earliest_end() * step_s
         if needed_s > limit_s:
             self.limit_warning = (
-                f"this run will not finish within its limit of {_duration(limit_s)}: its steps "
-                f"{self._until()}take about {_duration(needed_s)} at the matmul rate measured "
-                "here; raise --timeout or lower max_steps"
+                f"this run will not finish within its limit of {_format_duration(limit_s)}: its "
+                f"steps {self._until()}take about {_format_duration(needed_s)} at the matmul rate "
+                "measured here; raise --timeout or lower max_steps"
             )
 
     def _take_window(self, event: Window) -> None:
@@ -172,19 +172,21 @@ class RunProgress:
         loss = event.loss[-1]
         rate = samples * 1e9 / max(spent_ns, 1)
         parts = [
-            Part(f"step {self._steps}/{self._total_steps}", _STEP),
-            Part(f"{rate:,.1f} samples/s" if rate < 1000 else f"{rate:,.0f} samples/s", _SPEED),
-            Part("loss nan" if loss is None else f"loss {loss:.4f}", _LOSS),
+            ProgressPart(f"step {self._steps}/{self._total_steps}", _STEP),
+            ProgressPart(
+                f"{rate:,.1f} samples/s" if rate < 1000 else f"{rate:,.0f} samples/s", _SPEED
+            ),
+            ProgressPart("loss nan" if loss is None else f"loss {loss:.4f}", _LOSS),
             *self._estimate(event.end_ns),
         ]
         if event.used_bytes is not None:
-            parts.append(Part(f"{event.used_bytes / 2**30:.1f} GiB", _MEMORY))
+            parts.append(ProgressPart(f"{event.used_bytes / 2**30:.1f} GiB", _MEMORY))
         if self._quality is not None:
-            parts.append(Part(f"quality {self._quality:.4f}", _QUALITY))
-        parts.append(Part(f"epoch {event.epoch + 1}", _EPOCH))
+            parts.append(ProgressPart(f"quality {self._quality:.4f}", _QUALITY))
+        parts.append(ProgressPart(f"epoch {event.epoch + 1}", _EPOCH))
         self.parts = parts
 
-    def _estimate(self, now_ns: int) -> Iterator[Part]:
+    def _estimate(self, now_ns: int) -> Iterator[ProgressPart]:
         """Yield the time left and the time to the next evaluation; note a limit that comes first.
 
         A run with a target may end at any evaluation: its time left is the most that it takes.
@@ -196,19 +198,20 @@ class RunProgress:
         limit_s = timeout_s - (now_ns - self._started_ns) / 1e9
         left_s = (self._total_steps - self._steps) * step_s
         if self.plan.target is None:
-            yield Part(f"{_duration(left_s)} left", _TIME_LEFT)
+            yield ProgressPart(f"{_format_duration(left_s)} left", _TIME_LEFT)
         else:
-            yield Part(f"up to {_duration(min(left_s, limit_s))} left", _TIME_LEFT)
+            yield ProgressPart(f"up to {_format_duration(min(left_s, limit_s))} left", _TIME_LEFT)
         evaluation = self._next_evaluation()
         if evaluation < self._total_steps:
             due_s = (evaluation - self._steps) * step_s
-            yield Part(f"evaluation in {_duration(due_s)}", _EVALUATION)
+            yield ProgressPart(f"evaluation in {_format_duration(due_s)}", _EVALUATION)
         needed_s = (self._earliest_end() - self._steps) * step_s
         if needed_s > limit_s and self._train_ns / 1e9 >= _MIN_TRAINED_SHARE * timeout_s:
             self.limit_warning = self.limit_warning or (
-                f"this run will not finish: its steps {self._until()}take {_duration(needed_s)} "
-                f"more at this speed, and its time limit comes in {_duration(limit_s)}; start it "
-                "again with a larger --timeout or a smaller max_steps"
+                f"this run will not finish: its steps {self._until()}take "
+                f"{_format_duration(needed_s)} more at this speed, and its time limit comes in "
+                f"{_format_duration(limit_s)}; start it again with a larger --timeout or a smaller "
+                "max_steps"
             )
 
     def _earliest_end(self) -> int:
@@ -240,7 +243,7 @@ class RunProgress:
         return per_rank * self.plan.world_size
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     """Return ``2:05`` or ``1:02:05``."""
     minutes, rest = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
@@ -257,7 +260,7 @@ class ProgressLine:
     def show(self, engine_state: str = "") -> None:
         """Show how far the first rank is, after what an engine says of its job."""
         steps = self._progress.poll()
-        parts = [Part(engine_state, _ENGINE)] if engine_state else []
+        parts = [ProgressPart(engine_state, _ENGINE)] if engine_state else []
         if not engine_state or not self._progress.is_unstarted:
             parts += steps
         parts = [part._replace(text=escaped(part.text)) for part in parts]
@@ -265,7 +268,7 @@ class ProgressLine:
         text, now_s = _join(label, parts), time.monotonic()
         if text != self._shown and (on_terminal or now_s - self._shown_s >= _LINE_EVERY_S):
             self._shown, self._shown_s = text, now_s
-            _write(fit_line(label, parts, _columns()) if on_terminal else text, moving=True)
+            _write(fit_line(label, parts, _get_columns()) if on_terminal else text, moving=True)
         if self._progress.limit_warning and not self._is_warned:
             self._is_warned = True
             end_line(f"{self._label}: {self._progress.limit_warning}")
@@ -276,7 +279,7 @@ def end_line(text: str) -> None:
     _write(escaped(text), moving=False)
 
 
-def _columns() -> int:
+def _get_columns() -> int:
     return shutil.get_terminal_size().columns - 1
 
 
@@ -285,7 +288,7 @@ def _write(text: str, *, moving: bool) -> None:
     # The reader of our standard error may have exited; the run continues.
     with suppress(OSError):
         if sys.stderr.isatty():
-            width = _columns()
+            width = _get_columns()
             if moving:
                 text, end = set_cell_size(text, width), ""
             text = f"\r{text}{' ' * (width - cell_len(text))}"
@@ -293,7 +296,7 @@ def _write(text: str, *, moving: bool) -> None:
         sys.stderr.flush()
 
 
-def launch_shown(
+def launch_with_progress(
     single: Plan, cluster: Cluster, label: str, stop: StopRequest, *, quiet: bool
 ) -> Record:
     """Launch here or through the plan's launcher, with a progress line; return the record."""

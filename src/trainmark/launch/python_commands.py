@@ -17,7 +17,7 @@ _RUN_MODULE = (
 )
 
 
-def module_command(module: str, *words: str, python: str | None = None) -> list[str]:
+def build_module_command(module: str, *words: str, python: str | None = None) -> list[str]:
     """Return the command that runs ``module`` with the arguments ``words``, as ``-m`` does.
 
     Args:
@@ -29,7 +29,7 @@ def module_command(module: str, *words: str, python: str | None = None) -> list[
     return [python, "-c", _DROP_DIRECTORY + _RUN_MODULE, module, *words]
 
 
-def code_command(code: str, *words: str) -> list[str]:
+def build_code_command(code: str, *words: str) -> list[str]:
     """Return the command that runs ``code`` with the arguments ``words``, as ``-c`` does."""
     if sys.version_info >= (3, 11):
         return [sys.executable, "-P", "-c", code, *words]

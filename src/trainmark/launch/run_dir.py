@@ -33,7 +33,7 @@ _END_PATIENCE_S = 2.0  # for a sampler whose launcher died
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder, which the kernel takes from a process that dies.
 
     Raises:
@@ -49,7 +49,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def created(run_dir: Path) -> Iterator[None]:
+def create_run_dir(run_dir: Path) -> Iterator[None]:
     """Create the folder of one run and hold its lock.
 
     Raises:
@@ -59,12 +59,12 @@ def created(run_dir: Path) -> Iterator[None]:
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
             refuse_used(run_dir)
-            stack.enter_context(locked(run_dir))
+            stack.enter_context(lock_folder(run_dir))
             refuse_used(run_dir)  # another launch may have come first
         except (FileExistsError, BlockingIOError):
-            raise _in_use(run_dir) from None
+            raise _build_used_fault(run_dir) from None
         except OSError as error:
-            raise cannot_write(run_dir, error) from error
+            raise build_write_fault(run_dir, error) from error
         yield
 
 
@@ -75,10 +75,10 @@ def refuse_used(run_dir: Path) -> None:
         EnvironmentFault: a run never writes into another run's folder.
     """
     if run_dir.is_dir() and any(path.name != LOCK_FILE for path in run_dir.iterdir()):
-        raise _in_use(run_dir)
+        raise _build_used_fault(run_dir)
 
 
-def _in_use(run_dir: Path) -> EnvironmentFault:
+def _build_used_fault(run_dir: Path) -> EnvironmentFault:
     return EnvironmentFault(
         "the folder is not empty" if run_dir.is_dir() else "not a folder",
         where=str(run_dir),
@@ -87,13 +87,13 @@ def _in_use(run_dir: Path) -> EnvironmentFault:
     )
 
 
-def cannot_write(run_dir: Path, error: OSError) -> EnvironmentFault:
+def build_write_fault(run_dir: Path, error: OSError) -> EnvironmentFault:
     """Return the fault of a folder into which a run cannot write."""
     fix = "choose an --out with write permission and free space"
     return EnvironmentFault(f"cannot write there: {error.strerror}", where=str(run_dir), fix=fix)
 
 
-def begin(plan: Plan, run_dir: Path, described: dict[str, Any]) -> EventWriter:
+def begin_run(plan: Plan, run_dir: Path, described: dict[str, Any]) -> EventWriter:
     """Write the plan and the launcher's first event; from here on the run exists.
 
     Args:
@@ -104,11 +104,11 @@ def begin(plan: Plan, run_dir: Path, described: dict[str, Any]) -> EventWriter:
         events = EventWriter(run_dir / LAUNCHER_FILE, time.perf_counter_ns)
         emit_launch(events, [Path(sys.argv[0]).name, *sys.argv[1:]], described)
     except OSError as error:
-        raise cannot_write(run_dir, error) from error
+        raise build_write_fault(run_dir, error) from error
     return events
 
 
-def leave_unplannable(error: UnplannableError) -> Record:
+def record_unplannable(error: UnplannableError) -> Record:
     """Leave the record of a run that never started, because code of its case failed.
 
     Raises:
@@ -118,14 +118,14 @@ def leave_unplannable(error: UnplannableError) -> Record:
     folder, fault = Path(error.plan.run_dir), error.fault
     assert fault.__cause__ is not None, "a case error has its cause"
     report = error_report(fault.__cause__, fault.place)
-    with created(folder):
-        events = begin(error.plan, folder, {})
+    with create_run_dir(folder):
+        events = begin_run(error.plan, folder, {})
         events.emit(
             "stop", reason="case_error", message=report["message"]["args"]["text"],
             fix=fault.fix, type=report["type"], place=report["place"],
             traceback=report["traceback"],
         )  # fmt: skip
-        return finish(folder, events)
+        return finish_run(folder, events)
 
 
 def emit_launch(
@@ -139,7 +139,7 @@ def emit_launch(
     )  # fmt: skip
 
 
-def finish(run_dir: Path, events: EventWriter) -> Record:
+def finish_run(run_dir: Path, events: EventWriter) -> Record:
     """End the launcher's events and write the record, after every process has ended.
 
     Raises:
@@ -164,7 +164,7 @@ def finish(run_dir: Path, events: EventWriter) -> Record:
     return built.model_copy(update={"verification": "verified"})
 
 
-def complete(folder: Path) -> None:
+def complete_records(folder: Path) -> None:
     """Make the missing records in the folder of a run, of its launches or of several runs.
 
     Launches that still run, or never began, are left alone.
@@ -198,9 +198,9 @@ def make_record(folder: Path) -> None:
         fix = f"`trainmark run --attach {folder}` waits for it and makes the record"
         raise RecordError(what, where=str(folder), fix=fix)
     try:
-        with locked(folder):
+        with lock_folder(folder):
             if not (folder / record.RECORD_FILE).exists():
-                _make(plan, folder)
+                _make_locked_record(plan, folder)
     except BlockingIOError:
         fix = "wait for its end, or stop it with Ctrl-C"
         raise RecordError("the run is still running", where=str(folder), fix=fix) from None
@@ -209,15 +209,15 @@ def make_record(folder: Path) -> None:
         raise RecordError(what, where=str(folder)) from None
 
 
-def _make(plan: Plan, folder: Path) -> None:
+def _make_locked_record(plan: Plan, folder: Path) -> None:
     path = folder / LAUNCHER_FILE
     names = {event["event"] for event in EventFile(path)} if path.exists() else set()
     if "launch" not in names:
         fix = "delete the folder and run it again"
         raise RecordError("the run never began", where=str(folder), fix=fix)
-    psutil.wait_procs(processes.of_run(plan.run_id), timeout=_END_PATIENCE_S)
+    psutil.wait_procs(processes.find_processes(plan.run_id), timeout=_END_PATIENCE_S)
     processes.kill_run(plan.run_id)
     events = EventWriter(path, time.perf_counter_ns)
     if not names & {"stop", "ranks_ended"}:
         events.emit("stop", reason="launcher_killed")
-    finish(folder, events)
+    finish_run(folder, events)

@@ -31,7 +31,7 @@ from trainmark.errors import (
 )
 from trainmark.launch import submission
 from trainmark.launch.cluster import Cluster, read_cluster
-from trainmark.launch.run_dir import cannot_write, complete, locked
+from trainmark.launch.run_dir import build_write_fault, complete_records, lock_folder
 from trainmark.launch.submission import CLUSTER_FILE
 from trainmark.plan.choosing import capable_vendor, choose
 from trainmark.plan.plan import PLAN_FILE, Plan
@@ -351,7 +351,7 @@ def _finish_earlier_launches(
             if (folder / CLUSTER_FILE).exists() and not (folder / RECORD_FILE).exists():
                 report(f"{entry.name}: {folder} is a submitted job: waiting")
                 submission.follow(submission.attach(folder), request)
-            complete(folder)
+            complete_records(folder)
         except TrainmarkError as fault:  # as of a launch that was killed before it began
             report(f"{entry.name}: {fault}")
     entry.scan()
@@ -364,7 +364,7 @@ def _lock_folder(entries: Sequence[SeriesEntry]) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             base.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(base))
+            stack.enter_context(lock_folder(base))
         except BlockingIOError:
             raise EnvironmentFault(
                 "another `trainmark run` of this plan is running there",
@@ -372,5 +372,5 @@ def _lock_folder(entries: Sequence[SeriesEntry]) -> Iterator[None]:
                 fix="wait for it, or choose another --out",
             ) from None
         except OSError as error:
-            raise cannot_write(base, error) from error
+            raise build_write_fault(base, error) from error
         yield

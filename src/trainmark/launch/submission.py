@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError
 from trainmark.launch import launchers, run_dir
 from trainmark.launch.cluster import Cluster
-from trainmark.launch.launchers import Job, JobState, limit_s
+from trainmark.launch.launchers import EngineJob, JobState, compute_job_limit_s
 from trainmark.plan.plan import PLAN_FILE, Plan
 from trainmark.rank.events import JOB_EVENTS_FILE, LAUNCHER_FILE, EventWriter
 from trainmark.record.record import RECORD_FILE
@@ -35,46 +35,46 @@ _CANCEL_PATIENCE_S, _CANCEL_AGAIN_S = 90.0, 30.0
 CLUSTER_FILE = "cluster.json"  # in the run directory: the settings that ``attach`` needs
 
 
-def launcher_of(cluster: Cluster, name: str) -> Launcher:
+def require_launcher(cluster: Cluster, name: str) -> Launcher:
     """Return a launcher that can be used here.
 
     Raises:
         EnvironmentFault: what it needs is not here.
     """
-    why = launchers.absent(name, cluster)
+    why = launchers.explain_absence(name, cluster)
     if why is not None:
         raise EnvironmentFault(
             f"launcher {name} cannot be used here: {why}",
             where="--launcher",
             fix="see `trainmark list launchers`, and docs/launchers.md for what each needs",
         )
-    return launchers.load(name)
+    return launchers.load_launcher(name)
 
 
-def prepare(plan: Plan, cluster: Cluster) -> Callable[[], Job]:
+def prepare_job(plan: Plan, cluster: Cluster) -> Callable[[], EngineJob]:
     """Check, create the run directory, and return what starts the job.
 
     Raises:
         TrainmarkError: there is no run.
     """
-    launcher_of(cluster, plan.launcher).check(plan, cluster)
-    asked, folder = command(plan, cluster), Path(plan.run_dir)
-    with run_dir.created(folder):
-        run_dir.begin(plan, folder, {}).close()
+    require_launcher(cluster, plan.launcher).check(plan, cluster)
+    asked, folder = build_command(plan, cluster), Path(plan.run_dir)
+    with run_dir.create_run_dir(folder):
+        run_dir.begin_run(plan, folder, {}).close()
         for name, content in asked.files.items():
             (folder / name).write_text(content, encoding="utf-8")
-    return lambda: launchers.start(asked, plan, cluster)
+    return lambda: launchers.start_job(asked, plan, cluster)
 
 
-def command(plan: Plan, cluster: Cluster) -> Command:
+def build_command(plan: Plan, cluster: Cluster) -> Command:
     """Return what starts ``plan``, with what its pasted text needs among the files."""
-    found = launchers.load(plan.launcher).command(plan, cluster)
+    found = launchers.load_launcher(plan.launcher).command(plan, cluster)
     settings = cluster.model_dump_json(indent=2, exclude_defaults=True) + "\n"
     own = {PLAN_FILE: plan.model_dump_json(indent=2), CLUSTER_FILE: settings}
     return replace(found, files=own | dict(found.files))
 
 
-def attach(folder: Path) -> Job:
+def attach(folder: Path) -> EngineJob:
     """Return the job that was started for the plan of a run directory.
 
     Raises:
@@ -95,13 +95,13 @@ def attach(folder: Path) -> Job:
             rule=f"it needs plan.json and {CLUSTER_FILE}",
         ) from None
     if not (folder / LAUNCHER_FILE).exists():  # a pasted script
-        run_dir.begin(plan, folder, {}).close()
-    launcher_of(cluster, plan.launcher)
-    return Job(plan, cluster)
+        run_dir.begin_run(plan, folder, {}).close()
+    require_launcher(cluster, plan.launcher)
+    return EngineJob(plan, cluster)
 
 
 def follow(
-    job: Job, request: StopRequest, on_poll: Callable[[str], None] = lambda _: None
+    job: EngineJob, request: StopRequest, on_poll: Callable[[str], None] = lambda _: None
 ) -> Record:
     """Wait for the end of ``job``, collect what its nodes left, and return the record.
 
@@ -112,13 +112,13 @@ def follow(
     Raises:
         RecordError: another process follows it.
     """
-    folder, launcher = job.folder, launchers.load(job.plan.launcher)
+    folder, launcher = job.folder, launchers.load_launcher(job.plan.launcher)
     with ExitStack() as stack:
         try:
-            stack.enter_context(run_dir.locked(folder))
+            stack.enter_context(run_dir.lock_folder(folder))
         except BlockingIOError:
             raise RecordError("another process follows the job", where=str(folder)) from None
-        stop = _watched(launcher, job, request, on_poll)
+        stop = _wait_for_end(launcher, job, request, on_poll)
         try:
             launcher.collect(job)
         except EnvironmentFault as fault:
@@ -126,8 +126,8 @@ def follow(
         return _finish(folder, stop)
 
 
-def _watched(
-    launcher: Launcher, job: Job, request: StopRequest, on_poll: Callable[[str], None]
+def _wait_for_end(
+    launcher: Launcher, job: EngineJob, request: StopRequest, on_poll: Callable[[str], None]
 ) -> dict[str, Any] | None:
     """Wait until the job ended, or does not although told to; return why it was told to."""
     state, stop = JobState(phase="waiting", said="submitted"), None
@@ -136,12 +136,12 @@ def _watched(
     while state.phase in ("waiting", "running") and time.monotonic() < give_up_s:
         now_s, before = time.monotonic(), state
         if now_s >= ask_s:
-            state, ask_s = _state(launcher, job, before), now_s + launcher.poll_s
+            state, ask_s = _ask_state(launcher, job, before), now_s + launcher.poll_s
         if state != before:
             _emit_state(job.folder, state)
         on_poll(state.said)
         if state.phase == "running":
-            deadline_s = min(deadline_s, now_s + limit_s(job.plan))
+            deadline_s = min(deadline_s, now_s + compute_job_limit_s(job.plan))
         if stop is None and (request.signal_name or now_s > deadline_s):
             stop = {"reason": "timeout", "timeout_s": float(job.plan.recipe["timeout_s"])}
             if request.signal_name:
@@ -156,7 +156,7 @@ def _watched(
     return stop
 
 
-def _state(launcher: Launcher, job: Job, before: JobState) -> JobState:
+def _ask_state(launcher: Launcher, job: EngineJob, before: JobState) -> JobState:
     """Return where a job is; where it was, while its engine does not answer."""
     try:
         return launcher.state(job)
@@ -174,14 +174,14 @@ def _finish(folder: Path, stop: dict[str, Any] | None) -> Record:
     events = EventWriter(folder / LAUNCHER_FILE, time.perf_counter_ns)
     if stop is not None:
         events.emit("stop", **stop)
-    return run_dir.finish(folder, events)
+    return run_dir.finish_run(folder, events)
 
 
 def launch(
     plan: Plan, cluster: Cluster, request: StopRequest, on_poll: Callable[[str], None]
 ) -> Record:
     """Submit ``plan`` and follow it to its record, also where the engine refuses the job."""
-    start = prepare(plan, cluster)
+    start = prepare_job(plan, cluster)
     try:
         job = start()
     except TrainmarkError as fault:

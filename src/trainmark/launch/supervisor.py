@@ -27,7 +27,7 @@ import psutil
 
 from trainmark.errors import MeasurementError
 from trainmark.launch.processes import RUN_VARIABLE, STOP_SIGNALS
-from trainmark.launch.python_commands import module_command
+from trainmark.launch.python_commands import build_module_command
 from trainmark.rank.parent import PARENT_VARIABLE, adopt_orphans, signal_on_parent_death
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ class _Reports:
 
 
 @contextmanager
-def supervised(
+def supervise_ranks(
     argv: Sequence[str],
     environment: Mapping[str, str],
     variables: Sequence[Mapping[str, str]],
@@ -262,7 +262,7 @@ def supervised(
     with open(reports, "rb", buffering=0), open(reports_end, "wb", buffering=0) as sent:  # noqa: PTH123
         order = _Order(os.getpid(), reports_end, list(argv), [mark | dict(x) for x in variables])
         with subprocess.Popen(
-            module_command("trainmark.launch.supervisor", mark[RUN_VARIABLE]),
+            build_module_command("trainmark.launch.supervisor", mark[RUN_VARIABLE]),
             env=environment, stdin=subprocess.PIPE, stdout=output, stderr=errors,
             start_new_session=True, pass_fds=[reports_end],
         ) as supervisor:  # fmt: skip

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Literal
 
 from trainmark.errors import EnvironmentFault, RecordError
 from trainmark.launch.cluster import CONTAINER
-from trainmark.launch.python_commands import module_command
+from trainmark.launch.python_commands import build_module_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +34,7 @@ Process = subprocess.Popen[bytes]
 JOB_FILE = "job.id"  # in the run directory: what the command printed, by which the job is found
 LOG_FILE = "log.job.txt"  # there too: what a job prints that is no node
 NO_RUNTIME = "no docker, podman or apptainer is named"
-_PATIENCE_S = 60.0  # with a program of an engine under load
+_PROGRAM_TIMEOUT_S = 60.0  # with a program of an engine under load
 _GRACE_S = 300.0  # after the run's own time limit, which the nodes keep
 
 
@@ -54,8 +54,10 @@ class Command:
     submits: bool = False
 
     def script(self, run_dir: Path) -> str:
-        """Return the text for a shell that does what ``start`` does, as it can be pasted."""
-        return template("command.sh.j2", command=self, folder=str(run_dir), job_file=JOB_FILE)
+        """Return the text for a shell that does what ``start_job`` does, as it can be pasted."""
+        return render_template(
+            "command.sh.j2", command=self, folder=str(run_dir), job_file=JOB_FILE
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,7 @@ class JobState:
 
 
 @dataclass
-class Job:
+class EngineJob:
     """A job that was started, by this process or an earlier one.
 
     Args:
@@ -129,7 +131,7 @@ class Launcher(ABC):
     def command(self, plan: Plan, cluster: Cluster) -> Command:
         """Return what starts the run; starts and writes nothing."""
 
-    def state(self, job: Job) -> JobState:
+    def state(self, job: EngineJob) -> JobState:
         """Return where a job is now. Must not block for long.
 
         Raises:
@@ -139,11 +141,11 @@ class Launcher(ABC):
         code = job.process.poll() if job.process else None
         if job.process and code is None:
             return JobState(phase="running", said="running")
-        words = log_end(job.folder / LOG_FILE).splitlines() if code else []
+        words = read_log_end(job.folder / LOG_FILE).splitlines() if code else []
         # The last of docker's words is about its help.
         return JobState(phase="ended", said="; ".join(filter(None, words[-3:])))
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: EngineJob) -> None:
         """End a job and all its processes; called again where it did not help.
 
         Raises:
@@ -152,7 +154,7 @@ class Launcher(ABC):
         if job.process:
             job.process.terminate()
 
-    def collect(self, job: Job) -> None:  # noqa: B027 - most have nothing to do
+    def collect(self, job: EngineJob) -> None:  # noqa: B027 - most have nothing to do
         """Bring what nodes wrote elsewhere into the run directory, and remove what the job left.
 
         Raises:
@@ -160,15 +162,15 @@ class Launcher(ABC):
         """
 
 
-def load(name: str) -> Launcher:
+def load_launcher(name: str) -> Launcher:
     """Return the launcher called ``name``; not the local one, which is no engine."""
     launcher: Launcher = getattr(import_module(f"{__name__}.{name}"), name.capitalize())()
     return launcher
 
 
-def absent(name: str, cluster: Cluster) -> str | None:
+def explain_absence(name: str, cluster: Cluster) -> str | None:
     """Return why a launcher cannot be used here, None if it can."""
-    programs: tuple[str, ...] = load(name).programs
+    programs: tuple[str, ...] = load_launcher(name).programs
     if name == CONTAINER:
         if cluster.container is None or not cluster.container.of_node:
             return NO_RUNTIME
@@ -177,7 +179,7 @@ def absent(name: str, cluster: Cluster) -> str | None:
     return f"{missing}: not on PATH" if missing else None
 
 
-def template(file: str, **values: object) -> str:
+def render_template(file: str, **values: object) -> str:
     """Return a text of an engine: a template beside the launchers, filled in."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -189,12 +191,12 @@ def template(file: str, **values: object) -> str:
     return environment.get_template(file).render(**values)
 
 
-def limit_s(plan: Plan) -> float:
+def compute_job_limit_s(plan: Plan) -> float:
     """Return after how many seconds an engine ends the job; the nodes end their ranks before."""
     return float(plan.recipe["timeout_s"]) + _GRACE_S
 
 
-def log_end(log: Path) -> str:
+def read_log_end(log: Path) -> str:
     """Return the last 64 KiB of a log."""
     with log.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
@@ -202,7 +204,7 @@ def log_end(log: Path) -> str:
         return file.read().decode(errors="replace")
 
 
-def ask(
+def run_program(
     *argv: str,
     given: str = "",
     output: IO[bytes] | int = subprocess.PIPE,
@@ -216,7 +218,7 @@ def ask(
     try:
         ended = subprocess.run(
             argv, cwd=folder, input=given, stdout=output, stderr=subprocess.PIPE, text=True,
-            errors="replace", check=False, timeout=_PATIENCE_S,
+            errors="replace", check=False, timeout=_PROGRAM_TIMEOUT_S,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentFault(str(error), where=argv[0]) from None
@@ -226,7 +228,7 @@ def ask(
     return ended.stdout or ""
 
 
-def start(command: Command, plan: Plan, cluster: Cluster) -> Job:
+def start_job(command: Command, plan: Plan, cluster: Cluster) -> EngineJob:
     """Run ``command`` in the run directory, in which its files are.
 
     What does not submit becomes a process that ends with this one.
@@ -237,12 +239,12 @@ def start(command: Command, plan: Plan, cluster: Cluster) -> Job:
     folder, process = Path(plan.run_dir), None
     if command.submits:
         with (folder / JOB_FILE).open("wb") as file:
-            ask(*command.argv, output=file, folder=folder)
+            run_program(*command.argv, output=file, folder=folder)
     else:
         with (folder / LOG_FILE).open("wb") as file:
-            ends_with_us = module_command("trainmark.rank.parent", str(os.getpid()))
+            ends_with_us = build_module_command("trainmark.rank.parent", str(os.getpid()))
             process = subprocess.Popen(
                 (*ends_with_us, *command.argv), cwd=folder,
                 stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
             )  # fmt: skip
-    return Job(plan, cluster, process)
+    return EngineJob(plan, cluster, process)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmark.errors import EnvironmentFault
-from trainmark.launch.launchers import NO_RUNTIME, Command, Launcher, ask
-from trainmark.launch.node import node_script
+from trainmark.launch.launchers import NO_RUNTIME, Command, Launcher, run_program
+from trainmark.launch.node import render_node_script
 
 if TYPE_CHECKING:
     from trainmark.launch.cluster import Cluster
@@ -29,7 +29,7 @@ class Container(Launcher):
         runtime, image = str(cluster.container.runtime), cluster.container.image
         words = ("inspect",) if runtime == "apptainer" else ("image", "inspect")
         try:
-            ask(runtime, *words, image)
+            run_program(runtime, *words, image)
         except EnvironmentFault as fault:
             fix = "pull or build the image here first; docs/launchers.md has the keys"
             where = f"container image {image}"
@@ -43,5 +43,5 @@ class Container(Launcher):
         """
         if cluster.container is None or not cluster.container.of_node:
             raise cluster.fault("container", NO_RUNTIME, fix=_HOW_TO_NAME)
-        script = node_script(plan, cluster, node_rank="0", master="127.0.0.1")
+        script = render_node_script(plan, cluster, node_rank="0", master="127.0.0.1")
         return Command(argv=("sh", SCRIPT), files={SCRIPT: script})

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from trainmark import devices
 from trainmark.launch.launchers import (
     Command,
-    Job,
+    EngineJob,
     JobState,
     Launcher,
     Phase,
-    ask,
-    limit_s,
-    template,
+    compute_job_limit_s,
+    render_template,
+    run_program,
 )
-from trainmark.launch.node import node_script
+from trainmark.launch.node import render_node_script
 
 if TYPE_CHECKING:
     from trainmark.launch.cluster import Cluster
@@ -35,7 +35,9 @@ _NOT_OF_PODS = {
     "shared_memory": ", and write it as kubernetes.shared_memory",
     "arguments": "",
 }
-INSTANCE = "app.kubernetes.io/instance"  # label of what a run creates; its value is ``name``
+INSTANCE = (
+    "app.kubernetes.io/instance"  # label of what a run creates; its value is ``format_job_name``
+)
 _INDEX = "batch.kubernetes.io/job-completion-index"
 # Why pods end that did not end themselves:
 # https://kubernetes.io/docs/concepts/workloads/pods/disruptions/ and pkg/kubelet in
@@ -46,7 +48,7 @@ _TAKEN = (
 )  # fmt: skip
 
 
-def name(run_id: str) -> str:
+def format_job_name(run_id: str) -> str:
     """Return the name of what a run creates, from its time and token, as DNS takes it.
 
     NAME-node-0-INDEX-xxxxx has at most 63 characters.
@@ -55,14 +57,14 @@ def name(run_id: str) -> str:
     return f"tm-{stamp}-{token}"
 
 
-def limits(plan: Plan, cluster: Cluster) -> dict[str, str]:
+def compute_resource_limits(plan: Plan, cluster: Cluster) -> dict[str, str]:
     """Return how much of what a pod asks for."""
     own = getattr(devices.all_vendors()[plan.device.vendor], "kubernetes_resource", None)
     asked = ({own: str(plan.nproc)} if own else {}) | cluster.kubernetes.resources
     return {name: amount for name, amount in asked.items() if amount != "0"}
 
 
-def manifest(plan: Plan, cluster: Cluster) -> str:
+def render_manifest(plan: Plan, cluster: Cluster) -> str:
     """Return the YAML of what a run creates.
 
     Raises:
@@ -81,13 +83,13 @@ def manifest(plan: Plan, cluster: Cluster) -> str:
                 rule="the cluster starts the image itself",
                 fix=f"remove `{key}` from `container`{instead}",
             )
-    own, called = cluster.kubernetes, name(plan.run_id)
+    own, called = cluster.kubernetes, format_job_name(plan.run_id)
     master = f"{called}-node-0-0.{called}"
-    script = node_script(plan, cluster, node_rank="$JOB_COMPLETION_INDEX", master=master)
-    return template(
+    script = render_node_script(plan, cluster, node_rank="$JOB_COMPLETION_INDEX", master=master)
+    return render_template(
         "kubernetes.yaml.j2", plan=plan, own=own, name=called, image=box.image,
         labels=own.labels | {"app.kubernetes.io/name": "trainmark", INSTANCE: called},
-        limits=limits(plan, cluster), limit_s=round(limit_s(plan)),
+        limits=compute_resource_limits(plan, cluster), limit_s=round(compute_job_limit_s(plan)),
         # The cluster replaces $(NAME) in a command, and $$ by $, before a shell sees it.
         script=script.replace("$", "$$"),
     )  # fmt: skip
@@ -108,39 +110,42 @@ class Kubernetes(Launcher):
             )
         with TemporaryDirectory() as trial:
             file = Path(trial) / MANIFEST
-            file.write_text(manifest(plan, cluster), encoding="utf-8")
-            _kubectl(cluster, "create", "-f", str(file), "--dry-run=server")
+            file.write_text(render_manifest(plan, cluster), encoding="utf-8")
+            _run_kubectl(cluster, "create", "-f", str(file), "--dry-run=server")
 
     def command(self, plan: Plan, cluster: Cluster) -> Command:
         """Return what starts the run."""
-        argv = (*_words(cluster), "create", "-f", MANIFEST, "-o", "name")
-        return Command(argv=argv, files={MANIFEST: manifest(plan, cluster)}, submits=True)
+        argv = (*_build_kubectl_command(cluster), "create", "-f", MANIFEST, "-o", "name")
+        return Command(argv=argv, files={MANIFEST: render_manifest(plan, cluster)}, submits=True)
 
-    def state(self, job: Job) -> JobState:
+    def state(self, job: EngineJob) -> JobState:
         """Return what the cluster says of the JobSet and its pods."""
         kinds = f"{job.id.partition('/')[0]},pods"
-        own = f"{INSTANCE}={name(job.plan.run_id)}"
-        told = json.loads(_kubectl(job.cluster, "get", kinds, "-l", own, "-o", "json"))
-        return state_of(told["items"], job.plan.nnodes)
+        own = f"{INSTANCE}={format_job_name(job.plan.run_id)}"
+        told = json.loads(_run_kubectl(job.cluster, "get", kinds, "-l", own, "-o", "json"))
+        return derive_state(told["items"], job.plan.nnodes)
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: EngineJob) -> None:
         """Delete what was created."""
         self.collect(job)
 
-    def collect(self, job: Job) -> None:
+    def collect(self, job: EngineJob) -> None:
         """Delete what was created; the pods wrote into the run directory."""
         file = str(job.folder / MANIFEST)
-        _kubectl(job.cluster, "delete", "-f", file, "--ignore-not-found", "--wait=false")
+        _run_kubectl(job.cluster, "delete", "-f", file, "--ignore-not-found", "--wait=false")
 
 
-def state_of(found: list[dict[str, Any]], nnodes: int) -> JobState:
+def derive_state(found: list[dict[str, Any]], nnodes: int) -> JobState:
     """Return the state of a job.
 
     Args:
         found: the job and its pods, as ``kubectl get -o json`` lists them.
     """
-    pods = [_pod(one) for one in sorted((x for x in found if x["kind"] == "Pod"), key=_node)]
-    job = next((_conditions(one) for one in found if one["kind"] != "Pod"), None)
+    pods = [
+        _derive_pod_state(one)
+        for one in sorted((x for x in found if x["kind"] == "Pod"), key=_read_node_index)
+    ]
+    job = next((_index_conditions(one) for one in found if one["kind"] != "Pod"), None)
     words = [pod.said for pod in pods if pod.said][:3]
     if job is None:
         gone = "its pods are being deleted" if pods else "it was deleted"
@@ -150,22 +155,22 @@ def state_of(found: list[dict[str, Any]], nnodes: int) -> JobState:
     if "Failed=True" in job and not any(pod.phase == "running" for pod in pods):
         why = job["Failed=True"]
         taken = why["reason"] in _TAKEN or any(pod.phase == "lost" for pod in pods)
-        said = "; ".join([_said(why), *words])
+        said = "; ".join([_format_reason(why), *words])
         return JobState(phase="lost" if taken else "ended", said=said)
     waits = sum(pod.phase == "waiting" for pod in pods)
-    suspended = [_said(job["Suspended=True"])] if "Suspended=True" in job else []
+    suspended = [_format_reason(job["Suspended=True"])] if "Suspended=True" in job else []
     said = "; ".join([f"{len(pods) - waits} of {nnodes} pods run", *suspended, *words])
     runs = not waits and len(pods) >= nnodes
     return JobState(phase="running" if runs else "waiting", said=said)
 
 
-def _node(pod: dict[str, Any]) -> int:
+def _read_node_index(pod: dict[str, Any]) -> int:
     return int(pod["metadata"]["annotations"][_INDEX])
 
 
-def _pod(found: dict[str, Any]) -> JobState:
+def _derive_pod_state(found: dict[str, Any]) -> JobState:
     """Return the state of a pod, with why it waits or ended."""
-    status, told = found["status"], _conditions(found)
+    status, told = found["status"], _index_conditions(found)
     now = (status.get("containerStatuses") or [{}])[0].get("state", {})
     over = now.get("terminated") or {}
     sources = (told.get("DisruptionTarget=True"), status, over, now.get("waiting"),
@@ -179,26 +184,28 @@ def _pod(found: dict[str, Any]) -> JobState:
         return JobState(phase="ended" if over else "running")
     else:
         phase = "waiting"
-    return JobState(phase=phase, said=f"node {_node(found)}: {_said(reasons[0])}")
+    return JobState(
+        phase=phase, said=f"node {_read_node_index(found)}: {_format_reason(reasons[0])}"
+    )
 
 
-def _conditions(item: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _index_conditions(item: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the conditions of a job or pod by type and status."""
     found = item.get("status", {}).get("conditions", [])
     return {f"{one['type']}={one['status']}": one for one in found}
 
 
-def _said(told: dict[str, Any]) -> str:
+def _format_reason(told: dict[str, Any]) -> str:
     """Return a reason with what is said about it."""
     more = told.get("message") or (f"exit code {told['exitCode']}" if "exitCode" in told else "")
     return f"{told['reason']} ({more.strip()})" if more else str(told["reason"])
 
 
-def _words(cluster: Cluster) -> list[str]:
+def _build_kubectl_command(cluster: Cluster) -> list[str]:
     context = ["--context", cluster.kubernetes.context] if cluster.kubernetes.context else []
     return ["kubectl", *context, "--namespace", cluster.kubernetes.namespace]
 
 
-def _kubectl(cluster: Cluster, *words: str) -> str:
+def _run_kubectl(cluster: Cluster, *words: str) -> str:
     """Return what ``kubectl`` prints."""
-    return ask(*_words(cluster), "--request-timeout=10s", *words)
+    return run_program(*_build_kubectl_command(cluster), "--request-timeout=10s", *words)

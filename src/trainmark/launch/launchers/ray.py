@@ -22,15 +22,15 @@ from urllib.request import Request, urlopen
 
 from trainmark import devices
 from trainmark.errors import EnvironmentFault
-from trainmark.launch.launchers import Command, Job, JobState, Launcher, Phase
-from trainmark.launch.node import node_script
+from trainmark.launch.launchers import Command, EngineJob, JobState, Launcher, Phase
+from trainmark.launch.node import render_node_script
 
 if TYPE_CHECKING:
     from trainmark.launch.cluster import Cluster
     from trainmark.plan.plan import Plan
 
 LOCAL_URL = "http://127.0.0.1:8265"  # where `ray start` puts a cluster's interface
-ASKED_FILE = "ray.json"
+REQUEST_FILE = "ray.json"
 STATE = "trainmark-job "  # then fields of a JobState
 RANK, MASTER, PORT = "@RANK@", "@MASTER@", "@PORT@"  # in the script of a node
 _BEAT_S = 1.0
@@ -59,7 +59,7 @@ class Ray(Launcher):
                 "a container on Ray needs a runtime",
                 fix="write runtime: podman, docker or apptainer",
             )
-        _asked(cluster)
+        _request_jobs_api(cluster)
 
     def command(self, plan: Plan, cluster: Cluster) -> Command:
         """Return the submission; its entry point runs the nodes inside the cluster."""
@@ -69,7 +69,7 @@ class Ray(Launcher):
         own = getattr(vendor, "ray_resource", "GPU")
         bundle = {"CPU": plan.nproc, own: plan.nproc} | cluster.ray.resources
         options = ("--port", PORT, "--heartbeat")
-        script = node_script(plan, cluster, node_rank=RANK, master=MASTER, options=options)
+        script = render_node_script(plan, cluster, node_rank=RANK, master=MASTER, options=options)
         asked = {
             "nnodes": plan.nnodes, "bundle": {name: n for name, n in bundle.items() if n},
             # Ray sets it to the number of cores; the node divides its cores itself.
@@ -80,12 +80,12 @@ class Ray(Launcher):
             f"--submission-id={plan.run_id}", f"--runtime-env-json={json.dumps(_RUNTIME)}",
             "--", cluster.python, "-m", "trainmark.launch.launchers.ray", plan.run_dir,
         )  # fmt: skip
-        return Command(argv=argv, files={ASKED_FILE: json.dumps(asked, indent=2)}, submits=True)
+        return Command(argv=argv, files={REQUEST_FILE: json.dumps(asked, indent=2)}, submits=True)
 
-    def state(self, job: Job) -> JobState:
+    def state(self, job: EngineJob) -> JobState:
         """Return what the cluster says, and what the driver says in the job's log."""
-        known = _asked(job.cluster, job.plan.run_id)
-        log = _asked(job.cluster, f"{job.plan.run_id}/logs")["logs"]
+        known = _request_jobs_api(job.cluster, job.plan.run_id)
+        log = _request_jobs_api(job.cluster, f"{job.plan.run_id}/logs")["logs"]
         status = known["status"]
         lines = [line.removeprefix(STATE) for line in log.splitlines() if line.startswith(STATE)]
         told: dict[str, Any] = json.loads(lines[-1]) if lines else {"phase": "waiting"}
@@ -98,12 +98,12 @@ class Ray(Launcher):
         phase: Phase = "lost" if status == "STOPPED" else "ended"
         return JobState(phase=phase, said=said)
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: EngineJob) -> None:
         """Have the cluster stop the driver, which ends the nodes; as ``ray job stop`` does."""
-        _asked(job.cluster, f"{job.plan.run_id}/stop", method="POST")
+        _request_jobs_api(job.cluster, f"{job.plan.run_id}/stop", method="POST")
 
 
-def _asked(cluster: Cluster, what: str = "", method: str = "GET") -> Any:
+def _request_jobs_api(cluster: Cluster, what: str = "", method: str = "GET") -> Any:
     """Return what the cluster's interface for jobs answers.
 
     Raises:
@@ -118,11 +118,11 @@ def _asked(cluster: Cluster, what: str = "", method: str = "GET") -> Any:
         raise EnvironmentFault(f"the Ray cluster does not answer: {fault}", where=url) from None
 
 
-def _tell(phase: str, **facts: Any) -> None:
+def _report_phase(phase: str, **facts: Any) -> None:
     print(STATE + json.dumps({"phase": phase, **facts}), flush=True)
 
 
-class Node:
+class NodeActor:
     """The node process of one machine: an actor, for which Ray starts a process there.
 
     Uses the standard library and Ray only: Ray brings the class itself to that machine.
@@ -154,7 +154,7 @@ class Node:
         self.process.terminate()
 
 
-def run(folder: Path, *, nnodes: int, bundle: dict[str, float], script: str) -> int:
+def run_nodes(folder: Path, *, nnodes: int, bundle: dict[str, float], script: str) -> int:
     """Run all nodes to their end; return the exit code of the job.
 
     Args:
@@ -173,14 +173,14 @@ def run(folder: Path, *, nnodes: int, bundle: dict[str, float], script: str) -> 
     while not group.wait(3):
         if stopped:
             return 1
-        _tell("waiting", said=f"waits for {nnodes} nodes with {wanted} each")
+        _report_phase("waiting", said=f"waits for {nnodes} nodes with {wanted} each")
     node = ray.remote(
         num_cpus=bundle.pop("CPU", 0), num_gpus=bundle.pop("GPU", 0), resources=bundle,
         max_concurrency=2, runtime_env={"env_vars": _WORKER_VARIABLES},
-    )(Node)  # fmt: skip
+    )(NodeActor)  # fmt: skip
     actors = [node.options(scheduling_strategy=Bundle(group, k)).remote() for k in range(nnodes)]
     host, port = ray.get([actor.place.remote() for actor in actors])[0]
-    _tell("running")
+    _report_phase("running")
     script = script.replace(MASTER, host).replace(PORT, port)
     left = {
         actor.run.remote(script.replace(RANK, str(k)), str(folder / f"log.ray{k}.txt")): k
@@ -203,10 +203,10 @@ def run(folder: Path, *, nnodes: int, bundle: dict[str, float], script: str) -> 
             for actor in actors:
                 actor.stop.remote()
     if failures:
-        _tell("ended", said=failures[0])
+        _report_phase("ended", said=failures[0])
     return 1 if failures or stopped else 0
 
 
 if __name__ == "__main__":
     at = Path(sys.argv[1])
-    sys.exit(run(at, **json.loads((at / ASKED_FILE).read_text(encoding="utf-8"))))
+    sys.exit(run_nodes(at, **json.loads((at / REQUEST_FILE).read_text(encoding="utf-8"))))

@@ -15,14 +15,14 @@ from trainmark.errors import EnvironmentFault
 from trainmark.launch.launchers import (
     LOG_FILE,
     Command,
-    Job,
+    EngineJob,
     JobState,
     Launcher,
-    ask,
-    limit_s,
-    template,
+    compute_job_limit_s,
+    render_template,
+    run_program,
 )
-from trainmark.launch.node import node_script, pyxis_options
+from trainmark.launch.node import build_pyxis_options, render_node_script
 
 if TYPE_CHECKING:
     from trainmark.launch.cluster import Cluster
@@ -38,9 +38,9 @@ _LOST = ("CANCELLED", "REVOKED", "TIMEOUT", "DEADLINE", "PREEMPTED")
 _ENDED = ("COMPLETED", "FAILED", "LAUNCH_FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL")
 
 
-def _known(shown: str) -> JobState:
+def _parse_state(shown: str) -> JobState:
     """Return the state of a job that the controller still has; ``shown`` by scontrol."""
-    state, reason = _field(shown, "JobState"), _field(shown, "Reason")
+    state, reason = _read_field(shown, "JobState"), _read_field(shown, "Reason")
     said = state if reason in {"", "None"} else f"{state} ({reason})"
     if state.startswith(_WAITING):
         return JobState(phase="waiting", said=said)
@@ -49,7 +49,7 @@ def _known(shown: str) -> JobState:
     return JobState(phase="ended" if state in _ENDED else "lost", said=said)
 
 
-def _field(shown: str, name: str) -> str:
+def _read_field(shown: str, name: str) -> str:
     """Return a value of ``scontrol show job``; what users wrote stands behind those read here."""
     found = re.search(rf"(?:^|\s){name}=(\S*)", shown)
     return found[1] if found else ""
@@ -64,7 +64,7 @@ class Slurm(Launcher):
     def check(self, plan: Plan, cluster: Cluster) -> None:
         """Have sbatch try the options."""
         try:
-            ask(*self.command(plan, cluster).argv[:-1], "--test-only", given="#!/bin/sh\n")
+            run_program(*self.command(plan, cluster).argv[:-1], "--test-only", given="#!/bin/sh\n")
         except EnvironmentFault as fault:
             raise EnvironmentFault(
                 fault.what.replace("sbatch: ", "").replace("error: ", ""), where="sbatch",
@@ -78,28 +78,33 @@ class Slurm(Launcher):
         Raises:
             UsageError: an option that is not the cluster's to set.
         """
-        script = template(
-            "slurm.sh.j2", plan=plan, container=pyxis_options(plan, cluster), node_file=NODE_FILE
+        script = render_template(
+            "slurm.sh.j2",
+            plan=plan,
+            container=build_pyxis_options(plan, cluster),
+            node_file=NODE_FILE,
         )
-        node = node_script(plan, cluster, node_rank="$SLURM_NODEID", master="$TRAINMARK_MASTER")
-        argv = ("sbatch", *_options(plan, cluster), SCRIPT_FILE)
+        node = render_node_script(
+            plan, cluster, node_rank="$SLURM_NODEID", master="$TRAINMARK_MASTER"
+        )
+        argv = ("sbatch", *_build_options(plan, cluster), SCRIPT_FILE)
         return Command(argv=argv, files={SCRIPT_FILE: script, NODE_FILE: node}, submits=True)
 
-    def state(self, job: Job) -> JobState:
+    def state(self, job: EngineJob) -> JobState:
         """Return what the controller says; a job that it has forgotten ended long ago."""
         try:
-            return _known(ask("scontrol", "show", "job", "--oneliner", job.id))
+            return _parse_state(run_program("scontrol", "show", "job", "--oneliner", job.id))
         except EnvironmentFault as fault:
             if "Invalid job id" not in fault.what:
                 raise
         return JobState(phase="ended", said=f"Slurm does not know job {job.id} any more")
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: EngineJob) -> None:
         """Have Slurm end it: SIGTERM, and after the cluster's KillWait SIGKILL; then at once."""
-        ask("scancel", *(("--full", "--signal=KILL") if job.cancels > 1 else ()), job.id)
+        run_program("scancel", *(("--full", "--signal=KILL") if job.cancels > 1 else ()), job.id)
 
 
-def _options(plan: Plan, cluster: Cluster) -> list[str]:
+def _build_options(plan: Plan, cluster: Cluster) -> list[str]:
     """Return what sbatch is told of the job."""
     slurm, nodes = cluster.slurm, str(plan.nnodes)
     own = {
@@ -113,7 +118,7 @@ def _options(plan: Plan, cluster: Cluster) -> list[str]:
             rule="the launcher sets it",
             fix="remove it",
         )
-    own["time"] = str(math.ceil(limit_s(plan) / 60))  # minutes
+    own["time"] = str(math.ceil(compute_job_limit_s(plan) / 60))  # minutes
     if slurm.exclusive:  # all memory of the node too, which is not implied
         memory = {"mem", "mem-per-cpu", "mem-per-gpu"} & slurm.options.keys()
         own |= {"exclusive": "true"} | ({} if memory else {"mem": "0"})

@@ -19,8 +19,16 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from trainmark.errors import EnvironmentFault, escaped
-from trainmark.launch.launchers import Command, Job, JobState, Launcher, ask, log_end, template
-from trainmark.launch.node import node_script, python_script
+from trainmark.launch.launchers import (
+    Command,
+    EngineJob,
+    JobState,
+    Launcher,
+    read_log_end,
+    render_template,
+    run_program,
+)
+from trainmark.launch.node import render_node_script, render_python_script
 from trainmark.plan.plan import PLAN_FILE
 
 if TYPE_CHECKING:
@@ -44,7 +52,7 @@ _PACK = "tar -C {folder} {excluded} -cf - ."
 MAX_COPIED_BYTES = 4 << 30  # of a file; holes count, which tar would send as zeros
 
 
-def first_hosts(cluster: Cluster, *, nnodes: int) -> dict[str, str]:
+def select_hosts(cluster: Cluster, *, nnodes: int) -> dict[str, str]:
     """Return where ssh finds the first ``nnodes`` hosts, as an URL by name.
 
     Raises:
@@ -67,7 +75,7 @@ def first_hosts(cluster: Cluster, *, nnodes: int) -> dict[str, str]:
     return dict(islice(hosts.items(), nnodes))
 
 
-def words_to(host: str, cluster: SshSettings, script: str) -> list[str]:
+def build_ssh_arguments(host: str, cluster: SshSettings, script: str) -> list[str]:
     """Return the arguments of ssh that run a script on a host, given as an URL.
 
     Of an option given twice, ssh takes the first.
@@ -77,20 +85,20 @@ def words_to(host: str, cluster: SshSettings, script: str) -> list[str]:
     return [*options, host, shlex.join(["sh", "-c", script])]
 
 
-def folder_of_hosts(plan: Plan, cluster: Cluster) -> Path:
+def locate_remote_folder(plan: Plan, cluster: Cluster) -> Path:
     """Return the folder of a run on each host."""
     return (
         Path(plan.run_dir) if cluster.ssh.run_root is None else cluster.ssh.run_root / plan.run_id
     )
 
 
-def connection_fault(printed: str) -> str:
+def summarize_ssh_output(printed: str) -> str:
     """Return what ssh said of a connection that failed."""
     lines = [line.strip("@ \r") for line in printed.splitlines() if line.strip("@ \r")]
     return f"ssh: {('; '.join(lines[-3:]) or 'it said nothing').removeprefix('ssh: ')}"
 
 
-def _on_all(hosts: dict[str, str], act: Callable[[str], object]) -> None:
+def _run_on_hosts(hosts: dict[str, str], act: Callable[[str], object]) -> None:
     """Act on all hosts at once, and raise all faults as one error.
 
     Raises:
@@ -101,7 +109,7 @@ def _on_all(hosts: dict[str, str], act: Callable[[str], object]) -> None:
         try:
             act(url)
         except EnvironmentFault as error:
-            return connection_fault(error.what)
+            return summarize_ssh_output(error.what)
         return None
 
     with ThreadPoolExecutor(64) as pool:
@@ -120,28 +128,35 @@ class Ssh(Launcher):
     def check(self, plan: Plan, cluster: Cluster) -> None:
         """Let every host say whether it has this program."""
         folder = str(cluster.ssh.run_root or Path(plan.run_dir).parent)
-        script = python_script(plan, cluster, ["-m", "trainmark", "--version"], folder=folder)
-        hosts = first_hosts(cluster, nnodes=plan.nnodes)
-        _on_all(hosts, lambda url: ask("ssh", *words_to(url, cluster.ssh, script)))
+        script = render_python_script(
+            plan, cluster, ["-m", "trainmark", "--version"], folder=folder
+        )
+        hosts = select_hosts(cluster, nnodes=plan.nnodes)
+        _run_on_hosts(
+            hosts, lambda url: run_program("ssh", *build_ssh_arguments(url, cluster.ssh, script))
+        )
 
     def command(self, plan: Plan, cluster: Cluster) -> Command:
         """Return the script that holds a connection to each node; it follows from the hosts too."""
-        hosts, folder = first_hosts(cluster, nnodes=plan.nnodes), folder_of_hosts(plan, cluster)
+        hosts, folder = (
+            select_hosts(cluster, nnodes=plan.nnodes),
+            locate_remote_folder(plan, cluster),
+        )
         bring = ""
         if cluster.ssh.run_root is not None:
             words = shlex.quote(str(folder)), shlex.quote(plan.model_dump_json())
             bring = "mkdir -p {0}\nprintf '%s\\n' {1} > {0}/{2}\n".format(*words, PLAN_FILE)
         nodes = [
-            words_to(url, cluster.ssh, bring + node_script(
+            build_ssh_arguments(url, cluster.ssh, bring + render_node_script(
                 plan, cluster, node_rank=str(number), master=next(iter(hosts)), folder=folder,
                 options=("--heartbeat",),
             ))
             for number, url in enumerate(hosts.values())
         ]  # fmt: skip
-        script = template("ssh.sh.j2", plan=plan, nodes=nodes)
+        script = render_template("ssh.sh.j2", plan=plan, nodes=nodes)
         return Command(argv=("bash", SCRIPT), files={SCRIPT: script})
 
-    def state(self, job: Job) -> JobState:
+    def state(self, job: EngineJob) -> JobState:
         """Return whether the script runs, or which nodes failed and which were lost."""
         state, folder = super().state(job), job.folder
         if state.phase == "running":
@@ -150,11 +165,11 @@ class Ssh(Launcher):
         lost = sorted(int(node) for node, code in codes.items() if code == str(_LOST))
         if not lost:
             return state
-        logs = {node: log_end(folder / f"log.ssh{node}.txt") for node in lost}
-        said = "; ".join(f"node {node}: {connection_fault(log)}" for node, log in logs.items())
+        logs = {node: read_log_end(folder / f"log.ssh{node}.txt") for node in lost}
+        said = "; ".join(f"node {node}: {summarize_ssh_output(log)}" for node, log in logs.items())
         return replace(state, phase="lost", said=said)
 
-    def collect(self, job: Job) -> None:
+    def collect(self, job: EngineJob) -> None:
         """Copy what the nodes wrote, where it is not in the run directory itself.
 
         Files above ``MAX_COPIED_BYTES`` stay on their host and are named.
@@ -165,14 +180,14 @@ class Ssh(Launcher):
         ssh = job.cluster.ssh
         if ssh.run_root is None:
             return
-        folder = str(folder_of_hosts(job.plan, job.cluster))
+        folder = str(locate_remote_folder(job.plan, job.cluster))
         mark = re.escape(f"{job.plan.node_module} {folder} ")
         list_large = _LIST_LARGE.format(
             mark=shlex.quote(mark), folder=shlex.quote(folder), blocks=MAX_COPIED_BYTES // 512
         )
 
         def copy(url: str) -> None:
-            large = ask("ssh", *words_to(url, ssh, list_large)).splitlines()
+            large = run_program("ssh", *build_ssh_arguments(url, ssh, list_large)).splitlines()
             for name in large:
                 place = f"{url.removeprefix('ssh://')}:{folder}/{name.removeprefix('./')}"
                 print(
@@ -184,9 +199,9 @@ class Ssh(Launcher):
             excluded = [f"--exclude={shlex.quote(name)}" for name in (PLAN_FILE, *large)]
             script = _PACK.format(folder=shlex.quote(folder), excluded=" ".join(excluded))
             with TemporaryFile() as packed:
-                ask("ssh", *words_to(url, ssh, script), output=packed)
+                run_program("ssh", *build_ssh_arguments(url, ssh, script), output=packed)
                 packed.seek(0)
                 with tarfile.open(fileobj=packed) as archive:
                     archive.extractall(job.folder, filter="data")
 
-        _on_all(first_hosts(job.cluster, nnodes=job.plan.nnodes), copy)
+        _run_on_hosts(select_hosts(job.cluster, nnodes=job.plan.nnodes), copy)
