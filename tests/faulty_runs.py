@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from real_runs import checked, ended, wait_for_fault
 from trainmark.rank.events import EventFile, rank_file
-from trainmark.rank.hang import place
+from trainmark.rank.hang import find_place
 from trainmark.rank.worker import STACKS_SIGNAL, stacks_file
 from trainmark.spec import message
 
@@ -95,7 +95,7 @@ def _wait_until_waiting(run_dir: Path, rank: int) -> None:
     """Return once the stacks of a rank show that it waits for others."""
     start = next(event for event in EventFile(run_dir / rank_file(rank)) if "pid" in event)
     stacks = run_dir / stacks_file(rank)
-    while not (stacks.stat().st_size and place(stacks.read_text()).state == "waits"):
+    while not (stacks.stat().st_size and find_place(stacks.read_text()).state == "waits"):
         os.kill(start["pid"], STACKS_SIGNAL)
         time.sleep(0.2)
 

@@ -29,7 +29,7 @@ def run_rank(root: Path, case: str = "toy", *, overrides: dict[str, str], **requ
     run_dir.mkdir()
     placed = plan.model_copy(update={"run_dir": str(run_dir)})
     (run_dir / PLAN_FILE).write_text(placed.model_dump_json(), encoding="utf-8")
-    rank = worker.Rank(run_dir, 0)
+    rank = worker.RankReporter(run_dir, 0)
     rank.events.emit("start", pid=1)
     launched_ns, started = worker.clock(), datetime.now(timezone.utc).isoformat(timespec="seconds")
     try:

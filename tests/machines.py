@@ -13,8 +13,8 @@ import pytest
 
 from fakes import FakeVendor
 from trainmark.check import doctor, host
-from trainmark.check.doctor import worded
-from trainmark.check.host import Condition, Subject
+from trainmark.check.doctor import render_sentence
+from trainmark.check.host import Condition, ExaminedMachine
 from trainmark.launch.processes import CpuUse
 from trainmark.plan.request import RunRequest
 from trainmark.protocols import DeviceSample, MonitorFault, Occupant, Refusal
@@ -60,7 +60,7 @@ def memory(available_gib: float) -> dict[str, Any]:
     return {"memory": SimpleNamespace(total=64 * GIB, available=int(available_gib * GIB))}
 
 
-def machine(root: Path, files: dict[str, str] | None = None, **changes: Any) -> Subject:
+def machine(root: Path, files: dict[str, str] | None = None, **changes: Any) -> ExaminedMachine:
     """Return a sound machine of four cores, with what a test changes.
 
     Readings are those of this process until the test ends: ``affinity``, ``cpu_use``, ``free``
@@ -80,19 +80,19 @@ def machine(root: Path, files: dict[str, str] | None = None, **changes: Any) -> 
     PATCH.setattr(CpuUse, "now", readings["cpu_use"])
     PATCH.setattr(host, "sleep", lambda _: None)
     PATCH.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=readings["free"]))
-    PATCH.setattr(host, "alive_runs", lambda: readings["runs"])
+    PATCH.setattr(host, "find_alive_runs", lambda: readings["runs"])
     PATCH.setattr(doctor, "run", readings["tool"])
     PATCH.setattr(psutil, "virtual_memory", lambda: readings["memory"])
     request = RunRequest(case="-", out=root / "runs", data=changes.pop("data", None))
     sound: dict[str, Any] = {"request": request, "vendor": Card(), "nproc": 2, "root": root}
-    return Subject(**(sound | changes))
+    return ExaminedMachine(**(sound | changes))
 
 
 def said(found: Condition) -> Condition:
     """Return a condition in English; its Chinese must be there, with the same values."""
-    texts = [worded(text, "en") for text in (found.what, found.fix)]
-    assert found.fix == "" or worded(found.fix, "zh") != texts[1]
-    assert isinstance(found.what, str) or worded(found.what, "zh") != texts[0]
+    texts = [render_sentence(text, "en") for text in (found.what, found.fix)]
+    assert found.fix == "" or render_sentence(found.fix, "zh") != texts[1]
+    assert isinstance(found.what, str) or render_sentence(found.what, "zh") != texts[0]
     return replace(found, what=texts[0], fix=texts[1])
 
 

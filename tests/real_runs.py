@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from trainmark.launch.processes import find_processes
 from trainmark.rank.events import JOB_EVENTS_FILE, EventFile
 from trainmark.record.record import describe_schema, read_record
 from trainmark.record.verify import check_itself
@@ -41,7 +42,7 @@ def checked(run_dir: Path) -> Record:
         assert list(events), path
         assert events.malformed_lines == 0, path
     record = read_record(run_dir)
-    assert of_run(record.run_id) == []
+    assert find_processes(record.run_id) == []
     assert check_itself(record) == []  # nothing in it contradicts the rest
     return record
 

@@ -11,7 +11,7 @@ import torch
 from trainmark import errors
 from trainmark.rank.events import EventFile, rank_file
 from trainmark.rank.failure import error_kind, error_report
-from trainmark.rank.worker import Rank
+from trainmark.rank.worker import RankReporter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +58,7 @@ def test_a_report_keeps_the_place_and_a_bounded_traceback() -> None:
 
 
 def test_a_rank_remembers_where_it_was(tmp_path: Path) -> None:
-    rank = Rank(tmp_path, 3)
+    rank = RankReporter(tmp_path, 3)
     with rank.span("init"):
         pass
     with pytest.raises(ValueError, match="planted"), rank.span("data_build"):

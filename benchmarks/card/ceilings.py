@@ -40,7 +40,7 @@ LOAD_SIZE, LOAD_MATMULS = sized((4096, 200), (512, 2))
 
 def run(card: Card) -> Findings:
     from trainmark import devices
-    from trainmark.check.ceilings import matmul_candidates, refusal
+    from trainmark.check.ceilings import build_matmul_candidates, find_refusal
     from trainmark.check.ceilings_work import sweep
 
     vendor = devices.choose(card.device)
@@ -51,11 +51,11 @@ def run(card: Card) -> Findings:
     refused, wrong = [], []
     budget_ns = min(BUDGET_NS, 1e9 * BRIEF_SHARE * card.seconds_left() / len(PRECISIONS))
     for precision in PRECISIONS:
-        why = refusal(vendor, device, precision)
+        why = find_refusal(vendor, device, precision)
         if why is not None:
             refused.append(f"- {precision}: {why}.")
             continue
-        candidates = matmul_candidates(device, precision, SHAPES)
+        candidates = build_matmul_candidates(device, precision, SHAPES)
         points = sweep(device, candidates, budget_ns=budget_ns, memory_bytes=MEMORY_BYTES)
         measured[precision] = {point.size: point for point in points}
         wrong += [f"{precision} {p.size}: {p.reason}" for p in points if p.status == "wrong"]

@@ -17,7 +17,7 @@ from benchmarks.distilbert_step import make_data, our_job, step_flops, train_wit
 from benchmarks.harness import Bar, sized
 from benchmarks.peers import PeerFailedError, serve, take_steps
 from benchmarks.profiling import print_profile, profile_table
-from trainmark.check.ceilings import refusal
+from trainmark.check.ceilings import find_refusal
 
 if TYPE_CHECKING:
     from benchmarks.card.training import Measured
@@ -59,10 +59,10 @@ def run_library(device_name: str, folder: str, precision: str, batch: str) -> No
 
 def published_samples_per_second() -> float:
     """Return the ``p_core`` that was published of one device with the large batch."""
-    from trainmark.plan.reference import of_case
+    from trainmark.plan.reference import read_references
 
     (row,) = (
-        row for row in of_case("distilbert_sst2").rows
+        row for row in read_references("distilbert_sst2").rows
         if row.world == PUBLISHED_WORLD and PUBLISHED_BATCH in row.fix_hp
     )  # fmt: skip
     return float(row.cells["p_core"])
@@ -103,7 +103,7 @@ def run(card: Card) -> Findings:
         "Trainer as it comes, without logging or saving.",
     ]
     for precision in PRECISIONS:
-        why = refusal(vendor, device, precision)
+        why = find_refusal(vendor, device, precision)
         if why is not None:
             lines.append(f"\n{precision}: {why}.")
             continue

@@ -362,7 +362,7 @@ def accept(
         UsageError, DataError, EnvironmentFault: before anything starts.
     """
     request = AcceptRequest.of(case=case, overrides=overrides or None, **fields)
-    with prepared_acceptance(request) as prepared, stop_signals_noted(deliver=True) as stop:
+    with prepared_acceptance(request) as prepared, note_stop_signals(deliver=True) as stop:
         return measure_acceptance(prepared, stop, show=lambda _: None)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from trainmark.acceptance.bits import compare_devices, first_difference
 from trainmark.acceptance.rank import Training, control_trainings, digest_steps, time_training
-from trainmark.check.ceilings_work import Ranks
+from trainmark.check.ceilings_work import RankGroup
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
@@ -140,7 +140,7 @@ def test_windows_are_timed_one_by_one(planned: tuple[Plan, JobContext]) -> None:
     plan, context = planned
     training = Training(plan, context)
 
-    seconds = time_training(training, context.device, Ranks(0, 1), windows=4, budget_s=0.01)
+    seconds = time_training(training, context.device, RankGroup(0, 1), windows=4, budget_s=0.01)
 
     assert len(seconds) == 4
     assert all(value > 0 for value in seconds)

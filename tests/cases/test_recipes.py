@@ -39,7 +39,7 @@ def test_dlrm_recipes_have_the_published_global_batches() -> None:
 
 def test_published_rows_of_dlrm_stand_as_printed() -> None:
     (package,) = trainmark.cases.__path__
-    found = reference.read(Path(package) / "dlrm_criteo" / "reference.toml")
+    found = reference.read_reference_file(Path(package) / "dlrm_criteo" / "reference.toml")
     assert found.samples_per_pass == 4_195_197_692
     assert [row.world for row in found.rows] == ["1x1", "1x8", "2x8", "1x8", "1x1", "2x8"]
 

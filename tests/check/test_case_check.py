@@ -16,7 +16,13 @@ from trainmark.cases.toy import data
 from trainmark.cases.toy import job as toy
 from trainmark.cases.toy.case import CASE as TOY
 from trainmark.check import probe
-from trainmark.check.case_check import CHECKS, Check, Inputs, description_faults, judge
+from trainmark.check.case_check import (
+    CHECKS,
+    CaseCheck,
+    CaseEvidence,
+    apply_rules,
+    description_faults,
+)
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
@@ -52,12 +58,12 @@ def failed(kind: str, said: Message, **more: Any) -> dict[int, Record]:
     return runs(status="failed", cause=Cause(kind=kind, message=said, **more))
 
 
-def faults(found: list[Check]) -> dict[str, list[str]]:
+def faults(found: list[CaseCheck]) -> dict[str, list[str]]:
     return {check.check: [item.code for item in check.faults] for check in found if check.faults}
 
 
 def test_a_sound_case_has_no_fault() -> None:
-    found = judge(Inputs(runs(), LOOKED))
+    found = apply_rules(CaseEvidence(runs(), LOOKED))
     assert [check.check for check in found] == list(CHECKS)
     assert faults(found) == {}
     assert [check.check for check in found if check.skipped] == []
@@ -83,20 +89,22 @@ def test_a_sound_case_has_no_fault() -> None:
 def test_a_broken_rule_is_named(
     given: dict[int, Record], looked: dict[str, Any], expected: dict[str, list[str]]
 ) -> None:
-    assert faults(judge(Inputs(given, LOOKED | looked))) == {k: v for k, v in expected.items() if v}
+    assert faults(apply_rules(CaseEvidence(given, LOOKED | looked))) == {
+        k: v for k, v in expected.items() if v
+    }
 
 
 def test_what_could_not_be_looked_at_is_no_pass() -> None:
     gone = message("check_without_second_rank", text="one device")
     no_formula = LOOKED | {"model_flops": None, "waits": None}
-    found = {c.check: c for c in judge(Inputs({1: record()}, no_formula, gone))}
+    found = {c.check: c for c in apply_rules(CaseEvidence({1: record()}, no_formula, gone))}
     assert found["equal_losses"].skipped == gone
     assert found["flops"].skipped == message("no_flop_formula")
     assert found["no_waits"].skipped == message("check_waits_unknown")
-    few = judge(Inputs({1: record([1.0, 0.5])}, LOOKED, gone))
+    few = apply_rules(CaseEvidence({1: record([1.0, 0.5])}, LOOKED, gone))
     skipped = {check.check: check.skipped.code for check in few if check.skipped}
     assert skipped["loss_falls"] == "check_too_few_steps"
-    lost = judge(Inputs(runs(), message("exception", text="boom")))
+    lost = apply_rules(CaseEvidence(runs(), message("exception", text="boom")))
     assert faults(lost) == {"runs": ["exception"]}
     assert {c.check for c in lost if c.skipped} == {"batches", "flops", "no_waits"}
 
@@ -109,7 +117,7 @@ def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
         monkeypatch.setattr(toy, "build", job_type)
         plan = resolve(RunRequest(case="toy", device="cpu"), generated_root=tmp_path / "data")
         plan.save(tmp_path)
-        return probe.look(tmp_path)
+        return probe.probe_job(tmp_path)
 
     return call
 
@@ -146,7 +154,7 @@ class ReusesItsBuffer(toy.ToyJob):
 def test_a_look_at_a_job_finds_what_it_announces_wrongly(
     look: Look, job_type: type[toy.ToyJob], expected: dict[str, list[str]]
 ) -> None:
-    assert faults(judge(Inputs(runs(), look(job_type)))) == expected
+    assert faults(apply_rules(CaseEvidence(runs(), look(job_type)))) == expected
 
 
 class ReadsItsLoss(toy.ToyJob):

@@ -9,11 +9,11 @@ import pytest
 from machines import Card, Reader, machine, only, said
 from trainmark import devices as registry
 from trainmark.check import doctor
-from trainmark.check.doctor import CHECKS, examine, subject_of
+from trainmark.check.doctor import CHECKS, describe_machine, examine
 from trainmark.check.host import Condition
 from trainmark.devices.vendors.cpu import Cpu
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.plan.choosing import choose
+from trainmark.plan.choosing import choose_work
 from trainmark.plan.request import RunRequest
 from trainmark.protocols import DeviceSample, MonitorFault, Occupant
 from trainmark.spec import RankMemory
@@ -78,7 +78,7 @@ def subject(tmp_path):
     """Return what the words of a command line mean."""
 
     def read(word="-", **given):
-        return subject_of(RunRequest(case=word, out=tmp_path, **given), quick=False)
+        return describe_machine(RunRequest(case=word, out=tmp_path, **given), quick=False)
 
     return read
 
@@ -202,7 +202,9 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
 
     def subject(word, *, recipe=None, **readings):
-        request = choose(RunRequest(case=word, recipe=recipe, data=readings.get("data"), nproc=1))
+        request = choose_work(
+            RunRequest(case=word, recipe=recipe, data=readings.get("data"), nproc=1)
+        )
         return machine(tmp_path, **({"vendor": Cpu(), "nproc": 1, "choice": request} | readings))
 
     return subject

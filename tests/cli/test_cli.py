@@ -15,7 +15,7 @@ import pytest
 from fake_nvml import H100, FakeCard, put_cards
 from fakes import GOLDEN
 from trainmark import devices
-from trainmark.check.case_check import CHECKS, Check, Checked
+from trainmark.check.case_check import CHECKS, CaseCheck, CaseReport
 from trainmark.cli.app import EXAMPLES, command, import_verb
 from trainmark.cli.options import lay_out_examples
 from trainmark.cli.output import others_to_stderr, say
@@ -336,7 +336,7 @@ def test_results_without_runs_or_of_an_unknown_key_are_one_clear_error(cli, left
     [("en", "ok    flops: the formula for FLOPs", "no fault in 8 checks"), ("zh", "公式", "8 项")],
 )
 def test_each_check_of_a_case_says_what_it_means(cli, lang, first, last, monkeypatch):
-    found = Checked([Check(name) for name in CHECKS], {})
+    found = CaseReport([CaseCheck(name) for name in CHECKS], {})
     monkeypatch.setattr("trainmark.check.case_check.check_case", lambda *_, **__: found)
     code, out, _ = cli("check", "toy", "--lang", lang)
     assert code == 0
@@ -346,8 +346,8 @@ def test_each_check_of_a_case_says_what_it_means(cli, lang, first, last, monkeyp
 
 def test_checks_of_a_case_are_printed_as_json(cli, monkeypatch):
     fault, note = message("check_too_few_steps", steps=3), message("check_without_run")
-    checks = [Check("flops"), Check("runs", (fault,)), Check("batches", skipped=note)]
-    found = Checked(checks, {})
+    checks = [CaseCheck("flops"), CaseCheck("runs", (fault,)), CaseCheck("batches", skipped=note)]
+    found = CaseReport(checks, {})
     monkeypatch.setattr("trainmark.check.case_check.check_case", lambda *_, **__: found)
     code, out, _ = cli("check", "toy", "--json")
     assert code == 1

@@ -11,7 +11,7 @@ import pytest
 from rich.cells import cell_len
 
 from comparison_records import series
-from trainmark.check.case_check import CHECKS, Check, Checked
+from trainmark.check.case_check import CHECKS, CaseCheck, CaseReport
 from trainmark.pages.grid import tables
 from trainmark.record import record as records
 from trainmark.spec import message
@@ -68,7 +68,7 @@ def terminal(
     monkeypatch.setattr(
         "trainmark.library.store.index.check_record", lambda record, _, **__: record
     )
-    found = Checked([Check(name, (message("check_run_failed", ranks=2, place="train"),))
+    found = CaseReport([CaseCheck(name, (message("check_run_failed", ranks=2, place="train"),))
                      for name in CHECKS], {})  # fmt: skip
     monkeypatch.setattr("trainmark.check.case_check.check_case", lambda *_, **__: found)
     for verb in ("doctor", "ceilings"):

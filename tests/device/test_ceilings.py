@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from trainmark.check.ceilings import refusal
+from trainmark.check.ceilings import find_refusal
 from trainmark.devices import rates
 from trainmark.recipe import Precision
 
@@ -22,7 +22,7 @@ def check(device, work):
 @pytest.mark.parametrize("precision", get_args(Precision))
 @pytest.mark.parametrize("shape", [(512, 512, 512), (3000, 96, 160)])
 def test_matmuls_are_right(vendor, device, precision, shape):
-    why = refusal(vendor, device, precision)
+    why = find_refusal(vendor, device, precision)
     if why is not None:
         pytest.skip(why)
     check(device, rates.matmul(device, precision, shape))

@@ -14,7 +14,7 @@ import pytest
 from trainmark import cases
 from trainmark.check import probe
 from trainmark.check.case_check import description_faults
-from trainmark.check.new_case import example_files, write_new_case
+from trainmark.check.new_case import read_example_files, write_new_case
 from trainmark.errors import UsageError
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
@@ -45,10 +45,10 @@ def test_guide_prints_the_files_that_the_template_has(page: str) -> None:
     """UPDATE_GOLDEN=1 writes the files of the template into the guide."""
     if os.environ.get("UPDATE_GOLDEN"):
         text = (DOCS / page).read_text(encoding="utf-8")
-        files = example_files()
+        files = read_example_files()
         text = FILE.sub(lambda found: found[0].replace(found[2], files[found[1]]), text)
         (DOCS / page).write_text(text, encoding="utf-8")
-    assert printed(page) == example_files()
+    assert printed(page) == read_example_files()
     assert list(printed(page)) == NAMES
 
 
@@ -76,7 +76,7 @@ def test_template_refuses_other_names_and_existing_folders(name: str, tmp_path: 
 def test_the_guides_job_has_no_fault(line: Path) -> None:
     assert description_faults("line") == []
     resolve(RunRequest(case="line", device="cpu"), generated_root=line / "made").save(line)
-    looked = probe.look(line)
+    looked = probe.probe_job(line)
     assert looked["waits"] is None
     assert looked["model_flops"] == pytest.approx(looked["counted"], rel=0.01)
 

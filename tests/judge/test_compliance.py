@@ -93,12 +93,12 @@ def test_four_launches_are_too_few_and_no_launch_is_error() -> None:
 @pytest.mark.parametrize("name", cases.names())
 def test_shipped_cases_have_rules_that_fit_published_rules(name: str) -> None:
     assert (cases.folder(name) / overrides.RULES_FILE).is_file()
-    rules, published = overrides.rules_of(cases.load(name)), reference.of_case(name)
+    rules, published = overrides.read_rules(cases.load(name)), reference.read_references(name)
     if published.samples_per_pass is not None:
         assert rules.closed.data["train_samples"] == [published.samples_per_pass]
 
 
-GENERAL = overrides.rules_of(None)
+GENERAL = overrides.read_rules(None)
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str | 
 def test_file_of_case_overrides_general_rules(
     outside: Any, text: str | None, launches: int
 ) -> None:
-    rules = overrides.rules_of(cases.load(outside(text)))
+    rules = overrides.read_rules(cases.load(outside(text)))
     assert rules.closed == GENERAL.closed.model_copy(update={"launches": launches})
     assert (rules.open, GENERAL.open.target) == (GENERAL.open, "any")
 
@@ -138,7 +138,7 @@ def test_file_of_case_overrides_general_rules(
 def test_malformed_file_is_named(outside: Any, text: str, named: str) -> None:
     name = outside(text)
     with pytest.raises(UsageError, match=named) as fault:
-        overrides.rules_of(cases.load(name))
+        overrides.read_rules(cases.load(name))
     assert fault.value.where == f"{name}/rules.toml"
 
 

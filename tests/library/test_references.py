@@ -19,7 +19,7 @@ CASES = {"distilbert_sst2": 4, "glm_superglue": 3, "llama2_7b_lora": 2, "dlrm_cr
 
 def page_of(case):
     """Return the published rows of a case as a page of ours prints them, in Chinese."""
-    table = reference_table(reference.of_case(case))
+    table = reference_table(reference.read_references(case))
     section = document.Section("性能指标", "figures", (table,))
     page = document.Document(
         title=case, badge="", tone="plain", verification="", sentence="", sections=(section,),
@@ -32,7 +32,9 @@ def test_founding_page_gives_the_rows_of_the_reference_cell_by_cell(case):
     printed = list(files.read_page(page_of(case), Page(file="page.md", form="flagperf")))
     shipped = list(read_references(case))
     assert [type(entry) for entry in (*printed, *shipped)] == [Row] * 2 * CASES[case]
-    for row, known, source in zip(printed, shipped, reference.of_case(case).rows, strict=True):
+    for row, known, source in zip(
+        printed, shipped, reference.read_references(case).rows, strict=True
+    ):
         assert list(row.cells.values()) == [source.configuration, *source.cells.values()]
         assert list(row.cells.values()) == list(known.cells.values())
         assert row.figures == known.figures

@@ -212,7 +212,7 @@ FOUNDING = {
 @pytest.mark.parametrize("case", FOUNDING)
 def test_a_founding_page_equals_our_table_cell_by_cell(case):
     columns, printed = FOUNDING[case]
-    table = tables.reference_table(reference.of_case(case))
+    table = tables.reference_table(reference.read_references(case))
     assert heads(table, "zh") == ["配置", *columns]
     assert rows(table, "zh") == [(row[0], *row[2:]) for row in printed]
     # None of the published cells needs escaping: what Markdown shows is what was printed.

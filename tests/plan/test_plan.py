@@ -17,7 +17,7 @@ from trainmark.cases.toy import data
 from trainmark.cases.toy.case import CASE as TOY
 from trainmark.errors import DataError, EnvironmentFault, UsageError
 from trainmark.plan import overrides, plan, resolving
-from trainmark.plan.choosing import choose, refuse_ranks
+from trainmark.plan.choosing import choose_work, refuse_unsuitable_device
 from trainmark.plan.request import RunRequest
 from trainmark.recipe import Recipe
 from trainmark.record.trust import grade_launch
@@ -127,7 +127,9 @@ def test_closed_fields_are_fix_hp_and_others_make_the_run_open(resolve: Any) -> 
 def test_a_run_is_compared_with_a_standard_recipe(name: str, world: str, standard: str) -> None:
     case = sized_case()
     worlds = {key: replace(item, world=sized(key)) for key, item in case.recipes.items()}
-    assert overrides.standard_of(replace(case, recipes=worlds), name, world=world) == standard
+    assert (
+        overrides.find_standard_recipe(replace(case, recipes=worlds), name, world=world) == standard
+    )
 
 
 def sized(name: str) -> str | None:
@@ -140,7 +142,9 @@ def test_what_a_shipped_recipe_leaves_out_is_no_change() -> None:
     named = replace(standard, target_value=None, max_steps=100, micro_batch_size=96)
 
     def told(**by_hand: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        return overrides.changes(replace(named, **by_hand), named=named, standard=standard)
+        return overrides.compare_with_standard(
+            replace(named, **by_hand), named=named, standard=standard
+        )
 
     assert told() == ({"micro_batch_size": 96}, {})
     assert told(micro_batch_size=32) == ({}, {})  # back at the standard's
@@ -278,11 +282,11 @@ def test_several_machines_need_another_launcher(resolve: Any) -> None:
 
 
 def test_nproc_says_that_there_is_one_machine() -> None:
-    of_two = choose(RunRequest(case="distilbert", recipe="standard-2x8"))
+    of_two = choose_work(RunRequest(case="distilbert", recipe="standard-2x8"))
     assert of_two.world == "2x8"
-    on_one = choose(RunRequest(case="distilbert", recipe="standard-2x8", nproc=4))
+    on_one = choose_work(RunRequest(case="distilbert", recipe="standard-2x8", nproc=4))
     assert (on_one.world, on_one.recipe_name) == ("1x4", "standard-2x8")
-    keyed = choose(RunRequest(case="distilbert:pytorch:cpu:2:8:1", nproc=4))
+    keyed = choose_work(RunRequest(case="distilbert:pytorch:cpu:2:8:1", nproc=4))
     assert keyed.nnodes == 2
 
 
@@ -340,7 +344,7 @@ def test_every_repeat_is_a_launch_in_its_own_folder(resolve: Any) -> None:
     ],
 )
 def test_fix_hp_is_written_as_on_the_founding_pages(values: dict[str, Any], text: str) -> None:
-    assert overrides.fix_hp_text(values) == text
+    assert overrides.format_fix_hp(values) == text
 
 
 def test_a_plan_refuses_unknown_keys(resolve: Any, tmp_path: Path) -> None:
@@ -357,11 +361,11 @@ def test_what_the_installed_torch_lacks_is_refused(
     monkeypatch: pytest.MonkeyPatch, field: str, value: str, nproc: int
 ) -> None:
     request = RunRequest(case="gpt_megatron", recipe="tiny", nproc=nproc, overrides={field: value})
-    recipe = choose(request).recipe
+    recipe = choose_work(request).recipe
     vendor = FakeVendor("cpu", devices=4)
     vendor.collective_backend = "gloo"
-    refuse_ranks(vendor, recipe, nproc, ranks_share_cores=True)
+    refuse_unsuitable_device(vendor, recipe, nproc, ranks_share_cores=True)
     monkeypatch.setattr("trainmark.torch_version.version", lambda _: "2.7.1")
     with pytest.raises(EnvironmentFault, match=r"2\.11 or newer, and 2\.7\.1") as caught:
-        refuse_ranks(vendor, recipe, nproc, ranks_share_cores=True)
+        refuse_unsuitable_device(vendor, recipe, nproc, ranks_share_cores=True)
     assert caught.value.where == f"recipe field {field}"

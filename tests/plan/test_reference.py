@@ -31,7 +31,7 @@ def write(tmp_path, text):
 
 def test_a_row_keeps_its_cells_as_printed(tmp_path):
     path = write(tmp_path, HEAD + ROW + 'cells = ["fp32", "bs=8, lr=1e-05", "100", "20.50"]')
-    (row,) = reference.read(path).rows
+    (row,) = reference.read_reference_file(path).rows
     assert row.cells == {
         "precision": "fp32", "fix_hp": "bs=8, lr=1e-05", "e2e_time": "100", "p_whole": "20.50",
     }  # fmt: skip
@@ -58,6 +58,6 @@ def test_a_row_keeps_its_cells_as_printed(tmp_path):
 )
 def test_a_wrong_file_is_refused_by_name(tmp_path, text, words):
     with pytest.raises(RecordError) as caught:
-        reference.read(write(tmp_path, text))
+        reference.read_reference_file(write(tmp_path, text))
     assert words in str(caught.value)
     assert "reference.toml" in str(caught.value)

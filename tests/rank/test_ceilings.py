@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fakes import FakeClock, SyncDevice
-from trainmark.check.ceilings import Kind, copy_sizes
+from trainmark.check.ceilings import CeilingKind, choose_copy_sizes
 from trainmark.check.ceilings_work import COLLECTIVES, Candidate, Point, sweep
 from trainmark.devices import peaks, rates
 from trainmark.spec import message
@@ -46,7 +46,7 @@ def candidate(
     ("memory_gib", "largest_mib"), [(141, 4096), (64, 4096), (24, 1536), (2, 128)]
 )
 def test_copies_within_the_memory_scale_with_it(memory_gib: int, largest_mib: int) -> None:
-    sizes = copy_sizes(memory_gib * 2**30 / 2)  # half of it, as ``run_rank`` gives
+    sizes = choose_copy_sizes(memory_gib * 2**30 / 2)  # half of it, as ``run_rank`` gives
     assert sizes == [largest_mib * 2**16, largest_mib * 2**18, largest_mib * 2**20]
 
 
@@ -124,7 +124,7 @@ def test_a_wrong_result_has_no_rate_and_never_counts(measured: Any) -> None:
     )
     assert (points[0].status, points[0].reason) == ("wrong", "7 of 9 numbers are wrong")
     assert points[0].rate is None
-    kind = Kind(name="all_reduce")
+    kind = CeilingKind(name="all_reduce")
     kind.take(points)
     assert kind.best == 1
 
@@ -159,7 +159,7 @@ def rated(*rates_of_sizes: float | None) -> list[Point]:
 
 
 def test_the_fastest_size_counts_and_has_a_share_of_the_peak() -> None:
-    kind = Kind(name="matmul_bf16", unit="FLOP/s", peak=peaks.peak(H100, "bf16"))
+    kind = CeilingKind(name="matmul_bf16", unit="FLOP/s", peak=peaks.peak(H100, "bf16"))
     kind.take(rated(1e12, 494.5e12, 2e12, None))
     assert (kind.best, kind.share_of_peak) == (1, 0.5)
     peak = asdict(kind)["peak"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from trainmark.launch.stacks import save_stacks
-from trainmark.rank.hang import Place, place, report
+from trainmark.rank.hang import RankPlace, find_place, group_ranks
 from trainmark.rank.worker import STACKS_SIGNAL
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ READER = thread(
 def test_a_stack_tells_where_its_rank_is(calls: list, expected: tuple) -> None:
     only_library = calls[0][0].endswith("ssl.py")
     outer = [("<frozen runpy>", 88, "<module>")] if only_library else MAIN
-    assert place(READER + "\n" + thread(*calls, *outer)) == Place(*expected)
+    assert find_place(READER + "\n" + thread(*calls, *outer)) == RankPlace(*expected)
 
 
 def test_a_thousand_ranks_at_two_places_are_two_groups(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_thousand_ranks_at_two_places_are_two_groups(tmp_path: Path) -> None:
     for rank, path in files.items():
         path.write_text(thread((JOB, 65, "load"), *MAIN) if rank == 517 else BARRIER)
     at = {"where": "mine/job.py:31 step", "state": "collective", "call": "barrier"}
-    assert report(files | {1024: tmp_path / "absent"}) == [
+    assert group_ranks(files | {1024: tmp_path / "absent"}) == [
         {**at, "ranks": "0-516,518-1023"},
         {"where": "mine/job.py:65 load", "state": "elsewhere", "call": None, "ranks": "517"},
         {"where": "?", "state": "silent", "call": None, "ranks": "1024"},
@@ -145,7 +145,7 @@ def test_two_real_ranks_of_which_one_enters_no_collective(tmp_path: Path) -> Non
             if found == expected:
                 break
             save_stacks(ranks, list(files.values()), STACKS_SIGNAL)
-            found = sorted(report(files), key=lambda group: str(group["ranks"]))
+            found = sorted(group_ranks(files), key=lambda group: str(group["ranks"]))
     finally:
         for rank in ranks:
             rank.kill()

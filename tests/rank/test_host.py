@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from trainmark.protocols import MonitorFault
-from trainmark.rank.host import Host, PackageEnergy
+from trainmark.rank.host import HostReader, PackageEnergy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +58,7 @@ def test_no_energy_after_a_gap_in_which_a_counter_could_wrap_unseen(
 
 
 def test_use_is_told_of_a_time_that_is_long_enough(tmp_path: Path, clock: FakeClock) -> None:
-    machine = Host(root=tmp_path, clock=clock)
+    machine = HostReader(root=tmp_path, clock=clock)
     assert machine.sources == ["psutil"]
     found = []
     for after_ms in (50, 60, 99, 1):
@@ -99,7 +99,7 @@ def test_node_power_is_told_once(ipmitool: Path, tmp_path: Path) -> None:
     zone(tmp_path, "0", "package-0", 7)
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/ipmi0").touch()
-    machine = Host(root=tmp_path)
+    machine = HostReader(root=tmp_path)
     assert machine.sources == ["psutil", "rapl", "ipmi"]
     machine.ask_controller()
     told = [machine.read(lambda _: nullcontext()) for _ in range(2)]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainmark.check.ceilings_work import Ranks
+from trainmark.check.ceilings_work import RankGroup
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.rank.process_group import join_ranks
 
@@ -51,7 +51,7 @@ def test_rank_binds_its_own_device(calls: Calls, second_card: Any) -> None:
 
 
 def test_rank_of_ceilings_binds_its_own_device(calls: Calls, second_card: Any) -> None:
-    with Ranks.joined("nccl", second_card, rank=3, count=4):
+    with RankGroup.joined("nccl", second_card, rank=3, count=4):
         assert [call["device_id"] for call in calls] == [torch.device("cuda", 1)]
 
 

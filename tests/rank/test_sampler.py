@@ -15,7 +15,13 @@ from trainmark.plan.plan import PLAN_FILE
 from trainmark.protocols import DeviceSample, MonitorFault
 from trainmark.rank import sampler
 from trainmark.rank.events import EventFile, EventWriter
-from trainmark.rank.sampler import HANGS_AFTER_S, Background, Devices, SampleLog, ticks
+from trainmark.rank.sampler import (
+    HANGS_AFTER_S,
+    BackgroundReading,
+    DeviceReader,
+    SampleLog,
+    iterate_ticks,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,7 +50,7 @@ def run_ticks(clock: FakeClock, work_ns: Sequence[int], interval_s: float) -> li
         return False
 
     found = []
-    taken = islice(ticks(interval_s, clock=clock, stopped=wait), len(work_ns))
+    taken = islice(iterate_ticks(interval_s, clock=clock, stopped=wait), len(work_ns))
     for number, duration_ns in zip(taken, work_ns, strict=True):
         found.append((number, clock() - began))
         clock.advance(duration_ns)
@@ -124,8 +130,8 @@ def take(
 ) -> list[tuple[str, list[int]]]:
     """Take readings in their thread; return what is told when the monitor opens."""
     opened: list[tuple[str, list[int]]] = []
-    devices = Devices(lambda: vendor, 2, log, lambda *told: opened.append(told))
-    background = Background("monitor", devices.take, log, clock=clock)
+    devices = DeviceReader(lambda: vendor, 2, log, lambda *told: opened.append(told))
+    background = BackgroundReading("monitor", devices.take, log, clock=clock)
     for _ in range(times):
         background.start()
         assert background.wait(600)
@@ -141,7 +147,7 @@ def test_a_reading_that_hangs_is_not_started_again(
         calls.append(1)
         assert go.wait(600)
 
-    background = Background("monitor", hang, log, clock=clock)
+    background = BackgroundReading("monitor", hang, log, clock=clock)
     background.start()
     background.start()
     background.tell_hung(1.5)
@@ -177,7 +183,7 @@ def sample(run_dir: Path, stopped: Sequence[bool]) -> list[dict[str, Any]]:
 
 
 def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler, "_give_way", lambda: None)
+    monkeypatch.setattr(sampler, "_lower_priority", lambda: None)
     plan = {"device": {"vendor": "cpu"}, "nproc": 2, "sample_every_s": 0.5}
     (tmp_path / PLAN_FILE).write_text(json.dumps(plan))
     events = sample(tmp_path, [False, True])

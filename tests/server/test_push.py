@@ -12,7 +12,7 @@ from bundles import packed, recorded
 from server_process import Server
 from trainmark.cli.app import main
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError
-from trainmark.server.client import RefusedBundleError, connected, send
+from trainmark.server.client import RefusedBundleError, open_client, send_bundle
 from trainmark.server.serving import Tokens
 
 STORED = {"digest": "d" * 64, "runs": [{"run_id": "a-1", "page": "/runs/a-1.html"}]}
@@ -38,7 +38,7 @@ def asked(file, answer, address="https://lab.example/site"):
 
     transport = httpx2.MockTransport(answered)
     try:
-        return send(connected(address, transport), file), requests
+        return send_bundle(open_client(address, transport), file), requests
     except TrainmarkError as error:
         return error, requests
 
@@ -70,11 +70,11 @@ def test_a_refusal_and_a_fault_end_differently(file, answer, kind):
 def test_an_address_that_is_none_or_has_no_tls_is_refused(address, monkeypatch):
     monkeypatch.setenv("TRAINMARK_TOKEN", "secret")
     with pytest.raises(UsageError, match="not the address"):
-        connected(address)
-    connected("http://[::1]:8722")
+        open_client(address)
+    open_client("http://[::1]:8722")
     monkeypatch.delenv("TRAINMARK_TOKEN")
     with pytest.raises(UsageError, match="no token"):
-        connected("https://lab.example")
+        open_client("https://lab.example")
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from trainmark.errors import UsageError
-from trainmark.server.serving import Refused, Tokens
+from trainmark.server.serving import RefusedRequestError, Tokens
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def tokens(tmp_path):
 def admits(tokens, authorization):
     try:
         tokens.admitted(authorization)
-    except Refused:
+    except RefusedRequestError:
         return False
     return True
 

@@ -121,7 +121,7 @@ def test_who_has_no_token_for_it_is_refused(start, tmp_path):
 
 
 def test_a_store_that_cannot_be_written_is_not_served(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(serving, "state", lambda _: tmp_path / "none")
+    monkeypatch.setattr(serving, "create_state_folder", lambda _: tmp_path / "none")
     with pytest.raises(EnvironmentFault, match="cannot write"):
         create_app(str(store))
 
@@ -131,6 +131,6 @@ def test_a_full_disk_is_told_and_leaves_nothing(store, start, send, tmp_path, mo
         raise OSError(28, "No space left on device")
 
     client, file = start(), packed(tmp_path, "a-1")
-    monkeypatch.setattr(uploads, "_verified", full)
+    monkeypatch.setattr(uploads, "_verify_bundle", full)
     assert send(client, file).status_code == 507
     assert left(store) == []

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainmark.rank.scores import scored_event
+from trainmark.rank.scores import summarize_scores
 from trainmark.record.evaluations import combine_scores
 from trainmark.train.evaluation import (
     MAX_KEYS,
@@ -100,7 +100,7 @@ def test_digest_of_all_ranks_does_not_depend_on_how_rows_lie_on_them() -> None:
         for part in parts:
             scored = EvaluationSum()
             scored.add(ScoredRows.of(rows[part], len(rows[part])), total=1.0)
-            events.append(scored_event(scored.scores(), []))
+            events.append(summarize_scores(scored.scores(), []))
         found = combine_scores(events)
         assert found is not None
         assert found.rows == found.distinct == 101
@@ -115,5 +115,5 @@ def test_rows_of_training_among_the_scored_ones_are_counted() -> None:
     scored = EvaluationSum()
     scored.add(ScoredRows.of(rows[:10], 10))
     trained = row_keys(rows[8:], 12).tolist()
-    event = scored_event(scored.scores(), [*trained, trained[0]])
+    event = summarize_scores(scored.scores(), [*trained, trained[0]])
     assert (event.rows, event.known, event.trained) == (10, 12, 2)

@@ -14,7 +14,7 @@ from live_tensors import LiveTensors
 from trainmark import cases
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import JobContext, MemoryUse
-from trainmark.rank.agreement import memory_that_fits
+from trainmark.rank.agreement import agree_on_memory
 from trainmark.spec import RankMemory
 from trainmark.train.step_memory import PROCESS_BYTES, Prediction
 
@@ -155,11 +155,11 @@ def test_a_rank_refuses_where_planning_could_not_know(sync_device: SyncDevice) -
     sync_device.memory = lambda: MemoryUse(None, 0, 8 * GIB, "device")  # type: ignore[method-assign]
     found: Any = Silent(None)
     with pytest.raises(EnvironmentFault, match=r"a rank needs about .* and has 8\.0 GiB"):
-        memory_that_fits(plan, gpt(), found, sync_device)
+        agree_on_memory(plan, gpt(), found, sync_device)
     found.known = RankMemory(1)  # planning knew, and let it pass
-    assert memory_that_fits(plan, gpt(), found, sync_device) == RankMemory(8 * GIB)
+    assert agree_on_memory(plan, gpt(), found, sync_device) == RankMemory(8 * GIB)
     plan.case, found.known = "toy", None  # a case without an estimate
-    assert memory_that_fits(plan, gpt(), found, sync_device) == RankMemory(8 * GIB)
+    assert agree_on_memory(plan, gpt(), found, sync_device) == RankMemory(8 * GIB)
 
 
 # Criteo's terabytes of clicks, as its published recipe counts rows.

@@ -40,6 +40,7 @@ from trainmark.acceptance.verdicts import (
 from trainmark.data.documents import written_whole
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch import processes, run_dir
+from trainmark.launch.local import prepare_setup
 from trainmark.launch.network import LOOPBACK, refuse_unusable_network
 from trainmark.plan.resolving import resolve
 
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from trainmark.acceptance.evidence import Phase
     from trainmark.launch.local import Setup
     from trainmark.launch.processes import StopRequest
-    from trainmark.plan.choosing import Elsewhere
+    from trainmark.plan.choosing import RemoteTarget
     from trainmark.plan.plan import Plan
     from trainmark.protocols import Vendor
 
@@ -262,18 +263,18 @@ def _refuse_other_request(path: Path, request: AcceptRequest) -> None:
 
 
 def resolve_plans(
-    request: AcceptRequest, worlds: Iterable[tuple[int, int]], elsewhere: Elsewhere | None = None
+    request: AcceptRequest, worlds: Iterable[tuple[int, int]], remote: RemoteTarget | None = None
 ) -> list[Plan]:
     """Return the training of teams of each number of nodes and devices; writes nothing.
 
     Args:
-        elsewhere: the machines of a launcher; None: this one.
+        remote: the machines of a launcher; None: this one.
     """
     plans: list[Plan] = []
     for num_nodes, nproc in dict.fromkeys(worlds):
         recipe = plans[0].recipe_name if plans else None
         asked = request.run_request(nnodes=num_nodes, nproc=nproc, recipe=recipe)
-        plans.append(resolve(asked, elsewhere=elsewhere))
+        plans.append(resolve(asked, remote=remote))
     return plans
 
 
@@ -321,7 +322,7 @@ def measure(
 def rank_setup(plan: Plan, count: int) -> Iterator[Setup]:
     """Yield what ranks of this machine are started with; end what is left of them."""
     run_id = f"accept-{secrets.token_hex(6)}"
-    setup = set_up(devices.all_vendors()[plan.device.vendor], count, run_id)
+    setup = prepare_setup(devices.all_vendors()[plan.device.vendor], count, run_id)
     setup.variables["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # deterministic, as CUDA asks for
     try:
         yield setup

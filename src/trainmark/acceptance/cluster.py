@@ -142,7 +142,7 @@ def prepared_session(request: AcceptRequest) -> Iterator[OpenedSession]:
         number = len(list((folder / SESSIONS_DIR).glob("*"))) + 1
         session_dir = folder / SESSIONS_DIR / str(number)
         worlds = [(1, nproc), (2, nproc), (1, 1)]
-        plans = resolve_plans(request, worlds, cluster.elsewhere(request.launcher))
+        plans = resolve_plans(request, worlds, cluster.find_remote_target(request.launcher))
         plan = _session_plan(request, plans[0], session_dir, num_nodes)
         require_launcher(cluster, plan.launcher).check(plan, cluster)
         keep_request(folder, request, plans)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from trainmark.check.ceilings_work import Ranks
+    from trainmark.check.ceilings_work import RankGroup
     from trainmark.devices.rates import Work
     from trainmark.plan.plan import Plan
     from trainmark.protocols import Batch, Device, Job, JobContext
@@ -116,7 +116,7 @@ def control_trainings(plan: Plan, context: JobContext, num_steps: int) -> list[l
 
 
 def time_training(
-    training: Training, device: Device, ranks: Ranks, *, windows: int, budget_s: float
+    training: Training, device: Device, ranks: RankGroup, *, windows: int, budget_s: float
 ) -> list[float]:
     """Return the seconds of a step in each window; all ranks begin a window together."""
     for _ in range(WARMUP_STEPS - 1):
@@ -157,7 +157,9 @@ def time_device(device: Device, precision: Any) -> tuple[dict[str, list[float]],
     return time_works(present, device, rates.elapsed_ns)
 
 
-def time_collectives(device: Device, ranks: Ranks) -> tuple[dict[str, list[float]], dict[str, str]]:
+def time_collectives(
+    device: Device, ranks: RankGroup
+) -> tuple[dict[str, list[float]], dict[str, str]]:
     """Return times of collectives by name, and what was wrong with their results."""
     from trainmark.check.ceilings_work import COLLECTIVES
 
@@ -187,10 +189,10 @@ def time_works(
 def measure(task: RankTask, rank: int, local_rank: int) -> RankResult:
     """Measure everything that the task asks of this rank."""
     from trainmark import devices
-    from trainmark.check.ceilings_work import Ranks
+    from trainmark.check.ceilings_work import RankGroup
     from trainmark.plan.plan import Plan
     from trainmark.protocols import JobContext
-    from trainmark.rank.agreement import memory_that_fits
+    from trainmark.rank.agreement import agree_on_memory
     from trainmark.rank.worker import DATA_VARIABLE
 
     plan = Plan.read(Path(task.plan_dir))
@@ -198,11 +200,11 @@ def measure(task: RankTask, rank: int, local_rank: int) -> RankResult:
     vendor = devices.choose(plan.device.vendor)
     device = vendor.open(task.devices[local_rank], task.ranks_here)
     device.set_precision(recipe.precision)
-    with Ranks.joined(vendor.collective_backend, device, rank, plan.world_size) as ranks:
+    with RankGroup.joined(vendor.collective_backend, device, rank, plan.world_size) as ranks:
         data_dir = Path(os.environ.get(DATA_VARIABLE) or plan.data.folder)
         context = JobContext(
             recipe=recipe, data_dir=data_dir, rank=rank, world_size=plan.world_size, device=device,
-            memory=memory_that_fits(plan, recipe, vendor, device),
+            memory=agree_on_memory(plan, recipe, vendor, device),
         )  # fmt: skip
         trainings = control_trainings(plan, context, task.control_steps)
         seconds: dict[str, list[float]] = {}

@@ -39,7 +39,7 @@ STEPS = 100  # enough for a loss to fall beyond its noise, few enough to wait fo
 _FLOPS_TOLERANCE = 0.1
 # Dropout draws differ between worlds, the rows of a step do not: means over some steps agree.
 _LOSS_TOLERANCE = 0.05
-_FEWEST_STEPS = 10
+_MIN_STEPS = 10
 _EVALUATION_FINDINGS = {
     "evaluated_rows", "evaluation_unchecked", "evaluation_rows_repeated", "evaluation_rows_change",
 }  # fmt: skip
@@ -48,7 +48,7 @@ _QUALITY_TOLERANCE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CaseCheck:
     """The result of one rule: its faults, or why it could not be checked."""
 
     check: str
@@ -56,10 +56,10 @@ class Check:
     skipped: Message | None = None
 
 
-class Checked(NamedTuple):
+class CaseReport(NamedTuple):
     """All checks of a case, and the sentences of its own codes."""
 
-    checks: list[Check]
+    checks: list[CaseCheck]
     messages: Mapping[str, Text]
 
     @property
@@ -75,7 +75,7 @@ def check_case(
     stop: StopRequest | None = None,
     generated_root: Path | None = None,
     say: Callable[[str], None] = lambda _: None,
-) -> Checked:
+) -> CaseReport:
     """Return every check of the case of ``request``; see ``CHECKS``.
 
     Args:
@@ -110,13 +110,15 @@ def check_case(
             say(f"{one.case}: {ranks} rank(s), {steps} steps at most")
             runs[ranks] = launch(planned, stop)
             if stop.signal_name is not None:
-                return Checked([], one.about.messages)
+                return CaseReport([], one.about.messages)
         say(f"{one.case}: batches, FLOPs of a step")
-        inputs = Inputs(runs, _probe(one, Path(folder)), missing, description_faults(one.case))
-        return Checked(judge(inputs), one.about.messages)
+        inputs = CaseEvidence(
+            runs, _run_probe(one, Path(folder)), missing, description_faults(one.case)
+        )
+        return CaseReport(apply_rules(inputs), one.about.messages)
 
 
-def _probe(plan: Plan, folder: Path) -> dict[str, Any] | Message:
+def _run_probe(plan: Plan, folder: Path) -> dict[str, Any] | Message:
     """Return what a separate process finds in the job, or the last line of its error output."""
     plan.save(folder)  # the finished run's plan is redacted and names no real folder
     ended = subprocess.run(
@@ -134,7 +136,7 @@ class _SkippedError(Exception):
     """A rule cannot be checked; its only argument says why."""
 
 
-class Inputs(NamedTuple):
+class CaseEvidence(NamedTuple):
     """Input of the rules.
 
     Args:
@@ -161,26 +163,26 @@ class Inputs(NamedTuple):
             world: [loss for loss in record.steps.loss if loss is not None]
             for world, record in self.runs.items()
         }
-        if (shortest := min(map(len, found.values()))) < _FEWEST_STEPS:
+        if (shortest := min(map(len, found.values()))) < _MIN_STEPS:
             raise _SkippedError(message("check_too_few_steps", steps=shortest))
         return found
 
 
-def judge(inputs: Inputs) -> list[Check]:
+def apply_rules(inputs: CaseEvidence) -> list[CaseCheck]:
     """Return every check in order."""
     checks = []
     for name, rule in _RULES.items():
         try:
             found = list(rule(inputs))
         except _SkippedError as skipped:
-            checks.append(Check(name, skipped=skipped.args[0]))
+            checks.append(CaseCheck(name, skipped=skipped.args[0]))
         else:  # both runs often have the same fault
             once = tuple(x for place, x in enumerate(found) if x not in found[:place])
-            checks.append(Check(name, once))
+            checks.append(CaseCheck(name, once))
     return checks
 
 
-def _runs(inputs: Inputs) -> Iterator[Message]:
+def _check_runs(inputs: CaseEvidence) -> Iterator[Message]:
     """Yield why runs or the probe failed; a run itself finds wrong counts, clocks, gradients."""
     for world, record in inputs.runs.items():
         if cause := record.cause:
@@ -191,14 +193,14 @@ def _runs(inputs: Inputs) -> Iterator[Message]:
         yield inputs.probe
 
 
-def _batches(inputs: Inputs) -> Iterator[Message]:
+def _check_batches(inputs: CaseEvidence) -> Iterator[Message]:
     if draws := inputs.found()["draws"]:
         yield message("check_batches_draw", module=draws)
     if inputs.found()["overwritten"]:
         yield message("check_batches_overwritten")
 
 
-def _loss_falls(inputs: Inputs) -> Iterator[Message]:
+def _check_loss_falls(inputs: CaseEvidence) -> Iterator[Message]:
     for world, losses in inputs.losses().items():
         tenth = len(losses) // 10
         first, last = fmean(losses[:tenth]), fmean(losses[-tenth:])
@@ -207,15 +209,15 @@ def _loss_falls(inputs: Inputs) -> Iterator[Message]:
             yield message("check_loss_not_falling", ranks=world, **found)
 
 
-def _equal_losses(inputs: Inputs) -> Iterator[Message]:
+def _check_equal_losses(inputs: CaseEvidence) -> Iterator[Message]:
     if len(inputs.runs) < 2:
         raise _SkippedError(inputs.missing or message("check_without_run"))
-    one, two = (fmean(losses[:_FEWEST_STEPS]) for losses in inputs.losses().values())
+    one, two = (fmean(losses[:_MIN_STEPS]) for losses in inputs.losses().values())
     if abs(one - two) > _LOSS_TOLERANCE * max(abs(one), abs(two)):
-        yield message("check_losses_differ", steps=_FEWEST_STEPS, one=one, two=two)
+        yield message("check_losses_differ", steps=_MIN_STEPS, one=one, two=two)
 
 
-def _evaluation(inputs: Inputs) -> Iterator[Message]:
+def _check_evaluation(inputs: CaseEvidence) -> Iterator[Message]:
     """Compare the evaluated rows with the data, and rows and qualities of the two runs."""
     passed = [record for record in inputs.runs.values() if record.cause is None]
     for record in passed:
@@ -232,7 +234,7 @@ def _evaluation(inputs: Inputs) -> Iterator[Message]:
         yield message("check_qualities_differ", one=known[0], two=known[1])
 
 
-def _flops(inputs: Inputs) -> Iterator[Message]:
+def _check_flops(inputs: CaseEvidence) -> Iterator[Message]:
     formula, counted = inputs.found()["model_flops"], inputs.found()["counted"]
     if formula is None:
         raise _SkippedError(message("no_flop_formula"))
@@ -241,7 +243,7 @@ def _flops(inputs: Inputs) -> Iterator[Message]:
         yield message("check_flops", said=formula, counted=counted, ratio=ratio)
 
 
-def _waits(inputs: Inputs) -> Iterator[Message]:
+def _check_waits(inputs: CaseEvidence) -> Iterator[Message]:
     waits = inputs.found()["waits"]
     if waits is None:
         raise _SkippedError(message("check_waits_unknown"))
@@ -249,15 +251,15 @@ def _waits(inputs: Inputs) -> Iterator[Message]:
         yield message("check_step_waits", **waits)
 
 
-_RULES: dict[str, Callable[[Inputs], Iterable[Message]]] = {
+_RULES: dict[str, Callable[[CaseEvidence], Iterable[Message]]] = {
     "description": lambda inputs: inputs.described,
-    "runs": _runs,
-    "batches": _batches,
-    "loss_falls": _loss_falls,
-    "equal_losses": _equal_losses,
-    "evaluation": _evaluation,
-    "flops": _flops,
-    "no_waits": _waits,
+    "runs": _check_runs,
+    "batches": _check_batches,
+    "loss_falls": _check_loss_falls,
+    "equal_losses": _check_equal_losses,
+    "evaluation": _check_evaluation,
+    "flops": _check_flops,
+    "no_waits": _check_waits,
 }
 CHECKS = tuple(_RULES)
 
@@ -271,14 +273,14 @@ def description_faults(name: str) -> list[Message]:
         UsageError: no such case, or its ``case.py`` or ``rules.toml`` cannot be read.
     """
     case = cases.load(name)
-    overrides.rules_of(case)
+    overrides.read_rules(case)
     generated = {name: x for name, x in case.recipes.items() if x.data == "generated"}
     if not generated:
         return [message("check_no_generated_recipe")]
-    return [fault for named in generated.items() for fault in _generated(case, *named)]
+    return [fault for named in generated.items() for fault in _check_generated(case, *named)]
 
 
-def _generated(case: Case, name: str, recipe: Recipe) -> Iterator[Message]:
+def _check_generated(case: Case, name: str, recipe: Recipe) -> Iterator[Message]:
     """Generate twice: the data must be equal and readable, and the target reachable."""
     with tempfile.TemporaryDirectory(prefix="trainmark-check-") as place:
         folders = [cases.generated_folder(case, recipe, Path(place) / one) for one in "ab"]

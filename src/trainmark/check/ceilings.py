@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from trainmark import __version__, devices
-from trainmark.check.ceilings_work import COLLECTIVES, Candidate, Point, Ranks, sweep
+from trainmark.check.ceilings_work import COLLECTIVES, Candidate, Point, RankGroup, sweep
 from trainmark.devices import rates
 from trainmark.devices.peaks import Peak, peak
 from trainmark.errors import EnvironmentFault, MeasurementError
@@ -26,7 +26,7 @@ from trainmark.launch import processes
 from trainmark.launch.local import POLL_S, prepare_setup, start_ranks
 from trainmark.launch.network import LOOPBACK, refuse_unusable_network
 from trainmark.launch.python_commands import build_module_command
-from trainmark.plan.choosing import refuse_ranks
+from trainmark.plan.choosing import refuse_unsuitable_device
 from trainmark.rank.parent import PARENT_VARIABLE, die_with_parent
 from trainmark.recipe import Precision, Recipe
 from trainmark.record.messages import render
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 SCHEMA = "trainmark-ceilings-1"
 _MIB, _GIB = 1 << 20, 1 << 30
 _SQUARES = [(n, n, n) for n in (256, 512, 1024, 2048, 4096, 8192, 16384)]
-_LARGEST_COPY = 4 * _GIB  # far beyond every cache
+_MAX_COPY_BYTES = 4 * _GIB  # far beyond every cache
 _TRANSFERS = (_MIB, 16 * _MIB, 256 * _MIB, _GIB)
 _MESSAGES = (64 << 10, _MIB, 16 * _MIB, 64 * _MIB, 256 * _MIB, _GIB)
 _UNKNOWN_MEMORY_BYTES = 4 * _GIB
 
 
 @dataclass(slots=True, kw_only=True)
-class Kind:
+class CeilingKind:
     """One kind of work over sizes and what was measured of it, as docs/machine.md describes it.
 
     Args:
@@ -86,7 +86,7 @@ class Kind:
             self.share_of_peak = found[self.best] / self.peak.per_second
 
 
-def refusal(vendor: Vendor, device: Device, precision: Precision) -> str | None:
+def find_refusal(vendor: Vendor, device: Device, precision: Precision) -> str | None:
     """Switch the device to ``precision``; return why it cannot be, if it cannot."""
     refused = vendor.refuse(Recipe(precision=precision), 1)
     if refused is not None:
@@ -98,7 +98,7 @@ def refusal(vendor: Vendor, device: Device, precision: Precision) -> str | None:
     return None
 
 
-def matmul_candidates(
+def build_matmul_candidates(
     device: Device, precision: Precision, shapes: Sequence[tuple[int, int, int]]
 ) -> list[Candidate]:
     """Return matmuls of ``shapes``, from small to large."""
@@ -112,26 +112,26 @@ def matmul_candidates(
     ]
 
 
-def _of_bytes(
+def _build_candidates(
     work: Callable[[int], Any], sizes: Sequence[int], factor: float = 1.0
 ) -> list[Candidate]:
     """Return work of ``sizes`` in bytes, ``factor`` times as many of which a run moves."""
     return [Candidate(Point((n,), factor * n), 4.0 * n, partial(work, n)) for n in sizes]
 
 
-def copy_sizes(memory_bytes: float) -> list[int]:
+def choose_copy_sizes(memory_bytes: float) -> list[int]:
     """Return the sizes of copies within a device's memory, in bytes, from small to large.
 
     The largest counts: 4 GiB, or an eighth of a smaller memory, which is still far more than the
     caches of such a device hold.
     """
-    largest = min(_LARGEST_COPY, int(memory_bytes / 8) // 64 * 64)
+    largest = min(_MAX_COPY_BYTES, int(memory_bytes / 8) // 64 * 64)
     return [largest // 16, largest // 4, largest]
 
 
-def kinds(
-    vendor: Vendor, device: Device, ranks: Ranks, memory_bytes: float
-) -> Iterator[tuple[Kind, list[Candidate]]]:
+def iterate_kinds(
+    vendor: Vendor, device: Device, ranks: RankGroup, memory_bytes: float
+) -> Iterator[tuple[CeilingKind, list[Candidate]]]:
     """Yield what is measured, in order; the device is in a kind's precision until the next.
 
     Args:
@@ -139,32 +139,35 @@ def kinds(
     """
     product = device.describe()["name"]
     for precision in get_args(Precision):
-        refused = refusal(vendor, device, precision)
-        kind = Kind(name=f"matmul_{precision}", unit="FLOP/s", peak=peak(product, precision))
+        refused = find_refusal(vendor, device, precision)
+        kind = CeilingKind(name=f"matmul_{precision}", unit="FLOP/s", peak=peak(product, precision))
         if refused is None:
-            yield kind, matmul_candidates(device, precision, _SQUARES)
+            yield kind, build_matmul_candidates(device, precision, _SQUARES)
         else:
             kind.exclude(message("ceiling_precision", precision=precision), refused)
             yield kind, []
-    copied = _of_bytes(partial(rates.copy, device), copy_sizes(memory_bytes), 2)
-    yield Kind(name="memory_copy", counts="largest", peak=peak(product, None)), copied
+    copied = _build_candidates(partial(rates.copy, device), choose_copy_sizes(memory_bytes), 2)
+    yield CeilingKind(name="memory_copy", counts="largest", peak=peak(product, None)), copied
     for name, up in (("host_to_device", True), ("device_to_host", False)):
         copy = partial(rates.transfer, device, to_device=up)
-        kind = Kind(name=name)
+        kind = CeilingKind(name=name)
         if copy(4) is None:
             kind.exclude(message("ceiling_host_memory"))
             yield kind, []
         else:
-            yield kind, _of_bytes(copy, _TRANSFERS)
+            yield kind, _build_candidates(copy, _TRANSFERS)
     for name, collective in COLLECTIVES.items():
         if ranks.count == 1:
-            kind = Kind(name=name)
+            kind = CeilingKind(name=name)
             kind.exclude(message("ceiling_one_process"))
             yield kind, []
             continue
         factor = rates.bus_factor(name, ranks.count)
         exchange = partial(collective, device, ranks)
-        yield Kind(name=name, bus_factor=factor), _of_bytes(exchange, _MESSAGES, factor)
+        yield (
+            CeilingKind(name=name, bus_factor=factor),
+            _build_candidates(exchange, _MESSAGES, factor),
+        )
 
 
 def measure_ceilings(
@@ -187,7 +190,7 @@ def measure_ceilings(
         MeasurementError: a rank failed, the time was over, or a signal came.
     """
     vendor = devices.choose(device)
-    refuse_ranks(vendor, Recipe(), nproc, ranks_share_cores=False)
+    refuse_unsuitable_device(vendor, Recipe(), nproc, ranks_share_cores=False)
     start_s, run_id = time.monotonic(), secrets.token_hex(8)
     cpu = processes.CpuUse.now()
     setup = prepare_setup(vendor, nproc, run_id)
@@ -202,7 +205,7 @@ def measure_ceilings(
         words = build_module_command("trainmark.check.ceilings", json.dumps(asked))
         try:
             with start_ranks(words, setup, output=results, errors=sys.stderr.fileno()) as ranks:
-                _wait(ranks, request, deadline=start_s + timeout_s)
+                _wait_for_ranks(ranks, request, deadline=start_s + timeout_s)
         finally:
             processes.kill_run(run_id)
         results.seek(0)
@@ -215,7 +218,7 @@ def measure_ceilings(
     return document
 
 
-def _wait(ranks: Sequence[RankProcess], request: StopRequest, *, deadline: float) -> None:
+def _wait_for_ranks(ranks: Sequence[RankProcess], request: StopRequest, *, deadline: float) -> None:
     """Wait until all ranks ended.
 
     Raises:
@@ -248,11 +251,11 @@ def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str
     measured = []
     opened.set_precision("fp32")
     opened.matmul_rate("fp32")  # refuses a device whose clock is wrong
-    with Ranks.joined(vendor.collective_backend, opened, rank, nproc) as ranks:
+    with RankGroup.joined(vendor.collective_backend, opened, rank, nproc) as ranks:
         # What ranks do together goes by what all agree on. Half of the memory, because what was
         # measured before may not be free again yet.
         memory_bytes = -ranks.most(-total) / 2
-        for kind, candidates in kinds(vendor, opened, ranks, memory_bytes):
+        for kind, candidates in iterate_kinds(vendor, opened, ranks, memory_bytes):
             excluded = ranks.most(kind.why is not None)
             if excluded and kind.why is None:
                 kind.exclude(message("ceiling_not_elsewhere"))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trainmark.protocols import Device
     from trainmark.spec import Message
 
-LEAST_REPEATS = 3
+MIN_REPEATS = 3
 _STEP = 1024.0  # between the numbers that two ranks send, larger than any of the pattern's
 
 
@@ -96,13 +96,16 @@ def sweep(
     points = []
     for place, (point, held_bytes, begin) in enumerate(candidates):
         points.append(point)
-        needed_ns = most((1 + LEAST_REPEATS) * point.amount / best if best else 0.0)
+        needed_ns = most((1 + MIN_REPEATS) * point.amount / best if best else 0.0)
         left_ns = max(0.0, ends_ns - clock())
         if held_bytes > memory_bytes:
             point.explain(message("ceiling_memory", gib=held_bytes / 2**30))
             continue
         if needed_ns >= left_ns:
-            needed_s, left_s = _two_digits(needed_ns / 1e9), _two_digits(left_ns / 1e9)
+            needed_s, left_s = (
+                _round_to_two_digits(needed_ns / 1e9),
+                _round_to_two_digits(left_ns / 1e9),
+            )
             point.explain(message("ceiling_time", needed_s=needed_s, left_s=left_s))
             continue
         work = begin()
@@ -114,7 +117,7 @@ def sweep(
             point.explain(fault)
             continue
         warm_ns = rates.repeated_ns(
-            device, work.run, budget_ns=share_ns, least=LEAST_REPEATS, elapsed=elapsed
+            device, work.run, budget_ns=share_ns, least=MIN_REPEATS, elapsed=elapsed
         )
         best = max(best, point.amount / min(warm_ns))
         point.status, point.repetitions = "measured", len(warm_ns)
@@ -124,12 +127,12 @@ def sweep(
     return points
 
 
-def _two_digits(value: float) -> float:
+def _round_to_two_digits(value: float) -> float:
     """Return a number rounded to two significant digits: 152.3 as 150."""
     return float(f"{value:.2g}")
 
 
-class Ranks:
+class RankGroup:
     """All ranks of a measurement on one machine, as one of them sees them.
 
     Args:
@@ -141,7 +144,7 @@ class Ranks:
 
     @classmethod
     @contextmanager
-    def joined(cls, backend: str, device: Device, rank: int, count: int) -> Iterator[Ranks]:
+    def joined(cls, backend: str, device: Device, rank: int, count: int) -> Iterator[RankGroup]:
         """Join the other ranks at the address that the environment names."""
         from torch import distributed
 
@@ -183,7 +186,7 @@ class Ranks:
         return message("ceiling_wrong_elsewhere") if anywhere else None
 
 
-def _all_reduce(device: Device, ranks: Ranks, size_bytes: int) -> rates.Work:
+def _build_all_reduce(device: Device, ranks: RankGroup, size_bytes: int) -> rates.Work:
     """Return the sum over ranks of ``size_bytes`` of fp32 numbers, in place."""
     import torch.distributed
 
@@ -196,7 +199,7 @@ def _all_reduce(device: Device, ranks: Ranks, size_bytes: int) -> rates.Work:
     )
 
 
-def _all_to_all(device: Device, ranks: Ranks, size_bytes: int) -> rates.Work:
+def _build_all_to_all(device: Device, ranks: RankGroup, size_bytes: int) -> rates.Work:
     """Return an exchange of an even part of ``size_bytes`` of fp32 numbers with every rank."""
     import torch
     import torch.distributed
@@ -213,4 +216,4 @@ def _all_to_all(device: Device, ranks: Ranks, size_bytes: int) -> rates.Work:
     )
 
 
-COLLECTIVES = {"all_reduce": _all_reduce, "all_to_all": _all_to_all}
+COLLECTIVES = {"all_reduce": _build_all_reduce, "all_to_all": _build_all_to_all}

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, get_args
 
 from trainmark import devices
 from trainmark.check import host
-from trainmark.check.host import Condition, Conditions, Subject, judged
+from trainmark.check.host import Condition, Conditions, ExaminedMachine, judged
 from trainmark.devices.tool import run
 from trainmark.errors import DataError, EnvironmentFault, TrainmarkError, UsageError
 from trainmark.launch.python_commands import build_code_command
-from trainmark.plan.choosing import choose as choose_work
-from trainmark.plan.choosing import refuse_ranks
+from trainmark.plan.choosing import choose_work, refuse_unsuitable_device
 from trainmark.plan.resolving import resolve
 from trainmark.protocols import DeviceSample, MonitorFault
 from trainmark.recipe import Precision, Recipe
@@ -34,16 +33,16 @@ if TYPE_CHECKING:
 
     from trainmark.plan.request import RunRequest
 
-    Check = Callable[[Subject], Conditions]
+    Check = Callable[[ExaminedMachine], Conditions]
 
 _OPEN = """
 import json, sys
 from trainmark.rank.parent import die_with_parent
 die_with_parent(int(sys.argv[3]))
-from trainmark.check.doctor import refusals
-print(json.dumps(refusals(sys.argv[1], int(sys.argv[2]))))
+from trainmark.check.doctor import find_refusals
+print(json.dumps(find_refusals(sys.argv[1], int(sys.argv[2]))))
 """
-NO_CASE = "-"  # of a request without one
+WITHOUT_CASE = "-"  # of a request without one
 _OPENING_S = 40.0  # torch from a cold network disk takes up to half a minute
 
 
@@ -67,19 +66,19 @@ class Examination:
 _SENTENCES = read_messages(Path(__file__).with_name(MESSAGES_FILE))
 
 
-def worded(said: Message | str, lang: str) -> str:
+def render_sentence(said: Message | str, lang: str) -> str:
     """Return a sentence of the doctor."""
     return said if isinstance(said, str) else render(said, lang, _SENTENCES)
 
 
-def subject_of(request: RunRequest, *, quick: bool) -> Subject:
+def describe_machine(request: RunRequest, *, quick: bool) -> ExaminedMachine:
     """Return what is to be examined.
 
     Raises:
         UsageError: an unknown case, recipe or device, or a recipe without a case.
     """
     choice, vendor, device, nproc = None, None, request.device, request.nproc
-    if request.case != NO_CASE:
+    if request.case != WITHOUT_CASE:
         choice = choose_work(request)
         device, nproc = device or choice.hardware, choice.nproc
     elif request.recipe is not None:
@@ -89,14 +88,14 @@ def subject_of(request: RunRequest, *, quick: bool) -> Subject:
     if nproc is None:
         nproc = 1 if vendor is None or vendor.counts_cores else vendor.count()
     named = request.model_copy(update={"device": device})
-    return Subject(request=named, vendor=vendor, nproc=nproc, choice=choice, quick=quick)
+    return ExaminedMachine(request=named, vendor=vendor, nproc=nproc, choice=choice, quick=quick)
 
 
-def device(subject: Subject) -> Conditions:
+def device(subject: ExaminedMachine) -> Conditions:
     """Find the devices of the ranks."""
     try:
         vendor = subject.vendor or devices.choose(subject.request.device)
-        refuse_ranks(vendor, Recipe(), subject.nproc, ranks_share_cores=True)
+        refuse_unsuitable_device(vendor, Recipe(), subject.nproc, ranks_share_cores=True)
     except EnvironmentFault as fault:
         yield judged("text", fault.fix, text=fault.what, stops=True)
         return
@@ -104,7 +103,7 @@ def device(subject: Subject) -> Conditions:
     yield judged("device", count=vendor.count(), vendor=vendor.name, names=names)
 
 
-def driver(subject: Subject) -> Conditions:
+def driver(subject: ExaminedMachine) -> Conditions:
     """Find devices that are here and cannot be used, and packages of vendors that do not work."""
     faults = [*devices.load_all()[1], *devices.unusable()]
     for fault in faults:  # one of the device that is asked for stops a run, as `device` says
@@ -114,7 +113,7 @@ def driver(subject: Subject) -> Conditions:
         yield judged("text", text=version_of) if version_of else judged("no_fault")
 
 
-def torch(subject: Subject) -> Conditions:
+def torch(subject: ExaminedMachine) -> Conditions:
     """Import torch and open every device of the ranks, in a process that may crash or hang."""
     if subject.vendor is None or subject.quick:
         return
@@ -132,13 +131,13 @@ def torch(subject: Subject) -> Conditions:
         yield judged("no_precision", precision=wanted, text=refused[wanted], stops=True)
 
 
-def refusals(name: str, ranks: int) -> dict[str, str]:
+def find_refusals(name: str, ranks: int) -> dict[str, str]:
     """Open the device of each rank; return why one refuses a precision, by the precision.
 
     Raises:
         TrainmarkError: one does not open.
     """
-    from trainmark.check.ceilings import refusal
+    from trainmark.check.ceilings import find_refusal
 
     vendor = devices.choose(name)
     opened = [vendor.open(rank, ranks) for rank in range(1 if vendor.counts_cores else ranks)]
@@ -146,11 +145,11 @@ def refusals(name: str, ranks: int) -> dict[str, str]:
         precision: why
         for device in opened
         for precision in get_args(Precision)
-        if (why := refusal(vendor, device, precision))
+        if (why := find_refusal(vendor, device, precision))
     }
 
 
-def occupants(subject: Subject) -> Conditions:
+def occupants(subject: ExaminedMachine) -> Conditions:
     """Name the processes on the devices of the ranks."""
     if subject.vendor is None or subject.vendor.counts_cores:
         return
@@ -161,7 +160,7 @@ def occupants(subject: Subject) -> Conditions:
         yield judged("no_occupant")
 
 
-def monitor(subject: Subject) -> Conditions:
+def monitor(subject: ExaminedMachine) -> Conditions:
     """Read the devices once, as while ranks work; find those that are busy or have lowered clocks.
 
     At rest a device's clocks are lowered by a limit that somebody set, by heat or by its supply.
@@ -191,7 +190,7 @@ def monitor(subject: Subject) -> Conditions:
             yield judged("clocks", index=index, text=text, spoils=True, code="clocks")
 
 
-def data(subject: Subject) -> Conditions:
+def data(subject: ExaminedMachine) -> Conditions:
     """Plan the case's run: data, checkpoint, and whether its recipe fits; nothing is started.
 
     Generates a generated recipe's data if it is missing.
@@ -224,7 +223,9 @@ CHECKS: tuple[Check, ...] = (
 )  # fmt: skip
 
 
-def examine(subject: Subject, checks: Sequence[Check] = CHECKS, *, lang: str = "en") -> Examination:
+def examine(
+    subject: ExaminedMachine, checks: Sequence[Check] = CHECKS, *, lang: str = "en"
+) -> Examination:
     """Make each check in turn; one that fails gives ``unknown``."""
     found: list[Condition] = []
     for check in checks:
@@ -240,6 +241,7 @@ def examine(subject: Subject, checks: Sequence[Check] = CHECKS, *, lang: str = "
         nproc=subject.nproc,
         exit_code=2 if "stops" in severities else 1 if "spoils" in severities else 0,
         checks=[
-            replace(one, what=worded(one.what, lang), fix=worded(one.fix, lang)) for one in found
+            replace(one, what=render_sentence(one.what, lang), fix=render_sentence(one.fix, lang))
+            for one in found
         ],
     )

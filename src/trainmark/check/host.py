@@ -61,7 +61,7 @@ Conditions = Iterator[Condition]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class ExaminedMachine:
     """A machine, and the run that is meant on it.
 
     Args:
@@ -105,7 +105,7 @@ def judged(
     return Condition(code, severity, what, advice)
 
 
-def memory(subject: Subject) -> Conditions:
+def memory(subject: ExaminedMachine) -> Conditions:
     """Compare the memory that is free with what ranks need at the least."""
     here = psutil.virtual_memory()
     free, total = here.available, here.total
@@ -118,7 +118,7 @@ def memory(subject: Subject) -> Conditions:
     )  # fmt: skip
 
 
-def load(subject: Subject) -> Conditions:
+def load(subject: ExaminedMachine) -> Conditions:
     """Measure which share of the cores others use for a moment."""
     seconds = 0.3 if subject.quick else 2.0
     before = CpuUse.now()
@@ -129,17 +129,17 @@ def load(subject: Subject) -> Conditions:
     yield judged("load", share=share, seconds=seconds, most=BUSY_SHARE, spoils=share > BUSY_SHARE)
 
 
-def other_runs(_: Subject) -> Conditions:
+def other_runs(_: ExaminedMachine) -> Conditions:
     """Find living processes of other runs; only those that lost their launcher are to be ended."""
     found = find_alive_runs()
     for run_id, processes in sorted(found.items()):
-        key = "orphans" if _orphaned(processes) else "other_run"
+        key = "orphans" if _is_orphaned(processes) else "other_run"
         yield judged(key, run=run_id, numbers=" ".join(map(str, processes)), spoils=True)
     if not found:
         yield judged("no_other_run")
 
 
-def _orphaned(pids: list[int]) -> bool:
+def _is_orphaned(pids: list[int]) -> bool:
     """Tell whether all parents outside of the run are the first process, which adopted them."""
     try:
         parents = {psutil.Process(pid).ppid() for pid in pids} - set(pids)
@@ -148,7 +148,7 @@ def _orphaned(pids: list[int]) -> bool:
         return False
 
 
-def cores(subject: Subject) -> Conditions:
+def cores(subject: ExaminedMachine) -> Conditions:
     """Compare the cores that ranks may use with their number."""
     allowed, quota = len(os.sched_getaffinity(0)), host_cores.core_quota(subject.root)
     usable = allowed if quota is None else min(allowed, quota)
@@ -158,7 +158,7 @@ def cores(subject: Subject) -> Conditions:
     )  # fmt: skip
 
 
-def shared_memory(subject: Subject) -> Conditions:
+def shared_memory(subject: ExaminedMachine) -> Conditions:
     """Compare the shared memory with what ranks of accelerators exchange through it."""
     free = shutil.disk_usage(subject.root / "dev/shm").free
     through_sockets = subject.vendor is None or subject.vendor.counts_cores
@@ -166,7 +166,7 @@ def shared_memory(subject: Subject) -> Conditions:
     yield judged("shared_memory", free=free >> 20, needed=needed >> 20, stops=free < needed)
 
 
-def network(subject: Subject) -> Conditions:
+def network(subject: ExaminedMachine) -> Conditions:
     """Look whether the ranks could reach one another on this machine."""
     if subject.vendor is None or subject.nproc == 1:
         return
@@ -180,7 +180,7 @@ def network(subject: Subject) -> Conditions:
         yield judged("network")
 
 
-def out_folder(subject: Subject) -> Conditions:
+def out_folder(subject: ExaminedMachine) -> Conditions:
     """Write a file where runs go, and read how much space there is."""
     wanted = (subject.request.out or RUNS_DIR).absolute()
     place = next(path for path in (wanted, *wanted.parents) if path.exists())

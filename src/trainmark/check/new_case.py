@@ -17,7 +17,7 @@ _FILES = Path(__file__).with_name("new_case_files")
 _ENDING = ".txt"  # so that no tool takes them for code of ours
 
 
-def example_files() -> dict[str, str]:
+def read_example_files() -> dict[str, str]:
     """Return the text of each file of the example by its name, in the order of the guide."""
     order = ("case.py", "data.py", "job.py", "prepare.py", "figures.py", "page.toml")
     return {name: (_FILES / f"{name}{_ENDING}").read_text(encoding="utf-8") for name in order}
@@ -41,7 +41,7 @@ def write_new_case(name: str, folder: Path) -> Path:
     named = f'name="{EXAMPLE}"'
 
     def fill(place: Path) -> None:
-        for file, text in example_files().items():
+        for file, text in read_example_files().items():
             (place / file).write_text(text.replace(named, f'name="{name}"'), encoding="utf-8")
 
     write_folder(target, fill)

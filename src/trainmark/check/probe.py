@@ -35,7 +35,7 @@ BATCHES_READ = 100
 _TORCH = re.compile(r"[/\\]torch[/\\]|contextlib\.py$")  # what called torch is of interest
 
 
-def look(plan_dir: Path) -> dict[str, Any]:
+def probe_job(plan_dir: Path) -> dict[str, Any]:
     """Return what the job of the plan in ``plan_dir`` does in its batches and in a step.
 
     It computes with the libraries' kernels, as on an accelerator, whose matmuls can be counted.
@@ -54,17 +54,17 @@ def look(plan_dir: Path) -> dict[str, Any]:
         recipe=recipe, data_dir=Path(plan.data.folder), rank=0, world_size=1, device=device
     )
     job = module.build(context, module.load_data(context))
-    found = _batches(job)
+    found = _probe_batches(job)
     step: list[Batch] = []  # read before any is taken, because reading may wait
     with closing(batches_of(job, device, 0, depth=0)) as batches:
         for batch in batches:
             step.append(batch)
             if batch.closes_step:
                 break
-    return found | _flops(job, device, step[0]) | {"waits": _waits(job, device, step)}
+    return found | _count_flops(job, device, step[0]) | {"waits": _find_wait(job, device, step)}
 
 
-def _batches(job: Job) -> dict[str, Any]:
+def _probe_batches(job: Job) -> dict[str, Any]:
     """Read batches of the first epoch.
 
     ``draws`` names a global random state that they use, ``overwritten`` says whether one writes to
@@ -77,17 +77,17 @@ def _batches(job: Job) -> dict[str, Any]:
         earlier.append((tensor, tensor.clone()))
         return tensor
 
-    states = _random_states()
+    states = _read_random_states()
     for batch in islice(job.batches(0), BATCHES_READ):
         overwritten = overwritten or not all(now.equal(then) for now, then in earlier)
         earlier.clear()
         map_tensors(batch, note)
-    after = _random_states()
+    after = _read_random_states()
     draws = next((name for name in states if states[name] != after[name]), None)
     return {"draws": draws, "overwritten": overwritten}
 
 
-def _random_states() -> dict[str, bytes]:
+def _read_random_states() -> dict[str, bytes]:
     """Return the global random states, which training uses too, by their modules' names."""
     return {
         "torch": torch.get_rng_state().numpy().tobytes(),
@@ -96,7 +96,7 @@ def _random_states() -> dict[str, bytes]:
     }
 
 
-def _flops(job: Job, device: Device, batch: Batch) -> dict[str, Any]:
+def _count_flops(job: Job, device: Device, batch: Batch) -> dict[str, Any]:
     """Return the FLOPs of a step of one batch by the job's formula and as counted."""
     with StepWatch(dict) as watch:
         job.step(iter([replace(batch, closes_step=True)]))
@@ -104,7 +104,7 @@ def _flops(job: Job, device: Device, batch: Batch) -> dict[str, Any]:
     return {"model_flops": job.model_flops(batch.counts), "counted": watch.flops.total()}
 
 
-def _waits(job: Job, device: Device, step: list[Batch]) -> dict[str, str] | None:
+def _find_wait(job: Job, device: Device, step: list[Batch]) -> dict[str, str] | None:
     """Return which operation of a step makes the host wait, and where; empty if none does.
 
     None where the device cannot tell.
@@ -125,4 +125,4 @@ def _waits(job: Job, device: Device, step: list[Batch]) -> dict[str, str] | None
 
 
 if __name__ == "__main__":
-    print(json.dumps(look(Path(sys.argv[1]))))
+    print(json.dumps(probe_job(Path(sys.argv[1]))))

@@ -60,7 +60,7 @@ _OF_DEVICE: _Questions = {
 _KEYS = {"set_precision": PRECISION_KEYS, "describe": DESCRIBE_KEYS}
 
 
-def _misfits(value: Any, kind: Any) -> str:
+def _explain_misfit(value: Any, kind: Any) -> str:
     """Return what ``value`` must be and is not; empty if it fits."""
     config = ConfigDict(strict=True, allow_inf_nan=False, revalidate_instances="always")
     try:
@@ -87,7 +87,7 @@ class _Faults(list[str]):
         except Exception as error:  # noqa: BLE001 - a foreign vendor may raise anything
             self.append(f"{name} raised {type(error).__name__}: {error}")
             return None
-        if _misfits(value, kind):
+        if _explain_misfit(value, kind):
             self.append(f"{name} is {value!r}, not {getattr(kind, '__name__', kind)}")
             return None
         return value
@@ -144,7 +144,7 @@ def _check_monitor(vendor: Vendor, count: int, faults: _Faults) -> None:
 
 def sample_faults(sample: DeviceSample) -> list[str]:
     """Return what is wrong with a reading of one device: values of another type or impossible."""
-    misfits = _misfits(sample, DeviceSample)
+    misfits = _explain_misfit(sample, DeviceSample)
     return [f"{sample!r} is no DeviceSample: {misfits}"] if misfits else []
 
 

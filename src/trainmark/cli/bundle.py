@@ -68,10 +68,10 @@ def _push(words: Sequence[Path], url: str) -> None:
     from trainmark.library.archive import ENDING, BundleError
     from trainmark.library.bundle import pack
     from trainmark.library.selection import find_runs
-    from trainmark.server.client import RefusedBundleError, connected, send
+    from trainmark.server.client import RefusedBundleError, open_client, send_bundle
 
     failed = False
-    with connected(url) as server, tempfile.TemporaryDirectory() as folder:
+    with open_client(url) as server, tempfile.TemporaryDirectory() as folder:
         for word in words:
             is_bundle = word.name.endswith(ENDING)
             for launches in [[word]] if is_bundle else find_runs(word):
@@ -79,7 +79,7 @@ def _push(words: Sequence[Path], url: str) -> None:
                     file = word if is_bundle else Path(folder) / f"run{ENDING}"
                     if not is_bundle:
                         pack([launches], file)
-                    for run in send(server, file).runs:
+                    for run in send_bundle(server, file).runs:
                         say(run.page)
                 except (BundleError, RefusedBundleError) as error:
                     say_remark(f"{launches[0]}: {error}")

@@ -15,7 +15,7 @@ from trainmark.plan.request import RunRequest
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from trainmark.check.case_check import Checked
+    from trainmark.check.case_check import CaseReport
 
 
 EXAMPLES = """\
@@ -69,7 +69,7 @@ def check(
         raise typer.Exit(EXIT_FAILED)
 
 
-def _print_checks(case: str, result: Checked, lang: str) -> None:
+def _print_checks(case: str, result: CaseReport, lang: str) -> None:
     from trainmark.record.messages import render
 
     num_failed = 0
@@ -100,7 +100,7 @@ def _write_template(name: str, folder: Path) -> None:
     say("docs/adding-a-case.md explains each file", err=True)
 
 
-def _build_document(case: str, result: Checked, lang: str) -> dict[str, Any]:
+def _build_document(case: str, result: CaseReport, lang: str) -> dict[str, Any]:
     """Return the checks of a case as JSON has them: ``ok``, ``skipped`` or ``fault`` each."""
     from trainmark.record.messages import render
 

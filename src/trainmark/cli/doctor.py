@@ -44,11 +44,11 @@ def doctor(
     --quiet prints problems only. Ends with 2: a run would fail, 1: its results would be skewed,
     0: no problem.
     """
-    from trainmark.check.doctor import NO_CASE, examine, subject_of
+    from trainmark.check.doctor import WITHOUT_CASE, describe_machine, examine
 
-    request = RunRequest.of(case=case or NO_CASE, **fields)
+    request = RunRequest.of(case=case or WITHOUT_CASE, **fields)
     with others_to_stderr():
-        examination = examine(subject_of(request, quick=quick), lang=lang)
+        examination = examine(describe_machine(request, quick=quick), lang=lang)
     if as_json:
         say_json(asdict(examination), indent=2)
     else:
@@ -58,10 +58,10 @@ def doctor(
 
 def _print_examination(examination: Examination, lang: str, *, quiet: bool) -> None:
     """Print what needs attention first, each with its fix."""
-    from trainmark.check.doctor import worded
+    from trainmark.check.doctor import render_sentence
 
     def heading(key: str, **values: Any) -> str:
-        return worded(message(f"heading.{key}", **values), lang)
+        return render_sentence(message(f"heading.{key}", **values), lang)
 
     width = max((len(condition.code) for condition in examination.checks), default=0)
     severities = ["stops", "spoils"] if quiet else ["stops", "spoils", "unknown", "fine"]

@@ -19,7 +19,7 @@ from trainmark.pages.document import Facts, table
 from trainmark.pages.page import read_newest_runs
 from trainmark.pages.results import series_json, series_table
 from trainmark.pages.terminal import show
-from trainmark.plan.overrides import fix_hp_text
+from trainmark.plan.overrides import format_fix_hp
 from trainmark.plan.plan import UNCHECKED
 from trainmark.plan.resolving import launches
 from trainmark.record.work import describe_planned_work, find_differences
@@ -60,7 +60,7 @@ def plan_summary(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield what a run will do, as names and sentences."""
     recipe = plan.recipe
     yield "case", f"{plan.case}, {plan.about.title.en}, recipe {plan.recipe_name}"
-    changed = fix_hp_text(plan.fix_hp | plan.extra) or "nothing"
+    changed = format_fix_hp(plan.fix_hp | plan.extra) or "nothing"
     yield "changed", f"{changed} (compared with {plan.compared_with}; {plan.rules} rules)"
     products = ", ".join(dict.fromkeys(plan.device.product_names))
     where = f"{plan.nnodes} x {plan.nproc} ranks" if plan.nnodes > 1 else f"{plan.nproc} ranks"

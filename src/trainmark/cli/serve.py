@@ -35,9 +35,9 @@ def serve(
     if ctx.invoked_subcommand is not None:
         return
     from trainmark.server.app import create_app
-    from trainmark.server.serving import bound, run
+    from trainmark.server.serving import open_socket, serve
 
-    listening = bound(host, port)
+    listening = open_socket(host, port)
     app = create_app(store)
     name, number = listening.getsockname()[:2]
     if not ipaddress.ip_address(name).is_loopback:
@@ -46,7 +46,7 @@ def serve(
         )
     address = f"[{name}]" if ":" in name else name
     say(f"http://{address}:{number}/")
-    run(app, listening)
+    serve(app, listening)
 
 
 def build(name: str) -> Any:

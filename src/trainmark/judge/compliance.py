@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trainmark import cases
 from trainmark.errors import RecordError
 from trainmark.plan import overrides
-from trainmark.plan.overrides import fix_hp_text
+from trainmark.plan.overrides import format_fix_hp
 from trainmark.recipe import fields_under
 from trainmark.record.trust import grade_reasons
 from trainmark.record.work import describe_work, find_differences
@@ -68,7 +68,7 @@ def check(records: Sequence[Record]) -> Compliance:
     name = records[0].plan.case
     case = cases.load(name) if name in cases.names() else None
     claimed: DivisionName = "open" if any(x.plan.rules == "open" for x in records) else "closed"
-    rules = overrides.rules_of(case)
+    rules = overrides.read_rules(case)
     division = rules.open if claimed == "open" else rules.closed
     results = [*_check_launches(records, division)]
     if claimed == "closed":
@@ -92,7 +92,7 @@ def _check_closed(records: Sequence[Record], case: Case | None) -> Iterator[Rule
     changes = passes_if_empty("changes", extra)
     fix_hp = {name: value for plan in plans for name, value in plan.fix_hp.items()}
     if changes.kept and fix_hp:
-        allowed = message("rule.changes_allowed", fix_hp=fix_hp_text(fix_hp))
+        allowed = message("rule.changes_allowed", fix_hp=format_fix_hp(fix_hp))
         changes = replace(changes, sentence=allowed)
     yield changes
     if case is None:  # its standard recipe is not known

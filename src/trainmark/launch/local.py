@@ -235,7 +235,7 @@ def _watch(
         if time.monotonic() >= deadline:
             files = {rank: folder / stacks_file(rank) for rank in range(first, first + len(ranks))}
             saved = save_stacks(ranks, list(files.values()), STACKS_SIGNAL)
-            where = hang.report(files)
+            where = hang.group_ranks(files)
             time.sleep(_LET_SAVE_S if plan.nnodes > 1 else 0)
             return {"reason": "timeout", "timeout_s": timeout_s, "stacks": saved, "hang": where}
 

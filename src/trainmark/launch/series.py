@@ -33,9 +33,9 @@ from trainmark.launch import submission
 from trainmark.launch.cluster import Cluster, read_cluster
 from trainmark.launch.run_dir import build_write_fault, complete_records, lock_folder
 from trainmark.launch.submission import CLUSTER_FILE
-from trainmark.plan.choosing import capable_vendor, choose
+from trainmark.plan.choosing import choose_work, select_vendor
 from trainmark.plan.plan import PLAN_FILE, Plan
-from trainmark.plan.plan_file import attempt_name, attempt_number
+from trainmark.plan.plan_file import format_attempt_name, parse_attempt_number
 from trainmark.plan.resolving import UnplannableError, launches, resolve
 from trainmark.record.messages import render
 from trainmark.record.record import RECORD_FILE, Record, read_record
@@ -106,7 +106,7 @@ class SeriesEntry:
         assert self.plan is not None, "a skipped entry has no folders"
         base, wanted = Path(self.plan.run_dir).parent, _describe_work(self.plan)
         attempts = _find_attempts(base, self.name)
-        self.run_dir = base / attempt_name(self.name, max(attempts, default=0) + 1)
+        self.run_dir = base / format_attempt_name(self.name, max(attempts, default=0) + 1)
         verified = dict(self.ended.values())  # records never change: each is checked once
         self.ended, self.missing, self.earlier_failures = {}, [], []
         last_used_attempt = 0
@@ -168,7 +168,7 @@ def _find_attempts(base: Path, name: str) -> dict[int, Path]:
     """Return the folders of earlier attempts by number, without empty folders."""
     attempts: dict[int, Path] = {}
     for folder in base.glob("*"):
-        number = attempt_number(name, folder.name)
+        number = parse_attempt_number(name, folder.name)
         if number and folder.is_dir() and any(folder.iterdir()):
             attempts[number] = folder
     return attempts
@@ -179,7 +179,7 @@ def _move_to_next_attempt(plan: Plan, name: str) -> Plan:
     within = Path(f"r{plan.repeat_index}") if plan.repeat_count > 1 else Path()
     first = Path(plan.run_dir).parent if plan.repeat_count > 1 else Path(plan.run_dir)
     number = max(_find_attempts(first.parent, name), default=0) + 1
-    folder = first.parent / attempt_name(name, number) / within
+    folder = first.parent / format_attempt_name(name, number) / within
     return plan.model_copy(update={"run_dir": str(folder)})
 
 
@@ -237,7 +237,9 @@ def check_entries(file: PlanFile, *, dry_run: bool = False) -> list[SeriesEntry]
 def _check_entry(entry: Entry, cluster: Cluster, *, dry_run: bool) -> SeriesEntry:
     remote = cluster.find_remote_target(entry.launcher)
     try:
-        vendor = capable_vendor(choose(entry), entry.device, remote=remote, ranks_share_cores=False)
+        vendor = select_vendor(
+            choose_work(entry), entry.device, remote=remote, ranks_share_cores=False
+        )
     except EnvironmentFault as fault:
         return SeriesEntry(name=entry.name, state="skipped", reason=fault.what)
     request = entry.model_copy(update={"device": vendor.name})

@@ -21,7 +21,7 @@ from trainmark.pages.rendering import to_html, to_markdown
 from trainmark.pages.sections import figures, limits, provenance
 from trainmark.pages.sections.key_facts import key_facts
 from trainmark.pages.texts import LANGUAGES, Phrase, devices, join, phrase
-from trainmark.plan.overrides import fix_hp_text
+from trainmark.plan.overrides import format_fix_hp
 from trainmark.record.record import RECORD_FILE, read_record
 from trainmark.record.trust import combine_verifications
 from trainmark.record.verify import check_record
@@ -225,7 +225,7 @@ def _overlay_works(
         settings = {name: recipe[name] for name in differing if name in recipe}
         parts = [devices(record)]
         if settings:
-            parts.append(fix_hp_text(settings))
+            parts.append(format_fix_hp(settings))
         sides[row] = [record]
         names[row] = join(parts)
     return charts.overlays(sides, names, prefix=prefix)

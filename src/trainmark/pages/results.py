@@ -13,7 +13,7 @@ from trainmark.pages import cells, terminal
 from trainmark.pages.document import Block, Code, Paragraph, Table, table
 from trainmark.pages.sections.limits import summarize_figure
 from trainmark.pages.texts import Phrase, interval_text, join, phrase, term, translate, trust_line
-from trainmark.plan.overrides import setting_text
+from trainmark.plan.overrides import format_setting
 from trainmark.recipe import SHORT_NAMES
 from trainmark.record.messages import render
 from trainmark.record.stats import summarize_launches
@@ -133,7 +133,7 @@ def _column(
 
 
 def _setting(value: Any) -> str:
-    return cells.NOTHING if value is None else setting_text(value)
+    return cells.NOTHING if value is None else format_setting(value)
 
 
 def _as_table(columns: dict[str, list[str]]) -> Table:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from trainmark import cases
 from trainmark.errors import RecordError
 from trainmark.library.store.columns import short_device
-from trainmark.rank.events import LAUNCHER_FILE, node_file, rank_file, whole_events
+from trainmark.rank.events import LAUNCHER_FILE, iterate_events, node_file, rank_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -300,7 +300,7 @@ def _read_events(path: Path) -> Iterator[Event]:
         RecordError: the first line that is not an event.
     """
     if path.exists():
-        for number, event in whole_events(path):
+        for number, event in iterate_events(path):
             yield event | {"file": path.name, "lineno": number}
 
 

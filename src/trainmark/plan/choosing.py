@@ -46,7 +46,7 @@ class Choice:
         return f"{self.nnodes}x{self.nproc}"
 
 
-def choose(request: RunRequest) -> Choice:
+def choose_work(request: RunRequest) -> Choice:
     """Return what ``request`` names.
 
     Raises:
@@ -90,7 +90,7 @@ def choose(request: RunRequest) -> Choice:
     )  # fmt: skip
 
 
-def case_key(choice: Choice, hardware: str) -> str:
+def format_case_key(choice: Choice, hardware: str) -> str:
     """Return the key of a choice as it runs here; the form is ``KEY_FORM``."""
     case = choice.case
     framework = f"{case.framework}_{'.'.join(installed_torch().split('.')[:2])}"
@@ -112,7 +112,7 @@ def _check_framework(case: Case, framework: str) -> None:
         )  # fmt: skip
 
 
-def capable_vendor(
+def select_vendor(
     choice: Choice, device: str | None, *, remote: RemoteTarget | None, ranks_share_cores: bool
 ) -> Vendor:
     """Return the vendor that can run ``choice``.
@@ -136,7 +136,7 @@ def capable_vendor(
         if wanted in (None, ACCELERATOR):
             wanted = remote.device or wanted
     if wanted == ACCELERATOR:
-        vendor = _accelerator()
+        vendor = _select_accelerator()
     elif remote is None or wanted is None:
         vendor = devices.choose(wanted)
     elif wanted in (known := devices.all_vendors()):  # it need not be on this machine
@@ -163,7 +163,9 @@ def capable_vendor(
             )
     _refuse_without_collectives(vendor, choice.nnodes * choice.nproc)
     if remote is None:
-        refuse_ranks(vendor, choice.recipe, choice.nproc, ranks_share_cores=ranks_share_cores)
+        refuse_unsuitable_device(
+            vendor, choice.recipe, choice.nproc, ranks_share_cores=ranks_share_cores
+        )
     return vendor
 
 
@@ -195,8 +197,10 @@ def _refuse_old_torch(vendor: Vendor, recipe: Recipe, nproc: int) -> None:
         )  # fmt: skip
 
 
-def refuse_ranks(vendor: Vendor, recipe: Recipe, nproc: int, *, ranks_share_cores: bool) -> None:
-    """Refuse ``recipe`` on ``nproc`` ranks of this machine; see ``capable_vendor``."""
+def refuse_unsuitable_device(
+    vendor: Vendor, recipe: Recipe, nproc: int, *, ranks_share_cores: bool
+) -> None:
+    """Refuse ``recipe`` on ``nproc`` ranks of this machine; see ``select_vendor``."""
     _refuse_without_collectives(vendor, nproc)
     _refuse_old_torch(vendor, recipe, nproc)
     # Before the count, because it knows why there are fewer devices than there could be.
@@ -232,7 +236,7 @@ class RemoteTarget:
     has_our_files: bool = False
 
 
-def _accelerator() -> Vendor:
+def _select_accelerator() -> Vendor:
     vendor = devices.first(accelerator=True)
     if vendor is not None:
         return vendor

@@ -56,7 +56,7 @@ class Rules(Frozen):
     open: Division
 
 
-def rules_of(case: Case | None) -> Rules:
+def read_rules(case: Case | None) -> Rules:
     """Return the rules of ``case``; the general ones for None and where it has no file.
 
     Raises:
@@ -79,7 +79,7 @@ def rules_of(case: Case | None) -> Rules:
 
 
 @cache  # making one takes 10 ms, and a plan file may have 1,000 runs
-def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+def _build_adapter(kind: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
@@ -137,7 +137,7 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
         values[name] = None if text.lower() == "none" else known_as.get(text, text)
     kind: Any = type(recipe)  # mypy takes a dataclass's hash for that of its class
     try:
-        resolved: Recipe = _adapter(kind).validate_python({**asdict(recipe), **values})
+        resolved: Recipe = _build_adapter(kind).validate_python({**asdict(recipe), **values})
     except ValidationError as error:
         # A field of several types has a misfit for each.
         misfits = [misfit_of(details) for details in error.errors(include_url=False)]
@@ -152,7 +152,7 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
     return resolved
 
 
-def standard_of(case: Case, recipe_name: str, *, world: str) -> str:
+def find_standard_recipe(case: Case, recipe_name: str, *, world: str) -> str:
     """Return the name of the recipe that a run of ``recipe_name`` is compared with.
 
     It is the case's standard recipe for ``world``; without one, that for the world which
@@ -177,7 +177,7 @@ def standard_of(case: Case, recipe_name: str, *, world: str) -> str:
     ]
 
 
-def changes(
+def compare_with_standard(
     resolved: Recipe, *, named: Recipe, standard: Recipe
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what ``resolved`` changes of ``standard``: ``fix_hp`` and ``extra``, by field name.
@@ -197,15 +197,15 @@ def changes(
     return fix_hp, extra
 
 
-def fix_hp_text(values: Mapping[str, Any]) -> str:
+def format_fix_hp(values: Mapping[str, Any]) -> str:
     """Return changed fields as the pages print them, ``bs=96,lr=0.00015``; empty for none."""
     parts = [
-        f"{SHORT_NAMES.get(name, name)}={setting_text(value)}" for name, value in values.items()
+        f"{SHORT_NAMES.get(name, name)}={format_setting(value)}" for name, value in values.items()
     ]
     return ",".join(parts)
 
 
-def setting_text(value: Any) -> str:
+def format_setting(value: Any) -> str:
     """Return the value of a recipe field as ``KEY=VALUE`` takes it: ``0.00015``, ``none``."""
     if isinstance(value, float) and math.isfinite(value):
         text = format(Decimal(repr(value)), "f")  # every digit, and no exponent

@@ -17,7 +17,7 @@ from trainmark.data.documents import Frozen
 from trainmark.errors import RecordError
 from trainmark.plan import reference
 from trainmark.plan.reference import References  # noqa: TC001 - pydantic reads it at run time
-from trainmark.plan.request import MOST_TFLOPS
+from trainmark.plan.request import MAX_TFLOPS
 from trainmark.protocols.job import Progress  # noqa: TC001 - likewise
 from trainmark.recipe import NonNegativeInt, PositiveInt, Recipe
 from trainmark.spec import Case, Mission, PageSpec, Target, Text
@@ -95,7 +95,7 @@ class PlannedCase(Frozen):
             RecordError: the case's reference file is malformed.
         """
         own = {name: getattr(case, name) for name in cls.model_fields if name != "references"}
-        return cls(**own, references=reference.of_case(case.name))
+        return cls(**own, references=reference.read_references(case.name))
 
 
 UNCHECKED = "unchecked"  # layout and content of data that a dry run could not see
@@ -160,7 +160,7 @@ class Plan(Frozen):
     rules: Literal["closed", "open"]
     labels: list[str]
     device: PlannedDevice
-    peak_tflops: Annotated[float, Gt(0), Le(MOST_TFLOPS)] | None = Field(
+    peak_tflops: Annotated[float, Gt(0), Le(MAX_TFLOPS)] | None = Field(
         default=None, description="dense peak of one device, as the user gave it"
     )
     nnodes: PositiveInt

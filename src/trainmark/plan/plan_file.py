@@ -30,14 +30,14 @@ _FOR_ALL = {
 }  # fmt: skip
 
 
-def _as_name(words: str) -> str:
+def _format_name(words: str) -> str:
     """Return ``words`` as a valid folder name, without colons, slashes and control characters."""
     parts = re.split(r"[\s/:\\]+", "".join(c if c.isprintable() else " " for c in words))
     return "-".join(parts).lstrip("._-") or "plan"
 
 
 def _folder_name(name: str) -> str:
-    if _as_name(name)[:100] != name:
+    if _format_name(name)[:100] != name:
         raise ValueError("it must be the name of a folder: 100 characters at most, no . or / first")
     return name
 
@@ -86,12 +86,12 @@ def is_plan_file(word: str) -> bool:
     return word.lower().endswith((".yaml", ".yml"))
 
 
-def attempt_name(name: str, number: int) -> str:
+def format_attempt_name(name: str, number: int) -> str:
     """Return the folder of an entry's attempt: the name alone, then ``name-2``, ``name-3``."""
     return name if number == 1 else f"{name}-{number}"
 
 
-def attempt_number(name: str, folder: str) -> int | None:
+def parse_attempt_number(name: str, folder: str) -> int | None:
     """Return the number of the attempt in a folder's name; None if it is not of entry ``name``."""
     found = re.fullmatch(re.escape(name) + "(?:-([2-9]|[1-9][0-9]{1,8}))?", folder)
     return found and int(found[1] or 1)
@@ -118,12 +118,12 @@ def read_plan_file(request: RunRequest) -> PlanFile:
         file = _File.model_validate(read_yaml(path) or {})
     except ValidationError as error:
         raise usage_error(error, _File, f"{path}: ") from None
-    name = file.name or _as_name(path.stem)
+    name = file.name or _format_name(path.stem)
     out = given.pop("out", None) or RUNS_DIR / name
     entries = []
     for number, run in enumerate(file.runs, 1):
         where = f"{path}, runs[{number}]"
-        for fields in _combinations(run, where):
+        for fields in _iterate_combinations(run, where):
             if ":" not in str(fields.get("case")):  # a case key names its hardware
                 fields.setdefault("device", file.device)
             placed = {"where": where, "out": out / fields["name"]}
@@ -132,7 +132,7 @@ def read_plan_file(request: RunRequest) -> PlanFile:
     return PlanFile(name=name, out=out, entries=tuple(entries))
 
 
-def _combinations(run: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
+def _iterate_combinations(run: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
     """Yield the fields of an entry for each combination of the lists in ``run``.
 
     Names depend on the values of an entry alone: a value added to a list renames no other entry.
@@ -143,7 +143,7 @@ def _combinations(run: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
     settings = run.get("set") or {}
     if not isinstance(settings, dict):
         raise UsageError("not KEY: VALUE", where=f"{where}: set", fix="write {bs: 16}")
-    if "name" in run and _as_name(str(run["name"])) != run["name"]:
+    if "name" in run and _format_name(str(run["name"])) != run["name"]:
         raise UsageError(
             f"{run['name']!r} is not the name of a folder",
             where=f"{where}: name",
@@ -160,7 +160,7 @@ def _combinations(run: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
         words = [str(point[key]) for key in base if key in point]
         words += [f"{key}_{value}" for key, value in chosen.items() if key not in base]
         yield point | {
-            "name": _as_name("-".join(words))[:100],
+            "name": _format_name("-".join(words))[:100],
             "overrides": {key: chosen.get(key, value) for key, value in settings.items()},
         }
 

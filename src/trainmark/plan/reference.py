@@ -124,7 +124,7 @@ class References(Frozen):
     rows: tuple[Reference, ...] = ()
 
 
-def of_case(name: str) -> References:
+def read_references(name: str) -> References:
     """Return the references of the case called ``name``; none when it has no such file.
 
     Raises:
@@ -134,10 +134,10 @@ def of_case(name: str) -> References:
     if name not in cases.names():
         name = cases.load(name).name
     path = cases.folder(name) / REFERENCE_FILE
-    return read(path) if path.is_file() else References()
+    return read_reference_file(path) if path.is_file() else References()
 
 
-def read(path: Path) -> References:
+def read_reference_file(path: Path) -> References:
     """Read a ``reference.toml``.
 
     Raises:
@@ -146,7 +146,7 @@ def read(path: Path) -> References:
     """
     try:
         file = _File.model_validate(read_toml(path))
-        rows = tuple(_row(file, number) for number in range(len(file.reference)))
+        rows = tuple(_build_reference(file, number) for number in range(len(file.reference)))
     except (OSError, ValueError) as error:
         raise RecordError(
             f"cannot be read: {in_words(error)}",
@@ -163,7 +163,7 @@ def read(path: Path) -> References:
     )
 
 
-def _row(file: _File, number: int) -> Reference:
+def _build_reference(file: _File, number: int) -> Reference:
     printed, sources = file.reference[number], {source.id: source for source in file.source}
     for fault, wrong in (
         (f"{len(printed.cells)} cells", len(printed.cells) != len(file.columns)),

@@ -13,20 +13,20 @@ from typing_extensions import Self
 
 from trainmark.data.documents import Frozen, usage_error
 
-MOST_TFLOPS = 1e6  # the fastest device has some thousand
-_LEAST_INTERVAL_S = 0.1
+MAX_TFLOPS = 1e6  # the fastest device has some thousand
+_MIN_INTERVAL_S = 0.1
 
 
-def _as_texts(overrides: Any) -> Any:
+def _convert_to_texts(overrides: Any) -> Any:
     """Return values as they would be written after ``KEY=``, so that the recipe reads them."""
     if not isinstance(overrides, dict):
         return overrides
     return {name: "none" if value is None else str(value) for name, value in overrides.items()}
 
 
-def _not_too_often(seconds: float) -> float:
-    if 0 < seconds < _LEAST_INTERVAL_S:
-        raise ValueError(f"it must be at least {_LEAST_INTERVAL_S:g} seconds, or 0 for no samples")
+def _check_interval(seconds: float) -> float:
+    if 0 < seconds < _MIN_INTERVAL_S:
+        raise ValueError(f"it must be at least {_MIN_INTERVAL_S:g} seconds, or 0 for no samples")
     return seconds
 
 
@@ -60,7 +60,7 @@ class RunRequest(Frozen):
     """
 
     case: str = Field(min_length=1, description="A case, an alias, a case key, or a plan file.")
-    overrides: Annotated[dict[str, str], BeforeValidator(_as_texts)] = Field({})
+    overrides: Annotated[dict[str, str], BeforeValidator(_convert_to_texts)] = Field({})
     recipe: str | None = Field(None, description="Recipe; see `trainmark list recipes`.")
     data: Path | None = Field(None, description="Folder with real data.")
     device: str | None = Field(
@@ -77,11 +77,11 @@ class RunRequest(Frozen):
     repeat: Count | None = Field(None, description="Number of launches, one after another.")
     timeout: float | None = Field(None, description="Time limit of a launch in seconds.")
     seed: int | None = Field(None, description="Seed of data order, weights and dropout.")
-    sample_every: Annotated[float, AfterValidator(_not_too_often)] = Field(
+    sample_every: Annotated[float, AfterValidator(_check_interval)] = Field(
         1.0, ge=0, le=3_600, description="Seconds between two telemetry samples; 0: none."
     )
     peak_tflops: float | None = Field(
-        None, gt=0, le=MOST_TFLOPS,
+        None, gt=0, le=MAX_TFLOPS,
         description="Dense peak of a device in TFLOP/s, for MFU; default: as published.",
     )  # fmt: skip
     resume: Path | None = Field(

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from trainmark import cases, devices
 from trainmark.errors import EXIT_FAILED, CaseError, DataError, TrainmarkError, UsageError
-from trainmark.plan.choosing import capable_vendor, case_key, choose
-from trainmark.plan.overrides import changes, standard_of
+from trainmark.plan.choosing import choose_work, format_case_key, select_vendor
+from trainmark.plan.overrides import compare_with_standard, find_standard_recipe
 from trainmark.plan.plan import (
     BALANCED_BOUND,
     RUNS_DIR,
@@ -152,8 +152,8 @@ def resolve(
         UsageError, DataError, EnvironmentFault: before anything starts.
         UnplannableError: code of the case failed.
     """
-    choice = choose(request)
-    vendor = capable_vendor(choice, request.device, remote=remote, ranks_share_cores=True)
+    choice = choose_work(request)
+    vendor = select_vendor(choice, request.device, remote=remote, ranks_share_cores=True)
     root = generated_root or cases.default_root()
     folder, recipe = _locate_data(choice, request, root)
     case_error: CaseError | None = None
@@ -199,8 +199,8 @@ def _assemble_plan(resolution: _Resolution, run_id: str) -> Plan:
 
     request, choice, recipe = resolution.request, resolution.choice, resolution.recipe
     case, remote = choice.case, resolution.remote
-    standard = standard_of(case, choice.recipe_name, world=choice.world)
-    fix_hp, extra = changes(
+    standard = find_standard_recipe(case, choice.recipe_name, world=choice.world)
+    fix_hp, extra = compare_with_standard(
         recipe, named=case.recipes[choice.recipe_name], standard=case.recipes[standard]
     )
     data = asdict(resolution.facts)
@@ -211,7 +211,7 @@ def _assemble_plan(resolution: _Resolution, run_id: str) -> Plan:
         run_id=run_id,
         case=case.name,
         about=PlannedCase.of(case),
-        case_key=case_key(choice, resolution.vendor.name),
+        case_key=format_case_key(choice, resolution.vendor.name),
         recipe_name=choice.recipe_name,
         recipe=asdict(recipe),
         compared_with=standard,

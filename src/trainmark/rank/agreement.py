@@ -80,7 +80,7 @@ def refuse_other_quality(world_size: int, result: Evaluation) -> None:
         )  # fmt: skip
 
 
-def memory_that_fits(plan: Plan, recipe: Any, vendor: Vendor, device: Device) -> RankMemory | None:
+def agree_on_memory(plan: Plan, recipe: Any, vendor: Vendor, device: Device) -> RankMemory | None:
     """Return the least memory of all ranks, the same on each; None if devices do not tell it.
 
     Ranks that place tables by different figures would not find each other's rows.

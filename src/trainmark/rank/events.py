@@ -227,13 +227,13 @@ class Launch(Event, tag="launch"):
     node: int | None = None
 
 
-class Refused(Event, tag="refused"):
+class RefusedEvent(Event, tag="refused"):
     """Why a node did not start its ranks."""
 
     message: Message
 
 
-class Job(Event, tag="job"):
+class JobEvent(Event, tag="job"):
     """A new state of the engine's job; see ``launch.launchers.JobState``."""
 
     phase: Literal["waiting", "running", "ended", "lost"]
@@ -305,14 +305,14 @@ class Sampling(Event, tag="sampling"):
     pid: int | None = None
 
 
-class Devices(Event, tag="devices"):
+class DevicesEvent(Event, tag="devices"):
     """A reading of the ranks' devices."""
 
     took_ns: Spent
     devices: list[DeviceSample]
 
 
-class Host(Event, tag="host", omit_defaults=True):
+class HostEvent(Event, tag="host", omit_defaults=True):
     """A reading of the machine."""
 
     took_ns: Spent
@@ -322,7 +322,7 @@ class Host(Event, tag="host", omit_defaults=True):
     energy_j: float | None = None  # of the processors' packages
 
 
-class Fault(Event, tag="fault"):
+class FaultEvent(Event, tag="fault"):
     """A source gives no readings from now on."""
 
     source: Source
@@ -332,8 +332,8 @@ class Fault(Event, tag="fault"):
 
 RunEvent = (
     Start | Span | Synced | Facts | Window | Evaluate | Trained | Parameters | Result | Error | End
-    | Launch | Refused | Job | RanksEnded | Stop | OomKills | Finished
-    | Sampling | Devices | Host | Fault
+    | Launch | RefusedEvent | JobEvent | RanksEnded | Stop | OomKills | Finished
+    | Sampling | DevicesEvent | HostEvent | FaultEvent
 )  # fmt: skip
 _DECLARED: dict[Any, Any] = {one.__struct_config__.tag: one for one in RunEvent.__args__}
 read_event: Callable[[bytes], Any] = msgspec.json.Decoder(RunEvent).decode
@@ -372,7 +372,7 @@ class EventWriter:
         os.close(self._fd)
 
 
-def any_event(line: bytes) -> dict[str, Any]:
+def decode_event(line: bytes) -> dict[str, Any]:
     """Return the event of a line without checking its fields.
 
     Raises:
@@ -384,7 +384,7 @@ def any_event(line: bytes) -> dict[str, Any]:
     return event
 
 
-def bounded_lines(file: IO[bytes]) -> Iterator[bytes]:
+def iterate_lines(file: IO[bytes]) -> Iterator[bytes]:
     """Yield the lines of an event file; a longer one than any event has is cut.
 
     A hole in a file, as a full disk or a crash leaves it, is one line of zeros of any length.
@@ -392,8 +392,8 @@ def bounded_lines(file: IO[bytes]) -> Iterator[bytes]:
     return iter(partial(file.readline, MAX_LINE_BYTES), b"")
 
 
-def whole_events(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield each event of a file with the number of its line, as ``any_event`` returns it.
+def iterate_events(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield each event of a file with the number of its line, as ``decode_event`` returns it.
 
     An incomplete last line is left out: its writer was killed.
 
@@ -402,7 +402,7 @@ def whole_events(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         OSError: the file cannot be read.
     """
     with path.open("rb") as file:
-        for number, line in enumerate(bounded_lines(file), 1):
+        for number, line in enumerate(iterate_lines(file), 1):
             if not line.endswith(b"\n"):
                 return
             try:
@@ -412,7 +412,7 @@ def whole_events(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     f"not an event: {error}", where=f"{path}:{number}",
                     rule="each line is an event as the run wrote it",
                 ) from None  # fmt: skip
-            yield number, any_event(line)
+            yield number, decode_event(line)
 
 
 @dataclass(slots=True)
@@ -424,13 +424,13 @@ class EventFile:
     """
 
     path: Path
-    parse: Callable[[bytes], Any] = any_event
+    parse: Callable[[bytes], Any] = decode_event
     malformed_lines: int = 0
 
     def __iter__(self) -> Iterator[Any]:
         self.malformed_lines = 0
         with self.path.open("rb") as file:
-            for line in bounded_lines(file):
+            for line in iterate_lines(file):
                 if not line.endswith(b"\n"):
                     if len(line) == MAX_LINE_BYTES:
                         self.malformed_lines += 1

@@ -34,7 +34,7 @@ def error_kind(error: BaseException) -> str:
     return "oom" if out_of_memory else "error"
 
 
-def _message_of(error: BaseException) -> dict[str, Any]:
+def _describe_error(error: BaseException) -> dict[str, Any]:
     """Return an exception's message as code and arguments."""
     from trainmark.errors import RunError, TrainmarkError, escaped
     from trainmark.spec import message
@@ -57,7 +57,7 @@ def error_report(error: BaseException, place: str) -> dict[str, Any]:
     return {
         "kind": error_kind(error),
         "type": type(error).__name__,
-        "message": _message_of(error),
+        "message": _describe_error(error),
         "place": place,
         "traceback": escaped("".join(traceback.format_exception(error)))[-8000:],
     }

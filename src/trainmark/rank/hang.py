@@ -27,7 +27,7 @@ _LIBRARY = re.compile(r"^<|/torch/|/lib/python3[^/]*/(?!(?:site|dist)-packages/)
 _WAITS = {"_engine_run_backward": "backward", "synchronize": "synchronize"}
 
 
-class Place(NamedTuple):
+class RankPlace(NamedTuple):
     """Where a rank was.
 
     Args:
@@ -42,7 +42,7 @@ class Place(NamedTuple):
     where: str
 
 
-def frames(stacks: str) -> list[tuple[str, ...]]:
+def parse_frames(stacks: str) -> list[tuple[str, ...]]:
     """Return file, line and function of the main thread's calls, the innermost first.
 
     It is the thread that has the program's ``<module>``, and the last where a deep stack is cut.
@@ -52,34 +52,38 @@ def frames(stacks: str) -> list[tuple[str, ...]]:
     return (whole or threads)[-1]
 
 
-def place(stacks: str) -> Place:
+def find_place(stacks: str) -> RankPlace:
     """Return where the rank was that wrote ``stacks``."""
-    calls = frames(stacks)
+    calls = parse_frames(stacks)
     if not calls:
         state = stacks.rpartition("state: ")[2]  # as ``save_stacks`` writes it for a silent rank
-        return Place("silent", None, state.rstrip(")\n")[:_LONGEST] or "?")
+        return RankPlace("silent", None, state.rstrip(")\n")[:_LONGEST] or "?")
     file, line, function = next((x for x in calls if not _LIBRARY.search(x[0])), calls[0])
     where = f"{'/'.join(file.split('/')[-2:])}:{line} {function}"[-_LONGEST:]
     for file, _, function in calls:
         if _COLLECTIVE.search(f"{file}:{function}"):
-            return Place("collective", function[:_LONGEST], where)
+            return RankPlace("collective", function[:_LONGEST], where)
         if function in _WAITS and "/torch/" in file:
-            return Place("waits", _WAITS[function], where)
+            return RankPlace("waits", _WAITS[function], where)
     # The wait for a collective that was started before has no Python frame of its own.
     file, line, _ = calls[0]
     source = linecache.getline(file, int(line)) if file.endswith(".py") and line.isdecimal() else ""
-    return Place("waits", "wait", where) if ".wait(" in source else Place("elsewhere", None, where)
+    return (
+        RankPlace("waits", "wait", where)
+        if ".wait(" in source
+        else RankPlace("elsewhere", None, where)
+    )
 
 
-def report(files: Mapping[int, Path]) -> list[dict[str, Any]]:
+def group_ranks(files: Mapping[int, Path]) -> list[dict[str, Any]]:
     """Return the groups of ranks at one place, the largest first, as a ``stop`` event has them.
 
     Args:
         files: the stacks of each rank of this machine, by rank.
     """
-    found: dict[Place, list[int]] = {}
+    found: dict[RankPlace, list[int]] = {}
     for rank, path in files.items():
         stacks = path.read_text("utf-8", "replace") if path.exists() else ""
-        found.setdefault(place(stacks), []).append(rank)
+        found.setdefault(find_place(stacks), []).append(rank)
     groups = sorted(found.items(), key=lambda item: (-len(item[1]), item[1]))
     return [at._asdict() | {"ranks": compact(ranks)} for at, ranks in groups]

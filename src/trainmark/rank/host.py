@@ -29,8 +29,8 @@ _IPMI_TIMEOUT_S = 8.0
 _WATTS = re.compile(r"Instantaneous power reading\s*:\s*(\d+(?:\.\d+)?)\s*Watts", re.IGNORECASE)
 # A counter's range is 262 kJ on common processors. No package has used as much as this: so a
 # counter that is read in time has wrapped once at most.
-_MOST_PACKAGE_W = 2_000
-_LEAST_CPU_S = 0.1  # https://psutil.readthedocs.io/en/latest/#psutil.cpu_percent, 2026-11-22
+_MAX_PACKAGE_W = 2_000
+_MIN_CPU_S = 0.1  # https://psutil.readthedocs.io/en/latest/#psutil.cpu_percent, 2026-11-22
 
 
 class PackageEnergy:
@@ -50,7 +50,10 @@ class PackageEnergy:
         # Reserved for root on most systems. All packages or none: a part would pass for the whole.
         with suppress(OSError, ValueError):
             self._counters = {
-                counter: (_number(counter), _number(counter.with_name("max_energy_range_uj")))
+                counter: (
+                    _read_number(counter),
+                    _read_number(counter.with_name("max_energy_range_uj")),
+                )
                 for counter in root.glob("sys/class/powercap/intel-rapl:*/energy_uj")
                 if counter.with_name("name").read_text().startswith("package")
             }
@@ -71,10 +74,10 @@ class PackageEnergy:
         now_ns = self._clock()
         since_s = (now_ns - self._last_ns) / 1e9
         try:
-            now = {counter: _number(counter) for counter in self._counters}
+            now = {counter: _read_number(counter) for counter in self._counters}
         except (OSError, ValueError) as error:
             raise MonitorFault("failed", f"RAPL: {error}") from error
-        if since_s * _MOST_PACKAGE_W * 1e6 > min(most for _, most in self._counters.values()):
+        if since_s * _MAX_PACKAGE_W * 1e6 > min(most for _, most in self._counters.values()):
             self._counters = {}
             raise MonitorFault("failed", f"RAPL: not read for {since_s:.0f} s, may have wrapped")
         for counter, value in now.items():
@@ -85,7 +88,7 @@ class PackageEnergy:
         return {"energy_j": self._used_uj / 1e6}
 
 
-def _number(file: Path) -> int:
+def _read_number(file: Path) -> int:
     return int(file.read_text())
 
 
@@ -96,7 +99,7 @@ def has_ipmi(root: Path = Path("/")) -> bool:
     )
 
 
-def node_power_w() -> float:
+def read_node_power_w() -> float:
     """Return the power of the whole machine, as its management controller tells it.
 
     Raises:
@@ -109,7 +112,7 @@ def node_power_w() -> float:
     return watts
 
 
-class Host:
+class HostReader:
     """All that can be read of this machine; node power is asked for in another thread."""
 
     def __init__(
@@ -125,7 +128,7 @@ class Host:
 
     def ask_controller(self) -> None:
         """Keep the node's power for the next reading."""
-        self._node_power_w = node_power_w()
+        self._node_power_w = read_node_power_w()
 
     def read(self, reading: Callable[[str], AbstractContextManager[None]]) -> dict[str, Any]:
         """Return what could be read now; each new power of the node once.
@@ -136,7 +139,7 @@ class Host:
         found: dict[str, Any] = {}
         with reading("host"):
             found["memory_used_bytes"] = psutil.virtual_memory().used
-            if (now_ns := self._clock()) - self._cpu_ns >= _LEAST_CPU_S * 1e9:
+            if (now_ns := self._clock()) - self._cpu_ns >= _MIN_CPU_S * 1e9:
                 found["utilization_percent"] = psutil.cpu_percent()  # since the last call
                 self._cpu_ns = now_ns
         if self._energy:

@@ -23,7 +23,7 @@ from trainmark.rank.counting import (
     refuse_epoch,
 )
 from trainmark.rank.events import finite_or_none
-from trainmark.rank.scores import scored_event
+from trainmark.rank.scores import summarize_scores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
@@ -337,7 +337,7 @@ class MeasuredLoop:
         if result.scores is None:
             self.outcome.evaluation_unchecked = True
         else:
-            more["scores"] = scored_event(result.scores, self.trained_keys)
+            more["scores"] = summarize_scores(result.scores, self.trained_keys)
         target = self.schedule.target
         self._evaluated_step = self.outcome.steps
         self.outcome.target_reached = target is not None and target.reached(result.value)

@@ -27,7 +27,7 @@ import psutil
 from trainmark.protocols import MonitorFault
 from trainmark.protocols.monitor import fits
 from trainmark.rank.events import EventWriter
-from trainmark.rank.host import Host
+from trainmark.rank.host import HostReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,11 +39,11 @@ HANGS_AFTER_S = 10.0
 PLAN_FILE = "plan.json"  # as in plan.plan, whose import takes longer than all else here
 _LAST_READING_S = 1.5  # less than the launcher's patience
 _LOWEST_PRIORITY = 19
-_LONGEST_NAME = 200
-_LONGEST_TEXT = 500
+_MAX_NAME_LENGTH = 200
+_MAX_TEXT_LENGTH = 500
 
 
-def ticks(
+def iterate_ticks(
     interval_s: float, *, clock: Callable[[], int], stopped: Callable[[float], bool]
 ) -> Iterator[int]:
     """Yield the number of each tick on the grid from now on; a missed one is left out.
@@ -78,7 +78,7 @@ class SampleLog:
         with self._lock:
             known, self._now[source] = self._now.get(source), fault.kind
         if known != fault.kind:
-            self.write("fault", source=source, kind=fault.kind, said=line_of(fault.said))
+            self.write("fault", source=source, kind=fault.kind, said=shorten_text(fault.said))
 
     @contextmanager
     def reading(self, source: str) -> Iterator[None]:
@@ -93,13 +93,13 @@ class SampleLog:
             self._now.pop(source, None)
 
 
-def line_of(text: object, longest: int = _LONGEST_TEXT) -> str:
+def shorten_text(text: object, longest: int = _MAX_TEXT_LENGTH) -> str:
     """Return a foreign text as one that a line of the file can hold."""
     return str(text).encode("utf-8", "replace").decode()[:longest]
 
 
 @dataclass
-class Background:
+class BackgroundReading:
     """Readings of one source, each in a thread, never two at a time.
 
     Args:
@@ -146,7 +146,7 @@ class Background:
 
 
 @dataclass
-class Devices:
+class DeviceReader:
     """The ranks' devices by their vendor's monitor, which is opened by the first reading that can.
 
     Args:
@@ -172,7 +172,9 @@ class Devices:
             if self._monitor is None:
                 self._unmonitored = True
                 return
-            self.opened(line_of(self._monitor.name or "unnamed", _LONGEST_NAME), self._monitored)
+            self.opened(
+                shorten_text(self._monitor.name or "unnamed", _MAX_NAME_LENGTH), self._monitored
+            )
         began_ns = time.perf_counter_ns()
         read = {sample.index: sample.known() for sample in self._monitor.read()}
         took_ns = time.perf_counter_ns() - began_ns
@@ -192,7 +194,7 @@ class Devices:
             raise MonitorFault("unreadable", ", ".join(left_out))
 
 
-def _vendor(name: str) -> Vendor:
+def _load_vendor(name: str) -> Vendor:
     """Return a vendor, imported only here because any package may offer it."""
     from trainmark.devices import all_vendors
 
@@ -203,21 +205,23 @@ def sample(run_dir: Path, log: SampleLog, stopped: Callable[[float], bool]) -> N
     """Write samples until ``stopped``: the first at once, the last after it.
 
     Args:
-        stopped: see ``ticks``.
+        stopped: see ``iterate_ticks``.
     """
     clock = time.perf_counter_ns
     plan = json.loads((run_dir / PLAN_FILE).read_bytes())
     interval_s = float(plan["sample_every_s"])
-    machine = Host()
+    machine = HostReader()
 
     def start(monitor: str | None, numbers: list[int]) -> None:
         log.write("sampling", pid=os.getpid(), interval_s=interval_s, monitor=monitor,
                   devices=numbers, host_sources=machine.sources)  # fmt: skip
 
     start(None, [])
-    devices = Devices(partial(_vendor, plan["device"]["vendor"]), plan["nproc"], log, start)
-    monitor = Background("monitor", devices.take, log, clock=clock)
-    controller = Background(
+    devices = DeviceReader(
+        partial(_load_vendor, plan["device"]["vendor"]), plan["nproc"], log, start
+    )
+    monitor = BackgroundReading("monitor", devices.take, log, clock=clock)
+    controller = BackgroundReading(
         "ipmi", machine.ask_controller, log, clock=clock, every_s=IPMI_INTERVAL_S
     )
 
@@ -228,12 +232,12 @@ def sample(run_dir: Path, log: SampleLog, stopped: Callable[[float], bool]) -> N
         if readings:
             log.write("host", took_ns=clock() - began_ns, **readings)
 
-    for number in ticks(interval_s, clock=clock, stopped=stopped):
+    for number in iterate_ticks(interval_s, clock=clock, stopped=stopped):
         if machine.has_ipmi:
             controller.start()
         take()
         if number == 0:
-            _give_way()
+            _lower_priority()
     monitor.wait(_LAST_READING_S / 2)  # one that began before the ranks ended is not the last
     take()
     monitor.wait(_LAST_READING_S / 2)
@@ -242,7 +246,7 @@ def sample(run_dir: Path, log: SampleLog, stopped: Callable[[float], bool]) -> N
     log.write("end")
 
 
-def _give_way() -> None:
+def _lower_priority() -> None:
     """Take the lowest priority, so that a rank never waits for this process."""
     os.nice(_LOWEST_PRIORITY)
     # Niceness counts only among the processes of a session where the kernel groups them:

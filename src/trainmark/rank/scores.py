@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _MODULUS = 1 << 62  # sums of a thousand ranks' digests stay below 2 ** 72 as Python's whole numbers
 
 
-def scored_event(scores: RankScores, trained: Sequence[int]) -> Scored:
+def summarize_scores(scores: RankScores, trained: Sequence[int]) -> Scored:
     """Return the event's field for what this rank scored.
 
     Args:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 _aten = torch.ops.aten
 
 
-def _addmm_(_total: Any, left: Any, right: Any, **_: Any) -> int:
+def _count_addmm(_total: Any, left: Any, right: Any, **_: Any) -> int:
     return int(2 * left.shape[0] * left.shape[1] * right.shape[1])
 
 
-def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+def _count_attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
     """Return the FLOPs of scores and their product with the values, over all pairs of positions.
 
     Several heads of the query may share one of keys and values, which torch 2.11 does not count.
@@ -29,7 +29,7 @@ def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
     return int(2 * batch * heads * queries * key.shape[2] * (width + value.shape[3]))
 
 
-def _attention_backward(
+def _count_attention_backward(
     _gradient: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any
 ) -> int:
     """Return the FLOPs of the scores again and of the gradients of scores, values, keys, query."""
@@ -52,9 +52,9 @@ _ATTENTION = {
 _FUSED = [name for name in _ATTENTION if name.startswith("_scaled") and hasattr(_aten, name)]
 _FORMULAS: dict[Any, Callable[..., int]] = {
     **flop_registry,  # which does not know these, or counts them in fewer cases
-    _aten.addmm_: _addmm_,
-    **{getattr(_aten, name): _attention for name in _FUSED},
-    **{getattr(_aten, f"{name}_backward"): _attention_backward for name in _FUSED},
+    _aten.addmm_: _count_addmm,
+    **{getattr(_aten, name): _count_attention for name in _FUSED},
+    **{getattr(_aten, f"{name}_backward"): _count_attention_backward for name in _FUSED},
 }
 
 

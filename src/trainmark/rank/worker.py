@@ -34,7 +34,7 @@ STACKS_SIGNAL = signal.SIGUSR1
 clock = time.perf_counter_ns
 # An adapter's first matrix has a zero gradient until its second one is no longer 0. That takes a
 # step with a learning rate above 0, the second or third.
-_GRADIENT_LOOKS = 5
+_NUM_GRADIENT_CHECKS = 5
 NODE_VARIABLE = "TRAINMARK_NODE"  # what the node process tells its ranks of the node
 DATA_VARIABLE = "TRAINMARK_DATA"  # the folder of the data where a node has another one
 ARTIFACTS_DIR = "artifacts"  # files that a job saves in the run's folder
@@ -50,7 +50,7 @@ def log_file(rank: int) -> str:
     return f"log.rank{rank}.txt"
 
 
-class Rank:
+class RankReporter:
     """A rank's event file, its spans, and its current place for error reports."""
 
     def __init__(self, run_dir: Path, rank: int) -> None:
@@ -79,11 +79,11 @@ class Rank:
         self.events.emit("span", name=name, start_ns=start_ns, end_ns=clock())
 
 
-def _alone() -> None:
+def _wait_for_nobody() -> None:
     """Wait for no other rank."""
 
 
-def _connect(backend: str, device: Device, run_timeout_s: float) -> Callable[[], None]:
+def _join_run(backend: str, device: Device, run_timeout_s: float) -> Callable[[], None]:
     """Join the other ranks; return what waits for all of them."""
     import torch
 
@@ -93,7 +93,7 @@ def _connect(backend: str, device: Device, run_timeout_s: float) -> Callable[[],
     return barrier
 
 
-def _precision_flags(torch_type: str) -> dict[str, Any]:
+def _read_precision_flags(torch_type: str) -> dict[str, Any]:
     """Return the flags of torch that decide in which precision matmuls run."""
     import torch
 
@@ -105,7 +105,7 @@ def _precision_flags(torch_type: str) -> dict[str, Any]:
     }
 
 
-class _Ready(NamedTuple):
+class _PreparedRank(NamedTuple):
     """A rank whose job is built."""
 
     plan: Plan
@@ -115,15 +115,15 @@ class _Ready(NamedTuple):
     barrier: Callable[[], None]
 
 
-def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
+def run_rank(rank: RankReporter, run_dir: Path, number: int, local_rank: int) -> None:
     """Build the job of the plan in ``run_dir`` and run it as rank ``number``."""
-    ready = _prepare(rank, run_dir, number, local_rank)
-    parameters, watch = _measure(rank, ready)
+    ready = _prepare_rank(rank, run_dir, number, local_rank)
+    parameters, watch = _run_loop(rank, ready)
     if hasattr(ready.job, "save"):
         with rank.span("checkpoint"):
             ready.job.save(run_dir / ARTIFACTS_DIR)
             ready.barrier()
-    _report(rank, ready, parameters, watch)
+    _report_results(rank, ready, parameters, watch)
     with rank.span("finish"):
         if ready.plan.world_size > 1:
             import torch
@@ -131,7 +131,7 @@ def run_rank(rank: Rank, run_dir: Path, number: int, local_rank: int) -> None:
             torch.distributed.destroy_process_group()
 
 
-def _prepare(rank: Rank, run_dir: Path, number: int, local_rank: int) -> _Ready:
+def _prepare_rank(rank: RankReporter, run_dir: Path, number: int, local_rank: int) -> _PreparedRank:
     """Open the device, join the other ranks, build data and model, and emit the facts."""
     with rank.span("init"):
         import torch
@@ -139,7 +139,7 @@ def _prepare(rank: Rank, run_dir: Path, number: int, local_rank: int) -> _Ready:
         from trainmark import cases, devices
         from trainmark.plan.plan import CHECKPOINTS_DIR, Plan
         from trainmark.protocols import Counts, JobContext
-        from trainmark.rank.agreement import memory_that_fits, refuse_other_packages
+        from trainmark.rank.agreement import agree_on_memory, refuse_other_packages
         from trainmark.rank.preflight import measure_matmul
         from trainmark.train.checkpoints import Checkpoints
 
@@ -148,11 +148,11 @@ def _prepare(rank: Rank, run_dir: Path, number: int, local_rank: int) -> _Ready:
         vendor = devices.choose(plan.device.vendor)
         device = vendor.open(local_rank, plan.nproc)
         distributed = plan.world_size > 1
-        barrier = _alone
+        barrier = _wait_for_nobody
         if distributed:
-            barrier = _connect(vendor.collective_backend, device, recipe.timeout_s)
+            barrier = _join_run(vendor.collective_backend, device, recipe.timeout_s)
         flags = device.set_precision(recipe.precision)
-        rank.precision = _precision_flags(device.torch_type)
+        rank.precision = _read_precision_flags(device.torch_type)
         torch.manual_seed(recipe.seed)
         job_module = cases.part(case.name, "job")
     with rank.span("preflight"):
@@ -166,7 +166,7 @@ def _prepare(rank: Rank, run_dir: Path, number: int, local_rank: int) -> _Ready:
             rank=number,
             world_size=plan.world_size,
             device=device,
-            memory=memory_that_fits(plan, recipe, vendor, device),
+            memory=agree_on_memory(plan, recipe, vendor, device),
         )
     with rank.span("data_build"):
         data = job_module.load_data(context)
@@ -191,10 +191,10 @@ def _prepare(rank: Rank, run_dir: Path, number: int, local_rank: int) -> _Ready:
         samples_per_epoch=getattr(job, "samples_per_epoch", None),
         collective=vendor.collective_library() if distributed else None,
     )
-    return _Ready(plan, context, job, checkpoints, barrier)
+    return _PreparedRank(plan, context, job, checkpoints, barrier)
 
 
-def _measure(rank: Rank, ready: _Ready) -> tuple[ParameterCheck, StepWatch]:
+def _run_loop(rank: RankReporter, ready: _PreparedRank) -> tuple[ParameterCheck, StepWatch]:
     """Run the measured loop; return what watched its parameters and its first step."""
     from trainmark.rank.agreement import refuse_other_quality
     from trainmark.rank.loop import MeasuredLoop, Schedule
@@ -208,7 +208,7 @@ def _measure(rank: Rank, ready: _Ready) -> tuple[ParameterCheck, StepWatch]:
     recipe, device = context.recipe, context.device
     with rank.span("check"):
         trained = job.trained_parameters()
-        watch = GradientWatch(trained, looks=_GRADIENT_LOOKS)
+        watch = GradientWatch(trained, looks=_NUM_GRADIENT_CHECKS)
         parameters = ParameterCheck(
             digest=TensorDigest(trained),
             gradients=watch,
@@ -216,7 +216,7 @@ def _measure(rank: Rank, ready: _Ready) -> tuple[ParameterCheck, StepWatch]:
             clock=clock,
         )
         parameters.start()
-    watch_step = StepWatch(partial(_precision_flags, device.torch_type))
+    watch_step = StepWatch(partial(_read_precision_flags, device.torch_type))
     outcome = MeasuredLoop(
         job=job,
         batches=partial(
@@ -248,10 +248,12 @@ def _measure(rank: Rank, ready: _Ready) -> tuple[ParameterCheck, StepWatch]:
     return parameters, watch_step
 
 
-def _report(rank: Rank, ready: _Ready, parameters: ParameterCheck, watch: StepWatch) -> None:
+def _report_results(
+    rank: RankReporter, ready: _PreparedRank, parameters: ParameterCheck, watch: StepWatch
+) -> None:
     """Emit the facts of the job, and of its parameters after training."""
     job, device, recipe = ready.job, ready.context.device, ready.context.recipe
-    now = _precision_flags(device.torch_type)
+    now = _read_precision_flags(device.torch_type)
     with rank.span("finish"):
         facts = dict(job.facts())
     with rank.span("check"):  # last, so that a change by any later call is detected
@@ -286,7 +288,7 @@ def main(run_dir: Path) -> int:
     os.dup2(log, 2)
     with (run_dir / stacks_file(number)).open("w") as stacks:
         faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
-        rank = Rank(run_dir, number)
+        rank = RankReporter(run_dir, number)
         rank.events.emit("start", pid=os.getpid())
         try:
             run_rank(rank, run_dir, number, local_rank)

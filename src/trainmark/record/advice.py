@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.plan.overrides import fix_hp_text, setting_text
+from trainmark.plan.overrides import format_fix_hp, format_setting
 from trainmark.record.messages import find_fix, get_stated_fix
 from trainmark.spec import Message, message
 
@@ -38,7 +38,7 @@ def advise(record: Record) -> list[Message]:
     if code == "target_missed":
         found += _reach_target(plan, steps)
     elif code == "timed_out_training":
-        limit_s = setting_text(plan.recipe["timeout_s"])
+        limit_s = format_setting(plan.recipe["timeout_s"])
         found.append(message("try.raise_timeout", limit_s=limit_s))
     elif cause.kind == "diverged":
         found += _converge(plan)
@@ -58,12 +58,12 @@ def _reach_target(plan: Plan, steps: int) -> Iterator[Message]:
         yield message("try.raise_steps", name="max_steps", value=most_steps)
     else:
         yield message("try.raise_steps", name="max_epochs", value=plan.recipe["max_epochs"])
-    if changed := fix_hp_text(plan.fix_hp | plan.extra):
+    if changed := format_fix_hp(plan.fix_hp | plan.extra):
         yield message("try.undo_changes", changes=changed)
 
 
 def _converge(plan: Plan) -> Iterator[Message]:
-    yield message("try.lower_lr", value=setting_text(plan.recipe["learning_rate"]))
+    yield message("try.lower_lr", value=format_setting(plan.recipe["learning_rate"]))
     if plan.recipe["precision"] == "fp16":
         yield message("try.not_fp16")
 

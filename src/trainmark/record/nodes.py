@@ -15,7 +15,7 @@ from trainmark.rank.events import (
     JOB_EVENTS_FILE,
     Event,
     EventFile,
-    Job,
+    JobEvent,
     Launch,
     RanksEnded,
     Stop,
@@ -77,7 +77,7 @@ class LaunchAccount:
     stop: Stop | None = None
     ranks_ended: RanksEnded | None = None
     oom_kills: int = 0
-    job: Job | None = None
+    job: JobEvent | None = None
 
 
 def read_nodes(run_dir: Path, nodes: int, nproc: int) -> list[NodeTimeline]:

@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from trainmark import __version__, cases, devices
-from trainmark.plan.overrides import changes, standard_of
+from trainmark.plan.overrides import compare_with_standard, find_standard_recipe
 from trainmark.plan.plan import BALANCED_BOUND, PLAN_FILE, SIMULATED
 from trainmark.plan.resolving import UNUSED_ACCELERATOR
 from trainmark.plan.resuming import RESUMED
@@ -136,9 +136,9 @@ def _case(
 def _changes(plan: Plan, case: Case, recipe: Recipe) -> Iterator[Difference]:
     """Yield changes of the recipe that the plan does not name, or names otherwise."""
     world = f"{plan.nnodes}x{plan.nproc}"
-    standard = standard_of(case, plan.recipe_name, world=world)
+    standard = find_standard_recipe(case, plan.recipe_name, world=world)
     yield "plan.compared_with", plan.compared_with, standard
-    fix_hp, extra = changes(
+    fix_hp, extra = compare_with_standard(
         recipe, named=case.recipes[plan.recipe_name], standard=case.recipes[standard]
     )
     named = {name: x for name, x in plan.extra.items() if not name.startswith(_PREPARED)}

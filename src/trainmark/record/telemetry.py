@@ -97,7 +97,7 @@ class Readings:
     rows: array[float] = field(default_factory=lambda: array("d"))  # of ``_COLUMNS``
     reasons: list[tuple[str, ...] | None] = field(default_factory=list)  # for lowered clocks
 
-    def add(self, time_s: float, reading: DeviceSample | events.Host) -> None:
+    def add(self, time_s: float, reading: DeviceSample | events.HostEvent) -> None:
         """Take a reading."""
         values = (getattr(reading, name, None) for name in _COLUMNS[1:])
         self.rows.extend((time_s, *(nan if value is None else value for value in values)))
@@ -173,7 +173,7 @@ class Samples:
     began: Sampling | None = None
     devices: list[Readings] = field(default_factory=list)  # in the order of the ranks
     hosts: list[Readings] = field(default_factory=list)
-    faults: list[events.Fault] = field(default_factory=list)
+    faults: list[events.FaultEvent] = field(default_factory=list)
 
     def take(self, file: Path, ranks: range, start_ns: int) -> None:
         """Read a machine's file, if it is there; times count from ``start_ns`` on its clock."""
@@ -182,13 +182,13 @@ class Samples:
             match line:
                 case Sampling():
                     began = line
-                case events.Devices():
+                case events.DevicesEvent():
                     for sample in line.devices:
                         device = devices.setdefault(sample.index, Readings(sample.index))
                         device.add(_middle_s(line, start_ns), sample)
-                case events.Host():
+                case events.HostEvent():
                     host.add(_middle_s(line, start_ns), line)
-                case events.Fault():
+                case events.FaultEvent():
                     self.faults.append(line)
         used = dict[int, Readings]()
         for rank, index in zip(ranks, began.devices if began else (), strict=False):
@@ -205,7 +205,7 @@ class Samples:
         yield from draw_lines(devices, hosts)
 
 
-def _middle_s(line: events.Devices | events.Host, start_ns: int) -> float:
+def _middle_s(line: events.DevicesEvent | events.HostEvent, start_ns: int) -> float:
     return (line.t_ns - start_ns - line.took_ns / 2) / NS_PER_S
 
 

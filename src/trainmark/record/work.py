@@ -14,7 +14,7 @@ from pydantic import Field, PositiveInt
 
 from trainmark.data.documents import Frozen
 from trainmark.errors import UsageError
-from trainmark.plan.overrides import fix_hp_text
+from trainmark.plan.overrides import format_fix_hp
 from trainmark.plan.plan import BALANCED_BOUND
 from trainmark.plan.reference import EvidenceLevel  # noqa: TC001 - pydantic reads it
 from trainmark.recipe import FIELD_ALIASES, PRECISION_ALIASES
@@ -266,7 +266,7 @@ def describe_printed_work(result: Record | Row) -> dict[str, Any]:
         "case": case,
         "ran_world": f"{nnodes}x{nproc}" if nnodes and nproc else None,
         "precision": PRECISION_ALIASES.get(str(precision), precision),
-        "fix_hp": fix_hp_text(_changed_fields(result)),
+        "fix_hp": format_fix_hp(_changed_fields(result)),
         "data": origin,
     }
     return {name: value for name, value in printed.items() if value is not None}
@@ -312,7 +312,7 @@ def find_row_differences(record: Record, row: Row) -> dict[str, tuple[object, ob
         changes = [_changed_fields(record), _changed_fields(row)]
         for fields in changes:
             fields.pop("micro_batch_size", None)
-        ours["fix_hp"], theirs["fix_hp"] = map(fix_hp_text, changes)
+        ours["fix_hp"], theirs["fix_hp"] = map(format_fix_hp, changes)
     names = [name for name in _GRAVEST_FIRST if name in theirs]
     return {
         name: (ours[name], theirs[name])

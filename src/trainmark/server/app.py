@@ -23,7 +23,7 @@ from starlette.routing import Route
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError, escaped
 from trainmark.pages.site.views import Links, compare_page, error_page, not_found_page
 from trainmark.server import uploads
-from trainmark.server.serving import LOG, Refused, Serving
+from trainmark.server.serving import LOG, RefusedRequestError, Serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -48,20 +48,20 @@ def create_app(store: str | None, **limits: int) -> Starlette:
 
     app = Starlette(
         routes=[
-            Route("/health", _health),
-            Route("/compare", _compare),
-            Route("/zh/compare", _compare),
-            Route("/api/runs", _upload, methods=["POST"]),
-            Route("/{path:path}", _file),
+            Route("/health", _report_health),
+            Route("/compare", _send_comparison),
+            Route("/zh/compare", _send_comparison),
+            Route("/api/runs", _receive_upload, methods=["POST"]),
+            Route("/{path:path}", _send_file),
         ],
-        exception_handlers={TrainmarkError: _answer},
+        exception_handlers={TrainmarkError: _answer_error},
         lifespan=following,
     )
     app.state.serving = serving
     return app
 
 
-def _answer(request: Request, error: Any) -> Response:
+def _answer_error(request: Request, error: Any) -> Response:
     """Return the answer to a request that ended with an error of the program.
 
     Where files lie on the server is for its log alone.
@@ -69,7 +69,7 @@ def _answer(request: Request, error: Any) -> Response:
     status = 400
     # A body that was not read would be taken for the next request.
     headers = {"Connection": "close"} if request.method == "POST" else {}
-    if isinstance(error, Refused):
+    if isinstance(error, RefusedRequestError):
         status = error.status
         headers |= {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     elif not isinstance(error, UsageError):
@@ -79,18 +79,18 @@ def _answer(request: Request, error: Any) -> Response:
             status, what = 404, error.what
         error = TrainmarkError(what)
     if request.url.path.endswith("/compare"):
-        links = Links("compare", _lang(request), served=True)
+        links = Links("compare", _choose_language(request), served=True)
         return HTMLResponse(error_page(error, links), status, headers)
     parts = {name: getattr(error, name) for name in ("what", "where", "rule", "fix")}
     problem = {"error": {name: told and escaped(told) for name, told in parts.items()}}
     return JSONResponse(problem, status, headers)
 
 
-def _lang(request: Request) -> str:
+def _choose_language(request: Request) -> str:
     return "zh" if "/zh/" in request.url.path else "en"
 
 
-async def _file(request: Request) -> Response:
+async def _send_file(request: Request) -> Response:
     """Return a file of the site, which lies compressed in its folder."""
     site = request.app.state.serving.site.resolve()
     path = request.path_params["path"]
@@ -116,19 +116,19 @@ async def _file(request: Request) -> Response:
     return Response(data, 200, headers, guess_type(path)[0] or "application/octet-stream")
 
 
-def _health(request: Request) -> Response:
+def _report_health(request: Request) -> Response:
     serving: Serving = request.app.state.serving
     results = serving.index.version()[0]
     return JSONResponse({"status": "stale" if serving.fault else "ok", "results": results})
 
 
-def _compare(request: Request) -> Response:
+def _send_comparison(request: Request) -> Response:
     chosen, allow = (request.query_params.getlist(name) for name in ("run", "allow"))
     database = request.app.state.serving.index
-    return HTMLResponse(compare_page(database, chosen, allow=allow, lang=_lang(request)))
+    return HTMLResponse(compare_page(database, chosen, allow=allow, lang=_choose_language(request)))
 
 
-async def _upload(request: Request) -> Response:
-    stored, new = await uploads.take(request, request.app.state.serving)
+async def _receive_upload(request: Request) -> Response:
+    stored, new = await uploads.store_upload(request, request.app.state.serving)
     headers = {"Location": stored.runs[0].page}
     return JSONResponse(stored.model_dump(), 201 if new else 200, headers)

@@ -25,18 +25,18 @@ _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 _READ_S = 900  # the server verifies before it answers
 
 
-class Run(BaseModel):
+class StoredRun(BaseModel):
     """A run that is stored, and its page."""
 
     run_id: str
     page: str
 
 
-class Stored(BaseModel):
+class StoredBundle(BaseModel):
     """What a bundle holds that is stored."""
 
     digest: str
-    runs: Annotated[list[Run], Field(min_length=1)]
+    runs: Annotated[list[StoredRun], Field(min_length=1)]
 
 
 class RefusedBundleError(TrainmarkError):
@@ -45,7 +45,7 @@ class RefusedBundleError(TrainmarkError):
     exit_code = EXIT_FAILED
 
 
-def connected(address: str, transport: httpx2.BaseTransport | None = None) -> httpx2.Client:
+def open_client(address: str, transport: httpx2.BaseTransport | None = None) -> httpx2.Client:
     """Return a client of a server, with the token in the variable ``TRAINMARK_TOKEN``.
 
     Args:
@@ -72,7 +72,7 @@ def connected(address: str, transport: httpx2.BaseTransport | None = None) -> ht
     raise UsageError("not the address of a server", where=address, rule=rule)
 
 
-def send(server: httpx2.Client, file: Path) -> Stored:
+def send_bundle(server: httpx2.Client, file: Path) -> StoredBundle:
     """Send a bundle and return what the server stored, pages as whole addresses.
 
     Raises:
@@ -99,7 +99,7 @@ def send(server: httpx2.Client, file: Path) -> Stored:
     what, more = f"its answer is not that of a Trainmark server: {told}", dict[str, Any]()
     with suppress(ValueError, KeyError, TypeError):  # a proxy's answer has no JSON of ours
         if answer.is_success:
-            stored = Stored.model_validate_json(answer.content)
+            stored = StoredBundle.model_validate_json(answer.content)
             for run in stored.runs:
                 run.page = urljoin(address, run.page.lstrip("/"))
             return stored

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("trainmark.server")
 _REFRESH_S = 3.0  # between two looks at the folder of the store
 _GRACE_S = 30  # that requests have to end after SIGTERM
-STATE = ".serve"  # in the data folder; the index looks into no folder that begins with a point
+STATE_FOLDER = (
+    ".serve"  # in the data folder; the index looks into no folder that begins with a point
+)
 _PREFIX = "trainmark_"  # programs that look for secrets in code find it by that
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _SECURITY = {  # headers of all answers
@@ -44,7 +46,7 @@ _SECURITY = {  # headers of all answers
 }
 
 
-class Refused(TrainmarkError):
+class RefusedRequestError(TrainmarkError):
     """A request that is answered with ``status``; ``told``: where, rule and fix."""
 
     def __init__(self, status: int, what: str, **told: str | None) -> None:
@@ -52,9 +54,9 @@ class Refused(TrainmarkError):
         self.status = status
 
 
-def state(folder: Path) -> Path:
+def create_state_folder(folder: Path) -> Path:
     """Return where a server keeps its own files in its data folder, which only it may read."""
-    made = folder / STATE
+    made = folder / STATE_FOLDER
     made.mkdir(mode=0o700, parents=True, exist_ok=True)
     return made
 
@@ -63,7 +65,7 @@ class Tokens:
     """The tokens of one data folder: a name and a hash in each line of ``file``."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self.file = folder, folder / STATE / "tokens"
+        self._folder, self.file = folder, folder / STATE_FOLDER / "tokens"
 
     def make(self, name: str) -> str:
         """Return the secret of a new token, which nothing shows again.
@@ -77,9 +79,9 @@ class Tokens:
         if name in known:
             raise UsageError("there is a token of this name", where=name, fix="choose another")
         secret = _PREFIX + secrets.token_urlsafe(32)
-        state(self._folder)
+        create_state_folder(self._folder)
         with written_whole(self.file) as file:
-            lines = (known | {name: _hashed(secret)}).items()
+            lines = (known | {name: _hash_secret(secret)}).items()
             file.write("".join(f"{one} {hashed}\n" for one, hashed in lines).encode())
         return secret
 
@@ -98,16 +100,16 @@ class Tokens:
             Refused: no token that admits.
         """
         kind, _, text = (authorization or "").partition(" ")
-        hashed = _hashed(text.strip())
+        hashed = _hash_secret(text.strip())
         for name, known in self.listed().items() if kind.lower() == "bearer" else ():
             if secrets.compare_digest(known, hashed):
                 return name
         what = "no valid token" if authorization else "a token is needed"
         fix = "send `Authorization: Bearer TOKEN`; `trainmark serve token NAME` makes one"
-        raise Refused(401, what, fix=fix)
+        raise RefusedRequestError(401, what, fix=fix)
 
 
-def _hashed(secret: str) -> str:
+def _hash_secret(secret: str) -> str:
     return sha256(secret.encode(errors="replace")).hexdigest()
 
 
@@ -128,7 +130,10 @@ class Serving:
         self.index.refresh()
         self.data: Path = self.index.folder
         try:
-            self.site, self.incoming = state(self.data) / "site", state(self.data) / "incoming"
+            self.site, self.incoming = (
+                create_state_folder(self.data) / "site",
+                create_state_folder(self.data) / "incoming",
+            )
             shutil.rmtree(self.incoming, ignore_errors=True)  # of a killed server
             self.incoming.mkdir()
         except OSError as error:
@@ -163,7 +168,7 @@ class Serving:
                 LOG.exception("the site cannot follow the store")
 
 
-def bound(host: str, port: int) -> socket.socket:
+def open_socket(host: str, port: int) -> socket.socket:
     """Return a socket that listens; who connects before the server runs waits for it.
 
     Raises:
@@ -177,7 +182,7 @@ def bound(host: str, port: int) -> socket.socket:
         raise EnvironmentFault(what, where=f"{host}:{port}", fix=fix) from None
 
 
-def run(app: Starlette, listening: socket.socket) -> None:
+def serve(app: Starlette, listening: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT; requests that run then are answered first."""
     import uvicorn  # which who makes tokens need not have
 

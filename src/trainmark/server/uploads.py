@@ -22,8 +22,8 @@ from trainmark.library.store.query import list_runs
 from trainmark.pages.site.views import run_file
 from trainmark.record import record
 from trainmark.record.messages import render
-from trainmark.server.client import MEDIA_TYPE, Run, Stored
-from trainmark.server.serving import LOG, Refused
+from trainmark.server.client import MEDIA_TYPE, StoredBundle, StoredRun
+from trainmark.server.serving import LOG, RefusedRequestError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from trainmark.server.serving import Serving
 
 BUNDLE = f"bundle{ENDING}"
-_MOST_UNPACKED_BYTES = 4 << 30
+_MAX_UNPACKED_BYTES = 4 << 30
 _ONE_AT_A_TIME = threading.Lock()  # verifying keeps a core busy
 
 
-async def take(request: Request, serving: Serving) -> tuple[Stored, bool]:
+async def store_upload(request: Request, serving: Serving) -> tuple[StoredBundle, bool]:
     """Receive, verify and store the bundle in the body of a request; tell whether it is new.
 
     Raises:
@@ -45,72 +45,74 @@ async def take(request: Request, serving: Serving) -> tuple[Stored, bool]:
     given = request.headers.get("authorization")
     token = await run_in_threadpool(serving.tokens.admitted, given)
     if request.headers.get("content-type", "").lower() != MEDIA_TYPE:
-        raise Refused(415, "not the type of a bundle", rule=f"Content-Type: {MEDIA_TYPE}")
+        raise RefusedRequestError(
+            415, "not the type of a bundle", rule=f"Content-Type: {MEDIA_TYPE}"
+        )
     try:
         with tempfile.TemporaryDirectory(dir=serving.incoming) as place:
-            digest = await _received(request, Path(place), serving.max_upload_bytes)
-            stored = await run_in_threadpool(_stored, serving, Path(place), digest)
+            digest = await _receive_body(request, Path(place), serving.max_upload_bytes)
+            stored = await run_in_threadpool(_store_bundle, serving, Path(place), digest)
     except OSError as error:
         LOG.warning("%s", error)
         what = "the server cannot store it, as when its disk is full"
-        raise Refused(507, what, fix="tell whoever runs it") from None
+        raise RefusedRequestError(507, what, fix="tell whoever runs it") from None
     LOG.warning("upload %s with token %s: %s", digest, token, "new" if stored[1] else "known")
     return stored
 
 
-async def _received(request: Request, place: Path, most_bytes: int) -> str:
+async def _receive_body(request: Request, place: Path, most_bytes: int) -> str:
     """Write the body to ``BUNDLE`` in a folder and return its digest."""
     size, found = int(request.headers.get("content-length") or 0), sha256()
     rule = f"at most {most_bytes:,} bytes"
     if size > most_bytes:
-        raise Refused(413, "too large", rule=rule)
+        raise RefusedRequestError(413, "too large", rule=rule)
     size = 0
     with (place / BUNDLE).open("xb") as file:
         try:
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > most_bytes:
-                    raise Refused(413, "too large", rule=rule)
+                    raise RefusedRequestError(413, "too large", rule=rule)
                 found.update(chunk)
                 await run_in_threadpool(file.write, chunk)
         except ClientDisconnect:
-            raise Refused(400, f"the connection ended after {size:,} bytes") from None
+            raise RefusedRequestError(400, f"the connection ended after {size:,} bytes") from None
     return found.hexdigest()
 
 
-def _stored(serving: Serving, place: Path, digest: str) -> tuple[Stored, bool]:
+def _store_bundle(serving: Serving, place: Path, digest: str) -> tuple[StoredBundle, bool]:
     """Verify the bundle in ``place``, whose runs must be new, and move it to where it stays."""
     target = serving.data / digest
     with _ONE_AT_A_TIME:
         if new := not target.exists():
-            for run_id in _verified(place):
+            for run_id in _verify_bundle(place):
                 if list_runs(serving.index, [f"run_id={run_id}"], columns=["run_id"]).total:
                     rule = "nothing is overwritten"
                     what = "the run is there in another bundle"
-                    raise Refused(409, what, where=run_id, rule=rule)
+                    raise RefusedRequestError(409, what, where=run_id, rule=rule)
             place.chmod(0o755)
             place.rename(target)
             place.mkdir()  # for whoever removes it
     serving.refresh()
     run_ids = [record.read_record(file).run_id for file in sorted(target.rglob(record.RECORD_FILE))]
-    runs = [Run(run_id=one, page=f"/{run_file(one)}") for one in run_ids]
-    return Stored(digest=digest, runs=runs), new
+    runs = [StoredRun(run_id=one, page=f"/{run_file(one)}") for one in run_ids]
+    return StoredBundle(digest=digest, runs=runs), new
 
 
-def _verified(place: Path) -> list[str]:
+def _verify_bundle(place: Path) -> list[str]:
     """Unpack the bundle in ``place`` and return the run ids of its launches."""
     try:
-        bundle = unpack(place / BUNDLE, place, max_bytes=_MOST_UNPACKED_BYTES)
+        bundle = unpack(place / BUNDLE, place, max_bytes=_MAX_UNPACKED_BYTES)
         found = [x for x in check_bundle(bundle) if x.state in ("broken", "unverifiable")]
         run_ids = [record.read_record(place / one).run_id for one in bundle.launches]
     except EnvironmentFault as error:
-        raise Refused(507, error.what) from None
+        raise RefusedRequestError(507, error.what) from None
     except TrainmarkError as error:
         where = (error.where or "").replace(f"{place}/", "").removeprefix(f"{BUNDLE}: ")
-        raise Refused(422, error.what, where=where, rule=error.rule) from None
+        raise RefusedRequestError(422, error.what, where=where, rule=error.rule) from None
     if found:
         what = f"it does not verify: {render(found[0].said[0], 'en')}"
         where = f"{found[0].name} {found[0].place}".strip()
         fix = "`trainmark verify` shows all; pack with the server's version of the program"
-        raise Refused(422, what, where=where, fix=fix)
+        raise RefusedRequestError(422, what, where=where, fix=fix)
     return run_ids

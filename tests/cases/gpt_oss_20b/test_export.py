@@ -13,7 +13,7 @@ from fakes import GOLDEN
 from trainmark.cases.gpt_oss_20b.case import CASE
 from trainmark.pages.exports import to_mlperf
 from trainmark.pages.sections.provenance import COLUMNS
-from trainmark.plan.reference import of_case
+from trainmark.plan.reference import read_references
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +55,7 @@ def test_the_compliance_checker_wants_nothing_but_the_submissions_keys(
 
 
 def test_published_results_are_drawn_with_this_cases_columns() -> None:
-    references = of_case("gpt_oss_20b")
+    references = read_references("gpt_oss_20b")
     assert set(references.columns) - {"log_perplexity"} <= set(COLUMNS)
     assert references.parameters == CASE.recipes["standard-1x8"].parameters
     rates = [row.cells["fix_hp"].split(", ")[1] for row in references.rows]

@@ -13,7 +13,7 @@ from fakes import GOLDEN
 from trainmark.cases.llama31_8b.case import CASE
 from trainmark.pages.run_logs import to_mlperf
 from trainmark.pages.sections.provenance import COLUMNS
-from trainmark.plan.reference import of_case
+from trainmark.plan.reference import read_references
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +78,7 @@ def test_the_convergence_checker_reads_it(log: str, tmp_path: Path) -> None:
 
 
 def test_published_results_are_drawn_with_this_cases_columns() -> None:
-    references = of_case("llama31_8b")
+    references = read_references("llama31_8b")
     assert set(references.columns) - {"log_perplexity"} <= set(COLUMNS)
     (fastest,) = (row for row in references.rows if row.device == "GB300")
     assert (fastest.precision, fastest.cells["train_time"]) == ("fp4", "4042")

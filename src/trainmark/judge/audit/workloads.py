@@ -90,7 +90,7 @@ def workload_of(case: str | None, model: str) -> Workload:
         return Workload()
     if known.case is None:
         return known
-    size = reference.of_case(known.case).samples_per_pass
+    size = reference.read_references(known.case).samples_per_pass
     return known.model_copy(update={"samples_per_pass": size})
 
 

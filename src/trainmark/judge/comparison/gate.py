@@ -19,7 +19,7 @@ from trainmark.errors import (
 )
 from trainmark.judge.comparison import history
 from trainmark.judge.comparison.sides import reject_unknown_figures
-from trainmark.plan.overrides import fix_hp_text
+from trainmark.plan.overrides import format_fix_hp
 from trainmark.record.figures import list_specs
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, estimate_ratio, summarize_launches
 from trainmark.record.trust import MAX_CV, is_refuted
@@ -358,7 +358,7 @@ def _read_values(launches: Sequence[Record], name: str, unit: str | None = None)
 
 def _title(record: Record) -> str:
     """Return a name of a record's work for people."""
-    changes = fix_hp_text(record.plan.fix_hp | record.plan.extra)
+    changes = format_fix_hp(record.plan.fix_hp | record.plan.extra)
     return f"{record.plan.case_key} {record.plan.recipe_name} {changes}".rstrip()
 
 

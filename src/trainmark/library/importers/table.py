@@ -601,7 +601,7 @@ def read_references(case: str) -> Iterator[Row]:
         RecordError: its file is not valid.
     """
     loaded = cases.load(case)
-    known = reference.of_case(loaded.name)
+    known = reference.read_references(loaded.name)
     head = TableLine(0, ["configuration", *known.columns], "")
     for number, entry in enumerate(known.rows, 1):
         page = Page(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import to_json
 
 from trainmark.errors import escaped
-from trainmark.plan.overrides import fix_hp_text
+from trainmark.plan.overrides import format_fix_hp
 from trainmark.record.figures import FIGURES
 from trainmark.record.work import describe_work
 
@@ -65,8 +65,8 @@ _SOURCES: dict[str, str | Callable[[Record], Value]] = {
     "precision": lambda record: record.plan.recipe["precision"],
     "rules": "plan.rules",
     "compared_with": "plan.compared_with",
-    "fix_hp": lambda record: fix_hp_text(record.plan.fix_hp) or None,
-    "extra": lambda record: fix_hp_text(record.plan.extra) or None,
+    "fix_hp": lambda record: format_fix_hp(record.plan.fix_hp) or None,
+    "extra": lambda record: format_fix_hp(record.plan.extra) or None,
     "labels": lambda record: " ".join(record.labels) or None,
     "data_origin": "plan.data.origin",
     "data_content_id": "plan.data.content_id",

@@ -44,7 +44,7 @@ from trainmark.pages.texts import (
     sentence,
     term,
 )
-from trainmark.plan.overrides import fix_hp_text
+from trainmark.plan.overrides import format_fix_hp
 from trainmark.record.work import count_parameters
 from trainmark.spec import message
 
@@ -86,7 +86,7 @@ def _figure(name: str, record: Record) -> str | None:
 
 COLUMNS: dict[str, Callable[[Record], Phrase]] = {
     "precision": precision_label,
-    "fix_hp": lambda record: fix_hp_text(record.plan.fix_hp),
+    "fix_hp": lambda record: format_fix_hp(record.plan.fix_hp),
     "mem": lambda record: cells.memory(record.figure("mem"), record.figure("mem_total")),
     **{name: partial(_figure, name) for name in _SHOWN},
     QUALITY: lambda record: cells.quality_and_target(record.quality.value, record.quality.target),
@@ -243,11 +243,11 @@ def run(record: Record) -> Section:
         "name.dataset": (dataset_name(record), " (", told, ")"),
         "name.sample": about.sample_note,
         "name.precision": join((precision_label(record), _precision_note(record)), "colon"),
-        "name.fix_hp": (or_none(fix_hp_text(plan.fix_hp)), " (", changed, ")"),
+        "name.fix_hp": (or_none(format_fix_hp(plan.fix_hp)), " (", changed, ")"),
         "fact.rules": phrase(f"rules.{plan.rules}"),
-        "name.extra": or_none(fix_hp_text(plan.extra)),
+        "name.extra": or_none(format_fix_hp(plan.extra)),
         "fact.recipe": plan.recipe_name,
-        "fact.recipe_fields": join(_BETWEEN_FIELDS.split(fix_hp_text(_fields(record)))),
+        "fact.recipe_fields": join(_BETWEEN_FIELDS.split(format_fix_hp(_fields(record)))),
         "fact.parameters": counted,
         "fact.kernels": _kernels(job.get("kernels") or {}),
         "fact.started": record.started,

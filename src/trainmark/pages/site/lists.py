@@ -27,7 +27,7 @@ from trainmark.pages.texts import (
     phrase,
     unit_of,
 )
-from trainmark.plan.overrides import setting_text
+from trainmark.plan.overrides import format_setting
 from trainmark.recipe import SHORT_NAMES
 from trainmark.record.figures import FIGURES
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, summarize_launches
@@ -144,7 +144,7 @@ def _settings(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 def _settings_text(settings: Mapping[str, Any]) -> str:
     """Return settings by their short names; a long number is rounded."""
-    texts = {name: setting_text(value) for name, value in settings.items()}
+    texts = {name: format_setting(value) for name, value in settings.items()}
     for name, value in settings.items():
         if isinstance(value, float) and len(texts[name]) > _MAX_NUMBER:
             texts[name] = f"{value:.4g}"
