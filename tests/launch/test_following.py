@@ -103,7 +103,7 @@ def test_a_job_that_does_not_end_is_given_up_after_its_limit(
     held(Held(stays=True, answers=answers))  # a silent engine leaves the job where it was
     monkeypatch.setattr(launchers, "_GRACE_S", 0.1)
     monkeypatch.setattr(submission, "_CANCEL_PATIENCE_S", 0.1)
-    monkeypatch.setattr(submission, "_CANCEL_AGAIN_S", 0.03)
+    monkeypatch.setattr(submission, "_CANCEL_INTERVAL_S", 0.03)
     short = plan.model_copy(update={"recipe": plan.recipe | {"timeout_s": 0.1}})
     job, said = EngineJob(short, Cluster()), list[str]()
     assert submission.follow(job, StopRequest(), said.append).status == "timed_out"

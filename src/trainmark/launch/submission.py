@@ -1,7 +1,7 @@
-"""Submit a run to a launcher's engine, follow its job, and make the record from what nodes left.
+"""Submit a run to a launcher's engine, follow its job, and make the record from the nodes' files.
 
-The nodes measure and write; this process waits, shows the engine's words, cancels, and collects.
-It may end in between: ``attach`` goes on from the files in the run directory.
+The nodes measure and write; this process waits, shows the engine's state, cancels, and collects.
+It may end in between: ``attach`` continues from the files in the run directory.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
 
 _POLL_S = 1.0
-_CANCEL_PATIENCE_S, _CANCEL_AGAIN_S = 90.0, 30.0
+_CANCEL_PATIENCE_S = 90.0
+_CANCEL_INTERVAL_S = 30.0
 CLUSTER_FILE = "cluster.json"  # in the run directory: the settings that ``attach`` needs
 
 
 def require_launcher(cluster: Cluster, name: str) -> Launcher:
-    """Return a launcher that can be used here.
+    """Return a launcher that can be used on this machine.
 
     Raises:
-        EnvironmentFault: what it needs is not here.
+        EnvironmentFault: a program or setting that it needs is missing.
     """
-    why = launchers.explain_absence(name, cluster)
-    if why is not None:
+    reason = launchers.explain_absence(name, cluster)
+    if reason is not None:
         raise EnvironmentFault(
-            f"launcher {name} cannot be used here: {why}",
+            f"launcher {name} cannot be used here: {reason}",
             where="--launcher",
             fix="see `trainmark list launchers`, and docs/launchers.md for what each needs",
         )
@@ -52,33 +53,36 @@ def require_launcher(cluster: Cluster, name: str) -> Launcher:
 
 
 def prepare_job(plan: Plan, cluster: Cluster) -> Callable[[], EngineJob]:
-    """Check, create the run directory, and return what starts the job.
+    """Check the plan, create the run directory, and return a function that starts the job.
 
     Raises:
-        TrainmarkError: there is no run.
+        TrainmarkError: a check failed; nothing was started.
     """
     require_launcher(cluster, plan.launcher).check(plan, cluster)
-    asked, folder = build_command(plan, cluster), Path(plan.run_dir)
+    command = build_command(plan, cluster)
+    folder = Path(plan.run_dir)
     with run_dir.create_run_dir(folder):
         run_dir.begin_run(plan, folder, {}).close()
-        for name, content in asked.files.items():
+        for name, content in command.files.items():
             (folder / name).write_text(content, encoding="utf-8")
-    return lambda: launchers.start_job(asked, plan, cluster)
+    return lambda: launchers.start_job(command, plan, cluster)
 
 
 def build_command(plan: Plan, cluster: Cluster) -> Command:
-    """Return what starts ``plan``, with what its pasted text needs among the files."""
-    found = launchers.load_launcher(plan.launcher).command(plan, cluster)
-    settings = cluster.model_dump_json(indent=2, exclude_defaults=True) + "\n"
-    own = {PLAN_FILE: plan.model_dump_json(indent=2), CLUSTER_FILE: settings}
-    return replace(found, files=own | dict(found.files))
+    """Return the command that starts ``plan``; its files include plan and cluster settings."""
+    command = launchers.load_launcher(plan.launcher).command(plan, cluster)
+    files = {
+        PLAN_FILE: plan.model_dump_json(indent=2),
+        CLUSTER_FILE: cluster.model_dump_json(indent=2, exclude_defaults=True) + "\n",
+    }
+    return replace(command, files=files | dict(command.files))
 
 
 def attach(folder: Path) -> EngineJob:
     """Return the job that was started for the plan of a run directory.
 
     Raises:
-        RecordError: no such run, or it has a record already.
+        RecordError: the folder is not a launcher's run, or has a record already.
     """
     folder = folder.absolute()
     if (folder / RECORD_FILE).exists():
@@ -94,7 +98,7 @@ def attach(folder: Path) -> EngineJob:
             where=str(folder),
             rule=f"it needs plan.json and {CLUSTER_FILE}",
         ) from None
-    if not (folder / LAUNCHER_FILE).exists():  # a pasted script
+    if not (folder / LAUNCHER_FILE).exists():  # a script was pasted
         run_dir.begin_run(plan, folder, {}).close()
     require_launcher(cluster, plan.launcher)
     return EngineJob(plan, cluster)
@@ -103,16 +107,17 @@ def attach(folder: Path) -> EngineJob:
 def follow(
     job: EngineJob, request: StopRequest, on_poll: Callable[[str], None] = lambda _: None
 ) -> Record:
-    """Wait for the end of ``job``, collect what its nodes left, and return the record.
+    """Wait for the end of ``job``, collect its nodes' files, and return the record.
 
     Args:
         request: the job is cancelled as soon as it holds a signal.
-        on_poll: called about once a second with what the engine says.
+        on_poll: called about once a second with the engine's words about the job.
 
     Raises:
         RecordError: another process follows it.
     """
-    folder, launcher = job.folder, launchers.load_launcher(job.plan.launcher)
+    folder = job.folder
+    launcher = launchers.load_launcher(job.plan.launcher)
     with ExitStack() as stack:
         try:
             stack.enter_context(run_dir.lock_folder(folder))
@@ -126,42 +131,86 @@ def follow(
         return _finish(folder, stop)
 
 
+class _JobWatch:
+    """Waits for the end of a job; cancels it on a stop signal and after its time limit.
+
+    Times are seconds of the monotonic clock.
+    """
+
+    def __init__(self, launcher: Launcher, job: EngineJob, request: StopRequest) -> None:
+        self._launcher = launcher
+        self._job = job
+        self._request = request
+        self.state = JobState(phase="waiting", said="submitted")
+        self.stop: dict[str, Any] | None = None  # of the event ``stop``, once it is cancelled
+        self._next_query_s = 0.0
+        self._time_limit_s = inf  # known once the job runs
+        self._next_cancel_s = inf  # known once the job is to be cancelled, as is the next
+        self._give_up_s = inf
+
+    def is_over(self, now_s: float) -> bool:
+        """Tell whether the job has ended, or still runs long after it was cancelled."""
+        return not self._is_alive or now_s >= self._give_up_s
+
+    def update_state(self, now_s: float) -> None:
+        """Ask for the job's state if that is due; it stays while the engine does not answer."""
+        if now_s < self._next_query_s:
+            return
+        self._next_query_s = now_s + self._launcher.poll_s
+        try:
+            state = self._launcher.state(self._job)
+        except EnvironmentFault as fault:
+            state = replace(self.state, said=fault.what)
+        if state != self.state:
+            self.state = state
+            _emit_state(self._job.folder, state)
+
+    def cancel_if_due(self, now_s: float) -> None:
+        """Cancel the job on a stop signal and after its time limit, repeatedly until it ends."""
+        if self.state.phase == "running" and self._time_limit_s == inf:
+            self._time_limit_s = now_s + compute_job_limit_s(self._job.plan)
+        if self.stop is None:
+            self.stop = self._find_reason_to_stop(now_s)
+            if self.stop is not None:
+                self._next_cancel_s = now_s
+                self._give_up_s = now_s + _CANCEL_PATIENCE_S
+        if self._is_alive and now_s >= self._next_cancel_s:
+            self._cancel(now_s)
+
+    @property
+    def _is_alive(self) -> bool:
+        return self.state.phase in ("waiting", "running")
+
+    def _find_reason_to_stop(self, now_s: float) -> dict[str, Any] | None:
+        if self._request.signal_name:
+            return {"reason": "signal", "signal": self._request.signal_name}
+        if now_s > self._time_limit_s:
+            timeout_s = float(self._job.plan.recipe["timeout_s"])
+            return {"reason": "timeout", "timeout_s": timeout_s}
+        return None
+
+    def _cancel(self, now_s: float) -> None:
+        """Cancel the job, and ask for its state at the next poll."""
+        self._next_cancel_s = now_s + _CANCEL_INTERVAL_S
+        self._next_query_s = now_s
+        self._job.cancels += 1
+        with suppress(EnvironmentFault):  # the state shows that the job still runs
+            self._launcher.cancel(self._job)
+
+
 def _wait_for_end(
     launcher: Launcher, job: EngineJob, request: StopRequest, on_poll: Callable[[str], None]
 ) -> dict[str, Any] | None:
-    """Wait until the job ended, or does not although told to; return why it was told to."""
-    state, stop = JobState(phase="waiting", said="submitted"), None
-    deadline_s = give_up_s = cancel_s = inf
-    ask_s = 0.0
-    while state.phase in ("waiting", "running") and time.monotonic() < give_up_s:
-        now_s, before = time.monotonic(), state
-        if now_s >= ask_s:
-            state, ask_s = _ask_state(launcher, job, before), now_s + launcher.poll_s
-        if state != before:
-            _emit_state(job.folder, state)
-        on_poll(state.said)
-        if state.phase == "running":
-            deadline_s = min(deadline_s, now_s + compute_job_limit_s(job.plan))
-        if stop is None and (request.signal_name or now_s > deadline_s):
-            stop = {"reason": "timeout", "timeout_s": float(job.plan.recipe["timeout_s"])}
-            if request.signal_name:
-                stop = {"reason": "signal", "signal": request.signal_name}
-            give_up_s, cancel_s = now_s + _CANCEL_PATIENCE_S, now_s
-        if state.phase in ("waiting", "running"):
-            if now_s >= cancel_s:
-                cancel_s, ask_s, job.cancels = now_s + _CANCEL_AGAIN_S, now_s, job.cancels + 1
-                with suppress(EnvironmentFault):  # the state shows that it is still there
-                    launcher.cancel(job)
+    """Wait until the job has ended, or cancelling it has failed; return why it was cancelled."""
+    watch = _JobWatch(launcher, job, request)
+    while not watch.is_over(time.monotonic()):
+        now_s = time.monotonic()
+        watch.update_state(now_s)
+        on_poll(watch.state.said)
+        watch.cancel_if_due(now_s)
+        if not watch.is_over(time.monotonic()):
             time.sleep(_POLL_S)
-    return stop
-
-
-def _ask_state(launcher: Launcher, job: EngineJob, before: JobState) -> JobState:
-    """Return where a job is; where it was, while its engine does not answer."""
-    try:
-        return launcher.state(job)
-    except EnvironmentFault as fault:
-        return replace(before, said=fault.what)
+    return watch.stop
 
 
 def _emit_state(folder: Path, state: JobState) -> None:
@@ -180,12 +229,12 @@ def _finish(folder: Path, stop: dict[str, Any] | None) -> Record:
 def launch(
     plan: Plan, cluster: Cluster, request: StopRequest, on_poll: Callable[[str], None]
 ) -> Record:
-    """Submit ``plan`` and follow it to its record, also where the engine refuses the job."""
+    """Submit ``plan`` and follow it to its record, also if the engine refuses the job."""
     start = prepare_job(plan, cluster)
     try:
         job = start()
     except TrainmarkError as fault:
-        refused = JobState(phase="lost", said=str(fault.what)[:2000])
-        _emit_state(Path(plan.run_dir), refused)
+        state = JobState(phase="lost", said=str(fault.what)[:2000])
+        _emit_state(Path(plan.run_dir), state)
         return _finish(Path(plan.run_dir), None)
     return follow(job, request, on_poll)
