@@ -26,7 +26,7 @@ CODES = [
 
 
 def test_findings_have_both_languages(tmp_path):
-    checks = [doctor.host.memory]
+    checks = {"memory": doctor.host.check_memory}
     english, chinese = (examine(machine(tmp_path), checks, lang=x).checks for x in ("en", "zh"))
     assert english[0].what == "32.0 of 64.0 GiB are available"
     assert chinese[0].what == "可用内存 32.0 GiB，共 64.0 GiB"
@@ -40,7 +40,7 @@ def of(severity: str, what: str = "found"):
 
 
 def test_the_codes_are_stable():
-    assert [check.__name__ for check in CHECKS] == CODES
+    assert list(CHECKS) == CODES
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,8 @@ def test_the_codes_are_stable():
     ],
 )  # fmt: skip
 def test_the_exit_code_is_that_of_the_worst(tmp_path, severities, code):
-    found = examine(machine(tmp_path), [of(severity) for severity in severities])
+    checks = {f"check{index}": of(severity) for index, severity in enumerate(severities)}
+    found = examine(machine(tmp_path), checks)
     assert found.exit_code == code
     assert [one.severity for one in found.checks] == list(severities)
 
@@ -67,7 +68,7 @@ def test_a_check_that_fails_is_unknown_and_keeps_what_it_found(tmp_path, error):
         yield Condition("", "spoils", "before", "do this")
         raise error
 
-    found = examine(machine(tmp_path), [check, of("fine")])
+    found = examine(machine(tmp_path), {"failing": check, "sound": of("fine")})
     assert [one.severity for one in found.checks] == ["spoils", "unknown", "fine"]
     assert all(one.fix for one in found.checks if one.severity != "fine")
     assert str(error).splitlines()[0] in found.checks[1].what
@@ -87,7 +88,7 @@ def test_a_device_that_is_not_here_is_a_finding_and_an_unknown_one_is_not(subjec
     monkeypatch.setattr(registry, "all_vendors", lambda: {"fake": Card(devices=0)})
     found = subject(device="fake")
     assert (found.vendor, found.nproc) == (None, 1)
-    assert only(doctor.device(found)).severity == "stops"
+    assert only(doctor.check_device(found)).severity == "stops"
     with pytest.raises(UsageError):
         subject(device="fkae")
     with pytest.raises(UsageError):
@@ -108,11 +109,11 @@ def vendors(monkeypatch):
 
 
 def test_too_few_devices_stop_a_run(tmp_path):
-    found = only(doctor.device(machine(tmp_path, nproc=3)))
+    found = only(doctor.check_device(machine(tmp_path, nproc=3)))
     assert (found.severity, found.what) == ("stops", "3 fake devices needed, 2 here")
     assert "--nproc 2" in found.fix
     cores = machine(tmp_path, vendor=Card(name="cpu"), nproc=3)
-    assert only(doctor.device(cores)).severity == "fine"  # `cores` says that they compete
+    assert only(doctor.check_device(cores)).severity == "fine"  # `cores` says that they compete
 
 
 def test_torch_is_opened_in_a_process_of_its_own(tmp_path):
@@ -122,7 +123,7 @@ def test_torch_is_opened_in_a_process_of_its_own(tmp_path):
         started.append((argv[-3:], timeout_s))
         return 'a warning\n{"fp8": "no units", "tf32": "no units"}\n'
 
-    found = only(doctor.torch(machine(tmp_path, tool=tool)))
+    found = only(doctor.check_torch(machine(tmp_path, tool=tool)))
     assert found.severity == "fine"
     assert found.what.endswith("opens the device of each rank in fp32, bf16, fp16")
     assert started == [(["fake", "2", str(os.getpid())], doctor._OPENING_S)]
@@ -130,7 +131,7 @@ def test_torch_is_opened_in_a_process_of_its_own(tmp_path):
 
 def test_a_precision_that_the_recipe_needs_and_the_device_refuses_stops_a_run(here):
     subject = here("toy", tool=lambda *_, **__: '{"fp32": "no units"}')
-    fine, found = map(said, doctor.torch(subject))
+    fine, found = map(said, doctor.check_torch(subject))
     assert (fine.severity, found.severity, found.what) == ("fine", "stops", "fp32: no units")
 
 
@@ -140,7 +141,7 @@ def test_a_torch_that_crashes_or_hangs_stops_a_run(tmp_path):
     def tool(*_, **__):
         raise MonitorFault("failed", crash)
 
-    found = only(doctor.torch(machine(tmp_path, tool=tool)))
+    found = only(doctor.check_torch(machine(tmp_path, tool=tool)))
     assert (found.severity, crash in found.what) == ("stops", True)
 
 
@@ -149,11 +150,11 @@ def test_processes_on_the_devices_are_named(tmp_path, vendors):
              Occupant("card 0", "Xorg (process 8)", 1 << 20, False))  # fmt: skip
     card = Card(users=users)
     vendors(card)
-    found = list(map(said, doctor.occupants(machine(tmp_path, vendor=card))))
+    found = list(map(said, doctor.check_occupants(machine(tmp_path, vendor=card))))
     assert [one.severity for one in found] == ["spoils", "fine"]
     assert "python (process 7), 2.0 GiB" in found[0].what
     vendors(Card())
-    assert only(doctor.occupants(machine(tmp_path))).severity == "fine"
+    assert only(doctor.check_occupants(machine(tmp_path))).severity == "fine"
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,7 @@ def test_processes_on_the_devices_are_named(tmp_path, vendors):
 def test_the_monitor_is_tried_once(tmp_path, monkeypatch, reads, severity, text):
     closed = []
     monkeypatch.setattr(Reader, "close", lambda self: closed.append(self.name))
-    found = only(doctor.monitor(machine(tmp_path, vendor=Card(reads=reads))))
+    found = only(doctor.check_monitor(machine(tmp_path, vendor=Card(reads=reads))))
     assert (found.severity, text in found.what) == (severity, True)
     assert len(closed) == (reads is not None)
 
@@ -177,7 +178,7 @@ def test_a_device_that_computes_before_the_run_is_found(tmp_path, monkeypatch, b
     samples = [DeviceSample(index=i, utilization_percent=busy) for i in (3, 4)]
     monkeypatch.setattr(Reader, "read", lambda _: samples)
     monkeypatch.setattr(Card, "monitored", lambda *_: [4])
-    conditions = list(map(said, doctor.monitor(machine(tmp_path))))
+    conditions = list(map(said, doctor.check_monitor(machine(tmp_path))))
     assert len(conditions) == found
     assert [one.severity for one in conditions[1:]] == ["spoils"] * (found - 1)
     assert all("device 4 is busy 11%" in one.what for one in conditions[1:])
@@ -191,7 +192,7 @@ def test_lowered_clocks_at_rest_are_found(tmp_path, monkeypatch, reasons, found)
     sample = DeviceSample(index=0, throttle_reasons=reasons)
     monkeypatch.setattr(Reader, "read", lambda _: [sample])
     monkeypatch.setattr(Card, "monitored", lambda *_: [0])
-    _, *others = map(said, doctor.monitor(machine(tmp_path)))
+    _, *others = map(said, doctor.check_monitor(machine(tmp_path)))
     assert [one.code for one in others] == found
     assert all("device 0 are lowered: set_clocks, thermal" in one.what for one in others)
 
@@ -211,14 +212,14 @@ def here(tmp_path, monkeypatch):
 
 
 def test_generated_data_is_sound(here):
-    recipe, data = map(said, doctor.data(here("toy")))
+    recipe, data = map(said, doctor.check_plan(here("toy")))
     assert (recipe.code, recipe.severity, recipe.what) == ("recipe", "fine", "tiny fits 1 rank")
     assert (data.code, data.severity) == ("", "fine")  # the runner gives it the check's name
     assert data.what.startswith("4,096 training, 1,000 evaluation samples, generated")
 
 
 def test_a_missing_folder_stops_a_run(here, tmp_path):
-    found = only(doctor.data(here("distilbert_sst2", data=tmp_path / "none")))
+    found = only(doctor.check_plan(here("distilbert_sst2", data=tmp_path / "none")))
     assert (found.code, found.severity) == ("data", "stops")
     assert str(tmp_path / "none") in found.what
     assert "prepare" in found.fix
@@ -231,6 +232,6 @@ def test_a_recipe_that_does_not_fit_stops_a_run(here):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "choose", lambda _: Small())
-        found = only(doctor.data(here("gpt_megatron", vendor=Small())))
+        found = only(doctor.check_plan(here("gpt_megatron", vendor=Small())))
     assert (found.code, found.severity) == ("recipe", "stops")
     assert "needs about" in found.what

@@ -30,22 +30,23 @@ def processor(cores: int) -> Card:
 @pytest.mark.parametrize(
     ("check", "files", "readings", "severity", "numbers"),
     [
-        (host.memory, {}, {}, "fine", "32.0 of 64.0 GiB"),
-        (host.memory, {}, memory(2), "spoils", "2.0 of 64.0 GiB"),
-        (host.memory, {}, memory(2 - 1e-6), "stops", "of 64.0 GiB"),
-        (host.memory, cgroup(16 * GIB, 15), {"nproc": 1}, "fine", "2.0 of 16.0 GiB"),
-        (host.memory, cgroup(16 * GIB, 16), {}, "stops", "1.0 of 16.0 GiB"),
-        (host.load, {}, {"cpu_use": cpu_use(0.9)}, "fine", "programs used 9% of the cores"),
-        (host.load, {}, {"cpu_use": cpu_use(1.1)}, "spoils", "programs used 11% of the cores"),
-        (host.other_runs, {}, {}, "fine", "no process"),
-        (host.other_runs, {}, {"runs": {"r1": [7, 9]}}, "spoils", "another run, r1"),
-        (host.cores, {}, {"nproc": 4}, "fine", "4 ranks, 4 cores by affinity"),
-        (host.cores, {}, {"nproc": 5}, "spoils", "5 ranks, 4 cores"),
-        (host.cores, {QUOTA: "150000 100000\n"}, {}, "spoils", "cgroup quota 1.5"),
-        (host.shared_memory, {}, {"free": 128 << 20}, "fine", "128 MiB free"),
-        (host.shared_memory, {}, {"free": (128 << 20) - 1}, "stops",
+        (host.check_memory, {}, {}, "fine", "32.0 of 64.0 GiB"),
+        (host.check_memory, {}, memory(2), "spoils", "2.0 of 64.0 GiB"),
+        (host.check_memory, {}, memory(2 - 1e-6), "stops", "of 64.0 GiB"),
+        (host.check_memory, cgroup(16 * GIB, 15), {"nproc": 1}, "fine", "2.0 of 16.0 GiB"),
+        (host.check_memory, cgroup(16 * GIB, 16), {}, "stops", "1.0 of 16.0 GiB"),
+        (host.check_load, {}, {"cpu_use": cpu_use(0.9)}, "fine", "programs used 9% of the cores"),
+        (host.check_load, {}, {"cpu_use": cpu_use(1.1)}, "spoils",
+         "programs used 11% of the cores"),
+        (host.check_other_runs, {}, {}, "fine", "no process"),
+        (host.check_other_runs, {}, {"runs": {"r1": [7, 9]}}, "spoils", "another run, r1"),
+        (host.check_cores, {}, {"nproc": 4}, "fine", "4 ranks, 4 cores by affinity"),
+        (host.check_cores, {}, {"nproc": 5}, "spoils", "5 ranks, 4 cores"),
+        (host.check_cores, {QUOTA: "150000 100000\n"}, {}, "spoils", "cgroup quota 1.5"),
+        (host.check_shared_memory, {}, {"free": 128 << 20}, "fine", "128 MiB free"),
+        (host.check_shared_memory, {}, {"free": (128 << 20) - 1}, "stops",
          "127 MiB free in /dev/shm, 128 MiB needed"),
-        (host.shared_memory, {}, {"free": 0, "vendor": processor(4)}, "fine",
+        (host.check_shared_memory, {}, {"free": 0, "vendor": processor(4)}, "fine",
          "0 MiB needed"),
     ],
 )  # fmt: skip
@@ -63,14 +64,14 @@ def test_only_processes_that_lost_their_launcher_are_to_be_ended(
     tmp_path, monkeypatch, parent, fix
 ):
     monkeypatch.setattr(psutil.Process, "ppid", lambda _: parent)
-    found = only(host.other_runs(machine(tmp_path, runs={"r1": [os.getpid()]})))
+    found = only(host.check_other_runs(machine(tmp_path, runs={"r1": [os.getpid()]})))
     assert (found.severity, found.fix) == ("spoils", fix.format(os.getpid()))
 
 
 def test_a_file_that_is_missing_makes_the_check_unknown(tmp_path):
     subject = machine(tmp_path, cgroup(16 * GIB, 5))
     (tmp_path / "sys/fs/cgroup/memory.stat").unlink()
-    (found,) = examine(subject, [host.memory]).checks
+    (found,) = examine(subject, {"memory": host.check_memory}).checks
     assert (found.code, found.severity) == ("memory", "unknown")
     assert "FileNotFoundError" in found.what
     assert found.fix
@@ -81,4 +82,4 @@ def test_a_file_that_is_missing_makes_the_check_unknown(tmp_path):
     [(GIB, "fine"), (GIB - 1, "spoils"), (8 * MIB, "spoils"), (8 * MIB - 1, "stops")],
 )
 def test_space_is_compared_with_what_a_run_needs(tmp_path, free, severity):
-    assert only(host.out_folder(machine(tmp_path, free=free))).severity == severity
+    assert only(host.check_out_folder(machine(tmp_path, free=free))).severity == severity

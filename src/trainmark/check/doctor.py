@@ -1,7 +1,7 @@
 """Examine a machine before a run: what stops it or spoils its figures, with a fix for each.
 
-Owns the table of checks, and those of devices and case, of which vendors and planning are asked.
-Their sentences stand in ``messages.toml`` beside this file. Must not import torch.
+Owns the table of checks, and the checks of devices and case, which ask vendors and planning. Their
+sentences are in ``messages.toml`` in this folder. Must not import torch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, get_args
 
 from trainmark import devices
 from trainmark.check import host
-from trainmark.check.host import Condition, Conditions, ExaminedMachine, judged
+from trainmark.check.host import (
+    Condition,
+    Conditions,
+    ExaminedMachine,
+    choose_severity,
+    make_condition,
+)
 from trainmark.devices.tool import run
 from trainmark.errors import DataError, EnvironmentFault, TrainmarkError, UsageError
 from trainmark.launch.python_commands import build_code_command
@@ -29,7 +35,7 @@ from trainmark.record.messages import render
 from trainmark.spec import MESSAGES_FILE, Message, read_messages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from trainmark.plan.request import RunRequest
 
@@ -66,9 +72,9 @@ class Examination:
 _SENTENCES = read_messages(Path(__file__).with_name(MESSAGES_FILE))
 
 
-def render_sentence(said: Message | str, lang: str) -> str:
-    """Return a sentence of the doctor."""
-    return said if isinstance(said, str) else render(said, lang, _SENTENCES)
+def render_sentence(sentence: Message | str, lang: str) -> str:
+    """Return a sentence of the doctor as a text."""
+    return sentence if isinstance(sentence, str) else render(sentence, lang, _SENTENCES)
 
 
 def describe_machine(request: RunRequest, *, quick: bool) -> ExaminedMachine:
@@ -83,7 +89,7 @@ def describe_machine(request: RunRequest, *, quick: bool) -> ExaminedMachine:
         device, nproc = device or choice.hardware, choice.nproc
     elif request.recipe is not None:
         raise UsageError("a recipe without its case", where="--recipe", fix="name the case too")
-    with suppress(EnvironmentFault):  # which the check of devices tells
+    with suppress(EnvironmentFault):  # ``check_device`` reports it
         vendor = devices.choose(device)
     if nproc is None:
         nproc = 1 if vendor is None or vendor.counts_cores else vendor.count()
@@ -91,44 +97,49 @@ def describe_machine(request: RunRequest, *, quick: bool) -> ExaminedMachine:
     return ExaminedMachine(request=named, vendor=vendor, nproc=nproc, choice=choice, quick=quick)
 
 
-def device(subject: ExaminedMachine) -> Conditions:
-    """Find the devices of the ranks."""
+def check_device(machine: ExaminedMachine) -> Conditions:
+    """Check that the ranks can have their devices."""
     try:
-        vendor = subject.vendor or devices.choose(subject.request.device)
-        refuse_unsuitable_device(vendor, Recipe(), subject.nproc, ranks_share_cores=True)
+        vendor = machine.vendor or devices.choose(machine.request.device)
+        refuse_unsuitable_device(vendor, Recipe(), machine.nproc, ranks_share_cores=True)
     except EnvironmentFault as fault:
-        yield judged("text", fault.fix, text=fault.what, stops=True)
+        yield make_condition("text", "stops", fix=fault.fix, text=fault.what)
         return
     names = ", ".join(sorted(set(vendor.product_names())))
-    yield judged("device", count=vendor.count(), vendor=vendor.name, names=names)
+    yield make_condition("device", count=vendor.count(), vendor=vendor.name, names=names)
 
 
-def driver(subject: ExaminedMachine) -> Conditions:
-    """Find devices that are here and cannot be used, and packages of vendors that do not work."""
+def check_driver(machine: ExaminedMachine) -> Conditions:
+    """Find devices of this machine that cannot be used, and vendors' packages that do not work."""
     faults = [*devices.load_all()[1], *devices.unusable()]
-    for fault in faults:  # one of the device that is asked for stops a run, as `device` says
-        yield judged("text", fault.fix, text=f"{fault.where}: {fault.what}", spoils=True)
-    if not faults:
-        version_of = subject.vendor and subject.vendor.driver_version()
-        yield judged("text", text=version_of) if version_of else judged("no_fault")
-
-
-def torch(subject: ExaminedMachine) -> Conditions:
-    """Import torch and open every device of the ranks, in a process that may crash or hang."""
-    if subject.vendor is None or subject.quick:
+    for fault in faults:  # a fault of the requested device stops a run: ``check_device`` yields it
+        text = f"{fault.where}: {fault.what}"
+        yield make_condition("text", "spoils", fix=fault.fix, text=text)
+    if faults:
         return
-    given = [subject.vendor.name, str(subject.nproc), str(os.getpid())]
+    driver_version = machine.vendor and machine.vendor.driver_version()
+    if driver_version:
+        yield make_condition("text", text=driver_version)
+    else:
+        yield make_condition("no_fault")
+
+
+def check_torch(machine: ExaminedMachine) -> Conditions:
+    """Import torch and open every device of the ranks, in a process that may crash or hang."""
+    if machine.vendor is None or machine.quick:
+        return
+    arguments = [machine.vendor.name, str(machine.nproc), str(os.getpid())]
     try:
-        output = run(build_code_command(_OPEN, *given), timeout_s=_OPENING_S)
+        output = run(build_code_command(_OPEN, *arguments), timeout_s=_OPENING_S)
     except MonitorFault as fault:
-        yield judged("no_torch", text=fault.said, stops=True)
+        yield make_condition("no_torch", "stops", text=fault.said)
         return
     refused: dict[str, str] = json.loads(output.splitlines()[-1])
     precisions = [name for name in get_args(Precision) if name not in refused]
-    yield judged("torch", version=version("torch"), precisions=", ".join(precisions))
-    wanted = subject.choice and subject.choice.recipe.precision
-    if wanted in refused:
-        yield judged("no_precision", precision=wanted, text=refused[wanted], stops=True)
+    yield make_condition("torch", version=version("torch"), precisions=", ".join(precisions))
+    precision = machine.choice and machine.choice.recipe.precision
+    if precision in refused:
+        yield make_condition("no_precision", "stops", precision=precision, text=refused[precision])
 
 
 def find_refusals(name: str, ranks: int) -> dict[str, str]:
@@ -141,107 +152,154 @@ def find_refusals(name: str, ranks: int) -> dict[str, str]:
 
     vendor = devices.choose(name)
     opened = [vendor.open(rank, ranks) for rank in range(1 if vendor.counts_cores else ranks)]
-    return {
-        precision: why
-        for device in opened
-        for precision in get_args(Precision)
-        if (why := find_refusal(vendor, device, precision))
-    }
+    reasons: dict[str, str] = {}
+    for device in opened:
+        for precision in get_args(Precision):
+            reason = find_refusal(vendor, device, precision)
+            if reason is not None:
+                reasons[precision] = reason
+    return reasons
 
 
-def occupants(subject: ExaminedMachine) -> Conditions:
+def check_occupants(machine: ExaminedMachine) -> Conditions:
     """Name the processes on the devices of the ranks."""
-    if subject.vendor is None or subject.vendor.counts_cores:
+    if machine.vendor is None or machine.vendor.counts_cores:
         return
-    found = devices.occupants(subject.vendor.name, subject.nproc)
-    for one in found:
-        yield judged("occupant", text=one.description(), spoils=one.computes)
-    if not found:
-        yield judged("no_occupant")
+    occupants = devices.occupants(machine.vendor.name, machine.nproc)
+    for occupant in occupants:
+        severity = choose_severity(spoils=occupant.computes)
+        yield make_condition("occupant", severity, text=occupant.description())
+    if not occupants:
+        yield make_condition("no_occupant")
 
 
-def monitor(subject: ExaminedMachine) -> Conditions:
+def check_monitor(machine: ExaminedMachine) -> Conditions:
     """Read the devices once, as while ranks work; find those that are busy or have lowered clocks.
 
-    At rest a device's clocks are lowered by a limit that somebody set, by heat or by its supply.
+    If the clocks of an idle device are lowered, the cause is a limit that somebody set, heat, or
+    the power supply.
     """
-    vendor = subject.vendor
+    vendor = machine.vendor
     if vendor is None or vendor.counts_cores:
         return
-    text, samples = vendor.name, list[DeviceSample]()
+    text = vendor.name
+    samples: list[DeviceSample] = []
     try:
-        if reader := vendor.monitor():
+        reader = vendor.monitor()
+        if reader is not None:
             with closing(reader):
-                text, samples = reader.name, list(reader.read())
+                text = reader.name
+                samples = list(reader.read())
     except MonitorFault as fault:
         text = str(fault)
     if not samples:
-        yield judged("monitor_silent", text=text, unknown=True)
+        yield make_condition("monitor_silent", "unknown", text=text)
         return
-    yield judged("monitor", name=text, count=len(samples))
+    yield make_condition("monitor", name=text, count=len(samples))
     by_index = {sample.index: sample for sample in samples}
-    for index in vendor.monitored(subject.nproc):
-        sample = by_index.get(index, DeviceSample(index=index))
-        if (share := (sample.utilization_percent or 0) / 100) > BUSY_SHARE:
-            yield judged("busy", index=index, share=share, spoils=True, code="occupants")
-        # An idle device may say that its power is limited.
-        if reasons := {*(sample.throttle_reasons or ())} - {"power_cap"}:
-            text = ", ".join(sorted(reasons))
-            yield judged("clocks", index=index, text=text, spoils=True, code="clocks")
+    for index in vendor.monitored(machine.nproc):
+        yield from _check_sample(by_index.get(index, DeviceSample(index=index)))
 
 
-def data(subject: ExaminedMachine) -> Conditions:
+def _check_sample(sample: DeviceSample) -> Conditions:
+    busy_share = (sample.utilization_percent or 0) / 100
+    if busy_share > BUSY_SHARE:
+        yield make_condition(
+            "busy", "spoils", index=sample.index, share=busy_share, code="occupants"
+        )
+    # An idle device may report that its power is limited.
+    reasons = set(sample.throttle_reasons or ()) - {"power_cap"}
+    if reasons:
+        text = ", ".join(sorted(reasons))
+        yield make_condition("clocks", "spoils", index=sample.index, text=text, code="clocks")
+
+
+def check_plan(machine: ExaminedMachine) -> Conditions:
     """Plan the case's run: data, checkpoint, and whether its recipe fits; nothing is started.
 
     Generates a generated recipe's data if it is missing.
     """
-    choice = subject.choice
-    if choice is None or subject.vendor is None or (subject.quick and subject.request.data is None):
+    choice = machine.choice
+    if choice is None or machine.vendor is None:
         return
+    if machine.quick and machine.request.data is None:
+        return
+    fields = {
+        "case": choice.case.name,
+        "recipe": choice.recipe_name,
+        "nnodes": choice.nnodes,
+        "device": machine.vendor.name,
+        "nproc": machine.nproc,
+    }
     try:
-        known = {"case": choice.case.name, "recipe": choice.recipe_name, "nnodes": choice.nnodes}
-        known |= {"device": subject.vendor.name, "nproc": subject.nproc}
-        plan = resolve(subject.request.model_copy(update=known))
+        plan = resolve(machine.request.model_copy(update=fields))
     except TrainmarkError as fault:
         text = "; ".join(filter(None, (fault.where, fault.what, fault.rule)))
         code = "data" if isinstance(fault, DataError) else "recipe"
-        yield judged("text", fault.fix, text=text, stops=True, code=code)
+        yield make_condition("text", "stops", fix=fault.fix, text=text, code=code)
         return
-    yield judged("recipe", recipe=plan.recipe_name, nproc=plan.nproc, code="recipe")
-    found = plan.data
-    yield judged(
-        "data" if found.quality_comparable else "data_apart", train=found.train_samples,
-        eval=found.eval_samples, origin=found.origin,
-        spoils=found.origin == "real" and not found.quality_comparable,
-    )  # fmt: skip
+    yield make_condition("recipe", recipe=plan.recipe_name, nproc=plan.nproc, code="recipe")
+    data = plan.data
+    yield make_condition(
+        "data" if data.quality_comparable else "data_apart",
+        choose_severity(spoils=data.origin == "real" and not data.quality_comparable),
+        train=data.train_samples,
+        eval=data.eval_samples,
+        origin=data.origin,
+    )
 
 
-# A check's code is its name.
-CHECKS: tuple[Check, ...] = (
-    host.memory, host.cores, host.shared_memory, host.network, device,
-    host.other_runs, host.load, host.out_folder, occupants, monitor, driver, data, torch,
-)  # fmt: skip
+CHECKS: dict[str, Check] = {
+    "memory": host.check_memory,
+    "cores": host.check_cores,
+    "shared_memory": host.check_shared_memory,
+    "network": host.check_network,
+    "device": check_device,
+    "other_runs": host.check_other_runs,
+    "load": host.check_load,
+    "out_folder": host.check_out_folder,
+    "occupants": check_occupants,
+    "monitor": check_monitor,
+    "driver": check_driver,
+    "data": check_plan,
+    "torch": check_torch,
+}
 
 
 def examine(
-    subject: ExaminedMachine, checks: Sequence[Check] = CHECKS, *, lang: str = "en"
+    machine: ExaminedMachine, checks: Mapping[str, Check] = CHECKS, *, lang: str = "en"
 ) -> Examination:
-    """Make each check in turn; one that fails gives ``unknown``."""
-    found: list[Condition] = []
-    for check in checks:
+    """Make each check in turn; one that fails gives ``unknown``.
+
+    Args:
+        checks: by their codes.
+    """
+    conditions: list[Condition] = []
+    for code, check in checks.items():
         try:
-            found += (replace(one, code=one.code or check.__name__) for one in check(subject))
+            for condition in check(machine):
+                conditions.append(replace(condition, code=condition.code or code))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign vendors raise anything
-            fix = getattr(error, "fix", None)
             text = error.what if isinstance(error, TrainmarkError) else repr(error)
-            found.append(judged("text", fix, text=text, unknown=True, code=check.__name__))
-    severities = {one.severity for one in found}
+            fix = getattr(error, "fix", None)
+            conditions.append(make_condition("text", "unknown", fix=fix, text=text, code=code))
     return Examination(
-        device=subject.request.device if subject.vendor is None else subject.vendor.name,
-        nproc=subject.nproc,
-        exit_code=2 if "stops" in severities else 1 if "spoils" in severities else 0,
+        device=machine.request.device if machine.vendor is None else machine.vendor.name,
+        nproc=machine.nproc,
+        exit_code=_choose_exit_code(conditions),
         checks=[
-            replace(one, what=render_sentence(one.what, lang), fix=render_sentence(one.fix, lang))
-            for one in found
+            replace(
+                condition,
+                what=render_sentence(condition.what, lang),
+                fix=render_sentence(condition.fix, lang),
+            )
+            for condition in conditions
         ],
     )
+
+
+def _choose_exit_code(conditions: Sequence[Condition]) -> int:
+    severities = {condition.severity for condition in conditions}
+    if "stops" in severities:
+        return 2
+    return 1 if "spoils" in severities else 0

@@ -1,6 +1,6 @@
 """The host of a run: memory, cores, disks, and who else works on it.
 
-Also what is examined, and how a finding is worded. Must not import torch.
+Also defines what is examined and what a check yields. Must not import torch.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 Severity = Literal["stops", "spoils", "unknown", "fine"]
 _GIB = 2**30
-_LEAST_BYTES = _GIB  # a rank of the smallest recipes takes 0.4 GiB, and reads files beside it
+_MIN_RANK_BYTES = _GIB  # a rank of the smallest recipes takes 0.4 GiB, and also reads files
 _LOW_SHARE = 0.1
 # A container has 64 MB by default, too little for NCCL's segments between ranks:
 # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html, 2026-11-22
 _SHM_BYTES_PER_RANK = 64 << 20
-_LEAST_DISK_BYTES = 8 << 20  # for the events and the record of a short run
+_MIN_DISK_BYTES = 8 << 20  # for the events and the record of a short run
 _LOW_DISK_BYTES = 1 << 30  # events and logs of a long run, and what a case saves, fit easily
 
 
@@ -45,9 +45,9 @@ class Condition:
     """Something about a machine that stops a run or spoils its figures, and its fix.
 
     Args:
-        code: what was examined, ``memory`` for example: the same on every machine.
+        code: of the check, ``memory`` for example: the same on every machine.
         severity: ``stops`` a run, ``spoils`` its figures, is ``unknown`` here, or is ``fine``.
-        what: what was found, with its numbers; words once a language is chosen.
+        what: the finding with its numbers; a text once a language is chosen.
         fix: what to do, in a few words; empty if ``fine``.
     """
 
@@ -62,13 +62,13 @@ Conditions = Iterator[Condition]
 
 @dataclass(frozen=True, kw_only=True)
 class ExaminedMachine:
-    """A machine, and the run that is meant on it.
+    """A machine, and the run that is planned on it.
 
     Args:
         request: what the user named: device, folder for runs, folder with real data.
-        vendor: of the devices; None: none can be used.
-        choice: of a case; None: no case is examined.
-        quick: whether only what takes little time is examined.
+        vendor: of the devices; None: no device can be used.
+        choice: case and recipe; None: no case is examined.
+        quick: skip the checks that take long.
         root: of the file system that holds ``proc``, ``sys`` and ``dev``.
     """
 
@@ -80,63 +80,74 @@ class ExaminedMachine:
     root: Path = Path("/")
 
 
-def judged(
+def make_condition(
     key: str,
-    fix: str | None = None,
+    severity: Severity = "fine",
     *,
-    stops: bool = False,
-    spoils: bool = False,
-    unknown: bool = False,
+    fix: str | None = None,
     code: str = "",
     **values: Any,
 ) -> Condition:
-    """Return a condition with the first severity that holds, else ``fine`` without a fix.
+    """Return a condition; one that is ``fine`` has no fix.
 
     Args:
         key: of its sentence in ``messages.toml``, whose places ``values`` fill.
         fix: that of an error; None: the sentence ``fix.`` with that key.
-        code: empty: that of the check, which is its function's name.
+        code: empty: the code of the check that yields it.
     """
     what = Message(key, values)
-    if not (stops or spoils or unknown):
-        return Condition(code, "fine", what)
-    severity: Severity = "stops" if stops else "spoils" if spoils else "unknown"
-    advice = message("own_fix", text=fix) if fix else Message(f"fix.{key}", values)
-    return Condition(code, severity, what, advice)
+    if severity == "fine":
+        return Condition(code, severity, what)
+    if fix:
+        return Condition(code, severity, what, message("own_fix", text=fix))
+    return Condition(code, severity, what, Message(f"fix.{key}", values))
 
 
-def memory(subject: ExaminedMachine) -> Conditions:
-    """Compare the memory that is free with what ranks need at the least."""
-    here = psutil.virtual_memory()
-    free, total = here.available, here.total
-    for folder, limit in host_cores.memory_limits(subject.root).items():
+def choose_severity(*, stops: bool = False, spoils: bool = False) -> Severity:
+    """Return the worse of the severities that hold, ``fine`` if neither does."""
+    if stops:
+        return "stops"
+    return "spoils" if spoils else "fine"
+
+
+def check_memory(machine: ExaminedMachine) -> Conditions:
+    """Compare the free memory with what the ranks need at least."""
+    memory = psutil.virtual_memory()
+    free, total = memory.available, memory.total
+    for folder, limit in host_cores.memory_limits(machine.root).items():
         total = min(total, limit)
         free = min(free, limit - host_cores.used_bytes(folder))
-    yield judged(
-        "memory", free=free / _GIB, total=total / _GIB,
-        stops=free < _LEAST_BYTES * subject.nproc, spoils=free < _LOW_SHARE * total,
-    )  # fmt: skip
+    severity = choose_severity(
+        stops=free < _MIN_RANK_BYTES * machine.nproc,
+        spoils=free < _LOW_SHARE * total,
+    )
+    yield make_condition("memory", severity, free=free / _GIB, total=total / _GIB)
 
 
-def load(subject: ExaminedMachine) -> Conditions:
-    """Measure which share of the cores others use for a moment."""
-    seconds = 0.3 if subject.quick else 2.0
+def check_load(machine: ExaminedMachine) -> Conditions:
+    """Measure for a moment which share of the cores other programs use.
+
+    Raises:
+        ValueError: the kernel's counters did not move.
+    """
+    seconds = 0.3 if machine.quick else 2.0
     before = CpuUse.now()
     sleep(seconds)
     share = before.others_share(CpuUse.now())
     if share is None:
         raise ValueError("the kernel's counters of processor time did not move")
-    yield judged("load", share=share, seconds=seconds, most=BUSY_SHARE, spoils=share > BUSY_SHARE)
+    severity = choose_severity(spoils=share > BUSY_SHARE)
+    yield make_condition("load", severity, share=share, seconds=seconds, most=BUSY_SHARE)
 
 
-def other_runs(_: ExaminedMachine) -> Conditions:
-    """Find living processes of other runs; only those that lost their launcher are to be ended."""
-    found = find_alive_runs()
-    for run_id, processes in sorted(found.items()):
-        key = "orphans" if _is_orphaned(processes) else "other_run"
-        yield judged(key, run=run_id, numbers=" ".join(map(str, processes)), spoils=True)
-    if not found:
-        yield judged("no_other_run")
+def check_other_runs(_: ExaminedMachine) -> Conditions:
+    """Find living processes of other runs; the fix ends only those that lost their launcher."""
+    runs = find_alive_runs()
+    for run_id, pids in sorted(runs.items()):
+        key = "orphans" if _is_orphaned(pids) else "other_run"
+        yield make_condition(key, "spoils", run=run_id, numbers=" ".join(map(str, pids)))
+    if not runs:
+        yield make_condition("no_other_run")
 
 
 def _is_orphaned(pids: list[int]) -> bool:
@@ -148,49 +159,54 @@ def _is_orphaned(pids: list[int]) -> bool:
         return False
 
 
-def cores(subject: ExaminedMachine) -> Conditions:
-    """Compare the cores that ranks may use with their number."""
-    allowed, quota = len(os.sched_getaffinity(0)), host_cores.core_quota(subject.root)
+def check_cores(machine: ExaminedMachine) -> Conditions:
+    """Compare the cores that ranks may use with the number of ranks."""
+    allowed = len(os.sched_getaffinity(0))
+    quota = host_cores.core_quota(machine.root)
     usable = allowed if quota is None else min(allowed, quota)
-    yield judged(
-        "cores", nproc=subject.nproc, allowed=allowed, quota=quota or "–",
-        most=max(1, int(usable)), spoils=usable < subject.nproc,
-    )  # fmt: skip
+    yield make_condition(
+        "cores",
+        choose_severity(spoils=usable < machine.nproc),
+        nproc=machine.nproc,
+        allowed=allowed,
+        quota=quota or "–",
+        most=max(1, int(usable)),
+    )
 
 
-def shared_memory(subject: ExaminedMachine) -> Conditions:
-    """Compare the shared memory with what ranks of accelerators exchange through it."""
-    free = shutil.disk_usage(subject.root / "dev/shm").free
-    through_sockets = subject.vendor is None or subject.vendor.counts_cores
-    needed = 0 if subject.nproc == 1 or through_sockets else _SHM_BYTES_PER_RANK * subject.nproc
-    yield judged("shared_memory", free=free >> 20, needed=needed >> 20, stops=free < needed)
+def check_shared_memory(machine: ExaminedMachine) -> Conditions:
+    """Compare the free shared memory with what ranks of accelerators exchange through it."""
+    free = shutil.disk_usage(machine.root / "dev/shm").free
+    uses_sockets = machine.vendor is None or machine.vendor.counts_cores
+    needed = 0 if machine.nproc == 1 or uses_sockets else _SHM_BYTES_PER_RANK * machine.nproc
+    severity = choose_severity(stops=free < needed)
+    yield make_condition("shared_memory", severity, free=free >> 20, needed=needed >> 20)
 
 
-def network(subject: ExaminedMachine) -> Conditions:
-    """Look whether the ranks could reach one another on this machine."""
-    if subject.vendor is None or subject.nproc == 1:
+def check_network(machine: ExaminedMachine) -> Conditions:
+    """Check that the ranks could reach one another on this machine."""
+    if machine.vendor is None or machine.nproc == 1:
         return
     try:
         refuse_unusable_network(
-            os.environ, subject.vendor, world_size=subject.nproc, master=LOOPBACK
+            os.environ, machine.vendor, world_size=machine.nproc, master=LOOPBACK
         )
     except TrainmarkError as fault:
-        yield judged("text", fault.fix, text=f"{fault.where}: {fault.what}", stops=True)
+        yield make_condition("text", "stops", fix=fault.fix, text=f"{fault.where}: {fault.what}")
     else:
-        yield judged("network")
+        yield make_condition("network")
 
 
-def out_folder(subject: ExaminedMachine) -> Conditions:
-    """Write a file where runs go, and read how much space there is."""
-    wanted = (subject.request.out or RUNS_DIR).absolute()
-    place = next(path for path in (wanted, *wanted.parents) if path.exists())
+def check_out_folder(machine: ExaminedMachine) -> Conditions:
+    """Write a file to the folder of runs, and read how much space is free there."""
+    folder = (machine.request.out or RUNS_DIR).absolute()
+    while not folder.exists():
+        folder = folder.parent
     try:
-        tempfile.TemporaryFile(dir=place).close()
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        yield judged("out_folder_closed", folder=str(place), text=error.strerror, stops=True)
+        yield make_condition("out_folder_closed", "stops", folder=str(folder), text=error.strerror)
         return
-    free = shutil.disk_usage(place).free
-    yield judged(
-        "out_folder", folder=str(place), free=free / _GIB, stops=free < _LEAST_DISK_BYTES,
-        spoils=free < _LOW_DISK_BYTES,
-    )  # fmt: skip
+    free = shutil.disk_usage(folder).free
+    severity = choose_severity(stops=free < _MIN_DISK_BYTES, spoils=free < _LOW_DISK_BYTES)
+    yield make_condition("out_folder", severity, folder=str(folder), free=free / _GIB)
