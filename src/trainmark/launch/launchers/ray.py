@@ -1,9 +1,9 @@
 """Runs as jobs of a Ray cluster: ``ray job submit``, a node process in each bundle.
 
 The job runs this module inside the cluster, whose nodes share the run directory: it reserves a
-bundle on each node and starts the node process there. What it tells the launcher are lines of the
-job's log that begin with ``STATE``. The launcher needs the program ``ray``, not the package: it
-asks the cluster by its HTTP interface.
+bundle on each node and starts the node process there. It reports its state to the launcher in lines
+of the job's log that begin with ``STATE``. The launcher needs the program ``ray``, not the package:
+it uses the cluster's HTTP interface.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
@@ -35,10 +36,10 @@ STATE = "trainmark-job "  # then fields of a JobState
 RANK, MASTER, PORT = "@RANK@", "@MASTER@", "@PORT@"  # in the script of a node
 _BEAT_S = 1.0
 _END_PATIENCE_S = 50.0
-# Of the process that starts a node. Ray lowers the priority of what it runs, and kills the children
-# of a process that it ends; a node ends its ranks before itself.
+# Of the process that starts a node. By default Ray lowers the priority of its processes, and kills
+# the children of a process that it ends; but a node ends its ranks itself.
 _WORKER_VARIABLES = {"RAY_worker_niceness": "0", "RAY_kill_child_processes_on_worker_exit": "0"}
-_RUNTIME = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}}  # the driver's own wait is shorter
+_RUNTIME = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}}  # longer than _END_PATIENCE_S
 
 
 class Ray(Launcher):
@@ -47,11 +48,11 @@ class Ray(Launcher):
     programs = ("ray",)
 
     def check(self, plan: Plan, cluster: Cluster) -> None:  # noqa: ARG002
-        """Ask whether the cluster is there; what it has, the driver finds out.
+        """Check that the cluster answers; whether it has the resources, the driver finds out.
 
         Raises:
-            UsageError: a container that Ray would have to start.
-            EnvironmentFault: it does not answer.
+            UsageError: the container has no runtime: Ray would have to start it.
+            EnvironmentFault: the cluster does not answer.
         """
         if cluster.container is not None and not cluster.container.of_node:
             raise cluster.fault(
@@ -63,54 +64,60 @@ class Ray(Launcher):
 
     def command(self, plan: Plan, cluster: Cluster) -> Command:
         """Return the submission; its entry point runs the nodes inside the cluster."""
-        # Names in Ray 2.60 (2026-11-22); what it does not find, `ray start --num-gpus` tells it.
+        # Names in Ray 2.60 (2026-11-22). For devices that Ray does not detect, the user starts it
+        # with `ray start --num-gpus`.
         # https://docs.ray.io/en/latest/ray-core/scheduling/accelerators.html
         vendor = devices.all_vendors()[plan.device.vendor]
-        own = getattr(vendor, "ray_resource", "GPU")
-        bundle = {"CPU": plan.nproc, own: plan.nproc} | cluster.ray.resources
+        device_resource = getattr(vendor, "ray_resource", "GPU")
+        bundle = {"CPU": plan.nproc, device_resource: plan.nproc} | cluster.ray.resources
         options = ("--port", PORT, "--heartbeat")
         script = render_node_script(plan, cluster, node_rank=RANK, master=MASTER, options=options)
-        asked = {
-            "nnodes": plan.nnodes, "bundle": {name: n for name, n in bundle.items() if n},
+        request = {
+            "nnodes": plan.nnodes,
+            "bundle": {name: amount for name, amount in bundle.items() if amount},
             # Ray sets it to the number of cores; the node divides its cores itself.
             "script": f"unset OMP_NUM_THREADS\n{script}",
-        }  # fmt: skip
+        }
         argv = (
-            "ray", "job", "submit", "--no-wait", f"--address={cluster.ray.address or LOCAL_URL}",
-            f"--submission-id={plan.run_id}", f"--runtime-env-json={json.dumps(_RUNTIME)}",
-            "--", cluster.python, "-m", "trainmark.launch.launchers.ray", plan.run_dir,
-        )  # fmt: skip
-        return Command(argv=argv, files={REQUEST_FILE: json.dumps(asked, indent=2)}, submits=True)
+            *("ray", "job", "submit", "--no-wait"),
+            f"--address={cluster.ray.address or LOCAL_URL}",
+            f"--submission-id={plan.run_id}",
+            f"--runtime-env-json={json.dumps(_RUNTIME)}",
+            *("--", cluster.python, "-m", "trainmark.launch.launchers.ray", plan.run_dir),
+        )
+        files = {REQUEST_FILE: json.dumps(request, indent=2)}
+        return Command(argv=argv, files=files, submits=True)
 
     def state(self, job: EngineJob) -> JobState:
-        """Return what the cluster says, and what the driver says in the job's log."""
-        known = _request_jobs_api(job.cluster, job.plan.run_id)
+        """Return the state from the cluster, and the driver's last report in the job's log."""
+        submission = _request_jobs_api(job.cluster, job.plan.run_id)
         log = _request_jobs_api(job.cluster, f"{job.plan.run_id}/logs")["logs"]
-        status = known["status"]
-        lines = [line.removeprefix(STATE) for line in log.splitlines() if line.startswith(STATE)]
-        told: dict[str, Any] = json.loads(lines[-1]) if lines else {"phase": "waiting"}
-        # Of what our program printed the last line, of what Ray has to say the first.
-        message = known["message"].strip().splitlines()[-1 if known["driver_exit_code"] else 0]
-        said = f"{status}: {told.get('said') or message}"
+        status = submission["status"]
+        reports = [line.removeprefix(STATE) for line in log.splitlines() if line.startswith(STATE)]
+        report: dict[str, Any] = json.loads(reports[-1]) if reports else {"phase": "waiting"}
+        lines = submission["message"].strip().splitlines()
+        # The last line of our program's output, the first of Ray's own message.
+        message = lines[-1] if submission["driver_exit_code"] else lines[0]
+        text = f"{status}: {report.get('said') or message}"
         if status in ("PENDING", "RUNNING"):
-            waits = told["phase"] == "waiting"
-            return JobState(phase="waiting" if waits else "running", said=said)
+            is_waiting = report["phase"] == "waiting"
+            return JobState(phase="waiting" if is_waiting else "running", said=text)
         phase: Phase = "lost" if status == "STOPPED" else "ended"
-        return JobState(phase=phase, said=said)
+        return JobState(phase=phase, said=text)
 
     def cancel(self, job: EngineJob) -> None:
-        """Have the cluster stop the driver, which ends the nodes; as ``ray job stop`` does."""
+        """Have the cluster stop the driver, which ends the nodes, as ``ray job stop`` does."""
         _request_jobs_api(job.cluster, f"{job.plan.run_id}/stop", method="POST")
 
 
-def _request_jobs_api(cluster: Cluster, what: str = "", method: str = "GET") -> Any:
-    """Return what the cluster's interface for jobs answers.
+def _request_jobs_api(cluster: Cluster, path: str = "", method: str = "GET") -> Any:
+    """Return the answer of the cluster's HTTP interface for jobs.
 
     Raises:
-        EnvironmentFault: nothing, or an error.
+        EnvironmentFault: it does not answer, or with an error.
     """
-    url = f"{cluster.ray.address or LOCAL_URL}/api/jobs/{what}"
-    headers = json.loads(os.environ.get("RAY_JOB_HEADERS") or "{}")  # as `ray job` takes them
+    url = f"{cluster.ray.address or LOCAL_URL}/api/jobs/{path}"
+    headers = json.loads(os.environ.get("RAY_JOB_HEADERS") or "{}")  # as `ray job` reads them
     try:
         with urlopen(Request(url, headers=headers, method=method), timeout=10) as answer:
             return json.load(answer)
@@ -119,6 +126,7 @@ def _request_jobs_api(cluster: Cluster, what: str = "", method: str = "GET") -> 
 
 
 def _report_phase(phase: str, **facts: Any) -> None:
+    """Print a line that ``Ray.state`` reads from the job's log."""
     print(STATE + json.dumps({"phase": phase, **facts}), flush=True)
 
 
@@ -128,22 +136,26 @@ class NodeActor:
     Uses the standard library and Ray only: Ray brings the class itself to that machine.
     """
 
-    def place(self) -> tuple[str, str]:
+    def find_address(self) -> tuple[str, str]:
         """Return the machine's address and a free port."""
         import ray
 
-        with socket.create_server(("", 0)) as free:
-            port = str(free.getsockname()[1])
+        with socket.create_server(("", 0)) as listening:
+            port = str(listening.getsockname()[1])
         return ray.util.get_node_ip_address(), port
 
     def run(self, script: str, log: str) -> int:
         """Run the node process to its end; it ends its ranks when this actor dies."""
         with Path(log).open("wb") as output:
             self.process = subprocess.Popen(
-                ["sh", "-c", script], start_new_session=True, stdin=subprocess.PIPE, stdout=output,
-                stderr=output, text=True,
-            )  # fmt: skip
-        with suppress(BrokenPipeError):  # it ended between the look and the write
+                ["sh", "-c", script],
+                start_new_session=True,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                text=True,
+            )
+        with suppress(BrokenPipeError):  # the process ended between poll and write
             while self.process.poll() is None:
                 print(file=self.process.stdin, flush=True)
                 time.sleep(_BEAT_S)
@@ -158,55 +170,100 @@ def run_nodes(folder: Path, *, nnodes: int, bundle: dict[str, float], script: st
     """Run all nodes to their end; return the exit code of the job.
 
     Args:
-        bundle: amount by resource of Ray, on each node.
+        bundle: amount of each resource of Ray that every node gets.
         script: what a shell on each node runs.
     """
     import ray
-    from ray.exceptions import RayError
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy as Bundle
 
-    stopped: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
+    stop_signals: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stop_signals.append(number))
     ray.init(log_to_driver=False)
     group = ray.util.placement_group([dict(bundle)] * nnodes, strategy="STRICT_SPREAD")
-    wanted = ", ".join(f"{name} {amount:g}" for name, amount in bundle.items())
-    while not group.wait(3):
-        if stopped:
-            return 1
-        _report_phase("waiting", said=f"waits for {nnodes} nodes with {wanted} each")
-    node = ray.remote(
-        num_cpus=bundle.pop("CPU", 0), num_gpus=bundle.pop("GPU", 0), resources=bundle,
-        max_concurrency=2, runtime_env={"env_vars": _WORKER_VARIABLES},
-    )(NodeActor)  # fmt: skip
-    actors = [node.options(scheduling_strategy=Bundle(group, k)).remote() for k in range(nnodes)]
-    host, port = ray.get([actor.place.remote() for actor in actors])[0]
+    if not _wait_for_nodes(group, nnodes, bundle, stop_signals):
+        return 1
+    actors = _create_actors(group, nnodes, bundle)
+    host, port = ray.get([actor.find_address.remote() for actor in actors])[0]
     _report_phase("running")
     script = script.replace(MASTER, host).replace(PORT, port)
-    left = {
-        actor.run.remote(script.replace(RANK, str(k)), str(folder / f"log.ray{k}.txt")): k
-        for k, actor in enumerate(actors)
-    }
+    nodes: dict[Any, int] = {}
+    for number, actor in enumerate(actors):
+        log = str(folder / f"log.ray{number}.txt")
+        nodes[actor.run.remote(script.replace(RANK, str(number)), log)] = number
+    failures = _wait_for_ends(nodes, actors, stop_signals)
+    if failures:
+        _report_phase("ended", said=failures[0])
+    return 1 if failures or stop_signals else 0
+
+
+def _wait_for_nodes(
+    group: Any, nnodes: int, bundle: dict[str, float], stop_signals: list[int]
+) -> bool:
+    """Wait until Ray has reserved the nodes; return False if the job is stopped before."""
+    resources = ", ".join(f"{name} {amount:g}" for name, amount in bundle.items())
+    while not group.wait(3):
+        if stop_signals:
+            return False
+        _report_phase("waiting", said=f"waits for {nnodes} nodes with {resources} each")
+    return True
+
+
+def _create_actors(group: Any, nnodes: int, bundle: dict[str, float]) -> list[Any]:
+    """Return a ``NodeActor`` in each bundle of the group."""
+    import ray
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    resources = dict(bundle)
+    remote_class = ray.remote(
+        num_cpus=resources.pop("CPU", 0),
+        num_gpus=resources.pop("GPU", 0),
+        resources=resources,
+        max_concurrency=2,  # ``stop`` is called while ``run`` runs
+        runtime_env={"env_vars": _WORKER_VARIABLES},
+    )(NodeActor)
+    strategies = [PlacementGroupSchedulingStrategy(group, index) for index in range(nnodes)]
+    return [remote_class.options(scheduling_strategy=item).remote() for item in strategies]
+
+
+def _wait_for_ends(nodes: dict[Any, int], actors: list[Any], stop_signals: list[int]) -> list[str]:
+    """Wait until all nodes have ended; return how those failed that did, in order.
+
+    Once one fails or the job is stopped, the others get ``_END_PATIENCE_S`` to end.
+
+    Args:
+        nodes: number of each node by the reference to its exit code.
+    """
+    import ray
+
+    running = dict(nodes)
     failures: list[str] = []
-    deadline_s: float | None = None
-    while left and (deadline_s is None or time.monotonic() < deadline_s):
-        for reference in ray.wait(list(left), timeout=1)[0]:
-            number = left.pop(reference)
-            try:
-                code = ray.get(reference)
-                said = f"exit code {code}" if code else ""
-            except RayError as error:
-                said = " ".join(str(error).split())[:1_000]
-            if said:
-                failures.append(f"node {number}: {said}")
-        if deadline_s is None and (failures or stopped):
+    deadline_s = inf
+    while running and time.monotonic() < deadline_s:
+        ended, _ = ray.wait(list(running), timeout=1)
+        for reference in ended:
+            number = running.pop(reference)
+            failure = _find_failure(reference)
+            if failure:
+                failures.append(f"node {number}: {failure}")
+        if deadline_s == inf and (failures or stop_signals):
             deadline_s = time.monotonic() + _END_PATIENCE_S
             for actor in actors:
                 actor.stop.remote()
-    if failures:
-        _report_phase("ended", said=failures[0])
-    return 1 if failures or stopped else 0
+    return failures
+
+
+def _find_failure(reference: Any) -> str:
+    """Return how a node that has ended failed; empty if it succeeded."""
+    import ray
+    from ray.exceptions import RayError
+
+    try:
+        code = ray.get(reference)
+    except RayError as error:
+        return " ".join(str(error).split())[:1_000]
+    return f"exit code {code}" if code else ""
 
 
 if __name__ == "__main__":
-    at = Path(sys.argv[1])
-    sys.exit(run_nodes(at, **json.loads((at / REQUEST_FILE).read_text(encoding="utf-8"))))
+    run_folder = Path(sys.argv[1])
+    node_request = json.loads((run_folder / REQUEST_FILE).read_text(encoding="utf-8"))
+    sys.exit(run_nodes(run_folder, **node_request))
