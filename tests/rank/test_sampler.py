@@ -65,11 +65,11 @@ def test_ticks_keep_to_the_grid(clock: FakeClock) -> None:
 def test_a_fault_is_written_when_it_begins_or_changes(log: SampleLog, tmp_path: Path) -> None:
     hung, failed = MonitorFault("hung", "no answer"), MonitorFault("failed", "exit code 1")
     for fault in (hung, hung, failed, failed):
-        log.fault("monitor", fault)
-    with log.reading("monitor"):
+        log.report_fault("monitor", fault)
+    with log.catch_faults("monitor"):
         pass
-    log.fault("monitor", failed)
-    log.fault("ipmi", hung)
+    log.report_fault("monitor", failed)
+    log.report_fault("ipmi", hung)
     assert [(event["source"], event["kind"]) for event in written(tmp_path)] == [
         ("monitor", "hung"), ("monitor", "failed"), ("monitor", "failed"), ("ipmi", "hung"),
     ]  # fmt: skip
@@ -150,7 +150,7 @@ def test_a_reading_that_hangs_is_not_started_again(
     background = BackgroundReading("monitor", hang, log, clock=clock)
     background.start()
     background.start()
-    background.tell_hung(1.5)
+    background.report_hang(1.5)
     assert written(tmp_path) == []
     clock.advance(round(HANGS_AFTER_S * 1e9))
     background.start()

@@ -100,13 +100,13 @@ def has_ipmi(root: Path = Path("/")) -> bool:
 
 
 def read_node_power_w() -> float:
-    """Return the power of the whole machine, as its management controller tells it.
+    """Return the power of the whole machine in watts, from its management controller.
 
     Raises:
         MonitorFault: no answer, or one without a power.
     """
-    found = _WATTS.search(tool.run(IPMI_COMMAND, timeout_s=_IPMI_TIMEOUT_S))
-    watts = float(found[1]) if found else 0.0
+    match = _WATTS.search(tool.run(IPMI_COMMAND, timeout_s=_IPMI_TIMEOUT_S))
+    watts = float(match[1]) if match else 0.0
     if watts <= 0:  # a controller that measures no power answers 0
         raise MonitorFault("unreadable", "ipmitool: no power in what it printed")
     return watts
@@ -120,7 +120,11 @@ class HostReader:
     ) -> None:
         self._energy = PackageEnergy(root=root, clock=clock)
         self.has_ipmi = has_ipmi(root)
-        self.sources = ["psutil"] + ["rapl"] * bool(self._energy) + ["ipmi"] * self.has_ipmi
+        self.sources = ["psutil"]
+        if self._energy:
+            self.sources.append("rapl")
+        if self.has_ipmi:
+            self.sources.append("ipmi")
         self._clock = clock
         self._cpu_ns = clock()  # since when the next use of the processor counts
         psutil.cpu_percent()
@@ -130,20 +134,24 @@ class HostReader:
         """Keep the node's power for the next reading."""
         self._node_power_w = read_node_power_w()
 
-    def read(self, reading: Callable[[str], AbstractContextManager[None]]) -> dict[str, Any]:
+    def read(self, catch_faults: Callable[[str], AbstractContextManager[None]]) -> dict[str, Any]:
         """Return what could be read now; each new power of the node once.
 
         Args:
-            reading: called with the source that is read, makes a fault of what it raises.
+            catch_faults: called with the source that is read; reports what the block raises.
         """
-        found: dict[str, Any] = {}
-        with reading("host"):
-            found["memory_used_bytes"] = psutil.virtual_memory().used
-            if (now_ns := self._clock()) - self._cpu_ns >= _MIN_CPU_S * 1e9:
-                found["utilization_percent"] = psutil.cpu_percent()  # since the last call
+        readings: dict[str, Any] = {}
+        with catch_faults("host"):
+            readings["memory_used_bytes"] = psutil.virtual_memory().used
+            now_ns = self._clock()
+            if now_ns - self._cpu_ns >= _MIN_CPU_S * 1e9:
+                readings["utilization_percent"] = psutil.cpu_percent()  # since the last call
                 self._cpu_ns = now_ns
         if self._energy:
-            with reading("rapl"):
-                found |= self._energy.read()
-        watts, self._node_power_w = self._node_power_w, None
-        return found if watts is None else found | {"power_w": watts}
+            with catch_faults("rapl"):
+                readings |= self._energy.read()
+        watts = self._node_power_w
+        self._node_power_w = None
+        if watts is not None:
+            readings["power_w"] = watts
+        return readings

@@ -1,10 +1,10 @@
 """Sample devices and host while the ranks of a run work, in a process of its own.
 
-Started as ``python -m trainmark.rank.sampler RUN_DIR FILE`` by the launcher, before
-the first rank; ends when its standard input is closed. Writes FILE there. A vendor's monitor and
-slow tools are read in threads, so that one that hangs delays nothing else. Nothing that fails here
-fails the run: it leaves a ``fault`` event, and a full disk ends the samples. Imports neither torch
-nor pydantic.
+Started as ``python -m trainmark.rank.sampler RUN_DIR FILE`` by the launcher, before the first rank;
+writes FILE in the run directory, and ends when its standard input is closed. A vendor's monitor and
+slow tools are read in threads, so that a hanging one delays nothing else. An error here never fails
+the run: it becomes a ``fault`` event, and a full disk ends the samples. Imports neither torch nor
+pydantic.
 """
 
 from __future__ import annotations
@@ -46,12 +46,15 @@ _MAX_TEXT_LENGTH = 500
 def iterate_ticks(
     interval_s: float, *, clock: Callable[[], int], stopped: Callable[[float], bool]
 ) -> Iterator[int]:
-    """Yield the number of each tick on the grid from now on; a missed one is left out.
+    """Yield the number of each tick of a regular grid that begins now; missed ticks are skipped.
 
     Args:
-        stopped: waits the given seconds; true ends the ticks, at once if it comes meanwhile.
+        stopped: waits for the given number of seconds, or until the sampler must stop; returns
+            whether it must.
     """
-    start_ns, interval_ns, number = clock(), round(interval_s * 1e9), 0
+    start_ns = clock()
+    interval_ns = round(interval_s * 1e9)
+    number = 0
     while True:
         yield number
         now_ns = clock() - start_ns
@@ -62,40 +65,41 @@ def iterate_ticks(
 
 @dataclass
 class SampleLog:
-    """The file of samples, written by several threads; knows each source's current fault."""
+    """The file of samples, which several threads write, and the current fault of each source."""
 
     writer: EventWriter
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
-    _now: dict[str, str] = field(default_factory=dict, init=False)  # kind of each source's fault
+    _fault_kinds: dict[str, str] = field(default_factory=dict, init=False)  # by source
 
     def write(self, event: str, **fields: Any) -> None:
         """Write one event."""
         with self._lock:
             self.writer.emit(event, **fields)
 
-    def fault(self, source: str, fault: MonitorFault) -> None:
-        """Write a fault when it begins or becomes another one."""
+    def report_fault(self, source: str, fault: MonitorFault) -> None:
+        """Write a fault of a source if it is new or of another kind than the last one."""
         with self._lock:
-            known, self._now[source] = self._now.get(source), fault.kind
-        if known != fault.kind:
+            known_kind = self._fault_kinds.get(source)
+            self._fault_kinds[source] = fault.kind
+        if known_kind != fault.kind:
             self.write("fault", source=source, kind=fault.kind, said=shorten_text(fault.said))
 
     @contextmanager
-    def reading(self, source: str) -> Iterator[None]:
-        """Make a fault of whatever is raised: what is read is a foreign vendor's."""
+    def catch_faults(self, source: str) -> Iterator[None]:
+        """Report whatever a reading raises as a fault: it may run a foreign vendor's code."""
         try:
             yield
         except MonitorFault as fault:
-            self.fault(source, fault)
+            self.report_fault(source, fault)
         except BaseException as error:  # noqa: BLE001 - see above
-            self.fault(source, MonitorFault("failed", f"{type(error).__name__}: {error}"))
+            self.report_fault(source, MonitorFault("failed", f"{type(error).__name__}: {error}"))
         else:
-            self._now.pop(source, None)
+            self._fault_kinds.pop(source, None)
 
 
-def shorten_text(text: object, longest: int = _MAX_TEXT_LENGTH) -> str:
-    """Return a foreign text as one that a line of the file can hold."""
-    return str(text).encode("utf-8", "replace").decode()[:longest]
+def shorten_text(text: object, max_length: int = _MAX_TEXT_LENGTH) -> str:
+    """Return a foreign text cut to ``max_length``, as valid UTF-8."""
+    return str(text).encode("utf-8", "replace").decode()[:max_length]
 
 
 @dataclass
@@ -104,41 +108,42 @@ class BackgroundReading:
 
     Args:
         take: takes and writes one reading.
-        every_s: the least time from one to the next.
+        interval_s: the minimum time from the start of a reading to the next.
     """
 
     source: str
     take: Callable[[], None]
     log: SampleLog
     clock: Callable[[], int]
-    every_s: float = 0.0
+    interval_s: float = 0.0
     _thread: threading.Thread | None = field(default=None, init=False)
     _began_ns: int = field(default=0, init=False)
 
     def start(self) -> None:
-        """Begin a reading unless one is being taken, or was a short time ago."""
+        """Begin a reading unless one is under way, or the last began less than an interval ago."""
         if not self.wait(0):
-            self.tell_hung(HANGS_AFTER_S)
-        elif self._thread is None or self._since_s() >= self.every_s:
+            self.report_hang(HANGS_AFTER_S)
+        elif self._thread is None or self._elapsed_s() >= self.interval_s:
             self._began_ns = self.clock()
             self._thread = threading.Thread(target=self._run, name=self.source, daemon=True)
             self._thread.start()
 
-    def tell_hung(self, after_s: float) -> None:
-        """Tell of a reading that has been under way for so long."""
-        since_s = self._since_s()
-        if not self.wait(0) and since_s >= after_s:
-            self.log.fault(self.source, MonitorFault("hung", f"no answer in {since_s:.1f} s"))
+    def report_hang(self, after_s: float) -> None:
+        """Report a reading that has been under way for ``after_s`` or longer."""
+        elapsed_s = self._elapsed_s()
+        if not self.wait(0) and elapsed_s >= after_s:
+            fault = MonitorFault("hung", f"no answer in {elapsed_s:.1f} s")
+            self.log.report_fault(self.source, fault)
 
-    def _since_s(self) -> float:
+    def _elapsed_s(self) -> float:
         return (self.clock() - self._began_ns) / 1e9
 
     def _run(self) -> None:
-        with self.log.reading(self.source):
+        with self.log.catch_faults(self.source):
             self.take()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the reading is done, at most so long; tell whether it is."""
+        """Wait for the end of the reading, at most ``seconds``; return whether it has ended."""
         if self._thread is None:
             return True
         self._thread.join(seconds)
@@ -147,51 +152,52 @@ class BackgroundReading:
 
 @dataclass
 class DeviceReader:
-    """The ranks' devices by their vendor's monitor, which is opened by the first reading that can.
+    """Reads the ranks' devices with their vendor's monitor, which the first reading opens.
 
     Args:
-        vendor: returns the vendor, whose import may fail or hang.
-        opened: called with the monitor's name and its numbers of the ranks' devices.
+        load_vendor: returns the vendor; its import may fail or hang.
+        on_open: called with the monitor's name and its numbers of the ranks' devices.
     """
 
-    vendor: Callable[[], Vendor]
+    load_vendor: Callable[[], Vendor]
     nproc: int
     log: SampleLog
-    opened: Callable[[str, list[int]], None]
+    on_open: Callable[[str, list[int]], None]
     _monitor: Monitor | None = field(default=None, init=False)
     _monitored: list[int] = field(default_factory=list, init=False)
-    _unmonitored: bool = field(default=False, init=False)  # the vendor has no monitor
+    _has_no_monitor: bool = field(default=False, init=False)
 
     def take(self) -> None:
         """Read the devices once and write those of the ranks."""
-        if self._unmonitored:
+        if self._has_no_monitor:
             return
         if self._monitor is None:
-            vendor = self.vendor()
-            self._monitored, self._monitor = list(vendor.monitored(self.nproc)), vendor.monitor()
+            vendor = self.load_vendor()
+            self._monitored = list(vendor.monitored(self.nproc))
+            self._monitor = vendor.monitor()
             if self._monitor is None:
-                self._unmonitored = True
+                self._has_no_monitor = True
                 return
-            self.opened(
-                shorten_text(self._monitor.name or "unnamed", _MAX_NAME_LENGTH), self._monitored
-            )
-        began_ns = time.perf_counter_ns()
-        read = {sample.index: sample.known() for sample in self._monitor.read()}
-        took_ns = time.perf_counter_ns() - began_ns
-        # Once each: ranks may have tiles of one card, which the monitor tells as a whole.
-        found = [read[number] for number in dict.fromkeys(self._monitored) if number in read]
-        if not found:
-            text = f"told of devices {sorted(read)}, the ranks use {self._monitored}"
+            name = shorten_text(self._monitor.name or "unnamed", _MAX_NAME_LENGTH)
+            self.on_open(name, self._monitored)
+        start_ns = time.perf_counter_ns()
+        samples = {sample.index: sample.known() for sample in self._monitor.read()}
+        took_ns = time.perf_counter_ns() - start_ns
+        # Each device once: ranks may have tiles of the same card, which the monitor reads whole.
+        numbers = dict.fromkeys(self._monitored)
+        devices = [samples[number] for number in numbers if number in samples]
+        if not devices:
+            text = f"told of devices {sorted(samples)}, the ranks use {self._monitored}"
             raise MonitorFault("unreadable", text)
-        for device in found:
-            device.pop("uuid", None)  # by which the very card could be known
-        odd = [
-            (device, name) for device in found for name in device if not fits(name, device[name])
-        ]
-        left_out = [f"{name} of device {one['index']}: {one.pop(name)!r}" for one, name in odd]
-        self.log.write("devices", took_ns=took_ns, devices=found)
-        if left_out:
-            raise MonitorFault("unreadable", ", ".join(left_out))
+        invalid_values = []
+        for device in devices:
+            device.pop("uuid", None)  # it would identify the very card
+            index = device["index"]
+            for name in [name for name in device if not fits(name, device[name])]:
+                invalid_values.append(f"{name} of device {index}: {device.pop(name)!r}")
+        self.log.write("devices", took_ns=took_ns, devices=devices)
+        if invalid_values:
+            raise MonitorFault("unreadable", ", ".join(invalid_values))
 
 
 def _load_vendor(name: str) -> Vendor:
@@ -210,39 +216,44 @@ def sample(run_dir: Path, log: SampleLog, stopped: Callable[[float], bool]) -> N
     clock = time.perf_counter_ns
     plan = json.loads((run_dir / PLAN_FILE).read_bytes())
     interval_s = float(plan["sample_every_s"])
-    machine = HostReader()
+    host = HostReader()
 
     def start(monitor: str | None, numbers: list[int]) -> None:
-        log.write("sampling", pid=os.getpid(), interval_s=interval_s, monitor=monitor,
-                  devices=numbers, host_sources=machine.sources)  # fmt: skip
+        log.write(
+            "sampling",
+            pid=os.getpid(),
+            interval_s=interval_s,
+            monitor=monitor,
+            devices=numbers,
+            host_sources=host.sources,
+        )
 
     start(None, [])
-    devices = DeviceReader(
-        partial(_load_vendor, plan["device"]["vendor"]), plan["nproc"], log, start
-    )
+    load_vendor = partial(_load_vendor, plan["device"]["vendor"])
+    devices = DeviceReader(load_vendor, plan["nproc"], log, start)
     monitor = BackgroundReading("monitor", devices.take, log, clock=clock)
     controller = BackgroundReading(
-        "ipmi", machine.ask_controller, log, clock=clock, every_s=IPMI_INTERVAL_S
+        "ipmi", host.ask_controller, log, clock=clock, interval_s=IPMI_INTERVAL_S
     )
 
     def take() -> None:
         monitor.start()
-        began_ns = clock()
-        readings = machine.read(log.reading)
+        start_ns = clock()
+        readings = host.read(log.catch_faults)
         if readings:
-            log.write("host", took_ns=clock() - began_ns, **readings)
+            log.write("host", took_ns=clock() - start_ns, **readings)
 
     for number in iterate_ticks(interval_s, clock=clock, stopped=stopped):
-        if machine.has_ipmi:
+        if host.has_ipmi:
             controller.start()
         take()
         if number == 0:
             _lower_priority()
-    monitor.wait(_LAST_READING_S / 2)  # one that began before the ranks ended is not the last
+    monitor.wait(_LAST_READING_S / 2)  # a reading that began before the ranks ended is not the last
     take()
     monitor.wait(_LAST_READING_S / 2)
     for source in (monitor, controller):
-        source.tell_hung(_LAST_READING_S)
+        source.report_hang(_LAST_READING_S)
     log.write("end")
 
 
@@ -265,11 +276,11 @@ def main(run_dir: Path, file: str) -> int:
         return bool(select.select([sys.stdin], [], [], max(0.0, seconds))[0])
 
     sample(run_dir, log, stopped)
-    for child in psutil.Process().children(recursive=True):  # a tool that still runs
+    for child in psutil.Process().children(recursive=True):  # tools that still run
         with suppress(psutil.NoSuchProcess):
             child.kill()
     sys.stderr.flush()
-    os._exit(0)  # without waiting for a thread that hangs in a library
+    os._exit(0)  # do not wait for a thread that hangs in a library
 
 
 if __name__ == "__main__":
