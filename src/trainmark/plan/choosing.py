@@ -1,8 +1,8 @@
 """Case, recipe, world and device of a request, before any data is inspected.
 
 Owns the form of case keys, which name a piece of work in other systems, and the reasons for which a
-run is refused, or one of a plan file skipped. What a request names is checked in full also where
-this machine cannot run it.
+run is refused or an entry of a plan file is skipped. A request is checked in full even if this
+machine cannot run it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ if TYPE_CHECKING:
     from trainmark.recipe import Recipe
     from trainmark.spec import Case
 
-_ON_ONE_MACHINE = ("local", "container")  # launchers
-ACCELERATOR = "accelerator"  # any vendor with a device here, but never the processor
+_SINGLE_MACHINE_LAUNCHERS = ("local", "container")
+ACCELERATOR = "accelerator"  # any vendor with a device on this machine, never the processor
 KEY_FORM = "model:framework[_version]:hardware:nnodes:nproc:repeat"
-_KEY = re.compile("([^:]+):([^:]+):([^:]+):" + ":".join(["([1-9][0-9]{0,5})"] * 3))
+_KEY = re.compile(
+    r"(?P<case>[^:]+):(?P<framework>[^:]+):(?P<hardware>[^:]+)"
+    r":(?P<nnodes>[1-9][0-9]{0,5}):(?P<nproc>[1-9][0-9]{0,5}):(?P<repeat>[1-9][0-9]{0,5})"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,17 @@ class Choice:
         return f"{self.nnodes}x{self.nproc}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Target:
+    """Case, hardware and numbers that the case argument names; without a key one rank."""
+
+    case: Case
+    hardware: str | None = None
+    nnodes: int = 1
+    nproc: int = 1
+    repeat: int = 1
+
+
 def choose_work(request: RunRequest) -> Choice:
     """Return what ``request`` names.
 
@@ -54,24 +68,9 @@ def choose_work(request: RunRequest) -> Choice:
             fit.
         EnvironmentFault: a case key asks for another version of the framework.
     """
-    name, hardware, (machines, ranks, repeat) = request.case, None, (1, 1, 1)
-    if ":" in request.case:
-        found = _KEY.fullmatch(request.case)
-        if found is None:
-            raise UsageError(
-                f"{request.case!r} is not a case key", where="CASE", rule=f"a key is {KEY_FORM}",
-                fix="for example distilbert:pytorch_2.13:cpu:1:2:1",
-            )  # fmt: skip
-        name, framework, hardware, *numbers = found.groups()
-        machines, ranks, repeat = map(int, numbers)
-        _check_framework(cases.load(name), framework)
-    case = cases.load(name)
-    named = case.recipes.get(request.recipe or "")
-    if named and named.world and hardware is None:  # it was written for some machines and ranks
-        machines, ranks = map(int, named.world.split("x"))
-    if request.nproc is not None and hardware is None:
-        machines = 1
-    nnodes, nproc = request.nnodes or machines, request.nproc or ranks
+    target = _read_target(request.case)
+    case = target.case
+    nnodes, nproc = _choose_world(request, target)
     recipe_name = choose_recipe(
         case, request.recipe, world=f"{nnodes}x{nproc}", real_data=request.data is not None
     )
@@ -80,14 +79,56 @@ def choose_work(request: RunRequest) -> Choice:
     recipe = apply_overrides(case.recipes[recipe_name], {**request.overrides, **texts})
     if recipe.precision == "fp8" and not recipe.has_fp8:
         raise UsageError(
-            f"precision=fp8 in {case.name}", where="recipe field precision",
-            rule="the case's linear layers compute in fp8", fix="use precision=bf16",
-        )  # fmt: skip
+            f"precision=fp8 in {case.name}",
+            where="recipe field precision",
+            rule="the case's linear layers compute in fp8",
+            fix="use precision=bf16",
+        )
     recipe.check(nnodes * nproc)
     return Choice(
-        case=case, recipe_name=recipe_name, recipe=recipe, hardware=hardware, nnodes=nnodes,
-        nproc=nproc, repeat=request.repeat or repeat,
-    )  # fmt: skip
+        case=case,
+        recipe_name=recipe_name,
+        recipe=recipe,
+        hardware=target.hardware,
+        nnodes=nnodes,
+        nproc=nproc,
+        repeat=request.repeat or target.repeat,
+    )
+
+
+def _read_target(text: str) -> _Target:
+    """Return what the case argument names: a case, or all parts of a case key."""
+    if ":" not in text:
+        return _Target(case=cases.load(text))
+    match = _KEY.fullmatch(text)
+    if match is None:
+        raise UsageError(
+            f"{text!r} is not a case key",
+            where="CASE",
+            rule=f"a key is {KEY_FORM}",
+            fix="for example distilbert:pytorch_2.13:cpu:1:2:1",
+        )
+    case = cases.load(match["case"])
+    _check_framework(case, match["framework"])
+    return _Target(
+        case=case,
+        hardware=match["hardware"],
+        nnodes=int(match["nnodes"]),
+        nproc=int(match["nproc"]),
+        repeat=int(match["repeat"]),
+    )
+
+
+def _choose_world(request: RunRequest, target: _Target) -> tuple[int, int]:
+    """Return machines and ranks on each: options first, then a case key, then the recipe's."""
+    nnodes, nproc = target.nnodes, target.nproc
+    if target.hardware is None:  # not a case key, which names its world
+        recipe = target.case.recipes.get(request.recipe or "")
+        if recipe is not None and recipe.world:
+            nnodes, nproc = map(int, recipe.world.split("x"))
+        if request.nproc is not None:
+            nnodes = 1
+    return request.nnodes or nnodes, request.nproc or nproc
 
 
 def format_case_key(choice: Choice, hardware: str) -> str:
@@ -104,12 +145,13 @@ def _check_framework(case: Case, framework: str) -> None:
     Raises:
         EnvironmentFault: so that no record answers for work it did not do.
     """
-    here = f"{case.framework}_{installed_torch()}"
-    if framework != case.framework and not f"{here}.".startswith(f"{framework}."):
+    installed = f"{case.framework}_{installed_torch()}"
+    if framework != case.framework and not f"{installed}.".startswith(f"{framework}."):
         raise EnvironmentFault(
-            f"the key asks for {framework}, and {here} is here", where="CASE",
+            f"the key asks for {framework}, but {installed} is installed",
+            where="CASE",
             fix=f"install that version, or write {case.framework} in the key",
-        )  # fmt: skip
+        )
 
 
 def select_vendor(
@@ -119,54 +161,65 @@ def select_vendor(
 
     Args:
         device: as for ``--device``, or ``accelerator``; None: the case key's hardware, or the
-            first that is here.
+            first device of this machine.
         remote: the machines of a launcher; None: this one.
         ranks_share_cores: whether there may be more ranks than cores of a processor; they run,
             but compete for it.
 
     Raises:
-        UsageError: no vendor is called so.
-        EnvironmentFault: it is not here, has too few devices, or refuses the recipe.
+        UsageError: no vendor has this name.
+        EnvironmentFault: its devices are missing or too few, or it refuses the recipe.
     """
-    wanted = device or choice.hardware
-    nodes: int | None = 1
-    on_node: int | None = None
-    if remote is not None:
-        nodes, on_node = remote.nodes, remote.devices_per_node
-        if wanted in (None, ACCELERATOR):
-            wanted = remote.device or wanted
-    if wanted == ACCELERATOR:
+    name = device or choice.hardware
+    if remote is not None and name in (None, ACCELERATOR):
+        name = remote.device or name
+    if name == ACCELERATOR:
         vendor = _select_accelerator()
-    elif remote is None or wanted is None:
-        vendor = devices.choose(wanted)
-    elif wanted in (known := devices.all_vendors()):  # it need not be on this machine
-        vendor = known[wanted]
+    elif remote is None or name is None:
+        vendor = devices.choose(name)
     else:
-        raise UsageError(f"no vendor {wanted!r}", where="--device", fix=nearest(wanted, known))
-    for asked, most, unit, option in (
-        (choice.nnodes, nodes, "nodes", "--nnodes"),
-        (choice.nproc, on_node, f"{vendor.name} devices on a node", "--nproc"),
-    ):
-        if most is not None and asked > most:
-            launcher = "local" if remote is None else remote.launcher
-            if option == "--nnodes" and launcher in _ON_ONE_MACHINE:
-                rule = f"launcher {launcher} runs on one machine"
-                fix = "choose a --launcher for several machines (see `trainmark list launchers`)"
-            else:
-                rule = "the cluster file says so"
-                fix = "correct the file"
-            raise EnvironmentFault(
-                f"{asked} {unit} are needed, at most {most} can be used",
-                where=f"CASE, --recipe or {option}",
-                rule=rule,
-                fix=f"use {option} {most} or less, or {fix}",
-            )
+        vendor = _find_vendor(name)
+    _refuse_too_many(choice, vendor, remote)
     _refuse_without_collectives(vendor, choice.nnodes * choice.nproc)
     if remote is None:
         refuse_unsuitable_device(
             vendor, choice.recipe, choice.nproc, ranks_share_cores=ranks_share_cores
         )
     return vendor
+
+
+def _find_vendor(name: str) -> Vendor:
+    """Return the vendor called ``name``, whose devices need not be on this machine."""
+    vendors = devices.all_vendors()
+    if name not in vendors:
+        raise UsageError(f"no vendor {name!r}", where="--device", fix=nearest(name, vendors))
+    return vendors[name]
+
+
+def _refuse_too_many(choice: Choice, vendor: Vendor, remote: RemoteTarget | None) -> None:
+    """Refuse more nodes, or more devices on a node, than the run can have."""
+    launcher = "local" if remote is None else remote.launcher
+    max_nodes = 1 if remote is None else remote.nodes
+    max_devices = None if remote is None else remote.devices_per_node
+    if max_nodes is not None and choice.nnodes > max_nodes:
+        rule, fix = "the cluster file says so", "correct the file"
+        if launcher in _SINGLE_MACHINE_LAUNCHERS:
+            rule = f"launcher {launcher} runs on one machine"
+            fix = "choose a --launcher for several machines (see `trainmark list launchers`)"
+        raise EnvironmentFault(
+            f"{choice.nnodes} nodes are needed, at most {max_nodes} can be used",
+            where="CASE, --recipe or --nnodes",
+            rule=rule,
+            fix=f"use --nnodes {max_nodes} or less, or {fix}",
+        )
+    if max_devices is not None and choice.nproc > max_devices:
+        raise EnvironmentFault(
+            f"{choice.nproc} {vendor.name} devices on a node are needed, at most {max_devices} "
+            "can be used",
+            where="CASE, --recipe or --nproc",
+            rule="the cluster file says so",
+            fix=f"use --nproc {max_devices} or less, or correct the file",
+        )
 
 
 def _refuse_without_collectives(vendor: Vendor, ranks: int) -> None:
@@ -186,15 +239,19 @@ def _refuse_old_torch(vendor: Vendor, recipe: Recipe, nproc: int) -> None:
     if getattr(recipe, "checkpoint_every_steps", None) is not None:
         # One process saves with async_save(no_dist=True), which 2.7.1 does not take.
         require_torch(
-            "2.11", "checkpoint_every_steps",
-            where="recipe field checkpoint_every_steps", fix="leave the field out",
-        )  # fmt: skip
+            "2.11",
+            "checkpoint_every_steps",
+            where="recipe field checkpoint_every_steps",
+            fix="leave the field out",
+        )
     if nproc > 1 and getattr(recipe, "fsdp", False) and vendor.collective_backend == "gloo":
         # FSDP2 of 2.7.1 asks gloo for the mean of gradients and gets their sum.
         require_torch(
-            "2.11", f"fsdp=true on {vendor.name} devices",
-            where="recipe field fsdp", fix="use fsdp=false or --nproc 1",
-        )  # fmt: skip
+            "2.11",
+            f"fsdp=true on {vendor.name} devices",
+            where="recipe field fsdp",
+            fix="use fsdp=false or --nproc 1",
+        )
 
 
 def refuse_unsuitable_device(
@@ -207,14 +264,14 @@ def refuse_unsuitable_device(
     refusal = vendor.refuse(recipe, nproc)
     if refusal is not None:
         raise EnvironmentFault(refusal.why, where=f"device {vendor.name}", fix=refusal.fix)
-    here = vendor.count()
-    if nproc > here and not (vendor.counts_cores and ranks_share_cores):
+    num_devices = vendor.count()
+    if nproc > num_devices and not (vendor.counts_cores and ranks_share_cores):
         unit = "cores" if vendor.counts_cores else f"{vendor.name} devices"
         raise EnvironmentFault(
-            f"{nproc} {unit} needed, {here} here",
+            f"{nproc} {unit} needed, {num_devices} here",
             where="--nproc",
             rule="each rank has a device of its own",
-            fix=f"use --nproc {here} or less; see `trainmark list devices`",
+            fix=f"use --nproc {num_devices} or less; see `trainmark list devices`",
         )
 
 
@@ -243,6 +300,6 @@ def _select_accelerator() -> Vendor:
     for fault in devices.unusable():
         raise fault
     raise EnvironmentFault(
-        "no accelerator here; --device cpu takes the processor",
+        "no accelerator found on this machine; --device cpu uses the processor",
         fix="for other machines name their device in the file of --cluster",
     )

@@ -1,7 +1,7 @@
-"""Choose a recipe and change it by words; the rules of a case's closed and open divisions.
+"""Choose a recipe and apply overrides to it; the rules of a case's closed and open divisions.
 
-Which recipe fields may change is said by ``recipe_field(rule=…)``. What the ``rules.toml`` beside a
-``case.py`` leaves out is as in the one beside this module, which also holds for a case without one.
+``recipe_field(rule=…)`` states which recipe fields may change. The ``rules.toml`` in this folder
+holds the general rules; a case's own ``rules.toml`` replaces parts of them.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Division(Frozen):
     """What the launches of one result must have in common and must show.
 
     Args:
-        launches: at least.
-        seeds: over the launches.
-        target: quality of each launch.
-        data: accepted values by name; what is not named may be any.
+        launches: minimum number of launches.
+        seeds: whether the seeds of the launches differ.
+        target: what each launch shows of its quality.
+        data: accepted values by name; a name that is absent accepts any value.
     """
 
     launches: PositiveInt
@@ -57,18 +57,19 @@ class Rules(Frozen):
 
 
 def read_rules(case: Case | None) -> Rules:
-    """Return the rules of ``case``; the general ones for None and where it has no file.
+    """Return the rules of ``case``; the general ones for None and for a case without a file.
 
     Raises:
         UsageError: the file is not TOML, or has an unknown key or value.
     """
     general = read_toml(Path(__file__).with_name(RULES_FILE))
-    own: dict[str, Any] = {}
+    of_case: dict[str, Any] = {}
     try:
-        if case and (path := cases.folder(case.name) / RULES_FILE).is_file():
-            own = read_toml(path)
-        merged = {name: part | own.get(name, {}) for name, part in general.items()}
-        return Rules.model_validate(own | merged, strict=True)
+        path = None if case is None else cases.folder(case.name) / RULES_FILE
+        if path is not None and path.is_file():
+            of_case = read_toml(path)
+        merged = {name: part | of_case.get(name, {}) for name, part in general.items()}
+        return Rules.model_validate(of_case | merged, strict=True)
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(
             f"cannot be read: {in_words(error)}",
@@ -78,7 +79,7 @@ def read_rules(case: Case | None) -> Rules:
         ) from None
 
 
-@cache  # making one takes 10 ms, and a plan file may have 1,000 runs
+@cache  # building one takes 10 ms, and a plan file may have 1,000 runs
 def _build_adapter(kind: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
@@ -92,23 +93,24 @@ def choose_recipe(case: Case, name: str | None, *, world: str, real_data: bool) 
     Raises:
         UsageError: no such recipe.
     """
-    published = any(key.split("-")[0] == "standard" for key in case.recipes)
-    if name is None and not (real_data and published):
-        for key, item in case.recipes.items():
-            if item.data == "generated":
+    has_standard = any(key.split("-")[0] == "standard" for key in case.recipes)
+    if name is None and not (real_data and has_standard):
+        for key, recipe in case.recipes.items():
+            if recipe.data == "generated":
                 return key
-    wanted = name or "standard"
-    if wanted in case.recipes:
-        return wanted
-    sized = f"{wanted}-{world}"
-    if sized in case.recipes:
-        return sized
-    family = sorted(key for key in case.recipes if key.startswith(f"{wanted}-"))
-    raise UsageError(
-        f"case {case.name} has no recipe {wanted!r}" + f" for a world of {world}" * bool(family),
-        where="--recipe",
-        fix=f"name one of {', '.join(family)}" if family else nearest(wanted, case.recipes),
-    )
+    base_name = name or "standard"
+    for candidate in (base_name, f"{base_name}-{world}"):
+        if candidate in case.recipes:
+            return candidate
+    what = f"case {case.name} has no recipe {base_name!r}"
+    family = sorted(key for key in case.recipes if key.startswith(f"{base_name}-"))
+    if family:
+        raise UsageError(
+            f"{what} for a world of {world}",
+            where="--recipe",
+            fix=f"name one of {', '.join(family)}",
+        )
+    raise UsageError(what, where="--recipe", fix=nearest(base_name, case.recipes))
 
 
 def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
@@ -117,48 +119,65 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
     Raises:
         UsageError: an unknown field, or a value outside its type or range.
     """
-    known = {item.name for item in fields(recipe)}
-    values: dict[str, Any] = {}
-    for key, text in overrides.items():
-        name, where = FIELD_ALIASES.get(key, key), f"{key}={text}"
-        if name not in known:
-            names = known | {k for k, v in FIELD_ALIASES.items() if v in known}
-            what = f"unknown recipe field {key!r}"
-            raise UsageError(what, where=where, fix=nearest(key, names))
-        if name in fields_under(type(recipe), "fixed"):
-            raise UsageError(
-                f"{name} cannot be changed by hand", where=where,
-                rule="it follows from the recipe and from --data",
-                fix="choose another --recipe, or give --data",
-            )  # fmt: skip
-        if name in values:
-            raise UsageError(f"{name} is given twice", where=where, fix="name it once")
-        known_as = PRECISION_ALIASES if name == "precision" else {}
-        values[name] = None if text.lower() == "none" else known_as.get(text, text)
+    values = _read_overrides(recipe, overrides)
     kind: Any = type(recipe)  # mypy takes a dataclass's hash for that of its class
     try:
-        resolved: Recipe = _build_adapter(kind).validate_python({**asdict(recipe), **values})
+        changed: Recipe = _build_adapter(kind).validate_python({**asdict(recipe), **values})
     except ValidationError as error:
         # A field of several types has a misfit for each.
         misfits = [misfit_of(details) for details in error.errors(include_url=False)]
         name = misfits[0].key.partition(".")[0] or "recipe"
         rules = [x.rule for x in misfits if x.key.partition(".")[0] in (name, "")]
-        usual = getattr(recipe, name, None)
+        default = getattr(recipe, name, None)
         raise UsageError(
-            f"{values.get(name)!r} is not valid", where=f"recipe field {name}",
+            f"{values.get(name)!r} is not valid",
+            where=f"recipe field {name}",
             rule="; or ".join(dict.fromkeys(rules)),
-            fix=f"the recipe's own value is {'none' if usual is None else repr(usual)}",
-        ) from None  # fmt: skip
-    return resolved
+            fix=f"the recipe's own value is {'none' if default is None else repr(default)}",
+        ) from None
+    return changed
+
+
+def _read_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> dict[str, Any]:
+    """Return the overrides by the full names of their fields; ``none`` is None.
+
+    Raises:
+        UsageError: a field that is unknown, cannot be changed, or is given twice.
+    """
+    field_names = {item.name for item in fields(recipe)}
+    fixed_names = fields_under(type(recipe), "fixed")
+    values: dict[str, Any] = {}
+    for key, text in overrides.items():
+        name = FIELD_ALIASES.get(key, key)
+        where = f"{key}={text}"
+        if name not in field_names:
+            aliases = {alias for alias, field in FIELD_ALIASES.items() if field in field_names}
+            raise UsageError(
+                f"unknown recipe field {key!r}",
+                where=where,
+                fix=nearest(key, field_names | aliases),
+            )
+        if name in fixed_names:
+            raise UsageError(
+                f"{name} cannot be changed by hand",
+                where=where,
+                rule="it follows from the recipe and from --data",
+                fix="choose another --recipe, or give --data",
+            )
+        if name in values:
+            raise UsageError(f"{name} is given twice", where=where, fix="name it once")
+        value_aliases = PRECISION_ALIASES if name == "precision" else {}
+        values[name] = None if text.lower() == "none" else value_aliases.get(text, text)
+    return values
 
 
 def find_standard_recipe(case: Case, recipe_name: str, *, world: str) -> str:
     """Return the name of the recipe that a run of ``recipe_name`` is compared with.
 
-    It is the case's standard recipe for ``world``; without one, that for the world which
-    ``recipe_name`` was written for; else that with the nearest number of ranks. A recipe on
-    generated data that was written for no world (``tiny``) is work of its own and compares
-    with itself, and so does every recipe of a case without a standard one.
+    It is the case's standard recipe for ``world``; if there is none, the one for the world that
+    ``recipe_name`` was written for; else the one with the nearest number of ranks. A recipe on
+    generated data that was written for no world (``tiny``) is compared with itself, and so is
+    every recipe of a case without a standard one.
     """
     recipe = case.recipes[recipe_name]
     standards = {
@@ -168,13 +187,20 @@ def find_standard_recipe(case: Case, recipe_name: str, *, world: str) -> str:
     }
     if not standards or (recipe.world is None and recipe.data == "generated"):
         return recipe_name
-    for wanted in (world, recipe.world):
-        if wanted in standards:
-            return standards[wanted]
-    ranks = {key: math.prod(map(int, key.split("x"))) for key in (*standards, world)}
-    return standards[
-        min(standards, key=lambda key: (abs(math.log2(ranks[key] / ranks[world])), key))
-    ]
+    for candidate in (world, recipe.world):
+        if candidate in standards:
+            return standards[candidate]
+    num_ranks = _count_ranks(world)
+
+    def measure_distance(key: str) -> tuple[float, str]:
+        return abs(math.log2(_count_ranks(key) / num_ranks)), key
+
+    return standards[min(standards, key=measure_distance)]
+
+
+def _count_ranks(world: str) -> int:
+    nnodes, nproc = world.split("x")
+    return int(nnodes) * int(nproc)
 
 
 def compare_with_standard(
@@ -183,11 +209,12 @@ def compare_with_standard(
     """Return what ``resolved`` changes of ``standard``: ``fix_hp`` and ``extra``, by field name.
 
     Args:
-        named: the shipped recipe that was asked for; what it sets of the scope is no change.
+        named: the shipped recipe that was chosen; its own settings of scope fields are no change.
     """
     fix_hp, extra = {}, {}
     for item in fields(resolved):
-        rule, value = item.metadata.get("rule", "open"), getattr(resolved, item.name)
+        rule = item.metadata.get("rule", "open")
+        value = getattr(resolved, item.name)
         if rule in ("free", "fixed") or value == getattr(standard, item.name):
             continue
         if rule == "closed":
