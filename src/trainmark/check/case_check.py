@@ -141,7 +141,7 @@ class CaseEvidence(NamedTuple):
 
     Args:
         runs: record by number of ranks; a step has the same rows in each run.
-        probe: result of ``probe.look``, or why it failed.
+        probe: result of ``probe.probe_job``, or why it failed.
         missing: why there is no run with two ranks.
         described: result of ``description_faults``.
     """
