@@ -81,7 +81,7 @@ def test_help_names_every_verb_in_a_group_and_says_what_it_does_uncut(cli):
         (["run", "toy", "--out", str(Path(__file__).parent)], ["the folder is not empty"]),
         (["run", "toy", "--device", "cdua"], ["unknown device 'cdua'", "cuda"]),
         (["run", "toy:pytorch:cpu:1"], ["not a case key", "model:framework"]),
-        (["run", "toy:paddle:cpu:1:1:1"], ["asks for paddle, and pytorch_"]),
+        (["run", "toy:paddle:cpu:1:1:1"], ["asks for paddle, but pytorch_"]),
         (["prepare", "toy", "--from", ".", "--data", "x"], ["nothing to prepare"]),
         (
             ["prepare", "distilbert", "text_key=y", "--from", ".", "--data", "x"],
