@@ -304,9 +304,12 @@ def attach_run(folder: Path, *, cancel: bool = False, quiet: bool = True) -> Rec
 
 
 def run(
-    case: str, overrides: Mapping[str, str | float | bool | None] | None = None, *,
-    quiet: bool = True, **fields: Unpack[RunFields],
-) -> Records:  # fmt: skip
+    case: str,
+    overrides: Mapping[str, str | float | bool | None] | None = None,
+    *,
+    quiet: bool = True,
+    **fields: Unpack[RunFields],
+) -> Records:
     """Run a case, or what is left of a plan file, and return the record of each launch.
 
     The ranks are processes of their own, so that a script needs no ``__main__`` guard. A signal
@@ -418,9 +421,13 @@ def load(*words: str | Path, verify: bool = True) -> Records:
 
 
 def compare(
-    a: Compared, b: Compared, *, figures: Sequence[str] | None = None,
-    threshold: float = THRESHOLD, allow: Collection[str] = (),
-) -> Comparison:  # fmt: skip
+    a: Compared,
+    b: Compared,
+    *,
+    figures: Sequence[str] | None = None,
+    threshold: float = THRESHOLD,
+    allow: Collection[str] = (),
+) -> Comparison:
     """Compare the launches ``b`` with the launches ``a``; see ``comparison.compare``.
 
     Args:

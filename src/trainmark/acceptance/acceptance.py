@@ -176,9 +176,11 @@ def prepared(request: AcceptRequest) -> Iterator[Acceptance]:
     """
     if (request.nnodes or 1) > 1:
         raise UsageError(
-            f"{request.nnodes} nodes", where="--nnodes", rule="a launcher starts several nodes",
+            f"{request.nnodes} nodes",
+            where="--nnodes",
+            rule="a launcher starts several nodes",
             fix="add --launcher ssh or slurm, see `trainmark list launchers`",
-        )  # fmt: skip
+        )
     vendor = _vendor_of(request)
     count = vendor.count()
     nproc = request.nproc or count
@@ -189,9 +191,13 @@ def prepared(request: AcceptRequest) -> Iterator[Acceptance]:
     with opened_folder(folder, request):
         plans = resolve_plans(request, [(1, nproc), (1, min(2, nproc)), (1, 1)])
         yield Acceptance(
-            request=request, folder=folder, plans=keep_request(folder, request, plans),
-            plan=plans[0], node=node, device_names=names,
-        )  # fmt: skip
+            request=request,
+            folder=folder,
+            plans=keep_request(folder, request, plans),
+            plan=plans[0],
+            node=node,
+            device_names=names,
+        )
 
 
 def node_name(host: str) -> str:
@@ -249,17 +255,20 @@ def _refuse_other_request(path: Path, request: AcceptRequest) -> None:
         before = AcceptRequest.model_validate_json(path.read_bytes())
     except ValueError as error:
         raise UsageError(
-            f"not the request of an acceptance: {str(error).splitlines()[0]}", where=str(path),
-            rule="accept goes on only with what it began", fix="choose another --out",
-        ) from None  # fmt: skip
+            f"not the request of an acceptance: {str(error).splitlines()[0]}",
+            where=str(path),
+            rule="accept goes on only with what it began",
+            fix="choose another --out",
+        ) from None
     for name in AcceptRequest.model_fields:
         was, now = getattr(before, name), getattr(request, name)
         if name not in _FREE_TO_CHANGE and was != now:
             raise UsageError(
-                f"{name} was {was} and is {now}", where=str(path.parent),
+                f"{name} was {was} and is {now}",
+                where=str(path.parent),
                 rule="a second accept in a folder goes on with the same work",
                 fix="repeat the first command, or choose another --out",
-            )  # fmt: skip
+            )
 
 
 def resolve_plans(
@@ -331,18 +340,25 @@ def rank_setup(plan: Plan, count: int) -> Iterator[Setup]:
 
 
 def write_joined(
-    writer: EvidenceWriter, acceptance: Acceptance, setup: Setup, *, rank: int = 0,
+    writer: EvidenceWriter,
+    acceptance: Acceptance,
+    setup: Setup,
+    *,
+    rank: int = 0,
     address: str = "",
-) -> None:  # fmt: skip
+) -> None:
     """Write what this node is, as the first event of its session."""
     products = devices.all_vendors()[acceptance.plan.device.vendor].product_names()
     count = len(acceptance.device_names)
     writer.write(
-        Joined, node=acceptance.node, devices=list(acceptance.device_names),
+        Joined,
+        node=acceptance.node,
+        devices=list(acceptance.device_names),
         products=[products[min(index, len(products) - 1)] for index in range(count)],
         software=setup.described["packages"] | {"driver": setup.described["driver"]},
-        rank=rank, address=address,
-    )  # fmt: skip
+        rank=rank,
+        address=address,
+    )
 
 
 def _further_rounds(acceptance: Acceptance) -> list[Round]:
@@ -393,9 +409,10 @@ class NodeSession:
         todo = []
         for one in rounds:
             teams = [
-                team for team in one.teams
+                team
+                for team in one.teams
                 if (one.phase, one.number, self.acceptance.members(one.phase, team)) not in done
-            ]  # fmt: skip
+            ]
             if teams:
                 todo.append(Round(phase=one.phase, number=one.number, teams=teams))
         return todo
@@ -410,9 +427,12 @@ class NodeSession:
         folder.mkdir(exist_ok=True)
         with (folder / f"{self.acceptance.node}.txt").open("ab") as log:
             outcomes = measure_teams(
-                teams, self.setup, log=log, deadline_s=self.acceptance.request.deadline,
+                teams,
+                self.setup,
+                log=log,
+                deadline_s=self.acceptance.request.deadline,
                 is_stopped=lambda: self.stop.signal_name is not None,
-            )  # fmt: skip
+            )
         for outcome in outcomes:
             common = {"phase": phase, "round": number, "members": outcome.team.members}
             if outcome.reason is None:
@@ -423,11 +443,14 @@ class NodeSession:
     def _team(self, one: Round, team: tuple[int, ...]) -> Team:
         is_control = one.phase == "devices" and one.number == 0
         task = RankTask(
-            plan_dir=str(self.acceptance.plans[len(team)]), devices=list(team),
+            plan_dir=str(self.acceptance.plans[len(team)]),
+            devices=list(team),
             ranks_here=len(self.acceptance.device_names),
-            control_steps=CONTROL_STEPS if is_control else 0, windows=WINDOWS,
-            budget_s=self.acceptance.request.seconds, measures_device=one.phase == "devices",
-        )  # fmt: skip
+            control_steps=CONTROL_STEPS if is_control else 0,
+            windows=WINDOWS,
+            budget_s=self.acceptance.request.seconds,
+            measures_device=one.phase == "devices",
+        )
         return Team(members=self.acceptance.members(one.phase, team), task=task)
 
 
@@ -451,17 +474,26 @@ def conclude(
     groups = list(by_product.values())
     assessment = Assessment(products=products)
     again = judge_times(
-        assessment, collect_times(evidence, "devices"), groups,
-        worse_by=acceptance.request.worse_by, rates_worse_by=acceptance.request.rates_worse_by,
-    )  # fmt: skip
+        assessment,
+        collect_times(evidence, "devices"),
+        groups,
+        worse_by=acceptance.request.worse_by,
+        rates_worse_by=acceptance.request.rates_worse_by,
+    )
     owner = {name: name for name in products}
     judge_bits(assessment, evidence, owner, [set(names) for names in groups])
     not_measured = note_bad_rounds(assessment, evidence, owner)
     result = AcceptanceResult(
-        suite_version=__version__, unit="device", case=acceptance.plan.case,
-        recipe=acceptance.plan.recipe_name, phases=acceptance.request.chosen_phases,
-        members=assessment.members(), links=assessment.links, bits=assessment.bits,
-        quantities=assessment.quantities, not_measured=tuple(not_measured),
+        suite_version=__version__,
+        unit="device",
+        case=acceptance.plan.case,
+        recipe=acceptance.plan.recipe_name,
+        phases=acceptance.request.chosen_phases,
+        members=assessment.members(),
+        links=assessment.links,
+        bits=assessment.bits,
+        quantities=assessment.quantities,
+        not_measured=tuple(not_measured),
         interrupted=interrupted,
-    )  # fmt: skip
+    )
     return result, again

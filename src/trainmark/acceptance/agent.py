@@ -169,18 +169,26 @@ class Agent:
         ):
             if not self._is_stopped():
                 local.writer.write(
-                    NotMeasured, phase="pairs", round=number, members=list(members),
-                    reason="deadline", error=f"{self._name(partner)} did not come",
+                    NotMeasured,
+                    phase="pairs",
+                    round=number,
+                    members=list(members),
+                    reason="deadline",
+                    error=f"{self._name(partner)} did not come",
                     absent=self._name(partner),
-                )  # fmt: skip
+                )
             return
         first, second = sorted(pair)
         nproc = len(acceptance.device_names)
         task = RankTask(
-            plan_dir=str(acceptance.plans[2 * nproc]), devices=list(range(nproc)),
-            ranks_here=nproc, control_steps=0, windows=WINDOWS,
-            budget_s=acceptance.request.seconds, measures_device=False,
-        )  # fmt: skip
+            plan_dir=str(acceptance.plans[2 * nproc]),
+            devices=list(range(nproc)),
+            ranks_here=nproc,
+            control_steps=0,
+            windows=WINDOWS,
+            budget_s=acceptance.request.seconds,
+            measures_device=False,
+        )
         address = self._session.peers[first].joined.address
         # Nodes may share a machine: each first node has a port of its own.
         master = (address, self._opened.cluster.master_port + 1 + first)
@@ -216,10 +224,14 @@ def main(words: list[str]) -> int:
     plan = opened.plan
     vendor = devices.choose(plan.device.vendor)
     acceptance = Acceptance(
-        request=opened.request, folder=opened.folder, plans=opened.plans, plan=plan,
-        node=writer.node, device_names=device_names(writer.node, vendor, plan.nproc),
+        request=opened.request,
+        folder=opened.folder,
+        plans=opened.plans,
+        plan=plan,
+        node=writer.node,
+        device_names=device_names(writer.node, vendor, plan.nproc),
         num_nodes=plan.nnodes,
-    )  # fmt: skip
+    )
     data = locate_data(asked.node_rank, plan, asked.data)
     with note_stop_signals() as request, rank_setup(plan, plan.nproc) as setup:
         stop = _HeartbeatStop(request, heartbeat=asked.heartbeat)

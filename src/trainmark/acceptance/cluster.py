@@ -104,9 +104,10 @@ class OpenedSession:
 def num_rounds(request: AcceptRequest, num_nodes: int) -> dict[str, int]:
     """Return the number of rounds of each chosen phase."""
     counts = {
-        "devices": request.repeats, "nodes": request.repeats,
+        "devices": request.repeats,
+        "nodes": request.repeats,
         "pairs": request.rounds or default_num_rounds(num_nodes),
-    }  # fmt: skip
+    }
     return {phase: counts[phase] for phase in request.chosen_phases}
 
 
@@ -123,20 +124,24 @@ def prepared_session(request: AcceptRequest) -> Iterator[OpenedSession]:
     nproc = request.nproc or cluster.devices_per_node
     if num_nodes < 2:
         raise UsageError(
-            f"{num_nodes} nodes", where="--nnodes", rule="several nodes are compared",
+            f"{num_nodes} nodes",
+            where="--nnodes",
+            rule="several nodes are compared",
             fix="name their number; without --launcher, this machine's devices are compared",
-        )  # fmt: skip
+        )
     if nproc is None:
         raise UsageError(
-            "the number of devices of a node is not known", where="--nproc",
+            "the number of devices of a node is not known",
+            where="--nproc",
             fix="add --nproc, or devices_per_node to the cluster file",
-        )  # fmt: skip
+        )
     if cluster.ssh.run_root is not None:
         raise UsageError(
-            "ssh.run_root keeps the files of each host apart", where="cluster file",
+            "ssh.run_root keeps the files of each host apart",
+            where="cluster file",
             rule="the nodes of an acceptance meet in a folder that all see",
             fix="remove run_root, and name a shared folder with --out",
-        )  # fmt: skip
+        )
     folder = folder_of(request)
     with opened_folder(folder, request):
         number = len(list((folder / SESSIONS_DIR).glob("*"))) + 1
@@ -163,9 +168,10 @@ def _session_plan(
     # A round that meets a node that hangs waits twice for it.
     limit_s = request.join + 2 * request.deadline * (2 + sum(rounds.values()))
     changed = {
-        "nnodes": num_nodes, "run_dir": str(session_dir),
+        "nnodes": num_nodes,
+        "run_dir": str(session_dir),
         "recipe": node_plan.recipe | {"timeout_s": limit_s},
-    }  # fmt: skip
+    }
     return AcceptancePlan(**node_plan.model_dump() | changed)
 
 
@@ -175,10 +181,13 @@ def opened_session(session_dir: Path) -> OpenedSession:
     plan = AcceptancePlan.model_validate_json((session_dir / "plan.json").read_bytes())
     plans = {int(path.name.partition("-")[0]): path for path in (folder / PLANS_DIR).iterdir()}
     return OpenedSession(
-        folder=folder, number=int(session_dir.name), plan=plan, plans=plans,
+        folder=folder,
+        number=int(session_dir.name),
+        plan=plan,
+        plans=plans,
         request=AcceptRequest.model_validate_json((folder / REQUEST_FILE).read_bytes()),
         cluster=Cluster.model_validate_json((session_dir / CLUSTER_FILE).read_bytes()),
-    )  # fmt: skip
+    )
 
 
 @contextmanager
@@ -193,10 +202,11 @@ def attached_session(folder: Path) -> Iterator[OpenedSession]:
     numbers = [int(path.name) for path in (folder / SESSIONS_DIR).glob("*")]
     if not numbers:
         raise RecordError(
-            "no acceptance of several nodes", where=str(folder),
+            "no acceptance of several nodes",
+            where=str(folder),
             rule="a launcher's sessions are in its folder `sessions`",
             fix="name the --out of the first command",
-        )  # fmt: skip
+        )
     try:
         with run_dir.lock_folder(folder):
             opened = opened_session(folder / SESSIONS_DIR / str(max(numbers)))
@@ -293,21 +303,29 @@ def conclude_nodes(
     groups = _comparable(nodes)
     limits = {"worse_by": request.worse_by, "rates_worse_by": request.rates_worse_by}
     again = judge_times(
-        assessment, collect_times(evidence, "nodes"),
-        [[one.node for one in group] for group in groups], **limits,
-    )  # fmt: skip
+        assessment,
+        collect_times(evidence, "nodes"),
+        [[one.node for one in group] for group in groups],
+        **limits,
+    )
     of_devices = [[device for one in group for device in one.devices] for group in groups]
     _judge_devices(assessment, evidence, owner, of_devices, limits)
     judge_bits(assessment, evidence, owner, [set(devices) for devices in of_devices])
     not_measured = note_bad_rounds(assessment, evidence, owner)
     _note_absent(assessment, evidence, opened)
     result = AcceptanceResult(
-        suite_version=__version__, unit="node", case=opened.plan.case,
-        recipe=opened.plan.recipe_name, phases=request.chosen_phases,
-        members=assessment.members(), links=assessment.links, bits=assessment.bits,
-        quantities=assessment.quantities, not_measured=tuple(not_measured),
+        suite_version=__version__,
+        unit="node",
+        case=opened.plan.case,
+        recipe=opened.plan.recipe_name,
+        phases=request.chosen_phases,
+        members=assessment.members(),
+        links=assessment.links,
+        bits=assessment.bits,
+        quantities=assessment.quantities,
+        not_measured=tuple(not_measured),
         interrupted=interrupted,
-    )  # fmt: skip
+    )
     return result, again
 
 

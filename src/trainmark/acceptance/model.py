@@ -518,10 +518,14 @@ def _judge_nodes(
     causes = [choice.cause if slow else None for choice, slow in zip(choices, is_slow, strict=True)]
     is_open = np.array([verdict is Verdict.UNDECIDED for verdict in verdicts], bool)
     return NodeVerdicts(
-        slower=np.expm1(effect), low=np.expm1(effect - half), high=np.expm1(effect + half),
-        verdict=verdicts, group=_mark_groups(measured, pairs, causes), cause=causes,
+        slower=np.expm1(effect),
+        low=np.expm1(effect - half),
+        high=np.expm1(effect + half),
+        verdict=verdicts,
+        group=_mark_groups(measured, pairs, causes),
+        cause=causes,
         more_rounds=np.where(is_open, _more_rounds(effect, half, count, limit), -1),
-    )  # fmt: skip
+    )
 
 
 def _choose(
@@ -672,8 +676,14 @@ def _judge_links(
     if len(names):
         detectable = float(np.expm1(limit + (reach + _LIKELY) * np.median(error)))
     return LinkVerdicts(
-        first=names // max(1, measured.num_nodes), second=names % max(1, measured.num_nodes),
-        slower=np.expm1(effect), low=np.expm1(effect - half), high=np.expm1(effect + half),
-        rounds=rounds, verdict=verdicts, more_rounds=more_rounds, is_suspect=is_suspect,
+        first=names // max(1, measured.num_nodes),
+        second=names % max(1, measured.num_nodes),
+        slower=np.expm1(effect),
+        low=np.expm1(effect - half),
+        high=np.expm1(effect + half),
+        rounds=rounds,
+        verdict=verdicts,
+        more_rounds=more_rounds,
+        is_suspect=is_suspect,
         detectable=detectable,
-    )  # fmt: skip
+    )

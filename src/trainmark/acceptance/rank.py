@@ -203,9 +203,13 @@ def measure(task: RankTask, rank: int, local_rank: int) -> RankResult:
     with RankGroup.joined(vendor.collective_backend, device, rank, plan.world_size) as ranks:
         data_dir = Path(os.environ.get(DATA_VARIABLE) or plan.data.folder)
         context = JobContext(
-            recipe=recipe, data_dir=data_dir, rank=rank, world_size=plan.world_size, device=device,
+            recipe=recipe,
+            data_dir=data_dir,
+            rank=rank,
+            world_size=plan.world_size,
+            device=device,
             memory=agree_on_memory(plan, recipe, vendor, device),
-        )  # fmt: skip
+        )
         trainings = control_trainings(plan, context, task.control_steps)
         seconds: dict[str, list[float]] = {}
         faults: dict[str, str] = {}
@@ -219,9 +223,13 @@ def measure(task: RankTask, rank: int, local_rank: int) -> RankResult:
             Training(plan, context), device, ranks, windows=task.windows, budget_s=task.budget_s
         )
     return RankResult(
-        rank=rank, device=task.devices[local_rank], product=device.describe()["name"],
-        seconds=seconds, trainings=trainings, faults=faults,
-    )  # fmt: skip
+        rank=rank,
+        device=task.devices[local_rank],
+        product=device.describe()["name"],
+        seconds=seconds,
+        trainings=trainings,
+        faults=faults,
+    )
 
 
 def main(text: str) -> int:

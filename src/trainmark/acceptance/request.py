@@ -93,9 +93,14 @@ class AcceptRequest(Frozen):
     def run_request(self, *, nnodes: int, nproc: int, recipe: str | None) -> RunRequest:
         """Return the request of the training of teams of ``nnodes`` times ``nproc`` devices."""
         return RunRequest.of(
-            case=self.case, overrides=self.overrides or None, recipe=recipe or self.recipe,
-            data=self.data, device=self.device, nnodes=nnodes, nproc=nproc,
-        )  # fmt: skip
+            case=self.case,
+            overrides=self.overrides or None,
+            recipe=recipe or self.recipe,
+            data=self.data,
+            device=self.device,
+            nnodes=nnodes,
+            nproc=nproc,
+        )
 
     @classmethod
     def of(cls, **fields: Any) -> Self:

@@ -127,8 +127,12 @@ def _start(team: Team, setup: Setup, log: IO[bytes], stack: ExitStack) -> _Runni
     ranks = start_ranks(
         [sys.executable, "-P", "-m", MODULE, encode(team.task)],
         setup._replace(nproc=len(team.task.devices)),
-        output=output, errors=log, node=team.node, nnodes=team.num_nodes, master=team.master,
-    )  # fmt: skip
+        output=output,
+        errors=log,
+        node=team.node,
+        nnodes=team.num_nodes,
+        master=team.master,
+    )
     return _RunningTeam(team, output, resources.enter_context(ranks), resources)
 
 

@@ -44,12 +44,17 @@ if TYPE_CHECKING:
     from trainmark.acceptance.tasks import RankResult
 
 _CODES: dict[Cause, Code] = {
-    Cause.NODE: "slow", Cause.NETWORK: "slow_network", Cause.GROUP: "slow_group",
-    Cause.HOT: "slow_hot", Cause.UNKNOWN: "slow_unknown",
-}  # fmt: skip
+    Cause.NODE: "slow",
+    Cause.NETWORK: "slow_network",
+    Cause.GROUP: "slow_group",
+    Cause.HOT: "slow_hot",
+    Cause.UNKNOWN: "slow_unknown",
+}
 _DECISIONS: dict[Verdict, Decision] = {
-    Verdict.PASS: "pass", Verdict.SLOW: "fail", Verdict.UNDECIDED: "undecided",
-}  # fmt: skip
+    Verdict.PASS: "pass",
+    Verdict.SLOW: "fail",
+    Verdict.UNDECIDED: "undecided",
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,9 +95,13 @@ class Assessment:
                 continue
             name = max(link.members, key=lambda name: (counts[name], -order[name]))
             self.findings[name].append(
-                Finding(code="slow_link", quantity=link.quantity, interval=link.interval,
-                        members=link.members)
-            )  # fmt: skip
+                Finding(
+                    code="slow_link",
+                    quantity=link.quantity,
+                    interval=link.interval,
+                    members=link.members,
+                )
+            )
 
     def _member(self, name: str) -> Member:
         findings = tuple(self.findings.get(name, []))
@@ -105,10 +114,15 @@ class Assessment:
         elif name not in self.decided:
             decision, doubt = "undecided", "not_measured"
         return Member(
-            name=name, product=self.products[name], decision=decision, findings=findings,
-            step=self.steps.get(name), step_s=self.step_s.get(name), doubt=doubt,
+            name=name,
+            product=self.products[name],
+            decision=decision,
+            findings=findings,
+            step=self.steps.get(name),
+            step_s=self.step_s.get(name),
+            doubt=doubt,
             more_rounds=more_rounds,
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,11 +148,15 @@ class Times:
         alone_node, alone_round, alone_s = _columns(alone, 3)
         first, second, pair_round, pair_s = _columns(pairs, 4)
         return Measurements(
-            num_nodes=len(names), alone_node=alone_node.astype(np.int64),
-            alone_round=alone_round.astype(np.int64), alone_s=alone_s,
-            first=first.astype(np.int64), second=second.astype(np.int64),
-            pair_round=pair_round.astype(np.int64), pair_s=pair_s,
-        )  # fmt: skip
+            num_nodes=len(names),
+            alone_node=alone_node.astype(np.int64),
+            alone_round=alone_round.astype(np.int64),
+            alone_s=alone_s,
+            first=first.astype(np.int64),
+            second=second.astype(np.int64),
+            pair_round=pair_round.astype(np.int64),
+            pair_s=pair_s,
+        )
 
 
 def _columns(rows: Sequence[Sequence[float]], count: int) -> list[np.ndarray]:
@@ -262,19 +280,26 @@ def _note_links(
         if interval is None:
             continue
         assessment.links.append(
-            Link(members=(names[links.first[place]], names[links.second[place]]),
-                 quantity=quantity, decision=_DECISIONS[verdict], interval=interval,
-                 rounds=int(links.rounds[place]))
-        )  # fmt: skip
+            Link(
+                members=(names[links.first[place]], names[links.second[place]]),
+                quantity=quantity,
+                decision=_DECISIONS[verdict],
+                interval=interval,
+                rounds=int(links.rounds[place]),
+            )
+        )
 
 
 def _quantity(name: str, limit: float, judgement: Judgement) -> Quantity:
     detectable = judgement.links.detectable
     return Quantity(
-        name=name, worse_by=limit, noise=judgement.noise_alone,
-        noise_of_pairs=judgement.noise_pairs, trend=judgement.trend,
+        name=name,
+        worse_by=limit,
+        noise=judgement.noise_alone,
+        noise_of_pairs=judgement.noise_pairs,
+        trend=judgement.trend,
         detectable_link=detectable if isfinite(detectable) else None,
-    )  # fmt: skip
+    )
 
 
 def judge_bits(
@@ -296,9 +321,12 @@ def judge_bits(
         compared = compare_devices(of_group)
         products = {assessment.products[owner[name]] for name in devices}
         assessment.bits.append(
-            Bits(product=" + ".join(sorted(products)), control=compared.control,
-                 devices=sum(bool(runs) for runs in of_group.values()))
-        )  # fmt: skip
+            Bits(
+                product=" + ".join(sorted(products)),
+                control=compared.control,
+                devices=sum(bool(runs) for runs in of_group.values()),
+            )
+        )
         for deviation in compared.deviations:
             tensor = f" of {deviation.tensor}" if deviation.tensor else ""
             text = f"{deviation.device}: {deviation.part}{tensor} in step {deviation.step}"
@@ -344,13 +372,11 @@ def note_bad_rounds(assessment: Assessment, evidence: Evidence, owner: dict[str,
 
 def _wrong_rounds(evidence: Evidence) -> list[_BadRound]:
     return [
-        _BadRound(
-            phase=phase, members=members, code="wrong_result", text=text, quantity=quantity
-        )
+        _BadRound(phase=phase, members=members, code="wrong_result", text=text, quantity=quantity)
         for (phase, _, members), results in evidence.results.items()
         for result in results
         for quantity, text in result.faults.items()
-    ]  # fmt: skip
+    ]
 
 
 def _failed_rounds(evidence: Evidence) -> list[_BadRound]:
@@ -360,18 +386,21 @@ def _failed_rounds(evidence: Evidence) -> list[_BadRound]:
     """
     return [
         _BadRound(
-            phase=phase, members=members, text=failure.error,
+            phase=phase,
+            members=members,
+            text=failure.error,
             code="no_answer" if failure.reason == "deadline" else "failed",
         )
         for (phase, _, members), failure in evidence.failures.items()
         if failure.reason != "stopped" and failure.absent is None
-    ]  # fmt: skip
+    ]
 
 
 def _blame_bad_pairs(assessment: Assessment, evidence: Evidence, bad: Sequence[_BadRound]) -> None:
     """Blame for bad pairs the members most of whose pairs are bad; else one end of the link."""
-    pairs = [members for phase, _, members in (*evidence.results, *evidence.failures)
-             if phase == "pairs"]  # fmt: skip
+    pairs = [
+        members for phase, _, members in (*evidence.results, *evidence.failures) if phase == "pairs"
+    ]
     all_pairs = Counter(name for members in pairs for name in members)
     bad_pairs = Counter(name for one in bad for name in one.members)
     for name in assessment.products:
@@ -384,6 +413,7 @@ def _blame_bad_pairs(assessment: Assessment, evidence: Evidence, bad: Sequence[_
         if not any(assessment.findings.get(name) for name in one.members):
             name = max(one.members, key=bad_pairs.__getitem__)
             assessment.findings[name].append(
-                Finding(code="link_failed", quantity=one.quantity, members=one.members,
-                        text=one.text)
-            )  # fmt: skip
+                Finding(
+                    code="link_failed", quantity=one.quantity, members=one.members, text=one.text
+                )
+            )

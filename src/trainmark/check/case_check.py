@@ -123,8 +123,11 @@ def _run_probe(plan: Plan, folder: Path) -> dict[str, Any] | Message:
     plan.save(folder)  # the finished run's plan is redacted and names no real folder
     ended = subprocess.run(
         build_module_command("trainmark.check.probe", str(folder)),
-        env=os.environ | SAFE_PATH_VARIABLES, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=os.environ | SAFE_PATH_VARIABLES,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if ended.returncode == 0:
         found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
         return found

@@ -198,10 +198,13 @@ def measure_ceilings(
     with tempfile.TemporaryFile() as results:  # without a name: nothing is left if we are killed
         asked = {"device": vendor.name, "nproc": nproc, "budget_s": budget_s}
         document = {
-            "schema": SCHEMA, "suite": {"name": "trainmark", "version": __version__},
-            "started": datetime.now(timezone.utc).isoformat(timespec="seconds"), **asked,
-            "shares_cores": vendor.torch_type == "cpu", "environment": setup.described,
-        }  # fmt: skip
+            "schema": SCHEMA,
+            "suite": {"name": "trainmark", "version": __version__},
+            "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            **asked,
+            "shares_cores": vendor.torch_type == "cpu",
+            "environment": setup.described,
+        }
         words = build_module_command("trainmark.check.ceilings", json.dumps(asked))
         try:
             with start_ranks(words, setup, output=results, errors=sys.stderr.fileno()) as ranks:
@@ -262,17 +265,22 @@ def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str
             if rank == 0:
                 print(f"trainmark: {kind.name}", flush=True)
             points = sweep(
-                opened, [] if kind.reason else candidates, memory_bytes=memory_bytes,
-                budget_ns=budget_s * 1e9, clock=ranks.clock, most=ranks.most,
+                opened,
+                [] if kind.reason else candidates,
+                memory_bytes=memory_bytes,
+                budget_ns=budget_s * 1e9,
+                clock=ranks.clock,
+                most=ranks.most,
                 elapsed=ranks.elapsed_ns if kind.bus_factor else rates.elapsed_ns,
-            )  # fmt: skip
+            )
             kind.take(points)
             measured.append(asdict(kind))
     return {
-        "rank": rank, "device": opened.describe(),
+        "rank": rank,
+        "device": opened.describe(),
         "collectives": vendor.collective_library() if nproc > 1 else None,
         "measurements": measured,
-    }  # fmt: skip
+    }
 
 
 def main(asked: dict[str, Any]) -> None:

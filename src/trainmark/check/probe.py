@@ -116,9 +116,10 @@ def _find_wait(job: Job, device: Device, step: list[Batch]) -> dict[str, str] | 
             job.step(iter(step))
     except RuntimeError as error:  # a device's own error is any; the step worked before
         lines = [
-            line for line in traceback.extract_tb(error.__traceback__)
+            line
+            for line in traceback.extract_tb(error.__traceback__)
             if line.filename != __file__ and not _TORCH.search(line.filename)
-        ]  # fmt: skip
+        ]
         place = f"{lines[-1].filename}:{lines[-1].lineno}" if lines else "?"
         return {"operation": str(error).splitlines()[0], "place": place}
     return {}

@@ -58,9 +58,10 @@ def accept(
 
     if attach is not None and (case or overrides or fields):
         raise UsageError(
-            "--attach goes on with what was submitted", where="--attach",
+            "--attach goes on with what was submitted",
+            where="--attach",
             fix="leave out the case and all other options",
-        )  # fmt: skip
+        )
     request = AcceptRequest.of(
         case=case, overrides=parse_assignments(overrides or []) or None, **fields
     )

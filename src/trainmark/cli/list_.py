@@ -52,10 +52,16 @@ def _of_case(what: str, case: Case, lang: str) -> Rows:
         dataset = case.dataset
         if not isinstance(dataset, str):
             dataset = dataset.in_language(lang)
-        return [{
-            "name": case.name, "aliases": ", ".join(case.aliases), "model": case.model,
-            "dataset": dataset, "quality": case.metric, "task": case.task.in_language(lang),
-        }]  # fmt: skip
+        return [
+            {
+                "name": case.name,
+                "aliases": ", ".join(case.aliases),
+                "model": case.model,
+                "dataset": dataset,
+                "quality": case.metric,
+                "task": case.task.in_language(lang),
+            }
+        ]
     if what == "recipes":
         return [
             {"case": case.name, "recipe": name}
@@ -65,11 +71,14 @@ def _of_case(what: str, case: Case, lang: str) -> Rows:
     if what == "fields":
         return [
             {
-                "case": case.name, "field": item.name, "short": short.get(item.name, ""),
-                "rule": item.metadata["rule"], "meaning": item.metadata["doc"],
+                "case": case.name,
+                "field": item.name,
+                "short": short.get(item.name, ""),
+                "rule": item.metadata["rule"],
+                "meaning": item.metadata["doc"],
             }
             for item in fields(case.recipe_type)
-        ]  # fmt: skip
+        ]
     return [
         {"case": case.name, "option": one.name, "values": one.rule, "meaning": one.help}
         for one in case.prepare_options
@@ -84,12 +93,16 @@ def _devices() -> Rows:
     rows = []
     for vendor in known.values():
         products, named = sorted(set(vendor.product_names())), devices.named_only(vendor)
-        rows.append({
-            "name": vendor.name, "torch": vendor.torch_type, "present": vendor.count(),
-            "default": "no: only if named" if named else "if first device found",
-            "collectives": vendor.collective_backend or "-",
-            "products": "; ".join(products) or "-",
-        })  # fmt: skip
+        rows.append(
+            {
+                "name": vendor.name,
+                "torch": vendor.torch_type,
+                "present": vendor.count(),
+                "default": "no: only if named" if named else "if first device found",
+                "collectives": vendor.collective_backend or "-",
+                "products": "; ".join(products) or "-",
+            }
+        )
     return rows
 
 
@@ -100,12 +113,13 @@ def _launchers() -> Rows:
     cluster = read_cluster(None)
     return [
         {
-            "name": name, "default": "yes" if name == cluster.launcher else "no",
+            "name": name,
+            "default": "yes" if name == cluster.launcher else "no",
             "here": "yes" if why is None else f"no: {why}",
         }
         for name in NAMES
         for why in [None if name == LOCAL else launchers.explain_absence(name, cluster)]
-    ]  # fmt: skip
+    ]
 
 
 def _audit_rules(lang: str) -> Rows:
@@ -150,18 +164,21 @@ def list_(
     from trainmark import cases
 
     of_machine: dict[str, Callable[[], Rows]] = {
-        "devices": _devices, "launchers": _launchers, "audit-rules": lambda: _audit_rules(lang),
-    }  # fmt: skip
+        "devices": _devices,
+        "launchers": _launchers,
+        "audit-rules": lambda: _audit_rules(lang),
+    }
     names = (what,) if what else ("cases", "recipes", "devices")
     loaded: Sequence[Case] = ()
     if not of_machine.keys() >= set(names):
         loaded, faults = cases.load_all()
         say_faults(faults)
     found = {
-        name: of_machine[name]() if name in of_machine
+        name: of_machine[name]()
+        if name in of_machine
         else [row for case in loaded for row in _of_case(name, case, lang)]
         for name in names
-    }  # fmt: skip
+    }
     if as_json:
         say_json(found, indent=2)
         return

@@ -152,9 +152,13 @@ class BarReporter(Reporter):
             lambda line: console.print(escaped(line), markup=False, highlight=False, soft_wrap=True)
         )
         self.progress = Progress(
-            "{task.description}", BarColumn(), TaskProgressColumn(), TimeRemainingColumn(),
-            console=console, transient=True,
-        )  # fmt: skip
+            "{task.description}",
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
         self._task: TaskID | None = None
 
     def begin(self, stage: str, total: int, done: int = 0) -> None:

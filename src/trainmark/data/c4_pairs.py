@@ -37,9 +37,12 @@ def generate(folder: Path, recipe: Any) -> None:
     vocab_size, seed = recipe.vocab_size, recipe.seed
     language.generate(folder, vocab_size=vocab_size, seed=seed, prefix=TRAIN)
     language.generate(
-        folder, vocab_size=vocab_size, seed=seed + 1, prefix=VALIDATION,
+        folder,
+        vocab_size=vocab_size,
+        seed=seed + 1,
+        prefix=VALIDATION,
         documents=GENERATED_DOCUMENTS,
-    )  # fmt: skip
+    )
 
 
 def _pair(folder: Path, word: str, published: str) -> Path:
@@ -64,8 +67,9 @@ def load(folder: Path, recipe: Any) -> Splits:
     """
     made, digests = [], []
     for word, published, max_samples in (
-        ("train", TRAIN, None), ("validation", VALIDATION, recipe.eval_samples)
-    ):  # fmt: skip
+        ("train", TRAIN, None),
+        ("validation", VALIDATION, recipe.eval_samples),
+    ):
         reader = IndexedReader.open(_pair(folder, word, published))
         if sample_count(len(reader.tokens), recipe.seq_length) == 0:
             raise DataError(
@@ -80,10 +84,15 @@ def load(folder: Path, recipe: Any) -> Splits:
         order = f"{content.digest[:16]}-{recipe.seq_length}-{together}"
         made.append(
             Samples(
-                reader, range(reader.num_documents), recipe.seq_length, recipe.seed,
-                together=together, cache=folder / INDICES / order, most=max_samples,
+                reader,
+                range(reader.num_documents),
+                recipe.seq_length,
+                recipe.seed,
+                together=together,
+                cache=folder / INDICES / order,
+                most=max_samples,
             )
-        )  # fmt: skip
+        )
     train, validation = made
     return Splits(train, validation, "-".join(digests))
 
@@ -138,16 +147,23 @@ def prepare(raw: Path, data: Path, say: Say, *, case: str, **options: Any) -> No
     for kind, shards in files_by_split.items():
         if not shards:
             raise DataError(
-                f"no shard c4-{kind}.*.json.gz", where=str(raw),
+                f"no shard c4-{kind}.*.json.gz",
+                where=str(raw),
                 rule=f"C4 en has 1,024 training shards, of which {first} to {last} are trained, "
                 "and 8 for validation",
                 fix="download them from https://huggingface.co/datasets/allenai/c4 (en)",
-            )  # fmt: skip
+            )
     count = len(files_by_split["train"])
     if count != len(TRAIN_SHARDS):
         say(f"{count} of the {len(TRAIN_SHARDS)} training shards: runs will count as open")
     write_pairs(
-        raw, data, say, case=case, ends=False, train_shards=count,
+        raw,
+        data,
+        say,
+        case=case,
+        ends=False,
+        train_shards=count,
         pairs={TRAIN: files_by_split["train"], VALIDATION: files_by_split["validation"]},
-        most={VALIDATION: VALIDATION_DOCUMENTS}, **options,
-    )  # fmt: skip
+        most={VALIDATION: VALIDATION_DOCUMENTS},
+        **options,
+    )

@@ -44,9 +44,7 @@ def replace_file(file: Path, write: Callable[[IO[bytes]], object]) -> bool:
     return True
 
 
-def mapped_arrays(
-    folder: Path, build: Callable[[], list[NDArray[Any]]]
-) -> list[NDArray[Any]]:  # fmt: skip
+def mapped_arrays(folder: Path, build: Callable[[], list[NDArray[Any]]]) -> list[NDArray[Any]]:
     """Return the arrays of ``folder``, mapped; one process builds and writes them, others wait.
 
     Arrays that are not as they were written are built again: orders and places that contradict

@@ -92,10 +92,17 @@ def write_pairs(
     }
     copies = {f"{TOKENIZER}/{name}": file for name, file in corpus_files(tokenizer).items()}
     with prepared.writing(
-        data, raw, {**files, **copies}, say, case=case, form=FORMAT, text_key=text_key,
+        data,
+        raw,
+        {**files, **copies},
+        say,
+        case=case,
+        form=FORMAT,
+        text_key=text_key,
         vocab_size=how.vocab_size,
-        end_of_document={"token": how.end_of_document, "id": how.end_id}, **options,
-    ) as unfinished:  # fmt: skip
+        end_of_document={"token": how.end_of_document, "id": how.end_id},
+        **options,
+    ) as unfinished:
         if unfinished is None:
             return
         for name, file in copies.items():

@@ -292,7 +292,11 @@ def checked_tokens(reader: IndexedReader, place: Path, *, vocab_size: int) -> Ex
         )
     if noted is not None:
         refuse_short(
-            folder / MANIFEST, entries=noted, vocab_size=vocab_size, of="the recipe",
-            multiple=PADDED_TO, fix=f"set vocab_size={noted}",
-        )  # fmt: skip
+            folder / MANIFEST,
+            entries=noted,
+            vocab_size=vocab_size,
+            of="the recipe",
+            multiple=PADDED_TO,
+            fix=f"set vocab_size={noted}",
+        )
     return content

@@ -137,9 +137,15 @@ class Unfinished:
 
 @contextmanager
 def writing(
-    data: Path, raw: Path, sources: Mapping[str, Path], say: Say, *, case: str, form: int,
+    data: Path,
+    raw: Path,
+    sources: Mapping[str, Path],
+    say: Say,
+    *,
+    case: str,
+    form: int,
     **options: Any,
-) -> Iterator[Unfinished | None]:  # fmt: skip
+) -> Iterator[Unfinished | None]:
     """Give the folder to write into, none where ``data`` is finished; it takes its name last.
 
     A call that is stopped leaves what it finished; one that finds a fault of the data leaves
@@ -160,10 +166,11 @@ def writing(
     report = say if isinstance(say, Reporter) else Reporter(say)
     if raw in data.parents:
         raise DataError(
-            "the folder to write lies inside the raw one", where=str(data),
+            "the folder to write lies inside the raw one",
+            where=str(data),
             rule="what is written must not become a source of the next call",
             fix="name a folder beside the raw one with --data",
-        )  # fmt: skip
+        )
     folder = data.with_name(f".{data.name}.partial")
     try:
         with _locked(data):
@@ -220,9 +227,10 @@ def _locked(data: Path) -> Iterator[None]:
                 place.unlink(missing_ok=True)
     except Timeout:
         raise EnvironmentFault(
-            "another prepare is at work on this folder", where=str(data),
+            "another prepare is at work on this folder",
+            where=str(data),
             fix="wait for it, or name another folder with --data",
-        ) from None  # fmt: skip
+        ) from None
 
 
 def _read_state(folder: Path) -> dict[str, Any]:
@@ -294,10 +302,11 @@ def _finished(data: Path, made_of: dict[str, Any]) -> bool:
     other = next((name for name, value in made_of.items() if manifest.get(name) != value), None)
     if other:
         raise DataError(
-            f"not empty, and not prepared with this {other}", where=str(data),
+            f"not empty, and not prepared with this {other}",
+            where=str(data),
             rule="prepare never writes over files",
             fix="name a new or empty folder with --data, or remove this one",
-        )  # fmt: skip
+        )
     return True
 
 
@@ -342,10 +351,19 @@ def copy_file(source: Path, target: Path, advance: Callable[[int], None] = lambd
 
 
 def lay_out(
-    data: Path, raw: Path, say: Say, *, case: str, form: int, layout: Layout,
-    names: Mapping[str, str], write: Callable[[Sequence[Path], Path], dict[str, int]],
-    copies: Mapping[str, Path], published: Mapping[str, int], notes: Sequence[str] = (),
-) -> None:  # fmt: skip
+    data: Path,
+    raw: Path,
+    say: Say,
+    *,
+    case: str,
+    form: int,
+    layout: Layout,
+    names: Mapping[str, str],
+    write: Callable[[Sequence[Path], Path], dict[str, int]],
+    copies: Mapping[str, Path],
+    published: Mapping[str, int],
+    notes: Sequence[str] = (),
+) -> None:
     """Write ``data``: each split from its files, and copies of others; see ``writing``.
 
     Args:
@@ -384,7 +402,8 @@ def whole_gzip(path: Path) -> Iterator[None]:
         yield
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(
-            f"not readable as gzip: {error}", where=str(path),
+            f"not readable as gzip: {error}",
+            where=str(path),
             rule="a file that begins as gzip is whole gzip to its end",
             fix="fetch or compress the file again",
-        ) from None  # fmt: skip
+        ) from None

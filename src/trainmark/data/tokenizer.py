@@ -244,8 +244,9 @@ def open_corpus_tokenizer(folder: Path, *, ends: bool = True) -> CorpusTokenizer
     end_id = library.token_to_id(end)
     if end_id is None:
         raise DataError(
-            f"no token {end!r}, which ends a document", where=str(file),
+            f"no token {end!r}, which ends a document",
+            where=str(file),
             rule="a document ends with a token that no text has",
             fix=f"name the token as eos_token in {SETTINGS[0]}, or add it to the vocabulary",
-        )  # fmt: skip
+        )
     return CorpusTokenizer(library, vocab_size, end, end_id)

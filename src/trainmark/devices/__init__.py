@@ -32,8 +32,18 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP = "trainmark.devices"
 # In the order in which they are taken without ``--device``. Packages' vendors come after these.
 _ACCELERATORS: tuple[Callable[[], Vendor], ...] = (
-    Nvidia, Amd, Hygon, Kunlunxin, Intel, Ascend, Cambricon, Iluvatar, MThreads, MetaX, Apple,
-)  # fmt: skip
+    Nvidia,
+    Amd,
+    Hygon,
+    Kunlunxin,
+    Intel,
+    Ascend,
+    Cambricon,
+    Iluvatar,
+    MThreads,
+    MetaX,
+    Apple,
+)
 _TYPES_OF_GLOO = ("cpu", "cuda")
 
 

@@ -123,8 +123,10 @@ class Backend:
     def _fault(self, what: str, *, fix: str, rule: str | None = None) -> EnvironmentFault:
         return EnvironmentFault(
             f"torch {self._torch.__version__}, {self._type} device {self._index}: {what}",
-            where=self._where, rule=rule, fix=fix,
-        )  # fmt: skip
+            where=self._where,
+            rule=rule,
+            fix=fix,
+        )
 
     def peak_allocated_bytes(self) -> int | None:
         """Return the allocator's peak since ``release``; None: it does not tell both."""

@@ -62,10 +62,13 @@ def run(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S, any_code: bool = F
         process = subprocess.Popen(
             [path, *argv[1:]],
             env=os.environ | {"LC_ALL": "C", "LANG": "C", "NO_COLOR": "1"},
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, errors="replace",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
             start_new_session=True,  # so that what it starts ends with it
-        )  # fmt: skip
+        )
     except OSError as error:
         raise MonitorFault("failed", f"{name}: {error.strerror}") from error
     try:

@@ -241,8 +241,9 @@ class TorchVendor:
     def open(self, local_rank: int, ranks_here: int) -> Accelerator:
         """Return the device with the rank's local number."""
         del ranks_here
-        return Accelerator(local_rank, vendor=self.name, torch_type=self.torch_type,
-                           modules=self.modules())  # fmt: skip
+        return Accelerator(
+            local_rank, vendor=self.name, torch_type=self.torch_type, modules=self.modules()
+        )
 
     def modules(self) -> Sequence[str]:
         """Return what a rank imports after torch so that torch knows the devices."""

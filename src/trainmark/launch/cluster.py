@@ -167,10 +167,12 @@ class Cluster(Frozen):
         if self._file is None and not self.model_fields_set:
             write = fix or f"write {key}"
             return UsageError(
-                f"{what}, and no cluster file is given", where=f"--cluster, {key}", rule=rule,
+                f"{what}, and no cluster file is given",
+                where=f"--cluster, {key}",
+                rule=rule,
                 fix=f"{write} into a file and name it: --cluster cluster.yaml; "
                 "docs/launchers.md has the keys",
-            )  # fmt: skip
+            )
         place = "cluster file" if self._file is None else str(self._file)
         return UsageError(what, where=f"{place}, {key}", rule=rule, fix=fix)
 

@@ -142,8 +142,11 @@ def _run_sampler(plan: Plan, folder: Path, mark: str, log: Any, node: int | None
     with subprocess.Popen(
         build_module_command("trainmark.rank.sampler", str(folder), telemetry_file(node)),
         env=os.environ | SAFE_PATH_VARIABLES | {processes.RUN_VARIABLE: mark},
-        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True,
-    ) as sampler:  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=log,
+        start_new_session=True,
+    ) as sampler:
         try:
             yield
         finally:
@@ -189,9 +192,14 @@ def run_ranks(
             _run_sampler(plan, folder, mark, log, node),
         ):
             with start_ranks(
-                argv, setup, output=log, errors=log, node=node or 0, nnodes=plan.nnodes,
+                argv,
+                setup,
+                output=log,
+                errors=log,
+                node=node or 0,
+                nnodes=plan.nnodes,
                 master=master,
-            ) as ranks:  # fmt: skip
+            ) as ranks:
                 stop = _watch(ranks, plan, folder, reason_to_stop, first=first)
                 failures = [  # those that ended by themselves; the others are ended for it
                     {"rank": number, "exit_code": rank.returncode, "t_ns": time.perf_counter_ns()}

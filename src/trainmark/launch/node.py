@@ -119,9 +119,15 @@ def _describe_container(
     names = [name for name in wanted if name != "LD_PRELOAD" and not name.endswith("*")]
     patterns = [name for name in wanted if name.endswith("*")]
     return {
-        "in_container": True, "plan": plan, "needs": needs, "mounts": mounted,
-        "if_there": if_there, "fabric": _FABRIC, "names": names, "patterns": patterns,
-    }  # fmt: skip
+        "in_container": True,
+        "plan": plan,
+        "needs": needs,
+        "mounts": mounted,
+        "if_there": if_there,
+        "fabric": _FABRIC,
+        "names": names,
+        "patterns": patterns,
+    }
 
 
 class Mount(NamedTuple):
@@ -167,10 +173,12 @@ def build_pyxis_options(plan: Plan, cluster: Cluster) -> list[str]:
         for one in list_mounts(plan, cluster, plan.run_dir)
     ]
     return [
-        f"--container-image={cluster.container.image}", f"--container-mounts={','.join(given)}",
-        f"--container-workdir={plan.run_dir}", "--no-container-mount-home",
+        f"--container-image={cluster.container.image}",
+        f"--container-mounts={','.join(given)}",
+        f"--container-workdir={plan.run_dir}",
+        "--no-container-mount-home",
         *cluster.container.arguments,
-    ]  # fmt: skip
+    ]
 
 
 def locate_data(node: int, plan: Plan, given: Path | None) -> Path:

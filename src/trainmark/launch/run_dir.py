@@ -121,10 +121,14 @@ def record_unplannable(error: UnplannableError) -> Record:
     with create_run_dir(folder):
         events = begin_run(error.plan, folder, {})
         events.emit(
-            "stop", reason="case_error", message=report["message"]["args"]["text"],
-            fix=fault.fix, type=report["type"], place=report["place"],
+            "stop",
+            reason="case_error",
+            message=report["message"]["args"]["text"],
+            fix=fault.fix,
+            type=report["type"],
+            place=report["place"],
             traceback=report["traceback"],
-        )  # fmt: skip
+        )
         return finish_run(folder, events)
 
 
@@ -134,9 +138,13 @@ def emit_launch(
     """Write the first event of a launcher or a node."""
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     events.emit(
-        "launch", unix_ns=time.time_ns(), started=started,
-        argv=argv, environment=described, node=node,
-    )  # fmt: skip
+        "launch",
+        unix_ns=time.time_ns(),
+        started=started,
+        argv=argv,
+        environment=described,
+        node=node,
+    )
 
 
 def finish_run(run_dir: Path, events: EventWriter) -> Record:

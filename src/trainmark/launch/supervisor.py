@@ -95,9 +95,11 @@ class _Supervisor:
         try:
             for number, variables in enumerate(self._order.variables):
                 process = subprocess.Popen(
-                    self._order.argv, stdin=subprocess.DEVNULL, start_new_session=True,
+                    self._order.argv,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
                     env=os.environ | variables | {PARENT_VARIABLE: str(os.getpid())},
-                )  # fmt: skip
+                )
                 self._running[process.pid] = number
                 process.returncode = 0  # ``_reap`` waits for it, not this object
         except OSError as error:
@@ -263,9 +265,13 @@ def supervise_ranks(
         order = _Order(os.getpid(), reports_end, list(argv), [mark | dict(x) for x in variables])
         with subprocess.Popen(
             build_module_command("trainmark.launch.supervisor", mark[RUN_VARIABLE]),
-            env=environment, stdin=subprocess.PIPE, stdout=output, stderr=errors,
-            start_new_session=True, pass_fds=[reports_end],
-        ) as supervisor:  # fmt: skip
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=errors,
+            start_new_session=True,
+            pass_fds=[reports_end],
+        ) as supervisor:
             sent.close()
             assert supervisor.stdin is not None
             received = _Reports(reports)

@@ -203,9 +203,19 @@ def side_by_side(*blocks: Block | None) -> Columns | None:
 
 
 Block = (
-    Paragraph | Facts | KeyFacts | Callout | Table | Code | Chart | Tiles | Bars | Strip | HeatMap
+    Paragraph
+    | Facts
+    | KeyFacts
+    | Callout
+    | Table
+    | Code
+    | Chart
+    | Tiles
+    | Bars
+    | Strip
+    | HeatMap
     | Columns
-)  # fmt: skip
+)
 
 
 def charts_in(block: Block) -> list[Chart]:

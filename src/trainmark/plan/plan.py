@@ -237,6 +237,8 @@ def read_plan(run_dir: Path) -> Plan:
         raise RecordError("not a run directory", where=where, rule=rule) from None
     except (OSError, ValueError) as error:
         raise documents.damaged(
-            error, run_dir / PLAN_FILE, "not a plan of this schema",
+            error,
+            run_dir / PLAN_FILE,
+            "not a plan of this schema",
             rule="a plan stays as the run wrote it",
-        ) from None  # fmt: skip
+        ) from None

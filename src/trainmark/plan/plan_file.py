@@ -172,5 +172,9 @@ def _check_names(entries: Sequence[Entry]) -> None:
         other = seen.setdefault(entry.name.lower(), entry)
         if other is not entry:
             rule = f"the first is {other.where}; each has a folder of its own"
-            raise UsageError(f"a second run is called {entry.name}", where=entry.where, rule=rule,
-                             fix="give it another `name:`")  # fmt: skip
+            raise UsageError(
+                f"a second run is called {entry.name}",
+                where=entry.where,
+                rule=rule,
+                fix="give it another `name:`",
+            )

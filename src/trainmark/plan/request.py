@@ -81,9 +81,11 @@ class RunRequest(Frozen):
         1.0, ge=0, le=3_600, description="Seconds between two telemetry samples; 0: none."
     )
     peak_tflops: float | None = Field(
-        None, gt=0, le=MAX_TFLOPS,
+        None,
+        gt=0,
+        le=MAX_TFLOPS,
         description="Dense peak of a device in TFLOP/s, for MFU; default: as published.",
-    )  # fmt: skip
+    )
     resume: Path | None = Field(
         None, description="Folder of a run, whose last checkpoint is continued."
     )

@@ -74,10 +74,13 @@ def refuse_other_quality(world_size: int, result: Evaluation) -> None:
         same_value = True
     if not same_value or result.samples != samples:
         raise ContradictionError(
-            "evaluation_differs_over_ranks", rank=torch.distributed.get_rank(),
-            value=finite_or_none(result.value), first=finite_or_none(value),
-            samples=result.samples, samples_first=samples,
-        )  # fmt: skip
+            "evaluation_differs_over_ranks",
+            rank=torch.distributed.get_rank(),
+            value=finite_or_none(result.value),
+            first=finite_or_none(value),
+            samples=result.samples,
+            samples_first=samples,
+        )
 
 
 def agree_on_memory(plan: Plan, recipe: Any, vendor: Vendor, device: Device) -> RankMemory | None:

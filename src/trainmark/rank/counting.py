@@ -101,9 +101,13 @@ def _refuse_counts(counts: Counts, step: int) -> None:
     for (container, containers), (item, items) in pairwise(known):
         if containers > items:
             raise ContradictionError(
-                "counts_contradict", step=step, container=container, containers=containers,
-                item=item, items=items,
-            )  # fmt: skip
+                "counts_contradict",
+                step=step,
+                container=container,
+                containers=containers,
+                item=item,
+                items=items,
+            )
 
 
 def refuse_epoch(*, epoch: int, steps: int, planned: int) -> None:

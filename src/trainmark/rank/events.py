@@ -331,10 +331,29 @@ class FaultEvent(Event, tag="fault"):
 
 
 RunEvent = (
-    Start | Span | Synced | Facts | Window | Evaluate | Trained | Parameters | Result | Error | End
-    | Launch | RefusedEvent | JobEvent | RanksEnded | Stop | OomKills | Finished
-    | Sampling | DevicesEvent | HostEvent | FaultEvent
-)  # fmt: skip
+    Start
+    | Span
+    | Synced
+    | Facts
+    | Window
+    | Evaluate
+    | Trained
+    | Parameters
+    | Result
+    | Error
+    | End
+    | Launch
+    | RefusedEvent
+    | JobEvent
+    | RanksEnded
+    | Stop
+    | OomKills
+    | Finished
+    | Sampling
+    | DevicesEvent
+    | HostEvent
+    | FaultEvent
+)
 _DECLARED: dict[Any, Any] = {one.__struct_config__.tag: one for one in RunEvent.__args__}
 read_event: Callable[[bytes], Any] = msgspec.json.Decoder(RunEvent).decode
 
@@ -409,9 +428,10 @@ def iterate_events(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 read_event(line)
             except ValueError as error:
                 raise RecordError(
-                    f"not an event: {error}", where=f"{path}:{number}",
+                    f"not an event: {error}",
+                    where=f"{path}:{number}",
                     rule="each line is an event as the run wrote it",
-                ) from None  # fmt: skip
+                ) from None
             yield number, decode_event(line)
 
 

@@ -76,23 +76,28 @@ class IndexRecord:
 
     def __post_init__(self) -> None:
         known = (
-            ("mission_name", ("", *MISSIONS)), ("direction_id", DIRECTIONS),
-            ("run_mode", RUN_MODES), ("index", INDEXES), ("JOB_FAIL_FLAG", (0, 1)),
-        )  # fmt: skip
+            ("mission_name", ("", *MISSIONS)),
+            ("direction_id", DIRECTIONS),
+            ("run_mode", RUN_MODES),
+            ("index", INDEXES),
+            ("JOB_FAIL_FLAG", (0, 1)),
+        )
         for key, table in known:
             if getattr(self, key) not in table:
                 raise UsageError(
                     f"{key} {getattr(self, key)!r} is unknown",
-                    where="index record", rule=f"one of {', '.join(map(str, table))}",
-                )  # fmt: skip
+                    where="index record",
+                    rule=f"one of {', '.join(map(str, table))}",
+                )
         result, loss = self.FINAL_RESULT, self.LOSS_RESULT or 0.0
         fits = self.gpu_num >= 1 and result >= 0 and (result > 0 or self.JOB_FAIL_FLAG == 1)
         if not (fits and math.isfinite(result) and math.isfinite(loss) and self.model_name):
             raise UsageError(
                 f"{self.model_name!r}: FINAL_RESULT {result}, LOSS_RESULT {loss}, "
-                f"gpu_num {self.gpu_num}, JOB_FAIL_FLAG {self.JOB_FAIL_FLAG}", where="index record",
+                f"gpu_num {self.gpu_num}, JOB_FAIL_FLAG {self.JOB_FAIL_FLAG}",
+                where="index record",
                 rule="a name, finite numbers, a device, JOB_FAIL_FLAG where the result is 0",
-            )  # fmt: skip
+            )
 
     def to_json(self) -> str:
         """Return the record as one line of JSON without a newline, keys in their order."""

@@ -52,8 +52,12 @@ def _conditions(record: Record) -> Iterator[Difference]:
     plan, quality = record.plan, record.quality
     precision, flags = plan.recipe["precision"], record.environment.get("precision_flags") or {}
     tf32 = precision == "tf32" and plan.device.torch_type != "cpu"
-    wanted = {"tf32": tf32, "cudnn_tf32": tf32, "float32_matmul": "high" if tf32 else "highest",
-              "autocast": AUTOCAST.get(precision)}  # fmt: skip
+    wanted = {
+        "tf32": tf32,
+        "cudnn_tf32": tf32,
+        "float32_matmul": "high" if tf32 else "highest",
+        "autocast": AUTOCAST.get(precision),
+    }
     for name in wanted.keys() & flags.keys():
         yield f"environment.precision_flags.{name}", flags[name], wanted[name]
     yield "ranks", [rank.rank for rank in record.ranks], list(range(plan.world_size))
@@ -124,12 +128,13 @@ def _limits(record: Record) -> Iterator[Difference]:
     limits = {
         "counts.epochs": (counts.epochs, recipe["max_epochs"]),
         "counts.tokens_padded": (
-            counts.tokens_padded, counts.sequences * recipe.get("seq_length", 0)
+            counts.tokens_padded,
+            counts.sequences * recipe.get("seq_length", 0),
         ),
         "steps.samples": (largest, batch),
         "figures.mem": (record.figure("mem"), record.figure("mem_total")),
         "figures.MFU": (record.figure("MFU") if ended else None, 100.0),
-    }  # fmt: skip
+    }
     for place, (value, most) in limits.items():
         if most:
             yield place, value, clamp(value, 0, most)
@@ -199,8 +204,9 @@ def _intervals(record: Record, telemetry: Telemetry) -> Iterator[Difference]:
         if of not in spans:
             continue
         start_s, end_s = spans[of]
-        windows_ns = [sum(rank.phases[phase].windows_ns for phase in names)
-                      for rank in record.ranks]  # fmt: skip
+        windows_ns = [
+            sum(rank.phases[phase].windows_ns for phase in names) for rank in record.ranks
+        ]
         length_s, least_s = end_s - start_s, max(windows_ns) / 1e9
         if length_s < least_s and not isclose(length_s, least_s, rel_tol=1e-6):
             yield f"telemetry.intervals_s.{of}", length_s, least_s

@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from trainmark.spec import Case, Sizes
 
 Difference = tuple[str, Any, Any]  # path of the value, as recorded, as computed again
-_RUN_ID = re.compile(
-    r"(?P<time>\d{8}T\d{6}Z)-(?P<case>\w+)-[0-9a-z]+(-r(?P<repeat>\d+))?"
-)  # fmt: skip
+_RUN_ID = re.compile(r"(?P<time>\d{8}T\d{6}Z)-(?P<case>\w+)-[0-9a-z]+(-r(?P<repeat>\d+))?")
 _CLOCK_STEP = timedelta(hours=1)  # of a machine's clock that is set right between plan and launch
 _LONGEST_QUEUE = timedelta(days=31)  # of a cluster, and of the launches before in a plan file
 _PREPARED = "prepare."  # begins the names of changed rules of data preparation

@@ -49,8 +49,11 @@ def draw_lines(devices: Columns, hosts: Columns) -> Iterator[SeriesLine]:
     for of_host, members in ((False, devices), (True, hosts)):
         for quantity in get_args(DrawnName):
             told = {of: ~np.isnan(columns[quantity]) for of, columns in members.items()}
-            series = {of: (members[of]["time_s"][known], members[of][quantity][known])
-                      for of, known in told.items() if known.any()}  # fmt: skip
+            series = {
+                of: (members[of]["time_s"][known], members[of][quantity][known])
+                for of, known in told.items()
+                if known.any()
+            }
             drawn = _together(series) if len(series) > MAX_LINES else _each(series)
             for of, points in drawn:
                 shown = [(round(float(s), 3), float(f"{value:.12g}")) for s, value in points]

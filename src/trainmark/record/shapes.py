@@ -125,9 +125,12 @@ class RankSums:
         """
         measured = self.phases["train"]
         return RankWork(
-            counts=measured.counts, windows_ns=measured.windows_ns, wait_ns=measured.wait_ns,
-            parts_ns=measured.parts_ns, facts=facts,
-        )  # fmt: skip
+            counts=measured.counts,
+            windows_ns=measured.windows_ns,
+            wait_ns=measured.wait_ns,
+            parts_ns=measured.parts_ns,
+            facts=facts,
+        )
 
     @property
     def steps(self) -> int:

@@ -215,9 +215,10 @@ def find_differing_settings(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> li
             order.setdefault(name)
             seen.setdefault(kind, {}).setdefault(name, set()).add(json.dumps(value, default=str))
     return [
-        name for name in order
+        name
+        for name in order
         if name not in _NOT_WORK and any(len(of.get(name, ())) > 1 for of in seen.values())
-    ]  # fmt: skip
+    ]
 
 
 def reject_duplicates(names: Iterable[str]) -> None:

@@ -190,9 +190,13 @@ def serve(app: Starlette, listening: socket.socket) -> None:
     for name in ("trainmark.server", "uvicorn.access"):
         logging.getLogger(name).setLevel(logging.INFO)
     config = uvicorn.Config(
-        app, log_config=None, log_level=None, server_header=False, headers=[*_SECURITY.items()],
+        app,
+        log_config=None,
+        log_level=None,
+        server_header=False,
+        headers=[*_SECURITY.items()],
         timeout_graceful_shutdown=_GRACE_S,
-    )  # fmt: skip
+    )
     server = uvicorn.Server(config)
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn raises again what ended it; to have answered everything is success.

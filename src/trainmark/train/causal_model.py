@@ -92,9 +92,11 @@ def _fill(parameter: Tensor, whole: Tensor) -> None:
     """Copy what of ``whole`` this rank holds; every rank has drawn the same."""
     if isinstance(parameter, DTensor):
         cut = distribute_tensor(
-            whole.to(parameter.device), parameter.device_mesh, parameter.placements,
+            whole.to(parameter.device),
+            parameter.device_mesh,
+            parameter.placements,
             src_data_rank=None,
-        )  # fmt: skip
+        )
         parameter.to_local().copy_(cut.to_local())
     else:
         parameter.copy_(whole)

@@ -75,8 +75,11 @@ def _read_pickle(file: Path) -> Any:
     rebuild: Any = np.ndarray.__reduce__(np.zeros(1, np.uint32))[0]
     arrays = [
         (rebuild, "numpy.core.multiarray._reconstruct"),
-        rebuild, np.ndarray, np.dtype, type(np.dtype(np.uint32)),
-    ]  # fmt: skip
+        rebuild,
+        np.ndarray,
+        np.dtype,
+        type(np.dtype(np.uint32)),
+    ]
     with file.open("rb") as stream:
         zipped = stream.read(4) == b"PK\x03\x04"  # torch's format since 1.6
     with torch.serialization.safe_globals(arrays):
@@ -111,9 +114,12 @@ class Checkpoints:
     """
 
     def __init__(
-        self, job: NextTokenJob | Any, context: JobContext, folder: Path,
+        self,
+        job: NextTokenJob | Any,
+        context: JobContext,
+        folder: Path,
         span: Callable[[str], AbstractContextManager[None]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         import torch
 
         self.begin = Progress()
@@ -150,14 +156,17 @@ class Checkpoints:
                 cause = _first_failure(error)
                 raise DataError(
                     f"cannot be loaded: {str(cause).partition(chr(10))[0] or type(cause).__name__}",
-                    where=str(place), rule="a complete checkpoint of the same model",
+                    where=str(place),
+                    rule="a complete checkpoint of the same model",
                     fix="remove this folder: a run then goes on from the one before, if any",
-                ) from None  # fmt: skip
+                ) from None
             job = self._job
             set_state_dict(
-                job.model, job.stepper.optimizer,
-                model_state_dict=state["model"], optim_state_dict=state["optimizer"],
-            )  # fmt: skip
+                job.model,
+                job.stepper.optimizer,
+                model_state_dict=state["model"],
+                optim_state_dict=state["optimizer"],
+            )
             for generator, drawn in zip(
                 self._generators(), state.get(self._random, ()), strict=False
             ):
@@ -183,9 +192,11 @@ class Checkpoints:
                 self._place.mkdir(parents=True, exist_ok=True)  # by a writer
                 (self._place / PROGRESS_FILE).write_text(json.dumps(asdict(progress)))
             self._pending = async_save(
-                self._state(), checkpoint_id=self._place, process_group=self._group,
+                self._state(),
+                checkpoint_id=self._place,
+                process_group=self._group,
                 no_dist=self._alone,
-            )  # fmt: skip
+            )
 
     def close(self) -> None:
         """Wait for what is being saved."""
@@ -209,9 +220,11 @@ class Checkpoints:
 
         model, optimizer = get_state_dict(self._job.model, self._job.stepper.optimizer)
         return {
-            "model": model, "optimizer": optimizer, "scale": self._job.stepper.scaler.state(),
+            "model": model,
+            "optimizer": optimizer,
+            "scale": self._job.stepper.scaler.state(),
             self._random: [x.get_rng_state() for x in self._generators()],
-        }  # fmt: skip
+        }
 
     def _generators(self) -> list[Any]:
         import torch

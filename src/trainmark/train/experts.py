@@ -66,9 +66,11 @@ class Experts(nn.Module):
             rows, self._local(self.gate_up_proj), self._local(self.gate_up_proj_bias), counts
         )
         return grouped_linear(
-            self._apply_gate(wide), self._local(self.down_proj), self._local(self.down_proj_bias),
+            self._apply_gate(wide),
+            self._local(self.down_proj),
+            self._local(self.down_proj_bias),
             counts,
-        )  # fmt: skip
+        )
 
     def _local(self, parameter: Tensor) -> Tensor:
         local = parameter.to_local() if isinstance(parameter, DTensor) else parameter

@@ -50,9 +50,10 @@ class LanguageRecipe(Recipe):
         rule="closed",
     )
     checkpoint_every_steps: PositiveInt | None = recipe_field(
-        None, "optimizer steps between two checkpoints of the training; none: none is saved",
+        None,
+        "optimizer steps between two checkpoints of the training; none: none is saved",
         rule="closed",
-    )  # fmt: skip
+    )
 
 
 def refuse_undivided(pairs: Iterable[tuple[str, int, str, int]], rule: str) -> None:

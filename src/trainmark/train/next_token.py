@@ -59,15 +59,24 @@ class NextTokenJob:
         self.ranks, self.model = ranks, model
         self.parameters = sum(item.numel() for item in model.parameters())
         replicas = parallelize(
-            model, ranks, compiled=compiled, shards=blocks if recipe.fsdp else None,
+            model,
+            ranks,
+            compiled=compiled,
+            shards=blocks if recipe.fsdp else None,
             experts=experts,
-        )  # fmt: skip
+        )
         self.sharding = Sharding.of(context, num_rows=len(data.train), ranks=ranks)
         self.steps_per_epoch = self.sharding.steps_per_epoch
         self.stepper = Stepper(
-            context, replicas, optimizer(model), self._loss_sum, ranks=ranks,
-            schedule_lr=schedule_lr, max_grad_norm=recipe.max_grad_norm, **more,
-        )  # fmt: skip
+            context,
+            replicas,
+            optimizer(model),
+            self._loss_sum,
+            ranks=ranks,
+            schedule_lr=schedule_lr,
+            max_grad_norm=recipe.max_grad_norm,
+            **more,
+        )
         self.step, self.check = self.stepper.step, self.stepper.check
         self.updates = self.stepper.updates
         self._begin = Progress()
@@ -83,9 +92,13 @@ class NextTokenJob:
         index = self.data.train.epoch(epoch)
         done = self._begin.steps_of_epoch if epoch == self._begin.epoch else 0
         return training_batches(
-            index, self.sharding, epoch, order=index.shuffle, counted=self.ranks.counts_here,
+            index,
+            self.sharding,
+            epoch,
+            order=index.shuffle,
+            counted=self.ranks.counts_here,
             first_step=done,
-        )  # fmt: skip
+        )
 
     def _loss_sum(self, batch: Batch) -> Tensor:
         """Return the sum over samples of each sample's mean loss a token."""
@@ -108,9 +121,11 @@ class NextTokenJob:
         index = self.data.validation.in_order()
         ranks, total, device = self.ranks, len(index), self.stepper.device
         host = evaluation_batches(
-            index, size=self.recipe.micro_batch_size, rank=ranks.data_rank,
+            index,
+            size=self.recipe.micro_batch_size,
+            rank=ranks.data_rank,
             world_size=ranks.data_size,
-        )  # fmt: skip
+        )
         scored, length = EvaluationSum(), self.recipe.seq_length
         self.model.eval()
         depth = self.recipe.read_ahead_batches
@@ -147,8 +162,9 @@ class NextTokenJob:
             "trainable_parameters": self.parameters,
             "flops_formula": "palm-appendix-b",
             "parallel": {
-                "data": ranks.data_size, "tensor": ranks.tensor_size,
+                "data": ranks.data_size,
+                "tensor": ranks.tensor_size,
                 "fsdp": self.recipe.fsdp and ranks.mesh is not None,
             },
             "skipped_steps": self.stepper.skipped_steps(),
-        }  # fmt: skip
+        }

@@ -76,9 +76,12 @@ class Ranks:
             mesh_dim_names=("replica", "expert"),
         )
         return cls(
-            context.rank, context.world_size, mesh=mesh, data_mesh=mesh._flatten("data"),
+            context.rank,
+            context.world_size,
+            mesh=mesh,
+            data_mesh=mesh._flatten("data"),
             expert_size=expert_parallel,
-        )  # fmt: skip
+        )
 
     @property
     def counts_here(self) -> bool:

@@ -36,9 +36,14 @@ _END: Any = object()
 
 
 def batches_of(
-    job: Job, device: Device, epoch: int, *,
-    depth: int, rows: list[int] | None = None, keys: list[int] | None = None,
-) -> Generator[Batch, None, None]:  # fmt: skip
+    job: Job,
+    device: Device,
+    epoch: int,
+    *,
+    depth: int,
+    rows: list[int] | None = None,
+    keys: list[int] | None = None,
+) -> Generator[Batch, None, None]:
     """Yield the batches of ``epoch`` on the device; see ``read_ahead``.
 
     Args:

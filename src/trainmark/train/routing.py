@@ -41,9 +41,15 @@ class RoutingMeter:
     """
 
     def __init__(
-        self, experts: Sequence[nn.Module], *, num_experts: int, top_k: int, ranks: Ranks,
-        device: torch.device, is_forced: bool,
-    ) -> None:  # fmt: skip
+        self,
+        experts: Sequence[nn.Module],
+        *,
+        num_experts: int,
+        top_k: int,
+        ranks: Ranks,
+        device: torch.device,
+        is_forced: bool,
+    ) -> None:
         layers, self._top_k, self._ranks = len(experts), top_k, ranks
         self._is_forced = is_forced
         self._step = torch.zeros(layers, num_experts, dtype=torch.int64, device=device)
@@ -116,9 +122,15 @@ class RoutingMeter:
             self._steps.clear()
         routed = sum(int(part.sum(dtype=np.int64)) for part in self._loads)
         counts = torch.tensor(
-            [routed, int(self._received.sum()), int(self._unlike_scores), self.tokens,
-             self._filler_tokens], device=self._step.device,
-        )  # fmt: skip
+            [
+                routed,
+                int(self._received.sum()),
+                int(self._unlike_scores),
+                self.tokens,
+                self._filler_tokens,
+            ],
+            device=self._step.device,
+        )
         if self._ranks.mesh is not None:
             dist.all_reduce(counts)
         routed, received, unlike, tokens, filler = counts.tolist()
@@ -129,9 +141,11 @@ class RoutingMeter:
             )
         if received != routed:
             raise ContradictionError(
-                "tokens_dropped", dropped=routed - received, routed=routed,
+                "tokens_dropped",
+                dropped=routed - received,
+                routed=routed,
                 share=1 - received / routed,
-            )  # fmt: skip
+            )
         if unlike:
             raise ContradictionError("routing_forced", tokens=unlike)
         if missing := self._without_gradient():
@@ -162,22 +176,25 @@ class RoutingMeter:
         of_ranks, of_experts = self._over_ranks(torch.from_numpy(loads).to(self._step.device))
         measured = slice(first_step if len(loads) > first_step else 0, None)
         facts: dict[str, Any] = {
-            "assignments": int(of_experts.sum()), "assignments_dropped": 0,
+            "assignments": int(of_experts.sum()),
+            "assignments_dropped": 0,
             "sent_assignments": self._sent(loads),
             "loads_of_ranks": _shares("rank", of_ranks.sum((0, 1))),
             "loads_of_experts": _shares("expert", of_experts.sum((0, 1))),
-        }  # fmt: skip
+        }
         overload = {"rank": _overload(of_ranks), "expert": _overload(of_experts)}
         for name, values in overload.items():
             if len(values):
                 facts[f"{name}_overload_p50"] = float(np.median(values[measured]))
                 facts[f"{name}_overload_worst"] = float(values[measured].max())
         facts["overload_trend"] = [
-            {"step": int(part[-1]) + 1,
-             **{name: float(values[part].mean()) for name, values in overload.items()}}
+            {
+                "step": int(part[-1]) + 1,
+                **{name: float(values[part].mean()) for name, values in overload.items()},
+            }
             for part in np.array_split(np.arange(len(loads)), min(TREND_POINTS, len(loads)) or 1)
             if len(part)
-        ]  # fmt: skip
+        ]
         return facts
 
     def _over_ranks(self, loads: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -150,9 +150,13 @@ def training_batches(
         if part.weightless:
             counts = Counts()
         yield Batch(
-            tensors(arrays), counts if counted else Counts(), part.step_samples, part.closes_step,
-            shared_samples=0 if counted else counts.samples, identity=identity(arrays),
-        )  # fmt: skip
+            tensors(arrays),
+            counts if counted else Counts(),
+            part.step_samples,
+            part.closes_step,
+            shared_samples=0 if counted else counts.samples,
+            identity=identity(arrays),
+        )
 
 
 def evaluation_batches(

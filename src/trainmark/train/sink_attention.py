@@ -29,9 +29,17 @@ def register() -> str:
 
 
 def attention_forward(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, *,
-    scaling: float, s_aux: Tensor, sliding_window: int | None = None, **_: Any,
-) -> tuple[Tensor, None]:  # fmt: skip
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float,
+    s_aux: Tensor,
+    sliding_window: int | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
     """Compute attention as ``transformers`` calls it; the mask is always the causal one."""
     del module, attention_mask
     attended = sink_attention(query, key, value, s_aux, scaling=scaling, window=sliding_window)
@@ -39,9 +47,14 @@ def attention_forward(
 
 
 def sink_attention(
-    query: Tensor, key: Tensor, value: Tensor, sinks: Tensor, *,
-    scaling: float, window: int | None = None,
-) -> Tensor:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sinks: Tensor,
+    *,
+    scaling: float,
+    window: int | None = None,
+) -> Tensor:
     """Return causal attention over ``window`` positions, the own one included; None: over all.
 
     Args:
@@ -77,9 +90,13 @@ def _attend_to_all(
     """Return causal attention (B, H, T, W); a query before the first makes scores a square."""
     key, value = _with_sink(key, value, sink_key)
     attended = scaled_dot_product_attention(
-        pad(query, (0, 0, 1, 0)), key, value, is_causal=True, scale=scaling,
+        pad(query, (0, 0, 1, 0)),
+        key,
+        value,
+        is_causal=True,
+        scale=scaling,
         enable_gqa=query.size(1) != key.size(1),
-    )  # fmt: skip
+    )
     return attended[..., 1:, :]
 
 
@@ -93,10 +110,12 @@ def _attend_to_window(
     query = pad(query, (0, 0, 0, missing)).unflatten(2, (blocks, window))
     shared = heads // key.size(1)
     key, value = (
-        pad(x, (0, 0, window, missing)).unfold(2, 2 * window, window).transpose(-1, -2)
+        pad(x, (0, 0, window, missing))
+        .unfold(2, 2 * window, window)
+        .transpose(-1, -2)
         .repeat_interleave(shared, 1)
         for x in (key, value)
-    )  # (B, H, blocks, 2 window, W)  # fmt: skip
+    )  # (B, H, blocks, 2 window, W)
     key, value = _with_sink(key, value, sink_key)
     allowed = _window_mask(blocks, window, query.device)
     query, key, value = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))

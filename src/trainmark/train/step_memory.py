@@ -308,8 +308,10 @@ def next_token_sizes(parameters: int, flops_per_token: tuple[float, float]) -> S
         return per_token * counts.tokens_padded
 
     facts = {
-        "parameters": parameters, "trainable_parameters": parameters, SHARE: attention / per_token,
-    }  # fmt: skip
+        "parameters": parameters,
+        "trainable_parameters": parameters,
+        SHARE: attention / per_token,
+    }
     return Sizes(facts, flops)
 
 

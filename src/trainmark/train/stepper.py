@@ -119,9 +119,15 @@ class LossScaler(torch.amp.GradScaler):
     """
 
     def __init__(
-        self, torch_type: str, device: torch.device, *, enabled: bool, window: int,
-        hysteresis: int, start: float,
-    ) -> None:  # fmt: skip
+        self,
+        torch_type: str,
+        device: torch.device,
+        *,
+        enabled: bool,
+        window: int,
+        hysteresis: int,
+        start: float,
+    ) -> None:
         super().__init__(torch_type, init_scale=start, growth_interval=window, enabled=enabled)
         self._hysteresis = hysteresis
         self._one = torch.ones((), device=device)
@@ -221,9 +227,13 @@ class Stepper:
         self._base_lrs = [group["lr"] for group in optimizer.param_groups]
         self._max_grad_norm = max_grad_norm
         self.scaler = LossScaler(
-            device.torch_type, self.device, enabled=recipe.precision == "fp16",
-            window=loss_scale_window, hysteresis=loss_scale_hysteresis, start=loss_scale_start,
-        )  # fmt: skip
+            device.torch_type,
+            self.device,
+            enabled=recipe.precision == "fp16",
+            window=loss_scale_window,
+            hysteresis=loss_scale_hysteresis,
+            start=loss_scale_start,
+        )
         self._steps_with_rate = 0
         self._skipped_with_rate = torch.zeros((), device=self.device)
 

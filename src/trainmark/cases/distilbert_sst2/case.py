@@ -28,9 +28,13 @@ def _standard(world: str, micro_batch_size: int, grad_accum_steps: int = 1) -> D
     """Return the published setup: AdamW 5e-5, no decay, at most 10 epochs, accuracy 0.91."""
     return DistilbertRecipe(
         seed=SEED,
-        micro_batch_size=micro_batch_size, grad_accum_steps=grad_accum_steps,
-        learning_rate=5e-5, max_epochs=10, target_value=0.91, world=world,
-    )  # fmt: skip
+        micro_batch_size=micro_batch_size,
+        grad_accum_steps=grad_accum_steps,
+        learning_rate=5e-5,
+        max_epochs=10,
+        target_value=0.91,
+        world=world,
+    )
 
 
 def _throughput(standard: DistilbertRecipe, *, max_steps: int, **changes: Any) -> DistilbertRecipe:
@@ -39,9 +43,14 @@ def _throughput(standard: DistilbertRecipe, *, max_steps: int, **changes: Any) -
     All other fields, gradient accumulation included, are the standard recipe's.
     """
     return replace(
-        standard, micro_batch_size=96, max_steps=max_steps, warmup_steps=20,
-        target_value=None, eval_every_epochs=None, **changes,
-    )  # fmt: skip
+        standard,
+        micro_batch_size=96,
+        max_steps=max_steps,
+        warmup_steps=20,
+        target_value=None,
+        eval_every_epochs=None,
+        **changes,
+    )
 
 
 STANDARD_1X1 = _standard("1x1", 32, grad_accum_steps=8)
@@ -62,8 +71,14 @@ CASE = Case(
     recipe_type=DistilbertRecipe,
     recipes={
         "tiny": DistilbertRecipe(
-            data="generated", init="random", seq_length=24, micro_batch_size=16,
-            learning_rate=1e-3, max_epochs=10, target_value=0.91, timeout_s=1_800.0,
+            data="generated",
+            init="random",
+            seq_length=24,
+            micro_batch_size=16,
+            learning_rate=1e-3,
+            max_epochs=10,
+            target_value=0.91,
+            timeout_s=1_800.0,
         ),
         "standard-1x1": STANDARD_1X1,
         "standard-1x8": STANDARD_1X8,
@@ -74,4 +89,4 @@ CASE = Case(
     },
     aliases=("distilbert",),
     mission=Mission(repository="nlp", model="distilbert", name="文本分类", direction_id=1),
-)  # fmt: skip
+)

@@ -109,9 +109,12 @@ class DistilbertJob:
         groups = parameter_groups(self.model, recipe.weight_decay)
         optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, fused=True)
         self.stepper = Stepper(
-            context, self.model, optimizer, self._loss_sum,
+            context,
+            self.model,
+            optimizer,
+            self._loss_sum,
             schedule_lr=lambda steps: max(0.0, 1.0 - steps / planned),
-        )  # fmt: skip
+        )
         self.step, self.check = self.stepper.step, self.stepper.check
         self.updates = self.stepper.updates
 
@@ -161,9 +164,12 @@ class DistilbertJob:
     def model_flops(self, counts: Counts) -> float:
         config = self.data.config
         return model_flops(
-            layers=config.n_layers, dim=config.dim, hidden_dim=config.hidden_dim,
-            seq_length=self.recipe.seq_length, counts=counts,
-        )  # fmt: skip
+            layers=config.n_layers,
+            dim=config.dim,
+            hidden_dim=config.hidden_dim,
+            seq_length=self.recipe.seq_length,
+            counts=counts,
+        )
 
     def facts(self) -> Mapping[str, Any]:
         parameters = sum(item.numel() for item in self.model.parameters())

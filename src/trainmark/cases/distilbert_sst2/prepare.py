@@ -58,12 +58,18 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     else:
         notes.append("no weights in the model folder: only init=random will run on this data")
     prepared.lay_out(
-        data, raw, say, case="distilbert_sst2", form=FORMAT, layout=layout, notes=notes,
+        data,
+        raw,
+        say,
+        case="distilbert_sst2",
+        form=FORMAT,
+        layout=layout,
+        notes=notes,
         names={split: f"dataset/{name}" for split, (name,) in NPZ.names.items()},
         write=partial(_write_split, layout.kind, model),
         copies={f"model/{file.name}": file for file in copied if file.is_file()},
         published=PUBLISHED_ROWS,
-    )  # fmt: skip
+    )
 
 
 def _write_split(kind: str, model: Path, files: Sequence[Path], target: Path) -> dict[str, int]:
@@ -71,9 +77,11 @@ def _write_split(kind: str, model: Path, files: Sequence[Path], target: Path) ->
     config, truncated = read_config(model), 0
     if kind == NPZ.kind:
         ids, labels = read_npz(
-            files[0], seq_length=None, vocab_size=config.vocab_size,
+            files[0],
+            seq_length=None,
+            vocab_size=config.vocab_size,
             pad_token_id=config.pad_token_id,
-        )  # fmt: skip
+        )
         prepared.copy_file(files[0], target)
     else:
         texts = read_texts(files)
@@ -83,9 +91,12 @@ def _write_split(kind: str, model: Path, files: Sequence[Path], target: Path) ->
         array, mask = padded(ids, numbers, seq_length=width, pad_token_id=config.pad_token_id)
         with target.open("wb") as stream:
             np.savez_compressed(
-                stream, idx=numbers.astype(np.int32), sentence=np.array(texts.sentences),
-                label=labels.astype(np.int8), input_ids=array.astype(np.int32),
+                stream,
+                idx=numbers.astype(np.int32),
+                sentence=np.array(texts.sentences),
+                label=labels.astype(np.int8),
+                input_ids=array.astype(np.int32),
                 attention_mask=mask.astype(np.int8),
-            )  # fmt: skip
+            )
     longest = int(ids.lengths.max())
     return {"rows": len(labels), "tokens at most": longest, "truncated": truncated}

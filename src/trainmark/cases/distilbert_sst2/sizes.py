@@ -40,8 +40,11 @@ def find_sizes(recipe: DistilbertRecipe, facts: Mapping[str, Any]) -> Sizes:
 
     def flops(counts: Counts) -> float:
         return model_flops(
-            layers=layers, dim=dim, hidden_dim=hidden_dim, seq_length=recipe.seq_length,
+            layers=layers,
+            dim=dim,
+            hidden_dim=hidden_dim,
+            seq_length=recipe.seq_length,
             counts=counts,
-        )  # fmt: skip
+        )
 
     return Sizes({"parameters": parameters, "trainable_parameters": parameters}, flops)

@@ -79,19 +79,30 @@ def _standard(world: str, micro_batch_size: int) -> DlrmRecipe:
     """Return the published training: one epoch at a global batch of 65,536."""
     return DlrmRecipe(
         seed=SEED,
-        world=world, micro_batch_size=micro_batch_size, learning_rate=24.0, precision="fp16",
-        max_epochs=1, target_value=0.802, timeout_s=3 * 86_400.0,
-    )  # fmt: skip
+        world=world,
+        micro_batch_size=micro_batch_size,
+        learning_rate=24.0,
+        precision="fp16",
+        max_epochs=1,
+        target_value=0.802,
+        timeout_s=3 * 86_400.0,
+    )
 
 
 def _throughput(world: str, micro_batch_size: int, precision: Precision = "fp16") -> DlrmRecipe:
     """Return a run for speed alone, at the batch that filled the published devices."""
     return DlrmRecipe(
         seed=SEED,
-        world=world, micro_batch_size=micro_batch_size, learning_rate=24.0, precision=precision,
-        max_epochs=1, max_steps=1_000, warmup_steps=50, eval_every_epochs=None,
+        world=world,
+        micro_batch_size=micro_batch_size,
+        learning_rate=24.0,
+        precision=precision,
+        max_epochs=1,
+        max_steps=1_000,
+        warmup_steps=50,
+        eval_every_epochs=None,
         timeout_s=86_400.0,
-    )  # fmt: skip
+    )
 
 
 CASE = Case(

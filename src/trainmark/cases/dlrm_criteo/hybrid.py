@@ -68,9 +68,12 @@ class HybridTables(nn.Module):
             self.local = FusedTables(rows, placement.dim, seed=None, in_part=in_part)
         for part, weight in self.part_weights():
             fill_rows(
-                weight, table=part.table, first_row=part.first_row,
-                cardinality=placement.cardinalities[part.table], seed=seed,
-            )  # fmt: skip
+                weight,
+                table=part.table,
+                first_row=part.first_row,
+                cardinality=placement.cardinalities[part.table],
+                seed=seed,
+            )
         # A rank without a table takes part in both exchanges: something must need a gradient.
         self.register_buffer("_anchor", torch.zeros(()), persistent=False)
         ranges = [(part.first_row, part.rows) for part in self.parts]

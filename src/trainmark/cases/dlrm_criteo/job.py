@@ -108,18 +108,24 @@ class DlrmJob:
         with context.device.place(torch.empty(0)).device:
             self.tables: Any = self._build_tables()
         self.model = build_model(
-            spec.num_numerical, recipe.embedding_dim, len(spec.cardinalities), *layers(recipe),
+            spec.num_numerical,
+            recipe.embedding_dim,
+            len(spec.cardinalities),
+            *layers(recipe),
             seed=recipe.seed,
-        )  # fmt: skip
+        )
         context.device.place(self.model)
         self.dense_parameters = sum(item.numel() for item in self.model.parameters())
         # Fused, it drops an overflowed fp16 step on the device; otherwise torch asks the host.
         optimizer = torch.optim.SGD(self.model.parameters(), lr=recipe.learning_rate, fused=True)
         self.stepper = Stepper(
-            context, self.model, optimizer, self._loss_sum,
+            context,
+            self.model,
+            optimizer,
+            self._loss_sum,
             schedule_lr=lambda steps: lr_factor(recipe, steps),
             loss_scale_window=1_000_000_000,  # as published: the scale never doubles
-        )  # fmt: skip
+        )
         self.check, self.updates = self.stepper.check, self.stepper.updates
         self.global_batch_size = recipe.micro_batch_size * context.world_size
         self.steps_per_epoch = -(-self.readers["train"].num_rows // self.global_batch_size)
@@ -130,10 +136,12 @@ class DlrmJob:
         if self.context.world_size == 1:
             return FusedTables(self.placement.cardinalities, dim, seed=seed, in_part=self._in_part)
         return HybridTables(
-            self.placement, rank=self.context.rank, seed=seed,
+            self.placement,
+            rank=self.context.rank,
+            seed=seed,
             exchange_dtype=AUTOCAST_DTYPES.get(self.recipe.precision, torch.float32),
             in_part=self._in_part,
-        )  # fmt: skip
+        )
 
     def step(self, batches: Iterator[Batch]) -> Tensor | None:
         """Take one step. Tables are updated within it, so they are told its rate before."""
@@ -154,9 +162,11 @@ class DlrmJob:
 
     def _read(self, split: str, order: Any = None) -> Iterator[RawBatch]:
         return self.readers[split].batches(
-            self.global_batch_size, rank=self.context.rank, world_size=self.context.world_size,
+            self.global_batch_size,
+            rank=self.context.rank,
+            world_size=self.context.world_size,
             order=order,
-        )  # fmt: skip
+        )
 
     def _logits(self, model: nn.Module, numerical: Tensor, ids: Tensor) -> Tensor:
         # Where rows come from other ranks, the bottom MLP runs while they are on their way.

@@ -92,9 +92,13 @@ class Dlrm(nn.Module):
     """
 
     def __init__(
-        self, num_numerical: int, dim: int, num_tables: int, bottom: Sequence[int],
+        self,
+        num_numerical: int,
+        dim: int,
+        num_tables: int,
+        bottom: Sequence[int],
         top: Sequence[int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         assert bottom[-1] == dim
         assert top[-1] == 1
@@ -140,9 +144,14 @@ def mlp(widths: Sequence[int], *, last_is_linear: bool = False) -> nn.Sequential
 
 
 def build_model(
-    num_numerical: int, dim: int, num_tables: int, bottom: Sequence[int], top: Sequence[int],
-    *, seed: int,
-) -> Dlrm:  # fmt: skip
+    num_numerical: int,
+    dim: int,
+    num_tables: int,
+    bottom: Sequence[int],
+    top: Sequence[int],
+    *,
+    seed: int,
+) -> Dlrm:
     """Return the model with weights drawn from ``seed`` alone, the same on every rank."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -98,9 +98,12 @@ class GlmRecipe(Recipe):
     def shape(self) -> GlmShape:
         """The model's sizes."""
         return GlmShape(
-            num_layers=self.num_layers, hidden_size=self.hidden_size, num_heads=self.num_heads,
-            vocab_size=self.vocab_size, max_positions=self.seq_length,
-        )  # fmt: skip
+            num_layers=self.num_layers,
+            hidden_size=self.hidden_size,
+            num_heads=self.num_heads,
+            vocab_size=self.vocab_size,
+            max_positions=self.seq_length,
+        )
 
     def check(self, world_size: int) -> None:
         """Refuse shapes that do not divide.
@@ -129,21 +132,35 @@ def _standard(world: str, *, grad_accum_steps: int = 1) -> GlmRecipe:
     """
     return GlmRecipe(
         seed=SEED,
-        world=world, micro_batch_size=8, grad_accum_steps=grad_accum_steps,
-        learning_rate=1e-5, weight_decay=0.1, max_epochs=40,
-        eval_every_epochs=None, eval_every_samples=19_200, eval_from_sample=100,
-        target_value=0.80, checkpoint_activations=True, timeout_s=7 * 86_400.0,
-    )  # fmt: skip
+        world=world,
+        micro_batch_size=8,
+        grad_accum_steps=grad_accum_steps,
+        learning_rate=1e-5,
+        weight_decay=0.1,
+        max_epochs=40,
+        eval_every_epochs=None,
+        eval_every_samples=19_200,
+        eval_from_sample=100,
+        target_value=0.80,
+        checkpoint_activations=True,
+        timeout_s=7 * 86_400.0,
+    )
 
 
 def _throughput(world: str, precision: Precision) -> GlmRecipe:
     """Return a recipe that measures speed only."""
     return GlmRecipe(
         seed=SEED,
-        world=world, micro_batch_size=8, learning_rate=1e-5, weight_decay=0.1,
-        precision=precision, max_steps=320, warmup_steps=20, eval_every_epochs=None,
+        world=world,
+        micro_batch_size=8,
+        learning_rate=1e-5,
+        weight_decay=0.1,
+        precision=precision,
+        max_steps=320,
+        warmup_steps=20,
+        eval_every_epochs=None,
         group_by_choices=True,
-    )  # fmt: skip
+    )
 
 
 CASE = Case(
@@ -168,10 +185,23 @@ CASE = Case(
     recipe_type=GlmRecipe,
     recipes={
         "tiny": GlmRecipe(
-            data="generated", init="random", num_layers=2, hidden_size=64, num_heads=2,
-            vocab_size=128, seq_length=52, dropout=0.0, micro_batch_size=16, learning_rate=2e-3,
-            weight_decay=0.1, lr_decay_steps=1_000, max_epochs=5, target_value=0.9,
-            eval_every_epochs=None, eval_every_samples=3_200, timeout_s=1_800.0,
+            data="generated",
+            init="random",
+            num_layers=2,
+            hidden_size=64,
+            num_heads=2,
+            vocab_size=128,
+            seq_length=52,
+            dropout=0.0,
+            micro_batch_size=16,
+            learning_rate=2e-3,
+            weight_decay=0.1,
+            lr_decay_steps=1_000,
+            max_epochs=5,
+            target_value=0.9,
+            eval_every_epochs=None,
+            eval_every_samples=3_200,
+            timeout_s=1_800.0,
         ),
         "standard-1x1": _standard("1x1", grad_accum_steps=8),
         "standard-1x8": _standard("1x8"),
@@ -182,4 +212,4 @@ CASE = Case(
     data_fields=frozenset({"seed", "init"}),
     aliases=("glm",),
     precision_labels={"fp16": "amp"},
-)  # fmt: skip
+)

@@ -62,9 +62,14 @@ class Sequences:
     def of(cls, batch: ChoiceBatch) -> Sequences:
         """Return the sequences of ``batch`` on the host."""
         *inputs, target_owner = _tensors(
-            batch.ids, batch.positions, batch.block_positions, batch.separators,
-            batch.target_rows, batch.target_ids, batch.target_owner,
-        )  # fmt: skip
+            batch.ids,
+            batch.positions,
+            batch.block_positions,
+            batch.separators,
+            batch.target_rows,
+            batch.target_ids,
+            batch.target_owner,
+        )
         return cls(tuple(inputs), target_owner)
 
     def scores(self, log_probs: Tensor) -> Tensor:
@@ -135,9 +140,12 @@ class GlmJob:
         self.kernels = choose(recipe, context.device.torch_type)
         fit_attention(context.device, dropout=recipe.dropout, shapes_vary=True)
         self.model: Glm = build_model(
-            self.shape, dropout=recipe.dropout, seed=recipe.seed, kernels=self.kernels,
+            self.shape,
+            dropout=recipe.dropout,
+            seed=recipe.seed,
+            kernels=self.kernels,
             checkpoint_activations=recipe.checkpoint_activations,
-        )  # fmt: skip
+        )
         pretrained = recipe.init == "pretrained"
         self.loaded = load_checkpoint(self.model, context.data_dir) if pretrained else None
         context.device.place(self.model)
@@ -150,11 +158,15 @@ class GlmJob:
         self.sharding = Sharding.of(context, num_rows=len(data.train))
         self.steps_per_epoch = self.sharding.steps_per_epoch
         self.stepper = Stepper(
-            context, self.model, optimizer, self._loss_sum,
+            context,
+            self.model,
+            optimizer,
+            self._loss_sum,
             schedule_lr=lambda steps: lr_factor(recipe, steps),
-            max_grad_norm=recipe.max_grad_norm, loss_scale_window=recipe.loss_scale_window,
+            max_grad_norm=recipe.max_grad_norm,
+            loss_scale_window=recipe.loss_scale_window,
             loss_scale_hysteresis=recipe.loss_scale_hysteresis,
-        )  # fmt: skip
+        )
         self.step, self.check = self.stepper.step, self.stepper.check
         self.updates = self.stepper.updates
 
@@ -164,10 +176,13 @@ class GlmJob:
         if recipe.group_by_choices:
             order = grouped_order(train.num_choices, self.sharding, epoch)
         return training_batches(
-            train, self.sharding, epoch, order=order,
+            train,
+            self.sharding,
+            epoch,
+            order=order,
             tensors=lambda choices: (Sequences.of(choices), Places.of(choices)),
             identity=lambda choices: torch.from_numpy(choices.first_ids),
-        )  # fmt: skip
+        )
 
     def _loss_sum(self, batch: Batch) -> Tensor:
         sequences, places = batch.tensors

@@ -69,11 +69,18 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     else:
         notes.append("no checkpoint: only init=random will run on this data")
     prepared.lay_out(
-        data, raw, say, case="glm_superglue", form=FORMAT, layout=layout,
+        data,
+        raw,
+        say,
+        case="glm_superglue",
+        form=FORMAT,
+        layout=layout,
         names={split: names[-1] for split, names in form.names.items()},
-        write=_write_passages if form is JSONL else _write_rows, copies=copies,
-        published=PUBLISHED_QUESTIONS, notes=notes,
-    )  # fmt: skip
+        write=_write_passages if form is JSONL else _write_rows,
+        copies=copies,
+        published=PUBLISHED_QUESTIONS,
+        notes=notes,
+    )
 
 
 def _write_passages(files: Sequence[Path], target: Path) -> dict[str, int]:

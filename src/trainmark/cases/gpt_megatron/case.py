@@ -10,7 +10,14 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Le, Lt
 
 from trainmark.errors import UsageError
-from trainmark.recipe import NonNegativeFloat, PositiveFloat, PositiveInt, Recipe, recipe_field
+from trainmark.recipe import (
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Precision,
+    Recipe,
+    recipe_field,
+)
 from trainmark.spec import Case, Mission, PrepareOption, Text
 
 
@@ -47,9 +54,10 @@ class GptRecipe(Recipe):
     )
 
     checkpoint_every_steps: PositiveInt | None = recipe_field(
-        None, "optimizer steps between two checkpoints of the training; none: none is saved",
+        None,
+        "optimizer steps between two checkpoints of the training; none: none is saved",
         rule="closed",
-    )  # fmt: skip
+    )
 
     @property
     def padded_vocab_size(self) -> int:
@@ -112,23 +120,36 @@ def padded(rows: int, multiple: int) -> int:
 SEED = 1234  # of the published runs
 
 
-def _reproduction(micro_batch_size: int, precision: str, world: str) -> GptRecipe:
+def _reproduction(micro_batch_size: int, precision: Precision, world: str) -> GptRecipe:
     """Return a run of the founding page: 200 steps, 20 of them skipped, speed only."""
     return GptRecipe(
         seed=SEED,
-        micro_batch_size=micro_batch_size, precision=precision, world=world,  # type: ignore[arg-type]
-        learning_rate=1.5e-4, weight_decay=0.01, max_epochs=1_000_000, max_steps=200,
-        warmup_steps=20, eval_every_epochs=None, timeout_s=900.0, data="generated",
-    )  # fmt: skip
+        micro_batch_size=micro_batch_size,
+        precision=precision,
+        world=world,
+        learning_rate=1.5e-4,
+        weight_decay=0.01,
+        max_epochs=1_000_000,
+        max_steps=200,
+        warmup_steps=20,
+        eval_every_epochs=None,
+        timeout_s=900.0,
+        data="generated",
+    )
 
 
 def _standard(world: str) -> GptRecipe:
     """Return the published training: 320,000 steps on a corpus of one's own."""
     return GptRecipe(
         seed=SEED,
-        micro_batch_size=8, world=world, learning_rate=1.5e-4, weight_decay=0.01,
-        max_epochs=1_000_000, max_steps=320_000, timeout_s=30 * 86_400.0,
-    )  # fmt: skip
+        micro_batch_size=8,
+        world=world,
+        learning_rate=1.5e-4,
+        weight_decay=0.01,
+        max_epochs=1_000_000,
+        max_steps=320_000,
+        timeout_s=30 * 86_400.0,
+    )
 
 
 CASE = Case(
@@ -180,4 +201,4 @@ CASE = Case(
         PrepareOption("workers", int, "processes; default: usable cores", range(1, 513)),
     ),
     aliases=("gpt",),
-)  # fmt: skip
+)

@@ -67,10 +67,16 @@ class GptJob(NextTokenJob):
             return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=betas, fused=True)
 
         super().__init__(
-            context, data, ranks=ranks, model=model, blocks=model.blocks, optimizer=optimizer,
-            compiled=recipe.compile, schedule_lr=lambda steps: lr_factor(recipe, steps),
+            context,
+            data,
+            ranks=ranks,
+            model=model,
+            blocks=model.blocks,
+            optimizer=optimizer,
+            compiled=recipe.compile,
+            schedule_lr=lambda steps: lr_factor(recipe, steps),
             **LOSS_SCALE,
-        )  # fmt: skip
+        )
 
     def facts(self) -> Mapping[str, Any]:
         """Return what the record says of the job; see ``Job.facts``."""

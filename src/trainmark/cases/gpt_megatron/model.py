@@ -132,8 +132,11 @@ def tensor_parallelize(model: Gpt, mesh: DeviceMesh) -> None:
     """Cut heads, feed-forward columns and the rows of the token table over ``mesh``, in place."""
     block = "blocks.*."
     cut(
-        model, mesh, table="wte", last_norm="norm",
+        model,
+        mesh,
+        table="wte",
+        last_norm="norm",
         norms=("wpe", f"{block}norm_1", f"{block}norm_2"),
         columns=(f"{block}attention.qkv", f"{block}up"),
         rows=(f"{block}attention.out", f"{block}down"),
-    )  # fmt: skip
+    )

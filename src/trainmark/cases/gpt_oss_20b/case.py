@@ -47,13 +47,15 @@ class GptOssRecipe(LanguageRecipe):
     top_k: PositiveInt = recipe_field(4, "experts of each token")  # yaml:138
     ffn_size: PositiveInt = recipe_field(2880, "width of an expert")  # yaml:116
     routing: Literal["trained", "balanced"] = recipe_field(
-        "trained", "trained: the router chooses; balanced: all experts get as many tokens, which "
+        "trained",
+        "trained: the router chooses; balanced: all experts get as many tokens, which "
         "bounds the speed of this model and trains no router",
-    )  # fmt: skip
+    )
     expert_parallel: PositiveInt = recipe_field(
-        1, "neighbouring ranks that share each layer's experts; each trains its own samples",
+        1,
+        "neighbouring ranks that share each layer's experts; each trains its own samples",
         rule="closed",
-    )  # fmt: skip
+    )
     lr_warmup_steps: PositiveInt = recipe_field(  # yaml:61
         128, "steps with a linearly rising learning rate"
     )
@@ -123,9 +125,11 @@ class GptOssRecipe(LanguageRecipe):
         """
         if self.expert_parallel > 1:
             require_torch(
-                "2.11", f"expert_parallel={self.expert_parallel}",
-                where="recipe field expert_parallel", fix="leave the field out",
-            )  # fmt: skip
+                "2.11",
+                f"expert_parallel={self.expert_parallel}",
+                where="recipe field expert_parallel",
+                fix="leave the field out",
+            )
         if self.top_k > self.num_experts:
             raise UsageError(
                 f"top_k={self.top_k} of num_experts={self.num_experts}",
@@ -171,21 +175,37 @@ def _standard(world: str) -> GptOssRecipe:
     nodes, devices = (int(number) for number in world.split("x"))
     ranks = nodes * devices
     return GptOssRecipe(
-        world=world, precision="bf16", micro_batch_size=16 // ranks,  # yaml:55, global batch 16
+        world=world,
+        precision="bf16",
+        micro_batch_size=16 // ranks,  # yaml:55, global batch 16
         expert_parallel=8,  # yaml:82
-        learning_rate=4e-4, weight_decay=0.1,  # yaml:59, as rcps_gpt_oss_20b.json; yaml:64
-        kernels="own", checkpoint_activations="selective", max_epochs=100, max_steps=1_200_000,
-        eval_every_epochs=None, eval_every_samples=12_288, target_value=3.34,  # README.md:101-113
-        shuffled_together=1_200_000 * 16, timeout_s=3 * 86_400.0,  # yaml:53
-    )  # fmt: skip
+        learning_rate=4e-4,
+        weight_decay=0.1,  # yaml:59, as rcps_gpt_oss_20b.json; yaml:64
+        kernels="own",
+        checkpoint_activations="selective",
+        max_epochs=100,
+        max_steps=1_200_000,
+        eval_every_epochs=None,
+        eval_every_samples=12_288,
+        target_value=3.34,  # README.md:101-113
+        shuffled_together=1_200_000 * 16,
+        timeout_s=3 * 86_400.0,  # yaml:53
+    )
 
 
 def _throughput(world: str, **fields: Any) -> GptOssRecipe:
     """Return a run that measures speed only, on generated text."""
     return replace(
-        _standard(world), data="generated", max_steps=60, warmup_steps=20, eval_every_samples=None,
-        timeout_s=3_600.0, target_value=None, shuffled_together=1, **fields,
-    )  # fmt: skip
+        _standard(world),
+        data="generated",
+        max_steps=60,
+        warmup_steps=20,
+        eval_every_samples=None,
+        timeout_s=3_600.0,
+        target_value=None,
+        shuffled_together=1,
+        **fields,
+    )
 
 
 def mlperf(recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,11 +232,29 @@ CASE = Case(
     recipe_type=GptOssRecipe,
     recipes={
         "tiny": GptOssRecipe(
-            data="generated", num_layers=4, hidden_size=64, num_heads=4, num_kv_heads=2,
-            head_dim=16, sliding_window=32, num_experts=8, top_k=2, ffn_size=128, seq_length=128,
-            vocab_size=64, eval_samples=256, micro_batch_size=16, learning_rate=1.5e-2,
-            weight_decay=0.1, lr_warmup_steps=20, lr_decay_steps=320, max_epochs=1,
-            eval_every_epochs=None, eval_every_samples=512, target_value=1.84, timeout_s=1_800.0,
+            data="generated",
+            num_layers=4,
+            hidden_size=64,
+            num_heads=4,
+            num_kv_heads=2,
+            head_dim=16,
+            sliding_window=32,
+            num_experts=8,
+            top_k=2,
+            ffn_size=128,
+            seq_length=128,
+            vocab_size=64,
+            eval_samples=256,
+            micro_batch_size=16,
+            learning_rate=1.5e-2,
+            weight_decay=0.1,
+            lr_warmup_steps=20,
+            lr_decay_steps=320,
+            max_epochs=1,
+            eval_every_epochs=None,
+            eval_every_samples=512,
+            target_value=1.84,
+            timeout_s=1_800.0,
         ),
         "standard-1x8": _standard("1x8"),
         "standard-2x8": _standard("2x8"),
@@ -235,4 +273,4 @@ CASE = Case(
     ),
     aliases=("gpt_oss",),
     mlperf=mlperf,
-)  # fmt: skip
+)

@@ -67,9 +67,11 @@ def predict(recipe: GptOssRecipe, world_size: int) -> Prediction:
     )
     peak_gradients, activations = max(peaks, key=sum)
     return Prediction(
-        weights=(held + gathered) * FULL, optimizer=held * FULL * ADAM_MOMENTS,
-        gradients=peak_gradients, activations=activations,
-    )  # fmt: skip
+        weights=(held + gathered) * FULL,
+        optimizer=held * FULL * ADAM_MOMENTS,
+        gradients=peak_gradients,
+        activations=activations,
+    )
 
 
 def _activations(recipe: GptOssRecipe, tokens: int, number: int) -> tuple[int, int, int]:

@@ -62,9 +62,10 @@ class GptOssJob(NextTokenJob):
             ranks = Ranks.of(context, with_mesh=True)
         shared = ranks.mesh["expert"] if ranks.mesh and ranks.expert_size > 1 else None
         dispatcher = Dispatcher(
-            recipe.num_experts, mesh=shared,
+            recipe.num_experts,
+            mesh=shared,
             timed=lambda: context.stages.stage(EXCHANGE_PART, context.device),
-        )  # fmt: skip
+        )
         self.kernels = choose(recipe, context.device.torch_type)
         fit_attention(context.device)
         model = build_model(recipe, self.kernels, dispatcher)
@@ -82,21 +83,32 @@ class GptOssJob(NextTokenJob):
             if sharded:  # no rank ever holds more than its shards
                 materialize(model, recipe, device)
             return torch.optim.AdamW(
-                decay_groups(model, recipe.weight_decay), lr=recipe.learning_rate,
-                betas=(0.9, recipe.adam_beta2), eps=recipe.adam_eps, fused=True,
-            )  # fmt: skip
+                decay_groups(model, recipe.weight_decay),
+                lr=recipe.learning_rate,
+                betas=(0.9, recipe.adam_beta2),
+                eps=recipe.adam_eps,
+                fused=True,
+            )
 
         super().__init__(
-            context, data, ranks=ranks, model=model, blocks=model.blocks,
+            context,
+            data,
+            ranks=ranks,
+            model=model,
+            blocks=model.blocks,
             experts=[layer.experts for layer in layers] if shared is not None else (),
-            optimizer=optimizer, compiled=False,
+            optimizer=optimizer,
+            compiled=False,
             schedule_lr=lambda steps: lr_factor(recipe, steps),
-        )  # fmt: skip
+        )
         self.meter = RoutingMeter(
-            [layer.experts for layer in layers], num_experts=recipe.num_experts,
-            top_k=recipe.top_k, ranks=ranks, device=self.stepper.device,
+            [layer.experts for layer in layers],
+            num_experts=recipe.num_experts,
+            top_k=recipe.top_k,
+            ranks=ranks,
+            device=self.stepper.device,
             is_forced=recipe.routing != "trained",
-        )  # fmt: skip
+        )
         for layer in layers:
             layer.meter = self.meter
         self.step, self.check = self._step, self._check
@@ -133,16 +145,19 @@ class GptOssJob(NextTokenJob):
             "flops_formula": "palm-appendix-b, top-k experts",
             "active_parameters": recipe.active_parameters,
             "parallel": {
-                "data": ranks.data_size, "experts": ranks.expert_size,
+                "data": ranks.data_size,
+                "experts": ranks.expert_size,
                 "fsdp": recipe.fsdp and ranks.mesh is not None,
             },
             "routing": recipe.routing,
             "experts": f"{recipe.top_k} / {recipe.num_experts}",
             # A row goes out and its result comes back; their gradients take the same ways.
-            "exchanged_bytes_per_token":
-                4 * facts["sent_assignments"] * row_bytes / max(self.meter.tokens, 1),
+            "exchanged_bytes_per_token": 4
+            * facts["sent_assignments"]
+            * row_bytes
+            / max(self.meter.tokens, 1),
             "kernels": self.kernels.used("cross_entropy"),
-        }  # fmt: skip
+        }
 
 
 build = GptOssJob

@@ -26,14 +26,21 @@ if TYPE_CHECKING:
 def config_of(recipe: GptOssRecipe) -> GptOssConfig:
     """Return the library's configuration; its layers slide in turn, the first one does."""
     return GptOssConfig(
-        vocab_size=recipe.vocab_size, hidden_size=recipe.hidden_size,
-        intermediate_size=recipe.ffn_size, num_hidden_layers=recipe.num_layers,
-        num_attention_heads=recipe.num_heads, num_key_value_heads=recipe.num_kv_heads,
-        head_dim=recipe.head_dim, sliding_window=recipe.sliding_window,
-        num_local_experts=recipe.num_experts, num_experts_per_tok=recipe.top_k,
-        max_position_embeddings=MAX_LENGTH, rms_norm_eps=RMS_NORM_EPS, use_cache=False,
+        vocab_size=recipe.vocab_size,
+        hidden_size=recipe.hidden_size,
+        intermediate_size=recipe.ffn_size,
+        num_hidden_layers=recipe.num_layers,
+        num_attention_heads=recipe.num_heads,
+        num_key_value_heads=recipe.num_kv_heads,
+        head_dim=recipe.head_dim,
+        sliding_window=recipe.sliding_window,
+        num_local_experts=recipe.num_experts,
+        num_experts_per_tok=recipe.top_k,
+        max_position_embeddings=MAX_LENGTH,
+        rms_norm_eps=RMS_NORM_EPS,
+        use_cache=False,
         rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
-    )  # fmt: skip
+    )
 
 
 class RoutedLayer(nn.Module):

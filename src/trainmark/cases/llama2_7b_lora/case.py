@@ -137,11 +137,16 @@ def _standard(world: str, precision: _Precision, micro_batch_size: int) -> Llama
     """
     return LlamaRecipe(
         seed=SEED,
-        world=world, precision=precision, micro_batch_size=micro_batch_size,
+        world=world,
+        precision=precision,
+        micro_batch_size=micro_batch_size,
         weights_dtype="fp32" if precision == "tf32" else precision,
-        learning_rate=1e-4, max_epochs=3, eval_every_epochs=3, target_value=0.40,
+        learning_rate=1e-4,
+        max_epochs=3,
+        eval_every_epochs=3,
+        target_value=0.40,
         timeout_s=7 * 86_400.0,
-    )  # fmt: skip
+    )
 
 
 def _published(precision: _Precision, micro_batch_size: int) -> LlamaRecipe:
@@ -155,12 +160,21 @@ def _throughput(world: str, precision: _Precision, micro_batch_size: int) -> Lla
     """Return a run that measures speed only: random weights and generated dialogues."""
     return LlamaRecipe(
         seed=SEED,
-        world=world, precision=precision, micro_batch_size=micro_batch_size,
-        weights_dtype="fp32" if precision == "tf32" else precision, init="random",
-        learning_rate=1e-4, max_epochs=1_000_000, max_steps=200, warmup_steps=20,
-        eval_every_epochs=None, mmlu_mode="off", data="generated", timeout_s=3_600.0,
+        world=world,
+        precision=precision,
+        micro_batch_size=micro_batch_size,
+        weights_dtype="fp32" if precision == "tf32" else precision,
+        init="random",
+        learning_rate=1e-4,
+        max_epochs=1_000_000,
+        max_steps=200,
+        warmup_steps=20,
+        eval_every_epochs=None,
+        mmlu_mode="off",
+        data="generated",
+        timeout_s=3_600.0,
         target_required=False,
-    )  # fmt: skip
+    )
 
 
 CASE = Case(

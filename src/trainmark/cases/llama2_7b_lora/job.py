@@ -77,20 +77,28 @@ class LlamaJob:
         self.parameters = sum(item.numel() for item in parameters)
         self.trained = sum(item.numel() for item in parameters if item.requires_grad)
         replicas = parallelize(
-            self.model, ranks, compiled=recipe.compile,
+            self.model,
+            ranks,
+            compiled=recipe.compile,
             shards=self.model.decoder_layers() if self.sharded else None,
-        )  # fmt: skip
+        )
         optimizer = torch.optim.AdamW(
             [item for item in self.model.parameters() if item.requires_grad],
-            lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True,
-        )  # fmt: skip
+            lr=recipe.learning_rate,
+            weight_decay=recipe.weight_decay,
+            fused=True,
+        )
         self.sharding = Sharding.of(context, num_rows=len(data.train))
         self.steps_per_epoch = self.sharding.steps_per_epoch
         self.stepper = Stepper(
-            context, replicas, optimizer, self._loss_sum, ranks=ranks,
+            context,
+            replicas,
+            optimizer,
+            self._loss_sum,
+            ranks=ranks,
             schedule_lr=lambda steps: recipe.lr_gamma ** (steps // self.steps_per_epoch),
             max_grad_norm=recipe.max_grad_norm,
-        )  # fmt: skip
+        )
         self.step, self.check = self.stepper.step, self.stepper.check
         self.updates = self.stepper.updates
 
@@ -166,15 +174,25 @@ class LlamaJob:
         rank, world_size = self.context.rank, self.context.world_size
         longest = self.recipe.seq_length if legacy else self.data.config.max_positions
         plan = plan_scoring(
-            self.data.tokenizer, self.data.mmlu, legacy=legacy, shots=self.recipe.mmlu_shots,
-            max_length=longest, rank=rank, world_size=world_size,
-        )  # fmt: skip
+            self.data.tokenizer,
+            self.data.mmlu,
+            legacy=legacy,
+            shots=self.recipe.mmlu_shots,
+            max_length=longest,
+            rank=rank,
+            world_size=world_size,
+        )
         with varying_shapes(self.context.device), self.stepper.autocast():
             scored = score(
-                self.model.causal_lm, self.data.mmlu, plan,
+                self.model.causal_lm,
+                self.data.mmlu,
+                plan,
                 batch_tokens=self.recipe.micro_batch_size * self.recipe.seq_length,
-                legacy=legacy, in_step=self.sharded, rank=rank, world_size=world_size,
-            )  # fmt: skip
+                legacy=legacy,
+                in_step=self.sharded,
+                rank=rank,
+                world_size=world_size,
+            )
         self.model.train()
         return scored
 
@@ -187,9 +205,11 @@ class LlamaJob:
     def model_flops(self, counts: Counts) -> float:
         recipe = self.recipe
         per_token = model_flops_per_token(
-            self.data.config, rank=recipe.lora_rank, targets=targets(recipe),
+            self.data.config,
+            rank=recipe.lora_rank,
+            targets=targets(recipe),
             seq_length=recipe.seq_length,
-        )  # fmt: skip
+        )
         return per_token * counts.tokens_padded
 
     def facts(self) -> Mapping[str, Any]:
@@ -238,11 +258,13 @@ def save_adapters(model: LlamaLora, folder: Path, base: str) -> None:
     save_file(state, staging, metadata={"format": "pt"})
     staging.rename(folder / SAFETENSORS_WEIGHTS_NAME)
     settings = _settings(model)
-    finished = LoraConfig(**{
-        **{item.name: getattr(settings, item.name) for item in fields(settings) if item.init},
-        "base_model_name_or_path": base,
-        "inference_mode": True,  # peft loads them for training only on request
-    })  # fmt: skip
+    finished = LoraConfig(
+        **{
+            **{item.name: getattr(settings, item.name) for item in fields(settings) if item.init},
+            "base_model_name_or_path": base,
+            "inference_mode": True,  # peft loads them for training only on request
+        }
+    )
     finished.save_pretrained(str(folder))
 
 

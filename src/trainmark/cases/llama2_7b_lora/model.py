@@ -90,9 +90,12 @@ class LlamaLora(nn.Module):
         hidden = self.hidden(ids).flatten(0, 1)  # (B * S, D)
         wanted = F.pad(labels[:, 1:], (0, 1), value=IGNORED).flatten()
         return self.kernels.cross_entropy(
-            hidden, self.causal_lm.lm_head.weight, wanted,
-            ignored=IGNORED, scores_at_once=SCORES_AT_ONCE,
-        )  # fmt: skip
+            hidden,
+            self.causal_lm.lm_head.weight,
+            wanted,
+            ignored=IGNORED,
+            scores_at_once=SCORES_AT_ONCE,
+        )
 
 
 def build(
@@ -148,9 +151,13 @@ def _with_adapters(causal_lm: LlamaForCausalLM, recipe: LlamaRecipe, place: Any)
     alpha: Any = recipe.lora_alpha  # peft accepts any number, its type annotation only int
     alpha = int(alpha) if alpha.is_integer() else alpha
     settings = LoraConfig(
-        task_type="CAUSAL_LM", r=recipe.lora_rank, lora_alpha=alpha,
-        lora_dropout=recipe.lora_dropout, target_modules=targets(recipe), bias="none",
-    )  # fmt: skip
+        task_type="CAUSAL_LM",
+        r=recipe.lora_rank,
+        lora_alpha=alpha,
+        lora_dropout=recipe.lora_dropout,
+        target_modules=targets(recipe),
+        bias="none",
+    )
     with torch.device("cpu"), warnings.catch_warnings():
         # peft asks the library for a property under its old name.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated")

@@ -136,11 +136,19 @@ class ModelConfig(ConfigKeys):
 
 def _preset(hidden: int, layers: int, heads: int, intermediate: int, **more: Any) -> ModelConfig:
     sizes: dict[str, Any] = {
-        "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
-        "intermediate_size": intermediate, "vocab_size": 32_000,
-        "max_position_embeddings": 4096, "num_key_value_heads": heads, "rms_norm_eps": 1e-5,
-        "initializer_range": 0.02, "bos_token_id": 1, "eos_token_id": 2, **more,
-    }  # fmt: skip
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": intermediate,
+        "vocab_size": 32_000,
+        "max_position_embeddings": 4096,
+        "num_key_value_heads": heads,
+        "rms_norm_eps": 1e-5,
+        "initializer_range": 0.02,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        **more,
+    }
     return ModelConfig.model_validate(
         {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **sizes}
     )
@@ -150,10 +158,14 @@ def linear_shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
     """Return (output, input) width of each linear layer of a block, by its name."""
     hidden, wide, keys = config.hidden_size, config.intermediate_size, config.kv_size
     return {
-        "q_proj": (hidden, hidden), "k_proj": (keys, hidden), "v_proj": (keys, hidden),
-        "o_proj": (hidden, hidden), "gate_proj": (wide, hidden), "up_proj": (wide, hidden),
+        "q_proj": (hidden, hidden),
+        "k_proj": (keys, hidden),
+        "v_proj": (keys, hidden),
+        "o_proj": (hidden, hidden),
+        "gate_proj": (wide, hidden),
+        "up_proj": (wide, hidden),
         "down_proj": (hidden, wide),
-    }  # fmt: skip
+    }
 
 
 def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -279,18 +291,22 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
             fix="put the tokenizer and the config.json of the same model into model/",
         )
     refuse_short(
-        file, entries=len(vocab), vocab_size=vocab_size, of="model/config.json",
+        file,
+        entries=len(vocab),
+        vocab_size=vocab_size,
+        of="model/config.json",
         fix="put the model's own tokenizer into model/; where its table is padded, add unused "
         "tokens up to that size",
-    )  # fmt: skip
+    )
     begin_id = vocab.get(named_token(folder, "bos_token", FAULT) or "<s>")
     end_id = vocab.get(named_token(folder, "eos_token", FAULT) or "</s>")
     if end_id is None:
         raise DataError(
-            "no end token", where=str(file),
+            "no end token",
+            where=str(file),
             rule="every dialogue ends with the end token",
             fix=f"name it as eos_token in {SETTINGS[0]}",
-        )  # fmt: skip
+        )
     begins = None
     if (settings := folder / SETTINGS[0]).is_file():
         begins = read_json(settings, FAULT).get("add_bos_token")

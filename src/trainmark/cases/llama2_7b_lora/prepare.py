@@ -66,9 +66,18 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     else:
         notes.append(f"no MMLU found: only mmlu_mode=off will run on this data. {WHERE_MMLU}")
     prepared.lay_out(
-        data, raw, say, case="llama2_7b_lora", form=FORMAT, layout=layout, names=WRITTEN,
-        write=_write_dialogues, copies=copies, published=PUBLISHED_ROWS, notes=notes,
-    )  # fmt: skip
+        data,
+        raw,
+        say,
+        case="llama2_7b_lora",
+        form=FORMAT,
+        layout=layout,
+        names=WRITTEN,
+        write=_write_dialogues,
+        copies=copies,
+        published=PUBLISHED_ROWS,
+        notes=notes,
+    )
 
 
 def _write_dialogues(files: Sequence[Path], target: Path) -> dict[str, int]:

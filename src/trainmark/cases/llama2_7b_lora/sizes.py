@@ -46,8 +46,9 @@ def find_sizes(recipe: LlamaRecipe, facts: Mapping[str, Any]) -> Sizes:
         return per_token * counts.tokens_padded
 
     expected: dict[str, Any] = {
-        "parameters": parameters(config) + trained, "trainable_parameters": trained,
-    }  # fmt: skip
+        "parameters": parameters(config) + trained,
+        "trainable_parameters": trained,
+    }
     if recipe.data == "generated":
         expected["model_config"] = sizes_of(PRESETS[recipe.model_size])
     return Sizes(expected, flops)

@@ -43,9 +43,11 @@ class Llama31Recipe(LanguageRecipe):
         1, "ranks that hold one replica together; the other ranks train replicas", rule="closed"
     )
     sequence_parallel: bool = recipe_field(
-        False, "between attention and feed-forward layers, each of these ranks holds a part of the "
-        "sequence", rule="closed",
-    )  # fmt: skip
+        False,
+        "between attention and feed-forward layers, each of these ranks holds a part of the "
+        "sequence",
+        rule="closed",
+    )
 
     @property
     def matmul_weights(self) -> int:
@@ -69,12 +71,16 @@ class Llama31Recipe(LanguageRecipe):
                 ("tensor_parallel", self.tensor_parallel, "num_kv_heads", self.num_kv_heads),
                 ("tensor_parallel", self.tensor_parallel, "ffn_size", self.ffn_size),
                 ("tensor_parallel", self.tensor_parallel, "vocab_size", self.vocab_size),
-                ("tensor_parallel", self.tensor_parallel if self.sequence_parallel else 1,
-                 "seq_length", self.seq_length),
+                (
+                    "tensor_parallel",
+                    self.tensor_parallel if self.sequence_parallel else 1,
+                    "seq_length",
+                    self.seq_length,
+                ),
                 ("tensor_parallel", self.tensor_parallel, "the number of ranks", world_size),
             ),
             "every rank of a replica holds the same heads, columns and classes",
-        )  # fmt: skip
+        )
         cut_replicas = 1 < self.tensor_parallel < world_size
         if not self.fsdp and (self.sequence_parallel or cut_replicas):
             raise UsageError(
@@ -97,10 +103,11 @@ class Llama31Recipe(LanguageRecipe):
         ):
             if size % 16:
                 raise UsageError(
-                    f"{what} is {size}, with precision=fp8", where="recipe field precision",
+                    f"{what} is {size}, with precision=fp8",
+                    where="recipe field precision",
                     rule="fp8 multiplies matrices whose sides are multiples of 16",
                     fix="use such sizes, or precision=bf16",
-                )  # fmt: skip
+                )
         if find_spec("torchao") is None:
             raise EnvironmentFault(
                 "precision=fp8 needs torchao, which is not installed",
@@ -108,9 +115,11 @@ class Llama31Recipe(LanguageRecipe):
                 fix="pip install 'trainmark[fp8]'",
             )
         require_torch(
-            _OLDEST_TORCH_FOR_FP8, "precision=fp8",
-            where="recipe field precision", fix="use precision=bf16",
-        )  # fmt: skip
+            _OLDEST_TORCH_FOR_FP8,
+            "precision=fp8",
+            where="recipe field precision",
+            fix="use precision=bf16",
+        )
 
 
 def _standard(world: str) -> Llama31Recipe:
@@ -118,22 +127,37 @@ def _standard(world: str) -> Llama31Recipe:
     nodes, devices = (int(number) for number in world.split("x"))
     micro_batch_size = 2  # config_H200_1x8x1_8b.sh:69
     return Llama31Recipe(
-        world=world, precision="bf16", micro_batch_size=micro_batch_size,
+        world=world,
+        precision="bf16",
+        micro_batch_size=micro_batch_size,
         grad_accum_steps=32 // (micro_batch_size * nodes * devices),  # :67, global batch 32
-        learning_rate=5e-4, weight_decay=0.1, kernels="own",  # :70; NeMo, optim/adam.py
-        checkpoint_activations="selective", max_epochs=100, max_steps=1_200_000,
-        eval_every_epochs=None, eval_every_samples=12_288, target_value=3.3,  # :76; README.md
+        learning_rate=5e-4,
+        weight_decay=0.1,
+        kernels="own",  # :70; NeMo, optim/adam.py
+        checkpoint_activations="selective",
+        max_epochs=100,
+        max_steps=1_200_000,
+        eval_every_epochs=None,
+        eval_every_samples=12_288,
+        target_value=3.3,  # :76; README.md
         shuffled_together=1_200_000 * 32,  # pretrain_llama31.py:436
         timeout_s=3 * 86_400.0,
-    )  # fmt: skip
+    )
 
 
 def _throughput(world: str, **fields: Any) -> Llama31Recipe:
     """Return a run that measures speed only, on generated text."""
     return replace(
-        _standard(world), data="generated", max_steps=60, warmup_steps=20, eval_every_samples=None,
-        timeout_s=3_600.0, target_value=None, shuffled_together=1, **fields,
-    )  # fmt: skip
+        _standard(world),
+        data="generated",
+        max_steps=60,
+        warmup_steps=20,
+        eval_every_samples=None,
+        timeout_s=3_600.0,
+        target_value=None,
+        shuffled_together=1,
+        **fields,
+    )
 
 
 CASE = Case(
@@ -145,18 +169,30 @@ CASE = Case(
     metric="log_perplexity",
     metric_note=Text("validation log perplexity, nats a token", "验证集对数困惑度（nat/token）"),
     higher_is_better=False,
-    sample_note=Text(
-        "one stretch of seq_length tokens", "一段连续的 seq_length 个 token"
-    ),
+    sample_note=Text("one stretch of seq_length tokens", "一段连续的 seq_length 个 token"),
     work_unit="tokens",
     mission=Mission("nlp", "llama3.1-8b", "语义表示", 1),
     recipe_type=Llama31Recipe,
     recipes={
         "tiny": Llama31Recipe(
-            data="generated", num_layers=2, hidden_size=64, num_heads=4, num_kv_heads=2,
-            ffn_size=256, seq_length=128, vocab_size=64, eval_samples=256, micro_batch_size=16,
-            learning_rate=1.5e-2, weight_decay=0.1, lr_warmup_steps=20, lr_decay_steps=320,
-            max_epochs=1, eval_every_epochs=None, eval_every_samples=512, target_value=1.84,
+            data="generated",
+            num_layers=2,
+            hidden_size=64,
+            num_heads=4,
+            num_kv_heads=2,
+            ffn_size=256,
+            seq_length=128,
+            vocab_size=64,
+            eval_samples=256,
+            micro_batch_size=16,
+            learning_rate=1.5e-2,
+            weight_decay=0.1,
+            lr_warmup_steps=20,
+            lr_decay_steps=320,
+            max_epochs=1,
+            eval_every_epochs=None,
+            eval_every_samples=512,
+            target_value=1.84,
             timeout_s=1_800.0,
         ),
         "standard-1x8": _standard("1x8"),
@@ -175,4 +211,4 @@ CASE = Case(
     ),
     aliases=("llama3",),
     mlperf=mlperf_keys,  # closed_llama31_8b.yaml of mlperf-logging
-)  # fmt: skip
+)

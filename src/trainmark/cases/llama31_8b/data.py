@@ -85,9 +85,12 @@ def predict(recipe: Llama31Recipe, world_size: int) -> Prediction:
     if not sharded and recipe.kernels == "library":
         cached = cached_scores(scores)
     return Prediction(
-        weights=(held + gathered) * FULL, optimizer=held * FULL * ADAM_MOMENTS,
-        gradients=gradients, activations=activations, cached=cached,
-    )  # fmt: skip
+        weights=(held + gathered) * FULL,
+        optimizer=held * FULL * ADAM_MOMENTS,
+        gradients=gradients,
+        activations=activations,
+        cached=cached,
+    )
 
 
 def check_fit(folder: Path, recipe: Llama31Recipe, world_size: int, memory: RankMemory) -> int:

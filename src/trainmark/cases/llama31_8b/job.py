@@ -65,14 +65,23 @@ class Llama31Job(NextTokenJob):
             if sharded:  # no rank ever holds more than its shards
                 materialize(model, recipe, device)
             return torch.optim.AdamW(
-                decay_groups(model, recipe.weight_decay), lr=recipe.learning_rate,
-                betas=(0.9, recipe.adam_beta2), eps=recipe.adam_eps, fused=True,
-            )  # fmt: skip
+                decay_groups(model, recipe.weight_decay),
+                lr=recipe.learning_rate,
+                betas=(0.9, recipe.adam_beta2),
+                eps=recipe.adam_eps,
+                fused=True,
+            )
 
         super().__init__(
-            context, data, ranks=ranks, model=model, blocks=model.blocks, optimizer=optimizer,
-            compiled=False, schedule_lr=lambda steps: lr_factor(recipe, steps),
-        )  # fmt: skip
+            context,
+            data,
+            ranks=ranks,
+            model=model,
+            blocks=model.blocks,
+            optimizer=optimizer,
+            compiled=False,
+            schedule_lr=lambda steps: lr_factor(recipe, steps),
+        )
 
     def facts(self) -> Mapping[str, Any]:
         """Return what the record says of the job; see ``Job.facts``."""

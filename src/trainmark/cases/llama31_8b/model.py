@@ -33,16 +33,24 @@ INIT_STD = 0.02
 def config_of(recipe: Llama31Recipe) -> LlamaConfig:
     """Return the library's configuration."""
     rope: dict[str, Any] = {
-        "rope_type": "llama3", "rope_theta": ROPE_THETA,
-        "original_max_position_embeddings": ROPE_TRAINED_LENGTH, **ROPE_SCALING,
-    }  # fmt: skip
+        "rope_type": "llama3",
+        "rope_theta": ROPE_THETA,
+        "original_max_position_embeddings": ROPE_TRAINED_LENGTH,
+        **ROPE_SCALING,
+    }
     return LlamaConfig(
-        vocab_size=recipe.vocab_size, hidden_size=recipe.hidden_size,
-        intermediate_size=recipe.ffn_size, num_hidden_layers=recipe.num_layers,
-        num_attention_heads=recipe.num_heads, num_key_value_heads=recipe.num_kv_heads,
-        max_position_embeddings=MAX_LENGTH, rms_norm_eps=RMS_NORM_EPS, use_cache=False,
-        rope_parameters=rope, attn_implementation="sdpa",
-    )  # fmt: skip
+        vocab_size=recipe.vocab_size,
+        hidden_size=recipe.hidden_size,
+        intermediate_size=recipe.ffn_size,
+        num_hidden_layers=recipe.num_layers,
+        num_attention_heads=recipe.num_heads,
+        num_key_value_heads=recipe.num_kv_heads,
+        max_position_embeddings=MAX_LENGTH,
+        rms_norm_eps=RMS_NORM_EPS,
+        use_cache=False,
+        rope_parameters=rope,
+        attn_implementation="sdpa",
+    )
 
 
 def build_model(recipe: Llama31Recipe, kernels: Kernels, torch_type: str = "cpu") -> CausalModel:
@@ -72,9 +80,10 @@ def _to_fp8(blocks: nn.ModuleList, *, emulate: bool) -> None:
     linear = [x for x in blocks.modules() if isinstance(x, nn.Linear)]
     chosen = {id(layer) for layer in linear[1:-1]}
     convert_to_float8_training(
-        blocks, module_filter_fn=lambda layer, _name: id(layer) in chosen,
+        blocks,
+        module_filter_fn=lambda layer, _name: id(layer) in chosen,
         config=Float8LinearConfig(emulate=emulate),
-    )  # fmt: skip
+    )
 
 
 def tensor_parallelize(model: CausalModel, recipe: Llama31Recipe, mesh: DeviceMesh) -> None:
@@ -82,13 +91,19 @@ def tensor_parallelize(model: CausalModel, recipe: Llama31Recipe, mesh: DeviceMe
     block = "library.model.layers.*."
     whole = ((f"{block}self_attn", "hidden_states"), (f"{block}mlp", None))
     cut(
-        model, mesh, table="library.model.embed_tokens", last_norm="library.model.norm",
+        model,
+        mesh,
+        table="library.model.embed_tokens",
+        last_norm="library.model.norm",
         norms=[block + name for name in ("input_layernorm", "post_attention_layernorm")],
-        columns=["library.lm_head", *(f"{block}self_attn.{x}_proj" for x in "qkv"),
-                 *(f"{block}mlp.{x}_proj" for x in ("gate", "up"))],
+        columns=[
+            "library.lm_head",
+            *(f"{block}self_attn.{x}_proj" for x in "qkv"),
+            *(f"{block}mlp.{x}_proj" for x in ("gate", "up")),
+        ],
         rows=[f"{block}self_attn.o_proj", f"{block}mlp.down_proj"],
         sequence=whole if recipe.sequence_parallel else (),
-    )  # fmt: skip
+    )
 
 
 def materialize(model: CausalModel, recipe: Llama31Recipe, device: torch.device) -> None:

@@ -25,11 +25,20 @@ def parse_npu_smi(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: there is none.
     """
-    return known(text, (
-        device(index, after(card[0]), temperature=word(card[2], 1), power=card[2],
-               memory=chip[2], utilization=chip[2])
-        for index, (card, chip) in enumerate(rows(text, _BUS))
-    ))  # fmt: skip
+    return known(
+        text,
+        (
+            device(
+                index,
+                after(card[0]),
+                temperature=word(card[2], 1),
+                power=card[2],
+                memory=chip[2],
+                utilization=chip[2],
+            )
+            for index, (card, chip) in enumerate(rows(text, _BUS))
+        ),
+    )
 
 
 class Ascend(TorchVendor):
@@ -57,9 +66,14 @@ class Ascend(TorchVendor):
     # and .../clustersched/schedulingug/mxdlug_appendices_002.html, 2026-11-22
     container_needs = ContainerNeeds(
         devices=("/dev/davinci[0-9]*", "/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"),
-        mounts=("/usr/local/Ascend/driver", "/usr/local/dcmi", "/usr/local/bin/npu-smi",
-                "/usr/local/sbin/npu-smi", "/etc/ascend_install.info"),
-    )  # fmt: skip
+        mounts=(
+            "/usr/local/Ascend/driver",
+            "/usr/local/dcmi",
+            "/usr/local/bin/npu-smi",
+            "/usr/local/sbin/npu-smi",
+            "/etc/ascend_install.info",
+        ),
+    )
 
     def driver_version(self) -> str | None:
         """Return the version in the driver's own file; its kernel modules have none."""

@@ -18,11 +18,20 @@ def parse_cnmon(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: there is none.
     """
-    return known(text, (
-        device(index, word(upper[0], 2), temperature=word(lower[0], 1), power=word(lower[0], 2),
-               memory=lower[1], utilization=upper[2])
-        for index, (upper, lower) in enumerate(rows(text, r"MiB\s*/"))
-    ))  # fmt: skip
+    return known(
+        text,
+        (
+            device(
+                index,
+                word(upper[0], 2),
+                temperature=word(lower[0], 1),
+                power=word(lower[0], 2),
+                memory=lower[1],
+                utilization=upper[2],
+            )
+            for index, (upper, lower) in enumerate(rows(text, r"MiB\s*/"))
+        ),
+    )
 
 
 class Cambricon(TorchVendor):

@@ -20,11 +20,21 @@ def parse_ixsmi(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: there is none.
     """
-    return known(text, (
-        device(index, after(upper[0]), temperature=word(lower[0], 1), power=word(lower[0], 3),
-               memory=lower[1], utilization=lower[2], clock=word(upper[2], 0))
-        for index, (upper, lower) in enumerate(rows(text, r"MiB\s*/"))
-    ))  # fmt: skip
+    return known(
+        text,
+        (
+            device(
+                index,
+                after(upper[0]),
+                temperature=word(lower[0], 1),
+                power=word(lower[0], 3),
+                memory=lower[1],
+                utilization=lower[2],
+                clock=word(upper[2], 0),
+            )
+            for index, (upper, lower) in enumerate(rows(text, r"MiB\s*/"))
+        ),
+    )
 
 
 class Iluvatar(TorchVendor):

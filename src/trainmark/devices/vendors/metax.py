@@ -26,12 +26,20 @@ def parse_mx_smi(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: there is none.
     """
-    return known(text, (
-        device(index, (*_APART.split(upper[0]), "")[1], temperature=lower[-3],
-               power=word(lower[0], 0 if len(lower) > 3 else 1), memory=lower[-2],
-               utilization=upper[-1])
-        for index, (upper, lower) in enumerate(rows(text, r"^[0-9]+\s*/\s*[0-9]+\s*MiB"))
-    ))  # fmt: skip
+    return known(
+        text,
+        (
+            device(
+                index,
+                (*_APART.split(upper[0]), "")[1],
+                temperature=lower[-3],
+                power=word(lower[0], 0 if len(lower) > 3 else 1),
+                memory=lower[-2],
+                utilization=upper[-1],
+            )
+            for index, (upper, lower) in enumerate(rows(text, r"^[0-9]+\s*/\s*[0-9]+\s*MiB"))
+        ),
+    )
 
 
 class MetaX(TorchVendor):

@@ -21,17 +21,21 @@ def parse_mthreads_gmi(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: there is none.
     """
-    return known(text, (
-        device(
-            index, fields.get(("", "Product Name")),
-            temperature=fields.get(("Temperature", "GPU Current Temp")),
-            power=fields.get(("Power Readings", "Power Draw")),
-            memory=f"{fields.get(_USED)}/{fields.get(_TOTAL)}",
-            utilization=fields.get(("Utilization", "Gpu")),
-            clock=fields.get(("Clocks", "Graphics")),
-        )
-        for index, fields in enumerate(lists(text, r"GPU\s?[0-9]+\s+[0-9A-Fa-f:.]+"))
-    ))  # fmt: skip
+    return known(
+        text,
+        (
+            device(
+                index,
+                fields.get(("", "Product Name")),
+                temperature=fields.get(("Temperature", "GPU Current Temp")),
+                power=fields.get(("Power Readings", "Power Draw")),
+                memory=f"{fields.get(_USED)}/{fields.get(_TOTAL)}",
+                utilization=fields.get(("Utilization", "Gpu")),
+                clock=fields.get(("Clocks", "Graphics")),
+            )
+            for index, fields in enumerate(lists(text, r"GPU\s?[0-9]+\s+[0-9A-Fa-f:.]+"))
+        ),
+    )
 
 
 class MThreads(TorchVendor):
@@ -56,6 +60,11 @@ class MThreads(TorchVendor):
     # https://github.com/flagos-ai/FlagTree/wiki/User-manual-for-mthreads, 2026-11-22
     container_needs = ContainerNeeds(
         devices=("/dev/mtgpu.[0-9]*", "/dev/dri"),
-        options={"docker": ("--runtime=mthreads", "--env=MTHREADS_VISIBLE_DEVICES=all",
-                            "--env=MTHREADS_DRIVER_CAPABILITIES=all")},
-    )  # fmt: skip
+        options={
+            "docker": (
+                "--runtime=mthreads",
+                "--env=MTHREADS_VISIBLE_DEVICES=all",
+                "--env=MTHREADS_DRIVER_CAPABILITIES=all",
+            )
+        },
+    )

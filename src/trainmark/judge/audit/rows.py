@@ -35,21 +35,44 @@ _STEP_TOLERANCE = 0.25  # step time and throughput may be means over different s
 _PER_CENT_SPREAD = 3.0  # a value in per cent is about a hundred times as large as shares
 _MAX_SPREAD, _MIN_OUTLIER = 1.3, 4.0  # ratios of qualities in one table
 _POSITIVE = {
-    *RATES, *TIMES, *TOKEN_RATES, "sample/p/s", "step/s", "mem", "mem_total", "MFU", "MAMFU",
-    "model_flops_per_device", "steps", "epochs",
-}  # fmt: skip
+    *RATES,
+    *TIMES,
+    *TOKEN_RATES,
+    "sample/p/s",
+    "step/s",
+    "mem",
+    "mem_total",
+    "MFU",
+    "MAMFU",
+    "model_flops_per_device",
+    "steps",
+    "epochs",
+}
 # Of a router: how settings and headings of training programs name what it does.
 _SPEEDS = {*RATES, *TOKEN_RATES, "MFU", "model_flops_per_device"}
 _OFF = {"", "/", "-", "0", "0.0", "false", "no", "none", "null", "off"}
 _FORCED_KEYS = ("force_load_balanc", "forced_balanc", "force_balanc", "balanced_router")
-_FORCED_WORDS = ("force_load_balancing", "forced balance", "force balance", "balanced routing",
-                 "routing=balanced", "uniform routing")  # fmt: skip
+_FORCED_WORDS = (
+    "force_load_balancing",
+    "forced balance",
+    "force balance",
+    "balanced routing",
+    "routing=balanced",
+    "uniform routing",
+)
 _FORCED_VALUES = {"balanced", "forced", "uniform", "random"}
 _DROP_KEYS = ("token_drop", "capacity_factor", "drop_rate", "dropped")
 _DROP_WORDS = ("tokens dropped", "token dropping", "drops tokens", "capacity factor")
 _ROUTING_KEYS = ("rout", "load_balanc", "aux_loss", "dropless")
-_ROUTING_WORDS = ("routing", "router", "dropless", "no token drop", "aux loss", "aux-loss",
-                  "load balanc")  # fmt: skip
+_ROUTING_WORDS = (
+    "routing",
+    "router",
+    "dropless",
+    "no token drop",
+    "aux loss",
+    "aux-loss",
+    "load balanc",
+)
 _REDUCED_PRECISIONS = (
     "tf32",
     "bf16",

@@ -184,9 +184,12 @@ def render_template(file: str, **values: object) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader(__name__, "."), undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
-    )  # fmt: skip
+        loader=PackageLoader(__name__, "."),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
     environment.filters |= {"join_words": shlex.join, "quote": shlex.quote, "json": json.dumps}
     return environment.get_template(file).render(**values)
 
@@ -217,9 +220,16 @@ def run_program(
     """
     try:
         ended = subprocess.run(
-            argv, cwd=folder, input=given, stdout=output, stderr=subprocess.PIPE, text=True,
-            errors="replace", check=False, timeout=_PROGRAM_TIMEOUT_S,
-        )  # fmt: skip
+            argv,
+            cwd=folder,
+            input=given,
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_PROGRAM_TIMEOUT_S,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentFault(str(error), where=argv[0]) from None
     if ended.returncode:
@@ -244,7 +254,11 @@ def start_job(command: Command, plan: Plan, cluster: Cluster) -> EngineJob:
         with (folder / LOG_FILE).open("wb") as file:
             ends_with_us = build_module_command("trainmark.rank.parent", str(os.getpid()))
             process = subprocess.Popen(
-                (*ends_with_us, *command.argv), cwd=folder,
-                stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
-            )  # fmt: skip
+                (*ends_with_us, *command.argv),
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
     return EngineJob(plan, cluster, process)

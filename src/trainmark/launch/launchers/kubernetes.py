@@ -87,12 +87,17 @@ def render_manifest(plan: Plan, cluster: Cluster) -> str:
     master = f"{called}-node-0-0.{called}"
     script = render_node_script(plan, cluster, node_rank="$JOB_COMPLETION_INDEX", master=master)
     return render_template(
-        "kubernetes.yaml.j2", plan=plan, own=own, name=called, image=box.image,
+        "kubernetes.yaml.j2",
+        plan=plan,
+        own=own,
+        name=called,
+        image=box.image,
         labels=own.labels | {"app.kubernetes.io/name": "trainmark", INSTANCE: called},
-        limits=compute_resource_limits(plan, cluster), limit_s=round(compute_job_limit_s(plan)),
+        limits=compute_resource_limits(plan, cluster),
+        limit_s=round(compute_job_limit_s(plan)),
         # The cluster replaces $(NAME) in a command, and $$ by $, before a shell sees it.
         script=script.replace("$", "$$"),
-    )  # fmt: skip
+    )
 
 
 class Kubernetes(Launcher):
@@ -173,8 +178,14 @@ def _derive_pod_state(found: dict[str, Any]) -> JobState:
     status, told = found["status"], _index_conditions(found)
     now = (status.get("containerStatuses") or [{}])[0].get("state", {})
     over = now.get("terminated") or {}
-    sources = (told.get("DisruptionTarget=True"), status, over, now.get("waiting"),
-               told.get("PodScheduled=False"), {"reason": status["phase"]})  # fmt: skip
+    sources = (
+        told.get("DisruptionTarget=True"),
+        status,
+        over,
+        now.get("waiting"),
+        told.get("PodScheduled=False"),
+        {"reason": status["phase"]},
+    )
     reasons = [one for one in sources if one and "reason" in one]
     if any(one["reason"] in _TAKEN for one in reasons):
         phase: Phase = "lost"

@@ -67,10 +67,11 @@ class Slurm(Launcher):
             run_program(*self.command(plan, cluster).argv[:-1], "--test-only", given="#!/bin/sh\n")
         except EnvironmentFault as fault:
             raise EnvironmentFault(
-                fault.what.replace("sbatch: ", "").replace("error: ", ""), where="sbatch",
+                fault.what.replace("sbatch: ", "").replace("error: ", ""),
+                where="sbatch",
                 rule="Slurm refused the job",
                 fix="use fewer --nnodes, or correct `slurm` in the file; --dry-run prints it",
-            ) from fault  # fmt: skip
+            ) from fault
 
     def command(self, plan: Plan, cluster: Cluster) -> Command:
         """Return sbatch with its options, which so outrank ``SBATCH_`` variables, and two scripts.
@@ -108,9 +109,15 @@ def _build_options(plan: Plan, cluster: Cluster) -> list[str]:
     """Return what sbatch is told of the job."""
     slurm, nodes = cluster.slurm, str(plan.nnodes)
     own = {
-        "parsable": "true", "job-name": plan.run_id, "nodes": nodes, "ntasks": nodes,
-        "ntasks-per-node": "1", "no-requeue": "true", "chdir": plan.run_dir, "output": LOG_FILE,
-    }  # fmt: skip
+        "parsable": "true",
+        "job-name": plan.run_id,
+        "nodes": nodes,
+        "ntasks": nodes,
+        "ntasks-per-node": "1",
+        "no-requeue": "true",
+        "chdir": plan.run_dir,
+        "output": LOG_FILE,
+    }
     if both := own.keys() & slurm.options.keys():
         raise cluster.fault(
             f"slurm.options.{min(both)}",

@@ -147,12 +147,21 @@ class Ssh(Launcher):
             words = shlex.quote(str(folder)), shlex.quote(plan.model_dump_json())
             bring = "mkdir -p {0}\nprintf '%s\\n' {1} > {0}/{2}\n".format(*words, PLAN_FILE)
         nodes = [
-            build_ssh_arguments(url, cluster.ssh, bring + render_node_script(
-                plan, cluster, node_rank=str(number), master=next(iter(hosts)), folder=folder,
-                options=("--heartbeat",),
-            ))
+            build_ssh_arguments(
+                url,
+                cluster.ssh,
+                bring
+                + render_node_script(
+                    plan,
+                    cluster,
+                    node_rank=str(number),
+                    master=next(iter(hosts)),
+                    folder=folder,
+                    options=("--heartbeat",),
+                ),
+            )
             for number, url in enumerate(hosts.values())
-        ]  # fmt: skip
+        ]
         script = render_template("ssh.sh.j2", plan=plan, nodes=nodes)
         return Command(argv=("bash", SCRIPT), files={SCRIPT: script})
 

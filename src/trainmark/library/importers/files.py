@@ -163,6 +163,10 @@ def _csv(text: str, page: Page) -> Iterator[Row | Unread]:
 
 
 _READERS = {
-    ".md": read_page, ".markdown": read_page, ".csv": _csv, ".tsv": _csv,
-    ".json": json_records.read, ".jsonl": json_records.read,
-}  # fmt: skip
+    ".md": read_page,
+    ".markdown": read_page,
+    ".csv": _csv,
+    ".tsv": _csv,
+    ".json": json_records.read,
+    ".jsonl": json_records.read,
+}

@@ -123,9 +123,11 @@ def load(folder: Path, recipe: DistilbertRecipe) -> Loaded:
         files, digest, truncated = layout.files[split], sha256(), 0
         if layout.kind == NPZ.kind:
             ids, labels = read_npz(
-                files[0], seq_length=recipe.seq_length, vocab_size=config.vocab_size,
+                files[0],
+                seq_length=recipe.seq_length,
+                vocab_size=config.vocab_size,
                 pad_token_id=config.pad_token_id,
-            )  # fmt: skip
+            )
             for array in (ids.values, ids.starts, labels):
                 digest.update(array.tobytes())
         else:
@@ -134,9 +136,12 @@ def load(folder: Path, recipe: DistilbertRecipe) -> Loaded:
             ids, labels, truncated = tokenize(tokenizer, texts, recipe.seq_length)
         digests += digest.hexdigest()
         rows[split] = TokenRows(
-            ids=ids, labels=labels, seq_length=recipe.seq_length,
-            pad_token_id=config.pad_token_id, truncated=truncated,
-        )  # fmt: skip
+            ids=ids,
+            labels=labels,
+            seq_length=recipe.seq_length,
+            pad_token_id=config.pad_token_id,
+            truncated=truncated,
+        )
     return Loaded(rows["train"], rows["validation"], config, layout.kind, used, digests)
 
 
@@ -159,10 +164,13 @@ def check(folder: Path, recipe: DistilbertRecipe) -> DataFacts:
         with file.open("rb") as stream:
             digest.update(hash_stream(stream).digest())
     return DataFacts(
-        len(loaded.train), len(loaded.validation), digest.hexdigest()[:16], loaded.layout,
+        len(loaded.train),
+        len(loaded.validation),
+        digest.hexdigest()[:16],
+        loaded.layout,
         best_quality=BEST_ACCURACY if recipe.data == "generated" else None,
         quality_comparable=pretrained,
-    )  # fmt: skip
+    )
 
 
 def check_fit(folder: Path, recipe: DistilbertRecipe, world_size: int, memory: RankMemory) -> int:

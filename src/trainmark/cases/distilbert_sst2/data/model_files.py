@@ -37,9 +37,10 @@ if TYPE_CHECKING:
 
 MODEL_FIX = "put the files of the distilbert-base-uncased model folder into model/"
 MODEL_FAULT = partial(
-    DataError, fix=MODEL_FIX,
+    DataError,
+    fix=MODEL_FIX,
     rule="model/ is a Hugging Face folder of a DistilBERT: config.json, weights, tokenizer",
-)  # fmt: skip
+)
 NUM_LABELS = 2
 
 
@@ -140,9 +141,12 @@ def open_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
             f"and pad_token_id {config.pad_token_id}",
         )
     refuse_short(
-        file, entries=size, vocab_size=config.vocab_size, of="model/config.json",
+        file,
+        entries=size,
+        vocab_size=config.vocab_size,
+        of="model/config.json",
         fix=MODEL_FIX,
-    )  # fmt: skip
+    )
     return tokenizer
 
 

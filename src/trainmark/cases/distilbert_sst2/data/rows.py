@@ -110,13 +110,25 @@ def read_npz(
     for name, bad, shown, rule in (
         ("label", (labels != 0) & (labels != 1), labels, "a label is 0 or 1"),
         ("attention_mask", (prefix != mask).any(1) | (lengths == 0), lengths, RULE),
-        ("attention_mask", lengths > (seq_length or mask.shape[1]), lengths,
-         f"a row has at most seq_length={seq_length} tokens; rows are never cut silently"),
-        ("input_ids", outside, ids.max(1),
-         f"a token id is in [0, {vocab_size}), the vocab_size of model/config.json"),
-        ("attention_mask", masked_tokens > 0, lengths,
-         f"behind the mask, input_ids has the pad_token_id of model/config.json, {pad_token_id}"),
-    ):  # fmt: skip
+        (
+            "attention_mask",
+            lengths > (seq_length or mask.shape[1]),
+            lengths,
+            f"a row has at most seq_length={seq_length} tokens; rows are never cut silently",
+        ),
+        (
+            "input_ids",
+            outside,
+            ids.max(1),
+            f"a token id is in [0, {vocab_size}), the vocab_size of model/config.json",
+        ),
+        (
+            "attention_mask",
+            masked_tokens > 0,
+            lengths,
+            f"behind the mask, input_ids has the pad_token_id of model/config.json, {pad_token_id}",
+        ),
+    ):
         if bad.any():
             row = int(bad.argmax())
             what, where = f"{name} of {shown[row]}", f"{file}, {name}, row {row + 1}"

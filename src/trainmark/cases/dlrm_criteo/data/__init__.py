@@ -118,10 +118,11 @@ def load(folder: Path, recipe: DlrmRecipe) -> Loaded:
     test = spec.files["test"].label
     if content[test].smallest == content[test].largest:
         raise DataError(
-            f"all labels are {content[test].largest}", where=str(test),
+            f"all labels are {content[test].largest}",
+            where=str(test),
             rule="an AUC needs rows of both labels in the test split",
             fix=f"{PREPARE} from more rows",
-        )  # fmt: skip
+        )
     return Loaded(spec, rows, _content_id(spec, content))
 
 
@@ -139,9 +140,13 @@ def check(folder: Path, recipe: DlrmRecipe) -> DataFacts:
         best = best_auc(recipe)
     rows = loaded.num_rows
     return DataFacts(
-        rows["train"], rows["test"], loaded.content_id, LAYOUT, best_quality=best,
+        rows["train"],
+        rows["test"],
+        loaded.content_id,
+        LAYOUT,
+        best_quality=best,
         changed_rules=loaded.spec.changed_rules,
-    )  # fmt: skip
+    )
 
 
 def _content_id(spec: FeatureSpec, content: dict[Path, Extremes]) -> str:
@@ -257,7 +262,9 @@ def _rows(file: Path, stream: int, kind: np.dtype[Any], first: int, end: int) ->
         got = os.preadv(stream, [rows.data], first * kind.itemsize)
     if got != len(rows):
         raise DataError(
-            f"it ends before row {end}", where=str(file),
-            rule="data stays as it is while a run reads it", fix=AGAIN,
-        )  # fmt: skip
+            f"it ends before row {end}",
+            where=str(file),
+            rule="data stays as it is while a run reads it",
+            fix=AGAIN,
+        )
     return rows.view(kind.base).reshape(end - first, *kind.shape)

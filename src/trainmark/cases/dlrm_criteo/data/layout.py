@@ -238,9 +238,12 @@ def read_spec(folder: Path) -> FeatureSpec:
 
 
 def write_spec(
-    folder: Path, cardinalities: Sequence[int], *, num_numerical: int = NUM_NUMERICAL,
+    folder: Path,
+    cardinalities: Sequence[int],
+    *,
+    num_numerical: int = NUM_NUMERICAL,
     rules: Mapping[str, object] | None = None,
-) -> FeatureSpec:  # fmt: skip
+) -> FeatureSpec:
     """Write ``feature_spec.yaml`` into ``folder``, whole or not at all, and return it read.
 
     The caller writes the files that it names before: a folder with a spec is complete.

@@ -129,9 +129,10 @@ def _write_splits(
         turns = -(-count // BUCKET_ROWS)
         bounds = [keys * turn // turns for turn in range(turns + 1)] if turns else []
         batches = (
-            batch for between in pairwise(bounds)
+            batch
+            for between in pairwise(bounds)
             for batch in tables.encoded_rows(db, [*parts_of_split], spec, rules, range(*between))
-        )  # fmt: skip
+        )
         files = [unfinished.folder / split / file.name for file in spec.row_types("train")]
         if f"write {split}" in unfinished.state["stages"]:
             report.advance(count)

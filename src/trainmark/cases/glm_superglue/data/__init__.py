@@ -160,10 +160,13 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
     if pretrained:
         digest.update(digest_of(check_weights(folder, recipe.shape)).encode())
     return DataFacts(
-        len(loaded.train), len(loaded.validation), digest.hexdigest()[:16], layout.kind,
+        len(loaded.train),
+        len(loaded.validation),
+        digest.hexdigest()[:16],
+        layout.kind,
         best_quality=BEST_ACCURACY if recipe.data == "generated" else None,
         quality_comparable=pretrained,
-    )  # fmt: skip
+    )
 
 
 def _check_sequences(split: SparseExamples, place: Path) -> None:
@@ -217,10 +220,11 @@ def find_checkpoint(folder: Path) -> Path:
     others = sorted(item.name for item in file.parent.glob("mp_rank_*_model_states.pt"))
     if others[1:]:
         raise DataError(
-            f"the weights are cut over {', '.join(others)}", where=str(file.parent),
+            f"the weights are cut over {', '.join(others)}",
+            where=str(file.parent),
             rule=f"they lie in {ORIGINAL} alone",
             fix="merge the checkpoint to model parallel size 1 with the tools of its origin",
-        )  # fmt: skip
+        )
     refuse_unreadable(file, CHECKPOINT_FAULT)
     return file
 
@@ -259,10 +263,13 @@ def match_weights(
             numbers, or there are more layers.
     """
     weights = ModelWeights(
-        model="a GLM of the recipe's sizes", shapes=shapes, fix=FITTING,
-        wrappers=("module.", "model."), any_rows=POSITIONS,
+        model="a GLM of the recipe's sizes",
+        shapes=shapes,
+        fix=FITTING,
+        wrappers=("module.", "model."),
+        any_rows=POSITIONS,
         unused=lambda name: not name.startswith(LAYERS),
-    )  # fmt: skip
+    )
     return weights.match(stored_tensors, where=file)
 
 

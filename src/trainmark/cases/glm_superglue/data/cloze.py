@@ -95,9 +95,11 @@ class ClozeExamples(Examples):
         self.num_choices = drawn.choices.lengths
         if not passages.num_questions:
             raise DataError(
-                "no question", where=str(file), rule="a split has at least one",
+                "no question",
+                where=str(file),
+                rule="a split has at least one",
                 fix="give a file with questions",
-            )  # fmt: skip
+            )
         self._refuse_long()
 
     def _needed_tokens(self) -> NDArray[np.int64]:

@@ -98,11 +98,19 @@ class ChoiceBatch:
             of = slice(first, first + max_sequences)
             targets = slice(*np.searchsorted(self.target_owner, (first, first + max_sequences)))
             yield ChoiceBatch(
-                self.samples, self.ids[of], self.positions[of], self.block_positions[of],
-                self.separators[of], self.lengths[of], self.owner[of], self.slot[of],
-                self.correct[of], self.target_rows[targets] - first * width,
-                self.target_ids[targets], self.target_owner[targets] - first,
-            )  # fmt: skip
+                self.samples,
+                self.ids[of],
+                self.positions[of],
+                self.block_positions[of],
+                self.separators[of],
+                self.lengths[of],
+                self.owner[of],
+                self.slot[of],
+                self.correct[of],
+                self.target_rows[targets] - first * width,
+                self.target_ids[targets],
+                self.target_owner[targets] - first,
+            )
 
 
 class Examples(ABC):

@@ -157,10 +157,11 @@ class SparseExamples(Examples):
         columns = self.stored.text.shape[1]
         if columns > self.seq_length:
             raise DataError(
-                f"sequences of {columns} tokens", where=f"{file}, text",
+                f"sequences of {columns} tokens",
+                where=f"{file}, text",
                 rule=f"they are never cut again; the recipe's seq_length is {self.seq_length}",
                 fix=f"set seq_length={columns}",
-            )  # fmt: skip
+            )
         self.num_choices = self.stored.num_choices
         if not evaluation:
             self.num_choices = np.minimum(self.num_choices, 1 + recipe.max_wrong_choices)
@@ -207,11 +208,17 @@ class SparseExamples(Examples):
         for number in range(last - first):
             targets = np.flatnonzero(scored[number])
             of = slice(0, int(targets[-1]) + 1)
-            sequences.append(ChoiceSequence(
-                text[number, of], positions[2 * number, of], positions[2 * number + 1, of],
-                int(stored.separators[first + number]), targets, target[number, targets],
-                number in right,
-            ))  # fmt: skip
+            sequences.append(
+                ChoiceSequence(
+                    text[number, of],
+                    positions[2 * number, of],
+                    positions[2 * number + 1, of],
+                    int(stored.separators[first + number]),
+                    targets,
+                    target[number, targets],
+                    number in right,
+                )
+            )
         return sequences
 
 

@@ -116,9 +116,13 @@ def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
         )
     if vocab_size is not None:
         refuse_short(
-            file, entries=size, vocab_size=vocab_size, of="the recipe", multiple=PADDED_TO,
+            file,
+            entries=size,
+            vocab_size=vocab_size,
+            of="the recipe",
+            multiple=PADDED_TO,
             fix=f"set vocab_size to at most {-(-size // PADDED_TO) * PADDED_TO}, or: {FIX}",
-        )  # fmt: skip
+        )
     ids = library.get_vocab()
     tokens = BlockTokens(ids["[CLS]"], ids["[MASK]"], ids["[PAD]"], *bounds)
     return Vocabulary(file, library, tokens)
@@ -243,7 +247,11 @@ def tokenise(passages: Iterable[Passage], vocabulary: Vocabulary) -> Passages:
         np.repeat(np.repeat(np.arange(len(names)), questions_of), answers.lengths)
     ]
     return Passages(
-        **rows, answers=Ragged(answers.values + first_name, answers.starts),
-        names_of=names_of, questions_of=starts_of(questions_of), num_entities=entities,
-        lines=lines, tokens=vocabulary.tokens,
-    )  # fmt: skip
+        **rows,
+        answers=Ragged(answers.values + first_name, answers.starts),
+        names_of=names_of,
+        questions_of=starts_of(questions_of),
+        num_entities=entities,
+        lines=lines,
+        tokens=vocabulary.tokens,
+    )

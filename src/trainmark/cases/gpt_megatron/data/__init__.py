@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 def predict(recipe: GptRecipe, world_size: int) -> Prediction:
     """Return what one rank of ``world_size`` holds at the peak of a step."""
     hidden, layers, tokens = (
-        recipe.hidden_size, recipe.num_layers, recipe.micro_batch_size * recipe.seq_length
-    )  # fmt: skip
+        recipe.hidden_size,
+        recipe.num_layers,
+        recipe.micro_batch_size * recipe.seq_length,
+    )
     rows = recipe.padded_vocab_size
     replicas = world_size // recipe.tensor_parallel
     block = 12 * hidden**2 + 13 * hidden  # biases 3 + 1 + 4 + 1, norms 4
@@ -163,7 +165,7 @@ def load(folder: Path, recipe: GptRecipe) -> Splits:
     train, validation = (
         Samples(reader, splits[name], recipe.seq_length, recipe.seed)
         for name in ("train", "validation")
-    )  # fmt: skip
+    )
     return Splits(train, validation, content.digest[:16])
 
 

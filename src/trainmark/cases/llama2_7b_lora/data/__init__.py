@@ -85,10 +85,13 @@ def check(folder: Path, recipe: LlamaRecipe) -> DataFacts:
     if loaded.mmlu:
         asked = sum(len(subject.items) for subject in loaded.mmlu)
     return DataFacts(
-        len(loaded.train), asked, digest.hexdigest()[:16], layout,
+        len(loaded.train),
+        asked,
+        digest.hexdigest()[:16],
+        layout,
         best_quality=BEST_ACCURACY if recipe.data == "generated" else None,
         quality_comparable=pretrained,
-    )  # fmt: skip
+    )
 
 
 def _read(folder: Path, recipe: LlamaRecipe) -> tuple[Loaded, str, Any]:
@@ -104,9 +107,11 @@ def _read(folder: Path, recipe: LlamaRecipe) -> tuple[Loaded, str, Any]:
         digest.update(json.dumps([rows.dialogues, rows.summaries]).encode())
         texts = map(training_text, rows.dialogues, rows.summaries)
         packed[name] = pack(
-            tokenizer.documents(list(texts)), seq_length=recipe.seq_length,
-            pad_id=tokenizer.end_id, drop_short=name == "train" and recipe.short_row == "drop",
-        )  # fmt: skip
+            tokenizer.documents(list(texts)),
+            seq_length=recipe.seq_length,
+            pad_id=tokenizer.end_id,
+            drop_short=name == "train" and recipe.short_row == "drop",
+        )
     if not len(packed["train"]):
         raise DataError(
             f"all dialogues together do not fill one row of {recipe.seq_length} tokens",

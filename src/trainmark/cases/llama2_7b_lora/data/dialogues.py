@@ -30,10 +30,11 @@ SPLITS = {"train": ("train",), "validation": ("val", "validation", "eval")}
 FOLDERS = (".", "data", "samsum", "corpus")  # where archive and hub keep the files
 COLUMNS = ("dialogue", "summary")
 LAYOUT_FAULT = partial(
-    DataError, fix="run `trainmark prepare llama2_7b_lora --from RAW --data DIR`",
+    DataError,
+    fix="run `trainmark prepare llama2_7b_lora --from RAW --data DIR`",
     rule="a data folder holds train and val (or validation) as .jsonl, .json, .parquet or .csv (in "
     "the folder itself, data/, samsum/ or corpus/)",
-)  # fmt: skip
+)
 # The template of the published fine-tuning; another one would change the training set.
 INSTRUCTION = "Summarize this dialog:\n{dialogue}\n---\nSummary:\n"
 FORMS = [  # the first that exists is read

@@ -124,9 +124,12 @@ def write_tokenizer(folder: Path, *, vocab_size: int) -> None:
     )
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast", "unk_token": unknown, "bos_token": begin,
-        "eos_token": end, "clean_up_tokenization_spaces": False,
-    }  # fmt: skip
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "unk_token": unknown,
+        "bos_token": begin,
+        "eos_token": end,
+        "clean_up_tokenization_spaces": False,
+    }
     _write_json(folder / "tokenizer_config.json", settings)
 
 

@@ -182,9 +182,11 @@ def answer_ids(
     letters = tuple(dict.fromkeys(number for ids in letter_ids for number in ids))
     if len(letters) < len(LETTERS) or any(ids != stems[0] for ids in stems):
         raise DataError(
-            "the answers are not one token each", where=str(tokenizer.file), rule=rule,
+            "the answers are not one token each",
+            where=str(tokenizer.file),
+            rule=rule,
             fix="use the tokenizer that the model was trained with, or another mmlu_mode",
-        )  # fmt: skip
+        )
     if legacy:
         heads = tokenizer.prompts([published_head(subject.name) for subject in mmlu])
         longest, name = max((len(ids), sub.name) for ids, sub in zip(heads, mmlu, strict=True))

@@ -28,9 +28,10 @@ FIELDS = 6
 TREE_RULE = "mmlu/ holds dev/<subject>_dev.csv and test/<subject>_test.csv for 57 subjects"
 FETCH = "unpack data.tar of the MMLU publication and put its dev and test folders into mmlu/"
 _fault = partial(
-    DataError, fix="correct or remove the row",
+    DataError,
+    fix="correct or remove the row",
     rule="a row is question, A, B, C, D, answer, the answer one of A, B, C, D; no header",
-)  # fmt: skip
+)
 
 _GROUPS: dict[str, list[str]] = read_toml(Path(__file__).with_name("subjects.toml"))
 CATEGORIES = {subject: category for category, names in _GROUPS.items() for subject in names}

@@ -52,9 +52,12 @@ class Nvidia(TorchVendor):
     # https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/ (docker-specialized,
     # cdi-support) and https://apptainer.org/docs/user/latest/gpu.html, 2026-11-22
     container_needs = ContainerNeeds(
-        options={"docker": ("--gpus=all",), "podman": ("--device=nvidia.com/gpu=all",),
-                 "apptainer": ("--nv",)},
-    )  # fmt: skip
+        options={
+            "docker": ("--gpus=all",),
+            "podman": ("--device=nvidia.com/gpu=all",),
+            "apptainer": ("--nv",),
+        },
+    )
 
     def visible(self) -> list[int]:
         """Return the places of the devices that ranks can use; none where torch cannot."""
