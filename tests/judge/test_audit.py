@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def row(figures: dict[str, float], **given: Any) -> subject.Subject:
+def row(figures: dict[str, float], **given: Any) -> subject.AuditSubject:
     read = {n: Reading(value=x, unit="", raw=repr(x)) for n, x in figures.items()}
     common = {"file": "page.md", "line": 3, "form": "csv", "raw": "", "configuration": "one"}
     return subject.view_row(Row(**common | given, figures=read))

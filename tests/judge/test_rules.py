@@ -52,7 +52,7 @@ def record(given: dict[str, Any]) -> Record:
     return Record.model_validate(document)
 
 
-def subjects(plant: dict[str, Any], *, changed: bool) -> list[subject.Subject]:
+def subjects(plant: dict[str, Any], *, changed: bool) -> list[subject.AuditSubject]:
     given = json.loads(json.dumps({name: plant.get(name, []) for name in ("rows", "records")}))
     for path, value in plant["change"].items() if changed else ():
         if path.startswith("records."):  # their keys are paths themselves

@@ -168,13 +168,13 @@ def build_pyxis_options(plan: Plan, cluster: Cluster) -> list[str]:
     """
     if cluster.container is None or cluster.container.of_node:
         return []
-    given = [
-        ":".join(one[:2]) + ":ro" * one.read_only
-        for one in list_mounts(plan, cluster, plan.run_dir)
+    mounts = [
+        f"{source}:{target}:ro" if is_read_only else f"{source}:{target}"
+        for source, target, is_read_only in list_mounts(plan, cluster, plan.run_dir)
     ]
     return [
         f"--container-image={cluster.container.image}",
-        f"--container-mounts={','.join(given)}",
+        f"--container-mounts={','.join(mounts)}",
         f"--container-workdir={plan.run_dir}",
         "--no-container-mount-home",
         *cluster.container.arguments,
