@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from fakes import FakeClock, SyncDevice
+from old_torch import needs_torch_2_11
 from trainmark.check.ceilings import CeilingKind, choose_copy_sizes
 from trainmark.check.ceilings_work import COLLECTIVES, Candidate, Point, sweep
 from trainmark.devices import peaks, rates
@@ -169,7 +170,10 @@ def test_the_fastest_size_counts_and_has_a_share_of_the_peak() -> None:
 
 @pytest.mark.parametrize(
     ("precision", "shape"),
-    [*product(("fp32", "bf16"), [(64, 64, 64), (2500, 40, 33), (1, 5, 1)]), ("fp8", (64, 96, 32))],
+    [
+        *product(("fp32", "bf16"), [(64, 64, 64), (2500, 40, 33), (1, 5, 1)]),
+        pytest.param("fp8", (64, 96, 32), marks=needs_torch_2_11),
+    ],
 )
 def test_a_matmul_is_checked(
     precision: Any, shape: tuple[int, int, int], sync_device: SyncDevice

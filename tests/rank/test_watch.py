@@ -4,6 +4,7 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
+from old_torch import needs_torch_2_11
 from trainmark.rank.watch import StepWatch
 
 
@@ -39,6 +40,7 @@ def test_attention_that_ran_is_noted():
     assert (fused.attention, plain.attention, none.attention) == ({"flash"}, {"math"}, set())
 
 
+@needs_torch_2_11
 def test_attention_of_shared_keys_is_counted_by_the_querys_heads():
     query = torch.randn(1, 4, 8, 16, requires_grad=True)
     key = torch.randn(1, 2, 8, 16, requires_grad=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from live_tensors import LiveTensors
+from old_torch import predicts_memory
 from trainmark import cases
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import JobContext, MemoryUse
@@ -43,6 +44,7 @@ def wider(folder: Path, to: Path) -> Path:
     return to
 
 
+@predicts_memory
 @pytest.mark.parametrize(
     ("case", "fields", "least"),
     [
