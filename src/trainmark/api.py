@@ -195,8 +195,8 @@ def launch_run(
         records.append(launch_one(single, cluster, plan.case, stop, quiet=quiet, say=say))
         records.places.append(Path(single.run_dir))
         if records[-1].status == "timed_out" and len(records) < plan.repeat_count:
-            left = plan.repeat_count - len(records)
-            say(f"skipped {left} more launches: they would also time out")
+            num_skipped = plan.repeat_count - len(records)
+            say(f"skipped {num_skipped} more launches: they would also time out")
             break
     if plan.repeat_count > 1 and records:
         _draw(write_pages, records, Path(plan.run_dir), say=say)

@@ -33,7 +33,7 @@ def escaped(text: object) -> str:
     Everything that is printed, written to a page or quoted in a message goes through here.
     Newlines and tabs stay.
     """
-    return _CONTROL.sub(lambda found: f"\\u{ord(found.group()):04x}", str(text))
+    return _CONTROL.sub(lambda match: f"\\u{ord(match.group()):04x}", str(text))
 
 
 _MAX_LISTED = 40  # known names after the nearest one

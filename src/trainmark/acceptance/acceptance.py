@@ -117,11 +117,11 @@ class Acceptance:
     def rounds(self) -> list[Round]:
         """Return the rounds of this machine: of one machine with those of pairs of devices."""
         count = len(self.device_names)
-        every = tuple(range(count))
+        all_nodes = tuple(range(count))
         rounds: list[Round] = []
         for phase in self.request.chosen_phases:
             if phase == "devices":
-                teams = [(one,) for one in every]
+                teams = [(node,) for node in all_nodes]
                 rounds += [
                     Round(phase="devices", number=number, teams=teams)
                     for number in range(self.request.repeats)
@@ -129,7 +129,8 @@ class Acceptance:
             elif phase == "nodes":
                 repeats = self.request.repeats if self.num_nodes > 1 else 1
                 rounds += [
-                    Round(phase="nodes", number=number, teams=[every]) for number in range(repeats)
+                    Round(phase="nodes", number=number, teams=[all_nodes])
+                    for number in range(repeats)
                 ]
             elif count > 2 and self.num_nodes == 1:  # the pair of two devices is the node
                 num_rounds = self.request.rounds or default_num_rounds(count)
@@ -154,7 +155,9 @@ class Acceptance:
         lines = [f"{len(self.device_names)} devices of {self.node}, folder {self.folder}"]
         total_s = 0.0
         for phase in self.request.chosen_phases:
-            rounds = [one for one in self.rounds if one.phase == phase]
+            rounds = [
+                planned_round for planned_round in self.rounds if planned_round.phase == phase
+            ]
             if rounds:
                 total_s += self.expected_s(rounds)
                 minutes = self.expected_s(rounds) / 60
@@ -369,7 +372,7 @@ def _further_rounds(acceptance: Acceptance) -> list[Round]:
     number = {name: index for index, name in enumerate(acceptance.device_names)}
     pairs = [(number[first], number[second]) for first, second in again]
     evidence = Evidence.read(acceptance.folder)
-    used = [one for phase, one, _ in evidence.results if phase == "pairs"]
+    used = [pair for phase, pair, _ in evidence.results if phase == "pairs"]
     start = max([*used, len(acceptance.rounds)]) + 1
     return [
         Round(phase="pairs", number=start + offset, teams=list(teams))
@@ -391,35 +394,47 @@ class NodeSession:
         """Measure what of ``rounds`` was not measured in this or an earlier session."""
         todo = self._missing(rounds)
         started_s = time.monotonic()
-        for done, one in enumerate(todo):
+        for done, current_round in enumerate(todo):
             if self.stop.signal_name is not None:
                 return
             left_s = self.acceptance.expected_s(todo[done:])
             if done:
                 left_s = (time.monotonic() - started_s) / done * (len(todo) - done)
-            of_phase = [other for other in rounds if other.phase == one.phase]
-            place = of_phase.index(next(x for x in of_phase if x.number == one.number)) + 1
-            self.show(
-                f"{one.phase}: round {place} of {len(of_phase)}, about {left_s / 60:.0f} min left"
+            of_phase = [other for other in rounds if other.phase == current_round.phase]
+            place = (
+                of_phase.index(next(x for x in of_phase if x.number == current_round.number)) + 1
             )
-            self._measure(one)
+            self.show(
+                f"{current_round.phase}: round {place} of {len(of_phase)}, "
+                f"about {left_s / 60:.0f} min left"
+            )
+            self._measure(current_round)
 
     def _missing(self, rounds: Sequence[Round]) -> list[Round]:
         done = Evidence.read(self.acceptance.folder).results.keys()
         todo = []
-        for one in rounds:
+        for planned_round in rounds:
             teams = [
                 team
-                for team in one.teams
-                if (one.phase, one.number, self.acceptance.members(one.phase, team)) not in done
+                for team in planned_round.teams
+                if (
+                    planned_round.phase,
+                    planned_round.number,
+                    self.acceptance.members(planned_round.phase, team),
+                )
+                not in done
             ]
             if teams:
-                todo.append(Round(phase=one.phase, number=one.number, teams=teams))
+                todo.append(
+                    Round(phase=planned_round.phase, number=planned_round.number, teams=teams)
+                )
         return todo
 
-    def _measure(self, one: Round) -> None:
-        teams = [self._team(one, devices_of_team) for devices_of_team in one.teams]
-        self.measure(teams, one.phase, one.number)
+    def _measure(self, current_round: Round) -> None:
+        teams = [
+            self._team(current_round, devices_of_team) for devices_of_team in current_round.teams
+        ]
+        self.measure(teams, current_round.phase, current_round.number)
 
     def measure(self, teams: Sequence[Team], phase: Phase, number: int) -> None:
         """Measure teams of a round at the same time, and write how it ended for each."""
@@ -440,8 +455,8 @@ class NodeSession:
             else:
                 self.writer.write(NotMeasured, **common, reason=outcome.reason, error=outcome.error)
 
-    def _team(self, one: Round, team: tuple[int, ...]) -> Team:
-        is_control = one.phase == "devices" and one.number == 0
+    def _team(self, current_round: Round, team: tuple[int, ...]) -> Team:
+        is_control = current_round.phase == "devices" and current_round.number == 0
         task = RankTask(
             plan_dir=str(self.acceptance.plans[len(team)]),
             devices=list(team),
@@ -449,9 +464,9 @@ class NodeSession:
             control_steps=CONTROL_STEPS if is_control else 0,
             windows=WINDOWS,
             budget_s=self.acceptance.request.seconds,
-            measures_device=one.phase == "devices",
+            measures_device=current_round.phase == "devices",
         )
-        return Team(members=self.acceptance.members(one.phase, team), task=task)
+        return Team(members=self.acceptance.members(current_round.phase, team), task=task)
 
 
 def conclude(

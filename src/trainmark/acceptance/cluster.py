@@ -256,7 +256,7 @@ def wait_for_nodes(
     session = Session(opened.folder, opened.number)
     limit_s = time.monotonic() + float(opened.plan.recipe["timeout_s"])
     cancel_s = give_up_s = math.inf
-    said = ""
+    announced = ""
     while time.monotonic() < give_up_s:
         state = _state_of(launcher, job)
         if state.phase in ("ended", "lost"):
@@ -266,9 +266,9 @@ def wait_for_nodes(
         session.look()
         alive = [peer for peer in session.peers.values() if peer.is_alive]
         progress = f"{state.said}; {len(session.peers)} nodes joined, {len(alive)} still measure"
-        if progress != said:
+        if progress != announced:
             show(progress)
-            said = progress
+            announced = progress
         is_over = bool(session.peers) and not alive
         now_s = time.monotonic()
         if give_up_s == math.inf and (stop.signal_name or is_over or now_s > limit_s):
@@ -297,18 +297,22 @@ def conclude_nodes(
     """
     evidence = Evidence.read(opened.folder)
     nodes = sorted(evidence.nodes.values(), key=lambda joined: joined.node)
-    assessment = Assessment(products={one.node: one.products[0] for one in nodes})
-    owner = {device: one.node for one in nodes for device in one.devices}
-    owner |= {one.node: one.node for one in nodes}
+    assessment = Assessment(
+        products={node_facts.node: node_facts.products[0] for node_facts in nodes}
+    )
+    owner = {device: node_facts.node for node_facts in nodes for device in node_facts.devices}
+    owner |= {node_facts.node: node_facts.node for node_facts in nodes}
     groups = _comparable(nodes)
     limits = {"worse_by": request.worse_by, "rates_worse_by": request.rates_worse_by}
     again = judge_times(
         assessment,
         collect_times(evidence, "nodes"),
-        [[one.node for one in group] for group in groups],
+        [[node_facts.node for node_facts in group] for group in groups],
         **limits,
     )
-    of_devices = [[device for one in group for device in one.devices] for group in groups]
+    of_devices = [
+        [device for node_facts in group for device in node_facts.devices] for group in groups
+    ]
     _judge_devices(assessment, evidence, owner, of_devices, limits)
     judge_bits(assessment, evidence, owner, [set(devices) for devices in of_devices])
     not_measured = note_bad_rounds(assessment, evidence, owner)
@@ -332,8 +336,10 @@ def conclude_nodes(
 def _comparable(nodes: list[Joined]) -> list[list[Joined]]:
     """Return the nodes in groups of the same products and software."""
     groups: dict[str, list[Joined]] = defaultdict(list)
-    for one in nodes:
-        groups[json.dumps([one.products, one.software], sort_keys=True)].append(one)
+    for node_facts in nodes:
+        groups[json.dumps([node_facts.products, node_facts.software], sort_keys=True)].append(
+            node_facts
+        )
     return list(groups.values())
 
 

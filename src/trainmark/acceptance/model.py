@@ -562,14 +562,14 @@ def _of_node(estimates: Estimates, node: int) -> _NodeChoice | None:
     )
 
 
-def _combined(one: _NodeChoice, other: _NodeChoice) -> _NodeChoice:
+def _combined(first: _NodeChoice, other: _NodeChoice) -> _NodeChoice:
     """Return the mean of two estimates of the same effect, weighted by their precision."""
-    weight_one, weight_other = 1 / one.error**2, 1 / other.error**2
+    weight_one, weight_other = 1 / first.error**2, 1 / other.error**2
     total = weight_one + weight_other
     return _NodeChoice(
-        effect=(weight_one * one.effect + weight_other * other.effect) / total,
+        effect=(weight_one * first.effect + weight_other * other.effect) / total,
         error=sqrt(1 / total),
-        count=one.count + other.count,
+        count=first.count + other.count,
         cause=Cause.NODE,
     )
 
@@ -619,13 +619,13 @@ def _mark_groups(measured: Measurements, pairs: _PairFit, causes: list[Cause | N
     for first, second in chosen:
         joined = {first, second}
         apart = []
-        for one in members:
-            if one & joined:
-                joined |= one
+        for member in members:
+            if member & joined:
+                joined |= member
             else:
-                apart.append(one)
+                apart.append(member)
         members = [*apart, joined]
-    mostly_fast = [one for one in members if _is_mostly(is_fast, inside, measured, one)]
+    mostly_fast = [member for member in members if _is_mostly(is_fast, inside, measured, member)]
     for number, nodes in enumerate(sorted(mostly_fast, key=min)):
         for node in nodes:
             group[node] = number

@@ -103,12 +103,12 @@ def measure_teams(
         ends_s = time.monotonic() + deadline_s
         while running:
             reason = _reason_to_end(ends_s, is_stopped)
-            for index, one in list(running.items()):
-                codes = one.exit_codes()
+            for index, team_run in list(running.items()):
+                codes = team_run.exit_codes()
                 if reason is not None or None not in codes or any(codes):
                     del running[index]
-                    one.resources.close()
-                    outcomes[index] = _outcome(one, codes, reason)
+                    team_run.resources.close()
+                    outcomes[index] = _outcome(team_run, codes, reason)
             if running:
                 time.sleep(POLL_S)
     return [outcomes[index] for index in range(len(teams))]
@@ -136,25 +136,27 @@ def _start(team: Team, setup: Setup, log: IO[bytes], stack: ExitStack) -> _Runni
     return _RunningTeam(team, output, resources.enter_context(ranks), resources)
 
 
-def _outcome(one: _RunningTeam, codes: Sequence[int | None], reason: Reason | None) -> TeamOutcome:
+def _outcome(
+    team_run: _RunningTeam, codes: Sequence[int | None], reason: Reason | None
+) -> TeamOutcome:
     """Read what the ranks of a team left, which has ended."""
-    one.output.seek(0)
+    team_run.output.seek(0)
     results: list[RankResult] = []
     errors: list[str] = []
-    for line in one.output:
+    for line in team_run.output:
         try:
             results.append(msgspec.json.decode(line, type=RankResult))
         except msgspec.MsgspecError:
             errors.append(_error_of(line))
     if len(results) == len(codes):
         ordered = sorted(results, key=lambda result: result.rank)
-        return TeamOutcome(team=one.team, results=ordered)
+        return TeamOutcome(team=team_run.team, results=ordered)
     missing = [str(number) for number, code in enumerate(codes) if code is None]
     if reason is not None:
         errors.append(f"ranks that did not end: {', '.join(missing)}")
     elif not errors:
         errors.append(f"exit codes of the ranks: {codes}")
-    return TeamOutcome(team=one.team, reason=reason or "failed", error="; ".join(errors))
+    return TeamOutcome(team=team_run.team, reason=reason or "failed", error="; ".join(errors))
 
 
 def _error_of(line: bytes) -> str:

@@ -247,7 +247,7 @@ def _note_nodes(
         cause = nodes.cause[place]
         if cause is not None:
             group = np.flatnonzero(nodes.group == nodes.group[place])
-            members = [names[int(one)] for one in group] if cause is Cause.GROUP else []
+            members = [names[int(member)] for member in group] if cause is Cause.GROUP else []
             assessment.findings[name].append(
                 Finding(
                     code=_CODES[cause], quantity=quantity, interval=interval, members=tuple(members)
@@ -358,12 +358,14 @@ def note_bad_rounds(assessment: Assessment, evidence: Evidence, owner: dict[str,
         What was not measured, in words.
     """
     bad = [*_wrong_rounds(evidence), *_failed_rounds(evidence)]
-    for one in bad:
-        owners = {owner.get(name, name) for name in one.members}
-        if one.phase != "pairs" and len(owners) == 1:
-            finding = Finding(code=one.code, quantity=one.quantity, text=one.text)
+    for bad_round in bad:
+        owners = {owner.get(name, name) for name in bad_round.members}
+        if bad_round.phase != "pairs" and len(owners) == 1:
+            finding = Finding(code=bad_round.code, quantity=bad_round.quantity, text=bad_round.text)
             assessment.findings[owners.pop()].append(finding)
-    _blame_bad_pairs(assessment, evidence, [one for one in bad if one.phase == "pairs"])
+    _blame_bad_pairs(
+        assessment, evidence, [bad_round for bad_round in bad if bad_round.phase == "pairs"]
+    )
     return [
         f"{phase}, round {number + 1}, {' and '.join(members)}: {failure.error}"
         for (phase, number, members), failure in evidence.failures.items()
@@ -402,18 +404,21 @@ def _blame_bad_pairs(assessment: Assessment, evidence: Evidence, bad: Sequence[_
         members for phase, _, members in (*evidence.results, *evidence.failures) if phase == "pairs"
     ]
     all_pairs = Counter(name for members in pairs for name in members)
-    bad_pairs = Counter(name for one in bad for name in one.members)
+    bad_pairs = Counter(name for bad_round in bad for name in bad_round.members)
     for name in assessment.products:
         if all_pairs[name] > 1 and 2 * bad_pairs[name] > all_pairs[name]:
-            first = next(one for one in bad if name in one.members)
+            first = next(bad_round for bad_round in bad if name in bad_round.members)
             assessment.findings[name].append(
                 Finding(code=first.code, quantity=first.quantity, text=first.text)
             )
-    for one in bad:
-        if not any(assessment.findings.get(name) for name in one.members):
-            name = max(one.members, key=bad_pairs.__getitem__)
+    for bad_round in bad:
+        if not any(assessment.findings.get(name) for name in bad_round.members):
+            name = max(bad_round.members, key=bad_pairs.__getitem__)
             assessment.findings[name].append(
                 Finding(
-                    code="link_failed", quantity=one.quantity, members=one.members, text=one.text
+                    code="link_failed",
+                    quantity=bad_round.quantity,
+                    members=bad_round.members,
+                    text=bad_round.text,
                 )
             )

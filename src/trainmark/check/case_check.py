@@ -96,9 +96,9 @@ def check_case(
             update = {"overrides": fields, "nproc": ranks, "out": Path(folder) / str(ranks)}
             return resolve(request.model_copy(update=update), generated_root=generated_root)
 
-        one = plan(1)
-        plans, missing = {1: one}, None
-        batch = one.recipe["micro_batch_size"]
+        single_rank = plan(1)
+        plans, missing = {1: single_rank}, None
+        batch = single_rank.recipe["micro_batch_size"]
         try:  # two ranks take the same rows in a step as one
             if batch % 2:
                 raise UsageError(f"bs={batch} cannot be halved", fix="check with an even bs")
@@ -107,15 +107,18 @@ def check_case(
             missing = message("check_without_second_rank", text=str(error))
         runs: dict[int, Record] = {}
         for ranks, planned in plans.items():
-            say(f"{one.case}: {ranks} rank(s), {steps} steps at most")
+            say(f"{single_rank.case}: {ranks} rank(s), {steps} steps at most")
             runs[ranks] = launch(planned, stop)
             if stop.signal_name is not None:
-                return CaseReport([], one.about.messages)
-        say(f"{one.case}: batches, FLOPs of a step")
+                return CaseReport([], single_rank.about.messages)
+        say(f"{single_rank.case}: batches, FLOPs of a step")
         inputs = CaseEvidence(
-            runs, _run_probe(one, Path(folder)), missing, description_faults(one.case)
+            runs,
+            _run_probe(single_rank, Path(folder)),
+            missing,
+            description_faults(single_rank.case),
         )
-        return CaseReport(apply_rules(inputs), one.about.messages)
+        return CaseReport(apply_rules(inputs), single_rank.about.messages)
 
 
 def _run_probe(plan: Plan, folder: Path) -> dict[str, Any] | Message:
@@ -129,8 +132,8 @@ def _run_probe(plan: Plan, folder: Path) -> dict[str, Any] | Message:
         check=False,
     )
     if ended.returncode == 0:
-        found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
-        return found
+        report: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+        return report
     last = (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1]
     return message("exception", text=last[:2000])
 
@@ -176,11 +179,11 @@ def apply_rules(inputs: CaseEvidence) -> list[CaseCheck]:
     checks = []
     for name, rule in _RULES.items():
         try:
-            found = list(rule(inputs))
+            faults = list(rule(inputs))
         except _SkippedError as skipped:
             checks.append(CaseCheck(name, skipped=skipped.args[0]))
         else:  # both runs often have the same fault
-            once = tuple(x for place, x in enumerate(found) if x not in found[:place])
+            once = tuple(x for place, x in enumerate(faults) if x not in faults[:place])
             checks.append(CaseCheck(name, once))
     return checks
 
@@ -191,7 +194,9 @@ def _check_runs(inputs: CaseEvidence) -> Iterator[Message]:
         if cause := record.cause:
             yield message("check_run_failed", ranks=world, place=cause.place or cause.kind)
             yield cause.message
-        yield from (one for one in record.findings if one.code == "steps_beside_windows")
+        yield from (
+            finding for finding in record.findings if finding.code == "steps_beside_windows"
+        )
     if isinstance(inputs.probe, Message):
         yield inputs.probe
 
@@ -208,8 +213,8 @@ def _check_loss_falls(inputs: CaseEvidence) -> Iterator[Message]:
         tenth = len(losses) // 10
         first, last = fmean(losses[:tenth]), fmean(losses[-tenth:])
         if last >= first:
-            found = {"steps": len(losses), "first": first, "last": last}
-            yield message("check_loss_not_falling", ranks=world, **found)
+            args = {"steps": len(losses), "first": first, "last": last}
+            yield message("check_loss_not_falling", ranks=world, **args)
 
 
 def _check_equal_losses(inputs: CaseEvidence) -> Iterator[Message]:
@@ -226,7 +231,7 @@ def _check_evaluation(inputs: CaseEvidence) -> Iterator[Message]:
     for record in passed:
         if not record.plan.evaluates:
             raise _SkippedError(message("never_evaluates"))
-        yield from (one for one in record.findings if one.code in _EVALUATION_FINDINGS)
+        yield from (finding for finding in record.findings if finding.code in _EVALUATION_FINDINGS)
     last = [record.quality.history[-1].scored for record in passed if record.quality.history]
     digests = {scored["digest"] for scored in last if scored is not None}
     if len(digests) > 1:

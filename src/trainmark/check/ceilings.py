@@ -78,12 +78,16 @@ class CeilingKind:
     def take(self, points: list[Point]) -> None:
         """Take what was measured, and find the point that counts."""
         self.points = points
-        found = {place: point.rate["max"] for place, point in enumerate(points) if point.rate}
-        if not found:
+        rates_by_place = {
+            place: point.rate["max"] for place, point in enumerate(points) if point.rate
+        }
+        if not rates_by_place:
             return
-        self.best = max(found, key=None if self.counts == "largest" else found.__getitem__)
+        self.best = max(
+            rates_by_place, key=None if self.counts == "largest" else rates_by_place.__getitem__
+        )
         if self.peak is not None:
-            self.share_of_peak = found[self.best] / self.peak.per_second
+            self.share_of_peak = rates_by_place[self.best] / self.peak.per_second
 
 
 def find_refusal(vendor: Vendor, device: Device, precision: Precision) -> str | None:
@@ -212,10 +216,10 @@ def measure_ceilings(
         finally:
             processes.kill_run(run_id)
         results.seek(0)
-        found = sorted(map(json.loads, results), key=lambda one: int(one["rank"]))
-    if len(found) != nproc:
+        rank_results = sorted(map(json.loads, results), key=lambda result: int(result["rank"]))
+    if len(rank_results) != nproc:
         raise MeasurementError("a rank ended before it had measured anything")
-    document["ranks"] = found
+    document["ranks"] = rank_results
     document["others_cpu_share"] = cpu.others_share(processes.CpuUse.now())
     document["took_s"] = round(time.monotonic() - start_s, 3)
     return document
@@ -288,8 +292,8 @@ def main(asked: dict[str, Any]) -> None:
     results = os.dup(1)
     os.dup2(2, 1)  # for what others print
     die_with_parent(int(os.environ[PARENT_VARIABLE]))
-    found = run_rank(int(os.environ["RANK"]), **asked)
-    line = f"{json.dumps(found, allow_nan=False)}\n"
+    result = run_rank(int(os.environ["RANK"]), **asked)
+    line = f"{json.dumps(result, allow_nan=False)}\n"
     os.write(results, line.encode())  # at once: ranks share the file
 
 

@@ -162,9 +162,9 @@ class RankGroup:
 
         if self._group is None:
             return value
-        told = torch.tensor(float(value), dtype=torch.float64)
-        torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MAX, self._group)
-        return told.item()
+        tensor = torch.tensor(float(value), dtype=torch.float64)
+        torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.MAX, self._group)
+        return tensor.item()
 
     def clock(self) -> int:
         """Return the latest rank's time: on one machine all have one clock."""
@@ -177,9 +177,9 @@ class RankGroup:
         torch.distributed.barrier()
         return int(self.most(rates.elapsed_ns(device, run)))
 
-    def fault(self, found: Any, expected: Any) -> Message | None:
+    def fault(self, computed: Any, expected: Any) -> Message | None:
         """Return what is wrong with this rank's result, or that another one's is."""
-        mine = rates.difference(found, expected)
+        mine = rates.difference(computed, expected)
         anywhere = self.most(float(mine is not None))
         if mine is not None:
             return mine

@@ -54,14 +54,14 @@ def probe_job(plan_dir: Path) -> dict[str, Any]:
         recipe=recipe, data_dir=Path(plan.data.folder), rank=0, world_size=1, device=device
     )
     job = module.build(context, module.load_data(context))
-    found = _probe_batches(job)
+    report = _probe_batches(job)
     step: list[Batch] = []  # read before any is taken, because reading may wait
     with closing(batches_of(job, device, 0, depth=0)) as batches:
         for batch in batches:
             step.append(batch)
             if batch.closes_step:
                 break
-    return found | _count_flops(job, device, step[0]) | {"waits": _find_wait(job, device, step)}
+    return report | _count_flops(job, device, step[0]) | {"waits": _find_wait(job, device, step)}
 
 
 def _probe_batches(job: Job) -> dict[str, Any]:

@@ -138,8 +138,8 @@ def _check_monitor(vendor: Vendor, count: int, faults: _Faults) -> None:
     monitor.close()
     faults += [fault for sample in samples for fault in sample_faults(sample)]
     indices = [sample.index for sample in samples]
-    told = f"{asked} is {numbers}, and read() tells {indices}"
-    faults.unless(set(numbers) <= set(indices), told)
+    sentence = f"{asked} is {numbers}, and read() tells {indices}"
+    faults.unless(set(numbers) <= set(indices), sentence)
 
 
 def sample_faults(sample: DeviceSample) -> list[str]:
@@ -163,7 +163,7 @@ def device_faults(vendor: Vendor) -> list[str]:
         faults.unless(same, f"the device's {name} is not the vendor's")
     answers = faults.answers(device, _OF_DEVICE)
     for name, keys in _KEYS.items():
-        found = answers[name] or {}
-        faults += [f"{name} lacks the key {key}" for key in keys if key not in found]
+        answer = answers[name] or {}
+        faults += [f"{name} lacks the key {key}" for key in keys if key not in answer]
     faults.unless(not (answers["set_precision"] or {}).get("tf32"), "fp32 leaves TF32 on")
     return faults

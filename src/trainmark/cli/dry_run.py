@@ -98,12 +98,12 @@ def _steps(plan: Plan) -> str:
             f" ({recipe['micro_batch_size']} x {recipe['grad_accum_steps']} micro-batches x "
             f"{plan.world_size} ranks)"
         )
-    most = [f"{recipe['max_epochs']:,} epochs"]
+    limits = [f"{recipe['max_epochs']:,} epochs"]
     if plan.data.train_samples:
-        most[0] += f" of about {max(1, round(plan.data.train_samples / batch)):,} steps"
+        limits[0] += f" of about {max(1, round(plan.data.train_samples / batch)):,} steps"
     if recipe["max_steps"] is not None:
-        most.append(f"{recipe['max_steps']:,} steps")
-    return f"{parts[0]}; at most {' and '.join(most)}"
+        limits.append(f"{recipe['max_steps']:,} steps")
+    return f"{parts[0]}; at most {' and '.join(limits)}"
 
 
 def _memory(plan: Plan) -> str:
@@ -198,7 +198,7 @@ def print_series_dry_run(
     planned = planned_launches(entries)
     if as_json:
         document = series_json(entries, name=name, exit_code=exit_code)
-        order = [one._asdict() | {"run_dir": str(one.run_dir)} for one in planned]
+        order = [launch._asdict() | {"run_dir": str(launch.run_dir)} for launch in planned]
         say_json(document | {"launches_to_do": order})
         return
     typer.echo(series_table(entries))  # whose text is escaped
@@ -212,19 +212,19 @@ def _order(planned: Sequence[PlannedLaunch]) -> Table:
     rows = [
         (
             str(place),
-            one.name,
-            f"{one.launch}/{one.launches}",
-            "not known" if one.expected_s is None else cells.duration(one.expected_s),
+            launch.name,
+            f"{launch.launch}/{launch.launches}",
+            "not known" if launch.expected_s is None else cells.duration(launch.expected_s),
         )
-        for place, one in enumerate(planned, 1)
+        for place, launch in enumerate(planned, 1)
     ]
     return table(("order", "run", "launch", "time"), rows)
 
 
 def _time_of_all(planned: Sequence[PlannedLaunch]) -> str:
     """Return the time of all launches as the end of a sentence."""
-    known = [one.expected_s for one in planned if one.expected_s is not None]
-    unknown = [one.limit_s for one in planned if one.expected_s is None]
+    known = [launch.expected_s for launch in planned if launch.expected_s is not None]
+    unknown = [launch.limit_s for launch in planned if launch.expected_s is None]
     parts = []
     if known:
         count = "" if not unknown else f" for {len(known)} of them"

@@ -80,8 +80,8 @@ def _of_case(what: str, case: Case, lang: str) -> Rows:
             for item in fields(case.recipe_type)
         ]
     return [
-        {"case": case.name, "option": one.name, "values": one.rule, "meaning": one.help}
-        for one in case.prepare_options
+        {"case": case.name, "option": option.name, "values": option.rule, "meaning": option.help}
+        for option in case.prepare_options
     ]
 
 
@@ -173,14 +173,14 @@ def list_(
     if not of_machine.keys() >= set(names):
         loaded, faults = cases.load_all()
         say_faults(faults)
-    found = {
+    sections = {
         name: of_machine[name]()
         if name in of_machine
         else [row for case in loaded for row in _of_case(name, case, lang)]
         for name in names
     }
     if as_json:
-        say_json(found, indent=2)
+        say_json(sections, indent=2)
         return
-    for title, rows in found.items():
+    for title, rows in sections.items():
         _print_table(title, rows)

@@ -87,24 +87,24 @@ def report(
         raise UsageError("only pictures have it", where="--chart", fix="-o chart.svg or .png")
     if wanted == "png" and output is None:
         raise UsageError("a PNG is not printed", where="--format", fix="name a file: -o X.png")
-    found = select(runs or [], rows=False)
+    selection = select(runs or [], rows=False)
     if as_json:
-        records = [record.model_dump(mode="json") for record in found.records]
+        records = [record.model_dump(mode="json") for record in selection.records]
         write_text(output, json.dumps(records, ensure_ascii=False) + "\n")
-        fail_if_damaged(found)
+        fail_if_damaged(selection)
         return
     if against and wanted == "md":
         fix = "leave out --format md, or write HTML: -o report.html"
         raise UsageError("not for Markdown", where="--against", fix=fix)
     price = None if price_per_hour is None else Price.of(price_per_hour)
-    others = None if wanted == "md" else _others(found, against)
-    pages = build_documents(found.records, others, price=price)
+    others = None if wanted == "md" else _others(selection, against)
+    pages = build_documents(selection.records, others, price=price)
     if wanted == "terminal":
         text, colour = "", None if output is None else False
         for page in pages:
             extent: Extent = "all" if everything else "head" if len(pages) > 1 else "screen"
             text += show_page(page, lang, colour=colour, extent=extent) + "\n\n"
-        text += "".join(f"record: {escaped(place)}\n" for place in found.places)
+        text += "".join(f"record: {escaped(place)}\n" for place in selection.places)
         if output is None:
             typer.echo(text, nl=False)  # whose text is escaped, and which may have colours
         else:
@@ -117,7 +117,7 @@ def report(
         write_text(output, to_svg(choose_chart(pages, chart), lang))
     elif output is not None:
         write_bytes(output, to_png(choose_chart(pages, chart), lang))
-    fail_if_damaged(found)
+    fail_if_damaged(selection)
 
 
 def _form_of(output: Path | None) -> str:
@@ -159,7 +159,7 @@ def _others(shown: Selection, against: list[str] | None) -> list[Result]:
 
     if against is None:
         return default_comparisons(shown.records, shown.folders[0] if shown.folders else None)
-    found = select(against)
-    if not found.records and not found.rows:
+    selection = select(against)
+    if not selection.records and not selection.rows:
         raise UsageError(f"{' '.join(against)}: no result", where="--against")
-    return [*found.records, *found.rows]
+    return [*selection.records, *selection.rows]

@@ -58,7 +58,7 @@ def results(
     index.refresh()
     usual = None if as_json else _WITH_SETTINGS.split(",")
     failed = list_unreadable(index)
-    found = list_runs(
+    listing = list_runs(
         index,
         words or [],
         columns=columns.split(",") if columns else usual,
@@ -66,14 +66,14 @@ def results(
         limit=limit or None,
     )
     if as_json:
-        say_json(display.listing_json(found, failed))
+        say_json(display.listing_json(listing, failed))
     else:
-        if found.rows:
-            shown = found if columns else display.with_differing_settings(found)
+        if listing.rows:
+            shown = listing if columns else display.with_differing_settings(listing)
             typer.echo(display.listing_table(shown, lang))
         else:
             say_remark(f"no run in {index.folder} matches the filters")
-        for line in display.listing_remarks(found, failed, lang):
+        for line in display.listing_remarks(listing, failed, lang):
             say(line, err=True)
     if failed:
         raise typer.Exit(EXIT_FAILED)

@@ -30,13 +30,13 @@ VARIABLES = (
 
 def read_package_versions() -> dict[str, str]:
     """Return the versions of the packages a result depends on."""
-    found = {}
+    versions = {}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue  # not needed by this case
-    return found
+    return versions
 
 
 def read_suite_commit() -> str | None:

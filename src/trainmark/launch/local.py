@@ -280,8 +280,8 @@ def launch(
             run_ranks(plan, folder, setup, events, reason_to_stop)
         except BaseException as error:
             # An error of the launcher or of this machine: the ranks were ended.
-            said = f"{type(error).__name__}: {error}"
-            events.emit("stop", reason="launcher_error", message=said)
+            text = f"{type(error).__name__}: {error}"
+            events.emit("stop", reason="launcher_error", message=text)
             run_dir.finish_run(folder, events)
             raise
         return run_dir.finish_run(folder, events)

@@ -69,23 +69,25 @@ def _refuse_absent_interfaces(name: str, value: str) -> None:
     states = {interface: state.isup for interface, state in psutil.net_if_stats().items()}
     up = [interface for interface, is_up in states.items() if is_up]
     is_exact = name.startswith(_EXACT) or value.removeprefix("^").startswith("=")
-    wanted = [one for one in value.removeprefix("^").removeprefix("=").split(",") if one]
+    wanted = [
+        name_part for name_part in value.removeprefix("^").removeprefix("=").split(",") if name_part
+    ]
 
-    def matching(one: str) -> list[str]:
-        return [x for x in up if x == one or (x.startswith(one) and not is_exact)]
+    def matching(beginning: str) -> list[str]:
+        return [x for x in up if x == beginning or (x.startswith(beginning) and not is_exact)]
 
     if value.startswith("^"):
-        excluded = {interface for one in wanted for interface in matching(one)}
+        excluded = {interface for name_part in wanted for interface in matching(name_part)}
         if set(up) > excluded:
             return
         what = "leaves out every interface that is up"
     elif name.startswith(_EXACT):  # each is used
-        missing = [one for one in wanted if not matching(one)]
+        missing = [name_part for name_part in wanted if not matching(name_part)]
         if wanted and not missing:
             return
         what = f"{', '.join(missing) or repr(value)}: no such interface, or it is down"
     else:
-        if any(matching(one) for one in wanted):
+        if any(matching(name_part) for name_part in wanted):
             return
         what = f"{', '.join(wanted) or repr(value)}: no such interface, or it is down"
     down = sorted(states.keys() - set(up))

@@ -71,9 +71,9 @@ def render_node_script(
     if cluster.data is not None:
         words += ["--data", str(cluster.data)]
     words += ["--port", str(cluster.master_port), *options]
-    own = f'--node-rank "{node_rank}" --master "{master}"'
+    rank_options = f'--node-rank "{node_rank}" --master "{master}"'
     return render_python_script(
-        plan, cluster, ["-m", plan.node_module, *words], folder=words[0], unquoted=own
+        plan, cluster, ["-m", plan.node_module, *words], folder=words[0], unquoted=rank_options
     )
 
 
@@ -114,7 +114,7 @@ def _describe_container(
     if plan.data.origin == "generated":  # made where it is not
         data = str(cluster.data or plan.data.folder)
         if_there.append(shlex.quote(data))
-        mounted = [one for one in mounted if one != Mount(data, data, read_only=True)]
+        mounted = [mount for mount in mounted if mount != Mount(data, data, read_only=True)]
     wanted = dict.fromkeys((*_FOUND, *_FORWARDED, *vendor.recorded_variables, *exported))
     names = [name for name in wanted if name != "LD_PRELOAD" and not name.endswith("*")]
     patterns = [name for name in wanted if name.endswith("*")]
@@ -153,12 +153,12 @@ def list_mounts(plan: Plan, cluster: Cluster, run_dir: str) -> list[Mount]:
         run_dir: of the node.
     """
     data = cluster.data or plan.data.folder
-    found: dict[str, Mount] = {}
+    mounts: dict[str, Mount] = {}
     given = cluster.container.mounts if cluster.container else ()
     for text in (f"{run_dir}:{run_dir}", f"{data}:{data}:ro", *given):
         source, target, *mode = text.split(":")
-        found[target] = Mount(source, target, mode == ["ro"])
-    return sorted(found.values(), key=lambda mount: PurePosixPath(mount.target).parts)
+        mounts[target] = Mount(source, target, mode == ["ro"])
+    return sorted(mounts.values(), key=lambda mount: PurePosixPath(mount.target).parts)
 
 
 def build_pyxis_options(plan: Plan, cluster: Cluster) -> list[str]:
@@ -263,8 +263,8 @@ def main(words: list[str]) -> int:
         except TrainmarkError as fault:
             print(escaped(f"node {number}: {fault}"), file=sys.stderr, flush=True)
             text = str(TrainmarkError(fault.what, where=fault.where, rule=fault.rule))
-            said = message("node_refused", node=number, text=text, fix=fault.fix)
-            events.emit("refused", message=said.as_dict())
+            refusal = message("node_refused", node=number, text=text, fix=fault.fix)
+            events.emit("refused", message=refusal.as_dict())
         events.emit("finished")
         events.close()
     return 0 if succeeded else 1

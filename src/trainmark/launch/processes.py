@@ -42,11 +42,11 @@ def find_alive_runs() -> dict[str, list[int]]:
 
     Without those of the run that this process belongs to.
     """
-    found: dict[str, list[int]] = {}
+    pids_by_run: dict[str, list[int]] = {}
     for value, process in _iterate_processes():
         if value != os.environ.get(RUN_VARIABLE):
-            found.setdefault(value, []).append(process.pid)
-    return found
+            pids_by_run.setdefault(value, []).append(process.pid)
+    return pids_by_run
 
 
 def _iterate_processes(variable: str = RUN_VARIABLE) -> Iterator[tuple[str, psutil.Process]]:

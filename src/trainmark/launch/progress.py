@@ -67,11 +67,11 @@ def fit_line(label: str, parts: Iterable[ProgressPart], width: int) -> str:
     kept = list(parts)
     line = _join(label, kept)
     while cell_len(line) > width and (label or len(kept) > 1):
-        least = min(kept, key=lambda part: part.priority)
-        if label and least.priority >= _STEP:
+        least_important = min(kept, key=lambda part: part.priority)
+        if label and least_important.priority >= _STEP:
             label = ""
         else:
-            kept.remove(least)
+            kept.remove(least_important)
         line = _join(label, kept)
     return line
 
@@ -148,8 +148,8 @@ class RunProgress:
         self._total_steps = min(steps_of_epochs, recipe["max_steps"] or steps_of_epochs)
         self._steps_per_epoch = event.steps_per_epoch
         limit_s = recipe["timeout_s"]
-        most = "" if self.plan.target is None else "at most "
-        self._show(f"first of {most}{self._total_steps} steps, limit {_format_duration(limit_s)}")
+        prefix = "" if self.plan.target is None else "at most "
+        self._show(f"first of {prefix}{self._total_steps} steps, limit {_format_duration(limit_s)}")
         if not event.step_flops or not event.matmul_flops_per_second:
             return
         step_s = event.step_flops / event.matmul_flops_per_second
@@ -224,12 +224,12 @@ class RunProgress:
     def _next_evaluation(self) -> int:
         """Return after which step the next evaluation is due, at the latest the last one."""
         recipe, due = self.plan.recipe, self._total_steps
-        if every := recipe["eval_every_epochs"]:
-            steps = max(1, self._steps_per_epoch * every)
+        if interval := recipe["eval_every_epochs"]:
+            steps = max(1, self._steps_per_epoch * interval)
             due = min(due, (self._steps // steps + 1) * steps)
-        if every := recipe["eval_every_samples"]:
-            first = recipe["eval_from_sample"] or every
-            later = self._samples + every - (self._samples - first) % every
+        if interval := recipe["eval_every_samples"]:
+            first = recipe["eval_from_sample"] or interval
+            later = self._samples + interval - (self._samples - first) % interval
             samples = first if self._samples < first else later
             due = min(due, max(1, round(samples / self._samples_per_step())))
         return due

@@ -121,8 +121,8 @@ class Redactor:
         }
         before, after = _PARTS["path_start"], _PARTS["path_end"]
         innermost = sorted(places, key=len, reverse=True)
-        own = [(re.compile(before + re.escape(x) + after), places[x]) for x in innermost]
-        self._places = [*_SECRETS, *own, *_OTHERS]  # what stands for paths, hosts and secrets
+        patterns = [(re.compile(before + re.escape(x) + after), places[x]) for x in innermost]
+        self._places = [*_SECRETS, *patterns, *_OTHERS]  # what stands for paths, hosts and secrets
         self._once = lru_cache(maxsize=4096)(self._string)  # samples repeat a few strings for days
         host, names = socket.gethostname(), {}
         with suppress(KeyError, OSError):  # a user id without a name, as containers have

@@ -58,7 +58,7 @@ def acceptance_document(result: AcceptanceResult) -> Document:
         verification=phrase("accept.checked"),
         sentence=acceptance_sentence(result),
         lead=tuple(lead),
-        sections=tuple(one for one in sections if one.blocks),
+        sections=tuple(section for section in sections if section.blocks),
     )
 
 
@@ -159,7 +159,9 @@ def _grid(result: AcceptanceResult) -> Strip:
     """Return a cell for each member, with its verdict on hover."""
     cells = tuple((_TONES[member.decision], _hover(member)) for member in result.members)
     counts = Counter(member.decision for member in result.members)
-    counted = ((term("accept_decision", one), f" {count}") for one, count in counts.items())
+    counted = (
+        (term("accept_decision", decision), f" {count}") for decision, count in counts.items()
+    )
     return Strip(phrase("accept.members"), (cells,), join(counted))
 
 
@@ -198,8 +200,8 @@ def _links_section(result: AcceptanceResult) -> Section:
     if not result.links:
         return Section(phrase("accept.links"), "links")
     bad = sum(link.decision == "fail" for link in result.links)
-    said = phrase("accept.bad_links", n=bad) if bad else phrase("accept.no_bad_links")
-    blocks: list[Block] = [Paragraph(said, "bad" if bad else "good")]
+    sentence = phrase("accept.bad_links", n=bad) if bad else phrase("accept.no_bad_links")
+    blocks: list[Block] = [Paragraph(sentence, "bad" if bad else "good")]
     if len(result.members) <= _MAX_HEAT_MAP:
         blocks.append(_heat_map(result))
     blocks.append(_link_table(result.links))

@@ -35,7 +35,7 @@ def clean(text: object) -> str:
 def markdown(text: object) -> str:
     """Return ``text`` as Markdown that shows it literally, in a table cell as elsewhere."""
     line = _ENTITY.sub("&amp;", clean(text)).replace("<", "&lt;")
-    return _MARKDOWN.sub(lambda found: "\\" + found.group(), line)
+    return _MARKDOWN.sub(lambda match: "\\" + match.group(), line)
 
 
 def fence(text: str) -> str:

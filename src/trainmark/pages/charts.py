@@ -173,8 +173,8 @@ def _curve(
 def _rows(values: NDArray[np.float64], steps: Sequence[int]) -> list[dict[str, Any]]:
     """Return values by step as a chart takes them, thinned; null where there is none."""
     return [
-        {"step": steps[at], "value": float(f"{value:.6g}") if math.isfinite(value) else None}
-        for at, value in thin_values(values)
+        {"step": steps[place], "value": float(f"{value:.6g}") if math.isfinite(value) else None}
+        for place, value in thin_values(values)
     ]
 
 
@@ -278,7 +278,7 @@ def over_time(record: Record) -> Iterator[Chart]:
     """Yield a chart for each quantity that devices, then hosts, have at least twice."""
     for _, of in groupby(record.series, attrgetter("of_host", "quantity")):
         lines = list(of)
-        if max(len(one.points) for one in lines) > 1:
+        if max(len(line.points) for line in lines) > 1:
             yield _quantity(record, lines)
 
 
@@ -321,11 +321,15 @@ def _quantity(record: Record, lines: Sequence[SeriesLine]) -> Chart:
 
 def _uses(record: Record, *, of_host: bool, quantity: str) -> dict[int, float]:
     """Return the highest reading of the run, by the first rank of a device or by node."""
-    found = record.telemetry
+    telemetry = record.telemetry
     members = (
-        enumerate(found.hosts if found else ())
+        enumerate(telemetry.hosts if telemetry else ())
         if of_host
-        else ((one.ranks[0], one.over) for one in (found.devices if found else ()) if one.ranks)
+        else (
+            (device.ranks[0], device.over)
+            for device in (telemetry.devices if telemetry else ())
+            if device.ranks
+        )
     )
     return {
         of: use.quantities[quantity].highest
@@ -336,10 +340,10 @@ def _uses(record: Record, *, of_host: bool, quantity: str) -> dict[int, float]:
 
 def _stretches(values: NDArray[np.float64], steps: Sequence[int]) -> Table:
     """Return least, median and greatest of some stretches of steps, which cover every value."""
-    found = []
+    rows = []
     for part in np.array_split(np.arange(len(values)), min(TABLE_ROWS, len(values))):
-        first, last = (cells.count(steps[at]) for at in (part[0], part[-1]))
+        first, last = (cells.count(steps[place]) for place in (part[0], part[-1]))
         known = values[part][np.isfinite(values[part])]
         reduced = np.percentile(known, (0, 50, 100)).tolist() if len(known) else [None] * 3
-        found.append((first if first == last else f"{first} – {last}", *map(cells.number, reduced)))
-    return table(headings("chart.step", "least", "median", "greatest"), found)
+        rows.append((first if first == last else f"{first} – {last}", *map(cells.number, reduced)))
+    return table(headings("chart.step", "least", "median", "greatest"), rows)

@@ -65,14 +65,14 @@ def table(
     heads: Iterable[Phrase], rows: Iterable[Iterable[Phrase]], *, short: bool = False
 ) -> Table:
     """Return a table; a ``short`` one has of very many rows the first and the last."""
-    found = tuple(tuple(row) for row in rows)
-    if short and len(found) > _MOST:
+    cells = tuple(tuple(row) for row in rows)
+    if short and len(cells) > _MOST:
         gap = (
-            phrase("head.left_out", n=f"{len(found) - _FIRST - _LAST:,}"),
-            *[""] * (len(found[0]) - 1),
+            phrase("head.left_out", n=f"{len(cells) - _FIRST - _LAST:,}"),
+            *[""] * (len(cells[0]) - 1),
         )
-        found = (*found[:_FIRST], gap, *found[-_LAST:])
-    return Table(tuple(heads), found)
+        cells = (*cells[:_FIRST], gap, *cells[-_LAST:])
+    return Table(tuple(heads), cells)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class Bars:
     @property
     def table(self) -> Table:
         """Return label and figure of each bar, for formats without pictures."""
-        return Table((self.title, ""), tuple((one.label, one.shown) for one in self.items))
+        return Table((self.title, ""), tuple((item.label, item.shown) for item in self.items))
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ def charts_in(block: Block) -> list[Chart]:
     if isinstance(block, Chart):
         return [block]
     if isinstance(block, Columns):
-        return [chart for one in block.blocks for chart in charts_in(one)]
+        return [chart for part in block.blocks for chart in charts_in(part)]
     return []
 
 

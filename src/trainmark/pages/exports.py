@@ -120,8 +120,8 @@ def to_index(records: Sequence[Record]) -> str:
     """
     lines = []
     for record in records:
-        found = list_index_records(record)
-        if not found:
+        entries = list_index_records(record)
+        if not entries:
             raise RecordError(
                 f"case {record.plan.case} names no mission",
                 where=record.run_id,
@@ -130,7 +130,7 @@ def to_index(records: Sequence[Record]) -> str:
                 fix="leave this run out, or write mission=Mission(…) in the case; "
                 "see docs/adding-a-case.md",
             )
-        lines += [item.to_json() for item in found]
+        lines += [item.to_json() for item in entries]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -128,10 +128,10 @@ class Grid:
 
     def _widths(self, room: int) -> list[int]:
         for shortest in (self.words, (1,) * len(self.words)):
-            for most in range(max([*self.lines, 1]), 0, -1):
+            for max_lines in range(max([*self.lines, 1]), 0, -1):
                 widths = [
-                    max(least, min(line, most), 1)
-                    for least, line in zip(shortest, self.lines, strict=True)
+                    max(min_width, min(line, max_lines), 1)
+                    for min_width, line in zip(shortest, self.lines, strict=True)
                 ]
                 if sum(widths) <= room:
                     return widths

@@ -45,41 +45,43 @@ _SCALING = ("world", "launches", "samples_per_rank", "throughput", "efficiency")
 _CEILINGS = ("work", "size", "median", "max", "unit", "swing", "of_peak")
 
 
-def comparison(found: Comparison, b: str = "B") -> list[Block]:
+def comparison(result: Comparison, b: str = "B") -> list[Block]:
     """Return the verdict first, then what it is made of, then what else differs.
 
     Args:
         b: what the other side is called than A.
     """
-    tone: Tone = "bad" if found.verdict in REGRESSIONS else "good"
-    tone = "warn" if found.verdict in (*INCONCLUSIVE, "other_world") else tone
-    shown: list[Block] = [Paragraph(_of_side(found.sentence, b), tone)]
-    if found.scaling:
-        shown += scaling_blocks(found.scaling)
+    tone: Tone = "bad" if result.verdict in REGRESSIONS else "good"
+    tone = "warn" if result.verdict in (*INCONCLUSIVE, "other_world") else tone
+    shown: list[Block] = [Paragraph(_of_side(result.sentence, b), tone)]
+    if result.scaling:
+        shown += scaling_blocks(result.scaling)
     else:
         name, unit, *rest = headings("name", "unit", "interval", "launches", "compare.said")
         columns = (name, "A", b, unit, f"{b}/A", *rest)
-        shown.append(table(columns, map(_row, found.figures)))
-    quality = found.quality
+        shown.append(table(columns, map(_row, result.figures)))
+    quality = result.quality
     if quality:
         shown.append(Paragraph(_of_side(quality, b)))
-    sides = (("A", found.a), (b, found.b))
+    sides = (("A", result.a), (b, result.b))
     for name, side in sides:
         line = join(
             (phrase("trust.of", side=name), grade_line(side.trust, side.verification)), "colon"
         )
         shown.append(Paragraph(line, TONES[side.trust.grade]))
-    reasons = _reasons(found)
+    reasons = _reasons(result)
     if reasons:
         shown.append(table([phrase("compare.doubts", side=side) for side in ("A", b)], reasons))
-    if not found.scaling:
-        shown.append(Paragraph(phrase(f"compare.{'in_pairs' if found.paired else 'apart'}")))
+    if not result.scaling:
+        shown.append(Paragraph(phrase(f"compare.{'in_pairs' if result.paired else 'apart'}")))
     shown += [
-        Paragraph(phrase("compare.left_out", side=name, run=one.name, reason=one.reason), "warn")
+        Paragraph(
+            phrase("compare.left_out", side=name, run=launch.name, reason=launch.reason), "warn"
+        )
         for name, side in sides
-        for one in side.left_out
+        for launch in side.left_out
     ]
-    for kind, facts in (("allowed", found.allowed), ("differences", found.differences)):
+    for kind, facts in (("allowed", result.allowed), ("differences", result.differences)):
         if facts:
             rows = (
                 (
@@ -95,23 +97,26 @@ def comparison(found: Comparison, b: str = "B") -> list[Block]:
     return shown
 
 
-def _reasons(found: Comparison) -> list[list[Phrase]]:
+def _reasons(result: Comparison) -> list[list[Phrase]]:
     """Return a row for each reason to doubt a side, with what it says of A and of the other."""
-    sides = [{one.code: shorten(one) for one in side.trust.reasons} for side in (found.a, found.b)]
+    sides = [
+        {reason.code: shorten(reason) for reason in side.trust.reasons}
+        for side in (result.a, result.b)
+    ]
     codes = dict.fromkeys(code for side in sides for code in side)
     return [[side.get(code) for side in sides] for code in codes]
 
 
-def _of_side(said: Message, b: str) -> Message:
+def _of_side(sentence: Message, b: str) -> Message:
     """Return a sentence with the letter of its side."""
-    return replace(said, args=said.args | {"side": b})
+    return replace(sentence, args=sentence.args | {"side": b})
 
 
-def scaling_blocks(found: Scaling) -> list[Block]:
+def scaling_blocks(scaling: Scaling) -> list[Block]:
     """Return throughput and efficiency of each world, what they are, and doubts of them."""
     rows: list[list[Phrase]] = []
     alone = counted("launches", 1)
-    for world in found.worlds:
+    for world in scaling.worlds:
         rate = world.throughput
         ends = f"{cells.number(rate.low)} – {cells.number(rate.high)}"
         efficiency = f"{world.efficiency:.1%}"
@@ -119,17 +124,21 @@ def scaling_blocks(found: Scaling) -> list[Block]:
             efficiency += f" ({world.low:.1%} – {world.high:.1%})"
         throughput = (cells.number(rate.mean), " (", ends if rate.launches > 1 else alone, ")")
         rows.append([world.name, rate.launches, world.samples_per_rank, throughput, efficiency])
-    names = (phrase(f"scaling.{name}", unit=found.unit) for name in _SCALING)
-    means = Paragraph(phrase("scaling.means", first=found.worlds[0].name))
-    return [table(names, rows), *(Paragraph(x, "warn") for x in found.doubts), means]
+    names = (phrase(f"scaling.{name}", unit=scaling.unit) for name in _SCALING)
+    means = Paragraph(phrase("scaling.means", first=scaling.worlds[0].name))
+    return [table(names, rows), *(Paragraph(x, "warn") for x in scaling.doubts), means]
 
 
-def _row(one: ComparedFigure) -> tuple[Phrase, ...]:
-    (a, b), unit = cells.scaled([one.a, one.b], one.unit)
-    ratio = None if one.ratio is None else f"{one.ratio:.3f}"
-    ends = None if one.low is None or one.high is None else f"{one.low:.3f} – {one.high:.3f}"
-    said = phrase(f"compare.{one.verdict}")
-    return one.name, a, b, unit, ratio, ends, "{}, {}".format(*one.launches), said
+def _row(figure: ComparedFigure) -> tuple[Phrase, ...]:
+    (a, b), unit = cells.scaled([figure.a, figure.b], figure.unit)
+    ratio = None if figure.ratio is None else f"{figure.ratio:.3f}"
+    ends = (
+        None
+        if figure.low is None or figure.high is None
+        else f"{figure.low:.3f} – {figure.high:.3f}"
+    )
+    verdict = phrase(f"compare.{figure.verdict}")
+    return figure.name, a, b, unit, ratio, ends, "{}, {}".format(*figure.launches), verdict
 
 
 def gate_table(judgements: Sequence[Judgement], lang: str = "en") -> Table:
@@ -139,9 +148,9 @@ def gate_table(judgements: Sequence[Judgement], lang: str = "en") -> Table:
     return table(headings("judgement", "name", "configuration", "remark"), shown)
 
 
-def _scaled(one: Judgement) -> Message:
+def _scaled(judgement: Judgement) -> Message:
     """Return the message with its values in a readable unit."""
-    args, code = one.message.args, one.message.code
+    args, code = judgement.message.args, judgement.message.code
     values = {x: v for x in _IN_UNIT if isinstance(v := args.get(x), int | float)}
     if "unit" in args and values:
         factor, unit = cells.scale(max(map(abs, values.values())), str(args["unit"]))
@@ -152,8 +161,9 @@ def _scaled(one: Judgement) -> Message:
 def documents(judgements: Sequence[Judgement], lang: str = "en") -> list[dict[str, Any]]:
     """Return the judgements as JSON has them."""
     return [
-        asdict(one) | {"exit_code": one.exit_code, "sentence": render(_scaled(one), lang)}
-        for one in judgements
+        asdict(judgement)
+        | {"exit_code": judgement.exit_code, "sentence": render(_scaled(judgement), lang)}
+        for judgement in judgements
     ]
 
 
@@ -161,35 +171,40 @@ def junit(judgements: Sequence[Judgement], lang: str = "en") -> str:
     """Return a report in JUnit XML with one test case a judgement."""
     kinds = {EXIT_FAILED: "failure", EXIT_USAGE: "error", EXIT_NOISY: "skipped"}
     rows = gate_table(judgements, lang).rows
-    found = [kinds.get(one.exit_code, "") for one in judgements]
-    return rendered("junit.xml.j2", lang, rows=rows, found=found, counted=found.count)
+    outcomes = [kinds.get(judgement.exit_code, "") for judgement in judgements]
+    return rendered("junit.xml.j2", lang, rows=rows, found=outcomes, counted=outcomes.count)
 
 
-def compliance_document(found: Compliance, lang: str) -> dict[str, Any]:
+def compliance_document(compliance: Compliance, lang: str) -> dict[str, Any]:
     """Return how launches comply with the division that they claim, as JSON has it."""
     rules = [
-        {"rule": x.rule, "kept": x.kept, "sentence": render(x.sentence, lang)} for x in found.rules
+        {"rule": x.rule, "kept": x.kept, "sentence": render(x.sentence, lang)}
+        for x in compliance.rules
     ]
     return {
-        "case": found.case,
-        "division": found.division,
-        "compliant": found.compliant,
-        "run_ids": found.run_ids,
+        "case": compliance.case,
+        "division": compliance.division,
+        "compliant": compliance.compliant,
+        "run_ids": compliance.run_ids,
         "rules": rules,
     }
 
 
-def compliance_title(found: Compliance, lang: str) -> str:
+def compliance_title(compliance: Compliance, lang: str) -> str:
     """Return whether launches comply with the division that they claim."""
-    about = {"case": found.case, "launches": len(found.run_ids), "division": found.division}
+    about = {
+        "case": compliance.case,
+        "launches": len(compliance.run_ids),
+        "division": compliance.division,
+    }
     return cells.clean(
-        translate(phrase(f"compliance.{'yes' if found.compliant else 'no'}", **about), lang)
+        translate(phrase(f"compliance.{'yes' if compliance.compliant else 'no'}", **about), lang)
     )
 
 
-def compliance_rules(found: Compliance, lang: str) -> Iterator[tuple[str, str]]:
+def compliance_rules(compliance: Compliance, lang: str) -> Iterator[tuple[str, str]]:
     """Yield for each rule a mark whether it is kept, and the sentence."""
-    for rule in found.rules:
+    for rule in compliance.rules:
         mark = translate(phrase(f"compliance.{'kept' if rule.kept else 'broken'}"), lang)
         yield mark, cells.clean(render(rule.sentence, lang))
 
@@ -210,10 +225,10 @@ def ceilings(document: Mapping[str, Any]) -> list[Block]:
         if kind["bus_factor"]:
             named = phrase("ceilings.bus", kind=named)
         rows.append([named, _size(point["size"]), *rates, unit, *shares])
-    told: dict[str, tuple[Phrase, list[str]]] = {}  # each line once, with its ranks
+    notes: dict[str, tuple[Phrase, list[str]]] = {}  # each line once, with its ranks
     for rank in document["ranks"]:
         for line in (line for kind in rank["measurements"] for line in _remarks(kind)):
-            told.setdefault(translate(line, "en"), (line, []))[1].append(str(rank["rank"]))
+            notes.setdefault(translate(line, "en"), (line, []))[1].append(str(rank["rank"]))
     first: list[Phrase] = list(dict.fromkeys(x["device"]["name"] for x in document["ranks"]))
     if document["nproc"] > 1:
         first.append(phrase("ceilings.ranks", n=document["nproc"]))
@@ -223,7 +238,7 @@ def ceilings(document: Mapping[str, Any]) -> list[Block]:
         *([table(headings(*(f"ceilings.{name}" for name in _CEILINGS)), rows)] if rows else []),
         *(
             Paragraph(join((f"rank {', '.join(numbers)}", line), "colon"))
-            for line, numbers in told.values()
+            for line, numbers in notes.values()
         ),
         *([Paragraph(phrase("ceilings.busy", share=f"{share:.0%}"))] if share > BUSY_SHARE else []),
     ]

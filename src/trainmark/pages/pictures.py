@@ -79,4 +79,4 @@ def _standing_alone(chart: Chart, lang: str) -> str:
     spec: dict[str, Any] = whole_spec(chart, lang, with_title=True)
     spec["background"] = "var(--paper)"
     text = json.dumps(spec, ensure_ascii=False, allow_nan=False)
-    return _VARIABLE.sub(lambda found: colours[found[1]], text)
+    return _VARIABLE.sub(lambda match: colours[match[1]], text)

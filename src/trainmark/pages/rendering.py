@@ -107,8 +107,8 @@ def to_html(
     """
     charts = [chart for page in pages for chart in page.charts]
     for number, chart in enumerate(charts, start=1):
-        for one in LANGUAGES:
-            drawn(chart, one)  # which is remembered
+        for language in LANGUAGES:
+            drawn(chart, language)  # which is remembered
         if progress is not None:
             progress(number, len(charts))
     script = escaped(shipped("report.js"))
@@ -116,7 +116,8 @@ def to_html(
     digest = b64encode(sha256(script.encode()).digest()).decode()
     script_hash = f"sha256-{digest}"
     bodies = {
-        one: [Markup(body_html(page, one, ident=f"{one}-")) for page in pages] for one in LANGUAGES
+        language: [Markup(body_html(page, language, ident=f"{language}-")) for page in pages]
+        for language in LANGUAGES
     }
     return rendered(
         "page.html.j2", lang, pages=pages, bodies=bodies, script=Markup(script), hash=script_hash
@@ -190,14 +191,16 @@ def _labels(value: Any, lang: str, key: str = "") -> dict[str, str] | None:
 
     A legend of several words has places that depend on how wide they are.
     """
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     items: list[tuple[str, Any]] = []
     if isinstance(value, dict):
         items = [(str(name), item) for name, item in value.items()]
     elif isinstance(value, list):
         items = [(key, item) for item in value]
     elif value is not None and not isinstance(value, str | int | float):
-        first, other = (escape(translate(value, one), quote=False) for one in (LANGUAGES[0], lang))
+        first, other = (
+            escape(translate(value, language), quote=False) for language in (LANGUAGES[0], lang)
+        )
         if first != other and key not in _ALONE:
             return None
         return {first: other} if first != other else {}
@@ -205,8 +208,8 @@ def _labels(value: Any, lang: str, key: str = "") -> dict[str, str] | None:
         below = _labels(item, lang, name)
         if below is None:
             return None
-        found |= below
-    return found
+        labels |= below
+    return labels
 
 
 @cache

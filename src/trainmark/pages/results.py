@@ -38,19 +38,19 @@ _LEAVE_OUT = ("world", "device", "precision", "recipe")  # columns, on a narrow 
 _SHORT = re.compile(r".*/\d{8}T\d{6}Z-[^/]*-(\w+(/r\d+)?)")  # a run's folder, its launches
 
 
-def listing_json(found: Listing, failed: UnreadFiles) -> dict[str, Any]:
+def listing_json(listing: Listing, failed: UnreadFiles) -> dict[str, Any]:
     """Return a listing as JSON: how many there are, the runs, and what could not be read."""
     unread = [{"file": path, "reason": asdict(reason)} for path, reason in failed]
-    return {"total": found.total, "runs": found.as_dicts(), "unread": unread}
+    return {"total": listing.total, "runs": listing.as_dicts(), "unread": unread}
 
 
-def with_differing_settings(found: Listing) -> Listing:
+def with_differing_settings(listing: Listing) -> Listing:
     """Return a listing with a column for each setting in which runs of a case and recipe differ.
 
     They stand in place of its columns ``recipe`` and ``settings``; the recipe is shown if runs of
     a case differ in it. A column of precisions has that setting already.
     """
-    rows = found.as_dicts()
+    rows = listing.as_dicts()
     recipes = [json.loads(row.pop("settings") or "{}") for row in rows]
     kinds = [f"{row['case']} {row['recipe']}" for row in rows]
     names = [
@@ -63,12 +63,12 @@ def with_differing_settings(found: Listing) -> Listing:
     if len({(row["case"], row["recipe"]) for row in rows}) > len(of_cases):
         names.insert(0, "recipe")
     columns: list[str] = []
-    for key in found.columns:
+    for key in listing.columns:
         if key == "settings":
             columns += names
         elif key != "recipe":
             columns.append(key)
-    units = dict(zip(found.columns, found.units, strict=True))
+    units = dict(zip(listing.columns, listing.units, strict=True))
     made = [
         [row[key] if key in row else recipe.get(key) for key in columns]
         for row, recipe in zip(rows, recipes, strict=True)
@@ -76,10 +76,10 @@ def with_differing_settings(found: Listing) -> Listing:
     headings = [SHORT_NAMES.get(key, key) for key in columns]
     shown_units = [units.get(key, "") for key in columns]
     settings = [SHORT_NAMES.get(key, key) for key in names if key != "recipe"]
-    return Listing(found.total, headings, shown_units, made, settings)
+    return Listing(listing.total, headings, shown_units, made, settings)
 
 
-def listing_table(found: Listing, lang: str = "en", *, width: int = 0) -> str:
+def listing_table(listing: Listing, lang: str = "en", *, width: int = 0) -> str:
     """Return a listing as a table; figures in a readable unit, ``–`` where there is none.
 
     English headings are the keys, which filters take. Beside its trust a run is said to be
@@ -89,13 +89,13 @@ def listing_table(found: Listing, lang: str = "en", *, width: int = 0) -> str:
     """
     # Whatever reads a pipe reads lines: nothing is folded there.
     width = width or (terminal.columns() if sys.stdout.isatty() else 10_000)
-    shown = {x: of for x, *of in zip(found.columns, *found.rows, strict=True)}
+    shown = {x: of for x, *of in zip(listing.columns, *listing.rows, strict=True)}
     if "trust" in shown and (evidence := shown.pop("verification", None)):
         pairs = zip(shown["trust"], evidence, strict=True)
         shown["trust"] = [x if y == "verified" else f"{x} ({y})" for x, y in pairs]
-    units = dict(zip(found.columns, found.units, strict=True))
+    units = dict(zip(listing.columns, listing.units, strict=True))
     columns = {
-        key: _column(key, values, units[key], lang, is_setting=key in found.settings)
+        key: _column(key, values, units[key], lang, is_setting=key in listing.settings)
         for key, values in shown.items()
     }
     if any(len("   ".join(row)) > width for row in zip(*columns.values(), strict=True)):
@@ -104,7 +104,7 @@ def listing_table(found: Listing, lang: str = "en", *, width: int = 0) -> str:
         }
     alike: dict[str, str] = {}
     left_out: list[str] = []
-    for key in _optional(columns, found.settings):
+    for key in _optional(columns, listing.settings):
         if terminal.min_width(_as_table(columns), lang) <= width:
             break
         head, first, *others = columns.pop(key)
@@ -156,11 +156,11 @@ def _cell(value: Any) -> str:
     return cells.NOTHING if value is None else str(value)
 
 
-def listing_remarks(found: Listing, failed: UnreadFiles, lang: str = "en") -> Iterator[str]:
+def listing_remarks(listing: Listing, failed: UnreadFiles, lang: str = "en") -> Iterator[str]:
     """Yield what a reader of the table must know besides: launches left out, files not read."""
-    if len(found.rows) < found.total:
-        total = cells.count(found.total)
-        yield translate(phrase("terminal.listed", shown=len(found.rows), total=total), lang)
+    if len(listing.rows) < listing.total:
+        total = cells.count(listing.total)
+        yield translate(phrase("terminal.listed", shown=len(listing.rows), total=total), lang)
     for path, reason in failed:
         yield f"{path}: {render(reason, lang)}"
 
@@ -170,9 +170,9 @@ def imported_table(rows: Sequence[Row]) -> Table:
     lines = []
     for row in rows:
         figures = []
-        for name, found in row.figures.items():
-            (value,), unit = cells.scaled([found.value], found.unit)
-            shown = found.raw if found.value is None else f"{value} {unit}"
+        for name, reading in row.figures.items():
+            (value,), unit = cells.scaled([reading.value], reading.unit)
+            shown = reading.raw if reading.value is None else f"{value} {unit}"
             figures.append(f"{name} {shown or cells.NOTHING}".strip())
         notes = (render(note, "en") for note in row.notes)
         lines.append((_place(row), row.configuration, ", ".join(figures), "; ".join(notes)))
@@ -201,49 +201,50 @@ def series_table(outcomes: Sequence[SeriesEntry], *, width: int = 0) -> str:
     is none. What holds for several entries is said once. No line is wider than the screen, but for
     one with a folder.
     """
-    said: dict[str, list[str]] = {}
-    for one in outcomes:
-        told = []
-        if one.reason and one.state == "to run":  # in a dry run: the case key
-            told.append(f"to run as {one.reason}")
-        elif one.reason and one.state == "left":
-            told.append(one.reason)
-        elif one.reason:
-            told.append(f"{_STATES.get(one.state, one.state)}: {one.reason}")
-        if one.records:
-            line = trust_line(get_trust(one.records), combine_verifications(one.records))
-            told.append(translate(line, "en"))
-        for words in told:
-            said.setdefault(words, []).append(one.name)
+    remarks: dict[str, list[str]] = {}
+    for entry in outcomes:
+        sentences = []
+        if entry.reason and entry.state == "to run":  # in a dry run: the case key
+            sentences.append(f"to run as {entry.reason}")
+        elif entry.reason and entry.state == "left":
+            sentences.append(entry.reason)
+        elif entry.reason:
+            sentences.append(f"{_STATES.get(entry.state, entry.state)}: {entry.reason}")
+        if entry.records:
+            line = trust_line(get_trust(entry.records), combine_verifications(entry.records))
+            sentences.append(translate(line, "en"))
+        for words in sentences:
+            remarks.setdefault(words, []).append(entry.name)
     blocks: list[Block] = [
         _series_rows(outcomes, width or terminal.columns()),
-        *(Paragraph(f"{', '.join(names)}: {words}") for words, names in said.items()),
+        *(Paragraph(f"{', '.join(names)}: {words}") for words, names in remarks.items()),
     ]
-    for one in outcomes:
-        if one.run_dir is not None:
-            blocks.append(Code(f"{one.name}: {one.run_dir}"))
-    if all(one.state == "skipped" for one in outcomes):
+    for entry in outcomes:
+        if entry.run_dir is not None:
+            blocks.append(Code(f"{entry.name}: {entry.run_dir}"))
+    if all(entry.state == "skipped" for entry in outcomes):
         blocks.append(Paragraph("nothing ran: this machine cannot run any run of the plan"))
     return terminal.show(blocks, width=width)
 
 
 def _series_rows(outcomes: Sequence[SeriesEntry], width: int) -> Table:
     """Return a row an entry; on a narrow screen memory and interval are left out."""
-    plans = [(one.plan.case, one.plan.recipe) for one in outcomes if one.plan]
+    plans = [(entry.plan.case, entry.plan.recipe) for entry in outcomes if entry.plan]
     names = [x for x in find_differing_settings(plans) if x not in _NOT_SETTINGS][:_MOST_SETTINGS]
-    worlds = {f"{one.plan.nnodes}x{one.plan.nproc}" for one in outcomes if one.plan}
-    columns: dict[str, list[Phrase]] = {"run": [one.name for one in outcomes]}
+    worlds = {f"{entry.plan.nnodes}x{entry.plan.nproc}" for entry in outcomes if entry.plan}
+    columns: dict[str, list[Phrase]] = {"run": [entry.name for entry in outcomes]}
     if len(worlds) > 1:
         columns["nodes x ranks"] = [
-            None if one.plan is None else f"{one.plan.nnodes}x{one.plan.nproc}" for one in outcomes
+            None if entry.plan is None else f"{entry.plan.nnodes}x{entry.plan.nproc}"
+            for entry in outcomes
         ]
     for name in names:
         columns[SHORT_NAMES.get(name, name)] = [
-            _setting(one.plan.recipe[name]) if one.plan and name in one.plan.recipe else None
-            for one in outcomes
+            _setting(entry.plan.recipe[name]) if entry.plan and name in entry.plan.recipe else None
+            for entry in outcomes
         ]
     heads = ("status", "launches", "final_result", "interval", "quality", "memory GiB")
-    cells_of = [_row(one) for one in outcomes]
+    cells_of = [_row(entry) for entry in outcomes]
     columns |= {head: [row[place] for row in cells_of] for place, head in enumerate(heads)}
     for head in ("memory GiB", "interval"):
         shown = table(columns, zip(*columns.values(), strict=True))
@@ -262,8 +263,8 @@ def _row(outcome: SeriesEntry) -> list[Phrase]:
     result, *memory = (
         summarize_figure(records, name) for name in ("final_result", "mem", "mem_total")
     )
-    found = [x.quality.value for x in records if x.quality.value is not None]
-    quality = summarize_launches(found).mean if found else None
+    qualities = [x.quality.value for x in records if x.quality.value is not None]
+    quality = summarize_launches(qualities).mean if qualities else None
     return [
         state,
         launches,
@@ -292,19 +293,19 @@ def series_json(outcomes: Sequence[SeriesEntry], *, name: str, exit_code: int) -
     """Return all outcomes as one JSON document; the records of the runs have the figures."""
     runs = [
         {
-            "name": one.name,
-            "status": one.state,
-            "reason": one.reason,
-            "run_dir": None if one.run_dir is None else str(one.run_dir),
-            "launches": one.num_launches,
-            "run_ids": [record.run_id for record in one.records],
-            "statuses": [record.status for record in one.records],
+            "name": entry.name,
+            "status": entry.state,
+            "reason": entry.reason,
+            "run_dir": None if entry.run_dir is None else str(entry.run_dir),
+            "launches": entry.num_launches,
+            "run_ids": [record.run_id for record in entry.records],
+            "statuses": [record.status for record in entry.records],
             # ``toy``, of a repeat ``toy/r2``
             "did_not_pass_before": [
-                "/".join(x.parts[-2 if one.num_launches > 1 else -1 :])
-                for x in one.earlier_failures
+                "/".join(x.parts[-2 if entry.num_launches > 1 else -1 :])
+                for x in entry.earlier_failures
             ],
         }
-        for one in outcomes
+        for entry in outcomes
     ]
     return {"plan": name, "exit_code": exit_code, "runs": runs}

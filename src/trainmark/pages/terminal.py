@@ -78,7 +78,7 @@ def show(
         legacy_windows=False,
     )
     with console.capture() as printed:
-        for block in (part for one in blocks for part in _plain(one)):
+        for block in (part for block_parts in blocks for part in _plain(block_parts)):
             match block:
                 case Paragraph():
                     lines = wrap(cells.clean(translate(block.text, lang)), console.width)
@@ -103,8 +103,8 @@ def _plain(block: Block) -> Iterator[Paragraph | Table | Code]:
             yield Table(
                 ("", "", "", ""),
                 tuple(
-                    (one.name, join((one.value, one.unit), "space"), one.code, one.note)
-                    for one in block.items
+                    (item.name, join((item.value, item.unit), "space"), item.code, item.note)
+                    for item in block.items
                 ),
             )
         case Bars():
@@ -120,8 +120,8 @@ def _plain(block: Block) -> Iterator[Paragraph | Table | Code]:
         case Callout():
             yield Paragraph(join((block.heading, block.text), "colon"))
         case Columns():
-            for one in block.blocks:
-                yield from _plain(one)
+            for item in block.blocks:
+                yield from _plain(item)
         case Paragraph() | Table() | Code():
             yield block
 

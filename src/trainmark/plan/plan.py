@@ -94,8 +94,8 @@ class PlannedCase(Frozen):
         Raises:
             RecordError: the case's reference file is malformed.
         """
-        own = {name: getattr(case, name) for name in cls.model_fields if name != "references"}
-        return cls(**own, references=reference.read_references(case.name))
+        facts = {name: getattr(case, name) for name in cls.model_fields if name != "references"}
+        return cls(**facts, references=reference.read_references(case.name))
 
 
 UNCHECKED = "unchecked"  # layout and content of data that a dry run could not see

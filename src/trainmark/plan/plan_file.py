@@ -93,8 +93,8 @@ def format_attempt_name(name: str, number: int) -> str:
 
 def parse_attempt_number(name: str, folder: str) -> int | None:
     """Return the number of the attempt in a folder's name; None if it is not of entry ``name``."""
-    found = re.fullmatch(re.escape(name) + "(?:-([2-9]|[1-9][0-9]{1,8}))?", folder)
-    return found and int(found[1] or 1)
+    match = re.fullmatch(re.escape(name) + "(?:-([2-9]|[1-9][0-9]{1,8}))?", folder)
+    return match and int(match[1] or 1)
 
 
 def read_plan_file(request: RunRequest) -> PlanFile:
@@ -106,8 +106,10 @@ def read_plan_file(request: RunRequest) -> PlanFile:
     """
     path = Path(request.case)
     given = {name: getattr(request, name) for name in sorted(request.model_fields_set - {"case"})}
-    if own := [name for name in given if name not in _FOR_ALL]:
-        option = "KEY=VALUE" if own[0] == "overrides" else f"--{own[0].replace('_', '-')}"
+    if entry_keys := [name for name in given if name not in _FOR_ALL]:
+        option = (
+            "KEY=VALUE" if entry_keys[0] == "overrides" else f"--{entry_keys[0].replace('_', '-')}"
+        )
         raise UsageError(
             f"{option} does not go with a plan file",
             where=str(path),

@@ -38,15 +38,15 @@ def refuse_other_packages(described: str | None, nnodes: int) -> None:
     if nnodes == 1:
         return
     assert described is not None, "ranks on several nodes are started by a node process"
-    own = json.loads(described)
-    sent = [own["packages"]]
+    versions = json.loads(described)
+    sent = [versions["packages"]]
     torch.distributed.broadcast_object_list(sent, src=0)
-    first, here = sent[0], own["packages"]
+    first, here = sent[0], versions["packages"]
     for name in sorted(first.keys() | here.keys()):
         if first.get(name) != here.get(name):
             raise RunError(
                 "packages_differ",
-                node=own["node"],
+                node=versions["node"],
                 package=name,
                 here=here.get(name) or "absent",
                 first=first.get(name) or "absent",
@@ -98,9 +98,9 @@ def agree_on_memory(plan: Plan, recipe: Any, vendor: Vendor, device: Device) -> 
     if memory is None:
         return None
     if plan.world_size > 1:
-        least = device.place(torch.tensor(memory.rank_bytes))
-        torch.distributed.all_reduce(least, torch.distributed.ReduceOp.MIN)
-        memory = replace(memory, rank_bytes=int(least))
+        min_bytes = device.place(torch.tensor(memory.rank_bytes))
+        torch.distributed.all_reduce(min_bytes, torch.distributed.ReduceOp.MIN)
+        memory = replace(memory, rank_bytes=int(min_bytes))
     if vendor.rank_memory(plan.nproc) is None:
         cases.check_fit(plan.case, Path(plan.data.folder), recipe, plan.world_size, memory)
     return memory

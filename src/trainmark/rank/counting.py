@@ -84,12 +84,17 @@ def refuse_contradictions(steps: Sequence[StepBatches], *, first_step: int) -> N
     for number, taken in enumerate(steps, first_step + 1):
         if not taken.step_samples:
             raise ContradictionError("step_without_batch", step=number)
-        least, most = min(taken.step_samples), max(taken.step_samples)
-        if least != most:
-            raise ContradictionError("step_samples_differ", step=number, least=least, most=most)
-        if taken.samples_trained > most:
+        min_samples, max_samples = min(taken.step_samples), max(taken.step_samples)
+        if min_samples != max_samples:
             raise ContradictionError(
-                "samples_above_step", step=number, samples=taken.samples_trained, step_samples=most
+                "step_samples_differ", step=number, least=min_samples, most=max_samples
+            )
+        if taken.samples_trained > max_samples:
+            raise ContradictionError(
+                "samples_above_step",
+                step=number,
+                samples=taken.samples_trained,
+                step_samples=max_samples,
             )
         _refuse_counts(taken.counts, number)
 

@@ -47,7 +47,7 @@ def parse_frames(stacks: str) -> list[tuple[str, ...]]:
 
     It is the thread that has the program's ``<module>``, and the last where a deep stack is cut.
     """
-    threads = [[found.groups("???") for found in _FRAME.finditer(x)] for x in _THREAD.split(stacks)]
+    threads = [[match.groups("???") for match in _FRAME.finditer(x)] for x in _THREAD.split(stacks)]
     whole = [thread for thread in threads if any(call[2] == "<module>" for call in thread)]
     return (whole or threads)[-1]
 
@@ -81,9 +81,9 @@ def group_ranks(files: Mapping[int, Path]) -> list[dict[str, Any]]:
     Args:
         files: the stacks of each rank of this machine, by rank.
     """
-    found: dict[RankPlace, list[int]] = {}
+    ranks_by_place: dict[RankPlace, list[int]] = {}
     for rank, path in files.items():
         stacks = path.read_text("utf-8", "replace") if path.exists() else ""
-        found.setdefault(find_place(stacks), []).append(rank)
-    groups = sorted(found.items(), key=lambda item: (-len(item[1]), item[1]))
-    return [at._asdict() | {"ranks": compact(ranks)} for at, ranks in groups]
+        ranks_by_place.setdefault(find_place(stacks), []).append(rank)
+    groups = sorted(ranks_by_place.items(), key=lambda item: (-len(item[1]), item[1]))
+    return [place._asdict() | {"ranks": compact(ranks)} for place, ranks in groups]

@@ -77,7 +77,9 @@ class PackageEnergy:
             now = {counter: _read_number(counter) for counter in self._counters}
         except (OSError, ValueError) as error:
             raise MonitorFault("failed", f"RAPL: {error}") from error
-        if since_s * _MAX_PACKAGE_W * 1e6 > min(most for _, most in self._counters.values()):
+        if since_s * _MAX_PACKAGE_W * 1e6 > min(
+            max_value for _, max_value in self._counters.values()
+        ):
             self._counters = {}
             raise MonitorFault("failed", f"RAPL: not read for {since_s:.0f} s, may have wrapped")
         for counter, value in now.items():

@@ -76,11 +76,11 @@ class Schedule:
 
     def next_evaluation(self, samples: int) -> float:
         """Return at how many samples of all ranks the next evaluation after ``samples`` is due."""
-        every = self.eval_every_samples
-        if every is None:
+        interval = self.eval_every_samples
+        if interval is None:
             return math.inf
-        first = self.eval_from_sample or every
-        return first if samples < first else samples + every - (samples - first) % every
+        first = self.eval_from_sample or interval
+        return first if samples < first else samples + interval - (samples - first) % interval
 
 
 @dataclass(slots=True)
@@ -185,8 +185,8 @@ class MeasuredLoop:
         """Tell whether to evaluate at the end of ``epoch``: not if its last step just was."""
         if self._evaluated_step == self.outcome.steps:
             return False
-        every = self.schedule.eval_every_epochs
-        by_epochs = every is not None and (last or (epoch + 1) % every == 0)
+        interval = self.schedule.eval_every_epochs
+        by_epochs = interval is not None and (last or (epoch + 1) % interval == 0)
         return by_epochs or (last and self._evaluate_at < math.inf)
 
     def _train_epoch(self, epoch: int) -> None:

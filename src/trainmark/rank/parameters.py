@@ -85,14 +85,18 @@ class ParameterCheck:
         if self._gradients_judged or not self.gradients.finished:
             return
         self._gradients_judged = True
-        found = self.gradients.found()
-        zero = [name for name, some in found.items() if not some and self.gradients.is_whole(name)]
+        has_gradient = self.gradients.found()
+        zero = [
+            name
+            for name, some in has_gradient.items()
+            if not some and self.gradients.is_whole(name)
+        ]
         if zero:
             raise NotTrainedError(
                 "gradients_zero",
                 names=", ".join(zero[:NAMED]),
                 number=len(zero),
-                parameters=len(found),
+                parameters=len(has_gradient),
             )
 
     def after_evaluation(self, *, step: int) -> None:
@@ -122,9 +126,9 @@ class ParameterCheck:
         """
         if self.digest.sample() != self._sample:
             raise UntimedWorkError("parameters_changed_after_training")
-        sums, found = self.digest.sums(), self.gradients.found()
+        sums, has_gradient = self.digest.sums(), self.gradients.found()
         return {
             "changed": {name: sums[name] != first for name, first in self._at_start.items()},
-            "gradients": found,
-            "sums": {x: sums[x] for x in found if x in sums and self.gradients.is_whole(x)},
+            "gradients": has_gradient,
+            "sums": {x: sums[x] for x in has_gradient if x in sums and self.gradients.is_whole(x)},
         }

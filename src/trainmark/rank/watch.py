@@ -100,7 +100,7 @@ class StepWatch(TorchDispatchMode):
 
         Autocast leaves some in float32, and the backward pass has none: their type tells it.
         """
-        found = [
+        changes = [
             f"{name}: {flags[name]} -> {other} (in a step)"
             for name, values in self.seen.items()
             for other in values
@@ -110,5 +110,5 @@ class StepWatch(TorchDispatchMode):
         lowered = sorted({"bfloat16", "float16"} & self.flops.keys())
         if self.flops and lowered != ([low] if low else []):
             was, now = low or "float32", ", ".join(lowered) or "float32"
-            found.append(f"matmuls: {was} -> {now} (in a step)")
-        return found
+            changes.append(f"matmuls: {was} -> {now} (in a step)")
+        return changes

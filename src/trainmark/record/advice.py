@@ -32,24 +32,24 @@ def advise(record: Record) -> list[Message]:
     if get_stated_fix(cause):
         return [find_fix(cause)]
     code, steps = cause.message.code, record.counts.steps
-    found: list[Message] = []
+    advice: list[Message] = []
     if code in _MAY_GO_ON and _has_checkpoint(plan, steps):
-        found.append(message("try.resume"))
+        advice.append(message("try.resume"))
     if code == "target_missed":
-        found += _reach_target(plan, steps)
+        advice += _reach_target(plan, steps)
     elif code == "timed_out_training":
         limit_s = format_setting(plan.recipe["timeout_s"])
-        found.append(message("try.raise_timeout", limit_s=limit_s))
+        advice.append(message("try.raise_timeout", limit_s=limit_s))
     elif cause.kind == "diverged":
-        found += _converge(plan)
+        advice += _converge(plan)
     elif cause.kind == "oom":
-        found += _need_less_memory(plan, on_host=code == "rank_killed_out_of_memory")
-    return found or [find_fix(cause)]
+        advice += _need_less_memory(plan, on_host=code == "rank_killed_out_of_memory")
+    return advice or [find_fix(cause)]
 
 
 def _has_checkpoint(plan: Plan, steps: int) -> bool:
-    every: int | None = plan.recipe.get("checkpoint_every_steps")
-    return every is not None and 0 < every <= steps
+    interval: int | None = plan.recipe.get("checkpoint_every_steps")
+    return interval is not None and 0 < interval <= steps
 
 
 def _reach_target(plan: Plan, steps: int) -> Iterator[Message]:

@@ -165,11 +165,11 @@ def list_index_records(record: Record) -> list[IndexRecord]:
         (_MEMORY, None if memory.value is None else memory.value / _BYTES_PER_MIB, "MiB", None),
     )
     valid = record.passed and not is_refuted(record.trust)
-    found = []
+    entries = []
     for index, value, unit, final_loss in results:
         result = round_result(value or 0.0) if valid else 0.0
         loss = final_loss if result > 0.0 else None
-        found.append(
+        entries.append(
             IndexRecord(
                 log_file=f"{record.run_id}/{rank_file(0)}",
                 model_name=name,
@@ -184,7 +184,7 @@ def list_index_records(record: Record) -> list[IndexRecord]:
                 LOSS_RESULT=None if loss is None else float(f"{loss:.{_LOSS_DIGITS}g}"),
             )
         )
-    return found
+    return entries
 
 
 def _model(mission: Mission, plan: Plan) -> str:

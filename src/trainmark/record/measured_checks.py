@@ -75,7 +75,7 @@ def _counts(record: Record) -> Iterator[Difference]:
     """Yield counts that are not those of so many epochs of the data."""
     plan, counts = record.plan, record.counts
     ended = record.status in _ENDED
-    if ended and not any(found.code == "own_epoch" for found in record.findings):
+    if ended and not any(finding.code == "own_epoch" for finding in record.findings):
         begun, whole = counts.epochs, plan.data.train_samples
         fewest = 0 if plan.resumed else (begun - 1) * whole + 1
         yield "counts.samples", counts.samples, clamp(counts.samples, fewest, begun * whole)
@@ -89,9 +89,9 @@ def _rank(record: Record, rank: RankEntry) -> Iterator[Difference]:
     for name, phase in rank.phases.items():
         yield "ranks.phases.windows_ns", phase.windows_ns, spans_ns[name]
         yield "ranks.phases.wait_ns", phase.wait_ns, clamp(phase.wait_ns, 0, phase.step_ns)
-    least = rank.total_windows_ns + spans_ns["evaluate"]
-    most = least + spans_ns["checkpoint"] + spans_ns["other"]
-    yield "ranks.train_ns", rank.train_ns, clamp(rank.train_ns, least, most)
+    min_ns = rank.total_windows_ns + spans_ns["evaluate"]
+    max_ns = min_ns + spans_ns["checkpoint"] + spans_ns["other"]
+    yield "ranks.train_ns", rank.train_ns, clamp(rank.train_ns, min_ns, max_ns)
     ended = record.status in _ENDED
     yield "ranks.steps", rank.steps, record.counts.steps if ended else rank.steps
     measured = record.steps.time_ns[record.steps.warmup :]
@@ -135,9 +135,9 @@ def _limits(record: Record) -> Iterator[Difference]:
         "figures.mem": (record.figure("mem"), record.figure("mem_total")),
         "figures.MFU": (record.figure("MFU") if ended else None, 100.0),
     }
-    for place, (value, most) in limits.items():
-        if most:
-            yield place, value, clamp(value, 0, most)
+    for place, (value, upper_limit) in limits.items():
+        if upper_limit:
+            yield place, value, clamp(value, 0, upper_limit)
 
 
 def _evaluation(record: Record, point: QualityPoint, place: str) -> Iterator[Difference]:
@@ -166,23 +166,23 @@ def _readings(record: Record) -> Iterator[Difference]:
         return
     yield "plan.sample_every_s", record.plan.sample_every_s > 0, True
     yield from _intervals(record, telemetry)
-    members = [one.over for one in telemetry.devices] + list(telemetry.hosts)
+    members = [device.over for device in telemetry.devices] + list(telemetry.hosts)
     for over in members:
         for name, use in over.items():
             yield from _use(use, telemetry.intervals_s[name])
-    of_devices = {compact(one.ranks): one.over for one in telemetry.devices}
+    of_devices = {compact(device.ranks): device.over for device in telemetry.devices}
     of_hosts = {str(number): over for number, over in enumerate(telemetry.hosts)}
     for line in record.series:
         known = (of_hosts if line.of_host else of_devices).get(line.of)
         if line.of in SUMMARY_LINES or known is None or "run" not in known:
             continue
         _, end_s = telemetry.intervals_s["run"]
-        found = known["run"].quantities.get(line.quantity)
-        if found is None:
+        quantity = known["run"].quantities.get(line.quantity)
+        if quantity is None:
             continue
         for second, value in line.points:
             if 0 <= second <= end_s:
-                bounded = clamp(value, found.lowest, found.highest)
+                bounded = clamp(value, quantity.lowest, quantity.highest)
                 if not isclose(value, bounded or 0.0, rel_tol=1e-9):  # points are rounded
                     yield f"series.{line.quantity}", value, bounded
 

@@ -75,13 +75,13 @@ def _identity(record: Record) -> Iterator[Difference]:
     """
     plan = record.plan
     yield "plan.repeat_count", plan.repeat_count, max(plan.repeat_count, plan.repeat_index)
-    found = _RUN_ID.fullmatch(record.run_id)
-    if found is None:
+    match = _RUN_ID.fullmatch(record.run_id)
+    if match is None:
         return
-    yield "run_id", found["case"], plan.case
-    if found["repeat"]:
-        yield "plan.repeat_index", plan.repeat_index, int(found["repeat"])
-    planned = datetime.strptime(found["time"], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
+    yield "run_id", match["case"], plan.case
+    if match["repeat"]:
+        yield "plan.repeat_index", plan.repeat_index, int(match["repeat"])
+    planned = datetime.strptime(match["time"], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
     started = datetime.fromisoformat(record.started).astimezone(timezone.utc)
     bounded = max(planned - _CLOCK_STEP, min(started, planned + _LONGEST_QUEUE))
     yield "started", started.isoformat(), bounded.isoformat()

@@ -347,7 +347,7 @@ def read_record(path: Path) -> Record:
     """
     file = path / RECORD_FILE if path.is_dir() else path
     try:
-        found = Record.model_validate_json(documents.read_bytes(file), strict=True)
+        record = Record.model_validate_json(documents.read_bytes(file), strict=True)
     except FileNotFoundError as error:
         fix = "name a run directory or its record.json"
         what = f"no record found: {error.strerror}"
@@ -358,7 +358,7 @@ def read_record(path: Path) -> Record:
         raise documents.damaged(
             error, file, "not a record of this schema", rule=rule, fix=fix
         ) from None
-    return found.model_copy(update={"verification": "unverified"})  # whatever the file says
+    return record.model_copy(update={"verification": "unverified"})  # whatever the file says
 
 
 def describe_schema() -> str:

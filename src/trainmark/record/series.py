@@ -48,10 +48,10 @@ def draw_lines(devices: Columns, hosts: Columns) -> Iterator[SeriesLine]:
     """Yield the lines of what was read of devices and hosts, by what they are called."""
     for of_host, members in ((False, devices), (True, hosts)):
         for quantity in get_args(DrawnName):
-            told = {of: ~np.isnan(columns[quantity]) for of, columns in members.items()}
+            is_known = {of: ~np.isnan(columns[quantity]) for of, columns in members.items()}
             series = {
                 of: (members[of]["time_s"][known], members[of][quantity][known])
-                for of, known in told.items()
+                for of, known in is_known.items()
                 if known.any()
             }
             drawn = _together(series) if len(series) > MAX_LINES else _each(series)
@@ -69,15 +69,20 @@ def _each(series: _Columns) -> _Drawn:
     for of, (times_s, values) in series.items():
         yield (
             of,
-            [(times_s[at], value) for at, value in thin_values(values, max_points=MAX_LINE_POINTS)],
+            [
+                (times_s[place], value)
+                for place, value in thin_values(values, max_points=MAX_LINE_POINTS)
+            ],
         )
 
 
 def _together(series: _Columns) -> _Drawn:
     """Yield lines of the lowest, median and highest reading of all in each stretch of time."""
     times_s, values = (np.concatenate(columns) for columns in zip(*series.values(), strict=True))
-    most = max(len(own_s) for own_s, _ in series.values())  # about one of each device in a stretch
-    parts = np.array_split(np.argsort(times_s, kind="stable"), min(MAX_LINE_POINTS, most))
+    max_points = max(
+        len(own_s) for own_s, _ in series.values()
+    )  # about one of each device in a stretch
+    parts = np.array_split(np.argsort(times_s, kind="stable"), min(MAX_LINE_POINTS, max_points))
     middles_s = [times_s[part].mean() for part in parts]
     for of, share in zip(SUMMARY_LINES, (0, 50, 100), strict=True):
         drawn = (np.percentile(values[part], share, method="lower") for part in parts)
@@ -101,13 +106,15 @@ def thin_values(
     if size == 1:
         return list(enumerate(values.tolist()))
     points: list[tuple[int, float]] = []
-    for at in range(0, len(values), size):
-        bucket = np.where(np.isfinite(values[at : at + size]), values[at : at + size], np.nan)
+    for start in range(0, len(values), size):
+        bucket = np.where(
+            np.isfinite(values[start : start + size]), values[start : start + size], np.nan
+        )
         if np.isnan(bucket).all():
-            points.append((at, math.nan))
+            points.append((start, math.nan))
         else:
             places = sorted({int(np.nanargmin(bucket)), int(np.nanargmax(bucket))})
-            points += [(at + place, float(bucket[place])) for place in places]
+            points += [(start + place, float(bucket[place])) for place in places]
     return points
 
 

@@ -242,11 +242,11 @@ def name_result(result: Result) -> str:
 
 def group_by_work(records: Sequence[Record]) -> list[list[Record]]:
     """Return the records of the same work together, in order of first appearance."""
-    found: dict[str, list[Record]] = {}
+    groups: dict[str, list[Record]] = {}
     for record in records:
         key = json.dumps(describe_work(record), sort_keys=True, default=str)
-        found.setdefault(key, []).append(record)
-    return list(found.values())
+        groups.setdefault(key, []).append(record)
+    return list(groups.values())
 
 
 def describe_printed_work(result: Record | Row) -> dict[str, Any]:

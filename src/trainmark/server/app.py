@@ -82,7 +82,7 @@ def _answer_error(request: Request, error: Any) -> Response:
         links = Links("compare", _choose_language(request), served=True)
         return HTMLResponse(error_page(error, links), status, headers)
     parts = {name: getattr(error, name) for name in ("what", "where", "rule", "fix")}
-    problem = {"error": {name: told and escaped(told) for name, told in parts.items()}}
+    problem = {"error": {name: text and escaped(text) for name, text in parts.items()}}
     return JSONResponse(problem, status, headers)
 
 
@@ -97,15 +97,15 @@ async def _send_file(request: Request) -> Response:
     path += "index.html" if path.endswith("/") or not path else ""
     try:
         file = (site / f"{path}.gz").resolve()
-        found = file.stat() if file.is_relative_to(site) else None
-        data = file.read_bytes() if found else b""  # out of the page cache: no thread is worth it
+        status = file.stat() if file.is_relative_to(site) else None
+        data = file.read_bytes() if status else b""  # out of the page cache: no thread is worth it
     except (OSError, ValueError):  # the second: a name that can be none
-        found = None
-    if found is None:
+        status = None
+    if status is None:
         if (site / "index.html.gz").exists():
             return HTMLResponse(not_found_page(path), 404)
         return PlainTextResponse("the site is being written", 503, {"Retry-After": "5"})
-    tag = f'"{found.st_mtime_ns:x}-{found.st_size:x}"'
+    tag = f'"{status.st_mtime_ns:x}-{status.st_size:x}"'
     headers = {"ETag": tag, "Vary": "Accept-Encoding"}
     if request.headers.get("if-none-match") == tag:
         return Response(None, 304, headers)

@@ -95,8 +95,8 @@ def send_bundle(server: httpx2.Client, file: Path) -> StoredBundle:
     except httpx2.TransportError as error:
         what, fix = str(error) or type(error).__name__, "nothing is lost: call again later"
         raise EnvironmentFault(what, where=address, fix=fix) from None
-    told = f"{answer.status_code} {answer.reason_phrase}"
-    what, more = f"its answer is not that of a Trainmark server: {told}", dict[str, Any]()
+    status_line = f"{answer.status_code} {answer.reason_phrase}"
+    what, more = f"its answer is not that of a Trainmark server: {status_line}", dict[str, Any]()
     with suppress(ValueError, KeyError, TypeError):  # a proxy's answer has no JSON of ours
         if answer.is_success:
             stored = StoredBundle.model_validate_json(answer.content)

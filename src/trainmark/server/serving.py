@@ -82,7 +82,7 @@ class Tokens:
         create_state_folder(self._folder)
         with written_whole(self.file) as file:
             lines = (known | {name: _hash_secret(secret)}).items()
-            file.write("".join(f"{one} {hashed}\n" for one, hashed in lines).encode())
+            file.write("".join(f"{token_name} {hashed}\n" for token_name, hashed in lines).encode())
         return secret
 
     def listed(self) -> dict[str, str]:

@@ -62,7 +62,7 @@ async def store_upload(request: Request, serving: Serving) -> tuple[StoredBundle
 
 async def _receive_body(request: Request, place: Path, most_bytes: int) -> str:
     """Write the body to ``BUNDLE`` in a folder and return its digest."""
-    size, found = int(request.headers.get("content-length") or 0), sha256()
+    size, digest = int(request.headers.get("content-length") or 0), sha256()
     rule = f"at most {most_bytes:,} bytes"
     if size > most_bytes:
         raise RefusedRequestError(413, "too large", rule=rule)
@@ -73,11 +73,11 @@ async def _receive_body(request: Request, place: Path, most_bytes: int) -> str:
                 size += len(chunk)
                 if size > most_bytes:
                     raise RefusedRequestError(413, "too large", rule=rule)
-                found.update(chunk)
+                digest.update(chunk)
                 await run_in_threadpool(file.write, chunk)
         except ClientDisconnect:
             raise RefusedRequestError(400, f"the connection ended after {size:,} bytes") from None
-    return found.hexdigest()
+    return digest.hexdigest()
 
 
 def _store_bundle(serving: Serving, place: Path, digest: str) -> tuple[StoredBundle, bool]:
@@ -103,16 +103,18 @@ def _verify_bundle(place: Path) -> list[str]:
     """Unpack the bundle in ``place`` and return the run ids of its launches."""
     try:
         bundle = unpack(place / BUNDLE, place, max_bytes=_MAX_UNPACKED_BYTES)
-        found = [x for x in check_bundle(bundle) if x.state in ("broken", "unverifiable")]
-        run_ids = [record.read_record(place / one).run_id for one in bundle.launches]
+        faults = [x for x in check_bundle(bundle) if x.state in ("broken", "unverifiable")]
+        run_ids = [
+            record.read_record(place / launch_path).run_id for launch_path in bundle.launches
+        ]
     except EnvironmentFault as error:
         raise RefusedRequestError(507, error.what) from None
     except TrainmarkError as error:
         where = (error.where or "").replace(f"{place}/", "").removeprefix(f"{BUNDLE}: ")
         raise RefusedRequestError(422, error.what, where=where, rule=error.rule) from None
-    if found:
-        what = f"it does not verify: {render(found[0].said[0], 'en')}"
-        where = f"{found[0].name} {found[0].place}".strip()
+    if faults:
+        what = f"it does not verify: {render(faults[0].said[0], 'en')}"
+        where = f"{faults[0].name} {faults[0].place}".strip()
         fix = "`trainmark verify` shows all; pack with the server's version of the program"
         raise RefusedRequestError(422, what, where=where, fix=fix)
     return run_ids

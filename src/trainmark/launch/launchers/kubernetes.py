@@ -59,8 +59,12 @@ def format_job_name(run_id: str) -> str:
 
 def compute_resource_limits(plan: Plan, cluster: Cluster) -> dict[str, str]:
     """Return how much of what a pod asks for."""
-    own = getattr(devices.all_vendors()[plan.device.vendor], "kubernetes_resource", None)
-    asked = ({own: str(plan.nproc)} if own else {}) | cluster.kubernetes.resources
+    vendor_resource = getattr(
+        devices.all_vendors()[plan.device.vendor], "kubernetes_resource", None
+    )
+    asked = (
+        {vendor_resource: str(plan.nproc)} if vendor_resource else {}
+    ) | cluster.kubernetes.resources
     return {name: amount for name, amount in asked.items() if amount != "0"}
 
 
@@ -83,16 +87,16 @@ def render_manifest(plan: Plan, cluster: Cluster) -> str:
                 rule="the cluster starts the image itself",
                 fix=f"remove `{key}` from `container`{instead}",
             )
-    own, called = cluster.kubernetes, format_job_name(plan.run_id)
+    settings, called = cluster.kubernetes, format_job_name(plan.run_id)
     master = f"{called}-node-0-0.{called}"
     script = render_node_script(plan, cluster, node_rank="$JOB_COMPLETION_INDEX", master=master)
     return render_template(
         "kubernetes.yaml.j2",
         plan=plan,
-        own=own,
+        own=settings,
         name=called,
         image=box.image,
-        labels=own.labels | {"app.kubernetes.io/name": "trainmark", INSTANCE: called},
+        labels=settings.labels | {"app.kubernetes.io/name": "trainmark", INSTANCE: called},
         limits=compute_resource_limits(plan, cluster),
         limit_s=round(compute_job_limit_s(plan)),
         # The cluster replaces $(NAME) in a command, and $$ by $, before a shell sees it.
@@ -126,9 +130,9 @@ class Kubernetes(Launcher):
     def state(self, job: EngineJob) -> JobState:
         """Return what the cluster says of the JobSet and its pods."""
         kinds = f"{job.id.partition('/')[0]},pods"
-        own = f"{INSTANCE}={format_job_name(job.plan.run_id)}"
-        told = json.loads(_run_kubectl(job.cluster, "get", kinds, "-l", own, "-o", "json"))
-        return derive_state(told["items"], job.plan.nnodes)
+        selector = f"{INSTANCE}={format_job_name(job.plan.run_id)}"
+        answer = json.loads(_run_kubectl(job.cluster, "get", kinds, "-l", selector, "-o", "json"))
+        return derive_state(answer["items"], job.plan.nnodes)
 
     def cancel(self, job: EngineJob) -> None:
         """Delete what was created."""
@@ -140,7 +144,7 @@ class Kubernetes(Launcher):
         _run_kubectl(job.cluster, "delete", "-f", file, "--ignore-not-found", "--wait=false")
 
 
-def derive_state(found: list[dict[str, Any]], nnodes: int) -> JobState:
+def derive_state(objects: list[dict[str, Any]], nnodes: int) -> JobState:
     """Return the state of a job.
 
     Args:
@@ -148,9 +152,9 @@ def derive_state(found: list[dict[str, Any]], nnodes: int) -> JobState:
     """
     pods = [
         _derive_pod_state(one)
-        for one in sorted((x for x in found if x["kind"] == "Pod"), key=_read_node_index)
+        for one in sorted((x for x in objects if x["kind"] == "Pod"), key=_read_node_index)
     ]
-    job = next((_index_conditions(one) for one in found if one["kind"] != "Pod"), None)
+    job = next((_index_conditions(one) for one in objects if one["kind"] != "Pod"), None)
     words = [pod.said for pod in pods if pod.said][:3]
     if job is None:
         gone = "its pods are being deleted" if pods else "it was deleted"
@@ -173,21 +177,21 @@ def _read_node_index(pod: dict[str, Any]) -> int:
     return int(pod["metadata"]["annotations"][_INDEX])
 
 
-def _derive_pod_state(found: dict[str, Any]) -> JobState:
+def _derive_pod_state(pod: dict[str, Any]) -> JobState:
     """Return the state of a pod, with why it waits or ended."""
-    status, told = found["status"], _index_conditions(found)
+    status, conditions = pod["status"], _index_conditions(pod)
     now = (status.get("containerStatuses") or [{}])[0].get("state", {})
     over = now.get("terminated") or {}
     sources = (
-        told.get("DisruptionTarget=True"),
+        conditions.get("DisruptionTarget=True"),
         status,
         over,
         now.get("waiting"),
-        told.get("PodScheduled=False"),
+        conditions.get("PodScheduled=False"),
         {"reason": status["phase"]},
     )
-    reasons = [one for one in sources if one and "reason" in one]
-    if any(one["reason"] in _TAKEN for one in reasons):
+    reasons = [source for source in sources if source and "reason" in source]
+    if any(source["reason"] in _TAKEN for source in reasons):
         phase: Phase = "lost"
     elif status["phase"] == "Failed" or over.get("exitCode"):
         phase = "ended"
@@ -195,21 +199,21 @@ def _derive_pod_state(found: dict[str, Any]) -> JobState:
         return JobState(phase="ended" if over else "running")
     else:
         phase = "waiting"
-    return JobState(
-        phase=phase, said=f"node {_read_node_index(found)}: {_format_reason(reasons[0])}"
-    )
+    return JobState(phase=phase, said=f"node {_read_node_index(pod)}: {_format_reason(reasons[0])}")
 
 
 def _index_conditions(item: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the conditions of a job or pod by type and status."""
-    found = item.get("status", {}).get("conditions", [])
-    return {f"{one['type']}={one['status']}": one for one in found}
+    conditions = item.get("status", {}).get("conditions", [])
+    return {f"{condition['type']}={condition['status']}": condition for condition in conditions}
 
 
-def _format_reason(told: dict[str, Any]) -> str:
+def _format_reason(condition: dict[str, Any]) -> str:
     """Return a reason with what is said about it."""
-    more = told.get("message") or (f"exit code {told['exitCode']}" if "exitCode" in told else "")
-    return f"{told['reason']} ({more.strip()})" if more else str(told["reason"])
+    more = condition.get("message") or (
+        f"exit code {condition['exitCode']}" if "exitCode" in condition else ""
+    )
+    return f"{condition['reason']} ({more.strip()})" if more else str(condition["reason"])
 
 
 def _build_kubectl_command(cluster: Cluster) -> list[str]:

@@ -41,18 +41,18 @@ _ENDED = ("COMPLETED", "FAILED", "LAUNCH_FAILED", "OUT_OF_MEMORY", "NODE_FAIL", 
 def _parse_state(shown: str) -> JobState:
     """Return the state of a job that the controller still has; ``shown`` by scontrol."""
     state, reason = _read_field(shown, "JobState"), _read_field(shown, "Reason")
-    said = state if reason in {"", "None"} else f"{state} ({reason})"
+    description = state if reason in {"", "None"} else f"{state} ({reason})"
     if state.startswith(_WAITING):
-        return JobState(phase="waiting", said=said)
+        return JobState(phase="waiting", said=description)
     if state not in _ENDED + _LOST:
-        return JobState(phase="running", said=said)
-    return JobState(phase="ended" if state in _ENDED else "lost", said=said)
+        return JobState(phase="running", said=description)
+    return JobState(phase="ended" if state in _ENDED else "lost", said=description)
 
 
 def _read_field(shown: str, name: str) -> str:
     """Return a value of ``scontrol show job``; what users wrote stands behind those read here."""
-    found = re.search(rf"(?:^|\s){name}=(\S*)", shown)
-    return found[1] if found else ""
+    match = re.search(rf"(?:^|\s){name}=(\S*)", shown)
+    return match[1] if match else ""
 
 
 class Slurm(Launcher):
@@ -108,7 +108,7 @@ class Slurm(Launcher):
 def _build_options(plan: Plan, cluster: Cluster) -> list[str]:
     """Return what sbatch is told of the job."""
     slurm, nodes = cluster.slurm, str(plan.nnodes)
-    own = {
+    options = {
         "parsable": "true",
         "job-name": plan.run_id,
         "nodes": nodes,
@@ -118,21 +118,21 @@ def _build_options(plan: Plan, cluster: Cluster) -> list[str]:
         "chdir": plan.run_dir,
         "output": LOG_FILE,
     }
-    if both := own.keys() & slurm.options.keys():
+    if both := options.keys() & slurm.options.keys():
         raise cluster.fault(
             f"slurm.options.{min(both)}",
             f"{min(both)!r} cannot be set",
             rule="the launcher sets it",
             fix="remove it",
         )
-    own["time"] = str(math.ceil(compute_job_limit_s(plan) / 60))  # minutes
+    options["time"] = str(math.ceil(compute_job_limit_s(plan) / 60))  # minutes
     if slurm.exclusive:  # all memory of the node too, which is not implied
         memory = {"mem", "mem-per-cpu", "mem-per-gpu"} & slurm.options.keys()
-        own |= {"exclusive": "true"} | ({} if memory else {"mem": "0"})
+        options |= {"exclusive": "true"} | ({} if memory else {"mem": "0"})
     given = {
         name: value.replace("{nproc}", str(plan.nproc)) for name, value in slurm.options.items()
     }
     return [
         f"--{name}" if value == "true" else f"--{name}={value}"
-        for name, value in (own | given).items()
+        for name, value in (options | given).items()
     ]

@@ -113,11 +113,11 @@ def _run_on_hosts(hosts: dict[str, str], act: Callable[[str], object]) -> None:
         return None
 
     with ThreadPoolExecutor(64) as pool:
-        found = zip(hosts, pool.map(fault, hosts.values()), strict=True)
-        said = [f"{name}: {what}" for name, what in found if what]
-    if said:
+        faults = zip(hosts, pool.map(fault, hosts.values()), strict=True)
+        sentences = [f"{name}: {what}" for name, what in faults if what]
+    if sentences:
         fix = "let `ssh HOST` work without questions; name `python` and `setup` in the cluster file"
-        raise EnvironmentFault("\n".join(said), fix=fix)
+        raise EnvironmentFault("\n".join(sentences), fix=fix)
 
 
 class Ssh(Launcher):
@@ -175,8 +175,10 @@ class Ssh(Launcher):
         if not lost:
             return state
         logs = {node: read_log_end(folder / f"log.ssh{node}.txt") for node in lost}
-        said = "; ".join(f"node {node}: {summarize_ssh_output(log)}" for node, log in logs.items())
-        return replace(state, phase="lost", said=said)
+        outputs = "; ".join(
+            f"node {node}: {summarize_ssh_output(log)}" for node, log in logs.items()
+        )
+        return replace(state, phase="lost", said=outputs)
 
     def collect(self, job: EngineJob) -> None:
         """Copy what the nodes wrote, where it is not in the run directory itself.

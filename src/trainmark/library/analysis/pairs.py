@@ -66,23 +66,23 @@ def _clean_key(text: str) -> str:
 def find_pairs(line: str) -> list[Pair]:
     """Return the numbers of a line that have a key or a unit, from left to right."""
     pairs = []
-    for found in _PAIR.finditer(line[:_MAX_CHARACTERS]):
-        if found["key"] is None:
-            unit = found["bare_unit"].strip()
-            magnitude = found["bare_magnitude"] or ""
-            pairs.append(Pair("", found["bare"], magnitude, unit, unit, 0, found.start("bare")))
+    for match in _PAIR.finditer(line[:_MAX_CHARACTERS]):
+        if match["key"] is None:
+            unit = match["bare_unit"].strip()
+            magnitude = match["bare_magnitude"] or ""
+            pairs.append(Pair("", match["bare"], magnitude, unit, unit, 0, match.start("bare")))
             continue
-        end = found.end("magnitude") if found["magnitude"] else found.end("number")
+        end = match.end("magnitude") if match["magnitude"] else match.end("number")
         behind = _FOLLOWING.match(line, end)
         pairs.append(
             Pair(
-                key=_clean_key(found["key"]),
-                text=found["number"],
-                magnitude=found["magnitude"] or "",
-                unit=(found["unit"] or "").strip(),
+                key=_clean_key(match["key"]),
+                text=match["number"],
+                magnitude=match["magnitude"] or "",
+                unit=(match["unit"] or "").strip(),
                 following=behind[1] if behind else "",
-                total=int(found["total"].strip().lstrip("/")) if found["total"] else 0,
-                start=found.start("number"),
+                total=int(match["total"].strip().lstrip("/")) if match["total"] else 0,
+                start=match.start("number"),
             )
         )
     return pairs

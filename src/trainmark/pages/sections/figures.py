@@ -89,8 +89,8 @@ def figures(record: Record, cost: Tile | None = None, launches: int = 1) -> Sect
     spans = {name: ns for name, ns in record.spans.by_name_ns.items() if ns >= _SHORTEST_NS}
     for place, (name, ns) in enumerate(spans.items()):
         share: Phrase = f"{ns / wall:.1%}"
-        said = share if place else phrase("spans.share", share=share, rank=record.spans.rank)
-        rows.append([term("span", name), f"{ns / 1e9:.3f}", "s", said])
+        share_text = share if place else phrase("spans.share", share=share, rank=record.spans.rank)
+        rows.append([term("span", name), f"{ns / 1e9:.3f}", "s", share_text])
     means = phrase("figure.means", n=launches, run=record.run_id) if launches > 1 else ""
     shown = table(headings("name", "value", "unit", "remark"), rows)
     gist = phrase("gist.figures", n=len(record.figures) - len(unmeasured))
@@ -150,22 +150,27 @@ def ranks(record: Record) -> Section | None:
 
     Readings are of the training, or else of the run.
     """
-    found = record.telemetry
-    over: IntervalName = "train" if found and "train" in found.intervals_s else "run"
-    uses = {rank: x.over.get(over) for x in (found.devices if found else ()) for rank in x.ranks}
-    if not uses and sum(one.step_ns is not None for one in record.ranks) < 2:
+    telemetry = record.telemetry
+    over: IntervalName = "train" if telemetry and "train" in telemetry.intervals_s else "run"
+    uses = {
+        rank: x.over.get(over) for x in (telemetry.devices if telemetry else ()) for rank in x.ranks
+    }
+    if not uses and sum(rank_entry.step_ns is not None for rank_entry in record.ranks) < 2:
         return None
     rows = []
-    for one in sorted(record.ranks, key=lambda one: -(one.step_ns or 0)):
-        times = [None if ns is None else f"{ns / 1e6:.4g}" for ns in (one.step_ns, one.wait_ns)]
-        rate = one.matmul_flops_per_second
+    for rank_entry in sorted(record.ranks, key=lambda rank_entry: -(rank_entry.step_ns or 0)):
+        times = [
+            None if ns is None else f"{ns / 1e6:.4g}"
+            for ns in (rank_entry.step_ns, rank_entry.wait_ns)
+        ]
+        rate = rank_entry.matmul_flops_per_second
         cells_of_rank: list[Phrase] = [
-            one.rank,
-            one.rank // record.plan.nproc,
+            rank_entry.rank,
+            rank_entry.rank // record.plan.nproc,
             *times,
             None if rate is None else f"{rate / 1e12:.4g}",
-            None if one.used_bytes is None else cells.memory(one.used_bytes, None),
-            *_readings(uses.get(one.rank)),
+            None if rank_entry.used_bytes is None else cells.memory(rank_entry.used_bytes, None),
+            *_readings(uses.get(rank_entry.rank)),
         ]
         rows.append(
             [
@@ -174,12 +179,12 @@ def ranks(record: Record) -> Section | None:
             ]
         )
     shown = table(headings(*(f"ranks.{name}" for name in _RANKS)), rows, short=True)
-    if not found or over not in found.intervals_s:
+    if not telemetry or over not in telemetry.intervals_s:
         return folded("ranks", shown, gist=str(record.plan.world_size))
-    start_s, end_s = found.intervals_s[over]
-    said = phrase(f"telemetry.{over}", seconds=f"{end_s - start_s:.1f}")
+    start_s, end_s = telemetry.intervals_s[over]
+    interval_text = phrase(f"telemetry.{over}", seconds=f"{end_s - start_s:.1f}")
     gist = str(record.plan.world_size)
-    return folded("ranks", shown, Paragraph(said, "muted"), gist=gist)
+    return folded("ranks", shown, Paragraph(interval_text, "muted"), gist=gist)
 
 
 def _with_reason(record: Record, column: str, cell: Phrase) -> Phrase:
@@ -194,8 +199,8 @@ def _readings(use: Use | None) -> list[Phrase]:
     """Return mean and peak, or mean and lowest, of each quantity, and throttling."""
     row: list[Phrase] = []
     for name, end in _USE.items():
-        found = use.quantities.get(name) if use else None
-        values = [] if found is None else [found.mean, getattr(found, end)]
+        quantity = use.quantities.get(name) if use else None
+        values = [] if quantity is None else [quantity.mean, getattr(quantity, end)]
         row.append("/".join(f"{x:.0f}" for x in values) or None)
     if use is None or use.throttled is None:
         return [*row, None]
@@ -210,10 +215,12 @@ def findings(records: Sequence[Record]) -> Section:
     record = records[0]
     doubtful = {reason.code for reason in get_trust(records).reasons}
     first: dict[str, Message] = {}
-    for one in (finding for launch in records for finding in launch.findings):
-        if one.code not in doubtful:
-            first.setdefault(one.code, one)
-    blocks: list[Block] = [Paragraph(sentence(record, one)) for one in first.values()]
+    for finding_entry in (finding for launch in records for finding in launch.findings):
+        if finding_entry.code not in doubtful:
+            first.setdefault(finding_entry.code, finding_entry)
+    blocks: list[Block] = [
+        Paragraph(sentence(record, finding_entry)) for finding_entry in first.values()
+    ]
     blocks += limits.minor_limits(record)
     return folded("trust", *blocks, gist=str(len(blocks)))
 
@@ -224,7 +231,7 @@ def scaling(works: Sequence[Sequence[Record]]) -> Iterator[Section]:
     Args:
         works: launches of each work; those that did not pass do not count.
     """
-    for place, (found, record) in enumerate(find_scaling(works), start=1):
-        title = phrase("scaling.title", case=found.case, device=short_device(record))
-        heading = join((title, phrase(f"scaling.{found.kind}")), "colon")
-        yield Section(heading, f"scaling{place}", tuple(scaling_blocks(found)))
+    for place, (scaling_result, record) in enumerate(find_scaling(works), start=1):
+        title = phrase("scaling.title", case=scaling_result.case, device=short_device(record))
+        heading = join((title, phrase(f"scaling.{scaling_result.kind}")), "colon")
+        yield Section(heading, f"scaling{place}", tuple(scaling_blocks(scaling_result)))

@@ -439,7 +439,7 @@ def _rank_remarks(record: Record) -> list[Phrase]:
 
 def _spread(record: Record) -> list[Phrase]:
     """Return how much slower the slowest rank is than the median, and what was not compared."""
-    steps_ns = [one.step_ns for one in record.ranks if one.step_ns]
+    steps_ns = [rank_entry.step_ns for rank_entry in record.ranks if rank_entry.step_ns]
     if len(steps_ns) < 2:
         return [phrase("strip.no_steps")]
     spread = max(steps_ns) / median_low(steps_ns) - 1

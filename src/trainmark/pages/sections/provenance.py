@@ -161,47 +161,49 @@ def reference_table(references: References) -> Table:
 
 def published(record: Record) -> Section | None:
     """Return published rows as printed, whether a run compares with them, and their sources."""
-    found, recipe = record.plan.about.references, record.plan.recipe_name
-    if not found.rows:
+    references, recipe = record.plan.about.references, record.plan.recipe_name
+    if not references.rows:
         return None
     other = "other" if record.plan.data.origin == "generated" else "unlike"
     alike = other == "unlike" and recipe.startswith(("standard", "published"))
     warned = None if alike else Paragraph(phrase(f"reference.{other}", recipes=recipe), "warn")
-    shown = reference_table(found), warned, sources(found)
-    return folded("references", *shown, gist=counted("rows", len(found.rows)))
+    shown = reference_table(references), warned, sources(references)
+    return folded("references", *shown, gist=counted("rows", len(references.rows)))
 
 
-def sources(found: References) -> Facts:
+def sources(references: References) -> Facts:
     """Return where published rows come from."""
     items: list[tuple[Phrase, Phrase]] = []
-    for source in {row.source.id: row.source for row in found.rows}.values():
+    for source in {row.source.id: row.source for row in references.rows}.values():
         level = phrase(f"evidence.{source.evidence}")
-        told = (source.text, source.url, or_unknown(source.date), level, source.remark)
+        facts = (source.text, source.url, or_unknown(source.date), level, source.remark)
         names = headings(
             *(f"reference.{x}" for x in ("source", "url", "date", "evidence", "remark"))
         )
-        items += [(name, value) for name, value in zip(names, told, strict=True) if value]
+        items += [(name, value) for name, value in zip(names, facts, strict=True) if value]
     return Facts(tuple(items))
 
 
-def _facts(found: Mapping[str, Phrase]) -> Facts:
+def _facts(phrases: Mapping[str, Phrase]) -> Facts:
     """Return the facts that are known, by the keys of their names."""
-    return Facts(tuple((phrase(name), value) for name, value in found.items() if value is not None))
+    return Facts(
+        tuple((phrase(name), value) for name, value in phrases.items() if value is not None)
+    )
 
 
 def cause(record: Record) -> Section | None:
     """Return how a run failed: exception, signal, stacks, traceback; None when it passed."""
-    found = record.cause
-    if found is None:
+    run_cause = record.cause
+    if run_cause is None:
         return None
     names = ("type", "signal", "exit_code")
-    told = {f"cause.{name}": getattr(found, name) for name in names}
-    stacks = f"stacks.rank<N>.txt ({len(found.stacks)})" if found.stacks else None
+    told = {f"cause.{name}": getattr(run_cause, name) for name in names}
+    stacks = f"stacks.rank<N>.txt ({len(run_cause.stacks)})" if run_cause.stacks else None
     facts = _facts(told | {"cause.stacks": stacks})
     blocks: list[Block] = [facts] if facts.items else []
-    blocks += [_hang_table(found.hang)] if found.hang else []
-    if found.traceback:
-        lines = found.traceback.rstrip().splitlines()[-_TRACEBACK_LINES:]
+    blocks += [_hang_table(run_cause.hang)] if run_cause.hang else []
+    if run_cause.traceback:
+        lines = run_cause.traceback.rstrip().splitlines()[-_TRACEBACK_LINES:]
         blocks.append(Paragraph(phrase("cause.traceback"), "muted"))
         blocks.append(Code("\n".join(escaped(line.expandtabs(4)).rstrip() for line in lines)))
     return folded("cause", *blocks, is_open=True)
@@ -227,7 +229,7 @@ def run(record: Record) -> Section:
     counted = or_unknown(parameters and cells.count(parameters))
     if trained not in (None, parameters):
         counted = phrase("parameters.trained", all=counted, trained=cells.count(trained))
-    told = phrase(
+    sentence = phrase(
         "general.data",
         train=cells.count(data.train_samples),
         eval=cells.count(data.eval_samples),
@@ -236,11 +238,11 @@ def run(record: Record) -> Section:
     )
     changed = phrase("def.fix_hp", standards=plan.compared_with)
     kernels = record.environment.get("attention_flags", {})
-    found: dict[str, Phrase] = {
+    facts: dict[str, Phrase] = {
         "fact.labels": join(map(label_text, record.labels)) if record.labels else None,
         "name.task": about.task,
         "name.model": about.model,
-        "name.dataset": (dataset_name(record), " (", told, ")"),
+        "name.dataset": (dataset_name(record), " (", sentence, ")"),
         "name.sample": about.sample_note,
         "name.precision": join((precision_label(record), _precision_note(record)), "colon"),
         "name.fix_hp": (or_none(format_fix_hp(plan.fix_hp)), " (", changed, ")"),
@@ -256,7 +258,7 @@ def run(record: Record) -> Section:
         "fact.attention_flags": ", ".join(name for name, on in kernels.items() if on) or None,
     }
     blocks = [block for spec in about.page.tables for block in _declared(record, spec)]
-    return folded("facts", _facts(found), *blocks, gist=plan.recipe_name)
+    return folded("facts", _facts(facts), *blocks, gist=plan.recipe_name)
 
 
 def _kernels(used: Mapping[str, str]) -> Phrase:
@@ -297,37 +299,37 @@ def _declared(record: Record, spec: TableSpec) -> list[Block]:
     if not spec.rows:
         values = ((x.name, _value(places, x.value, x.form)) for x in spec.entries)
         return [heading, Facts(tuple(values))]
-    told = job.get(spec.rows) or []
+    entries = job.get(spec.rows) or []
     if spec.curves:
-        drawn = tuple(chart for shown in spec.entries[1:] if (chart := curve_of(told, shown)))
+        drawn = tuple(chart for shown in spec.entries[1:] if (chart := curve_of(entries, shown)))
         return [heading, Columns(drawn)] if drawn else []
-    rows = [[_value(row, x.value, x.form) for x in spec.entries] for row in told]
+    rows = [[_value(row, x.value, x.form) for x in spec.entries] for row in entries]
     return [heading, table((x.name for x in spec.entries), rows)] if rows else []
 
 
 def _value(places: Mapping[str, Any], place: str, form: str) -> Phrase:
     """Return the value at a path; "not known" if the run ended before reporting it."""
-    found: Any = places
+    value: Any = places
     for name in place.split("."):
-        if found is None:  # the strategy of one rank, say: none, and so is all that is in it
+        if value is None:  # the strategy of one rank, say: none, and so is all that is in it
             break
-        if name not in found:
+        if name not in value:
             return or_unknown(None)
-        found = found[name]
-    if form and isinstance(found, int | float):
-        return format(found, form)
-    return pairs(found) if isinstance(found, dict) else or_none(found)
+        value = value[name]
+    if form and isinstance(value, int | float):
+        return format(value, form)
+    return pairs(value) if isinstance(value, dict) else or_none(value)
 
 
 def environment(record: Record) -> Section:
     """Return hardware and software; of several nodes, those of the first."""
     env, total = record.environment, record.environment.get("memory_total_bytes")
-    names = [str(one.get("name")) for one in env.get("devices") or [] if one]
+    names = [str(device.get("name")) for device in env.get("devices") or [] if device]
     cards = join(f"{name} x {names.count(name)}" for name in dict.fromkeys(names))
     container = [env.get(f"container{x}") for x in ("", "_version", "_image", "_digest")]
-    told = ("machine", "network", "driver", "collective")
+    always_shown = ("machine", "network", "driver", "collective")
     packages = env.get("packages") or {}
-    facts = {f"env.{name}": env.get(name) for name in told} | {
+    facts = {f"env.{name}": env.get(name) for name in always_shown} | {
         "env.card": cards if names and has_cards(record) else short_device(record),
         "env.cpu": join(
             (or_unknown(env.get("cpu")), phrase("env.cores", n=env.get("cpu_cores") or "?"))
@@ -350,7 +352,7 @@ def provenance(records: Sequence[Record]) -> Section:
         {
             "foot.suite": f"{record.suite.name} {record.suite.version}",
             "foot.commit": or_unknown(record.environment.get("commit")),
-            "foot.run": join(one.run_id for one in records),
+            "foot.run": join(launch.run_id for launch in records),
             "foot.key": record.plan.case_key,
         }
     )

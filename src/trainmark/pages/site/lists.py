@@ -80,13 +80,13 @@ def _mean(run: Run, key: str) -> float | None:
     return summarize_launches(values).mean if values else None
 
 
-def _speed_key(one: Launch) -> str:
+def _speed_key(launch: Launch) -> str:
     """Return the figure that is a launch's speed."""
-    return "token/p/s" if one["final_result_unit"] == "tokens/s" else "p_train"
+    return "token/p/s" if launch["final_result_unit"] == "tokens/s" else "p_train"
 
 
-def _unit(one: Launch) -> Phrase:
-    return unit_of(_speed_key(one))
+def _unit(launch: Launch) -> Phrase:
+    return unit_of(_speed_key(launch))
 
 
 def _speed(run: Run) -> float | None:
@@ -97,20 +97,20 @@ def _digits(speed: float) -> str:
     return cells.rounded(speed, 4)
 
 
-def _when(one: Launch) -> str:
-    return str(one["started_utc"])[:16].replace("T", " ")
+def _when(launch: Launch) -> str:
+    return str(launch["started_utc"])[:16].replace("T", " ")
 
 
 def _grade(run: Run) -> str:
     """Return the worst trust among launches; that each is one alone counts where they are few."""
     alone = "trust_few_launches" if len(run) >= INTERVAL_MIN_LAUNCHES else None
-    found = {"usable" if alone and x["trust_reasons"] == alone else x["trust"] for x in run}
-    return next(x for x in reversed(TONES) if x in found)
+    grades = {"usable" if alone and x["trust_reasons"] == alone else x["trust"] for x in run}
+    return next(x for x in reversed(TONES) if x in grades)
 
 
 def _badge(run: Run) -> tuple[str, Phrase, str]:
     """Return what became of a run: a word, a text, a tone."""
-    first = next((one for one in run if one["status"] != "passed"), run[0])
+    first = next((launch for launch in run if launch["status"] != "passed"), run[0])
     if first["status"] != "passed":
         tone = "plain" if first["status"] == IMPORTED else "bad"
         return first["status"], phrase(f"status.{first['status']}"), tone
@@ -166,9 +166,9 @@ def _row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         settings: those in which it differs from other rows.
     """
-    one, (word, badge, tone) = run[0], _badge(run)
+    first_launch, (word, badge, tone) = run[0], _badge(run)
     speed, mfu, quality = _speed(run), _mean(run, "MFU"), _mean(run, "quality_value")
-    key = _speed_key(one)
+    key = _speed_key(first_launch)
     values = [x[key] for x in run if x["status"] == "passed" and x[key] is not None]
     many: Phrase = ""
     if len(values) > 1:
@@ -176,36 +176,40 @@ def _row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str, Any]:
             (interval_text(summarize_launches(values), _digits), counted("launches", len(values)))
         )
     texts: dict[str, Phrase] = {
-        "started_utc": _when(one) if one["started_utc"] else None,
-        "speed": (_digits(speed), " ", _unit(one)) if speed else None,
+        "started_utc": _when(first_launch) if first_launch["started_utc"] else None,
+        "speed": (_digits(speed), " ", _unit(first_launch)) if speed else None,
         "MFU": None if mfu is None else f"{mfu:.1f}%",
-        "quality": f"{cells.quality(quality)} {one['quality_metric'] or ''}" if quality else None,
+        "quality": f"{cells.quality(quality)} {first_launch['quality_metric'] or ''}"
+        if quality
+        else None,
         "settings": _settings_text(settings) or None,
     }
-    if one["rules"] == "open":
-        texts["recipe"] = join((one["recipe"], phrase("division.open")))
-    sorted_by = one | {"speed": speed, "MFU": mfu, "quality": quality, "settings": None}
-    run_id = _RUN_ID.fullmatch(one["run_id"])
+    if first_launch["rules"] == "open":
+        texts["recipe"] = join((first_launch["recipe"], phrase("division.open")))
+    sorted_by = first_launch | {"speed": speed, "MFU": mfu, "quality": quality, "settings": None}
+    run_id = _RUN_ID.fullmatch(first_launch["run_id"])
     return {
-        "cells": {x: (texts.get(x, one.get(x)) or cells.NOTHING, sorted_by[x]) for x in _COLUMNS},
+        "cells": {
+            x: (texts.get(x, first_launch.get(x)) or cells.NOTHING, sorted_by[x]) for x in _COLUMNS
+        },
         "word": word,
         "badge": badge,
         "tone": tone,
         "many": many,
-        "id": one["run_id"],
+        "id": first_launch["run_id"],
         "unverified": any(x["verification"] == "unverified" for x in run),
-        "short": run_id[1] if run_id else one["run_id"],
+        "short": run_id[1] if run_id else first_launch["run_id"],
         "values": _filtered(run, word, settings),
-        "address": "" if word == IMPORTED else links.run(one["run_id"]),
-        "case_address": links.case(one["case"]),
+        "address": "" if word == IMPORTED else links.run(first_launch["run_id"]),
+        "case_address": links.case(first_launch["case"]),
     }
 
 
 def _filtered(run: Run, word: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the list's filter compares of a run, by key; what is not known is left out."""
-    one = run[0]
-    values = {name: _mean(run, name) for name in _FILTERED} | {"world": one["world"]}
-    values |= {name: one[name] for name in _FILTERED_TEXTS} | {"status": word}
+    first_launch = run[0]
+    values = {name: _mean(run, name) for name in _FILTERED} | {"world": first_launch["world"]}
+    values |= {name: first_launch[name] for name in _FILTERED_TEXTS} | {"status": word}
     for name, value in settings.items():
         values[name] = values[SHORT_NAMES.get(name, name)] = value
     return {name: value for name, value in values.items() if value is not None}
@@ -242,7 +246,7 @@ def case_page(runs: Sequence[Run], case: str, links: Links) -> str:
     """
     launches = [x for run in runs for x in run if x["case"] == case]
     works = _works(_shown(launches))
-    imported = [[one] for one in launches if one["status"] == IMPORTED]
+    imported = [[launch] for launch in launches if launch["status"] == IMPORTED]
     heading = phrase(f"status.{IMPORTED}")
     others = [Section(heading, IMPORTED, (_grid(imported, links),))] if imported else []
     if not works:
@@ -297,21 +301,21 @@ def _works(launches: Run) -> dict[str, Run]:
 
     A name has of the work what is not the same for all.
     """
-    found: dict[str, Run] = {}
-    for one in launches:
-        found.setdefault(one["work"], []).append(one)
+    works: dict[str, Run] = {}
+    for launch in launches:
+        works.setdefault(launch["work"], []).append(launch)
     named: dict[str, Run] = {}
-    unlike = [x for x in _OF_WORK if len({of[0][x] for of in found.values()}) > 1]
-    settings = dict(zip(found, _settings(list(found.values())), strict=True))
-    for work, of in sorted(found.items(), key=lambda item: -(_speed(item[1]) or 0)):
+    unlike = [x for x in _OF_WORK if len({of[0][x] for of in works.values()}) > 1]
+    settings = dict(zip(works, _settings(list(works.values())), strict=True))
+    for work, of in sorted(works.items(), key=lambda item: -(_speed(item[1]) or 0)):
         differing = _settings_text(settings[work])
         name = " · ".join(filter(None, [of[0]["device"], *_what(of[0], unlike), differing]))
         named[f"{name} · {work[:6]}" if name in named else name] = of
     return named
 
 
-def _what(one: Launch, names: Sequence[str] = _OF_WORK) -> list[str]:
-    return [f"x{one[name]}" if name == "world" else str(one[name]) for name in names]
+def _what(launch: Launch, names: Sequence[str] = _OF_WORK) -> list[str]:
+    return [f"x{launch[name]}" if name == "world" else str(launch[name]) for name in names]
 
 
 def _bars(works: dict[str, Run]) -> tuple[Block, ...]:
@@ -341,16 +345,18 @@ def machines_page(runs: Sequence[Run], links: Links) -> str:
     """
     works = _works(_shown([x for run in runs for x in run]))
     names = sorted({of[0]["case"] for of in works.values()})
-    found: dict[tuple[str, str], dict[str, Phrase]] = {}
+    rows_by_machine: dict[tuple[str, str], dict[str, Phrase]] = {}
     for of in works.values():  # the fastest first
-        one, time = of[0], _mean([x for x in of if x["quality_reached"]], "e2e_time")
+        first_launch, time = of[0], _mean([x for x in of if x["quality_reached"]], "e2e_time")
         took = "" if time is None else f"{cells.duration(time)} · "
-        shown: Phrase = (took, _digits(_speed(of) or 0.0), " ", _unit(one))
+        shown: Phrase = (took, _digits(_speed(of) or 0.0), " ", _unit(first_launch))
         if (grade := _grade(of)) != "usable":
             shown = (shown, " [", phrase(f"trust.{grade}"), "]")
-        row = found.setdefault((one["device"], one["world"]), {})
-        row.setdefault(one["case"], Link(shown, links.run(one["run_id"])))
-    rows = ((*machine, *(row.get(name) for name in names)) for machine, row in found.items())
+        row = rows_by_machine.setdefault((first_launch["device"], first_launch["world"]), {})
+        row.setdefault(first_launch["case"], Link(shown, links.run(first_launch["run_id"])))
+    rows = (
+        (*machine, *(row.get(name) for name in names)) for machine, row in rows_by_machine.items()
+    )
     columns = (*headings("site.device", "site.world"), *(Link(x, links.case(x)) for x in names))
     section = Section(phrase("site.machines_lead"), "machines", (table(columns, rows),))
     return page(links, phrase("site.machines"), [section])
@@ -358,20 +364,24 @@ def machines_page(runs: Sequence[Run], links: Links) -> str:
 
 def _history(works: dict[str, Run], figure: Phrase, links: Links) -> Chart:
     """Return the speed of each work over time, with its change points; the table has commits."""
-    most = sorted(works, key=lambda name: -len(works[name]))[:_MOST_LINES]
+    most_frequent = sorted(works, key=lambda name: -len(works[name]))[:_MOST_LINES]
     points: list[Launch] = []
     steps: list[Launch] = []
     rows: list[list[Phrase]] = []
-    for name in most:
-        of = sorted(works[name], key=lambda one: one["started_utc"])[-ROWS:]
+    for name in most_frequent:
+        of = sorted(works[name], key=lambda launch: launch["started_utc"])[-ROWS:]
         times, values = [x["started_utc"] for x in of], [x[_speed_key(x)] for x in of]
         changes = {x.index: x for x in change_points(times, values)}
-        steps += [{"series": name, "started": times[at]} for at in changes]
-        for at, (one, value) in enumerate(zip(of, values, strict=True)):
-            points.append({"series": name, "started": times[at], "value": value})
-            step = f"{changes[at].after / changes[at].before - 1:+.1%}" if at in changes else None
-            when = Link(_when(one), links.run(one["run_id"]))
-            commit = (one["suite_commit"] or cells.NOTHING)[:10]
+        steps += [{"series": name, "started": times[index]} for index in changes]
+        for index, (launch, value) in enumerate(zip(of, values, strict=True)):
+            points.append({"series": name, "started": times[index], "value": value})
+            step = (
+                f"{changes[index].after / changes[index].before - 1:+.1%}"
+                if index in changes
+                else None
+            )
+            when = Link(_when(launch), links.run(launch["run_id"]))
+            commit = (launch["suite_commit"] or cells.NOTHING)[:10]
             rows.append([when, name, cells.number(value), step, commit])
     drawn = chart_specs.history(has_steps=bool(steps))
     first, *rest = headings("site.started_utc", "site.series", "site.changes", "site.commit")
@@ -379,7 +389,9 @@ def _history(works: dict[str, Run], figure: Phrase, links: Links) -> Chart:
     return Chart(
         "history",
         phrase("site.history", figure=figure),
-        phrase("site.history_seen", launches=len(points), series=len(most), steps=len(steps)),
+        phrase(
+            "site.history_seen", launches=len(points), series=len(most_frequent), steps=len(steps)
+        ),
         drawn,
         {"history": points, "changes": steps},
         table(columns, rows),

@@ -141,17 +141,19 @@ def page(
 def run_page(record: Record, launches: Sequence[str], links: Links) -> str:
     """Return the page of a run: its report, with its other launches and its record."""
     rows = read_published([record.plan.case])
-    found = build_document([record], [*rows], address=links.record(record.run_id))
+    document = build_document([record], [*rows], address=links.record(record.run_id))
     run_id, case = escaped(record.run_id), escaped(record.plan.case)  # by which they are found
     several = enumerate(launches if len(launches) > 1 else (), start=1)
-    actions = [Link(phrase("site.launch", n=place), links.run(one)) for place, one in several]
+    actions = [
+        Link(phrase("site.launch", n=place), links.run(launch_id)) for place, launch_id in several
+    ]
     actions.append(Link("record.json", links.record(run_id)))
     return page(
         links,
         run_id,
         trail=[Link(case, links.case(case))],
         actions=actions,
-        body=body_html(found, links.lang, live=True),
+        body=body_html(document, links.lang, live=True),
     )
 
 
@@ -232,16 +234,16 @@ def every(database: Index, more: Sequence[str] = ()) -> list[list[dict[str, Any]
     Args:
         more: columns beside those that tell which launches are of one run.
     """
-    found: dict[Any, list[dict[str, Any]]] = {}
+    runs: dict[Any, list[dict[str, Any]]] = {}
     seen = set()
     columns = ("id", "run_id", "path", "repeat_index", *more)
-    for one in list_runs(database, columns=columns).as_dicts():
-        if one["run_id"] in seen:  # a copy
+    for launch in list_runs(database, columns=columns).as_dicts():
+        if launch["run_id"] in seen:  # a copy
             continue
-        seen.add(one["run_id"])
-        repeat = _REPEAT.fullmatch(one["path"])
-        found.setdefault(repeat[1] if repeat else one["id"], []).append(one)
-    return [sorted(run, key=lambda one: one["repeat_index"] or 0) for run in found.values()]
+        seen.add(launch["run_id"])
+        repeat = _REPEAT.fullmatch(launch["path"])
+        runs.setdefault(repeat[1] if repeat else launch["id"], []).append(launch)
+    return [sorted(run, key=lambda launch: launch["repeat_index"] or 0) for run in runs.values()]
 
 
 def opened(path: Path) -> Record:
@@ -262,13 +264,13 @@ def _sides(database: Index, run_ids: Sequence[str]) -> list[list[Record]]:
     Raises:
         RecordError: there is no such run, or it cannot be read.
     """
-    beside = {one["run_id"]: run for run in every(database) for one in run}
+    beside = {launch["run_id"]: run for run in every(database) for launch in run}
     for run_id in run_ids:
         if run_id not in beside:
             raise RecordError(
                 f"no run {run_id[:200]!r} on this server", fix="choose runs from the list"
             )
-    return [[opened(Path(one["path"])) for one in beside[run_id]] for run_id in run_ids]
+    return [[opened(Path(launch["path"])) for launch in beside[run_id]] for run_id in run_ids]
 
 
 def not_found_page(path: str) -> str:
@@ -277,7 +279,9 @@ def not_found_page(path: str) -> str:
     Args:
         path: of the address, below the site's folder. It is in no link of the page.
     """
-    lang = next((one for one in LANGUAGES[1:] if path.startswith(f"{one}/")), LANGUAGES[0])
+    lang = next(
+        (language for language in LANGUAGES[1:] if path.startswith(f"{language}/")), LANGUAGES[0]
+    )
     below = path if lang == LANGUAGES[0] else path.partition("/")[2]
     links = Links("-/" * below.count("/") + "404.html", lang, served=True)
     runs = Link(phrase("site.to_runs"), links.to("index.html"))
@@ -289,5 +293,5 @@ def not_found_page(path: str) -> str:
 def error_page(error: TrainmarkError, links: Links) -> str:
     """Return the page that says what is wrong with an address."""
     where = f"{error.where}: " if error.where else ""
-    said = [f"{where}{error.what}", error.rule, error.fix]
-    return page(links, phrase("site.fault"), lead=[Paragraph(x, "bad") for x in said if x])
+    sentences = [f"{where}{error.what}", error.rule, error.fix]
+    return page(links, phrase("site.fault"), lead=[Paragraph(x, "bad") for x in sentences if x])

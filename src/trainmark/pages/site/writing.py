@@ -66,12 +66,15 @@ def write_site(database: Index, folder: Path, *, served: bool = False) -> tuple[
     runs, anew = every(database, KEYS), 0
     paths = set[str]()
     for run in runs:
-        ids = [one["run_id"] for one in run]
-        for one in run if run[0]["status"] != IMPORTED else ():  # which has no page
-            run_id, stamp = one["run_id"], [one["id"], one["bytes"], one["mtime_ns"], ids]
+        ids = [launch["run_id"] for launch in run]
+        for launch in run if run[0]["status"] != IMPORTED else ():  # which has no page
+            run_id, stamp = (
+                launch["run_id"],
+                [launch["id"], launch["bytes"], launch["mtime_ns"], ids],
+            )
             if known.get(run_id) != stamp:
                 anew += 1
-                for path, text in _of_run(run_id, one["path"], ids).items():
+                for path, text in _of_run(run_id, launch["path"], ids).items():
                     _write(folder / path, text, served=served)
             made[run_id] = stamp
             paths |= {Links(run_file(run_id), lang).file for lang in LANGUAGES}
@@ -115,10 +118,10 @@ def _lists(
     for file in Path(__file__).with_name("static").iterdir():
         text = file.read_text(encoding="utf-8")
         files[f"static/{file.name}"] = shipped("base.css") + text if file.suffix == ".css" else text
-    told = listing_json(list_runs(database), [])
-    for one in told["runs"]:
-        del one["path"]  # on this machine
-    files["runs.json"] = json.dumps(told)
+    listing = listing_json(list_runs(database), [])
+    for launch in listing["runs"]:
+        del launch["path"]  # on this machine
+    files["runs.json"] = json.dumps(listing)
     pages: dict[str, Callable[[Links], str]] = {
         "index.html": partial(list_page, runs),
         "machines.html": partial(machines_page, runs),
