@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import tiny_gpt_oss
-from trainmark.cases.gpt_oss_20b.model import evenly_chosen, routed_layers
+from trainmark.cases.gpt_oss_20b.model import assign_round_robin, routed_layers
 from trainmark.errors import RunError
 from trainmark.rank.parameters import ParameterCheck
 from trainmark.rank.watch import StepWatch
@@ -50,13 +50,13 @@ def replace_choice(
 
 def evenly_forced(job: Any) -> None:
     replace_choice(
-        job, lambda scores, chosen, _: evenly_chosen(chosen, scores.size(1)), slice(None)
+        job, lambda scores, chosen, _: assign_round_robin(chosen, scores.size(1)), slice(None)
     )
 
 
 def forced_in_one_layer(job: Any) -> None:
     replace_choice(
-        job, lambda scores, chosen, _: evenly_chosen(chosen, scores.size(1)), slice(1, 2)
+        job, lambda scores, chosen, _: assign_round_robin(chosen, scores.size(1)), slice(1, 2)
     )
 
 
@@ -70,7 +70,7 @@ def randomly_forced(job: Any) -> None:
 
 def forced_after_the_warmup(job: Any) -> None:
     def choose(scores: Any, chosen: Any, call: int) -> Any:
-        return chosen if call < 10 else evenly_chosen(chosen, scores.size(1))
+        return chosen if call < 10 else assign_round_robin(chosen, scores.size(1))
 
     replace_choice(job, choose, slice(None))
 

@@ -150,7 +150,9 @@ class Redactor:
             if all(isinstance(item, _PLAIN) for item in value):
                 return list(value)
             done: list[Any] = []
-            for before, item in zip([None, *value], value, strict=False):  # --password HUSH
+            for before, item in zip(
+                [None, *value], value, strict=False
+            ):  # the item after `--password`
                 hidden = isinstance(before, str) and _KEYS["secret_option"].fullmatch(before)
                 done.append("<secret>" if hidden else self.document(item, key))
             return done

@@ -59,7 +59,7 @@ def show(
 ) -> str:
     """Return a document's blocks as text: paragraphs are lines, tables stand apart.
 
-    No line is wider than the screen, but for those of code: a path cannot be folded without harm.
+    No line is wider than the screen, except code: a path cannot be folded without harm.
     Charts are left out.
 
     Args:
@@ -78,7 +78,7 @@ def show(
         legacy_windows=False,
     )
     with console.capture() as printed:
-        for block in (part for block_parts in blocks for part in _plain(block_parts)):
+        for block in (part for whole in blocks for part in _plain(whole)):
             match block:
                 case Paragraph():
                     lines = wrap(cells.clean(translate(block.text, lang)), console.width)

@@ -272,10 +272,11 @@ def main(run_dir: Path, file: str) -> int:
         signal.signal(number, signal.SIG_IGN)
     log = SampleLog(EventWriter(run_dir / file, time.perf_counter_ns))
 
-    def stopped(seconds: float) -> bool:
+    def wait_for_stop(seconds: float) -> bool:
+        """Wait at most this long; return True as soon as standard input has data or is closed."""
         return bool(select.select([sys.stdin], [], [], max(0.0, seconds))[0])
 
-    sample(run_dir, log, stopped)
+    sample(run_dir, log, wait_for_stop)
     for child in psutil.Process().children(recursive=True):  # tools that still run
         with suppress(psutil.NoSuchProcess):
             child.kill()

@@ -17,7 +17,7 @@ from tiny_gpt import spawn, train
 from trainmark.cases.gpt_oss_20b.case import CASE, GptOssRecipe
 from trainmark.cases.gpt_oss_20b.data import check_fit, predict
 from trainmark.cases.gpt_oss_20b.job import GptOssJob, lr_factor
-from trainmark.cases.gpt_oss_20b.model import config_of
+from trainmark.cases.gpt_oss_20b.model import build_config
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.protocols import Counts
 from trainmark.rank.watch import StepWatch
@@ -40,7 +40,7 @@ SPREADS: dict[int, list[dict[str, Any]]] = {
 def library_losses(job: GptOssJob) -> list[float]:
     """Return the losses of an epoch of the library's own model, from the weights of ``job``."""
     recipe = job.recipe
-    model = GptOssForCausalLM(config_of(recipe)).train()
+    model = GptOssForCausalLM(build_config(recipe)).train()
     model.set_attn_implementation("eager")
     model.set_experts_implementation("eager")
     weights = job.model.state_dict()

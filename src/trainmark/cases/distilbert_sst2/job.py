@@ -102,7 +102,7 @@ class DistilbertJob:
         context.device.place(self.model)
         self.kernels = choose(recipe, context.device.torch_type)
         fit_attention(context.device, dropout=data.config.attention_dropout)
-        self.kernels.put_into(self.model)
+        self.kernels.install_attention(self.model)
         self.sharding = Sharding.of(context, num_rows=len(data.train))
         self.steps_per_epoch = self.sharding.steps_per_epoch
         planned = planned_steps(recipe, self.steps_per_epoch)

@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from .case import GptOssRecipe
 
 
-def config_of(recipe: GptOssRecipe) -> GptOssConfig:
-    """Return the library's configuration; its layers slide in turn, the first one does."""
+def build_config(recipe: GptOssRecipe) -> GptOssConfig:
+    """Return the library's configuration.
+
+    Layers with sliding-window and with full attention alternate; the first one slides.
+    """
     return GptOssConfig(
         vocab_size=recipe.vocab_size,
         hidden_size=recipe.hidden_size,
@@ -66,7 +69,7 @@ class RoutedLayer(nn.Module):
         tokens = hidden.flatten(0, -2)
         scores, weights, chosen = self.router(tokens)
         if self._balanced:
-            chosen = evenly_chosen(chosen, self._dispatcher.num_experts)
+            chosen = assign_round_robin(chosen, self._dispatcher.num_experts)
             weights = scores.gather(1, chosen).softmax(1)
         result, routed, received = self._dispatcher(self.experts, tokens, chosen, weights)
         if self.meter is not None:
@@ -75,8 +78,8 @@ class RoutedLayer(nn.Module):
         return result.view_as(hidden), weights
 
 
-def evenly_chosen(chosen: Tensor, num_experts: int) -> Tensor:
-    """Return experts of as many tokens (N, k) in turn."""
+def assign_round_robin(chosen: Tensor, num_experts: int) -> Tensor:
+    """Return expert ids in rotation, shaped like ``chosen`` (N, k), so that loads are equal."""
     turn = torch.arange(chosen.numel(), device=chosen.device) % num_experts
     return turn.view_as(chosen)
 
@@ -90,7 +93,7 @@ def routed_layers(model: CausalModel) -> list[RoutedLayer]:
 def build_model(recipe: GptOssRecipe, kernels: Kernels, dispatcher: Dispatcher) -> CausalModel:
     """Return the model without memory for its weights, in train mode; see ``materialize``."""
     with torch.device("meta"):
-        library = GptOssForCausalLM(config_of(recipe))
+        library = GptOssForCausalLM(build_config(recipe))
     library.set_attn_implementation(sink_attention.register())
     model = CausalModel(library, kernels)
     for number, block in enumerate(model.blocks):

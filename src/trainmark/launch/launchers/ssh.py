@@ -53,7 +53,7 @@ MAX_COPIED_BYTES = 4 << 30  # of a file; holes count, which tar would send as ze
 
 
 def select_hosts(cluster: Cluster, *, nnodes: int) -> dict[str, str]:
-    """Return where ssh finds the first ``nnodes`` hosts, as an URL by name.
+    """Return where ssh finds the first ``nnodes`` hosts, as a URL by name.
 
     Raises:
         UsageError: there are fewer.
@@ -76,7 +76,7 @@ def select_hosts(cluster: Cluster, *, nnodes: int) -> dict[str, str]:
 
 
 def build_ssh_arguments(host: str, cluster: SshSettings, script: str) -> list[str]:
-    """Return the arguments of ssh that run a script on a host, given as an URL.
+    """Return the arguments of ssh that run a script on a host, given as a URL.
 
     Of an option given twice, ssh takes the first.
     """

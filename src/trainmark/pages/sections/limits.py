@@ -371,14 +371,16 @@ def comparison_line(records: Sequence[Record], comparisons: Sequence[Result]) ->
         return ""
     if isinstance(comparison, Callout):
         return comparison.text
-    ratios = [
-        phrase("against.ratio", ratio=bar.shown, name=bar.label) for bar in comparison.items[1:]
-    ]
+    _, *other_bars = comparison.items  # the first bar is this run
+    ratios = [phrase("against.ratio", ratio=bar.shown, name=bar.label) for bar in other_bars]
     return join((comparison.title, join(ratios)), "colon")
 
 
 def _result_name(result: Result) -> Phrase:
-    """Return a result's devices; of a row as it was printed, in English in our words."""
+    """Return the devices of a record, or the printed name of an imported row.
+
+    In English, our name for the configuration follows if the numbers of nodes and ranks are known.
+    """
     if isinstance(result, Record):
         return devices(result)
     device = result.device or ""

@@ -36,7 +36,7 @@ class Kernels:
             for task in tasks
         }
 
-    def put_into(self, model: PreTrainedModel) -> None:
+    def install_attention(self, model: PreTrainedModel) -> None:
         """Make a model of transformers compute attention with this operation."""
         if self.attention is LIBRARY.attention:
             return
