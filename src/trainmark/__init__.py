@@ -6,9 +6,18 @@ are imported when they are first used. Type checkers read ``__init__.pyi``.
 
 __version__ = "0.1.0"
 __all__ = [
-    "Records", "accept", "audit_results", "check_rules", "compare", "frame", "load", "pack", "run",
-    "table", "verify",
-]  # fmt: skip
+    "Records",
+    "accept",
+    "audit_results",
+    "check_rules",
+    "compare",
+    "frame",
+    "load",
+    "pack",
+    "run",
+    "table",
+    "verify",
+]
 
 
 def __getattr__(name):  # type: ignore[no-untyped-def]

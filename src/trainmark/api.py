@@ -71,9 +71,18 @@ if TYPE_CHECKING:
     Say = Callable[[object], None]
 
 __all__ = [
-    "Records", "accept", "audit_results", "check_rules", "compare", "frame", "load", "pack", "run",
-    "table", "verify",
-]  # fmt: skip
+    "Records",
+    "accept",
+    "audit_results",
+    "check_rules",
+    "compare",
+    "frame",
+    "load",
+    "pack",
+    "run",
+    "table",
+    "verify",
+]
 
 
 class Records(list[Record]):

@@ -20,15 +20,30 @@ if TYPE_CHECKING:
 RESULT_FILE = "acceptance.json"
 Decision = Literal["pass", "fail", "undecided"]
 LISTS: dict[Decision, str] = {
-    "pass": "passing.txt", "fail": "failing.txt", "undecided": "undecided.txt",
-}  # fmt: skip
+    "pass": "passing.txt",
+    "fail": "failing.txt",
+    "undecided": "undecided.txt",
+}
 Code = Literal[
-    "slow", "slow_network", "slow_group", "slow_hot", "slow_unknown", "slow_link", "link_failed",
-    "computes_differently", "wrong_result", "failed", "no_answer",
-]  # fmt: skip
+    "slow",
+    "slow_network",
+    "slow_group",
+    "slow_hot",
+    "slow_unknown",
+    "slow_link",
+    "link_failed",
+    "computes_differently",
+    "wrong_result",
+    "failed",
+    "no_answer",
+]
 Doubt = Literal[
-    "not_measured", "too_few_rounds", "no_peers", "interval", "differs_without_majority",
-]  # fmt: skip
+    "not_measured",
+    "too_few_rounds",
+    "no_peers",
+    "interval",
+    "differs_without_majority",
+]
 
 
 class Interval(Frozen):

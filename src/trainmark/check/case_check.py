@@ -41,8 +41,11 @@ _FLOPS_TOLERANCE = 0.1
 _LOSS_TOLERANCE = 0.05
 _MIN_STEPS = 10
 _EVALUATION_FINDINGS = {
-    "evaluated_rows", "evaluation_unchecked", "evaluation_rows_repeated", "evaluation_rows_change",
-}  # fmt: skip
+    "evaluated_rows",
+    "evaluation_unchecked",
+    "evaluation_rows_repeated",
+    "evaluation_rows_change",
+}
 # After some steps with other dropout draws; a sum where a mean belongs is off by the ranks.
 _QUALITY_TOLERANCE = 0.25
 

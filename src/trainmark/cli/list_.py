@@ -36,9 +36,15 @@ _OF_RECIPE = {
     "target": "target_value",
 }  # fmt: skip
 What = Literal[
-    "cases", "recipes", "fields", "options", "devices", "launchers", "audit-rules",
+    "cases",
+    "recipes",
+    "fields",
+    "options",
+    "devices",
+    "launchers",
+    "audit-rules",
     "schema",
-]  # fmt: skip
+]
 
 _SECTIONS = f"One section only: {', '.join(get_args(What))}."
 

@@ -26,8 +26,15 @@ if TYPE_CHECKING:
 
 # Options of the command line that hold for all runs of a file, and win over it.
 _FOR_ALL = {
-    "data", "device", "launcher", "cluster", "out", "timeout", "seed", "sample_every",
-}  # fmt: skip
+    "data",
+    "device",
+    "launcher",
+    "cluster",
+    "out",
+    "timeout",
+    "seed",
+    "sample_every",
+}
 
 
 def _format_name(words: str) -> str:

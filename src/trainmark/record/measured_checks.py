@@ -198,8 +198,9 @@ def _intervals(record: Record, telemetry: Telemetry) -> Iterator[Difference]:
         bounded = [clamp(edge, *outer) for edge in (start_s, end_s)]
         yield f"telemetry.intervals_s.{name}", [start_s, end_s], bounded
     phases: dict[IntervalName, tuple[PhaseName, ...]] = {
-        "train": ("compile", "warmup", "train"), "measured": ("train",),
-    }  # fmt: skip
+        "train": ("compile", "warmup", "train"),
+        "measured": ("train",),
+    }
     for of, names in phases.items():
         if of not in spans:
             continue

@@ -38,8 +38,11 @@ _CODES_OF_LABELS = {
 }  # fmt: skip
 # Missing evidence lowers the grade but is not a disagreement, so the exit code does not change.
 _UNPROVEN = {
-    "evidence_absent", "evidence_case_absent", "evidence_other_version", "evidence_unchecked",
-}  # fmt: skip
+    "evidence_absent",
+    "evidence_case_absent",
+    "evidence_other_version",
+    "evidence_unchecked",
+}
 
 
 def is_refuted(trust: Trust) -> bool:

@@ -44,8 +44,10 @@ def lr_factor(recipe: GptRecipe, finished_steps: int) -> float:
 # Megatron-LM's defaults for fp16, megatron/training/arguments.py in
 # https://github.com/NVIDIA/Megatron-LM, 2026-11-22.
 LOSS_SCALE: dict[str, Any] = {
-    "loss_scale_start": 2.0**32, "loss_scale_window": 1000, "loss_scale_hysteresis": 2
-}  # fmt: skip
+    "loss_scale_start": 2.0**32,
+    "loss_scale_window": 1000,
+    "loss_scale_hysteresis": 2,
+}
 
 
 class GptJob(NextTokenJob):

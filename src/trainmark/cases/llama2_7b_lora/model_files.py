@@ -45,8 +45,11 @@ class ModelConfig(ConfigKeys):
     # Sliced matrices of the same model; newer versions of the library ignore the key.
     unused_keys: ClassVar[frozenset[str]] = frozenset({"pretraining_tp", "id2label", "label2id"})
     defaults: ClassVar[dict[str, Any]] = {
-        "hidden_act": "silu", "attention_bias": False, "attention_dropout": 0.0, "mlp_bias": False,
-    }  # fmt: skip
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "mlp_bias": False,
+    }
 
     model_type: Literal["llama"] = Field(description='this case trains "llama"')
     architectures: list[str] | None = None

@@ -18,9 +18,15 @@ if TYPE_CHECKING:
     from .case import LlamaRecipe
 
 SHOWN_SIZES = (
-    "vocab_size", "hidden_size", "num_layers", "num_heads", "key_value_heads",
-    "intermediate_size", "max_positions", "tie_embeddings",
-)  # fmt: skip
+    "vocab_size",
+    "hidden_size",
+    "num_layers",
+    "num_heads",
+    "key_value_heads",
+    "intermediate_size",
+    "max_positions",
+    "tie_embeddings",
+)
 
 
 def sizes_of(config: ModelConfig) -> dict[str, Any]:

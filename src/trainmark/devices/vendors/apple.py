@@ -52,8 +52,10 @@ class Apple(TorchVendor):
     collective_backend = "gloo"
     visible_devices: str | None = None
     recorded_variables: tuple[str, ...] = (
-        "PYTORCH_ENABLE_MPS_FALLBACK", "PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_FAST_MATH",
-    )  # fmt: skip
+        "PYTORCH_ENABLE_MPS_FALLBACK",
+        "PYTORCH_MPS_HIGH_WATERMARK_RATIO",
+        "PYTORCH_MPS_FAST_MATH",
+    )
     package = "torch"  # each one for these machines drives them
     module = None
     pci_vendor = 0

@@ -44,8 +44,10 @@ class Cambricon(TorchVendor):
     kubernetes_resource = "cambricon.com/mlu"
     visible_devices: str | None = "MLU_VISIBLE_DEVICES"
     recorded_variables: tuple[str, ...] = (
-        "MLU_VISIBLE_DEVICES", "PYTORCH_MLU_ALLOC_CONF", "CNCL_*",
-    )  # fmt: skip
+        "MLU_VISIBLE_DEVICES",
+        "PYTORCH_MLU_ALLOC_CONF",
+        "CNCL_*",
+    )
     nodes = "/dev/cambricon_dev[0-9]*"
     package = "torch_mlu"
     module = "cambricon_drv"

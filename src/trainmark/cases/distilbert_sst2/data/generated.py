@@ -25,20 +25,57 @@ NEGATED_SHARE = 0.25
 DISTRACTED_SHARE = 0.1
 
 POSITIVE = (
-    "good", "great", "fine", "funny", "warm", "clever", "moving", "bright",
-    "rich", "fresh", "charming", "honest",
-)  # fmt: skip
+    "good",
+    "great",
+    "fine",
+    "funny",
+    "warm",
+    "clever",
+    "moving",
+    "bright",
+    "rich",
+    "fresh",
+    "charming",
+    "honest",
+)
 NEGATIVE = (
-    "bad", "awful", "poor", "dull", "cold", "clumsy", "boring", "bleak",
-    "thin", "stale", "grating", "false",
-)  # fmt: skip
+    "bad",
+    "awful",
+    "poor",
+    "dull",
+    "cold",
+    "clumsy",
+    "boring",
+    "bleak",
+    "thin",
+    "stale",
+    "grating",
+    "false",
+)
 NEUTRAL = (
-    "long", "short", "loud", "quiet", "new", "old", "dark", "fast",
-)  # fmt: skip
+    "long",
+    "short",
+    "loud",
+    "quiet",
+    "new",
+    "old",
+    "dark",
+    "fast",
+)
 NOUNS = (
-    "film", "movie", "story", "plot", "cast", "scene", "script", "actor",
-    "music", "ending", "camera", "dialogue",
-)  # fmt: skip
+    "film",
+    "movie",
+    "story",
+    "plot",
+    "cast",
+    "scene",
+    "script",
+    "actor",
+    "music",
+    "ending",
+    "camera",
+    "dialogue",
+)
 OPENINGS = ("well ,", "to me", "in the end", "for once", "", "", "")
 TAILS = ("", "", ".", ".", "if you ask me .", "in every scene .", "for a first work .")
 ADVERBS = ("", "", "simply", "really", "mostly")

@@ -51,9 +51,10 @@ class ModelConfig(ConfigKeys):
         {"bos_token_id", "eos_token_id", "qa_dropout", "tie_weights_", "tie_word_embeddings"}
     )
     defaults: ClassVar[dict[str, Any]] = {
-        "num_labels": NUM_LABELS, "_num_labels": NUM_LABELS,
+        "num_labels": NUM_LABELS,
+        "_num_labels": NUM_LABELS,
         "problem_type": "single_label_classification",
-    }  # fmt: skip
+    }
 
     model_type: Literal["distilbert"] = Field(description='this case trains "distilbert"')
     dim: Size

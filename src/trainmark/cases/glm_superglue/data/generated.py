@@ -25,13 +25,33 @@ LEAST_PEOPLE, MOST_PEOPLE = 3, 5  # in a passage, each with a different role
 BEST_ACCURACY = 1.0  # the passage decides every question
 
 FIRST_NAMES = (
-    "Anna", "Boris", "Clara", "David", "Elena", "Frank", "Greta", "Henry",
-    "Irene", "Jonas", "Karla", "Louis",
-)  # fmt: skip
+    "Anna",
+    "Boris",
+    "Clara",
+    "David",
+    "Elena",
+    "Frank",
+    "Greta",
+    "Henry",
+    "Irene",
+    "Jonas",
+    "Karla",
+    "Louis",
+)
 LAST_NAMES = (
-    "Adler", "Berg", "Cole", "Dunn", "Engel", "Frost", "Gray", "Holt",
-    "Irving", "Jansen", "Keller", "Lang",
-)  # fmt: skip
+    "Adler",
+    "Berg",
+    "Cole",
+    "Dunn",
+    "Engel",
+    "Frost",
+    "Gray",
+    "Holt",
+    "Irving",
+    "Jansen",
+    "Keller",
+    "Lang",
+)
 ROLES = ("mayor", "baker", "pilot", "judge", "coach", "miner", "nurse", "poet")
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SIGNS = (".", "-", "@")
