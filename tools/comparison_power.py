@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainmark.judge.comparison import THRESHOLD, drift_of_sides
+from trainmark.judge.comparison import THRESHOLD, find_suspicious_drift
 from trainmark.record.stats import estimate_ratio, summarize_launches
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _comparisons(count: int, cv: float, repetitions: int, seed: int) -> tuple[Ar
     rng, rows = np.random.default_rng(seed), []
     for _ in range(repetitions):
         a, b = (np.exp(simulated("normal", count, cv, rng)).tolist() for _ in range(2))
-        rows.append((*estimate_ratio(a, b)[1:], drift_of_sides(a, b, THRESHOLD) is not None))
+        rows.append((*estimate_ratio(a, b)[1:], find_suspicious_drift(a, b, THRESHOLD) is not None))
     low, high, drifting = np.array(rows, np.float64).T
     return low, high, drifting > 0
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tools.comparison_power import KINDS, LAUNCHES, coverage, power, trends
 
-from trainmark.judge.comparison import drift_of_sides
+from trainmark.judge.comparison import find_suspicious_drift
 from trainmark.record.stats import (
     compute_student_quantile,
     estimate_ratio,
@@ -104,5 +104,5 @@ def test_false_drifts_are_as_frequent_as_page_says() -> None:
 def test_drift_below_third_of_threshold_is_ignored() -> None:
     steady = [100.0 + 0.001 * place for place in range(5)]  # certain, and 0.005% over a side
     drifting = [100.0 + place for place in range(5)]
-    assert drift_of_sides(steady, steady, 0.03) is None
-    assert drift_of_sides(steady, drifting, 0.03) == pytest.approx(0.0098, abs=2e-4)
+    assert find_suspicious_drift(steady, steady, 0.03) is None
+    assert find_suspicious_drift(steady, drifting, 0.03) == pytest.approx(0.0098, abs=2e-4)

@@ -1,6 +1,7 @@
-"""Steps of ranks as one series, and statistics over step times and launches, never trimmed.
+"""Compute statistics over step times and launches, and combine the steps of all ranks.
 
-Series are whole arrays, so that a million steps on eight ranks fit in memory.
+No value is left out as an outlier. The steps of a run are kept in arrays, so that a million steps
+on eight ranks fit in memory.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from array import array
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import exp, nan
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,17 +23,21 @@ if TYPE_CHECKING:
 
 _Scalar = TypeVar("_Scalar", np.int64, np.float64)
 
-STEADY_DRIFT = 0.05
+STEADY_DRIFT = 0.05  # share by which step times of a steady run may change from begin to end
 _STEADY_MIN_STEPS = 12
 INTERVAL_MIN_LAUNCHES = 5
-_LEAST_NOISE = 1e-4  # of real step times
+_MIN_NOISE = 1e-4  # share of the mean by which real step times differ at least
 
 
 def summarize_step_times(step_ns: NDArray[np.int64]) -> dict[str, float | None] | None:
     """Return percentiles, median absolute deviation and coefficient of variation of step times.
 
-    In seconds; ``cv`` is the sample standard deviation (n - 1) as a share of the mean, None for one
-    step. Nothing of no step.
+    Args:
+        step_ns: time of each step in nanoseconds, ``(steps,)``.
+
+    Returns:
+        ``p50``, ``p90``, ``p99`` and ``mad`` in seconds; ``cv`` is the sample standard deviation
+        (n - 1) as a share of the mean, None for one step. None if there are no steps.
     """
     if len(step_ns) == 0:
         return None
@@ -49,14 +54,16 @@ def _cv(values: NDArray[np.float64]) -> float | None:
 
 
 def measure_drift(step_ns: NDArray[np.int64]) -> float | None:
-    """Return the relative change of the median step time from the first to the last third.
+    """Return how much longer the median step of the last third took than that of the first third.
 
-    A share of the first third's median; None if there are too few steps.
+    It is a share of the first third's median, below zero if steps became faster; None if there are
+    fewer than 12 steps.
     """
     if len(step_ns) < _STEADY_MIN_STEPS:
         return None
     third = len(step_ns) // 3
-    first, last = float(np.median(step_ns[:third])), float(np.median(step_ns[-third:]))
+    first = float(np.median(step_ns[:third]))
+    last = float(np.median(step_ns[-third:]))
     return last / first - 1 if first > 0 else None
 
 
@@ -65,10 +72,12 @@ class LaunchSummary:
     """A figure over several launches.
 
     Args:
-        mean: geometric; arithmetic where a value is zero or below.
+        mean: geometric mean; the arithmetic mean if a value is zero or below.
         low: lower end of the mean's 95% interval, by Student's t on the logarithms; of fewer than
-            five launches the least value.
-        cv: sample standard deviation over the arithmetic mean.
+            five launches the smallest value.
+        high: upper end of that interval; of fewer than five launches the largest value.
+        cv: sample standard deviation divided by the arithmetic mean; None: there is one launch.
+        launches: number of launches.
     """
 
     mean: float
@@ -86,59 +95,88 @@ class LaunchSummary:
 def summarize_launches(values: Sequence[float]) -> LaunchSummary:
     """Return the mean of one value or more, with its interval or their range."""
     data = np.asarray(values, np.float64)
-    logs = bool((data > 0).all())
-    middle, low, high = _interval(np.log(data) if logs else data)
-    if logs:
-        middle, low, high = exp(middle), exp(low), exp(high)
-    if data.min() == data.max():  # to the last digit
-        middle = low = high = float(data[0])
+    is_positive = bool((data > 0).all())
+    scaled = np.log(data) if is_positive else data
+    mean = float(scaled.mean())
+    half_width = _half_width(scaled) if len(data) >= INTERVAL_MIN_LAUNCHES else 0.0
+    low, high = mean - half_width, mean + half_width
+    if is_positive:
+        mean, low, high = exp(mean), exp(low), exp(high)
+    if data.min() == data.max():  # exp(log(x)) may differ from x in the last digit
+        mean = low = high = float(data[0])
     if len(data) < INTERVAL_MIN_LAUNCHES:
         low, high = float(data.min()), float(data.max())
-    return LaunchSummary(middle, low, high, _cv(data), len(data))
+    return LaunchSummary(mean, low, high, _cv(data), len(data))
+
+
+class RatioEstimate(NamedTuple):
+    """The ratio of a figure on two sides, with both ends of its 95% interval.
+
+    The ends are None if a side has fewer than five launches.
+    """
+
+    ratio: float
+    low: float | None
+    high: float | None
 
 
 def estimate_ratio(
     a: Sequence[float], b: Sequence[float], *, paired: bool = False
-) -> tuple[float, float | None, float | None]:
-    """Return the geometric mean of ``b`` over that of ``a``, and both ends of its 95% interval.
+) -> RatioEstimate:
+    """Return the geometric mean of ``b`` divided by that of ``a``, with its 95% interval.
 
-    Student's t on logarithms: of pairs on their differences, else Welch's. None of fewer than
-    five launches on a side.
+    The interval is by Student's t on logarithms: of pairs on their differences, else Welch's.
 
     Args:
         a: values above zero.
-        paired: launch k of ``a`` and of ``b`` were done one right after the other.
+        b: values above zero; as many as ``a`` if they are paired.
+        paired: launch k of ``b`` was done right after or right before launch k of ``a``.
     """
-    before, after = np.log(a), np.log(b)
-    middle = float(after.mean() - before.mean())
+    logs_a, logs_b = np.log(a), np.log(b)
+    difference = float(logs_b.mean() - logs_a.mean())
     if min(len(a), len(b)) < INTERVAL_MIN_LAUNCHES:
-        return exp(middle), None, None
+        return RatioEstimate(exp(difference), None, None)
     if paired:
-        middle, low, high = _interval(after - before)
+        difference = float((logs_b - logs_a).mean())
+        half_width = _half_width(logs_b - logs_a)
     else:
-        of_means = [(x.var(ddof=1) / len(x), len(x) - 1) for x in (before, after)]
-        total = sum(variance for variance, _ in of_means)
-        rest = sum(variance**2 / freedom for variance, freedom in of_means)
-        half = (
-            compute_student_quantile(float(total**2 / rest)) * float(total) ** 0.5 if rest else 0.0
-        )
-        low, high = middle - half, middle + half
-    return exp(middle), exp(low), exp(high)
+        half_width = _half_width_by_welch(logs_a, logs_b)
+    return RatioEstimate(
+        exp(difference), exp(difference - half_width), exp(difference + half_width)
+    )
 
 
-def _interval(data: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Return the mean and both ends of its 95% interval; of fewer than five values, the mean."""
-    middle, half = float(data.mean()), 0.0
-    if len(data) >= INTERVAL_MIN_LAUNCHES:
-        half = compute_student_quantile(len(data) - 1) * float(data.std(ddof=1)) / len(data) ** 0.5
-    return middle, middle - half, middle + half
+def _half_width(data: NDArray[np.float64]) -> float:
+    """Return half the width of the 95% interval of a mean, by Student's t."""
+    deviation = float(data.std(ddof=1))
+    half_width: float = compute_student_quantile(len(data) - 1) * deviation / len(data) ** 0.5
+    return half_width
+
+
+def _half_width_by_welch(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+    """Return half the width of the 95% interval of the difference of two means, by Welch's t."""
+    variance_a = a.var(ddof=1) / len(a)  # of the mean
+    variance_b = b.var(ddof=1) / len(b)
+    variance = variance_a + variance_b
+    denominator = variance_a**2 / (len(a) - 1) + variance_b**2 / (len(b) - 1)
+    if not denominator:
+        return 0.0
+    # By Welch and Satterthwaite.
+    freedom = float(variance**2 / denominator)
+    half_width: float = compute_student_quantile(freedom) * float(variance) ** 0.5
+    return half_width
 
 
 @lru_cache(maxsize=256)
 def compute_student_quantile(freedom: float, level: float = 0.95) -> float:
-    """Return the two-sided point of Student's distribution at ``level``, to five digits.
+    """Return the t within which a share ``level`` of Student's distribution lies, to five digits.
 
-    With ``x = sqrt(freedom) tan(angle)`` the density over the angle is ``cos(angle)**(freedom-1)``.
+    The distribution is integrated numerically: with ``t = sqrt(freedom) tan(angle)`` its density
+    over the angle is proportional to ``cos(angle)**(freedom-1)``.
+
+    Args:
+        freedom: degrees of freedom, above zero.
+        level: share of the distribution between -t and t.
     """
     angles = np.linspace(0, np.pi / 2, 20_001)
     density = np.cos(angles) ** (freedom - 1)
@@ -149,32 +187,51 @@ def compute_student_quantile(freedom: float, level: float = 0.95) -> float:
 def estimate_trend(*sides: Sequence[float]) -> float | None:
     """Return by what share values change from one launch to the next; None: chance explains it.
 
-    The slope of the logarithms over their order, one for all sides, is 99% certain not to be 0.
+    A line is fitted to the logarithms over the order of the launches; its slope must differ from 0
+    with 99% confidence.
+
+    Args:
+        sides: values above zero in order of time; the sides share the slope, but not the level.
     """
     order = np.concatenate([np.arange(len(side)) - (len(side) - 1) / 2 for side in sides])
     logs = np.concatenate([np.log(side) - np.log(side).mean() for side in sides])
-    freedom, spread_ = len(order) - len(sides) - 1, float(order @ order)
-    slope = float(order @ logs) / spread_
-    rest = logs - slope * order
-    error = float(rest @ rest / freedom / spread_) ** 0.5
-    return slope if abs(slope) > compute_student_quantile(freedom, 0.99) * error else None
+    freedom = len(order) - len(sides) - 1
+    sum_squares = float(order @ order)
+    slope = float(order @ logs) / sum_squares
+    residuals = logs - slope * order
+    slope_error = float(residuals @ residuals / freedom / sum_squares) ** 0.5
+    max_chance_slope = compute_student_quantile(freedom, 0.99) * slope_error
+    return slope if abs(slope) > max_chance_slope else None
 
 
 def is_proportional(a: Sequence[int], b: Sequence[int]) -> bool:
-    """Tell whether step times are the same but for a factor, as those of two launches never are.
+    """Tell whether step times are equal up to a factor, as those of two real launches never are.
 
-    Too few times tell nothing, nor a factor of times that hardly vary.
+    False if there are too few times to say, or if the times hardly vary.
     """
     if len(a) != len(b) or len(a) < _STEADY_MIN_STEPS:
         return False
-    first, other = (np.asarray(x, np.float64) / max(1.0, float(np.mean(x))) for x in (a, b))
-    varied = np.median(np.abs(first - np.median(first))) > _LEAST_NOISE
-    return a == b or bool(varied and np.abs(first - other).max() < _LEAST_NOISE / 10)
+    if a == b:
+        return True
+    first, other = _divide_by_mean(a), _divide_by_mean(b)
+    has_noise = np.median(np.abs(first - np.median(first))) > _MIN_NOISE
+    return bool(has_noise and np.abs(first - other).max() < _MIN_NOISE / 10)
+
+
+def _divide_by_mean(values: Sequence[int]) -> NDArray[np.float64]:
+    return np.asarray(values, np.float64) / max(1.0, float(np.mean(values)))
 
 
 @dataclass(slots=True)
 class RankSteps:
-    """The steps of one rank, collected while its file is read."""
+    """The steps of one rank, collected while its file is read; each field has a value a step.
+
+    Args:
+        step_ns: time in nanoseconds.
+        loss: mean loss of the step's samples; NaN: not known.
+        samples: number of samples that the case counted.
+        step_samples: number of samples in the step's batches on all ranks, as they declare it.
+    """
 
     step_ns: array[int] = field(default_factory=lambda: array("q"))
     loss: array[float] = field(default_factory=lambda: array("d"))
@@ -182,7 +239,7 @@ class RankSteps:
     step_samples: array[int] = field(default_factory=lambda: array("q"))
 
     def add(self, window: Window) -> None:
-        """Take the steps of a window."""
+        """Append the steps of a window."""
         self.step_ns.fromlist(window.step_ns)
         self.samples.fromlist(window.samples)
         self.step_samples.fromlist(window.step_samples)
@@ -200,9 +257,13 @@ def _lengthen(values: NDArray[_Scalar], length: int) -> NDArray[_Scalar]:
 
 @dataclass(slots=True)
 class Series:
-    """Step by step over all ranks: the slowest rank's time, the mean loss, all samples.
+    """The steps of all ranks together; each field has a value a step.
 
-    ``announced``: samples as the batches declare them of all ranks; -1 where ranks disagree.
+    Args:
+        step_ns: time of the slowest rank in nanoseconds.
+        loss_sum: sum of the losses of all samples.
+        samples: number of samples of all ranks.
+        announced: number of samples of all ranks as the batches declare it; -1: ranks disagree.
     """
 
     step_ns: NDArray[np.int64] = field(default_factory=_no_steps)
@@ -211,7 +272,7 @@ class Series:
     announced: NDArray[np.int64] = field(default_factory=_no_steps)
 
     def add(self, rank: RankSteps) -> None:
-        """Take the steps of a rank; of ranks that stopped early the later steps are absent."""
+        """Add the steps of a rank; a rank that stopped early has no later steps."""
         num_known = len(self.step_ns)
         num_steps = len(rank.step_ns)
         samples = np.array(rank.samples)

@@ -15,7 +15,7 @@ from trainmark.errors import (
     UsageError,
 )
 from trainmark.judge.comparison import sides
-from trainmark.judge.comparison.scaling import WORLD_FIELDS, scaling_between
+from trainmark.judge.comparison.scaling import WORLD_FIELDS, find_scaling_of_sides
 from trainmark.record.figures import list_specs
 from trainmark.record.stats import (
     INTERVAL_MIN_LAUNCHES,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from trainmark.judge.comparison.scaling import Scaling
-    from trainmark.judge.comparison.sides import Difference, Side
+    from trainmark.judge.comparison.sides import CountedLaunches, Difference, Side
     from trainmark.record.record import Record
     from trainmark.spec import FigureSpec, Message
 
@@ -52,9 +52,12 @@ class ComparedFigure:
     Args:
         better: whether higher or lower values are better; None: neither.
         a: geometric mean over the launches of A, in ``unit``; None: not known.
+        b: geometric mean over the launches of B, in ``unit``; None: not known.
         ratio: ``b / a``; None: one side has no value.
         low: lower end of the ratio's 95% interval; None: too few launches for an interval.
+        high: upper end of the ratio's 95% interval; None: too few launches for an interval.
         launches: number of launches of A and of B that have the figure.
+        sentence: the verdict with its numbers.
     """
 
     name: str
@@ -75,14 +78,15 @@ class Comparison:
     """B compared with A.
 
     Args:
-        verdict: the worst one: a regression, then an inconclusive figure, then that of the first
-            figure.
+        verdict: the worst verdict of the figures and the quality: a regression, then an
+            inconclusive figure, then the verdict of the first figure.
         exit_code: 0 if there is no regression, 1 if there is one, 2 if the numbers of ranks
             differ, 3 if the figures are inconclusive.
         quality: how many launches of each side reached their target; None: no target was set.
         differences: facts of machine and software that differ.
         allowed: differences of the work that ``allow`` names.
         paired: launches of both sides alternated and are compared in pairs.
+        threshold: share by which a ratio must differ from 1, with its whole interval.
         scaling: how the work scales, in place of figures, if only the numbers of ranks differ.
     """
 
@@ -116,6 +120,8 @@ def compare(
     """Compare the launches ``b`` with the launches ``a``.
 
     Args:
+        a: launches that are the reference; those that did not pass do not count.
+        b: launches to compare with it.
         figures: names as in ``figures.toml``; None: the throughputs that both sides have.
         threshold: share by which a ratio must differ from 1, with its whole interval.
         allow: keys of the work in which the sides may differ.
@@ -128,43 +134,45 @@ def compare(
         raise UsageError("a side without launches", fix="name runs that have a record")
     if not 0 <= threshold < 1:
         raise UsageError(f"threshold {threshold:g}", rule="a share from 0 up to 1, as 0.03")
-    known = list_specs(a[0].plan.about.page)
-    sides.reject_unknown_figures(figures or (), known)
-    allowed, refused = sides.find_work_differences(a, b, allow)
-    if refused:
+    specs = list_specs(a[0].plan.about.page)
+    sides.reject_unknown_figures(figures or (), specs)
+    differences = sides.find_work_differences(a, b, allow)
+    if differences.refused:
         scaling = None
-        if all(difference.name in WORLD_FIELDS for difference in refused):
-            scaling = scaling_between(a, b, allow)
+        if all(difference.name in WORLD_FIELDS for difference in differences.refused):
+            scaling = find_scaling_of_sides(a, b, allow)
         if scaling is None:
-            raise sides.make_other_work_error(refused)
-        return _compare_worlds(a, b, scaling, allowed, threshold)
-    counted, paired = sides.select_counted(a, b)
-    side_a, side_b = map(sides.describe_side, (a, b), counted)
+            raise sides.make_other_work_error(differences.refused)
+        return _compare_worlds(a, b, scaling, differences.allowed, threshold)
+    counted = sides.select_counted(a, b)
+    side_a = sides.describe_side(a, counted.a)
+    side_b = sides.describe_side(b, counted.b)
     compared = tuple(
-        _compare_figure(known[name], counted, paired=paired, threshold=threshold)
+        _compare_figure(specs[name], counted, threshold)
         for name in figures or _select_figures(counted)
     )
     verdicts = [(figure.verdict, figure.sentence) for figure in compared]
     quality_verdict, quality = _compare_quality(side_a, side_b)
     if quality is not None:
         verdicts.append((quality_verdict, quality))
-    verdict, sentence = min(verdicts, key=lambda item: _severity_rank(item[0]))
+    # Of equally severe verdicts ``min`` returns the first.
+    verdict, sentence = min(verdicts, key=lambda item: _rank_severity(item[0]))
     return Comparison(
         verdict,
         sentence,
-        _EXIT_CODES[_severity_rank(verdict)],
+        _EXIT_CODES[_rank_severity(verdict)],
         side_a,
         side_b,
         figures=compared,
         quality=quality,
-        differences=sides.find_environment_differences(*counted),
-        allowed=tuple(allowed),
-        paired=paired,
+        differences=sides.find_environment_differences(counted.a, counted.b),
+        allowed=differences.allowed,
+        paired=counted.paired,
         threshold=threshold,
     )
 
 
-def _severity_rank(verdict: ComparisonVerdict) -> int:
+def _rank_severity(verdict: ComparisonVerdict) -> int:
     """Return 0 for a regression, 1 for an inconclusive figure, 2 for others."""
     if verdict in REGRESSIONS:
         return 0
@@ -175,12 +183,11 @@ def _compare_worlds(
     a: Sequence[Record],
     b: Sequence[Record],
     scaling: Scaling,
-    allowed: Sequence[Difference],
+    allowed: tuple[Difference, ...],
     threshold: float,
 ) -> Comparison:
     """Return how the work scales between sides with different numbers of ranks."""
-    counted, _ = sides.select_counted(a, b)
-    side_a, side_b = map(sides.describe_side, (a, b), counted)
+    counted = sides.select_counted(a, b)
     smallest, largest = scaling.worlds[0], scaling.worlds[-1]
     sentence = message(
         f"compare_{scaling.kind}_scaling",
@@ -193,50 +200,51 @@ def _compare_worlds(
         "other_world",
         sentence,
         EXIT_USAGE,
-        side_a,
-        side_b,
+        sides.describe_side(a, counted.a),
+        sides.describe_side(b, counted.b),
         figures=(),
         quality=None,
-        differences=sides.find_environment_differences(*counted),
-        allowed=tuple(allowed),
+        differences=sides.find_environment_differences(counted.a, counted.b),
+        allowed=allowed,
         paired=False,
         threshold=threshold,
         scaling=scaling,
     )
 
 
-def _select_figures(counted: Sequence[Sequence[Record]]) -> Sequence[str]:
-    """Return the throughputs that both sides have, else the first one."""
+def _select_figures(counted: CountedLaunches) -> Sequence[str]:
+    """Return the throughputs that both sides have; if there are none, the first throughput."""
     names = [
         name
         for name in _DEFAULT_FIGURES
-        if all(any(_positive_value(record, name) for record in side) for side in counted)
+        if _has_figure(counted.a, name) and _has_figure(counted.b, name)
     ]
     return names or _DEFAULT_FIGURES[:1]
 
 
-def _positive_value(record: Record, name: str) -> float | None:
+def _has_figure(launches: Sequence[Record], name: str) -> bool:
+    return any(_read_positive_value(record, name) is not None for record in launches)
+
+
+def _read_positive_value(record: Record, name: str) -> float | None:
     """Return a figure; None if it is not known or has no logarithm."""
     value = record.figure(name)
-    return value if value and value > 0 else None
+    return value if value is not None and value > 0 else None
 
 
-def _compare_figure(
-    spec: FigureSpec,
-    counted: Sequence[Sequence[Record]],
-    *,
-    paired: bool,
-    threshold: float,
-) -> ComparedFigure:
+def _compare_figure(spec: FigureSpec, counted: CountedLaunches, threshold: float) -> ComparedFigure:
     """Return a figure with its verdict; it has no ratio if one side has no value."""
     name = spec.name
-    a, b = _read_values(counted, name, paired=paired)
-    value, low, high = estimate_ratio(a, b, paired=paired) if a and b else (None, None, None)
-    drift = None if paired or low is None else drift_of_sides(a, b, threshold)
+    a, b = _read_values(counted, name)
+    ratio = low = high = drift = None
+    if a and b:
+        ratio, low, high = estimate_ratio(a, b, paired=counted.paired)
+    if low is not None and not counted.paired:
+        drift = find_suspicious_drift(a, b, threshold)
     args = {
         "side": "B",
         "figure": name,
-        "ratio": value,
+        "ratio": ratio,
         "low": low,
         "high": high,
         "threshold": threshold,
@@ -249,15 +257,16 @@ def _compare_figure(
         verdict, code = "too_noisy", "compare_trend"
         args["change"] = drift
     elif low is None:
-        code = "compare_absent" if value is None else "compare_no_interval"
-    units = (x.figures[name].unit for side in counted for x in side if name in x.figures)
+        code = "compare_absent" if ratio is None else "compare_no_interval"
+    # A record has the unit of its case: `tokens/s` for `{work}/s`.
+    units = [x.figures[name].unit for x in (*counted.a, *counted.b) if name in x.figures]
     return ComparedFigure(
         name=name,
-        unit=next(units, spec.unit),
+        unit=units[0] if units else spec.unit,
         better=spec.better,
         a=summarize_launches(a).mean if a else None,
         b=summarize_launches(b).mean if b else None,
-        ratio=value,
+        ratio=ratio,
         low=low,
         high=high,
         launches=(len(a), len(b)),
@@ -266,12 +275,14 @@ def _compare_figure(
     )
 
 
-def _read_values(
-    counted: Sequence[Sequence[Record]], name: str, *, paired: bool
-) -> tuple[list[float], list[float]]:
-    """Return the values of a figure on both sides; in pairs only the rounds that have both."""
-    values_a, values_b = ([_positive_value(record, name) for record in side] for side in counted)
-    if not paired:
+def _read_values(counted: CountedLaunches, name: str) -> tuple[list[float], list[float]]:
+    """Return the known values of a figure on side A, and those on side B.
+
+    If launches are compared in pairs, only pairs with a value on both sides count.
+    """
+    values_a = [_read_positive_value(record, name) for record in counted.a]
+    values_b = [_read_positive_value(record, name) for record in counted.b]
+    if not counted.paired:
         return [x for x in values_a if x is not None], [x for x in values_b if x is not None]
     pairs = [
         (value_a, value_b)
@@ -281,25 +292,25 @@ def _read_values(
     return [value_a for value_a, _ in pairs], [value_b for _, value_b in pairs]
 
 
-def drift_of_sides(a: Sequence[float], b: Sequence[float], threshold: float) -> float | None:
+def find_suspicious_drift(a: Sequence[float], b: Sequence[float], threshold: float) -> float | None:
     """Return the share by which a figure changes per launch, if that could explain the result.
 
-    This is for launches that did not alternate: the machine may have drifted from A to B as well.
-    None if chance explains the change, or if it adds up to less than a third of the threshold.
+    This is for launches that did not alternate: if the machine drifts within a side, it may have
+    drifted from A to B as well. None if chance explains the change, or if over the launches of a
+    side it adds up to less than a third of the threshold.
     """
-    changes = (
-        change
-        for change in (estimate_trend(a), estimate_trend(b), estimate_trend(a, b))
-        if change is not None
-    )
-    greatest = max(changes, key=abs, default=0.0)
-    return greatest if abs(greatest) * min(len(a), len(b)) > threshold / 3 else None
+    trends = [estimate_trend(a), estimate_trend(b), estimate_trend(a, b)]
+    significant = [trend for trend in trends if trend is not None]
+    if not significant:
+        return None
+    largest = max(significant, key=abs)
+    return largest if abs(largest) * min(len(a), len(b)) > threshold / 3 else None
 
 
 def _judge_interval(
     low: float | None, high: float | None, spec: FigureSpec, threshold: float
 ) -> ComparisonVerdict:
-    """Return the verdict of a ratio's interval at the threshold."""
+    """Return the verdict on a figure by the interval of its ratio ``b / a``."""
     if low is None or high is None:
         return "too_little_data"
     if spec.better is None:
@@ -307,7 +318,7 @@ def _judge_interval(
     if 1 - threshold <= low and high <= 1 + threshold:
         return "no_difference"
     if 1 - threshold <= high and low <= 1 + threshold:
-        return "too_noisy"
+        return "too_noisy"  # only a part of the interval is beyond the threshold
     is_improvement = (low > 1) == (spec.better == "higher")
     if spec.unit == "s" or spec.unit.endswith("/s"):
         return "faster" if is_improvement else "slower"
@@ -315,7 +326,10 @@ def _judge_interval(
 
 
 def _compare_quality(a: Side, b: Side) -> tuple[ComparisonVerdict, Message | None]:
-    """Return whether B misses a target that A reaches, by the majority of the launches of each."""
+    """Return the verdict on the quality of B, and its sentence; None: no target was set.
+
+    B misses the target if most launches of A reach it and most launches of B do not.
+    """
     if not a.judged or not b.judged:
         return "no_difference", None
     args: dict[str, Any] = {

@@ -21,7 +21,12 @@ from trainmark.judge.comparison import history
 from trainmark.judge.comparison.sides import reject_unknown_figures
 from trainmark.plan.overrides import format_fix_hp
 from trainmark.record.figures import list_specs
-from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, estimate_ratio, summarize_launches
+from trainmark.record.stats import (
+    INTERVAL_MIN_LAUNCHES,
+    LaunchSummary,
+    estimate_ratio,
+    summarize_launches,
+)
 from trainmark.record.trust import MAX_CV, is_refuted
 from trainmark.record.work import describe_work, find_differences, group_by_work
 from trainmark.spec import Message, message
@@ -73,15 +78,22 @@ def fail_unreadable(error: RecordError) -> Judgement:
 
 def combine_exit_codes(judgements: Sequence[Judgement]) -> int:
     """Return the worst exit code: 1, then 2, then 3, then 0; 3 if nothing was judged."""
-    codes = (judgement.exit_code for judgement in judgements)
-    return min(codes, key=_WORST_FIRST.index, default=EXIT_NOISY)
+    codes = {judgement.exit_code for judgement in judgements}
+    for code in _WORST_FIRST:
+        if code in codes:
+            return code
+    return EXIT_NOISY
 
 
 def compute_tolerance(cv: float | None, num_launches: int) -> float:
-    """Return the share by which a later launch may be worse than the mean of earlier ones.
+    """Return the share by which a later launch may be worse than the mean of earlier launches.
 
-    It is three coefficients of variation, and more for few launches, because their coefficient is
-    uncertain.
+    It is three coefficients of variation, and more if there are few launches, because their
+    coefficient is uncertain; at least ``MIN_WORSE`` and at most 1.
+
+    Args:
+        cv: coefficient of variation of the earlier launches; None: there is only one launch.
+        num_launches: number of earlier launches.
     """
     factor = _NUM_SIGMAS * (1 + 2 / max(1, num_launches - 1))
     return min(1.0, max(MIN_WORSE, round(factor * (cv or 0.0), 3)))
@@ -97,7 +109,8 @@ def judge_against_baseline(
     """Judge each figure by the launches of ``baseline`` with the same work.
 
     Args:
-        baseline: runs of ``records`` among them do not count.
+        records: launches to judge; those of the same work are judged together.
+        baseline: launches that passed; those that are also in ``records`` do not count.
         names: figures to judge; empty: those of ``FIGURES`` that the baseline has.
         worse_by: share by which a figure may be worse; None: by the baseline's own scatter.
 
@@ -107,20 +120,19 @@ def judge_against_baseline(
             figure.
     """
     if not baseline:
-        raise UsageError("no run there", where="--baseline", fix="name runs that passed")
+        raise UsageError("no runs found", where="--baseline", fix="name runs that passed")
     for record in baseline:
         if not _is_usable(record):
             rule = "a baseline is of runs that passed and match their raw events"
             raise RecordError(f"status {record.status}", where=record.run_id, rule=rule)
     works = group_by_work(records)
     for launches in works:
-        _reject_unknown(launches[0], names)
+        _reject_unknown_names(launches[0], names)
     baseline = _exclude_judged_runs(baseline, records)
-    return [
-        judgement
-        for launches in works
-        for judgement in _judge_work_against_baseline(launches, baseline, names, worse_by)
-    ]
+    judgements: list[Judgement] = []
+    for launches in works:
+        judgements += _judge_work_against_baseline(launches, baseline, names, worse_by)
+    return judgements
 
 
 def _judge_work_against_baseline(
@@ -129,19 +141,18 @@ def _judge_work_against_baseline(
     names: Sequence[str],
     worse_by: float | None,
 ) -> list[Judgement]:
-    key = describe_work(launches[0])
-    same_work = [record for record in baseline if describe_work(record) == key]
+    """Judge the launches of one work by the launches of the baseline with the same work."""
+    work = describe_work(launches[0])
+    same_work = [record for record in baseline if describe_work(record) == work]
     if not same_work:
         return [_fail_other_work(launches[0], baseline)]
     judgements = _fail_unusable(launches)
     usable = [record for record in launches if _is_usable(record)]
-    if usable:
-        complete = [
-            name for name in FIGURES if len(_read_values(same_work, name)) == len(same_work)
-        ]
-        judgements += [
-            _judge_by_baseline(usable, same_work, name, worse_by) for name in names or complete
-        ]
+    if not usable:
+        return judgements
+    if not names:  # the figures that all launches of the baseline have
+        names = [name for name in FIGURES if len(_read_values(same_work, name)) == len(same_work)]
+    judgements += [_judge_by_baseline(usable, same_work, name, worse_by) for name in names]
     return judgements
 
 
@@ -149,7 +160,7 @@ def _exclude_judged_runs(baseline: Sequence[Record], records: Sequence[Record]) 
     """Return the baseline without the runs to judge, which may be in the same folder.
 
     Raises:
-        UsageError: no other run remains.
+        UsageError: the baseline has no other run.
     """
     judged_ids = {record.run_id for record in records}
     others = [record for record in baseline if record.run_id not in judged_ids]
@@ -163,7 +174,8 @@ def _exclude_judged_runs(baseline: Sequence[Record], records: Sequence[Record]) 
     return others
 
 
-def _reject_unknown(record: Record, names: Sequence[str]) -> None:
+def _reject_unknown_names(record: Record, names: Sequence[str]) -> None:
+    """Raise a UsageError for the first name that is no figure of the record's case."""
     reject_unknown_figures(names, (QUALITY, *list_specs(record.plan.about.page)))
 
 
@@ -183,47 +195,58 @@ def judge_against_history(
     """
     judgements = []
     for launches in group_by_work(records):
-        _reject_unknown(launches[0], names)
+        _reject_unknown_names(launches[0], names)
         judgements += _fail_unusable(launches)
         usable = [record for record in launches if _is_usable(record)]
         if usable:
-            past = _select_past(launches, earlier)
+            past = _select_past_launches(launches, earlier)
             judgements += _judge_work_by_history(usable, past, names or FIGURES)
     return judgements
 
 
-def _select_past(launches: Sequence[Record], earlier: Sequence[Record]) -> list[Record]:
+def _select_past_launches(launches: Sequence[Record], earlier: Sequence[Record]) -> list[Record]:
     """Return the usable launches of the same work that began before all of ``launches``."""
-    began, key = min(record.started for record in launches), describe_work(launches[0])
+    first_start = min(record.started for record in launches)
+    work = describe_work(launches[0])
     return [
         record
         for record in earlier
-        if _is_usable(record) and record.started < began and describe_work(record) == key
+        if _is_usable(record) and record.started < first_start and describe_work(record) == work
     ]
 
 
 def _judge_work_by_history(
     launches: Sequence[Record], past: Sequence[Record], names: Sequence[str]
 ) -> list[Judgement]:
-    run_means = {name: _mean_by_run(past, name) for name in names}
-    longest = max(map(len, run_means.values()))
-    if longest < history.MIN_RUNS:
-        reason = message("gate_no_history", runs=longest, least=history.MIN_RUNS)
-        return [Judgement(_title(launches[0]), ", ".join(run_means), "no_history", reason)]
+    """Judge the figures that enough past runs have; if none has enough, say so once."""
+    means_of_figures = {name: _compute_run_means(past, name) for name in names}
+    num_runs = max(len(run_means) for run_means in means_of_figures.values())
+    if num_runs < history.MIN_RUNS:
+        reason = message("gate_no_history", runs=num_runs, least=history.MIN_RUNS)
+        return [Judgement(_title(launches[0]), ", ".join(means_of_figures), "no_history", reason)]
     return [
-        _judge_by_history(launches, name, means)
-        for name, means in run_means.items()
-        if len(means) >= history.MIN_RUNS
+        _judge_by_history(launches, name, run_means)
+        for name, run_means in means_of_figures.items()
+        if len(run_means) >= history.MIN_RUNS
     ]
 
 
-def _mean_by_run(past: Sequence[Record], name: str) -> dict[str, float]:
-    """Return the mean of each of the last runs by its id, the oldest first."""
-    values: dict[str, list[float]] = {}
+def _compute_run_means(past: Sequence[Record], name: str) -> dict[str, float]:
+    """Return the mean of a figure over the launches of each run.
+
+    Returns:
+        means by run id, the oldest run first; only the last ``history.MAX_RUNS`` runs.
+    """
+    values_of_runs: dict[str, list[float]] = {}
     for record in sorted(past, key=lambda record: record.started):
+        # Launches of one run differ in the end of their id: `...-r1`, `...-r2`.
         run_id = record.run_id.removesuffix(f"-r{record.plan.repeat_index}")
-        values.setdefault(run_id, []).extend(_read_values([record], name))
-    means = [(run_id, summarize_launches(rates).mean) for run_id, rates in values.items() if rates]
+        values_of_runs.setdefault(run_id, []).extend(_read_values([record], name))
+    means = [
+        (run_id, summarize_launches(values).mean)
+        for run_id, values in values_of_runs.items()
+        if values
+    ]
     return dict(means[-history.MAX_RUNS :])
 
 
@@ -245,115 +268,170 @@ def _fail_unusable(launches: Sequence[Record]) -> list[Judgement]:
 
 def _fail_other_work(record: Record, baseline: Sequence[Record]) -> Judgement:
     """Return the failure of work that the baseline lacks; it names the most similar work there."""
-    key = describe_work(record)
-    closest = min(
-        baseline, key=lambda candidate: len(find_differences(describe_work(candidate), key))
-    )
-    first, *others = find_differences(describe_work(closest), key)
+    work = describe_work(record)
+
+    def count_differences(candidate: Record) -> int:
+        return len(find_differences(describe_work(candidate), work))
+
+    closest = min(baseline, key=count_differences)
+    closest_work = describe_work(closest)
+    differing_keys = find_differences(closest_work, work)
+    first_key = differing_keys[0]
     reason = message(
         "gate_other_work",
-        key=first,
+        key=first_key,
         entry=_title(closest),
-        known=str(describe_work(closest).get(first)),
-        found=str(key.get(first)),
-        others=len(others),
+        known=str(closest_work.get(first_key)),
+        found=str(work.get(first_key)),
+        others=len(differing_keys) - 1,
     )
     return Judgement(_title(record), "work", "other_work", reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """Changes of a figure, as shares of the baseline's mean, beyond which the verdict changes.
+
+    Args:
+        worse_by: a figure that is worse by more than this has regressed.
+        better_by: a figure that is better by more than this has improved.
+        is_baseline_noisy: the baseline's launches differ too much to judge others by them.
+    """
+
+    worse_by: float
+    better_by: float
+    is_baseline_noisy: bool
+
+
+def _compute_limits(baseline: LaunchSummary, worse_by: float | None) -> _Limits:
+    """Return the limits by the baseline's scatter; a given ``worse_by`` comes before it."""
+    tolerance = compute_tolerance(baseline.cv, baseline.launches)
+    better_by = min(1.0, max(MIN_BETTER, 2 * tolerance))
+    if worse_by is None:
+        return _Limits(tolerance, better_by, is_baseline_noisy=tolerance > MAX_CV)
+    return _Limits(worse_by, better_by, is_baseline_noisy=False)
+
+
+def _choose_verdict(low: float, high: float, limits: _Limits) -> GateVerdict:
+    """Return the verdict on a change by the ends of its interval; above 0 is better."""
+    if high < -limits.worse_by:
+        return "regressed"  # all of the interval is worse than allowed
+    if low > limits.better_by:
+        return "improved"
+    if low < -limits.worse_by or limits.is_baseline_noisy:
+        return "noisy"  # a part of the interval is worse than allowed
+    return "passed"
 
 
 def _judge_by_baseline(
     launches: Sequence[Record], baseline: Sequence[Record], name: str, worse_by: float | None
 ) -> Judgement:
-    """Judge by the interval of the change; of fewer than five launches by their range."""
-    _, unit = _read_figure(baseline[0], name)
-    values, expected = _read_values(launches, name, unit), _read_values(baseline, name, unit)
-    if len(values) < len(launches) or not expected:
-        return _judge(launches, name, "missing", "missing", unit=unit)
-    statistics = summarize_launches(expected)
-    mean = statistics.mean
-    by_scatter = compute_tolerance(statistics.cv, len(expected))
-    better_by = min(1.0, max(MIN_BETTER, 2 * by_scatter))
-    is_too_wide = worse_by is None and by_scatter > MAX_CV
-    if worse_by is None:
-        worse_by = by_scatter
+    """Judge one figure by the interval of its change from the baseline's mean.
 
-    change, *interval = estimate_ratio(expected, values)
-    if None in interval:
-        interval = [min(values) / mean, max(values) / mean]
-    sign = _sign(launches[0], name)
-    low, high = sorted(sign * ((end or 0.0) - 1) for end in interval)
-    verdict: GateVerdict = "passed"
-    if high < -worse_by:
-        verdict = "regressed"
-    elif low > better_by:
-        verdict = "improved"
-    elif low < -worse_by or is_too_wide:
-        verdict = "noisy"
-    return _judge(
+    The interval is that of 95% confidence. If one side has fewer than five launches, it is the
+    range of the launches to judge.
+    """
+    unit = _read_unit(baseline[0], name)
+    values = _read_values(launches, name, unit)
+    baseline_values = _read_values(baseline, name, unit)
+    if len(values) < len(launches) or not baseline_values:
+        return _make_judgement(launches, name, "missing", "missing", unit=unit)
+    expected = summarize_launches(baseline_values)
+    limits = _compute_limits(expected, worse_by)
+    estimate = estimate_ratio(baseline_values, values)
+    low_ratio, high_ratio = estimate.low, estimate.high
+    if low_ratio is None or high_ratio is None:
+        low_ratio = min(values) / expected.mean
+        high_ratio = max(values) / expected.mean
+    sign = _get_sign(launches[0], name)
+    low, high = sorted([sign * (low_ratio - 1), sign * (high_ratio - 1)])
+    verdict = _choose_verdict(low, high, limits)
+    return _make_judgement(
         launches,
         name,
         verdict,
         verdict,
         unit=unit,
-        expected=mean,
-        value=change * mean,
-        change=sign * (change - 1) + 0.0,
+        expected=expected.mean,
+        value=estimate.ratio * expected.mean,
+        change=sign * (estimate.ratio - 1) + 0.0,  # adding 0.0 turns -0.0 into 0.0
         low=low,
         high=high,
-        worse_by=worse_by,
-        better_by=better_by,
+        worse_by=limits.worse_by,
+        better_by=limits.better_by,
     )
 
 
 def _judge_by_history(
     launches: Sequence[Record], name: str, run_means: Mapping[str, float]
 ) -> Judgement:
-    """Judge one figure by the steps, the drift and the noise of the runs before, by their ids."""
+    """Judge one figure by the steps, the drift and the noise in the history of earlier runs.
+
+    Args:
+        run_means: mean of the figure in each earlier run by the run's id, the oldest first.
+    """
     values = _read_values(launches, name)
-    _, unit = _read_figure(launches[0], name)
+    unit = _read_unit(launches[0], name)
     if not values:
-        return _judge(launches, name, "missing", "missing", unit=unit)
+        return _make_judgement(launches, name, "missing", "missing", unit=unit)
     newest = history.assess_newest([*run_means.values(), summarize_launches(values).mean])
-    sign = _sign(launches[0], name)
+    sign = _get_sign(launches[0], name)
     change = sign * (newest.value / newest.expected - 1)
     worse_by = max(MIN_WORSE, newest.noise)
     args: dict[str, Any] = {
         "expected": newest.expected,
         "value": newest.value,
         "unit": unit,
-        "change": change + 0.0,
+        "change": change + 0.0,  # adding 0.0 turns -0.0 into 0.0
         "worse_by": worse_by,
     }
-    since = None
+    step_run_id = None  # of the first run after a recent step
     if newest.step_index is not None:
-        since = [*run_means, launches[0].run_id][newest.step_index]
+        step_run_id = [*run_means, launches[0].run_id][newest.step_index]
     verdict: GateVerdict = "passed"
     if change > max(MIN_BETTER, newest.noise):
         verdict = "improved"
     elif change < -worse_by:
-        is_single_value = since is None and len(values) < INTERVAL_MIN_LAUNCHES
+        is_single_value = step_run_id is None and len(values) < INTERVAL_MIN_LAUNCHES
         verdict = "noisy" if is_single_value else "regressed"
-    elif newest.drift and sign * newest.drift < 0:
-        args |= {"change": sign * newest.drift, "runs": history.DRIFT_RUNS}
-        return _judge(launches, name, "regressed", "drift", **args)
-    code = "step" if since and verdict != "passed" else f"usual_{verdict}"
-    return _judge(launches, name, verdict, code, since=since, **args)
+    elif newest.drift is not None and sign * newest.drift < 0:
+        args["change"] = sign * newest.drift
+        args["runs"] = history.DRIFT_RUNS
+        return _make_judgement(launches, name, "regressed", "drift", **args)
+    is_step = step_run_id is not None and verdict != "passed"
+    code = "step" if is_step else f"usual_{verdict}"
+    return _make_judgement(launches, name, verdict, code, since=step_run_id, **args)
 
 
-def _read_figure(record: Record, name: str) -> tuple[float, str]:
-    """Return a figure, or the quality, with its unit; 0 if it is not known or not above zero."""
+def _read_unit(record: Record, name: str) -> str:
+    """Return the unit of a figure, of the quality its metric; empty: the record lacks it."""
     if name == QUALITY:
-        return max(record.quality.value or 0.0, 0.0), record.quality.metric
+        return record.quality.metric
     entry = record.figures.get(name)
-    if entry is None:
-        return 0.0, ""
-    return max(entry.value or 0.0, 0.0), entry.unit
+    return "" if entry is None else entry.unit
+
+
+def _read_value(record: Record, name: str) -> float | None:
+    """Return a figure or the quality; None if it is not known."""
+    if name == QUALITY:
+        return record.quality.value
+    entry = record.figures.get(name)
+    return None if entry is None else entry.value
 
 
 def _read_values(launches: Sequence[Record], name: str, unit: str | None = None) -> list[float]:
-    """Return a figure of the launches that have it, in ``unit`` only if one is given."""
-    readings = (_read_figure(record, name) for record in launches)
-    return [value for value, value_unit in readings if value and unit in (None, value_unit)]
+    """Return the value of a figure in each launch that has one above zero.
+
+    Args:
+        unit: only launches with this unit count; None: all do.
+    """
+    values = []
+    for record in launches:
+        value = _read_value(record, name)
+        has_unit = unit is None or unit == _read_unit(record, name)
+        if value is not None and value > 0 and has_unit:
+            values.append(value)
+    return values
 
 
 def _title(record: Record) -> str:
@@ -362,7 +440,7 @@ def _title(record: Record) -> str:
     return f"{record.plan.case_key} {record.plan.recipe_name} {changes}".rstrip()
 
 
-def _sign(record: Record, name: str) -> int:
+def _get_sign(record: Record, name: str) -> int:
     """Return 1 if higher is better, else -1: a figure without a direction should not rise."""
     about = record.plan.about
     if name == QUALITY:
@@ -371,10 +449,15 @@ def _sign(record: Record, name: str) -> int:
     return 1 if spec is not None and spec.better == "higher" else -1
 
 
-def _judge(
+def _make_judgement(
     launches: Sequence[Record], name: str, verdict: GateVerdict, code: str, **args: Any
 ) -> Judgement:
-    """Return a judgement; a regression on a machine in use is only noise."""
+    """Return a judgement on a figure; a regression on a machine in use counts as noise only.
+
+    Args:
+        code: end of the message's code: ``step`` stands for ``gate_step``.
+        args: further arguments of the message.
+    """
     doubts = {reason.code for record in launches for reason in record.trust.reasons}
     if verdict == "regressed" and doubts & _DISTURBANCES:
         verdict, code = "noisy", "disturbed"

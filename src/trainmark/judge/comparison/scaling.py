@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ScalingKind = Literal["weak", "strong"]
 MAX_EFFICIENCY = 1.05  # no device does more work because there are others, and 5% is noise
-_BATCH = ("micro_batch_size", "grad_accum_steps")
+_BATCH = ("micro_batch_size", "grad_accum_steps")  # their product is the samples of a rank a step
 # Fields of the work that differ between worlds; ``world`` is the one that a recipe is for.
 WORLD_FIELDS = frozenset({"ran_world", "world", *_BATCH})
 
@@ -34,11 +34,13 @@ class World:
 
     Args:
         name: nodes x ranks of a node, ``2x8``.
+        ranks: number of ranks over all nodes.
         samples_per_rank: in an optimizer step.
-        throughput: ``final_result`` of all ranks together.
+        throughput: ``final_result`` of all ranks together, over the launches of this world.
         efficiency: share of the throughput of a device in the smallest world.
         low: lower end of the efficiency's interval, from the far ends of the intervals of both
             worlds; None: one of them has a single launch, or it is the smallest world.
+        high: upper end of that interval.
         doubt: why the efficiency is not credible; None: it is.
     """
 
@@ -77,22 +79,25 @@ def find_scaling(
             count.
         allow: further keys of the work in which worlds may differ.
     """
+    # Works that differ only in their world, by the kind of scaling and what they have in common.
     families: dict[tuple[ScalingKind, str], list[Sequence[Record]]] = {}
-    for launches in map(_select_counted, works):
+    for work in works:
+        launches = _select_counted(work)
         if not launches:
             continue
         for kind in get_args(ScalingKind):
-            key = kind, _family_key(launches[0], kind, allow)
+            key = kind, _make_family_key(launches[0], kind, allow)
             families.setdefault(key, []).append(launches)
     scalings = []
-    for (kind, _), members in families.items():
-        if len(members) > 1:
-            members.sort(key=lambda launches: launches[0].plan.world_size)
-            scalings.append((_make_scaling(kind, members), members[0][0]))
+    for (kind, _), family in families.items():
+        if len(family) > 1:
+            family.sort(key=lambda launches: launches[0].plan.world_size)
+            smallest_record = family[0][0]
+            scalings.append((_make_scaling(kind, family), smallest_record))
     return scalings
 
 
-def scaling_between(
+def find_scaling_of_sides(
     a: Sequence[Record], b: Sequence[Record], allow: Collection[str] = ()
 ) -> Scaling | None:
     """Return how the work of ``a`` and ``b`` scales.
@@ -102,7 +107,7 @@ def scaling_between(
     works = group_by_work(_select_counted([*a, *b]))
     world_sizes = {launches[0].plan.world_size for launches in works}
     if len(world_sizes) < len(works):
-        return None
+        return None  # two works of the same world differ in something else
     for scaling, _ in find_scaling(works, allow=allow):
         if len(scaling.worlds) == len(works):
             return scaling
@@ -120,39 +125,51 @@ def _select_counted(launches: Sequence[Record]) -> list[Record]:
     ]
 
 
-def _family_key(record: Record, kind: ScalingKind, allow: Collection[str]) -> str:
-    """Return a key that worlds share if their work scales in this way."""
+def _make_family_key(record: Record, kind: ScalingKind, allow: Collection[str]) -> str:
+    """Return a key that launches of different worlds share if their work scales in this way."""
     may_differ = WORLD_FIELDS.union(allow)
-    same = {name: value for name, value in describe_work(record).items() if name not in may_differ}
+    common = {
+        name: value for name, value in describe_work(record).items() if name not in may_differ
+    }
     batch = [record.plan.recipe[name] for name in _BATCH]
     size = batch if kind == "weak" else prod(batch) * record.plan.world_size
-    return f"{size} {sorted(same.items())}"
+    return f"{size} {sorted(common.items())}"
 
 
-def _make_scaling(kind: ScalingKind, members: Sequence[Sequence[Record]]) -> Scaling:
-    first = members[0][0]
-    smallest = _make_world(members[0], None)
+def _make_scaling(kind: ScalingKind, family: Sequence[Sequence[Record]]) -> Scaling:
+    """Return the scaling over the launches of each world, the smallest world first."""
+    first = family[0][0]
+    smallest = _make_world(family[0], None)
+    larger = [_make_world(launches, smallest) for launches in family[1:]]
     return Scaling(
         kind=kind,
         case=first.plan.case,
         unit=first.figures["final_result"].unit,
-        worlds=(smallest, *(_make_world(launches, smallest) for launches in members[1:])),
+        worlds=(smallest, *larger),
     )
 
 
 def _make_world(launches: Sequence[Record], smallest: World | None) -> World:
-    """Return a world with its efficiency over the smallest one; None: it is the smallest one."""
+    """Return a world with its efficiency compared with the smallest one.
+
+    Args:
+        launches: of this world.
+        smallest: None: this is the smallest world.
+    """
     plan = launches[0].plan
     throughput = summarize_launches([record.figure("final_result") or 0.0 for record in launches])
-    name, ranks = f"{plan.nnodes}x{plan.nproc}", plan.world_size
+    name = f"{plan.nnodes}x{plan.nproc}"
+    ranks = plan.world_size
     samples = prod(plan.recipe[field] for field in _BATCH)
     if smallest is None:
         return World(name, ranks, samples, throughput, 1.0)
-    base, share = smallest.throughput, smallest.ranks / ranks
-    efficiency = share * throughput.mean / base.mean
+    base = smallest.throughput
+    ranks_ratio = smallest.ranks / ranks
+    efficiency = ranks_ratio * throughput.mean / base.mean
     low = high = doubt = None
     if min(throughput.launches, base.launches) > 1:
-        low, high = share * throughput.low / base.high, share * throughput.high / base.low
+        low = ranks_ratio * throughput.low / base.high
+        high = ranks_ratio * throughput.high / base.low
     if efficiency > MAX_EFFICIENCY:
         doubt = message(
             "scaling_above_one",

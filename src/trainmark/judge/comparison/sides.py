@@ -47,6 +47,8 @@ class Side:
 
     Args:
         names: run id of each launch that counts.
+        left_out: launches that do not count.
+        reached: number of launches that reached their target.
         judged: number of launches of which it is known whether they reached their target.
         verification: of all its launches together.
     """
@@ -59,7 +61,28 @@ class Side:
     verification: Verification
 
 
-def _reason_left_out(record: Record) -> Message | None:
+@dataclass(frozen=True, slots=True)
+class CountedLaunches:
+    """The launches of both sides that count.
+
+    Args:
+        paired: launch k of ``a`` and launch k of ``b`` are compared with each other.
+    """
+
+    a: list[Record]
+    b: list[Record]
+    paired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WorkDifferences:
+    """The keys in which the work of both sides differs: those that may differ, and the others."""
+
+    allowed: tuple[Difference, ...]
+    refused: tuple[Difference, ...]
+
+
+def _find_reason_to_leave_out(record: Record) -> Message | None:
     """Return why a launch does not count; None: it counts."""
     if is_refuted(record.trust):
         return message("compare_refuted")
@@ -73,87 +96,96 @@ def reject_unknown_figures(names: Iterable[str], known: Collection[str]) -> None
             raise UsageError(f"no figure {name!r}", where="--figure", fix=nearest(name, known))
 
 
-def select_counted(a: Sequence[Record], b: Sequence[Record]) -> tuple[list[list[Record]], bool]:
+def select_counted(a: Sequence[Record], b: Sequence[Record]) -> CountedLaunches:
     """Return the launches of both sides that count, and whether they are compared in pairs.
 
     A launch that did not pass, or that its evidence contradicts, does not count. The number of a
     launch in its series is its round. Launches are compared in pairs if those of both sides
-    alternated: each round ended before the next one began; then only the rounds that both sides
-    have count.
+    alternated: both launches of a round began before those of the next round; then only the rounds
+    that both sides have count.
     """
-    counted = [[record for record in side if _reason_left_out(record) is None] for side in (a, b)]
-    rounds_a, rounds_b = ({x.plan.repeat_index: x for x in side} for side in counted)
+    counted_a = [record for record in a if _find_reason_to_leave_out(record) is None]
+    counted_b = [record for record in b if _find_reason_to_leave_out(record) is None]
+    rounds_a = {record.plan.repeat_index: record for record in counted_a}
+    rounds_b = {record.plan.repeat_index: record for record in counted_b}
     shared = sorted(rounds_a.keys() & rounds_b.keys())
     starts = [sorted((rounds_a[n].started, rounds_b[n].started)) for n in shared]
     alternated = all(earlier[1] <= later[0] for earlier, later in pairwise(starts))
-    has_repeated_rounds = len(rounds_a) + len(rounds_b) < sum(map(len, counted))
+    has_repeated_rounds = len(rounds_a) < len(counted_a) or len(rounds_b) < len(counted_b)
     if len(shared) < 2 or not alternated or has_repeated_rounds:
-        return counted, False
-    return [[rounds_a[n] for n in shared], [rounds_b[n] for n in shared]], True
+        return CountedLaunches(counted_a, counted_b, paired=False)
+    return CountedLaunches(
+        [rounds_a[n] for n in shared], [rounds_b[n] for n in shared], paired=True
+    )
 
 
-def describe_side(given: Sequence[Record], counted: Sequence[Record]) -> Side:
-    """Return a side without its figures.
+def describe_side(launches: Sequence[Record], counted: Sequence[Record]) -> Side:
+    """Return what is known of a side besides its figures.
 
     Args:
-        given: all launches of the side.
+        launches: all launches of the side.
         counted: the launches among them that count.
     """
     names = tuple(record.run_id for record in counted)
-    left_out = tuple(
-        LeftOut(record.run_id, _reason_left_out(record) or message("compare_alone_in_round"))
-        for record in given
-        if record.run_id not in names
-    )
+    left_out = []
+    for record in launches:
+        if record.run_id not in names:
+            reason = _find_reason_to_leave_out(record) or message("compare_alone_in_round")
+            left_out.append(LeftOut(record.run_id, reason))
     judged = [
         record.quality.reached
-        for record in given
+        for record in launches
         if record.status in _COMPLETE
         and not is_refuted(record.trust)
         and record.quality.reached is not None
     ]
     return Side(
         names=names,
-        left_out=left_out,
-        trust=grade_repeats(counted or given),
+        left_out=tuple(left_out),
+        trust=grade_repeats(counted or launches),
         reached=sum(judged),
         judged=len(judged),
-        verification=combine_verifications(given),
+        verification=combine_verifications(launches),
     )
 
 
 def find_work_differences(
     a: Sequence[Record], b: Sequence[Record], allow: Collection[str]
-) -> tuple[list[Difference], list[Difference]]:
-    """Return the differences of the work that are allowed, and those that are not.
+) -> WorkDifferences:
+    """Return the keys in which the work of the sides differs.
+
+    Args:
+        allow: keys that may differ, except for those in ``NEVER_ALLOWED``.
 
     Raises:
         UsageError: a run is given twice or is a copy, or ``allow`` has an unknown key.
     """
     records = [*a, *b]
     _reject_copies(records)
-    works = [_known_work(record) for record in records]
-    known = dict.fromkeys(name for facts in works for name in facts)
+    works = [_describe_reported_work(record) for record in records]
+    known_keys = dict.fromkeys(name for work in works for name in work)
     # A field that a recipe does not have is None. A fact that ranks did not report stays unknown.
-    recipe_fields = [name for name in known if name not in _REPORTED_BY_RANKS]
-    works = [dict.fromkeys(recipe_fields) | facts for facts in works]
-    allow = [FIELD_ALIASES.get(key, key) for key in allow]
-    for key in allow:
-        if key not in known:
+    recipe_fields = [name for name in known_keys if name not in _REPORTED_BY_RANKS]
+    works = [dict.fromkeys(recipe_fields) | work for work in works]
+    allowed_keys = [FIELD_ALIASES.get(key, key) for key in allow]
+    for key in allowed_keys:
+        if key not in known_keys:
             what = f"no key {key!r} of the work"
-            raise UsageError(what, where="--allow", fix=nearest(key, known))
+            raise UsageError(what, where="--allow", fix=nearest(key, known_keys))
     allowed, refused = [], []
     for fact in _pair_facts(works[: len(a)], works[len(a) :]):
-        if len({*map(repr, (*fact.a, *fact.b))}) == 1:
+        distinct_values = {repr(value) for value in (*fact.a, *fact.b)}
+        if len(distinct_values) == 1:
             continue
-        if fact.name in allow and fact.name not in NEVER_ALLOWED:
+        if fact.name in allowed_keys and fact.name not in NEVER_ALLOWED:
             allowed.append(fact)
         else:
             refused.append(fact)
-    return allowed, refused
+    return WorkDifferences(tuple(allowed), tuple(refused))
 
 
 def _reject_copies(records: Sequence[Record]) -> None:
+    """Raise a UsageError if a run is given twice, or has the step times of another run."""
     reject_duplicates(record.run_id for record in records)
     for record, other in combinations(records, 2):
         if is_proportional(record.steps.time_ns, other.steps.time_ns):
@@ -164,9 +196,9 @@ def _reject_copies(records: Sequence[Record]) -> None:
 def make_other_work_error(refused: Sequence[Difference]) -> UsageError:
     """Return the error of sides whose work differs, with the first key and two of its values."""
     never_allowed = [fact for fact in refused if fact.name in NEVER_ALLOWED]
-    first = (never_allowed or refused)[0]
-    values = dict.fromkeys(map(repr, (*first.a, *first.b)))
-    what = f"{first.name} is {' and '.join([*values][:2])}"
+    first = never_allowed[0] if never_allowed else refused[0]
+    distinct_values = list(dict.fromkeys(repr(value) for value in (*first.a, *first.b)))
+    what = f"{first.name} is {' and '.join(distinct_values[:2])}"
     where = "the work of A and B"
     if never_allowed:
         rule = "another case, model or data set, or a bound and a training, are never compared"
@@ -177,26 +209,29 @@ def make_other_work_error(refused: Sequence[Difference]) -> UsageError:
     return UsageError(what, where=where, rule=rule, fix=fix)
 
 
-def _known_work(record: Record) -> dict[str, Any]:
+def _describe_reported_work(record: Record) -> dict[str, Any]:
     """Return the work of a launch with the size of its model, without facts it did not report.
 
     A launch that failed early has reported neither its devices nor the parameters of its model.
     """
     job = record.environment.get("job") or {}
     facts = describe_work(record) | {"parameters": job.get("parameters")}
-    return {name: x for name, x in facts.items() if name not in _REPORTED_BY_RANKS or x}
+    return {name: fact for name, fact in facts.items() if fact or name not in _REPORTED_BY_RANKS}
 
 
 def _pair_facts(
     a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]
 ) -> Iterator[Difference]:
-    """Yield the distinct values of each fact on both sides."""
+    """Yield the distinct values of each fact on both sides, which may be the same."""
     for name in dict.fromkeys(key for facts in (*a, *b) for key in facts):
-        yield Difference(name, _distinct_values(a, name), _distinct_values(b, name))
+        yield Difference(name, _list_distinct_values(a, name), _list_distinct_values(b, name))
 
 
-def _distinct_values(side: Sequence[Mapping[str, Any]], name: str) -> tuple[Any, ...]:
-    return tuple({repr(facts[name]): facts[name] for facts in side if name in facts}.values())
+def _list_distinct_values(side: Sequence[Mapping[str, Any]], name: str) -> tuple[Any, ...]:
+    """Return the values of a fact in order of appearance, each only once."""
+    # Values may be lists, which are not hashable; therefore their texts are compared.
+    values_by_text = {repr(facts[name]): facts[name] for facts in side if name in facts}
+    return tuple(values_by_text.values())
 
 
 def read_environment(record: Record) -> dict[str, str]:
@@ -211,5 +246,7 @@ def find_environment_differences(
     a: Sequence[Record], b: Sequence[Record]
 ) -> tuple[Difference, ...]:
     """Return the facts of machine and software that differ, or that only one side has."""
-    facts = _pair_facts([*map(read_environment, a)], [*map(read_environment, b)])
-    return tuple(fact for fact in facts if {*fact.a} != {*fact.b})
+    environments_a = [read_environment(record) for record in a]
+    environments_b = [read_environment(record) for record in b]
+    facts = _pair_facts(environments_a, environments_b)
+    return tuple(fact for fact in facts if set(fact.a) != set(fact.b))

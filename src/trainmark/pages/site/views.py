@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from trainmark.errors import RecordError, UsageError, escaped
 from trainmark.judge.comparison import Comparison, compare
-from trainmark.judge.comparison.scaling import scaling_between
+from trainmark.judge.comparison.scaling import find_scaling_of_sides
 from trainmark.judge.comparison.sides import NEVER_ALLOWED
 from trainmark.library.importers.table import read_published
 from trainmark.library.redaction import redacted_record
@@ -198,7 +198,7 @@ def compare_page(
             refused |= {} if {*kept} & {*NEVER_ALLOWED} else dict.fromkeys(kept)
             words = phrase("site.refused", side=letter, keys=_worded(kept))
             blocks: list[Block] = [Paragraph(words, "warn")]
-            if scaling := scaling_between(first, side):
+            if scaling := find_scaling_of_sides(first, side):
                 blocks += scaling_blocks(scaling)
         else:
             compared[letter] = compare(first, side, allow=unlike)
