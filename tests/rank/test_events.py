@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fakes import FakeClock, window
-from trainmark.rank.events import EventFile, EventWriter, rank_file, read_event
+from trainmark.rank.events import (
+    MAX_LINE_BYTES,
+    EventFile,
+    EventTail,
+    EventWriter,
+    rank_file,
+    read_event,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,3 +114,32 @@ def test_a_window_has_an_entry_for_each_step() -> None:
     for change in ({"wait_ns": [0]}, {"loss": []}, {"step_ns": [4, -5]}):
         with pytest.raises(ValueError, match=r"differ in length|>= 0"):
             read_event(json.dumps(whole | change).encode())
+
+
+def test_tail_returns_each_event_once_whatever_cuts_the_reads(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    whole = b"".join(b'{"event":"synced","t_ns":%d,"unix_ns":0}\n' % t for t in range(5))
+    tail, small = EventTail(path), EventTail(path, chunk_bytes=7)
+    assert tail.read_new() == []  # there is no file yet
+    assert tail.is_unread
+    seen, seen_in_small = [], []
+    for end in range(len(whole) + 1):
+        path.write_bytes(whole[:end])
+        seen += [event.t_ns for event in tail.read_new()]
+        assert seen == list(range(whole[:end].count(b"\n")))
+    for _ in range(len(whole) // 7 + 1):
+        seen_in_small += [event.t_ns for event in small.read_new()]
+    assert seen_in_small == seen == [0, 1, 2, 3, 4]
+
+
+def test_tail_leaves_out_holes_and_lines_that_are_no_events(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    good = b'{"event":"end","t_ns":3}\n'
+    path.write_bytes(b'not json\n{"event":"unknown","t_ns":1}\n' + good)
+    tail = EventTail(path)
+    assert [event.t_ns for event in tail.read_new()] == [3]
+    os.truncate(path, path.stat().st_size + 2 * MAX_LINE_BYTES)
+    with path.open("ab") as file:
+        file.write(b"\n" + good)
+    events = [event for _ in range(4) for event in tail.read_new()]
+    assert [event.t_ns for event in events] == [3]

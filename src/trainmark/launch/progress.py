@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,15 +19,14 @@ from trainmark.errors import escaped
 from trainmark.launch import local, submission
 from trainmark.launch.cluster import LOCAL
 from trainmark.rank.events import (
-    MAX_LINE_BYTES,
     Evaluate,
+    EventTail,
     Facts,
     RunEvent,
     Span,
     Start,
     Window,
     rank_file,
-    read_event,
 )
 
 if TYPE_CHECKING:
@@ -96,33 +95,24 @@ class RunProgress:
     _total_steps: int = 0
     _steps_per_epoch: int = 0
     _samples: int = 0
-    _offset: int = 0
-    _rest: bytes = b""
     _quality: float | None = None
     _steps: int = 0
     _train_ns: int = 0
     _train_steps: int = 0
+    _tail: EventTail = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._tail = EventTail(Path(self.plan.run_dir) / rank_file(0))
 
     @property
     def is_unstarted(self) -> bool:
         """Tell whether no event of the first rank was read yet, as if it runs elsewhere."""
-        return self._offset == 0
+        return self._tail.is_unread
 
     def poll(self) -> Sequence[ProgressPart]:
         """Read new events and return the parts of the line."""
-        path = Path(self.plan.run_dir) / rank_file(0)
-        if not path.exists():
-            return self.parts
-        with path.open("rb") as file:
-            file.seek(self._offset)
-            data = self._rest + file.read(MAX_LINE_BYTES)
-            self._offset = file.tell()
-        *lines, self._rest = data.split(b"\n")
-        if len(self._rest) > MAX_LINE_BYTES:  # no event: a hole in the file
-            self._rest = b""
-        for line in lines:
-            with suppress(ValueError):  # the record counts malformed lines
-                self._take(read_event(line))
+        for event in self._tail.read_new():
+            self._take(event)
         return self.parts
 
     def _take(self, event: RunEvent) -> None:

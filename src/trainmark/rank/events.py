@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
@@ -461,3 +462,47 @@ class EventFile:
                     self.malformed_lines += 1
                 else:
                     yield event
+
+
+class EventTail:
+    """Read what is appended to an event file, from call to call.
+
+    The file may not be there yet. Lines that are no events are left out: the record counts them.
+
+    Args:
+        path: of the file.
+        chunk_bytes: how much a call reads at most.
+    """
+
+    def __init__(self, path: Path, chunk_bytes: int = MAX_LINE_BYTES) -> None:
+        self._path = path
+        self._chunk_bytes = chunk_bytes
+        self._offset = 0
+        self._incomplete_line = b""
+
+    @property
+    def is_unread(self) -> bool:
+        """Tell whether nothing was read yet."""
+        return self._offset == 0
+
+    def read_new(self) -> list[RunEvent]:
+        """Return the events of the next chunk; none if nothing was appended.
+
+        Raises:
+            OSError: the file is there and cannot be read.
+        """
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read(self._chunk_bytes)
+                self._offset = file.tell()
+        except FileNotFoundError:
+            return []
+        *lines, self._incomplete_line = (self._incomplete_line + data).split(b"\n")
+        if len(self._incomplete_line) > MAX_LINE_BYTES:  # no event: a hole in the file
+            self._incomplete_line = b""
+        events = []
+        for line in lines:
+            with suppress(ValueError):
+                events.append(read_event(line))
+        return events
