@@ -23,7 +23,7 @@ from trainmark.judge.audit import audit
 from trainmark.judge.audit.subject import view_record, view_row
 from trainmark.judge.comparison import THRESHOLD
 from trainmark.judge.comparison import compare as compare_results
-from trainmark.judge.compliance import check as check_rules
+from trainmark.judge.compliance import check_rules
 from trainmark.launch import series, submission
 from trainmark.launch.cluster import CONTAINER, LOCAL, read_cluster
 from trainmark.launch.processes import StopRequest, note_stop_signals

@@ -10,7 +10,7 @@ import pytest
 from fakes import GOLDEN
 from trainmark import __version__, cases
 from trainmark.errors import RecordError, UsageError
-from trainmark.judge.compliance import check
+from trainmark.judge.compliance import check_rules
 from trainmark.plan import overrides, reference
 from trainmark.record.record import Record
 from trainmark.spec import message
@@ -39,12 +39,12 @@ OPEN = {"rules": "open", "extra": {"weight_decay": 0.1}}
 
 def broken(launches: list[Record]) -> set[str]:
     """Return the rules that are not kept."""
-    return {judged.rule for judged in check(launches).rules if not judged.kept}
+    return {judged.rule for judged in check_rules(launches).rules if not judged.kept}
 
 
 @pytest.mark.parametrize("changes", [{}, OPEN])
 def test_five_sound_launches_comply(changes: dict[str, Any]) -> None:
-    found = check([planned(**changes)] * 5)
+    found = check_rules([planned(**changes)] * 5)
     assert (found.division, found.compliant) == (changes.get("rules", "closed"), True)
 
 
@@ -87,7 +87,7 @@ def test_all_launches_of_other_work_break_the_closed_rules(
 def test_four_launches_are_too_few_and_no_launch_is_error() -> None:
     assert broken([planned()] * 4) == {"launches"}
     with pytest.raises(RecordError):
-        check([])
+        check_rules([])
 
 
 @pytest.mark.parametrize("name", cases.names())

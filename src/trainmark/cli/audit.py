@@ -90,7 +90,7 @@ def _print_finding(document: dict[str, Any]) -> None:
 
 def _check_division_rules(selection: Selection, lang: str, *, as_json: bool) -> int:
     """Print how results comply with the rules of their division; return the exit code."""
-    from trainmark.judge.compliance import check
+    from trainmark.judge.compliance import check_rules
     from trainmark.pages.judgements import (
         compliance_document,
         compliance_rules,
@@ -99,7 +99,7 @@ def _check_division_rules(selection: Selection, lang: str, *, as_json: bool) -> 
     from trainmark.record.work import group_by_work
 
     say_faults(selection.skipped)
-    compliances = [check(group) for group in group_by_work(selection.records)]
+    compliances = [check_rules(group) for group in group_by_work(selection.records)]
     if as_json:
         say_json([compliance_document(compliance, lang) for compliance in compliances])
     else:
@@ -113,9 +113,9 @@ def _check_division_rules(selection: Selection, lang: str, *, as_json: bool) -> 
 
 def _say_unknown_models(rows: Sequence[Row]) -> None:
     """Name the models to which the rules about data and FLOPs cannot be applied."""
-    from trainmark.judge.audit.workloads import unknown_models
+    from trainmark.judge.audit.workloads import count_unknown_models
 
-    num_unnamed, unknown = unknown_models(rows)
+    num_unnamed, unknown = count_unknown_models(rows)
     if num_unnamed:
         say(
             f"no model is named in {counted(num_unnamed, 'row')}: {_SKIPPED_RULES}; "

@@ -31,7 +31,13 @@ _CHECKED_BY_OTHER_RULES = ("trust_not_passed", "trust_generated_data")
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """A rule, whether it is kept, and a sentence with its condition and what the records have."""
+    """The result of one rule.
+
+    Args:
+        rule: its name.
+        kept: whether the records keep it.
+        sentence: the condition, and what the records have.
+    """
 
     rule: str
     kept: bool
@@ -40,7 +46,14 @@ class RuleResult:
 
 @dataclass(frozen=True, slots=True)
 class Compliance:
-    """The launches of a result against the division that they claim."""
+    """Whether the launches of a result keep the rules of the division that they claim.
+
+    Args:
+        case: name of the case.
+        run_ids: of the launches.
+        division: the division that they claim.
+        rules: the result of each rule.
+    """
 
     case: str
     run_ids: list[str]
@@ -53,7 +66,7 @@ class Compliance:
         return all(rule.kept for rule in self.rules)
 
 
-def check(records: Sequence[Record]) -> Compliance:
+def check_rules(records: Sequence[Record]) -> Compliance:
     """Check the launches of one result: by the open rules if one of them claims these.
 
     Args:
@@ -70,14 +83,19 @@ def check(records: Sequence[Record]) -> Compliance:
     claimed: DivisionName = "open" if any(x.plan.rules == "open" for x in records) else "closed"
     rules = overrides.read_rules(case)
     division = rules.open if claimed == "open" else rules.closed
-    results = [*_check_launches(records, division)]
+    results = list(_check_launches(records, division))
     if claimed == "closed":
         results += _check_closed(records, case)
     return Compliance(name, [record.run_id for record in records], claimed, results)
 
 
-def passes_if_empty(rule: str, violations: Iterable[str], **args: Any) -> RuleResult:
-    """Return a rule that is kept if there is no violation; a violation is listed only once."""
+def keep_if_empty(rule: str, violations: Iterable[str], **args: Any) -> RuleResult:
+    """Return the result of a rule that is kept if there are no violations.
+
+    Args:
+        violations: their texts; repeated ones are listed only once.
+        args: arguments of the sentence.
+    """
     distinct = sorted(set(violations))
     if distinct:
         broken = message(f"rule_broken.{rule}", found=", ".join(distinct), **args)
@@ -86,36 +104,36 @@ def passes_if_empty(rule: str, violations: Iterable[str], **args: Any) -> RuleRe
 
 
 def _check_closed(records: Sequence[Record], case: Case | None) -> Iterator[RuleResult]:
-    """Yield the rules of the closed division alone: the standard recipe with allowed changes."""
+    """Yield the results of rules that only the closed division has.
+
+    A run has the standard recipe, and changes only what the division allows.
+    """
     plans = [record.plan for record in records]
     extra = (f"{name}={value}" for plan in plans for name, value in plan.extra.items())
-    changes = passes_if_empty("changes", extra)
+    changes = keep_if_empty("changes", extra)
     fix_hp = {name: value for plan in plans for name, value in plan.fix_hp.items()}
     if changes.kept and fix_hp:
         allowed = message("rule.changes_allowed", fix_hp=format_fix_hp(fix_hp))
         changes = replace(changes, sentence=allowed)
     yield changes
     if case is None:  # its standard recipe is not known
-        yield passes_if_empty("scope", [f"case={plans[0].case}"])
+        yield keep_if_empty("scope", [f"case={plans[0].case}"])
         return
-    standards = ((plan.recipe, case.recipes.get(plan.compared_with)) for plan in plans)
-    yield passes_if_empty(
-        "scope",
-        (
-            f"{name}={recipe.get(name)}"
-            for recipe, standard in standards
-            for name in fields_under(case.recipe_type, "scope")
-            if standard is None or recipe.get(name) != getattr(standard, name)
-        ),
-    )
+    violations = []
+    for plan in plans:
+        standard = case.recipes.get(plan.compared_with)
+        for name in fields_under(case.recipe_type, "scope"):
+            if standard is None or plan.recipe.get(name) != getattr(standard, name):
+                violations.append(f"{name}={plan.recipe.get(name)}")
+    yield keep_if_empty("scope", violations)
 
 
 def _check_launches(records: Sequence[Record], division: Division) -> Iterator[RuleResult]:
-    """Yield the rules about the work, the number of launches, seeds, target, data and trust."""
-    first, *others = map(describe_work, records)
+    """Yield the results of the rules about work, launches, seeds, target, data and trust."""
+    first, *others = [describe_work(record) for record in records]
     differences = (key for other in others for key in find_differences(first, other))
-    yield passes_if_empty("same_work", differences)
-    yield passes_if_empty("passed", (record.run_id for record in records if not record.passed))
+    yield keep_if_empty("same_work", differences)
+    yield keep_if_empty("passed", (record.run_id for record in records if not record.passed))
     count = len(records)
     sentence = message("rule.launches", launches=count, least=division.launches)
     yield RuleResult("launches", count >= division.launches, sentence)
@@ -123,16 +141,22 @@ def _check_launches(records: Sequence[Record], division: Division) -> Iterator[R
         seeds = [str(record.plan.recipe.get("seed")) for record in records]
         num_expected = count if division.seeds == "distinct" else 1
         sentence = message(f"rule.seeds_{division.seeds}", seeds=", ".join(seeds))
-        yield RuleResult("seeds", len({*seeds}) == num_expected, sentence)
+        yield RuleResult("seeds", len(set(seeds)) == num_expected, sentence)
     if division.target != "any":
         yield _check_target(records, division)
     yield _check_data(records, division)
-    reasons = (reason for record in records for reason in record.trust.reasons)
-    grave = (reason.code for reason in reasons if grade_reasons([reason]).grade == "do_not_quote")
-    yield passes_if_empty("doubts", (code for code in grave if code not in _CHECKED_BY_OTHER_RULES))
+    reasons = [reason for record in records for reason in record.trust.reasons]
+    doubts = [
+        reason.code
+        for reason in reasons
+        if grade_reasons([reason]).grade == "do_not_quote"
+        and reason.code not in _CHECKED_BY_OTHER_RULES
+    ]
+    yield keep_if_empty("doubts", doubts)
 
 
 def _check_target(records: Sequence[Record], division: Division) -> RuleResult:
+    """Return whether all launches reach the target, or at least measure the quality."""
     qualities = [record.quality for record in records]
     if division.target == "reached":
         is_kept = all(quality.reached for quality in qualities)
@@ -149,9 +173,14 @@ def _check_target(records: Sequence[Record], division: Division) -> RuleResult:
 
 
 def _check_data(records: Sequence[Record], division: Division) -> RuleResult:
-    values = [
-        (name, getattr(record.plan.data, name)) for record in records for name in division.data
+    """Return whether the facts of the data have the values that the division allows."""
+    violations = []
+    for record in records:
+        for name, allowed_values in division.data.items():
+            value = getattr(record.plan.data, name)
+            if value not in allowed_values:
+                violations.append(f"{name}={value}")
+    conditions = [
+        f"{name}={'|'.join(map(str, allowed))}" for name, allowed in division.data.items()
     ]
-    violations = (f"{name}={value}" for name, value in values if value not in division.data[name])
-    asked = ", ".join(f"{name}={'|'.join(map(str, v))}" for name, v in division.data.items())
-    return passes_if_empty("data", violations, asked=asked)
+    return keep_if_empty("data", violations, asked=", ".join(conditions))

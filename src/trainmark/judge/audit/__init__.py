@@ -64,7 +64,7 @@ class AuditRule:
         """The severities that its findings have, errors first."""
         return ", ".join(SEVERITIES) if self.doubts else self.severity
 
-    def severity_of(self, code: str) -> Severity:
+    def get_severity(self, code: str) -> Severity:
         """Return the severity of the finding with this code."""
         return "warning" if code in self.doubts else self.severity
 
@@ -97,7 +97,7 @@ RULES: dict[str, AuditRule] = {
 def audit(subjects: AuditSubjects) -> list[Finding]:
     """Return the findings of all rules: errors first, then by place."""
     findings = [
-        Finding(name, rule.severity_of(reason.code), reason, subject)
+        Finding(name, rule.get_severity(reason.code), reason, subject)
         for name, rule in RULES.items()
         for subject, reason in rule.check(subjects)
     ]

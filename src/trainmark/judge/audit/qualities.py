@@ -1,4 +1,7 @@
-"""What the name of a quality in other people's tables says about its scale and direction."""
+"""Tell the scale and direction of a quality by its name in other people's tables.
+
+``qualities.toml`` lists the words of such names.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,16 @@ from pathlib import Path
 
 from trainmark.toml_file import read_toml
 
-_CASES = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])|(?<=[A-Z])(?=[A-Z][a-z]{2})")
+# The places inside `trainLoss` and `HTTPError` where a word begins.
+_WORD_STARTS = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])|(?<=[A-Z])(?=[A-Z][a-z]{2})")
 
 
 @cache
-def words(name: str) -> tuple[str, ...]:
+def split_words(name: str) -> tuple[str, ...]:
     """Return the words of a name in lower case: ``final_acc1`` is ``final``, ``acc``, ``1``."""
-    split = _CASES.sub(" ", name)
-    parts = re.findall(r"[A-Za-z]+|[0-9]+(?:\.[0-9]+)?|[\u4e00-\u9fff]+", split)
-    return tuple(word.lower() for word in parts)
+    spaced = _WORD_STARTS.sub(" ", name)
+    parts = re.findall(r"[A-Za-z]+|[0-9]+(?:\.[0-9]+)?|[\u4e00-\u9fff]+", spaced)
+    return tuple(part.lower() for part in parts)
 
 
 def is_share(name: str) -> bool:
@@ -36,13 +40,19 @@ def is_lower_better(name: str) -> bool:
 
 
 def _has_word(name: str, kind: str) -> bool:
-    parts = words(name)
+    """Tell whether a name has one of the words that ``qualities.toml`` lists under ``kind``."""
+    parts = split_words(name)
     # `top 1` and `top-1` are printed for `top1`, `m IoU` is what `mIoU` splits into.
     joined = {first + second for first, second in pairwise(parts)}
-    return any(_is_word(word, pattern) for word in {*parts, *joined} for pattern in _table()[kind])
+    return any(
+        _matches_pattern(word, pattern)
+        for word in {*parts, *joined}
+        for pattern in _read_table()[kind]
+    )
 
 
-def _is_word(word: str, pattern: str) -> bool:
+def _matches_pattern(word: str, pattern: str) -> bool:
+    """Tell whether a word is that of a pattern: ``acc`` itself, or ``acc*`` any that begins so."""
     if pattern.endswith("*"):
         return word.startswith(pattern[:-1])
     if not pattern.isascii():  # Chinese has no spaces: `收敛精度`
@@ -51,5 +61,5 @@ def _is_word(word: str, pattern: str) -> bool:
 
 
 @cache
-def _table() -> dict[str, list[str]]:
+def _read_table() -> dict[str, list[str]]:
     return read_toml(Path(__file__).with_name("qualities.toml"))

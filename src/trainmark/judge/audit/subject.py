@@ -1,4 +1,4 @@
-"""A common view of records and printed rows, so that one rule can judge both.
+"""Give records and printed rows a common form, so that one rule can judge both.
 
 Owns how a printed row is understood: the precision that it declares, the published figures of its
 device, the rounding of its numbers, and the rates, FLOPs and samples that follow from its figures.
@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.devices import peaks
 from trainmark.judge.audit.workloads import (
-    SHORTEST_SEQUENCE,
+    FLOPS_ADAPTERS_TRAINED,
+    MIN_SEQUENCE,
     Workload,
-    sequence_of,
+    find_row_workload,
+    find_sequence_length,
+    parse_sequence_length,
     trains_adapters,
-    workload_of_row,
 )
 from trainmark.spec import Message
 
@@ -33,7 +35,7 @@ RATES = (*SAMPLE_RATES, "final_result")
 TIMES = ("e2e_time", "train_time", "step_time")
 TOKEN_RATES = ("token/p/s", "p_train_tokens")
 # End-to-end time contains starting and loading; no page prints how long they took.
-STARTING_S = 300.0
+MAX_STARTUP_S = 300.0
 # Words of pages for the precision of matmuls, in the words of recipes.
 _PRECISIONS = {
     **dict.fromkeys(("amp", "mixed", "fp16", "float16", "half"), "fp16"),
@@ -43,26 +45,39 @@ _PRECISIONS = {
     **dict.fromkeys(("fp8", "mxfp8"), "fp8"),
     **dict.fromkeys(("fp4", "mxfp4", "nvfp4"), "fp4"),
 }
-# Mixed precision: another word may say which one; else it has 16 bits.
-_MIXED = ("amp", "mixed")
+# Words for mixed precision. Another word may say which one it is; else it has 16 bits.
+_MIXED_WORDS = ("amp", "mixed")
 _SIXTEEN_BITS = ("fp16", "bf16")
 # Settings that may be tuned to the number of devices.
-_TUNED = (
+_TUNED_SETTINGS = (
     "micro_batch_size", "global_batch_size", "global_batch_tokens", "batch_size", "bs", "lr",
     "grad_accum_steps", "learning_rate",
 )  # fmt: skip
-_DATA_SHEETS = ("A", "B")  # evidence of a published figure: a vendor's document or data sheet
-_NUMBER = re.compile(r"\d+(?:\.(\d+))?")
+_DATA_SHEET_LEVELS = ("A", "B")  # evidence of a published figure: a vendor's document or data sheet
+_NUMBER = re.compile(r"\d+(?:\.(\d+))?")  # the group has the decimals
 _COUNT = re.compile(r"[0-9][0-9,]*")
-_APPROXIMATE = ("~", "≈")
+_APPROXIMATE_MARKS = ("~", "≈")
 
 
-class Peak(NamedTuple):
-    """A dense peak that bounds a device: FLOP/s, and whether a data sheet says it."""
+class PeakBound(NamedTuple):
+    """The highest rate at which a device can compute, without sparsity.
+
+    Args:
+        flops: in FLOP/s.
+        precision: of this rate, in the words of recipes.
+        is_sure: a vendor's document or data sheet states it.
+    """
 
     flops: float
     precision: str
     is_sure: bool
+
+
+class DeviceRate(NamedTuple):
+    """The throughput of one device: the figure that it follows from, and its value; 0: none."""
+
+    figure: str
+    value: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,12 +85,20 @@ class AuditSubject:
     """The facts of one launch or one printed row that rules read; None: not known.
 
     Args:
+        file: the file that was read, or the folder of a run.
+        line: of a printed row in its file, from 1; 0: a record.
+        configuration: label of the row as printed, or key of the launch's case.
         name: of the case, else of the model as printed.
-        table: rows of one table and workload have the same key; None: a record.
+        table: key that rows of one table and workload share: file, line of the table, name;
+            None: a record.
+        world_size: number of devices.
+        device: its name as printed.
         precisions: those that are named, in the words of recipes.
         is_mixed: mixed precision with 16 bits of either kind.
-        printed: figures that are known, in the units of a record's figures.
-        record: a launch, whose figures were checked when it was read.
+        printed: known figures by name, in the units of a record's figures.
+        workload: what is known of the model.
+        record: a launch, whose figures were checked when it was read; None: a printed row.
+        row: a printed row; None: a launch.
     """
 
     file: str
@@ -104,23 +127,26 @@ class AuditSubject:
 
     @property
     def precision(self) -> str | None:
-        """The precision that is declared; None: none, or a mixture without a single peak."""
-        return self.precisions[0] if len({*self.precisions}) == 1 else None
+        """The only precision that is declared; None: there is none, or more than one."""
+        return self.precisions[0] if len(set(self.precisions)) == 1 else None
 
     @property
     def sequence(self) -> int | None:
         """Tokens of a sample; if the row does not print them, a lower bound."""
-        is_named, length = sequence_of(self.changes)
-        if is_named:
-            return length
+        printed = find_sequence_length(self.changes)
+        if printed is not None:
+            return parse_sequence_length(printed)
         standard = self.workload.sequence_length
         if standard is None:
             return None
-        return standard if self._is_standard else min(standard, SHORTEST_SEQUENCE)
+        return standard if self._has_standard_settings else min(standard, MIN_SEQUENCE)
 
     @property
-    def _is_standard(self) -> bool:
-        """Whether a row is of a known case, or of a form that lists the changes of each row."""
+    def _has_standard_settings(self) -> bool:
+        """Whether settings that a row does not print are the standard ones.
+
+        They are if it is of a known case, or of a form that lists the changes of each row.
+        """
         if self.row is None:
             return False
         return self.row.case is not None or "fix_hp" in self.row.cells
@@ -133,113 +159,136 @@ class AuditSubject:
         """
         if self.row is None or "fix_hp" in self.row.cells:
             return ()
-        return tuple(sorted(item for item in self.changes.items() if item[0] not in _TUNED))
+        settings = ((name, x) for name, x in self.changes.items() if name not in _TUNED_SETTINGS)
+        return tuple(sorted(settings))
 
-    def setting(self, name: str) -> float | None:
-        """Return a setting that is one number; None: the row does not print it."""
+    def read_setting(self, name: str) -> float | None:
+        """Return the value of a setting; None: the row lacks it, or it is not a number."""
         text = self.changes.get(name, "")
         return float(text.replace(",", "")) if _COUNT.fullmatch(text) else None
 
-    def unit_of_last_digit(self, name: str) -> float:
-        """Return a unit of the last digit of a printed figure: 0.1 of ``23.4``, 1 of ``0``."""
+    def get_last_digit_unit(self, name: str) -> float:
+        """Return the place value of a printed figure's last digit: 0.1 of ``23.4``, 1 of ``0``."""
         text = self.row.figures[name].raw if self.row and name in self.row.figures else ""
         match = _NUMBER.search(text.replace(",", ""))
-        return 0.1 ** len(match[1] or "") if match else 0.0
+        return _get_place_value(match) if match else 0.0
 
-    def rounding(self, *names: str) -> float:
-        """Return half a unit of the last digit of printed figures, as shares of them, summed.
+    def compute_rounding(self, *names: str) -> float:
+        """Return by what share rounding may have changed these printed figures, added up.
 
-        A figure that is printed as approximate counts with a whole unit: ``~4 hours``.
+        A figure may be wrong by half a unit of its last digit, an approximate one by a whole unit:
+        ``~4 hours``.
         """
         readings = self.row.figures if self.row else {}
         total = 0.0
         for name in names:
-            text = readings[name].raw.replace(",", "") if name in readings else ""
+            if name not in readings:
+                continue
+            text = readings[name].raw.replace(",", "")
             match = _NUMBER.search(text)
             if match and float(match[0]):
-                units = 1.0 if text.strip().startswith(_APPROXIMATE) else 0.5
-                total += units * 0.1 ** len(match[1] or "") / float(match[0])
+                num_units = 1.0 if text.strip().startswith(_APPROXIMATE_MARKS) else 0.5
+                total += num_units * _get_place_value(match) / float(match[0])
         return total
 
-    def published(self, figure: str) -> list[float]:
+    def list_published(self, figure: str) -> list[float]:
         """Return a figure of ``peaks.toml`` for all products that the device's name can mean."""
-        return [row[figure] for row in self._products if figure in row]
+        return [product[figure] for product in self._products if figure in product]
 
     @property
     def _products(self) -> Sequence[Mapping[str, Any]]:
+        """Entries of ``peaks.toml`` that the device's name can mean; empty: none is known."""
         return peaks.products(self.device or "")
 
-    def lacks(self, precision: str) -> bool:
-        """Tell whether the device has peaks, and none in a precision."""
-        rows = self._products
-        known = any({"fp32_tflops", "fp16_tflops"} <= row.keys() for row in rows)
-        has = (f"{precision}_tflops" in row or precision in row.get("also", ()) for row in rows)
-        return known and not any(has)
+    def lacks_precision(self, precision: str) -> bool:
+        """Tell whether the peaks of the device are known, and none is in this precision."""
+        has_known_peaks = False
+        for product in self._products:
+            if f"{precision}_tflops" in product or precision in product.get("also", ()):
+                return False
+            if "fp32_tflops" in product and "fp16_tflops" in product:
+                has_known_peaks = True
+        return has_known_peaks
 
     @property
     def has_data_sheet(self) -> bool:
         """Whether the figures of the device come from a vendor's document or data sheet."""
-        return any(row["evidence"] in _DATA_SHEETS for row in self._products)
+        return any(product["evidence"] in _DATA_SHEET_LEVELS for product in self._products)
 
-    def dense_peaks(self) -> list[float]:
-        """Return the dense peaks in FLOP/s by which an MFU may have been computed."""
-        names = {*self.precisions}
-        if self.is_mixed or "fp8" in names:
-            names |= {*_SIXTEEN_BITS}
+    def list_dense_peaks(self) -> list[float]:
+        """Return the dense peaks in FLOP/s by which an MFU may have been computed, highest first.
+
+        They are those of the declared precisions; if none is declared, of all precisions.
+        """
+        precisions = set(self.precisions)
+        if self.is_mixed or "fp8" in precisions:
+            precisions |= set(_SIXTEEN_BITS)
         flops = {
-            value * 1e12
-            for row in self._products
-            for figure, value in row.items()
-            if figure.endswith("_tflops") and (not names or figure.removesuffix("_tflops") in names)
+            peak
+            for product in self._products
+            for precision, peak in _read_peaks(product).items()
+            if not precisions or precision in precisions
         }
         return sorted(flops, reverse=True)
 
-    def bound(self) -> Peak | None:
+    def find_bound(self) -> PeakBound | None:
         """Return the highest dense peak of the device; None: its peaks are not known.
 
         It is that of the declared precision; if none is declared or published, the highest one.
         """
-        bounds = [bound for row in self._products if (bound := self._bound_of(row))]
-        return max(bounds, default=None)
+        bounds = [self._find_product_bound(product) for product in self._products]
+        return max((bound for bound in bounds if bound is not None), default=None)
 
-    def _bound_of(self, row: Mapping[str, Any]) -> Peak | None:
-        known = {
-            figure.removesuffix("_tflops"): value * 1e12
-            for figure, value in row.items()
-            if figure.endswith("_tflops")
-        }
+    def _find_product_bound(self, product: Mapping[str, Any]) -> PeakBound | None:
+        """Return the highest dense peak of one product; None: its peaks are not known."""
+        product_peaks = _read_peaks(product)
         declared = {*self.precisions, *(_SIXTEEN_BITS if self.is_mixed else ())}
-        published = declared & known.keys()
-        is_known = declared <= known.keys() or (self.is_mixed and bool(published))
-        names = published if declared and is_known else known.keys()
-        if not names:
+        published = declared & product_peaks.keys()
+        # Of mixed precision, one of the two kinds with 16 bits is enough.
+        are_published = published == declared or (self.is_mixed and bool(published))
+        candidates = published if declared and are_published else product_peaks.keys()
+        if not candidates:
             return None
-        precision = max(names, key=lambda name: known[name])
-        source = peaks.provenance(peaks.table(), row, f"{precision}_tflops")
-        return Peak(known[precision], precision, source["evidence"] in _DATA_SHEETS)
+        precision = max(candidates, key=lambda name: product_peaks[name])
+        source = peaks.provenance(peaks.table(), product, f"{precision}_tflops")
+        is_sure = source["evidence"] in _DATA_SHEET_LEVELS
+        return PeakBound(product_peaks[precision], precision, is_sure)
 
-    def rate_per_device(self) -> tuple[str, float]:
-        """Return the name and value of the throughput of a device with the least waiting; or 0.
+    def find_device_rate(self) -> DeviceRate:
+        """Return the throughput of a device by the figure that includes the least waiting.
 
         Tokens come before the samples of the whole run, which pages print with few digits.
         """
+        # From the least waiting to the most; True: the figure is of all devices together.
+        candidates = (
+            ("p_core", True),
+            ("p_train", True),
+            ("token/p/s", False),
+            ("sample/p/s", False),
+            ("p_train_tokens", True),
+            ("p_whole", True),
+            ("final_result", True),
+        )
         figures = self.figures
-        for name in ("p_core", "p_train") if self.world_size else ():
-            if name in figures:
-                return name, figures[name] / (self.world_size or 1)
-        for name in ("token/p/s", "sample/p/s"):
-            if name in figures:
-                return name, figures[name]
-        for name in ("p_train_tokens", "p_whole", "final_result") if self.world_size else ():
-            if name in figures:
-                return name, figures[name] / (self.world_size or 1)
-        return "token/p/s", 0.0
+        for name, is_total in candidates:
+            if name not in figures:
+                continue
+            value = figures[name]
+            if not is_total:
+                return DeviceRate(name, value)
+            if self.world_size:
+                return DeviceRate(name, value / self.world_size)
+        return DeviceRate("token/p/s", 0.0)
 
-    def flops_per_device(self) -> float:
-        """Return a lower bound of the model FLOP/s of a device by rates and workload; or 0."""
-        known, figures = self.workload, self.figures
-        per_sample = known.flops_of_sample(self.sequence) or 0.0
-        per_token = min(known.parameters, default=0.0) * 1e9 * min(known.flops_per_parameter)
+    def estimate_device_flops(self) -> float:
+        """Return the model FLOP/s that a device reached at least; 0: not known.
+
+        They follow from each printed rate and the workload's FLOPs; the highest result counts.
+        """
+        workload, figures = self.workload, self.figures
+        per_sample = workload.compute_sample_flops(self.sequence) or 0.0
+        min_parameters = min(workload.parameters, default=0.0) * 1e9
+        per_token = min_parameters * min(workload.flops_per_parameter)
         rates = [0.0]
         if "token/p/s" in figures:
             rates.append(figures["token/p/s"] * per_token)
@@ -258,11 +307,31 @@ class AuditSubject:
         """End-to-end time, else the time of training; 0: none is printed."""
         return self.figures.get("e2e_time") or self.figures.get("train_time", 0.0)
 
-    def samples_bounds(self) -> tuple[float, float]:
-        """Return the fewest and most samples that time and ``p_whole`` allow; or 0."""
-        rate = self.figures.get("p_whole", 0.0)
-        starting = STARTING_S if "e2e_time" in self.figures else 0.0
-        return max(0.0, self.seconds - starting) * rate, self.seconds * rate
+    @property
+    def min_samples(self) -> float:
+        """The fewest samples that the run trained, by its time and ``p_whole``; 0: not known."""
+        startup_s = MAX_STARTUP_S if "e2e_time" in self.figures else 0.0
+        return max(0.0, self.seconds - startup_s) * self.figures.get("p_whole", 0.0)
+
+    @property
+    def max_samples(self) -> float:
+        """The most samples that the run trained, by its time and ``p_whole``; 0: not known."""
+        return self.seconds * self.figures.get("p_whole", 0.0)
+
+
+def _get_place_value(number: re.Match[str]) -> float:
+    """Return the place value of the last digit of a match of ``_NUMBER``."""
+    decimals = number[1] or ""
+    return 0.1 ** len(decimals)
+
+
+def _read_peaks(product: Mapping[str, Any]) -> dict[str, float]:
+    """Return the dense peaks of an entry of ``peaks.toml`` in FLOP/s by their precision."""
+    return {
+        figure.removesuffix("_tflops"): tflops * 1e12
+        for figure, tflops in product.items()
+        if figure.endswith("_tflops")
+    }
 
 
 AuditSubjects = Sequence[AuditSubject]
@@ -272,7 +341,11 @@ Hits = Iterator[tuple[AuditSubject, Message]]  # the findings of a rule
 def group_subjects(
     subjects: Iterable[AuditSubject], keys: Callable[[AuditSubject], Iterable[object]]
 ) -> list[list[AuditSubject]]:
-    """Return the subjects of each key together; a subject with two keys is in two groups."""
+    """Return the subjects of each key together, in order of appearance.
+
+    Args:
+        keys: returns the keys of a subject; without a key it is in no group, with two in two.
+    """
     groups: dict[object, list[AuditSubject]] = defaultdict(list)
     for subject in subjects:
         for key in keys(subject):
@@ -290,9 +363,10 @@ def view_row(row: Row) -> AuditSubject:
     figures = {name: x.value for name, x in row.figures.items() if x.value is not None}
     name = row.case or row.model or row.file
     # The page claims what it prints, even if the reader has found another precision.
-    words = re.findall(r"[a-z]+\d*", (row.cells.get("precision") or row.precision or "").lower())
-    named = [word for word in words if word in _PRECISIONS]
-    exact = [word for word in named if word not in _MIXED]
+    printed_precision = row.cells.get("precision") or row.precision or ""
+    words = re.findall(r"[a-z]+\d*", printed_precision.lower())
+    precision_words = [word for word in words if word in _PRECISIONS]
+    exact_words = [word for word in precision_words if word not in _MIXED_WORDS]
     return AuditSubject(
         file=row.file,
         line=row.line,
@@ -301,8 +375,8 @@ def view_row(row: Row) -> AuditSubject:
         name=name,
         world_size=row.world_size,
         device=row.device,
-        precisions=tuple(_PRECISIONS[word] for word in exact or named),
-        is_mixed=bool(named) and not exact,
+        precisions=tuple(_PRECISIONS[word] for word in exact_words or precision_words),
+        is_mixed=bool(precision_words) and not exact_words,
         printed=figures,
         workload=_find_workload(row),
         row=row,
@@ -310,9 +384,9 @@ def view_row(row: Row) -> AuditSubject:
 
 
 def _find_workload(row: Row) -> Workload:
-    """Return what is known of a row's model; if it trains adapters, with the FLOPs of these."""
-    known = workload_of_row(row)
-    if known.parameters and trains_adapters(row):
-        factors = dict.fromkeys((*known.flops_per_parameter, 4.0))
-        return known.model_copy(update={"flops_per_parameter": tuple(factors)})
-    return known
+    """Return what is known of a row's model; if it trains adapters, with their FLOPs as well."""
+    workload = find_row_workload(row)
+    if workload.parameters and trains_adapters(row):
+        factors = dict.fromkeys((*workload.flops_per_parameter, FLOPS_ADAPTERS_TRAINED))
+        return workload.model_copy(update={"flops_per_parameter": tuple(factors)})
+    return workload

@@ -1,4 +1,7 @@
-"""The rules of an audit that compare launches and rows with each other and name the odd one."""
+"""The rules of an audit that compare launches or rows with each other.
+
+A rule yields the launch or row that does not fit the others, with a message.
+"""
 
 from __future__ import annotations
 
@@ -51,16 +54,18 @@ _PRECISION_WIDTHS = {
 
 def check_copies(subjects: AuditSubjects) -> Hits:
     """Yield each launch whose step times are those of another launch, or proportional to them."""
-    seen: dict[bytes, tuple[Record, str]] = {}
+    # The first launch whose steps, sorted by their time, have this order, and its file.
+    # Proportional times have the same order, so that only launches with one order are compared.
+    first_by_order: dict[bytes, tuple[Record, str]] = {}
     for subject in subjects:
-        if (record := subject.record) is None:
+        record = subject.record
+        if record is None:
             continue
         times = record.steps.time_ns
-        # Proportional times have the same order.
         order = np.argsort(times, kind="stable").tobytes()
-        first, place = seen.setdefault(order, (record, subject.file))
+        first, first_file = first_by_order.setdefault(order, (record, subject.file))
         if first.run_id != record.run_id and is_proportional(times, first.steps.time_ns):
-            args = {"run_id": record.run_id, "other": first.run_id, "place": place}
+            args = {"run_id": record.run_id, "other": first.run_id, "place": first_file}
             yield subject, message("audit_copy", same="steps.time_ns", **args)
 
 
@@ -69,28 +74,36 @@ def check_same_figures(subjects: AuditSubjects) -> Hits:
 
     Rows of one line, which has a column for each precision, are compared together.
     """
+    # A line is a list of its rows.
     lines_by_figures: dict[object, list[list[AuditSubject]]] = defaultdict(list)
-    for line in group_subjects(subjects, _line_key):
-        figures = _identifying_figures(line)
+    for line in group_subjects(subjects, _get_line_key):
+        figures = _list_identifying_figures(line)
         if figures:
             lines_by_figures[figures].append(line)
     for first, *others in lines_by_figures.values():
-        first_work = [_printed_work(subject) for subject in first]
+        first_work = [_describe_printed_work(subject) for subject in first]
         for other in others:
-            other_work = [_printed_work(subject) for subject in other]
-            if other_work == first_work or _is_copied_page(first[0], other[0]):
+            other_work = [_describe_printed_work(subject) for subject in other]
+            if other_work == first_work or _is_same_text(first[0], other[0]):
                 continue
             place = {"other": first[0].configuration, "file": first[0].file}
             yield other[0], message("audit_same_figures", line=first[0].line, **place)
 
 
-def _line_key(subject: AuditSubject) -> list[object]:
+# The functions ``_get_…_key`` return the key by which rows are grouped, in a list; a row with an
+# empty list is in no group.
+
+
+def _get_line_key(subject: AuditSubject) -> list[object]:
     """Return the place of a printed line, which has a row for each of its precisions."""
     return [(subject.file, subject.line)] if subject.row else []
 
 
-def _identifying_figures(line: Sequence[AuditSubject]) -> tuple[object, ...]:
-    """Return the figures by which a copy of a line is recognised; empty: too few."""
+def _list_identifying_figures(line: Sequence[AuditSubject]) -> tuple[object, ...]:
+    """Return the figures by which a copy of a line is recognised.
+
+    Empty if they are too few or none of them is a time or a rate: then they may agree by chance.
+    """
     # All rows of a card have the same memory.
     figures = [
         (subject.precision, name, value)
@@ -102,60 +115,66 @@ def _identifying_figures(line: Sequence[AuditSubject]) -> tuple[object, ...]:
     return tuple(figures) if has_time and len(figures) > 1 else ()
 
 
-def _is_copied_page(first: AuditSubject, other: AuditSubject) -> bool:
+def _is_same_text(first: AuditSubject, other: AuditSubject) -> bool:
     """Tell whether another file has the same line, as the translation of a page does."""
     if first.row is None or other.row is None or first.file == other.file:
         return False
     return bool(first.row.raw) and first.row.raw.split() == other.row.raw.split()
 
 
-def _printed_work(subject: AuditSubject) -> object:
+def _describe_printed_work(subject: AuditSubject) -> object:
     section = subject.row.section if subject.row else ""
     return subject.name, section, subject.configuration, subject.precision, subject.changes
 
 
 def check_ratios(subjects: AuditSubjects) -> Hits:
-    """Yield rows of a card whose figures are another card's, or these times one factor."""
-    for first, other in combinations(group_subjects(subjects, _card_key), 2):
-        if first[0].name != other[0].name:
+    """Yield rows of a card whose figures are those of another card, all times the same factor."""
+    for rows_a, rows_b in combinations(group_subjects(subjects, _get_card_key), 2):
+        if rows_a[0].name != rows_b[0].name:
             continue
-        pairs = [(a, b) for b in other for a in first if _scale_key(a) == _scale_key(b)]
-        factors = [factor for a, b in pairs for factor in _figure_ratios(a, b)]
-        if len(factors) < _MIN_RATIOS:
+        pairs = [(a, b) for b in rows_b for a in rows_a if _get_setup(a) == _get_setup(b)]
+        ratios = [ratio for a, b in pairs for ratio in _compute_figure_ratios(a, b)]
+        if len(ratios) < _MIN_RATIOS:
             continue
-        if max(factors) <= min(factors) * (1 + _MAX_RATIO_ROUNDING):
+        if max(ratios) <= min(ratios) * (1 + _MAX_RATIO_ROUNDING):
             for a, b in pairs:
-                args = {"factor": median(factors), "line": a.line, "device": a.device}
-                yield b, message("audit_ratios", figures=len(factors), **args)
+                args = {"factor": median(ratios), "line": a.line, "device": a.device}
+                yield b, message("audit_ratios", figures=len(ratios), **args)
 
 
-def _card_key(subject: AuditSubject) -> list[object]:
+def _get_card_key(subject: AuditSubject) -> list[object]:
     return [(subject.name, subject.device)] if subject.device else []
 
 
-def _scale_key(subject: AuditSubject) -> object:
-    """Return the devices, nodes and settings of a row."""
+def _get_setup(subject: AuditSubject) -> object:
+    """Return the number of devices and nodes of a row, and its settings."""
     num_nodes = subject.row.nnodes if subject.row else None
     return subject.world_size, num_nodes, sorted(subject.changes.items())
 
 
-def _figure_ratios(a: AuditSubject, b: AuditSubject) -> list[float]:
-    """Return the figures of ``b`` over those of ``a``, of those with enough digits."""
+def _compute_figure_ratios(a: AuditSubject, b: AuditSubject) -> list[float]:
+    """Return each rate of ``b`` divided by that of ``a``, if both are printed precisely enough."""
     return [
         b.figures[name] / a.figures[name]
         for name in (*RATES, *TOKEN_RATES, "sample/p/s")
         if name in a.figures
         and name in b.figures
-        and a.rounding(name) + b.rounding(name) <= _MAX_RATIO_ROUNDING
+        and a.compute_rounding(name) + b.compute_rounding(name) <= _MAX_RATIO_ROUNDING
     ]
 
 
 def check_scaling(subjects: AuditSubjects) -> Hits:
-    """Yield rows whose devices are each 1.5 times as fast as fewer are, or slower all together."""
-    for group in group_subjects(subjects, _scaling_key):
-        for subject, other in inconsistent_cells(group, _scales_implausibly, _device_rate):
-            name, rate = subject.rate_per_device()
-            other_rate = _device_rate(other)
+    """Yield rows whose speed does not fit that of a row with another number of devices.
+
+    Each device is more than 1.5 times as fast as one of fewer devices, or more devices together are
+    slower than fewer.
+    """
+    for group in group_subjects(subjects, _get_scaling_key):
+        for subject, other in find_inconsistent_rows(
+            group, _has_implausible_scaling, _get_device_rate
+        ):
+            name, rate = subject.find_device_rate()
+            other_rate = _get_device_rate(other)
             yield (
                 subject,
                 message(
@@ -170,44 +189,55 @@ def check_scaling(subjects: AuditSubjects) -> Hits:
             )
 
 
-def _scaling_key(subject: AuditSubject) -> list[object]:
+def _get_scaling_key(subject: AuditSubject) -> list[object]:
     """Return a key that rows share if they differ only in the number of devices."""
-    name, rate = subject.rate_per_device()
+    name, rate = subject.find_device_rate()
     if not subject.world_size or rate <= 0:
         return []
     return [(name, subject.table, subject.device, subject.precision, subject.work_settings)]
 
 
-def _device_rate(subject: AuditSubject) -> float:
-    return subject.rate_per_device()[1]
+def _get_device_rate(subject: AuditSubject) -> float:
+    """Return the throughput of one device, in the unit of the figure that it follows from."""
+    return subject.find_device_rate().value
 
 
-def _scales_implausibly(subject: AuditSubject, other: AuditSubject) -> bool:
+def _has_implausible_scaling(subject: AuditSubject, other: AuditSubject) -> bool:
     """Tell whether the rate of more devices is too high or too low for that of fewer."""
     fewer, more = sorted((subject, other), key=lambda row: row.world_size or 0)
-    times = (more.world_size or 0) / (fewer.world_size or 1)
-    share = _device_rate(more) / _device_rate(fewer)
-    slack = 1 + sum(row.rounding(row.rate_per_device()[0]) for row in (fewer, more))
-    batch_ratio = _batch_of_device(more) / _batch_of_device(fewer)
+    world_ratio = (more.world_size or 0) / (fewer.world_size or 1)
+    if world_ratio <= 1:
+        return False
+    rate_ratio = _get_device_rate(more) / _get_device_rate(fewer)
+    slack = 1 + sum(row.compute_rounding(row.find_device_rate().figure) for row in (fewer, more))
+    batch_ratio = _read_device_batch(more) / _read_device_batch(fewer)
     # A larger batch may be faster, or slower if it hardly fits in memory.
-    gain = max(batch_ratio, 1 / batch_ratio) ** _BATCH_GAIN
-    is_above = share > _MAX_GAIN * slack * gain
-    return times > 1 and (is_above or share * times * _LAUNCH_NOISE * slack * gain < 1)
+    batch_gain: float = max(batch_ratio, 1 / batch_ratio) ** _BATCH_GAIN
+    is_device_too_fast = rate_ratio > _MAX_GAIN * slack * batch_gain
+    total_ratio = rate_ratio * world_ratio
+    is_total_lower = total_ratio * _LAUNCH_NOISE * slack * batch_gain < 1
+    return is_device_too_fast or is_total_lower
 
 
-def _batch_of_device(subject: AuditSubject) -> float:
-    return subject.setting("micro_batch_size") or subject.setting("batch_size") or 1.0
+def _read_device_batch(subject: AuditSubject) -> float:
+    """Return the batch of one device; 1 if it is not printed."""
+    return subject.read_setting("micro_batch_size") or subject.read_setting("batch_size") or 1.0
 
 
-def inconsistent_cells(
+def find_inconsistent_rows(
     subjects: AuditSubjects,
     conflicts: Callable[[AuditSubject, AuditSubject], bool],
     value: Callable[[AuditSubject], float],
 ) -> Iterator[tuple[AuditSubject, AuditSubject]]:
-    """Yield the row that conflicts with most others, and one of these, until no rows conflict.
+    """Yield rows that conflict with others, each with one of these, until no rows conflict.
 
-    Of rows with as many conflicts, the one whose value is furthest from the median comes first; of
-    equally far ones the last.
+    The row with most conflicts comes first and then no longer counts. Of rows with equally many
+    conflicts, the one whose value is furthest from the median comes first; of equally far ones the
+    last.
+
+    Args:
+        conflicts: tells whether two rows conflict.
+        value: returns the value of a row, above zero.
     """
     remaining = list(subjects)
     center = median(log(value(subject)) for subject in subjects)
@@ -217,8 +247,7 @@ def inconsistent_cells(
             [other for other in remaining if other is not subject and conflicts(subject, other)]
             for subject in remaining
         ]
-        ranks = [(len(opponents[n]), distances[n], n) for n in range(len(remaining))]
-        _, _, worst = max(ranks)
+        worst = max(range(len(remaining)), key=lambda n: (len(opponents[n]), distances[n], n))
         if not opponents[worst]:
             return
         distances.pop(worst)
@@ -227,43 +256,52 @@ def inconsistent_cells(
 
 def check_side_by_side(subjects: AuditSubjects) -> Hits:
     """Yield the rows of a table that trained another number of samples than most of it."""
-    for rows in group_subjects(subjects, _same_samples_key):
-        for subject, other in inconsistent_cells(rows, sample_count_conflicts, _max_samples):
-            samples, other_samples = _max_samples(subject), _max_samples(other)
+    for rows in group_subjects(subjects, _get_samples_key):
+        for subject, other in find_inconsistent_rows(
+            rows, have_different_samples, _get_max_samples
+        ):
+            samples, other_samples = _get_max_samples(subject), _get_max_samples(other)
             args = {"ratio": samples / other_samples, "line": other.line}
-            if size := subject.workload.samples_per_pass:
-                passes = ", ".join(f"{_max_samples(row) / size:.1f}" for row in rows)
-                yield subject, message("audit_passes_differ", passes=passes, rows=size, **args)
+            samples_per_pass = subject.workload.samples_per_pass
+            if samples_per_pass:
+                passes = [_get_max_samples(row) / samples_per_pass for row in rows]
+                listed = ", ".join(f"{x:.1f}" for x in passes)
+                yield (
+                    subject,
+                    message("audit_passes_differ", passes=listed, rows=samples_per_pass, **args),
+                )
             else:
                 counts = {"samples": samples, "others": other_samples}
                 yield subject, message("audit_side_by_side", **counts, **args)
 
 
-def _same_samples_key(subject: AuditSubject) -> list[object]:
+def _get_samples_key(subject: AuditSubject) -> list[object]:
     """Return a key that rows share if they should train the same number of samples."""
-    if not subject.table or not _max_samples(subject):
+    if not subject.table or not _get_max_samples(subject):
         return []
     return [(subject.table, subject.work_settings)]
 
 
-def _max_samples(subject: AuditSubject) -> float:
-    return subject.samples_bounds()[1]
+def _get_max_samples(subject: AuditSubject) -> float:
+    return subject.max_samples
 
 
-def sample_count_conflicts(subject: AuditSubject, other: AuditSubject) -> bool:
+def have_different_samples(subject: AuditSubject, other: AuditSubject) -> bool:
     """Tell whether the two rows cannot have trained the same number of samples.
 
-    End-to-end time includes an unknown start-up time. The rows agree if a number of samples leaves
-    similar start-up times in both.
+    End-to-end time includes an unknown start-up time. Several numbers of samples are tried: each
+    implies a start-up time in both rows. The rows agree if these are similar for one of them.
     """
     timings = [(x.seconds, x.figures["p_whole"]) for x in (subject, other)]
-    min_samples = max(0.0, subject.samples_bounds()[0], other.samples_bounds()[0])
-    rounding = sum(x.rounding("e2e_time", "train_time", "p_whole") for x in (subject, other))
+    min_samples = max(0.0, subject.min_samples, other.min_samples)
+    rounding = sum(
+        x.compute_rounding("e2e_time", "train_time", "p_whole") for x in (subject, other)
+    )
     max_samples = min(rate * seconds for seconds, rate in timings) * (SAME_WORK_RATIO + rounding)
     if min_samples > max_samples:
         return True
-    slack = _MAX_START_DIFFERENCE_S
-    slack += (SAME_WORK_RATIO - 1) * max(seconds for seconds, _ in timings)
+    longest_s = max(seconds for seconds, _ in timings)
+    slack_s = _MAX_START_DIFFERENCE_S + (SAME_WORK_RATIO - 1) * longest_s
     first = min_samples / SAME_WORK_RATIO
     for candidate in range(_NUM_CANDIDATES + 1):
         samples = first + (max_samples - first) * candidate / _NUM_CANDIDATES
@@ -271,26 +309,27 @@ def sample_count_conflicts(subject: AuditSubject, other: AuditSubject) -> bool:
             min(max(0.0, seconds - samples / rate), max(0.0, seconds - min_samples / rate))
             for seconds, rate in timings
         )
-        if longer_start <= _MAX_START_RATIO * shorter_start + slack:
+        if longer_start <= _MAX_START_RATIO * shorter_start + slack_s:
             return False
     return True
 
 
 def check_precisions(subjects: AuditSubjects) -> Hits:
     """Yield rows that are 1.5 times as fast in a wider precision as in a narrower one."""
-    for line in group_subjects(subjects, _line_key):
+    for line in group_subjects(subjects, _get_line_key):
         candidates = [
             subject
             for subject in line
-            if subject.precision in _PRECISION_WIDTHS and _device_rate(subject) > 0
+            if subject.precision in _PRECISION_WIDTHS and _get_device_rate(subject) > 0
         ]
         for wide, narrow in permutations(candidates, 2):
-            is_wider = (
-                _PRECISION_WIDTHS[wide.precision or ""] > _PRECISION_WIDTHS[narrow.precision or ""]
-            )
-            is_same_figure = wide.rate_per_device()[0] == narrow.rate_per_device()[0]
-            times = _device_rate(wide) / _device_rate(narrow)
-            if is_wider and is_same_figure and times > _MAX_GAIN:
+            wide_bytes = _PRECISION_WIDTHS[wide.precision or ""]
+            narrow_bytes = _PRECISION_WIDTHS[narrow.precision or ""]
+            wide_rate, narrow_rate = wide.find_device_rate(), narrow.find_device_rate()
+            if wide_bytes <= narrow_bytes or wide_rate.figure != narrow_rate.figure:
+                continue
+            times = wide_rate.value / narrow_rate.value
+            if times > _MAX_GAIN:
                 args = {"wide": wide.precision, "narrow": narrow.precision}
                 yield wide, message("audit_wider_faster", times=times, **args)
 
@@ -298,51 +337,66 @@ def check_precisions(subjects: AuditSubjects) -> Hits:
 def check_mfu(subjects: AuditSubjects) -> Hits:
     """Yield rows whose MFU does not follow from their throughput by any published peak."""
     for subject in subjects:
-        published = subject.dense_peaks()
-        slack = 1 + _MFU_TOLERANCE + subject.rounding("MFU", *TOKEN_RATES)
+        published_peaks = subject.list_dense_peaks()
+        slack = 1 + _MFU_TOLERANCE + subject.compute_rounding("MFU", *TOKEN_RATES)
         if subject.precision == "fp32":  # pages may mean TF32, which the rule on peaks reports
-            published += [tflops * 1e12 for tflops in subject.published("tf32_tflops")]
-        ranges = _implied_peaks(subject, slack)
-        fits = any(low <= peak <= high for low, high in ranges for peak in published)
-        if ranges and published and not fits:
-            yield subject, _describe_mfu(subject, published[0])
-    for rows in group_subjects(subjects, _mfu_key):
+            published_peaks += [tflops * 1e12 for tflops in subject.list_published("tf32_tflops")]
+        ranges = _compute_implied_peaks(subject, slack)
+        fits = any(low <= peak <= high for low, high in ranges for peak in published_peaks)
+        if ranges and published_peaks and not fits:
+            yield subject, _describe_mfu_conflict(subject, published_peaks[0])
+    for rows in group_subjects(subjects, _get_mfu_key):
         yield from _check_mfu_of_siblings(rows)
 
 
-def _tokens_of_device(subject: AuditSubject) -> float:
+def _get_device_token_rate(subject: AuditSubject) -> float:
     """Return tokens a second of one device; 0: not printed."""
     if "token/p/s" in subject.figures:
         return subject.figures["token/p/s"]
     return subject.figures.get("p_train_tokens", 0.0) / (subject.world_size or math.inf)
 
 
-def _implied_peaks(subject: AuditSubject, slack: float) -> list[tuple[float, float]]:
+def _compute_implied_peaks(subject: AuditSubject, slack: float) -> list[tuple[float, float]]:
     """Return ranges of the peak in FLOP/s that MFU and token throughput imply.
 
-    One for each number of parameters, FLOPs of each, and way to count attention: none of it, half
-    of it because it is causal, or all of it. If layers are not known, any share up to
-    ``_MAX_ATTENTION``.
+    There is a range for each possible number of parameters, number of FLOPs per parameter, and way
+    to count attention.
+
+    Args:
+        slack: factor by which rounding may move a peak up or down.
+
+    Returns:
+        lower and upper end of each range; empty: the row lacks MFU or throughput.
     """
-    mfu, rate = subject.figures.get("MFU", 0.0), _tokens_of_device(subject)
-    if not mfu or not rate:
+    mfu = subject.figures.get("MFU", 0.0)
+    token_rate = _get_device_token_rate(subject)
+    if not mfu or not token_rate:
         return []
     workload = subject.workload
-    is_size_from_name = not workload.names and subject.setting("parameters") is None
-    spread = 1 + _SIZE_TOLERANCE if is_size_from_name else 1.0
+    is_size_from_name = not workload.names and subject.read_setting("parameters") is None
+    size_slack = 1 + _SIZE_TOLERANCE if is_size_from_name else 1.0
     ranges = []
     for size in workload.parameters:
         for factor in workload.flops_per_parameter:
-            flops = size * 1e9 * factor
-            for low, high in _attention_factors(subject, size * 1e9):
-                implied = 100 * rate * flops / mfu
-                ranges.append((implied * low / slack / spread, implied * high * slack * spread))
+            flops_per_token = size * 1e9 * factor
+            implied = 100 * token_rate * flops_per_token / mfu
+            for low, high in _compute_attention_factors(subject, size * 1e9):
+                min_peak = implied * low / slack / size_slack
+                max_peak = implied * high * slack * size_slack
+                ranges.append((min_peak, max_peak))
     return ranges
 
 
-def _attention_factors(subject: AuditSubject, parameters: float) -> list[tuple[float, float]]:
-    """Return ranges of the factor by which attention may raise the FLOPs of a token."""
-    workload, length = subject.workload, subject.setting("seq_length")
+def _compute_attention_factors(
+    subject: AuditSubject, parameters: float
+) -> list[tuple[float, float]]:
+    """Return ranges of the factor by which attention may raise the FLOPs of a token.
+
+    If layers and width are known, pages count none of the attention, half of it because it is
+    causal, or all of it. Else the factor is somewhere between none and the most that is possible.
+    """
+    workload = subject.workload
+    length = subject.read_setting("seq_length")
     if length is None:
         return [(1.0, 1.0 + _MAX_ATTENTION)]
     if workload.layers is None or workload.width is None:
@@ -352,10 +406,14 @@ def _attention_factors(subject: AuditSubject, parameters: float) -> list[tuple[f
     return [(factor, factor) for factor in (1.0, 1 + attention / 2, 1 + attention)]
 
 
-def _describe_mfu(subject: AuditSubject, peak: float) -> Message:
-    """Return the MFU that follows from a row's throughput and a peak, beside the printed one."""
+def _describe_mfu_conflict(subject: AuditSubject, peak: float) -> Message:
+    """Return the message that a printed MFU is not the one that throughput and peak give.
+
+    Args:
+        peak: in FLOP/s.
+    """
     size, factor = subject.workload.parameters[0], subject.workload.flops_per_parameter[0]
-    tokens = _tokens_of_device(subject)
+    tokens = _get_device_token_rate(subject)
     return message(
         "audit_mfu_row",
         again=100 * tokens * factor * size * 1e9 / peak,
@@ -367,9 +425,9 @@ def _describe_mfu(subject: AuditSubject, peak: float) -> Message:
     )
 
 
-def _mfu_key(subject: AuditSubject) -> list[object]:
+def _get_mfu_key(subject: AuditSubject) -> list[object]:
     """Return a key that rows share if the same throughput gives them the same MFU."""
-    if "MFU" not in subject.figures or not _tokens_of_device(subject) or not subject.table:
+    if "MFU" not in subject.figures or not _get_device_token_rate(subject) or not subject.table:
         return []
     length, size = subject.changes.get("seq_length"), subject.changes.get("parameters")
     return [(subject.table, subject.device, subject.precision, length, size)]
@@ -381,12 +439,13 @@ def _check_mfu_of_siblings(rows: Sequence[AuditSubject]) -> Hits:
         return
     for subject in rows:
         siblings = [other for other in rows if other is not subject]
-        ratios = [_mfu_per_token_rate(other) for other in siblings]
-        usual = median(ratios)
-        slack = _SIBLING_TOLERANCE + subject.rounding("MFU", *TOKEN_RATES)
-        slack += max(other.rounding("MFU", *TOKEN_RATES) for other in siblings)
+        ratios = [_divide_mfu_by_token_rate(other) for other in siblings]
+        usual_ratio = median(ratios)
+        slack = _SIBLING_TOLERANCE + subject.compute_rounding("MFU", *TOKEN_RATES)
+        slack += max(other.compute_rounding("MFU", *TOKEN_RATES) for other in siblings)
         siblings_agree = max(ratios) <= min(ratios) * (1 + slack)
-        if siblings_agree and abs(_mfu_per_token_rate(subject) / usual - 1) > slack:
+        deviation = abs(_divide_mfu_by_token_rate(subject) / usual_ratio - 1)
+        if siblings_agree and deviation > slack:
             yield (
                 subject,
                 message(
@@ -394,10 +453,10 @@ def _check_mfu_of_siblings(rows: Sequence[AuditSubject]) -> Hits:
                     rows=len(siblings),
                     line=siblings[0].line,
                     mfu=subject.figures["MFU"],
-                    usual=usual * _tokens_of_device(subject),
+                    usual=usual_ratio * _get_device_token_rate(subject),
                 ),
             )
 
 
-def _mfu_per_token_rate(subject: AuditSubject) -> float:
-    return subject.figures["MFU"] / _tokens_of_device(subject)
+def _divide_mfu_by_token_rate(subject: AuditSubject) -> float:
+    return subject.figures["MFU"] / _get_device_token_rate(subject)

@@ -1,7 +1,7 @@
-"""What is known of a model that a row names: its data, parameters and FLOPs.
+"""Find what is known of a model that a printed row names: its data, parameters and FLOPs.
 
-From ``workloads.toml``; of language models that are not in it from the size in the name or in a
-column of the row.
+``workloads.toml`` lists models. For other language models, the number of parameters is read from
+the name or from a column of the row.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import re
 from collections import Counter
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.data.documents import Frozen
-from trainmark.judge.audit.qualities import words
+from trainmark.judge.audit.qualities import split_words
 from trainmark.plan import reference
 from trainmark.toml_file import read_toml
 
@@ -22,17 +22,19 @@ if TYPE_CHECKING:
 
     from trainmark.record.work import Row
 
-# A sample has at least so many tokens if a page does not say how many: a lower bound of FLOPs.
-SHORTEST_SEQUENCE = 128
-_ALL, _ADAPTERS = 6.0, 4.0  # FLOPs of a token per parameter: all of them trained, adapters alone
+# Tokens of a sample if a page does not say how many: few, so that FLOPs are a lower bound.
+MIN_SEQUENCE = 128
+# FLOPs of a token per parameter.
+FLOPS_ALL_TRAINED = 6.0
+FLOPS_ADAPTERS_TRAINED = 4.0
 _SIZE = re.compile(r"(?i)(?<![a-z0-9.])([0-9]+(?:\.[0-9]+)?)[ _-]?(b|m)(?![a-z0-9])")
 # `30b-a3b`: of 30e9 parameters 3e9 compute each token.
 _ACTIVE = re.compile(r"(?i)(?<![a-z0-9])a([0-9]+(?:\.[0-9]+)?)b(?![a-z0-9])")
 _EXPERTS = re.compile(r"(?i)(?<![a-z0-9])[0-9]+x[0-9]+(?:\.[0-9]+)?b")  # `8x7b`
 _COUNT = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-_BILLION = 1e9
-_MIN_COLUMN = 1e6  # parameters; a smaller number in a column is no number of them
-_SEQUENCES = (
+_MILLION, _BILLION = 1e6, 1e9
+_MIN_PRINTED_COUNT = 1e6  # a smaller number in a cell is not a number of parameters
+_SEQUENCE_SETTINGS = (
     "seq_length", "seq", "seq_len", "seqlen", "max_seq_length", "max_seq_len", "sequence_length",
     "max_length", "max_position_embeddings", "mpe",
 )  # fmt: skip
@@ -40,18 +42,20 @@ _SEQUENCE = re.compile(r"([0-9]{1,7})(k?)", re.IGNORECASE)
 
 
 class Workload(Frozen):
-    """What is known of a model that a page names, each with its source in ``workloads.toml``.
+    """What is known of a model that a page names; a field is empty or None if it is not known.
 
     Args:
-        names: as pages print the model, in lower case, with one space for each ``-`` and ``_``.
-        case: that is the same workload; the size of its data set is the case's.
-        samples_per_pass: training samples of its data set.
-        epochs: passes over them that its configuration allows.
-        flops_per_sample: model FLOPs to train on one sample of a fixed size.
-        parameters: in billions, the size in the model's name first.
-        flops_per_parameter: of a token: 6 trains all, 4 trains adapters, 2 trains none of them.
-        layers: with ``width``, of a transformer: attention costs 12 x layers x width x sequence
-            FLOPs a token.
+        names: the model as pages print it, in lower case, with one space for each ``-`` and ``_``.
+        case: the case that is the same workload; its data set gives ``samples_per_pass``.
+        source: where the facts come from.
+        samples_per_pass: number of training samples in the data set.
+        epochs: passes over the data set that the configuration allows.
+        flops_per_sample: model FLOPs to train on one sample, if samples have a fixed size.
+        parameters: possible numbers of parameters in billions; that in the model's name first.
+        flops_per_parameter: possible FLOPs of a token per parameter: 6 if all parameters are
+            trained, 4 if adapters are, 2 if none are.
+        layers: of a transformer: attention costs 12 x layers x width x sequence FLOPs a token.
+        width: of a transformer, the hidden size.
         matmul_parameters: of a transformer whose samples are sequences, without embeddings.
         sequence_length: tokens of such a sample in the standard configuration.
     """
@@ -63,111 +67,160 @@ class Workload(Frozen):
     epochs: int | None = None
     flops_per_sample: float | None = None
     parameters: tuple[float, ...] = ()
-    flops_per_parameter: tuple[float, ...] = (_ALL,)
+    flops_per_parameter: tuple[float, ...] = (FLOPS_ALL_TRAINED,)
     layers: int | None = None
     width: int | None = None
     matmul_parameters: float | None = None
     sequence_length: int | None = None
 
-    def flops_of_sample(self, sequence: int | None) -> float | None:
-        """Return the FLOPs to train on one sample of so many tokens; None: not known."""
+    def compute_sample_flops(self, sequence: int | None) -> float | None:
+        """Return the FLOPs to train on one sample; None: not known.
+
+        Args:
+            sequence: tokens of the sample; None: not known.
+        """
         if self.matmul_parameters is None or self.layers is None or self.width is None:
             return self.flops_per_sample
         if sequence is None:
             return None
         attention = 12 * self.layers * self.width * sequence
-        return sequence * (_ALL * self.matmul_parameters + attention)
+        return sequence * (FLOPS_ALL_TRAINED * self.matmul_parameters + attention)
 
 
 @cache
-def workload_of(case: str | None, model: str) -> Workload:
-    """Return what is known of a case, or of the model with a printed name."""
+def find_workload(case: str | None, model: str) -> Workload:
+    """Return what is known of a case or a model; an empty workload if nothing is.
+
+    Args:
+        case: name of the case; None: the row is of no case.
+        model: name of the model as printed.
+    """
     name = re.sub(r"[\s_-]+", " ", model).strip().lower()
-    for known in workloads():
-        if name in known.names or (case is not None and known.case == case):
-            break
-    else:
-        return Workload()
-    if known.case is None:
-        return known
-    size = reference.read_references(known.case).samples_per_pass
-    return known.model_copy(update={"samples_per_pass": size})
+    for workload in list_workloads():
+        if name in workload.names or (case is not None and workload.case == case):
+            return _add_case_data(workload)
+    return Workload()
 
 
-def workload_of_row(row: Row) -> Workload:
-    """Return what is known of a row's model, by its name, its size, or the size in its name."""
-    known = workload_of(row.case, row.model)
+def _add_case_data(workload: Workload) -> Workload:
+    """Return the workload with the number of samples that its case publishes."""
+    if workload.case is None:
+        return workload
+    samples = reference.read_references(workload.case).samples_per_pass
+    return workload.model_copy(update={"samples_per_pass": samples})
+
+
+def find_row_workload(row: Row) -> Workload:
+    """Return what is known of a row's model by its name, its column of parameters or its size.
+
+    The size may be in the name: ``qwen3_8b``.
+    """
+    known = find_workload(row.case, row.model)
     if known.names:
         return known
-    size = parameters_in(row.changes.get("parameters", "")) or parameters_in(row.model)
-    is_known = not is_mixture(row.model) or _ACTIVE.search(row.model)
-    if size is None or not is_known:
+    size = read_parameter_count(row.changes.get("parameters", ""))
+    if not size:
+        size = read_parameter_count(row.model)
+    # Of a mixture of experts, only the parameters that compute each token count.
+    has_unknown_share = is_mixture(row.model) and not _ACTIVE.search(row.model)
+    if size is None or has_unknown_share:
         return Workload()
-    factor = _ADAPTERS if trains_adapters(row) else _ALL
+    factor = FLOPS_ADAPTERS_TRAINED if trains_adapters(row) else FLOPS_ALL_TRAINED
     return Workload(parameters=(size / _BILLION,), flops_per_parameter=(factor,))
 
 
-def unknown_models(rows: Iterable[Row]) -> tuple[int, dict[str, int]]:
-    """Return how many rows name no model, and how many name each model that is not known."""
-    unnamed, unknown = 0, Counter[str]()
+class UnknownModels(NamedTuple):
+    """Rows of whose model nothing is known.
+
+    Args:
+        num_unnamed: rows that name no model.
+        counts: number of rows that name each model.
+    """
+
+    num_unnamed: int
+    counts: dict[str, int]
+
+
+def count_unknown_models(rows: Iterable[Row]) -> UnknownModels:
+    """Count the rows of whose model nothing is known."""
+    num_unnamed = 0
+    counts: Counter[str] = Counter()
     for row in rows:
-        if workload_of_row(row) != Workload():
+        if find_row_workload(row) != Workload():
             continue
-        if row.case or row.model:
-            unknown[row.case or row.model] += 1
+        name = row.case or row.model
+        if name:
+            counts[name] += 1
         else:
-            unnamed += 1
-    return unnamed, dict(unknown)
+            num_unnamed += 1
+    return UnknownModels(num_unnamed, dict(counts))
 
 
-def parameters_in(text: str) -> float | None:
-    """Return the parameters that a name or a cell says: ``qwen3_8b``, ``7 B``, ``6658859008``."""
-    if active := _ACTIVE.search(text):
+def read_parameter_count(text: str) -> float | None:
+    """Return the number of parameters in a name or a cell; None: there is none.
+
+    Forms: ``qwen3_8b``, ``7 B``, ``6658859008``. Of ``30b-a3b`` the 3e9 that compute a token count.
+    """
+    active = _ACTIVE.search(text)
+    if active:
         return float(active[1]) * _BILLION
     if _EXPERTS.search(text):
+        return None  # how many parameters compute a token is not known
+    size = _SIZE.search(text.replace("_", " "))
+    if size:
+        return float(size[1]) * (_BILLION if size[2].lower() == "b" else _MILLION)
+    if not _COUNT.fullmatch(text):
         return None
-    if size := _SIZE.search(text.replace("_", " ")):
-        return float(size[1]) * (_BILLION if size[2].lower() == "b" else 1e6)
-    if _COUNT.fullmatch(text) and (count := float(text.replace(",", ""))) >= _MIN_COLUMN:
-        return count
-    return None
+    count = float(text.replace(",", ""))
+    return count if count >= _MIN_PRINTED_COUNT else None
 
 
 def is_mixture(model: str) -> bool:
-    """Tell whether a model is a mixture of experts, of which a token needs a part alone."""
-    name = " ".join(words(model))
+    """Tell whether a model is a mixture of experts: a token needs only some of its parameters."""
+    name = " ".join(split_words(model))
     has_sizes = _EXPERTS.search(model) or _ACTIVE.search(model)
-    return bool(has_sizes) or any(word in name for word in _document()["mixtures"])
+    return bool(has_sizes) or any(word in name for word in _read_document()["mixtures"])
 
 
 def trains_adapters(row: Row) -> bool:
-    """Tell whether a row, its changes or the headings above it say that adapters are trained."""
+    """Tell whether a row, its settings or the headings above it say that adapters are trained.
+
+    They do if they name a method such as LoRA, or if fewer than half of the parameters are trained.
+    """
     settings = " ".join(f"{name} {value}" for name, value in row.changes.items())
-    named = words(f"{row.model} {row.section} {row.configuration} {settings} {row.file}")
-    whole = parameters_in(row.changes.get("parameters", ""))
-    trained = parameters_in(row.changes.get("trainable_parameters", ""))
-    few = whole is not None and trained is not None and trained < whole / 2
-    return few or not {*_document()["adapters"]}.isdisjoint(named)
+    row_words = split_words(f"{row.model} {row.section} {row.configuration} {settings} {row.file}")
+    total = read_parameter_count(row.changes.get("parameters", ""))
+    trained = read_parameter_count(row.changes.get("trainable_parameters", ""))
+    if total is not None and trained is not None and trained < total / 2:
+        return True
+    return any(word in row_words for word in _read_document()["adapters"])
 
 
-def sequence_of(changes: Mapping[str, str]) -> tuple[bool, int | None]:
-    """Return whether changes name a sequence length, and the length; None: it is not one number."""
-    lower = {name.lower().replace(" ", "_"): value for name, value in changes.items()}
-    for name in _SEQUENCES:
-        if name in lower:
-            match = _SEQUENCE.fullmatch(lower[name].strip())
-            thousands = 1024 if match and match[2] else 1
-            return True, int(match[1]) * thousands if match else None
-    return False, None
+def find_sequence_length(settings: Mapping[str, str]) -> str | None:
+    """Return the text of the setting that is a sequence length; None: there is no such setting."""
+    normalized = {name.lower().replace(" ", "_"): value for name, value in settings.items()}
+    for name in _SEQUENCE_SETTINGS:
+        if name in normalized:
+            return normalized[name]
+    return None
+
+
+def parse_sequence_length(text: str) -> int | None:
+    """Return the tokens of ``2048`` or ``2k``; None: the text is not a single number."""
+    match = _SEQUENCE.fullmatch(text.strip())
+    if match is None:
+        return None
+    factor = 1024 if match[2] else 1
+    return int(match[1]) * factor
 
 
 @cache
-def workloads() -> list[Workload]:
-    """Return what ``workloads.toml`` holds."""
-    entries = (*_document()["workload"], *_document()["sizes"])
+def list_workloads() -> list[Workload]:
+    """Return the models of ``workloads.toml``, those of which only the size is known last."""
+    entries = (*_read_document()["workload"], *_read_document()["sizes"])
     return [Workload.model_validate(entry) for entry in entries]
 
 
 @cache
-def _document() -> dict[str, Any]:
+def _read_document() -> dict[str, Any]:
     return read_toml(Path(__file__).with_name("workloads.toml"))

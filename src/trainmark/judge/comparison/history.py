@@ -41,7 +41,14 @@ _MIN_SIGMA = 1e-3  # share of the median: figures that repeat to the last digit 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A step in a series: where it begins, and the medians of the segments before and after it."""
+    """A step in a series.
+
+    Args:
+        index: of the first value after the step.
+        time: of this value.
+        before: median of the segment before the step.
+        after: median of the segment after the step.
+    """
 
     index: int
     time: Any
@@ -73,16 +80,18 @@ def change_points(times: Sequence[Any], values: ArrayLike) -> list[Change]:
     """Return the steps of one series in order of time; none in fewer than ten values.
 
     Args:
-        times: of the values, ascending; they only name the steps.
+        times: when each value was measured, ascending; they only name the steps.
+        values: ``(n,)``
     """
     data = np.asarray(values, np.float64)
     if len(data) < MIN_RUNS:
         return []
     edges = trace_edges(find_last_starts(data))
     medians = [float(np.median(data[first:end])) for first, end in pairwise(edges)]
+    step_indexes = edges[1:-1]
     return [
         Change(index, times[index], before, after)
-        for index, (before, after) in zip(edges[1:-1], pairwise(medians), strict=True)
+        for index, (before, after) in zip(step_indexes, pairwise(medians), strict=True)
     ]
 
 
@@ -91,21 +100,22 @@ def assess_newest(values: Sequence[float], edges: Sequence[int] | None = None) -
 
     Args:
         values: ten or more, the oldest first.
-        edges: of the segments, as ``trace_edges`` returns them; None: they are searched.
+        edges: of the segments, as ``trace_edges`` returns them; None: they are computed here.
     """
     data = np.asarray(values, np.float64)
     if edges is None:
         edges = trace_edges(find_last_starts(data))
     segments = [data[first:end] for first, end in pairwise(edges)]
     levels = [float(np.median(segment)) for segment in segments]
-    newest, level = values[-1], levels[-1]
+    newest = values[-1]
     if len(segments) > 1 and len(segments[-1]) <= _MAX_RECENT_RUNS:
-        before = levels[-2]
+        before, after = levels[-2], levels[-1]
         # A step counts only while new values stay at its level.
-        stays = abs(newest - level) < abs(newest - before)
-        if abs(level / before - 1) > MIN_STEP and stays:
-            return Assessment(before, level, noise=0.0, step_index=edges[-2], drift=None)
+        stays = abs(newest - after) < abs(newest - before)
+        if abs(after / before - 1) > MIN_STEP and stays:
+            return Assessment(before, after, noise=0.0, step_index=edges[-2], drift=None)
 
+    # Without a recent step, the newest value is compared with the others of its segment.
     expected = float(np.median(segments[-1][:-1]))
     residuals = [segment - median for segment, median in zip(segments, levels, strict=True)]
     sigma = estimate_sigma(np.concatenate(residuals))
@@ -125,7 +135,14 @@ def assess_newest(values: Sequence[float], edges: Sequence[int] | None = None) -
 
 
 def _estimate_drift(data: NDArray[np.float64]) -> float | None:
-    """Return the share by which the level moved in the last values; None: chance explains it."""
+    """Return the share by which the level moved in the last values; None: chance explains it.
+
+    A ramp, which is flat until the last ``DRIFT_RUNS`` values and then rises by 1 a value, is
+    fitted to the logarithms by least squares.
+
+    Args:
+        data: values since the last step, the oldest first.
+    """
     count = len(data)
     if count < DRIFT_RUNS / 2:
         return None
@@ -135,11 +152,14 @@ def _estimate_drift(data: NDArray[np.float64]) -> float | None:
     residuals = logs - ramp * (ramp @ logs) / (ramp @ ramp)
     max_residual = _NUM_SIGMAS * estimate_sigma(residuals)  # larger ones are outliers
     clipped = np.clip(residuals, -max_residual, max_residual)
-    slope = float(ramp @ (logs - residuals + clipped)) / float(ramp @ ramp)
+    without_outliers = logs - residuals + clipped
+    slope = float(ramp @ without_outliers) / float(ramp @ ramp)
     residuals = np.clip(logs - slope * ramp, -max_residual, max_residual)
+    # The correlation of a value's noise with that of the next value.
     rho1 = float(residuals[1:] @ residuals[:-1]) / max(float(residuals @ residuals), 1e-300)
-    # A fitted line takes correlation away: by Kendall, "Note on bias in the estimation of
-    # autocorrelation", Biometrika 41, 1954, extended to a slope.
+    # Residuals of a fitted line are less correlated than the noise itself; this corrects it, by
+    # Kendall, "Note on bias in the estimation of autocorrelation", Biometrika 41, 1954, extended
+    # to a slope.
     rho1 = min(max((count * rho1 + 2) / (count - 4), 0.0), _MAX_RHO1)
     correlation = rho1 ** np.abs(np.subtract.outer(np.arange(count), np.arange(count)))
     slope_factor = float(ramp @ correlation @ ramp) / float(ramp @ ramp) ** 2
@@ -150,11 +170,12 @@ def _estimate_drift(data: NDArray[np.float64]) -> float | None:
 
 
 def trace_edges(last_starts: NDArray[np.int64]) -> list[int]:
-    """Return where the segments of one series begin, and its length.
+    """Return the index at which each segment of a series begins, and the length of the series.
 
     Args:
-        last_starts: of one series, as ``find_last_starts`` returns them.
+        last_starts: ``(n + 1,)``, of one series, as ``find_last_starts`` returns them.
     """
+    # The last segment is known; the segments before it are those of the values before it.
     edges = [len(last_starts) - 1]
     while edges[0] > 0:
         edges.insert(0, int(last_starts[edges[0]]))
@@ -178,14 +199,16 @@ def find_last_starts(values: ArrayLike) -> NDArray[np.int64]:
     data = np.asarray(values, np.float64)
     *leading, length = data.shape
     clipped, level_variance = _clip_outliers(data)
+    # Sums over the first t values, from which the deviations of each segment follow.
     cusum, cusum_squares = np.zeros((2, *leading, length + 1))
     cusum[..., 1:] = np.cumsum(clipped, axis=-1)
     cusum_squares[..., 1:] = np.cumsum(clipped**2, axis=-1)
-    penalty = _PENALTY * np.log(length) * level_variance
-    min_costs = np.full(cusum.shape, np.inf)  # of the first t values
+    penalty = _PENALTY * np.log(length) * level_variance  # of each segment
+    min_costs = np.full(cusum.shape, np.inf)  # of the best segmentation of the first t values
     min_costs[..., 0] = 0.0
     last_starts = np.zeros(cusum.shape, np.int64)
     for end in range(MIN_SEGMENT_RUNS, length + 1):
+        # The cost of each possible start of the segment that ends here.
         begin = slice(0, end - MIN_SEGMENT_RUNS + 1)
         counts = np.arange(end, MIN_SEGMENT_RUNS - 1, -1)
         costs = cusum_squares[..., end, None] - cusum_squares[..., begin]
@@ -197,7 +220,15 @@ def find_last_starts(values: ArrayLike) -> NDArray[np.int64]:
 
 
 def _clip_outliers(data: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return series less their medians with outliers clipped, and the variance of their levels."""
+    """Clip the outliers of series, and estimate the variance that noise gives to their levels.
+
+    Args:
+        data: ``(..., n)``
+
+    Returns:
+        The series minus their medians with outliers clipped, ``(..., n)``, and the variances,
+        ``(..., 1)``.
+    """
     leading = data.ndim - 1
     median = np.median(data, axis=-1, keepdims=True)
     # Noise is estimated from differences, because steps and drift hardly change these. Differences

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from trainmark.judge.audit.qualities import is_quality, words
+from trainmark.judge.audit.qualities import is_quality, split_words
 from trainmark.library.importers.units import Unit, parse_unit
 from trainmark.library.importers.vocabulary import (
     WORDS,
@@ -290,7 +290,7 @@ def _column_of_name(header: str, name: str, unknown: str) -> Column:
         return _known_column(header, "figure", "MFU")
     if _is_figure_name(name) or not name:  # without a name, the header was a precision
         return Column(header, "figure", name or "result", is_open=True)
-    if words(name)[:1] == ("final",) or unknown == "quality":
+    if split_words(name)[:1] == ("final",) or unknown == "quality":
         return Column(header, "quality", name, "quality")
     return Column(header, unknown, name)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from markdown_it import MarkdownIt
 
-from trainmark.judge.audit.qualities import words
+from trainmark.judge.audit.qualities import split_words
 from trainmark.library.importers import table
 from trainmark.library.importers.headers import split_unit
 from trainmark.library.importers.labels import count_devices, find_device, split_vendor
@@ -249,5 +249,5 @@ def _facts_of_line(line: str) -> Iterator[_Part]:
     if match is None:
         return
     name, value = header_key(match[1]), match[2].strip(" *`")
-    if name in _FACT_NAMES and len(words(value)) <= _MAX_FACT_WORDS:
+    if name in _FACT_NAMES and len(split_words(value)) <= _MAX_FACT_WORDS:
         yield _Part("fact", name=name, text=value)

@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from trainmark import cases
-from trainmark.judge.audit.workloads import workload_of
+from trainmark.judge.audit.workloads import find_workload
 from trainmark.library.importers import cells
 from trainmark.library.importers.cells import CellError
 from trainmark.library.importers.headers import TRAINING_FIGURES, read_headers, split_unit
@@ -469,7 +469,7 @@ def _case_names() -> dict[str, str]:
 def known_model(*names: str) -> str:
     """Return the first name that is a case's, or of a model that the audit knows; empty: none."""
     for name in names:
-        if name.casefold() in _case_names() or workload_of(None, name).names:
+        if name.casefold() in _case_names() or find_workload(None, name).names:
             return name
     return ""
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from trainmark.judge.audit.qualities import words
+from trainmark.judge.audit.qualities import split_words
 from trainmark.toml_file import read_toml
 
 WORDS: dict[str, Any] = read_toml(Path(__file__).with_name("columns.toml"))
@@ -53,7 +53,7 @@ def is_out_of_memory(text: str) -> bool:
 
 def has_phrase(text: str, phrases: list[str]) -> bool:
     """Tell whether a text has one of some phrases, at word boundaries; Chinese ones anywhere."""
-    spaced = f" {' '.join(words(text))} "
+    spaced = f" {' '.join(split_words(text))} "
     for phrase in phrases:
         if phrase.isascii():
             if _spaced(phrase) in spaced:
@@ -65,7 +65,7 @@ def has_phrase(text: str, phrases: list[str]) -> bool:
 
 @cache
 def _spaced(phrase: str) -> str:
-    return f" {' '.join(words(phrase))} "
+    return f" {' '.join(split_words(phrase))} "
 
 
 def precision_of(text: str) -> str | None:
