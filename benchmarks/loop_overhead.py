@@ -79,7 +79,7 @@ def run_loop(
     Args:
         depth: batches that are read ahead.
     """
-    from trainmark.rank.events import EventWriter
+    from trainmark.events.schema import EventWriter
     from trainmark.rank.loop import MeasuredLoop, Schedule
     from trainmark.rank.parameters import ParameterCheck
     from trainmark.train.parameters import GradientWatch, TensorDigest

@@ -142,10 +142,10 @@ def _lost(nodes: int) -> int | None:
 
 def write_run(run_dir: Path, cache: Path, nodes: int) -> None:
     """Write plan and events of a launch of ``nodes`` nodes."""
+    from trainmark.events.schema import JOB_EVENTS_FILE, LAUNCHER_FILE, node_file, rank_file
     from trainmark.plan.choosing import RemoteTarget
     from trainmark.plan.request import RunRequest
     from trainmark.plan.resolving import resolve
-    from trainmark.rank.events import JOB_EVENTS_FILE, LAUNCHER_FILE, node_file, rank_file
 
     plan = resolve(
         RunRequest(

@@ -19,7 +19,7 @@ SECONDS, MEGABYTES = 20.0, 500.0
 
 def write_run(run_dir: Path, cache: Path, ranks: int = RANKS) -> None:
     """Write plan and events of a launch of so many ranks."""
-    from trainmark.rank.events import LAUNCHER_FILE, rank_file
+    from trainmark.events.schema import LAUNCHER_FILE, rank_file
 
     _plan(run_dir, cache, ranks)
     _write_launcher(run_dir / LAUNCHER_FILE)

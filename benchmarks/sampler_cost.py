@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from benchmarks.harness import Bar, conclude, interleave, sized
 from benchmarks.jobs import build
 from benchmarks.loop_overhead import Endless, loop_seconds
+from trainmark.events.schema import TELEMETRY_FILE, EventFile
 from trainmark.plan.plan import PLAN_FILE
-from trainmark.rank.events import TELEMETRY_FILE, EventFile
 from trainmark.record.stats import summarize_launches
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from trainmark.spec import RankMemory
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from trainmark.events.timeline import RunTimeline
     from trainmark.recipe import Precision, Recipe
     from trainmark.record.measurement import Measurement
     from trainmark.record.telemetry import Telemetry
-    from trainmark.record.timeline import RunTimeline
 
 GOLDEN = Path(__file__).parent / "golden"
 UPDATE_VARIABLE = "UPDATE_GOLDEN"

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from real_runs import checked, ended, wait_for_fault
-from trainmark.rank.events import EventFile, rank_file
+from trainmark.events.schema import EventFile, rank_file
 from trainmark.rank.hang import find_place
 from trainmark.rank.worker import STACKS_SIGNAL, stacks_file
 from trainmark.spec import message

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from trainmark.events.schema import JOB_EVENTS_FILE, EventFile
 from trainmark.launch.processes import find_processes
-from trainmark.rank.events import JOB_EVENTS_FILE, EventFile
 from trainmark.record.record import describe_schema, read_record
 from trainmark.record.verify import check_itself
 

@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from fakes import GOLDEN, S, event, launch_event, rank_events, write_events, write_run
-from trainmark.rank.events import TELEMETRY_FILE
+from trainmark.events.schema import TELEMETRY_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trainmark import errors
-from trainmark.rank.events import EventFile, rank_file
+from trainmark.events.schema import EventFile, rank_file
 from trainmark.rank.failure import error_kind, error_report
 from trainmark.rank.worker import RankReporter
 

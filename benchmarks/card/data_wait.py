@@ -94,8 +94,8 @@ class Trained(NamedTuple):
 
 def train(job: Any, device: Device, delay_s: float, *, depth: int) -> Trained:
     """Train with an injected wait; compute the rates as a record of it does."""
-    from trainmark.rank.events import rank_file
-    from trainmark.record.timeline import read_rank
+    from trainmark.events.schema import rank_file
+    from trainmark.events.timeline import read_rank
 
     delayed = Delayed(job, device, delay_s, depth=depth)
     with tempfile.TemporaryDirectory() as place:

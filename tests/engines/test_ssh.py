@@ -18,9 +18,9 @@ from real_runs import (
     wait_for_fault,
 )
 from run_fixtures import CASES
+from trainmark.events.schema import EventFile
 from trainmark.launch import processes
 from trainmark.plan.plan import Plan
-from trainmark.rank.events import EventFile
 
 if why_not():
     pytest.skip(f"no hosts for ssh here: {why_not()} (make test-engines)", allow_module_level=True)

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from here_launcher import Here
+from trainmark.events.timeline import read_run
 from trainmark.launch import launchers, submission
 from trainmark.launch.cluster import Cluster
 from trainmark.launch.processes import StopRequest, find_alive_runs
@@ -17,7 +18,6 @@ from trainmark.plan.choosing import RemoteTarget
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.record.record import Record, read_record
-from trainmark.record.timeline import read_run
 from trainmark.record.verify import verify_evidence
 
 if TYPE_CHECKING:

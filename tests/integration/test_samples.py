@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from real_runs import checked, ended, wait_for_fault
+from trainmark.events.schema import TELEMETRY_FILE, EventFile
 from trainmark.launch.processes import RUN_VARIABLE, find_processes
-from trainmark.rank.events import TELEMETRY_FILE, EventFile
 
 pytestmark = pytest.mark.nightly
 TOOL = "test-smi"

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fakes import GOLDEN
+from trainmark.events.schema import EventWriter
 from trainmark.launch import progress
 from trainmark.launch.progress import ProgressLine, ProgressPart, RunProgress, fit_line
 from trainmark.plan.plan import Plan
-from trainmark.rank.events import EventWriter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

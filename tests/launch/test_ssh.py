@@ -12,10 +12,10 @@ from pydantic import ValidationError
 
 from fakes import GOLDEN, check_golden
 from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.events.schema import node_file
 from trainmark.launch.cluster import Cluster, SshSettings
 from trainmark.launch.launchers import Command, EngineJob, render_template, ssh, start_job
 from trainmark.plan.plan import Plan
-from trainmark.rank.events import node_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable

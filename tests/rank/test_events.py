@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fakes import FakeClock, window
-from trainmark.rank.events import (
+from trainmark.events.schema import (
     MAX_LINE_BYTES,
     EventFile,
     EventTail,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fakes import S, event, launch_event, rank_events, write_events, write_run
-from trainmark.rank.events import FailedRank, RanksEnded
+from trainmark.events.schema import FailedRank, RanksEnded
+from trainmark.events.timeline import read_run
 from trainmark.record.cause import find_failure
 from trainmark.record.telemetry import find_intervals
-from trainmark.record.timeline import read_run
 from trainmark.spec import message
 
 if TYPE_CHECKING:

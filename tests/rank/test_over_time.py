@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmark.record.series import Energy, Quantity, measure_energy, summarize_quantity
+from trainmark.events.series import Energy, Quantity, measure_energy, summarize_quantity
 from trainmark.spec import message
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from trainmark.events.schema import EventFile, EventWriter
 from trainmark.plan.plan import PLAN_FILE
 from trainmark.protocols import DeviceSample, MonitorFault
 from trainmark.rank import sampler
-from trainmark.rank.events import EventFile, EventWriter
 from trainmark.rank.sampler import (
     HANGS_AFTER_S,
     BackgroundReading,

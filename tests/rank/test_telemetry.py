@@ -18,9 +18,9 @@ from telemetry_files import (
     sampled_run,
     start,
 )  # fmt: skip
+from trainmark.events.timeline import read_run
 from trainmark.record import figures as figures_of
 from trainmark.record import telemetry
-from trainmark.record.timeline import read_run
 from trainmark.spec import Figure, message
 
 if TYPE_CHECKING:

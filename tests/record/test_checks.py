@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fakes import GOLDEN, event, launch_event, measure, parameters_event, window, write_run
+from trainmark.events.timeline import read_run
 from trainmark.plan.plan import Plan
 from trainmark.record import findings
 from trainmark.record.cause import find_broken_rule
 from trainmark.record.figures import FIGURES, compute_figures
 from trainmark.record.record import FigureEntry
-from trainmark.record.timeline import read_run
 from trainmark.spec import message
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.record.timeline import RunTimeline
+    from trainmark.events.timeline import RunTimeline
     from trainmark.spec import Message
 
 S = 1_000_000_000

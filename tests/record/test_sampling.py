@@ -8,8 +8,8 @@ import pytest
 
 from fakes import S, check_golden, event
 from telemetry_files import TIMES_S, end, host, readings, sampled_run, start
+from trainmark.events.schema import TELEMETRY_FILE
 from trainmark.pages.exports import to_csv
-from trainmark.rank.events import TELEMETRY_FILE
 from trainmark.record import record, reduce, verify
 
 if TYPE_CHECKING:

@@ -18,12 +18,13 @@ from telemetry_files import (
     sampled_run,
     start,
 )
-from trainmark.record import reduce, series
+from trainmark.events import series
+from trainmark.record import reduce
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.record.series import SeriesLine
+    from trainmark.events.series import SeriesLine
 
 
 def made(folder: Path) -> list[SeriesLine]:

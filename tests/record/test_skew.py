@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fakes import launch_event, measure, window, write_run
+from trainmark.events.timeline import read_run
 from trainmark.record import findings
-from trainmark.record.timeline import read_run
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,23 +16,23 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from trainmark import devices
 from trainmark.devices.vendors.cpu import threads_of_rank
+from trainmark.events.schema import telemetry_file
 from trainmark.launch import environment, processes, run_dir
 from trainmark.launch.network import LOOPBACK, refuse_unusable_network
 from trainmark.launch.python_commands import SAFE_PATH_VARIABLES, build_module_command
 from trainmark.launch.stacks import save_stacks
 from trainmark.launch.supervisor import supervise_ranks
 from trainmark.rank import hang
-from trainmark.rank.events import telemetry_file
 from trainmark.rank.worker import STACKS_SIGNAL, stacks_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from trainmark.events.schema import EventWriter
     from trainmark.launch.processes import StopRequest
     from trainmark.launch.supervisor import RankProcess
     from trainmark.plan.plan import Plan
     from trainmark.protocols import Vendor
-    from trainmark.rank.events import EventWriter
     from trainmark.record.record import Record
 
     StopReason = Callable[[], dict[str, Any] | None]  # fields of the event ``stop``

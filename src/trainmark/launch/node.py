@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark import __version__, cases, devices
 from trainmark.errors import DataError, TrainmarkError, escaped
+from trainmark.events.schema import EventWriter, node_file
 from trainmark.launch import environment, processes, run_dir
 from trainmark.launch.launchers import render_template
 from trainmark.launch.local import prepare_setup, run_ranks
@@ -33,7 +34,6 @@ from trainmark.launch.network import refuse_unusable_network
 from trainmark.launch.processes import note_stop_signals
 from trainmark.plan.plan import Plan
 from trainmark.protocols import ContainerNeeds
-from trainmark.rank.events import EventWriter, node_file
 from trainmark.rank.worker import DATA_VARIABLE, NODE_VARIABLE
 from trainmark.spec import message
 

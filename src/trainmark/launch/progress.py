@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.cells import cell_len, set_cell_size
 
 from trainmark.errors import escaped
-from trainmark.launch import local, submission
-from trainmark.launch.cluster import LOCAL
-from trainmark.rank.events import (
+from trainmark.events.schema import (
     Evaluate,
     EventTail,
     Facts,
@@ -28,6 +26,8 @@ from trainmark.rank.events import (
     Window,
     rank_file,
 )
+from trainmark.launch import local, submission
+from trainmark.launch.cluster import LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

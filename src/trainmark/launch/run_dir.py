@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from trainmark.errors import EnvironmentFault, LostRunError, RecordError, TrainmarkError, escaped
+from trainmark.events.schema import LAUNCHER_FILE, EventFile, EventWriter
 from trainmark.launch import processes
 from trainmark.plan.plan import PLAN_FILE, Plan, read_plan
-from trainmark.rank.events import LAUNCHER_FILE, EventFile, EventWriter
 from trainmark.rank.failure import error_report
 from trainmark.record import index_record, record, reduce
 from trainmark.validation import in_words

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError
+from trainmark.events.schema import JOB_EVENTS_FILE, LAUNCHER_FILE, EventWriter
 from trainmark.launch import launchers, run_dir
 from trainmark.launch.cluster import Cluster
 from trainmark.launch.launchers import EngineJob, JobState, compute_job_limit_s
 from trainmark.plan.plan import PLAN_FILE, Plan
-from trainmark.rank.events import JOB_EVENTS_FILE, LAUNCHER_FILE, EventWriter
 from trainmark.record.record import RECORD_FILE
 from trainmark.validation import in_words
 

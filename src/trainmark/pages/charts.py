@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trainmark.events.series import SUMMARY_LINES, compute_bucket_size, thin_values
 from trainmark.pages import cells, chart_specs
 from trainmark.pages.document import Block, Chart, Columns, Section, Table, folded, table
 from trainmark.pages.texts import Phrase, devices, headings, join, phrase
-from trainmark.record.series import SUMMARY_LINES, compute_bucket_size, thin_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from trainmark.events.series import SeriesLine
     from trainmark.judge.comparison import Comparison
     from trainmark.pages.chart_specs import Spec
     from trainmark.record.record import Record
-    from trainmark.record.series import SeriesLine
     from trainmark.spec import Shown
 
 # Beyond this ratio between greatest and least a linear axis shows one spike and a flat line.

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trainmark import cases
 from trainmark.errors import RecordError
+from trainmark.events.schema import LAUNCHER_FILE, iterate_events, node_file, rank_file
 from trainmark.library.store.columns import short_device
-from trainmark.rank.events import LAUNCHER_FILE, iterate_events, node_file, rank_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

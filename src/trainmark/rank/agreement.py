@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark import cases
 from trainmark.errors import ContradictionError, RunError
-from trainmark.rank.events import finite_or_none
+from trainmark.events.schema import finite_or_none
 from trainmark.train.step_memory import memory_of_rank
 
 if TYPE_CHECKING:

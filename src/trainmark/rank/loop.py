@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import DivergedError, RunError
+from trainmark.events.schema import finite_or_none
 from trainmark.protocols import Counts, Progress, StepStages
 from trainmark.rank.counting import (
     MeteredBatches,
@@ -22,7 +23,6 @@ from trainmark.rank.counting import (
     refuse_contradictions,
     refuse_epoch,
 )
-from trainmark.rank.events import finite_or_none
 from trainmark.rank.scores import summarize_scores
 
 if TYPE_CHECKING:

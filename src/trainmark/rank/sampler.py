@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from trainmark.events.schema import EventWriter
 from trainmark.protocols import MonitorFault
 from trainmark.protocols.monitor import fits
-from trainmark.rank.events import EventWriter
 from trainmark.rank.host import HostReader
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainmark.rank.events import Scored, finite_or_none
+from trainmark.events.schema import Scored, finite_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmark.rank.events import EventWriter, rank_file
+from trainmark.events.schema import EventWriter, rank_file
 from trainmark.rank.failure import DISK_FULL_EXIT, error_report
 from trainmark.rank.parent import PARENT_VARIABLE, die_with_parent
 from trainmark.rank.process_group import join_ranks

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainmark.devices.cores import compact, parse_cores
-from trainmark.rank.events import HangGroup
+from trainmark.events.schema import HangGroup
 from trainmark.rank.failure import DISK_FULL_EXIT, error_report
 from trainmark.rank.parameters import NAMED
 from trainmark.record.evaluations import (
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from trainmark.errors import CaseError
+    from trainmark.events.schema import Evaluate, FailedRank, Stop
+    from trainmark.events.timeline import RankTimeline, RunTimeline
     from trainmark.plan.plan import Plan
-    from trainmark.rank.events import Evaluate, FailedRank, Stop
     from trainmark.record.evaluations import CombinedScores
     from trainmark.record.record import FigureEntry, Status
-    from trainmark.record.timeline import RankTimeline, RunTimeline
     from trainmark.spec import Message, Target
 
 # By the code of a cause's message or by its kind; any other run that did not pass failed.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.rank.events import Scored
+    from trainmark.events.schema import Scored
 
 _QUALITY_TOLERANCE = 1e-5  # relative: ranks may add up in float32
 MIN_WEIGHT = 0.9  # of a row; the weights of batches, whose means were averaged, are far below

@@ -17,8 +17,8 @@ import numpy as np
 
 from trainmark import cases
 from trainmark.devices import peaks
+from trainmark.events.series import MAX_UNSEEN
 from trainmark.record.record import FigureEntry
-from trainmark.record.series import MAX_UNSEEN
 from trainmark.record.stats import summarize_step_times
 from trainmark.spec import Figure, Message, OwnFigures, message, read_page
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from trainmark.events.values import DeviceFacts
     from trainmark.recipe import Precision
     from trainmark.record.measurement import Measurement
-    from trainmark.record.shapes import DeviceFacts
     from trainmark.record.telemetry import IntervalName, Use
     from trainmark.spec import FigureSpec, PageSpec
 

@@ -20,10 +20,10 @@ from trainmark.spec import Message, message
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from trainmark.events.timeline import RunTimeline
     from trainmark.record.measurement import Measurement
     from trainmark.record.record import FigureEntry
     from trainmark.record.telemetry import IntervalName, Telemetry
-    from trainmark.record.timeline import RunTimeline
 
 BUSY_SHARE = 0.1  # of the cores; the system's own work and our launcher use less
 _CONSTANT_LOSS_STEPS = 10

@@ -148,7 +148,7 @@ def list_index_records(record: Record) -> list[IndexRecord]:
         UsageError: the case's mission does not fit the form.
     """
     # A log of another program is read without what records are made of.
-    from trainmark.rank.events import rank_file
+    from trainmark.events.schema import rank_file
     from trainmark.record.trust import is_refuted
 
     plan = record.plan

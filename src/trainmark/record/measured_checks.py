@@ -13,16 +13,16 @@ import numpy as np
 
 from trainmark import cases
 from trainmark.devices.cores import compact
+from trainmark.events.series import SUMMARY_LINES
 from trainmark.recipe import AUTOCAST
 from trainmark.record import cause
 from trainmark.record.evaluations import is_same_quality
-from trainmark.record.series import SUMMARY_LINES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from trainmark.events.values import PhaseName
     from trainmark.record.record import QualityPoint, RankEntry, Record
-    from trainmark.record.shapes import PhaseName
     from trainmark.record.telemetry import IntervalName, Telemetry, Use
 
 Difference = tuple[str, Any, Any]  # path of the value, as recorded, as computed again

@@ -12,9 +12,10 @@ from itertools import zip_longest
 from math import isnan
 from typing import TYPE_CHECKING, Any, cast
 
+from trainmark.events.nodes import list_node_differences
+from trainmark.events.timeline import NO_FACTS, NO_RESULT
 from trainmark.protocols import Counts
 from trainmark.record.evaluations import combine_scores
-from trainmark.record.nodes import list_node_differences
 from trainmark.record.record import (
     Environment,
     Quality,
@@ -25,18 +26,17 @@ from trainmark.record.record import (
     Spans,
     Steps,
 )
-from trainmark.record.timeline import NO_FACTS, NO_RESULT
 from trainmark.spec import message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trainmark.events.schema import Evaluate
+    from trainmark.events.timeline import RankTimeline, RunTimeline
+    from trainmark.events.values import JobFacts
     from trainmark.plan.plan import Plan
-    from trainmark.rank.events import Evaluate
     from trainmark.record.record import Record
-    from trainmark.record.shapes import JobFacts
     from trainmark.record.telemetry import Telemetry
-    from trainmark.record.timeline import RankTimeline, RunTimeline
     from trainmark.spec import Message
 
 

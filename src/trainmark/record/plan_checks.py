@@ -13,11 +13,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from trainmark import __version__, cases, devices
+from trainmark.events.schema import LAUNCHER_FILE, rank_file
 from trainmark.plan.overrides import compare_with_standard, find_standard_recipe
 from trainmark.plan.plan import BALANCED_BOUND, PLAN_FILE, SIMULATED
 from trainmark.plan.resolving import UNUSED_ACCELERATOR
 from trainmark.plan.resuming import RESUMED
-from trainmark.rank.events import LAUNCHER_FILE, rank_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,11 +18,9 @@ from typing_extensions import Self, TypedDict
 from trainmark.data import documents
 from trainmark.data.documents import Frozen
 from trainmark.errors import RecordError
-from trainmark.plan.plan import Plan  # noqa: TC001 - pydantic reads it at run time
-from trainmark.rank.events import HangGroup  # noqa: TC001 - pydantic reads it at run time
-from trainmark.record import stats
-from trainmark.record.series import SeriesLine  # noqa: TC001 - pydantic reads it at run time
-from trainmark.record.shapes import (
+from trainmark.events.schema import HangGroup  # noqa: TC001 - pydantic reads it at run time
+from trainmark.events.series import SeriesLine  # noqa: TC001 - pydantic reads it at run time
+from trainmark.events.values import (
     Amount,
     Count,
     DeviceFacts,
@@ -34,6 +32,8 @@ from trainmark.record.shapes import (
     PhaseName,
     RankSums,
 )
+from trainmark.plan.plan import Plan  # noqa: TC001 - pydantic reads it at run time
+from trainmark.record import stats
 from trainmark.record.telemetry import Telemetry  # noqa: TC001 - pydantic reads it at run time
 from trainmark.spec import Message  # noqa: TC001 - likewise
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from trainmark import __version__, cases
 from trainmark.digests import hash_stream
 from trainmark.errors import CaseError, RecordError
+from trainmark.events.timeline import RunTimeline, read_run
 from trainmark.plan.plan import PLAN_FILE, read_plan
 from trainmark.record.cause import decide_status, find_cause
 from trainmark.record.figures import compute_case_figures, compute_figures, make_entries
@@ -19,15 +20,14 @@ from trainmark.record.findings import find_findings
 from trainmark.record.measurement import Measurement
 from trainmark.record.record import EVIDENCE_NAME, RECORD_FILE, Evidence, Record, Suite
 from trainmark.record.telemetry import read_samples, summarize_samples
-from trainmark.record.timeline import RunTimeline, read_run
 from trainmark.record.trust import grade_launch
 from trainmark.spec import OwnFigures
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trainmark.events.series import SeriesLine
     from trainmark.plan.plan import Plan
-    from trainmark.record.series import SeriesLine
     from trainmark.record.telemetry import Telemetry
 
 _OUTPUTS = (

@@ -1,16 +1,14 @@
-"""Compute statistics over step times and launches, and combine the steps of all ranks.
+"""Compute statistics over step times and launches.
 
-No value is left out as an outlier. The steps of a run are kept in arrays, so that a million steps
-on eight ranks fit in memory.
+No value is left out as an outlier.
 """
 
 from __future__ import annotations
 
-from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from math import exp, nan
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from math import exp
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,9 +17,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from trainmark.rank.events import Window
-
-_Scalar = TypeVar("_Scalar", np.int64, np.float64)
 
 STEADY_DRIFT = 0.05  # share by which step times of a steady run may change from begin to end
 _STEADY_MIN_STEPS = 12
@@ -220,75 +215,3 @@ def is_proportional(a: Sequence[int], b: Sequence[int]) -> bool:
 
 def _divide_by_mean(values: Sequence[int]) -> NDArray[np.float64]:
     return np.asarray(values, np.float64) / max(1.0, float(np.mean(values)))
-
-
-@dataclass(slots=True)
-class RankSteps:
-    """The steps of one rank, collected while its file is read; each field has a value a step.
-
-    Args:
-        step_ns: time in nanoseconds.
-        loss: mean loss of the step's samples; NaN: not known.
-        samples: number of samples that the case counted.
-        step_samples: number of samples in the step's batches on all ranks, as they declare it.
-    """
-
-    step_ns: array[int] = field(default_factory=lambda: array("q"))
-    loss: array[float] = field(default_factory=lambda: array("d"))
-    samples: array[int] = field(default_factory=lambda: array("q"))
-    step_samples: array[int] = field(default_factory=lambda: array("q"))
-
-    def add(self, window: Window) -> None:
-        """Append the steps of a window."""
-        self.step_ns.fromlist(window.step_ns)
-        self.samples.fromlist(window.samples)
-        self.step_samples.fromlist(window.step_samples)
-        self.loss.extend(nan if value is None else value for value in window.loss)
-
-
-def _no_steps() -> NDArray[np.int64]:
-    return np.empty(0, np.int64)
-
-
-def _lengthen(values: NDArray[_Scalar], length: int) -> NDArray[_Scalar]:
-    """Return ``values`` with zeros appended up to ``length``."""
-    return np.concatenate([values, np.zeros(length - len(values), values.dtype)])
-
-
-@dataclass(slots=True)
-class Series:
-    """The steps of all ranks together; each field has a value a step.
-
-    Args:
-        step_ns: time of the slowest rank in nanoseconds.
-        loss_sum: sum of the losses of all samples.
-        samples: number of samples of all ranks.
-        announced: number of samples of all ranks as the batches declare it; -1: ranks disagree.
-    """
-
-    step_ns: NDArray[np.int64] = field(default_factory=_no_steps)
-    loss_sum: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    samples: NDArray[np.int64] = field(default_factory=_no_steps)
-    announced: NDArray[np.int64] = field(default_factory=_no_steps)
-
-    def add(self, rank: RankSteps) -> None:
-        """Add the steps of a rank; a rank that stopped early has no later steps."""
-        num_known = len(self.step_ns)
-        num_steps = len(rank.step_ns)
-        samples = np.array(rank.samples)
-        announced = np.array(rank.step_samples)
-        if num_steps > num_known:
-            self.step_ns = _lengthen(self.step_ns, num_steps)
-            self.loss_sum = _lengthen(self.loss_sum, num_steps)
-            self.samples = _lengthen(self.samples, num_steps)
-            self.announced = np.concatenate([self.announced, announced[num_known:]])
-        steps = slice(0, num_steps)
-        np.maximum(self.step_ns[steps], rank.step_ns, out=self.step_ns[steps])
-        self.loss_sum[steps] += np.where(samples > 0, np.array(rank.loss) * samples, 0.0)
-        self.samples[steps] += samples
-        self.announced[steps][self.announced[steps] != announced] = -1
-
-    @property
-    def loss(self) -> NDArray[np.float64]:
-        """Return the mean loss of each step's samples."""
-        return self.loss_sum / np.maximum(self.samples, 1)

@@ -18,9 +18,9 @@ from pydantic import Field
 
 from trainmark.data.documents import Frozen
 from trainmark.devices.cores import compact
-from trainmark.rank import events
-from trainmark.rank.events import EventFile, Sampling, read_event, telemetry_file
-from trainmark.record.series import (
+from trainmark.events import schema as events
+from trainmark.events.schema import EventFile, Sampling, read_event, telemetry_file
+from trainmark.events.series import (
     Energy,
     Interval,
     Quantity,
@@ -28,18 +28,18 @@ from trainmark.record.series import (
     measure_energy,
     summarize_quantity,
 )
-from trainmark.record.shapes import Amount, Count  # noqa: TC001 - read at run time
-from trainmark.record.timeline import PHASES
+from trainmark.events.timeline import PHASES
+from trainmark.events.values import Amount, Count  # noqa: TC001 - read at run time
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from trainmark.events.series import Array, SeriesLine
+    from trainmark.events.timeline import RunTimeline
+    from trainmark.events.values import PhaseName
     from trainmark.protocols.monitor import DeviceSample
-    from trainmark.record.series import Array, SeriesLine
-    from trainmark.record.shapes import PhaseName
-    from trainmark.record.timeline import RunTimeline
 
 IntervalName = Literal["run", "train", "measured", "to_target"]
 NS_PER_S = 1e9

@@ -14,11 +14,11 @@ from pydantic import Field, PositiveInt
 
 from trainmark.data.documents import Frozen
 from trainmark.errors import UsageError
+from trainmark.events.values import Count, Number  # noqa: TC001 - likewise
 from trainmark.plan.overrides import format_fix_hp
 from trainmark.plan.plan import BALANCED_BOUND
 from trainmark.plan.reference import EvidenceLevel  # noqa: TC001 - pydantic reads it
 from trainmark.recipe import FIELD_ALIASES, PRECISION_ALIASES
-from trainmark.record.shapes import Count, Number  # noqa: TC001 - likewise
 from trainmark.spec import Message  # noqa: TC001 - likewise
 
 if TYPE_CHECKING:

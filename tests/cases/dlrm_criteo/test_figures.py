@@ -9,14 +9,14 @@ import pytest
 from fakes import event, launch_event, measure, window, write_run
 from trainmark.cases.dlrm_criteo import figures as own
 from trainmark.cases.dlrm_criteo.figures import RESOURCES, bound_by
+from trainmark.events.timeline import read_run
 from trainmark.record.figures import compute_figures
-from trainmark.record.timeline import read_run
 from trainmark.spec import message
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.record.timeline import RunTimeline
+    from trainmark.events.timeline import RunTimeline
     from trainmark.spec import Figure
 
 S = 1_000_000_000

@@ -51,8 +51,8 @@ from trainmark.spec import message
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from trainmark.events.schema import HangGroup
     from trainmark.plan.reference import Reference, References
-    from trainmark.rank.events import HangGroup
     from trainmark.record.record import Record
     from trainmark.spec import TableSpec
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from trainmark.rank.events import (
+from trainmark.events.schema import (
     JOB_EVENTS_FILE,
     Event,
     EventFile,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from trainmark.rank.events import Facts
+    from trainmark.events.schema import Facts
 
 _COMPARED = ("cpu", "cpu_cores", "driver", "kernel", "os", "python", "container_image")
 

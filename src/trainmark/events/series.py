@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from trainmark.data.documents import Frozen
-from trainmark.record.shapes import Amount, Count, Number
+from trainmark.events.values import Amount, Count, Number
 from trainmark.spec import Message, message
 
 Array = NDArray[np.float64]

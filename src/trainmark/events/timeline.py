@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainmark.errors import RecordError
-from trainmark.protocols import Counts
-from trainmark.rank import events
-from trainmark.rank.events import LAUNCHER_FILE, EventFile, Facts, Result, rank_file, read_event
-from trainmark.record.nodes import (
+from trainmark.events import schema as events
+from trainmark.events.nodes import (
     LaunchAccount,
     NodeTimeline,
     align_clocks,
@@ -24,14 +22,16 @@ from trainmark.record.nodes import (
     make_account,
     read_nodes,
 )
-from trainmark.record.shapes import Phase, PhaseName, RankSums
-from trainmark.record.stats import RankSteps, Series
+from trainmark.events.schema import LAUNCHER_FILE, EventFile, Facts, Result, rank_file, read_event
+from trainmark.events.steps import RankSteps, Series
+from trainmark.events.values import Phase, PhaseName, RankSums
+from trainmark.protocols import Counts
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trainmark.events.schema import Error, Evaluate, Parameters, Synced, Trained, Window
     from trainmark.protocols import RankWork
-    from trainmark.rank.events import Error, Evaluate, Parameters, Synced, Trained, Window
 
 NO_FACTS, NO_RESULT = Facts(t_ns=0), Result(t_ns=0)
 PHASES: tuple[PhaseName, ...] = ("compile", "warmup", "train")

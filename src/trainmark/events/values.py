@@ -16,7 +16,7 @@ from trainmark.protocols import Counts, RankWork
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trainmark.rank.events import Window
+    from trainmark.events.schema import Window
 
 # Bounds within which all real values lie and no later computation overflows.
 Count = Annotated[int, Ge(0), Le(2**63 - 1)]
