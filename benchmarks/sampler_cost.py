@@ -42,7 +42,7 @@ def sampling(interval_s: float) -> Iterator[tuple[subprocess.Popen[bytes], Path]
         (Path(place) / PLAN_FILE).write_text(json.dumps(plan))
         file = Path(place) / TELEMETRY_FILE
         process = subprocess.Popen(
-            [sys.executable, "-m", "trainmark.rank.sampler", place, TELEMETRY_FILE],
+            [sys.executable, "-m", "trainmark.telemetry.sampler", place, TELEMETRY_FILE],
             stdin=subprocess.PIPE,
         )
         while not (

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trainmark.events.timeline import RunTimeline
     from trainmark.recipe import Precision, Recipe
     from trainmark.record.measurement import Measurement
-    from trainmark.record.telemetry import Telemetry
+    from trainmark.telemetry.summary import Telemetry
 
 GOLDEN = Path(__file__).parent / "golden"
 UPDATE_VARIABLE = "UPDATE_GOLDEN"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from real_runs import checked, ended, wait_for_fault
 from trainmark.events.schema import EventFile, rank_file
-from trainmark.rank.hang import find_place
+from trainmark.launch.hang import find_place
 from trainmark.rank.worker import STACKS_SIGNAL, stacks_file
 from trainmark.spec import message
 

@@ -17,7 +17,7 @@ from trainmark.launch.processes import RUN_VARIABLE, find_processes
 
 pytestmark = pytest.mark.nightly
 TOOL = "test-smi"
-MODULE = "trainmark.rank.sampler"
+MODULE = "trainmark.telemetry.sampler"
 VENDOR = """
 from trainmark.devices.vendors.cpu import Cpu
 from trainmark.devices.tool import Command, ToolMonitor

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from trainmark.launch.hang import RankPlace, find_place, group_ranks
 from trainmark.launch.stacks import save_stacks
-from trainmark.rank.hang import RankPlace, find_place, group_ranks
 from trainmark.rank.worker import STACKS_SIGNAL
 
 if TYPE_CHECKING:

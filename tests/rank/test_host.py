@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from trainmark.protocols import MonitorFault
-from trainmark.rank.host import HostReader, PackageEnergy
+from trainmark.telemetry.host import HostReader, PackageEnergy
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ from fakes import S, event, launch_event, rank_events, write_events, write_run
 from trainmark.events.schema import FailedRank, RanksEnded
 from trainmark.events.timeline import read_run
 from trainmark.record.cause import find_failure
-from trainmark.record.telemetry import find_intervals
 from trainmark.spec import message
+from trainmark.telemetry.summary import find_intervals
 
 if TYPE_CHECKING:
     from pathlib import Path

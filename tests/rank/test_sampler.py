@@ -14,8 +14,8 @@ import pytest
 from trainmark.events.schema import EventFile, EventWriter
 from trainmark.plan.plan import PLAN_FILE
 from trainmark.protocols import DeviceSample, MonitorFault
-from trainmark.rank import sampler
-from trainmark.rank.sampler import (
+from trainmark.telemetry import sampler
+from trainmark.telemetry.sampler import (
     HANGS_AFTER_S,
     BackgroundReading,
     DeviceReader,
@@ -165,7 +165,7 @@ def test_a_reading_that_hangs_is_not_started_again(
 
 def test_it_starts_without_torch_and_pydantic() -> None:
     code = (
-        "import sys, trainmark.rank.sampler, trainmark.devices\n"
+        "import sys, trainmark.telemetry.sampler, trainmark.devices\n"
         "print([name for name in ('torch', 'pydantic', 'numpy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

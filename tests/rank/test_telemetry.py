@@ -20,14 +20,14 @@ from telemetry_files import (
 )  # fmt: skip
 from trainmark.events.timeline import read_run
 from trainmark.record import figures as figures_of
-from trainmark.record import telemetry
 from trainmark.spec import Figure, message
+from trainmark.telemetry import summary as telemetry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from trainmark.record.telemetry import Telemetry
+    from trainmark.telemetry.summary import Telemetry
 
 # Of the training, 6 s to 9.625 s: each reading stands for the time that is nearest to it.
 WEIGHTS_S = {6.0: 0.5, 7.0: 1.0, 8.0: 1.0, 9.0: 0.8125, 9.625: 0.3125}

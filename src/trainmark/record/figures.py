@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from trainmark.events.values import DeviceFacts
     from trainmark.recipe import Precision
     from trainmark.record.measurement import Measurement
-    from trainmark.record.telemetry import IntervalName, Use
     from trainmark.spec import FigureSpec, PageSpec
+    from trainmark.telemetry.summary import IntervalName, Use
 
 NS_PER_S = 1e9
 FIGURES_PLACE = "figures"  # of the error of a case that cannot compute its own figures

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trainmark.events.timeline import RunTimeline
     from trainmark.record.measurement import Measurement
     from trainmark.record.record import FigureEntry
-    from trainmark.record.telemetry import IntervalName, Telemetry
+    from trainmark.telemetry.summary import IntervalName, Telemetry
 
 BUSY_SHARE = 0.1  # of the cores; the system's own work and our launcher use less
 _CONSTANT_LOSS_STEPS = 10

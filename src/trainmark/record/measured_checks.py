@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from trainmark.events.values import PhaseName
     from trainmark.record.record import QualityPoint, RankEntry, Record
-    from trainmark.record.telemetry import IntervalName, Telemetry, Use
+    from trainmark.telemetry.summary import IntervalName, Telemetry, Use
 
 Difference = tuple[str, Any, Any]  # path of the value, as recorded, as computed again
 _ENDED = ("passed", "target_missed")  # on all ranks

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from trainmark.events.values import JobFacts
     from trainmark.plan.plan import Plan
     from trainmark.record.record import Record
-    from trainmark.record.telemetry import Telemetry
     from trainmark.spec import Message
+    from trainmark.telemetry.summary import Telemetry
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ from trainmark.events.values import (
 )
 from trainmark.plan.plan import Plan  # noqa: TC001 - pydantic reads it at run time
 from trainmark.record import stats
-from trainmark.record.telemetry import Telemetry  # noqa: TC001 - pydantic reads it at run time
 from trainmark.spec import Message  # noqa: TC001 - likewise
+from trainmark.telemetry.summary import Telemetry  # noqa: TC001 - pydantic reads it at run time
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,16 +19,16 @@ from trainmark.record.figures import compute_case_figures, compute_figures, make
 from trainmark.record.findings import find_findings
 from trainmark.record.measurement import Measurement
 from trainmark.record.record import EVIDENCE_NAME, RECORD_FILE, Evidence, Record, Suite
-from trainmark.record.telemetry import read_samples, summarize_samples
 from trainmark.record.trust import grade_launch
 from trainmark.spec import OwnFigures
+from trainmark.telemetry.summary import read_samples, summarize_samples
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmark.events.series import SeriesLine
     from trainmark.plan.plan import Plan
-    from trainmark.record.telemetry import Telemetry
+    from trainmark.telemetry.summary import Telemetry
 
 _OUTPUTS = (
     "events.*.jsonl", "telemetry*.jsonl", "log.*.txt", "stacks.*.txt",

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from trainmark.pages.document import Tile
     from trainmark.record.record import Record
-    from trainmark.record.telemetry import IntervalName, Use
     from trainmark.spec import Message
+    from trainmark.telemetry.summary import IntervalName, Use
 
 _SHORTEST_NS = 1_000_000  # of a span that is listed
 _EVALUATIONS = 5  # rows of the page; the record has all

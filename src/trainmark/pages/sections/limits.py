@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trainmark.record.stats import LaunchSummary
-    from trainmark.record.telemetry import IntervalName
     from trainmark.record.work import Result
+    from trainmark.telemetry.summary import IntervalName
 
 _MIN_DRAWN_SHARE = 0.005  # of the training time; smaller parts have no bar of their own
 _MIN_LIMITING_SHARE = {"data": 0.05, "evaluation": 0.25}  # of the training time

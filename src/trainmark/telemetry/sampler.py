@@ -1,6 +1,6 @@
 """Sample devices and host while the ranks of a run work, in a process of its own.
 
-Started as ``python -m trainmark.rank.sampler RUN_DIR FILE`` by the launcher, before the first rank;
+Started as ``python -m trainmark.telemetry.sampler RUN_DIR FILE`` by the launcher, before the first rank;
 writes FILE in the run directory, and ends when its standard input is closed. A vendor's monitor and
 slow tools are read in threads, so that a hanging one delays nothing else. An error here never fails
 the run: it becomes a ``fault`` event, and a full disk ends the samples. Imports neither torch nor
@@ -27,7 +27,7 @@ import psutil
 from trainmark.events.schema import EventWriter
 from trainmark.protocols import MonitorFault
 from trainmark.protocols.monitor import fits
-from trainmark.rank.host import HostReader
+from trainmark.telemetry.host import HostReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
