@@ -36,6 +36,11 @@ def escaped(text: object) -> str:
     return _CONTROL.sub(lambda match: f"\\u{ord(match.group()):04x}", str(text))
 
 
+def to_one_line(text: object) -> str:
+    """Return ``text`` on one line, control and direction characters escaped."""
+    return escaped(re.sub(r"(?:\r?\n|\t)+", " ", str(text))).strip()
+
+
 _MAX_LISTED = 40  # known names after the nearest one
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from trainmark.errors import escaped
+from trainmark.errors import to_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,14 +27,9 @@ _SCALES: dict[str, tuple[tuple[float, str], ...]] = {
 }
 
 
-def clean(text: object) -> str:
-    """Return ``text`` on one line, control and direction characters escaped."""
-    return escaped(re.sub(r"(?:\r?\n|\t)+", " ", str(text))).strip()
-
-
 def markdown(text: object) -> str:
     """Return ``text`` as Markdown that shows it literally, in a table cell as elsewhere."""
-    line = _ENTITY.sub("&amp;", clean(text)).replace("<", "&lt;")
+    line = _ENTITY.sub("&amp;", to_one_line(text)).replace("<", "&lt;")
     return _MARKDOWN.sub(lambda match: "\\" + match.group(), line)
 
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import to_json as to_json_text
 
 from trainmark.data.documents import written_whole
-from trainmark.errors import RecordError, UsageError
+from trainmark.errors import RecordError, UsageError, to_one_line
 from trainmark.library.store.columns import COLUMNS, KINDS, column_name
-from trainmark.pages.cells import clean
 from trainmark.pages.run_logs import to_mlperf, to_perflog
 from trainmark.record import figures as figures_of
 from trainmark.record.figures import FIGURES
@@ -36,7 +35,7 @@ def _cell(value: Value) -> Value:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        line = clean(value)
+        line = to_one_line(value)
         # A spreadsheet would run such a cell as a formula.
         return f"'{line}" if line.startswith(("=", "+", "-", "@")) else line
     return value

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from trainmark.errors import EXIT_FAILED, EXIT_NOISY, EXIT_USAGE
+from trainmark.errors import EXIT_FAILED, EXIT_NOISY, EXIT_USAGE, to_one_line
 from trainmark.judge.comparison import INCONCLUSIVE, REGRESSIONS
 from trainmark.pages import cells
 from trainmark.pages.document import Block, Paragraph, Table, table
@@ -144,7 +144,7 @@ def _row(figure: ComparedFigure) -> tuple[Phrase, ...]:
 def gate_table(judgements: Sequence[Judgement], lang: str = "en") -> Table:
     """Return a row a judgement: verdict, figure, work and the sentence, in a language."""
     rows = ((phrase(f"judgement.{x.verdict}"), x.figure, x.work, _scaled(x)) for x in judgements)
-    shown = ([cells.clean(translate(cell, lang)) for cell in row] for row in rows)
+    shown = ([to_one_line(translate(cell, lang)) for cell in row] for row in rows)
     return table(headings("judgement", "name", "configuration", "remark"), shown)
 
 
@@ -197,7 +197,7 @@ def compliance_title(compliance: Compliance, lang: str) -> str:
         "launches": len(compliance.run_ids),
         "division": compliance.division,
     }
-    return cells.clean(
+    return to_one_line(
         translate(phrase(f"compliance.{'yes' if compliance.compliant else 'no'}", **about), lang)
     )
 
@@ -206,7 +206,7 @@ def compliance_rules(compliance: Compliance, lang: str) -> Iterator[tuple[str, s
     """Yield for each rule a mark whether it is kept, and the sentence."""
     for rule in compliance.rules:
         mark = translate(phrase(f"compliance.{'kept' if rule.kept else 'broken'}"), lang)
-        yield mark, cells.clean(render(rule.sentence, lang))
+        yield mark, to_one_line(render(rule.sentence, lang))
 
 
 def ceilings(document: Mapping[str, Any]) -> list[Block]:

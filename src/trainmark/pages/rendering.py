@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from trainmark.errors import UsageError, escaped, nearest
+from trainmark.errors import UsageError, escaped, nearest, to_one_line
 from trainmark.pages import cells
 from trainmark.pages.texts import LANGUAGES, Link, Missing, Phrase, phrase, translate
 
@@ -51,7 +51,7 @@ def templates() -> Environment:
 
     @pass_context
     def translate_cleaned(context: Context, content: Phrase) -> str:
-        return cells.clean(translate(content, context["lang"]))
+        return to_one_line(translate(content, context["lang"]))
 
     @pass_context
     def translate_to_markdown(context: Context, content: Phrase) -> str:

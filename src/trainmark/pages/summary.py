@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from trainmark.errors import RecordError, UsageError
+from trainmark.errors import RecordError, UsageError, to_one_line
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.document import Block, Callout, Doubt, Paragraph, Tile, Tiles, table
@@ -497,7 +497,7 @@ def first_lines(
     else:
         lines += reasons(records)
         lines += [comparison_line(records, comparisons), dominant_limit(record)]
-    texts = [cells.clean(translate(line, lang)) for line in lines]
+    texts = [to_one_line(translate(line, lang)) for line in lines]
     return [text for text in texts if text]
 
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.console import Console
 from rich.text import Text
 
-from trainmark.errors import escaped
-from trainmark.pages import cells
+from trainmark.errors import escaped, to_one_line
 from trainmark.pages.document import (
     Bars,
     Block,
@@ -81,7 +80,7 @@ def show(
         for block in (part for whole in blocks for part in _plain(whole)):
             match block:
                 case Paragraph():
-                    lines = wrap(cells.clean(translate(block.text, lang)), console.width)
+                    lines = wrap(to_one_line(translate(block.text, lang)), console.width)
                     console.print(Text("\n".join(lines), style=_STYLES[block.tone]))
                 case Table():
                     for line in _table(block, console.width, lang):
@@ -168,7 +167,7 @@ def min_width(block: Table, lang: str = "en") -> int:
 
 def _texts(block: Table, lang: str) -> list[list[str]]:
     return [
-        [cells.clean(translate(cell, lang)) for cell in row] for row in (block.headers, *block.rows)
+        [to_one_line(translate(cell, lang)) for cell in row] for row in (block.headers, *block.rows)
     ]
 
 

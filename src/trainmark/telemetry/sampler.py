@@ -1,10 +1,10 @@
 """Sample devices and host while the ranks of a run work, in a process of its own.
 
-Started as ``python -m trainmark.telemetry.sampler RUN_DIR FILE`` by the launcher, before the first rank;
-writes FILE in the run directory, and ends when its standard input is closed. A vendor's monitor and
-slow tools are read in threads, so that a hanging one delays nothing else. An error here never fails
-the run: it becomes a ``fault`` event, and a full disk ends the samples. Imports neither torch nor
-pydantic.
+The launcher starts it before the first rank, as
+``python -m trainmark.telemetry.sampler RUN_DIR FILE``. It writes FILE in the run directory and ends
+when its standard input is closed. A vendor's monitor and slow tools are read in threads, so that a
+hanging one delays nothing else. An error here never fails the run: it becomes a ``fault`` event,
+and a full disk ends the samples. Imports neither torch nor pydantic.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 from statistics import median_low
 from typing import TYPE_CHECKING, NamedTuple
 
+from trainmark.errors import to_one_line
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.document import Bar, Bars, Callout, Paragraph, Strip
@@ -387,7 +388,7 @@ def _result_name(result: Result) -> Phrase:
     printed = result.configuration
     if device not in printed:
         printed = f"{device} {printed}"
-    printed = cells.clean(printed)[:_MAX_CHARACTERS]
+    printed = to_one_line(printed)[:_MAX_CHARACTERS]
     if not (device and result.nnodes and result.nproc):
         return printed
     ours = configuration(device, nnodes=result.nnodes, nproc=result.nproc)

@@ -11,7 +11,7 @@ import shlex
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trainmark.errors import RecordError, escaped
+from trainmark.errors import RecordError, escaped, to_one_line
 from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.charts import curve_of
@@ -356,6 +356,6 @@ def provenance(records: Sequence[Record]) -> Section:
             "foot.key": record.plan.case_key,
         }
     )
-    command = Code(cells.clean(shlex.join(record.argv)), copied=True)
+    command = Code(to_one_line(shlex.join(record.argv)), copied=True)
     gist = f"{record.suite.name} {record.suite.version}"
     return folded("provenance", command, made_by, gist=gist)
