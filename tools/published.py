@@ -13,15 +13,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.judge.audit import RULES, audit, subject
 from trainmark.library.selection import select
+from trainmark.published.audit import RULES, audit, subject
 from trainmark.record.messages import render
 from trainmark.spec import message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.judge.audit import Finding
+    from trainmark.published.audit import Finding
 
 DOCS = Path(__file__).parents[1] / "docs"
 TIMED = {"e2e_time", "token/p/s", *subject.RATES}
@@ -35,8 +35,8 @@ WORDS = {
         ),
         "after": (
             "A finding follows from the printed figures, from the sizes and formulas in "
-            "`src/trainmark/judge/audit/workloads.toml`, and from the published peaks. It does not "
-            "explain how the figures were made. A row without a finding is not proven to be "
+            "`src/trainmark/published/audit/workloads.toml`, and from the published peaks. It does "
+            "not explain how the figures were made. A row without a finding is not proven to be "
             "right: many rows print neither a time nor a throughput."
         ),
         "counts": "## Counts\n\n| what | number |\n|---|---|",
@@ -59,7 +59,7 @@ WORDS = {
             "的发现，以及每条发现的算式。本页由以下命令生成："
         ),
         "after": (
-            "发现由页面上的指标、`src/trainmark/judge/audit/workloads.toml` 中的规模与公式"
+            "发现由页面上的指标、`src/trainmark/published/audit/workloads.toml` 中的规模与公式"
             "以及公布的峰值推出，不说明这些指标如何得来。没有发现的行并不等于已证明正确：许多行既无时间也无吞吐量。"
         ),
         "counts": "## 计数\n\n| 内容 | 数量 |\n|---|---|",

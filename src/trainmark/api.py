@@ -19,8 +19,6 @@ from trainmark.acceptance.request import AcceptRequest
 from trainmark.data.documents import written_whole
 from trainmark.data.splits import library
 from trainmark.errors import TrainmarkError, UsageError
-from trainmark.judge.audit import audit
-from trainmark.judge.audit.subject import view_record, view_row
 from trainmark.judge.comparison import THRESHOLD
 from trainmark.judge.comparison import compare as compare_results
 from trainmark.judge.compliance import check_rules
@@ -44,6 +42,8 @@ from trainmark.plan.plan import UNCHECKED
 from trainmark.plan.plan_file import is_plan_file, read_plan_file
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import UNUSED_ACCELERATOR, UnplannableError, launches, resolve
+from trainmark.published.audit import audit
+from trainmark.published.audit.subject import view_record, view_row
 from trainmark.record.record import RECORD_FILE, Record
 
 if TYPE_CHECKING:
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from trainmark.acceptance.acceptance import Acceptance
     from trainmark.acceptance.cluster import OpenedSession
     from trainmark.acceptance.result import AcceptanceResult
-    from trainmark.judge.audit import Finding
     from trainmark.judge.comparison import Comparison
     from trainmark.launch.cluster import Cluster
     from trainmark.launch.series import SeriesEntry
@@ -66,6 +65,7 @@ if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
     from trainmark.plan.plan_file import PlanFile
     from trainmark.plan.request import RunFields
+    from trainmark.published.audit import Finding
 
     Compared = Sequence[Record] | Sequence[str | Path] | str | Path
     Say = Callable[[object], None]

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import trainmark.judge.audit
+import trainmark.published.audit
 from trainmark import cases
-from trainmark.judge.audit import RULES, audit, subject
-from trainmark.judge.audit.qualities import is_share
 from trainmark.library.selection import select
+from trainmark.published.audit import RULES, audit, subject
+from trainmark.published.audit.qualities import is_share
 from trainmark.record.messages import render
 from trainmark.record.work import Reading, Row
 from trainmark.spec import message
 from trainmark.toml_file import read_toml
 
 if TYPE_CHECKING:
-    from trainmark.judge.audit import Finding
+    from trainmark.published.audit import Finding
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -169,7 +169,7 @@ def test_size_of_language_model_is_read_from_name(
 
 
 def test_workloads_have_source_and_unique_name() -> None:
-    document = read_toml(Path(trainmark.judge.audit.__file__).with_name("workloads.toml"))
+    document = read_toml(Path(trainmark.published.audit.__file__).with_name("workloads.toml"))
     entries = [*document["workload"], *document["sizes"]]
     assert all("https://" in entry["source"] and "2026-" in entry["source"] for entry in entries)
     names = [name for entry in entries for name in entry["names"]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from planted_pages import honest_pages, planted_pages
-from trainmark.judge.audit import audit, subject
 from trainmark.library.selection import select
+from trainmark.published.audit import audit, subject
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fakes import GOLDEN
-from trainmark.judge.audit import RULES, audit, subject
+from trainmark.published.audit import RULES, audit, subject
 from trainmark.record.record import Record
 from trainmark.record.work import Row
 from trainmark.toml_file import read_toml

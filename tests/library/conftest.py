@@ -8,7 +8,7 @@ import pytest
 
 from fakes import GOLDEN, S, event, launch_event, rank_events, write_run
 from trainmark.library import bundle
-from trainmark.library.importers import files
+from trainmark.published.importers import files
 from trainmark.record import record, reduce
 
 if TYPE_CHECKING:

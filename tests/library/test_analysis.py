@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from trainmark.errors import DataError, UsageError
-from trainmark.library.analysis import Options, analyze, summarize
-from trainmark.library.analysis.keywords import KeywordReader
+from trainmark.published.analysis import Options, analyze, summarize
+from trainmark.published.analysis.keywords import KeywordReader
 
 LINES = "".join(f"noise\nstep {i}, ips: {i}.5 samples/s\n" for i in range(1, 9))
 

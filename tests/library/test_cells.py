@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trainmark.library.importers import cells
-from trainmark.library.importers.cells import CellError
-from trainmark.library.importers.headers import read_header, read_headers
+from trainmark.published.importers import cells
+from trainmark.published.importers.cells import CellError
+from trainmark.published.importers.headers import read_header, read_headers
 
 GIB = 1024**3
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmark.library.importers import labels
+from trainmark.published.importers import labels
 
 
 @pytest.mark.parametrize(

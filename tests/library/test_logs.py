@@ -8,8 +8,8 @@ import json
 import pytest
 
 from fakes import GOLDEN
-from trainmark.judge.audit import audit
-from trainmark.judge.audit.subject import view_row
+from trainmark.published.audit import audit
+from trainmark.published.audit.subject import view_row
 
 
 def perflog(event, time_ms=0, value=None, rank=0, **fields):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fakes import GOLDEN
-from trainmark.library.importers import files
-from trainmark.library.importers.table import Page
 from trainmark.pages.texts import record_configuration, translate
+from trainmark.published.importers import files
+from trainmark.published.importers.table import Page
 from trainmark.record.record import Record
 from trainmark.record.work import Row
 

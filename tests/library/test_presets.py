@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fakes import GOLDEN, check_golden
-from trainmark.library.analysis import PRESETS, Options, analyze
+from trainmark.published.analysis import PRESETS, Options, analyze
 
 pytestmark = pytest.mark.usefixtures("here")
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trainmark.library.importers import files
-from trainmark.library.importers.headers import read_header, read_headers
-from trainmark.library.importers.labels import find_device, split_devices
-from trainmark.library.importers.units import parse_unit
+from trainmark.published.importers import files
+from trainmark.published.importers.headers import read_header, read_headers
+from trainmark.published.importers.labels import find_device, split_devices
+from trainmark.published.importers.units import parse_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable

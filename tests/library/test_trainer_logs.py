@@ -9,13 +9,13 @@ import pytest
 
 from fakes import GOLDEN
 from trainmark.errors import UsageError
-from trainmark.library.analysis import Options, analyze, summarize
+from trainmark.published.analysis import Options, analyze, summarize
 from trainmark.toml_file import read_toml
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.library.analysis import Analysis
+    from trainmark.published.analysis import Analysis
 
 LOGS = GOLDEN / "logs"
 

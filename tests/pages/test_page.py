@@ -15,13 +15,13 @@ from exported_runs import write_two_ranks
 from fakes import GOLDEN, check_golden
 from trainmark import cases
 from trainmark.errors import RecordError, UsageError
-from trainmark.library.importers.table import read_published
 from trainmark.pages import page, pictures, rendering
 from trainmark.pages.rendering import body_html, to_markdown
 from trainmark.pages.sections.limits import dominant_limit, find_limits, rank_strip
 from trainmark.pages.site.views import Links, name, run_page
 from trainmark.pages.summary import Price, first_lines, title
 from trainmark.pages.texts import dataset_name, translate, verdict
+from trainmark.published.importers.table import read_published
 from trainmark.record.record import Cause, Record, Trust
 from trainmark.record.work import find_row_differences
 from trainmark.spec import PageSpec, Shown, TableSpec, Text, message

@@ -34,9 +34,9 @@ def analyze(
     as_json: Json = False,
 ) -> None:
     """Read figures from a training log of another program; --json prints all of them."""
-    from trainmark.library.analysis import analyze as analyze_log
-    from trainmark.library.analysis import parse_options, summarize
     from trainmark.plan.overrides import parse_assignments
+    from trainmark.published.analysis import analyze as analyze_log
+    from trainmark.published.analysis import parse_options, summarize
 
     logs, assignments = _sort_words(words)
     if not logs:

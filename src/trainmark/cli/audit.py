@@ -21,8 +21,8 @@ from trainmark.errors import EXIT_FAILED, EXIT_PASSED
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.library.selection import Selection
     from trainmark.record.work import Row
+    from trainmark.results.selection import Selection
 
 
 EXAMPLES = """\
@@ -52,8 +52,8 @@ def audit(
     Ends with 1 if there is an error, a broken rule or a record that cannot be read.
     """
     from trainmark.api import audit_selection
-    from trainmark.library.selection import select
     from trainmark.record.messages import render
+    from trainmark.results.selection import select
 
     selection = select(results or [], rows=not rules)
     if rules:
@@ -113,7 +113,7 @@ def _check_division_rules(selection: Selection, lang: str, *, as_json: bool) -> 
 
 def _say_unknown_models(rows: Sequence[Row]) -> None:
     """Name the models to which the rules about data and FLOPs cannot be applied."""
-    from trainmark.judge.audit.workloads import count_unknown_models
+    from trainmark.published.audit.workloads import count_unknown_models
 
     num_unnamed, unknown = count_unknown_models(rows)
     if num_unnamed:

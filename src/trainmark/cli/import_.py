@@ -28,9 +28,9 @@ def import_(
     as_json: Json = False,
 ) -> None:
     """Read figures from result pages, logs and tables of other projects."""
-    from trainmark.library.importers import files
     from trainmark.pages.results import imported_summary, imported_table
     from trainmark.pages.terminal import show
+    from trainmark.published.importers import files
 
     results = files.read(paths)
     if as_json:

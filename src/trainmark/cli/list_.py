@@ -129,7 +129,7 @@ def _launchers() -> Rows:
 
 
 def _audit_rules(lang: str) -> Rows:
-    from trainmark.judge import audit
+    from trainmark.published import audit
     from trainmark.record.messages import render
     from trainmark.spec import message
 

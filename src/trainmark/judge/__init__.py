@@ -1,1 +1,1 @@
-"""Verdicts: comparisons, gates, audits, rules of a division, and their statistics."""
+"""Verdicts: comparisons, gates, rules of a division, and their statistics."""

@@ -20,11 +20,11 @@ from trainmark.errors import (
     EXIT_USAGE,
     EnvironmentFault,
 )
-from trainmark.judge.audit import audit
-from trainmark.judge.audit.subject import view_record
 from trainmark.library import archive, redaction
 from trainmark.library.archive import AlteredError, BundleError, unpacked
 from trainmark.plan.plan import PLAN_FILE, read_plan
+from trainmark.published.audit import audit
+from trainmark.published.audit.subject import view_record
 from trainmark.record import record, reduce, trust
 from trainmark.record.messages import render
 from trainmark.record.record import RECORD_FILE

@@ -165,7 +165,7 @@ def select(words: Sequence[str], *, verify: bool = True, rows: bool = True) -> S
                 places = {bundle.folder / place: f"{word}/{place}" for place in bundle.launches}
                 selection.add(places, verify=verify)
         elif word.startswith(REFERENCE):
-            from trainmark.library.importers.table import read_references
+            from trainmark.published.importers.table import read_references
 
             if not rows:
                 fix = "name runs; `audit` and `report --against` take published rows"
@@ -182,7 +182,7 @@ def select(words: Sequence[str], *, verify: bool = True, rows: bool = True) -> S
 
 def _add_published(path: Path, selection: Selection) -> bool:
     """Add the rows of a file or folder to a selection, unless it has no rows or a record."""
-    from trainmark.library.importers import files
+    from trainmark.published.importers import files
     from trainmark.record.messages import render
 
     if path.name == RECORD_FILE or (path / RECORD_FILE).exists() or not path.exists():

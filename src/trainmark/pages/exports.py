@@ -15,10 +15,10 @@ from pydantic_core import to_json as to_json_text
 
 from trainmark.data.documents import written_whole
 from trainmark.errors import RecordError, UsageError, to_one_line
-from trainmark.library.store.columns import COLUMNS, KINDS, column_name
+from trainmark.library.store.columns import COLUMNS, KINDS
 from trainmark.pages.run_logs import to_mlperf, to_perflog
 from trainmark.record import figures as figures_of
-from trainmark.record.figures import FIGURES
+from trainmark.record.figures import FIGURES, name_column
 from trainmark.record.index_record import list_index_records
 
 if TYPE_CHECKING:
@@ -43,11 +43,11 @@ def _cell(value: Value) -> Value:
 
 def table(records: Sequence[Record]) -> tuple[list[str], list[list[Value]]]:
     """Return the names of the columns, and a row a record; None where the record has null."""
-    figures = {name: column_name(name, spec.unit, spec) for name, spec in FIGURES.items()}
+    figures = {name: name_column(name, spec.unit, spec) for name, spec in FIGURES.items()}
     for record in records:
         specs = figures_of.list_specs(record.plan.about.page)
         for name in sorted(record.figures.keys() - figures.keys()):
-            column = column_name(name, record.figures[name].unit, specs.get(name))
+            column = name_column(name, record.figures[name].unit, specs.get(name))
             taken = column in COLUMNS or column in figures.values()
             figures[name] = f"{column}_of_case_{len(figures)}" if taken else column
     rows = [

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from trainmark.data.documents import written_whole
 from trainmark.errors import EnvironmentFault, RecordError
-from trainmark.library.importers.table import read_published
 from trainmark.pages import cells, charts, summary
 from trainmark.pages.document import Block, Chart, Document, Section, folded, side_by_side
 from trainmark.pages.rendering import to_html, to_markdown
@@ -22,6 +21,7 @@ from trainmark.pages.sections import figures, limits, provenance
 from trainmark.pages.sections.key_facts import key_facts
 from trainmark.pages.texts import LANGUAGES, Phrase, devices, join, phrase
 from trainmark.plan.overrides import format_fix_hp
+from trainmark.published.importers.table import read_published
 from trainmark.record.record import RECORD_FILE, read_record
 from trainmark.record.trust import combine_verifications
 from trainmark.record.verify import check_record

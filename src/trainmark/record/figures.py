@@ -8,6 +8,7 @@ readings add up to is an estimate, in figures of another name.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -36,11 +37,27 @@ if TYPE_CHECKING:
 NS_PER_S = 1e9
 FIGURES_PLACE = "figures"  # of the error of a case that cannot compute its own figures
 _FINAL_SHARE = 0.1  # of the steps: the loss that training ended with
+_UNIT_WORDS = {"%": "percent", "/": "_per_"}  # in names of columns
 _STEADY = (
     "final_result", "step_time_p50", "step_time_p90", "step_time_p99", "step_time_mad",
     "step_time_cv", "model_flops_per_device",
 )  # fmt: skip
 FIGURES = {spec.name: spec for spec in read_page(Path(__file__).with_suffix(".toml")).figures}
+
+
+def name_column(name: str, unit: str, spec: FigureSpec | None) -> str:
+    """Return the name of a figure's column in tables: as declared, or its name with its unit.
+
+    Args:
+        name: of the figure.
+        unit: of its value in the record.
+        spec: its declaration; None: the figure of a case that is no longer installed.
+    """
+    if spec is not None and spec.column:
+        return spec.column
+    for sign, word in _UNIT_WORDS.items():
+        unit = unit.replace(sign, word)
+    return re.sub(r"\W+", "_", f"{name}_{unit}").strip("_")
 
 
 def list_specs(page: PageSpec) -> dict[str, FigureSpec]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from hashlib import blake2b
 from operator import attrgetter
 from pathlib import PurePath
@@ -26,14 +25,12 @@ if TYPE_CHECKING:
 
     from trainmark.record.record import Record
     from trainmark.record.work import Row
-    from trainmark.spec import FigureSpec
 
     Value = str | int | float | bool | None
 
 IMPORTED = "imported"  # folder of files of others in a store; status of their rows
 _MAX_TEXT = 1000  # characters; the record has the whole text
 _MAX_SETTING = 100  # characters of a recipe field with its value; longer ones are left out
-_UNIT_WORDS = {"%": "percent", "/": "_per_"}
 
 
 def short_device(record: Record) -> str:
@@ -110,15 +107,6 @@ _OTHERS: dict[str, type] = (
 # Columns for the index itself, which no filter or list shows.
 INTERNAL = ("bytes", "mtime_ns", "unreadable", "comparable", "settings")
 INDEXED: dict[str, type] = _OTHERS | KINDS | dict.fromkeys(FIGURES, float)
-
-
-def column_name(name: str, unit: str, spec: FigureSpec | None) -> str:
-    """Return the name of a figure's column: the declared one, or its name with its unit."""
-    if spec is not None and spec.column:
-        return spec.column
-    for sign, word in _UNIT_WORDS.items():
-        unit = unit.replace(sign, word)
-    return re.sub(r"\W+", "_", f"{name}_{unit}").strip("_")
 
 
 def make_record_entry(record: Record) -> dict[str, Any]:

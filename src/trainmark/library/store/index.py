@@ -159,7 +159,7 @@ class Index:
             return []
         try:
             if is_imported:
-                from trainmark.library.importers import files  # an extra brings what it needs
+                from trainmark.published.importers import files  # an extra brings what it needs
 
                 read = files.read([file])
                 entries = [make_row_entry(row, path) for row in read.rows]

@@ -20,7 +20,6 @@ from trainmark.errors import RecordError, UsageError, escaped
 from trainmark.judge.comparison import Comparison, compare
 from trainmark.judge.comparison.scaling import find_scaling_of_sides
 from trainmark.judge.comparison.sides import NEVER_ALLOWED
-from trainmark.library.importers.table import read_published
 from trainmark.library.redaction import redacted_record
 from trainmark.library.store.query import list_runs
 from trainmark.pages.charts import overlays, ratios
@@ -29,6 +28,7 @@ from trainmark.pages.judgements import comparison, scaling_blocks
 from trainmark.pages.page import build_document
 from trainmark.pages.rendering import body_html, rendered
 from trainmark.pages.texts import LANGUAGES, Link, Phrase, devices, grade_line, join, phrase, term
+from trainmark.published.importers.table import read_published
 from trainmark.record.record import read_record
 from trainmark.record.trust import combine_verifications, grade_repeats
 from trainmark.record.verify import MAX_BYTES, check_record

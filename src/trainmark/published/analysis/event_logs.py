@@ -1,0 +1,105 @@
+"""The speed of a log of events, PerfLog or MLPerf, from the runs that ``import`` reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainmark.published.analysis.quantities import Quantity
+from trainmark.published.analysis.samples import Sample
+from trainmark.published.analysis.sources import Source
+from trainmark.published.importers.event_runs import FORMS
+from trainmark.published.importers.logs import describe_run, notes_on, speed_of_training, world_size
+from trainmark.record.messages import render
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.published.importers.event_runs import EventRun
+
+MARKS = {"mllog": ":::MLLOG", "perflog": "[PerfLog]"}  # by preset
+_PRESETS = {mark: preset for preset, mark in MARKS.items()}
+
+
+@dataclass
+class EventSpeed:
+    """The speed of the last run in a log of events that has one.
+
+    Args:
+        preset: ``mllog`` or ``perflog``.
+        sample: None: no run has a speed.
+        devices: None: the log does not say.
+        has_failed: the run was aborted, or says that it did not succeed.
+    """
+
+    preset: str
+    sample: Sample | None = None
+    loss: float | None = None
+    devices: int | None = None
+    has_failed: bool = False
+    notes: list[str] = field(default_factory=list)
+
+
+def read_event_speed(runs: Sequence[EventRun], preset: str) -> EventSpeed | None:
+    """Return the speed of the last run that has one; None: there are no such events.
+
+    Args:
+        preset: ``mllog``, ``perflog``, or another for the form of the first run.
+    """
+    if preset in MARKS:
+        runs = [run for run in runs if run.mark == MARKS[preset]]
+    if not runs:
+        return None
+    mark = runs[0].mark
+    runs = [run for run in runs if run.mark == mark]
+    result = EventSpeed(_PRESETS[mark])
+    with_speed = [run for run in runs if speed_of_training(run) is not None]
+    chosen = with_speed[-1] if with_speed else None
+    for number, run in enumerate(runs, 1):
+        if run is not chosen:
+            if run.is_aborted:
+                state = "is aborted"
+            elif speed_of_training(run) is None:
+                state = "has no speed"
+            else:
+                state = "is not used"
+            result.notes.append(f"run {number} of {len(runs)}, from line {run.first_line}, {state}")
+    if chosen is not None:
+        _describe(result, chosen, runs.index(chosen) + 1, len(runs))
+    return result
+
+
+def _describe(result: EventSpeed, run: EventRun, number: int, count: int) -> None:
+    """Fill the result from its run."""
+    columns = describe_run(run, "")
+    speed = speed_of_training(run)
+    assert speed is not None
+    quantity = Quantity("speed", "samples/s", scope="job")
+    key = "tracked_stats" if run.speeds else f"samples and times of {FORMS[run.mark]} events"
+    empty = np.empty(0)
+    text = f"line {run.line}: {run.raw[:300]}" if run.line else f"line {run.first_line}"
+    malformed_text = ""
+    if run.malformed:
+        malformed_line, malformed = run.malformed[0]
+        malformed_text = f"line {malformed_line}: {malformed[:300]}"
+    result.sample = Sample(
+        Source(result.preset, key, "", quantity),
+        "samples/s",
+        np.array([speed]),
+        empty,
+        "value",
+        empty,
+        lines=1,
+        malformed=len(run.malformed),
+        malformed_text=malformed_text,
+        first_text=text,
+        is_closing=True,
+    )
+    if isinstance(run.loss, int | float):
+        result.loss = float(run.loss)
+    result.devices = world_size(columns)
+    result.has_failed = run.has_failed or run.is_aborted
+    prefix = f"run {number} of {count}: " if count > 1 else ""
+    result.notes += [prefix + render(note, "en") for note in notes_on(run, columns)]

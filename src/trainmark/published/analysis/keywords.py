@@ -1,0 +1,214 @@
+"""Read the numbers behind a keyword, or at a position, as the public tool does.
+
+A line counts if it contains the keyword. The value is the number behind it, or the word at the
+position, cut to the characters of ``range``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from array import array
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainmark.errors import UsageError
+from trainmark.published.analysis.pairs import find_pairs
+from trainmark.published.analysis.quantities import Quantity, read_quantity
+from trainmark.published.analysis.samples import Sample, find_slow_values
+from trainmark.published.analysis.sources import Source
+from trainmark.published.log import (
+    MAGNITUDE,
+    NUMBER,
+    OPENING,
+    keyword_pattern,
+    number_pattern,
+    to_number,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trainmark.published.analysis.pairs import Pair
+
+_LEADING_NUMBER = re.compile(rf"[{re.escape(OPENING)}]*({NUMBER})({MAGNITUDE})?")
+_FLAGS = re.DOTALL | re.ASCII  # Chinese has no spaces between words
+_SHOWN_CHARACTERS = 300
+_OTHER_UNIT = re.compile(r"([A-Za-z]+/s)(?:ec)?")
+# A key that begins with one of these words is part of a summary: it is no value of a step.
+_CLOSING_WORD = re.compile(r"(?i)\b(?:total|average|avg|mean|overall)[ _]$")
+
+
+@dataclass(kw_only=True)
+class KeywordReader:
+    """The values behind a keyword.
+
+    Args:
+        keyword: empty: every line counts, if a position is given.
+        separator: text between words; empty: white space.
+        position: place of the word, from 0, from the end if negative; None: behind the keyword.
+        cut: the characters of the word that count, ``N`` or ``A:B``; empty: all.
+        skip: values to leave out at the beginning.
+        loss_keyword: text before the loss; the last loss in the log counts.
+
+    Raises:
+        UsageError: the cut has another form.
+    """
+
+    keyword: str
+    separator: str = ""
+    position: int | None = None
+    cut: str = ""
+    skip: int = 0
+    loss_keyword: str = ""
+    values: array[float] = field(default_factory=lambda: array("d"))
+    seconds: array[float] = field(default_factory=lambda: array("d"))
+    closing: array[float] = field(default_factory=lambda: array("d"))
+    loss: float | None = None
+    malformed: int = 0
+    malformed_text: str = ""
+    first_text: str = ""
+    key: str = ""
+    unit: str = ""
+    quantity: Quantity | None = None
+    _slice: slice = field(default_factory=lambda: slice(None))
+    _step_time: tuple[re.Pattern[str], float] | None = None
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"(?:(-?\d+)?:)?(-?\d+)?", self.cut):
+            rule = "N for the first N characters, or A:B as Python cuts"
+            raise UsageError(f"cannot cut by {self.cut!r}", where="range", rule=rule)
+        self._slice = slice(*(int(end) if end else None for end in self.cut.split(":")))
+
+    @property
+    def reads_words(self) -> bool:
+        """Tell whether values are words at a place instead of the number behind the keyword."""
+        return bool(self.separator or self.position is not None or self.cut)
+
+    def read(self, lines: Iterable[tuple[int, str]]) -> None:
+        """Add the values of all lines."""
+        value = None if self.reads_words else re.compile(number_pattern(self.keyword), _FLAGS)
+        whole_word = re.compile(keyword_pattern(self.keyword), _FLAGS) if self.keyword else None
+        loss_keyword = self.loss_keyword
+        loss = re.compile(number_pattern(loss_keyword), _FLAGS) if loss_keyword else None
+        keyword = self.keyword
+        for number, line in lines:
+            if loss is not None and loss_keyword in line:
+                loss_match = loss.search(line)
+                if loss_match is not None:
+                    self.loss = to_number(loss_match[1], loss_match[2])
+            if keyword not in line:
+                continue
+            if value is None:
+                word = self._cut_word(line)
+                match = _LEADING_NUMBER.match(f"{word} ")
+            else:
+                match = value.search(line)
+            if match is not None:
+                is_closing = value is not None and self._is_closing(line, match.start())
+                self._add(number, line, match, is_closing=is_closing)
+            elif value is None or (whole_word is not None and whole_word.search(line)):
+                self._reject(number, line)
+
+    def _cut_word(self, line: str) -> str:
+        """Return the characters of the word that counts; empty: the line is too short."""
+        text, place = line.strip(), self.position
+        if place is None:
+            text, place = line.partition(self.keyword)[2].strip(OPENING + self.separator), 0
+        words = text.split(self.separator or None)
+        return words[place][self._slice] if -len(words) <= place < len(words) else ""
+
+    @staticmethod
+    def _is_closing(line: str, start: int) -> bool:
+        before = line[max(0, start - 12) : start]
+        return before[-1:] in {" ", "_"} and _CLOSING_WORD.search(before) is not None
+
+    def _add(self, number: int, line: str, match: re.Match[str], *, is_closing: bool) -> None:
+        value = to_number(match[1], match[2])
+        if not math.isfinite(value):
+            self._reject(number, line)
+            return
+        if is_closing:
+            self.closing.append(value)
+            return
+        if not self.values:
+            self._learn(line, match[1])
+        if len(self.values) <= self.skip:
+            self.first_text = f"line {number}: {line.strip()[:_SHOWN_CHARACTERS]}"
+        self.values.append(value)
+        if self._step_time is not None:
+            pattern, unit_s = self._step_time
+            time = pattern.search(line)
+            self.seconds.append(to_number(time[1], time[2]) * unit_s if time else math.nan)
+
+    def _reject(self, number: int, line: str) -> None:
+        self.malformed += 1
+        if self.malformed == 1:
+            self.malformed_text = f"line {number}: {line.strip()[:_SHOWN_CHARACTERS]}"
+
+    def _learn(self, line: str, text: str) -> None:
+        """Learn from the first line the quantity of the value and the key of the step time."""
+        pairs = find_pairs(line)
+        pair = self._find_pair(pairs, line, text)
+        if pair is None:
+            return
+        self.key, self.quantity = pair.key, read_quantity(pair.key, pair.unit, pair.following)
+        other_unit = _OTHER_UNIT.fullmatch(pair.following)
+        self.unit = other_unit[1] if other_unit else ""
+        if self.quantity is not None and self.quantity.reads != "step_time":
+            self.unit = self.quantity.unit or self.unit
+        if self.quantity is None or self.quantity.reads == "step_time":
+            return
+        for other in pairs:
+            quantity = read_quantity(other.key, other.unit, other.following)
+            if quantity is not None and quantity.reads == "step_time" and other.key:
+                pattern = re.compile(number_pattern(other.key), _FLAGS)
+                self._step_time = pattern, quantity.seconds / quantity.steps
+                return
+
+    def _find_pair(self, pairs: list[Pair], line: str, text: str) -> Pair | None:
+        """Return the pair of the value: the first with its text behind the keyword."""
+        start = max(line.find(self.keyword), 0)
+        for pair in pairs:
+            if pair.text == text and pair.start >= start:
+                return pair
+        return None
+
+    def make_sample(self, unknown: Quantity, preset: str = "") -> Sample | None:
+        """Return the values that count; None: there are none.
+
+        Args:
+            unknown: the quantity of the values if their key does not name it.
+            preset: name of the preset whose form has the quantity instead; empty: none.
+        """
+        values, seconds = self.values, self.seconds
+        notes = []
+        if self.closing and values:
+            notes.append(
+                f"{len(self.closing)} values of a line at the end, such as a total, are left out"
+            )
+        elif self.closing:
+            values = self.closing
+        counted = np.frombuffer(values)[self.skip :] if values else np.empty(0)
+        if not len(counted):
+            return None
+        weights = np.frombuffer(seconds)[self.skip :] if seconds else np.empty(0)
+        has_weights = len(weights) > 1 and bool((np.isfinite(weights) & (weights > 0)).all())
+        quantity = unknown if preset else self.quantity or unknown
+        return Sample(
+            Source(preset, self.key or self.keyword, "", quantity),
+            self.unit,
+            counted.copy(),
+            weights if has_weights else np.empty(0),
+            "time" if has_weights else "value",
+            np.empty(0),
+            skipped=len(values) - len(counted),
+            lines=len(values),
+            malformed=self.malformed,
+            malformed_text=self.malformed_text,
+            first_text=self.first_text,
+            notes=notes,
+            slow=find_slow_values(counted, is_rate=quantity.reads != "step_time"),
+        )

@@ -1,0 +1,282 @@
+"""What the lines of a log say around its values: steps, epochs, runs, other work, resumes."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from trainmark.published.analysis import quantities
+from trainmark.published.analysis.pairs import find_pairs
+from trainmark.published.analysis.quantities import read_quantity, split_words
+
+if TYPE_CHECKING:
+    from trainmark.published.analysis.pairs import Pair
+    from trainmark.published.analysis.quantities import Quantity
+
+_LATE_STEPS = 2  # steps that several ranks may print at the same time
+# The first word of a line behind times, brackets with numbers and levels.
+_FIRST_WORD = re.compile(
+    r"^(?:[\s|>•{'\"(]|\*+|-+(?=\s)|\[[^\]\n]*\d[^\]\n]*\]:?|\[(?=[A-Za-z])|\S*\d\S*(?=\s)"
+    r"|(?:INFO|DEBUG|WARN|WARNING|ERROR)\b:?)*(?P<word>[A-Za-z]+)"
+)
+_TOKENS = re.compile(r"[^\s\[\](){}|:,'\"]+")
+_OTHER_WORK = re.compile(
+    r"(?i)\b(?:eval(?!\s*[_-]?(?:interval|iters|steps|strategy|batch))\w*|validat\w*|val[ _]loss"
+    r"|val[ _]\w+|checkpoint\w*|ckpt|saving|saved?)\b"
+)
+# Before the first value only a result counts: settings name evaluations and checkpoints too.
+_EVALUATION_RESULT = re.compile(r"(?i)\bval(?:id(?:ation)?)?[ _]loss\W{0,4}\d")
+_RESUMED = re.compile(
+    r"(?i)\bresuming (?!= |: )\w+|\bresumed (?:from|training|at)\b|\bcontinuing training\b"
+    r"|\bcontinuing from (?:checkpoint|step|epoch|global)|\bwill skip the first\b"
+    r"|\brestor(?:ed|ing) (?:from |the )?(?:checkpoint|training state)"
+    r"|\bloaded checkpoint\b.*\bat iteration [1-9]"
+)
+# A quick test, before a pattern is tried: one of these parts is in the line in lower case.
+_RESUME_PARTS = (
+    "resum",
+    "continuing",
+    "skip the first",
+    "restored",
+    "restoring",
+    "loaded checkpoint",
+)
+_OTHER_PARTS = "val", "checkpoint", "ckpt", "saving", "save"
+_EPOCH = re.compile(r"(?i)\bepochs?\b['\"]?[\s:=\[#(]*(\d+(?:\.\d+)?)")
+# `[50/500]` is a step, but not behind the word epoch.
+_PROGRESS = re.compile(r"(?i)(?<!epoch)(?<!epoch )(?<!epoch: )\[\s*\d+\s*/\s*\d+")
+_PARTS_OF_KEYS = (
+    "/s", "/it", "/batch", "sec", "throughput", "speed", "tput", "thrpt", "tps", "wps", "tgs",
+    "ips", "ups", "qps", "fps", "sps", "per", "tim", "cost", "duration", "latency", "elapsed",
+    "loss", "dt", "took", " in ",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class LogLine:
+    """A line with what its numbers are.
+
+    Args:
+        speeds: the pairs that are a speed or a step time of training.
+        counters: numbers of steps by key; two ranks that print the same step have the same.
+        step: number of the step; None: the line does not say.
+        total: of ``step 3/500`` the last; 0: the line does not say.
+        epoch: number of the epoch; None: the line does not say.
+        step_time_s: time of a step that stands on the line, in seconds; None: there is none.
+        batch: samples of a step over all devices; None: the line does not say.
+        is_other_work: the line begins with a word of evaluation or preparation.
+    """
+
+    number: int
+    text: str
+    pairs: list[Pair]
+    speeds: list[tuple[Pair, Quantity]] = field(default_factory=list)
+    counters: tuple[tuple[str, float], ...] = ()
+    step: float | None = None
+    total: int = 0
+    epoch: float | None = None
+    step_time_s: float | None = None
+    batch: float | None = None
+    is_other_work: bool = False
+
+    def find_loss(self, key: str) -> float | None:
+        """Return the loss with this key; an empty key stands for the main loss of training."""
+        if key:
+            losses = [pair for pair in self.pairs if pair.key == key]
+        else:
+            losses = [pair for pair in self.pairs if quantities.is_loss(pair.key)]
+            main = [pair for pair in losses if quantities.is_main_loss(pair.key)]
+            losses = main or losses
+        return losses[0].value if losses else None
+
+
+def may_have_values(text: str) -> bool:
+    """Tell whether a line can have a speed, a step time or a loss: a quick test."""
+    return _has_any(text, _PARTS_OF_KEYS)
+
+
+def _has_any(text: str, parts: tuple[str, ...]) -> bool:
+    """Tell whether a text has one of the parts, in any case."""
+    lowered = text.lower()
+    return any(part in lowered for part in parts)
+
+
+def read_line(number: int, text: str) -> LogLine:
+    """Return a line with its numbers; one of other work than training has pairs alone."""
+    line = LogLine(number, text, find_pairs(text))
+    if _is_other_work(line):
+        line.is_other_work = True
+        return line
+    counters = []
+    has_progress = "[" in text and _PROGRESS.search(text) is not None
+    for pair in line.pairs:
+        if quantities.is_step_counter(pair.key) and pair.value.is_integer():
+            counters.append((pair.key, pair.value))
+            if line.step is None:
+                line.step, line.total = pair.value, pair.total
+        elif split_words(pair.key)[-1:] == ("epoch",):
+            line.epoch = pair.value
+        elif quantities.is_global_batch(pair.key) and line.batch is None:
+            line.batch = pair.value
+    line.counters = tuple(counters)
+    has_step = line.step is not None or has_progress
+    _find_speeds(line, has_step=has_step)
+    return line
+
+
+def _is_other_work(line: LogLine) -> bool:
+    """Tell whether the words before the first number are of evaluation or preparation."""
+    head = line.text[: line.pairs[0].start] if line.pairs else line.text
+    # The words before a progress bar say what it is of, those behind it do not.
+    head = head.partition("%|")[0]
+    first = _FIRST_WORD.match(head)
+    if first and quantities.is_preparation(first["word"]):
+        return True
+    if any(quantities.is_evaluation(token) for token in _TOKENS.findall(head)):
+        return True
+    words = split_words(line.pairs[0].key) if line.pairs else ()
+    return bool(words) and quantities.is_evaluation(words[0])
+
+
+def _find_speeds(line: LogLine, *, has_step: bool) -> None:
+    """Fill what the line says of speed."""
+    for pair in line.pairs:
+        quantity = read_quantity(pair.key, pair.unit, pair.following)
+        # The time of an epoch or of a whole run also stands behind `time`.
+        if quantity is None or (
+            quantity.reads == "step_time" and quantity.is_weak and not has_step
+        ):
+            continue
+        line.speeds.append((pair, quantity))
+        is_time = quantity.reads == "step_time" and not quantity.is_summary
+        if is_time and line.step_time_s is None and pair.key:
+            line.step_time_s = pair.value * quantity.seconds / quantity.steps
+
+
+class RunEnd(NamedTuple):
+    """Where a run ends that another one follows.
+
+    Args:
+        step: its last step; None: not known.
+        is_complete: the last step is the last of all that the run planned.
+    """
+
+    line: int
+    step: float | None
+    is_complete: bool
+
+
+@dataclass(eq=False)
+class _Counter:
+    """The steps of one counter.
+
+    Args:
+        recent: the last steps, which a late rank may print again.
+        has_ranks: a step was printed more than once.
+    """
+
+    value: float
+    total: int
+    epoch: float | None
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=_LATE_STEPS))
+    has_ranks: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        return self.total > 0 and self.value >= self.total - 1
+
+
+@dataclass
+class LogContext:
+    """What was seen in a log until now, besides its values.
+
+    Args:
+        run: number of the run in the log, from 0; a step or an epoch that falls begins another.
+        cycle: how often steps began anew, with a run or an epoch.
+        starts: line at which each run begins.
+        ends: of each run that another one follows.
+        other_work: how often other work than training was seen.
+        paused_s: seconds of it that the log prints.
+        resumed_at: line that says that the run goes on from a checkpoint; 0: none says so.
+    """
+
+    run: int = 0
+    cycle: int = 0
+    starts: list[int] = field(default_factory=lambda: [1])
+    ends: list[RunEnd] = field(default_factory=list)
+    other_work: int = 0
+    paused_s: float = 0.0
+    resumed_at: int = 0
+    _has_values: bool = False
+    _epoch_of_text: float | None = None
+    _epoch: float | None = None
+    _counters: dict[str, _Counter] = field(default_factory=dict)
+    _last: RunEnd = field(default_factory=lambda: RunEnd(0, None, is_complete=False))
+
+    def notice_text(self, number: int, text: str) -> None:
+        """Take the epoch and the resume that a line names."""
+        if "poch" in text:
+            epoch = _EPOCH.search(text)
+            if epoch is not None:
+                self._epoch_of_text = float(epoch[1])
+        if not self.resumed_at and _has_any(text, _RESUME_PARTS) and _RESUMED.search(text):
+            self.resumed_at = number
+
+    def notice_other_work(self, text: str, line: LogLine | None) -> None:
+        """Take an evaluation or a checkpoint that a line without values names, and its time."""
+        if not _has_any(text, _OTHER_PARTS):
+            return
+        pattern = _OTHER_WORK if self._has_values else _EVALUATION_RESULT
+        if not pattern.search(text):
+            return
+        self.other_work += 1
+        for pair in line.pairs if line else find_pairs(text):
+            if quantities.is_pause(pair.key):
+                self.paused_s += pair.value * quantities.time_unit(pair.key, pair.unit)
+                return
+
+    def notice_values(self, line: LogLine) -> None:
+        """Take the steps of a line with values or a loss; a new run begins where they fall."""
+        self._has_values = self._has_values or bool(line.speeds)
+        epoch = line.epoch if line.epoch is not None else self._epoch_of_text
+        restarted = self._find_restarted(line)
+        is_epoch_lower = None not in (line.epoch, self._epoch) and line.epoch < self._epoch  # type: ignore[operator]
+        if is_epoch_lower or any(_ends_run(counter, epoch) for counter in restarted):
+            self.ends.append(self._last)
+            self.starts.append(line.number)
+            self.run += 1
+            self._counters.clear()
+        self.cycle += bool(restarted) or is_epoch_lower
+        self._epoch = line.epoch
+        is_complete = False
+        for key, value in line.counters:
+            counter = self._counters.get(key)
+            if counter is None or counter in restarted:
+                counter = self._counters[key] = _Counter(value, line.total, epoch)
+            if value in counter.recent:
+                counter.has_ranks = True
+            else:
+                counter.value, counter.total, counter.epoch = value, line.total, epoch
+                counter.recent.append(value)
+            is_complete = is_complete or counter.is_complete
+        step = line.step if line.step is not None else self._last.step
+        self._last = RunEnd(line.number, step, is_complete)
+
+    def _find_restarted(self, line: LogLine) -> list[_Counter]:
+        """Return the counters whose step is lower than before, unless a late rank prints it."""
+        restarted = []
+        for key, value in line.counters:
+            last = self._counters.get(key)
+            if last is None or value >= last.value or (last.has_ranks and value in last.recent):
+                continue
+            restarted.append(last)
+        return restarted
+
+
+def _ends_run(counter: _Counter, epoch: float | None) -> bool:
+    """Tell whether steps that begin anew are those of another run, and not of the next epoch."""
+    if epoch is None or counter.epoch is None:
+        return not counter.is_complete
+    return epoch <= counter.epoch

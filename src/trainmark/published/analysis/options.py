@@ -1,0 +1,74 @@
+"""What the user asks of an analysis, by the names of the public tool's options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_types import Ge, Le
+from pydantic import ValidationError
+
+from trainmark.data.documents import Frozen, usage_error
+from trainmark.errors import UsageError, nearest
+from trainmark.published.analysis.sources import NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+AUTO = "auto"
+PositiveCount = Annotated[int, Ge(1), Le(10**15)]  # below it floats count exactly
+
+
+class Options(Frozen):
+    """The options; None: the log or the preset decides."""
+
+    keyword: str = ""
+    separator: str = ""
+    position: int | None = None
+    range: str = ""
+    base_batch_size: PositiveCount | None = None
+    skip_steps: Annotated[int, Ge(0)] = 0
+    steps_per_value: PositiveCount | None = None
+    model_mode: Annotated[int, Ge(-2), Le(4)] | None = None
+    ips_unit: str | None = None
+    time_unit: Literal["s", "ms"] | None = None
+    gpu_num: PositiveCount | None = None
+    run_mode: Literal["sp", "mp"] | None = None
+    model_name: str | None = None
+    mission_name: str = ""
+    direction_id: int = 0
+    index: int = 1
+    keyword_loss: str = ""
+    log_with_profiler: str | None = None
+    profiler_path: str | None = None
+    preset: str | None = None
+    failed: bool = False
+
+    @property
+    def reads_words(self) -> bool:
+        """Tell whether values are words at a place instead of the number behind a keyword."""
+        return bool(self.separator or self.position is not None or self.range)
+
+    def check(self) -> None:
+        """Refuse a preset that is not known, and options without anything to look for.
+
+        Raises:
+            UsageError: for them.
+        """
+        if self.preset not in {None, AUTO, *NAMES}:
+            fix = nearest(str(self.preset), [*NAMES, AUTO])
+            raise UsageError(f"no preset {self.preset!r}", where="preset", fix=fix)
+        if not (self.keyword or self.preset):
+            fix = "give keyword=TEXT, as in the log, or preset=auto"
+            raise UsageError("no keyword to look for", where="keyword", fix=fix)
+
+
+def parse_options(values: Mapping[str, str]) -> Options:
+    """Return the options that words give.
+
+    Raises:
+        UsageError: an unknown key, or a value outside its type or bounds.
+    """
+    try:
+        return Options.model_validate(values)
+    except ValidationError as error:
+        raise usage_error(error, Options, "") from None

@@ -1,0 +1,332 @@
+"""Read which quantity a number in a log is, from the words of its key and the unit behind it.
+
+Owns the vocabulary, ``words.toml``: rates, step times, counters, losses, and words that are not
+about training.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from trainmark.published.importers import vocabulary
+from trainmark.toml_file import read_toml
+
+WORDS: dict[str, Any] = read_toml(Path(__file__).with_name("words.toml"))
+STEPS_UNIT = "steps/s"
+_OF_TABLES = vocabulary.WORDS["units"]
+_UNIT_OF_ITEM = {
+    word: f"{work}/s"
+    for work, words in _OF_TABLES["work"].items()
+    for word in words
+    if word.isascii() and word.islower()
+} | {word: unit for unit, words in WORDS["items"].items() for word in words}
+_ABBREVIATIONS: dict[str, str] = WORDS["abbreviations"]
+_TIMES: dict[str, float] = {
+    word: seconds for word, seconds in _OF_TABLES["time"].items() if word.isascii()
+}
+_TIME_ENDINGS = {word: seconds for word, seconds in _TIMES.items() if seconds <= 1}
+_NOT_TRAINING = frozenset(WORDS["marks"]["not_training"])
+_JOB, _SUMMARY, _SPEED, _DURATION = (
+    frozenset(WORDS["marks"][name]) for name in ("job", "summary", "speed", "duration")
+)
+_BATCH = {"batch", "batches"}
+_NO_COUNTER = _NOT_TRAINING | _DURATION | set(WORDS["marks"]["no_counter"])
+_EVALUATION = frozenset(WORDS["other_work"]["evaluation"])
+_PREPARATION = frozenset(WORDS["other_work"]["preparation"])
+
+
+def _any_of(words: object) -> str:
+    """Return a pattern of any of the words, the longest first."""
+    return "|".join(sorted(map(re.escape, map(str, words)), key=len, reverse=True))  # type: ignore[call-overload]
+
+
+_ITEM = _any_of(_UNIT_OF_ITEM)
+_STEP = _any_of(word for word, unit in _UNIT_OF_ITEM.items() if unit == STEPS_UNIT)
+_TIME = _any_of(_TIMES)
+# A key that ends in one of these has its unit there; `step_time_min` is a minimum.
+_TIME_ENDING = _any_of(_TIME_ENDINGS)
+_DEVICE_WORDS = {*_OF_TABLES["device"], *WORDS["marks"]["devices"]}
+_DEVICE = rf"(?:{_any_of(word for word in _DEVICE_WORDS if word.isascii())})s?"
+_TAKES = _any_of(_DURATION)
+_COUNT = r"(?P<count>\d+)(?P<thousand> ?k)?"
+_COUNT_BEFORE = r"(?P<count2>\d+)(?P<thousand2> ?k)?"
+
+# All of these are about the words of a key, joined by single spaces.
+_RATE = re.compile(
+    rf"\b(?P<item>{_ITEM}) per (?:(?P<device>{_DEVICE}) per )?(?P<time>{_TIME})"
+    rf"(?P<each> per {_DEVICE})?\b"
+)
+_RATE_WITHOUT_PER = re.compile(rf"\b(?P<item>{_ITEM}) (?P<time>s|sec|secs|second)\b")
+_TIME_PER_STEP = re.compile(rf"\b(?P<time>{_TIME}) per (?:{_COUNT} )?(?:{_STEP})\b")
+_STEP_TIME = re.compile(
+    rf"\b(?:{_STEP}) (?:{_TAKES})\b|\b(?:{_TAKES}) per (?:{_STEP})\b|\bstep ?time\b|\biter ?time\b"
+    rf"|\b(?:{_STEP}) (?:{_TIME_ENDING})$"
+)
+_TIME_OF_MANY = re.compile(
+    rf"\b(?:{_TAKES})(?: for| of| per)? {_COUNT} (?:{_STEP})\b"
+    rf"|\b{_COUNT_BEFORE} (?:{_STEP}) (?:{_TAKES}|in)\b"
+)
+_PER_DEVICE = re.compile(rf"\bper {_DEVICE}\b")
+_PER_NODE = re.compile(rf"\bper (?:{_any_of(WORDS['marks']['nodes'])})\b")
+_WEAK_STEP_TIME = re.compile(
+    rf"(?:time|seconds|secs|sec|dt|duration)(?: (?:in )?(?:{_TIME_ENDING}))?"
+)
+_MAIN_LOSS = {"loss", "train", "training", "lm", "total", "step", "is"}
+_GLOBAL_BATCH = re.compile(r"(?:global|total|effective) (?:train )?batch(?: size)?|gbs|global bs")
+_WORK_OF_STEP = re.compile(
+    r"wpb|(?:n |num )?(?:tokens|samples) per (?:step|batch|iteration|update)"
+)
+_DONE = "consumed|trained|seen|processed"
+_WORK_SO_FAR = re.compile(
+    rf"(?:num )?(?:{_DONE})(?: train| input)? (?P<item>tokens|samples|sequences)"
+    rf"|(?:num )?(?:input )?(?P<item2>tokens|samples|sequences) (?:{_DONE})(?: so far)?"
+)
+_FLOPS = re.compile(r"(?i)[kmgtp]?flops?\b|^\s*[kmgtp]$|^\s*[kmgt]i?b(?:it)?s?(?:/s(?:ec)?)?$")
+
+# The unit behind a number, as it stands in a line. Behind the number of a step a key may stand that
+# looks like a unit: `10 images/sec: 304`, `step 10 tokens/s 300`.
+_NO_KEY = r"(?!['\"]?[ \t]*[:=][ \t]*['\"]?[+-]?[0-9])"
+_NO_BARE_KEY = r"(?! [0-9][0-9.,]*(?: (?![A-Za-z]+/)|[^\w .]|$))"
+UNIT = (
+    rf"(?i:(?:{_ITEM}) ?(?:/|per ) ?(?:{_DEVICE} ?(?:/|per ) ?)?(?:{_TIME})"
+    rf"(?: ?(?:/|per ) ?{_DEVICE})?(?![\w/]){_NO_BARE_KEY}"
+    rf"|(?:{_TIME}) ?(?:/|per ) ?(?:{_STEP})(?![\w/])"
+    rf"|(?:{_TIME})(?![\w/])){_NO_KEY}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """The kind and unit of a number in a log that is a speed or a step time.
+
+    Args:
+        reads: ``speed`` samples or tokens a second, ``steps`` a second, or ``step_time``.
+        unit: what a speed counts, ``tokens/s``; empty: not known.
+        seconds: length of the unit of a step time.
+        steps: how many steps a time is of.
+        scope: a speed of one ``device``, one ``node`` or the whole ``job``; empty: the key does not
+            say.
+        is_summary: an average or a total, not what one step or interval had.
+        is_weak: the key alone, such as ``time``, may mean something else.
+    """
+
+    reads: Literal["speed", "steps", "step_time"]
+    unit: str = ""
+    seconds: float = 1.0
+    steps: int = 1
+    scope: Literal["device", "node", "job", ""] = ""
+    is_summary: bool = False
+    is_weak: bool = False
+
+
+@lru_cache(maxsize=4096)
+def split_words(text: str) -> tuple[str, ...]:
+    """Return the words of a key or unit in lower case, with ``per`` for a slash."""
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text)
+    return tuple(re.findall(r"[a-zµ]+|[0-9]+", spaced.replace("/", " per ").lower()))
+
+
+@lru_cache(maxsize=4096)
+def read_quantity(key: str, unit: str = "", following: str = "") -> Quantity | None:
+    """Return the quantity of a number about the speed of training; None: it is not about it.
+
+    Args:
+        key: the text before the number; empty: there is none.
+        unit: the known unit behind it, if any.
+        following: the word behind it, whatever it is.
+    """
+    words = split_words(key)
+    if not _NOT_TRAINING.isdisjoint(words) or _FLOPS.search(key) or _FLOPS.search(following):
+        return None
+    behind = _read_unit(unit)
+    named = _read_key(words, behind)
+    quantity = named
+    if quantity is None and behind is not None and _is_specific(behind):
+        quantity = behind
+    if quantity is None:
+        return None
+    is_summary = not _SUMMARY.isdisjoint(words)
+    scope = quantity.scope
+    if not scope and _PER_DEVICE.search(" ".join(words)):
+        scope = "device"
+    elif not scope and _PER_NODE.search(" ".join(words)):
+        scope = "node"
+    if quantity.reads == "speed" and not _JOB.isdisjoint(words):
+        scope = "job"
+    return replace(quantity, is_summary=is_summary, scope=scope)
+
+
+def _read_key(words: tuple[str, ...], behind: Quantity | None) -> Quantity | None:
+    """Return what the words of a key say; the unit behind the number says what they leave open."""
+    text = " ".join(words)
+    rate = _RATE.search(text)
+    if rate is None and _UNIT_OF_ITEM.get(words[0] if words else "") != STEPS_UNIT:
+        rate = _RATE_WITHOUT_PER.search(text)
+    if rate is not None:
+        return _make_rate(rate)
+    abbreviation = next((word for word in words if word in _ABBREVIATIONS), None)
+    if abbreviation is not None:
+        return _expand_abbreviation(_ABBREVIATIONS[abbreviation], behind)
+    if _SPEED.isdisjoint(words):
+        return _read_step_time(words, behind)
+    if behind is None:
+        return Quantity("speed", is_weak=True)
+    return behind if _is_specific(behind) else None
+
+
+def _is_specific(unit: Quantity) -> bool:
+    """Tell whether a unit is a rate, or a time of a step, and not a bare time."""
+    return unit.reads != "step_time" or bool(unit.unit)
+
+
+def _read_step_time(words: tuple[str, ...], behind: Quantity | None) -> Quantity | None:
+    """Return the step time that the words of a key name."""
+    text = " ".join(words)
+    per_step, of_many = _TIME_PER_STEP.search(text), _TIME_OF_MANY.search(text)
+    if per_step is not None:
+        return Quantity("step_time", seconds=_TIMES[per_step["time"]], steps=_read_count(per_step))
+    if of_many is not None or _STEP_TIME.search(text):
+        return Quantity("step_time", seconds=_time_unit(words, behind), steps=_read_count(of_many))
+    if not _WEAK_STEP_TIME.fullmatch(text):
+        return None
+    if behind is not None and _is_specific(behind):
+        return behind
+    return Quantity("step_time", seconds=_time_unit(words, behind), is_weak=True)
+
+
+def _make_rate(match: re.Match[str]) -> Quantity:
+    unit, groups = _UNIT_OF_ITEM[match["item"]], match.groupdict()
+    per_device = bool(groups.get("device") or groups.get("each"))
+    if unit == STEPS_UNIT:
+        return Quantity("steps", unit, seconds=_TIMES[match["time"]])
+    return Quantity("speed", unit, _TIMES[match["time"]], scope="device" if per_device else "")
+
+
+def _expand_abbreviation(unit: str, behind: Quantity | None) -> Quantity:
+    """Return the quantity of ``tps`` and the like."""
+    if not unit and behind is not None and behind.reads != "step_time":
+        return behind
+    if unit == STEPS_UNIT:
+        return Quantity("steps", unit)
+    unit, mark, _ = unit.partition("/device")
+    scope: Literal["device", ""] = "device" if mark else ""
+    if not scope and behind is not None and behind.reads == "speed":
+        scope = "device" if behind.scope == "device" else ""
+    return Quantity("speed", unit, scope=scope)
+
+
+def _read_count(match: re.Match[str] | None) -> int:
+    """Return the number of steps of a time."""
+    if match is None:
+        return 1
+    groups = {name: text for name, text in match.groupdict().items() if text}
+    number = groups.get("count") or groups.get("count2")
+    factor = 1000 if groups.get("thousand") or groups.get("thousand2") else 1
+    return max(int(number or 1), 1) * factor
+
+
+def _time_unit(words: tuple[str, ...], behind: Quantity | None) -> float:
+    """Return the seconds of a time's unit: the one in the key, else behind the number, else 1."""
+    if len(words) > 1 and words[-1] in _TIME_ENDINGS:
+        return _TIME_ENDINGS[words[-1]]
+    return behind.seconds if behind is not None and behind.reads == "step_time" else 1.0
+
+
+@lru_cache(maxsize=1024)
+def _read_unit(unit: str) -> Quantity | None:
+    """Return what the unit behind a number says; a bare time is a ``step_time`` without a unit."""
+    words = split_words(unit)
+    if not words:
+        return None
+    text = " ".join(words)
+    rate, time_per_step = _RATE.search(text), _TIME_PER_STEP.search(text)
+    if rate is not None:
+        return _make_rate(rate)
+    if time_per_step is not None:
+        seconds = _TIMES[time_per_step["time"]]
+        return Quantity(
+            "step_time", unit="s/step", seconds=seconds, steps=_read_count(time_per_step)
+        )
+    return Quantity("step_time", seconds=_TIMES[text]) if text in _TIMES else None
+
+
+def unit_class(unit: str) -> str:
+    """Return what a unit counts, the same for all words of it; the unit itself where unknown.
+
+    Images, sequences and examples are samples: which of these words is used is a matter of taste.
+    """
+    rate = _RATE.fullmatch(" ".join(split_words(unit)))
+    if rate is None:
+        return unit
+    counted = _UNIT_OF_ITEM[rate["item"]]
+    if counted in {"examples/s", "images/s", "frames/s", "sequences/s"}:
+        return "samples/s"
+    return "tokens/s" if counted == "words/s" else counted
+
+
+@lru_cache(maxsize=4096)
+def is_step_counter(key: str) -> bool:
+    """Tell whether a number is that of a step: its key ends in ``step``, ``iter`` and the like."""
+    words = split_words(key)
+    is_step = bool(words) and _UNIT_OF_ITEM.get(words[-1]) == STEPS_UNIT
+    return is_step and words[-1] not in _BATCH and _NO_COUNTER.isdisjoint(words)
+
+
+@lru_cache(maxsize=4096)
+def is_loss(key: str) -> bool:
+    """Tell whether a number is a training loss."""
+    words = split_words(key)
+    is_named = words[-1:] == ("loss",) or words in {("loss", "train"), ("loss", "is")}
+    return is_named and _EVALUATION.isdisjoint(words)
+
+
+@lru_cache(maxsize=4096)
+def is_main_loss(key: str) -> bool:
+    """Tell whether a loss is the one that is trained, and not a part of it."""
+    return _MAIN_LOSS.issuperset(split_words(key))
+
+
+@lru_cache(maxsize=4096)
+def is_global_batch(key: str) -> bool:
+    """Tell whether a number is the samples of a step over all devices."""
+    return _GLOBAL_BATCH.fullmatch(" ".join(split_words(key))) is not None
+
+
+@lru_cache(maxsize=4096)
+def is_work_of_step(key: str) -> bool:
+    """Tell whether a number is what one step trained, in whatever a rate beside it counts."""
+    return _WORK_OF_STEP.fullmatch(" ".join(split_words(key))) is not None
+
+
+@lru_cache(maxsize=4096)
+def read_counter_unit(key: str) -> str:
+    """Return the unit of a counter of all work trained, ``tokens/s``; empty: not a counter."""
+    match = _WORK_SO_FAR.fullmatch(" ".join(split_words(key)))
+    return _UNIT_OF_ITEM[match["item"] or match["item2"]] if match else ""
+
+
+@lru_cache(maxsize=4096)
+def is_pause(key: str) -> bool:
+    """Tell whether a number is the time of an evaluation or a checkpoint."""
+    words = split_words(key)
+    other = _EVALUATION | {"save", "saving", "saved", "ckpt", "checkpoint"}
+    return not other.isdisjoint(words) and not _DURATION.isdisjoint(words)
+
+
+def time_unit(key: str, unit: str) -> float:
+    """Return the seconds of the unit of a time with this key, and this unit behind it."""
+    return _time_unit(split_words(key), _read_unit(unit))
+
+
+def is_evaluation(word: str) -> bool:
+    """Tell whether a word says that a line is about an evaluation."""
+    return word.lower() in _EVALUATION
+
+
+def is_preparation(word: str) -> bool:
+    """Tell whether a line that begins with this word is about data, models or files."""
+    return word.lower() in _PREPARATION

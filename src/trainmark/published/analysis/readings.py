@@ -1,0 +1,363 @@
+"""Read the values of a log in one pass, separately for each source and run."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from trainmark.published.analysis.lines import LogContext, may_have_values, read_line
+from trainmark.published.analysis.quantities import (
+    Quantity,
+    is_work_of_step,
+    read_counter_unit,
+    read_quantity,
+    unit_class,
+)
+from trainmark.published.analysis.sources import (
+    BAR,
+    PLAIN,
+    PRESETS,
+    SIGNATURES,
+    Source,
+    sources_by_key,
+)
+from trainmark.published.analysis.values import RunValues
+from trainmark.published.importers.event_runs import FORMS, EventReader
+from trainmark.published.log import number_pattern, to_number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trainmark.published.analysis.lines import LogLine
+    from trainmark.published.analysis.pairs import Pair
+    from trainmark.published.importers.event_runs import EventRun
+
+_SHOWN_CHARACTERS = 300
+_MAX_SURVEYED_LINES = 2000  # in which all numeric keys are counted
+_MAX_STEPS_APART = 4  # of ranks that print into one log
+_BAR = re.compile(
+    r"(?P<done>\d+)/(?P<total>\d+)\s*\[(?P<clock>[\d:]+)<[^,\]]*,\s*(?:\?|[\d.]+)\s*"
+    r"(?:s/|)(?:it|steps?|iters?|batch(?:es)?)\b"
+)
+_CLOCK = re.compile(r"(?:(\d+) days?, )?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)$")
+# A trainer that prints its speed at the end alone is recognised by lines with its loss, too.
+_KEYS_OF_PRESETS = {
+    name: {form.key for form in preset.forms} | ({preset.loss} if preset.closing else set())
+    for name, preset in PRESETS.items()
+}
+_OTHER_RATE = re.compile(r"([A-Za-z]+/s)(?:ec)?")
+_MALFORMED_AFTER = r"['\"]?\s*[:=]\s*\S"
+
+
+def to_seconds(clock: str) -> float | None:
+    """Return the seconds of ``1 day, 2:03:04``, ``2:03:04`` or ``03:04``; None: not a time."""
+    match = _CLOCK.match(clock)
+    if match is None:
+        return None
+    days, hours, minutes = (int(text or 0) for text in match.groups()[:3])
+    return ((days * 24 + hours) * 60 + minutes) * 60 + float(match[4])
+
+
+@dataclass
+class _StepPrint:
+    """A value that other ranks may print for the same step, with its place among the values."""
+
+    cycle: int
+    counters: tuple[tuple[str, float], ...]
+    place: int
+    count: int = 1
+
+
+@dataclass
+class Readings:
+    """All values of one source.
+
+    Args:
+        skip: values to leave out at the beginning of a run; the line of the next one is kept.
+        runs: by the number of the run in the log.
+        unit: of a speed, from the form or behind the first number; empty: not known.
+        malformed: lines that have the key, but no finite number behind it.
+        has_steps: a line with a value also has the number of a step.
+        first_rate: first printed value of a figure that is a mean since the start.
+        last_rate: last printed value of it.
+    """
+
+    source: Source
+    skip: int = 0
+    unit: str = ""
+    runs: dict[int, RunValues] = field(default_factory=dict)
+    lines: int = 0
+    malformed: int = 0
+    malformed_line: int = 0
+    malformed_text: str = ""
+    has_steps: bool = False
+    first_rate: float | None = None
+    last_rate: float = 0.0
+    _recent: deque[_StepPrint] = field(default_factory=lambda: deque(maxlen=_MAX_STEPS_APART))
+    _other_work: int = 0
+    _paused_s: float = 0.0
+    _total: tuple[float, float] | None = None  # done, and seconds on the clock
+    _has_jumped: bool = False
+    _work_so_far: float = math.nan
+
+    def reject(self, line: int, text: str) -> None:
+        """Count a line without a number."""
+        self.malformed += 1
+        if self.malformed == 1:
+            self.malformed_line, self.malformed_text = line, text.strip()[:_SHOWN_CHARACTERS]
+
+    def add(
+        self, line: LogLine, value: float, context: LogContext, *, seconds: float, work: float
+    ) -> None:
+        """Add a value of a line; values of several ranks for one step are averaged."""
+        if not math.isfinite(value):
+            self.reject(line.number, line.text)
+            return
+        run = self.runs.setdefault(context.run, RunValues())
+        self.lines += 1
+        self.has_steps = self.has_steps or line.step is not None
+        if line.counters and self._average_in(line, value, run, context.cycle):
+            return
+        if len(run.values) == self.skip or not run.first_text:
+            run.first_text = f"line {line.number}: {line.text.strip()[:_SHOWN_CHARACTERS]}"
+        self._recent.append(_StepPrint(context.cycle, line.counters, len(run.values)))
+        run.values.append(value)
+        run.seconds.append(seconds)
+        run.work.append(work)
+        run.batches.append(math.nan if line.batch is None else line.batch)
+        run.holds_other.append(context.other_work > self._other_work)
+        run.pauses_s.append(context.paused_s - self._paused_s)
+        self._other_work, self._paused_s = context.other_work, context.paused_s
+
+    def _average_in(self, line: LogLine, value: float, run: RunValues, cycle: int) -> bool:
+        """Average a value into that of another rank for the same step; False: there is none."""
+        for earlier in self._recent:
+            if earlier.cycle == cycle and earlier.counters == line.counters:
+                earlier.count += 1
+                run.values[earlier.place] += (value - run.values[earlier.place]) / earlier.count
+                return True
+        return False
+
+    def add_total(self, line: LogLine, done: float, clock_s: float, context: LogContext) -> None:
+        """Add the difference to the last reading of a counter and of the clock.
+
+        A clock that shows 0 is rounded; a counter or a clock that falls began anew.
+        """
+        last, self._total = self._total, (done, clock_s)
+        if last is None or clock_s < last[1] or done < last[0]:
+            return
+        if clock_s == last[1]:  # within one unit of the clock
+            self._total = last
+            return
+        elapsed = clock_s - last[1]
+        if context.resumed_at and not self._has_jumped:  # over the steps from before the resume
+            self._has_jumped = True
+            return
+        self.add(line, (done - last[0]) / elapsed, context, seconds=elapsed, work=math.nan)
+
+    def add_whole(self, line: LogLine, done: float, clock_s: float, context: LogContext) -> None:
+        """Add the last reading of a counter that began with 0, and of its clock."""
+        last, self._total = self._total, None
+        start, start_s = last if last is not None and last[0] < done else (0.0, 0.0)
+        if clock_s > start_s:
+            elapsed = clock_s - start_s
+            self.add(line, (done - start) / elapsed, context, seconds=elapsed, work=math.nan)
+
+    def read_work(self, line: LogLine) -> float:
+        """Return the work of the step or interval of a line, in the unit of the speed; or NaN."""
+        counted = unit_class(self.source.quantity.unit or self.unit)
+        if counted == "samples/s" and line.batch is not None:
+            return line.batch
+        for pair in line.pairs:
+            if is_work_of_step(pair.key):
+                return pair.value
+            if counted and unit_class(read_counter_unit(pair.key)) == counted:
+                work, self._work_so_far = pair.value - self._work_so_far, pair.value
+                return work if work > 0 else math.nan
+        return math.nan
+
+
+class LogReader:
+    """Reads a log once.
+
+    Afterwards ``readings`` has the values of every source, ``recognised`` how many lines have the
+    form of each preset, ``losses`` the last loss with each key (empty: any), ``wanted_loss`` that
+    behind the user's keyword, ``keys`` and ``last_value_of`` the numeric keys of the first lines.
+
+    Args:
+        preset: the one that the user names; its lines count even if its signature does not fit.
+        skip: values to leave out at the beginning of a run.
+        loss_keyword: text before the loss that the user wants; empty: any loss of training.
+    """
+
+    def __init__(self, preset: str, skip: int, loss_keyword: str = "") -> None:
+        self.preset = preset
+        self.skip = skip
+        self.wanted_loss: float | None = None
+        self._loss_keyword = loss_keyword
+        self._wanted_loss = re.compile(number_pattern(loss_keyword)) if loss_keyword else None
+        self._events = EventReader()
+        self._ended_runs: list[EventRun] = []
+        self.context = LogContext()
+        self.readings: dict[tuple[str, str, str], Readings] = {}
+        self.recognised: Counter[str] = Counter()
+        self.losses: dict[str, float] = {}
+        self.keys: Counter[str] = Counter()
+        self.last_value_of: dict[str, float] = {}
+        self._by_key = sources_by_key()
+        self._loss_keys = {preset.loss for preset in PRESETS.values()} | {""}
+        self._is_malformed = {
+            key: re.compile(rf"(?<!\w){re.escape(key)}{_MALFORMED_AFTER}") for key in self._by_key
+        }
+
+    @property
+    def event_runs(self) -> list[EventRun]:
+        """The runs of PerfLog or MLPerf events in the log."""
+        return [*self._ended_runs, *self._events.open_runs]
+
+    def read(self, lines: Iterable[tuple[int, str]]) -> None:
+        """Read all lines."""
+        for number, text in lines:
+            if any(mark in text for mark in FORMS):
+                self._ended_runs += self._events.feed(number, text)
+                continue
+            if self._wanted_loss is not None and self._loss_keyword in text:
+                match = self._wanted_loss.search(text)
+                if match is not None:
+                    self.wanted_loss = to_number(match[1], match[2])
+            self.context.notice_text(number, text)
+            is_surveyed = number <= _MAX_SURVEYED_LINES
+            line = None
+            if is_surveyed or may_have_values(text):
+                line = read_line(number, text)
+                if is_surveyed:
+                    self._survey(line)
+                if self._add_line(line):
+                    continue
+            self.context.notice_other_work(text, line)
+
+    def _survey(self, line: LogLine) -> None:
+        """Count the numeric keys of a line, to show them where none is known."""
+        for pair in line.pairs:
+            if pair.key:
+                self.keys[pair.key] += 1
+                self.last_value_of[pair.key] = pair.value
+
+    def _add_line(self, line: LogLine) -> bool:
+        """Add the values and the loss of a line; return whether it has a value."""
+        if line.is_other_work:
+            return False
+        has_loss = self._add_loss(line)
+        pairs = {pair.key: pair for pair in line.pairs}
+        presets = self._recognise(line, pairs)
+        if line.speeds or has_loss or presets:
+            self.context.notice_values(line)
+        has_bar = self._add_bar(line)
+        preset_keys = set()
+        for key in pairs.keys() & self._by_key.keys():
+            for source in self._by_key[key]:
+                if source.preset in presets or source.preset == self.preset:
+                    self._add_form(line, pairs[key], source)
+                    preset_keys.add(key)
+        for pair, quantity in line.speeds:
+            is_rate_of_bar = has_bar and not pair.key and quantity.reads != "speed"
+            if not is_rate_of_bar and (pair.key not in preset_keys or self.preset == PLAIN):
+                self._add_plain(line, pair, quantity)
+        self._reject_malformed(line, pairs)
+        return bool(line.speeds) or has_bar
+
+    def _add_loss(self, line: LogLine) -> bool:
+        if "oss" not in line.text:
+            return False
+        has_loss = False
+        for key in self._loss_keys:
+            loss = line.find_loss(key)
+            if loss is not None:
+                self.losses[key] = loss
+                has_loss = True
+        return has_loss
+
+    def _recognise(self, line: LogLine, pairs: dict[str, Pair]) -> set[str]:
+        """Return the presets whose lines have the form of this one; count it for each."""
+        presets = {
+            name
+            for name, keys in _KEYS_OF_PRESETS.items()
+            if not keys.isdisjoint(pairs) and SIGNATURES[name].search(line.text)
+        }
+        self.recognised.update(presets)
+        return presets
+
+    def _get_readings(self, source: Source) -> Readings:
+        key = source.preset, source.key, source.unit
+        if key not in self.readings:
+            self.readings[key] = Readings(source, self.skip, source.quantity.unit)
+        return self.readings[key]
+
+    def _add_plain(self, line: LogLine, pair: Pair, quantity: Quantity) -> None:
+        source = Source(PLAIN, pair.key, "" if pair.key else pair.unit, quantity)
+        readings = self._get_readings(source)
+        self._add_value(line, pair, readings)
+
+    def _add_form(self, line: LogLine, pair: Pair, source: Source) -> None:
+        readings = self._get_readings(source)
+        form = source.form
+        assert form is not None
+        if not form.clock:
+            self._add_value(line, pair, readings)
+            return
+        match = re.search(rf"{re.escape(form.clock)}['\"]?\s*[:=]\s*['\"]?([^'\"\]}}]+)", line.text)
+        clock_s = to_seconds(match[1].strip()) if match else None
+        if clock_s is None or not math.isfinite(pair.value):
+            readings.reject(line.number, line.text)
+            return
+        if clock_s > 0 or form.is_counter:
+            done = pair.value if form.is_counter else pair.value * clock_s
+            readings.add_total(line, done, clock_s, self.context)
+        if readings.first_rate is None:
+            readings.first_rate = pair.value
+        readings.last_rate = pair.value
+
+    def _add_value(self, line: LogLine, pair: Pair, readings: Readings) -> None:
+        quantity = readings.source.quantity
+        readings.unit = readings.unit or _read_rate_unit(pair)
+        seconds = math.nan
+        if quantity.reads != "step_time" and line.step_time_s is not None:
+            seconds = line.step_time_s
+        readings.add(line, pair.value, self.context, seconds=seconds, work=readings.read_work(line))
+
+    def _add_bar(self, line: LogLine) -> bool:
+        """Add the difference of counter and clock of a progress bar of training."""
+        if "<" not in line.text or not line.speeds:
+            return False
+        match = _BAR.search(line.text)
+        clock_s = to_seconds(match["clock"]) if match else None
+        if match is None or clock_s is None:
+            return False
+        quantity = Quantity("steps", "steps/s", is_weak=True)
+        readings = self._get_readings(Source(PLAIN, f"{BAR} of {match['total']}", "", quantity))
+        done = float(match["done"])
+        if match["done"] == match["total"] and not self.context.resumed_at:
+            readings.add_whole(line, done, clock_s, self.context)
+        else:
+            readings.add_total(line, done, clock_s, self.context)
+        return True
+
+    def _reject_malformed(self, line: LogLine, pairs: dict[str, Pair]) -> None:
+        """Count a line of a preset that has a key, but no number behind it."""
+        for (preset, key, _), readings in self.readings.items():
+            if preset == PLAIN or key in pairs or key not in line.text:
+                continue
+            if self._is_malformed[key].search(line.text):
+                readings.reject(line.number, line.text)
+
+
+def _read_rate_unit(pair: Pair) -> str:
+    """Return the unit behind the number of a speed: a known unit, else the word there."""
+    quantity = read_quantity("", pair.unit)
+    if quantity is not None and quantity.reads != "step_time":
+        return quantity.unit
+    other = _OTHER_RATE.fullmatch(pair.following)
+    return other[1] if other else ""

@@ -1,0 +1,317 @@
+"""Select the values of a source that count, and compute their mean.
+
+Owns three rules. Rates are averaged by time if the log has the time or the work of each value. A
+value that includes an evaluation or a checkpoint is left out, or corrected by its time. If a log
+has several runs, the last one counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainmark.published.analysis.values import RunValues
+
+if TYPE_CHECKING:
+    from typing import Any, TypeAlias
+
+    from trainmark.published.analysis.lines import LogContext
+    from trainmark.published.analysis.readings import Readings
+    from trainmark.published.analysis.sources import Source
+
+    Array: TypeAlias = np.ndarray[Any, Any]
+
+_MIN_PAUSE_RATIO = 1.1  # times the median, above which a value includes an evaluation
+_MIN_SLOW_RATIO = 2.0  # times the median
+_MIN_SLOW_SHARE = 0.1  # of the sum of times, above which slow values are reported
+_MIN_RESUME_RATIO = 1.5  # times the speed: a mean that counts work from before a resume
+_MIN_STEPS_PER_SUMMARY = 5  # lines of steps for each line of a summary
+
+
+@dataclass(slots=True)
+class Sample:
+    """The values of a source that count, with what is needed for their mean.
+
+    Args:
+        unit: of a speed; empty: not known.
+        values: in the unit of the log.
+        weights: seconds that each value covers; empty: not known, so the mean is by value.
+        weighted_by: ``time`` or ``work``, from which the weights are; ``value``: there are none.
+        batches: samples of a step over all devices for each value; empty: not known.
+        skipped: values left out at the beginning.
+        left_out: values left out because they include other work than training.
+        lines: of the log with a value.
+        first_text: the line of the first value that counts.
+        slow: how many values are over twice the median, and their share of the sum of times.
+    """
+
+    source: Source
+    unit: str
+    values: Array
+    weights: Array
+    weighted_by: str
+    batches: Array
+    skipped: int = 0
+    left_out: int = 0
+    lines: int = 0
+    malformed: int = 0
+    malformed_text: str = ""
+    first_text: str = ""
+    mean_of_all: float | None = None
+    is_closing: bool = False
+    has_steps: bool = False
+    slow: tuple[int, float] = (0, 0.0)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_rate(self) -> bool:
+        """Tell whether larger values are faster."""
+        return self.source.quantity.reads != "step_time"
+
+    @property
+    def mean(self) -> float:
+        """The mean, by time where the weights are known."""
+        if len(self.weights):
+            return float(np.average(self.values, weights=self.weights))
+        return float(self.values.mean())
+
+
+def compute_costs(values: Array, *, is_rate: bool) -> Array:
+    """Return times, or numbers in proportion to them, of values that are times or rates."""
+    if not is_rate:
+        return values
+    return np.divide(1.0, values, out=np.zeros_like(values), where=values > 0)
+
+
+def take_sample(
+    readings: Readings, context: LogContext, *, skip: int, is_closing: bool = False
+) -> Sample | None:
+    """Return the values of a source that count; None: there are none."""
+    source = readings.source
+    is_last_value = is_closing or source.is_running_mean
+    run, notes = _choose_run(readings, context, skip=0 if is_last_value else skip)
+    if run is None:
+        return None
+    values, batches = np.frombuffer(run.values).copy(), np.frombuffer(run.batches)
+    if _is_clock(source, values):
+        return None
+    if is_last_value:
+        return _take_last_value(readings, run, notes, is_closing=is_closing, skip=skip)
+    counts = np.arange(len(values)) >= skip
+    rejected = readings.malformed
+    has_batch = np.isfinite(batches)
+    if has_batch.any():  # a value without its batch is malformed
+        rejected += int((counts & ~has_batch).sum())
+        counts &= has_batch
+    all_values = values.copy()
+    left_out = _remove_other_work(source, values, counts, run, notes)
+    if not counts.any():
+        return None
+    seconds, work = np.frombuffer(run.seconds)[counts], np.frombuffer(run.work)[counts]
+    weights, weighted_by = _compute_weights(values[counts], seconds, work, is_rate=_is_rate(source))
+    sample = Sample(
+        source,
+        readings.unit,
+        values[counts],
+        weights,
+        weighted_by,
+        batches[counts],
+        skipped=min(skip, len(values)),
+        left_out=left_out,
+        lines=readings.lines,
+        malformed=rejected,
+        malformed_text=_malformed_text(readings),
+        first_text=run.first_text,
+        has_steps=readings.has_steps,
+        notes=notes,
+    )
+    if not np.isfinite(sample.batches).all():
+        sample.batches = np.empty(0)
+    if left_out or (all_values != values).any():
+        sample.mean_of_all = float(all_values[skip:].mean())
+    if readings.first_rate is not None and readings.first_rate > _MIN_RESUME_RATIO * sample.mean:
+        notes.append(
+            f"{source.key} in the log falls from {readings.first_rate:g} to "
+            f"{readings.last_rate:g}: it divides work from before a resume by the time after it; "
+            "differences of its total and the clock are used"
+        )
+    sample.slow = find_slow_values(sample.values, is_rate=sample.is_rate)
+    return sample
+
+
+def take_only_mean(readings: Readings) -> Sample | None:
+    """Return the only mean since the start in a log, of which no difference can be computed."""
+    if readings.first_rate is None or readings.lines:
+        return None
+    empty = np.empty(0)
+    values = np.array([readings.last_rate])
+    return Sample(
+        readings.source,
+        readings.source.quantity.unit,
+        values,
+        empty,
+        "value",
+        empty,
+        lines=1,
+        is_closing=True,
+    )
+
+
+def _is_rate(source: Source) -> bool:
+    return source.quantity.reads != "step_time"
+
+
+def _malformed_text(readings: Readings) -> str:
+    if not readings.malformed:
+        return ""
+    return f"line {readings.malformed_line}: {readings.malformed_text}"
+
+
+def _take_last_value(
+    readings: Readings, run: RunValues, notes: list[str], *, is_closing: bool, skip: int
+) -> Sample:
+    """Return the last value, which is that of the whole run."""
+    what = "a line at the end" if is_closing else "a running mean, of which the last value counts,"
+    if skip:
+        notes.append(f"{readings.source.name} is {what}: skip_steps has no effect on it")
+    empty = np.empty(0)
+    values = np.frombuffer(run.values)[-1:].copy()
+    return Sample(
+        readings.source,
+        readings.unit,
+        values,
+        empty,
+        "value",
+        empty,
+        lines=readings.lines,
+        malformed=readings.malformed,
+        malformed_text=_malformed_text(readings),
+        first_text=run.first_text,
+        has_steps=readings.has_steps,
+        is_closing=is_closing,
+        notes=notes,
+    )
+
+
+def _choose_run(
+    readings: Readings, context: LogContext, *, skip: int
+) -> tuple[RunValues | None, list[str]]:
+    """Return the values of the last run that has some, and notes about the other runs."""
+    runs = readings.runs
+    if _are_epochs(context):
+        return _join(list(runs.values())), []
+    number = max((n for n, run in runs.items() if len(run.values) > skip), default=None)
+    if number is None:
+        return None, []
+    notes = []
+    for earlier in range(context.run):
+        end = context.ends[earlier]
+        count = len(runs[earlier].values) if earlier in runs else 0
+        until = f"step {end.step:g}" if end.step is not None else f"line {end.line}"
+        how = "complete" if end.is_complete else f"aborted at {until}, another run follows"
+        state = "used" if earlier == number else "not used"
+        notes.append(
+            f"run {earlier + 1} of {context.run + 1}, lines {context.starts[earlier]} to "
+            f"{end.line}: {how}; its {count} values are {state}"
+        )
+    return runs[number], notes
+
+
+def _are_epochs(context: LogContext) -> bool:
+    """Tell whether runs are epochs, which all end at the same step."""
+    last_steps = [end.step for end in context.ends]
+    return len(last_steps) > 1 and len(set(last_steps)) == 1 and last_steps[0] is not None
+
+
+def _join(runs: list[RunValues]) -> RunValues | None:
+    """Return the values of several runs as those of one."""
+    if not runs:
+        return None
+    joined = RunValues(first_text=runs[0].first_text)
+    for run in runs:
+        joined.values.extend(run.values)
+        joined.seconds.extend(run.seconds)
+        joined.work.extend(run.work)
+        joined.batches.extend(run.batches)
+        joined.holds_other.extend(run.holds_other)
+        joined.pauses_s.extend(run.pauses_s)
+    return joined
+
+
+def _is_clock(source: Source, values: Array) -> bool:
+    """Tell whether a number behind a word such as ``time`` is the time since the start."""
+    if not source.quantity.is_weak or source.quantity.reads != "step_time" or len(values) < 3:
+        return False
+    return bool((np.diff(values) > 0).all() and values[-1] > 2 * values[0])
+
+
+def _remove_other_work(
+    source: Source, values: Array, counts: Array, run: RunValues, notes: list[str]
+) -> int:
+    """Correct or leave out the values that hold an evaluation or a checkpoint.
+
+    Args:
+        values: changed where the log prints how long the other work took.
+        counts: changed where it does not, for values that are longer than the others.
+
+    Returns:
+        How many are left out.
+    """
+    holds_other = np.frombuffer(run.holds_other, dtype=np.int8).astype(bool) & counts
+    if not holds_other.any():
+        return 0
+    others = compute_costs(values, is_rate=_is_rate(source))[counts & ~holds_other]
+    pauses = np.frombuffer(run.pauses_s) / source.quantity.seconds
+    usual = float(np.median(others)) if len(others) else None
+    corrected = left_out = 0
+    for place in np.flatnonzero(holds_other):
+        cost = float(compute_costs(values[place : place + 1], is_rate=_is_rate(source))[0])
+        without = cost - float(pauses[place])
+        is_known = pauses[place] > 0 and not _is_rate(source) and without > 0
+        if is_known and (usual is None or abs(without - usual) < abs(cost - usual)):
+            values[place] = without
+            corrected += 1
+        elif usual is not None and cost > _MIN_PAUSE_RATIO * usual:
+            counts[place] = False
+            left_out += 1
+    if corrected:
+        notes.append(
+            f"the time of an evaluation or a checkpoint, as the log prints it, is taken off "
+            f"{corrected} values"
+        )
+    if left_out:
+        notes.append(f"{left_out} values that hold an evaluation or a checkpoint are left out")
+    return left_out
+
+
+def _compute_weights(
+    values: Array, seconds: Array, work: Array, *, is_rate: bool
+) -> tuple[Array, str]:
+    """Return the seconds that each rate covers, and from what they are known."""
+    if is_rate:
+        if np.isfinite(seconds).all() and (seconds > 0).all():
+            return seconds, "time"
+        if np.isfinite(work).all() and (work > 0).all() and (values > 0).all():
+            return work / values, "work"
+    return np.empty(0), "value"
+
+
+def find_slow_values(values: Array, *, is_rate: bool) -> tuple[int, float]:
+    """Return how many values are over twice the median, if they make much of the sum.
+
+    Returns:
+        Their number and their share of the sum of times; zeros if the share is small.
+    """
+    costs = compute_costs(values, is_rate=is_rate)
+    if len(costs) < 3 or not costs.sum() > 0:
+        return 0, 0.0
+    is_slow = costs > _MIN_SLOW_RATIO * np.median(costs)
+    share = float(costs[is_slow].sum() / costs.sum())
+    return (int(is_slow.sum()), share) if share > _MIN_SLOW_SHARE else (0, 0.0)
+
+
+def is_rare(readings: Readings, max_lines: int) -> bool:
+    """Tell whether a source has so few lines that they are summaries."""
+    return readings.lines * _MIN_STEPS_PER_SUMMARY <= max_lines or readings.lines == 1

@@ -1,0 +1,109 @@
+"""Where in a log a speed or a step time stands: in a format of a known trainer, or behind a key.
+
+Owns the presets, ``presets.toml``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import TypeAdapter
+
+from trainmark.data.documents import Frozen
+from trainmark.published.analysis.quantities import Quantity, split_words
+from trainmark.toml_file import read_toml
+
+PLAIN = "plain"  # the preset of no trainer: any key that says what its number is
+EVENTS = "mllog", "perflog"  # presets of logs of events
+BAR = "progress bar"
+_TIME_UNITS = {"s": 1.0, "ms": 1e-3}
+_RUNNING = {"running", "cumulative"}
+
+
+class Form(Frozen):
+    """One way in which a trainer prints its speed; ``presets.toml`` says what a field is."""
+
+    key: str
+    reads: Literal["step_time", "steps", "speed"]
+    time_unit: Literal["s", "ms"] = "s"
+    unit: str = ""
+    scope: Literal["device", "job"] = "job"
+    total_of: str = ""
+    is_closing: bool = False
+    is_component: bool = False
+    is_running_mean: bool = False
+    clock: str = ""
+    is_counter: bool = False
+
+    def quantity(self) -> Quantity:
+        """Return what the form's number is."""
+        unit = "steps/s" if self.reads == "steps" else self.unit
+        return Quantity(self.reads, unit, _TIME_UNITS[self.time_unit], scope=self.scope)
+
+
+class Preset(Frozen):
+    """A trainer's log; ``presets.toml`` says what a field is."""
+
+    signature: str
+    sample: str
+    loss: str = ""
+    closing: str = ""
+    forms: tuple[Form, ...]
+
+
+PRESETS = TypeAdapter(dict[str, Preset]).validate_python(
+    read_toml(Path(__file__).with_name("presets.toml"))
+)
+SIGNATURES = {name: re.compile(preset.signature) for name, preset in PRESETS.items()}
+NAMES = (*PRESETS, PLAIN, *EVENTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where values of one kind stand.
+
+    Args:
+        preset: name of the trainer's preset, or ``plain``.
+        key: text before the number; empty: there is none, ``unit`` says what the number is.
+        unit: text behind the number, where there is no key.
+        quantity: what the number is.
+        rank: place among the forms of the preset, the best first.
+        form: of the preset; None: found by the key or unit alone.
+    """
+
+    preset: str
+    key: str
+    unit: str
+    quantity: Quantity
+    rank: int = 0
+    form: Form | None = None
+
+    @property
+    def name(self) -> str:
+        """The key, else the unit, as messages show it."""
+        return self.key or self.unit
+
+    @property
+    def is_component(self) -> bool:
+        """Tell whether the time is that of one component of the trainer."""
+        return self.form is not None and self.form.is_component
+
+    @property
+    def is_running_mean(self) -> bool:
+        """Tell whether each value is the mean since the start of the job."""
+        if self.form is not None:
+            return self.form.is_running_mean
+        return not _RUNNING.isdisjoint(split_words(self.key))
+
+
+def sources_by_key() -> dict[str, list[Source]]:
+    """Return the sources of all presets by the key of their number."""
+    sources: dict[str, list[Source]] = {}
+    for name, preset in PRESETS.items():
+        for rank, form in enumerate(preset.forms):
+            source = Source(name, form.key, "", form.quantity(), rank, form)
+            sources.setdefault(form.key, []).append(source)
+    return sources

@@ -1,0 +1,105 @@
+"""Check records and printed rows for contradictions; each finding shows its arithmetic.
+
+Owns the list of rules and the severity of their findings; ``rows`` has the rules that check each
+row alone, ``tables`` those that compare several.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from trainmark.published.audit import rows, tables
+from trainmark.record.messages import render
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trainmark.published.audit.subject import AuditSubject, AuditSubjects, Hits
+    from trainmark.spec import Message
+
+Severity = Literal["error", "warning"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A contradiction or doubt, with its place.
+
+    Args:
+        message: its code; the arguments are the arithmetic, in the units of the figures.
+    """
+
+    rule: str
+    severity: Severity
+    message: Message
+    subject: AuditSubject
+
+    def as_dict(self, lang: str) -> dict[str, Any]:
+        """Return the finding in the form that ``audit --json`` prints.
+
+        ``line`` is that of a printed row, from 1; 0: a record.
+        """
+        place = {name: getattr(self.subject, name) for name in ("file", "line", "configuration")}
+        named = {"code": self.message.code, "arithmetic": self.message.args}
+        text = render(self.message, lang)
+        return {"rule": self.rule, "severity": self.severity, **place, **named, "message": text}
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRule:
+    """A rule of the audit: the check that yields its findings, and their severity.
+
+    Args:
+        severity: of its findings, except for those in ``doubts``.
+        doubts: codes of findings that are only warnings.
+    """
+
+    check: Callable[[AuditSubjects], Hits]
+    severity: Severity
+    doubts: frozenset[str] = frozenset()
+
+    @property
+    def severities(self) -> str:
+        """The severities that its findings have, errors first."""
+        return ", ".join(SEVERITIES) if self.doubts else self.severity
+
+    def get_severity(self, code: str) -> Severity:
+        """Return the severity of the finding with this code."""
+        return "warning" if code in self.doubts else self.severity
+
+
+# A rule's definition is the sentence ``audit_rule.<name>`` of ``record/messages.toml``.
+RULES: dict[str, AuditRule] = {
+    "copies": AuditRule(tables.check_copies, "error"),
+    "label": AuditRule(rows.check_label, "error", frozenset({"audit_precision_unsure"})),
+    "log": AuditRule(
+        rows.check_log, "error", frozenset({"log_samples_below_steps", "log_speeds_differ"})
+    ),
+    "memory": AuditRule(rows.check_memory, "error", frozenset({"audit_memory_of_card"})),
+    "mfu": AuditRule(tables.check_mfu, "warning"),
+    "ordering": AuditRule(rows.check_ordering, "error"),
+    "outlier": AuditRule(rows.check_outlier, "warning"),
+    "passes": AuditRule(rows.check_passes, "error"),
+    "peak": AuditRule(rows.check_peak, "error", frozenset({"audit_tf32", "audit_peak_unsure"})),
+    "precisions": AuditRule(tables.check_precisions, "warning"),
+    "range": AuditRule(rows.check_ranges, "error"),
+    "ratios": AuditRule(tables.check_ratios, "warning"),
+    "routing": AuditRule(rows.check_routing, "warning"),
+    "same_figures": AuditRule(tables.check_same_figures, "warning"),
+    "scaling": AuditRule(tables.check_scaling, "warning"),
+    "side_by_side": AuditRule(tables.check_side_by_side, "warning"),
+    "target": AuditRule(rows.check_target, "warning"),
+    "totals": AuditRule(rows.check_totals, "error"),
+}
+
+
+def audit(subjects: AuditSubjects) -> list[Finding]:
+    """Return the findings of all rules: errors first, then by place."""
+    findings = [
+        Finding(name, rule.get_severity(reason.code), reason, subject)
+        for name, rule in RULES.items()
+        for subject, reason in rule.check(subjects)
+    ]
+    findings.sort(key=lambda x: (SEVERITIES.index(x.severity), x.subject.file, x.subject.line))
+    return findings

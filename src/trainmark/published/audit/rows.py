@@ -1,0 +1,493 @@
+"""The rules of an audit that look at each row alone, or at the qualities of one table.
+
+A rule yields the rows that break it, each with a message.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from statistics import median, mode
+from typing import TYPE_CHECKING
+
+from trainmark.published.audit.qualities import is_lower_better, is_share
+from trainmark.published.audit.subject import (
+    RATES,
+    SAMPLE_RATES,
+    TIMES,
+    TOKEN_RATES,
+    group_subjects,
+)
+from trainmark.published.audit.workloads import is_mixture
+from trainmark.record.work import LOG_CONTRADICTIONS
+from trainmark.spec import message
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from trainmark.published.audit.subject import AuditSubject, AuditSubjects, Hits
+    from trainmark.spec import Message
+
+_GIB = 2**30
+_SUM_ERROR = 1e-9  # of floating-point sums: figures of a record are not rounded
+_MEMORY_TOLERANCE = 0.1  # GiB and GB differ by 7%, and drivers reserve some memory
+_MEMORY_ROUNDING = 0.02  # a page prints the memory of a card with the same digits everywhere
+_MAX_SAMPLE_RATIO = 1.1  # of samples trained over those of the data
+_MAX_PASSES = 1000  # over a data set: no published configuration of a known one trains so many
+_MAX_TIME_S = 366 * 86400.0  # no published run took longer than a year
+_MAX_PEAK_RATIO = 1.1  # clocks may be above those of the peak, and FLOPs of a sample are counted
+_MULTIPLE_TOLERANCE, _MAX_MULTIPLE = 0.03, 64  # of a whole multiple of the ranks
+_RATE_TOLERANCE = 0.03  # of figures that are equal by arithmetic, besides their rounding
+_TRUNCATION = 2  # half units of the last digit: some pages truncate instead of rounding
+_MAX_PADDING = 200  # a sample is not more than this many times shorter than the longest one
+_STEP_TOLERANCE = 0.25  # step time and throughput may be means over different steps
+_PER_CENT_SPREAD = 3.0  # a value in per cent is about a hundred times as large as shares
+_MAX_SPREAD, _MIN_OUTLIER = 1.3, 4.0  # ratios of qualities in one table
+_POSITIVE = {
+    *RATES,
+    *TIMES,
+    *TOKEN_RATES,
+    "sample/p/s",
+    "step/s",
+    "mem",
+    "mem_total",
+    "MFU",
+    "MAMFU",
+    "model_flops_per_device",
+    "steps",
+    "epochs",
+}
+_SPEEDS = {*RATES, *TOKEN_RATES, "MFU", "model_flops_per_device"}
+# How settings and headings of training programs name what a router of experts does.
+_OFF_VALUES = {"", "/", "-", "0", "0.0", "false", "no", "none", "null", "off"}
+_FORCED_KEYS = ("force_load_balanc", "forced_balanc", "force_balanc", "balanced_router")
+_FORCED_WORDS = (
+    "force_load_balancing",
+    "forced balance",
+    "force balance",
+    "balanced routing",
+    "routing=balanced",
+    "uniform routing",
+)
+_FORCED_VALUES = {"balanced", "forced", "uniform", "random"}
+_DROP_KEYS = ("token_drop", "capacity_factor", "drop_rate", "dropped")
+_DROP_WORDS = ("tokens dropped", "token dropping", "drops tokens", "capacity factor")
+_ROUTING_KEYS = ("rout", "load_balanc", "aux_loss", "dropless")
+_ROUTING_WORDS = (
+    "routing",
+    "router",
+    "dropless",
+    "no token drop",
+    "aux loss",
+    "aux-loss",
+    "load balanc",
+)
+_REDUCED_PRECISIONS = (
+    "tf32",
+    "bf16",
+    "fp8",
+    "fp4",
+)  # precisions that cards have from some generation on
+
+
+def check_label(subjects: AuditSubjects) -> Hits:
+    """Yield rows whose label contradicts itself, or names a precision that the card lacks."""
+    for subject in subjects:
+        for note in _get_notes(subject):
+            if note.code == "label_contradicts_itself":
+                yield subject, note
+        for name in _REDUCED_PRECISIONS:
+            if (
+                name in subject.precisions
+                and not subject.is_mixed
+                and subject.lacks_precision(name)
+            ):
+                code = "audit_precision" if subject.has_data_sheet else "audit_precision_unsure"
+                yield subject, message(code, precision=name, device=subject.device)
+
+
+def check_log(subjects: AuditSubjects) -> Hits:
+    """Yield rows whose log contradicts itself, as the reader of the log has noted."""
+    for subject in subjects:
+        for note in _get_notes(subject):
+            if note.code in LOG_CONTRADICTIONS:
+                yield subject, note
+
+
+def _get_notes(subject: AuditSubject) -> Sequence[Message]:
+    """Return what the reader of a page noted about a row; nothing for a launch."""
+    return subject.row.notes if subject.row else ()
+
+
+def check_routing(subjects: AuditSubjects) -> Hits:
+    """Yield speeds of mixtures of experts whose router was forced, dropped tokens or is not named.
+
+    A forced or dropping router is faster than one that trains, and its MFU counts tokens that no
+    expert computed.
+    """
+    for subject in subjects:
+        row = subject.row
+        if row is None:
+            continue
+        model = row.model or subject.name
+        if not is_mixture(model) or row.figures.keys().isdisjoint(_SPEEDS):
+            continue
+        printed_settings = {**row.changes, **row.cells}
+        settings = {re.sub(r"[^a-z]+", "_", k.lower()): v for k, v in printed_settings.items()}
+        text = f"{row.section} {row.configuration} {row.raw}".lower()
+        has_routing_setting = any(key in name for name in settings for key in _ROUTING_KEYS)
+        forced = _find_setting(settings, _FORCED_KEYS) or _find_setting(
+            settings, ("rout",), only=_FORCED_VALUES
+        )
+        if setting := forced or _find_word(text, _FORCED_WORDS):
+            yield subject, message("audit_routing_forced", setting=setting)
+        elif setting := _find_setting(settings, _DROP_KEYS) or _find_word(text, _DROP_WORDS):
+            yield subject, message("audit_routing_drops", setting=setting)
+        elif not has_routing_setting and not _find_word(text, _ROUTING_WORDS):
+            yield subject, message("audit_routing_unnamed", model=model)
+
+
+def _find_setting(
+    settings: Mapping[str, str], keys: Sequence[str], *, only: Collection[str] = ()
+) -> str | None:
+    """Return the first setting whose name has one of ``keys`` and that is switched on.
+
+    Args:
+        only: values to look for; default: all that switch something on.
+    """
+    for name, value in settings.items():
+        plain = value.strip().lower()
+        is_on = plain in only if only else plain not in _OFF_VALUES
+        if is_on and any(key in name for key in keys):
+            return f"{name}={value}"
+    return None
+
+
+def _find_word(text: str, words: Sequence[str]) -> str | None:
+    """Return the first of ``words`` that a text has; None: it has none of them."""
+    for word in words:
+        if word in text:
+            return word
+    return None
+
+
+def check_ranges(subjects: AuditSubjects) -> Hits:
+    """Yield rows with a figure outside its range, and qualities in another unit than others."""
+    for subject in subjects:
+        for name, value in subject.printed.items():
+            # The loss of a known model is never negative; a negative log-likelihood may be.
+            is_loss = "loss" in name and subject.workload.names
+            is_wrong = name in _POSITIVE and value <= 0 and not _is_rounded_to_zero(subject, name)
+            if is_wrong or (is_loss and value < 0):
+                yield subject, message("audit_not_positive", figure=name, value=value)
+        if subject.figures.get("MFU", 0.0) > 100:
+            yield (
+                subject,
+                message("audit_range", figure="MFU", value=subject.figures["MFU"], most=100),
+            )
+        for name in TIMES:
+            if subject.figures.get(name, 0.0) > _MAX_TIME_S:
+                days = subject.figures[name] / 86400
+                yield subject, message("audit_years", figure=name, days=days)
+    for name, rows in _group_shares_by_table(subjects):
+        yield from _check_shares(name, rows)
+
+
+def _is_rounded_to_zero(subject: AuditSubject, name: str) -> bool:
+    """Tell whether a rate of samples is printed as 0 because it is below the last digit."""
+    if name not in SAMPLE_RATES or subject.printed[name] < 0:
+        return False
+    token_rate = subject.figures.get("p_train_tokens")
+    if token_rate is None:
+        token_rate = subject.figures.get("token/p/s", 0.0) * (subject.world_size or 0)
+    length = subject.read_setting("seq_length")
+    if not token_rate or not length:
+        return False
+    return token_rate / length < subject.get_last_digit_unit(name)
+
+
+def _group_shares_by_table(subjects: AuditSubjects) -> Iterator[tuple[str, list[AuditSubject]]]:
+    """Yield the name of each quality that is a share, with the rows of a table that have it."""
+    names = {name for subject in subjects for name in subject.printed if is_share(name)}
+    for name in sorted(name for name in names if not name.endswith("_target")):
+        with_name = [subject for subject in subjects if name in subject.printed]
+        for rows in group_subjects(with_name, lambda subject: [subject.table or subject.file]):
+            yield name, rows
+
+
+def _check_shares(name: str, rows: Sequence[AuditSubject]) -> Hits:
+    """Yield the rows whose quality is out of range, or in another unit than in most rows."""
+    values = [subject.printed[name] for subject in rows]
+    max_value = 1 if _are_shares(values) else 100
+    for subject, value in zip(rows, values, strict=True):
+        if not 0 < value <= max_value:
+            yield subject, message("audit_range", figure=name, value=value, most=max_value)
+        elif max_value > 1 >= value and len(values) > 1:
+            yield subject, message("audit_unit", figure=name, value=value)
+
+
+def _are_shares(values: Sequence[float]) -> bool:
+    """Tell whether qualities are shares rather than per cent: most of them are at most 1.
+
+    If there are as many values above 1 as below, those above are per cent if they are about a
+    hundred times as large as the others; else all are shares, and those above 1 are wrong.
+    """
+    shares = [value for value in values if 0 <= value <= 1]
+    larger = [value for value in values if value > 1]
+    if len(shares) != len(larger):
+        return 2 * len(shares) > len(values)
+    if not shares:
+        return False
+    ratio = median(larger) / median(shares) / 100 if median(shares) else 0.0
+    are_larger_per_cent = 1 / _PER_CENT_SPREAD < ratio < _PER_CENT_SPREAD
+    return not are_larger_per_cent
+
+
+def check_outlier(subjects: AuditSubjects) -> Hits:
+    """Yield a quality that is far from all others of its table, which agree."""
+    for name, rows in _group_shares_by_table(subjects):
+        for subject in rows:
+            value = subject.printed[name]
+            others = [other.printed[name] for other in rows if other is not subject]
+            if len(others) < 2 or not value > 0 or min(others) <= 0:
+                continue
+            others_agree = max(others) <= _MAX_SPREAD * min(others)
+            usual = median(others)
+            # A value in another unit is reported by the rule on ranges.
+            is_far = max(value / usual, usual / value) >= _MIN_OUTLIER
+            if others_agree and is_far and (value <= 1) == (usual <= 1):
+                args = {"value": value, "usual": usual}
+                yield subject, message("audit_outlier", figure=name, rows=len(others), **args)
+
+
+def check_ordering(subjects: AuditSubjects) -> Hits:
+    """Yield rows whose throughputs or times contradict their definitions.
+
+    A throughput that includes more of the time must not be higher than one that includes less, and
+    training must not take longer than the whole run.
+    """
+    for subject in subjects:
+        # ``SAMPLE_RATES`` are in the order of the time that they include.
+        names = [name for name in SAMPLE_RATES if name in subject.figures]
+        for above, below in pairwise(names):
+            above_rate, below_rate = subject.figures[above], subject.figures[below]
+            slack = 1 + subject.compute_rounding(above, below) + _SUM_ERROR
+            if below_rate > above_rate * slack:
+                rates = {"above_rate": above_rate, "below_rate": below_rate}
+                yield subject, message("audit_order", above=above, below=below, **rates)
+        train_time = subject.figures.get("train_time")
+        e2e_time = subject.figures.get("e2e_time")
+        slack = 1 + subject.compute_rounding("train_time", "e2e_time") + _SUM_ERROR
+        if train_time and e2e_time and train_time > e2e_time * slack:
+            yield subject, message("audit_time", train_time=train_time, e2e_time=e2e_time)
+
+
+def check_totals(subjects: AuditSubjects) -> Hits:
+    """Yield rows whose rates contradict each other, or contradict batch and step time."""
+    for subject in subjects:
+        yield from _compare_device_and_total(subject)
+        yield from _compare_tokens_and_samples(subject)
+        yield from _compare_batch_and_step(subject)
+
+
+def _compare_device_and_total(subject: AuditSubject) -> Hits:
+    """Yield the row if the total rate is not the rate of a device times their number."""
+    if not subject.world_size:
+        return
+    for device_figure, total_figure in (("token/p/s", "p_train_tokens"), ("sample/p/s", "p_whole")):
+        if device_figure not in subject.figures or total_figure not in subject.figures:
+            continue
+        device_rate, total_rate = subject.figures[device_figure], subject.figures[total_figure]
+        times = total_rate / device_rate
+        rounding = subject.compute_rounding(device_figure, total_figure)
+        slack = 1 + _RATE_TOLERANCE + _TRUNCATION * rounding
+        if not 1 / slack <= times / subject.world_size <= slack:
+            yield (
+                subject,
+                message(
+                    "audit_total",
+                    of_one=device_figure,
+                    of_all=total_figure,
+                    world_size=subject.world_size,
+                    rate=device_rate,
+                    total=total_rate,
+                    times=times,
+                ),
+            )
+
+
+def _compare_tokens_and_samples(subject: AuditSubject) -> Hits:
+    """Yield the row if its samples have more tokens than the sequence length, or hardly any."""
+    tokens, samples = subject.figures.get("p_train_tokens"), subject.figures.get("p_whole")
+    length = subject.read_setting("seq_length")
+    if tokens and samples and length:
+        slack = (
+            1
+            + _RATE_TOLERANCE
+            + _TRUNCATION * subject.compute_rounding("p_train_tokens", "p_whole")
+        )
+        # Padded samples are shorter than the longest one, but hardly by that much.
+        is_too_few = tokens / samples < length / _MAX_PADDING
+        if tokens / samples > length * slack or is_too_few:
+            args = {"tokens": tokens, "samples": samples, "length": length}
+            yield subject, message("audit_tokens", ratio=tokens / samples, **args)
+
+
+def _compare_batch_and_step(subject: AuditSubject) -> Hits:
+    """Yield the row if throughput times step time is not the batch of a step."""
+    seconds = subject.figures.get("step_time")
+    rate = _compute_sample_rate(subject)
+    if not seconds or not rate:
+        return
+    min_batch, max_batch = _compute_batch_bounds(subject)
+    slack = 1 + _STEP_TOLERANCE + subject.compute_rounding("step_time")
+    samples = seconds * rate
+    if samples * slack < min_batch or samples > max_batch * slack:
+        args = {"step_time": seconds, "rate": rate, "least": min_batch, "samples": samples}
+        yield subject, message("audit_batch", **args)
+
+
+def _compute_sample_rate(subject: AuditSubject) -> float | None:
+    """Return samples per second of all devices, from tokens if samples are not printed."""
+    figures, world = subject.figures, subject.world_size
+    length = subject.read_setting("seq_length")
+    for name in SAMPLE_RATES:
+        if name in figures:
+            return figures[name]
+    if world and "sample/p/s" in figures:
+        return figures["sample/p/s"] * world
+    if not length:
+        return None
+    if "p_train_tokens" in figures:
+        return figures["p_train_tokens"] / length
+    if world and "token/p/s" in figures:
+        return figures["token/p/s"] * world / length
+    return None
+
+
+def _compute_batch_bounds(subject: AuditSubject) -> tuple[float, float]:
+    """Return the smallest and largest batch of a step that the settings of a row allow."""
+    global_batch = subject.read_setting("global_batch_size")
+    if global_batch:
+        return global_batch, global_batch
+    micro = subject.read_setting("micro_batch_size")
+    if not micro:
+        return 0.0, float("inf")
+    # Devices that share a model train one micro-batch together; their number is not printed.
+    accumulation = subject.read_setting("grad_accum_steps")
+    if accumulation is None or not subject.world_size:
+        return micro, float("inf")
+    return micro * accumulation, micro * accumulation * subject.world_size
+
+
+def check_memory(subjects: AuditSubjects) -> Hits:
+    """Yield rows that use more memory than there is, and cards with the memory of another card."""
+    for subject in subjects:
+        used = subject.figures.get("mem", 0.0) / _GIB
+        total = subject.figures.get("mem_total", 0.0) / _GIB
+        if total and used > total * (1 + subject.compute_rounding("mem")):
+            yield subject, message("audit_memory", used=used, total=total)
+        sizes = sorted(set(subject.list_published("memory_gb")))
+        if sizes and not _fits_any_card(used, total, sizes):
+            yield subject, _describe_other_card(subject, total or used, sizes)
+    cards = [subject for subject in subjects if subject.device and "mem_total" in subject.figures]
+    for rows in group_subjects(cards, lambda subject: [(subject.table, subject.device)]):
+        if len(rows) < 3:
+            continue
+        usual = mode(subject.figures["mem_total"] for subject in rows)
+        for subject in rows:
+            total = subject.figures["mem_total"]
+            if abs(total / usual - 1) > _MEMORY_ROUNDING:
+                yield subject, _describe_other_card(subject, total / _GIB, [usual / _GIB])
+
+
+def _fits_any_card(used: float, total: float, sizes: Sequence[float]) -> bool:
+    """Tell whether a card of one of these sizes has the printed total, or room for the used memory.
+
+    Args:
+        used: memory in GiB; 0: not printed.
+        total: memory in GiB; 0: not printed.
+        sizes: published sizes of the cards, in GB or GiB.
+    """
+    if total:
+        return any(abs(total / size - 1) <= _MEMORY_TOLERANCE for size in sizes)
+    return any(used <= size * (1 + _MEMORY_TOLERANCE) for size in sizes)
+
+
+def _describe_other_card(subject: AuditSubject, total: float, sizes: Sequence[float]) -> Message:
+    known = ", ".join(f"{size:g}" for size in sizes)
+    return message("audit_memory_of_card", total=total, device=subject.device, sizes=known)
+
+
+def check_passes(subjects: AuditSubjects) -> Hits:
+    """Yield rows that trained more samples than their epochs over the data set have."""
+    for subject in subjects:
+        if subject.workload.samples_per_pass:
+            yield from _check_passes_of_row(subject, subject.workload.samples_per_pass)
+
+
+def _check_passes_of_row(subject: AuditSubject, samples_per_pass: int) -> Hits:
+    """Yield the row if it trained too many samples for a data set of this size."""
+    epochs = subject.workload.epochs or subject.read_setting("epochs") or 0
+    rate = subject.figures.get("p_whole", 0.0)
+    args = {"e2e_time": subject.seconds, "p_whole": rate, "rows": samples_per_pass}
+    passes = subject.max_samples / samples_per_pass
+    if not epochs:
+        if subject.min_samples > _MAX_PASSES * samples_per_pass:
+            yield (
+                subject,
+                message("audit_passes_unnamed", passes=passes, most=_MAX_PASSES, **args),
+            )
+        return
+    expected_samples = samples_per_pass * epochs
+    if subject.min_samples <= _MAX_SAMPLE_RATIO * expected_samples:
+        return
+    args["epochs"] = round(epochs)
+    # If it is a whole multiple of the ranks, each rank may have counted the samples of all ranks.
+    world = subject.world_size or 0
+    times = subject.max_samples / expected_samples
+    times_per_rank = round(times / world) if world else 0
+    is_multiple = (
+        0 < times_per_rank <= _MAX_MULTIPLE
+        and abs(times / world / times_per_rank - 1) <= _MULTIPLE_TOLERANCE
+    )
+    if is_multiple:
+        args |= {"times": times_per_rank * world, "each": times_per_rank, "world_size": world}
+        yield subject, message("audit_per_rank", once=expected_samples / subject.seconds, **args)
+    else:
+        yield subject, message("audit_passes", passes=passes, **args)
+
+
+def check_peak(subjects: AuditSubjects) -> Hits:
+    """Yield rows that compute faster than their device can in the declared precision."""
+    for subject in subjects:
+        rate, bound = subject.estimate_device_flops(), subject.find_bound()
+        if bound is None or rate <= _MAX_PEAK_RATIO * bound.flops:
+            continue
+        shares = {"tflops": rate / 1e12, "peak": bound.flops / 1e12, "share": rate / bound.flops}
+        tf32 = max(subject.list_published("tf32_tflops"), default=0.0)
+        if subject.precision == "fp32" and rate <= tf32 * 1e12:
+            yield subject, message("audit_tf32", tf32=tf32, device=subject.device, **shares)
+        else:
+            code = "audit_peak" if bound.is_sure else "audit_peak_unsure"
+            yield subject, message(code, precision=bound.precision, device=subject.device, **shares)
+
+
+def check_target(subjects: AuditSubjects) -> Hits:
+    """Yield rows that print a target that their quality misses."""
+    for subject in subjects:
+        metric = subject.row.metric if subject.row else None
+        if metric is None:
+            continue
+        value, goal = subject.figures.get(metric), subject.figures.get(f"{metric}_target")
+        if value is None or goal is None:
+            continue
+        if _is_target_missed(metric, value, goal):
+            yield subject, message("audit_target_row", metric=metric, value=value, target=goal)
+
+
+def _is_target_missed(metric: str, value: float, goal: float) -> bool:
+    if is_lower_better(metric):
+        return value > goal
+    # A share is better if it is higher; the better direction of other qualities is not known.
+    return is_share(metric) and value < goal

@@ -1,0 +1,392 @@
+"""Give records and printed rows a common form, so that one rule can judge both.
+
+Owns how a printed row is understood: the precision that it declares, the published figures of its
+device, the rounding of its numbers, and the rates, FLOPs and samples that follow from its figures.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainmark.devices import peaks
+from trainmark.published.audit.workloads import (
+    FLOPS_ADAPTERS_TRAINED,
+    MIN_SEQUENCE,
+    Workload,
+    find_row_workload,
+    find_sequence_length,
+    parse_sequence_length,
+    trains_adapters,
+)
+from trainmark.spec import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from trainmark.record.record import Record
+    from trainmark.record.work import Row
+
+SAMPLE_RATES = ("p_core", "p_train", "p_whole")
+RATES = (*SAMPLE_RATES, "final_result")
+TIMES = ("e2e_time", "train_time", "step_time")
+TOKEN_RATES = ("token/p/s", "p_train_tokens")
+# End-to-end time contains starting and loading; no page prints how long they took.
+MAX_STARTUP_S = 300.0
+# Words of pages for the precision of matmuls, in the words of recipes.
+_PRECISIONS = {
+    **dict.fromkeys(("amp", "mixed", "fp16", "float16", "half"), "fp16"),
+    **dict.fromkeys(("bf16", "bfloat16"), "bf16"),
+    "tf32": "tf32",
+    **dict.fromkeys(("fp32", "float32"), "fp32"),
+    **dict.fromkeys(("fp8", "mxfp8"), "fp8"),
+    **dict.fromkeys(("fp4", "mxfp4", "nvfp4"), "fp4"),
+}
+# Words for mixed precision. Another word may say which one it is; else it has 16 bits.
+_MIXED_WORDS = ("amp", "mixed")
+_SIXTEEN_BITS = ("fp16", "bf16")
+# Settings that may be tuned to the number of devices.
+_TUNED_SETTINGS = (
+    "micro_batch_size", "global_batch_size", "global_batch_tokens", "batch_size", "bs", "lr",
+    "grad_accum_steps", "learning_rate",
+)  # fmt: skip
+_DATA_SHEET_LEVELS = ("A", "B")  # evidence of a published figure: a vendor's document or data sheet
+_NUMBER = re.compile(r"\d+(?:\.(\d+))?")  # the group has the decimals
+_COUNT = re.compile(r"[0-9][0-9,]*")
+_APPROXIMATE_MARKS = ("~", "≈")
+
+
+class PeakBound(NamedTuple):
+    """The highest rate at which a device can compute, without sparsity.
+
+    Args:
+        flops: in FLOP/s.
+        precision: of this rate, in the words of recipes.
+        is_sure: a vendor's document or data sheet states it.
+    """
+
+    flops: float
+    precision: str
+    is_sure: bool
+
+
+class DeviceRate(NamedTuple):
+    """The throughput of one device: the figure that it follows from, and its value; 0: none."""
+
+    figure: str
+    value: float
+
+
+@dataclass(slots=True, kw_only=True)
+class AuditSubject:
+    """The facts of one launch or one printed row that rules read; None: not known.
+
+    Args:
+        file: the file that was read, or the folder of a run.
+        line: of a printed row in its file, from 1; 0: a record.
+        configuration: label of the row as printed, or key of the launch's case.
+        name: of the case, else of the model as printed.
+        table: key that rows of one table and workload share: file, line of the table, name;
+            None: a record.
+        world_size: number of devices.
+        device: its name as printed.
+        precisions: those that are named, in the words of recipes.
+        is_mixed: mixed precision with 16 bits of either kind.
+        printed: known figures by name, in the units of a record's figures.
+        workload: what is known of the model.
+        record: a launch, whose figures were checked when it was read; None: a printed row.
+        row: a printed row; None: a launch.
+    """
+
+    file: str
+    line: int = 0
+    configuration: str
+    name: str = ""
+    table: tuple[str, int, str] | None = None
+    world_size: int | None = None
+    device: str | None = None
+    precisions: tuple[str, ...] = ()
+    is_mixed: bool = False
+    printed: dict[str, float] = field(default_factory=dict)
+    workload: Workload = field(default_factory=Workload)
+    record: Record | None = None
+    row: Row | None = None
+
+    @property
+    def changes(self) -> Mapping[str, str]:
+        """The batch, recipe and other settings of a row."""
+        return self.row.changes if self.row else {}
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The figures that are above zero."""
+        return {name: value for name, value in self.printed.items() if value > 0}
+
+    @property
+    def precision(self) -> str | None:
+        """The only precision that is declared; None: there is none, or more than one."""
+        return self.precisions[0] if len(set(self.precisions)) == 1 else None
+
+    @property
+    def sequence(self) -> int | None:
+        """Tokens of a sample; if the row does not print them, a lower bound."""
+        printed = find_sequence_length(self.changes)
+        if printed is not None:
+            return parse_sequence_length(printed)
+        standard = self.workload.sequence_length
+        if standard is None:
+            return None
+        return standard if self._has_standard_settings else min(standard, MIN_SEQUENCE)
+
+    @property
+    def _has_standard_settings(self) -> bool:
+        """Whether settings that a row does not print are the standard ones.
+
+        They are if it is of a known case, or of a form that lists the changes of each row.
+        """
+        if self.row is None:
+            return False
+        return self.row.case is not None or "fix_hp" in self.row.cells
+
+    @property
+    def work_settings(self) -> tuple[tuple[str, str], ...]:
+        """The settings of a row in a foreign table, without batch and learning rate.
+
+        Rows of forms that list the changes of each row differ only in these two.
+        """
+        if self.row is None or "fix_hp" in self.row.cells:
+            return ()
+        settings = ((name, x) for name, x in self.changes.items() if name not in _TUNED_SETTINGS)
+        return tuple(sorted(settings))
+
+    def read_setting(self, name: str) -> float | None:
+        """Return the value of a setting; None: the row lacks it, or it is not a number."""
+        text = self.changes.get(name, "")
+        return float(text.replace(",", "")) if _COUNT.fullmatch(text) else None
+
+    def get_last_digit_unit(self, name: str) -> float:
+        """Return the place value of a printed figure's last digit: 0.1 of ``23.4``, 1 of ``0``."""
+        text = self.row.figures[name].raw if self.row and name in self.row.figures else ""
+        match = _NUMBER.search(text.replace(",", ""))
+        return _get_place_value(match) if match else 0.0
+
+    def compute_rounding(self, *names: str) -> float:
+        """Return by what share rounding may have changed these printed figures, added up.
+
+        A figure may be wrong by half a unit of its last digit, an approximate one by a whole unit:
+        ``~4 hours``.
+        """
+        readings = self.row.figures if self.row else {}
+        total = 0.0
+        for name in names:
+            if name not in readings:
+                continue
+            text = readings[name].raw.replace(",", "")
+            match = _NUMBER.search(text)
+            if match and float(match[0]):
+                num_units = 1.0 if text.strip().startswith(_APPROXIMATE_MARKS) else 0.5
+                total += num_units * _get_place_value(match) / float(match[0])
+        return total
+
+    def list_published(self, figure: str) -> list[float]:
+        """Return a figure of ``peaks.toml`` for all products that the device's name can mean."""
+        return [product[figure] for product in self._products if figure in product]
+
+    @property
+    def _products(self) -> Sequence[Mapping[str, Any]]:
+        """Entries of ``peaks.toml`` that the device's name can mean; empty: none is known."""
+        return peaks.products(self.device or "")
+
+    def lacks_precision(self, precision: str) -> bool:
+        """Tell whether the peaks of the device are known, and none is in this precision."""
+        has_known_peaks = False
+        for product in self._products:
+            if f"{precision}_tflops" in product or precision in product.get("also", ()):
+                return False
+            if "fp32_tflops" in product and "fp16_tflops" in product:
+                has_known_peaks = True
+        return has_known_peaks
+
+    @property
+    def has_data_sheet(self) -> bool:
+        """Whether the figures of the device come from a vendor's document or data sheet."""
+        return any(product["evidence"] in _DATA_SHEET_LEVELS for product in self._products)
+
+    def list_dense_peaks(self) -> list[float]:
+        """Return the dense peaks in FLOP/s by which an MFU may have been computed, highest first.
+
+        They are those of the declared precisions; if none is declared, of all precisions.
+        """
+        precisions = set(self.precisions)
+        if self.is_mixed or "fp8" in precisions:
+            precisions |= set(_SIXTEEN_BITS)
+        flops = {
+            peak
+            for product in self._products
+            for precision, peak in _read_peaks(product).items()
+            if not precisions or precision in precisions
+        }
+        return sorted(flops, reverse=True)
+
+    def find_bound(self) -> PeakBound | None:
+        """Return the highest dense peak of the device; None: its peaks are not known.
+
+        It is that of the declared precision; if none is declared or published, the highest one.
+        """
+        bounds = [self._find_product_bound(product) for product in self._products]
+        return max((bound for bound in bounds if bound is not None), default=None)
+
+    def _find_product_bound(self, product: Mapping[str, Any]) -> PeakBound | None:
+        """Return the highest dense peak of one product; None: its peaks are not known."""
+        product_peaks = _read_peaks(product)
+        declared = {*self.precisions, *(_SIXTEEN_BITS if self.is_mixed else ())}
+        published = declared & product_peaks.keys()
+        # Of mixed precision, one of the two kinds with 16 bits is enough.
+        are_published = published == declared or (self.is_mixed and bool(published))
+        candidates = published if declared and are_published else product_peaks.keys()
+        if not candidates:
+            return None
+        precision = max(candidates, key=lambda name: product_peaks[name])
+        source = peaks.provenance(peaks.table(), product, f"{precision}_tflops")
+        is_sure = source["evidence"] in _DATA_SHEET_LEVELS
+        return PeakBound(product_peaks[precision], precision, is_sure)
+
+    def find_device_rate(self) -> DeviceRate:
+        """Return the throughput of a device by the figure that includes the least waiting.
+
+        Tokens come before the samples of the whole run, which pages print with few digits.
+        """
+        # From the least waiting to the most; True: the figure is of all devices together.
+        candidates = (
+            ("p_core", True),
+            ("p_train", True),
+            ("token/p/s", False),
+            ("sample/p/s", False),
+            ("p_train_tokens", True),
+            ("p_whole", True),
+            ("final_result", True),
+        )
+        figures = self.figures
+        for name, is_total in candidates:
+            if name not in figures:
+                continue
+            value = figures[name]
+            if not is_total:
+                return DeviceRate(name, value)
+            if self.world_size:
+                return DeviceRate(name, value / self.world_size)
+        return DeviceRate("token/p/s", 0.0)
+
+    def estimate_device_flops(self) -> float:
+        """Return the model FLOP/s that a device reached at least; 0: not known.
+
+        They follow from each printed rate and the workload's FLOPs; the highest result counts.
+        """
+        workload, figures = self.workload, self.figures
+        per_sample = workload.compute_sample_flops(self.sequence) or 0.0
+        min_parameters = min(workload.parameters, default=0.0) * 1e9
+        per_token = min_parameters * min(workload.flops_per_parameter)
+        rates = [0.0]
+        if "token/p/s" in figures:
+            rates.append(figures["token/p/s"] * per_token)
+        if "sample/p/s" in figures:
+            rates.append(figures["sample/p/s"] * per_sample)
+        if "model_flops_per_device" in figures:
+            rates.append(figures["model_flops_per_device"])
+        if self.world_size:
+            samples = [figures[name] for name in SAMPLE_RATES if name in figures]
+            rates += [rate / self.world_size * per_sample for rate in samples]
+            rates.append(figures.get("p_train_tokens", 0.0) / self.world_size * per_token)
+        return max(rates)
+
+    @property
+    def seconds(self) -> float:
+        """End-to-end time, else the time of training; 0: none is printed."""
+        return self.figures.get("e2e_time") or self.figures.get("train_time", 0.0)
+
+    @property
+    def min_samples(self) -> float:
+        """The fewest samples that the run trained, by its time and ``p_whole``; 0: not known."""
+        startup_s = MAX_STARTUP_S if "e2e_time" in self.figures else 0.0
+        return max(0.0, self.seconds - startup_s) * self.figures.get("p_whole", 0.0)
+
+    @property
+    def max_samples(self) -> float:
+        """The most samples that the run trained, by its time and ``p_whole``; 0: not known."""
+        return self.seconds * self.figures.get("p_whole", 0.0)
+
+
+def _get_place_value(number: re.Match[str]) -> float:
+    """Return the place value of the last digit of a match of ``_NUMBER``."""
+    decimals = number[1] or ""
+    return 0.1 ** len(decimals)
+
+
+def _read_peaks(product: Mapping[str, Any]) -> dict[str, float]:
+    """Return the dense peaks of an entry of ``peaks.toml`` in FLOP/s by their precision."""
+    return {
+        figure.removesuffix("_tflops"): tflops * 1e12
+        for figure, tflops in product.items()
+        if figure.endswith("_tflops")
+    }
+
+
+AuditSubjects = Sequence[AuditSubject]
+Hits = Iterator[tuple[AuditSubject, Message]]  # the findings of a rule
+
+
+def group_subjects(
+    subjects: Iterable[AuditSubject], keys: Callable[[AuditSubject], Iterable[object]]
+) -> list[list[AuditSubject]]:
+    """Return the subjects of each key together, in order of appearance.
+
+    Args:
+        keys: returns the keys of a subject; without a key it is in no group, with two in two.
+    """
+    groups: dict[object, list[AuditSubject]] = defaultdict(list)
+    for subject in subjects:
+        for key in keys(subject):
+            groups[key].append(subject)
+    return [*groups.values()]
+
+
+def view_record(record: Record, place: str) -> AuditSubject:
+    """Return the view of a record that was read from ``place``."""
+    return AuditSubject(file=place, configuration=record.plan.case_key, record=record)
+
+
+def view_row(row: Row) -> AuditSubject:
+    """Return the view of a printed row."""
+    figures = {name: x.value for name, x in row.figures.items() if x.value is not None}
+    name = row.case or row.model or row.file
+    # The page claims what it prints, even if the reader has found another precision.
+    printed_precision = row.cells.get("precision") or row.precision or ""
+    words = re.findall(r"[a-z]+\d*", printed_precision.lower())
+    precision_words = [word for word in words if word in _PRECISIONS]
+    exact_words = [word for word in precision_words if word not in _MIXED_WORDS]
+    return AuditSubject(
+        file=row.file,
+        line=row.line,
+        table=(row.file, row.table, name),
+        configuration=row.configuration,
+        name=name,
+        world_size=row.world_size,
+        device=row.device,
+        precisions=tuple(_PRECISIONS[word] for word in exact_words or precision_words),
+        is_mixed=bool(precision_words) and not exact_words,
+        printed=figures,
+        workload=_find_workload(row),
+        row=row,
+    )
+
+
+def _find_workload(row: Row) -> Workload:
+    """Return what is known of a row's model; if it trains adapters, with their FLOPs as well."""
+    workload = find_row_workload(row)
+    if workload.parameters and trains_adapters(row):
+        factors = dict.fromkeys((*workload.flops_per_parameter, FLOPS_ADAPTERS_TRAINED))
+        return workload.model_copy(update={"flops_per_parameter": tuple(factors)})
+    return workload

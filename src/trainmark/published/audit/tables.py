@@ -1,0 +1,462 @@
+"""The rules of an audit that compare launches or rows with each other.
+
+A rule yields the launch or row that does not fit the others, with a message.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from itertools import combinations, permutations
+from math import log
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainmark.plan.reference import SAME_WORK_RATIO
+from trainmark.published.audit.subject import RATES, TOKEN_RATES, group_subjects
+from trainmark.record.stats import is_proportional
+from trainmark.spec import message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from trainmark.published.audit.subject import AuditSubject, AuditSubjects, Hits
+    from trainmark.record.record import Record
+    from trainmark.spec import Message
+
+_MIN_RATIOS = 3  # fewer may agree by chance
+_MAX_RATIO_ROUNDING = 2e-3  # of figures whose ratios are compared, and by which these may differ
+_LAUNCH_NOISE = 1.1  # ratio of two launches of the same work
+_BATCH_GAIN = 0.7  # a batch of twice the size is at most 2 ** 0.7 times as fast
+_MAX_GAIN = 1.5  # from more devices: a batch of another size, and caches that hold a larger share
+_MAX_START_RATIO, _MAX_START_DIFFERENCE_S = 2.5, 30.0  # of start-up times in one table
+_NUM_CANDIDATES = 64  # numbers of samples that are tried
+_MFU_TOLERANCE = 0.01  # in addition to the rounding
+# Attention's share of a token's FLOPs over those of the parameters, at most: 12 L H T over 6 N at
+# 8192 tokens and 8e9 parameters is 0.27 (PaLM, appendix B, https://arxiv.org/abs/2204.02311).
+_MAX_ATTENTION = 0.3
+# Without layers and width: N is 12 L H H, so that the share is T over 6 H, and the narrowest model
+# has 32 times as much width as layers.
+_WIDTH_PER_LAYER = 32
+_SIZE_TOLERANCE = 0.25  # of a size in a name: models called 7b have 6.7e9 to 8.5e9 parameters
+_SIBLING_TOLERANCE = 0.03  # of MFU over throughput in similar rows, besides the rounding
+_TIME_FIGURES = {"e2e_time", "train_time", "step_time", "sample/p/s", *TOKEN_RATES, *RATES}
+_PRECISION_WIDTHS = {
+    "fp8": 1,
+    "fp16": 2,
+    "bf16": 2,
+    "tf32": 3,
+    "fp32": 4,
+}  # of precisions, narrow to wide
+
+
+def check_copies(subjects: AuditSubjects) -> Hits:
+    """Yield each launch whose step times are those of another launch, or proportional to them."""
+    # The first launch whose steps, sorted by their time, have this order, and its file.
+    # Proportional times have the same order, so that only launches with one order are compared.
+    first_by_order: dict[bytes, tuple[Record, str]] = {}
+    for subject in subjects:
+        record = subject.record
+        if record is None:
+            continue
+        times = record.steps.time_ns
+        order = np.argsort(times, kind="stable").tobytes()
+        first, first_file = first_by_order.setdefault(order, (record, subject.file))
+        if first.run_id != record.run_id and is_proportional(times, first.steps.time_ns):
+            args = {"run_id": record.run_id, "other": first.run_id, "place": first_file}
+            yield subject, message("audit_copy", same="steps.time_ns", **args)
+
+
+def check_same_figures(subjects: AuditSubjects) -> Hits:
+    """Yield each row that repeats all measured figures of a row of other work.
+
+    Rows of one line, which has a column for each precision, are compared together.
+    """
+    # A line is a list of its rows.
+    lines_by_figures: dict[object, list[list[AuditSubject]]] = defaultdict(list)
+    for line in group_subjects(subjects, _get_line_key):
+        figures = _list_identifying_figures(line)
+        if figures:
+            lines_by_figures[figures].append(line)
+    for first, *others in lines_by_figures.values():
+        first_work = [_describe_printed_work(subject) for subject in first]
+        for other in others:
+            other_work = [_describe_printed_work(subject) for subject in other]
+            if other_work == first_work or _is_same_text(first[0], other[0]):
+                continue
+            place = {"other": first[0].configuration, "file": first[0].file}
+            yield other[0], message("audit_same_figures", line=first[0].line, **place)
+
+
+# The functions ``_get_…_key`` return the key by which rows are grouped, in a list; a row with an
+# empty list is in no group.
+
+
+def _get_line_key(subject: AuditSubject) -> list[object]:
+    """Return the place of a printed line, which has a row for each of its precisions."""
+    return [(subject.file, subject.line)] if subject.row else []
+
+
+def _list_identifying_figures(line: Sequence[AuditSubject]) -> tuple[object, ...]:
+    """Return the figures by which a copy of a line is recognised.
+
+    Empty if they are too few or none of them is a time or a rate: then they may agree by chance.
+    """
+    # All rows of a card have the same memory.
+    figures = [
+        (subject.precision, name, value)
+        for subject in line
+        for name, value in sorted(subject.figures.items())
+        if name != "mem_total"
+    ]
+    has_time = any(name in _TIME_FIGURES for _, name, _ in figures)
+    return tuple(figures) if has_time and len(figures) > 1 else ()
+
+
+def _is_same_text(first: AuditSubject, other: AuditSubject) -> bool:
+    """Tell whether another file has the same line, as the translation of a page does."""
+    if first.row is None or other.row is None or first.file == other.file:
+        return False
+    return bool(first.row.raw) and first.row.raw.split() == other.row.raw.split()
+
+
+def _describe_printed_work(subject: AuditSubject) -> object:
+    section = subject.row.section if subject.row else ""
+    return subject.name, section, subject.configuration, subject.precision, subject.changes
+
+
+def check_ratios(subjects: AuditSubjects) -> Hits:
+    """Yield rows of a card whose figures are those of another card, all times the same factor."""
+    for rows_a, rows_b in combinations(group_subjects(subjects, _get_card_key), 2):
+        if rows_a[0].name != rows_b[0].name:
+            continue
+        pairs = [(a, b) for b in rows_b for a in rows_a if _get_setup(a) == _get_setup(b)]
+        ratios = [ratio for a, b in pairs for ratio in _compute_figure_ratios(a, b)]
+        if len(ratios) < _MIN_RATIOS:
+            continue
+        if max(ratios) <= min(ratios) * (1 + _MAX_RATIO_ROUNDING):
+            for a, b in pairs:
+                args = {"factor": median(ratios), "line": a.line, "device": a.device}
+                yield b, message("audit_ratios", figures=len(ratios), **args)
+
+
+def _get_card_key(subject: AuditSubject) -> list[object]:
+    return [(subject.name, subject.device)] if subject.device else []
+
+
+def _get_setup(subject: AuditSubject) -> object:
+    """Return the number of devices and nodes of a row, and its settings."""
+    num_nodes = subject.row.nnodes if subject.row else None
+    return subject.world_size, num_nodes, sorted(subject.changes.items())
+
+
+def _compute_figure_ratios(a: AuditSubject, b: AuditSubject) -> list[float]:
+    """Return each rate of ``b`` divided by that of ``a``, if both are printed precisely enough."""
+    return [
+        b.figures[name] / a.figures[name]
+        for name in (*RATES, *TOKEN_RATES, "sample/p/s")
+        if name in a.figures
+        and name in b.figures
+        and a.compute_rounding(name) + b.compute_rounding(name) <= _MAX_RATIO_ROUNDING
+    ]
+
+
+def check_scaling(subjects: AuditSubjects) -> Hits:
+    """Yield rows whose speed does not fit that of a row with another number of devices.
+
+    Each device is more than 1.5 times as fast as one of fewer devices, or more devices together are
+    slower than fewer.
+    """
+    for group in group_subjects(subjects, _get_scaling_key):
+        for subject, other in find_inconsistent_rows(
+            group, _has_implausible_scaling, _get_device_rate
+        ):
+            name, rate = subject.find_device_rate()
+            other_rate = _get_device_rate(other)
+            yield (
+                subject,
+                message(
+                    "audit_scaling",
+                    figure=name,
+                    world_size=subject.world_size,
+                    fewer=other.world_size,
+                    rate=rate,
+                    fewer_rate=other_rate,
+                    share=rate / other_rate,
+                ),
+            )
+
+
+def _get_scaling_key(subject: AuditSubject) -> list[object]:
+    """Return a key that rows share if they differ only in the number of devices."""
+    name, rate = subject.find_device_rate()
+    if not subject.world_size or rate <= 0:
+        return []
+    return [(name, subject.table, subject.device, subject.precision, subject.work_settings)]
+
+
+def _get_device_rate(subject: AuditSubject) -> float:
+    """Return the throughput of one device, in the unit of the figure that it follows from."""
+    return subject.find_device_rate().value
+
+
+def _has_implausible_scaling(subject: AuditSubject, other: AuditSubject) -> bool:
+    """Tell whether the rate of more devices is too high or too low for that of fewer."""
+    fewer, more = sorted((subject, other), key=lambda row: row.world_size or 0)
+    world_ratio = (more.world_size or 0) / (fewer.world_size or 1)
+    if world_ratio <= 1:
+        return False
+    rate_ratio = _get_device_rate(more) / _get_device_rate(fewer)
+    slack = 1 + sum(row.compute_rounding(row.find_device_rate().figure) for row in (fewer, more))
+    batch_ratio = _read_device_batch(more) / _read_device_batch(fewer)
+    # A larger batch may be faster, or slower if it hardly fits in memory.
+    batch_gain: float = max(batch_ratio, 1 / batch_ratio) ** _BATCH_GAIN
+    is_device_too_fast = rate_ratio > _MAX_GAIN * slack * batch_gain
+    total_ratio = rate_ratio * world_ratio
+    is_total_lower = total_ratio * _LAUNCH_NOISE * slack * batch_gain < 1
+    return is_device_too_fast or is_total_lower
+
+
+def _read_device_batch(subject: AuditSubject) -> float:
+    """Return the batch of one device; 1 if it is not printed."""
+    return subject.read_setting("micro_batch_size") or subject.read_setting("batch_size") or 1.0
+
+
+def find_inconsistent_rows(
+    subjects: AuditSubjects,
+    conflicts: Callable[[AuditSubject, AuditSubject], bool],
+    value: Callable[[AuditSubject], float],
+) -> Iterator[tuple[AuditSubject, AuditSubject]]:
+    """Yield rows that conflict with others, each with one of these, until no rows conflict.
+
+    The row with most conflicts comes first and then no longer counts. Of rows with equally many
+    conflicts, the one whose value is furthest from the median comes first; of equally far ones the
+    last.
+
+    Args:
+        conflicts: tells whether two rows conflict.
+        value: returns the value of a row, above zero.
+    """
+    remaining = list(subjects)
+    center = median(log(value(subject)) for subject in subjects)
+    distances = [round(abs(log(value(subject)) - center), 9) for subject in subjects]
+    while remaining:
+        opponents = [
+            [other for other in remaining if other is not subject and conflicts(subject, other)]
+            for subject in remaining
+        ]
+        worst = max(range(len(remaining)), key=lambda n: (len(opponents[n]), distances[n], n))
+        if not opponents[worst]:
+            return
+        distances.pop(worst)
+        yield remaining.pop(worst), opponents[worst][0]
+
+
+def check_side_by_side(subjects: AuditSubjects) -> Hits:
+    """Yield the rows of a table that trained another number of samples than most of it."""
+    for rows in group_subjects(subjects, _get_samples_key):
+        for subject, other in find_inconsistent_rows(
+            rows, have_different_samples, _get_max_samples
+        ):
+            samples, other_samples = _get_max_samples(subject), _get_max_samples(other)
+            args = {"ratio": samples / other_samples, "line": other.line}
+            samples_per_pass = subject.workload.samples_per_pass
+            if samples_per_pass:
+                passes = [_get_max_samples(row) / samples_per_pass for row in rows]
+                listed = ", ".join(f"{x:.1f}" for x in passes)
+                yield (
+                    subject,
+                    message("audit_passes_differ", passes=listed, rows=samples_per_pass, **args),
+                )
+            else:
+                counts = {"samples": samples, "others": other_samples}
+                yield subject, message("audit_side_by_side", **counts, **args)
+
+
+def _get_samples_key(subject: AuditSubject) -> list[object]:
+    """Return a key that rows share if they should train the same number of samples."""
+    if not subject.table or not _get_max_samples(subject):
+        return []
+    return [(subject.table, subject.work_settings)]
+
+
+def _get_max_samples(subject: AuditSubject) -> float:
+    return subject.max_samples
+
+
+def have_different_samples(subject: AuditSubject, other: AuditSubject) -> bool:
+    """Tell whether the two rows cannot have trained the same number of samples.
+
+    End-to-end time includes an unknown start-up time. Several numbers of samples are tried: each
+    implies a start-up time in both rows. The rows agree if these are similar for one of them.
+    """
+    timings = [(x.seconds, x.figures["p_whole"]) for x in (subject, other)]
+    min_samples = max(0.0, subject.min_samples, other.min_samples)
+    rounding = sum(
+        x.compute_rounding("e2e_time", "train_time", "p_whole") for x in (subject, other)
+    )
+    max_samples = min(rate * seconds for seconds, rate in timings) * (SAME_WORK_RATIO + rounding)
+    if min_samples > max_samples:
+        return True
+    longest_s = max(seconds for seconds, _ in timings)
+    slack_s = _MAX_START_DIFFERENCE_S + (SAME_WORK_RATIO - 1) * longest_s
+    first = min_samples / SAME_WORK_RATIO
+    for candidate in range(_NUM_CANDIDATES + 1):
+        samples = first + (max_samples - first) * candidate / _NUM_CANDIDATES
+        shorter_start, longer_start = sorted(
+            min(max(0.0, seconds - samples / rate), max(0.0, seconds - min_samples / rate))
+            for seconds, rate in timings
+        )
+        if longer_start <= _MAX_START_RATIO * shorter_start + slack_s:
+            return False
+    return True
+
+
+def check_precisions(subjects: AuditSubjects) -> Hits:
+    """Yield rows that are 1.5 times as fast in a wider precision as in a narrower one."""
+    for line in group_subjects(subjects, _get_line_key):
+        candidates = [
+            subject
+            for subject in line
+            if subject.precision in _PRECISION_WIDTHS and _get_device_rate(subject) > 0
+        ]
+        for wide, narrow in permutations(candidates, 2):
+            wide_bytes = _PRECISION_WIDTHS[wide.precision or ""]
+            narrow_bytes = _PRECISION_WIDTHS[narrow.precision or ""]
+            wide_rate, narrow_rate = wide.find_device_rate(), narrow.find_device_rate()
+            if wide_bytes <= narrow_bytes or wide_rate.figure != narrow_rate.figure:
+                continue
+            times = wide_rate.value / narrow_rate.value
+            if times > _MAX_GAIN:
+                args = {"wide": wide.precision, "narrow": narrow.precision}
+                yield wide, message("audit_wider_faster", times=times, **args)
+
+
+def check_mfu(subjects: AuditSubjects) -> Hits:
+    """Yield rows whose MFU does not follow from their throughput by any published peak."""
+    for subject in subjects:
+        published_peaks = subject.list_dense_peaks()
+        slack = 1 + _MFU_TOLERANCE + subject.compute_rounding("MFU", *TOKEN_RATES)
+        if subject.precision == "fp32":  # pages may mean TF32, which the rule on peaks reports
+            published_peaks += [tflops * 1e12 for tflops in subject.list_published("tf32_tflops")]
+        ranges = _compute_implied_peaks(subject, slack)
+        fits = any(low <= peak <= high for low, high in ranges for peak in published_peaks)
+        if ranges and published_peaks and not fits:
+            yield subject, _describe_mfu_conflict(subject, published_peaks[0])
+    for rows in group_subjects(subjects, _get_mfu_key):
+        yield from _check_mfu_of_siblings(rows)
+
+
+def _get_device_token_rate(subject: AuditSubject) -> float:
+    """Return tokens a second of one device; 0: not printed."""
+    if "token/p/s" in subject.figures:
+        return subject.figures["token/p/s"]
+    return subject.figures.get("p_train_tokens", 0.0) / (subject.world_size or math.inf)
+
+
+def _compute_implied_peaks(subject: AuditSubject, slack: float) -> list[tuple[float, float]]:
+    """Return ranges of the peak in FLOP/s that MFU and token throughput imply.
+
+    There is a range for each possible number of parameters, number of FLOPs per parameter, and way
+    to count attention.
+
+    Args:
+        slack: factor by which rounding may move a peak up or down.
+
+    Returns:
+        lower and upper end of each range; empty: the row lacks MFU or throughput.
+    """
+    mfu = subject.figures.get("MFU", 0.0)
+    token_rate = _get_device_token_rate(subject)
+    if not mfu or not token_rate:
+        return []
+    workload = subject.workload
+    is_size_from_name = not workload.names and subject.read_setting("parameters") is None
+    size_slack = 1 + _SIZE_TOLERANCE if is_size_from_name else 1.0
+    ranges = []
+    for size in workload.parameters:
+        for factor in workload.flops_per_parameter:
+            flops_per_token = size * 1e9 * factor
+            implied = 100 * token_rate * flops_per_token / mfu
+            for low, high in _compute_attention_factors(subject, size * 1e9):
+                min_peak = implied * low / slack / size_slack
+                max_peak = implied * high * slack * size_slack
+                ranges.append((min_peak, max_peak))
+    return ranges
+
+
+def _compute_attention_factors(
+    subject: AuditSubject, parameters: float
+) -> list[tuple[float, float]]:
+    """Return ranges of the factor by which attention may raise the FLOPs of a token.
+
+    If layers and width are known, pages count none of the attention, half of it because it is
+    causal, or all of it. Else the factor is somewhere between none and the most that is possible.
+    """
+    workload = subject.workload
+    length = subject.read_setting("seq_length")
+    if length is None:
+        return [(1.0, 1.0 + _MAX_ATTENTION)]
+    if workload.layers is None or workload.width is None:
+        min_width = (_WIDTH_PER_LAYER * parameters / 12) ** (1 / 3)
+        return [(1.0, 1.0 + length / (6 * min_width))]
+    attention = 12 * workload.layers * workload.width * length / (6 * parameters)
+    return [(factor, factor) for factor in (1.0, 1 + attention / 2, 1 + attention)]
+
+
+def _describe_mfu_conflict(subject: AuditSubject, peak: float) -> Message:
+    """Return the message that a printed MFU is not the one that throughput and peak give.
+
+    Args:
+        peak: in FLOP/s.
+    """
+    size, factor = subject.workload.parameters[0], subject.workload.flops_per_parameter[0]
+    tokens = _get_device_token_rate(subject)
+    return message(
+        "audit_mfu_row",
+        again=100 * tokens * factor * size * 1e9 / peak,
+        tokens=tokens,
+        factor=factor,
+        parameters=size,
+        mfu=subject.figures["MFU"],
+        tflops=peak / 1e12,
+    )
+
+
+def _get_mfu_key(subject: AuditSubject) -> list[object]:
+    """Return a key that rows share if the same throughput gives them the same MFU."""
+    if "MFU" not in subject.figures or not _get_device_token_rate(subject) or not subject.table:
+        return []
+    length, size = subject.changes.get("seq_length"), subject.changes.get("parameters")
+    return [(subject.table, subject.device, subject.precision, length, size)]
+
+
+def _check_mfu_of_siblings(rows: Sequence[AuditSubject]) -> Hits:
+    """Yield the row whose ratio of MFU to throughput differs from that of all similar rows."""
+    if len(rows) < 3:
+        return
+    for subject in rows:
+        siblings = [other for other in rows if other is not subject]
+        ratios = [_divide_mfu_by_token_rate(other) for other in siblings]
+        usual_ratio = median(ratios)
+        slack = _SIBLING_TOLERANCE + subject.compute_rounding("MFU", *TOKEN_RATES)
+        slack += max(other.compute_rounding("MFU", *TOKEN_RATES) for other in siblings)
+        siblings_agree = max(ratios) <= min(ratios) * (1 + slack)
+        deviation = abs(_divide_mfu_by_token_rate(subject) / usual_ratio - 1)
+        if siblings_agree and deviation > slack:
+            yield (
+                subject,
+                message(
+                    "audit_mfu_sibling",
+                    rows=len(siblings),
+                    line=siblings[0].line,
+                    mfu=subject.figures["MFU"],
+                    usual=usual_ratio * _get_device_token_rate(subject),
+                ),
+            )
+
+
+def _divide_mfu_by_token_rate(subject: AuditSubject) -> float:
+    return subject.figures["MFU"] / _get_device_token_rate(subject)

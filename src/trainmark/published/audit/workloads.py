@@ -1,0 +1,226 @@
+"""Find what is known of a model that a printed row names: its data, parameters and FLOPs.
+
+``workloads.toml`` lists models. For other language models, the number of parameters is read from
+the name or from a column of the row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainmark.documents import Frozen
+from trainmark.plan import reference
+from trainmark.published.audit.qualities import split_words
+from trainmark.toml_file import read_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from trainmark.record.work import Row
+
+# Tokens of a sample if a page does not say how many: few, so that FLOPs are a lower bound.
+MIN_SEQUENCE = 128
+# FLOPs of a token per parameter.
+FLOPS_ALL_TRAINED = 6.0
+FLOPS_ADAPTERS_TRAINED = 4.0
+_SIZE = re.compile(r"(?i)(?<![a-z0-9.])([0-9]+(?:\.[0-9]+)?)[ _-]?(b|m)(?![a-z0-9])")
+# `30b-a3b`: of 30e9 parameters 3e9 compute each token.
+_ACTIVE = re.compile(r"(?i)(?<![a-z0-9])a([0-9]+(?:\.[0-9]+)?)b(?![a-z0-9])")
+_EXPERTS = re.compile(r"(?i)(?<![a-z0-9])[0-9]+x[0-9]+(?:\.[0-9]+)?b")  # `8x7b`
+_COUNT = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_MILLION, _BILLION = 1e6, 1e9
+_MIN_PRINTED_COUNT = 1e6  # a smaller number in a cell is not a number of parameters
+_SEQUENCE_SETTINGS = (
+    "seq_length", "seq", "seq_len", "seqlen", "max_seq_length", "max_seq_len", "sequence_length",
+    "max_length", "max_position_embeddings", "mpe",
+)  # fmt: skip
+_SEQUENCE = re.compile(r"([0-9]{1,7})(k?)", re.IGNORECASE)
+
+
+class Workload(Frozen):
+    """What is known of a model that a page names; a field is empty or None if it is not known.
+
+    Args:
+        names: the model as pages print it, in lower case, with one space for each ``-`` and ``_``.
+        case: the case that is the same workload; its data set gives ``samples_per_pass``.
+        source: where the facts come from.
+        samples_per_pass: number of training samples in the data set.
+        epochs: passes over the data set that the configuration allows.
+        flops_per_sample: model FLOPs to train on one sample, if samples have a fixed size.
+        parameters: possible numbers of parameters in billions; that in the model's name first.
+        flops_per_parameter: possible FLOPs of a token per parameter: 6 if all parameters are
+            trained, 4 if adapters are, 2 if none are.
+        layers: of a transformer: attention costs 12 x layers x width x sequence FLOPs a token.
+        width: of a transformer, the hidden size.
+        matmul_parameters: of a transformer whose samples are sequences, without embeddings.
+        sequence_length: tokens of such a sample in the standard configuration.
+    """
+
+    names: tuple[str, ...] = ()
+    case: str | None = None
+    source: str = ""
+    samples_per_pass: int | None = None
+    epochs: int | None = None
+    flops_per_sample: float | None = None
+    parameters: tuple[float, ...] = ()
+    flops_per_parameter: tuple[float, ...] = (FLOPS_ALL_TRAINED,)
+    layers: int | None = None
+    width: int | None = None
+    matmul_parameters: float | None = None
+    sequence_length: int | None = None
+
+    def compute_sample_flops(self, sequence: int | None) -> float | None:
+        """Return the FLOPs to train on one sample; None: not known.
+
+        Args:
+            sequence: tokens of the sample; None: not known.
+        """
+        if self.matmul_parameters is None or self.layers is None or self.width is None:
+            return self.flops_per_sample
+        if sequence is None:
+            return None
+        attention = 12 * self.layers * self.width * sequence
+        return sequence * (FLOPS_ALL_TRAINED * self.matmul_parameters + attention)
+
+
+@cache
+def find_workload(case: str | None, model: str) -> Workload:
+    """Return what is known of a case or a model; an empty workload if nothing is.
+
+    Args:
+        case: name of the case; None: the row is of no case.
+        model: name of the model as printed.
+    """
+    name = re.sub(r"[\s_-]+", " ", model).strip().lower()
+    for workload in list_workloads():
+        if name in workload.names or (case is not None and workload.case == case):
+            return _add_case_data(workload)
+    return Workload()
+
+
+def _add_case_data(workload: Workload) -> Workload:
+    """Return the workload with the number of samples that its case publishes."""
+    if workload.case is None:
+        return workload
+    samples = reference.read_references(workload.case).samples_per_pass
+    return workload.model_copy(update={"samples_per_pass": samples})
+
+
+def find_row_workload(row: Row) -> Workload:
+    """Return what is known of a row's model by its name, its column of parameters or its size.
+
+    The size may be in the name: ``qwen3_8b``.
+    """
+    known = find_workload(row.case, row.model)
+    if known.names:
+        return known
+    size = read_parameter_count(row.changes.get("parameters", ""))
+    if not size:
+        size = read_parameter_count(row.model)
+    # Of a mixture of experts, only the parameters that compute each token count.
+    has_unknown_share = is_mixture(row.model) and not _ACTIVE.search(row.model)
+    if size is None or has_unknown_share:
+        return Workload()
+    factor = FLOPS_ADAPTERS_TRAINED if trains_adapters(row) else FLOPS_ALL_TRAINED
+    return Workload(parameters=(size / _BILLION,), flops_per_parameter=(factor,))
+
+
+class UnknownModels(NamedTuple):
+    """Rows of whose model nothing is known.
+
+    Args:
+        num_unnamed: rows that name no model.
+        counts: number of rows that name each model.
+    """
+
+    num_unnamed: int
+    counts: dict[str, int]
+
+
+def count_unknown_models(rows: Iterable[Row]) -> UnknownModels:
+    """Count the rows of whose model nothing is known."""
+    num_unnamed = 0
+    counts: Counter[str] = Counter()
+    for row in rows:
+        if find_row_workload(row) != Workload():
+            continue
+        name = row.case or row.model
+        if name:
+            counts[name] += 1
+        else:
+            num_unnamed += 1
+    return UnknownModels(num_unnamed, dict(counts))
+
+
+def read_parameter_count(text: str) -> float | None:
+    """Return the number of parameters in a name or a cell; None: there is none.
+
+    Forms: ``qwen3_8b``, ``7 B``, ``6658859008``. Of ``30b-a3b`` the 3e9 that compute a token count.
+    """
+    active = _ACTIVE.search(text)
+    if active:
+        return float(active[1]) * _BILLION
+    if _EXPERTS.search(text):
+        return None  # how many parameters compute a token is not known
+    size = _SIZE.search(text.replace("_", " "))
+    if size:
+        return float(size[1]) * (_BILLION if size[2].lower() == "b" else _MILLION)
+    if not _COUNT.fullmatch(text):
+        return None
+    count = float(text.replace(",", ""))
+    return count if count >= _MIN_PRINTED_COUNT else None
+
+
+def is_mixture(model: str) -> bool:
+    """Tell whether a model is a mixture of experts: a token needs only some of its parameters."""
+    name = " ".join(split_words(model))
+    has_sizes = _EXPERTS.search(model) or _ACTIVE.search(model)
+    return bool(has_sizes) or any(word in name for word in _read_document()["mixtures"])
+
+
+def trains_adapters(row: Row) -> bool:
+    """Tell whether a row, its settings or the headings above it say that adapters are trained.
+
+    They do if they name a method such as LoRA, or if fewer than half of the parameters are trained.
+    """
+    settings = " ".join(f"{name} {value}" for name, value in row.changes.items())
+    row_words = split_words(f"{row.model} {row.section} {row.configuration} {settings} {row.file}")
+    total = read_parameter_count(row.changes.get("parameters", ""))
+    trained = read_parameter_count(row.changes.get("trainable_parameters", ""))
+    if total is not None and trained is not None and trained < total / 2:
+        return True
+    return any(word in row_words for word in _read_document()["adapters"])
+
+
+def find_sequence_length(settings: Mapping[str, str]) -> str | None:
+    """Return the text of the setting that is a sequence length; None: there is no such setting."""
+    normalized = {name.lower().replace(" ", "_"): value for name, value in settings.items()}
+    for name in _SEQUENCE_SETTINGS:
+        if name in normalized:
+            return normalized[name]
+    return None
+
+
+def parse_sequence_length(text: str) -> int | None:
+    """Return the tokens of ``2048`` or ``2k``; None: the text is not a single number."""
+    match = _SEQUENCE.fullmatch(text.strip())
+    if match is None:
+        return None
+    factor = 1024 if match[2] else 1
+    return int(match[1]) * factor
+
+
+@cache
+def list_workloads() -> list[Workload]:
+    """Return the models of ``workloads.toml``, those of which only the size is known last."""
+    entries = (*_read_document()["workload"], *_read_document()["sizes"])
+    return [Workload.model_validate(entry) for entry in entries]
+
+
+@cache
+def _read_document() -> dict[str, Any]:
+    return read_toml(Path(__file__).with_name("workloads.toml"))

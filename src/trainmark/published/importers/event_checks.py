@@ -1,0 +1,201 @@
+"""Compare the facts that a log of events states twice: samples, batch, times, ends.
+
+A log that was edited, or whose program counts wrongly, contradicts itself only in facts that it
+states twice. A fact that it states once is listed as not checkable.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from trainmark.published.importers.events import ENDS
+from trainmark.spec import message
+
+if TYPE_CHECKING:
+    from trainmark.published.importers.events import Event
+    from trainmark.spec import Message
+
+_STEPS = ("step", "step_num")  # metadata: optimizer steps done until the event
+_NUMBERS = {
+    "global_batch_size",
+    "micro_batch_size",
+    "gradient_accumulation_steps",
+    "train_samples",
+}
+# Two statements of one speed differ by evaluations, warm-up and rounding, not by half.
+_MAX_SPEED_RATIO = 1.5
+# Processes that print into one log may do so out of order by less than this.
+_MAX_DISORDER_S = 5.0
+
+
+class Speeds(NamedTuple):
+    """The speed of a run by a log.
+
+    Args:
+        logged: speeds as printed, in samples a second.
+        samples: trained in ``seconds``, by the log's counts and times; NaN: not known.
+    """
+
+    logged: list[float]
+    samples: float
+    seconds: float
+
+    @property
+    def measured(self) -> float | None:
+        """Samples over seconds; None: not known."""
+        is_known = self.seconds > 0 and not math.isnan(self.samples)
+        return self.samples / self.seconds if is_known else None
+
+
+@dataclass
+class EventChecks:
+    """The samples, steps and times of the events of one run, and their contradictions.
+
+    Args:
+        ends: lines of the events that end the run.
+        contradictions: those found while reading.
+    """
+
+    ends: list[int] = field(default_factory=list)
+    contradictions: list[Message] = field(default_factory=list)
+    _numbers: dict[str, float] = field(default_factory=dict)
+    _last_samples: tuple[float, int] = (0.0, 0)  # and the line
+    _last_time: tuple[float, int] = (-math.inf, 0)
+    _last_step: tuple[float, float, float] = (0.0, 0.0, 0.0)  # steps, samples and epochs
+    _most_per_epoch: tuple[float, float] = (0.0, 0.0)  # samples and epochs
+
+    def feed(self, event: Event) -> None:
+        """Add an event; facts that it lacks are skipped."""
+        if event.name in ENDS:
+            self.ends.append(event.line)
+        if event.name in _NUMBERS and isinstance(event.value, int | float):
+            self._numbers[event.name] = float(event.value)
+        if "time_ms" in event.metadata:
+            self._feed_time(event)
+        if not math.isnan(event.samples):
+            self._feed_samples(event)
+
+    def _feed_time(self, event: Event) -> None:
+        last_s, last_line = self._last_time
+        if event.time_s < last_s - _MAX_DISORDER_S:
+            seconds = last_s - event.time_s
+            self._add_once("log_time_falls", line=event.line, seconds=seconds, other=last_line)
+        self._last_time = max(self._last_time, (event.time_s, event.line))
+
+    def _feed_samples(self, event: Event) -> None:
+        samples = event.samples
+        last, last_line = self._last_samples
+        if samples < last:
+            self._add_once(
+                "log_samples_fall", line=event.line, samples=samples, before=last, other=last_line
+            )
+        self._last_samples = max(self._last_samples, (samples, event.line))
+        steps = next((event.metadata[x] for x in _STEPS if x in event.metadata), None)
+        epoch = event.metadata.get("epoch_num")
+        epochs = float(epoch) + 1 if epoch is not None else 0.0
+        if steps is not None and float(steps) > self._last_step[0]:
+            self._last_step = float(steps), samples, epochs
+        if epochs and samples > self._most_per_epoch[0]:
+            self._most_per_epoch = samples, epochs
+
+    def _add_once(self, code: str, **arguments: float) -> None:
+        """Add a contradiction unless there is one of its kind."""
+        if all(known.code != code for known in self.contradictions):
+            self.contradictions.append(message(code, **arguments))
+
+    def find_contradictions(self, speeds: Speeds, world_size: int | None) -> list[Message]:
+        """Return all contradictions of the run, each with its numbers.
+
+        Args:
+            world_size: devices of the run; None: not known.
+        """
+        comparisons = (
+            self._compare_steps(),
+            self._compare_epochs(),
+            self._compare_batch(world_size),
+            _compare_speeds(speeds),
+            self._count_ends(),
+        )
+        return [*self.contradictions, *(x for x in comparisons if x is not None)]
+
+    def name_unchecked(self, speeds: Speeds, world_size: int | None) -> list[str]:
+        """Return which of samples, batch and times the run states only once."""
+        has_speed = bool(speeds.logged) and speeds.measured is not None
+        has_batch = "global_batch_size" in self._numbers
+        has_steps = has_batch and self._last_step[0] > 0
+        has_epochs = "train_samples" in self._numbers and self._most_per_epoch[1] > 0
+        checked = {
+            "samples": has_steps or has_epochs or has_speed,
+            "batch": not has_batch or has_steps or self._planned_batch(world_size) is not None,
+            "times": has_speed,
+        }
+        return [name for name, is_checked in checked.items() if not is_checked]
+
+    def _compare_steps(self) -> Message | None:
+        """Compare samples with steps times batch.
+
+        The last batch of each epoch may be smaller, and a program may count each of several
+        accumulated batches as a step.
+        """
+        batch = self._numbers.get("global_batch_size", 0.0)
+        accumulated = self._numbers.get("gradient_accumulation_steps", 1.0)
+        steps, samples, epochs = self._last_step
+        if not batch or not steps:
+            return None
+        is_above = samples > (steps + 1) * batch
+        num_smaller_batches = max(epochs, 1.0)
+        min_samples = (steps - num_smaller_batches) * batch / max(accumulated, 1.0)
+        if not is_above and samples >= min_samples:
+            return None
+        code = "log_samples_above_steps" if is_above else "log_samples_below_steps"
+        return message(code, samples=samples, steps=steps, batch=batch)
+
+    def _compare_epochs(self) -> Message | None:
+        """Compare samples with epochs times training samples; a batch an epoch may be padded."""
+        rows = self._numbers.get("train_samples", 0.0)
+        batch = self._numbers.get("global_batch_size", 0.0)
+        samples, epochs = self._most_per_epoch
+        if not rows or samples <= epochs * (rows + batch):
+            return None
+        return message("log_samples_and_epochs", samples=samples, epochs=epochs, rows=rows)
+
+    def _planned_batch(self, world_size: int | None) -> float | None:
+        micro = self._numbers.get("micro_batch_size")
+        if micro is None or not world_size:
+            return None
+        return micro * self._numbers.get("gradient_accumulation_steps", 1.0) * world_size
+
+    def _compare_batch(self, world_size: int | None) -> Message | None:
+        """Compare the batch with micro-batch, accumulation and devices.
+
+        Devices that share one model train one batch together, so it may be smaller.
+        """
+        batch, planned = self._numbers.get("global_batch_size"), self._planned_batch(world_size)
+        if batch is None or planned is None or batch <= planned:
+            return None
+        return message("log_batch_and_devices", batch=batch, most=planned, devices=world_size)
+
+    def _count_ends(self) -> Message | None:
+        if len(self.ends) < 2:
+            return None
+        first, second = self.ends[:2]
+        return message("log_ends_twice", count=len(self.ends), line=first, other=second)
+
+
+def _compare_speeds(speeds: Speeds) -> Message | None:
+    """Compare the speed as printed with samples over seconds."""
+    measured = speeds.measured
+    if not speeds.logged or not measured:
+        return None
+    logged = sum(speeds.logged) / len(speeds.logged)
+    if 1 / _MAX_SPEED_RATIO < logged / measured < _MAX_SPEED_RATIO:
+        return None
+    return message(
+        "log_speeds_differ",
+        logged=logged,
+        measured=measured,
+        samples=speeds.samples,
+        seconds=speeds.seconds,
+    )

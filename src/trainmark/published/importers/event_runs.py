@@ -1,0 +1,212 @@
+"""Split a log of events into runs, and read what each run says.
+
+Two forms of events are known: ``[PerfLog] {…}`` and ``:::MLLOG {…}``. A log may hold several runs,
+one after the other; a run that ends is followed by the next, and so is one that died.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from trainmark.published.importers.event_checks import EventChecks, Speeds
+from trainmark.published.importers.events import ENDS, MALFORMED, parse_event, time_of
+from trainmark.published.importers.vocabulary import WORDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from trainmark.published.importers.events import Event
+    from trainmark.spec import Message
+
+FORMS = {"[PerfLog]": "perflog", ":::MLLOG": "mlperf"}  # by the mark before an event
+_STARTS = {"INIT_START", "cache_clear", "submission_benchmark", "init_start", "run_start"}
+_TRAINING = {
+    "TRAIN_START", "EPOCH_BEGIN", "STEP_BEGIN", "STEP_END", "EVALUATE",
+    "epoch_start", "block_start", "block_stop", "eval_start", "tracked_stats",
+}  # fmt: skip
+# Processes of one run that print without their rank start within this time of each other.
+_SAME_START_S = 30.0
+
+
+@dataclass
+class EventRun:
+    """One run in a log: its speed, and what it says beside it by column.
+
+    MLPerf logging has speeds in ``tracked_stats``, else blocks. PerfLog has what lies between one
+    STEP_END and the next without evaluations: data loading and every step whose events were not
+    printed, so that time and samples cover the same work.
+
+    Args:
+        rank: only events of this rank count; None: the rank of the first event.
+        first_line: line of the first event.
+        line: line of the event that ends the run; of a later run without an end, its first line.
+        facts: what the run says, by column.
+        has_ended: the log has the event that ends the run.
+        is_aborted: another run begins before this one ends.
+        has_failed: the event that ends the run says that it did not succeed.
+        seconds: of all intervals; ``samples``: trained in them, NaN: the log does not say.
+    """
+
+    mark: str
+    rank: object = None
+    first_line: int = 0
+    line: int = 0
+    raw: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+    has_ended: bool = False
+    is_aborted: bool = False
+    has_failed: bool = False
+    seconds: float = 0.0
+    samples: float = 0.0
+    speeds: list[float] = field(default_factory=list)
+    loss: object = None
+    malformed: list[tuple[int, str]] = field(default_factory=list)
+    checks: EventChecks = field(default_factory=EventChecks)
+    _started: dict[str, float | None] = field(default_factory=dict)  # when, by start event
+    _is_training: bool = False
+    _run_start_s: float | None = None
+    _interval_start: tuple[float, float] | None = None  # seconds, and samples trained until then
+    _trained: float = 0.0
+
+    @property
+    def speed(self) -> float | None:
+        """The mean speed as logged, else all samples over all seconds; None: not known."""
+        if self.speeds:
+            return sum(self.speeds) / len(self.speeds)
+        return self.speed_of_intervals
+
+    def find_contradictions(self, world_size: int | None) -> list[Message]:
+        """Return all in which the log of this run contradicts itself."""
+        return self.checks.find_contradictions(self._speeds, world_size)
+
+    def name_unchecked(self, world_size: int | None) -> list[str]:
+        """Return what the log says only once: of samples, batch and times."""
+        return self.checks.name_unchecked(self._speeds, world_size)
+
+    @property
+    def _speeds(self) -> Speeds:
+        return Speeds(self.speeds, self.samples, self.seconds)
+
+    @property
+    def speed_of_intervals(self) -> float | None:
+        """Samples over seconds of all intervals; None: not known."""
+        return self._speeds.measured
+
+    def begins_next_run(self, event: Event) -> bool:
+        """Tell whether an event is the first one of the run after this one."""
+        if event.name not in _STARTS:
+            return False
+        if self.has_ended:
+            return True
+        if event.name not in self._started:
+            return False
+        first_s, time_s = self._started[event.name], time_of(event)
+        is_late = None not in (first_s, time_s) and time_s - first_s > _SAME_START_S  # type: ignore[operator]
+        return self._is_training or is_late
+
+    def take(self, event: Event) -> None:
+        """Add an event.
+
+        Raises:
+            LookupError, ValueError, TypeError: the event lacks something, or has another kind of
+                value than it should.
+        """
+        name = event.name
+        if name in _STARTS:
+            self._started.setdefault(name, time_of(event))
+        self._is_training = self._is_training or name in _TRAINING
+        self.checks.feed(event)
+        if name in {"STEP_END", "tracked_stats"}:
+            self.loss = event.totals.get("loss", self.loss)
+        if "case" in event.totals:
+            self.facts.setdefault("case", event.totals["case"])
+        if name in ENDS:
+            self._end(event)
+        elif name in WORDS["mlperf"]:
+            self.facts[WORDS["mlperf"][name]] = event.value
+        elif name == "train_loss":
+            self.loss = event.value
+        elif name == "run_start":
+            self._run_start_s = event.time_s
+        else:
+            self._time(event)
+
+    def _time(self, event: Event) -> None:
+        """Add what an event says of time and samples."""
+        name = event.name
+        if name == "block_start":
+            self._interval_start = self._interval_start or (event.time_s, event.samples)
+        elif name == "STEP_BEGIN":  # the first one, or the first after EVALUATE
+            self._interval_start = self._interval_start or (event.time_s, self._trained)
+        elif name in {"STEP_END", "block_stop"}:
+            end = event.time_s, event.samples
+            start = self._interval_start or end
+            if end < start:
+                raise ValueError("an interval ends before it begins")
+            self.seconds += end[0] - start[0]
+            self.samples += end[1] - start[1]
+            self._interval_start = end if name == "STEP_END" else None
+            self._trained = event.samples
+        elif name == "EVALUATE":
+            self._interval_start = None
+        elif name == "tracked_stats" and "throughput" in event.totals:
+            self.speeds.append(float(event.totals["throughput"]))
+
+    def _end(self, event: Event) -> None:
+        if self.has_ended:  # a second end is named by the checks
+            return
+        self.facts |= event.totals
+        self.has_ended, self.line, self.raw = True, event.line, event.text
+        self.has_failed = event.metadata.get("status", "success") != "success"
+        if self._run_start_s is not None:
+            self.facts["train_time"] = event.time_s - self._run_start_s
+
+
+class EventReader:
+    """Splits the events of a log into runs, line by line."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, EventRun] = {}
+
+    @property
+    def open_runs(self) -> list[EventRun]:
+        """The run of each form of events that no other run follows."""
+        return list(self._runs.values())
+
+    def feed(self, number: int, line: str) -> Iterator[EventRun]:
+        """Take a line; yield the runs before those that it begins."""
+        for mark in FORMS:
+            if mark not in line:
+                continue
+            run = self._runs.setdefault(mark, EventRun(mark, first_line=number))
+            try:
+                event = parse_event(number, line, mark)
+                rank = event.metadata.get("rank", 0)
+                run.rank = rank if run.rank is None else run.rank
+                if rank != run.rank:
+                    continue
+                if run.begins_next_run(event):
+                    run.is_aborted = not run.has_ended
+                    run.line = run.line or run.first_line
+                    yield run
+                    run = EventRun(mark, run.rank, number, number, event.text)
+                    self._runs[mark] = run
+                run.take(event)
+            except MALFORMED:
+                run.malformed.append((number, line.strip()))
+
+
+def read_runs(lines: Iterable[tuple[int, str]]) -> Iterator[EventRun]:
+    """Yield each run of a log when it is complete.
+
+    Args:
+        lines: of the log, each with its number.
+
+    Raises:
+        DataError: the log cannot be read further.
+    """
+    reader = EventReader()
+    for number, line in lines:
+        yield from reader.feed(number, line)
+    yield from reader.open_runs
