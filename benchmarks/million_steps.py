@@ -115,9 +115,9 @@ def _write_launcher(path: Path) -> None:
 def measured(run_dir: Path) -> None:
     """Do what the launcher does after a run; print seconds and peak megabytes as JSON."""
     start = time.perf_counter()
-    from trainmark.library.selection import select
     from trainmark.pages.page import write_pages
     from trainmark.record import record, reduce
+    from trainmark.results.selection import select
 
     built = reduce.reduce(run_dir)
     record.write_record(built, run_dir)

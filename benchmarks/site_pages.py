@@ -16,10 +16,10 @@ CASE = "gpt_megatron"
 
 
 def main() -> bool:
-    from trainmark.library.store.index import Index
-    from trainmark.library.store.query import list_runs
     from trainmark.pages.site import lists, views
     from trainmark.pages.site.writing import write_site
+    from trainmark.results.store.index import Index
+    from trainmark.results.store.query import list_runs
 
     with tempfile.TemporaryDirectory() as place:
         runs, few = Path(place) / "runs", Path(place) / "few"

@@ -87,7 +87,7 @@ def _told(spent_s: Sequence[float]) -> str:
 
 
 def main() -> bool:
-    from trainmark.library.store.index import Index
+    from trainmark.results.store.index import Index
 
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "runs"

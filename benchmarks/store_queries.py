@@ -110,8 +110,8 @@ def median_s(call: Callable[[], object]) -> float:
 
 
 def main() -> bool:
-    from trainmark.library.store.index import INDEX_FILE, Index
-    from trainmark.library.store.query import list_runs
+    from trainmark.results.store.index import INDEX_FILE, Index
+    from trainmark.results.store.query import list_runs
 
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "runs"

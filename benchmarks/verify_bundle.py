@@ -21,8 +21,8 @@ SECONDS = 10.0
 
 def packed(run_dir: Path, path: Path) -> None:
     """Record and pack a run; print seconds as JSON."""
-    from trainmark.library import bundle
     from trainmark.record import record, reduce
+    from trainmark.results import bundle
 
     record.write_record(reduce.reduce(run_dir), run_dir)
     start = time.perf_counter()
@@ -33,7 +33,7 @@ def packed(run_dir: Path, path: Path) -> None:
 def verified(path: Path) -> None:
     """Verify a bundle as ``trainmark verify`` does; print seconds and megabytes as JSON."""
     start = time.perf_counter()
-    from trainmark.library import bundle
+    from trainmark.results import bundle
 
     found = bundle.verify(path)
     spent = time.perf_counter() - start

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from fakes import GOLDEN, S, event, launch_event, rank_events, write_run
-from trainmark.library import bundle
 from trainmark.record import record, reduce
+from trainmark.results import bundle
 
 if TYPE_CHECKING:
     from pathlib import Path

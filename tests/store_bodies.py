@@ -10,10 +10,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from trainmark.library.store.columns import COLUMNS
-from trainmark.library.store.index import Index
-from trainmark.library.store.query import list_runs
 from trainmark.record.figures import FIGURES
+from trainmark.results.store.columns import COLUMNS
+from trainmark.results.store.index import Index
+from trainmark.results.store.query import list_runs
 
 GOLDEN = Path(__file__).parent / "golden" / "record_distilbert.json"
 

@@ -128,7 +128,7 @@ def _written(folder: Path, record: Record) -> Path:
 @pytest.fixture
 def call(monkeypatch, capfd, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("trainmark.library.selection.check_record", lambda record, _: record)
+    monkeypatch.setattr("trainmark.results.selection.check_record", lambda record, _: record)
 
     def run(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["trainmark", *words])

@@ -13,9 +13,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.library.selection import select
 from trainmark.published.audit import RULES, audit, subject
 from trainmark.record.messages import render
+from trainmark.results.selection import select
 from trainmark.spec import message
 
 if TYPE_CHECKING:

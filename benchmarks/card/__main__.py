@@ -26,7 +26,7 @@ from benchmarks.harness import RESULTS, Bar
 from trainmark import devices
 from trainmark.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE, EnvironmentFault, TrainmarkError
 from trainmark.launch.processes import note_stop_signals
-from trainmark.library.redaction import Redactor
+from trainmark.results.redaction import Redactor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

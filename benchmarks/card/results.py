@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from benchmarks.card.running import Ended
-    from trainmark.library.redaction import Redactor
+    from trainmark.results.redaction import Redactor
 
 ROOT = Path(__file__).parents[2]
 # What a section's figures depend on in this tree; not the folder of results itself.

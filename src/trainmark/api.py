@@ -27,8 +27,6 @@ from trainmark.launch.cluster import CONTAINER, LOCAL, read_cluster
 from trainmark.launch.processes import StopRequest, note_stop_signals
 from trainmark.launch.progress import ProgressLine, end_line, launch_with_progress
 from trainmark.launch.run_dir import record_unplannable, refuse_used
-from trainmark.library.bundle import pack, verify
-from trainmark.library.selection import select
 from trainmark.pages import exports
 from trainmark.pages.acceptance import acceptance_document
 from trainmark.pages.page import HTML_PAGE, build_documents, write_pages, write_summary
@@ -45,6 +43,8 @@ from trainmark.plan.resolving import UNUSED_ACCELERATOR, UnplannableError, launc
 from trainmark.published.audit import audit
 from trainmark.published.audit.subject import view_record, view_row
 from trainmark.record.record import RECORD_FILE, Record
+from trainmark.results.bundle import pack, verify
+from trainmark.results.selection import select
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -60,12 +60,12 @@ if TYPE_CHECKING:
     from trainmark.judge.comparison import Comparison
     from trainmark.launch.cluster import Cluster
     from trainmark.launch.series import SeriesEntry
-    from trainmark.library.selection import Selection
     from trainmark.pages.summary import RepeatSummary
     from trainmark.plan.plan import Plan
     from trainmark.plan.plan_file import PlanFile
     from trainmark.plan.request import RunFields
     from trainmark.published.audit import Finding
+    from trainmark.results.selection import Selection
 
     Compared = Sequence[Record] | Sequence[str | Path] | str | Path
     Say = Callable[[object], None]

@@ -25,7 +25,7 @@ RATES = [100.0, 101.0, 99.0, 100.5, 99.5]
 @pytest.fixture(autouse=True)
 def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take records as they are written: their figures are invented."""
-    monkeypatch.setattr("trainmark.library.selection.check_record", lambda record, _: record)
+    monkeypatch.setattr("trainmark.results.selection.check_record", lambda record, _: record)
 
 
 @pytest.fixture(name="cli")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take records as they are written: their figures are invented."""
-    monkeypatch.setattr("trainmark.library.selection.check_record", lambda record, _: record)
+    monkeypatch.setattr("trainmark.results.selection.check_record", lambda record, _: record)
 
 
 @pytest.fixture(name="gate")
@@ -106,7 +106,7 @@ def test_a_record_that_its_evidence_contradicts_fails(
 ) -> None:
     run("good", 100.0)
     bad = run("bad", 100.0)
-    monkeypatch.setattr("trainmark.library.selection.check_record", check_record)
+    monkeypatch.setattr("trainmark.results.selection.check_record", check_record)
     (bad / "plan.json").write_text((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     code, out, _ = gate("gate", "runs/bad", "--history", "runs")
     assert code == 1

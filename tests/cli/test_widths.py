@@ -64,9 +64,9 @@ def terminal(
     cli: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[..., str]:
     """Return what calls a verb on a terminal of a width, in a folder with runs and a page."""
-    monkeypatch.setattr("trainmark.library.selection.check_record", lambda record, _: record)
+    monkeypatch.setattr("trainmark.results.selection.check_record", lambda record, _: record)
     monkeypatch.setattr(
-        "trainmark.library.store.index.check_record", lambda record, _, **__: record
+        "trainmark.results.store.index.check_record", lambda record, _, **__: record
     )
     found = CaseReport([CaseCheck(name, (message("check_run_failed", ranks=2, place="train"),))
                      for name in CHECKS], {})  # fmt: skip

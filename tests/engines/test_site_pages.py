@@ -11,8 +11,8 @@ from engines.browser import WIDTHS, click_folds, unfold
 from engines.site_server import plain_files, wait_for_pages
 from many_records import DEVICES, REPEATS, write_runs
 from server_process import Server
-from trainmark.library.store.index import Index
 from trainmark.pages.site.writing import write_site
+from trainmark.results.store.index import Index
 
 CJK = re.compile(r"[\u4e00-\u9fff]")
 PAGES = {

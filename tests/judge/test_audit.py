@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import trainmark.published.audit
 from trainmark import cases
-from trainmark.library.selection import select
 from trainmark.published.audit import RULES, audit, subject
 from trainmark.published.audit.qualities import is_share
 from trainmark.record.messages import render
 from trainmark.record.work import Reading, Row
+from trainmark.results.selection import select
 from trainmark.spec import message
 from trainmark.toml_file import read_toml
 

@@ -153,7 +153,7 @@ def test_exit_code_follows_claimed_division(
     code, out, _ = cli("audit", "--rules", folder)
     (fault,) = [x for x in out.splitlines() if "FAULT" in x]
     assert (code, "evidence_absent" in fault) == (1, True)
-    monkeypatch.setattr("trainmark.library.selection.check_record", lambda record, _: record)
+    monkeypatch.setattr("trainmark.results.selection.check_record", lambda record, _: record)
     code, out, _ = cli("audit", "--rules", folder)
     assert (code, "closed: compliant" in out) == (0, True)
     assert "ok " not in cli("audit", "--rules", folder, "--lang", "zh")[1]

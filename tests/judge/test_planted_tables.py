@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from planted_tables import honest_documents, planted_documents
-from trainmark.library.selection import select
 from trainmark.published.audit import audit, subject
+from trainmark.results.selection import select
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fakes import GOLDEN, S, event, launch_event, rank_events, write_run
-from trainmark.library import bundle
 from trainmark.published.importers import files
 from trainmark.record import record, reduce
+from trainmark.results import bundle
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from trainmark.errors import RecordError
-from trainmark.library import archive, bundle
+from trainmark.results import archive, bundle
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from trainmark.errors import EnvironmentFault
-from trainmark.library import bundle
-from trainmark.library.archive import BundleError
-from trainmark.library.selection import find_runs
 from trainmark.record import record, reduce
+from trainmark.results import bundle
+from trainmark.results.archive import BundleError
+from trainmark.results.selection import find_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -173,7 +173,7 @@ def test_bundle_is_written_atomically(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("trainmark.library.archive.write", full)
+        patched.setattr("trainmark.results.archive.write", full)
         with pytest.raises(EnvironmentFault, match="No space left"):
             bundle.pack([[run_dir]], path)
     assert [(item.name, item.read_text()) for item in path.parent.iterdir()] == [

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmark.library.redaction import Redactor
+from trainmark.results.redaction import Redactor
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from trainmark.errors import UsageError
-from trainmark.library.selection import select
 from trainmark.pages import document
 from trainmark.pages.rendering import to_markdown
 from trainmark.pages.sections.provenance import reference_table
@@ -13,6 +12,7 @@ from trainmark.plan import reference
 from trainmark.published.importers import files
 from trainmark.published.importers.table import Page, read_references
 from trainmark.record.work import Row
+from trainmark.results.selection import select
 
 CASES = {"distilbert_sst2": 4, "glm_superglue": 3, "llama2_7b_lora": 2, "dlrm_criteo": 6}
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trainmark.library.selection import find_runs
+from trainmark.results.selection import find_runs
 
 if TYPE_CHECKING:
     from pathlib import Path

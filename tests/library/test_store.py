@@ -10,8 +10,8 @@ import pytest
 from fakes import GOLDEN, launch_event, rank_events, write_run
 from store_bodies import acknowledged, document, everything, opened, write
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.library.store.index import INDEX_FILE, Index
-from trainmark.library.store.query import list_runs
+from trainmark.results.store.index import INDEX_FILE, Index
+from trainmark.results.store.query import list_runs
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trainmark.library.selection import select
 from trainmark.record import record
+from trainmark.results.selection import select
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,15 +10,15 @@ import pytest
 from comparison_records import golden as record
 from exported_runs import write_two_ranks
 from fakes import check_golden
-from trainmark.library.store.columns import COLUMNS
 from trainmark.pages.exports import table, to_csv, to_index, to_json, to_text, write_parquet
 from trainmark.record.record import FigureEntry, Record
+from trainmark.results.store.columns import COLUMNS
 
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """Return a record and its folder; the evidence, which is invented, is left out of it."""
-    monkeypatch.setattr("trainmark.library.selection.check_record", lambda record, _: record)
+    monkeypatch.setattr("trainmark.results.selection.check_record", lambda record, _: record)
     return write_two_ranks(tmp_path / "run")
 
 

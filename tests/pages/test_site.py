@@ -13,11 +13,11 @@ import pytest
 from document_texts import Reader
 from store_bodies import document, write
 from trainmark.errors import UsageError
-from trainmark.library.store.index import Index
-from trainmark.library.store.query import list_runs
 from trainmark.pages import rendering
 from trainmark.pages.site import lists, views, writing
 from trainmark.pages.site.views import Links, name
+from trainmark.results.store.index import Index
+from trainmark.results.store.query import list_runs
 
 HOSTILE = "<script>alert(1)</script>\"'&</title>\u202e{{7*7}}"
 FAILED = {"status": "failed", "cause": {"kind": "error", "message": {"code": "x", "args": {}}}}
@@ -163,7 +163,7 @@ def test_a_case_has_its_speed_by_machine_and_steps_over_time_with_their_commits(
 ):
     # These records have no evidence, and one without may not be quoted.
     monkeypatch.setattr(
-        "trainmark.library.store.index.check_record", lambda record, *_, **__: record
+        "trainmark.results.store.index.check_record", lambda record, *_, **__: record
     )
     runs = [
         (
@@ -225,7 +225,7 @@ def test_all_machines_stand_in_a_table_with_time_to_target_and_speed(tmp_path):
 
 def test_a_run_that_may_be_quoted_hides_no_other_machine(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "trainmark.library.store.index.check_record", lambda record, *_, **__: record
+        "trainmark.results.store.index.check_record", lambda record, *_, **__: record
     )
     runs = [
         (

@@ -7,7 +7,6 @@ from rich.cells import cell_len
 
 from comparison_records import golden as record
 from fakes import GOLDEN
-from trainmark.library.store.query import Listing
 from trainmark.pages.document import Paragraph, table
 from trainmark.pages.grid import wrap
 from trainmark.pages.page import build_document
@@ -17,6 +16,7 @@ from trainmark.pages.summary import first_lines, key_figures
 from trainmark.pages.terminal import show, show_page
 from trainmark.pages.texts import translate
 from trainmark.record.record import Cause, Record, Trust
+from trainmark.results.store.query import Listing
 from trainmark.spec import message
 
 

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from bundles import packed, recorded
 from trainmark.errors import EnvironmentFault
-from trainmark.library import bundle
+from trainmark.results import bundle
 from trainmark.server import serving, uploads
 from trainmark.server.app import create_app
 from trainmark.server.serving import Tokens

@@ -44,8 +44,8 @@ def bundle(
     With --push it prints the addresses of the runs' pages; the server does not store a run twice.
     Ends with 1 if a run cannot be packed or the server refuses it.
     """
-    from trainmark.library.bundle import pack
-    from trainmark.library.selection import find_runs, newest_run
+    from trainmark.results.bundle import pack
+    from trainmark.results.selection import find_runs, newest_run
 
     if (output is None) == (push is None):
         what = (
@@ -65,9 +65,9 @@ def bundle(
 
 def _push(words: Sequence[Path], url: str) -> None:
     """Send a bundle of each run, so that each is small and sent once; print their pages."""
-    from trainmark.library.archive import ENDING, BundleError
-    from trainmark.library.bundle import pack
-    from trainmark.library.selection import find_runs
+    from trainmark.results.archive import ENDING, BundleError
+    from trainmark.results.bundle import pack
+    from trainmark.results.selection import find_runs
     from trainmark.server.client import RefusedBundleError, open_client, send_bundle
 
     failed = False

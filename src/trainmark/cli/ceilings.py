@@ -35,10 +35,10 @@ def ceilings(
     """Measure matmul, memory, transfer and collective rates of this machine."""
     from trainmark.check.ceilings import measure_ceilings
     from trainmark.launch.processes import note_stop_signals
-    from trainmark.library.redaction import Redactor
     from trainmark.pages.judgements import ceilings as lay_out_ceilings
     from trainmark.pages.judgements import wrong_results
     from trainmark.pages.terminal import show
+    from trainmark.results.redaction import Redactor
 
     request = RunRequest.of(case="-", **fields)
     with note_stop_signals() as stop, others_to_stderr():

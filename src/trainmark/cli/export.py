@@ -35,8 +35,8 @@ def export(
     Ends with 1 if a record cannot be read or does not match its raw events; the others are
     written.
     """
-    from trainmark.library.selection import select
     from trainmark.pages.exports import to_text, write_parquet
+    from trainmark.results.selection import select
 
     selection = select(runs or [])
     if not selection.records:

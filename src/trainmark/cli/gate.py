@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainmark.judge.comparison.gate import Judgement
-    from trainmark.library.selection import Selection
+    from trainmark.results.selection import Selection
 
 EXAMPLES = """\
   trainmark gate runs/RUN --baseline runs/FIRST            against good runs
@@ -57,10 +57,10 @@ def gate(
     or too little data to tell.
     """
     from trainmark.judge.comparison import gate as gating
-    from trainmark.library.selection import Selection
     from trainmark.pages import judgements as report
     from trainmark.pages.terminal import show
     from trainmark.record.work import reject_duplicates
+    from trainmark.results.selection import Selection
 
     if not (baseline or history):
         raise UsageError("nothing to check against", fix="give --baseline WORD or --history WORD")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from trainmark.errors import TrainmarkError
-    from trainmark.library.selection import Selection
+    from trainmark.results.selection import Selection
 
 
 _MIN_ROOM = 20  # columns of a text behind what stands before it
@@ -101,7 +101,7 @@ def say_faults(faults: Iterable[TrainmarkError]) -> None:
 
 def select_records(words: Sequence[str]) -> Selection:
     """Return the records that words name, and report those that cannot be read."""
-    from trainmark.library.selection import select
+    from trainmark.results.selection import select
 
     selection = select(words, rows=False)
     say_faults(selection.skipped)

@@ -15,9 +15,9 @@ from trainmark.errors import UsageError, escaped
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.library.selection import Selection
     from trainmark.pages.terminal import Extent
     from trainmark.record.work import Result
+    from trainmark.results.selection import Selection
 
 
 EXAMPLES = """\
@@ -75,12 +75,12 @@ def report(
     A run whose launcher was killed gets its record first. Ends with 1 if a record cannot be read
     or does not match its raw events; the others are shown.
     """
-    from trainmark.library.selection import select
     from trainmark.pages.page import build_documents
     from trainmark.pages.pictures import choose_chart, to_png, to_svg
     from trainmark.pages.rendering import to_html, to_markdown
     from trainmark.pages.summary import Price
     from trainmark.pages.terminal import show_page
+    from trainmark.results.selection import select
 
     wanted = form or ("json" if as_json else _form_of(output))
     if chart is not None and wanted not in _PICTURES:
@@ -154,8 +154,8 @@ def _show_drawing(number: int, charts: int) -> None:
 
 def _others(shown: Selection, against: list[str] | None) -> list[Result]:
     """Return what words name, or what runs are compared with unasked."""
-    from trainmark.library.selection import select
     from trainmark.pages.page import default_comparisons
+    from trainmark.results.selection import select
 
     if against is None:
         return default_comparisons(shown.records, shown.folders[0] if shown.folders else None)

@@ -50,9 +50,9 @@ def results(
     Recipe fields in which launches of a case differ have columns of their own. Ends with 1 if a
     record cannot be read; the others are listed.
     """
-    from trainmark.library.store.index import Index
-    from trainmark.library.store.query import list_runs, list_unreadable
     from trainmark.pages import results as display
+    from trainmark.results.store.index import Index
+    from trainmark.results.store.query import list_runs, list_unreadable
 
     index = Index(store)
     index.refresh()

@@ -70,8 +70,8 @@ def token(
     store: Store = None,
 ) -> None:
     """Create a token; it is shown only once. To revoke it, delete its line in the file named."""
-    from trainmark.library.store.index import VARIABLE
     from trainmark.plan.plan import RUNS_DIR
+    from trainmark.results.store.index import VARIABLE
     from trainmark.server.serving import Tokens
 
     of_server = ctx.parent.params["store"] if ctx.parent is not None else None

@@ -25,10 +25,10 @@ def site(
 
     Ends with 1 if a record cannot be read; the pages of the others are written.
     """
-    from trainmark.library.store.index import Index
-    from trainmark.library.store.query import list_unreadable
     from trainmark.pages.site.writing import write_site
     from trainmark.record.messages import render
+    from trainmark.results.store.index import Index
+    from trainmark.results.store.query import list_unreadable
 
     index = Index(store)
     index.refresh()

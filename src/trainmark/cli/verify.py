@@ -18,7 +18,7 @@ from trainmark.cli.output import (
 from trainmark.errors import EXIT_FAILED, EXIT_PASSED, TrainmarkError
 
 if TYPE_CHECKING:
-    from trainmark.library.bundle import Verification
+    from trainmark.results.bundle import Verification
 
 EXAMPLES = """\
   trainmark verify run.trainmark.zip
@@ -37,8 +37,8 @@ def verify(
 
     Ends with 0: verified, 1: contradicted, 2: not a result of Trainmark, or incomplete.
     """
-    from trainmark.library.bundle import verify as verify_launch
-    from trainmark.library.selection import find_runs
+    from trainmark.results.bundle import verify as verify_launch
+    from trainmark.results.selection import find_runs
 
     verifications = []
     codes = {EXIT_PASSED}

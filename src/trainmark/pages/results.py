@@ -8,7 +8,6 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from trainmark.library.store.query import Listing
 from trainmark.pages import cells, terminal
 from trainmark.pages.document import Block, Code, Paragraph, Table, table
 from trainmark.pages.sections.limits import summarize_figure
@@ -19,6 +18,7 @@ from trainmark.record.messages import render
 from trainmark.record.stats import summarize_launches
 from trainmark.record.trust import combine_verifications, get_trust
 from trainmark.record.work import find_differing_settings
+from trainmark.results.store.query import Listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

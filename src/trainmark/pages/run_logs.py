@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from trainmark import cases
 from trainmark.errors import RecordError
 from trainmark.events.schema import LAUNCHER_FILE, iterate_events, node_file, rank_file
-from trainmark.library.store.columns import short_device
+from trainmark.results.store.columns import short_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

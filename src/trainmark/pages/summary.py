@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError, UsageError, to_one_line
-from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.document import Block, Callout, Doubt, Paragraph, Tile, Tiles, table
 from trainmark.pages.sections.limits import comparison_line, dominant_limit, summarize_figure
@@ -52,6 +51,7 @@ from trainmark.record.work import (
     is_same_size,
     reject_duplicates,
 )
+from trainmark.results.store.columns import short_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.plan.plan import SIMULATED
 from trainmark.record.figures import FIGURES
 from trainmark.record.messages import MESSAGES, render, shorten
+from trainmark.results.store.columns import short_device
 from trainmark.spec import Message, Text, message
 from trainmark.toml_file import read_toml
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from trainmark.data.documents import written_whole
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError
-from trainmark.library.store.index import Index
 from trainmark.pages.site.writing import write_site
+from trainmark.results.store.index import Index
 
 if TYPE_CHECKING:
     from pathlib import Path

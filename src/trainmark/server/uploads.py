@@ -16,12 +16,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from trainmark.errors import EnvironmentFault, TrainmarkError
-from trainmark.library.archive import ENDING, unpack
-from trainmark.library.bundle import check_bundle
-from trainmark.library.store.query import list_runs
 from trainmark.pages.site.views import run_file
 from trainmark.record import record
 from trainmark.record.messages import render
+from trainmark.results.archive import ENDING, unpack
+from trainmark.results.bundle import check_bundle
+from trainmark.results.store.query import list_runs
 from trainmark.server.client import MEDIA_TYPE, StoredBundle, StoredRun
 from trainmark.server.serving import LOG, RefusedRequestError
 

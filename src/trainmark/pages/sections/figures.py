@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmark.judge.comparison.scaling import find_scaling
-from trainmark.library.store.columns import short_device
 from trainmark.pages import cells, charts
 from trainmark.pages.document import Block, Paragraph, Section, folded, table
 from trainmark.pages.judgements import scaling_blocks
@@ -27,6 +26,7 @@ from trainmark.pages.texts import (
 )
 from trainmark.record import figures as figures_of
 from trainmark.record.trust import get_trust
+from trainmark.results.store.columns import short_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

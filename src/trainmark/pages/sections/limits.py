@@ -11,7 +11,6 @@ from statistics import median_low
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainmark.errors import to_one_line
-from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.document import Bar, Bars, Callout, Paragraph, Strip
 from trainmark.pages.texts import (
@@ -43,6 +42,7 @@ from trainmark.record.work import (
     group_by_work,
     name_result,
 )
+from trainmark.results.store.columns import short_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

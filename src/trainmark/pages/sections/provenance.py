@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import RecordError, escaped, to_one_line
-from trainmark.library.store.columns import short_device
 from trainmark.pages import cells
 from trainmark.pages.charts import curve_of
 from trainmark.pages.document import (
@@ -46,6 +45,7 @@ from trainmark.pages.texts import (
 )
 from trainmark.plan.overrides import format_fix_hp
 from trainmark.record.work import count_parameters
+from trainmark.results.store.columns import short_device
 from trainmark.spec import message
 
 if TYPE_CHECKING:

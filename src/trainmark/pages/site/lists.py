@@ -11,7 +11,6 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from trainmark.judge.comparison.history import change_points
-from trainmark.library.store.columns import IMPORTED
 from trainmark.pages import cells, chart_specs
 from trainmark.pages.document import Bar, Bars, Block, Chart, Paragraph, Section, table
 from trainmark.pages.rendering import rendered
@@ -32,6 +31,7 @@ from trainmark.recipe import SHORT_NAMES
 from trainmark.record.figures import FIGURES
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, summarize_launches
 from trainmark.record.work import find_differing_settings
+from trainmark.results.store.columns import IMPORTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -20,8 +20,6 @@ from trainmark.errors import RecordError, UsageError, escaped
 from trainmark.judge.comparison import Comparison, compare
 from trainmark.judge.comparison.scaling import find_scaling_of_sides
 from trainmark.judge.comparison.sides import NEVER_ALLOWED
-from trainmark.library.redaction import redacted_record
-from trainmark.library.store.query import list_runs
 from trainmark.pages.charts import overlays, ratios
 from trainmark.pages.document import Block, Paragraph, Section, side_by_side, table
 from trainmark.pages.judgements import comparison, scaling_blocks
@@ -33,13 +31,15 @@ from trainmark.record.record import read_record
 from trainmark.record.trust import combine_verifications, grade_repeats
 from trainmark.record.verify import MAX_BYTES, check_record
 from trainmark.record.work import describe_work, find_differences
+from trainmark.results.redaction import redacted_record
+from trainmark.results.store.query import list_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from trainmark.errors import TrainmarkError
-    from trainmark.library.store.index import Index
     from trainmark.record.record import Record
+    from trainmark.results.store.index import Index
 
 MOST_COMPARED = 6
 _REPEAT = re.compile(r"(.*/)r[0-9]{1,6}", re.DOTALL)

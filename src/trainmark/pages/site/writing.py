@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 from trainmark import __version__
 from trainmark.data.documents import written_whole
 from trainmark.errors import RecordError, UsageError
-from trainmark.library.store.columns import IMPORTED
-from trainmark.library.store.query import list_runs
 from trainmark.pages.rendering import chart_script, shipped
 from trainmark.pages.results import listing_json
 from trainmark.pages.site.lists import KEYS, case_page, list_page, machines_page
@@ -31,11 +29,13 @@ from trainmark.pages.site.views import (
 )
 from trainmark.pages.texts import LANGUAGES
 from trainmark.record.record import serialize_record
+from trainmark.results.store.columns import IMPORTED
+from trainmark.results.store.query import list_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trainmark.library.store.index import Index
+    from trainmark.results.store.index import Index
 
 MARK = ".trainmark-site.json"  # tells that a folder is a site, and what its pages of runs are of
 

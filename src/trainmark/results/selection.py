@@ -17,12 +17,12 @@ from pydantic_core import from_json
 
 from trainmark.errors import RecordError
 from trainmark.launch.run_dir import make_record
-from trainmark.library.archive import ENDING, unpacked
 from trainmark.plan.plan import PLAN_FILE, RUNS_DIR
 from trainmark.plan.reference import REFERENCE
 from trainmark.record import record, trust
 from trainmark.record.record import RECORD_FILE
 from trainmark.record.verify import check_record
+from trainmark.results.archive import ENDING, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark import cases
 from trainmark.errors import UsageError, nearest
-from trainmark.library.store.columns import COLUMNS, INDEXED, INTERNAL
-from trainmark.library.store.index import TABLE
 from trainmark.recipe import FIELD_ALIASES
 from trainmark.record.figures import FIGURES
+from trainmark.results.store.columns import COLUMNS, INDEXED, INTERNAL
+from trainmark.results.store.index import TABLE
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmark.library.store.index import Index
+    from trainmark.results.store.index import Index
 
 _WORD = re.compile(r"([^=!~<>\s]+)(!=|>=|<=|=|~|>|<)(.+)", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?")

@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 from trainmark.errors import EnvironmentFault, RecordError
-from trainmark.library.selection import stamp, walk
-from trainmark.library.store.columns import (
+from trainmark.plan.plan import RUNS_DIR
+from trainmark.record import record
+from trainmark.record.messages import render
+from trainmark.record.verify import MAX_BYTES, check_record
+from trainmark.results.selection import stamp, walk
+from trainmark.results.store.columns import (
     IMPORTED,
     INDEXED,
     make_record_entry,
     make_row_entry,
     make_unreadable_entry,
 )
-from trainmark.plan.plan import RUNS_DIR
-from trainmark.record import record
-from trainmark.record.messages import render
-from trainmark.record.verify import MAX_BYTES, check_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -20,8 +20,6 @@ from trainmark.errors import (
     EXIT_USAGE,
     EnvironmentFault,
 )
-from trainmark.library import archive, redaction
-from trainmark.library.archive import AlteredError, BundleError, unpacked
 from trainmark.plan.plan import PLAN_FILE, read_plan
 from trainmark.published.audit import audit
 from trainmark.published.audit.subject import view_record
@@ -29,13 +27,15 @@ from trainmark.record import record, reduce, trust
 from trainmark.record.messages import render
 from trainmark.record.record import RECORD_FILE
 from trainmark.record.verify import verify_evidence as verify_record
+from trainmark.results import archive, redaction
+from trainmark.results.archive import AlteredError, BundleError, unpacked
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trainmark.library.archive import Manifest, Unpacked
     from trainmark.record.record import Record
+    from trainmark.results.archive import Manifest, Unpacked
 
 State = Literal["held", "noted", "unverifiable", "broken"]
 _EXIT_CODES = {"broken": EXIT_FAILED, "unverifiable": EXIT_USAGE}

@@ -1,1 +1,0 @@
-"""Many results: the index, what words name, import of others' figures, log analysis, bundles."""

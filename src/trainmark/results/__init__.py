@@ -1,0 +1,1 @@
+"""Many results of ours: selection by name, the index, bundles, redaction."""
