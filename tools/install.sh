@@ -153,6 +153,6 @@ print("\n".join(folder for folder in sys.path[1:]
     need_all_packages
     say "keeping torch $version of $python; installing what is missing"
     pip_install "setuptools>=77.0.1"
-    pip_install --constraint "$pinned" --no-build-isolation --editable "$here[library,pages,prepare,server${extra:+,$extra}]"
+    pip_install --constraint "$pinned" --no-build-isolation --editable "$here[pages,prepare,published,server${extra:+,$extra}]"
 fi
 pip_install --no-deps --no-build-isolation --editable "$here"

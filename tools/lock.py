@@ -64,7 +64,7 @@ def lines(names: set[str], requirers: Requirers) -> Iterator[str]:
 def main() -> None:
     """Write both files."""
     requirers: Requirers = defaultdict(set)
-    run = closure(["trainmark", *ALWAYS], requirers, ("library", "pages", "prepare", "server"))
+    run = closure(["trainmark", *ALWAYS], requirers, ("pages", "prepare", "published", "server"))
     develop = closure(["trainmark"], requirers, ("dev",)) - run
     for name, wanted in (("requirements.lock", run), ("requirements-dev.lock", develop)):
         (ROOT / name).write_text(

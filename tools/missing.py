@@ -167,7 +167,7 @@ def main() -> int:
     given = parser.parse_args()
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     needed = declared["build-system"]["requires"] + declared["project"]["dependencies"]
-    for extra in ("library", "pages", "prepare", "server", *given.extra):
+    for extra in ("pages", "prepare", "published", "server", *given.extra):
         needed += declared["project"]["optional-dependencies"][extra]
     if given.requirements:
         lines = given.requirements.read_text(encoding="utf-8").splitlines()

@@ -49,7 +49,7 @@ def main() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     needed = declared["build-system"]["requires"] + declared["project"]["dependencies"]
     extras = declared["project"]["optional-dependencies"]
-    for extra in ("library", "pages", "prepare", "server"):
+    for extra in ("pages", "prepare", "published", "server"):
         needed += [one for one in extras[extra] if one not in needed]
     print("\n".join(lowest(requirement) for requirement in needed))
 

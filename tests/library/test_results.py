@@ -83,7 +83,7 @@ def test_store_without_runs_is_reported(cli, tmp_path):
 @pytest.mark.parametrize(
     ("package", "words", "extra"),
     [
-        ("markdown_it", ["import", "."], "library"),
+        ("markdown_it", ["import", "."], "published"),
         ("starlette", ["serve", "--port", "0"], "server"),
     ],
 )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Packages that a verb needs and measuring does not, with the extra that brings each.
 _EXTRAS = {
     "httpx2": "server",
-    "markdown_it": "library", "pyarrow": "library", "starlette": "server",
+    "markdown_it": "published", "pyarrow": "published", "starlette": "server",
     "uvicorn": "server", "vl_convert": "pages",
 }  # fmt: skip
 _CTRL_C = 130  # what typer ends with then, without a message; no verb of ours ends so
