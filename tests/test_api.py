@@ -14,10 +14,10 @@ import trainmark
 from fakes import GOLDEN
 from trainmark import api
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
+from trainmark.export.tables import to_csv
 from trainmark.launch import local
 from trainmark.launch.cluster import Cluster
 from trainmark.launch.processes import StopRequest, note_stop_signals
-from trainmark.pages.exports import to_csv
 from trainmark.pages.page import write_pages
 from trainmark.plan.request import RunFields, RunRequest
 from trainmark.record.record import Record

@@ -16,8 +16,8 @@ from document_texts import Reader, html_page, markdown_page
 from fakes import GOLDEN
 from trainmark.cli.app import main
 from trainmark.errors import escaped
+from trainmark.export.tables import to_csv
 from trainmark.launch.series import SeriesEntry
-from trainmark.pages.exports import to_csv
 from trainmark.pages.page import build_document
 from trainmark.pages.results import series_table
 from trainmark.pages.summary import first_lines

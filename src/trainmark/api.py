@@ -19,6 +19,7 @@ from trainmark.acceptance.request import AcceptRequest
 from trainmark.data.documents import written_whole
 from trainmark.data.splits import library
 from trainmark.errors import TrainmarkError, UsageError
+from trainmark.export import tables
 from trainmark.judge.comparison import THRESHOLD
 from trainmark.judge.comparison import compare as compare_results
 from trainmark.judge.compliance import check_rules
@@ -27,7 +28,6 @@ from trainmark.launch.cluster import CONTAINER, LOCAL, read_cluster
 from trainmark.launch.processes import StopRequest, note_stop_signals
 from trainmark.launch.progress import ProgressLine, end_line, launch_with_progress
 from trainmark.launch.run_dir import record_unplannable, refuse_used
-from trainmark.pages import exports
 from trainmark.pages.acceptance import acceptance_document
 from trainmark.pages.page import HTML_PAGE, build_documents, write_pages, write_summary
 from trainmark.pages.pictures import notebook_html
@@ -505,8 +505,8 @@ def table(records: Sequence[Record], *, steps: bool = False) -> pa.Table:
     A step has ``run_id``, ``step`` from 0, ``measured`` (after the warm-up), ``time_s`` of the
     slowest rank, ``loss`` as the mean over ranks, ``samples`` over all ranks.
     """
-    columns, rows = exports.steps_table(records) if steps else exports.table(records)
-    return exports.arrow(columns, rows)
+    columns, rows = tables.steps_table(records) if steps else tables.table(records)
+    return tables.arrow(columns, rows)
 
 
 def frame(records: Sequence[Record], *, steps: bool = False) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fakes import GOLDEN
-from trainmark.pages.exports import to_csv
+from trainmark.export.tables import to_csv
 from trainmark.record.record import Record
 from trainmark.record.work import describe_printed_work
 

@@ -9,7 +9,7 @@ import pytest
 
 from fakes import GOLDEN
 from trainmark.errors import UsageError
-from trainmark.pages.exports import to_index
+from trainmark.export.tables import to_index
 from trainmark.record.index_record import IndexRecord, list_index_records, round_result
 from trainmark.record.record import Record
 

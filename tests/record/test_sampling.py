@@ -9,7 +9,7 @@ import pytest
 from fakes import S, check_golden, event
 from telemetry_files import TIMES_S, end, host, readings, sampled_run, start
 from trainmark.events.schema import TELEMETRY_FILE
-from trainmark.pages.exports import to_csv
+from trainmark.export.tables import to_csv
 from trainmark.record import record, reduce, verify
 
 if TYPE_CHECKING:

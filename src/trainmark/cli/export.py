@@ -35,7 +35,7 @@ def export(
     Ends with 1 if a record cannot be read or does not match its raw events; the others are
     written.
     """
-    from trainmark.pages.exports import to_text, write_parquet
+    from trainmark.export.tables import to_text, write_parquet
     from trainmark.results.selection import select
 
     selection = select(runs or [])

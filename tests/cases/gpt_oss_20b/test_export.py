@@ -11,7 +11,7 @@ import pytest
 from exported_runs import complaints, write_two_ranks
 from fakes import GOLDEN
 from trainmark.cases.gpt_oss_20b.case import CASE
-from trainmark.pages.exports import to_mlperf
+from trainmark.export.tables import to_mlperf
 from trainmark.pages.sections.provenance import COLUMNS
 from trainmark.plan.reference import read_references
 

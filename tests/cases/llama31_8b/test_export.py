@@ -11,7 +11,7 @@ import pytest
 from exported_runs import complaints, write_two_ranks
 from fakes import GOLDEN
 from trainmark.cases.llama31_8b.case import CASE
-from trainmark.pages.run_logs import to_mlperf
+from trainmark.export.run_logs import to_mlperf
 from trainmark.pages.sections.provenance import COLUMNS
 from trainmark.plan.reference import read_references
 

@@ -10,7 +10,7 @@ import pytest
 from comparison_records import golden as record
 from exported_runs import write_two_ranks
 from fakes import check_golden
-from trainmark.pages.exports import table, to_csv, to_index, to_json, to_text, write_parquet
+from trainmark.export.tables import table, to_csv, to_index, to_json, to_text, write_parquet
 from trainmark.record.record import FigureEntry, Record
 from trainmark.results.store.columns import COLUMNS
 

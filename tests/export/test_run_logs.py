@@ -8,8 +8,8 @@ from exported_runs import complaints, write_two_ranks
 from fakes import check_golden, event, launch_event, write_events
 from trainmark.errors import RecordError
 from trainmark.events.schema import node_file
-from trainmark.pages.exports import to_csv
-from trainmark.pages.run_logs import to_mlperf, to_perflog
+from trainmark.export.run_logs import to_mlperf, to_perflog
+from trainmark.export.tables import to_csv
 from trainmark.plan.plan import Resumed
 from trainmark.protocols import Progress
 from trainmark.published.importers import files as importers

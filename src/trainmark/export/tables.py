@@ -15,7 +15,7 @@ from pydantic_core import to_json as to_json_text
 
 from trainmark.data.documents import written_whole
 from trainmark.errors import RecordError, UsageError, to_one_line
-from trainmark.pages.run_logs import to_mlperf, to_perflog
+from trainmark.export.run_logs import to_mlperf, to_perflog
 from trainmark.record import figures as figures_of
 from trainmark.record.figures import FIGURES, name_column
 from trainmark.record.index_record import list_index_records

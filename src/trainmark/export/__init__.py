@@ -1,0 +1,1 @@
+"""Records in the forms of other programs: tables, JSON, logs."""
