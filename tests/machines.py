@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from fakes import FakeVendor
-from trainmark.check import doctor, host
-from trainmark.check.doctor import render_sentence
-from trainmark.check.host import Condition, ExaminedMachine
 from trainmark.launch.processes import CpuUse
+from trainmark.machine import doctor, host
+from trainmark.machine.doctor import render_sentence
+from trainmark.machine.host import Condition, ExaminedMachine
 from trainmark.plan.request import RunRequest
 from trainmark.protocols import DeviceSample, MonitorFault, Occupant, Refusal
 

@@ -196,7 +196,7 @@ def matmul_rate(fault: str) -> float | str:
 
 def faults() -> tuple[list[str], list[str]]:
     """Return what the conformance checks find, by the real clock."""
-    from trainmark.check.vendor_check import device_faults, vendor_faults
+    from trainmark.conformance.vendor_check import device_faults, vendor_faults
     from trainmark_stand_in.timeline import Timeline
     from trainmark_stand_in.vendor import StandIn
 

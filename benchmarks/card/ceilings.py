@@ -15,7 +15,7 @@ from trainmark.recipe import Precision
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from trainmark.check.ceilings_work import Point
+    from trainmark.machine.ceilings_work import Point
     from trainmark.protocols import Device, Vendor
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -40,8 +40,8 @@ LOAD_SIZE, LOAD_MATMULS = sized((4096, 200), (512, 2))
 
 def run(card: Card) -> Findings:
     from trainmark import devices
-    from trainmark.check.ceilings import build_matmul_candidates, find_refusal
-    from trainmark.check.ceilings_work import sweep
+    from trainmark.machine.ceilings import build_matmul_candidates, find_refusal
+    from trainmark.machine.ceilings_work import sweep
 
     vendor = devices.choose(card.device)
     device = vendor.open(0, 1)

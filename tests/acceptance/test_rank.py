@@ -10,8 +10,8 @@ import torch
 
 from trainmark.acceptance.bits import compare_devices, first_difference
 from trainmark.acceptance.rank import Training, control_trainings, digest_steps, time_training
-from trainmark.check.ceilings_work import RankGroup
 from trainmark.devices.vendors.cpu import CpuDevice
+from trainmark.machine.ceilings_work import RankGroup
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.protocols import JobContext

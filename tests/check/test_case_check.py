@@ -15,8 +15,8 @@ from trainmark import cases
 from trainmark.cases.toy import data
 from trainmark.cases.toy import job as toy
 from trainmark.cases.toy.case import CASE as TOY
-from trainmark.check import probe
-from trainmark.check.case_check import (
+from trainmark.conformance import probe
+from trainmark.conformance.case_check import (
     CHECKS,
     CaseCheck,
     CaseEvidence,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainmark.check.vendor_check import device_faults, vendor_faults
+from trainmark.conformance.vendor_check import device_faults, vendor_faults
 from trainmark.devices.vendors.cpu import Cpu, CpuDevice
 from trainmark.protocols import (
     DESCRIBE_KEYS,
@@ -139,4 +139,4 @@ def test_every_required_member_and_key_is_documented(page):
         for name in sorted(required)
         if f"`{name}" not in text and f"`protocols.{name}" not in text
     ] == []
-    assert "trainmark.check.vendor_check" in text
+    assert "trainmark.conformance.vendor_check" in text

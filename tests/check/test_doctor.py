@@ -8,11 +8,11 @@ import pytest
 
 from machines import Card, Reader, machine, only, said
 from trainmark import devices as registry
-from trainmark.check import doctor
-from trainmark.check.doctor import CHECKS, describe_machine, examine
-from trainmark.check.host import Condition
 from trainmark.devices.vendors.cpu import Cpu
 from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.machine import doctor
+from trainmark.machine.doctor import CHECKS, describe_machine, examine
+from trainmark.machine.host import Condition
 from trainmark.plan.choosing import choose_work
 from trainmark.plan.request import RunRequest
 from trainmark.protocols import DeviceSample, MonitorFault, Occupant

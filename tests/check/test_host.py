@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from machines import GIB, Card, cpu_use, machine, memory, only
-from trainmark.check.doctor import examine, host
+from trainmark.machine.doctor import examine, host
 
 QUOTA = "sys/fs/cgroup/cpu.max"
 MIB = 1 << 20

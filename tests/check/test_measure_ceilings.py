@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from trainmark.check.ceilings import measure_ceilings
 from trainmark.devices.vendors.cpu import Cpu
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError
 from trainmark.launch.processes import StopRequest
+from trainmark.machine.ceilings import measure_ceilings
 
 
 @pytest.mark.parametrize(

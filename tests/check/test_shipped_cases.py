@@ -10,7 +10,7 @@ import pytest
 
 from fakes import FakeVendor
 from trainmark import cases, devices
-from trainmark.check.case_check import description_faults
+from trainmark.conformance.case_check import description_faults
 from trainmark.errors import UsageError
 from trainmark.plan import overrides, plan, resolving
 from trainmark.plan.request import RunRequest

@@ -15,10 +15,10 @@ import pytest
 from fake_nvml import H100, FakeCard, put_cards
 from fakes import GOLDEN
 from trainmark import devices
-from trainmark.check.case_check import CHECKS, CaseCheck, CaseReport
 from trainmark.cli.app import EXAMPLES, command, import_verb
 from trainmark.cli.options import lay_out_examples
 from trainmark.cli.output import others_to_stderr, say
+from trainmark.conformance.case_check import CHECKS, CaseCheck, CaseReport
 from trainmark.launch.local import build_rank_command
 from trainmark.plan.plan import Plan
 from trainmark.record import record
@@ -337,7 +337,7 @@ def test_results_without_runs_or_of_an_unknown_key_are_one_clear_error(cli, left
 )
 def test_each_check_of_a_case_says_what_it_means(cli, lang, first, last, monkeypatch):
     found = CaseReport([CaseCheck(name) for name in CHECKS], {})
-    monkeypatch.setattr("trainmark.check.case_check.check_case", lambda *_, **__: found)
+    monkeypatch.setattr("trainmark.conformance.case_check.check_case", lambda *_, **__: found)
     code, out, _ = cli("check", "toy", "--lang", lang)
     assert code == 0
     assert first in out
@@ -348,7 +348,7 @@ def test_checks_of_a_case_are_printed_as_json(cli, monkeypatch):
     fault, note = message("check_too_few_steps", steps=3), message("check_without_run")
     checks = [CaseCheck("flops"), CaseCheck("runs", (fault,)), CaseCheck("batches", skipped=note)]
     found = CaseReport(checks, {})
-    monkeypatch.setattr("trainmark.check.case_check.check_case", lambda *_, **__: found)
+    monkeypatch.setattr("trainmark.conformance.case_check.check_case", lambda *_, **__: found)
     code, out, _ = cli("check", "toy", "--json")
     assert code == 1
     assert json.loads(out) == {

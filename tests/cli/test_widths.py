@@ -11,7 +11,7 @@ import pytest
 from rich.cells import cell_len
 
 from comparison_records import series
-from trainmark.check.case_check import CHECKS, CaseCheck, CaseReport
+from trainmark.conformance.case_check import CHECKS, CaseCheck, CaseReport
 from trainmark.pages.grid import tables
 from trainmark.record import record as records
 from trainmark.spec import message
@@ -70,7 +70,7 @@ def terminal(
     )
     found = CaseReport([CaseCheck(name, (message("check_run_failed", ranks=2, place="train"),))
                      for name in CHECKS], {})  # fmt: skip
-    monkeypatch.setattr("trainmark.check.case_check.check_case", lambda *_, **__: found)
+    monkeypatch.setattr("trainmark.conformance.case_check.check_case", lambda *_, **__: found)
     for verb in ("doctor", "ceilings"):
         monkeypatch.setattr(f"trainmark.cli.{verb}.others_to_stderr", nullcontext)
     sides: dict[str, list[Record]] = {

@@ -6,8 +6,8 @@ from typing import get_args
 
 import pytest
 
-from trainmark.check.ceilings import find_refusal
 from trainmark.devices import rates
+from trainmark.machine.ceilings import find_refusal
 from trainmark.recipe import Precision
 
 MIB = 1 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainmark import devices
-from trainmark.check.vendor_check import device_faults, vendor_faults
+from trainmark.conformance.vendor_check import device_faults, vendor_faults
 
 
 @pytest.mark.parametrize("vendor", devices.all_vendors().values(), ids=lambda vendor: vendor.name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trainmark.check.vendor_check import sample_faults
+from trainmark.conformance.vendor_check import sample_faults
 from trainmark.protocols import MonitorFault
 
 if TYPE_CHECKING:

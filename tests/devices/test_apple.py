@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainmark.check.vendor_check import vendor_faults
+from trainmark.conformance.vendor_check import vendor_faults
 from trainmark.devices import torch_vendor
 from trainmark.devices.vendors import apple
 from trainmark.devices.vendors.apple import Apple

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from trainmark import devices
-from trainmark.check.vendor_check import vendor_faults
+from trainmark.conformance.vendor_check import vendor_faults
 from trainmark.devices import accelerator, torch_vendor
 from trainmark.devices.accelerator import TorchBuild
 from trainmark.devices.vendors import nvidia

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from trainmark.check.doctor import CHECKS
+from trainmark.machine.doctor import CHECKS
 
 pytestmark = pytest.mark.nightly
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from trainmark import cases
-from trainmark.check import probe
-from trainmark.check.case_check import description_faults
-from trainmark.check.new_case import read_example_files, write_new_case
+from trainmark.conformance import probe
+from trainmark.conformance.case_check import description_faults
+from trainmark.conformance.new_case import read_example_files, write_new_case
 from trainmark.errors import UsageError
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve

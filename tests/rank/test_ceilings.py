@@ -15,9 +15,9 @@ import torch
 
 from fakes import FakeClock, SyncDevice
 from old_torch import needs_torch_2_11
-from trainmark.check.ceilings import CeilingKind, choose_copy_sizes
-from trainmark.check.ceilings_work import COLLECTIVES, Candidate, Point, sweep
 from trainmark.devices import peaks, rates
+from trainmark.machine.ceilings import CeilingKind, choose_copy_sizes
+from trainmark.machine.ceilings_work import COLLECTIVES, Candidate, Point, sweep
 from trainmark.spec import message
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from trainmark.check.ceilings_work import RankGroup
 from trainmark.devices.vendors.cpu import CpuDevice
+from trainmark.machine.ceilings_work import RankGroup
 from trainmark.rank.process_group import join_ranks
 
 Calls = list[dict[str, Any]]

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from trainmark.check.ceilings_work import RankGroup
     from trainmark.devices.rates import Work
+    from trainmark.machine.ceilings_work import RankGroup
     from trainmark.plan.plan import Plan
     from trainmark.protocols import Batch, Device, Job, JobContext
 
@@ -161,7 +161,7 @@ def time_collectives(
     device: Device, ranks: RankGroup
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
     """Return times of collectives by name, and what was wrong with their results."""
-    from trainmark.check.ceilings_work import COLLECTIVES
+    from trainmark.machine.ceilings_work import COLLECTIVES
 
     num_bytes = _CPU_MESSAGE_BYTES if device.torch_type == "cpu" else _MESSAGE_BYTES
     works = {name: prepare(device, ranks, num_bytes) for name, prepare in COLLECTIVES.items()}
@@ -189,7 +189,7 @@ def time_works(
 def measure(task: RankTask, rank: int, local_rank: int) -> RankResult:
     """Measure everything that the task asks of this rank."""
     from trainmark import devices
-    from trainmark.check.ceilings_work import RankGroup
+    from trainmark.machine.ceilings_work import RankGroup
     from trainmark.plan.plan import Plan
     from trainmark.protocols import JobContext
     from trainmark.rank.agreement import agree_on_memory

@@ -33,8 +33,8 @@ def ceilings(
     **fields: Any,
 ) -> None:
     """Measure matmul, memory, transfer and collective rates of this machine."""
-    from trainmark.check.ceilings import measure_ceilings
     from trainmark.launch.processes import note_stop_signals
+    from trainmark.machine.ceilings import measure_ceilings
     from trainmark.pages.judgements import ceilings as lay_out_ceilings
     from trainmark.pages.judgements import wrong_results
     from trainmark.pages.terminal import show

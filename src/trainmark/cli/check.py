@@ -15,7 +15,7 @@ from trainmark.plan.request import RunRequest
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from trainmark.check.case_check import CaseReport
+    from trainmark.conformance.case_check import CaseReport
 
 
 EXAMPLES = """\
@@ -47,7 +47,7 @@ def check(
 
     Ends with 1 if a check finds a fault.
     """
-    from trainmark.check.case_check import check_case
+    from trainmark.conformance.case_check import check_case
     from trainmark.launch.processes import note_stop_signals
     from trainmark.plan.overrides import parse_assignments
 
@@ -92,7 +92,7 @@ def _print_checks(case: str, result: CaseReport, lang: str) -> None:
 def _write_template(name: str, folder: Path) -> None:
     """Write the files of a new case and say what comes next."""
     from trainmark.cases import PATH_VARIABLE
-    from trainmark.check.new_case import write_new_case
+    from trainmark.conformance.new_case import write_new_case
 
     say(write_new_case(name, folder))
     say(f"next: export {PATH_VARIABLE}={shlex.quote(str(folder.resolve()))}", err=True)

@@ -13,7 +13,7 @@ from trainmark.plan.request import RunRequest
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from trainmark.check.doctor import Examination
+    from trainmark.machine.doctor import Examination
 
 
 EXAMPLES = """\
@@ -44,7 +44,7 @@ def doctor(
     --quiet prints problems only. Ends with 2: a run would fail, 1: its results would be skewed,
     0: no problem.
     """
-    from trainmark.check.doctor import WITHOUT_CASE, describe_machine, examine
+    from trainmark.machine.doctor import WITHOUT_CASE, describe_machine, examine
 
     request = RunRequest.of(case=case or WITHOUT_CASE, **fields)
     with others_to_stderr():
@@ -58,7 +58,7 @@ def doctor(
 
 def _print_examination(examination: Examination, lang: str, *, quiet: bool) -> None:
     """Print what needs attention first, each with its fix."""
-    from trainmark.check.doctor import render_sentence
+    from trainmark.machine.doctor import render_sentence
 
     def heading(key: str, **values: Any) -> str:
         return render_sentence(message(f"heading.{key}", **values), lang)

@@ -3,8 +3,8 @@
 Inside a window the host only hands out work. Where it reads a result back, it waits until the
 device has finished everything before; the device then idles while the host prepares the next work.
 
-Started as ``python -m trainmark.check.probe RUN_DIR`` with a plan for one rank; prints the result
-as one JSON line. Knows no case and no vendor.
+Started as ``python -m trainmark.conformance.probe RUN_DIR`` with a plan for one rank; prints the
+result as one JSON line. Knows no case and no vendor.
 """
 
 from __future__ import annotations

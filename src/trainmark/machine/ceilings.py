@@ -1,7 +1,8 @@
 """Measure this machine's upper bounds with one process a device: matmul, memory, collectives.
 
 Owns what is measured and in which order, the document that it leads to, and what is refused before
-the ranks start; each is ``python -m trainmark.check.ceilings ASKED``. Knows no case and no vendor.
+the ranks start. Each rank is ``python -m trainmark.machine.ceilings ASKED``. Knows no case and no
+vendor.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from trainmark import __version__, devices
-from trainmark.check.ceilings_work import COLLECTIVES, Candidate, Point, RankGroup, sweep
 from trainmark.devices import rates
 from trainmark.devices.peaks import Peak, peak
 from trainmark.errors import EnvironmentFault, MeasurementError
@@ -26,6 +26,7 @@ from trainmark.launch import processes
 from trainmark.launch.local import POLL_S, prepare_setup, start_ranks
 from trainmark.launch.network import LOOPBACK, refuse_unusable_network
 from trainmark.launch.python_commands import build_module_command
+from trainmark.machine.ceilings_work import COLLECTIVES, Candidate, Point, RankGroup, sweep
 from trainmark.plan.choosing import refuse_unsuitable_device
 from trainmark.rank.parent import PARENT_VARIABLE, die_with_parent
 from trainmark.recipe import Precision, Recipe
@@ -209,7 +210,7 @@ def measure_ceilings(
             "shares_cores": vendor.torch_type == "cpu",
             "environment": setup.described,
         }
-        words = build_module_command("trainmark.check.ceilings", json.dumps(asked))
+        words = build_module_command("trainmark.machine.ceilings", json.dumps(asked))
         try:
             with start_ranks(words, setup, output=results, errors=sys.stderr.fileno()) as ranks:
                 _wait_for_ranks(ranks, request, deadline=start_s + timeout_s)

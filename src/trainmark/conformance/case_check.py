@@ -128,7 +128,7 @@ def _run_probe(plan: Plan, folder: Path) -> dict[str, Any] | Message:
     """Return what a separate process finds in the job, or the last line of its error output."""
     plan.save(folder)  # the finished run's plan is redacted and names no real folder
     ended = subprocess.run(
-        build_module_command("trainmark.check.probe", str(folder)),
+        build_module_command("trainmark.conformance.probe", str(folder)),
         env=os.environ | SAFE_PATH_VARIABLES,
         capture_output=True,
         text=True,

@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from trainmark import devices
-from trainmark.check import host
-from trainmark.check.host import (
+from trainmark.devices.tool import run
+from trainmark.errors import DataError, EnvironmentFault, TrainmarkError, UsageError
+from trainmark.launch.python_commands import build_code_command
+from trainmark.machine import host
+from trainmark.machine.host import (
     Condition,
     Conditions,
     ExaminedMachine,
     choose_severity,
     make_condition,
 )
-from trainmark.devices.tool import run
-from trainmark.errors import DataError, EnvironmentFault, TrainmarkError, UsageError
-from trainmark.launch.python_commands import build_code_command
 from trainmark.plan.choosing import choose_work, refuse_unsuitable_device
 from trainmark.plan.resolving import resolve
 from trainmark.protocols import DeviceSample, MonitorFault
@@ -45,7 +45,7 @@ _OPEN = """
 import json, sys
 from trainmark.rank.parent import die_with_parent
 die_with_parent(int(sys.argv[3]))
-from trainmark.check.doctor import find_refusals
+from trainmark.machine.doctor import find_refusals
 print(json.dumps(find_refusals(sys.argv[1], int(sys.argv[2]))))
 """
 WITHOUT_CASE = "-"  # of a request without one
@@ -148,7 +148,7 @@ def find_refusals(name: str, ranks: int) -> dict[str, str]:
     Raises:
         TrainmarkError: one does not open.
     """
-    from trainmark.check.ceilings import find_refusal
+    from trainmark.machine.ceilings import find_refusal
 
     vendor = devices.choose(name)
     opened = [vendor.open(rank, ranks) for rank in range(1 if vendor.counts_cores else ranks)]

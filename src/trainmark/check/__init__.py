@@ -1,1 +1,0 @@
-"""Examinations: this machine, its ceilings, and the conformance of cases and vendors."""

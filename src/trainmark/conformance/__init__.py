@@ -1,0 +1,1 @@
+"""Checks of a case or a vendor against the contract that Trainmark relies on."""
