@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic_core import core_schema
 
-from trainmark.data.documents import Frozen, damaged, usage_error
+from trainmark.documents import Frozen, damaged, usage_error
 from trainmark.launch.cluster import Cluster, read_cluster
 from trainmark.plan.request import RunRequest
 from trainmark.validation import first_misfit, in_words, rule_of, written_as

@@ -18,7 +18,7 @@ from benchmarks.card.section import Card
 
 
 def main(words: list[str]) -> None:
-    from trainmark.data.documents import written_whole
+    from trainmark.documents import written_whole
     from trainmark.rank.parent import die_with_parent
 
     parent, module_name, device, size, scratch, stacks_after_s, time_s, result = words

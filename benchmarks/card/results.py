@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Bar
-from trainmark.data.documents import written_whole
+from trainmark.documents import written_whole
 from trainmark.errors import RecordError, escaped
 
 if TYPE_CHECKING:

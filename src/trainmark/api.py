@@ -16,8 +16,8 @@ from trainmark import devices
 from trainmark.acceptance import acceptance
 from trainmark.acceptance import cluster as acceptance_cluster
 from trainmark.acceptance.request import AcceptRequest
-from trainmark.data.documents import written_whole
 from trainmark.data.splits import library
+from trainmark.documents import written_whole
 from trainmark.errors import TrainmarkError, UsageError
 from trainmark.export import tables
 from trainmark.judge.comparison import THRESHOLD

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from trainmark.data import documents
+from trainmark import documents
 from trainmark.data.cache import Extremes, cached_scan, extremes, mapped_arrays
 from trainmark.data.splits import Form, find_layout
 from trainmark.errors import DataError, UsageError

@@ -37,7 +37,7 @@ from trainmark.acceptance.verdicts import (
     judge_times,
     note_bad_rounds,
 )
-from trainmark.data.documents import written_whole
+from trainmark.documents import written_whole
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch import processes, run_dir
 from trainmark.launch.local import prepare_setup

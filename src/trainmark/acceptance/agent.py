@@ -37,7 +37,7 @@ from trainmark.acceptance.peers import Heart, Session
 from trainmark.acceptance.schedule import default_num_rounds, disjoint_rounds, pair_rounds
 from trainmark.acceptance.tasks import RankTask
 from trainmark.acceptance.teams import Team
-from trainmark.data.documents import written_whole
+from trainmark.documents import written_whole
 from trainmark.launch.node import is_input_lost, locate_data
 from trainmark.launch.processes import note_stop_signals
 from trainmark.rank.worker import DATA_VARIABLE

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from typing_extensions import Self
 
 from trainmark.acceptance import DEFAULT_WORSE_BY
-from trainmark.data.documents import Frozen, usage_error
+from trainmark.documents import Frozen, usage_error
 from trainmark.errors import UsageError, nearest
 from trainmark.plan.request import Count, RunRequest
 

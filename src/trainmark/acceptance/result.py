@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from trainmark.data import documents
-from trainmark.data.documents import Frozen
+from trainmark import documents
+from trainmark.documents import Frozen
 from trainmark.errors import EXIT_FAILED, EXIT_NOISY, EXIT_PASSED
 
 if TYPE_CHECKING:

@@ -150,7 +150,7 @@ def write_text(output: Path | None, text: str) -> None:
     Raises:
         EnvironmentFault: it cannot be written.
     """
-    from trainmark.data.documents import written_whole
+    from trainmark.documents import written_whole
 
     if output is None:
         say(text, newline=False)
@@ -166,7 +166,7 @@ def write_bytes(output: Path, data: bytes) -> None:
     Raises:
         EnvironmentFault: it cannot be written.
     """
-    from trainmark.data.documents import written_whole
+    from trainmark.documents import written_whole
 
     with writing(output), written_whole(output) as file:
         file.write(data)

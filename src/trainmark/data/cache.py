@@ -17,8 +17,8 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from filelock import FileLock
 
-from trainmark.data.documents import written_whole
 from trainmark.digests import hash_stream
+from trainmark.documents import written_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from trainmark.data.documents import read_bytes
 from trainmark.data.splits import readable, refuse_unreadable
+from trainmark.documents import read_bytes
 from trainmark.errors import DataError
 from trainmark.validation import rule_of
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from filelock import FileLock, Timeout
 
-from trainmark.data.documents import written_whole
+from trainmark.documents import written_whole
 from trainmark.errors import DataError, EnvironmentFault
 
 if TYPE_CHECKING:

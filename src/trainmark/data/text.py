@@ -13,7 +13,7 @@ from functools import partial
 from io import StringIO
 from typing import IO, TYPE_CHECKING
 
-from trainmark.data.documents import read_bytes
+from trainmark.documents import read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

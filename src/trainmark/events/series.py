@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from trainmark.data.documents import Frozen
+from trainmark.documents import Frozen
 from trainmark.events.values import Amount, Count, Number
 from trainmark.spec import Message, message
 

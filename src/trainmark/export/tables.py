@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json as to_json_text
 
-from trainmark.data.documents import written_whole
+from trainmark.documents import written_whole
 from trainmark.errors import RecordError, UsageError, to_one_line
 from trainmark.export.run_logs import to_mlperf, to_perflog
 from trainmark.record import figures as figures_of

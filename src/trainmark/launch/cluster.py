@@ -14,8 +14,8 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 from pydantic import Field, PrivateAttr
 
-from trainmark.data import documents
-from trainmark.data.documents import Frozen
+from trainmark import documents
+from trainmark.documents import Frozen
 from trainmark.errors import UsageError, nearest
 from trainmark.plan.choosing import RemoteTarget
 from trainmark.validation import written_as

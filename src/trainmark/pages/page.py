@@ -12,7 +12,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from trainmark.data.documents import written_whole
+from trainmark.documents import written_whole
 from trainmark.errors import EnvironmentFault, RecordError
 from trainmark.pages import cells, charts, summary
 from trainmark.pages.document import Block, Chart, Document, Section, folded, side_by_side

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import PositiveInt, TypeAdapter, ValidationError
 
 from trainmark import cases
-from trainmark.data.documents import Frozen
+from trainmark.documents import Frozen
 from trainmark.errors import UsageError, nearest
 from trainmark.recipe import FIELD_ALIASES, PRECISION_ALIASES, SHORT_NAMES, Recipe, fields_under
 from trainmark.toml_file import read_toml

@@ -11,9 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Gt, Le
 from pydantic import AfterValidator, Field, TypeAdapter
 
-from trainmark import cases
-from trainmark.data import documents
-from trainmark.data.documents import Frozen
+from trainmark import cases, documents
+from trainmark.documents import Frozen
 from trainmark.errors import RecordError
 from trainmark.plan import reference
 from trainmark.plan.reference import References  # noqa: TC001 - pydantic reads it at run time

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from trainmark.data.documents import Frozen, read_yaml, usage_error
+from trainmark.documents import Frozen, read_yaml, usage_error
 from trainmark.errors import UsageError, nearest
 from trainmark.plan.choosing import ACCELERATOR
 from trainmark.plan.plan import RUNS_DIR

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, PositiveInt
 
 from trainmark import cases
-from trainmark.data.documents import Frozen
+from trainmark.documents import Frozen
 from trainmark.errors import RecordError
 from trainmark.spec import Text  # noqa: TC001 - pydantic reads it at run time
 from trainmark.toml_file import read_toml

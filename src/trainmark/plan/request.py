@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypedDict
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from typing_extensions import Self
 
-from trainmark.data.documents import Frozen, usage_error
+from trainmark.documents import Frozen, usage_error
 
 MAX_TFLOPS = 1e6  # the fastest device has some thousand
 _MIN_INTERVAL_S = 0.1

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from trainmark.data.documents import written_whole
+from trainmark.documents import written_whole
 from trainmark.errors import UsageError
 
 if TYPE_CHECKING:

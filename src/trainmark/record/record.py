@@ -15,8 +15,8 @@ from pydantic_core import to_json
 # pydantic refuses the standard library's before Python 3.12.
 from typing_extensions import Self, TypedDict
 
-from trainmark.data import documents
-from trainmark.data.documents import Frozen
+from trainmark import documents
+from trainmark.documents import Frozen
 from trainmark.errors import RecordError
 from trainmark.events.schema import HangGroup  # noqa: TC001 - pydantic reads it at run time
 from trainmark.events.series import SeriesLine  # noqa: TC001 - pydantic reads it at run time

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from trainmark.data.documents import Frozen
+    from trainmark.documents import Frozen
     from trainmark.record.record import Evidence, Record
     from trainmark.spec import Figure
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import Field, PositiveInt
 
-from trainmark.data.documents import Frozen
+from trainmark.documents import Frozen
 from trainmark.errors import UsageError
 from trainmark.events.values import Count, Number  # noqa: TC001 - likewise
 from trainmark.plan.overrides import format_fix_hp

@@ -17,8 +17,8 @@ from typing import IO, TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, ValidationError
 
 from trainmark import __version__
-from trainmark.data.documents import Frozen
 from trainmark.digests import hash_stream
+from trainmark.documents import Frozen
 from trainmark.errors import EXIT_FAILED, EnvironmentFault, RecordError, TrainmarkError
 from trainmark.record.record import RECORD_FILE, Evidence, Suite
 from trainmark.validation import in_words, written_as

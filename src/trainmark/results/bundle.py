@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainmark import cases
-from trainmark.data.documents import written_whole
+from trainmark.documents import written_whole
 from trainmark.errors import (
     EXIT_FAILED,
     EXIT_PASSED,

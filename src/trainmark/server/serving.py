@@ -17,7 +17,7 @@ import threading
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from trainmark.data.documents import written_whole
+from trainmark.documents import written_whole
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError
 from trainmark.pages.site.writing import write_site
 from trainmark.results.store.index import Index

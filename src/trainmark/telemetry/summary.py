@@ -16,8 +16,8 @@ import numpy as np
 from annotated_types import Ge, Le
 from pydantic import Field
 
-from trainmark.data.documents import Frozen
 from trainmark.devices.cores import compact
+from trainmark.documents import Frozen
 from trainmark.events import schema as events
 from trainmark.events.schema import EventFile, Sampling, read_event, telemetry_file
 from trainmark.events.series import (

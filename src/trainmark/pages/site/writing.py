@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark import __version__
-from trainmark.data.documents import written_whole
+from trainmark.documents import written_whole
 from trainmark.errors import RecordError, UsageError
 from trainmark.pages.rendering import chart_script, shipped
 from trainmark.pages.results import listing_json

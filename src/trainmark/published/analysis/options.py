@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_types import Ge, Le
 from pydantic import ValidationError
 
-from trainmark.data.documents import Frozen, usage_error
+from trainmark.documents import Frozen, usage_error
 from trainmark.errors import UsageError, nearest
 from trainmark.published.analysis.sources import NAMES
 

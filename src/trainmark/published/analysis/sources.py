@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
-from trainmark.data.documents import Frozen
+from trainmark.documents import Frozen
 from trainmark.published.analysis.quantities import Quantity, split_words
 from trainmark.toml_file import read_toml
 

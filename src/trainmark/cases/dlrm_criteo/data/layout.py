@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trainmark.data import splits
-from trainmark.data.documents import Frozen, checked, read_yaml, written_whole
+from trainmark.documents import Frozen, checked, read_yaml, written_whole
 from trainmark.errors import DataError, UsageError
 
 if TYPE_CHECKING:
