@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 _ROOT = Path("/")
 _MOST_BYTES = 1 << 62  # version 1 of cgroups writes "no limit" as 2^63 less a page
@@ -85,24 +85,3 @@ def _words(file: Path) -> list[str]:
         return file.read_text().split()
     except OSError:  # of the other version, the root, which has no limits, or not for this user
         return []
-
-
-def parse_cores(text: str) -> list[int]:
-    """Return the numbers in a list as the kernel writes those of cores, ``0-3,8-11``.
-
-    Raises:
-        ValueError: not such a list.
-    """
-    numbers: list[int] = []
-    for item in filter(None, text.strip().split(",")):
-        first, _, last = item.partition("-")
-        numbers += range(int(first), int(last or first) + 1)
-    return numbers
-
-
-def compact(cores: Iterable[int]) -> str:
-    """Return numbers, of ranks and nodes too, as the kernel lists cores, ``0-3,8-11``."""
-    numbers = set(cores)
-    firsts = sorted(core for core in numbers if core - 1 not in numbers)
-    lasts = sorted(core for core in numbers if core + 1 not in numbers)
-    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in zip(firsts, lasts, strict=True))

@@ -10,7 +10,7 @@ import linecache
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmark.devices.cores import compact
+from trainmark.ranges import format_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,4 +86,4 @@ def group_ranks(files: Mapping[int, Path]) -> list[dict[str, Any]]:
         stacks = path.read_text("utf-8", "replace") if path.exists() else ""
         ranks_by_place.setdefault(find_place(stacks), []).append(rank)
     groups = sorted(ranks_by_place.items(), key=lambda item: (-len(item[1]), item[1]))
-    return [place._asdict() | {"ranks": compact(ranks)} for place, ranks in groups]
+    return [place._asdict() | {"ranks": format_ranges(ranks)} for place, ranks in groups]

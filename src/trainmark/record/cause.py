@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.devices.cores import compact, parse_cores
 from trainmark.events.schema import HangGroup
+from trainmark.ranges import format_ranges, parse_ranges
 from trainmark.rank.failure import DISK_FULL_EXIT, error_report
 from trainmark.rank.parameters import NAMED
 from trainmark.record.evaluations import (
@@ -120,8 +120,8 @@ def _find_end_of_job(run: RunTimeline) -> Cause | None:
             "node_lost",
             said=job.said,
             steps=run.steps,
-            nodes=compact(node.number for node in lost_nodes),
-            ranks=compact(rank for node in lost_nodes for rank in node.ranks),
+            nodes=format_ranges(node.number for node in lost_nodes),
+            ranks=format_ranges(rank for node in lost_nodes for rank in node.ranks),
         )
         return Cause(kind="node_lost", message=text)
     if job.phase == "lost":
@@ -191,10 +191,10 @@ def _merge_groups(hang: Iterable[HangGroup]) -> list[HangGroup]:
     ranks_by_place: dict[tuple[Any, ...], list[int]] = {}
     for group in hang:
         place = (group["state"], group["call"], group["where"])
-        ranks_by_place.setdefault(place, []).extend(parse_cores(group["ranks"]))
+        ranks_by_place.setdefault(place, []).extend(parse_ranges(group["ranks"]))
     largest_first = sorted(ranks_by_place.items(), key=lambda item: -len(item[1]))
     return [
-        HangGroup(ranks=compact(ranks), state=state, call=call, where=where)
+        HangGroup(ranks=format_ranges(ranks), state=state, call=call, where=where)
         for (state, call, where), ranks in largest_first
     ]
 
@@ -297,7 +297,7 @@ def _find_lost_events(run: RunTimeline) -> Cause | None:
         node.number for node in run.nodes if not node.events.keys() >= {"launch", "ranks_ended"}
     ]
     if silent_nodes:
-        text = message("node_events_lost", nodes=compact(silent_nodes))
+        text = message("node_events_lost", nodes=format_ranges(silent_nodes))
         return Cause(kind="events_incomplete", message=text)
     for rank in run.ranks:
         text_of_rank = _describe_lost_events(rank)

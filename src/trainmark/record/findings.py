@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainmark.devices.cores import compact
 from trainmark.protocols import SET_LIMITS
+from trainmark.ranges import format_ranges
 from trainmark.record.evaluations import combine_scores
 from trainmark.spec import Message, message
 
@@ -270,7 +270,7 @@ def _find_unlike_nodes(measurement: Measurement) -> Iterator[Message]:
     differences = measurement.environment.get("nodes", [])
     names = dict.fromkeys(name for node in differences for name in node)
     if names:
-        numbers = compact(number for number, node in enumerate(differences) if node)
+        numbers = format_ranges(number for number, node in enumerate(differences) if node)
         yield message("nodes_differ", nodes=numbers, names=", ".join(names))
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainmark import cases
-from trainmark.devices.cores import compact
 from trainmark.events.series import SUMMARY_LINES
+from trainmark.ranges import format_ranges
 from trainmark.recipe import AUTOCAST
 from trainmark.record import cause
 from trainmark.record.evaluations import is_same_quality
@@ -170,7 +170,7 @@ def _readings(record: Record) -> Iterator[Difference]:
     for over in members:
         for name, use in over.items():
             yield from _use(use, telemetry.intervals_s[name])
-    of_devices = {compact(device.ranks): device.over for device in telemetry.devices}
+    of_devices = {format_ranges(device.ranks): device.over for device in telemetry.devices}
     of_hosts = {str(number): over for number, over in enumerate(telemetry.hosts)}
     for line in record.series:
         known = (of_hosts if line.of_host else of_devices).get(line.of)

@@ -16,7 +16,6 @@ import numpy as np
 from annotated_types import Ge, Le
 from pydantic import Field
 
-from trainmark.devices.cores import compact
 from trainmark.documents import Frozen
 from trainmark.events import schema as events
 from trainmark.events.schema import EventFile, Sampling, read_event, telemetry_file
@@ -30,6 +29,7 @@ from trainmark.events.series import (
 )
 from trainmark.events.timeline import PHASES
 from trainmark.events.values import Amount, Count  # noqa: TC001 - read at run time
+from trainmark.ranges import format_ranges
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class Samples:
 
     def lines(self) -> Iterator[SeriesLine]:
         """Yield the lines that charts draw, of devices by their ranks, of hosts by their number."""
-        devices = {compact(device.ranks): device.columns for device in self.devices}
+        devices = {format_ranges(device.ranks): device.columns for device in self.devices}
         hosts = {str(host.index): host.columns for host in self.hosts}
         yield from draw_lines(devices, hosts)
 

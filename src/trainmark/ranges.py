@@ -1,0 +1,32 @@
+"""Lists of numbers as the kernel writes those of cores: ``0-3,8-11``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def parse_ranges(text: str) -> list[int]:
+    """Return the numbers in a list as the kernel writes those of cores, ``0-3,8-11``.
+
+    Raises:
+        ValueError: not such a list.
+    """
+    numbers: list[int] = []
+    for item in filter(None, text.strip().split(",")):
+        first, _, last = item.partition("-")
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
+
+
+def format_ranges(values: Iterable[int]) -> str:
+    """Return numbers of ranks, nodes or cores as the kernel lists cores, ``0-3,8-11``."""
+    numbers = set(values)
+    firsts = sorted(number for number in numbers if number - 1 not in numbers)
+    lasts = sorted(number for number in numbers if number + 1 not in numbers)
+    return ",".join(
+        f"{first}" if first == last else f"{first}-{last}"
+        for first, last in zip(firsts, lasts, strict=True)
+    )
