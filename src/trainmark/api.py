@@ -16,10 +16,10 @@ from trainmark import devices
 from trainmark.acceptance import acceptance
 from trainmark.acceptance import cluster as acceptance_cluster
 from trainmark.acceptance.request import AcceptRequest
-from trainmark.data.splits import library
 from trainmark.documents import written_whole
 from trainmark.errors import TrainmarkError, UsageError
 from trainmark.export import tables
+from trainmark.extras import import_extra
 from trainmark.judge.comparison import THRESHOLD
 from trainmark.judge.comparison import compare as compare_results
 from trainmark.judge.compliance import check_rules
@@ -515,5 +515,5 @@ def frame(records: Sequence[Record], *, steps: bool = False) -> pd.DataFrame:
     Raises:
         EnvironmentFault: pandas is not installed.
     """
-    library("pandas", where="trainmark.frame")
+    import_extra("pandas", where="trainmark.frame")
     return table(records, steps=steps).to_pandas()

@@ -11,13 +11,13 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from trainmark.errors import DataError, EnvironmentFault
+from trainmark.errors import DataError
+from trainmark.extras import import_extra
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -50,22 +50,6 @@ def refuse_unreadable(file: Path, fault: Fault) -> None:
     raise fault("the file is empty (0 bytes)", where=str(file))
 
 
-def library(name: str, *, where: Path | str) -> Any:
-    """Return a module of the extra ``prepare``, which reads data in the forms of their owners.
-
-    Args:
-        where: what is to be read.
-
-    Raises:
-        EnvironmentFault: it is not installed.
-    """
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        fix, what = "pip install 'trainmark[prepare]'", f"{error.name} is not installed"
-        raise EnvironmentFault(what, where=str(where), fix=fix) from None
-
-
 def parquet_rows(file: Path) -> list[dict[str, Any]]:
     """Return the rows of a parquet file.
 
@@ -73,7 +57,7 @@ def parquet_rows(file: Path) -> list[dict[str, Any]]:
         EnvironmentFault: the library that reads it is not installed.
         ValueError: the file cannot be read.
     """
-    parquet, arrow = (library(name, where=file) for name in ("pyarrow.parquet", "pyarrow"))
+    parquet, arrow = (import_extra(name, where=file) for name in ("pyarrow.parquet", "pyarrow"))
     try:
         rows: list[dict[str, Any]] = parquet.read_table(file).to_pylist()
     except (arrow.ArrowException, OSError) as error:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from trainmark.data import prepared
-from trainmark.data.splits import library
+from trainmark.extras import import_extra
 
 from ..data.layout import PUBLISHED_RULES, FeatureSpec, write_spec
 from . import tables
@@ -55,7 +55,7 @@ def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **op
     """
     threads = len(os.sched_getaffinity(0)) if workers is None else workers
     rules = {**PUBLISHED_RULES, "seed": 0, **options}
-    library("duckdb", where=raw)
+    import_extra("duckdb", where=raw)
     sources = find_sources(raw)
     with prepared.writing(
         data, raw, sources, say, case="dlrm_criteo", form=FORMAT, **rules

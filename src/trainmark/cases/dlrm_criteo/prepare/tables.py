@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainmark.data.prepared import whole_gzip
-from trainmark.data.splits import library
 from trainmark.errors import EnvironmentFault
+from trainmark.extras import import_extra
 
 from ..data.layout import CATEGORY_BYTES, NUM_NUMERICAL, FeatureSpec
 from .sources import NUM_CATEGORIES, ROW, Part, count_rows, first_fault, is_gzip
@@ -66,7 +66,7 @@ def database(folder: Path, threads: int) -> Iterator[Any]:
     Raises:
         EnvironmentFault: memory or disk do not suffice, or the database is damaged.
     """
-    duckdb, limit = library("duckdb", where=folder), memory_limit()
+    duckdb, limit = import_extra("duckdb", where=folder), memory_limit()
     threads = max(1, min(threads, 2 * limit // THREAD_BYTES))
     config = {"threads": threads, "memory_limit": f"{limit}B", "temp_directory": f"{folder}/spill"}
     shutil.rmtree(folder / "spill", ignore_errors=True)  # of a call that was killed

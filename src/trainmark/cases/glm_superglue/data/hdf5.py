@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainmark.data.cache import Extremes
-from trainmark.data.splits import library, readable, starts_of
+from trainmark.data.splits import readable, starts_of
 from trainmark.digests import hash_stream
 from trainmark.errors import DataError
+from trainmark.extras import import_extra
 
 from .examples import ChoiceSequence, Examples
 
@@ -223,7 +224,7 @@ class SparseExamples(Examples):
 
 
 def _open(file: Path) -> Any:
-    h5py = library("h5py", where=file)
+    h5py = import_extra("h5py", where=file)
     try:
         return h5py.File(file, "r", locking="best-effort")  # some file systems know no locks
     except OSError as error:

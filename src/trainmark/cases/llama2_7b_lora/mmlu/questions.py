@@ -14,9 +14,10 @@ from itertools import accumulate, count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainmark.data.splits import library, readable
+from trainmark.data.splits import readable
 from trainmark.data.text import csv_rows, read_text
 from trainmark.errors import DataError
+from trainmark.extras import import_extra
 from trainmark.toml_file import read_toml
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ def printed(mmlu: Mmlu) -> Mmlu:
     Raises:
         EnvironmentFault: pandas is not installed.
     """
-    pandas = library("pandas", where="mmlu_mode=legacy")
+    pandas = import_extra("pandas", where="mmlu_mode=legacy")
 
     def as_printed(rows: Sequence[Question]) -> list[Question]:
         text = StringIO(newline="")
