@@ -12,7 +12,7 @@ from fakes import FakeVendor
 from trainmark import cases, devices
 from trainmark.conformance.case_check import description_faults
 from trainmark.errors import UsageError
-from trainmark.plan import overrides, plan, resolving
+from trainmark.plan import plan, recipes, resolving
 from trainmark.plan.request import RunRequest
 from trainmark.recipe import Recipe, Rule, fields_under
 from trainmark.spec import Case, DataFacts
@@ -60,7 +60,7 @@ def test_every_case_has_a_tiny_recipe_on_generated_data(name: str) -> None:
     tiny = cases.load(name).recipes["tiny"]
     assert (tiny.data, tiny.world) == ("generated", None)
     assert tiny.target_value is not None
-    assert overrides.choose_recipe(cases.load(name), None, world="1x1", real_data=False) == "tiny"
+    assert recipes.choose_recipe(cases.load(name), None, world="1x1", real_data=False) == "tiny"
 
 
 @pytest.mark.parametrize(("name", "recipe_name"), RECIPES)

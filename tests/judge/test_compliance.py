@@ -11,7 +11,8 @@ from fakes import GOLDEN
 from trainmark import __version__, cases
 from trainmark.errors import RecordError, UsageError
 from trainmark.judge.compliance import check_rules
-from trainmark.plan import overrides, reference
+from trainmark.plan import recipes as overrides
+from trainmark.plan import reference
 from trainmark.record.record import Record
 from trainmark.spec import message
 

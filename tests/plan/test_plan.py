@@ -16,7 +16,7 @@ from trainmark import cases, devices
 from trainmark.cases.toy import data
 from trainmark.cases.toy.case import CASE as TOY
 from trainmark.errors import DataError, EnvironmentFault, UsageError
-from trainmark.plan import overrides, plan, resolving
+from trainmark.plan import plan, recipes, resolving
 from trainmark.plan.choosing import choose_work, refuse_unsuitable_device
 from trainmark.plan.request import RunRequest
 from trainmark.recipe import Recipe
@@ -41,7 +41,7 @@ def _one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def resolve(tmp_path: Path) -> Any:
     def call(case_word: str = "toy", **fields: Any) -> plan.Plan:
-        changes = overrides.parse_assignments(fields.pop("words", ()))
+        changes = recipes.parse_assignments(fields.pop("words", ()))
         device = None if ":" in case_word else "cpu"
         given = {"device": device, "out": tmp_path / "run", "overrides": changes, **fields}
         request = RunRequest.of(case=case_word, **given)
@@ -128,7 +128,7 @@ def test_a_run_is_compared_with_a_standard_recipe(name: str, world: str, standar
     case = sized_case()
     worlds = {key: replace(item, world=sized(key)) for key, item in case.recipes.items()}
     assert (
-        overrides.find_standard_recipe(replace(case, recipes=worlds), name, world=world) == standard
+        recipes.find_standard_recipe(replace(case, recipes=worlds), name, world=world) == standard
     )
 
 
@@ -142,7 +142,7 @@ def test_what_a_shipped_recipe_leaves_out_is_no_change() -> None:
     named = replace(standard, target_value=None, max_steps=100, micro_batch_size=96)
 
     def told(**by_hand: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        return overrides.compare_with_standard(
+        return recipes.compare_with_standard(
             replace(named, **by_hand), named=named, standard=standard
         )
 
@@ -201,7 +201,7 @@ def sized_case() -> cases.Case:
 def test_the_recipe_follows_the_world(
     name: str | None, world: str, real_data: bool, chosen: str
 ) -> None:
-    assert overrides.choose_recipe(sized_case(), name, world=world, real_data=real_data) == chosen
+    assert recipes.choose_recipe(sized_case(), name, world=world, real_data=real_data) == chosen
 
 
 def test_a_real_recipe_needs_data_that_is_there(
@@ -344,7 +344,7 @@ def test_every_repeat_is_a_launch_in_its_own_folder(resolve: Any) -> None:
     ],
 )
 def test_fix_hp_is_written_as_on_the_founding_pages(values: dict[str, Any], text: str) -> None:
-    assert overrides.format_fix_hp(values) == text
+    assert recipes.format_fix_hp(values) == text
 
 
 def test_a_plan_refuses_unknown_keys(resolve: Any, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def accept(
     from trainmark import api
     from trainmark.launch.processes import note_stop_signals
     from trainmark.pages.acceptance import acceptance_lines
-    from trainmark.plan.overrides import parse_assignments
+    from trainmark.plan.recipes import parse_assignments
 
     if attach is not None and (case or overrides or fields):
         raise UsageError(

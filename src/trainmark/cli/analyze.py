@@ -34,7 +34,7 @@ def analyze(
     as_json: Json = False,
 ) -> None:
     """Read figures from a training log of another program; --json prints all of them."""
-    from trainmark.plan.overrides import parse_assignments
+    from trainmark.plan.recipes import parse_assignments
     from trainmark.published.analysis import analyze as analyze_log
     from trainmark.published.analysis import parse_options, summarize
 

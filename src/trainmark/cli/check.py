@@ -49,7 +49,7 @@ def check(
     """
     from trainmark.conformance.case_check import check_case
     from trainmark.launch.processes import note_stop_signals
-    from trainmark.plan.overrides import parse_assignments
+    from trainmark.plan.recipes import parse_assignments
 
     if new is not None:
         _write_template(case, new)

@@ -19,8 +19,8 @@ from trainmark.pages.document import Facts, table
 from trainmark.pages.page import read_newest_runs
 from trainmark.pages.results import series_json, series_table
 from trainmark.pages.terminal import show
-from trainmark.plan.overrides import format_fix_hp
 from trainmark.plan.plan import UNCHECKED
+from trainmark.plan.recipes import format_fix_hp
 from trainmark.plan.resolving import launches
 from trainmark.record.work import describe_planned_work, find_differences
 

@@ -15,7 +15,7 @@ from trainmark.cli.options import Quiet, completed_by
 from trainmark.cli.output import say
 from trainmark.data.prepared import Reporter
 from trainmark.errors import UsageError, escaped, nearest
-from trainmark.plan.overrides import parse_assignments
+from trainmark.plan.recipes import parse_assignments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -67,8 +67,8 @@ def run(
     Ends with 0: passed, 1: the run failed, 2: nothing was started.
     """
     from trainmark import api
-    from trainmark.plan.overrides import parse_assignments
     from trainmark.plan.plan_file import is_plan_file
+    from trainmark.plan.recipes import parse_assignments
 
     if (attach is not None) == bool(case):
         raise UsageError("run takes a case or --attach RUN", where="CASE")

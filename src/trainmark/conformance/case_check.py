@@ -19,7 +19,7 @@ from trainmark.errors import TrainmarkError, UsageError
 from trainmark.launch.local import launch
 from trainmark.launch.processes import StopRequest
 from trainmark.launch.python_commands import SAFE_PATH_VARIABLES, build_module_command
-from trainmark.plan import overrides
+from trainmark.plan import rules
 from trainmark.plan.resolving import resolve
 from trainmark.recipe import FIELD_ALIASES
 from trainmark.spec import Message, message
@@ -284,7 +284,7 @@ def description_faults(name: str) -> list[Message]:
         UsageError: no such case, or its ``case.py`` or ``rules.toml`` cannot be read.
     """
     case = cases.load(name)
-    overrides.read_rules(case)
+    rules.read_rules(case)
     generated = {name: x for name, x in case.recipes.items() if x.data == "generated"}
     if not generated:
         return [message("check_no_generated_recipe")]

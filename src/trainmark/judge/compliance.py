@@ -1,6 +1,6 @@
 """Check the launches of a result against the rules of the division that they claim.
 
-Owns how records are checked; ``plan.overrides`` has the rules of each division. Whether the
+Owns how records are checked; ``plan.rules`` has the rules of each division. Whether the
 evidence matches is part of the trust of the records.
 """
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark import cases
 from trainmark.errors import RecordError
-from trainmark.plan import overrides
-from trainmark.plan.overrides import format_fix_hp
+from trainmark.plan.recipes import format_fix_hp
+from trainmark.plan.rules import read_rules
 from trainmark.recipe import fields_under
 from trainmark.record.trust import grade_reasons
 from trainmark.record.work import describe_work, find_differences
@@ -21,7 +21,7 @@ from trainmark.spec import Message, message
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from trainmark.plan.overrides import Division, DivisionName
+    from trainmark.plan.rules import Division, DivisionName
     from trainmark.record.record import Record
     from trainmark.spec import Case
 
@@ -81,7 +81,7 @@ def check_rules(records: Sequence[Record]) -> Compliance:
     name = records[0].plan.case
     case = cases.load(name) if name in cases.names() else None
     claimed: DivisionName = "open" if any(x.plan.rules == "open" for x in records) else "closed"
-    rules = overrides.read_rules(case)
+    rules = read_rules(case)
     division = rules.open if claimed == "open" else rules.closed
     results = list(_check_launches(records, division))
     if claimed == "closed":

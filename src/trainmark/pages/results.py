@@ -12,7 +12,7 @@ from trainmark.pages import cells, terminal
 from trainmark.pages.document import Block, Code, Paragraph, Table, table
 from trainmark.pages.sections.limits import summarize_figure
 from trainmark.pages.texts import Phrase, interval_text, join, phrase, term, translate, trust_line
-from trainmark.plan.overrides import format_setting
+from trainmark.plan.recipes import format_setting
 from trainmark.recipe import SHORT_NAMES
 from trainmark.record.messages import render
 from trainmark.record.stats import summarize_launches

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from trainmark import cases, devices
 from trainmark.errors import EnvironmentFault, UsageError, nearest
-from trainmark.plan.overrides import apply_overrides, choose_recipe
+from trainmark.plan.recipes import apply_overrides, choose_recipe
 from trainmark.torch_version import installed_torch, require_torch
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from trainmark import cases, devices
 from trainmark.errors import EXIT_FAILED, CaseError, DataError, TrainmarkError, UsageError
 from trainmark.plan.choosing import choose_work, format_case_key, select_vendor
-from trainmark.plan.overrides import compare_with_standard, find_standard_recipe
 from trainmark.plan.plan import (
     BALANCED_BOUND,
     RUNS_DIR,
@@ -25,6 +24,7 @@ from trainmark.plan.plan import (
     PlannedData,
     PlannedDevice,
 )
+from trainmark.plan.recipes import compare_with_standard, find_standard_recipe
 from trainmark.plan.resuming import resume_plan
 from trainmark.spec import DataFacts
 

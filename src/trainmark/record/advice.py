@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.plan.overrides import format_fix_hp, format_setting
+from trainmark.plan.recipes import format_fix_hp, format_setting
 from trainmark.record.messages import find_fix, get_stated_fix
 from trainmark.spec import Message, message
 

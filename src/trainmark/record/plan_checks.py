@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark import __version__, cases, devices
 from trainmark.events.schema import LAUNCHER_FILE, rank_file
-from trainmark.plan.overrides import compare_with_standard, find_standard_recipe
 from trainmark.plan.plan import BALANCED_BOUND, PLAN_FILE, SIMULATED
+from trainmark.plan.recipes import compare_with_standard, find_standard_recipe
 from trainmark.plan.resolving import UNUSED_ACCELERATOR
 from trainmark.plan.resuming import RESUMED
 

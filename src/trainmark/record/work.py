@@ -15,8 +15,8 @@ from pydantic import Field, PositiveInt
 from trainmark.documents import Frozen
 from trainmark.errors import UsageError
 from trainmark.events.values import Count, Number  # noqa: TC001 - likewise
-from trainmark.plan.overrides import format_fix_hp
 from trainmark.plan.plan import BALANCED_BOUND
+from trainmark.plan.recipes import format_fix_hp
 from trainmark.plan.reference import EvidenceLevel  # noqa: TC001 - pydantic reads it
 from trainmark.recipe import FIELD_ALIASES, PRECISION_ALIASES
 from trainmark.spec import Message  # noqa: TC001 - likewise

@@ -19,7 +19,7 @@ from trainmark.errors import (
 )
 from trainmark.judge.comparison import history
 from trainmark.judge.comparison.sides import reject_unknown_figures
-from trainmark.plan.overrides import format_fix_hp
+from trainmark.plan.recipes import format_fix_hp
 from trainmark.record.figures import list_specs
 from trainmark.record.stats import (
     INTERVAL_MIN_LAUNCHES,

@@ -43,7 +43,7 @@ from trainmark.pages.texts import (
     sentence,
     term,
 )
-from trainmark.plan.overrides import format_fix_hp
+from trainmark.plan.recipes import format_fix_hp
 from trainmark.record.work import count_parameters
 from trainmark.results.store.columns import short_device
 from trainmark.spec import message

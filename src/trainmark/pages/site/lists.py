@@ -26,7 +26,7 @@ from trainmark.pages.texts import (
     phrase,
     unit_of,
 )
-from trainmark.plan.overrides import format_setting
+from trainmark.plan.recipes import format_setting
 from trainmark.recipe import SHORT_NAMES
 from trainmark.record.figures import FIGURES
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, summarize_launches

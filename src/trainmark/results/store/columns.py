@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import to_json
 
 from trainmark.errors import escaped
-from trainmark.plan.overrides import format_fix_hp
+from trainmark.plan.recipes import format_fix_hp
 from trainmark.record.figures import FIGURES
 from trainmark.record.work import describe_work
 

@@ -1,7 +1,6 @@
-"""Choose a recipe and apply overrides to it; the rules of a case's closed and open divisions.
+"""Choose a recipe, apply overrides to it, and compare it with the standard one.
 
-``recipe_field(rule=…)`` states which recipe fields may change. The ``rules.toml`` in this folder
-holds the general rules; a case's own ``rules.toml`` replaces parts of them.
+``recipe_field(rule=…)`` states which recipe fields may change.
 """
 
 from __future__ import annotations
@@ -11,72 +10,18 @@ import math
 from dataclasses import asdict, fields
 from decimal import Decimal
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import PositiveInt, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from trainmark import cases
-from trainmark.documents import Frozen
 from trainmark.errors import UsageError, nearest
 from trainmark.recipe import FIELD_ALIASES, PRECISION_ALIASES, SHORT_NAMES, Recipe, fields_under
-from trainmark.toml_file import read_toml
-from trainmark.validation import in_words, misfit_of
+from trainmark.validation import misfit_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from trainmark.spec import Case
-
-RULES_FILE = "rules.toml"
-DivisionName = Literal["closed", "open"]
-_DataFact = Literal["origin", "train_samples", "eval_samples"]
-
-
-class Division(Frozen):
-    """What the launches of one result must have in common and must show.
-
-    Args:
-        launches: minimum number of launches.
-        seeds: whether the seeds of the launches differ.
-        target: what each launch shows of its quality.
-        data: accepted values by name; a name that is absent accepts any value.
-    """
-
-    launches: PositiveInt
-    seeds: Literal["distinct", "fixed", "any"]
-    target: Literal["reached", "evaluated", "any"]
-    data: dict[_DataFact, list[str | int]]
-
-
-class Rules(Frozen):
-    """Both divisions of a case."""
-
-    closed: Division
-    open: Division
-
-
-def read_rules(case: Case | None) -> Rules:
-    """Return the rules of ``case``; the general ones for None and for a case without a file.
-
-    Raises:
-        UsageError: the file is not TOML, or has an unknown key or value.
-    """
-    general = read_toml(Path(__file__).with_name(RULES_FILE))
-    of_case: dict[str, Any] = {}
-    try:
-        path = None if case is None else cases.folder(case.name) / RULES_FILE
-        if path is not None and path.is_file():
-            of_case = read_toml(path)
-        merged = {name: part | of_case.get(name, {}) for name, part in general.items()}
-        return Rules.model_validate(of_case | merged, strict=True)
-    except (OSError, ValueError, TypeError) as error:
-        raise UsageError(
-            f"cannot be read: {in_words(error)}",
-            where=f"{case.name if case else 'general'}/{RULES_FILE}",
-            rule=f"a division has {', '.join(Division.model_fields)}",
-            fix="docs/audit.md describes the file",
-        ) from None
 
 
 @cache  # building one takes 10 ms, and a plan file may have 1,000 runs
