@@ -21,9 +21,9 @@ EMITTERS = (
 CJK = re.compile(r"[\u3000-\u9fff\uff00-\uffef]")
 SOURCE = Path(trainmark.__file__).parent
 TEXTS = {**MESSAGES, **{k: v for n in cases.names() for k, v in cases.load(n).messages.items()}}
-CHECK_TEXTS = read_messages(SOURCE / "check" / MESSAGES_FILE)
-assert not MESSAGES.keys() & CHECK_TEXTS.keys(), "a sentence for two things"
-TEXTS |= CHECK_TEXTS
+MACHINE_TEXTS = read_messages(SOURCE / "machine" / MESSAGES_FILE)
+assert not MESSAGES.keys() & MACHINE_TEXTS.keys(), "a sentence for two things"
+TEXTS |= MACHINE_TEXTS
 
 
 def places(sentence: str) -> set[str]:
