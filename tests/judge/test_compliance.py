@@ -11,7 +11,6 @@ from fakes import GOLDEN
 from trainmark import __version__, cases
 from trainmark.errors import RecordError, UsageError
 from trainmark.judge.compliance import check_rules
-from trainmark.plan import recipes as overrides
 from trainmark.plan import reference
 from trainmark.record.record import Record
 from trainmark.spec import message
@@ -93,13 +92,13 @@ def test_four_launches_are_too_few_and_no_launch_is_error() -> None:
 
 @pytest.mark.parametrize("name", cases.names())
 def test_shipped_cases_have_rules_that_fit_published_rules(name: str) -> None:
-    assert (cases.folder(name) / overrides.RULES_FILE).is_file()
-    rules, published = overrides.read_rules(cases.load(name)), reference.read_references(name)
+    assert (cases.folder(name) / RULES_FILE).is_file()
+    rules, published = read_rules(cases.load(name)), reference.read_references(name)
     if published.samples_per_pass is not None:
         assert rules.closed.data["train_samples"] == [published.samples_per_pass]
 
 
-GENERAL = overrides.read_rules(None)
+GENERAL = read_rules(None)
 
 
 @pytest.fixture
@@ -127,7 +126,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str | 
 def test_file_of_case_overrides_general_rules(
     outside: Any, text: str | None, launches: int
 ) -> None:
-    rules = overrides.read_rules(cases.load(outside(text)))
+    rules = read_rules(cases.load(outside(text)))
     assert rules.closed == GENERAL.closed.model_copy(update={"launches": launches})
     assert (rules.open, GENERAL.open.target) == (GENERAL.open, "any")
 
@@ -139,7 +138,7 @@ def test_file_of_case_overrides_general_rules(
 def test_malformed_file_is_named(outside: Any, text: str, named: str) -> None:
     name = outside(text)
     with pytest.raises(UsageError, match=named) as fault:
-        overrides.read_rules(cases.load(name))
+        read_rules(cases.load(name))
     assert fault.value.where == f"{name}/rules.toml"
 
 

@@ -21,8 +21,7 @@ from trainmark.published.importers.vocabulary import (
     plain,
     precisions,
 )
-from trainmark.record.figures import FIGURES
-from trainmark.results.store.columns import column_name
+from trainmark.record.figures import FIGURES, name_column
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +33,7 @@ _KNOWN = {
     for header in headers
 }
 # The headers of our own CSV.
-_EXPORTED = {header_key(column_name(x.name, x.unit, x)): x for x in FIGURES.values()}
+_EXPORTED = {header_key(name_column(x.name, x.unit, x)): x for x in FIGURES.values()}
 _PHRASES: dict[str, list[str]] = WORDS["phrases"]
 _EXACT_SETTINGS = {
     header_key(header): name
