@@ -12,6 +12,7 @@ from trainmark import __version__, cases
 from trainmark.errors import RecordError, UsageError
 from trainmark.judge.compliance import check_rules
 from trainmark.plan import reference
+from trainmark.plan.rules import RULES_FILE, read_rules
 from trainmark.record.record import Record
 from trainmark.spec import message
 
