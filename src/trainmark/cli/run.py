@@ -12,6 +12,7 @@ from trainmark.cli.options import Assignments, Json, Lang, Quiet, completed_by, 
 from trainmark.cli.output import from_here, output_may_be_lost, say, say_json, say_lines, say_remark
 from trainmark.errors import EXIT_FAILED, UsageError
 from trainmark.plan.request import RunRequest
+from trainmark.plan.witness import WITNESSED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +31,7 @@ EXAMPLES = """\
   trainmark run plans/demo.yaml                      run a plan; run it again to finish the rest
   trainmark run gpt_megatron --launcher slurm --nnodes 2 --nproc 8 --cluster cluster.yaml
   trainmark run --attach runs/RUN                    wait for a submitted run
+  trainmark run --witness work.toml -- torchrun --nproc-per-node 2 train.py   your own program
 """
 
 
@@ -71,15 +73,19 @@ def run(
     from trainmark.plan.recipes import parse_assignments
 
     if (attach is not None) == bool(case):
-        raise UsageError("run takes a case or --attach RUN", where="CASE")
+        raise UsageError(
+            "run takes a case, --witness FILE -- PROGRAM, or --attach RUN", where="CASE"
+        )
     if attach is not None:
         records = api.attach_run(attach, cancel=cancel, quiet=quiet)
         _print_records(records, lang, as_json=as_json, quiet=quiet)
         return
-    request = RunRequest.of(
-        case=case, overrides=parse_assignments(overrides or []) or None, **fields
-    )
-    if is_plan_file(case):
+    if "witness" in fields:
+        fields |= {"case": WITNESSED, "command": (case, *(overrides or []))}
+    else:
+        fields |= {"case": case, "overrides": parse_assignments(overrides or []) or None}
+    request = RunRequest.of(**fields)
+    if is_plan_file(request.case):
         if detach:
             raise UsageError("--detach does not go with a plan file", where=case)
         _run_plan_file(request, dry_run=dry_run, as_json=as_json, quiet=quiet)

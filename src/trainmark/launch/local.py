@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from trainmark import devices
+from trainmark import devices, witness
 from trainmark.devices.vendors.cpu import threads_of_rank
 from trainmark.events.schema import telemetry_file
 from trainmark.launch import environment, hang, processes, run_dir
@@ -56,29 +56,39 @@ class Setup(NamedTuple):
     described: dict[str, Any]
 
 
-def prepare_setup(vendor: Vendor, nproc: int, mark: str) -> Setup:
+def prepare_setup(vendor: Vendor, nproc: int, mark: str, *, witnessed: Path | None = None) -> Setup:
     """Describe this machine, and choose the variables of its ranks.
 
     Args:
         mark: value of ``RUN_VARIABLE``, by which the processes are found.
+        witnessed: folder of the run of a program of the user's own, whose environment stays as it
+            is but for what loads the probe; None: ranks of a case.
 
     Raises:
         UsageError: ``OMP_NUM_THREADS`` has no valid value.
     """
-    variables = os.environ | SAFE_PATH_VARIABLES
-    variables |= {
-        processes.RUN_VARIABLE: mark,
+    if witnessed is None:
+        variables = _choose_case_variables(nproc)
+    else:
+        variables = os.environ | witness.probe_variables(witnessed, os.environ)
+    variables |= {processes.RUN_VARIABLE: mark, "PYTHONUNBUFFERED": "1"}
+    described = environment.describe_environment(variables, vendor)
+    users = devices.occupants(vendor.name, nproc)
+    described["device_users"] = [user._asdict() for user in users]
+    return Setup(nproc, variables, described)
+
+
+def _choose_case_variables(nproc: int) -> dict[str, str]:
+    """Return the variables of ranks of a case."""
+    return {
+        **os.environ,
+        **SAFE_PATH_VARIABLES,
         "OMP_NUM_THREADS": str(threads_of_rank(nproc)),
         # As fast as the default on an idle machine. On a shared one, threads that spin for long
         # take the cores from the thread for which they wait: steps took eight times as long.
         "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "10000"),
         "TOKENIZERS_PARALLELISM": "false",  # without it the library warns in every rank
-        "PYTHONUNBUFFERED": "1",
     }
-    described = environment.describe_environment(variables, vendor)
-    users = devices.occupants(vendor.name, nproc)
-    described["device_users"] = [user._asdict() for user in users]
-    return Setup(nproc, variables, described)
 
 
 @contextmanager
@@ -91,10 +101,12 @@ def start_ranks(
     node: int = 0,
     nnodes: int = 1,
     master: tuple[str, int] | None = None,
+    starts_ranks: bool = False,
 ) -> Iterator[list[RankProcess]]:
     """Start the ranks of this machine; when the block ends, end them and all that they started.
 
     Args:
+        starts_ranks: the command is started once, and starts the ranks itself.
         master: where all ranks meet; None: at a free port of this machine, which has them all.
 
     Raises:
@@ -113,8 +125,22 @@ def start_ranks(
             }
             for local_rank in range(setup.nproc)
         ]
+        if starts_ranks:
+            worlds = [_describe_node(node, nnodes, meet)]
         ranks = supervise_ranks(argv, setup.variables, worlds, output=output, errors=errors)
         yield stack.enter_context(ranks)
+
+
+def _describe_node(node: int, nnodes: int, meet: tuple[str, int]) -> dict[str, str]:
+    """Return the variables from which torchrun takes the options that its command lacks."""
+    if nnodes == 1:
+        return {}
+    return {
+        "PET_NNODES": str(nnodes),
+        "PET_NODE_RANK": str(node),
+        "PET_MASTER_ADDR": meet[0],
+        "PET_MASTER_PORT": str(meet[1]),
+    }
 
 
 @contextmanager
@@ -183,7 +209,8 @@ def run_ranks(
     """
     mark, first = processes.make_mark(plan.run_id, node), (node or 0) * plan.nproc
     oom_kills, cpu = processes.count_oom_kills(), processes.CpuUse.now()
-    argv = build_rank_command(sys.executable, folder)
+    program = plan.witness
+    argv = build_rank_command(sys.executable, folder) if program is None else program.command
     name = "launcher" if node is None else f"node{node}"
     try:
         with (
@@ -198,6 +225,7 @@ def run_ranks(
                 node=node or 0,
                 nnodes=plan.nnodes,
                 master=master,
+                starts_ranks=program is not None and program.starts_ranks,
             ) as ranks:
                 stop = _watch(ranks, plan, folder, reason_to_stop, first=first)
                 failures = [  # those that ended by themselves; the others are ended for it
@@ -265,7 +293,8 @@ def launch(
     """
     folder = Path(plan.run_dir)
     vendor = devices.all_vendors()[plan.device.vendor]
-    setup = prepare_setup(vendor, plan.nproc, plan.run_id)
+    witnessed = None if plan.witness is None else folder
+    setup = prepare_setup(vendor, plan.nproc, plan.run_id, witnessed=witnessed)
     refuse_unusable_network(setup.variables, vendor, world_size=plan.world_size, master=LOOPBACK)
 
     def reason_to_stop() -> dict[str, Any] | None:

@@ -222,9 +222,19 @@ def _run_node(asked: argparse.Namespace, events: EventWriter, reason_to_stop: St
     """
     there, number = asked.run_dir.absolute(), asked.node_rank
     plan = Plan.read(there)
-    folder = locate_data(number, plan, asked.data)
+    program = plan.witness
+    if program is None:
+        folder = locate_data(number, plan, asked.data)
+    else:
+        folder = Path(program.folder)
+        os.chdir(folder)
     vendor = devices.choose(plan.device.vendor)
-    setup = prepare_setup(vendor, plan.nproc, processes.make_mark(plan.run_id, number))
+    setup = prepare_setup(
+        vendor,
+        plan.nproc,
+        processes.make_mark(plan.run_id, number),
+        witnessed=None if program is None else there,
+    )
     refuse_unusable_network(
         setup.variables, vendor, world_size=plan.world_size, master=asked.master
     )

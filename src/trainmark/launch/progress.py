@@ -139,7 +139,10 @@ class RunProgress:
         self._steps_per_epoch = event.steps_per_epoch
         limit_s = recipe["timeout_s"]
         prefix = "" if self.plan.target is None else "at most "
-        self._show(f"first of {prefix}{self._total_steps} steps, limit {_format_duration(limit_s)}")
+        steps = f"first of {prefix}{self._total_steps} steps"
+        if not self._total_steps:  # only a program of the user's own knows
+            steps = "first step"
+        self._show(f"{steps}, limit {_format_duration(limit_s)}")
         if not event.step_flops or not event.matmul_flops_per_second:
             return
         step_s = event.step_flops / event.matmul_flops_per_second
@@ -161,8 +164,9 @@ class RunProgress:
             self._train_steps += steps
         loss = event.loss[-1]
         rate = samples * 1e9 / max(spent_ns, 1)
+        of_all = f"/{self._total_steps}" if self._total_steps else ""
         parts = [
-            ProgressPart(f"step {self._steps}/{self._total_steps}", _STEP),
+            ProgressPart(f"step {self._steps}{of_all}", _STEP),
             ProgressPart(
                 f"{rate:,.1f} samples/s" if rate < 1000 else f"{rate:,.0f} samples/s", _SPEED
             ),

@@ -17,6 +17,7 @@ from trainmark.errors import RecordError
 from trainmark.plan import reference
 from trainmark.plan.reference import References  # noqa: TC001 - pydantic reads it at run time
 from trainmark.plan.request import MAX_TFLOPS
+from trainmark.plan.witness import Witness  # noqa: TC001 - likewise
 from trainmark.protocols.job import Progress  # noqa: TC001 - likewise
 from trainmark.recipe import NonNegativeInt, PositiveInt, Recipe
 from trainmark.spec import Case, Mission, PageSpec, Target, Text
@@ -60,6 +61,11 @@ def _plain_places(text: Text) -> Text:
     if not all(map(_PLACES.fullmatch, (text.en, text.zh))):
         raise ValueError(f"not a plain place in {text.en!r} or {text.zh!r}")
     return text
+
+
+def is_none(value: object) -> bool:
+    """Tell whether a field has nothing and is left out of the file."""
+    return value is None
 
 
 class PlannedCase(Frozen):
@@ -172,6 +178,11 @@ class Plan(Frozen):
     resumed: Resumed | None = None
     sample_every_s: Annotated[float, Field(ge=0, le=3_600)] = Field(
         default=0.0, description="between two samples of devices and host; 0: none are taken"
+    )
+    witness: Witness | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="the program of the user's own that is measured in place of a case",
     )
 
     @property

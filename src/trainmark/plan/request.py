@@ -5,6 +5,7 @@ A new option of a run is one field here: its name, type, default, help text and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence  # noqa: TC003 - likewise
 from pathlib import Path  # noqa: TC003 - pydantic reads it at run time
 from typing import Annotated, Any, TypedDict
 
@@ -50,6 +51,8 @@ class RunFields(TypedDict, total=False):
     peak_tflops: float | None
     resume: str | Path | None
     out: str | Path | None
+    witness: str | Path | None
+    command: Sequence[str] | None
 
 
 class RunRequest(Frozen):
@@ -57,6 +60,7 @@ class RunRequest(Frozen):
 
     Args:
         overrides: recipe fields to change, by name or short name.
+        command: the program that is measured in place of a case, with ``witness``.
     """
 
     case: str = Field(min_length=1, description="A case, an alias, a case key, or a plan file.")
@@ -90,6 +94,10 @@ class RunRequest(Frozen):
         None, description="Folder of a run, whose last checkpoint is continued."
     )
     out: Path | None = Field(None, description="Folder of the run; default: ./runs/…")
+    witness: Path | None = Field(
+        None, description="File that describes your own program, which stands behind --."
+    )
+    command: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, place: str = "--", /, **fields: Any) -> Self:

@@ -152,6 +152,11 @@ def resolve(
         UsageError, DataError, EnvironmentFault: before anything starts.
         UnplannableError: code of the case failed.
     """
+    if request.witness is not None:
+        from trainmark.plan.witnessing import resolve_witnessed
+
+        token = run_token or secrets.token_hex(3)
+        return resolve_witnessed(request, remote=remote, now=now, run_token=token, dry_run=dry_run)
     choice = choose_work(request)
     vendor = select_vendor(choice, request.device, remote=remote, ranks_share_cores=True)
     root = generated_root or cases.default_root()

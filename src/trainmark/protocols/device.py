@@ -129,6 +129,8 @@ class ContainerNeeds(NamedTuple):
 class Vendor(Protocol):
     """A kind of device as planning uses it, without importing torch.
 
+    A vendor whose ``open`` changes settings of the process also has ``attach()``: the device as a
+    program that runs already has set it, for ``witness``.
     ``counts_cores``: ``count`` counts processor cores, which ranks share. More ranks than cores
     are then allowed and labelled ``oversubscribed``. Otherwise each rank needs its own device.
     ``collective_backend``: of ``init_process_group``; empty where ranks cannot exchange tensors.

@@ -93,7 +93,7 @@ def _join_run(backend: str, device: Device, run_timeout_s: float) -> Callable[[]
     return barrier
 
 
-def _read_precision_flags(torch_type: str) -> dict[str, Any]:
+def read_precision_flags(torch_type: str) -> dict[str, Any]:
     """Return the flags of torch that decide in which precision matmuls run."""
     import torch
 
@@ -152,7 +152,7 @@ def _prepare_rank(rank: RankReporter, run_dir: Path, number: int, local_rank: in
         if distributed:
             barrier = _join_run(vendor.collective_backend, device, recipe.timeout_s)
         flags = device.set_precision(recipe.precision)
-        rank.precision = _read_precision_flags(device.torch_type)
+        rank.precision = read_precision_flags(device.torch_type)
         torch.manual_seed(recipe.seed)
         job_module = cases.part(case.name, "job")
     with rank.span("preflight"):
@@ -216,7 +216,7 @@ def _run_loop(rank: RankReporter, ready: _PreparedRank) -> tuple[ParameterCheck,
             clock=clock,
         )
         parameters.start()
-    watch_step = StepWatch(partial(_read_precision_flags, device.torch_type))
+    watch_step = StepWatch(partial(read_precision_flags, device.torch_type))
     outcome = MeasuredLoop(
         job=job,
         batches=partial(
@@ -253,7 +253,7 @@ def _report_results(
 ) -> None:
     """Emit the facts of the job, and of its parameters after training."""
     job, device, recipe = ready.job, ready.context.device, ready.context.recipe
-    now = _read_precision_flags(device.torch_type)
+    now = read_precision_flags(device.torch_type)
     with rank.span("finish"):
         facts = dict(job.facts())
     with rank.span("check"):  # last, so that a change by any later call is detected

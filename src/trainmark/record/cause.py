@@ -72,7 +72,7 @@ def find_cause(
     Args:
         case_error: why the case could not compute its own figures.
     """
-    cause = find_failure(run, plan.target)
+    cause = find_failure(run, plan.target, is_witnessed=plan.witness is not None)
     if cause is None and case_error is not None:
         cause = _describe_case_error(case_error)
     if cause is None or cause.kind == "target_missed":
@@ -80,17 +80,22 @@ def find_cause(
     return cause
 
 
-def find_failure(run: RunTimeline, target: Target | None) -> Cause | None:
+def find_failure(
+    run: RunTimeline, target: Target | None, *, is_witnessed: bool = False
+) -> Cause | None:
     """Return what ended a run early, else that it missed its target.
 
     A stop from outside comes before the reports of ranks.
+
+    Args:
+        is_witnessed: the ranks are those of a program of the user's own.
     """
     return (
         _find_refusal(run)
         or _find_end_of_job(run)
         or _find_stop(run)
         or _find_failed_rank(run)
-        or _find_lost_events(run)
+        or _find_lost_events(run, is_witnessed=is_witnessed)
         or _find_missed_target(run, target)
     )
 
@@ -289,7 +294,7 @@ def _name_signal(number: int) -> str:
         return f"signal {number}"
 
 
-def _find_lost_events(run: RunTimeline) -> Cause | None:
+def _find_lost_events(run: RunTimeline, *, is_witnessed: bool) -> Cause | None:
     """Return a cause if events are missing: figures from the rest would be wrong."""
     if run.launcher.ranks_ended is None:
         return Cause(kind="launcher", message=message("ranks_end_unknown"))
@@ -300,6 +305,9 @@ def _find_lost_events(run: RunTimeline) -> Cause | None:
         text = message("node_events_lost", nodes=format_ranges(silent_nodes))
         return Cause(kind="events_incomplete", message=text)
     for rank in run.ranks:
+        if is_witnessed and rank.start_ns is None:
+            text = message("witness_no_rank", rank=rank.rank)
+            return Cause(kind="witness", message=text, rank=rank.rank)
         text_of_rank = _describe_lost_events(rank)
         if text_of_rank is not None:
             return Cause(kind="events_incomplete", message=text_of_rank, rank=rank.rank)
@@ -354,7 +362,15 @@ def _describe_case_error(error: CaseError) -> Cause:
 def find_broken_rule(
     plan: Plan, run: RunTimeline, figures: Mapping[str, FigureEntry]
 ) -> Cause | None:
-    """Return the first rule that a finished run breaks."""
+    """Return the first rule that a finished run breaks.
+
+    A program of the user's own breaks none but that of the peak: ``witnessed`` has findings on it.
+    """
+    if plan.witness is not None:
+        above_peak = next(_check_mfu(figures), None)
+        if above_peak is None:
+            return None
+        return Cause(kind="impossible_figure", message=above_peak)
     rules = (
         ("impossible_figure", _check_steps(plan, run)),
         ("impossible_figure", _check_epochs(plan, run)),

@@ -21,6 +21,7 @@ from trainmark.devices import peaks
 from trainmark.events.series import MAX_UNSEEN
 from trainmark.record.record import FigureEntry
 from trainmark.record.stats import summarize_step_times
+from trainmark.record.witnessed import withhold_figures
 from trainmark.spec import Figure, Message, OwnFigures, message, read_page
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def list_specs(page: PageSpec) -> dict[str, FigureSpec]:
 def compute_figures(measurement: Measurement) -> dict[str, Figure]:
     """Return the figures that every case has, by name."""
     steady = _compute_steady(measurement)
-    return {
+    figures = {
         **_compute_times(measurement),
         **_compute_throughput(measurement),
         **steady,
@@ -79,6 +80,9 @@ def compute_figures(measurement: Measurement) -> dict[str, Figure]:
         **_compute_readings(measurement),
         **_compute_energies(measurement),
     }
+    if measurement.plan.witness is not None:
+        return withhold_figures(measurement, figures)
+    return figures
 
 
 def compute_case_figures(measurement: Measurement, figures: dict[str, Figure]) -> OwnFigures:

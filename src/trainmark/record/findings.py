@@ -14,7 +14,9 @@ import numpy as np
 
 from trainmark.protocols import SET_LIMITS
 from trainmark.ranges import format_ranges
+from trainmark.record import witnessed
 from trainmark.record.evaluations import combine_scores
+from trainmark.record.witnessed import find_in_witness
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ CODES_OF_RECORD = {
     "steps_beside_windows", "slow_device", "slow_rank", "slow_data", "nodes_differ",
     "throttled_while_measured", "steadiness_unknown", "not_steady", "quality_above_best",
     "machine_busy", "device_shared", "read_before_measured", "compiled_while_measured", "resumed",
+    *witnessed.CODES,
 }  # fmt: skip
 CODES_OF_EVENTS = {
     "own_epoch", "few_updates", "rows_repeated", "flops_above_counted", "evaluation_unchecked",
@@ -90,6 +93,8 @@ def find_in_measurement(
         *_find_machine_conditions(measurement),
         *_find_training_conditions(measurement),
     ]
+    if measurement.plan.witness is not None:
+        findings += find_in_witness(measurement)
     if measurement.telemetry is not None:
         findings += measurement.telemetry.faults
     return findings

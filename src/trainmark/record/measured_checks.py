@@ -58,7 +58,10 @@ def _conditions(record: Record) -> Iterator[Difference]:
         "float32_matmul": "high" if tf32 else "highest",
         "autocast": AUTOCAST.get(precision),
     }
-    for name in wanted.keys() & flags.keys():
+    names = wanted.keys() & flags.keys()
+    if plan.witness is not None:
+        names = set()  # the program sets its flags when it wants
+    for name in names:
         yield f"environment.precision_flags.{name}", flags[name], wanted[name]
     yield "ranks", [rank.rank for rank in record.ranks], list(range(plan.world_size))
     yield "status", record.status, cause.decide_status(record.cause)
@@ -74,7 +77,7 @@ def _conditions(record: Record) -> Iterator[Difference]:
 def _counts(record: Record) -> Iterator[Difference]:
     """Yield counts that are not those of so many epochs of the data."""
     plan, counts = record.plan, record.counts
-    ended = record.status in _ENDED
+    ended = record.status in _ENDED and plan.witness is None
     if ended and not any(finding.code == "own_epoch" for finding in record.findings):
         begun, whole = counts.epochs, plan.data.train_samples
         fewest = 0 if plan.resumed else (begun - 1) * whole + 1
@@ -125,6 +128,8 @@ def _limits(record: Record) -> Iterator[Difference]:
     step = batch // recipe.get("tensor_parallel", 1)  # ranks of a replica train the same samples
     if ended and cases.is_shipped(plan.case) and plan.data.train_samples >= step:
         yield "steps.samples", largest, step
+    if plan.witness is not None:
+        batch = 0  # the file of --witness says or counts it
     limits = {
         "counts.epochs": (counts.epochs, recipe["max_epochs"]),
         "counts.tokens_padded": (

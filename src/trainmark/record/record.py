@@ -32,7 +32,7 @@ from trainmark.events.values import (
     PhaseName,
     RankSums,
 )
-from trainmark.plan.plan import Plan  # noqa: TC001 - pydantic reads it at run time
+from trainmark.plan.plan import Plan, is_none
 from trainmark.record import stats
 from trainmark.spec import Message  # noqa: TC001 - likewise
 from trainmark.telemetry.summary import Telemetry  # noqa: TC001 - pydantic reads it at run time
@@ -50,11 +50,6 @@ Verification = Literal["verified", "unverified"]
 Status = Literal["passed", "target_missed", "failed", "timed_out", "oom", "diverged", "interrupted"]
 # Figures of every record, null with a reason if unknown.
 _ALWAYS = ("e2e_time", "final_result", "mem", "MFU", "MAMFU")
-
-
-def is_none(value: object) -> bool:
-    """Tell whether a field has nothing and is left out of the file."""
-    return value is None
 
 
 class Cause(Frozen):

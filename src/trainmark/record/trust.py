@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, get_args
 from trainmark.plan.plan import BALANCED_BOUND, SIMULATED
 from trainmark.record.record import Grade, Trust
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, summarize_launches
+from trainmark.record.witnessed import GRAVE_CODES
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _GRAVE = {
     "flops_above_preflight", "flops_above_counted", "loss_never_changes", "steps_beside_windows",
     "few_updates", "rows_repeated", "quality_above_best", "device_shared", "evaluated_rows",
     "evaluation_rows_repeated", "evaluation_rows_change",
+    *GRAVE_CODES,
 }  # fmt: skip
 _CODES_OF_LABELS = {
     SIMULATED: "trust_simulated_device", "generated-data": "trust_generated_data",

@@ -168,6 +168,7 @@ def describe_planned_work(plan: Plan) -> dict[str, Any]:
         "ran_world": f"{plan.nnodes}x{plan.nproc}",
         "content_id": plan.data.content_id,
         "bound": BALANCED_BOUND in plan.labels,
+        "witnessed": plan.witness and plan.witness.model_dump_json(exclude={"folder"}),
         "resumed_after": plan.resumed and plan.resumed.progress.steps,
         "suite_version": shorten_version(plan.suite_version),
     }

@@ -136,6 +136,10 @@ class Cpu:
         del local_rank
         return CpuDevice(threads=threads_of_rank(ranks_here))
 
+    def attach(self) -> CpuDevice:
+        """Return the CPU as a program that runs already has set it; nothing is changed."""
+        return CpuDevice(threads=None)
+
 
 def threads_of_rank(ranks_here: int) -> int:
     """Return the threads that the user wants, or a rank's even share of the cores."""
@@ -162,19 +166,25 @@ def chosen_threads(variables: Mapping[str, str]) -> int | None:
 
 
 class CpuDevice:
-    """A rank's share of the CPU; see ``Device``."""
+    """A rank's share of the CPU; see ``Device``.
+
+    Args:
+        threads: of the rank; None: threads and memory stay as the process has set them.
+    """
 
     name = "cpu"
     torch_type = "cpu"
 
-    def __init__(self, *, threads: int, clock: Callable[[], int] = perf_counter_ns) -> None:
+    def __init__(self, *, threads: int | None, clock: Callable[[], int] = perf_counter_ns) -> None:
         import torch
 
         self._clock = clock
         self._total_bytes = total_memory_bytes()
-        self.threads = threads
-        self._keeps_freed_memory = keep_freed_memory()
-        torch.set_num_threads(threads)
+        self._keeps_freed_memory = False
+        if threads is not None:
+            self._keeps_freed_memory = keep_freed_memory()
+            torch.set_num_threads(threads)
+        self.threads = torch.get_num_threads()
 
     def mark(self) -> int:
         """Return the host time."""

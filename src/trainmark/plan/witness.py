@@ -1,0 +1,193 @@
+"""What a user says of a program of theirs that is measured: the file of ``run --witness``.
+
+Owns the keys of that file and their rules. The probe reads the same values from the plan.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, model_validator
+from typing_extensions import Self
+
+from trainmark import documents
+from trainmark.documents import Frozen
+from trainmark.errors import UsageError
+from trainmark.recipe import Precision  # noqa: TC001 - pydantic reads it at run time
+from trainmark.toml_file import read_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+WITNESSED = "witnessed"  # label, and name of the recipe
+AUTO: Literal["auto"] = "auto"
+MIN_WARMUP_STEPS = 3  # the first step compiles, and FLOPs are counted in one after it
+# Groups of ``speed_line`` by the unit in which a program prints the number.
+SPEED_GROUPS = (
+    "tokens_per_second", "tokens_per_second_per_device", "samples_per_second",
+    "steps_per_second", "step_s", "step_ms", "tflops_per_device", "mfu_percent",
+)  # fmt: skip
+_FIX = "docs/witness.md has a complete file"
+_MAX_DIMENSION = 8
+
+
+def _check_speed_line(pattern: str) -> str:
+    """Refuse a pattern that does not compile, or has none of the known groups."""
+    try:
+        groups = re.compile(pattern).groupindex
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+    if not groups.keys() & set(SPEED_GROUPS):
+        raise ValueError(
+            "no group with a speed: name one, such as (?P<tokens_per_second>[0-9.,]+); "
+            f"groups are {', '.join(SPEED_GROUPS)}"
+        )
+    return pattern
+
+
+class StepWork(Frozen):
+    """What one training step trains, added up over all ranks."""
+
+    samples: PositiveInt
+    sequences: PositiveInt | None = None
+    tokens: PositiveInt | None = None
+
+
+class BatchDimensions(Frozen):
+    """Which dimensions of the batches that a ``DataLoader`` yields are counted.
+
+    Args:
+        samples: of the first tensor of a batch, or of ``input_ids``.
+        tokens: of the same tensor; None: the program trains no tokens.
+    """
+
+    samples: Annotated[int, Field(ge=0, le=_MAX_DIMENSION)] = 0
+    tokens: Annotated[int, Field(ge=0, le=_MAX_DIMENSION)] | None = None
+
+
+class WitnessSpec(Frozen):
+    """The file of ``run --witness``.
+
+    Args:
+        name: of the program, on pages and in tables.
+        precision: in which the program says that it multiplies.
+        step: what a step trains; or ``batch``, by which it is counted.
+        flops_per_token: model FLOPs of training a token; ``auto``: counted in one step.
+        flops_per_sample: the same of a sample, where a program trains no tokens.
+        optimizers: that step once in every training step.
+        warmup_steps: first steps kept out of steady figures.
+        window_steps: steps between two synchronizations; None: those of about a second.
+        target_loss: mean loss of the last window that the run has to reach.
+        speed_line: pattern of the lines in which the program prints its speed.
+        log: file that the program writes instead of its output, relative to its folder.
+        starts_ranks: whether the command starts all ranks of a machine; None: if it is torchrun
+            or another known launcher.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,39}$")]
+    precision: Precision
+    step: StepWork | None = None
+    batch: BatchDimensions | None = None
+    flops_per_token: PositiveFloat | Literal["auto"] = AUTO
+    flops_per_sample: PositiveFloat | None = None
+    optimizers: PositiveInt = 1
+    warmup_steps: Annotated[int, Field(ge=MIN_WARMUP_STEPS, le=10**9)] = 10
+    window_steps: PositiveInt | None = None
+    target_loss: float | None = None
+    speed_line: Annotated[str, AfterValidator(_check_speed_line)] | None = None
+    log: Path | None = None
+    starts_ranks: bool | None = None
+
+    @model_validator(mode="after")
+    def _check_work(self) -> Self:
+        if (self.step is None) == (self.batch is None):
+            raise ValueError("name what a step trains: either [step] or [batch]")
+        if self.flops_per_sample is not None and self.flops_per_token != AUTO:
+            raise ValueError("flops_per_token and flops_per_sample: name one of them")
+        if self.flops_per_token != AUTO and not self.counts_tokens:
+            raise ValueError("flops_per_token without tokens in [step] or [batch]")
+        return self
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Tell whether the program trains tokens."""
+        work = self.step or self.batch
+        return work is not None and work.tokens is not None
+
+
+class Witness(Frozen):
+    """A program to measure.
+
+    Args:
+        command: of each rank or, if it starts the ranks itself, of each machine.
+        folder: in which it is started.
+    """
+
+    spec: WitnessSpec
+    command: tuple[str, ...]
+    folder: str
+    starts_ranks: bool
+
+
+def read_witness_spec(path: Path) -> WitnessSpec:
+    """Read the file of ``run --witness``.
+
+    Raises:
+        UsageError: with file and key: the file cannot be read, an unknown key, or a wrong value.
+    """
+    try:
+        document = read_toml(path)
+    except OSError as error:
+        raise UsageError(
+            f"cannot be read: {error.strerror}", where=str(path), fix="name a file in TOML"
+        ) from None
+    except ValueError as error:
+        raise UsageError(
+            f"not TOML: {' '.join(str(error).split())}", where=str(path), fix=_FIX
+        ) from None
+    return documents.checked(WitnessSpec, document, path, fix=_FIX)
+
+
+# Programs that start the ranks of a machine, with their options for how many.
+_RANK_OPTIONS = {
+    "torchrun": ("--nproc-per-node", "--nproc_per_node"),
+    "torch.distributed.run": ("--nproc-per-node", "--nproc_per_node"),
+    "torch.distributed.launch": ("--nproc-per-node", "--nproc_per_node"),
+    "accelerate": ("--num_processes", "--num-processes"),
+    "deepspeed": ("--num_gpus",),
+}
+
+
+def find_rank_launcher(command: Sequence[str]) -> str | None:
+    """Return which known program of a command starts ranks; None: none does."""
+    name = Path(command[0]).name
+    if name in _RANK_OPTIONS:
+        return name
+    if name.startswith("python") and "-m" in command[1:]:
+        position = command.index("-m")
+        module = command[position + 1] if position + 1 < len(command) else ""
+        first = module.split(".")[0]
+        if module in _RANK_OPTIONS:
+            return module
+        if first in ("accelerate", "deepspeed"):
+            return first
+    return None
+
+
+def read_nproc(command: Sequence[str]) -> int | None:
+    """Return how many ranks a launching command starts on a machine; None: it does not say."""
+    launcher = find_rank_launcher(command)
+    if launcher is None:
+        return None
+    names = _RANK_OPTIONS[launcher]
+    for position, word in enumerate(command):
+        name, equals, value = word.partition("=")
+        if name not in names:
+            continue
+        if not equals:
+            value = command[position + 1] if position + 1 < len(command) else ""
+        if value.isdecimal() and int(value) > 0:
+            return int(value)
+    return None

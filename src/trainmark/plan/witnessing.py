@@ -1,0 +1,290 @@
+"""Resolve a request for a program of the user's own into a plan; starts nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import shutil
+import subprocess
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainmark import cases
+from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.plan.choosing import Choice, format_case_key, select_vendor
+from trainmark.plan.plan import (
+    RUNS_DIR,
+    Plan,
+    PlannedCase,
+    PlannedData,
+    PlannedDevice,
+)
+from trainmark.plan.reference import References
+from trainmark.plan.witness import (
+    WITNESSED,
+    Witness,
+    WitnessSpec,
+    find_rank_launcher,
+    read_nproc,
+    read_witness_spec,
+)
+from trainmark.recipe import Recipe
+from trainmark.spec import Case, Text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.plan.choosing import RemoteTarget
+    from trainmark.plan.request import RunRequest
+    from trainmark.protocols import Vendor
+
+_CASE_ONLY = ("recipe", "data", "seed", "resume", "overrides")  # options of a case's run
+_LONGEST_CHECK_S = 120.0
+
+
+def resolve_witnessed(
+    request: RunRequest,
+    *,
+    remote: RemoteTarget | None,
+    now: datetime | None,
+    run_token: str,
+    dry_run: bool,
+) -> Plan:
+    """Check a request for a program and return the plan of its first launch.
+
+    Raises:
+        UsageError, EnvironmentFault: before anything starts.
+    """
+    assert request.witness is not None, "the caller has a file of --witness"
+    _refuse_options(request)
+    spec = read_witness_spec(request.witness)
+    witness = _describe_program(spec, request.command)
+    nproc = _choose_nproc(request, witness)
+    choice = _choose_work(request, spec, nproc)
+    vendor = select_vendor(choice, request.device, remote=remote, ranks_share_cores=True)
+    if remote is None and not dry_run:
+        _check_interpreter(witness)
+    started = now or datetime.now(timezone.utc)
+    run_id = f"{started:%Y%m%dT%H%M%SZ}-{choice.case.name}-{run_token}"
+    return _assemble_plan(request, witness, choice, vendor, remote=remote, run_id=run_id)
+
+
+def _refuse_options(request: RunRequest) -> None:
+    """Refuse what only a case has, and a request without a program."""
+    if not request.command:
+        raise UsageError(
+            "--witness without a program",
+            where="--witness",
+            fix="write the program behind --, as in "
+            "`trainmark run --witness work.toml -- python train.py`",
+        )
+    for name in _CASE_ONLY:
+        if getattr(request, name) not in (None, {}):
+            raise UsageError(
+                f"--{name} does not go with --witness",
+                where=f"--{name}",
+                rule="the program decides it",
+                fix="give it to the program, behind --",
+            )
+
+
+def _describe_program(spec: WitnessSpec, command: Sequence[str]) -> Witness:
+    starts_ranks = spec.starts_ranks
+    if starts_ranks is None:
+        starts_ranks = find_rank_launcher(command) is not None
+    return Witness(
+        spec=spec, command=tuple(command), folder=str(Path.cwd()), starts_ranks=starts_ranks
+    )
+
+
+def _choose_nproc(request: RunRequest, witness: Witness) -> int:
+    """Return the ranks on each machine.
+
+    Raises:
+        UsageError: the command and ``--nproc`` differ.
+    """
+    started = read_nproc(witness.command)
+    if started is None:
+        return request.nproc or 1
+    if request.nproc not in (None, started):
+        raise UsageError(
+            f"--nproc {request.nproc}, but the command starts {started}",
+            where="--nproc",
+            rule="the ranks on each machine are those that the command starts",
+            fix="leave out --nproc",
+        )
+    return started
+
+
+def _choose_work(request: RunRequest, spec: WitnessSpec, nproc: int) -> Choice:
+    """Return the program in the form of a case's choice."""
+    if spec.name in cases.names():
+        raise UsageError(
+            f"name is {spec.name!r}, which is a case",
+            where=f"{request.witness}: name",
+            rule="a program is never called the same work as a case",
+            fix="choose another name",
+        )
+    nnodes = request.nnodes or 1
+    step, world_size = spec.step, nnodes * nproc
+    if step is not None and step.samples < world_size:
+        raise UsageError(
+            f"{step.samples} samples in a step, and {world_size} ranks",
+            where=f"{request.witness}: step.samples",
+            rule="a step is added up over all ranks, and each trains a sample or more",
+            fix="write the samples of all ranks",
+        )
+    recipe = Recipe(
+        micro_batch_size=1 if step is None else -(-step.samples // world_size),
+        precision=spec.precision,
+        warmup_steps=spec.warmup_steps,
+        window_steps=spec.window_steps or 10,
+        eval_every_epochs=None,
+        target_value=spec.target_loss,
+        timeout_s=request.timeout or Recipe.timeout_s,
+    )
+    case = Case(
+        name=spec.name,
+        title=Text(spec.name, spec.name),
+        task=Text("a program of the user's own", "用户自己的程序"),
+        model=spec.name,
+        dataset=Text("read by the program", "由程序读取"),
+        metric="train_loss",
+        metric_note=Text("mean training loss of the last steps", "最后若干步的平均训练损失"),
+        sample_note=Text("as the file of --witness says", "按 --witness 文件的说明"),
+        higher_is_better=False,
+        work_unit="tokens" if spec.counts_tokens else "samples",
+        recipe_type=Recipe,
+        recipes={WITNESSED: recipe},
+    )
+    return Choice(
+        case=case,
+        recipe_name=WITNESSED,
+        recipe=recipe,
+        hardware=None,
+        nnodes=nnodes,
+        nproc=nproc,
+        repeat=request.repeat or 1,
+    )
+
+
+def _check_interpreter(witness: Witness) -> None:
+    """Refuse a program that is not there, or whose Python cannot import the probe.
+
+    Only Python itself and scripts that begin with a Python are asked.
+    """
+    program = witness.command[0]
+    path = shutil.which(program)
+    if path is None:
+        raise UsageError(
+            f"no program {program!r}",
+            where="the command behind --",
+            rule="the first word is a program on the PATH, or a path to one",
+            fix="write `python` before a Python file",
+        )
+    interpreter = [path] if Path(path).name.startswith("python") else _read_shebang(Path(path))
+    if not interpreter:
+        return
+    check = subprocess.run(
+        [*interpreter, "-c", "import trainmark.witness.hooks"],
+        capture_output=True,
+        text=True,
+        timeout=_LONGEST_CHECK_S,
+        check=False,
+    )
+    if check.returncode != 0:
+        reason = (check.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise EnvironmentFault(
+            f"{shlex.join(interpreter)} cannot import the probe: {reason}",
+            where="the command behind --",
+            rule="the probe runs inside the program, so its environment has Trainmark",
+            fix="install Trainmark into the environment of the program",
+        )
+
+
+def _read_shebang(script: Path) -> list[str]:
+    """Return the Python that a script names in its first line; empty if it names none."""
+    with script.open("rb") as file:
+        first = file.readline(512)
+    if not first.startswith(b"#!") or b"python" not in first:
+        return []
+    return shlex.split(first[2:].decode("utf-8", "replace"))
+
+
+def _assemble_plan(
+    request: RunRequest,
+    witness: Witness,
+    choice: Choice,
+    vendor: Vendor,
+    *,
+    remote: RemoteTarget | None,
+    run_id: str,
+) -> Plan:
+    from trainmark import __version__
+
+    case, recipe = choice.case, choice.recipe
+    facts = {name: getattr(case, name) for name in PlannedCase.model_fields if hasattr(case, name)}
+    names = vendor.product_names() if remote is None else []
+    oversubscribed = vendor.counts_cores and remote is None and choice.nproc > vendor.count()
+    labels = {
+        "self-reported": True,
+        WITNESSED: True,
+        "performance-only": recipe.target_value is None,
+        "oversubscribed": oversubscribed,
+        "given-peak": request.peak_tflops is not None,
+    }
+    return Plan(
+        suite_version=__version__,
+        run_id=run_id,
+        case=case.name,
+        about=PlannedCase(**facts, references=References()),
+        case_key=format_case_key(choice, vendor.name),
+        recipe_name=WITNESSED,
+        recipe=_describe_recipe(recipe),
+        compared_with=WITNESSED,
+        fix_hp={},
+        extra={},
+        rules="open",
+        labels=[label for label, applies in labels.items() if applies],
+        device=PlannedDevice(
+            vendor=vendor.name,
+            torch_type=vendor.torch_type,
+            collective_backend=vendor.collective_backend,
+            product_names=names if vendor.counts_cores else names[: choice.nproc],
+        ),
+        peak_tflops=request.peak_tflops,
+        nnodes=choice.nnodes,
+        nproc=choice.nproc,
+        repeat_index=1,
+        repeat_count=choice.repeat,
+        data=PlannedData(
+            folder=witness.folder,
+            origin="real",
+            layout=WITNESSED,
+            content_id=_identify(witness),
+            train_samples=0,
+            eval_samples=0,
+            best_quality=None,
+            quality_comparable=False,
+        ),
+        run_dir=str((request.out or RUNS_DIR / run_id).resolve()),
+        launcher="local" if remote is None else remote.launcher,
+        sample_every_s=request.sample_every,
+        witness=witness,
+    )
+
+
+def _describe_recipe(recipe: Recipe) -> dict[str, Any]:
+    """Return what a record has of every recipe, without what only the program knows."""
+    known = (
+        "micro_batch_size", "grad_accum_steps", "precision", "max_epochs", "max_steps",
+        "warmup_steps", "window_steps", "target_value", "timeout_s",
+    )  # fmt: skip
+    return {name: getattr(recipe, name) for name in known}
+
+
+def _identify(witness: Witness) -> str:
+    """Return a digest of command and file: launches of other ones are other work."""
+    text = witness.model_dump_json(include={"spec", "command"})
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

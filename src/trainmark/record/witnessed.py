@@ -1,0 +1,148 @@
+"""What the probe saw of a user's own program: findings, and why figures of it are withheld.
+
+A program is not ours: what a run of a case would fail for is a finding here, and lowers the trust.
+All follows from a record alone: the facts of the ranks' jobs hold what the probe saw.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from trainmark.spec import Figure, Message, message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from trainmark.plan.witness import WitnessSpec
+    from trainmark.record.measurement import Measurement
+
+# Share by which a batch may differ from what the file says: a shorter last one does not matter.
+_BATCH_TOLERANCE = 0.01
+_MIN_PAUSED_STEPS = 10  # before evaluations in most steps mean something
+_MANY = 0.5
+_MAX_WITHOUT_BACKWARD = 0.1
+_MAX_NON_FINITE = 0.1
+# Types of the operands of most FLOPs, by the precision that the file names.
+_MATMUL_TYPES: dict[str, tuple[str, ...]] = {
+    "fp32": ("float32",),
+    "tf32": ("float32",),
+    "bf16": ("bfloat16",),
+    "fp16": ("float16",),
+    "fp8": ("bfloat16", "float8_e4m3fn", "float8_e5m2"),
+}
+# Figures that need the work of a step, and those that need the steps themselves.
+_OF_WORK = (
+    "p_whole", "p_train", "p_core", "token/p/s", "p_train_sequences", "p_train_tokens",
+    "final_result", "model_flops_per_device", "MFU", "MAMFU", "energy_per_sample",
+    "estimated_energy_per_sample",
+)  # fmt: skip
+_OF_STEPS = ("step_time_p50", "step_time_p90", "step_time_p99", "step_time_mad", "step_time_cv")
+CODES = {
+    "witness_batch", "witness_tokens", "witness_precision", "witness_no_gradients",
+    "witness_pauses", "witness_loss_not_finite", "witness_batches_unseen",
+    "parameters_unchanged_in_window", "gradients_zero", "parameters_changed_after_training",
+}  # fmt: skip
+GRAVE_CODES = CODES - {"witness_batches_unseen"}
+
+
+def list_facts(measurement: Measurement) -> list[dict[str, Any]]:
+    """Return the facts of each rank's job; empty of a rank that did not report its end."""
+    first: dict[str, Any] = dict(measurement.job or {})
+    return [first if rank.job is None else dict(rank.job) for rank in measurement.ranks]
+
+
+def withhold_figures(measurement: Measurement, figures: Mapping[str, Figure]) -> dict[str, Figure]:
+    """Return the figures, null with the reason where the probe could not see what they are of."""
+    withheld = dict(figures)
+    reason = _explain_unknown_steps(measurement)
+    names: tuple[str, ...] = (*_OF_WORK, *_OF_STEPS)
+    if reason is None:
+        reason = _explain_unknown_work(measurement)
+        names = _OF_WORK
+    if reason is not None:
+        for name in names:
+            if name in withheld:
+                withheld[name] = Figure(None, reason)
+    flops = _explain_unknown_flops(measurement)
+    for name in ("model_flops_per_device", "MFU", "MAMFU"):
+        figure = withheld[name]
+        is_unknown = figure.reason is not None and figure.reason.code == "no_flop_formula"
+        if flops is not None and is_unknown:
+            withheld[name] = replace(figure, reason=flops)
+    return withheld
+
+
+def _explain_unknown_steps(measurement: Measurement) -> Message | None:
+    """Return why it is not known what a training step of the program is."""
+    expected = _get_spec(measurement).optimizers
+    for facts in list_facts(measurement):
+        counts = facts.get("optimizer_steps") or []
+        if counts and len(counts) != expected:
+            return message("witness_optimizers", optimizers=len(counts), expected=expected)
+        if counts and max(counts) - min(counts) > 1:
+            return message("witness_optimizers_uneven", most=max(counts), least=min(counts))
+    return None
+
+
+def _explain_unknown_work(measurement: Measurement) -> Message | None:
+    """Return why it is not known what a training step trained."""
+    is_counted = _get_spec(measurement).step is None
+    unseen = any(facts and "seen_samples" not in facts for facts in list_facts(measurement))
+    return message("witness_uncountable") if is_counted and unseen else None
+
+
+def _explain_unknown_flops(measurement: Measurement) -> Message | None:
+    facts = list_facts(measurement)[0]
+    if facts.get("graphs_compiled"):
+        return message("witness_flops_compiled", graphs=facts["graphs_compiled"])
+    return message("witness_flops_unseen") if facts else None
+
+
+def find_in_witness(measurement: Measurement) -> Iterator[Message]:
+    """Yield what the probe saw that a reader of the figures must know."""
+    spec = _get_spec(measurement)
+    num_ranks = len(measurement.ranks)
+    all_facts = list_facts(measurement)
+    seen = [facts["seen_samples"] for facts in all_facts if "seen_samples" in facts]
+    tokens = [facts["seen_tokens_padded"] for facts in all_facts if facts.get("seen_tokens_padded")]
+    if spec.step is not None and len(seen) == num_ranks:
+        yield from _compare_batch("witness_batch", spec.step.samples, sum(seen))
+    if spec.step is not None and spec.step.tokens and len(tokens) == num_ranks:
+        yield from _compare_batch("witness_tokens", spec.step.tokens, sum(tokens))
+    if spec.step is not None and not seen and all_facts[0]:
+        yield message("witness_batches_unseen")
+    for rank, facts in zip(measurement.ranks, all_facts, strict=True):
+        yield from _find_in_facts(spec, facts, steps=rank.steps)
+        for violation in facts.get("violations", ()):
+            yield message(violation["code"], **violation["args"])
+    losses = measurement.steps.loss
+    num_missing = sum(loss is None for loss in losses)
+    without = max((facts.get("steps_without_backward", 0) for facts in all_facts), default=0)
+    if num_missing - without > _MAX_NON_FINITE * len(losses):
+        yield message("witness_loss_not_finite", steps=num_missing - without, of=len(losses))
+
+
+def _compare_batch(code: str, stated: float, seen: float) -> Iterator[Message]:
+    """Yield that loaders yielded another amount a step than the file says."""
+    if abs(stated - seen) > _BATCH_TOLERANCE * seen:
+        yield message(code, stated=stated, seen=seen, share=stated / seen)
+
+
+def _find_in_facts(spec: WitnessSpec, facts: Mapping[str, Any], *, steps: int) -> Iterator[Message]:
+    """Yield what one rank's steps lacked, or did otherwise than the file says."""
+    seen_type = facts.get("matmul_type")
+    if seen_type is not None and seen_type not in _MATMUL_TYPES[spec.precision]:
+        yield message("witness_precision", stated=spec.precision, seen=seen_type)
+    without = facts.get("steps_without_backward", 0)
+    if without > _MAX_WITHOUT_BACKWARD * steps:
+        yield message("witness_no_gradients", steps=without, of=steps)
+    pauses = facts.get("evaluations", 0)
+    if pauses >= max(_MIN_PAUSED_STEPS, _MANY * steps):
+        yield message("witness_pauses", pauses=pauses, steps=steps)
+
+
+def _get_spec(measurement: Measurement) -> WitnessSpec:
+    witness = measurement.plan.witness
+    assert witness is not None, "the plan is of a user's own program"
+    return witness.spec

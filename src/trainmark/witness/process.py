@@ -1,0 +1,287 @@
+"""Find out whether this process is a rank of a witnessed run, and report how it ends.
+
+A process is a rank from its first backward pass on, under the number that it has in its process
+group or environment. A process that never gets there writes nothing, unless the launcher started
+it as a rank. Nothing here may keep the program from running: an error of the probe ends the probe.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import json
+import os
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainmark.events.schema import EventWriter, rank_file
+from trainmark.protocols import Counts
+from trainmark.rank.failure import error_report
+from trainmark.witness import RUN_DIR_VARIABLE
+
+if TYPE_CHECKING:
+    from trainmark.protocols import Device
+    from trainmark.witness.rank import StatedStep, WitnessedRank
+
+clock = time.perf_counter_ns
+
+
+class WitnessedProcess:
+    """This process: not yet a rank, a rank, or none.
+
+    Args:
+        start_ns: when it started.
+    """
+
+    def __init__(self, run_dir: Path, start_ns: int) -> None:
+        self.run_dir = run_dir
+        self.start_ns = start_ns
+        self.rank: WitnessedRank | None = None
+        self.fetched_ns = 0  # when the last batch was asked for
+        self.early_batch: tuple[int, Any] | None = None  # of a data set, before the first step
+        self._is_watching = True
+        self._pid = os.getpid()
+        self._events: EventWriter | None = None
+
+    @property
+    def is_watching(self) -> bool:
+        """Tell whether this process is watched; a child of a rank is not."""
+        return self._is_watching
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        self._is_watching = False
+        self.rank = None
+
+    def after_fork(self) -> None:
+        """Become another process, which is no rank before it trains itself."""
+        self.rank = None
+        self._events = None
+        self._pid = os.getpid()
+
+    def claim(self, torch_module: Any) -> WitnessedRank | None:
+        """Become a rank; None: the run has no such rank, or another process is it already."""
+        plan = json.loads((self.run_dir / "plan.json").read_bytes())
+        number, world_size = _find_rank(torch_module)
+        planned = plan["nnodes"] * plan["nproc"]
+        if not _create_file(self.run_dir / rank_file(number)):
+            self._refuse(number, "witness_rank_twice", rank=number)
+            return None
+        self._events = events = EventWriter(self.run_dir / rank_file(number), clock)
+        began_ns = self.fetched_ns or clock()
+        events.emit("start", t_ns=self.start_ns, pid=self._pid)
+        events.emit("span", name="init", start_ns=self.start_ns, end_ns=began_ns)
+        if number >= planned or world_size != planned:
+            self._refuse(number, "witness_world", ranks=world_size, planned=planned)
+            return None
+        device = _open_device(torch_module, plan)
+        _emit_facts(events, device, torch_module)
+        self.rank = _build_rank(plan, world_size, number, events, device)
+        self.rank.begin(began_ns)
+        if self.early_batch is not None:
+            dataset, batch = self.early_batch
+            mark = device.mark()
+            self.rank.batches.add(dataset, batch, (mark, mark))
+            self.early_batch = None
+        _save_stacks_on_signal(self.run_dir, number)
+        atexit.register(self.finish)
+        return self.rank
+
+    def _refuse(self, number: int, code: str, **args: int) -> None:
+        """Report why this process is not measured, and let it run on."""
+        self._is_watching = False
+        events = self._events or EventWriter(self.run_dir / rank_file(number), clock)
+        events.emit("error", **_witness_error(code, **args))
+
+    def finish(self) -> None:
+        """Write what a rank trained; once, and only in the process that trained it."""
+        rank = self.rank
+        if rank is None or os.getpid() != self._pid:
+            return
+        self.rank = None
+        self._is_watching = False
+        if rank.steps == 0:
+            rank.events.emit("error", **_witness_error("witness_no_step"))
+            return
+        try:
+            rank.finish()
+        except Exception as error:  # noqa: BLE001 - an error of the probe is no error of the program
+            self.report_probe_error(error, rank.events)
+
+    def report_failure(self, error: BaseException) -> None:
+        """Report the exception that ends the program."""
+        rank = self.rank
+        if rank is None:
+            return
+        self.stop()
+        with suppress(OSError):
+            rank.events.emit("error", **error_report(error, rank.place))
+
+    def report_probe_error(self, error: BaseException, events: EventWriter | None = None) -> None:
+        """Report an error of the probe itself, and stop watching."""
+        self.stop()
+        writer = events or self._events
+        if writer is None:
+            sys.stderr.write(f"trainmark: the probe failed: {type(error).__name__}: {error}\n")
+            return
+        report = error_report(error, "witness")
+        text = f"{type(error).__name__}: {error}"[:4000]
+        report["message"] = {"code": "witness_failed", "args": {"text": text}}
+        with suppress(OSError):
+            writer.emit("error", **report)
+
+
+def _create_file(path: Path) -> bool:
+    """Create a file; tell whether this process did."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _find_rank(torch_module: Any) -> tuple[int, int]:
+    """Return the number of this rank, and how many there are."""
+    distributed = torch_module.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
+
+
+def _open_device(torch_module: Any, plan: dict[str, Any]) -> Device:
+    """Return the device that the program uses, as it has set it."""
+    from trainmark import devices
+
+    vendor = devices.choose(plan["device"]["vendor"])
+    if hasattr(vendor, "attach"):
+        attached: Device = vendor.attach()
+        return attached
+    index = torch_module.accelerator.current_device_index()
+    return vendor.open(index, plan["nproc"])
+
+
+def _emit_facts(events: EventWriter, device: Device, torch_module: Any) -> None:
+    from trainmark.rank.worker import read_precision_flags
+
+    collective = None
+    distributed = torch_module.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        collective = str(distributed.get_backend())
+    events.emit(
+        "facts",
+        device=device.describe(),
+        memory_scope=device.memory().scope,
+        precision_flags=read_precision_flags(device.torch_type),
+        collective=collective,
+    )
+
+
+def _build_rank(
+    plan: dict[str, Any], world_size: int, number: int, events: EventWriter, device: Device
+) -> WitnessedRank:
+    from trainmark.witness.batches import BatchCounter
+    from trainmark.witness.flops import FlopCounter
+    from trainmark.witness.hooks import count_graphs
+    from trainmark.witness.rank import WitnessedRank
+    from trainmark.witness.weights import TrainedWeights
+
+    spec = plan["witness"]["spec"]
+    dimensions = spec["batch"] or {"samples": 0, "tokens": None}
+    return WitnessedRank(
+        stated=read_stated_step(spec, world_size=world_size, rank=number),
+        events=events,
+        device=device,
+        clock=clock,
+        weights=TrainedWeights(clock),
+        flops=FlopCounter(),
+        batches=BatchCounter(
+            sample_dimension=dimensions["samples"], token_dimension=dimensions["tokens"]
+        ),
+        compiled=count_graphs,
+    )
+
+
+def read_stated_step(spec: dict[str, Any], *, world_size: int, rank: int) -> StatedStep:
+    """Return what the file of ``--witness`` says, for one rank.
+
+    Args:
+        spec: ``plan.witness.WitnessSpec`` as the plan has it.
+    """
+    from trainmark.witness.rank import StatedStep
+
+    step, flops = spec["step"], spec["flops_per_token"]
+    counts = None
+    if step is not None:
+        samples = _share(step["samples"], world_size, rank)
+        sequences = _share(step["sequences"] or step["samples"], world_size, rank)
+        tokens = _share(step["tokens"] or 0, world_size, rank)
+        counts = Counts(samples, sequences, tokens, tokens)
+    per_sample = spec["flops_per_sample"]
+    return StatedStep(
+        counts=counts,
+        samples_of_all=0 if step is None else step["samples"],
+        flops_per_unit=per_sample if flops == "auto" else flops,
+        unit="tokens" if per_sample is None else "samples",
+        optimizers=spec["optimizers"],
+        warmup_steps=spec["warmup_steps"],
+        window_steps=spec["window_steps"],
+        target_loss=spec["target_loss"],
+    )
+
+
+def _share(total: int, world_size: int, rank: int) -> int:
+    """Return a rank's part of a total; the parts differ by 1 at most and add up to it."""
+    return total // world_size + (rank < total % world_size)
+
+
+def _save_stacks_on_signal(run_dir: Path, number: int) -> None:
+    """Save this rank's stacks when the launcher asks for them."""
+    from trainmark.rank.worker import STACKS_SIGNAL, stacks_file
+
+    file = (run_dir / stacks_file(number)).open("w")  # open as long as the process is
+    faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True)
+
+
+def _witness_error(code: str, **args: int) -> dict[str, Any]:
+    """Return the fields of the event ``error`` for what keeps a program from being measured."""
+    return {
+        "kind": "witness",
+        "type": "",
+        "message": {"code": code, "args": args},
+        "place": "witness",
+        "traceback": "",
+    }
+
+
+def report_untrained(start_ns: int) -> None:
+    """Report that the rank's process ends, and that no process of the program trained."""
+    process: WitnessedProcess | None = None
+    if "torch" in sys.modules:
+        from trainmark.witness import hooks
+
+        process = hooks.process
+    run_dir, number = Path(os.environ[RUN_DIR_VARIABLE]), int(os.environ["RANK"])
+    if not _create_file(run_dir / rank_file(number)):
+        return  # a process of the program is the rank
+    events = EventWriter(run_dir / rank_file(number), clock)
+    events.emit("start", t_ns=start_ns, pid=os.getpid())
+    code = "witness_no_torch" if process is None else "witness_no_backward"
+    events.emit("error", **_witness_error(code))
+
+
+def report_failure(error: BaseException, start_ns: int) -> None:
+    """Report the exception that ends the program, also if it has not trained yet."""
+    if "torch" in sys.modules:
+        from trainmark.witness import hooks
+
+        if hooks.process is not None and hooks.process.rank is not None:
+            hooks.process.report_failure(error)
+            return
+    run_dir, number = Path(os.environ[RUN_DIR_VARIABLE]), int(os.environ["RANK"])
+    if _create_file(run_dir / rank_file(number)):
+        events = EventWriter(run_dir / rank_file(number), clock)
+        events.emit("start", t_ns=start_ns, pid=os.getpid())
+        events.emit("error", **error_report(error, "program"))

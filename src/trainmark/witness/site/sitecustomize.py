@@ -1,0 +1,94 @@
+"""Load Trainmark's probe into this interpreter as soon as the program has imported torch.
+
+Python imports a module of this name at its start. The file of the same name that this one hides is
+run first. Imports only the standard library; must never keep the program from running.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import time
+from importlib.machinery import PathFinder
+from typing import Any
+
+START_NS = time.perf_counter_ns()  # of this process, for the probe
+_PID = os.getpid()
+
+
+def _run_hidden_module() -> None:
+    """Run the ``sitecustomize`` that would have been imported without this one."""
+    # pathlib would take longer to import than all else here.
+    here = os.path.realpath(os.path.dirname(__file__))  # noqa: PTH120
+    others = [path for path in sys.path if os.path.realpath(path) != here]
+    spec = PathFinder.find_spec("sitecustomize", others)
+    if spec is None or spec.loader is None:
+        return
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+class _TorchFinder:
+    """Finds torch as others do, and installs the hooks when it has been imported."""
+
+    def find_spec(
+        self, name: str, path: Any = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        del path, target
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            import_torch = spec.loader.exec_module
+
+            def import_and_hook(module: Any) -> None:
+                import_torch(module)
+                _install_hooks()
+
+            loader: Any = spec.loader
+            loader.exec_module = import_and_hook
+        return spec
+
+
+def _install_hooks() -> None:
+    try:
+        from trainmark.witness.hooks import install
+    except ImportError as error:  # another environment than the one that was checked
+        sys.stderr.write(f"trainmark: the probe cannot be imported: {error}\n")
+        return
+    install(START_NS)
+
+
+def _is_first_process() -> bool:
+    """Tell whether the launcher started this process as a rank, rather than a program in it."""
+    return os.environ.get("TRAINMARK_PARENT") == str(os.getppid()) and "RANK" in os.environ
+
+
+def _report_end() -> None:
+    """Report that the rank's process ends without having trained."""
+    if os.getpid() != _PID:
+        return  # a child that it forked
+    from trainmark.witness.process import report_untrained
+
+    report_untrained(START_NS)
+
+
+def _report_failure(kind: Any, error: BaseException, trace: Any) -> None:
+    """Report the exception that ends the program, and print it as before."""
+    if os.getpid() == _PID:
+        from trainmark.witness.process import report_failure
+
+        report_failure(error, START_NS)
+    _print_failure(kind, error, trace)
+
+
+_print_failure = sys.excepthook
+if "TRAINMARK_WITNESS" in os.environ:
+    sys.meta_path.insert(0, _TorchFinder())
+    if _is_first_process():
+        atexit.register(_report_end)
+        sys.excepthook = _report_failure
+_run_hidden_module()

@@ -1,0 +1,61 @@
+"""Real programs under the witness: what is counted, timed and noted of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from witnessed_programs import PROGRAMS, WORK, codes, measure
+
+
+def test_plain_loop_is_measured_in_full(tmp_path):
+    work = WORK.replace("samples = 8", "samples = 16")
+    record = measure(tmp_path, "plain.py", "--steps", "30", "--accumulate", "2", work=work)
+    assert (record.status, record.verification, codes(record)) == ("passed", "unverified", set())
+    assert "witnessed" in record.labels
+    assert (record.counts.steps, record.counts.samples) == (30, 480)
+    assert record.counts.micro_batches == 60
+    assert record.steps.warmup == 5
+    assert all(loss is not None for loss in record.steps.loss)
+    # Two layers of 16 x 64 and 64 x 2, 8 rows, 2 micro-batches; the first has no input gradient.
+    flops = 2 * 8 * (4 * 16 * 64 + 6 * 64 * 2)
+    assert record.ranks[0].phases["train"].model_flops == 25 * flops
+    job = record.environment["job"]
+    assert job is not None
+    assert (job["parameters"], job["optimizer_steps"]) == (16 * 64 + 64 + 64 * 2 + 2, [30])
+    assert (job["seen_samples"], job["matmul_type"]) == (16, "float32")
+
+
+def test_batch_that_contradicts_the_file_is_found(tmp_path):
+    work = WORK.replace("samples = 8", "samples = 16")
+    record = measure(tmp_path, "plain.py", "--steps", "20", work=work)
+    assert codes(record) == {"witness_batch"}
+    finding = next(x for x in record.findings if x.code == "witness_batch")
+    assert finding.args == {"stated": 16, "seen": 8, "share": 2}
+    assert record.trust.grade == "do_not_quote"
+
+
+def test_batches_are_counted_where_the_file_says_so(tmp_path):
+    work = WORK.replace("[step]\nsamples = 8", "[batch]\nsamples = 0")
+    record = measure(tmp_path, "plain.py", "--steps", "20", "--accumulate", "3", work=work)
+    assert (record.status, codes(record)) == ("passed", set())
+    assert (record.counts.samples, record.counts.steps) == (20 * 3 * 8, 20)
+
+
+def test_command_line_passes_and_says_where(tmp_path):
+    work, out = tmp_path / "work.toml", tmp_path / "run"
+    work.write_text(WORK)
+    words = ["run", "--witness", str(work), "--out", str(out), "--device", "cpu", "--json"]
+    program = [sys.executable, str(PROGRAMS / "plain.py"), "--steps", "10"]
+    done = subprocess.run(
+        [sys.executable, "-m", "trainmark", *words, "--", *program],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["status"] == "passed"
+    assert document["plan"]["witness"]["command"] == program
+    assert "witnessed" in (out / "page.en.md").read_text()

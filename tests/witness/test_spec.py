@@ -1,0 +1,85 @@
+"""The file of ``run --witness``: what it holds, and which faults it names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trainmark.errors import UsageError
+from trainmark.plan.witness import find_rank_launcher, read_nproc, read_witness_spec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WHOLE = """
+name = "mine"
+precision = "bf16"
+warmup_steps = 5
+flops_per_token = 6e9
+speed_line = 'tok/s: (?P<tokens_per_second>[0-9,]+)'
+[step]
+samples = 8
+tokens = 4096
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "work.toml"
+    path.write_text(text)
+    return path
+
+
+def test_whole_file_is_read(tmp_path):
+    spec = read_witness_spec(write(tmp_path, WHOLE))
+    assert (spec.name, spec.precision, spec.warmup_steps) == ("mine", "bf16", 5)
+    assert spec.step is not None
+    assert (spec.step.samples, spec.step.tokens, spec.counts_tokens) == (8, 4096, True)
+    assert (spec.flops_per_token, spec.optimizers, spec.window_steps) == (6e9, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "part"),
+    [
+        (WHOLE.replace("name", "nam", 1), "nam", "unknown key 'nam'"),
+        (WHOLE.replace('"bf16"', '"bf17"'), "precision", "bf17"),
+        (WHOLE.replace("samples = 8", "samples = 0"), "step.samples", "0"),
+        (WHOLE.replace("warmup_steps = 5", "warmup_steps = 2"), "warmup_steps", "2"),
+        (WHOLE.split("[step]", maxsplit=1)[0], "work.toml", "either [step] or [batch]"),
+        (WHOLE + "[batch]\nsamples = 0\n", "work.toml", "either [step] or [batch]"),
+        (WHOLE.replace("(?P<tokens_per_second>", "(?P<speed>"), "speed_line", "no group"),
+        (WHOLE.replace("(?P<tokens_per_second>", "(?P<tokens"), "speed_line", "regular expression"),
+        (WHOLE.replace("tokens = 4096", ""), "work.toml", "flops_per_token without tokens"),
+        ("name = ", "work.toml", "not TOML"),
+    ],
+)
+def test_fault_names_file_and_key(tmp_path, text, place, part):
+    with pytest.raises(UsageError) as fault:
+        read_witness_spec(write(tmp_path, text))
+    assert str(tmp_path / "work.toml") in str(fault.value.where)
+    assert place in str(fault.value.where)
+    assert part in f"{fault.value.what} {fault.value.rule}"
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(UsageError) as fault:
+        read_witness_spec(tmp_path / "none.toml")
+    assert fault.value.where == str(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    ("command", "launcher", "nproc"),
+    [
+        ("python train.py --nproc-per-node 4", None, None),
+        ("torchrun --nproc-per-node 4 train.py", "torchrun", 4),
+        ("/venv/bin/torchrun --nproc_per_node=8 train.py", "torchrun", 8),
+        ("torchrun --nproc-per-node auto train.py", "torchrun", None),
+        ("python -m torch.distributed.run --nproc-per-node 2 t.py", "torch.distributed.run", 2),
+        ("accelerate launch --num_processes 2 train.py", "accelerate", 2),
+        ("python3 -m accelerate.commands.launch --num_processes 3 t.py", "accelerate", 3),
+    ],
+)
+def test_ranks_of_known_launchers(command, launcher, nproc):
+    words = command.split()
+    assert find_rank_launcher(words) == launcher
+    assert read_nproc(words) == nproc

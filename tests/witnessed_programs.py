@@ -1,0 +1,58 @@
+"""Start a small program under the witness and return its record, without pages."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from real_runs import checked
+from trainmark.launch import local
+from trainmark.launch.processes import StopRequest
+from trainmark.plan.request import RunRequest
+from trainmark.plan.resolving import resolve
+
+if TYPE_CHECKING:
+    from trainmark.record.record import Record
+
+PROGRAMS = Path(__file__).parent / "witness" / "programs"
+WORK = """
+name = "program"
+precision = "fp32"
+warmup_steps = 5
+speed_line = 'step_ms (?P<step_ms>[0-9.]+)'
+[step]
+samples = 8
+"""
+
+
+def measure(
+    folder: Path,
+    program: str,
+    *words: str,
+    work: str = WORK,
+    launcher: tuple[str, ...] = (),
+    **fields: object,
+) -> Record:
+    """Run a program of ``tests/witness/programs`` and return its record, checked.
+
+    Args:
+        words: arguments of the program.
+        work: the file of ``--witness``.
+        launcher: words before the program, in place of this Python.
+        fields: further ones of the request.
+    """
+    file = folder / "work.toml"
+    file.write_text(work)
+    command = [*(launcher or (sys.executable,)), str(PROGRAMS / program), *words]
+    fields = {"device": "cpu", "sample_every": 0, "out": folder / "run"} | fields
+    request = RunRequest.of(case="witnessed", witness=file, command=command, **fields)
+    local.launch(resolve(request), StopRequest())
+    return checked(folder / "run")
+
+
+def codes(record: Record) -> set[str]:
+    """Return the codes of a record's findings that lower its trust for good."""
+    from trainmark.record.witnessed import GRAVE_CODES
+
+    return {finding.code for finding in record.findings} & GRAVE_CODES
