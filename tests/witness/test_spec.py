@@ -41,7 +41,7 @@ def test_whole_file_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("text", "place", "part"),
     [
-        (WHOLE.replace("name", "nam", 1), "nam", "unknown key 'nam'"),
+        (WHOLE.replace("name", "names", 1), "names", "unknown key 'names'"),
         (WHOLE.replace('"bf16"', '"bf17"'), "precision", "bf17"),
         (WHOLE.replace("samples = 8", "samples = 0"), "step.samples", "0"),
         (WHOLE.replace("warmup_steps = 5", "warmup_steps = 2"), "warmup_steps", "2"),
