@@ -15,14 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.harness import Bar, conclude, sized
-from trainmark.acceptance.model import (
-    Cause,
-    Judgement,
-    Measurements,
-    Verdict,
-    judge,
-    pairs_to_measure_again,
-)
+from trainmark.acceptance.judgement import Cause, Judgement, Measurements, Verdict
+from trainmark.acceptance.model import judge, pairs_to_measure_again
 from trainmark.acceptance.schedule import disjoint_rounds, num_round_robin_rounds, pair_rounds
 
 if TYPE_CHECKING:

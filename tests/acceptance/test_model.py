@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from benchmarks.accept_simulation import SCENARIOS, Faults, Scenario, accept, measure, simulate
 
-from trainmark.acceptance.model import Cause, Judgement, Measurements, Verdict, judge
+from trainmark.acceptance.judgement import Cause, Judgement, Measurements, Verdict
+from trainmark.acceptance.model import judge
 from trainmark.acceptance.schedule import pair_rounds, round_robin
 
 

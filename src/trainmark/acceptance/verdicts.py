@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainmark.acceptance.bits import compare_devices
-from trainmark.acceptance.model import (
+from trainmark.acceptance.judgement import (
     Cause,
     Judgement,
     LinkVerdicts,
     Measurements,
     NodeVerdicts,
     Verdict,
-    judge,
-    pairs_to_measure_again,
 )
+from trainmark.acceptance.model import judge, pairs_to_measure_again
 from trainmark.acceptance.result import (
     Bits,
     Doubt,

@@ -1,0 +1,153 @@
+"""What is measured of nodes and links, and what is decided about them: arrays by number.
+
+Times are in seconds. Effects are natural logarithms until they are reported as shares: an effect of
+0.05 is 5.1% more time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.int64]
+Flags: TypeAlias = NDArray[np.bool_]
+
+MIN_LINK_ROUNDS = 2  # one slow round may be a disturbance of that moment
+
+
+class Verdict(str, Enum):
+    """What is decided about a node or a link."""
+
+    PASS = "pass"
+    SLOW = "slow"
+    UNDECIDED = "undecided"
+
+
+class Cause(str, Enum):
+    """Where a slow node is slow."""
+
+    NODE = "node"  # alone too
+    NETWORK = "network"  # only with other nodes, whichever they are
+    GROUP = "group"  # only with nodes outside a group that shares the fault
+    HOT = "hot"  # only in the later half of the rounds
+    UNKNOWN = "unknown"  # in pairs; it was not measured alone
+
+
+def no_integers() -> Integers:
+    """Return an empty array."""
+    return np.empty(0, np.int64)
+
+
+def no_floats() -> Floats:
+    """Return an empty array."""
+    return np.empty(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurements:
+    """Step times of nodes alone and in pairs.
+
+    Args:
+        num_nodes: nodes have the numbers 0 to ``num_nodes - 1``.
+        alone_node: (A,) node of each measurement alone.
+        alone_round: (A,) its repeat; measurements of one repeat were made at the same time.
+        alone_s: (A,) seconds of a step.
+        first: (P,) lower node of each measurement of a pair.
+        second: (P,) its other node.
+        pair_round: (P,) its round.
+        pair_s: (P,) seconds of a step.
+    """
+
+    num_nodes: int
+    alone_node: Integers = field(default_factory=no_integers)
+    alone_round: Integers = field(default_factory=no_integers)
+    alone_s: Floats = field(default_factory=no_floats)
+    first: Integers = field(default_factory=no_integers)
+    second: Integers = field(default_factory=no_integers)
+    pair_round: Integers = field(default_factory=no_integers)
+    pair_s: Floats = field(default_factory=no_floats)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeVerdicts:
+    """What is decided about each node; arrays of (N,).
+
+    Args:
+        slower: share by which the node's steps take longer than its peers'.
+        low: lower end of the interval of ``slower``; ``high``: upper end.
+        verdict: a ``Verdict`` each.
+        cause: a ``Cause`` of each slow node, else None.
+        group: number of the group of a node whose cause is a group, else -1.
+        more_rounds: rounds that would decide an undecided node; -1: none would, or it is decided.
+    """
+
+    slower: Floats
+    low: Floats
+    high: Floats
+    verdict: list[Verdict]
+    cause: list[Cause | None]
+    group: Integers
+    more_rounds: Integers
+
+    def with_verdict(self, verdict: Verdict) -> list[int]:
+        """Return the nodes of one verdict."""
+        return [node for node, decided in enumerate(self.verdict) if decided is verdict]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkVerdicts:
+    """What is decided about each link that was measured; arrays of (L,).
+
+    Args:
+        first: lower node; ``second``: the other one.
+        slower: share by which steps take longer than the slower node of the pair explains.
+        rounds: in which the link was measured.
+        is_suspect: whether it looks slow, but in too few rounds to say so.
+        detectable: share by which a link must be slower to be noticed with probability 95% after
+            one round and confirmed after ``MIN_LINK_ROUNDS``; NaN without links.
+    """
+
+    first: Integers
+    second: Integers
+    slower: Floats
+    low: Floats
+    high: Floats
+    rounds: Integers
+    verdict: list[Verdict]
+    more_rounds: Integers
+    is_suspect: Flags
+    detectable: float
+
+    def with_verdict(self, verdict: Verdict) -> list[int]:
+        """Return the places of the links of one verdict."""
+        return [place for place, decided in enumerate(self.verdict) if decided is verdict]
+
+    def suspects(self) -> list[tuple[int, int]]:
+        """Return the links that look slow and were measured too seldom to say so."""
+        return [
+            (int(self.first[place]), int(self.second[place]))
+            for place in np.flatnonzero(self.is_suspect & (self.rounds < MIN_LINK_ROUNDS))
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """Everything that is decided by step times.
+
+    Args:
+        noise_alone: standard deviation of a measurement of a node alone, as a share; None without.
+        noise_pairs: that of a pair in a round.
+        trend: share by which the level of all pairs rose from the first third of the rounds to the
+            last, which is removed; None if there are too few rounds.
+    """
+
+    nodes: NodeVerdicts
+    links: LinkVerdicts
+    noise_alone: float | None
+    noise_pairs: float | None
+    trend: float | None
