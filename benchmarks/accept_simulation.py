@@ -22,7 +22,7 @@ from trainmark.acceptance.schedule import disjoint_rounds, num_round_robin_round
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trainmark.acceptance.schedule import Round
+    from trainmark.acceptance.schedule import PairRound
 
 NOISE, HEATING, DISTURBANCE = 0.02, 0.02, 0.2
 ALONE_ROUNDS = 5
@@ -58,7 +58,7 @@ def _slowdown(loss: float) -> float:
 
 def measure(
     num_nodes: int,
-    rounds: Sequence[Round],
+    rounds: Sequence[PairRound],
     faults: Faults,
     generator: np.random.Generator,
     *,
@@ -101,7 +101,7 @@ def measure(
 
 
 def accept(
-    num_nodes: int, rounds: list[Round], faults: Faults, generator: np.random.Generator
+    num_nodes: int, rounds: list[PairRound], faults: Faults, generator: np.random.Generator
 ) -> Judgement:
     """Measure and judge; then measure links that look slow again and judge once more."""
     measured = measure(num_nodes, rounds, faults, generator)
@@ -153,7 +153,7 @@ class Scenario:
     """Faults of a cluster of some size, and what must be named for them."""
 
     name: str
-    faults: Callable[[int, list[Round]], Faults]
+    faults: Callable[[int, list[PairRound]], Faults]
     right: Callable[[Faults], Named]
 
 
@@ -161,7 +161,7 @@ def _alone(faults: Faults) -> Named:
     return Named(dict.fromkeys(faults.nodes, Cause.NODE), set(faults.links), set())
 
 
-def _measured_link(rounds: list[Round]) -> tuple[int, int]:
+def _measured_link(rounds: list[PairRound]) -> tuple[int, int]:
     return rounds[0][len(rounds[0]) // 2]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, cast
 
-from trainmark.acceptance.acceptance import Acceptance
 from trainmark.acceptance.evidence import EvidenceWriter, Joined, Measured, NotMeasured
+from trainmark.acceptance.node_session import Acceptance
 from trainmark.acceptance.request import AcceptRequest
 from trainmark.acceptance.tasks import RankResult, StepDigest
 
@@ -29,7 +29,7 @@ class _ToyPlan:
 def acceptance_in(folder: Path) -> Acceptance:
     """Return an acceptance of the four devices in a folder."""
     return Acceptance(
-        request=AcceptRequest(case="toy"), folder=folder, plans={}, node=NODE,
+        request=AcceptRequest(case="toy"), folder=folder, node=NODE,
         plan=cast("Plan", _ToyPlan()), device_names=DEVICES,
     )  # fmt: skip
 

@@ -9,12 +9,8 @@ import pytest
 
 from acceptance_evidence import digest
 from trainmark.acceptance import peers
-from trainmark.acceptance.cluster import (
-    attached_session,
-    conclude_nodes,
-    num_rounds,
-    prepared_session,
-)
+from trainmark.acceptance.cluster import attached_session, num_rounds, prepared_session
+from trainmark.acceptance.conclusion import conclude_nodes
 from trainmark.acceptance.evidence import (
     Arrived,
     Beat,
@@ -43,7 +39,7 @@ def join(folder: Path, rank: int, *, product: str = "gpu", session: int = 1) -> 
     writer = EvidenceWriter(folder, NODES[rank], session)
     writer.write(
         Joined, node=writer.node, devices=[f"{writer.node}:gpu:0"], products=[product],
-        software={"torch": "2.13.0"}, rank=rank, address=f"host-{rank}",
+        software={"torch": "2.13.0"}, node_rank=rank, address=f"host-{rank}",
     )  # fmt: skip
     return writer
 
@@ -66,8 +62,8 @@ def measure_alone(writer: EvidenceWriter, step_s: float = 0.1) -> None:
 
 def judged(folder: Path, num_nodes: int = 4) -> AcceptanceResult:
     plan = SimpleNamespace(case="toy", recipe_name="tiny", nnodes=num_nodes, launcher="slurm")
-    opened = cast("OpenedSession", SimpleNamespace(folder=folder, plan=plan))
-    return conclude_nodes(opened, AcceptRequest(case="toy"), interrupted=None)[0]
+    opened = cast("OpenedSession", SimpleNamespace(folder=folder, session_dir=folder, plan=plan))
+    return conclude_nodes(opened, AcceptRequest(case="toy"), interrupted=None).result
 
 
 def test_equal_nodes_pass_and_a_slow_one_fails(tmp_path: Path) -> None:
@@ -148,15 +144,15 @@ def never() -> bool:
 def test_node_that_arrived_is_met_and_one_that_left_is_not_waited_for(tmp_path: Path) -> None:
     first, second = join(tmp_path, 0), join(tmp_path, 1)
     session = Session(tmp_path, 1)
-    assert session.wait_for_all(2, deadline_s=60, is_stopped=never) == [0, 1]
-    assert session.peers[1].joined.address == "host-1"
+    assert session.wait_for_all(2, timeout_s=60, is_stopped=never) == [0, 1]
+    assert session.address(1) == "host-1"
 
-    first.write(Arrived, round=3)
+    first.write(Arrived, meeting="pairs 3")
     second.write(Left, signal=None)
 
-    assert session.wait_for(0, 3, deadline_s=60, is_stopped=never)
-    assert not session.wait_for(1, 3, deadline_s=60, is_stopped=never)
-    assert not session.wait_for(2, 3, deadline_s=60, is_stopped=never)  # it never joined
+    assert session.wait_for(0, "pairs 3", timeout_s=60, is_stopped=never)
+    assert not session.wait_for(1, "pairs 3", timeout_s=60, is_stopped=never)
+    assert not session.wait_for(2, "pairs 3", timeout_s=60, is_stopped=never)  # it never joined
 
 
 def test_silent_node_is_lost_and_a_beat_brings_it_back(
@@ -166,15 +162,15 @@ def test_silent_node_is_lost_and_a_beat_brings_it_back(
     monkeypatch.setattr(peers.time, "monotonic", lambda: now_s)
     writer = join(tmp_path, 0)
     session = Session(tmp_path, 1)
-    session.look()
+    session.scan()
     assert session.peers[0].is_alive
 
     now_s += peers.SILENCE_S + 1
-    session.look()
+    session.scan()
     assert not session.peers[0].is_alive
 
     writer.write(Beat)
-    session.look()
+    session.scan()
     assert session.peers[0].is_alive
 
 
@@ -183,7 +179,7 @@ def test_other_sessions_are_not_read(tmp_path: Path) -> None:
     join(tmp_path, 1, session=2)
     session = Session(tmp_path, 2)
 
-    assert session.wait_for_all(1, deadline_s=60, is_stopped=never) == [1]
+    assert session.wait_for_all(1, timeout_s=60, is_stopped=never) == [1]
 
 
 def test_rounds_of_each_phase() -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def test_all_phases_are_the_default_and_their_order_is_fixed() -> None:
-    assert AcceptRequest().chosen_phases == ["devices", "nodes", "pairs"]
+    assert AcceptRequest().chosen_phases == ["devices", "nodes", "pairs", "groups"]
     assert AcceptRequest(phases="pairs, devices").chosen_phases == ["devices", "pairs"]
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from run_fixtures import CASES
 from trainmark.acceptance.evidence import EVIDENCE_DIR
 from trainmark.acceptance.result import read_result
 
@@ -30,28 +31,36 @@ HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 
 
 class Cluster:
-    """Three hosts; see ``accept``."""
+    """Hosts that are this machine; see ``accept``."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.out = folder, folder / "out"
+    def __init__(self, folder: Path, hosts: tuple[str, ...] = HOSTS) -> None:
+        self.folder, self.out, self.hosts = folder, folder / "out", hosts
         (folder / "ssh").write_text(FAKE_SSH.format(folder=folder))
         (folder / "ssh").chmod(0o755)
-        settings = {"device": "cpu", "master_port": 21_300, "ssh": {"hosts": list(HOSTS)}}
+        settings = {"device": "cpu", "master_port": 21_300, "ssh": {"hosts": list(hosts)}}
         (folder / "cluster.yaml").write_text(json.dumps(settings))
 
-    def command(self, *words: str) -> list[str]:
+    def command(self, *words: str, case: str = "toy") -> list[str]:
         return [
-            sys.executable, "-m", "trainmark", "accept", "toy", "--launcher", "ssh", "--nproc", "1",
-            "--cluster", str(self.folder / "cluster.yaml"), "--nnodes", str(len(HOSTS)),
+            sys.executable, "-m", "trainmark", "accept", case, "--launcher", "ssh", "--nproc", "1",
+            "--cluster", str(self.folder / "cluster.yaml"), "--nnodes", str(len(self.hosts)),
             "--repeats", "2", "--seconds", "0.2", "--out", str(self.out), *words,
         ]  # fmt: skip
 
     def environment(self) -> dict[str, str]:
-        return os.environ | {"PATH": f"{self.folder}:{os.environ['PATH']}"}
+        return os.environ | {
+            "PATH": f"{self.folder}:{os.environ['PATH']}",
+            "TRAINMARK_CASE_PATH": str(CASES),
+            "OMP_NUM_THREADS": "1",
+        }
 
-    def accept(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def before(self, host: str, script: str) -> None:
+        """Have a host run lines of a shell before what it is told."""
+        (self.folder / f"{host}.sh").write_text(script + "\n")
+
+    def accept(self, *words: str, case: str = "toy") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self.command(*words), env=self.environment(), capture_output=True, text=True,
+            self.command(*words, case=case), env=self.environment(), capture_output=True, text=True,
             check=False,
         )  # fmt: skip
 
@@ -97,7 +106,7 @@ def test_nodes_measure_alone_and_in_pairs_and_again_only_what_is_missing(cluster
 
 
 def test_node_that_never_starts_is_named_and_costs_nobody_a_result(cluster: Cluster) -> None:
-    (cluster.folder / f"{HOSTS[1]}.sh").write_text('case "$*" in *agent*) exit 255;; esac\n')
+    cluster.before(HOSTS[1], 'case "$*" in *agent*) exit 255;; esac')
 
     ended = cluster.accept("--phases", "devices,nodes", "--join", "10")
 
@@ -128,3 +137,23 @@ def test_interrupted_acceptance_ends_all_nodes_and_keeps_what_was_measured(
     left = [one for one in psutil.process_iter(["cmdline"])
             if str(cluster.out) in " ".join(one.info["cmdline"] or [])]  # fmt: skip
     assert left == []
+
+
+@pytest.mark.nightly
+def test_nodes_behind_a_bad_switch_are_found_as_one_group(tmp_path: Path) -> None:
+    hosts = tuple(f"127.0.0.{number}" for number in range(1, 9))
+    cluster = Cluster(tmp_path, hosts)
+    behind = hosts[4:6]
+    for host in behind:
+        cluster.before(host, "export BEHIND_SWITCH=1")
+
+    # Eight nodes share this machine's cores: only the switch, which takes a second, is to count.
+    ended = cluster.accept("--worse-by", "10", "--rates-worse-by", "10", case="switched")
+
+    assert ended.returncode == 1, ended.stderr
+    result = read_result(cluster.out)
+    (whole,) = result.wholes
+    assert (whole.outcome, whole.groups) == ("found", (behind,))
+    assert result.names("fail") == list(behind)
+    assert [len(event["members"]) for event in cluster.events("measured")
+            if event["phase"] == "groups" and event["members"][0] == hosts[0]] == [8, 8]  # fmt: skip

@@ -1,4 +1,4 @@
-"""One node of an acceptance: measures its devices, itself, and its pairs with other nodes.
+"""One node of an acceptance: measures its devices, itself, and its teams with other nodes.
 
 Started by a launcher on every node as ``python -m trainmark.acceptance.agent SESSION_DIR …``. A
 node that hangs or fails costs each partner at most one deadline, and nobody else's result.
@@ -12,11 +12,16 @@ import os
 import socket
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark import devices
-from trainmark.acceptance.acceptance import (
+from trainmark.acceptance.cluster import opened_session
+from trainmark.acceptance.conclusion import REFUSAL, conclude_nodes, host_of
+from trainmark.acceptance.evidence import Arrived, Evidence, EvidenceWriter, Left, NotMeasured
+from trainmark.acceptance.folder import plan_folder
+from trainmark.acceptance.node_session import (
     WINDOWS,
     Acceptance,
     NodeSession,
@@ -25,32 +30,30 @@ from trainmark.acceptance.acceptance import (
     rank_setup,
     write_joined,
 )
-from trainmark.acceptance.cluster import (
-    FURTHER_FILE,
-    PAIRS_FILE,
-    conclude_nodes,
-    host_of,
-    opened_session,
-)
-from trainmark.acceptance.evidence import Arrived, Evidence, EvidenceWriter, Left, NotMeasured
 from trainmark.acceptance.peers import Heart, Session
 from trainmark.acceptance.schedule import default_num_rounds, disjoint_rounds, pair_rounds
 from trainmark.acceptance.tasks import RankTask
 from trainmark.acceptance.teams import Team
 from trainmark.documents import written_whole
+from trainmark.errors import escaped
 from trainmark.launch.node import is_input_lost, locate_data
 from trainmark.launch.processes import note_stop_signals
 from trainmark.rank.worker import DATA_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from trainmark.acceptance.cluster import OpenedSession
-    from trainmark.acceptance.schedule import Round
+    from trainmark.acceptance.evidence import Phase
     from trainmark.launch.processes import StopRequest
 
-_END_ROUND = 1_000_000  # at which a node arrives when it has done all rounds of pairs
-_LOOK_AGAIN_S = 0.5
+    NodeTeam = Sequence[int]  # node ranks, the first one's node is where the team meets
+    NodeRound = Sequence[NodeTeam]
+
+_SESSION_ROUNDS = 1000  # numbers of rounds that a session has for what it finds to measure
+_MAX_GROUP_ROUNDS = 900
+_POLL_S = 0.5
+_EXIT_CANNOT_TAKE_PART = 2
 
 
 class _HeartbeatStop:
@@ -70,137 +73,195 @@ class _HeartbeatStop:
 class Agent:
     """This node in a session of all nodes."""
 
-    def __init__(
-        self,
-        opened: OpenedSession,
-        local: NodeSession,
-        rank: int,
-    ) -> None:
-        self._opened, self._local, self._rank = opened, local, rank
+    def __init__(self, opened: OpenedSession, local: NodeSession, node_rank: int) -> None:
+        self._opened, self._local, self._node_rank = opened, local, node_rank
         self._session = Session(opened.folder, opened.number)
+        self._joined: list[int] = []  # node ranks
+        self._measured_before = Evidence.read(opened.folder).results.keys()
 
     def run(self) -> None:
         """Measure all phases of this node."""
-        local = self._local
-        acceptance = local.acceptance
-        ranks = self._session.wait_for_all(
-            acceptance.num_nodes, deadline_s=acceptance.request.join, is_stopped=self._is_stopped
+        acceptance = self._local.acceptance
+        phases = acceptance.request.chosen_phases
+        self._joined = self._session.wait_for_all(
+            acceptance.num_nodes, timeout_s=acceptance.request.join, is_stopped=self._is_stopped
         )
-        local.run(acceptance.rounds)
-        if "pairs" not in acceptance.request.chosen_phases or self._is_stopped():
-            return
-        rounds = self._published(PAIRS_FILE, ranks, self._pair_rounds)
-        self._run_pairs(rounds, first_number=0)
-        local.writer.write(Arrived, round=_END_ROUND)
-        further = self._published(FURTHER_FILE, ranks, self._further_rounds)
-        self._run_pairs(further, first_number=len(rounds) + 1000 * self._opened.number)
+        self._local.run(acceptance.rounds)
+        if "pairs" in phases:
+            self._measure_pairs()
+        if "groups" in phases:
+            self._measure_groups()
 
     def _is_stopped(self) -> bool:
         return self._local.stop.signal_name is not None
 
-    def _published(
-        self, name: str, ranks: list[int], make: Callable[[list[int]], list[Round]]
-    ) -> list[Round]:
-        """Return rounds that the first node alive chooses, and all others read.
+    def _measure_pairs(self) -> None:
+        """Measure the rounds of pairs, then those that confirm what looks bad."""
+        rounds = self._publish("pairs", self._choose_pairs)
+        for number, pairs in enumerate(rounds):
+            self._measure_round("pairs", number, pairs)
+        self._arrive("pairs end")
+        again = self._publish("pairs-again", partial(self._choose_pairs_again, "pairs end"))
+        first_number = len(rounds) + _SESSION_ROUNDS * self._opened.number
+        for number, pairs in enumerate(again, first_number):
+            self._measure_round("pairs", number, pairs)
+        self._arrive("pairs-again end")
 
-        Args:
-            ranks: of the nodes that joined.
-        """
-        path = self._opened.session_dir / name
+    def _measure_groups(self) -> None:
+        """Measure sets of nodes for as long as the search for groups asks for some."""
+        meeting = "pairs-again end"
+        for number in range(_MAX_GROUP_ROUNDS):
+            name = f"groups-{number}"
+            rounds = self._publish(name, partial(self._choose_sets, meeting))
+            if not rounds or self._is_stopped():
+                return
+            self._measure_round("groups", _SESSION_ROUNDS * self._opened.number + number, rounds[0])
+            meeting = f"{name} end"
+            self._arrive(meeting)
+
+    def _publish(self, name: str, choose: Callable[[], list[NodeRound]]) -> list[NodeRound]:
+        """Return rounds that the first node alive chooses, and all others read; empty if none."""
+        path = self._opened.session_dir / f"{name}.json"
         ends_s = time.monotonic() + 3 * self._local.acceptance.request.deadline
         while not path.exists() and time.monotonic() < ends_s and not self._is_stopped():
-            self._session.look()
-            alive = [rank for rank in ranks if self._session.peers[rank].is_alive]
-            if alive and alive[0] == self._rank:
-                rounds = make(ranks)
+            self._session.scan()
+            alive = self._session.alive(self._joined)
+            if alive and alive[0] == self._node_rank:
+                rounds = choose()
                 with written_whole(path) as file:
                     file.write(json.dumps(rounds).encode())
                 break
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_S)
         if not path.exists():
             return []
-        return [[(a, b) for a, b in pairs] for pairs in json.loads(path.read_text())]
+        rounds_read: list[NodeRound] = json.loads(path.read_text())
+        return rounds_read
 
-    def _name(self, rank: int) -> str:
-        return self._session.peers[rank].joined.node
-
-    def _pair_rounds(self, ranks: list[int]) -> list[Round]:
+    def _choose_pairs(self) -> list[NodeRound]:
         """Return the rounds of pairs of the nodes that joined, in the order of their names."""
-        by_name = sorted(ranks, key=self._name)
+        by_name = sorted(self._joined, key=self._session.name)
         count = self._local.acceptance.request.rounds or default_num_rounds(len(by_name))
         rounds = pair_rounds(len(by_name), count)
-        return [[(by_name[a], by_name[b]) for a, b in pairs] for pairs in rounds]
+        return [[(by_name[first], by_name[second]) for first, second in pairs] for pairs in rounds]
 
-    def _further_rounds(self, ranks: list[int]) -> list[Round]:
+    def _choose_pairs_again(self, meeting: str) -> list[NodeRound]:
         """Return the rounds that confirm what looks bad, once all nodes are done or lost."""
-        deadline_s = 2 * self._local.acceptance.request.deadline
-        for rank in ranks:
+        self._wait_for_others(meeting)
+        request = self._local.acceptance.request
+        conclusion = conclude_nodes(self._opened, request, interrupted=None)
+        rank_of = self._rank_of_name()
+        pairs = [
+            (rank_of[first], rank_of[second])
+            for first, second in conclusion.pairs_again
+            if first in rank_of and second in rank_of
+        ]
+        lost = set(self._joined) - set(self._session.alive(self._joined))
+        return [list(pairs_of_round) for pairs_of_round in disjoint_rounds(pairs, busy=lost)]
+
+    def _choose_sets(self, meeting: str) -> list[NodeRound]:
+        """Return one round of the sets that the search for groups needs; none at its end."""
+        self._wait_for_others(meeting)
+        request = self._local.acceptance.request
+        conclusion = conclude_nodes(self._opened, request, interrupted=None)
+        rank_of = self._rank_of_name()
+        teams = [
+            [rank_of[name] for name in members]
+            for members in conclusion.sets_to_measure
+            if all(name in rank_of for name in members)
+        ]
+        return [teams] if teams else []
+
+    def _rank_of_name(self) -> dict[str, int]:
+        return {self._session.name(node_rank): node_rank for node_rank in self._joined}
+
+    def _arrive(self, meeting: str) -> None:
+        self._local.writer.write(Arrived, meeting=meeting)
+
+    def _wait_for_others(self, meeting: str) -> None:
+        """Wait until all nodes have come to a meeting, or are lost or late."""
+        timeout_s = 2 * self._local.acceptance.request.deadline
+        for node_rank in self._joined:
             self._session.wait_for(
-                rank, _END_ROUND, deadline_s=deadline_s, is_stopped=self._is_stopped
+                node_rank, meeting, timeout_s=timeout_s, is_stopped=self._is_stopped
             )
-        acceptance = self._local.acceptance
-        _, again = conclude_nodes(self._opened, acceptance.request, interrupted=None)
-        rank_of = {self._name(rank): rank for rank in ranks}
-        pairs = [(rank_of[a], rank_of[b]) for a, b in again if a in rank_of and b in rank_of]
-        lost = [rank for rank in ranks if not self._session.peers[rank].is_alive]
-        return disjoint_rounds(pairs, busy=lost)
+        self._session.scan()
 
-    def _run_pairs(self, rounds: list[Round], *, first_number: int) -> None:
-        """Measure this node's pairs that were not measured in an earlier session."""
-        done = Evidence.read(self._opened.folder).results.keys()
-        for number, pairs in enumerate(rounds, first_number):
-            if self._is_stopped():
-                return
-            for pair in pairs:
-                members = tuple(sorted(map(self._name, pair)))
-                if self._rank in pair and ("pairs", number, members) not in done:
-                    self._run_pair(number, pair, members)
+    def _measure_round(self, phase: Phase, number: int, teams: NodeRound) -> None:
+        """Measure with the team of this node, unless an earlier session did."""
+        for team in teams:
+            members = tuple(map(self._session.name, team))
+            if phase == "pairs":
+                members = tuple(sorted(members))
+            is_done = (phase, number, members) in self._measured_before
+            if self._node_rank in team and not is_done:
+                self._measure_team(phase, number, list(team), members)
 
-    def _run_pair(self, number: int, pair: tuple[int, int], members: tuple[str, ...]) -> None:
-        """Wait for the partner of a round and measure with it."""
-        local = self._local
-        acceptance = local.acceptance
-        partner = pair[0] if pair[1] == self._rank else pair[1]
-        local.writer.write(Arrived, round=number)
-        # The partner may wait for a node that hangs before it comes here.
-        patience_s = 2 * acceptance.request.deadline
-        if not self._session.wait_for(
-            partner, number, deadline_s=patience_s, is_stopped=self._is_stopped
-        ):
-            if not self._is_stopped():
-                local.writer.write(
-                    NotMeasured,
-                    phase="pairs",
-                    round=number,
-                    members=list(members),
-                    reason="deadline",
-                    error=f"{self._name(partner)} did not come",
-                    absent=self._name(partner),
-                )
+    def _measure_team(
+        self, phase: Phase, number: int, team: list[int], members: tuple[str, ...]
+    ) -> None:
+        """Wait for the other nodes of a team and measure with them."""
+        if self._is_stopped():
             return
-        first, second = sorted(pair)
+        meeting = f"{phase} {number}"
+        self._arrive(meeting)
+        absent = self._wait_for_team(team, meeting)
+        if absent is None:
+            self._local.measure([self._team_of(team, members)], phase, number)
+        elif not self._is_stopped():
+            self._local.writer.write(
+                NotMeasured,
+                phase=phase,
+                round=number,
+                members=list(members),
+                reason="deadline",
+                error=f"{self._session.name(absent)} did not come",
+                absent=self._session.name(absent),
+            )
+
+    def _wait_for_team(self, team: Sequence[int], meeting: str) -> int | None:
+        """Return the first node that did not come; None if all did."""
+        # The partner may wait for a node that hangs before it comes here.
+        ends_s = time.monotonic() + 2 * self._local.acceptance.request.deadline
+        for node_rank in team:
+            if node_rank != self._node_rank and not self._session.wait_for(
+                node_rank,
+                meeting,
+                timeout_s=max(0.0, ends_s - time.monotonic()),
+                is_stopped=self._is_stopped,
+            ):
+                return node_rank
+        return None
+
+    def _team_of(self, team: Sequence[int], members: tuple[str, ...]) -> Team:
+        """Return what this node's ranks do in a team of nodes."""
+        acceptance = self._local.acceptance
         nproc = len(acceptance.device_names)
         task = RankTask(
-            plan_dir=str(acceptance.plans[2 * nproc]),
+            plan_dir=str(plan_folder(acceptance.folder, nproc)),
             devices=list(range(nproc)),
             ranks_here=nproc,
             control_steps=0,
             windows=WINDOWS,
             budget_s=acceptance.request.seconds,
             measures_device=False,
+            num_nodes=len(team),
         )
-        address = self._session.peers[first].joined.address
+        ordered = sorted(team)
+        first = ordered[0]
         # Nodes may share a machine: each first node has a port of its own.
-        master = (address, self._opened.cluster.master_port + 1 + first)
-        team = Team(
-            members=members, task=task, node=int(self._rank == second), num_nodes=2, master=master
+        master = (self._session.address(first), self._opened.cluster.master_port + 1 + first)
+        return Team(
+            members=members,
+            task=task,
+            node=ordered.index(self._node_rank),
+            num_nodes=len(team),
+            master=master,
         )
-        local.measure([team], "pairs", number)
 
 
-def _address(rank: int, master: str, port: int) -> str:
+def find_address(node_rank: int, master: str, port: int) -> str:
     """Return the host at which other nodes reach this one: of the interface towards the first."""
-    if rank == 0:
+    if node_rank == 0:
         return master
     family = socket.getaddrinfo(master, port, type=socket.SOCK_DGRAM)[0][0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -217,33 +278,43 @@ def main(words: list[str]) -> int:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--heartbeat", action="store_true")
-    asked = parser.parse_args(words)
-    opened = opened_session(asked.session_dir.absolute())
-    host = host_of(opened, asked.node_rank) or os.environ.get("SLURMD_NODENAME")
+    options = parser.parse_args(words)
+    try:
+        opened = opened_session(options.session_dir.absolute())
+    except (OSError, ValueError) as error:
+        text = (
+            f"{socket.gethostname()} cannot read {options.session_dir}: {error}; "
+            "name an --out on a file system that every node sees under the same path"
+        )
+        print(escaped(f"{REFUSAL}{options.node_rank}: {text}"), file=sys.stderr, flush=True)
+        return _EXIT_CANNOT_TAKE_PART
+    _measure_node(opened, options)
+    return 0
+
+
+def _measure_node(opened: OpenedSession, options: argparse.Namespace) -> None:
+    """Join the session, measure all phases, and leave it."""
+    node_rank, plan = options.node_rank, opened.plan
+    host = host_of(opened, node_rank) or os.environ.get("SLURMD_NODENAME")
     writer = EvidenceWriter(opened.folder, node_name(host or socket.gethostname()), opened.number)
-    plan = opened.plan
-    vendor = devices.choose(plan.device.vendor)
     acceptance = Acceptance(
         request=opened.request,
         folder=opened.folder,
-        plans=opened.plans,
         plan=plan,
         node=writer.node,
-        device_names=device_names(writer.node, vendor, plan.nproc),
+        device_names=device_names(writer.node, devices.choose(plan.device.vendor), plan.nproc),
         num_nodes=plan.nnodes,
     )
-    data = locate_data(asked.node_rank, plan, asked.data)
+    data = locate_data(node_rank, plan, options.data)
     with note_stop_signals() as request, rank_setup(plan, plan.nproc) as setup:
-        stop = _HeartbeatStop(request, heartbeat=asked.heartbeat)
+        stop = _HeartbeatStop(request, heartbeat=options.heartbeat)
         setup.variables[DATA_VARIABLE] = str(data)
-        address = _address(asked.node_rank, asked.master, asked.port)
-        write_joined(writer, acceptance, setup, rank=asked.node_rank, address=address)
+        address = find_address(node_rank, options.master, options.port)
+        write_joined(writer, acceptance, setup, node_rank=node_rank, address=address)
+        local = NodeSession(acceptance, setup, writer, stop, _show)
         with Heart(writer):
-            Agent(
-                opened, NodeSession(acceptance, setup, writer, stop, _show), asked.node_rank
-            ).run()
+            Agent(opened, local, node_rank).run()
         writer.write(Left, signal=stop.signal_name)
-    return 0
 
 
 def _show(text: str) -> None:

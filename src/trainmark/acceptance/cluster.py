@@ -5,53 +5,49 @@ The folder must be on a file system that all nodes see: the nodes meet in it.
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections import defaultdict
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from trainmark import __version__
-from trainmark.acceptance.acceptance import (
-    PLANS_DIR,
+from trainmark.acceptance.conclusion import conclude_nodes
+from trainmark.acceptance.folder import (
     REQUEST_FILE,
     folder_of,
-    keep_request,
     opened_folder,
     resolve_plans,
+    save_request,
 )
-from trainmark.acceptance.evidence import Evidence
+from trainmark.acceptance.groups import MIN_NODES
+from trainmark.acceptance.node_session import (
+    announce_phases,
+    announce_time,
+    expected_round_s,
+    minutes,
+)
 from trainmark.acceptance.peers import Session
 from trainmark.acceptance.request import AcceptRequest
-from trainmark.acceptance.result import AcceptanceResult, Finding
 from trainmark.acceptance.schedule import default_num_rounds
-from trainmark.acceptance.verdicts import (
-    Assessment,
-    collect_times,
-    judge_bits,
-    judge_times,
-    note_bad_rounds,
-)
-from trainmark.errors import EnvironmentFault, RecordError, UsageError
+from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError, UsageError
 from trainmark.launch import launchers, run_dir
 from trainmark.launch.cluster import Cluster, read_cluster
-from trainmark.launch.launchers import EngineJob, JobState, ssh
+from trainmark.launch.launchers import EngineJob, JobState
 from trainmark.launch.submission import CLUSTER_FILE, require_launcher
 from trainmark.plan.plan import Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from trainmark.acceptance.evidence import Joined
+    from trainmark.acceptance.evidence import Phase
+    from trainmark.acceptance.peers import Peer
+    from trainmark.acceptance.result import AcceptanceResult
     from trainmark.launch.launchers import Launcher
     from trainmark.launch.processes import StopRequest
+    from trainmark.plan.choosing import RemoteTarget
 
 SESSIONS_DIR = "sessions"
-PAIRS_FILE, FURTHER_FILE = "pairs.json", "further.json"  # rounds that the first node chose
-_START_S = 20.0  # of the ranks of a round
 _POLL_S = 1.0
 _CANCEL_AGAIN_S, _CANCEL_PATIENCE_S = 30.0, 120.0
 
@@ -70,17 +66,17 @@ class OpenedSession:
     Args:
         folder: of the acceptance.
         number: of the session, which is the name of its folder.
-        plans: folder of the plan of teams by their number of devices.
         is_submitted: whether its job was started by an earlier command.
+        remark: what was asked for and is left out, and why.
     """
 
     folder: Path
     number: int
     request: AcceptRequest
     plan: AcceptancePlan
-    plans: dict[int, Path]
     cluster: Cluster
     is_submitted: bool = False
+    remark: str = ""
 
     @property
     def session_dir(self) -> Path:
@@ -89,26 +85,37 @@ class OpenedSession:
 
     def announcement(self) -> list[str]:
         """Return what will be measured, and about how long each phase takes, in words."""
-        nodes = self.plan.nnodes
-        lines = [f"{nodes} nodes with {self.plan.nproc} devices each, folder {self.folder}"]
-        total_s = 0.0
-        for phase, count in num_rounds(self.request, nodes).items():
-            seconds = count * (_START_S + self.request.seconds)
-            total_s += seconds
-            lines.append(f"{phase}: {count} rounds, about {seconds / 60:.1f} min")
-        limit_min = float(self.plan.recipe["timeout_s"]) / 60
-        lines.append(f"in all about {total_s / 60:.0f} min, and at most {limit_min:.0f} min")
-        return lines
+        nodes, seconds = self.plan.nnodes, self.request.seconds
+        counts = num_rounds(self.request, nodes)
+        lines = [
+            f"{nodes} nodes with {self.plan.nproc} devices each, folder {self.folder}",
+            *announce_phases(counts, seconds),
+        ]
+        if counts.get("groups"):
+            more = max_further_group_rounds(self.request, nodes)
+            limit = minutes(more * expected_round_s(seconds))
+            lines.append(f"groups: if the whole is slow, up to {more} rounds more, about {limit}")
+        if self.remark:
+            lines.append(self.remark)
+        expected_s = sum(counts.values()) * expected_round_s(seconds)
+        return [*lines, announce_time(expected_s, float(self.plan.recipe["timeout_s"]))]
 
 
-def num_rounds(request: AcceptRequest, num_nodes: int) -> dict[str, int]:
+def num_rounds(request: AcceptRequest, num_nodes: int) -> dict[Phase, int]:
     """Return the number of rounds of each chosen phase."""
-    counts = {
+    counts: dict[Phase, int] = {
         "devices": request.repeats,
         "nodes": request.repeats,
         "pairs": request.rounds or default_num_rounds(num_nodes),
+        "groups": request.repeats if num_nodes >= MIN_NODES else 0,
     }
-    return {phase: counts[phase] for phase in request.chosen_phases}
+    chosen = request.chosen_phases
+    return {phase: count for phase, count in counts.items() if phase in chosen}
+
+
+def max_further_group_rounds(request: AcceptRequest, num_nodes: int) -> int:
+    """Return about how many rounds the search for one group takes, if the whole is slow."""
+    return request.repeats * (math.ceil(math.log2(num_nodes)) + 2)
 
 
 @contextmanager
@@ -118,6 +125,27 @@ def prepared_session(request: AcceptRequest) -> Iterator[OpenedSession]:
     Raises:
         UsageError: options that do not fit, fewer than two nodes, hosts without a shared folder.
         EnvironmentFault: the launcher cannot be used here, or a host does not answer.
+    """
+    opened, plans = plan_session(request)
+    with opened_folder(opened.folder, request):
+        number = len(list((opened.folder / SESSIONS_DIR).glob("*"))) + 1
+        opened = _numbered(opened, number)
+        require_launcher(opened.cluster, opened.plan.launcher).check(opened.plan, opened.cluster)
+        save_request(opened.folder, opened.request, plans)
+        opened.session_dir.mkdir(parents=True)
+        command = launchers.load_launcher(opened.plan.launcher).command(opened.plan, opened.cluster)
+        settings = opened.cluster.model_dump_json(indent=2, exclude_defaults=True) + "\n"
+        for name, text in {**command.files, CLUSTER_FILE: settings}.items():
+            (opened.session_dir / name).write_text(text, encoding="utf-8")
+        opened.plan.save(opened.session_dir)
+        yield opened
+
+
+def plan_session(request: AcceptRequest) -> tuple[OpenedSession, list[Plan]]:
+    """Check the options and return the first session, with the plans to save; write nothing.
+
+    Raises:
+        UsageError, DataError, EnvironmentFault: see ``prepared_session``.
     """
     cluster = read_cluster(request.cluster)
     num_nodes = request.nnodes or cluster.nodes or len(cluster.ssh.hosts)
@@ -142,34 +170,64 @@ def prepared_session(request: AcceptRequest) -> Iterator[OpenedSession]:
             rule="the nodes of an acceptance meet in a folder that all see",
             fix="remove run_root, and name a shared folder with --out",
         )
+    remote = cluster.find_remote_target(request.launcher)
+    plans = resolve_plans(request, [(1, nproc), (2, nproc), (1, 1)], remote)
+    request, remark = _leave_out_groups(request, num_nodes, nproc, remote)
     folder = folder_of(request)
-    with opened_folder(folder, request):
-        number = len(list((folder / SESSIONS_DIR).glob("*"))) + 1
-        session_dir = folder / SESSIONS_DIR / str(number)
-        worlds = [(1, nproc), (2, nproc), (1, 1)]
-        plans = resolve_plans(request, worlds, cluster.find_remote_target(request.launcher))
-        plan = _session_plan(request, plans[0], session_dir, num_nodes)
-        require_launcher(cluster, plan.launcher).check(plan, cluster)
-        keep_request(folder, request, plans)
-        session_dir.mkdir(parents=True)
-        command = launchers.load_launcher(plan.launcher).command(plan, cluster)
-        settings = cluster.model_dump_json(indent=2, exclude_defaults=True) + "\n"
-        for name, text in {**command.files, CLUSTER_FILE: settings}.items():
-            (session_dir / name).write_text(text, encoding="utf-8")
-        plan.save(session_dir)
-        yield opened_session(session_dir)
+    opened = OpenedSession(
+        folder=folder,
+        number=1,
+        request=request,
+        plan=_session_plan(request, plans[0], folder, num_nodes),
+        cluster=cluster,
+        remark=remark,
+    )
+    return opened, plans
+
+
+def _leave_out_groups(
+    request: AcceptRequest, num_nodes: int, nproc: int, remote: RemoteTarget | None
+) -> tuple[AcceptRequest, str]:
+    """Leave out the phase of groups if the recipe cannot train on all nodes together.
+
+    Returns:
+        The request, and why the phase is left out; empty if it is not.
+
+    Raises:
+        TrainmarkError: it cannot, and the phase was asked for by name.
+    """
+    phases = request.chosen_phases
+    if "groups" not in phases or num_nodes < MIN_NODES:
+        return request, ""
+    try:
+        resolve_plans(request, [(num_nodes, nproc)], remote)
+    except TrainmarkError as error:
+        if request.phases is not None:
+            raise
+        kept = ",".join(phase for phase in phases if phase != "groups")
+        return request.model_copy(update={"phases": kept}), f"groups: left out: {error.what}"
+    return request, ""
+
+
+def _numbered(opened: OpenedSession, number: int) -> OpenedSession:
+    """Return a session of another number."""
+    session_dir = opened.folder / SESSIONS_DIR / str(number)
+    plan = opened.plan.model_copy(update={"run_dir": str(session_dir)})
+    return replace(opened, number=number, plan=plan)
 
 
 def _session_plan(
-    request: AcceptRequest, node_plan: Plan, session_dir: Path, num_nodes: int
+    request: AcceptRequest, node_plan: Plan, folder: Path, num_nodes: int
 ) -> AcceptancePlan:
-    """Return the plan of a session from that of one node."""
-    rounds = num_rounds(request, num_nodes)
+    """Return the plan of the first session from that of one node."""
+    rounds = sum(num_rounds(request, num_nodes).values())
+    if "groups" in request.chosen_phases:
+        rounds += max_further_group_rounds(request, num_nodes)
     # A round that meets a node that hangs waits twice for it.
-    limit_s = request.join + 2 * request.deadline * (2 + sum(rounds.values()))
+    limit_s = request.join + 2 * request.deadline * (2 + rounds)
     changed = {
         "nnodes": num_nodes,
-        "run_dir": str(session_dir),
+        "run_dir": str(folder / SESSIONS_DIR / "1"),
         "recipe": node_plan.recipe | {"timeout_s": limit_s},
     }
     return AcceptancePlan(**node_plan.model_dump() | changed)
@@ -179,12 +237,10 @@ def opened_session(session_dir: Path) -> OpenedSession:
     """Return a session whose folder is ready."""
     folder = session_dir.parent.parent
     plan = AcceptancePlan.model_validate_json((session_dir / "plan.json").read_bytes())
-    plans = {int(path.name.partition("-")[0]): path for path in (folder / PLANS_DIR).iterdir()}
     return OpenedSession(
         folder=folder,
         number=int(session_dir.name),
         plan=plan,
-        plans=plans,
         request=AcceptRequest.model_validate_json((folder / REQUEST_FILE).read_bytes()),
         cluster=Cluster.model_validate_json((session_dir / CLUSTER_FILE).read_bytes()),
     )
@@ -217,13 +273,6 @@ def attached_session(folder: Path) -> Iterator[OpenedSession]:
         ) from None
 
 
-def host_of(opened: OpenedSession, rank: int) -> str | None:
-    """Return the name of a node in the cluster's file; None where the engine names it."""
-    if opened.plan.launcher != "ssh":
-        return None
-    return list(ssh.select_hosts(opened.cluster, nnodes=opened.plan.nnodes))[rank]
-
-
 def measure_nodes(
     opened: OpenedSession, stop: StopRequest, *, show: Callable[[str], None]
 ) -> AcceptanceResult:
@@ -239,7 +288,7 @@ def measure_nodes(
     else:
         job = launchers.start_job(launcher.command(plan, cluster), plan, cluster)
     wait_for_nodes(opened, launcher, job, stop, show=show)
-    result, _ = conclude_nodes(opened, opened.request, interrupted=stop.signal_name)
+    result = conclude_nodes(opened, opened.request, interrupted=stop.signal_name).result
     result.write(opened.folder)
     return result
 
@@ -254,21 +303,22 @@ def wait_for_nodes(
 ) -> None:
     """Wait until the job ended; cancel it when a signal comes or only lost nodes are left."""
     session = Session(opened.folder, opened.number)
+    counts = num_rounds(opened.request, opened.plan.nnodes)
+    progress = _SessionProgress(counts, expected_round_s(opened.request.seconds))
     limit_s = time.monotonic() + float(opened.plan.recipe["timeout_s"])
     cancel_s = give_up_s = math.inf
-    announced = ""
     while time.monotonic() < give_up_s:
         state = _state_of(launcher, job)
         if state.phase in ("ended", "lost"):
             if state.phase == "lost":
                 show(state.said)
             return
-        session.look()
+        session.scan()
         alive = [peer for peer in session.peers.values() if peer.is_alive]
-        progress = f"{state.said}; {len(session.peers)} nodes joined, {len(alive)} still measure"
-        if progress != announced:
-            show(progress)
-            announced = progress
+        nodes_line = progress.describe_nodes(state.said, len(session.peers), len(alive))
+        for line in (nodes_line, progress.describe_phase(alive)):
+            if line is not None:
+                show(line)
         is_over = bool(session.peers) and not alive
         now_s = time.monotonic()
         if give_up_s == math.inf and (stop.signal_name or is_over or now_s > limit_s):
@@ -280,94 +330,50 @@ def wait_for_nodes(
         time.sleep(_POLL_S)
 
 
+class _SessionProgress:
+    """What to show of a session, whenever it changes.
+
+    Args:
+        counts: rounds of each phase, in their order.
+        round_s: about how long a round takes.
+    """
+
+    def __init__(self, counts: dict[Phase, int], round_s: float) -> None:
+        self._counts, self._round_s = counts, round_s
+        self._shown = ""
+        self._phase: Phase | None = None
+        self._ended = 0
+
+    def describe_nodes(self, state: str, num_joined: int, num_alive: int) -> str | None:
+        """Return the state of the job and its nodes; None if it is as before."""
+        text = f"{state}; {num_joined} nodes joined, {num_alive} still measure"
+        if text == self._shown:
+            return None
+        self._shown = text
+        return text
+
+    def describe_phase(self, alive: Sequence[Peer]) -> str | None:
+        """Return how far the phase is that the first nodes are in; None if that is as before."""
+        phase, ended = self._find_phase(alive)
+        if phase is None or (phase, ended) == (self._phase, self._ended):
+            return None
+        self._phase, self._ended = phase, ended
+        count = self._counts[phase]
+        if ended > count:
+            return f"{phase}: {ended} rounds ended; what looked bad is measured again"
+        left = minutes((count - ended) * self._round_s)
+        return f"{phase}: {ended} of {count} rounds ended, about {left} left"
+
+    def _find_phase(self, alive: Sequence[Peer]) -> tuple[Phase | None, int]:
+        for phase in reversed(self._counts):
+            ended = max((peer.ended_rounds[phase] for peer in alive), default=0)
+            if ended:
+                return phase, ended
+        return None, 0
+
+
 def _state_of(launcher: Launcher, job: EngineJob) -> JobState:
     try:
         return launcher.state(job)
     except EnvironmentFault as fault:
         return JobState(phase="running", said=fault.what)
-
-
-def conclude_nodes(
-    opened: OpenedSession, request: AcceptRequest, *, interrupted: str | None
-) -> tuple[AcceptanceResult, list[tuple[str, str]]]:
-    """Judge what was measured so far.
-
-    Returns:
-        The result, and the pairs of nodes that are to be measured again, each as often as that.
-    """
-    evidence = Evidence.read(opened.folder)
-    nodes = sorted(evidence.nodes.values(), key=lambda joined: joined.node)
-    assessment = Assessment(
-        products={node_facts.node: node_facts.products[0] for node_facts in nodes}
-    )
-    owner = {device: node_facts.node for node_facts in nodes for device in node_facts.devices}
-    owner |= {node_facts.node: node_facts.node for node_facts in nodes}
-    groups = _comparable(nodes)
-    limits = {"worse_by": request.worse_by, "rates_worse_by": request.rates_worse_by}
-    again = judge_times(
-        assessment,
-        collect_times(evidence, "nodes"),
-        [[node_facts.node for node_facts in group] for group in groups],
-        **limits,
-    )
-    of_devices = [
-        [device for node_facts in group for device in node_facts.devices] for group in groups
-    ]
-    _judge_devices(assessment, evidence, owner, of_devices, limits)
-    judge_bits(assessment, evidence, owner, [set(devices) for devices in of_devices])
-    not_measured = note_bad_rounds(assessment, evidence, owner)
-    _note_absent(assessment, evidence, opened)
-    result = AcceptanceResult(
-        suite_version=__version__,
-        unit="node",
-        case=opened.plan.case,
-        recipe=opened.plan.recipe_name,
-        phases=request.chosen_phases,
-        members=assessment.members(),
-        links=assessment.links,
-        bits=assessment.bits,
-        quantities=assessment.quantities,
-        not_measured=tuple(not_measured),
-        interrupted=interrupted,
-    )
-    return result, again
-
-
-def _comparable(nodes: list[Joined]) -> list[list[Joined]]:
-    """Return the nodes in groups of the same products and software."""
-    groups: dict[str, list[Joined]] = defaultdict(list)
-    for node_facts in nodes:
-        groups[json.dumps([node_facts.products, node_facts.software], sort_keys=True)].append(
-            node_facts
-        )
-    return list(groups.values())
-
-
-def _judge_devices(
-    assessment: Assessment,
-    evidence: Evidence,
-    owner: dict[str, str],
-    groups: list[list[str]],
-    limits: dict[str, float],
-) -> None:
-    """Judge all devices beside each other, and blame their nodes."""
-    products = {device: assessment.products[owner[device]] for group in groups for device in group}
-    devices = Assessment(products=products)
-    judge_times(devices, collect_times(evidence, "devices"), groups, **limits)
-    for device, findings in devices.findings.items():
-        for finding in findings:
-            named = finding.model_copy(update={"text": device})
-            assessment.findings[owner[device]].append(named)
-
-
-def _note_absent(assessment: Assessment, evidence: Evidence, opened: OpenedSession) -> None:
-    """Blame nodes that never joined, and those that did not come to a round."""
-    absent = {one.absent: one for one in evidence.failures.values() if one.absent is not None}
-    for name, failure in absent.items():
-        if name in assessment.products:
-            assessment.findings[name].append(Finding(code="no_answer", text=failure.error))
-    joined = {one.rank for one in evidence.nodes.values()}
-    for rank in sorted(set(range(opened.plan.nnodes)) - joined):
-        name = host_of(opened, rank) or f"node {rank}"
-        assessment.products.setdefault(name, "")
-        assessment.findings[name].append(Finding(code="no_answer", text="it never started"))

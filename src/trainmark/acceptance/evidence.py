@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 EVIDENCE_DIR = "evidence"
-Phase = Literal["devices", "nodes", "pairs"]
+Phase = Literal["devices", "nodes", "pairs", "groups"]
 
 
 class Joined(msgspec.Struct, tag="joined", tag_field="event", frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class Joined(msgspec.Struct, tag="joined", tag_field="event", frozen=True, kw_on
         devices: names of its devices.
         products: product name of each.
         software: versions by package, the driver's among them.
-        rank: number of the node in this session.
+        node_rank: number of the node in this session.
         address: host at which other nodes reach it.
     """
 
@@ -39,7 +39,7 @@ class Joined(msgspec.Struct, tag="joined", tag_field="event", frozen=True, kw_on
     devices: list[str]
     products: list[str]
     software: dict[str, str | None]
-    rank: int = 0
+    node_rank: int = 0
     address: str = ""
 
 
@@ -78,10 +78,10 @@ class Beat(msgspec.Struct, tag="beat", tag_field="event", frozen=True, kw_only=T
 
 
 class Arrived(msgspec.Struct, tag="arrived", tag_field="event", frozen=True, kw_only=True):
-    """The node is ready for a round of pairs."""
+    """The node has come to a point at which others wait for it: a round, the end of a phase."""
 
     unix_s: float
-    round: int
+    meeting: str
 
 
 class Left(msgspec.Struct, tag="left", tag_field="event", frozen=True, kw_only=True):
@@ -167,17 +167,17 @@ class Evidence:
     def _events(self, folder: Path) -> Iterator[Event]:
         paths = (folder / EVIDENCE_DIR).glob("*.jsonl")
         for path in sorted(paths, key=lambda path: int(path.name.split(".")[-2])):
-            for event in read_events(path):
+            for event in decode_events(path.read_bytes()):
                 if event is None:
                     self.malformed_lines += 1
                 else:
                     yield event
 
 
-def read_events(path: Path) -> list[Event | None]:
-    """Return the events of a file; None for a line that is no event."""
+def decode_events(text: bytes) -> list[Event | None]:
+    """Return the event of each line; None for a line that is no event."""
     events: list[Event | None] = []
-    for line in path.read_bytes().splitlines():
+    for line in text.splitlines():
         try:
             events.append(_decode(line))
         except msgspec.MsgspecError:

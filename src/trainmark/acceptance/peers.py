@@ -1,7 +1,7 @@
-"""What the nodes of a session tell each other: through their evidence, in a folder that all see.
+"""How the nodes of a session meet: through their evidence, in a folder that all see.
 
 Each node writes its own file and reads those of the others. There is no server whose end would end
-the session, nothing is locked, and what was told stays as evidence. Clocks of nodes are never
+the session, nothing is locked, and what nodes exchange stays as evidence. Clocks of nodes are never
 compared: a node counts as lost when its file has not grown for a while by the reader's own clock.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,95 +17,140 @@ from trainmark.acceptance.evidence import (
     EVIDENCE_DIR,
     Arrived,
     Beat,
-    Event,
     Joined,
     Left,
-    read_events,
+    Measured,
+    NotMeasured,
+    decode_events,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from trainmark.acceptance.evidence import EvidenceWriter
+    from trainmark.acceptance.evidence import Event, EvidenceWriter, Phase
 
 BEAT_S = 5.0
 # Network file systems may show a file's growth half a minute late.
 SILENCE_S = 90.0
-_LOOK_AGAIN_S = 0.5
+_POLL_S = 0.5
 
 
 @dataclass(slots=True)
 class Peer:
-    """Another node of the session, or this one, as its file tells."""
+    """Another node of the session, or this one, as its file shows it.
 
-    joined: Joined
-    arrived: set[int] = field(default_factory=set)
+    Args:
+        path: its file.
+        joined: its first event; None: that is not written yet.
+        meetings: at which it has arrived.
+        ended_rounds: rounds of each phase that it has measured, or tried to.
+        size: bytes of the file that were read: whole lines.
+        grew_s: when it was last seen to grow, by this node's clock.
+    """
+
+    path: Path
+    joined: Joined | None = None
+    meetings: set[str] = field(default_factory=set)
+    ended_rounds: Counter[Phase] = field(default_factory=Counter)
     has_left: bool = False
     size: int = 0
     grew_s: float = 0.0
 
     @property
     def is_alive(self) -> bool:
-        """Tell whether it has not left and wrote something lately."""
-        return not self.has_left and time.monotonic() - self.grew_s < SILENCE_S
+        """Whether it has joined, has not left, and wrote something lately."""
+        is_silent = time.monotonic() - self.grew_s >= SILENCE_S
+        return self.joined is not None and not self.has_left and not is_silent
+
+    def read_on(self) -> None:
+        """Read what the node has written since the last call."""
+        with self.path.open("rb") as file:
+            file.seek(self.size)
+            added = file.read()
+        whole_lines = added[: added.rfind(b"\n") + 1]
+        if whole_lines:
+            self.size += len(whole_lines)
+            self.grew_s = time.monotonic()
+        for event in decode_events(whole_lines):
+            self._note(event)
+
+    def _note(self, event: Event | None) -> None:
+        if isinstance(event, Joined):
+            self.joined = event
+        elif isinstance(event, Arrived):
+            self.meetings.add(event.meeting)
+        elif isinstance(event, (Measured, NotMeasured)):
+            self.ended_rounds[event.phase] += 1
+        elif isinstance(event, Left):
+            self.has_left = True
 
 
 class Session:
-    """All nodes of one session as this node sees them, by their rank.
+    """All nodes of one session as this node sees them.
 
     Args:
         number: of the session; files of other sessions are not read.
+
+    Attributes:
+        peers: the nodes that have joined, by their node rank.
     """
 
     def __init__(self, folder: Path, number: int) -> None:
         self._folder, self._number = folder, number
+        self._by_path: dict[Path, Peer] = {}
         self.peers: dict[int, Peer] = {}
 
-    def look(self) -> None:
-        """Read what nodes have written since the last call."""
+    def scan(self) -> None:
+        """Read what all nodes have written since the last call."""
         for path in (self._folder / EVIDENCE_DIR).glob(f"*.{self._number}.jsonl"):
-            events = read_events(path)
-            if events and isinstance(events[0], Joined):
-                self._update(events, path.stat().st_size)
+            peer = self._by_path.setdefault(path, Peer(path))
+            peer.read_on()
+            if peer.joined is not None:
+                self.peers[peer.joined.node_rank] = peer
 
-    def _update(self, events: Sequence[Event | None], size: int) -> None:
-        first = events[0]
-        assert isinstance(first, Joined)
-        peer = self.peers.setdefault(first.rank, Peer(first))
-        if size != peer.size:
-            peer.size, peer.grew_s = size, time.monotonic()
-        for event in events:
-            if isinstance(event, Arrived):
-                peer.arrived.add(event.round)
-            elif isinstance(event, Left):
-                peer.has_left = True
+    def address(self, node_rank: int) -> str:
+        """Return the host at which other nodes reach a node that has joined."""
+        joined = self.peers[node_rank].joined
+        assert joined is not None, "only nodes that joined are among the peers"
+        return joined.address
+
+    def name(self, node_rank: int) -> str:
+        """Return the name of a node that has joined."""
+        joined = self.peers[node_rank].joined
+        assert joined is not None, "only nodes that joined are among the peers"
+        return joined.node
+
+    def alive(self, node_ranks: Iterable[int]) -> list[int]:
+        """Return which of some nodes are alive."""
+        return [rank for rank in node_ranks if rank in self.peers and self.peers[rank].is_alive]
 
     def wait_for_all(
-        self, num_nodes: int, *, deadline_s: float, is_stopped: Callable[[], bool]
+        self, num_nodes: int, *, timeout_s: float, is_stopped: Callable[[], bool]
     ) -> list[int]:
-        """Wait until all nodes have joined; return the ranks of those that have by the deadline."""
-        ends_s = time.monotonic() + deadline_s
-        self.look()
+        """Wait until all nodes have joined; return the node ranks of those that have in time."""
+        ends_s = time.monotonic() + timeout_s
+        self.scan()
         while len(self.peers) < num_nodes and time.monotonic() < ends_s and not is_stopped():
-            time.sleep(_LOOK_AGAIN_S)
-            self.look()
+            time.sleep(_POLL_S)
+            self.scan()
         return sorted(self.peers)
 
     def wait_for(
-        self, rank: int, round_number: int, *, deadline_s: float, is_stopped: Callable[[], bool]
+        self, node_rank: int, meeting: str, *, timeout_s: float, is_stopped: Callable[[], bool]
     ) -> bool:
-        """Wait until a node has arrived at a round; False if it is lost or late."""
-        ends_s = time.monotonic() + deadline_s
-        while time.monotonic() < ends_s and not is_stopped():
-            self.look()
-            peer = self.peers.get(rank)
-            if peer is None or round_number in peer.arrived:
-                return peer is not None
-            if not peer.is_alive:
+        """Wait until a node has arrived at a meeting; False if it is lost or late."""
+        peer = self.peers.get(node_rank)
+        if peer is None:
+            return False
+        ends_s = time.monotonic() + timeout_s
+        peer.read_on()
+        while meeting not in peer.meetings:
+            if not peer.is_alive or time.monotonic() >= ends_s or is_stopped():
                 return False
-            time.sleep(_LOOK_AGAIN_S)
-        return False
+            time.sleep(_POLL_S)
+            peer.read_on()
+        return True
 
 
 class Heart:

@@ -195,7 +195,7 @@ def measure(task: RankTask, rank: int, local_rank: int) -> RankResult:
     from trainmark.rank.agreement import agree_on_memory
     from trainmark.rank.worker import DATA_VARIABLE
 
-    plan = Plan.read(Path(task.plan_dir))
+    plan = Plan.read(Path(task.plan_dir)).model_copy(update={"nnodes": task.num_nodes})
     recipe = plan.load_recipe()
     vendor = devices.choose(plan.device.vendor)
     device = vendor.open(task.devices[local_rank], task.ranks_here)

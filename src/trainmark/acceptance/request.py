@@ -13,7 +13,7 @@ from trainmark.documents import Frozen, usage_error
 from trainmark.errors import UsageError, nearest
 from trainmark.plan.request import Count, RunRequest
 
-PHASES = ("devices", "nodes", "pairs")
+PHASES = ("devices", "nodes", "pairs", "groups")
 DEFAULT_CASE = "distilbert_sst2"
 
 
@@ -88,6 +88,13 @@ class AcceptRequest(Frozen):
                 raise UsageError(
                     f"unknown phase {name!r}", where="--phases", fix=nearest(name, PHASES)
                 )
+        if "groups" in chosen and not {"nodes", "pairs"} <= set(chosen):
+            raise UsageError(
+                "groups without nodes and pairs",
+                where="--phases",
+                rule="the time of the whole is predicted from nodes alone and in pairs",
+                fix="add nodes,pairs; what an earlier session measured is not measured again",
+            )
         return [name for name in PHASES if name in chosen]
 
     def run_request(self, *, nnodes: int, nproc: int, recipe: str | None) -> RunRequest:

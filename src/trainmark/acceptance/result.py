@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from trainmark import documents
+from trainmark.acceptance.groups import Outcome  # noqa: TC001 - pydantic reads it at run time
 from trainmark.documents import Frozen
 from trainmark.errors import EXIT_FAILED, EXIT_NOISY, EXIT_PASSED
 
@@ -32,6 +33,7 @@ Code = Literal[
     "slow_unknown",
     "slow_link",
     "link_failed",
+    "group_failed",
     "computes_differently",
     "wrong_result",
     "failed",
@@ -125,6 +127,23 @@ class Quantity(Frozen):
     detectable_link: float | None = None
 
 
+class Whole(Frozen):
+    """All comparable nodes in one training, and what was found of groups among them.
+
+    Args:
+        interval: by what share it is slower than its nodes alone and in pairs predict; None: it
+            failed.
+        groups: that are slow, or fail, only together with others.
+        parts: that are fast by themselves; where ``cannot_tell``, what connects them is slow.
+    """
+
+    num_members: int
+    outcome: Outcome
+    interval: Interval | None
+    groups: tuple[tuple[str, ...], ...] = ()
+    parts: tuple[tuple[str, ...], ...] = ()
+
+
 class AcceptanceResult(Frozen):
     """The verdicts of an acceptance.
 
@@ -144,6 +163,7 @@ class AcceptanceResult(Frozen):
     links: list[Link]
     bits: list[Bits]
     quantities: list[Quantity]
+    wholes: tuple[Whole, ...] = ()
     not_measured: tuple[str, ...] = ()
     interrupted: str | None = None
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MAX_ROUND_ROBIN_NODES = 64  # up to here every node meets every other one by default
 DEFAULT_RANDOM_ROUNDS = 36
 Pair = tuple[int, int]
-Round = list[Pair]
+PairRound = list[Pair]
 
 
 def default_num_rounds(num_nodes: int) -> int:
@@ -32,12 +32,12 @@ def num_round_robin_rounds(num_nodes: int) -> int:
     return num_nodes - 1 if num_nodes % 2 == 0 else num_nodes
 
 
-def round_robin(num_nodes: int) -> list[Round]:
+def round_robin(num_nodes: int) -> list[PairRound]:
     """Return rounds in which every two nodes meet exactly once."""
     return [_robin_round(num_nodes, index) for index in range(num_round_robin_rounds(num_nodes))]
 
 
-def _robin_round(num_nodes: int, index: int) -> Round:
+def _robin_round(num_nodes: int, index: int) -> PairRound:
     """Return one round by the circle method.
 
     The last place stays, and meets place ``index``; of the others those meet that are equally far
@@ -50,7 +50,7 @@ def _robin_round(num_nodes: int, index: int) -> Round:
     return pairs
 
 
-def pair_rounds(num_nodes: int, num_rounds: int, *, seed: int = 0) -> list[Round]:
+def pair_rounds(num_nodes: int, num_rounds: int, *, seed: int = 0) -> list[PairRound]:
     """Return ``num_rounds`` rounds in which no two nodes meet twice before all have met.
 
     Fewer rounds than a round robin has are a random choice of them, over nodes in random order, so
@@ -59,7 +59,7 @@ def pair_rounds(num_nodes: int, num_rounds: int, *, seed: int = 0) -> list[Round
     if num_nodes < 2:
         return []
     generator = np.random.default_rng(seed)
-    rounds: list[Round] = []
+    rounds: list[PairRound] = []
     while len(rounds) < num_rounds:
         order = generator.permutation(num_nodes).tolist()
         indices = generator.permutation(num_round_robin_rounds(num_nodes)).tolist()
@@ -69,13 +69,13 @@ def pair_rounds(num_nodes: int, num_rounds: int, *, seed: int = 0) -> list[Round
     return rounds
 
 
-def disjoint_rounds(pairs: Iterable[Pair], *, busy: Collection[int] = ()) -> list[Round]:
+def disjoint_rounds(pairs: Iterable[Pair], *, busy: Collection[int] = ()) -> list[PairRound]:
     """Return ``pairs`` in few rounds of disjoint pairs, the first of them as early as possible.
 
     Args:
         busy: nodes that cannot take part; their pairs are left out.
     """
-    rounds: list[Round] = []
+    rounds: list[PairRound] = []
     for first, second in pairs:
         if first in busy or second in busy:
             continue
@@ -86,7 +86,7 @@ def disjoint_rounds(pairs: Iterable[Pair], *, busy: Collection[int] = ()) -> lis
     return rounds
 
 
-def _first_round_without(rounds: list[Round], nodes: set[int]) -> int:
+def _first_round_without(rounds: list[PairRound], nodes: set[int]) -> int:
     for index, pairs in enumerate(rounds):
         if all(nodes.isdisjoint(pair) for pair in pairs):
             return index

@@ -11,7 +11,8 @@ class RankTask(msgspec.Struct, frozen=True, kw_only=True):
     """The work of the ranks of one team in one round.
 
     Args:
-        plan_dir: folder of the plan whose training is measured; its world is the team's.
+        plan_dir: folder of the plan of one node's ranks, whose training is measured.
+        num_nodes: that train together, each with as many ranks.
         devices: device of each rank on this node.
         ranks_here: ranks that share this node in the node's own training, for which its processor
             cores are divided.
@@ -28,6 +29,7 @@ class RankTask(msgspec.Struct, frozen=True, kw_only=True):
     windows: int
     budget_s: float
     measures_device: bool
+    num_nodes: int = 1
 
 
 class StepDigest(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,6 +39,7 @@ class Team:
         members: names of what is measured: devices or nodes.
         task: of this machine's ranks.
         node: place of this machine among those of the team.
+        num_nodes: machines of the team.
         master: host and port of its first machine; None: this one has all of it.
     """
 

@@ -32,11 +32,12 @@ from trainmark.acceptance.result import (
     Link,
     Member,
     Quantity,
+    Whole,
 )
 from trainmark.acceptance.tasks import STEP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from trainmark.acceptance.evidence import Evidence
     from trainmark.acceptance.result import Code, Decision
@@ -49,6 +50,7 @@ _CODES: dict[Cause, Code] = {
     Cause.HOT: "slow_hot",
     Cause.UNKNOWN: "slow_unknown",
 }
+_MAX_NAMED = 4  # members of a team
 _DECISIONS: dict[Verdict, Decision] = {
     Verdict.PASS: "pass",
     Verdict.SLOW: "fail",
@@ -75,6 +77,7 @@ class Assessment:
     links: list[Link] = field(default_factory=list)
     bits: list[Bits] = field(default_factory=list)
     quantities: list[Quantity] = field(default_factory=list)
+    wholes: list[Whole] = field(default_factory=list)
 
     def members(self) -> list[Member]:
         """Return each member with its decision."""
@@ -175,22 +178,34 @@ def collect_times(evidence: Evidence, alone_phase: str) -> dict[str, Times]:
     for (phase, round_number, members), results in evidence.results.items():
         for quantity in _common_quantities(results):
             of_quantity = times.setdefault(quantity, Times(alone=[], pairs=[]))
-            slowest = np.max([result.seconds[quantity] for result in results], axis=0).tolist()
+            seconds = _slowest_rank_s(results, quantity)
             if phase == alone_phase and len(members) == 1:
-                of_quantity.alone.append((round_number, members[0], median(slowest)))
+                of_quantity.alone.append((round_number, members[0], seconds))
             elif phase == "pairs":
                 first, second = members
-                of_quantity.pairs.append((round_number, first, second, median(slowest)))
+                of_quantity.pairs.append((round_number, first, second, seconds))
     return times
 
 
-def _common_quantities(results: Iterable[RankResult]) -> list[str]:
+def _slowest_rank_s(results: Sequence[RankResult], quantity: str) -> float:
+    """Return the median over the windows of a round, in each of which the slowest rank counts."""
+    of_windows = zip(*(result.seconds[quantity] for result in results), strict=True)
+    return float(median(max(of_ranks) for of_ranks in of_windows))
+
+
+def slowest_of_team(results: Sequence[RankResult], quantity: str) -> float | None:
+    """Return the time of a team in a round; None unless all its ranks measured it."""
+    if quantity not in _common_quantities(results):
+        return None
+    return _slowest_rank_s(results, quantity)
+
+
+def _common_quantities(results: Sequence[RankResult]) -> list[str]:
     """Return the quantities that all ranks measured, the same number of times."""
-    of_ranks = [result.seconds for result in results]
     return [
         name
-        for name, repeats in of_ranks[0].items()
-        if all(len(seconds.get(name, [])) == len(repeats) > 0 for seconds in of_ranks)
+        for name, repeats in results[0].seconds.items()
+        if all(len(result.seconds.get(name, [])) == len(repeats) > 0 for result in results)
     ]
 
 
@@ -366,9 +381,16 @@ def note_bad_rounds(assessment: Assessment, evidence: Evidence, owner: dict[str,
         assessment, evidence, [bad_round for bad_round in bad if bad_round.phase == "pairs"]
     )
     return [
-        f"{phase}, round {number + 1}, {' and '.join(members)}: {failure.error}"
+        f"{phase}, round {number + 1}, {_team_text(members)}: {failure.error}"
         for (phase, number, members), failure in evidence.failures.items()
     ]
+
+
+def _team_text(members: Sequence[str]) -> str:
+    """Return the names of a team; of a large one the first, the last and their number."""
+    if len(members) <= _MAX_NAMED:
+        return " and ".join(members)
+    return f"{members[0]} to {members[-1]} ({len(members)} members)"
 
 
 def _wrong_rounds(evidence: Evidence) -> list[_BadRound]:

@@ -20,9 +20,24 @@ from trainmark.pages.texts import Phrase, Tone, join, phrase, term, translate
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trainmark.acceptance.result import AcceptanceResult, Finding, Interval, Link, Member
+    from trainmark.acceptance.groups import Outcome
+    from trainmark.acceptance.result import (
+        AcceptanceResult,
+        Finding,
+        Interval,
+        Link,
+        Member,
+        Whole,
+    )
 
 _TONES: dict[str, Tone] = {"pass": "good", "fail": "bad", "undecided": "warn"}
+_WHOLE_TONES: dict[Outcome, Tone] = {
+    "as_predicted": "good",
+    "found": "bad",
+    "evenly_slow": "warn",
+    "cannot_tell": "warn",
+    "unfinished": "warn",
+}
 _MAX_NAMED = 5  # in the sentence
 _MAX_SHARE = 10.0
 _MAX_HEAT_MAP = 128  # members; of more the table alone has the links
@@ -43,6 +58,7 @@ def acceptance_document(result: AcceptanceResult) -> Document:
     sections = [
         Section(phrase("accept.members"), "members", (_member_table(result.members),)),
         _links_section(result),
+        Section(phrase("accept.whole"), "whole", tuple(map(_whole, result.wholes))),
         Section(phrase("accept.bits"), "bits", tuple(_bits(result))),
         Section(phrase("accept.how_sure"), "how-sure", tuple(_how_sure(result))),
         Section(
@@ -250,6 +266,32 @@ def _link_table(links: Iterable[Link]) -> Block:
         for link in slowest[:_MAX_LINKS]
     )
     return table(heads, rows)
+
+
+def _whole(whole: Whole) -> Paragraph:
+    """Return what was found when all comparable nodes trained together."""
+    teams = whole.groups or whole.parts
+    share = phrase("accept_whole.failed_share")
+    if whole.interval is not None:
+        share = phrase(
+            "accept_whole.slower_share",
+            slower=share_text(whole.interval.slower, sign=True),
+            low=share_text(whole.interval.low, sign=True),
+            high=share_text(whole.interval.high, sign=True),
+        )
+    text = phrase(
+        f"accept_whole.{whole.outcome}",
+        n=whole.num_members,
+        share=share,
+        groups=join(map(_team_text, teams), "semicolon"),
+    )
+    return Paragraph(text, _WHOLE_TONES[whole.outcome])
+
+
+def _team_text(members: Sequence[str]) -> Phrase:
+    if len(members) <= _MAX_NAMED:
+        return join(members)
+    return phrase("accept_whole.range", first=members[0], last=members[-1], n=len(members))
 
 
 def _bits(result: AcceptanceResult) -> list[Block]:

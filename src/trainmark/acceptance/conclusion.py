@@ -1,0 +1,148 @@
+"""Judge the nodes of an acceptance from the evidence of all its sessions."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainmark import __version__
+from trainmark.acceptance.evidence import Evidence
+from trainmark.acceptance.result import AcceptanceResult, Finding
+from trainmark.acceptance.tasks import STEP
+from trainmark.acceptance.verdicts import (
+    Assessment,
+    collect_times,
+    judge_bits,
+    judge_times,
+    note_bad_rounds,
+)
+from trainmark.acceptance.wholes import judge_wholes
+from trainmark.launch.launchers import read_log_end, ssh
+
+if TYPE_CHECKING:
+    from trainmark.acceptance.cluster import OpenedSession
+    from trainmark.acceptance.evidence import Joined
+    from trainmark.acceptance.groups import Team
+    from trainmark.acceptance.request import AcceptRequest
+
+# In the log of a node that cannot take part: then its node rank and a colon.
+REFUSAL = "trainmark accept: node "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conclusion:
+    """What is known of the nodes so far, and what would tell more.
+
+    Args:
+        pairs_again: pairs of nodes to measure again, each as often as that.
+        sets_to_measure: disjoint sets of nodes that the search for groups needs next.
+    """
+
+    result: AcceptanceResult
+    pairs_again: list[tuple[str, str]]
+    sets_to_measure: list[Team]
+
+
+def conclude_nodes(
+    opened: OpenedSession, request: AcceptRequest, *, interrupted: str | None
+) -> Conclusion:
+    """Judge what was measured so far."""
+    evidence = Evidence.read(opened.folder)
+    nodes = sorted(evidence.nodes.values(), key=lambda joined: joined.node)
+    assessment = Assessment(products={joined.node: joined.products[0] for joined in nodes})
+    owner = {device: joined.node for joined in nodes for device in joined.devices}
+    owner |= {joined.node: joined.node for joined in nodes}
+    groups = _comparable(nodes)
+    names = [[joined.node for joined in group] for group in groups]
+    limits = {"worse_by": request.worse_by, "rates_worse_by": request.rates_worse_by}
+    times = collect_times(evidence, "nodes")
+    pairs_again = judge_times(assessment, times, names, **limits)
+    devices = [[device for joined in group for device in joined.devices] for group in groups]
+    _judge_devices(assessment, evidence, owner, devices, limits)
+    judge_bits(assessment, evidence, owner, [set(of_group) for of_group in devices])
+    not_measured = note_bad_rounds(assessment, evidence, owner)
+    _note_absent(assessment, evidence, opened)
+    sets_to_measure: list[Team] = []
+    if "groups" in request.chosen_phases and STEP in times:
+        sets_to_measure = judge_wholes(assessment, evidence, times[STEP], names, request)
+    result = AcceptanceResult(
+        suite_version=__version__,
+        unit="node",
+        case=opened.plan.case,
+        recipe=opened.plan.recipe_name,
+        phases=request.chosen_phases,
+        members=assessment.members(),
+        links=assessment.links,
+        bits=assessment.bits,
+        quantities=assessment.quantities,
+        wholes=tuple(assessment.wholes),
+        not_measured=tuple(not_measured),
+        interrupted=interrupted,
+    )
+    return Conclusion(result=result, pairs_again=pairs_again, sets_to_measure=sets_to_measure)
+
+
+def _comparable(nodes: list[Joined]) -> list[list[Joined]]:
+    """Return the nodes in groups of the same products and software."""
+    groups: dict[str, list[Joined]] = defaultdict(list)
+    for joined in nodes:
+        key = json.dumps([joined.products, joined.software], sort_keys=True)
+        groups[key].append(joined)
+    return list(groups.values())
+
+
+def _judge_devices(
+    assessment: Assessment,
+    evidence: Evidence,
+    owner: dict[str, str],
+    groups: list[list[str]],
+    limits: dict[str, float],
+) -> None:
+    """Judge all devices beside each other, and blame their nodes."""
+    products = {device: assessment.products[owner[device]] for group in groups for device in group}
+    devices = Assessment(products=products)
+    judge_times(devices, collect_times(evidence, "devices"), groups, **limits)
+    for device, findings in devices.findings.items():
+        for finding in findings:
+            named = finding.model_copy(update={"text": device})
+            assessment.findings[owner[device]].append(named)
+
+
+def _note_absent(assessment: Assessment, evidence: Evidence, opened: OpenedSession) -> None:
+    """Blame nodes that never joined, and those that did not come to a round."""
+    absences = {
+        failure.absent: failure
+        for failure in evidence.failures.values()
+        if failure.absent is not None
+    }
+    for name, failure in absences.items():
+        if name in assessment.products:
+            assessment.findings[name].append(Finding(code="no_answer", text=failure.error))
+    joined = {node.node_rank for node in evidence.nodes.values()}
+    for node_rank in sorted(set(range(opened.plan.nnodes)) - joined):
+        name = host_of(opened, node_rank) or f"node {node_rank}"
+        assessment.products.setdefault(name, "")
+        text = explain_absence(opened, node_rank)
+        assessment.findings[name].append(Finding(code="no_answer", text=text))
+
+
+def host_of(opened: OpenedSession, node_rank: int) -> str | None:
+    """Return the name of a node in the cluster's file; None where the engine names it."""
+    if opened.plan.launcher != "ssh":
+        return None
+    return list(ssh.select_hosts(opened.cluster, nnodes=opened.plan.nnodes))[node_rank]
+
+
+def explain_absence(opened: OpenedSession, node_rank: int) -> str:
+    """Return why a node never joined: in its own words if a log has them."""
+    for path in sorted(opened.session_dir.glob("log.*")):
+        for line in read_log_end(path).splitlines():
+            _, mark, text = line.partition(f"{REFUSAL}{node_rank}: ")
+            if mark:
+                return text
+    return (
+        f"it never started, or does not see {opened.folder}; "
+        f"the logs in {opened.session_dir} may say why"
+    )

@@ -1,0 +1,137 @@
+"""The folder of an acceptance: its request, its plans, its lock.
+
+The same command in the same folder goes on with what is missing.
+"""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmark.acceptance.request import AcceptRequest
+from trainmark.documents import written_whole
+from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.launch import run_dir
+from trainmark.plan.resolving import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from trainmark.plan.choosing import RemoteTarget
+    from trainmark.plan.plan import Plan
+
+REQUEST_FILE = "request.json"
+PLANS_DIR = "plans"
+LOGS_DIR = "logs"  # what ranks print, by node
+DEFAULT_DIR = Path("acceptances")
+_FREE_TO_CHANGE = {
+    "out",
+    "phases",
+    "rounds",
+    "repeats",
+    "join",
+    "deadline",
+    "worse_by",
+    "rates_worse_by",
+    "baseline",
+}
+
+
+def folder_of(request: AcceptRequest) -> Path:
+    """Return the folder of an acceptance, which may not be there yet."""
+    if request.out is not None:
+        return request.out.resolve()
+    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    return (DEFAULT_DIR / f"{stamp}-{secrets.token_hex(3)}").resolve()
+
+
+@contextmanager
+def opened_folder(folder: Path, request: AcceptRequest) -> Iterator[None]:
+    """Hold the lock of a new folder, or of one with an earlier session of the same acceptance.
+
+    Raises:
+        UsageError: an earlier session there did other work.
+        EnvironmentFault: another command holds the lock, or it is no folder.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / REQUEST_FILE).exists():
+            run_dir.refuse_used(folder)
+        with run_dir.lock_folder(folder):
+            refuse_other_request(folder, request)
+            yield
+    except BlockingIOError:
+        raise EnvironmentFault(
+            "another process measures there", where=str(folder), fix="wait for its end"
+        ) from None
+    except FileExistsError:
+        raise EnvironmentFault(
+            "not a folder", where=str(folder), fix="choose another --out"
+        ) from None
+
+
+def refuse_other_request(folder: Path, request: AcceptRequest) -> None:
+    """Refuse to go on with other work: what was measured could not be compared.
+
+    Raises:
+        UsageError: naming the option that differs.
+    """
+    path = folder / REQUEST_FILE
+    if not path.exists():
+        return
+    try:
+        before = AcceptRequest.model_validate_json(path.read_bytes())
+    except ValueError as error:
+        raise UsageError(
+            f"not the request of an acceptance: {str(error).splitlines()[0]}",
+            where=str(path),
+            rule="accept goes on only with what it began",
+            fix="choose another --out",
+        ) from None
+    for name in AcceptRequest.model_fields:
+        was, now = getattr(before, name), getattr(request, name)
+        if name not in _FREE_TO_CHANGE and was != now:
+            raise UsageError(
+                f"{name} was {was} and is {now}",
+                where=str(folder),
+                rule="a second accept in a folder goes on with the same work",
+                fix="repeat the first command, or choose another --out",
+            )
+
+
+def resolve_plans(
+    request: AcceptRequest, worlds: Iterable[tuple[int, int]], remote: RemoteTarget | None = None
+) -> list[Plan]:
+    """Return the training of teams of each number of nodes and devices; writes nothing.
+
+    Args:
+        remote: the machines of a launcher; None: this one.
+    """
+    plans: list[Plan] = []
+    for num_nodes, nproc in dict.fromkeys(worlds):
+        recipe = plans[0].recipe_name if plans else None
+        run_request = request.run_request(nnodes=num_nodes, nproc=nproc, recipe=recipe)
+        plans.append(resolve(run_request, remote=remote))
+    return plans
+
+
+def plan_folder(folder: Path, nproc: int) -> Path:
+    """Return the folder of the plan of ``nproc`` devices of one node.
+
+    The plan of several nodes differs from that in nothing but their number.
+    """
+    return folder / PLANS_DIR / f"{nproc}-devices"
+
+
+def save_request(folder: Path, request: AcceptRequest, plans: Iterable[Plan]) -> None:
+    """Write what nothing refused: the plans of one node, then the request."""
+    for plan in plans:
+        if plan.nnodes == 1:
+            path = plan_folder(folder, plan.nproc)
+            path.mkdir(parents=True, exist_ok=True)
+            plan.save(path)
+    with written_whole(folder / REQUEST_FILE) as file:
+        file.write(request.model_dump_json(indent=2).encode() + b"\n")

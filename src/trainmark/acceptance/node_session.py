@@ -1,0 +1,292 @@
+"""Measure the rounds of one machine: its devices, itself, and pairs of its devices."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from trainmark import devices
+from trainmark.acceptance.evidence import (
+    Evidence,
+    EvidenceWriter,
+    Joined,
+    Measured,
+    NotMeasured,
+)
+from trainmark.acceptance.folder import LOGS_DIR, plan_folder
+from trainmark.acceptance.schedule import default_num_rounds, pair_rounds
+from trainmark.acceptance.tasks import RankTask
+from trainmark.acceptance.teams import Team, measure_teams
+from trainmark.launch import processes
+from trainmark.launch.local import prepare_setup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from trainmark.acceptance.evidence import Phase
+    from trainmark.acceptance.request import AcceptRequest
+    from trainmark.launch.local import Setup
+    from trainmark.plan.plan import Plan
+    from trainmark.protocols import Vendor
+
+CONTROL_STEPS = 6
+WINDOWS = 10
+START_S = 20.0  # about: of the ranks of a round: imports, data, model, first steps
+
+
+class StopSource(Protocol):
+    """What says whether to stop; see ``processes.StopRequest``."""
+
+    @property
+    def signal_name(self) -> str | None:
+        """Name of the signal that asks for it; None before one came."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """Teams that measure at the same time.
+
+    Args:
+        teams: the device numbers of each.
+    """
+
+    phase: Phase
+    number: int
+    teams: Sequence[tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """An acceptance whose folder and plans are ready.
+
+    Args:
+        node: name of this machine.
+        device_names: of the devices that are measured, in their order.
+        num_nodes: that are accepted together; of several, pairs are of nodes.
+    """
+
+    request: AcceptRequest
+    folder: Path
+    plan: Plan
+    node: str
+    device_names: tuple[str, ...]
+    num_nodes: int = 1
+
+    @property
+    def rounds(self) -> list[Round]:
+        """Return the rounds of this machine: of one machine with those of pairs of devices."""
+        count = len(self.device_names)
+        chosen = self.request.chosen_phases
+        rounds: list[Round] = []
+        if "devices" in chosen:
+            singles = [(device,) for device in range(count)]
+            rounds += self._repeated("devices", singles, self.request.repeats)
+        if "nodes" in chosen:
+            repeats = self.request.repeats if self.num_nodes > 1 else 1
+            rounds += self._repeated("nodes", [tuple(range(count))], repeats)
+        # The pair of two devices is the node.
+        if "pairs" in chosen and count > 2 and self.num_nodes == 1:
+            num_rounds = self.request.rounds or default_num_rounds(count)
+            rounds += [
+                Round(phase="pairs", number=number, teams=list(pairs))
+                for number, pairs in enumerate(pair_rounds(count, num_rounds))
+            ]
+        return rounds
+
+    @staticmethod
+    def _repeated(phase: Phase, teams: Sequence[tuple[int, ...]], repeats: int) -> list[Round]:
+        return [Round(phase=phase, number=number, teams=teams) for number in range(repeats)]
+
+    def members(self, phase: Phase, team: Sequence[int]) -> tuple[str, ...]:
+        """Return the names of what a team measures."""
+        if phase == "nodes":
+            return (self.node,)
+        return tuple(self.device_names[device] for device in team)
+
+    def announcement(self) -> list[str]:
+        """Return what will be measured, and about how long each phase takes, in words."""
+        rounds = self.rounds
+        counts = Counter(planned.phase for planned in rounds)
+        return [
+            f"{len(self.device_names)} devices of {self.node}, folder {self.folder}",
+            *announce_phases(counts, self.request.seconds),
+            announce_time(
+                len(rounds) * expected_round_s(self.request.seconds),
+                len(rounds) * self.request.deadline,
+            ),
+        ]
+
+
+def expected_round_s(training_s: float) -> float:
+    """Return about how long a round takes, of which ``training_s`` is timed training."""
+    return START_S + training_s
+
+
+def announce_phases(counts: Mapping[Phase, int], training_s: float) -> list[str]:
+    """Return the rounds and about the time of each phase that has any, in words."""
+    lines = []
+    for phase, count in counts.items():
+        if count:
+            rounds = "1 round" if count == 1 else f"{count} rounds"
+            lines.append(
+                f"{phase}: {rounds}, about {minutes(count * expected_round_s(training_s))}"
+            )
+    return lines
+
+
+def announce_time(expected_s: float, limit_s: float) -> str:
+    """Return the time of all phases in words."""
+    return f"in all about {minutes(expected_s)}, and at most {minutes(limit_s)}"
+
+
+def minutes(seconds: float) -> str:
+    """Return a time in minutes, of ten or more without a fraction."""
+    return f"{seconds / 60:.0f} min" if seconds >= 600 else f"{seconds / 60:.1f} min"
+
+
+def node_name(host: str) -> str:
+    """Return the name of a host as it can stand in a list and in a file's name."""
+    return re.sub(r"[^\w.-]", "_", host) or "node"
+
+
+def device_names(node: str, vendor: Vendor, nproc: int) -> tuple[str, ...]:
+    """Return the names of the devices of a node."""
+    return tuple(f"{node}:{vendor.torch_type}:{index}" for index in range(nproc))
+
+
+@contextmanager
+def rank_setup(plan: Plan, count: int) -> Iterator[Setup]:
+    """Yield what ranks of this machine are started with; end what is left of them."""
+    run_id = f"accept-{secrets.token_hex(6)}"
+    setup = prepare_setup(devices.all_vendors()[plan.device.vendor], count, run_id)
+    setup.variables["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # deterministic, as CUDA asks for
+    try:
+        yield setup
+    finally:
+        processes.kill_run(run_id)
+
+
+def write_joined(
+    writer: EvidenceWriter,
+    acceptance: Acceptance,
+    setup: Setup,
+    *,
+    node_rank: int = 0,
+    address: str = "",
+) -> None:
+    """Write what this node is, as the first event of its session."""
+    products = devices.all_vendors()[acceptance.plan.device.vendor].product_names()
+    count = len(acceptance.device_names)
+    writer.write(
+        Joined,
+        node=acceptance.node,
+        devices=list(acceptance.device_names),
+        products=[products[min(index, len(products) - 1)] for index in range(count)],
+        software=setup.described["packages"] | {"driver": setup.described["driver"]},
+        node_rank=node_rank,
+        address=address,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSession:
+    """One process that measures rounds on this machine."""
+
+    acceptance: Acceptance
+    setup: Setup
+    writer: EvidenceWriter
+    stop: StopSource
+    show: Callable[[str], None]
+
+    def run(self, rounds: Sequence[Round]) -> None:
+        """Measure what of ``rounds`` was not measured in this or an earlier session."""
+        missing = self._missing(rounds)
+        progress = Progress([planned.phase for planned in missing], self.acceptance.request.seconds)
+        for planned in missing:
+            if self.stop.signal_name is not None:
+                return
+            self.show(progress.begin_round())
+            teams = [self._team(planned, devices_of_team) for devices_of_team in planned.teams]
+            self.measure(teams, planned.phase, planned.number)
+
+    def _missing(self, rounds: Sequence[Round]) -> list[Round]:
+        done = Evidence.read(self.acceptance.folder).results.keys()
+        missing = []
+        for planned in rounds:
+            teams = []
+            for team in planned.teams:
+                members = self.acceptance.members(planned.phase, team)
+                if (planned.phase, planned.number, members) not in done:
+                    teams.append(team)
+            if teams:
+                missing.append(Round(phase=planned.phase, number=planned.number, teams=teams))
+        return missing
+
+    def measure(self, teams: Sequence[Team], phase: Phase, number: int) -> None:
+        """Measure teams of a round at the same time, and write how it ended for each."""
+        folder = self.acceptance.folder / LOGS_DIR
+        folder.mkdir(exist_ok=True)
+        with (folder / f"{self.acceptance.node}.txt").open("ab") as log:
+            outcomes = measure_teams(
+                teams,
+                self.setup,
+                log=log,
+                deadline_s=self.acceptance.request.deadline,
+                is_stopped=lambda: self.stop.signal_name is not None,
+            )
+        for outcome in outcomes:
+            common = {"phase": phase, "round": number, "members": outcome.team.members}
+            if outcome.reason is None:
+                self.writer.write(Measured, **common, results=outcome.results)
+            else:
+                self.writer.write(NotMeasured, **common, reason=outcome.reason, error=outcome.error)
+
+    def _team(self, planned: Round, team: tuple[int, ...]) -> Team:
+        is_control = planned.phase == "devices" and planned.number == 0
+        task = RankTask(
+            plan_dir=str(plan_folder(self.acceptance.folder, len(team))),
+            devices=list(team),
+            ranks_here=len(self.acceptance.device_names),
+            control_steps=CONTROL_STEPS if is_control else 0,
+            windows=WINDOWS,
+            budget_s=self.acceptance.request.seconds,
+            measures_device=planned.phase == "devices",
+        )
+        return Team(members=self.acceptance.members(planned.phase, team), task=task)
+
+
+class Progress:
+    """How far rounds are, and about how long the rest takes.
+
+    Args:
+        phases: that of each round, in their order.
+        training_s: time of the timed training in a round.
+    """
+
+    def __init__(self, phases: Sequence[str], training_s: float) -> None:
+        self._phases = list(phases)
+        self._expected_round_s = expected_round_s(training_s)
+        self._begun = 0
+        self._start_s = time.monotonic()
+
+    def begin_round(self) -> str:
+        """Count a round that begins; return where that is, in words."""
+        phase = self._phases[self._begun]
+        of_phase = self._phases.count(phase)
+        place = self._phases[: self._begun].count(phase)
+        round_s = self._expected_round_s
+        if self._begun:
+            round_s = (time.monotonic() - self._start_s) / self._begun
+        remaining, remaining_of_phase = len(self._phases) - self._begun, of_phase - place
+        self._begun += 1
+        left = minutes(remaining_of_phase * round_s)
+        text = f"{phase}: round {place + 1} of {of_phase}, about {left} left"
+        if remaining > remaining_of_phase:
+            text += f", {minutes(remaining * round_s)} in all"
+        return text

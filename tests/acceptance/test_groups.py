@@ -1,0 +1,163 @@
+"""The search for groups of nodes that are slow, or fail, only together with others."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainmark.acceptance.groups import (
+    GroupSearch,
+    Parts,
+    SetTimes,
+    Team,
+    natural_key,
+    search_groups,
+)
+
+PARTS = Parts(alone_s=1.0, pair_s=1.2, noise=0.001, freedom=100)
+REPEATS = 2
+
+
+def names(*numbers: int) -> Team:
+    return tuple(f"node{number}" for number in numbers)
+
+
+class Cluster:
+    """Nodes of which some are behind bad switches.
+
+    Args:
+        behind: nodes behind each switch; three or more of them together with others are slow.
+        fails: whether such a training fails.
+        growth: share by which every set of three or more is slower than predicted.
+    """
+
+    def __init__(
+        self, num_nodes: int, *behind: Team, fails: bool = False, growth: float = 0.0
+    ) -> None:
+        self.nodes = names(*range(num_nodes))
+        self.behind, self.fails, self.growth = behind, fails, growth
+        self.seconds: dict[Team, list[float]] = {}
+        self.errors: dict[Team, str] = {}
+
+    def crosses(self, team: Team) -> bool:
+        return any(3 <= len(set(team) & set(switch)) < len(team) for switch in self.behind)
+
+    def measure(self, team: Team) -> None:
+        if self.fails and self.crosses(team):
+            self.errors[team] = "timed out"
+            return
+        factor = (1.2 if self.crosses(team) else 1.0) * (1 + self.growth * (len(team) > 2))
+        self.seconds.setdefault(team, []).append(factor * PARTS.predict_s(len(team)))
+
+    def so_far(self) -> GroupSearch:
+        measured = SetTimes(seconds=self.seconds, errors=self.errors)
+        return search_groups(self.nodes, PARTS, measured, repeats=REPEATS)
+
+    def search(self) -> GroupSearch:
+        search = self.so_far()
+        while search.outcome == "unfinished":
+            busy = [name for team in search.to_measure for name in team]
+            assert len(busy) == len(set(busy)) > 0
+            for team in search.to_measure:
+                self.measure(team)
+            search = self.so_far()
+        return search
+
+
+def test_ring_of_many_nodes_sends_twice_what_a_pair_sends() -> None:
+    assert PARTS.predict_s(2) == pytest.approx(1.2)
+    assert PARTS.predict_s(4) == pytest.approx(1.3)
+    assert PARTS.predict_s(1_000_000) == pytest.approx(1.4)
+
+
+def test_whole_that_is_as_predicted_is_measured_and_nothing_else() -> None:
+    cluster = Cluster(16)
+
+    search = cluster.search()
+
+    assert search.outcome == "as_predicted"
+    assert search.whole is not None
+    assert search.whole.slower == pytest.approx(0)
+    assert {team: len(times) for team, times in cluster.seconds.items()} == {cluster.nodes: 2}
+
+
+@pytest.mark.parametrize("num_nodes", [64, 61, 1024])
+def test_eight_nodes_behind_a_switch_are_named_after_few_sets(num_nodes: int) -> None:
+    behind = names(*range(8, 16))
+    cluster = Cluster(num_nodes, behind)
+
+    search = cluster.search()
+
+    assert search.outcome == "found"
+    (group,) = search.groups
+    assert group.members == behind
+    assert group.share is not None
+    assert group.share.low < 0.2 < group.share.high
+    # Two sets a halving, and each part with the largest one.
+    assert len(cluster.seconds) <= 3 * num_nodes.bit_length() + 1
+
+
+def test_group_across_two_halves_is_one_group() -> None:
+    behind = names(*range(28, 36))
+
+    search = Cluster(64, behind).search()
+
+    assert [group.members for group in search.groups] == [behind]
+
+
+def test_two_switches_are_two_groups() -> None:
+    first, second = names(*range(8, 16)), names(*range(40, 48))
+
+    search = Cluster(64, first, second).search()
+
+    assert {group.members for group in search.groups} == {first, second}
+
+
+def test_group_whose_trainings_fail_is_named_with_the_error() -> None:
+    behind = names(*range(8, 16))
+
+    search = Cluster(64, behind, fails=True).search()
+
+    (group,) = search.groups
+    assert (group.members, group.share, group.error) == (behind, None, "timed out")
+    assert search.whole is None
+
+
+def test_half_against_half_blames_nobody() -> None:
+    behind = names(*range(8, 16))
+
+    search = Cluster(16, behind).search()
+
+    assert search.outcome == "cannot_tell"
+    assert search.groups == ()
+    assert search.parts == (names(*range(8)), behind)
+
+
+def test_wrong_prediction_blames_nobody_and_ends_early() -> None:
+    cluster = Cluster(64, growth=0.2)
+
+    search = cluster.search()
+
+    assert (search.outcome, search.groups) == ("evenly_slow", ())
+    assert len(cluster.seconds) == 1 + 2 + 4
+
+
+def test_wrong_prediction_does_not_hide_a_group() -> None:
+    behind = names(*range(8, 16))
+    cluster = Cluster(64, behind, growth=0.01)
+
+    assert [group.members for group in cluster.search().groups] == [behind]
+
+
+def test_search_goes_on_with_what_was_measured_before() -> None:
+    cluster = Cluster(64, names(*range(8, 16)))
+    finished = cluster.search()
+
+    assert cluster.so_far() == finished
+
+
+def test_three_nodes_are_not_searched() -> None:
+    assert Cluster(3).search() == GroupSearch(outcome="as_predicted")
+
+
+def test_names_are_ordered_by_their_numbers() -> None:
+    assert sorted(["node10", "node9", "a2", "a"], key=natural_key) == ["a", "a2", "node9", "node10"]

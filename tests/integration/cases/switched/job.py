@@ -1,0 +1,34 @@
+"""Train as the toy job does, but slowly if more than two ranks train across a bad switch.
+
+``BEHIND_SWITCH=1`` is in the environment of the ranks behind it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from trainmark.cases.toy.job import ToyJob, load_data
+from trainmark.train.stepper import add_over_ranks
+
+__all__ = ["build", "load_data"]
+SLOW_STEP_S = 1.0
+
+
+class SwitchedJob(ToyJob):
+    def __init__(self, context, data):
+        super().__init__(context, data)
+        is_behind = float(os.environ.get("BEHIND_SWITCH") == "1")
+        device, world = self.stepper.device, context.world_size
+        (num_behind,) = add_over_ranks(is_behind, world_size=world, device=device)
+        crosses = world > 2 and 0 < num_behind < world
+        take_step = self.step
+
+        def step(batches):
+            time.sleep(SLOW_STEP_S if crosses else 0)
+            return take_step(batches)
+
+        self.step = step
+
+
+build = SwitchedJob
