@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmark.acceptance.cluster import OpenedSession
+    from trainmark.acceptance.conclusion import Conclusion
     from trainmark.acceptance.result import AcceptanceResult
 
 NODES = ("a", "b", "c", "d")
@@ -61,9 +63,13 @@ def measure_alone(writer: EvidenceWriter, step_s: float = 0.1) -> None:
 
 
 def judged(folder: Path, num_nodes: int = 4) -> AcceptanceResult:
+    return concluded(folder, num_nodes).result
+
+
+def concluded(folder: Path, num_nodes: int = 4) -> Conclusion:
     plan = SimpleNamespace(case="toy", recipe_name="tiny", nnodes=num_nodes, launcher="slurm")
     opened = cast("OpenedSession", SimpleNamespace(folder=folder, session_dir=folder, plan=plan))
-    return conclude_nodes(opened, AcceptRequest(case="toy"), interrupted=None).result
+    return conclude_nodes(opened, AcceptRequest(case="toy"), interrupted=None)
 
 
 def test_equal_nodes_pass_and_a_slow_one_fails(tmp_path: Path) -> None:
@@ -118,6 +124,66 @@ def test_node_that_did_not_come_fails_once_and_its_partners_pass(tmp_path: Path)
     assert result.names("fail") == ["c"]
     assert [finding.code for finding in result.members[2].findings] == ["no_answer"]
     assert len(result.not_measured) == 3
+
+
+def measure_pairs(writers: list[EvidenceWriter], rounds: int = 3) -> None:
+    for number in range(rounds):
+        for first, second in combinations(range(len(writers)), 2):
+            for place, rank in enumerate((first, second)):
+                writers[rank].write(
+                    Measured, phase="pairs", round=number, members=[NODES[first], NODES[second]],
+                    results=[result_of(place, 0.2 * VARIATION[number])],
+                )  # fmt: skip
+
+
+def measure_set(writers: list[EvidenceWriter], members: str, step_s: float) -> None:
+    for number in range(5):
+        for place, name in enumerate(members):
+            writers[NODES.index(name)].write(
+                Measured, phase="groups", round=number, members=list(members),
+                results=[result_of(place, step_s)],
+            )  # fmt: skip
+
+
+def test_whole_that_is_slow_is_halved_and_half_against_half_blames_nobody(tmp_path: Path) -> None:
+    writers = [join(tmp_path, rank) for rank in range(4)]
+    for writer in writers:
+        measure_alone(writer)
+    measure_pairs(writers)
+    assert concluded(tmp_path).sets_to_measure == [("a", "b", "c", "d")]
+    measure_set(writers, "abcd", 0.4)  # predicted: 0.1 + 0.1 * 2 * 3 / 4
+
+    conclusion = concluded(tmp_path)
+
+    assert conclusion.sets_to_measure == [("a", "b"), ("c", "d")]
+    (whole,) = conclusion.result.wholes
+    assert (whole.outcome, whole.num_members) == ("unfinished", 4)
+    assert whole.interval is not None
+    assert whole.interval.slower == pytest.approx(0.6, abs=0.01)
+
+    measure_set(writers, "ab", 0.2)
+    measure_set(writers, "cd", 0.2)
+
+    conclusion = concluded(tmp_path)  # nobody can be blamed: half against half
+    assert conclusion.result.names("fail") == []
+    assert conclusion.result.wholes[0].outcome == "cannot_tell"
+    assert conclusion.result.wholes[0].parts == (("a", "b"), ("c", "d"))
+    assert conclusion.sets_to_measure == []
+
+
+def test_set_of_which_a_node_reported_nothing_is_not_measured(tmp_path: Path) -> None:
+    writers = [join(tmp_path, rank) for rank in range(4)]
+    for writer in writers:
+        measure_alone(writer)
+    measure_pairs(writers)
+    writers[0].write(
+        Measured, phase="groups", round=0, members=list(NODES), results=[result_of(0, 0.25)]
+    )
+
+    conclusion = concluded(tmp_path)
+
+    assert conclusion.sets_to_measure == [NODES]
+    assert conclusion.result.wholes == ()
 
 
 def test_nodes_of_another_product_or_software_are_not_compared(tmp_path: Path) -> None:
