@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from trainmark import devices
 from trainmark.acceptance import acceptance
 from trainmark.acceptance import cluster as acceptance_cluster
+from trainmark.acceptance.node_session import Acceptance
 from trainmark.acceptance.request import AcceptRequest
 from trainmark.documents import written_whole
 from trainmark.errors import TrainmarkError, UsageError
@@ -54,9 +55,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Unpack
 
-    from trainmark.acceptance.cluster import OpenedSession
-    from trainmark.acceptance.node_session import Acceptance
     from trainmark.acceptance.result import AcceptanceResult
+    from trainmark.acceptance.session import OpenedSession
     from trainmark.judge.comparison import Comparison
     from trainmark.launch.cluster import Cluster
     from trainmark.launch.series import SeriesEntry
@@ -400,10 +400,10 @@ def measure_acceptance(
     prepared: Acceptance | OpenedSession, stop: StopRequest, *, show: Callable[[str], None]
 ) -> AcceptanceResult:
     """Measure and judge an acceptance, and write its pages; return the verdicts."""
-    if isinstance(prepared, acceptance_cluster.OpenedSession):
-        result = acceptance_cluster.measure_nodes(prepared, stop, show=show)
-    else:
+    if isinstance(prepared, Acceptance):
         result = acceptance.measure(prepared, stop, show=show)
+    else:
+        result = acceptance_cluster.measure_nodes(prepared, stop, show=show)
     pages = [acceptance_document(result)]
     texts = {f"page.{lang}.md": to_markdown(pages, lang) for lang in LANGUAGES}
     texts[HTML_PAGE] = to_html(pages)

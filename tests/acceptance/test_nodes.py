@@ -10,7 +10,7 @@ import pytest
 
 from acceptance_evidence import digest
 from trainmark.acceptance import peers
-from trainmark.acceptance.cluster import attached_session, num_rounds, prepared_session
+from trainmark.acceptance.cluster import attached_session, prepared_session
 from trainmark.acceptance.conclusion import conclude_nodes
 from trainmark.acceptance.evidence import (
     Arrived,
@@ -23,15 +23,16 @@ from trainmark.acceptance.evidence import (
 )
 from trainmark.acceptance.peers import Session
 from trainmark.acceptance.request import AcceptRequest
+from trainmark.acceptance.session import num_rounds
 from trainmark.acceptance.tasks import RankResult
 from trainmark.errors import RecordError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.acceptance.cluster import OpenedSession
     from trainmark.acceptance.conclusion import Conclusion
     from trainmark.acceptance.result import AcceptanceResult
+    from trainmark.acceptance.session import OpenedSession
 
 NODES = ("a", "b", "c", "d")
 VARIATION = (1.0, 1.002, 0.998)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark import devices
-from trainmark.acceptance.cluster import opened_session
 from trainmark.acceptance.conclusion import REFUSAL, conclude_nodes, host_of
 from trainmark.acceptance.evidence import Arrived, Evidence, EvidenceWriter, Left, NotMeasured
 from trainmark.acceptance.folder import plan_folder
@@ -32,6 +31,7 @@ from trainmark.acceptance.node_session import (
 )
 from trainmark.acceptance.peers import Heart, Session
 from trainmark.acceptance.schedule import default_num_rounds, disjoint_rounds, pair_rounds
+from trainmark.acceptance.session import opened_session
 from trainmark.acceptance.tasks import RankTask
 from trainmark.acceptance.teams import Team
 from trainmark.documents import written_whole
@@ -43,8 +43,8 @@ from trainmark.rank.worker import DATA_VARIABLE
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trainmark.acceptance.cluster import OpenedSession
     from trainmark.acceptance.evidence import Phase
+    from trainmark.acceptance.session import OpenedSession
     from trainmark.launch.processes import StopRequest
 
     NodeTeam = Sequence[int]  # node ranks, the first one's node is where the team meets

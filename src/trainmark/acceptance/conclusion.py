@@ -22,10 +22,10 @@ from trainmark.acceptance.wholes import judge_wholes
 from trainmark.launch.launchers import read_log_end, ssh
 
 if TYPE_CHECKING:
-    from trainmark.acceptance.cluster import OpenedSession
     from trainmark.acceptance.evidence import Joined
     from trainmark.acceptance.groups import Team
     from trainmark.acceptance.request import AcceptRequest
+    from trainmark.acceptance.session import OpenedSession
 
 # In the log of a node that cannot take part: then its node rank and a colon.
 REFUSAL = "trainmark accept: node "
