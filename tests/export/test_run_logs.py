@@ -51,7 +51,7 @@ def test_the_importer_finds_the_same_figures(run, tmp_path):
     (tmp_path / "mlperf.log").write_text(to_mlperf(made, folder), encoding="ascii")
     (tmp_path / "table.csv").write_text(to_csv([made]), encoding="utf-8")
     for name in ("perflog.log", "mlperf.log", "table.csv"):
-        found = importers.read([tmp_path / name])
+        found = importers.read_files([tmp_path / name])
         assert found.unread == []
         (row,) = found.rows
         named = {figure: entry for figure, entry in row.figures.items() if figure in made.figures}

@@ -41,6 +41,6 @@ def imported(tmp_path: Path) -> Callable[..., files.Imported]:
     def read(content: str | bytes, name: str = "rank0.out.log") -> files.Imported:
         path = tmp_path / name
         path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return files.read([path])
+        return files.read_files([path])
 
     return read

@@ -16,7 +16,7 @@ def column(header):
 
 
 def values(header, cell):
-    return {name: found.value for name, found in cells.read(cell, column(header)).items()}
+    return {name: found.value for name, found in cells.read_cell(cell, column(header)).items()}
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_each_form_of_a_cell(header, cell, expected):
 
 def test_target_of_a_table_has_the_name_of_its_only_quality():
     target, _ = read_headers(["目标精度", "auc"])
-    assert cells.read("0.38", target)["auc_target"].value == 0.38
+    assert cells.read_cell("0.38", target)["auc_target"].value == 0.38
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_target_of_a_table_has_the_name_of_its_only_quality():
 )
 def test_invalid_figure_is_refused_with_reason(header, cell, code):
     with pytest.raises(CellError) as fault:
-        cells.read(cell, column(header))
+        cells.read_cell(cell, column(header))
     assert fault.value.reason.code == code
 
 
@@ -85,15 +85,15 @@ def test_invalid_figure_is_refused_with_reason(header, cell, code):
     ],
 )
 def test_commas_are_decimal_where_other_cells_of_the_column_say_so(cells_, values_):
-    (own,) = cells.with_commas([column("p_core")], [[cell] for cell in cells_])
-    assert [cells.read(cell, own)["p_core"].value for cell in cells_] == values_
+    (own,) = cells.mark_decimal_commas([column("p_core")], [[cell] for cell in cells_])
+    assert [cells.read_cell(cell, own)["p_core"].value for cell in cells_] == values_
 
 
 @pytest.mark.parametrize("others", [["0,250"], ["12.5"], []])
 def test_comma_that_may_be_either_is_refused(others):
-    (own,) = cells.with_commas([column("p_core")], [[cell] for cell in ["0,125", *others]])
+    (own,) = cells.mark_decimal_commas([column("p_core")], [[cell] for cell in ["0,125", *others]])
     with pytest.raises(CellError):
-        cells.read("0,125", own)
+        cells.read_cell("0,125", own)
 
 
 @pytest.mark.parametrize(
@@ -107,5 +107,5 @@ def test_comma_that_may_be_either_is_refused(others):
 def test_unknown_column_with_a_unit_is_a_figure_of_it(header, name, unit):
     own = column(header)
     assert (own.role, own.name, own.unit) == ("figure", name, unit)
-    assert cells.read(f"12.5 {unit}", own)[name].value == 12.5
+    assert cells.read_cell(f"12.5 {unit}", own)[name].value == 12.5
     assert column("acc(MMLU)").role == column("acc (%)").role == "quality"

@@ -7,7 +7,7 @@ import pytest
 from fakes import GOLDEN
 from trainmark.pages.texts import record_configuration, translate
 from trainmark.published.importers import files
-from trainmark.published.importers.table import Page
+from trainmark.published.importers.page import Page
 from trainmark.record.record import Record
 from trainmark.record.work import Row
 
@@ -150,7 +150,7 @@ def test_row_with_other_cells_than_headers_is_not_read(cells, count):
 
 
 def test_place_of_a_page_says_model_and_vendor(tmp_path):
-    page = files._placed(
+    page = files._add_folder_names(
         Page(file="p", form="flagperf"), tmp_path / "metax" / "glm-pytorch" / "README.md"
     )
     assert (page.vendor, page.model, page.framework) == ("metax", "glm", "pytorch")
@@ -169,7 +169,7 @@ def test_place_of_a_page_says_model_and_vendor(tmp_path):
 def test_hostile_files_are_listed(tmp_path, name, content, code):
     path = tmp_path / name
     path.write_bytes(content)
-    found = files.read([path])
+    found = files.read_files([path])
     assert [entry.reason.code for entry in found.unread] == [code]
     assert found.rows == []
 
@@ -179,7 +179,7 @@ def test_hostile_files_are_listed(tmp_path, name, content, code):
 def test_encodings_and_line_ends(tmp_path, encoding, ending):
     path = tmp_path / "README.md"
     path.write_bytes((FACTS + NINE).replace("\n", ending).encode(encoding))
-    rows = files.read([path]).rows
+    rows = files.read_files([path]).rows
     assert [row.line for row in rows] == [9, 10]
     assert rows[0].configuration == "X100单机8卡（1x8）"
 
@@ -192,7 +192,7 @@ def test_folder_is_read_whole_but_for_hidden_files(tmp_path):
     (folder / "b" / "README.md").write_text(NINE)
     (folder / "a.md").symlink_to("b/README.md")
     (folder / "d").symlink_to("b")
-    found = files.read([folder])
+    found = files.read_files([folder])
     assert [(row.file, row.line) for row in found.rows] == [
         (str(folder / name), line) for name in ("a.md", "b/README.md") for line in (3, 4)
     ]
@@ -206,10 +206,10 @@ def test_page_beside_the_records_that_it_shows_is_no_published_result(tmp_path):
     for folder in ("a", "b", "c"):
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / "page.en.md").write_text(FACTS + NINE, encoding="utf-8")
-    found = files.read([tmp_path])
+    found = files.read_files([tmp_path])
     assert {row.file for row in found.rows} == {str(tmp_path / "c/page.en.md")}
     assert found.unread == []
-    assert len(files.read([tmp_path / "a" / "page.en.md"]).rows) == 2
+    assert len(files.read_files([tmp_path / "a" / "page.en.md"]).rows) == 2
 
 
 def test_ordinary_table_has_a_device_and_no_configuration():
@@ -242,5 +242,5 @@ def test_title_or_file_that_names_a_known_model_says_it(tmp_path, name, title):
         f"# {title}\n\n| configuration | precision | p_train |\n|---|---|---|\n"
         "| A100 1x1 | fp32 | 100000 |\n"
     )
-    (row,) = files.read([page]).rows
+    (row,) = files.read_files([page]).rows
     assert row.model == (title if name == "x.md" else "distilbert")

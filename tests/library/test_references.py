@@ -10,7 +10,8 @@ from trainmark.pages.rendering import to_markdown
 from trainmark.pages.sections.provenance import reference_table
 from trainmark.plan import reference
 from trainmark.published.importers import files
-from trainmark.published.importers.table import Page, read_references
+from trainmark.published.importers.page import Page
+from trainmark.published.importers.reference_rows import read_references
 from trainmark.record.work import Row
 from trainmark.results.selection import select
 

@@ -20,7 +20,7 @@ GIB = 1024**3
 
 
 def read(name: str) -> files.Imported:
-    return files.read([TABLES / name])
+    return files.read_files([TABLES / name])
 
 
 def page(imported: Callable[..., files.Imported], text: str) -> files.Imported:

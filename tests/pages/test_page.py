@@ -21,7 +21,7 @@ from trainmark.pages.sections.limits import dominant_limit, find_limits, rank_st
 from trainmark.pages.site.views import Links, name, run_page
 from trainmark.pages.summary import Price, first_lines, title
 from trainmark.pages.texts import dataset_name, translate, verdict
-from trainmark.published.importers.table import read_published
+from trainmark.published.importers.reference_rows import read_published
 from trainmark.record.record import Cause, Record, Trust
 from trainmark.record.work import find_row_differences
 from trainmark.spec import PageSpec, Shown, TableSpec, Text, message

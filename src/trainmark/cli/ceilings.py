@@ -50,7 +50,7 @@ def ceilings(
             timeout_s=_STARTUP_S + 3 * _MAX_ROWS * budget_s,
         )
     if as_json:
-        say_json(Redactor().document(measured))  # users send it to other people
+        say_json(Redactor().redact_document(measured))  # users send it to other people
     else:
         typer.echo(show(lay_out_ceilings(measured), lang))
     if wrong_results(measured):

@@ -32,9 +32,9 @@ def import_(
     from trainmark.pages.terminal import show
     from trainmark.published.importers import files
 
-    results = files.read(paths)
+    results = files.read_files(paths)
     if as_json:
-        say_json(results.document())
+        say_json(results.as_dict())
     elif results.rows:
         typer.echo(show([imported_table(results.rows)]))
     for line in imported_summary(results.rows, results.unread):

@@ -21,7 +21,7 @@ from trainmark.pages.sections import figures, limits, provenance
 from trainmark.pages.sections.key_facts import key_facts
 from trainmark.pages.texts import LANGUAGES, Phrase, devices, join, phrase
 from trainmark.plan.recipes import format_fix_hp
-from trainmark.published.importers.table import read_published
+from trainmark.published.importers.reference_rows import read_published
 from trainmark.record.record import RECORD_FILE, read_record
 from trainmark.record.trust import combine_verifications
 from trainmark.record.verify import check_record

@@ -35,25 +35,25 @@ _MAGNITUDES = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
 _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
-def to_number(text: str, magnitude: str | None = None) -> float:
+def parse_number(text: str, magnitude: str | None = None) -> float:
     """Return the number that ``NUMBER`` matched, times what ``MAGNITUDE`` behind it stands for."""
     number = float(text.replace(",", ""))
     return number * _MAGNITUDES[magnitude] if magnitude else number
 
 
-def keyword_pattern(keyword: str) -> str:
+def make_keyword_pattern(keyword: str) -> str:
     """Return the pattern of a whole word: ``ips:`` is not in ``avg_ips:``."""
     return (r"(?<!\w)" if keyword[0].isalnum() else "") + re.escape(keyword)
 
 
-def number_pattern(keyword: str) -> str:
+def make_number_pattern(keyword: str) -> str:
     """Return the pattern of the number behind a keyword, and of its magnitude."""
     repeat = "+" if keyword[-1].isalnum() else "*"
     opening = f"[{re.escape(OPENING)}]{repeat}"
-    return f"{keyword_pattern(keyword)}{opening}({NUMBER})({MAGNITUDE})?"
+    return f"{make_keyword_pattern(keyword)}{opening}({NUMBER})({MAGNITUDE})?"
 
 
-def numbered_lines(log: str) -> Iterator[tuple[int, str]]:
+def read_numbered_lines(log: str) -> Iterator[tuple[int, str]]:
     r"""Yield the text of ``log``, plain or gzip, without colours, with the numbers of its lines.
 
     Lines end with ``\n`` or ``\r\n``, so that their numbers are those of an editor. A progress bar

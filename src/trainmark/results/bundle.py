@@ -95,10 +95,10 @@ def _add_launch(folder: Path, bundle: Path, number: int, subfolder: str) -> None
     name = f"{number}-{re.sub('[^a-z0-9_]', '_', plan.case.lower())[:64]}"
     target = bundle / name / subfolder
     target.mkdir(parents=True)
-    redactor = redaction.of_run(plan, folder)
+    redactor = redaction.make_run_redactor(plan, folder)
     for path in reduce.outputs(folder):
         with (target / path.name).open("wb") as out:
-            out.writelines(redaction.redacted_file(path, redactor))
+            out.writelines(redaction.redact_file(path, redactor))
     record.write_record(reduce.reduce(target), target)
 
 

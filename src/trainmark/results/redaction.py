@@ -14,7 +14,7 @@ import sysconfig
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pydantic_core import from_json, to_json
 
@@ -23,28 +23,30 @@ from trainmark.record.record import Record
 from trainmark.toml_file import read_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from trainmark.plan.plan import Plan
 
+    # A pattern, and its replacement or the function that returns it.
     _Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 
-_MIN_NAME = 3  # characters; shorter names occur in any text, and paths are replaced as a whole
-_PLAIN = (int, float, type(None))  # values that need no redaction, for speed in long lists
+_MIN_NAME_CHARS = 3  # shorter names occur in any text, and paths are replaced as a whole
+_NUMBERS = (int, float, type(None))  # values that need no redaction, for speed in long lists
 _MAX_LINE = 1 << 22  # bytes; a longer line is read in pieces
 _KEY_BEGINS, _KEY_ENDS = b"-----BEGIN ", b"-----END "  # of a private key
 
-_LISTED = read_toml(Path(__file__).with_suffix(".toml"))
-_PARTS: dict[str, str] = _LISTED["parts"]
+_DOCUMENT = read_toml(Path(__file__).with_suffix(".toml"))
+_FRAGMENTS: dict[str, str] = _DOCUMENT["parts"]
 
 
-def _pattern(written: str) -> re.Pattern[str]:
-    """Return a pattern of the file with its ``{{name}}`` fragments inserted."""
-    return re.compile(re.sub(r"\{\{(\w+)\}\}", lambda name: _PARTS[name[1]], written))
+def _compile(pattern: str) -> re.Pattern[str]:
+    """Return a pattern of ``redaction.toml`` with its ``{{name}}`` fragments inserted."""
+    return re.compile(re.sub(r"\{\{(\w+)\}\}", lambda match: _FRAGMENTS[match[1]], pattern))
 
 
-_KEYS = {name: _pattern(written) for name, written in _LISTED["keys"].items()}
-_FILE_END = re.compile(_PARTS["file_end"])
+# Patterns of the keys whose values are paths, hosts, users or secrets.
+_KEY_PATTERNS = {kind: _compile(pattern) for kind, pattern in _DOCUMENT["keys"].items()}
+_FILE_END = re.compile(_FRAGMENTS["file_end"])
 
 
 def _replace_url(match: re.Match[str]) -> str:
@@ -52,20 +54,25 @@ def _replace_url(match: re.Match[str]) -> str:
     scheme, credentials, host, rest = match.groups()
     if not _is_public(host):
         return f"{scheme}://<host>"
-    replaced = "<credentials>@" if credentials else ""
-    return f"{scheme}://{replaced}{host}{rest}"
+    placeholder = "<credentials>@" if credentials else ""
+    return f"{scheme}://{placeholder}{host}{rest}"
 
 
 def _is_public(host: str) -> bool:
+    """Tell whether a host is this machine by its loopback address, or a well-known public one."""
     name = f".{host.lower().rstrip('.')}"
-    return name.startswith(".127.") or any(name.endswith(f".{x}") for x in _LISTED["public_hosts"])
+    if name.startswith(".127."):
+        return True
+    return any(name.endswith(f".{public}") for public in _DOCUMENT["public_hosts"])
 
 
 def _replace_path(match: re.Match[str]) -> str:
+    """Replace a path; the name of a file is kept, that of a folder is not."""
     path = match.group().rstrip(".")
+    points = match.group()[len(path) :]  # the end of a sentence
     name = path.rpartition("/")[2]
-    end = match.group()[len(path) :]
-    return "<path>" + (f"/{name}" if _FILE_END.search(name) else "") + end
+    kept_name = f"/{name}" if _FILE_END.search(name) else ""
+    return f"<path>{kept_name}{points}"
 
 
 def _replace_host(match: re.Match[str]) -> str:
@@ -80,19 +87,21 @@ def _replace_host(match: re.Match[str]) -> str:
 _FUNCTIONS = {"url": _replace_url, "path": _replace_path, "host": _replace_host}
 
 
-_SECRETS, _OTHERS = (
-    [
-        (_pattern(rule["pattern"]), rule.get("new") or _FUNCTIONS[rule["by"]])
-        for kind in kinds
-        for rule in _LISTED[kind]
+def _make_rules(kind: str) -> list[_Rule]:
+    """Return the rules of ``redaction.toml`` of a kind: ``secrets`` or ``paths`` for instance."""
+    return [
+        (_compile(rule["pattern"]), rule.get("new") or _FUNCTIONS[rule["by"]])
+        for rule in _DOCUMENT[kind]
     ]
-    for kinds in (["secrets"], ["paths", "hosts", "addresses"])
-)
+
+
+_SECRET_RULES = _make_rules("secrets")
+_PLACE_RULES = [*_make_rules("paths"), *_make_rules("hosts"), *_make_rules("addresses")]
 
 
 def _apply(rules: Iterable[_Rule], text: str) -> str:
-    for pattern, new in rules:
-        text = pattern.sub(new, text)
+    for pattern, replacement in rules:
+        text = pattern.sub(replacement, text)
     return text
 
 
@@ -105,100 +114,142 @@ class Redactor:
     """
 
     def __init__(self, *folders: tuple[Path, str]) -> None:
-        paths = sysconfig.get_paths()
-        known = [
-            (Path(os.path.expanduser("~")), "~"),  # noqa: PTH111 - a user may have no home
-            (Path.cwd(), "."),
-            *((Path(paths[name]), "<python>") for name in ("stdlib", "platlib", "purelib")),
-            (Path(trainmark.__file__).parent, "<trainmark>"),
-            *reversed(folders),
-        ]
-        places = {
-            str(whole): placeholder
-            for folder, placeholder in known
-            for whole in (folder, folder.resolve())
-            if folder.is_absolute() and whole.name
-        }
-        before, after = _PARTS["path_start"], _PARTS["path_end"]
-        innermost = sorted(places, key=len, reverse=True)
-        patterns = [(re.compile(before + re.escape(x) + after), places[x]) for x in innermost]
-        self._places = [*_SECRETS, *patterns, *_OTHERS]  # what stands for paths, hosts and secrets
-        self._once = lru_cache(maxsize=4096)(self._string)  # samples repeat a few strings for days
-        host, names = socket.gethostname(), {}
-        with suppress(KeyError, OSError):  # a user id without a name, as containers have
-            names[getpass.getuser()] = "<user>"
-        names |= dict.fromkeys((host, host.partition(".")[0]), "<host>")
-        self._names = [
-            (re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)"), new)
-            for name, new in names.items()
-            if len(name) >= _MIN_NAME and name not in _LISTED["nobody"]
-        ]
+        # Secrets come first: a path or a host may be a part of one.
+        self._place_rules = [*_SECRET_RULES, *_make_folder_rules(folders), *_PLACE_RULES]
+        self._name_rules = _make_name_rules()
+        # Samples repeat a few strings for days.
+        self._redact_string = lru_cache(maxsize=4096)(self._redact_value)
 
-    def text(self, text: str) -> str:
+    def redact_text(self, text: str) -> str:
         """Return free text with everything replaced."""
-        return _apply(self._names, _apply(self._places, text))
+        return _apply(self._name_rules, _apply(self._place_rules, text))
 
-    def document(self, value: Any, key: str = "") -> Any:
-        """Return ``value`` with every string of it redacted, at any depth.
+    def redact_document(self, value: Any, key: str = "") -> Any:
+        """Return ``value`` with every string in it redacted, at any depth.
 
         A single word may be one of ours, such as a kind or the name of a span. So user and host
         names are replaced only within longer text, or if the key says that the value is one.
+
+        Args:
+            value: a document as JSON has it.
+            key: under which ``value`` stands; empty: under none.
         """
         if isinstance(value, dict):
-            return {name: self.document(item, str(name)) for name, item in value.items()}
+            return {name: self.redact_document(item, str(name)) for name, item in value.items()}
         if isinstance(value, list | tuple):
-            if all(isinstance(item, _PLAIN) for item in value):
-                return list(value)
-            done: list[Any] = []
-            for before, item in zip(
-                [None, *value], value, strict=False
-            ):  # the item after `--password`
-                hidden = isinstance(before, str) and _KEYS["secret_option"].fullmatch(before)
-                done.append("<secret>" if hidden else self.document(item, key))
-            return done
-        return value if isinstance(value, _PLAIN) else self._once(str(value), key)
+            return self._redact_list(value, key)
+        return value if isinstance(value, _NUMBERS) else self._redact_string(str(value), key)
 
-    def _string(self, value: str, key: str) -> str:
+    def _redact_list(self, values: Sequence[Any], key: str) -> list[Any]:
+        """Return a list with every string in it redacted, and the item after ``--password``."""
+        if all(isinstance(item, _NUMBERS) for item in values):
+            return list(values)
+        redacted: list[Any] = []
+        for before, item in zip([None, *values], values, strict=False):
+            is_option = isinstance(before, str)
+            if is_option and _KEY_PATTERNS["secret_option"].fullmatch(before):
+                redacted.append("<secret>")
+            else:
+                redacted.append(self.redact_document(item, key))
+        return redacted
+
+    def _redact_value(self, value: str, key: str) -> str:
+        """Return a string redacted by what its key says of it; an empty key says nothing."""
         for kind in ("secret", "host", "user"):
-            if value and _KEYS[kind].fullmatch(key) and not (kind == "host" and _is_public(value)):
+            is_public = kind == "host" and _is_public(value)
+            if value and _KEY_PATTERNS[kind].fullmatch(key) and not is_public:
                 return f"<{kind}>"
-        if _KEYS["path"].fullmatch(key) and value.startswith("/") and " " in value:
+        if _KEY_PATTERNS["path"].fullmatch(key) and value.startswith("/") and " " in value:
             return "<path>"
-        text = _apply(self._places, value)
-        return _apply(self._names, text) if re.search(r"[\s/'\"@]", value) else text
+        text = _apply(self._place_rules, value)
+        is_longer_text = re.search(r"[\s/'\"@]", value) is not None
+        return _apply(self._name_rules, text) if is_longer_text else text
 
 
-def of_run(plan: Plan, run_dir: Path) -> Redactor:
+def _make_folder_rules(folders: Sequence[tuple[Path, str]]) -> list[_Rule]:
+    """Return the rules that replace known folders by their placeholders, the innermost first."""
+    python_paths = sysconfig.get_paths()
+    known_folders = [
+        (Path(os.path.expanduser("~")), "~"),  # noqa: PTH111 - a user may have no home
+        (Path.cwd(), "."),
+        *((Path(python_paths[name]), "<python>") for name in ("stdlib", "platlib", "purelib")),
+        (Path(trainmark.__file__).parent, "<trainmark>"),
+        *reversed(folders),
+    ]
+    placeholders = {}
+    for folder, placeholder in known_folders:
+        for path in (folder, folder.resolve()):
+            if folder.is_absolute() and path.name:
+                placeholders[str(path)] = placeholder
+    before, after = _FRAGMENTS["path_start"], _FRAGMENTS["path_end"]
+    innermost_first = sorted(placeholders, key=len, reverse=True)
+    return [
+        (re.compile(before + re.escape(path) + after), placeholders[path])
+        for path in innermost_first
+    ]
+
+
+def _make_name_rules() -> list[_Rule]:
+    """Return the rules that replace the names of this user and host."""
+    names = {}
+    with suppress(KeyError, OSError):  # a user id without a name, as containers have
+        names[getpass.getuser()] = "<user>"
+    host = socket.gethostname()
+    names |= dict.fromkeys((host, host.partition(".")[0]), "<host>")
+    return [
+        (re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)"), placeholder)
+        for name, placeholder in names.items()
+        if len(name) >= _MIN_NAME_CHARS and name not in _DOCUMENT["nobody"]
+    ]
+
+
+def make_run_redactor(plan: Plan, run_dir: Path) -> Redactor:
     """Return the redactor for the files of a run and its record."""
     return Redactor(
         (run_dir, "<run>"), (Path(plan.run_dir), "<run>"), (Path(plan.data.folder), "<data>")
     )
 
 
-def redacted_record(record: Record) -> Record:
+def redact_record(record: Record) -> Record:
     """Return a record as others may see it."""
-    redactor = of_run(record.plan, Path(record.plan.run_dir))
-    return Record.model_validate(redactor.document(record.model_dump(mode="json")))
+    redactor = make_run_redactor(record.plan, Path(record.plan.run_dir))
+    return Record.model_validate(redactor.redact_document(record.model_dump(mode="json")))
 
 
-def redacted_file(path: Path, redactor: Redactor) -> Iterator[bytes]:
+def redact_file(path: Path, redactor: Redactor) -> Iterator[bytes]:
     """Yield a file in redacted pieces; in JSON only strings change, so that it stays valid JSON."""
     with path.open("rb") as file:
-        whole = path.suffix == ".json" and path.stat().st_size <= _MAX_LINE
-        while line := file.read() if whole else file.readline(_MAX_LINE):
-            if _KEY_BEGINS in line and not line.startswith(b"{"):  # a private key as a whole
-                while _KEY_ENDS not in line and len(line) < _MAX_LINE:
-                    if not (more := file.readline(_MAX_LINE)):
-                        break
-                    line += more
-            yield _line(line, redactor)
+        if path.suffix == ".json" and path.stat().st_size <= _MAX_LINE:
+            content = file.read()
+            if content:
+                yield _redact_line(content, redactor)
+            return
+        while True:
+            line = file.readline(_MAX_LINE)
+            if not line:
+                return
+            if _KEY_BEGINS in line and not line.startswith(b"{"):
+                line = _read_private_key(line, file)
+            yield _redact_line(line, redactor)
 
 
-def _line(line: bytes, redactor: Redactor) -> bytes:
+def _read_private_key(first_line: bytes, file: BinaryIO) -> bytes:
+    """Return the lines of a private key, which are replaced as a whole."""
+    key = first_line
+    while _KEY_ENDS not in key and len(key) < _MAX_LINE:
+        line = file.readline(_MAX_LINE)
+        if not line:
+            break
+        key += line
+    return key
+
+
+def _redact_line(line: bytes, redactor: Redactor) -> bytes:
+    """Return a line with everything replaced; an object of JSON stays one."""
     if line.startswith(b"{"):
         with suppress(ValueError):  # incomplete or malformed: redacted as text
             document = from_json(line, allow_inf_nan=False)
-            redacted = redactor.document(document)
+            redacted = redactor.redact_document(document)
             return line if redacted == document else to_json(redacted) + b"\n"
     text = line.decode("utf-8", "surrogateescape")
-    return redactor.text(text).encode("utf-8", "surrogateescape")
+    return redactor.redact_text(text).encode("utf-8", "surrogateescape")

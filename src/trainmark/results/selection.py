@@ -165,7 +165,7 @@ def select(words: Sequence[str], *, verify: bool = True, rows: bool = True) -> S
                 places = {bundle.folder / place: f"{word}/{place}" for place in bundle.launches}
                 selection.add(places, verify=verify)
         elif word.startswith(REFERENCE):
-            from trainmark.published.importers.table import read_references
+            from trainmark.published.importers.reference_rows import read_references
 
             if not rows:
                 fix = "name runs; `audit` and `report --against` take published rows"
@@ -187,7 +187,7 @@ def _add_published(path: Path, selection: Selection) -> bool:
 
     if path.name == RECORD_FILE or (path / RECORD_FILE).exists() or not path.exists():
         return False
-    imported = files.read([path])
+    imported = files.read_files([path])
     if imported.rows:
         selection.rows += imported.rows
         selection.unread += imported.unread

@@ -26,12 +26,12 @@ from trainmark.pages.judgements import comparison, scaling_blocks
 from trainmark.pages.page import build_document
 from trainmark.pages.rendering import body_html, rendered
 from trainmark.pages.texts import LANGUAGES, Link, Phrase, devices, grade_line, join, phrase, term
-from trainmark.published.importers.table import read_published
+from trainmark.published.importers.reference_rows import read_published
 from trainmark.record.record import read_record
 from trainmark.record.trust import combine_verifications, grade_repeats
 from trainmark.record.verify import MAX_BYTES, check_record
 from trainmark.record.work import describe_work, find_differences
-from trainmark.results.redaction import redacted_record
+from trainmark.results.redaction import redact_record
 from trainmark.results.store.query import list_runs
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ def opened(path: Path) -> Record:
     Raises:
         RecordError: the record is gone or cannot be read.
     """
-    return redacted_record(check_record(read_record(path), path, max_bytes=MAX_BYTES))
+    return redact_record(check_record(read_record(path), path, max_bytes=MAX_BYTES))
 
 
 def _sides(database: Index, run_ids: Sequence[str]) -> list[list[Record]]:

@@ -25,7 +25,7 @@ from trainmark.published.analysis.readings import LogReader
 from trainmark.published.analysis.results import TIME_MODES, compute_result, is_of_job
 from trainmark.published.analysis.sources import PRESETS
 from trainmark.published.analysis.summary import SHARES, Analysis, summarize
-from trainmark.published.log import numbered_lines
+from trainmark.published.log import read_numbered_lines
 from trainmark.record.index_record import IndexRecord, get_fail_flag
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def analyze(log: str, options: Options) -> Analysis:
 
 def _read_keyword(log: str, options: Options) -> _Extraction:
     """Return the values behind the user's keyword; a preset supplies what the user left out."""
-    lines = numbered_lines(log)
+    lines = read_numbered_lines(log)
     preset, keyword, quantity = "", options.keyword, None
     if options.preset:
         head = list(islice(lines, _MAX_HEAD_LINES))
@@ -183,7 +183,7 @@ def _read_any(log: str, options: Options) -> _Extraction:
     """Return the values of the best speed of a log, of the named preset or of any."""
     preset = options.preset or AUTO
     reader = LogReader(preset, options.skip_steps, options.keyword_loss)
-    reader.read(numbered_lines(log))
+    reader.read(read_numbered_lines(log))
     events = None
     if preset in {AUTO, *MARKS}:
         events = read_event_speed(reader.event_runs, preset)

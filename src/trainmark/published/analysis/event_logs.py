@@ -11,7 +11,12 @@ from trainmark.published.analysis.quantities import Quantity
 from trainmark.published.analysis.samples import Sample
 from trainmark.published.analysis.sources import Source
 from trainmark.published.importers.event_runs import FORMS
-from trainmark.published.importers.logs import describe_run, notes_on, speed_of_training, world_size
+from trainmark.published.importers.logs import (
+    describe_run,
+    get_training_speed,
+    list_notes,
+    read_world_size,
+)
 from trainmark.record.messages import render
 
 if TYPE_CHECKING:
@@ -55,13 +60,13 @@ def read_event_speed(runs: Sequence[EventRun], preset: str) -> EventSpeed | None
     mark = runs[0].mark
     runs = [run for run in runs if run.mark == mark]
     result = EventSpeed(_PRESETS[mark])
-    with_speed = [run for run in runs if speed_of_training(run) is not None]
+    with_speed = [run for run in runs if get_training_speed(run) is not None]
     chosen = with_speed[-1] if with_speed else None
     for number, run in enumerate(runs, 1):
         if run is not chosen:
             if run.is_aborted:
                 state = "is aborted"
-            elif speed_of_training(run) is None:
+            elif get_training_speed(run) is None:
                 state = "has no speed"
             else:
                 state = "is not used"
@@ -74,7 +79,7 @@ def read_event_speed(runs: Sequence[EventRun], preset: str) -> EventSpeed | None
 def _describe(result: EventSpeed, run: EventRun, number: int, count: int) -> None:
     """Fill the result from its run."""
     columns = describe_run(run, "")
-    speed = speed_of_training(run)
+    speed = get_training_speed(run)
     assert speed is not None
     quantity = Quantity("speed", "samples/s", scope="job")
     key = "tracked_stats" if run.speeds else f"samples and times of {FORMS[run.mark]} events"
@@ -99,7 +104,7 @@ def _describe(result: EventSpeed, run: EventRun, number: int, count: int) -> Non
     )
     if isinstance(run.loss, int | float):
         result.loss = float(run.loss)
-    result.devices = world_size(columns)
+    result.devices = read_world_size(columns)
     result.has_failed = run.has_failed or run.is_aborted
     prefix = f"run {number} of {count}: " if count > 1 else ""
-    result.notes += [prefix + render(note, "en") for note in notes_on(run, columns)]
+    result.notes += [prefix + render(note, "en") for note in list_notes(run, columns)]

@@ -23,9 +23,9 @@ from trainmark.published.log import (
     MAGNITUDE,
     NUMBER,
     OPENING,
-    keyword_pattern,
-    number_pattern,
-    to_number,
+    make_keyword_pattern,
+    make_number_pattern,
+    parse_number,
 )
 
 if TYPE_CHECKING:
@@ -89,16 +89,18 @@ class KeywordReader:
 
     def read(self, lines: Iterable[tuple[int, str]]) -> None:
         """Add the values of all lines."""
-        value = None if self.reads_words else re.compile(number_pattern(self.keyword), _FLAGS)
-        whole_word = re.compile(keyword_pattern(self.keyword), _FLAGS) if self.keyword else None
+        value = None if self.reads_words else re.compile(make_number_pattern(self.keyword), _FLAGS)
+        whole_word = (
+            re.compile(make_keyword_pattern(self.keyword), _FLAGS) if self.keyword else None
+        )
         loss_keyword = self.loss_keyword
-        loss = re.compile(number_pattern(loss_keyword), _FLAGS) if loss_keyword else None
+        loss = re.compile(make_number_pattern(loss_keyword), _FLAGS) if loss_keyword else None
         keyword = self.keyword
         for number, line in lines:
             if loss is not None and loss_keyword in line:
                 loss_match = loss.search(line)
                 if loss_match is not None:
-                    self.loss = to_number(loss_match[1], loss_match[2])
+                    self.loss = parse_number(loss_match[1], loss_match[2])
             if keyword not in line:
                 continue
             if value is None:
@@ -126,7 +128,7 @@ class KeywordReader:
         return before[-1:] in {" ", "_"} and _CLOSING_WORD.search(before) is not None
 
     def _add(self, number: int, line: str, match: re.Match[str], *, is_closing: bool) -> None:
-        value = to_number(match[1], match[2])
+        value = parse_number(match[1], match[2])
         if not math.isfinite(value):
             self._reject(number, line)
             return
@@ -141,7 +143,7 @@ class KeywordReader:
         if self._step_time is not None:
             pattern, unit_s = self._step_time
             time = pattern.search(line)
-            self.seconds.append(to_number(time[1], time[2]) * unit_s if time else math.nan)
+            self.seconds.append(parse_number(time[1], time[2]) * unit_s if time else math.nan)
 
     def _reject(self, number: int, line: str) -> None:
         self.malformed += 1
@@ -164,7 +166,7 @@ class KeywordReader:
         for other in pairs:
             quantity = read_quantity(other.key, other.unit, other.following)
             if quantity is not None and quantity.reads == "step_time" and other.key:
-                pattern = re.compile(number_pattern(other.key), _FLAGS)
+                pattern = re.compile(make_number_pattern(other.key), _FLAGS)
                 self._step_time = pattern, quantity.seconds / quantity.steps
                 return
 

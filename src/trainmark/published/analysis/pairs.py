@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from trainmark.published.analysis.quantities import UNIT
-from trainmark.published.log import MAGNITUDE, NUMBER, to_number
+from trainmark.published.log import MAGNITUDE, NUMBER, parse_number
 
 _MAX_CHARACTERS = 20_000  # of a line; no trainer prints longer ones
 # A key is up to eight words. It may count: `Eval Time for 681 iters`, `Total img/sec on 8 GPU(s)`.
@@ -54,7 +54,7 @@ class Pair(NamedTuple):
     @property
     def value(self) -> float:
         """The number, which may be infinite or not a number."""
-        return to_number(self.text, self.magnitude)
+        return parse_number(self.text, self.magnitude)
 
 
 @lru_cache(maxsize=4096)

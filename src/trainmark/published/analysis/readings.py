@@ -26,7 +26,7 @@ from trainmark.published.analysis.sources import (
 )
 from trainmark.published.analysis.values import RunValues
 from trainmark.published.importers.event_runs import FORMS, EventReader
-from trainmark.published.log import number_pattern, to_number
+from trainmark.published.log import make_number_pattern, parse_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -198,7 +198,7 @@ class LogReader:
         self.skip = skip
         self.wanted_loss: float | None = None
         self._loss_keyword = loss_keyword
-        self._wanted_loss = re.compile(number_pattern(loss_keyword)) if loss_keyword else None
+        self._wanted_loss = re.compile(make_number_pattern(loss_keyword)) if loss_keyword else None
         self._events = EventReader()
         self._ended_runs: list[EventRun] = []
         self.context = LogContext()
@@ -227,7 +227,7 @@ class LogReader:
             if self._wanted_loss is not None and self._loss_keyword in text:
                 match = self._wanted_loss.search(text)
                 if match is not None:
-                    self.wanted_loss = to_number(match[1], match[2])
+                    self.wanted_loss = parse_number(match[1], match[2])
             self.context.notice_text(number, text)
             is_surveyed = number <= _MAX_SURVEYED_LINES
             line = None

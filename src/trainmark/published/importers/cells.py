@@ -1,7 +1,7 @@
-"""Read one cell: a number, a percentage, a memory, a quality with its target, a formula.
+"""Read one cell: a number, a percentage, a memory, a quality with its target, or a formula.
 
-Owns the grammar of other people's cells. Every figure keeps its text; what does not follow the
-grammar is refused with a reason, never guessed.
+Owns the grammar of other people's cells. A figure keeps its text. A cell that does not follow the
+grammar is refused with a reason; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainmark.published.audit.qualities import is_quality
-from trainmark.published.importers.headers import column_of_unit
+from trainmark.published.importers.headers import make_unit_column
 from trainmark.published.importers.units import SECONDS, parse_unit
-from trainmark.published.importers.vocabulary import WORDS, is_nothing, plain
+from trainmark.published.importers.vocabulary import WORDS, is_without_value, strip_markup
 from trainmark.published.log import DIGITS
 from trainmark.record.work import Reading
 from trainmark.spec import message
@@ -35,12 +35,15 @@ _TERM = re.compile(rf"(-?{DIGITS})\s*(?:\*\s*[0-9]{{1,6}})?\s*([A-Za-z]*)")  # 5
 _SPREAD = re.compile(r"\s*(?:\+/-|\+-|±).*|\s+\([^()]*%\)$")
 _CLOCK = re.compile(r"([0-9]{1,4}):([0-5][0-9]):([0-5][0-9](?:\.[0-9]+)?)")
 _PART_OF_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zµ\u4e00-\u9fff]+)\s*")
-_OF_DEVICES = re.compile(r"/\s*([0-9]{1,6})\s*=")  # `17.23 * 2048 / 8 = 4410 tokens/s`
-_TIME: dict[str, float] = WORDS["units"]["time"]
-_MEMORY: dict[str, float] = {"": 1073741824, **WORDS["units"]["memory"]}
+# The devices by which a formula divides: `17.23 * 2048 / 8 = 4410 tokens/s`.
+_DIVISOR = re.compile(r"/\s*([0-9]{1,6})\s*=")
+# Factors by the unit behind a number; an empty text stands for no unit.
+_TIME_UNITS: dict[str, float] = WORDS["units"]["time"]  # to seconds
+_MEMORY_UNITS: dict[str, float] = {"": 1073741824, **WORDS["units"]["memory"]}  # to bytes
 _MULTIPLES = {"k": 1e3, "m": 1e6, "b": 1e9}  # of rates: `34.08M`
-_PLAIN = {"": 1.0}
-_SHARE, _POINTS = _PLAIN | {"%": 0.01}, _PLAIN | {"%": 1.0}
+_NO_UNIT = {"": 1.0}
+_SHARE_UNITS = {"": 1.0, "%": 0.01}  # to a share
+_PERCENT_UNITS = {"": 1.0, "%": 1.0}  # to per cent
 
 
 class CellError(ValueError):
@@ -51,160 +54,216 @@ class CellError(ValueError):
         self.reason = reason
 
 
-def with_commas(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[Column]:
-    """Return the columns of a table with the mark of those that print decimal commas.
+def mark_decimal_commas(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[Column]:
+    """Return the columns of a table with a mark on those that print decimal commas.
 
-    Those whose cells have commas and no points, one of which at least is no comma of thousands.
+    A column does if its cells have no points, and at least one comma cannot separate thousands.
+
+    Args:
+        rows: the cells of each line, as many as there are columns.
     """
     marked = []
     for place, column in enumerate(columns):
-        numbers = [x for row in rows if re.search("[0-9]", x := plain(row[place]))]
-        commas = len(numbers) > 1 and any(map(_DECIMAL_COMMA.match, numbers))
-        marked.append(replace(column, decimal_comma=commas and "." not in "".join(numbers)))
+        texts = [strip_markup(row[place]) for row in rows]
+        numbers = [text for text in texts if re.search("[0-9]", text)]
+        has_decimal_comma = any(_DECIMAL_COMMA.match(number) for number in numbers)
+        has_point = any("." in number for number in numbers)
+        is_marked = len(numbers) > 1 and has_decimal_comma and not has_point
+        marked.append(replace(column, decimal_comma=is_marked))
     return marked
 
 
-def read(text: str, column: Column, *, world_size: int | None = None) -> dict[str, Reading]:
-    """Return the figures of one cell by their names.
+def read_cell(text: str, column: Column, *, world_size: int | None = None) -> dict[str, Reading]:
+    """Return the figures of one cell by their names: one, or a quality and its target.
 
     Args:
-        world_size: devices of the row, by which a formula may divide.
+        text: the cell as printed.
+        world_size: devices of the row, by which a formula may divide; None: not known.
 
     Raises:
-        CellError: the cell has something else than what its column holds.
+        CellError: the cell does not have what its column holds.
     """
-    cell = _SPREAD.sub("", plain(text).lstrip("~≈ "))
+    cell = _SPREAD.sub("", strip_markup(text).lstrip("~≈ "))
     if column.decimal_comma:
         cell = cell.replace(",", ".")
-    if column.is_open and not is_nothing(text):
-        column, cell = _with_own_unit(column, cell, world_size)
-    values = _values(text, cell, column)
+    if column.has_open_unit and not is_without_value(text):
+        column, cell = _apply_cell_unit(column, cell, world_size)
+    values = _read_values(text, cell, column)
     return {key: Reading(value=x, unit=column.unit, raw=text) for key, x in values.items()}
 
 
-def _values(text: str, cell: str, column: Column) -> Mapping[str, float | None]:
-    """Return the figures of a cell by their names, in the units of records."""
+def _read_values(text: str, cell: str, column: Column) -> Mapping[str, float | None]:
+    """Return the figures of a cell by their names, in the units of records.
+
+    Args:
+        text: the cell as printed.
+        cell: the same without marks and spread.
+    """
     name = f"{column.name}_target" if column.role == "target" else column.name
-    printed = column.printed.printed if column.printed else ""
-    if is_nothing(text):
+    if is_without_value(text):
         return {name: None}
-    if column.reads == "memory":
-        return _memory(f"{cell} {printed}".strip())
-    if column.reads == "quality":
-        return _quality(f"{cell} {printed}".strip(), name)
-    if column.reads == "percent":
-        return {name: _percent(f"{cell} {printed}".strip())}
-    return {name: _figure(cell, column)}
+    header_unit = column.printed_unit.printed if column.printed_unit else ""
+    cell_with_unit = f"{cell} {header_unit}".strip()
+    if column.cell_kind == "memory":
+        return _parse_memory(cell_with_unit)
+    if column.cell_kind == "quality":
+        return _parse_quality(cell_with_unit, name)
+    if column.cell_kind == "percent":
+        return {name: _parse_percent(cell_with_unit)}
+    return {name: _read_figure(cell, column)}
 
 
-def _with_own_unit(column: Column, cell: str, world_size: int | None) -> tuple[Column, str]:
-    """Return the column that a cell's own unit makes of one that is open, and its result."""
-    result = cell.rpartition("=")[2].strip()  # of `17.23 * 2048 / 8 = 4410 tokens/s`
-    seconds = _duration(result)
-    if seconds is not None and len(_PART_OF_TIME.findall(result)) != 1:
-        return column_of_unit(column.header, column.name, SECONDS), repr(seconds)
+def _apply_cell_unit(column: Column, cell: str, world_size: int | None) -> tuple[Column, str]:
+    """Return the column of the figure that the unit in a cell decides, and the cell's result.
+
+    Args:
+        column: whose header has no unit.
+        cell: a number with a unit, or a formula: ``17.23 * 2048 / 8 = 4410 tokens/s``.
+    """
+    result = cell.rpartition("=")[2].strip()
+    seconds = _parse_duration(result)
+    if seconds is not None and len(_PART_OF_TIME.findall(result)) != 1:  # `1h22min`, `03:19:59`
+        return make_unit_column(column.header, column.name, SECONDS), repr(seconds)
     match = _NUMBER.match(result)
     unit = parse_unit(result[match.end() :]) if match else None
     if unit is None:
         return column, result
-    divided = _OF_DEVICES.search(cell)
-    if divided and unit.quantity == "rate" and world_size in {None, int(divided[1])}:
+    divisor = _DIVISOR.search(cell)
+    if divisor and unit.quantity == "rate" and world_size in {None, int(divisor[1])}:
         unit = replace(unit, per_device=True)
-    named = column_of_unit(column.header, column.name, unit)
-    if named.reads == "memory":  # the cell has the unit already
-        named = replace(named, printed=None)
-    return named, result
+    figure_column = make_unit_column(column.header, column.name, unit)
+    if figure_column.cell_kind == "memory":  # the cell has the unit already
+        figure_column = replace(figure_column, printed_unit=None)
+    return figure_column, result
 
 
-def _figure(cell: str, column: Column) -> float:
+def _read_figure(cell: str, column: Column) -> float:
     """Return the value of a cell in the unit of its column."""
-    if column.unit == "s" and (seconds := _duration(cell)) is not None:
-        return seconds
-    result = cell.rpartition("=")[2].strip()
+    if column.unit == "s":
+        seconds = _parse_duration(cell)
+        if seconds is not None:
+            return seconds
+    result = cell.rpartition("=")[2].strip()  # of a formula
     match = _NUMBER.match(result)
     if match is None or _UNCLEAR_COMMA.match(result):
-        raise _no_number(cell, column)
-    value, behind = float(match[0].replace(",", "")), result[match.end() :].strip()
-    multiple = _MULTIPLES.get(behind.casefold())
-    if multiple and column.measures and column.measures.quantity == "rate":
-        value, behind = value * multiple, ""
-    unit = column.printed
-    if behind:
-        unit = parse_unit(behind)
-        if unit is None or not _fits(unit, column):
-            raise _no_number(cell, column)
-    if unit is not None and unit.factor != column.scale:
-        value = value * unit.factor / column.scale
+        raise _make_error(cell, column)
+    value = float(match[0].replace(",", ""))
+    text_behind = result[match.end() :].strip()
+    multiple = _MULTIPLES.get(text_behind.casefold())
+    if multiple and column.cell_unit and column.cell_unit.quantity == "rate":
+        value *= multiple
+        text_behind = ""
+    unit = column.printed_unit
+    if text_behind:
+        unit = parse_unit(text_behind)
+        if unit is None or not _is_same_quantity(unit, column):
+            raise _make_error(cell, column)
+    if unit is not None and unit.factor != column.unit_factor:
+        value = value * unit.factor / column.unit_factor
     if not math.isfinite(value):
-        raise _no_number(cell, column)
+        raise _make_error(cell, column)
     return value
 
 
-def _fits(unit: Unit, column: Column) -> bool:
-    """Tell whether a cell's own unit measures what its column does."""
-    wanted = column.measures
-    if wanted is None or (unit.quantity, unit.work) != (wanted.quantity, wanted.work):
+def _is_same_quantity(unit: Unit, column: Column) -> bool:
+    """Tell whether the unit in a cell measures what its column does."""
+    expected = column.cell_unit
+    if expected is None:
         return False
-    return wanted.per_device or not unit.per_device
+    if unit.quantity != expected.quantity or unit.work != expected.work:
+        return False
+    return expected.per_device or not unit.per_device
 
 
-def _no_number(cell: str, column: Column) -> CellError:
-    wanted = column.measures.printed if column.measures else None
-    return CellError(message("cell_is_no_number", text=cell[:60], units=wanted))
+def _make_error(cell: str, column: Column) -> CellError:
+    """Return the error that a cell is not a number in the unit of its column."""
+    unit = column.cell_unit.printed if column.cell_unit else None
+    return CellError(message("cell_is_no_number", text=cell[:60], units=unit))
 
 
-def _duration(cell: str) -> float | None:
-    """Return the seconds of ``1h22min`` or ``03:19:59``; None: it is no such time."""
+def _parse_duration(cell: str) -> float | None:
+    """Return the seconds of ``1h22min`` or ``03:19:59``; None: the cell has no such form."""
     text = cell.strip().casefold()
-    if clock := _CLOCK.fullmatch(text):
+    clock = _CLOCK.fullmatch(text)
+    if clock:
         return 3600 * int(clock[1]) + 60 * int(clock[2]) + float(clock[3])
-    parts = _PART_OF_TIME.findall(text)
-    printed = "".join(match.group() for match in _PART_OF_TIME.finditer(text))
-    if not parts or printed != text or not all(word in _TIME for _, word in parts):
+    parts = list(_PART_OF_TIME.finditer(text))
+    if not parts or "".join(part[0] for part in parts) != text:
         return None
-    return sum(float(number) * _TIME[word] for number, word in parts)
+    if not all(part[2] in _TIME_UNITS for part in parts):
+        return None
+    return sum(float(part[1]) * _TIME_UNITS[part[2]] for part in parts)
 
 
-def _number(text: str, units: Mapping[str, float]) -> tuple[float, str]:
-    """Return a number in the wanted unit, and the unit that is printed behind it."""
+class _ParsedNumber(NamedTuple):
+    """A number in a base unit, and the unit that is printed behind it; empty: none."""
+
+    value: float
+    unit: str
+
+
+def _parse_number(text: str, units: Mapping[str, float]) -> _ParsedNumber:
+    """Parse a number with a unit.
+
+    Args:
+        units: factor of each allowed unit to the base unit.
+
+    Raises:
+        CellError: the text is not a number with one of these units.
+    """
     text = text.strip()
     match = _NUMBER.match(text)
-    word = text[match.end() :].strip().casefold() if match else ""
-    value = float(match[0].replace(",", "")) * units.get(word, math.nan) if match else math.nan
-    if not math.isfinite(value) or _UNCLEAR_COMMA.match(text):
-        known = ", ".join(filter(None, units)) or None
-        raise CellError(message("cell_is_no_number", text=text[:60], units=known))
-    return value, word
+    if match and not _UNCLEAR_COMMA.match(text):
+        unit = text[match.end() :].strip().casefold()
+        value = float(match[0].replace(",", "")) * units.get(unit, math.nan)
+        if math.isfinite(value):
+            return _ParsedNumber(value, unit)
+    allowed_units = ", ".join(filter(None, units)) or None
+    raise CellError(message("cell_is_no_number", text=text[:60], units=allowed_units))
 
 
-def _percent(cell: str) -> float:
-    """Return per cent: without a sign, at most 1 is a share."""
-    value, word = _number(cell, _POINTS)
-    return 100 * value if not word and abs(value) <= 1 else value
+def _parse_percent(cell: str) -> float:
+    """Return per cent; a number of at most 1 without a sign is a share."""
+    value, unit = _parse_number(cell, _PERCENT_UNITS)
+    is_share = not unit and abs(value) <= 1
+    return 100 * value if is_share else value
 
 
-def _quality(cell: str, name: str) -> dict[str, float]:
-    """Read ``0.91``, ``0.91/0.90`` with the target, and both qualities of ``Accuracy / F1``."""
+def _parse_quality(cell: str, name: str) -> dict[str, float]:
+    """Return the values of ``0.91``, of ``0.91/0.90`` with the target, and of two qualities.
+
+    Args:
+        name: of the quality, or of two: ``Accuracy / F1``.
+    """
     names = [part.strip() for part in name.split("/")]
-    are_two = len(names) == len(cell.split("/")) == 2 and all(map(is_quality, names))
     texts = cell.split("/", 1)
-    signs = _SHARE if len({"%" in text for text in texts}) == 1 else _PLAIN  # of both, or not
-    values = [_number(text, signs)[0] for text in texts]
-    return dict(zip(names if are_two else (name, f"{name}_target"), values, strict=False))
+    is_pair = len(names) == 2 and cell.count("/") == 1 and all(is_quality(x) for x in names)
+    if not is_pair:
+        names = [name, f"{name}_target"]
+    # A sign of per cent counts if both numbers have it, or neither has.
+    are_signs_equal = len({"%" in text for text in texts}) == 1
+    units = _SHARE_UNITS if are_signs_equal else _NO_UNIT
+    values = [_parse_number(text, units).value for text in texts]
+    return dict(zip(names, values, strict=False))
 
 
-def _memory(cell: str) -> dict[str, float]:
-    """Read ``13.9/40.0``, ``59.2 GB``, ``59.23*8G`` and sums of such products, in GiB.
+def _parse_memory(cell: str) -> dict[str, float]:
+    """Return the bytes of ``13.9/40.0``, ``59.2 GB``, ``59.23*8G`` and sums of such products.
 
-    A product is one device's memory times the devices; of a sum the largest device counts.
+    A number without a unit is in GiB. ``13.9/40.0`` is the used and the total memory. A product is
+    the memory of one device times the number of devices; of a sum the largest device counts.
+
+    Raises:
+        CellError: the cell has another form, or a number that cannot be in GiB.
     """
     parts = re.split("[+/]", cell.replace("×", "*"))
-    terms = [match.groups() for part in parts if (match := _TERM.fullmatch(part.strip()))]
-    unit = terms[-1][1] if terms else ""  # also that of those before it which have none
-    values = [_number(f"{number}{printed or unit}", _MEMORY)[0] for number, printed in terms]
-    wrong = len(terms) < len(parts) or ("/" in cell and len(parts) != len(("used", "total")))
-    if wrong or (not unit and max(values) > _MAX_BYTES):
-        units = ", ".join(filter(None, _MEMORY))
+    matches = [_TERM.fullmatch(part.strip()) for part in parts]
+    terms = [match for match in matches if match is not None]
+    last_unit = terms[-1][2] if terms else ""  # of `59.23+59.30G` it is also that of the first
+    values = [_parse_number(f"{x[1]}{x[2] or last_unit}", _MEMORY_UNITS).value for x in terms]
+    has_wrong_form = len(terms) < len(parts) or ("/" in cell and len(parts) != 2)
+    if has_wrong_form or (not last_unit and max(values) > _MAX_BYTES):
+        units = ", ".join(filter(None, _MEMORY_UNITS))
         raise CellError(message("cell_is_no_number", text=cell[:60], units=units))
     if "/" in cell:
         return dict(zip(("mem", "mem_total"), values, strict=True))

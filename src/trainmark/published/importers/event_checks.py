@@ -120,7 +120,7 @@ class EventChecks:
         )
         return [*self.contradictions, *(x for x in comparisons if x is not None)]
 
-    def name_unchecked(self, speeds: Speeds, world_size: int | None) -> list[str]:
+    def list_unchecked(self, speeds: Speeds, world_size: int | None) -> list[str]:
         """Return which of samples, batch and times the run states only once."""
         has_speed = bool(speeds.logged) and speeds.measured is not None
         has_batch = "global_batch_size" in self._numbers

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainmark.published.importers.event_checks import EventChecks, Speeds
-from trainmark.published.importers.events import ENDS, MALFORMED, parse_event, time_of
+from trainmark.published.importers.events import ENDS, MALFORMED, find_time_s, parse_event
 from trainmark.published.importers.vocabulary import WORDS
 
 if TYPE_CHECKING:
@@ -80,9 +80,9 @@ class EventRun:
         """Return all in which the log of this run contradicts itself."""
         return self.checks.find_contradictions(self._speeds, world_size)
 
-    def name_unchecked(self, world_size: int | None) -> list[str]:
+    def list_unchecked(self, world_size: int | None) -> list[str]:
         """Return what the log says only once: of samples, batch and times."""
-        return self.checks.name_unchecked(self._speeds, world_size)
+        return self.checks.list_unchecked(self._speeds, world_size)
 
     @property
     def _speeds(self) -> Speeds:
@@ -93,7 +93,7 @@ class EventRun:
         """Samples over seconds of all intervals; None: not known."""
         return self._speeds.measured
 
-    def begins_next_run(self, event: Event) -> bool:
+    def is_start_of_next_run(self, event: Event) -> bool:
         """Tell whether an event is the first one of the run after this one."""
         if event.name not in _STARTS:
             return False
@@ -101,11 +101,11 @@ class EventRun:
             return True
         if event.name not in self._started:
             return False
-        first_s, time_s = self._started[event.name], time_of(event)
+        first_s, time_s = self._started[event.name], find_time_s(event)
         is_late = None not in (first_s, time_s) and time_s - first_s > _SAME_START_S  # type: ignore[operator]
         return self._is_training or is_late
 
-    def take(self, event: Event) -> None:
+    def add_event(self, event: Event) -> None:
         """Add an event.
 
         Raises:
@@ -114,7 +114,7 @@ class EventRun:
         """
         name = event.name
         if name in _STARTS:
-            self._started.setdefault(name, time_of(event))
+            self._started.setdefault(name, find_time_s(event))
         self._is_training = self._is_training or name in _TRAINING
         self.checks.feed(event)
         if name in {"STEP_END", "tracked_stats"}:
@@ -122,7 +122,7 @@ class EventRun:
         if "case" in event.totals:
             self.facts.setdefault("case", event.totals["case"])
         if name in ENDS:
-            self._end(event)
+            self._add_end(event)
         elif name in WORDS["mlperf"]:
             self.facts[WORDS["mlperf"][name]] = event.value
         elif name == "train_loss":
@@ -130,9 +130,9 @@ class EventRun:
         elif name == "run_start":
             self._run_start_s = event.time_s
         else:
-            self._time(event)
+            self._add_time(event)
 
-    def _time(self, event: Event) -> None:
+    def _add_time(self, event: Event) -> None:
         """Add what an event says of time and samples."""
         name = event.name
         if name == "block_start":
@@ -153,7 +153,7 @@ class EventRun:
         elif name == "tracked_stats" and "throughput" in event.totals:
             self.speeds.append(float(event.totals["throughput"]))
 
-    def _end(self, event: Event) -> None:
+    def _add_end(self, event: Event) -> None:
         if self.has_ended:  # a second end is named by the checks
             return
         self.facts |= event.totals
@@ -186,13 +186,13 @@ class EventReader:
                 run.rank = rank if run.rank is None else run.rank
                 if rank != run.rank:
                     continue
-                if run.begins_next_run(event):
+                if run.is_start_of_next_run(event):
                     run.is_aborted = not run.has_ended
                     run.line = run.line or run.first_line
                     yield run
                     run = EventRun(mark, run.rank, number, number, event.text)
                     self._runs[mark] = run
-                run.take(event)
+                run.add_event(event)
             except MALFORMED:
                 run.malformed.append((number, line.strip()))
 

@@ -48,7 +48,7 @@ def parse_event(number: int, line: str, mark: str) -> Event:
     return Event(number, line.rstrip("\r\n"), name, value, totals, metadata)
 
 
-def time_of(event: Event) -> float | None:
+def find_time_s(event: Event) -> float | None:
     """Return the seconds of an event; None: it does not say."""
     try:
         return event.time_s

@@ -1,6 +1,6 @@
-"""Read files and folders of other people's results: which form a file has; nothing is lost.
+"""Read files and folders of other people's results, each by the form of the file.
 
-Owns text encodings, CSV, and what a file's place says of its rows. A file that holds no result is
+Owns text encodings, CSV, and what a file's folder says about its rows. A file without results is
 listed with the reason. Must not know cells.
 """
 
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import UsageError
 from trainmark.published.importers import json_records, logs, table
-from trainmark.published.importers.cells import with_commas
+from trainmark.published.importers.cells import mark_decimal_commas
 from trainmark.published.importers.headers import read_headers
 from trainmark.published.importers.markdown import read_page
-from trainmark.published.importers.table import Page, TableLine
+from trainmark.published.importers.page import Page, TableLine
 from trainmark.published.importers.vocabulary import WORDS
 from trainmark.record.record import RECORD_FILE
 from trainmark.record.work import Row, Unread
@@ -30,31 +30,31 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-MAX_BYTES = 32 << 20  # of a file that is no log
+MAX_BYTES = 32 << 20  # of a file that is not a log
 _LOG_MARK = re.compile(rb"\A\x1f\x8b|:::MLLOG|\[PerfLog\]")
-_TABLE = re.compile(r"^[^|\n]*\|[^\n]*\r?\n[^|\n]*\|", re.MULTILINE)  # two lines with pipes
-_OWN_COLUMNS = {"run_id", "case_key"}  # of our own CSV
+_TABLE_MARK = re.compile(r"^[^|\n]*\|[^\n]*\r?\n[^|\n]*\|", re.MULTILINE)  # two lines with pipes
+_OWN_CSV_COLUMNS = {"run_id", "case_key"}  # of our own CSV
 
 
 @dataclass(slots=True)
 class Imported:
-    """What was read, in order, and what could not be."""
+    """The rows that were read, and the parts of files that could not be, both in order."""
 
     rows: list[Row]
     unread: list[Unread]
 
-    def document(self) -> dict[str, Any]:
-        """Return it as ``import --json`` prints it."""
+    def as_dict(self) -> dict[str, Any]:
+        """Return both in the form that ``import --json`` prints."""
         return {
             "rows": [row.model_dump(mode="json") for row in self.rows],
             "unread": [entry.model_dump(mode="json") for entry in self.unread],
         }
 
 
-def read(places: Sequence[Path]) -> Imported:
+def read_files(places: Sequence[Path]) -> Imported:
     """Return the rows of files and folders.
 
-    Of a folder's files all are read but hidden ones and those of runs, which have a record.
+    In a folder, all files are read except for hidden ones and those of runs that have a record.
 
     Raises:
         UsageError: there is no such file or folder.
@@ -64,15 +64,17 @@ def read(places: Sequence[Path]) -> Imported:
         if not place.exists():
             fix = "name one that exists"
             raise UsageError("no such file or folder", where=str(place), fix=fix)
-        for path in _files(place) if place.is_dir() else [place]:
+        for path in _list_files(place) if place.is_dir() else [place]:
             page = Page(file=os.fsencode(path).decode("utf-8", "replace"), form="")
-            of_file = list(_entries(path, page))
-            entries += of_file or [page.unread(0, "file", message("file_without_results"))]
+            file_entries = list(_read_file(path, page))
+            entries += file_entries or [
+                page.make_unread(0, "file", message("file_without_results"))
+            ]
     rows = [entry for entry in entries if isinstance(entry, Row)]
     return Imported(rows, [entry for entry in entries if isinstance(entry, Unread)])
 
 
-def _files(place: Path) -> Iterator[Path]:
+def _list_files(place: Path) -> Iterator[Path]:
     """Yield each file below a folder that is to be read; a link to a folder is not followed."""
     for path in sorted(place.rglob("*")):
         is_hidden = any(part.startswith(".") for part in path.relative_to(place).parts)
@@ -81,47 +83,50 @@ def _files(place: Path) -> Iterator[Path]:
             yield path
 
 
-def _entries(path: Path, page: Page) -> Iterator[Row | Unread]:
-    """Yield the rows of one file and what cannot be read of it."""
+def _read_file(path: Path, page: Page) -> Iterator[Row | Unread]:
+    """Yield the rows of one file, and what of it cannot be read."""
     try:
-        if not path.is_file():  # a pipe would be waited for
+        if not path.is_file():  # reading a pipe would wait
             raise OSError("not a regular file")
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
         why = error.strerror or str(error)
-        yield page.unread(0, "file", message("file_unreadable", why=why))
+        yield page.make_unread(0, "file", message("file_unreadable", why=why))
         return
-    suffix, text = path.suffix.lower(), _decoded(content)
-    reader = _READERS.get(suffix)  # what it reads may quote lines of a log
+    suffix = path.suffix.lower()
+    text = _decode(content)
+    reader = _READERS.get(suffix)
+    # A page may quote lines of a log: only a file of another suffix is searched for them.
     if suffix == ".log" or (reader is None and _LOG_MARK.search(content)):
-        yield from logs.read(path, page)
+        yield from logs.read_log(path, page)
     elif len(content) > MAX_BYTES:
-        yield page.unread(0, "file", message("file_too_large", megabytes=MAX_BYTES >> 20))
+        yield page.make_unread(0, "file", message("file_too_large", megabytes=MAX_BYTES >> 20))
     elif text is None:
-        yield page.unread(0, "file", message("file_is_no_text"))
+        yield page.make_unread(0, "file", message("file_is_no_text"))
     elif reader is not None:
-        yield from reader(text, _placed(page, path))
+        yield from reader(text, _add_folder_names(page, path))
     elif text.startswith("{"):
-        yield from json_records.read(text, page)
-    elif _TABLE.search(text):
+        yield from json_records.read_json(text, page)
+    elif _TABLE_MARK.search(text):
         yield from read_page(text, page)
     else:
-        yield page.unread(0, "file", message("file_of_unknown_form"))
+        yield page.make_unread(0, "file", message("file_of_unknown_form"))
 
 
-def _decoded(content: bytes) -> str | None:
+def _decode(content: bytes) -> str | None:
     """Decode UTF-16 with a byte-order mark, UTF-8 or GB 18030; return None if none of them fits."""
     is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    for encoding in ("utf-16",) if is_utf16 else ("utf-8-sig", "gb18030"):
+    encodings = ("utf-16",) if is_utf16 else ("utf-8-sig", "gb18030")
+    for encoding in encodings:
         with suppress(UnicodeDecodeError):
             text = content.decode(encoding)
             return None if "\0" in text else text
     return None
 
 
-def _placed(page: Page, path: Path) -> Page:
-    """Return ``page`` with what its place says, ``VENDOR/MODEL-FRAMEWORK/README.md``."""
+def _add_folder_names(page: Page, path: Path) -> Page:
+    """Return a page with the facts in its folders' names: ``VENDOR/MODEL-FRAMEWORK/README.md``."""
     folder = path.absolute().parent
     model, _, framework = folder.name.partition("-")
     vendor = folder.parent.name.casefold()
@@ -130,43 +135,45 @@ def _placed(page: Page, path: Path) -> Page:
     return replace(page, model=model, framework=framework, vendor=vendor)
 
 
-def _csv(text: str, page: Page) -> Iterator[Row | Unread]:
+def _read_csv(text: str, page: Page) -> Iterator[Row | Unread]:
     """Yield a row a line, under headers that we know: our own, or those of pages."""
-    page, lines = replace(page, form="csv"), re.split(r"\r?\n", text)
-    comments = 0  # lines above the headers, which begin with `#` and have one cell
-    while comments < len(lines) and re.fullmatch(r"#[^,;\t]*|", lines[comments]):
-        comments += 1
-    lines = lines[comments:] or [""]
+    page = replace(page, form="csv")
+    lines = re.split(r"\r?\n", text)
+    num_comments = 0  # lines above the headers that are empty, or begin with `#` and have one cell
+    while num_comments < len(lines) and re.fullmatch(r"#[^,;\t]*|", lines[num_comments]):
+        num_comments += 1
+    lines = lines[num_comments:] or [""]
     delimiter = max(",;\t", key=lines[0].count)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    rows = []
     try:
-        rows = [
-            TableLine(comments + reader.line_num, x, lines[reader.line_num - 1])
-            for x in reader
-            if any(x)
-        ]
+        for cells in reader:
+            if any(cells):
+                raw = lines[reader.line_num - 1]
+                rows.append(TableLine(num_comments + reader.line_num, cells, raw))
     except csv.Error as error:
-        number = comments + reader.line_num
-        yield page.unread(number, "row", message("csv_malformed", why=str(error)))
+        number = num_comments + reader.line_num
+        yield page.make_unread(number, "row", message("csv_malformed", why=str(error)))
         return
     head, *body = rows or [TableLine(1, [], "")]
-    whole = [line.cells for line in body if len(line.cells) >= len(head.cells)]
-    columns = read_headers(head.cells, whole)
-    has_decimals = any(column.decimal_comma for column in with_commas(columns, whole))
+    complete_rows = [line.cells for line in body if len(line.cells) >= len(head.cells)]
+    columns = mark_decimal_commas(read_headers(head.cells, complete_rows), complete_rows)
+    has_decimal_commas = any(column.decimal_comma for column in columns)
     # `1.234,5` is German for what is `1,234.5` here, and `12,345` would be read as either.
-    if delimiter != "," and not has_decimals and re.search("[0-9],[0-9]", text):
-        why = message("csv_with_decimal_commas", delimiter=delimiter)
-        yield page.unread(1, "table", why, head.raw)
+    if delimiter != "," and not has_decimal_commas and re.search("[0-9],[0-9]", text):
+        reason = message("csv_with_decimal_commas", delimiter=delimiter)
+        yield page.make_unread(1, "table", reason, head.raw)
         return
-    is_own = {*head.cells} >= _OWN_COLUMNS
-    yield from table.read(head, body, page, unknown="ignored" if is_own else "unknown")
+    is_own_csv = set(head.cells) >= _OWN_CSV_COLUMNS
+    unknown = "ignored" if is_own_csv else "unknown"
+    yield from table.read_table(head, body, page, unknown=unknown)
 
 
 _READERS = {
     ".md": read_page,
     ".markdown": read_page,
-    ".csv": _csv,
-    ".tsv": _csv,
-    ".json": json_records.read,
-    ".jsonl": json_records.read,
+    ".csv": _read_csv,
+    ".tsv": _read_csv,
+    ".json": json_records.read_json,
+    ".jsonl": json_records.read_json,
 }

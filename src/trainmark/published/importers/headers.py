@@ -1,7 +1,7 @@
-"""Read the heads of a table: which figure, setting or label each column has.
+"""Read the headers of a table: which figure, setting or label each column has.
 
-The unit in a head decides the figure; a name such as ``throughput`` alone decides nothing, and then
-the unit of a cell does. Settings are never figures.
+The unit in a header decides the figure. A name such as ``throughput`` alone does not: then the unit
+in a cell decides. Settings are never figures.
 """
 
 from __future__ import annotations
@@ -9,66 +9,82 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainmark.published.audit.qualities import is_quality, split_words
 from trainmark.published.importers.units import Unit, parse_unit
 from trainmark.published.importers.vocabulary import (
     WORDS,
+    find_precisions,
     has_phrase,
-    header_key,
-    is_nothing,
-    plain,
-    precisions,
+    is_without_value,
+    normalize_header,
+    strip_markup,
 )
 from trainmark.record.figures import FIGURES, name_column
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_KNOWN = {
-    header_key(header): (role, name)
+
+class _Meaning(NamedTuple):
+    """What a known header means.
+
+    Args:
+        role: ``figure``, ``quality``, ``target`` or ``other``.
+        name: of the figure or the quality; of others, the role of their column.
+    """
+
+    role: str
+    name: str
+
+
+_KNOWN_HEADERS = {
+    normalize_header(header): _Meaning(role, name)
     for role, names in WORDS["columns"].items()
     for name, headers in names.items()
     for header in headers
 }
 # The headers of our own CSV.
-_EXPORTED = {header_key(name_column(x.name, x.unit, x)): x for x in FIGURES.values()}
+_CSV_HEADERS = {
+    normalize_header(name_column(spec.name, spec.unit, spec)): spec for spec in FIGURES.values()
+}
 _PHRASES: dict[str, list[str]] = WORDS["phrases"]
+# Headers that name a setting only if they say nothing else.
 _EXACT_SETTINGS = {
-    header_key(header): name
+    normalize_header(header): name
     for name, headers in WORDS["settings"]["exact"].items()
     for header in headers
 }
-_READS = {"mem": "memory", "MFU": "percent"}
-_SIGNS = re.compile(r"[↑↓⬆⬇▲▼†‡]+")  # which direction is better, footnotes
+_CELL_KINDS = {"mem": "memory", "MFU": "percent"}  # of other figures: numbers
+_SIGNS = re.compile(r"[↑↓⬆⬇▲▼†‡]+")  # arrows for the better direction, and marks of footnotes
 # A rate of one device, wherever the header says so: `Per-GPU throughput (tokens/s)`.
-_OF_DEVICE = re.compile(
+_PER_DEVICE_WORDS = re.compile(
     r"(?i)(?:\bper[- _]?|/\s*)(?:gpu|device|card|accelerator|chip|npu|xpu)s?\b|每卡|单卡|每GPU"
 )
 _MULTIPLE = re.compile(r"\(\s*(B|M|billions?|millions?)\s*\)", re.IGNORECASE)  # `Params (B)`
 _BRACKETS = re.compile(r"\s*[(\[{]([^()\[\]{}]*)[)\]}]\s*")
-_OF_TOKENS = re.compile(r"\(T\)|(?i:tokens)")  # `GlobalBatchSize (T)`
+_TOKEN_WORDS = re.compile(r"\(T\)|(?i:tokens)")  # `GlobalBatchSize (T)`
 _COUNT = re.compile(r"[0-9][0-9,]*")
 _MAX_UNIT_WORDS = 7  # of `training_tokens_per_second_per_gpu`
-# What a rate is called: of all devices, and of one.
-_RATES = {
+# The figure of a rate by its work and whether it is that of one device.
+_RATE_FIGURES = {
     ("samples", False): "p_whole",
     ("samples", True): "sample/p/s",
     ("tokens", False): "p_train_tokens",
     ("tokens", True): "token/p/s",
     ("steps", False): "step/s",
 }
-# Phrases of times, and the figures that they name.
-_TIMES = (
+# Kinds of phrases in `columns.toml` for times, and the figures that they name.
+_TIME_FIGURES = (
     ("step_time", "step_time"),
     ("train_time", "train_time"),
     ("e2e_time", "e2e_time"),
     ("step", "step_time"),
 )
-_PER_DEVICE = ("token/p/s", "sample/p/s")
+_DEVICE_RATES = ("token/p/s", "sample/p/s")
 _FIGURE_UNITS = {"sample/p/s": "samples/s", "step/s": "steps/s", "step_time": "s"}
-# Figures of training that make a table one of results; a loss or a memory alone does too.
+# A table with one of these figures is one of results; a loss or a memory alone is enough.
 TRAINING_FIGURES = (
     FIGURES.keys() | WORDS["columns"]["figure"].keys() | _FIGURE_UNITS.keys() | {"step_time"}
 )
@@ -79,29 +95,32 @@ class Column:
     """A column of a table.
 
     Args:
-        role: ``figure``, ``quality``, ``target``, ``setting``, ``derived``, ``unknown``, or what
-            else its text is.
+        header: as printed.
+        role: ``figure``; ``quality``, of a trained model; ``target``, of a quality; ``setting``;
+            ``derived``, a figure that follows from others; ``unknown``; ``ignored``; or what its
+            cells say about the row: ``device``, ``model``, ``nnodes`` …
         name: of the figure or setting; of a quality its metric.
-        reads: how a cell is read: ``number``, ``memory``, ``percent``, ``quality``.
-        unit: of the figure in a record; of a figure that records do not have, as printed.
-        printed: the unit of its cells, where the header has one: ``e2e_time (h)``.
-        scale: of ``unit``, of a figure that keeps its printed unit.
-        precision: that the header names, of tables with a column for each precision.
-        is_open: neither header nor name decides: the unit of a cell does.
-        is_exact: the whole header is known, not only its words and unit.
-        decimal_comma: its cells have one: ``0,125``.
+        cell_kind: how a cell is read: ``number``, ``memory``, ``percent``, ``quality``.
+        unit: the unit in which a record has the figure; the printed one if records lack the figure.
+        printed_unit: the unit in the header, ``e2e_time (h)``; None: it has none.
+        unit_factor: factor of ``unit`` to its base unit.
+        precision: the precision that the header names; None: it names none, or several.
+        has_open_unit: the header has no unit, so that the unit in a cell decides which figure it
+            is.
+        is_known_header: the whole header is known, not only its words and unit.
+        decimal_comma: its cells have decimal commas: ``0,125``.
     """
 
     header: str
     role: str
     name: str = ""
-    reads: str = "number"
+    cell_kind: str = "number"
     unit: str = ""
-    printed: Unit | None = None
-    scale: float = 1.0
+    printed_unit: Unit | None = None
+    unit_factor: float = 1.0
     precision: str | None = None
-    is_open: bool = False
-    is_exact: bool = False
+    has_open_unit: bool = False
+    is_known_header: bool = False
     decimal_comma: bool = False
 
     @property
@@ -110,12 +129,12 @@ class Column:
         return self.role in {"figure", "quality", "target"}
 
     @property
-    def measures(self) -> Unit | None:
-        """The unit that its cells may repeat; None: they have none."""
-        if self.printed is not None:
-            return self.printed
+    def cell_unit(self) -> Unit | None:
+        """The unit that its cells may repeat behind their number; None: they have none."""
+        if self.printed_unit is not None:
+            return self.printed_unit
         unit = parse_unit(self.unit)
-        if unit is not None and self.name in _PER_DEVICE:
+        if unit is not None and self.name in _DEVICE_RATES:
             return replace(unit, per_device=True)
         return unit
 
@@ -127,133 +146,171 @@ def read_headers(
     unknown: str = "unknown",
     is_inference: bool = False,
 ) -> list[Column]:
-    """Return what each header says.
+    """Return the column of each header.
 
     Args:
-        is_inference: the headings above say so: rates and times are no figures of training.
-        rows: the cells below, which tell a number of GPUs from their name, a unit from a metric.
-        unknown: the role of a header that nobody knows; ``quality`` for the references of a case,
-            which have its own; ``ignored`` in forms whose other headers are all known.
+        rows: the cells below, which tell a number of GPUs from their name, and a unit from a
+            metric.
+        unknown: role of columns with an unknown header: ``unknown``; ``quality`` for references of
+            a case, which may have qualities of their own; ``ignored`` in forms whose other headers
+            are all known.
+        is_inference: the headings above the table say that nothing is trained: rates and times
+            are not figures of training.
     """
     columns = []
     for place, header in enumerate(headers):
         cells = [row[place] for row in rows if place < len(row)]
-        column = _with_cells(read_header(header, unknown=unknown), cells)
-        columns.append(_of_inference(column) if is_inference else column)
-    return _with_targets(columns)
+        column = _choose_role_by_cells(read_header(header, unknown=unknown), cells)
+        columns.append(_name_inference_figure(column) if is_inference else column)
+    return _assign_target(columns)
 
 
-def _of_inference(column: Column) -> Column:
-    """Return a column with the name of a figure of inference, if it is a figure with a unit."""
-    if column.role != "figure" or not (column.is_open or column.printed):
+def _name_inference_figure(column: Column) -> Column:
+    """Return a column under a name with the word ``inference``, if it is a figure with a unit."""
+    if column.role != "figure" or not (column.has_open_unit or column.printed_unit):
         return column
-    name = split_unit(plain(column.header))[0]
-    name = without_precision(name) if column.precision else name
-    if not name and column.printed:
-        name = column.printed.printed
+    name = split_unit(strip_markup(column.header)).name
+    if column.precision:
+        name = remove_precision_words(name)
+    if not name and column.printed_unit:
+        name = column.printed_unit.printed
     if not has_phrase(name, _PHRASES["inference"]):
         name = f"inference {name}"
-    if column.printed is None:
+    if column.printed_unit is None:
         return replace(column, name=name)
-    return replace(column_of_unit(column.header, name, column.printed), precision=column.precision)
+    return replace(
+        make_unit_column(column.header, name, column.printed_unit), precision=column.precision
+    )
 
 
-def _with_targets(columns: list[Column]) -> list[Column]:
-    """Return columns whose only target is that of their only quality."""
+def _assign_target(columns: list[Column]) -> list[Column]:
+    """Return columns in which a target belongs to the quality, if there is only one quality."""
     qualities = {column.name for column in columns if column.role == "quality"}
     if len(qualities) != 1:
         return columns
-    (name,) = qualities
-    return [replace(x, name=name) if x.role == "target" else x for x in columns]
+    (quality,) = qualities
+    return [replace(x, name=quality) if x.role == "target" else x for x in columns]
 
 
-def _with_cells(column: Column, cells: Sequence[str]) -> Column:
-    """Return a column whose header has two meanings with the one that its cells have."""
-    printed = [plain(cell) for cell in cells if not is_nothing(cell)]
-    are_counts = bool(printed) and all(_COUNT.fullmatch(cell) for cell in printed)
+def _choose_role_by_cells(column: Column, cells: Sequence[str]) -> Column:
+    """Return a column whose header has two meanings with the meaning that its cells have."""
+    texts = [strip_markup(cell) for cell in cells if not is_without_value(cell)]
+    if not texts:
+        return column
+    are_counts = all(_COUNT.fullmatch(text) for text in texts)
     if column.role == "device" and are_counts:
         return replace(column, role="devices")
-    if column.role == "devices" and printed and not are_counts:
+    if column.role == "devices" and not are_counts:
         return replace(column, role="device")
-    if column.role == "quality" and printed and all(map(precisions, printed)):
-        return Column(column.header, "precision")  # `精度` is both
-    if column.role == "metric" and printed and all(parse_unit(cell) for cell in printed):
+    # `精度` is an accuracy or a precision.
+    if column.role == "quality" and all(find_precisions(text) for text in texts):
+        return Column(column.header, "precision")
+    if column.role == "metric" and all(parse_unit(text) for text in texts):
         return replace(column, role="unit")
     return column
 
 
 @lru_cache(maxsize=4096)  # collections repeat their headers
 def read_header(header: str, *, unknown: str = "unknown") -> Column:
-    """Return what one header says, without its cells."""
-    text = re.sub(r"\s+", " ", _SIGNS.sub(" ", plain(header)).strip("*` ")).strip()
-    key = header_key(text)
+    """Return the column of one header, without a look at its cells.
+
+    Args:
+        unknown: as in ``read_headers``.
+    """
+    text = re.sub(r"\s+", " ", _SIGNS.sub(" ", strip_markup(header)).strip("*` ")).strip()
+    key = normalize_header(text)
     if not key:
         return Column(header, "ignored")
-    if key in _EXPORTED:
-        spec = _EXPORTED[key]
-        return Column(header, "figure", spec.name, unit=spec.unit, is_exact=True)
-    if key in _KNOWN:
-        return replace(_known_column(header, *_KNOWN[key]), is_exact=True)
+    if key in _CSV_HEADERS:
+        spec = _CSV_HEADERS[key]
+        return Column(header, "figure", spec.name, unit=spec.unit, is_known_header=True)
+    if key in _KNOWN_HEADERS:
+        return replace(_make_known_column(header, *_KNOWN_HEADERS[key]), is_known_header=True)
     if key in _EXACT_SETTINGS:
-        return _setting(header, text, _EXACT_SETTINGS[key])
-    if unknown == "ignored" and not key.startswith("final") and split_unit(text)[1] is None:
-        return Column(header, unknown)
-    named = precisions(text)
-    precision = named[0] if len(named) == 1 else None
+        return _make_setting_column(header, text, _EXACT_SETTINGS[key])
     name, unit = split_unit(text)
-    name = without_precision(name) if precision else name
-    column = _decide(header, name, unit, unknown)
-    return replace(column, precision=precision) if column.role != "derived" else column
+    if unknown == "ignored" and not key.startswith("final") and unit is None:
+        return Column(header, unknown)
+    precisions = find_precisions(text)
+    precision = precisions[0] if len(precisions) == 1 else None
+    if precision:
+        name = remove_precision_words(name)
+    column = _classify_header(header, name, unit, unknown)
+    return column if column.role == "derived" else replace(column, precision=precision)
 
 
-def _known_column(header: str, role: str, name: str, printed: Unit | None = None) -> Column:
+def _make_known_column(
+    header: str, role: str, name: str, printed_unit: Unit | None = None
+) -> Column:
+    """Return the column of a header whose meaning is known.
+
+    Args:
+        role, name: as in ``_Meaning``.
+    """
     if role == "figure":
-        return Column(header, role, name, _READS.get(name, "number"), _unit_of(name), printed)
+        cell_kind = _CELL_KINDS.get(name, "number")
+        return Column(header, role, name, cell_kind, _get_record_unit(name), printed_unit)
     if role in {"quality", "target"}:
-        return Column(header, role, name, "quality", printed=printed)
+        return Column(header, role, name, "quality", printed_unit=printed_unit)
     return Column(header, name)
 
 
-def _unit_of(name: str) -> str:
-    """Return the unit of a figure of rows."""
+def _get_record_unit(name: str) -> str:
+    """Return the unit in which rows have a figure; empty: it has none, or is not known."""
     if name in FIGURES:
         return FIGURES[name].unit
     return name if name in ("steps", "epochs") else _FIGURE_UNITS.get(name, "")
 
 
-def _setting(header: str, text: str, name: str) -> Column:
+def _make_setting_column(header: str, text: str, name: str) -> Column:
+    """Return the column of a setting.
+
+    Args:
+        text: the header without marks.
+        name: of the setting; ``other``: its name is the text.
+    """
     multiple = _MULTIPLE.search(header)
     if name == "parameters" and multiple:
         return Column(header, "setting", name, unit=multiple[1][0].upper())
-    if name == "global_batch_size" and _OF_TOKENS.search(header):
+    if name == "global_batch_size" and _TOKEN_WORDS.search(header):
         name = "global_batch_tokens"
     return Column(header, "setting", text if name == "other" else name)
 
 
-def split_unit(text: str) -> tuple[str, Unit | None]:
-    """Return a header without its unit, and the unit; None: it has none.
+class _SplitHeader(NamedTuple):
+    """A header without its unit, and the unit; None: it has none."""
+
+    name: str
+    unit: Unit | None
+
+
+def split_unit(text: str) -> _SplitHeader:
+    """Split a header into its name and its unit.
 
     The unit stands in brackets, behind a comma or ``in``, or is the end of the header.
     """
     for match in _BRACKETS.finditer(text):
-        if unit := parse_unit(match[1]):
+        unit = parse_unit(match[1])
+        if unit is not None:
             name = f"{text[: match.start()]} {text[match.end() :]}"
-            return re.sub(r"\s+", " ", name).strip(" -,"), unit
+            return _SplitHeader(re.sub(r"\s+", " ", name).strip(" -,"), unit)
     bracketed = " ".join(match.strip() for match in _BRACKETS.findall(text))
     body = _BRACKETS.sub(" ", text).partition("@")[0].strip()  # `ms/iter @ step 10`
     parts = re.split(r"(?<=[a-zA-Z0-9])_(?=[a-zA-Z])|[ ,]+", body)
+    # The longest end of the header that is a unit.
     for size in range(min(_MAX_UNIT_WORDS, len(parts)), 0, -1):
         tail = " ".join(parts[-size:])
         unit = parse_unit(tail)
         # One letter may be anything: `dataset M`.
-        if unit and (len(tail) > 1 or tail == "%" or size == len(parts)):
-            rest = " ".join(parts[:-size]).removesuffix(" in").strip(" -,:")
-            return f"{rest} {bracketed}".strip(), unit
-    return text, None
+        is_clear = len(tail) > 1 or tail == "%" or size == len(parts)
+        if unit is not None and is_clear:
+            name = " ".join(parts[:-size]).removesuffix(" in").strip(" -,:")
+            return _SplitHeader(f"{name} {bracketed}".strip(), unit)
+    return _SplitHeader(text, None)
 
 
-def without_precision(name: str) -> str:
-    """Return a name without the words of the precision that it has."""
+def remove_precision_words(name: str) -> str:
+    """Return a name without words for precisions."""
     for phrases in WORDS["precision"].values():
         for phrase in phrases:
             name = re.sub(rf"(?i)\b{re.escape(phrase)}\b", " ", name)
@@ -261,56 +318,64 @@ def without_precision(name: str) -> str:
     return re.sub(r"\s+", " ", name).strip(" -–,:_+")
 
 
-def _decide(header: str, name: str, unit: Unit | None, unknown: str) -> Column:
-    """Return the column of a header that is not known as a whole."""
+def _classify_header(header: str, name: str, unit: Unit | None, unknown: str) -> Column:
+    """Return the column of a header that is not known as a whole, by its name and unit.
+
+    Args:
+        unknown: role of the column if neither its name nor its unit is known.
+    """
     if has_phrase(name, _PHRASES["derived"]):
         return Column(header, "derived", name)
-    if unit and unit.quantity == "rate":
-        return column_of_unit(header, name, unit)
+    if unit is not None and unit.quantity == "rate":
+        return make_unit_column(header, name, unit)
     is_time = unit is not None and unit.quantity in {"time", "step_time"}
-    if (setting := _setting_name(name)) and not is_time:
-        return _setting(header, name, setting)
-    return _figure_column(header, name, unit) or _column_of_name(header, name, unknown)
+    setting = _find_setting(name)
+    if setting is not None and not is_time:
+        return _make_setting_column(header, name, setting)
+    column = _find_figure_column(header, name, unit)
+    return _make_column_by_name(header, name, unknown) if column is None else column
 
 
-def _figure_column(header: str, name: str, unit: Unit | None) -> Column | None:
+def _find_figure_column(header: str, name: str, unit: Unit | None) -> Column | None:
     """Return the column of a figure or quality; None: neither unit nor words say that it is one."""
-    key = header_key(name)
-    if unit and key in _KNOWN and _KNOWN[key][0] in {"figure", "quality", "target"}:
-        return _known_column(header, *_KNOWN[key], unit)
+    meaning = _KNOWN_HEADERS.get(normalize_header(name))
+    if unit is not None and meaning is not None and meaning.role != "other":
+        return _make_known_column(header, meaning.role, meaning.name, unit)
     if is_quality(name) or has_phrase(name, ["loss"]):
-        return _quality_column(header, name, unit)
-    return column_of_unit(header, name, unit) if unit else None
+        return _make_quality_column(header, name, unit)
+    return make_unit_column(header, name, unit) if unit else None
 
 
-def _column_of_name(header: str, name: str, unknown: str) -> Column:
+def _make_column_by_name(header: str, name: str, unknown: str) -> Column:
     """Return the column of a header without a unit by its words."""
     if has_phrase(name, _PHRASES["utilization"]):
-        return _known_column(header, "figure", "MFU")
-    if _is_figure_name(name) or not name:  # without a name, the header was a precision
-        return Column(header, "figure", name or "result", is_open=True)
+        return _make_known_column(header, "figure", "MFU")
+    if _is_figure_name(name) or not name:  # the header of an empty name was only a precision
+        return Column(header, "figure", name or "result", has_open_unit=True)
     if split_words(name)[:1] == ("final",) or unknown == "quality":
         return Column(header, "quality", name, "quality")
     return Column(header, unknown, name)
 
 
-def _setting_name(name: str) -> str | None:
+def _find_setting(name: str) -> str | None:
     """Return the setting that a header names by one of its phrases; None: it names none."""
-    phrases: dict[str, list[str]] = WORDS["settings"]["phrases"]
-    for setting, printed in phrases.items():
-        if has_phrase(name, printed):
+    phrases_by_setting: dict[str, list[str]] = WORDS["settings"]["phrases"]
+    for setting, phrases in phrases_by_setting.items():
+        if has_phrase(name, phrases):
             return setting
-    return _EXACT_SETTINGS.get(header_key(_BRACKETS.sub(" ", name)))
+    return _EXACT_SETTINGS.get(normalize_header(_BRACKETS.sub(" ", name)))
 
 
-def _quality_column(header: str, name: str, unit: Unit | None) -> Column:
+def _make_quality_column(header: str, name: str, unit: Unit | None) -> Column:
+    """Return the column of a quality, or of the loss of training, which is a figure."""
     if has_phrase(name, _PHRASES["loss"]):
-        return _known_column(header, "figure", "loss")
-    printed = unit if unit and unit.quantity == "percent" else None
-    return Column(header, "quality", name, "quality", printed=printed)
+        return _make_known_column(header, "figure", "loss")
+    printed_unit = unit if unit and unit.quantity == "percent" else None
+    return Column(header, "quality", name, "quality", printed_unit=printed_unit)
 
 
 def _is_figure_name(name: str) -> bool:
+    """Tell whether a name is that of a figure, which its unit would tell."""
     kinds = (
         "performance", "step_time", "train_time", "e2e_time", "time", "memory", "flops",
         "other_utilization", "inference",
@@ -318,38 +383,52 @@ def _is_figure_name(name: str) -> bool:
     return any(has_phrase(name, _PHRASES[kind]) for kind in kinds)
 
 
-def column_of_unit(header: str, name: str, unit: Unit) -> Column:
-    """Return the column of a figure whose unit is known, from its header or from a cell."""
-    if unit.quantity in {"rate", "flops"} and _OF_DEVICE.search(plain(header)):
+def make_unit_column(header: str, name: str, unit: Unit) -> Column:
+    """Return the column of a figure whose unit is known from its header or from a cell."""
+    if unit.quantity in {"rate", "flops"} and _PER_DEVICE_WORDS.search(strip_markup(header)):
         unit = replace(unit, per_device=True)
-    figure = _figure_name(name, unit)
-    if figure is None:  # one that records do not have keeps its name and its unit
-        kept = name or unit.printed
-        return Column(header, "figure", kept, unit=unit.printed, printed=unit, scale=unit.factor)
-    reads = _READS.get(figure, "number")
-    return Column(header, "figure", figure, reads, _unit_of(figure), unit)
+    figure = _find_figure(name, unit)
+    if figure is None:  # records do not have this figure: it keeps its name and its unit
+        kept_name = name or unit.printed
+        return Column(
+            header,
+            "figure",
+            kept_name,
+            unit=unit.printed,
+            printed_unit=unit,
+            unit_factor=unit.factor,
+        )
+    cell_kind = _CELL_KINDS.get(figure, "number")
+    return Column(header, "figure", figure, cell_kind, _get_record_unit(figure), unit)
 
 
-def _figure_name(name: str, unit: Unit) -> str | None:
+def _find_figure(name: str, unit: Unit) -> str | None:
     """Return the figure that a name and a unit mean; None: one that records do not have."""
     if has_phrase(name, _PHRASES["inference"]):
         return None
     if unit.quantity == "memory":
-        return _memory_name(name)
+        return _find_memory_figure(name)
     if unit.quantity == "flops":
         is_model = unit.per_device and not has_phrase(name, _PHRASES["not_flops"])
         return "model_flops_per_device" if is_model else None
     if has_phrase(name, _PHRASES["part"]):
         return None
-    figures = {
-        "rate": _RATES.get((unit.work, unit.per_device)),
-        "step_time": "step_time",
-        "time": next((of for kind, of in _TIMES if has_phrase(name, _PHRASES[kind])), None),
-    }
-    return figures.get(unit.quantity)
+    if unit.quantity == "rate":
+        return _RATE_FIGURES.get((unit.work, unit.per_device))
+    return "step_time" if unit.quantity == "step_time" else _find_time_figure(name, unit)
 
 
-def _memory_name(name: str) -> str | None:
+def _find_time_figure(name: str, unit: Unit) -> str | None:
+    """Return the figure that the name of a time means; None: it is another time, or no time."""
+    if unit.quantity == "time":
+        for phrases, figure in _TIME_FIGURES:
+            if has_phrase(name, _PHRASES[phrases]):
+                return figure
+    return None
+
+
+def _find_memory_figure(name: str) -> str | None:
+    """Return ``mem`` or ``mem_total`` by the name of a memory; None: it is another memory."""
     if has_phrase(name, _PHRASES["total_memory"]):
         return "mem_total"
     is_used = has_phrase(name, _PHRASES["memory"])

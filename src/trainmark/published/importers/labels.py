@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from trainmark.devices import peaks
-from trainmark.published.importers.vocabulary import WORDS, plain
+from trainmark.published.importers.vocabulary import WORDS, strip_markup
 from trainmark.spec import Message, message
 
 _NUMERALS: dict[str, int] = WORDS["world"]["numerals"]
@@ -52,12 +52,12 @@ def read_label(label: str, config_file: str = "", columns: str = "") -> Label:
         config_file: name of the configuration file, which may have the world, too.
         columns: the world of other columns of the row, in the form of a label: ``(1x8)``.
     """
-    text = _NUMBERED.sub("", plain(label)).replace("×", "x")
+    text = _NUMBERED.sub("", strip_markup(label)).replace("×", "x")
     world_in_label = _WORLD.search(text) or _BARE.search(text)
     printed = world_in_label or _WORLD.fullmatch(columns)
     head = text[: world_in_label.start()].rstrip() if world_in_label else text
     words = _find_counting_words(head, printed)
-    file = _FILE.fullmatch(plain(config_file))
+    file = _FILE.fullmatch(strip_markup(config_file))
     device = _read_device(head, words, printed, file)
     if printed:
         world = int(printed[1]), int(printed[2])
@@ -70,7 +70,7 @@ def read_label(label: str, config_file: str = "", columns: str = "") -> Label:
     if 0 in world:
         return _read_counted_label(text, device)
     notes = []
-    if words and not _agree(words, world):
+    if words and not _count_same_world(words, world):
         world_text = f"{world[0]}x{world[1]}"
         notes = [message("label_contradicts_itself", words=words[0].strip(), world=world_text)]
     return Label(device or None, *world, notes)
@@ -120,7 +120,7 @@ def _read_counting_words(words: re.Match[str]) -> tuple[int, int]:
     return nodes, cards // nodes if is_total else cards
 
 
-def _agree(words: re.Match[str], world: tuple[int, int]) -> bool:
+def _count_same_world(words: re.Match[str], world: tuple[int, int]) -> bool:
     """Tell whether words count the machines and cards of a world, per machine or in total."""
     if _read_counting_words(words) == world:
         return True
@@ -157,7 +157,7 @@ def is_machine(name: str) -> bool:
 
 def split_count(text: str) -> tuple[str, int]:
     """Return ``A100`` and 8 of ``8 x A100``; if there is no count, the text and 0."""
-    match = _COUNTED.fullmatch(plain(text).replace("×", "x"))
+    match = _COUNTED.fullmatch(strip_markup(text).replace("×", "x"))
     if match is None:
         return text, 0
     name, count = match[2] or match[4], match[1] or match[3]
@@ -184,7 +184,7 @@ def find_device(text: str) -> str | None:
     It is the product, with the word before it if that narrows it down, and the memory and form
     factor after it: ``V100 32G`` of ``DGX-1 (8x V100 32G)``.
     """
-    parts = re.findall(r"[^\s,;()（）/]+", _TIMES.sub("", plain(text)))
+    parts = re.findall(r"[^\s,;()（）/]+", _TIMES.sub("", strip_markup(text)))
     names = [_read_product(parts, place) for place in range(len(parts))]
     candidates = [name for name in names if name is not None]
     # Of equally exact names the last, which is in brackets: `DGX A100 (8x A100 80GB)`.
@@ -209,7 +209,7 @@ def _read_product(parts: list[str], place: int) -> str | None:
 
 def split_vendor(short_name: str) -> tuple[str | None, str | None]:
     """Return ``A100`` and ``nvidia`` of ``nvidia A100 (80G * 8)``."""
-    text = plain(short_name).partition("(")[0].strip(" /")
+    text = strip_markup(short_name).partition("(")[0].strip(" /")
     first, _, rest = text.partition(" ")
     known = first.casefold() in WORDS["names"]["vendors"]
     device = rest.strip(" /") if known else text
@@ -218,12 +218,12 @@ def split_vendor(short_name: str) -> tuple[str | None, str | None]:
 
 def read_changes(text: str) -> dict[str, str]:
     """Return changed hyper-parameters by their printed names; ``bs=96,lr=0.00015``."""
-    return {name.strip(): value for name, value in _CHANGE.findall(plain(text))}
+    return {name.strip(): value for name, value in _CHANGE.findall(strip_markup(text))}
 
 
 def read_flags(text: str) -> dict[str, str]:
     """Return the options of a command line by their names: ``--tf32 0 --fp16``."""
-    return {name: value or "true" for name, value in _FLAG.findall(plain(text))}
+    return {name: value or "true" for name, value in _FLAG.findall(strip_markup(text))}
 
 
 def find_precision(flags: dict[str, str]) -> str | None:

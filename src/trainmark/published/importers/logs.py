@@ -1,7 +1,7 @@
-"""Read PerfLog and MLPerf logs, a row for each run, whatever their length.
+"""Read PerfLog and MLPerf logs of any length, a row for each run.
 
-The totals that a program prints at its end come before its step lines, of which public programs
-print every thousandth.
+The totals that a program prints at its end take precedence over its step lines, because public
+programs print only every thousandth step.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from trainmark.errors import DataError
 from trainmark.published.importers.event_runs import FORMS, read_runs
-from trainmark.published.importers.table import TableLine
-from trainmark.published.importers.table import read as read_table
+from trainmark.published.importers.page import TableLine
+from trainmark.published.importers.table import read_table
 from trainmark.published.importers.vocabulary import WORDS
-from trainmark.published.log import numbered_lines
+from trainmark.published.log import read_numbered_lines
 from trainmark.record.work import Row
 from trainmark.spec import message
 
@@ -23,41 +23,42 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainmark.published.importers.event_runs import EventRun
-    from trainmark.published.importers.table import Page
+    from trainmark.published.importers.page import Page
     from trainmark.record.work import Unread
     from trainmark.spec import Message
 
-_KEY = ("model", "framework", "vendor", "nnodes", "nproc", "repeat")  # joined by colons
+_CASE_KEY_PARTS = ("model", "framework", "vendor", "nnodes", "nproc", "repeat")  # with colons
 
 
-def read(path: Path, page: Page) -> Iterator[Row | Unread]:
+def read_log(path: Path, page: Page) -> Iterator[Row | Unread]:
     """Yield the row of each run in a log, and what of it cannot be read."""
     count = 0
     try:
-        for run in read_runs(numbered_lines(str(path))):
+        for run in read_runs(read_numbered_lines(str(path))):
             count += 1
-            yield from _entries(run, page)
+            yield from _read_run(run, page)
     except DataError as error:
-        yield page.unread(0, "file", message("file_unreadable", why=error.what))
+        yield page.make_unread(0, "file", message("file_unreadable", why=error.what))
         return
     if not count:
-        yield page.unread(0, "file", message("log_without_events"))
+        yield page.make_unread(0, "file", message("log_without_events"))
 
 
-def _entries(run: EventRun, page: Page) -> Iterator[Row | Unread]:
-    """Yield the row of a run, and what of it cannot be read; an aborted run is always named."""
+def _read_run(run: EventRun, page: Page) -> Iterator[Row | Unread]:
+    """Yield the row of a run, and what of it cannot be read; an aborted run is always listed."""
     if run.malformed:
         number, text = run.malformed[0]
         why = message("events_malformed", count=len(run.malformed))
-        yield page.unread(number, "row", why, text)
-    entries = list(_row(run, page))
+        yield page.make_unread(number, "row", why, text)
+    entries = list(_read_run_row(run, page))
     if run.is_aborted and not any(isinstance(entry, Row) for entry in entries):
-        yield page.unread(run.line, "row", message("run_aborted"), run.raw)
+        yield page.make_unread(run.line, "row", message("run_aborted"), run.raw)
     else:
         yield from entries
 
 
-def _row(run: EventRun, page: Page) -> Iterator[Row | Unread]:
+def _read_run_row(run: EventRun, page: Page) -> Iterator[Row | Unread]:
+    """Yield the row of a run: its facts are the cells, their names the headers."""
     columns = describe_run(run, Path(page.file).name)
     configuration = columns.pop("configuration")
     figures = WORDS["columns"]["figure"]
@@ -67,45 +68,53 @@ def _row(run: EventRun, page: Page) -> Iterator[Row | Unread]:
         columns["last_loss"] = str(run.loss)
     head = TableLine(0, ["configuration", *columns], "")
     line = TableLine(run.line, [configuration, *columns.values()], run.raw)
-    page = replace(page, form=FORMS[run.mark], notes=tuple(notes_on(run, columns)))
+    page = replace(page, form=FORMS[run.mark], notes=tuple(list_notes(run, columns)))
     yield from read_table(head, [line], page)
 
 
 def describe_run(run: EventRun, file_name: str) -> dict[str, str]:
-    """Return what a run says, by column; a case key is split into its parts.
+    """Return the facts of a run by the header of their column.
+
+    A case key such as ``gpt:pytorch:nvidia:1:8:1`` is split into its parts.
 
     Args:
         file_name: the configuration of a run that names no case.
     """
-    columns = {key: str(value) for key, value in run.facts.items()}
+    columns = {name: str(value) for name, value in run.facts.items()}
     configuration = columns.pop("case", file_name)
     parts = configuration.split(":")
-    if len(parts) == len(_KEY):
-        columns |= dict(zip(_KEY, parts, strict=True))
-        if parts[2] not in WORDS["names"]["vendors"]:
+    if len(parts) == len(_CASE_KEY_PARTS):
+        columns |= dict(zip(_CASE_KEY_PARTS, parts, strict=True))
+        if columns["vendor"] not in WORDS["names"]["vendors"]:
             columns["device"] = columns.pop("vendor")
     if "throughput(ips)_raw" in columns:
-        # Figures that end in this are of the planned steps, not of the samples that were trained.
-        columns = {key: value for key, value in columns.items() if not key.endswith("_per_second")}
+        # In such logs, figures that end in `_per_second` are computed from the planned steps, not
+        # from the samples that were trained.
+        columns = {k: v for k, v in columns.items() if not k.endswith("_per_second")}
     return columns | {"configuration": configuration}
 
 
-def world_size(columns: dict[str, str]) -> int | None:
-    """Return the devices of a run; None: it does not say."""
-    counts = [columns.get("nnodes", ""), columns.get("nproc", "")]
-    return int(counts[0]) * int(counts[1]) if all(map(str.isdecimal, counts)) else None
+def read_world_size(columns: dict[str, str]) -> int | None:
+    """Return the number of devices of a run; None: not known."""
+    nnodes, nproc = columns.get("nnodes", ""), columns.get("nproc", "")
+    if not nnodes.isdecimal() or not nproc.isdecimal():
+        return None
+    return int(nnodes) * int(nproc)
 
 
-def speed_of_training(run: EventRun) -> float | None:
-    """Return the samples a second without evaluations: as totalled by the program, else counted."""
+def get_training_speed(run: EventRun) -> float | None:
+    """Return the samples a second without evaluations; None: not known.
+
+    It is the total that the program printed, else the speed by the events of the log.
+    """
     total = run.facts.get("throughput(ips)_no_eval")
     return float(total) if isinstance(total, int | float) else run.speed
 
 
-def notes_on(run: EventRun, columns: dict[str, str]) -> Iterator[Message]:
-    """Yield that a run did not succeed, where its log contradicts itself, what it says once.
+def list_notes(run: EventRun, columns: dict[str, str]) -> Iterator[Message]:
+    """Yield notes on a run: that it failed, its log's contradictions, and what is not checkable.
 
-    What cannot be checked is named of a run that succeeded: of the others no figure counts.
+    What cannot be checked is listed only of a run that succeeded: no figure of the others counts.
     """
     if columns.get("converged") == "False":
         yield message("run_not_converged")
@@ -113,10 +122,10 @@ def notes_on(run: EventRun, columns: dict[str, str]) -> Iterator[Message]:
         yield message("run_not_successful")
     if run.is_aborted:
         yield message("run_aborted")
-    devices = world_size(columns)
+    devices = read_world_size(columns)
     yield from run.find_contradictions(devices)
     has_succeeded = not (run.has_failed or run.is_aborted)
     if FORMS[run.mark] == "mlperf" and run.speed is not None and has_succeeded:
-        unchecked = run.name_unchecked(devices)
+        unchecked = run.list_unchecked(devices)
         if unchecked:
             yield message("log_not_checkable", what=", ".join(unchecked))

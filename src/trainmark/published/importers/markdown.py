@@ -1,7 +1,7 @@
-"""Read result pages: where the tables of a page are, and what it says about all rows of one.
+"""Read result pages: find the tables of a page, and what it says about all rows of a table.
 
-Owns Markdown: tables, also those inside code, headings, tables of facts and lines of facts. Must
-not know cells.
+Owns Markdown: tables, also those inside code; headings; facts about the page, which stand in
+tables or in lines such as ``Hardware: A100``. Must not know cells.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from markdown_it import MarkdownIt
 
@@ -17,34 +17,37 @@ from trainmark.published.audit.qualities import split_words
 from trainmark.published.importers import table
 from trainmark.published.importers.headers import split_unit
 from trainmark.published.importers.labels import count_devices, find_device, split_vendor
-from trainmark.published.importers.table import Page, TableLine, known_model
+from trainmark.published.importers.models import find_known_model
+from trainmark.published.importers.page import Page, TableLine
 from trainmark.published.importers.vocabulary import (
     WORDS,
+    find_precisions,
     has_phrase,
-    header_key,
-    is_nothing,
-    plain,
-    precisions,
+    is_without_value,
+    normalize_header,
+    strip_markup,
 )
 from trainmark.record.work import Unread
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from trainmark.record.work import Row
 
-_PIPE = re.compile(r"(?<!\\)\|")
+_Found = TypeVar("_Found")
+
+_PIPE = re.compile(r"(?<!\\)\|")  # without a backslash before it
 _PREFIX = re.compile(r"^[\s>*+-]*\|")  # of a quote or a list, and the first pipe
 _SEPARATOR = re.compile(r"[\s>]*[|:+ -]*-{2,}[|:+ -]*")
 _FACT = re.compile(r"[\s>*+-]*([^:：|]{2,40}?)\**\s*[:：]\s*(\S[^|]*)")
 _BOLD = re.compile(r"\*\*([^*|]+?)\*\*\s*:?")  # a line of its own, which is as good as a heading
 _BOLD_LEVEL = 7
 _MAX_FACT_WORDS = 8  # more are a sentence
-# Only where tables begin and end matters: what is inside code, lists or quotes, not inline marks.
+# Only blocks are parsed: where tables, headings and code begin and end. Marks within lines are not.
 _MARKDOWN = MarkdownIt("commonmark").enable("table").disable("reference")
 _MARKDOWN.core.ruler.enableOnly(["normalize", "block"])
-_FACT_HEADS = {header_key(word) for word in WORDS["facts"]["heads"]}
+_FACT_HEADS = {normalize_header(word) for word in WORDS["facts"]["heads"]}
 _FACT_NAMES = {
     word for kind in ("model", "device", "precision", "devices") for word in WORDS["facts"][kind]
 }
@@ -52,11 +55,13 @@ _FACT_NAMES = {
 
 @dataclass(slots=True)
 class _Part:
-    """A table, a heading, or a fact of a page, in the order of its lines.
+    """A table, a heading, or a fact of a page.
 
     Args:
-        level: of a heading.
-        text: of a heading, or the value of a fact; ``name`` is that of the fact.
+        lines: of a table, the headers first.
+        level: of a heading, from 1.
+        name: of a fact.
+        text: of a heading, or the value of a fact.
     """
 
     kind: Literal["table", "heading", "fact"]
@@ -69,23 +74,23 @@ class _Part:
 def read_page(text: str, page: Page) -> Iterator[Row | Unread]:
     """Yield each row of each result table, and what cannot be read, from top to bottom."""
     page = replace(page, form="flagperf", evidence="C")
-    parts = list(_parts(text))
+    parts = list(_split_page(text))
     tables = [part for part in parts if part.kind == "table"]
-    page = _with_facts(page, _facts_of_tables(tables))
-    page = _with_model(page, parts)
-    headings: list[_Part] = []
+    page = _add_facts(page, _read_fact_tables(tables))
+    page = _add_model(page, parts)
+    headings: list[_Part] = []  # above the current part, outermost first
     has_results = False
     for part in parts:
         if part.kind == "heading":
             headings = [x for x in headings if x.level < part.level] + [part]
         elif part.kind == "fact":
-            page = _with_facts(page, {part.name: part.text})
-        elif not _has_facts(part):
+            page = _add_facts(page, {part.name: part.text})
+        elif not _is_fact_table(part):
             head, *body = part.lines
-            around = _with_headings(page, headings)
-            for entry in table.read(head, body, around, unknown="unknown"):
-                is_table = isinstance(entry, Unread) and entry.kind == "table"
-                has_results = has_results or not is_table
+            page_of_table = _add_headings(page, headings)
+            for entry in table.read_table(head, body, page_of_table, unknown="unknown"):
+                is_unread_table = isinstance(entry, Unread) and entry.kind == "table"
+                has_results = has_results or not is_unread_table
                 yield entry
     if has_results:
         return
@@ -93,70 +98,101 @@ def read_page(text: str, page: Page) -> Iterator[Row | Unread]:
         why = message("page_without_results", tables=len(tables))
     else:
         why = message("page_with_html_tables" if "<table" in text else "page_without_tables")
-    yield page.unread(0, "file", why)
+    yield page.make_unread(0, "file", why)
 
 
-def _has_facts(part: _Part) -> bool:
-    return header_key(part.lines[0].cells[0]) in _FACT_HEADS
+def _is_fact_table(part: _Part) -> bool:
+    """Tell whether a table lists facts about the page: a name and a value a line."""
+    return normalize_header(part.lines[0].cells[0]) in _FACT_HEADS
 
 
-def _facts_of_tables(tables: list[_Part]) -> dict[str, str]:
-    return {
-        header_key(line.cells[0]): line.cells[1]
-        for part in tables
-        if _has_facts(part)
-        for line in part.lines
-        if line.cells[1:]
-    }
+def _read_fact_tables(tables: list[_Part]) -> dict[str, str]:
+    """Return the values of all tables of facts by their names."""
+    facts = {}
+    for table_part in tables:
+        if _is_fact_table(table_part):
+            for line in table_part.lines:
+                if len(line.cells) > 1:
+                    facts[normalize_header(line.cells[0])] = line.cells[1]
+    return facts
 
 
-def _with_facts(page: Page, facts: dict[str, str]) -> Page:
+def _add_facts(page: Page, facts: dict[str, str]) -> Page:
     """Return ``page`` with model, device, devices and precision from its facts."""
-
-    def fact(kind: str) -> str:
-        value = next((facts[name] for name in WORDS["facts"][kind] if name in facts), "")
-        points = any(word in value for word in WORDS["facts"]["pointer"])
-        return "" if points or is_nothing(value) else plain(value)
-
-    device, vendor = split_vendor(fact("device"))
-    counted = fact("devices")
+    device, vendor = split_vendor(_find_fact(facts, "device"))
+    count = _find_fact(facts, "devices")
     return replace(
         page,
-        model=page.model or fact("model"),
+        model=page.model or _find_fact(facts, "model"),
         vendor=page.vendor or vendor,
         device=device or page.device,
-        devices=int(counted) if counted.isdecimal() and int(counted) else page.devices,
-        precision=fact("precision") or page.precision,
+        devices=int(count) if count.isdecimal() and int(count) > 0 else page.devices,
+        precision=_find_fact(facts, "precision") or page.precision,
     )
 
 
-def _with_model(page: Page, parts: list[_Part]) -> Page:
-    """Return ``page`` with the model that its title or its file's name is, where it is known."""
+def _find_fact(facts: dict[str, str], kind: str) -> str:
+    """Return the first fact of a kind; empty: there is none, or it points to a column."""
+    for name in WORDS["facts"][kind]:
+        if name in facts:
+            value = facts[name]
+            is_pointer = any(word in value for word in WORDS["facts"]["pointer"])
+            return "" if is_pointer or is_without_value(value) else strip_markup(value)
+    return ""
+
+
+def _add_model(page: Page, parts: list[_Part]) -> Page:
+    """Return ``page`` with the model that its title or its file's name is, if it is known."""
     if page.model:
         return page
-    title = next((part.text for part in parts if part.kind == "heading"), "")
-    return replace(page, model=known_model(plain(title), PurePath(page.file).stem))
+    headings = [part.text for part in parts if part.kind == "heading"]
+    title = headings[0] if headings else ""
+    return replace(page, model=find_known_model(strip_markup(title), PurePath(page.file).stem))
 
 
-def _with_headings(page: Page, headings: list[_Part]) -> Page:
-    """Return ``page`` with what the headings above a table say of it, the nearest first."""
-    texts = [plain(heading.text) for heading in reversed(headings)]
-    stem = PurePath(page.file).stem.replace("_", " ")
-    named = [match for text in texts if len(match := precisions(text)) == 1]
+def _add_headings(page: Page, headings: list[_Part]) -> Page:
+    """Return ``page`` with what the headings above a table say of it.
+
+    Args:
+        headings: outermost first. If several say something, the nearest to the table counts.
+    """
+    nearest_first = [strip_markup(heading.text) for heading in reversed(headings)]
+    file_words = PurePath(page.file).stem.replace("_", " ")
+    device = _find_first(find_device, nearest_first) or page.device or find_device(file_words)
     return replace(
         page,
-        section=" > ".join(reversed(texts)),
-        device=next(filter(None, map(find_device, texts)), page.device) or find_device(stem),
-        devices=next(filter(None, map(_devices_of_run, texts)), page.devices),
-        precision=page.precision or (named[0][0] if named else None),
-        unit=next((unit.printed for text in texts if (unit := split_unit(text)[1])), ""),
-        is_inference=_is_inference(texts),
+        section=" > ".join(reversed(nearest_first)),
+        device=device,
+        devices=_find_first(_count_run_devices, nearest_first) or page.devices,
+        precision=page.precision or _find_first(_find_single_precision, nearest_first),
+        unit=_find_first(_find_printed_unit, nearest_first) or "",
+        is_inference=_is_inference(nearest_first),
     )
 
 
-def _is_inference(texts: list[str]) -> bool:
-    """Tell whether the nearest heading that speaks of training or inference is of inference."""
+def _find_first(find: Callable[[str], _Found | None], texts: list[str]) -> _Found | None:
+    """Return what ``find`` finds in the first text that has it; None: no text has it."""
     for text in texts:
+        result = find(text)
+        if result:
+            return result
+    return None
+
+
+def _find_single_precision(text: str) -> str | None:
+    """Return the precision that a text names; None: it names none or several."""
+    names = find_precisions(text)
+    return names[0] if len(names) == 1 else None
+
+
+def _find_printed_unit(text: str) -> str | None:
+    unit = split_unit(text).unit
+    return None if unit is None else unit.printed
+
+
+def _is_inference(nearest_first: list[str]) -> bool:
+    """Tell whether the nearest heading that names training or inference names inference."""
+    for text in nearest_first:
         if has_phrase(text, WORDS["phrases"]["not_training"]):
             return True
         if has_phrase(text, WORDS["phrases"]["training"]):
@@ -164,90 +200,122 @@ def _is_inference(texts: list[str]) -> bool:
     return False
 
 
-def _devices_of_run(heading: str) -> int | None:
-    """Return the devices that a heading counts; those in brackets are of the machine."""
+def _count_run_devices(heading: str) -> int | None:
+    """Return the devices that a heading counts; None: none. Those in brackets are the machine's."""
     return count_devices(re.sub(r"\([^()]*\)", " ", heading))
 
 
-def _parts(text: str) -> Iterator[_Part]:
+def _split_page(text: str) -> Iterator[_Part]:
     """Yield the tables, headings and facts of a page in the order of its lines."""
-    text = re.sub(r"\r(?!\n)", " ", text)  # the parser would end a line there
+    text = re.sub(r"\r(?!\n)", " ", text)  # the parser would end a line at a lone return
     lines = re.split(r"\r?\n", text)
     tokens = [token for token in _MARKDOWN.parse(text) if token.map is not None]
-    heads = {x.map[0]: _head(lines, x.map[0]) for x in tokens if x.type == "table_open" and x.map}
+    heads: dict[int, _Head] = {}  # by the line at which the parser begins the table
     for token in tokens:
-        start, end = token.map or (0, 0)
+        if token.type == "table_open" and token.map is not None:
+            start = token.map[0]
+            heads[start] = _read_head(lines, start)
+    for token in tokens:
+        start, end = token.map or (0, 0)  # the first line, and the line after the last one
         if token.type == "table_open":
-            _, head = heads[start]
-            yield _Part("table", [head, *(_line(lines, x) for x in range(start + 2, end))])
+            # Between the headers and the rows there is a line of dashes.
+            rows = [_read_line(lines, index) for index in range(start + 2, end)]
+            yield _Part("table", [heads[start].line, *rows])
         elif token.type == "heading_open":
-            yield _Part("heading", level=int(token.tag[1:]), text=_title(lines[start]))
+            yield _Part("heading", level=int(token.tag[1:]), text=_strip_heading(lines[start]))
         elif token.type in {"fence", "code_block"}:
-            yield from _parts_of_text(lines, start, end)
-        elif token.type == "paragraph_open" and (bold := _BOLD.fullmatch(_title(lines[start]))):
-            yield _Part("heading", level=_BOLD_LEVEL, text=bold[1])
+            yield from _split_plain_text(lines, start, end)
         elif token.type == "paragraph_open":
-            # A table whose headers fill several lines begins in the paragraph above it.
-            first = heads[end][0] if end in heads else end
-            yield from _parts_of_text(lines, start, first)
+            bold = _BOLD.fullmatch(_strip_heading(lines[start]))
+            if bold:
+                yield _Part("heading", level=_BOLD_LEVEL, text=bold[1])
+            else:
+                # A table whose headers fill several lines begins in the paragraph above it.
+                paragraph_end = heads[end].start if end in heads else end
+                yield from _split_plain_text(lines, start, paragraph_end)
 
 
-def _title(line: str) -> str:
+def _strip_heading(line: str) -> str:
     return line.strip().strip("#").strip()
 
 
-def _line(lines: list[str], number: int) -> TableLine:
-    return TableLine(number + 1, _cells(lines[number]), lines[number])
+def _read_line(lines: list[str], index: int) -> TableLine:
+    """Return a line of a table; ``index`` counts lines from 0, the number of a line from 1."""
+    return TableLine(index + 1, _split_cells(lines[index]), lines[index])
 
 
-def _head(lines: list[str], start: int) -> tuple[int, TableLine]:
-    """Return the headers of a table, which may fill several lines: these are joined."""
-    head = _line(lines, start)
+class _Head(NamedTuple):
+    """The headers of a table, and the index of the line at which they begin."""
+
+    start: int
+    line: TableLine
+
+
+def _read_head(lines: list[str], start: int) -> _Head:
+    """Return the headers of a table; if they fill several lines, these are joined.
+
+    Args:
+        start: index of the line at which the parser begins the table: the last line of headers.
+    """
+    last_line = _read_line(lines, start)
     first = start
-    while first > 0 and _is_head_above(lines[first - 1], len(head.cells)):
+    while first > 0 and _is_header_line(lines[first - 1], len(last_line.cells)):
         first -= 1
     if first == start:
-        return start, head
-    columns = zip(*(_cells(line) for line in lines[first : start + 1]), strict=True)
-    joined = [" ".join(filter(None, column)) for column in columns]
-    return first, TableLine(first + 1, joined, head.raw)
+        return _Head(start, last_line)
+    columns = zip(*(_split_cells(line) for line in lines[first : start + 1]), strict=True)
+    headers = [" ".join(filter(None, column)) for column in columns]
+    return _Head(first, TableLine(first + 1, headers, last_line.raw))
 
 
-def _is_head_above(line: str, count: int) -> bool:
-    return line.lstrip(" >").startswith("|") and len(_cells(line)) == count
+def _is_header_line(line: str, num_cells: int) -> bool:
+    return line.lstrip(" >").startswith("|") and len(_split_cells(line)) == num_cells
 
 
-def _cells(line: str) -> list[str]:
-    # Markdown would add missing cells and drop those under no header.
+def _split_cells(line: str) -> list[str]:
+    """Return the cells of a line, as many as it has.
+
+    The parser of Markdown would add missing cells, and drop those under no header.
+    """
     inner = _PREFIX.sub("", line).rstrip().removesuffix("|")
     return [cell.strip().replace(r"\|", "|") for cell in _PIPE.split(inner)]
 
 
-def _parts_of_text(lines: list[str], start: int, end: int) -> Iterator[_Part]:
-    """Yield the tables and facts of lines that are no Markdown, as programs print them."""
-    block: list[TableLine] = []
-    for number in range(start, end):
-        line = _line(lines, number)
+def _split_plain_text(lines: list[str], start: int, end: int) -> Iterator[_Part]:
+    """Yield the tables and facts of lines that are not Markdown, as programs print them.
+
+    Consecutive lines with as many cells are a table.
+
+    Args:
+        start: index of the first line.
+        end: index of the line after the last one.
+    """
+    block: list[TableLine] = []  # of a table
+    for index in range(start, end):
+        line = _read_line(lines, index)
+        is_separator = _SEPARATOR.fullmatch(line.raw) is not None
         is_row = len(line.cells) > 1 and (not block or len(line.cells) == len(block[0].cells))
-        if is_row and not _SEPARATOR.fullmatch(line.raw):
+        if is_row and not is_separator:
             block.append(line)
-        elif not (block and _SEPARATOR.fullmatch(line.raw)):
-            yield from _table_of(block)
-            block = []
-            yield from _facts_of_line(line.raw)
-    yield from _table_of(block)
-
-
-def _table_of(block: list[TableLine]) -> Iterator[_Part]:
+            continue
+        if block and is_separator:
+            continue
+        if len(block) > 1:
+            yield _Part("table", block)
+        block = []
+        fact = _read_fact(line.raw)
+        if fact is not None:
+            yield fact
     if len(block) > 1:
         yield _Part("table", block)
 
 
-def _facts_of_line(line: str) -> Iterator[_Part]:
-    """Yield the fact of a line such as ``- Hardware: NVIDIA A100-SXM4-40GB``."""
+def _read_fact(line: str) -> _Part | None:
+    """Return the fact of a line such as ``- Hardware: NVIDIA A100-SXM4-40GB``; None: no fact."""
     match = _FACT.fullmatch(line.strip())
     if match is None:
-        return
-    name, value = header_key(match[1]), match[2].strip(" *`")
+        return None
+    name, value = normalize_header(match[1]), match[2].strip(" *`")
     if name in _FACT_NAMES and len(split_words(value)) <= _MAX_FACT_WORDS:
-        yield _Part("fact", name=name, text=value)
+        return _Part("fact", name=name, text=value)
+    return None

@@ -1,16 +1,15 @@
 """Read a printed unit: what it measures, of which work, and its factor.
 
-Owns how the words for units in ``columns.toml`` are combined. The unit of a head decides which
-figure its column has.
+Owns how the words for units in ``columns.toml`` are combined.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from trainmark.published.importers.vocabulary import WORDS, plain
+from trainmark.published.importers.vocabulary import WORDS, strip_markup
 
 Quantity = Literal["time", "step_time", "memory", "percent", "rate", "flops", "other"]
 
@@ -34,10 +33,12 @@ class Unit:
     """A printed unit.
 
     Args:
+        quantity: what it measures.
         printed: its text.
-        factor: to seconds, bytes, per cent, work a second or FLOP/s.
-        work: of a rate: ``samples``, ``tokens``, ``steps``, or the printed word.
-        per_device: a rate is that of one device.
+        factor: by which a value becomes seconds, bytes, per cent, work a second or FLOP/s.
+        work: what a rate counts: ``samples``, ``tokens``, ``steps``, or the printed word; empty: it
+            is not a rate.
+        per_device: a rate or memory is that of one device.
     """
 
     quantity: Quantity
@@ -47,24 +48,32 @@ class Unit:
     per_device: bool = False
 
 
+class _Work(NamedTuple):
+    """What a rate counts, and in which multiple: 1000 and ``tokens`` of ``ktokens``."""
+
+    factor: float
+    name: str
+
+
 SECONDS = Unit("time", "s")
 
 
 def parse_unit(text: str) -> Unit | None:
-    """Return the unit that a text is; None: it is no unit."""
-    printed = re.sub(r"\s+", " ", plain(text)).strip(" .")
+    """Return the unit that a text is; None: the text is not a unit."""
+    printed = re.sub(r"\s+", " ", strip_markup(text)).strip(" .")
     word = printed.lower()
     if word in _SHORT:
         return parse_unit(_SHORT[word])
     parts = [part.strip(" .") for part in _PER.split(printed)]
-    if len(parts) > 1 and parts[0].lower() in _WITH_DEVICE:  # `TPS/GPU`
+    if len(parts) > 1 and parts[0].lower() in _WITH_DEVICE:  # `TPS/GPU` is `tokens/s/GPU`
         parts = [*_WITH_DEVICE[parts[0].lower()].split("/"), *parts[1:]]
     if not all(parts):
         return None
-    return _simple_unit(printed) if len(parts) == 1 else _quotient(printed, parts)
+    return _parse_simple_unit(printed) if len(parts) == 1 else _parse_quotient(printed, parts)
 
 
-def _simple_unit(printed: str) -> Unit | None:
+def _parse_simple_unit(printed: str) -> Unit | None:
+    """Return a unit without a denominator; None: the text is not a unit."""
     word = printed.lower()
     if word == "%":
         return Unit("percent", printed)
@@ -79,53 +88,63 @@ def _simple_unit(printed: str) -> Unit | None:
     return None
 
 
-def _quotient(printed: str, parts: list[str]) -> Unit | None:
-    """Return a unit of several parts, such as ``tokens/s/GPU`` or ``ms/iter``."""
-    top, below = parts[0], [part.lower() for part in parts[1:]]
-    word = top.lower()
-    times = [part for part in below if part in _TIME]
-    devices = [part for part in below if part in _DEVICE]
-    if word in _FLOPS and len(times) <= 1 and len(times) + len(devices) == len(below):
+def _parse_quotient(printed: str, parts: list[str]) -> Unit | None:
+    """Return a unit of several parts, such as ``tokens/s/GPU`` or ``ms/iter``.
+
+    Args:
+        parts: the numerator and each denominator.
+    """
+    numerator, *denominators = parts
+    denominators = [part.lower() for part in denominators]
+    times = [part for part in denominators if part in _TIME]
+    devices = [part for part in denominators if part in _DEVICE]
+    has_only_times_and_devices = len(times) + len(devices) == len(denominators)
+    word = numerator.lower()
+    if word in _FLOPS and len(times) <= 1 and has_only_times_and_devices:
         seconds = _TIME[times[0]] if times else 1.0
         return Unit("flops", printed, _FLOPS[word] / seconds, per_device=bool(devices))
     if not times:
-        return _without_time(printed, top, below)
-    factor, work = _work(top)
-    if not work and (word in _OTHER or word in _MEMORY):  # a bandwidth
-        return Unit("other", printed)
-    is_rate = len(times) == 1 and len(devices) <= 1 and len(times) + len(devices) == len(below)
-    if not work or not is_rate:
+        return _parse_quotient_without_time(printed, numerator, denominators)
+    work = _parse_work(numerator)
+    if work is None:
+        is_bandwidth_or_power = word in _OTHER or word in _MEMORY
+        return Unit("other", printed) if is_bandwidth_or_power else None
+    if len(times) != 1 or len(devices) > 1 or not has_only_times_and_devices:
         return None
-    return Unit("rate", printed, factor / _TIME[times[0]], work, per_device=bool(devices))
+    factor = work.factor / _TIME[times[0]]
+    return Unit("rate", printed, factor, work.name, per_device=bool(devices))
 
 
-def _without_time(printed: str, top: str, below: list[str]) -> Unit | None:
-    """Return a unit that is no rate: the time of a step, a memory of a device, others."""
-    word = top.lower()
-    if len(below) != 1:
+def _parse_quotient_without_time(
+    printed: str, numerator: str, denominators: list[str]
+) -> Unit | None:
+    """Return a unit that is not a rate: the time of a step, the memory of a device, others."""
+    if len(denominators) != 1:
         return None
-    if word in _MEMORY and below[0] in _DEVICE:
+    (denominator,) = denominators
+    word = numerator.lower()
+    if word in _MEMORY and denominator in _DEVICE:
         return Unit("memory", printed, _MEMORY[word], per_device=True)
-    if word in _TIME and top not in _WORK:
-        is_step = _WORK.get(below[0]) == "steps"
+    if word in _TIME and numerator not in _WORK:
+        is_step = _WORK.get(denominator) == "steps"
         return Unit("step_time", printed, _TIME[word]) if is_step else None
     is_other = word in _OTHER or word in _MEMORY
-    is_per_other = below[0] in _OTHER and bool(_work(top)[1])  # `tokens/J`
-    return Unit("other", printed) if is_other or is_per_other else None
+    is_work_per_other = denominator in _OTHER and _parse_work(numerator) is not None  # `tokens/J`
+    return Unit("other", printed) if is_other or is_work_per_other else None
 
 
-def _work(top: str) -> tuple[float, str]:
-    """Return the multiple and the work that a rate counts: of ``ktokens`` 1000 and ``tokens``.
+def _parse_work(text: str) -> _Work | None:
+    """Return what the numerator of a rate counts; None: it is not one word.
 
-    A work that nobody knows is one word, such as ``mol``; no work at all is an empty text.
+    A word that is not in ``columns.toml`` counts as work, too: ``mol``.
     """
-    if top in _WORK:  # `T/s` and `S/s` alone are in capitals
-        return 1.0, _WORK[top]
-    word = top.lower()
+    if text in _WORK:  # `T/s` and `S/s` alone are in capitals
+        return _Work(1.0, _WORK[text])
+    word = text.lower()
     if word in _WORK and len(word) > 1:
-        return 1.0, _WORK[word]
+        return _Work(1.0, _WORK[word])
     match = _MULTIPLE.fullmatch(word)
     if match and match[1] and len(match[2]) > 1 and match[2] in _WORK:
-        return _MULTIPLES[match[1]], _WORK[match[2]]
+        return _Work(_MULTIPLES[match[1]], _WORK[match[2]])
     is_word = len(word) > 1 and word.isalpha() and word not in _MEMORY and word not in _OTHER
-    return 1.0, word if is_word else ""
+    return _Work(1.0, word) if is_word else None

@@ -1,4 +1,7 @@
-"""The words of other people's tables, ``columns.toml``, and how printed texts are compared."""
+"""Know the words of other people's tables, and compare printed texts with them.
+
+``columns.toml`` lists the words.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ _EMPHASIS = re.compile(r"(\*{1,3}|_{1,2}|`)([^*_`].*)\1")
 _ESCAPE = re.compile(r"\\([!-/:-@\[-`{-~])")  # Markdown's, of any ASCII punctuation
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 _LINK = re.compile(r"\[([^\[\]]+)\]\([^()\s]*\)")
-_OUT_OF_MEMORY = {*WORDS["out_of_memory"]}
-_NOTHING = {*WORDS["nothing"], *_OUT_OF_MEMORY}
+_OUT_OF_MEMORY = set(WORDS["out_of_memory"])
+_WITHOUT_VALUE = set(WORDS["nothing"]) | _OUT_OF_MEMORY
 
 
-def plain(text: str) -> str:
+def strip_markup(text: str) -> str:
     """Return ``text`` without marks of Markdown and HTML, full-width forms as half-width ones."""
     # Not NFKC, which makes digits of superscripts: `361²` is not 3612.
     printed = _TAG.sub(" ", html.unescape(text)).translate(_HALF_WIDTH).strip()
@@ -30,33 +33,38 @@ def plain(text: str) -> str:
     return _ESCAPE.sub(r"\1", _LINK.sub(r"\1", printed)).strip()
 
 
-def folded(text: str) -> str:
-    """Return ``text`` as marks are compared: no case, spaces or emphasis."""
-    word = re.sub(r"[\s`]+", "", plain(text)).casefold()
+def normalize_word(text: str) -> str:
+    """Return ``text`` as words are compared: in lower case, without spaces and emphasis."""
+    word = re.sub(r"[\s`]+", "", strip_markup(text)).casefold()
     return word.strip("*") or word[:1]
 
 
-def header_key(text: str) -> str:
-    """Return a header as headers are compared: ``folded``, without ``_``, ``-``, ``#``, ``.``."""
-    return re.sub(r"[_\-#.:]+", "", folded(text))
+def normalize_header(text: str) -> str:
+    """Return a header as headers are compared: like words, and without ``_ - # . :``."""
+    return re.sub(r"[_\-#.:]+", "", normalize_word(text))
 
 
-def is_nothing(text: str) -> bool:
-    """Tell whether a cell says that there is no figure."""
-    return folded(text) in _NOTHING
+def is_without_value(text: str) -> bool:
+    """Tell whether a cell is empty, or says that there is no value: ``-``, ``n/a``, ``OOM``."""
+    return normalize_word(text) in _WITHOUT_VALUE
+
+
+def is_number(text: str) -> bool:
+    """Tell whether a cell begins like a number."""
+    return re.match(r"[+-]?[0-9.]", strip_markup(text)) is not None
 
 
 def is_out_of_memory(text: str) -> bool:
     """Tell whether a cell says that the run did not fit."""
-    return folded(text) in _OUT_OF_MEMORY
+    return normalize_word(text) in _OUT_OF_MEMORY
 
 
 def has_phrase(text: str, phrases: list[str]) -> bool:
-    """Tell whether a text has one of some phrases, at word boundaries; Chinese ones anywhere."""
+    """Tell whether a text has one of the phrases, as whole words; Chinese ones anywhere."""
     spaced = f" {' '.join(split_words(text))} "
     for phrase in phrases:
         if phrase.isascii():
-            if _spaced(phrase) in spaced:
+            if _space_words(phrase) in spaced:
                 return True
         elif phrase in text:
             return True
@@ -64,16 +72,21 @@ def has_phrase(text: str, phrases: list[str]) -> bool:
 
 
 @cache
-def _spaced(phrase: str) -> str:
+def _space_words(phrase: str) -> str:
     return f" {' '.join(split_words(phrase))} "
 
 
-def precision_of(text: str) -> str | None:
-    """Return the precision that a text names; of mixed precision with another one, the other."""
-    named = [name for name in precisions(text) if name != "amp"] or precisions(text)
-    return named[0] if len(named) == 1 else None
+def find_only_precision(text: str) -> str | None:
+    """Return the only precision that a text names; None: it names none or several.
+
+    Of mixed precision and another one, it is the other one: ``bf16 AMP``.
+    """
+    names = find_precisions(text)
+    exact_names = [name for name in names if name != "amp"]
+    candidates = exact_names or names
+    return candidates[0] if len(candidates) == 1 else None
 
 
-def precisions(text: str) -> list[str]:
+def find_precisions(text: str) -> list[str]:
     """Return the precisions that a text names, in the words of ``columns.toml``, in that order."""
     return [name for name, phrases in WORDS["precision"].items() if has_phrase(text, phrases)]

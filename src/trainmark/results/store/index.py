@@ -161,7 +161,7 @@ class Index:
             if is_imported:
                 from trainmark.published.importers import files  # an extra brings what it needs
 
-                read = files.read([file])
+                read = files.read_files([file])
                 entries = [make_row_entry(row, path) for row in read.rows]
                 if not entries:
                     entries = [make_unreadable_entry(render(read.unread[0].reason, "en"))]

@@ -1,0 +1,57 @@
+"""Read the published results that cases ship as rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainmark import cases
+from trainmark.plan import reference
+from trainmark.published.importers.page import Page, TableLine
+from trainmark.published.importers.table import read_table
+from trainmark.record.work import Row, StatedWork
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+def read_references(case: str) -> Iterator[Row]:
+    """Yield each row of the ``reference.toml`` of ``case``; a row's line is its number, from 1.
+
+    Raises:
+        UsageError: no such case.
+        RecordError: its file is not valid.
+    """
+    loaded = cases.load(case)
+    references = reference.read_references(loaded.name)
+    head = TableLine(0, ["configuration", *references.columns], "")
+    for number, entry in enumerate(references.rows, 1):
+        page = Page(
+            file=f"{reference.REFERENCE}{loaded.name}",
+            form="reference",
+            model=loaded.name,
+            framework=loaded.framework,
+            device=entry.device,
+            precision=entry.precision,
+            evidence=entry.source.evidence,
+        )
+        stated = StatedWork(
+            parameters=references.parameters,
+            seq_length=references.seq_length,
+            micro_batch_size=entry.micro_batch_size,
+            train_samples=references.samples_per_pass,
+            precision=entry.precision,
+            sample_count=entry.sample_count,
+        )
+        printed = [entry.configuration, *entry.cells.values()]
+        line = TableLine(number, printed, " | ".join(printed))
+        for row in read_table(head, [line], page, unknown="quality"):
+            if isinstance(row, Row):
+                yield row.model_copy(update={"stated": stated})
+
+
+def read_published(names: Iterable[str]) -> Iterator[Row]:
+    """Yield the published rows of the installed cases among ``names``, of each case once."""
+    installed = cases.names()
+    for name in dict.fromkeys(names):
+        if name in installed:
+            yield from read_references(name)

@@ -1,0 +1,346 @@
+"""Combine the cells of one line of a table into a row: its work, its machine and its figures."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from trainmark.published.importers.cells import CellError, read_cell
+from trainmark.published.importers.labels import (
+    count_devices,
+    find_device,
+    find_precision,
+    is_machine,
+    read_changes,
+    read_flags,
+    read_label,
+    split_count,
+    split_devices,
+)
+from trainmark.published.importers.models import find_case
+from trainmark.published.importers.vocabulary import (
+    WORDS,
+    find_only_precision,
+    is_number,
+    is_without_value,
+    normalize_word,
+    strip_markup,
+)
+from trainmark.record.work import Row
+from trainmark.spec import message
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.published.importers.headers import Column
+    from trainmark.published.importers.labels import Label
+    from trainmark.published.importers.page import Page, TableLine
+    from trainmark.record.work import Reading, Unread
+    from trainmark.spec import Message
+
+    Cell = tuple[Column, str]  # a cell with its column
+
+LABEL_ROLES = ("configuration", "variant", "device")  # roles of columns that name a row
+COUNT_ROLES = ("nnodes", "nproc", "devices")  # roles of columns that count machines or devices
+_ZERO_DECIMALS = re.compile(r"\.0*$")  # of counts that were written as floating-point numbers
+_STATUS_MARK = re.compile(r"\[([^\[\]]+)\]")  # on our own pages: `H100 (1x8) [diverged]`
+_STATUS_CODES = {word: code for code, words in WORDS["status"].items() for word in words}
+_NUMBER = re.compile(r"[0-9][0-9.,]*")
+_TRUTH_VALUES = {"true", "false", "yes", "no"}
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderedTable:
+    """A table whose headers are read.
+
+    Args:
+        line: of the table in its file; 0: each line below the headers is a row.
+        page: what the file and the headings say about all rows.
+        keeps_settings: whether settings of its rows are kept, as those of foreign tables are.
+    """
+
+    columns: Sequence[Column]
+    line: int
+    page: Page
+    keeps_settings: bool
+
+
+class RowReading(NamedTuple):
+    """A row, and the cells of its line that cannot be read."""
+
+    row: Row
+    unread_cells: list[Unread]
+
+
+class _FigureReading(NamedTuple):
+    """A figure that was read from a cell of a column."""
+
+    column: Column
+    name: str
+    reading: Reading
+
+
+def pair_cells(columns: Sequence[Column], cells: Sequence[str]) -> list[Cell]:
+    """Return each cell of a line with its column; cells without a column are left out."""
+    return list(zip(columns, cells, strict=False))
+
+
+def has_figure(row: Row) -> bool:
+    """Tell whether a row has a figure; a target alone does not count."""
+    return any(
+        reading.value is not None
+        for name, reading in row.figures.items()
+        if not name.endswith("_target")
+    )
+
+
+def read_row(
+    line: TableLine, pairs: Sequence[Cell], column_precision: str | None, table: HeaderedTable
+) -> RowReading:
+    """Return one row of a line.
+
+    Args:
+        pairs: the cells of the row; of a line with columns for several precisions, only those of
+            one precision.
+        column_precision: this precision; None: headers name no precision.
+    """
+    page = table.page
+    facts = _read_facts(pairs)
+    label, device = _read_label_and_device(facts, page)
+    model = facts.get("model") or facts.get("name") or page.model
+    configuration = _name_row(facts, label, device, model, pairs)
+    changes = read_changes(facts.get("changes", ""))
+    if "parallel" in facts:
+        changes["parallel"] = facts["parallel"]
+    flags: dict[str, str] = {}
+    if table.keeps_settings:
+        flags = read_flags(facts.get("variant", ""))
+        changes |= _read_settings(pairs, configuration) | flags
+    world_size = label.nnodes * label.nproc if label.nnodes and label.nproc else None
+    figures, unread_cells = _read_figures(pairs, facts, page, line.number, world_size)
+    row = Row(
+        file=page.file,
+        line=line.number,
+        table=table.line,
+        form=page.form,
+        section=page.section,
+        raw=line.raw,
+        cells={column.header: cell for column, cell in pair_cells(table.columns, line.cells)},
+        configuration=configuration,
+        case=find_case(model),
+        model=model,
+        framework=facts.get("framework") or page.framework,
+        vendor=facts.get("vendor") or page.vendor,
+        device=device,
+        nnodes=label.nnodes,
+        nproc=label.nproc,
+        precision=_find_row_precision(facts, changes, flags, column_precision, page),
+        data_origin=facts.get("data_origin"),
+        changes=changes,
+        figures=figures,
+        notes=[*page.notes, *label.notes, *_find_failures(facts)],
+        evidence=page.evidence,
+        metric=facts.get("metric") or _find_quality_column(pairs),
+    )
+    return RowReading(row, unread_cells)
+
+
+def _find_quality_column(pairs: Sequence[Cell]) -> str | None:
+    """Return the metric of the first column of a quality; None: there is no such column."""
+    for column, _ in pairs:
+        if column.role == "quality":
+            return column.name
+    return None
+
+
+def _read_facts(pairs: Sequence[Cell]) -> dict[str, str]:
+    """Return the texts of a row by the role of their column.
+
+    Of several columns of one role the first counts; changes of several columns are joined.
+    """
+    facts: dict[str, str] = {}
+    for column, cell in pairs:
+        if column.is_figure or column.role == "setting" or is_without_value(cell):
+            continue
+        if column.role == "changes" and "changes" in facts:
+            facts["changes"] += f", {cell.strip()}"
+        else:
+            facts.setdefault(column.role, cell.strip())
+    return facts
+
+
+def _read_settings(pairs: Sequence[Cell], label: str) -> dict[str, str]:
+    """Return the settings of a row by name, with the unknown columns that are not its label."""
+    settings = {}
+    for column, cell in pairs:
+        is_unknown = column.role == "unknown" and cell != label
+        if (column.role == "setting" or is_unknown) and not is_without_value(cell):
+            settings[column.name] = f"{strip_markup(cell)} {column.unit}".strip()
+    return settings
+
+
+def _read_label_and_device(facts: dict[str, str], page: Page) -> tuple[Label, str | None]:
+    """Return the label of a row with the world that label and columns name, and the device.
+
+    Args:
+        facts: texts of the row by the role of their column.
+    """
+    device = strip_markup(facts["device"]) if "device" in facts else None
+    configuration = facts.get("configuration") or device or ""
+    nnodes, nproc = _read_world(facts)
+    world_of_columns = f"({nnodes}x{nproc})" if nnodes and nproc else ""
+    label = read_label(configuration, facts.get("config_file", ""), world_of_columns)
+    if label.nnodes is None:
+        if device and not (nnodes or nproc):
+            name, count = split_count(device)
+            if count:
+                device = name
+                nnodes, nproc = (count, None) if is_machine(name) else split_devices(count)
+        is_device_of_page = not device or not page.device or device == page.device
+        if page.devices and is_device_of_page and not (nnodes or nproc):
+            nnodes, nproc = split_devices(page.devices)
+        label = label._replace(nnodes=nnodes, nproc=nproc)
+    if "configuration" not in facts:
+        device = label.device or device
+    elif device is None:
+        device = label.device
+    return label, device or page.device or find_device(configuration)
+
+
+def _read_world(facts: dict[str, str]) -> tuple[int | None, int | None]:
+    """Return the number of machines that columns state, and the number of devices of each."""
+    counts = {role: _read_count(facts[role]) for role in COUNT_ROLES if role in facts}
+    nnodes, nproc, devices = (counts.get(role) for role in COUNT_ROLES)
+    if devices and nnodes is None and nproc is None:
+        return split_devices(devices)
+    if devices and nnodes and nproc is None:
+        is_total = devices % nnodes == 0 and devices >= nnodes
+        return nnodes, devices // nnodes if is_total else devices
+    return nnodes, nproc
+
+
+def _read_count(text: str) -> int | None:
+    """Return a positive number, or the devices that a text counts; None: neither."""
+    digits = _ZERO_DECIMALS.sub("", strip_markup(text)).replace(",", "")
+    if digits.isdecimal() and int(digits) > 0:
+        return int(digits)
+    return count_devices(text)
+
+
+def _name_row(
+    facts: dict[str, str], label: Label, device: str | None, model: str, pairs: Sequence[Cell]
+) -> str:
+    """Return the name of a row: its label, else its device or model with the world."""
+    for role in ("configuration", "variant"):
+        if role in facts:
+            return facts[role]
+    name = device if "device" in facts else (model or device)
+    if not name:
+        name = _find_text_of_unknown_column(pairs)
+    is_world_in_device = "device" in facts and read_label(facts["device"]).nnodes is not None
+    if label.nnodes and not is_world_in_device:
+        if label.nproc:
+            return f"{name} ({label.nnodes}x{label.nproc})".strip()
+        return f"{name} ({label.nnodes} {'node' if label.nnodes == 1 else 'nodes'})"
+    return facts.get("device") or name
+
+
+def _find_text_of_unknown_column(pairs: Sequence[Cell]) -> str:
+    """Return the first cell of an unknown column that may be a name; empty: there is none."""
+    for column, cell in pairs:
+        is_text = not is_number(cell) and normalize_word(cell) not in _TRUTH_VALUES
+        if column.role == "unknown" and is_text and not is_without_value(cell):
+            return cell
+    return ""
+
+
+def _find_row_precision(
+    facts: dict[str, str],
+    changes: dict[str, str],
+    flags: dict[str, str],
+    column_precision: str | None,
+    page: Page,
+) -> str | None:
+    """Return the precision of a row as it is printed; None: none is printed.
+
+    Args:
+        facts: texts of the row by the role of their column.
+        changes: settings of the row by name.
+        flags: options of a command line by name.
+        column_precision: that of the headers of its figures.
+    """
+    names = WORDS["facts"]["precision"]
+    changed = next((changes[name] for name in names if name in changes), None)
+    printed = (
+        facts.get("precision")
+        or column_precision
+        or find_precision(flags)
+        or changed
+        or find_only_precision(facts.get("variant", ""))
+        or page.precision
+    )
+    return strip_markup(printed).split(",")[0].strip().lower() if printed else None
+
+
+def _find_failures(facts: dict[str, str]) -> list[Message]:
+    """Return a note if the status of a run or the mark after its label says that it failed."""
+    label_marks = _STATUS_MARK.findall(strip_markup(facts.get("configuration", "")))
+    words = [normalize_word(word) for word in (facts.get("status", ""), *label_marks)]
+    codes = {_STATUS_CODES[word] for word in words if word in _STATUS_CODES}
+    if _read_count(facts.get("failures", "")):
+        codes.add("run_not_successful")
+    return [message(code) for code in sorted(codes)]
+
+
+def _read_figures(
+    pairs: Sequence[Cell], facts: dict[str, str], page: Page, line: int, world_size: int | None
+) -> tuple[dict[str, Reading], list[Unread]]:
+    """Return the figures of a row by name, and its cells that cannot be read."""
+    figure_readings: list[_FigureReading] = []
+    unread_cells = []
+    for column, cell in pairs:
+        if not column.is_figure:
+            continue
+        complete_column, text = _complete_cell(column, cell, facts, page)
+        try:
+            readings = read_cell(text, complete_column, world_size=world_size)
+        except CellError as error:
+            unread_cells.append(page.make_unread(line, "cell", error.reason, cell))
+            continue
+        for name, reading in readings.items():
+            printed = reading.model_copy(update={"raw": cell})
+            figure_readings.append(_FigureReading(complete_column, name, printed))
+    figures: dict[str, Reading] = {}
+    for figure in figure_readings:
+        name = figure.column.header if _is_ambiguous(figure, figure_readings) else figure.name
+        # A target may be in the cell of its quality and in a separate column.
+        if name in figures and figures[name].value != figure.reading.value:
+            reason = message("figure_given_twice", name=name)
+            unread_cells.append(page.make_unread(line, "cell", reason, figure.reading.raw))
+        else:
+            figures[name] = figure.reading
+    return figures, unread_cells
+
+
+def _complete_cell(
+    column: Column, cell: str, facts: dict[str, str], page: Page
+) -> tuple[Column, str]:
+    """Return a column and its cell with the metric and unit that other cells or headings state."""
+    if column.cell_kind == "quality" and "metric" in facts:
+        return replace(column, name=facts["metric"]), cell
+    if column.unit == "{work}/s":  # in our own CSV, another column has the unit
+        return replace(column, unit=facts.get("unit", "")), cell
+    unit = facts.get("unit", page.unit)
+    if column.has_open_unit and unit and _NUMBER.fullmatch(strip_markup(cell)):
+        return column, f"{cell} {unit}"
+    return column, cell
+
+
+def _is_ambiguous(figure: _FigureReading, row_figures: Sequence[_FigureReading]) -> bool:
+    """Tell whether several columns of a row have the same figure, and none has its exact name."""
+    column = figure.column
+    if column.is_known_header or column.role != "figure":
+        return False
+    values = {other.reading.value for other in row_figures if other.name == figure.name}
+    return len(values) > 1
