@@ -11,6 +11,7 @@ __all__ = [
     "audit_results",
     "check_rules",
     "compare",
+    "follow",
     "frame",
     "load",
     "pack",

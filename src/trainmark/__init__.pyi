@@ -5,6 +5,7 @@ from trainmark.api import accept as accept
 from trainmark.api import audit_results as audit_results
 from trainmark.api import check_rules as check_rules
 from trainmark.api import compare as compare
+from trainmark.api import follow as follow
 from trainmark.api import frame as frame
 from trainmark.api import load as load
 from trainmark.api import pack as pack

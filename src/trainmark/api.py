@@ -7,8 +7,7 @@ started and failed leaves and returns its record like any other.
 from __future__ import annotations
 
 import warnings
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +17,11 @@ from trainmark.acceptance import cluster as acceptance_cluster
 from trainmark.acceptance.node_session import Acceptance
 from trainmark.acceptance.request import AcceptRequest
 from trainmark.documents import written_whole
-from trainmark.errors import TrainmarkError, UsageError
+from trainmark.errors import RecordError, TrainmarkError, UsageError
 from trainmark.export import tables
+from trainmark.export.followers.following import FollowedRuns
+from trainmark.export.followers.starting import Followers
+from trainmark.export.followers.targets import OPTION, parse_targets, require_backends
 from trainmark.extras import import_extra
 from trainmark.judge.comparison import THRESHOLD
 from trainmark.judge.comparison import compare as compare_results
@@ -28,7 +30,7 @@ from trainmark.launch import series, submission
 from trainmark.launch.cluster import CONTAINER, LOCAL, read_cluster
 from trainmark.launch.processes import StopRequest, note_stop_signals
 from trainmark.launch.progress import ProgressLine, end_line, launch_with_progress
-from trainmark.launch.run_dir import record_unplannable, refuse_used
+from trainmark.launch.run_dir import make_record, record_unplannable, refuse_used
 from trainmark.pages.acceptance import acceptance_document
 from trainmark.pages.page import HTML_PAGE, build_documents, write_pages, write_summary
 from trainmark.pages.pictures import notebook_html
@@ -37,7 +39,7 @@ from trainmark.pages.results import launch_table
 from trainmark.pages.summary import summary
 from trainmark.pages.terminal import show
 from trainmark.pages.texts import LANGUAGES
-from trainmark.plan.plan import UNCHECKED
+from trainmark.plan.plan import PLAN_FILE, UNCHECKED
 from trainmark.plan.plan_file import is_plan_file, read_plan_file
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import UNUSED_ACCELERATOR, UnplannableError, launches, resolve
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
 
     from trainmark.acceptance.result import AcceptanceResult
     from trainmark.acceptance.session import OpenedSession
+    from trainmark.export.followers.following import Following
+    from trainmark.export.followers.targets import FollowTarget
     from trainmark.judge.comparison import Comparison
     from trainmark.launch.cluster import Cluster
     from trainmark.launch.series import SeriesEntry
@@ -76,6 +80,7 @@ __all__ = [
     "audit_results",
     "check_rules",
     "compare",
+    "follow",
     "frame",
     "load",
     "pack",
@@ -187,8 +192,30 @@ def _leave_unplannable(error: UnplannableError, say: Say) -> None:
     say(f"record: {folder}/{RECORD_FILE}")
 
 
+def select_followers(words: Sequence[str] | None, *, where: str = OPTION) -> list[FollowTarget]:
+    """Return what runs are handed to, after checking that the programs are installed.
+
+    Args:
+        words: as ``tensorboard`` or ``mlflow=http://host:5000``.
+        where: what has the words, for errors.
+
+    Raises:
+        UsageError: an unknown backend.
+        EnvironmentFault: a program is not installed.
+    """
+    targets = parse_targets(words or (), where=where)
+    require_backends(targets, where=where)
+    return targets
+
+
 def launch_run(
-    plan: Plan, cluster: Cluster, stop: StopRequest, *, quiet: bool, say: Say
+    plan: Plan,
+    cluster: Cluster,
+    stop: StopRequest,
+    *,
+    quiet: bool,
+    say: Say,
+    follow: Sequence[FollowTarget] = (),
 ) -> Records:
     """Launch as often as the plan says and write the pages; return the records.
 
@@ -201,7 +228,8 @@ def launch_run(
     for single in launches(plan):
         if stop.signal_name is not None:
             break
-        records.append(launch_one(single, cluster, plan.case, stop, quiet=quiet, say=say))
+        record = launch_one(single, cluster, plan.case, stop, quiet=quiet, say=say, follow=follow)
+        records.append(record)
         records.places.append(Path(single.run_dir))
         if records[-1].status == "timed_out" and len(records) < plan.repeat_count:
             num_skipped = plan.repeat_count - len(records)
@@ -221,16 +249,28 @@ def _draw(write: Callable[..., None], *given: Any, say: Say) -> None:
 
 
 def launch_one(
-    single: Plan, cluster: Cluster, label: str, stop: StopRequest, *, quiet: bool, say: Say
+    single: Plan,
+    cluster: Cluster,
+    label: str,
+    stop: StopRequest,
+    *,
+    quiet: bool,
+    say: Say,
+    follow: Sequence[FollowTarget] = (),
 ) -> Record:
-    """Do one launch and write its pages."""
+    """Do one launch, followed by processes of their own, and write its pages."""
     runs_on_this_machine = single.node_processes == 0
     if runs_on_this_machine:
         for occupant in devices.occupants(single.device.vendor, single.nproc):
             if occupant.computes:
                 say(f"{occupant.description()}: do not quote the figures of this run")
-    record = launch_with_progress(single, cluster, label, stop, quiet=quiet)
-    _draw(write_pages, [record], Path(single.run_dir), say=say)
+    with Followers(Path(single.run_dir), follow) as followers:
+        followers.wait_until_ready(stop)
+        record = launch_with_progress(single, cluster, label, stop, quiet=quiet)
+        followers.end_inputs()
+        _draw(write_pages, [record], Path(single.run_dir), say=say)
+    for remark in followers.iterate_remarks():
+        say(remark)
     return record
 
 
@@ -257,6 +297,8 @@ def plan_entries(
         UnplannableError: code of a case failed; its run has a record, and nothing was started.
     """
     file = read_plan_file(request)
+    for entry in file.entries:
+        select_followers(entry.follow, where=f"{entry.where}: follow")
     if request.device is None:
         _report_unusable_vendors(say)
     with _unplannable_recorded(say=say, dry_run=dry_run):
@@ -270,10 +312,15 @@ def run_entries(
 ) -> None:
     """Do what is left of the entries and write their pages."""
     with note_stop_signals(deliver=deliver) as stop:
+
+        def launch(plan: Plan, cluster: Cluster, label: str, follow: list[str]) -> Record:
+            targets = parse_targets(follow)
+            return launch_one(plan, cluster, label, stop, quiet=quiet, say=say, follow=targets)
+
         series.run_entries(
             entries,
             stop,
-            launch=partial(launch_one, stop=stop, quiet=quiet, say=say),
+            launch=launch,
             report=_discard if quiet else end_line,
         )
         for entry in entries:
@@ -297,18 +344,32 @@ def submit_run(plan: Plan, cluster: Cluster) -> str:
     return submission.prepare_job(plan, cluster)().id
 
 
-def attach_run(folder: Path, *, cancel: bool = False, quiet: bool = True) -> Records:
-    """Follow a submitted run to its end, collect its files, record it, write its pages.
+def attach_run(
+    folder: Path,
+    *,
+    cancel: bool = False,
+    quiet: bool = True,
+    follow: Sequence[FollowTarget] = (),
+    say: Say | None = None,
+) -> Records:
+    """Wait for the end of a submitted run, collect its files, record it, write its pages.
 
     Args:
         folder: of the run.
         cancel: whether to end the job first.
+        follow: what the run is handed to meanwhile.
+        say: called with each remark; None: it becomes a warning.
     """
+    say = say or _warn
     job = submission.attach(folder)
     stop = StopRequest("SIGINT" if cancel else None)
     report = _discard if quiet else ProgressLine(job.plan, job.plan.case).show
-    record = submission.follow(job, stop, report)
-    _draw(write_pages, [record], folder, say=_warn)
+    with Followers(job.folder, follow) as followers:
+        record = submission.follow(job, stop, report)
+        followers.end_inputs()
+        _draw(write_pages, [record], folder, say=say)
+    for remark in followers.iterate_remarks():
+        say(remark)
     return Records([record], [folder])
 
 
@@ -335,6 +396,7 @@ def run(
         UsageError, DataError, EnvironmentFault: before anything starts.
     """
     request = RunRequest.of(case=case, overrides=overrides or None, **fields)
+    followers = select_followers(request.follow)
     if is_plan_file(case):
         _, entries = plan_entries(request, say=_warn)
         run_entries(entries, quiet=quiet, say=_warn, deliver=True)
@@ -347,7 +409,49 @@ def run(
         return results
     plan, settings = plan_run(request, say=_warn)
     with note_stop_signals(deliver=True) as stop:
-        return launch_run(plan, settings, stop, quiet=quiet, say=_warn)
+        return launch_run(plan, settings, stop, quiet=quiet, say=_warn, follow=followers)
+
+
+def follow(*runs: str | Path, to: str | Sequence[str]) -> list[Following]:
+    """Hand runs to other programs, until they have ended; return how far each was handed over.
+
+    Args:
+        runs: folders of runs, or of several runs, that are under way or over.
+        to: as ``tensorboard`` or ``["wandb", "mlflow=http://host:5000"]``.
+
+    Raises:
+        UsageError, EnvironmentFault: an unknown backend, or one that is not installed.
+        RecordError: a folder that has no run.
+    """
+    targets = select_followers([to] if isinstance(to, str) else to, where="to")
+    return list(iterate_followings(runs, targets))
+
+
+def iterate_followings(
+    runs: Sequence[str | Path], targets: Sequence[FollowTarget]
+) -> Iterator[Following]:
+    """Hand runs to other programs; yield each run and target when it is done.
+
+    Raises:
+        RecordError: a folder that has no run.
+    """
+    folders = [folder for word in runs for folder in _find_run_folders(Path(word))]
+    for folder in folders:
+        # It fails for a run that is under way, or never began: what is there is handed over.
+        with suppress(RecordError):
+            make_record(folder)
+    yield from FollowedRuns(folders, targets).iterate_done()
+
+
+def _find_run_folders(folder: Path) -> list[Path]:
+    """Return the folders below a folder that have a run, or the folder itself."""
+    below = ("", "*/", "*/*/")
+    plans = [plan for part in below for plan in sorted(folder.glob(f"{part}{PLAN_FILE}"))]
+    if not plans:
+        raise RecordError(
+            "no run in this folder", where=str(folder), fix="name the folder of a run"
+        )
+    return [plan.parent for plan in plans]
 
 
 def _discard(line: object) -> None:

@@ -68,7 +68,7 @@ class Launcher:
     request: StopRequest = field(default_factory=StopRequest)
     said: list[str] = field(default_factory=list)
 
-    def __call__(self, plan: Plan, site: Cluster, label: str) -> Record:
+    def __call__(self, plan: Plan, site: Cluster, label: str, follow: list[str]) -> Record:
         folder, entry = Path(plan.run_dir), label.rpartition(" ")[2]
         series_folder = plan.repeat_count > 1
         self.launched.append(
@@ -352,9 +352,9 @@ def test_two_calls_never_work_in_one_folder(
     endings: list[tuple[int, str, str]] = []
     entries = checked(tmp_path, TWO)
 
-    def launch(plan: Plan, site: Cluster, label: str) -> Record:
+    def launch(plan: Plan, site: Cluster, label: str, follow: list[str]) -> Record:
         endings.append(cli("run", "plan.yaml", "--quiet"))
-        return launcher(plan, site, label)
+        return launcher(plan, site, label, follow)
 
     outcomes = do(entries, launcher, launch=launch)
     assert states(outcomes) == {"a": "passed", "b": "passed"}

@@ -183,7 +183,7 @@ def sample(run_dir: Path, stopped: Sequence[bool]) -> list[dict[str, Any]]:
 
 
 def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler, "_lower_priority", lambda: None)
+    monkeypatch.setattr(sampler, "lower_priority", lambda: None)
     plan = {"device": {"vendor": "cpu"}, "nproc": 2, "sample_every_s": 0.5}
     (tmp_path / PLAN_FILE).write_text(json.dumps(plan))
     events = sample(tmp_path, [False, True])

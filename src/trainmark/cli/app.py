@@ -45,6 +45,7 @@ VERBS = {
         "serve": "Serve a folder of runs: pages, JSON, uploads.",
         "site": "Write a folder of runs as a static web site.",
         "export": "Write records in the formats of other programs.",
+        "follow": "Hand runs to TensorBoard, W&B, MLflow or OpenMetrics, live or afterwards.",
     },
     "Compare results": {
         "compare": "Compare two runs: is B slower or worse than A?",

@@ -88,9 +88,11 @@ def output_may_be_lost() -> Iterator[None]:
             say_remark(error)
 
 
-def say_remark(text: object) -> None:
-    """Say something about a run on standard error."""
-    say(f"trainmark: {text}", err=True)
+def say_remark(text: object, *, lang: str = "en") -> None:
+    """Say something about a run on standard error, in ``lang`` if it has sentences in languages."""
+    render = getattr(text, "render", None)
+    sentence = text if render is None else render(lang)
+    say(f"trainmark: {sentence}", err=True)
 
 
 def say_faults(faults: Iterable[TrainmarkError]) -> None:

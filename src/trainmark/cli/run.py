@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,9 +16,10 @@ from trainmark.plan.request import RunRequest
 from trainmark.plan.witness import WITNESSED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from trainmark.api import Records
+    from trainmark.export.followers.targets import FollowTarget
     from trainmark.launch.cluster import Cluster
     from trainmark.launch.series import SeriesEntry
     from trainmark.plan.plan import Plan
@@ -32,6 +34,7 @@ EXAMPLES = """\
   trainmark run gpt_megatron --launcher slurm --nnodes 2 --nproc 8 --cluster cluster.yaml
   trainmark run --attach runs/RUN                    wait for a submitted run
   trainmark run --witness work.toml -- torchrun --nproc-per-node 2 train.py   your own program
+  trainmark run gpt_megatron --follow tensorboard --follow mlflow=sqlite:///mlflow.db
 """
 
 
@@ -76,8 +79,10 @@ def run(
         raise UsageError(
             "run takes a case, --witness FILE -- PROGRAM, or --attach RUN", where="CASE"
         )
+    remark = partial(say_remark, lang=lang)
+    followers = api.select_followers(fields.get("follow"))
     if attach is not None:
-        records = api.attach_run(attach, cancel=cancel, quiet=quiet)
+        records = api.attach_run(attach, cancel=cancel, quiet=quiet, follow=followers, say=remark)
         _print_records(records, lang, as_json=as_json, quiet=quiet)
         return
     if "witness" in fields:
@@ -88,7 +93,7 @@ def run(
     if is_plan_file(request.case):
         if detach:
             raise UsageError("--detach does not go with a plan file", where=case)
-        _run_plan_file(request, dry_run=dry_run, as_json=as_json, quiet=quiet)
+        _run_plan_file(request, remark, dry_run=dry_run, as_json=as_json, quiet=quiet)
         return
     plan, cluster = api.plan_run(request, say=say_remark, dry_run=dry_run)
     if dry_run:
@@ -96,6 +101,12 @@ def run(
 
         print_dry_run(plan, cluster, as_json=as_json)
     elif detach:
+        if followers:
+            raise UsageError(
+                "--follow does not go with --detach",
+                where="--follow",
+                fix="follow the job with `trainmark follow RUN --to BACKEND`",
+            )
         number = api.submit_run(plan, cluster)
         folder = str(from_here(Path(plan.run_dir)))
         if as_json:
@@ -103,16 +114,31 @@ def run(
         else:
             say(f"submitted {number}; to wait for it: trainmark run --attach {shlex.quote(folder)}")
     else:
-        _run_once(plan, cluster, lang, as_json=as_json, quiet=quiet)
+        _run_once(plan, cluster, followers, lang, as_json=as_json, quiet=quiet)
 
 
-def _run_once(plan: Plan, cluster: Cluster, lang: str, *, as_json: bool, quiet: bool) -> None:
+def _run_once(
+    plan: Plan,
+    cluster: Cluster,
+    followers: Sequence[FollowTarget],
+    lang: str,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
     """Launch ``plan`` as often as it says, print its records, and end with their exit code."""
     from trainmark.api import launch_run
     from trainmark.launch.processes import note_stop_signals
 
     with note_stop_signals() as stop:
-        records = launch_run(plan, cluster, stop, quiet=quiet, say=say_remark)
+        records = launch_run(
+            plan,
+            cluster,
+            stop,
+            quiet=quiet,
+            say=partial(say_remark, lang=lang),
+            follow=followers,
+        )
     stopped = stop.signal_name is not None and len(records) < plan.repeat_count
     if stopped:
         done = f"after {len(records)} of {plan.repeat_count} launches"
@@ -158,14 +184,21 @@ def _print_result(
             typer.echo(f"\n{show(steps, lang)}", err=True)  # whose text is escaped
 
 
-def _run_plan_file(request: RunRequest, *, dry_run: bool, as_json: bool, quiet: bool) -> None:
+def _run_plan_file(
+    request: RunRequest,
+    remark: Callable[[object], None],
+    *,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
     """Run what is left of a plan file, print all of it, and end with its exit code."""
     from trainmark.api import plan_entries, run_entries
     from trainmark.launch import series
 
     file, entries = plan_entries(request, say=say_remark, dry_run=dry_run)
     if not dry_run:
-        run_entries(entries, quiet=quiet, say=say_remark)
+        run_entries(entries, quiet=quiet, say=remark)
     for entry in entries:
         entry.run_dir = entry.run_dir and from_here(entry.run_dir)
     code = series.exit_code(entries)

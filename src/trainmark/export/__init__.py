@@ -1,1 +1,1 @@
-"""Records in the forms of other programs: tables, JSON, logs."""
+"""Records and runs in the forms of other programs: tables, JSON, logs, followers."""

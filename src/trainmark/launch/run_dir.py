@@ -48,6 +48,18 @@ def lock_folder(folder: Path) -> Iterator[None]:
         yield
 
 
+def is_locked(folder: Path) -> bool:
+    """Tell whether a process holds the lock of a folder: its run is under way."""
+    try:
+        with (folder / LOCK_FILE).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # it has no lock, or lies in a file system without locks
+    return False
+
+
 @contextmanager
 def create_run_dir(run_dir: Path) -> Iterator[None]:
     """Create the folder of one run and hold its lock.

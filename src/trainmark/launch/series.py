@@ -68,6 +68,7 @@ class SeriesEntry:
         missing: plans of the launches to do.
         earlier_failures: folders of earlier launches of the same work that did not pass or left no
             record.
+        follow: what its launches are handed to, as the request says it.
     """
 
     name: str
@@ -79,6 +80,7 @@ class SeriesEntry:
     ended: dict[int, tuple[Path, Record]] = field(default_factory=dict)
     missing: list[Plan] = field(default_factory=list)
     earlier_failures: list[Path] = field(default_factory=list)
+    follow: list[str] = field(default_factory=list)
 
     @property
     def num_launches(self) -> int:
@@ -248,7 +250,9 @@ def _check_entry(entry: Entry, cluster: Cluster, *, dry_run: bool) -> SeriesEntr
     except UnplannableError as error:
         error.plan = _move_to_next_attempt(error.plan, entry.name)
         raise
-    planned_entry = SeriesEntry(name=entry.name, plan=plan, cluster=cluster)
+    planned_entry = SeriesEntry(
+        name=entry.name, plan=plan, cluster=cluster, follow=entry.follow or []
+    )
     planned_entry.scan()
     return planned_entry
 
@@ -274,7 +278,7 @@ def run_entries(
     entries: Sequence[SeriesEntry],
     request: StopRequest,
     *,
-    launch: Callable[[Plan, Cluster, str], Record],
+    launch: Callable[[Plan, Cluster, str, list[str]], Record],
     report: Callable[[str], None],
 ) -> None:
     """Do all missing launches, and set in every entry how it ended.
@@ -284,7 +288,8 @@ def run_entries(
 
     Args:
         request: nothing further is launched once it holds a signal.
-        launch: does one launch on a cluster under a label and returns its record.
+        launch: does one launch on a cluster under a label, followed by what the request says, and
+            returns its record.
         report: called with a line for each entry that is not launched.
 
     Raises:
@@ -314,7 +319,7 @@ def _launch_missing(
     labels: dict[str, str],
     request: StopRequest,
     *,
-    launch: Callable[[Plan, Cluster, str], Record],
+    launch: Callable[[Plan, Cluster, str, list[str]], Record],
     report: Callable[[str], None],
 ) -> dict[str, str]:
     """Do the missing launches; return by entry's name why a launch could not begin."""
@@ -327,7 +332,7 @@ def _launch_missing(
             continue
         label = labels[entry.name]
         try:
-            record = launch(plan, entry.cluster, label)
+            record = launch(plan, entry.cluster, label, entry.follow)
         except (TrainmarkError, OSError) as fault:
             report(f"{label}: failed: {fault}")
             faults[entry.name] = " ".join(str(fault).split())

@@ -34,7 +34,9 @@ _FOR_ALL = {
     "timeout",
     "seed",
     "sample_every",
+    "follow",
 }
+_LISTS = ("follow",)  # whose values are lists themselves
 
 
 def _format_name(words: str) -> str:
@@ -160,7 +162,11 @@ def _iterate_combinations(run: dict[str, Any], where: str) -> Iterator[dict[str,
         )
     base = ("name",) if "name" in run else ("case", "recipe")
     options = {key: value for key, value in run.items() if key != "set"}
-    listed = {key: x for key, x in (options | settings).items() if isinstance(x, list)}
+    listed = {
+        key: values
+        for key, values in (options | settings).items()
+        if isinstance(values, list) and key not in _LISTS
+    }
     if not all(listed.values()):
         raise UsageError("an empty list", where=where, fix="give a value, or leave the key out")
     for values in product(*listed.values()):

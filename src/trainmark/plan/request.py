@@ -5,14 +5,17 @@ A new option of a run is one field here: its name, type, default, help text and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence  # noqa: TC003 - likewise
+from collections.abc import Sequence
 from pathlib import Path  # noqa: TC003 - pydantic reads it at run time
-from typing import Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from typing_extensions import Self
 
 from trainmark.documents import Frozen, usage_error
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MAX_TFLOPS = 1e6  # the fastest device has some thousand
 _MIN_INTERVAL_S = 0.1
@@ -23,6 +26,11 @@ def _convert_to_texts(overrides: Any) -> Any:
     if not isinstance(overrides, dict):
         return overrides
     return {name: "none" if value is None else str(value) for name, value in overrides.items()}
+
+
+def _convert_to_list(words: Any) -> Any:
+    """Return a word as a list of one word; anything else as it is."""
+    return [words] if isinstance(words, str) else words
 
 
 def _check_interval(seconds: float) -> float:
@@ -50,6 +58,7 @@ class RunFields(TypedDict, total=False):
     sample_every: float | None
     peak_tflops: float | None
     resume: str | Path | None
+    follow: str | Sequence[str] | None
     out: str | Path | None
     witness: str | Path | None
     command: Sequence[str] | None
@@ -92,6 +101,11 @@ class RunRequest(Frozen):
     )
     resume: Path | None = Field(
         None, description="Folder of a run, whose last checkpoint is continued."
+    )
+    follow: Annotated[list[str], BeforeValidator(_convert_to_list)] | None = Field(
+        None,
+        description="Hand the run to tensorboard, wandb, mlflow or openmetrics[=DESTINATION] while "
+        "it works; repeatable.",
     )
     out: Path | None = Field(None, description="Folder of the run; default: ./runs/…")
     witness: Path | None = Field(

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from trainmark.events.values import DeviceFacts
     from trainmark.recipe import Precision
     from trainmark.record.measurement import Measurement
     from trainmark.spec import FigureSpec, PageSpec
@@ -229,7 +228,7 @@ def _compute_device_rates(measurement: Measurement, model: Figure) -> dict[str, 
     mean = sum(rates) / len(rates) if len(rates) == len(ranks) else None
     matmul = _make_figure(mean, "matmul_rate_unmeasured", message("measured_in_preflight"))
     devices = measurement.environment["devices"]
-    peak = _find_peak(devices, plan.recipe["precision"], plan.peak_tflops)
+    peak = find_peak(devices, plan.recipe["precision"], plan.peak_tflops)
     return {
         "matmul_flops_per_device": matmul,
         "MFU": _compute_share(model, peak, peak.note),
@@ -237,8 +236,8 @@ def _compute_device_rates(measurement: Measurement, model: Figure) -> dict[str, 
     }
 
 
-def _find_peak(
-    devices: Sequence[DeviceFacts | None], precision: Precision, given_tflops: float | None
+def find_peak(
+    devices: Sequence[Mapping[str, Any] | None], precision: Precision, given_tflops: float | None
 ) -> Figure:
     """Return the dense peak of the ranks' devices in FLOP/s.
 

@@ -248,7 +248,7 @@ def sample(run_dir: Path, log: SampleLog, stopped: Callable[[float], bool]) -> N
             controller.start()
         take()
         if number == 0:
-            _lower_priority()
+            lower_priority()
     monitor.wait(_LAST_READING_S / 2)  # a reading that began before the ranks ended is not the last
     take()
     monitor.wait(_LAST_READING_S / 2)
@@ -257,13 +257,13 @@ def sample(run_dir: Path, log: SampleLog, stopped: Callable[[float], bool]) -> N
     log.write("end")
 
 
-def _lower_priority() -> None:
-    """Take the lowest priority, so that a rank never waits for this process."""
-    os.nice(_LOWEST_PRIORITY)
+def lower_priority(niceness: int = _LOWEST_PRIORITY) -> None:
+    """Take a low priority, by default the lowest, so that a rank never waits for this process."""
+    os.nice(niceness)
     # Niceness counts only among the processes of a session where the kernel groups them:
     # sched(7), "The autogroup feature".
     with suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(_LOWEST_PRIORITY))
+        Path("/proc/self/autogroup").write_text(str(niceness))
 
 
 def main(run_dir: Path, file: str) -> int:

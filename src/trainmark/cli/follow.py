@@ -1,0 +1,66 @@
+"""``trainmark follow``: hand runs to TensorBoard, W&B, MLflow or an OpenMetrics file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainmark.cli.options import Json
+from trainmark.cli.output import counted, from_here, say, say_json, say_remark
+from trainmark.errors import EXIT_FAILED
+
+if TYPE_CHECKING:
+    from trainmark.export.followers.following import Following
+
+EXAMPLES = """\
+  trainmark follow runs/RUN --to tensorboard                look at it: tensorboard --logdir runs
+  trainmark follow runs/RUN --to mlflow=http://host:5000    a server; also sqlite:///mlflow.db
+  trainmark follow runs --to wandb=PROJECT                  all runs of a folder
+  trainmark follow runs/RUN --to openmetrics=/var/lib/node_exporter/trainmark.prom
+"""
+
+
+def follow(
+    runs: Annotated[list[str], typer.Argument(help="Folders of runs, under way or over.")],
+    to: Annotated[
+        list[str],
+        typer.Option(
+            metavar="BACKEND[=DESTINATION]",
+            help="tensorboard, wandb, mlflow or openmetrics; repeatable.",
+        ),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Hand runs to other programs; one that is under way until it ends.
+
+    Handed over again, a run has each point once. Ends with 1 if a program did not take a run.
+    """
+    from trainmark import api
+
+    targets = api.select_followers(to, where="--to")
+    documents = []
+    has_failed = False
+    for following in api.iterate_followings(runs, targets):
+        has_failed = has_failed or following.fault is not None
+        documents.append(_describe(following))
+        if following.fault is not None:
+            say_remark(f"{from_here(following.run_dir)}: {following.target}: {following.fault}")
+        elif not as_json:
+            handed = f"{counted(following.num_steps, 'step')}, {following.num_points:,} points"
+            say(f"{from_here(following.run_dir)}: {handed} to {following.target}")
+    if as_json:
+        say_json(documents)
+    if has_failed:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _describe(following: Following) -> dict[str, str | int | bool | None]:
+    return {
+        "run_dir": str(from_here(following.run_dir)),
+        "to": str(following.target),
+        "steps": following.num_steps,
+        "points": following.num_points,
+        "complete": following.is_complete,
+        "fault": following.fault,
+    }

@@ -1,0 +1,89 @@
+"""OpenMetrics: a text file with the newest value of each series, replaced by a rename.
+
+The textfile collector of Prometheus's node_exporter reads it; its files end in ``.prom``.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmark.documents import written_whole
+from trainmark.export.followers.points import TRAIN_STEP
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.export.followers.points import FollowedRun, Point, RunResult
+
+_SOURCE = re.compile(r"sys/(?:node(?P<node>\d+)/)?(?:gpu(?P<gpu>\d+)/)?(?P<quantity>.+)")
+
+
+def prepare(destination: str | None) -> None:  # noqa: ARG001 - as of every backend
+    """Import what takes long."""
+    import prometheus_client.openmetrics.exposition  # noqa: F401
+
+
+class OpenMetrics:
+    """Writes the newest values of one run to ``DESTINATION``.
+
+    A destination that is a folder gets a file for each run.
+    """
+
+    def __init__(self, run: FollowedRun, destination: str | None) -> None:
+        from prometheus_client import CollectorRegistry
+
+        self._path = Path(destination) if destination else run.folder / "metrics.prom"
+        if self._path.is_dir():
+            self._path = self._path / f"trainmark_{run.run_id}.prom"
+        self._registry = CollectorRegistry()
+        self._gauges: dict[str, object] = {}
+        self._labels = {"run_id": run.run_id, "case": run.case}
+        self._set("trainmark_run_active", 1)
+        self._write()
+
+    def log(self, points: Sequence[Point]) -> None:
+        """Replace the file by one with the newest values."""
+        for point in points:
+            if point.axis == TRAIN_STEP:
+                self._set_series(TRAIN_STEP, point.number)
+            for name, value in point.values.items():
+                self._set_series(name, value)
+        self._write()
+
+    def finish(self, result: RunResult | None) -> None:
+        """Write the final figures; the run is no longer active."""
+        self._set("trainmark_run_active", 0)
+        if result is not None:
+            self._set("trainmark_run_passed", int(result.status == "passed"))
+            for name, value in result.figures.items():
+                self._set_series(name, value)
+        self._write()
+
+    def _set_series(self, name: str, value: float) -> None:
+        """Set the gauge of a series; the device and the machine of a reading are labels."""
+        labels: dict[str, str] = {}
+        source = _SOURCE.fullmatch(name)
+        if source is not None:
+            kind = "gpu" if source["gpu"] is not None else "host"
+            name = f"sys/{kind}/{source['quantity']}"
+            labels["node"] = source["node"] or "0"
+            if kind == "gpu":
+                labels["gpu"] = source["gpu"]
+        self._set(f"trainmark_{re.sub('[^a-zA-Z0-9_]', '_', name)}", value, **labels)
+
+    def _set(self, metric: str, value: float, **labels: str) -> None:
+        from prometheus_client import Gauge
+
+        labels = self._labels | labels
+        if metric not in self._gauges:
+            text = metric.removeprefix("trainmark_").replace("_", " ")
+            self._gauges[metric] = Gauge(metric, text, labels, registry=self._registry)
+        self._gauges[metric].labels(**labels).set(value)  # type: ignore[attr-defined]
+
+    def _write(self) -> None:
+        from prometheus_client.openmetrics.exposition import generate_latest
+
+        with written_whole(self._path) as file:
+            file.write(generate_latest(self._registry))

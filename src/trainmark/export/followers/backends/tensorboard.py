@@ -1,0 +1,83 @@
+"""TensorBoard: a file of events in ``DESTINATION/RUN_ID``, by default in the run's folder.
+
+Written with TensorBoard's own protocol buffers, without TensorFlow and torch. A run that is
+followed again gets a new file in place of the earlier one.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmark.export.followers.points import NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.export.followers.points import FollowedRun, Point, RunResult
+
+_SUFFIX = ".trainmark"  # of our files: no others are replaced
+_DT_STRING = 7  # in tensorboard/compat/proto/types.proto
+
+
+def prepare(destination: str | None) -> None:  # noqa: ARG001 - as of every backend
+    """Import what takes long."""
+    import tensorboard.compat.proto.event_pb2  # noqa: F401
+
+
+class TensorBoard:
+    """Writes the points of one run."""
+
+    def __init__(self, run: FollowedRun, destination: str | None) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        folder = Path(destination, run.run_id) if destination else run.folder / "tensorboard"
+        folder.mkdir(parents=True, exist_ok=True)
+        for earlier in folder.glob(f"events.out.tfevents.*{_SUFFIX}"):
+            earlier.unlink()
+        path = folder / f"events.out.tfevents.{time.time_ns()}{_SUFFIX}"
+        self._file = path.open("wb")
+        self._records = RecordWriter(self._file)
+        self._write(Event(wall_time=run.started_unix_ns / NS_PER_S, file_version="brain.Event:2"))
+        rows = [f"| {name} | {value} |" for name, value in run.settings.items()]
+        text = "\n".join(["| setting | value |", "|---|---|", *rows])
+        self._write_text("run", text, run.started_unix_ns)
+        self._file.flush()
+
+    def log(self, points: Sequence[Point]) -> None:
+        """Write points, so that TensorBoard can read them at once."""
+        for point in points:
+            self._write_scalars(point.values, point.number, point.unix_ns)
+        self._file.flush()
+
+    def finish(self, result: RunResult | None) -> None:
+        """Write the final figures and close the file."""
+        if result is not None:
+            self._write_scalars(result.figures, result.number, result.unix_ns)
+            self._write_text("result", f"{result.status}, {result.trust}", result.unix_ns)
+        self._file.close()
+
+    def _write_scalars(self, values: dict[str, float], step: int, unix_ns: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        items = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        self._write(Event(wall_time=unix_ns / NS_PER_S, step=step, summary=Summary(value=items)))
+
+    def _write_text(self, tag: str, text: str, unix_ns: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+        from tensorboard.compat.proto.tensor_pb2 import TensorProto
+
+        plugin = SummaryMetadata.PluginData(plugin_name="text")
+        value = Summary.Value(
+            tag=tag,
+            metadata=SummaryMetadata(plugin_data=plugin),
+            tensor=TensorProto(dtype=_DT_STRING, string_val=[text.encode()]),
+        )
+        self._write(Event(wall_time=unix_ns / NS_PER_S, summary=Summary(value=[value])))
+
+    def _write(self, event: object) -> None:
+        self._records.write(event.SerializeToString())  # type: ignore[attr-defined]

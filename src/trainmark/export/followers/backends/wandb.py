@@ -1,0 +1,84 @@
+"""Weights & Biases: a run in the project ``DESTINATION``, by default ``trainmark``.
+
+``WANDB_MODE=offline`` and W&B's other variables hold. The run's id in W&B is ours. Online, a run
+that is followed again is resumed and gets only the points that it lacks; offline, it replaces the
+folder that was not synchronised yet. Nothing is sent of the machine and of this program: no host
+name, no statistics of this process, no code.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainmark.export.followers.points import NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.export.followers.points import FollowedRun, Point, RunResult
+
+
+def prepare(destination: str | None) -> None:  # noqa: ARG001 - as of every backend
+    """Import what takes long."""
+    import wandb  # noqa: F401
+
+
+class WeightsAndBiases:
+    """Logs the points of one run."""
+
+    def __init__(self, run: FollowedRun, destination: str | None) -> None:
+        import wandb
+
+        entity, _, project = (destination or "trainmark").rpartition("/")
+        settings = wandb.Settings(
+            host="-",
+            console="off",
+            silent=True,
+            disable_git=True,
+            save_code=False,
+            x_disable_meta=True,
+            x_disable_machine_info=True,
+            x_disable_stats=True,
+            x_save_requirements=False,
+        )
+        place = Path(os.environ.get("WANDB_DIR") or run.folder)
+        for earlier in place.glob(f"wandb/offline-run-*-{run.run_id}"):
+            shutil.rmtree(earlier)
+        self._run: Any = wandb.init(
+            entity=entity or None,
+            project=project,
+            id=run.run_id,
+            name=run.run_id,
+            group=run.case,
+            config=run.settings,
+            dir=place,
+            resume="allow",
+            reinit="create_new",
+            settings=settings,
+        )
+        self._last_numbers: dict[str, int] = {}  # by axis, of what the run had before
+        self._defined: set[str] = set()
+
+    def log(self, points: Sequence[Point]) -> None:
+        """Log the points that the run lacks."""
+        for point in points:
+            if point.axis not in self._last_numbers:
+                self._last_numbers[point.axis] = self._run.summary.get(point.axis, -1)
+            if point.number <= self._last_numbers[point.axis]:
+                continue
+            for name in point.values.keys() - self._defined:
+                self._run.define_metric(name, step_metric=point.axis)
+                self._defined.add(name)
+            moment = {point.axis: point.number, "_timestamp": point.unix_ns / NS_PER_S}
+            self._run.log(moment | point.values)
+
+    def finish(self, result: RunResult | None) -> None:
+        """Set the summary and end the run."""
+        if result is not None:
+            self._run.summary.update(result.figures)
+            self._run.summary.update({"status": result.status, "trust": result.trust})
+        has_passed = result is not None and result.status == "passed"
+        self._run.finish(exit_code=0 if has_passed else 1)

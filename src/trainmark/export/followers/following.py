@@ -1,0 +1,181 @@
+"""Hand one run to one backend, from the beginning, and again after a fault.
+
+A fault of a backend is noted and never raised. The next try opens the backend anew and hands over
+the run from its beginning: backends leave out what they have.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import IO, TYPE_CHECKING
+
+from trainmark.export.followers.reading import RunReader
+from trainmark.export.followers.targets import load_backend
+from trainmark.launch.run_dir import is_locked
+from trainmark.plan.plan import read_plan
+from trainmark.record.record import RECORD_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from trainmark.export.followers.points import Backend, Point
+    from trainmark.export.followers.targets import FollowTarget, OpenBackend
+
+POLL_S = 0.5
+RETRY_S = 10.0
+_MAX_FAULT_LENGTH = 300
+
+
+class FollowedElsewhereError(Exception):
+    """Another process hands the run to the same target."""
+
+
+@dataclass(slots=True)
+class Following:
+    """A run on its way to a backend.
+
+    Args:
+        open_backend: imports nothing more; may raise anything, as what it opens.
+        clock: seconds that only rise.
+        num_steps: that the backend took, by number of the last one.
+        num_points: that were handed to it since it was opened.
+        fault: why it did not take everything that was read; None: it did.
+    """
+
+    run_dir: Path
+    target: FollowTarget
+    open_backend: OpenBackend
+    clock: Callable[[], float] = time.monotonic
+    num_steps: int = 0
+    num_points: int = 0
+    fault: str | None = None
+    is_complete: bool = False
+    _reader: RunReader = field(init=False)
+    _backend: Backend | None = field(default=None, init=False)
+    _next_try_s: float = field(default=0.0, init=False)
+    _lock: IO[bytes] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._reader = RunReader(read_plan(self.run_dir), self.run_dir)
+
+    def poll(self) -> None:
+        """Hand over what was written since the last call; after a fault, not before some time."""
+        if self.fault is None or self.clock() >= self._next_try_s:
+            self._try(self._hand_over_new)
+
+    def finish(self) -> None:
+        """Hand over the rest and the result of a run that has ended."""
+        self._try(self._hand_over_end)
+        self._release()
+
+    @property
+    def is_under_way(self) -> bool:
+        """Tell whether more may be written: a process holds the run, or nodes have not ended."""
+        if (self.run_dir / RECORD_FILE).exists():
+            return False
+        return is_locked(self.run_dir) or self._reader.waits_for_nodes
+
+    def _try(self, hand_over: Callable[[], None]) -> None:
+        """Note a fault of the backend; the next try starts anew."""
+        try:
+            hand_over()
+        except Exception as error:  # noqa: BLE001 - a backend may raise anything
+            self.fault = shorten_fault(error)
+            self._backend = None
+            self._reader = RunReader(read_plan(self.run_dir), self.run_dir)
+            self._next_try_s = self.clock() + RETRY_S
+        else:
+            self.fault = None
+
+    def _hand_over_new(self) -> None:
+        for points in self._reader.iterate_new():
+            self._log(points)
+
+    def _hand_over_end(self) -> None:
+        self._hand_over_new()
+        rest = self._reader.take_rest()
+        if rest:
+            self._log(rest)
+        if self._reader.is_started:
+            self._open().finish(self._reader.read_result())
+            self.is_complete = True
+
+    def _log(self, points: list[Point]) -> None:
+        self._open().log(points)
+        self.num_points += len(points)
+        self.num_steps = self._reader.num_steps
+
+    def _open(self) -> Backend:
+        """Return the backend, opened if it is not."""
+        if self._backend is None:
+            self._hold_lock()
+            self.num_points = 0
+            self._backend = self.open_backend(self._reader.describe_run(), self.target.destination)
+        return self._backend
+
+    def _hold_lock(self) -> None:
+        """Refuse to hand over the run while another process does; a folder may be read-only."""
+        if self._lock is not None:
+            return
+        digest = blake2b(str(self.target).encode(), digest_size=6).hexdigest()
+        path = self.run_dir / f".follow.{self.target.backend}.{digest}.lock"
+        try:
+            self._lock = path.open("wb")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._release()
+            raise FollowedElsewhereError("another process follows the run to there") from None
+        except OSError:
+            return  # a folder without write permission, or a file system without locks
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+@dataclass(slots=True)
+class FollowedRuns:
+    """Several runs on their way to several backends, in this process.
+
+    Args:
+        wait: waits between two looks at runs that are under way.
+    """
+
+    folders: Sequence[Path]
+    targets: Sequence[FollowTarget]
+    wait: Callable[[float], None] = time.sleep
+
+    def iterate_done(self) -> Iterator[Following]:
+        """Yield each run and target when the run is over and was handed over, or failed to be."""
+        openers = [(target, load_backend(target)) for target in self.targets]
+        followings = [
+            Following(folder, target, opener)
+            for folder in self.folders
+            for target, opener in openers
+        ]
+        while followings:
+            under_way: list[Following] = []
+            for following in followings:
+                if following.is_under_way:
+                    following.poll()
+                    under_way.append(following)
+                else:
+                    following.finish()
+                    yield following
+            followings = under_way
+            if followings:
+                self.wait(POLL_S)
+
+
+def shorten_fault(error: BaseException) -> str:
+    """Return what an error of a backend says, in a line."""
+    text = " ".join(str(error).split()).rstrip(".")
+    name = type(error).__name__
+    if len(text) > _MAX_FAULT_LENGTH:  # the reason often stands at the end
+        text = f"{text[: _MAX_FAULT_LENGTH // 2]} … {text[-_MAX_FAULT_LENGTH // 2 :]}"
+    return f"{name}: {text}" if text else name

@@ -1,0 +1,116 @@
+"""The process of a follower: ``python -m trainmark.export.followers.process RUN_DIR TARGET``.
+
+It imports the backend's program, reports that it is ready, and waits for the run. Its standard
+input ends with the run, or with the launcher that died; it then has a bounded time to hand over the
+rest. It reports one line of JSON at its end. What the backend's program prints goes to a log in the
+run's folder. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from trainmark.events.schema import LAUNCHER_FILE
+from trainmark.export.followers.following import POLL_S, Following, shorten_fault
+from trainmark.export.followers.targets import FollowTarget, load_backend, parse_targets
+from trainmark.plan.plan import PLAN_FILE
+from trainmark.telemetry.sampler import lower_priority
+
+END_PATIENCE_S = 15.0
+_NICENESS = 10  # enough for a step in two seconds on a machine whose cores all train
+
+
+class _Report:
+    """The line that the launcher reads at the end; it is written once."""
+
+    def __init__(self) -> None:
+        # What the backend's program prints must not stand between our lines.
+        self._descriptor = os.dup(sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        self._lock = threading.Lock()
+        self._is_sent = False
+
+    def send_ready(self) -> None:
+        """Tell the launcher that nothing more is imported."""
+        self._write({"ready": True})
+
+    def send_outcome(self, code: str | None, **arguments: str | float) -> None:
+        """Tell the launcher how it ended: by a code of ``messages.toml``; None: well."""
+        with self._lock:
+            if not self._is_sent:
+                self._is_sent = True
+                self._write({"code": code, **arguments})
+
+    def _write(self, line: dict[str, Any]) -> None:
+        with suppress(BrokenPipeError):  # the launcher has died
+            os.write(self._descriptor, f"{json.dumps(line)}\n".encode())
+
+
+class _RunEnd:
+    """Waits for the end of the run, which the end of standard input tells."""
+
+    def __init__(self) -> None:
+        self.has_come = threading.Event()
+        threading.Thread(target=self._wait, daemon=True).start()
+
+    def _wait(self) -> None:
+        while os.read(sys.stdin.fileno(), 4096):
+            pass
+        self.has_come.set()
+
+
+def follow_process(run_dir: Path, target: FollowTarget) -> None:
+    """Follow one run to its end."""
+    for number in (signal.SIGINT, signal.SIGHUP):  # meant for the launcher
+        signal.signal(number, signal.SIG_IGN)
+    report, end = _Report(), _RunEnd()
+    try:
+        open_backend = load_backend(target)
+    except Exception as error:  # noqa: BLE001 - a foreign program is imported
+        report.send_outcome("failed", text=shorten_fault(error), step=0)
+        return
+    lower_priority(_NICENESS)  # from now on ranks work beside it
+    report.send_ready()
+    while not (run_dir / LAUNCHER_FILE).exists() or not (run_dir / PLAN_FILE).exists():
+        if end.has_come.wait(POLL_S):
+            report.send_outcome(None)  # the run did not begin
+            return
+    _redirect_output(run_dir / f"log.follow.{target.backend}.txt")
+    following = Following(run_dir, target, open_backend)
+    threading.Thread(target=_limit_end, args=(end, following, report), daemon=True).start()
+    while not end.has_come.wait(POLL_S):
+        following.poll()
+    following.finish()
+    if following.fault is None:
+        report.send_outcome(None)
+    else:
+        report.send_outcome("failed", text=following.fault, step=following.num_steps)
+
+
+def _redirect_output(path: Path) -> None:
+    """Send what the backend's program prints to a log; without one it is lost."""
+    with suppress(OSError):
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(log, stream.fileno())
+
+
+def _limit_end(end: _RunEnd, following: Following, report: _Report) -> None:
+    """End this process some time after the run, whatever the backend does."""
+    end.has_come.wait()
+    threading.Event().wait(END_PATIENCE_S)
+    report.send_outcome("slow", seconds=END_PATIENCE_S, step=following.num_steps)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    follow_process(Path(sys.argv[1]), parse_targets(sys.argv[2:])[0])
+    sys.stderr.flush()
+    os._exit(0)  # do not wait for threads of the backend's program

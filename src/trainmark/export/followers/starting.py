@@ -1,0 +1,170 @@
+"""Start the followers of a run, and say at its end what they could not hand over."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainmark.export.followers.process import END_PATIENCE_S
+from trainmark.launch.python_commands import SAFE_PATH_VARIABLES, build_module_command
+from trainmark.record.messages import render
+from trainmark.spec import MESSAGES_FILE, Message, message, read_messages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from trainmark.export.followers.targets import FollowTarget
+    from trainmark.launch.processes import StopRequest
+
+MESSAGES = read_messages(Path(__file__).with_name(MESSAGES_FILE))
+READY_PATIENCE_S = 30.0  # for the import of a backend's program
+_KILL_AFTER_S = END_PATIENCE_S + 2.0
+_READ_BYTES = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerRemark:
+    """What a run says of a follower at its end."""
+
+    message: Message
+
+    def render(self, lang: str) -> str:
+        """Return the sentence in a language."""
+        return render(self.message, lang, MESSAGES)
+
+    def __str__(self) -> str:
+        return self.render("en")
+
+
+@dataclass(slots=True)
+class _Follower:
+    """The process of one follower, as its launcher sees it."""
+
+    target: FollowTarget
+    process: subprocess.Popen[bytes]
+    _output: bytes = b""
+    _was_killed: bool = False
+
+    @property
+    def reports(self) -> list[dict[str, Any]]:
+        """Return the lines that it has reported."""
+        return [json.loads(line) for line in self._output.split(b"\n")[:-1]]
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        """Return code and arguments of what is to be said of it; code None: nothing."""
+        for report in self.reports:
+            if "code" in report:
+                return report
+        if self._was_killed:
+            return {"code": "slow", "seconds": _KILL_AFTER_S, "step": None}
+        return {"code": "ended", "text": f"exit code {self.process.returncode}"}
+
+    def read(self, deadline_s: float) -> bool:
+        """Read more of its reports, at most until ``deadline_s``; tell whether more may come."""
+        assert self.process.stdout is not None
+        wait_s = max(0.0, deadline_s - time.monotonic())
+        if not select.select([self.process.stdout], [], [], wait_s)[0]:
+            return False
+        data = os.read(self.process.stdout.fileno(), _READ_BYTES)
+        self._output += data
+        return bool(data)
+
+    def end_input(self) -> None:
+        """Tell it that the run has ended."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+
+    def wait(self, deadline_s: float) -> None:
+        """Wait for its end, at most until ``deadline_s``; then end it."""
+        while self.read(deadline_s):
+            pass
+        try:
+            self.process.wait(max(0.0, deadline_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._was_killed = True
+            self.process.kill()
+            self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@dataclass(slots=True)
+class Followers:
+    """The followers of one run; a context that ends them.
+
+    Args:
+        run_dir: of the run, which may not exist yet.
+        targets: a follower is started for each.
+    """
+
+    run_dir: Path
+    targets: Sequence[FollowTarget]
+    _followers: list[_Follower] = field(default_factory=list, init=False)
+
+    def __enter__(self) -> Self:
+        for target in self.targets:
+            process = subprocess.Popen(
+                build_module_command(
+                    "trainmark.export.followers.process", str(self.run_dir), str(target)
+                ),
+                env=os.environ | SAFE_PATH_VARIABLES,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            self._followers.append(_Follower(target, process))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end_inputs()
+        deadline_s = time.monotonic() + _KILL_AFTER_S
+        for follower in self._followers:
+            follower.wait(deadline_s)
+
+    def wait_until_ready(self, stop: StopRequest) -> None:
+        """Wait until the followers have imported their programs, so that no rank waits for a core.
+
+        A program that takes long is not waited for.
+        """
+        deadline_s = time.monotonic() + READY_PATIENCE_S
+        for follower in self._followers:
+            while not follower.reports and stop.signal_name is None:
+                if not follower.read(deadline_s):
+                    break
+
+    def end_inputs(self) -> None:
+        """Tell the followers that the run has ended; they hand over the rest meanwhile."""
+        for follower in self._followers:
+            follower.end_input()
+
+    def iterate_remarks(self) -> Iterator[FollowerRemark]:
+        """Yield what each could not hand over, after all have ended."""
+        for follower in self._followers:
+            outcome = follower.outcome
+            if outcome["code"] is not None:
+                outcome |= {"target": str(follower.target), "run": _shorten_path(self.run_dir)}
+                yield FollowerRemark(message(outcome.pop("code"), **outcome))
+
+
+def _shorten_path(path: Path) -> str:
+    """Return a path as it is called from the folder we are in, if it lies below it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

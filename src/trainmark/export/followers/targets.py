@@ -1,0 +1,107 @@
+"""Where a run is handed to: the words after ``--follow``, and whether what they need is installed.
+
+Owns the names of the backends. An extra of the installation has the name of its backend.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from trainmark.errors import EnvironmentFault, UsageError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from trainmark.export.followers.points import Backend, FollowedRun
+
+    OpenBackend = Callable[[FollowedRun, str | None], Backend]
+
+OPTION = "--follow"
+# The class of each backend in the module of its name, and the packages that it needs.
+_BACKENDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "tensorboard": ("TensorBoard", ("tensorboard",)),
+    "wandb": ("WeightsAndBiases", ("wandb",)),
+    "mlflow": ("MLflow", ("mlflow",)),
+    "openmetrics": ("OpenMetrics", ("prometheus_client",)),
+}
+# What MLflow needs besides for a store in a database, and its small distribution does not bring.
+_MLFLOW_DATABASE = ("alembic", "sqlalchemy")
+
+
+@dataclass(frozen=True, slots=True)
+class FollowTarget:
+    """A backend and the place in it.
+
+    Args:
+        destination: a folder, project, address or file, as the backend takes it; None: its default.
+    """
+
+    backend: str
+    destination: str | None = None
+
+    def __str__(self) -> str:
+        return self.backend if self.destination is None else f"{self.backend}={self.destination}"
+
+
+def parse_targets(words: Iterable[str], *, where: str = OPTION) -> list[FollowTarget]:
+    """Return the targets that words name, as ``tensorboard`` or ``mlflow=http://host:5000``.
+
+    Args:
+        where: what has the words, for errors.
+
+    Raises:
+        UsageError: an unknown backend, an empty destination, or a word twice.
+    """
+    targets: list[FollowTarget] = []
+    for word in words:
+        backend, equals, destination = word.partition("=")
+        if backend not in _BACKENDS:
+            raise UsageError(
+                f"unknown backend {backend!r}", where=where, fix=nearest(backend, _BACKENDS)
+            )
+        if equals and not destination:
+            raise UsageError(
+                f"{word} has no destination",
+                where=where,
+                fix=f"write {backend} for the default, or {backend}=DESTINATION",
+            )
+        target = FollowTarget(backend, destination or None)
+        if target in targets:
+            raise UsageError(f"{target} is there twice", where=where, fix="name it once")
+        targets.append(target)
+    return targets
+
+
+def require_backends(targets: Iterable[FollowTarget], *, where: str = OPTION) -> None:
+    """Refuse a target whose program is not installed.
+
+    Raises:
+        EnvironmentFault: with the extra that brings it.
+    """
+    for target in targets:
+        for package in _list_packages(target):
+            if find_spec(package) is None:
+                raise EnvironmentFault(
+                    f"{target.backend} needs {package}, which is not installed",
+                    where=where,
+                    fix=f"pip install 'trainmark[{target.backend}]'",
+                )
+
+
+def _list_packages(target: FollowTarget) -> tuple[str, ...]:
+    _, packages = _BACKENDS[target.backend]
+    if target.backend == "mlflow" and not (target.destination or "").startswith("http"):
+        return packages + _MLFLOW_DATABASE
+    return packages
+
+
+def load_backend(target: FollowTarget) -> OpenBackend:
+    """Import what a target needs; return what opens it for a run."""
+    name, _ = _BACKENDS[target.backend]
+    module = import_module(f"trainmark.export.followers.backends.{target.backend}")
+    module.prepare(target.destination)
+    open_backend: OpenBackend = getattr(module, name)
+    return open_backend

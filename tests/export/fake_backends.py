@@ -1,0 +1,44 @@
+"""Backends that keep what they are handed, and fail when a test says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.export.followers.points import FollowedRun, Point, RunResult
+
+
+@dataclass
+class KeptRun:
+    """What a backend that can be opened again has of a run: each point of a series once."""
+
+    fault: Exception | None = None
+    opened: int = 0
+    points: dict[tuple[str, int], dict[str, float]] = field(default_factory=dict)
+    results: list[RunResult | None] = field(default_factory=list)
+    destination: str | None = None
+
+    def open(self, run: FollowedRun, destination: str | None) -> KeptRun:
+        self._fail()
+        self.opened += 1
+        self.destination = destination
+        return self
+
+    def log(self, points: Sequence[Point]) -> None:
+        self._fail()
+        for point in points:
+            self.points[point.axis, point.number] = point.values
+
+    def finish(self, result: RunResult | None) -> None:
+        self._fail()
+        self.results.append(result)
+
+    def _fail(self) -> None:
+        if self.fault is not None:
+            raise self.fault
+
+    def steps(self) -> list[int]:
+        return [number for axis, number in self.points if axis == "train/step"]

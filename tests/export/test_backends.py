@@ -1,0 +1,266 @@
+"""Each backend with its real program: all points, each once, also if a run is followed again.
+
+`make test-nightly` installs the programs; without one its tests are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import struct
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from telemetry_files import GIB, cards, devices, host, sampled_run, start
+from trainmark.export.followers.reading import RunReader
+from trainmark.plan.plan import read_plan
+from trainmark.record import record, reduce
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the programs
+MISSING = "not installed (make test-nightly)"
+Values = dict[tuple[str, int], tuple[float, float]]  # value and time by series and number
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """Return a run that has ended, of two ranks with a card each."""
+    lines: list[dict[str, Any]] = [start(0, 1)]
+    for t_s in (7.0, 8.0, 9.0):
+        samples = [{"index": index, "power_w": 100.0 * t_s + index} for index in (0, 1)]
+        lines += [devices(t_s, *samples), host(t_s, memory_used_bytes=GIB)]
+    ranks = cards(2)
+    for rank in ranks:
+        rank[9]["detail"] = {"F1 score": 0.5}
+    folder = sampled_run(tmp_path / "run", lines, ranks=ranks)
+    record.write_record(reduce.reduce(folder), folder)
+    return folder
+
+
+def follow(run_dir: Path, *words: str, code: int = 0, **variables: str) -> str:
+    """Call ``trainmark follow`` in a process of its own; return its output."""
+    command = [sys.executable, "-m", "trainmark", "follow", str(run_dir)]
+    done = subprocess.run(
+        [*command, *(part for word in words for part in ("--to", word))],
+        env=os.environ | {"MLFLOW_DISABLE_TELEMETRY": "true"} | variables,
+        cwd=run_dir.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def list_expected(run_dir: Path) -> Values:
+    """Return everything that a backend must have."""
+    reader = RunReader(read_plan(run_dir), run_dir)
+    points = [point for part in reader.iterate_new() for point in part]
+    values = {
+        (name, point.number): (value, point.unix_ns / 1e9)
+        for point in points
+        for name, value in point.values.items()
+    }
+    result = reader.read_result()
+    assert result is not None
+    for name, value in result.figures.items():
+        values[name, result.number] = value, result.unix_ns / 1e9
+    assert len(values) > 100
+    return values
+
+
+def assert_same(got: Values, expected: Values, *, time_within_s: float) -> None:
+    assert got.keys() == expected.keys()
+    for key, (value, time_s) in expected.items():
+        assert got[key][0] == pytest.approx(value, rel=1e-6), key  # TensorBoard has 32 bits
+        assert got[key][1] == pytest.approx(time_s, abs=time_within_s), key
+
+
+def test_tensorboard(run_dir: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason=MISSING)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    foreign = run_dir / "tensorboard" / "events.out.tfevents.1"
+    foreign.parent.mkdir()
+    foreign.write_bytes(b"")
+    for _ in range(2):
+        assert "16 steps" in follow(run_dir, "tensorboard", f"tensorboard={tmp_path / 'logs'}")
+    assert foreign.exists()
+    run_id = read_plan(run_dir).run_id
+    for folder in (run_dir / "tensorboard", tmp_path / "logs" / run_id):
+        assert len(list(folder.glob("*.trainmark"))) == 1
+        events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0})
+        events.Reload()
+        scalars = {
+            tag: [(item.step, (item.value, item.wall_time)) for item in events.Scalars(tag)]
+            for tag in events.Tags()["scalars"]
+        }
+        got = {(tag, step): value for tag, items in scalars.items() for step, value in items}
+        assert sum(map(len, scalars.values())) == len(got)  # none is there twice
+        assert_same(got, list_expected(run_dir), time_within_s=1e-5)
+        (text,) = events.Tensors("run")
+        assert b"| precision | fp32 |" in text.tensor_proto.string_val[0]
+
+
+def test_mlflow_in_a_database(run_dir: Path, tmp_path: Path) -> None:
+    for package in ("mlflow", "alembic", "sqlalchemy"):
+        pytest.importorskip(package, reason=MISSING)
+    target = f"mlflow=sqlite:///{tmp_path / 'mlflow.db'}"
+    for _ in range(2):
+        assert "16 steps" in follow(run_dir, target)
+    with sqlite3.connect(tmp_path / "mlflow.db") as database:
+        rows = database.execute("select key, step, value, timestamp from metrics").fetchall()
+        runs = database.execute("select run_uuid, name, status from runs").fetchall()
+        names = database.execute("select name from experiments").fetchall()
+        settings = dict(database.execute("select key, value from params").fetchall())
+        tags = dict(database.execute("select key, value from tags").fetchall())
+    got = {(key, step): (value, time_ms / 1e3) for key, step, value, time_ms in rows}
+    assert len(rows) == len(got)
+    assert_same(got, list_expected(run_dir), time_within_s=2e-3)
+    plan = read_plan(run_dir)
+    assert [(name, status) for _, name, status in runs] == [(plan.run_id, "FINISHED")]
+    assert ("trainmark",) in names
+    assert (settings["precision"], settings["case"]) == ("fp32", "toy")
+    assert (tags["trainmark.run_id"], tags["trainmark.status"]) == (plan.run_id, "passed")
+
+
+def test_mlflow_completes_what_a_killed_follower_left(run_dir: Path, tmp_path: Path) -> None:
+    for package in ("mlflow", "alembic", "sqlalchemy"):
+        pytest.importorskip(package, reason=MISSING)
+    target = f"mlflow=sqlite:///{tmp_path / 'mlflow.db'}"
+    follow(run_dir, target)
+    expected = list_expected(run_dir)
+    with sqlite3.connect(tmp_path / "mlflow.db") as database:
+        database.execute("delete from metrics where step > 7 or key like 'final/%'")
+        database.execute("delete from latest_metrics where key like 'final/%' or key like 'eval/%'")
+        database.execute("update latest_metrics set step = 7 where step > 7")
+    follow(run_dir, target)
+    with sqlite3.connect(tmp_path / "mlflow.db") as database:
+        rows = database.execute("select key, step from metrics").fetchall()
+    assert sorted(rows) == sorted(expected)
+
+
+def test_mlflow_in_a_folder(run_dir: Path, tmp_path: Path) -> None:
+    pytest.importorskip("mlflow", reason=MISSING)
+    folder = tmp_path / "mlruns"
+    for _ in range(2):
+        follow(run_dir, f"mlflow=file:{folder}")
+    (losses,) = folder.glob("*/*/metrics/train/loss")
+    assert [int(line.split()[2]) for line in losses.read_text().splitlines()] == [*range(1, 17)]
+
+
+def read_wandb_file(path: Path) -> Iterator[bytes]:
+    """Yield the records of W&B's file of an offline run, a log in the form of LevelDB."""
+    data, block_bytes, position, record_part = path.read_bytes(), 1 << 15, 7, b""
+    while position + 7 <= len(data):
+        rest = block_bytes - position % block_bytes
+        if rest < 7:
+            position += rest
+            continue
+        _, size, kind = struct.unpack_from("<IHB", data, position)
+        record_part += data[position + 7 : position + 7 + size]
+        position += 7 + size
+        if kind in (1, 4):  # whole, or the last part
+            yield record_part
+            record_part = b""
+
+
+def test_wandb_offline(run_dir: Path, tmp_path: Path) -> None:
+    pytest.importorskip("wandb", reason=MISSING)
+    from wandb.proto import wandb_internal_pb2
+
+    for _ in range(2):
+        said = follow(run_dir, "wandb=speed", WANDB_MODE="offline")
+        assert "16 steps" in said
+    (path,) = run_dir.glob("wandb/offline-run-*/*.wandb")
+    got: Values = {}
+    summary: dict[str, Any] = {}
+    for data in read_wandb_file(path):
+        item = wandb_internal_pb2.Record.FromString(data)
+        if item.WhichOneof("record_type") == "history":
+            row = {(x.key or "/".join(x.nested_key)): x.value_json for x in item.history.item}
+            (axis,) = row.keys() & {"train/step", "eval/step", "sys/reading", "sys/gpu/reading"}
+            for name in row.keys() - {axis, "_step", "_runtime", "_timestamp"}:
+                key = name, int(row[axis])
+                assert key not in got
+                got[key] = float(row[name]), float(row["_timestamp"])
+        elif item.WhichOneof("record_type") == "summary":
+            for entry in item.summary.update:
+                summary[entry.key or "/".join(entry.nested_key)] = json.loads(entry.value_json)
+        elif item.WhichOneof("record_type") == "run":
+            assert (item.run.run_id, item.run.project) == (read_plan(run_dir).run_id, "speed")
+            assert item.run.host == "-"
+    expected = list_expected(run_dir)
+    final = {key: value for key, value in expected.items() if key[0].startswith("final/")}
+    assert_same(got, {k: v for k, v in expected.items() if k not in final}, time_within_s=1e-3)
+    assert {name: summary[name] for name, _ in final} == {
+        name: pytest.approx(value) for (name, _), (value, _) in final.items()
+    }
+    assert summary["status"] == "passed"
+
+
+def test_openmetrics(run_dir: Path, tmp_path: Path) -> None:
+    pytest.importorskip("prometheus_client", reason=MISSING)
+    from prometheus_client.openmetrics import parser as openmetrics
+    from prometheus_client.parser import text_string_to_metric_families
+
+    collected = tmp_path / "collected"
+    collected.mkdir()
+    for _ in range(2):
+        follow(run_dir, "openmetrics", f"openmetrics={collected}")
+    run_id = read_plan(run_dir).run_id
+    assert [path.name for path in collected.iterdir()] == [f"trainmark_{run_id}.prom"]
+    text = (run_dir / "metrics.prom").read_text()
+    assert text == (collected / f"trainmark_{run_id}.prom").read_text()
+    families = list(openmetrics.text_string_to_metric_families(text))
+    assert families
+    # As node_exporter reads it: the older form of text, in which the last line is a comment.
+    older = [item for family in text_string_to_metric_families(text) for item in family.samples]
+    samples = {(item.name, item.labels.get("gpu")): item.value for item in older}
+    assert len(samples) == len(older)
+    newest: dict[str, float] = {}
+    for (name, _), (value, _) in sorted(list_expected(run_dir).items(), key=lambda x: x[0][1]):
+        newest[name] = value
+    assert samples["trainmark_train_loss", None] == newest["train/loss"] == 0.25
+    assert samples["trainmark_sys_gpu_power_watts", "1"] == newest["sys/gpu1/power_watts"] == 901.0
+    assert samples["trainmark_eval_F1_score", None] == 0.5
+    assert samples["trainmark_train_step", None] == 16
+    assert (samples["trainmark_run_active", None], samples["trainmark_run_passed", None]) == (0, 1)
+    assert len(samples) == len(newest) + 3
+    assert all(item.labels["run_id"] == run_id for item in older)
+
+
+@pytest.mark.parametrize(
+    ("target", "package", "fault"),
+    [
+        ("tensorboard={file}/x", "tensorboard", "NotADirectoryError"),
+        ("openmetrics={file}/x", "prometheus_client", "NotADirectoryError"),
+        ("openmetrics=/dev/full", "prometheus_client", "No space left on device"),
+        ("mlflow=http://127.0.0.1:9", "mlflow", "Connection refused"),
+        ("mlflow=sqlite:///{file}/x.db", "alembic", "unable to open database file"),
+        ("wandb", "wandb", "API key"),
+    ],
+)
+def test_a_place_that_cannot_be_used_is_one_fault(
+    run_dir: Path, tmp_path: Path, target: str, package: str, fault: str
+) -> None:
+    pytest.importorskip(package, reason=MISSING)
+    file = tmp_path / "file"
+    file.write_text("")
+    before = sorted(path.name for path in run_dir.glob("[!.]*"))
+    said = follow(
+        run_dir, target.format(file=file), code=1, WANDB_API_KEY="", WANDB_MODE="online",
+        MLFLOW_HTTP_REQUEST_MAX_RETRIES="0", HOME=str(tmp_path),
+    )  # fmt: skip
+    remarks = [line for line in said.splitlines() if line.startswith("trainmark:")]
+    assert len(remarks) == 1
+    assert fault in remarks[0] or package == "alembic", remarks
+    assert "Traceback" not in said
+    assert sorted(path.name for path in run_dir.glob("[!.]*") if path.name != "wandb") == before

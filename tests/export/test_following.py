@@ -1,0 +1,174 @@
+"""A run on its way to a backend: faults, further tries, and the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import trainmark
+from export.fake_backends import KeptRun
+from fakes import FakeClock
+from telemetry_files import cards, sampled_run
+from trainmark.errors import RecordError, UsageError
+from trainmark.export.followers import following as following_module
+from trainmark.export.followers.following import RETRY_S, FollowedRuns, Following
+from trainmark.export.followers.targets import FollowTarget
+from trainmark.launch.run_dir import lock_folder
+from trainmark.record import record, reduce
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TARGET = FollowTarget("wandb", "team/project")
+
+
+class Seconds(FakeClock):
+    """A clock of seconds."""
+
+    def __call__(self) -> float:
+        return self.now_ns / 1e9
+
+    def pass_by(self, seconds: float) -> None:
+        self.advance(round(seconds * 1e9))
+
+
+def follow(run_dir: Path, kept: KeptRun, clock: Any = None) -> Following:
+    return Following(run_dir, TARGET, kept.open, clock or Seconds())
+
+
+def write_part(run_dir: Path, source: Path, lines: int) -> None:
+    """Write the first lines of every event file of a run."""
+    for path in source.glob("events.*.jsonl"):
+        text = path.read_text().splitlines(keepends=True)
+        (run_dir / path.name).write_text("".join(text[:lines]))
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """Return a run of 16 steps on two ranks that has ended, with its record."""
+    folder = sampled_run(tmp_path / "run", None)
+    record.write_record(reduce.reduce(folder), folder)
+    return folder
+
+
+def test_every_poll_hands_over_what_is_new_and_the_end_the_result(tmp_path: Path) -> None:
+    source = sampled_run(tmp_path / "source", None)
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    (run_dir / "plan.json").write_bytes((source / "plan.json").read_bytes())
+    kept = KeptRun()
+    followed = follow(run_dir, kept)
+    for lines, steps in ((5, 0), (7, 1), (8, 3), (9, 16), (99, 16)):
+        write_part(run_dir, source, lines)
+        followed.poll()
+        assert (len(kept.steps()), followed.num_steps) == (steps, steps)
+    assert (kept.opened, kept.results, kept.destination) == (1, [], "team/project")
+    record.write_record(reduce.reduce(run_dir), run_dir)
+    followed.finish()
+    (result,) = kept.results
+    assert result is not None
+    assert (result.status, result.number) == ("passed", 16)
+    assert (followed.fault, followed.is_complete, followed.num_points) == (None, True, 17)
+
+
+def test_after_a_fault_the_run_is_handed_over_again_from_its_beginning(run_dir: Path) -> None:
+    kept, clock = KeptRun(fault=ConnectionError("refused.")), Seconds()
+    followed = follow(run_dir, kept, clock)
+    followed.poll()
+    assert (followed.fault, kept.opened) == ("ConnectionError: refused", 0)
+    kept.fault = None
+    clock.pass_by(RETRY_S - 0.001)
+    followed.poll()
+    assert (followed.fault, kept.opened) == ("ConnectionError: refused", 0)
+    clock.pass_by(0.001)
+    followed.poll()
+    assert (followed.fault, kept.opened, kept.steps()) == (None, 1, list(range(1, 17)))
+    kept.fault = OSError(28, "No space left on device")
+    followed.finish()
+    assert followed.fault == "OSError: [Errno 28] No space left on device"
+    assert (followed.num_steps, followed.is_complete) == (16, False)
+
+
+def test_the_end_is_tried_at_once_also_soon_after_a_fault(run_dir: Path) -> None:
+    kept = KeptRun(fault=ValueError())
+    followed = follow(run_dir, kept)
+    followed.poll()
+    assert followed.fault == "ValueError"
+    kept.fault = None
+    followed.finish()
+    assert (followed.fault, followed.is_complete) == (None, True)
+    assert (kept.steps(), len(kept.results)) == (list(range(1, 17)), 1)
+
+
+def test_only_one_process_hands_a_run_to_a_target(run_dir: Path) -> None:
+    first, second = KeptRun(), KeptRun()
+    followed, other = follow(run_dir, first), follow(run_dir, second)
+    followed.poll()
+    other.poll()
+    assert other.fault == "FollowedElsewhereError: another process follows the run to there"
+    assert second.opened == 0
+    followed.finish()
+    other.finish()  # the first has let go of it
+    assert (other.fault, second.opened, len(second.results)) == (None, 1, 1)
+
+
+def test_a_run_without_a_record_has_no_result(tmp_path: Path) -> None:
+    kept = KeptRun()
+    followed = follow(sampled_run(tmp_path / "run", None), kept)
+    followed.finish()
+    assert (followed.fault, followed.is_complete, kept.results) == (None, True, [None])
+
+
+def test_a_run_that_never_began_opens_nothing(tmp_path: Path) -> None:
+    folder = sampled_run(tmp_path / "run", None)
+    (folder / "events.launcher.jsonl").unlink()
+    kept = KeptRun()
+    followed = follow(folder, kept)
+    followed.finish()
+    assert (kept.opened, followed.fault, followed.is_complete) == (0, None, False)
+
+
+def test_runs_that_are_under_way_are_followed_until_their_end(
+    tmp_path: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = KeptRun()
+    monkeypatch.setattr(following_module, "load_backend", lambda _: kept.open)
+    live = sampled_run(tmp_path / "live", None, ranks=[rank[:7] for rank in cards(2)])
+    whole = sampled_run(tmp_path / "whole", None)
+    waits: list[int] = []
+
+    def wait(_: float) -> None:
+        waits.append(len(kept.steps()))
+        if len(waits) == 1:
+            write_part(live, whole, 99)
+            record.write_record(reduce.reduce(live), live)
+
+    with lock_folder(live):
+        done = list(FollowedRuns([live, run_dir], [TARGET], wait).iterate_done())
+    assert [item.run_dir for item in done] == [run_dir, live]
+    assert [item.num_steps for item in done] == [16, 16]
+    assert len(waits) == 1
+
+
+def test_a_job_of_nodes_is_under_way_until_each_has_ended(tmp_path: Path) -> None:
+    folder = sampled_run(tmp_path / "run", None)
+    path = folder / "plan.json"
+    path.write_text(path.read_text().replace('"launcher": "local"', '"launcher": "slurm"'))
+    followed = follow(folder, KeptRun())
+    assert followed.is_under_way
+    (folder / "events.node0.jsonl").write_text('{"event":"finished","t_ns":1}\n')
+    followed.poll()
+    assert not followed.is_under_way
+
+
+def test_follow_from_python(run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = KeptRun()
+    monkeypatch.setattr(following_module, "load_backend", lambda _: kept.open)
+    monkeypatch.setattr("trainmark.api.require_backends", lambda *_, **__: None)
+    (done,) = trainmark.follow(tmp_path, to="wandb=team/project")
+    assert (done.run_dir, done.num_steps, done.fault) == (run_dir, 16, None)
+    with pytest.raises(RecordError, match="no run in this folder"):
+        trainmark.follow(tmp_path / "nowhere", to=["wandb"])
+    with pytest.raises(UsageError, match="unknown backend 'comet'"):
+        trainmark.follow(run_dir, to="comet")

@@ -1,0 +1,281 @@
+"""The points that a follower hands over: names, numbers and values, however the files grow."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fakes import TICK, S, event, launch_event, rank_events, write_events, write_run
+from telemetry_files import GIB, cards, devices, host, sampled_run, start
+from trainmark.export.followers.reading import RunReader, format_name
+from trainmark.plan.plan import read_plan
+from trainmark.record import record, reduce
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.export.followers.points import Point
+
+UNIX_NS = 1_000_000_000_000_000_000  # of the launch of ``fakes.launch_event``, whose clock is at 0
+
+
+def read(run_dir: Path) -> list[Point]:
+    """Return all points of a run that has ended."""
+    reader = RunReader(read_plan(run_dir), run_dir)
+    return [point for points in reader.iterate_new() for point in points] + reader.take_rest()
+
+
+def along(points: list[Point], axis: str) -> list[Point]:
+    return [point for point in points if point.axis == axis]
+
+
+def changed_plan(run_dir: Path, **changes: Any) -> None:
+    path = run_dir / "plan.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_steps_are_those_of_the_record(tmp_path: Path) -> None:
+    ranks = cards(2)
+    ranks[1][7]["step_ns"] = [S // 4, S // 2]  # the first of two warm-up steps is faster
+    ranks[1][8]["loss"] = [0.5] * 13
+    run_dir = sampled_run(tmp_path / "run", None, ranks=ranks)
+    steps = along(read(run_dir), "train/step")
+    expected = reduce.reduce(run_dir).steps
+    assert [step.number for step in steps] == list(range(1, 17))
+    assert [step.values["train/loss"] for step in steps] == expected.loss
+    times = [step.values["perf/step_time_seconds"] for step in steps]
+    assert times == [time_ns / 1e9 for time_ns in expected.time_ns]
+    assert steps[-1].values["train/samples"] == sum(expected.samples) == 2048
+    # Dated back from the end of their window.
+    assert [steps[0].unix_ns, steps[1].unix_ns] == [UNIX_NS + 7 * S, UNIX_NS + 7 * S + S // 2]
+    assert steps[-1].unix_ns == UNIX_NS + 8 * S + 13 * TICK
+
+
+def test_values_of_a_window_stand_at_its_last_step(tmp_path: Path) -> None:
+    ranks = cards(2)
+    for rank in ranks:
+        rank[8] |= {"tokens": 13_000, "model_flops": 13e9, "wait_ns": [TICK // 8] * 13}
+    ranks[1][8]["used_bytes"] = 3 * GIB
+    run_dir = sampled_run(tmp_path / "run", None, ranks=ranks)
+    changed_plan(run_dir, peak_tflops=0.032)
+    steps = along(read(run_dir), "train/step")
+    assert [step.number for step in steps if "perf/tokens_per_second" in step.values] == [1, 3, 16]
+    assert steps[-1].values == {
+        "train/loss": 0.25,
+        "train/samples": 2048.0,
+        "train/epoch": 0.25,
+        "perf/step_time_seconds": 0.125,
+        "perf/samples_per_second": 1024.0,
+        "perf/tokens_per_second": 16_000.0,
+        "perf/tokens_per_second_per_device": 8_000.0,
+        "perf/model_tflops_per_second_per_device": 0.008,
+        "perf/mfu": 25.0,
+        "perf/data_wait_percent": 12.5,
+        "memory/used_gib": 3.0,
+    }
+
+
+def test_memory_of_processes_is_added(tmp_path: Path) -> None:
+    ranks = [rank_events(), rank_events()]
+    ranks[0][8]["used_bytes"], ranks[1][8]["used_bytes"] = GIB, 2 * GIB
+    run_dir = sampled_run(tmp_path / "run", None, ranks=ranks)
+    assert along(read(run_dir), "train/step")[-1].values["memory/used_gib"] == 3.0
+
+
+def test_what_is_not_known_has_no_series(tmp_path: Path) -> None:
+    ranks = cards(1)
+    ranks[0][8] |= {"tokens": 0, "model_flops": None, "used_bytes": None}
+    run_dir = sampled_run(tmp_path / "run", None, ranks=ranks)
+    last = along(read(run_dir), "train/step")[-1]
+    assert last.values.keys() == {
+        "train/loss", "train/samples", "train/epoch", "perf/step_time_seconds",
+        "perf/samples_per_second", "perf/data_wait_percent",
+    }  # fmt: skip
+
+
+def test_a_loss_that_is_no_number_is_shown(tmp_path: Path) -> None:
+    ranks = cards(1)
+    ranks[0][8]["loss"] = [0.25] * 12 + [None]
+    last = along(read(sampled_run(tmp_path / "run", None, ranks=ranks)), "train/step")[-1]
+    assert str(last.values["train/loss"]) == "nan"
+
+
+def test_evaluations_have_the_case_metric_details_and_parts(tmp_path: Path) -> None:
+    ranks = cards(2)
+    for rank in ranks:
+        rank[9] |= {"detail": {"loss": 0.5, "F1 score": 0.75, "none": None},
+                    "parts": {"subject": {"law": 0.25}}}  # fmt: skip
+    (point,) = along(read(sampled_run(tmp_path / "run", None, ranks=ranks)), "eval/step")
+    assert (point.number, point.unix_ns) == (16, UNIX_NS + 11 * S)
+    assert point.values == {
+        "eval/acc": 0.9375,
+        "eval/loss": 0.5,
+        "eval/F1_score": 0.75,
+        "eval/subject_law": 0.25,
+        "eval/samples": 1000.0,
+        "eval/time_seconds": 1.0,
+    }
+
+
+def test_names_of_qualities_become_parts_of_names() -> None:
+    assert format_name("MMLU (5-shot) %") == "MMLU_5-shot"
+    assert format_name("准确率") == "value"
+
+
+def test_readings_have_the_names_of_the_field(tmp_path: Path) -> None:
+    card = {
+        "index": 1, "power_w": 400.0, "temperature_c": 60.0, "utilization_percent": 90.0,
+        "clock_mhz": 1500.0, "memory_used_bytes": 8 * GIB, "memory_total_bytes": 16 * GIB,
+        "energy_j": 7.0, "throttle_reasons": ["too_hot"],
+    }  # fmt: skip
+    lines = [
+        start(1),
+        host(1.0, utilization_percent=50.0, memory_used_bytes=4 * GIB, power_w=900.0, energy_j=3.0),
+        devices(1.0, card, took_ns=2_000),
+        devices(2.0, {"index": 1, "throttle_reasons": []}, {"index": 2, "power_w": 5.0}),
+        event("fault", 3 * S, source="monitor", kind="hung", said="no answer"),
+        host(3.0, utilization_percent=25.0),
+    ]
+    points = read(sampled_run(tmp_path / "run", lines))
+    hosts = along(points, "sys/reading")
+    assert [(point.number, point.unix_ns) for point in hosts] == [
+        (1, UNIX_NS + S),
+        (2, UNIX_NS + 3 * S),
+    ]
+    assert hosts[0].values == {
+        "sys/cpu/utilization_percent": 50.0,
+        "sys/memory/used_gib": 4.0,
+        "sys/power_watts": 900.0,
+        "sys/cpu/energy_joules": 3.0,
+    }
+    cards_read = along(points, "sys/gpu/reading")
+    assert cards_read[0].unix_ns == UNIX_NS + S - 1_000
+    assert cards_read[0].values == {
+        "sys/gpu1/power_watts": 400.0,
+        "sys/gpu1/temperature_celsius": 60.0,
+        "sys/gpu1/utilization_percent": 90.0,
+        "sys/gpu1/clock_mhz": 1500.0,
+        "sys/gpu1/memory_used_gib": 8.0,
+        "sys/gpu1/memory_total_gib": 16.0,
+        "sys/gpu1/energy_joules": 7.0,
+        "sys/gpu1/throttled": 1.0,
+    }
+    assert cards_read[1].values == {"sys/gpu1/throttled": 0.0, "sys/gpu2/power_watts": 5.0}
+
+
+def test_nodes_have_their_own_clocks_and_prefixes(tmp_path: Path) -> None:
+    launcher = [launch_event(9 * S, unix_ns=5 * S)]  # of another machine
+    run_dir = write_run(tmp_path / "run", launcher, *cards(2))
+    source = sampled_run(tmp_path / "other", None)
+    (run_dir / "plan.json").write_bytes((source / "plan.json").read_bytes())
+    changed_plan(run_dir, nnodes=2, nproc=1, launcher="slurm")
+    for node in range(2):
+        begin = launch_event(S, node=node, unix_ns=UNIX_NS + node * S)
+        write_events(run_dir / f"events.node{node}.jsonl", [begin])
+        lines = [start(0), devices(2.0, {"index": 0, "power_w": 100.0 + node})]
+        write_events(run_dir / f"telemetry.node{node}.jsonl", lines)
+    reader = RunReader(read_plan(run_dir), run_dir)
+    points = [point for part in reader.iterate_new() for point in part]
+    assert [
+        (point.axis, point.unix_ns, point.values) for point in points if "gpu" in point.axis
+    ] == [
+        ("sys/node0/gpu/reading", UNIX_NS + S, {"sys/node0/gpu0/power_watts": 100.0}),
+        ("sys/node1/gpu/reading", UNIX_NS + 2 * S, {"sys/node1/gpu0/power_watts": 101.0}),
+    ]
+    assert along(points, "train/step")[0].unix_ns == UNIX_NS + 6 * S  # the first node's clock
+    assert reader.waits_for_nodes
+    for node in range(2):
+        path = run_dir / f"events.node{node}.jsonl"
+        path.write_text(path.read_text() + json.dumps(event("finished", 13 * S)) + "\n")
+    assert list(reader.iterate_new()) == []
+    assert not reader.waits_for_nodes
+
+
+def test_points_are_the_same_however_the_files_grow(tmp_path: Path) -> None:
+    lines = [start(0), *(devices(t, {"index": 0, "power_w": t}) for t in (1.0, 2.0, 3.0))]
+    whole = sampled_run(tmp_path / "whole", lines)
+    expected = read(whole)
+    growing = tmp_path / "growing"
+    growing.mkdir()
+    (growing / "plan.json").write_bytes((whole / "plan.json").read_bytes())
+    reader = RunReader(read_plan(growing), growing)
+    names = ("events.launcher.jsonl", "events.rank0.jsonl", "events.rank1.jsonl", "telemetry.jsonl")
+    texts = {name: (whole / name).read_bytes() for name in names}
+    points: list[Point] = []
+    for end in range(0, max(map(len, texts.values())) + 300, 300):
+        for name, text in texts.items():
+            (growing / name).write_bytes(text[:end])
+        points += [point for part in reader.iterate_new() for point in part]
+    assert reader.take_rest() == []
+    for axis in ("train/step", "eval/step", "sys/gpu/reading"):
+        assert along(points, axis) == along(expected, axis) != []
+        numbers = [point.number for point in along(points, axis)]
+        assert numbers == sorted(set(numbers))
+
+
+def test_a_step_waits_for_the_slowest_rank_until_the_run_has_ended(tmp_path: Path) -> None:
+    ranks = cards(2)
+    ranks[1] = ranks[1][:8]  # it stopped after the warm-up
+    run_dir = sampled_run(tmp_path / "run", None, ranks=ranks)
+    reader = RunReader(read_plan(run_dir), run_dir)
+    complete = [point for part in reader.iterate_new() for point in part]
+    assert [point.number for point in along(complete, "train/step")] == [1, 2, 3]
+    rest = reader.take_rest()
+    assert [point.number for point in rest] == list(range(4, 17))
+    assert [point.values["train/loss"] for point in rest] == [0.25] * 13
+    expected = reduce.reduce(run_dir).steps
+    assert [point.values["train/loss"] for point in rest] == expected.loss[3:]
+
+
+def test_steps_of_a_resumed_training_go_on(tmp_path: Path) -> None:
+    progress = {"steps": 100, "epoch": 1, "steps_of_epoch": 36, "samples": 6_400}
+    run_dir = sampled_run(tmp_path / "run", None)
+    resumed = {"runs": ["a"], "checkpoint": "step-100", "progress": progress}
+    changed_plan(run_dir, resumed=resumed)
+    points = read(run_dir)
+    first, last = along(points, "train/step")[0], along(points, "train/step")[-1]
+    assert (first.number, first.values["train/samples"]) == (101, 6_400 + 128)
+    assert (last.number, last.values["train/epoch"]) == (116, 116 / 64)
+    assert along(points, "eval/step")[0].number == 116
+
+
+def test_result_has_the_known_figures_under_the_names_of_the_table(tmp_path: Path) -> None:
+    run_dir = sampled_run(tmp_path / "run", None)
+    reader = RunReader(read_plan(run_dir), run_dir)
+    list(reader.iterate_new())
+    assert reader.read_result() is None
+    built = reduce.reduce(run_dir)
+    record.write_record(built, run_dir)
+    result = reader.read_result()
+    assert result is not None
+    assert (result.status, result.trust, result.number) == (built.status, built.trust.grade, 16)
+    assert result.unix_ns == UNIX_NS + 12 * S
+    assert result.figures["final/p_core_samples_per_s"] == built.figure("p_core")
+    known = [name for name, entry in built.figures.items() if entry.value is not None]
+    assert len(result.figures) == len(known) < len(built.figures)
+
+
+def test_settings_name_no_folder(tmp_path: Path) -> None:
+    run_dir = sampled_run(tmp_path / "run", None)
+    plan = json.loads((run_dir / "plan.json").read_text())
+    changed_plan(run_dir, recipe=plan["recipe"] | {"model_folder": "/home/someone/model"})
+    reader = RunReader(read_plan(run_dir), run_dir)
+    list(reader.iterate_new())
+    described = reader.describe_run()
+    assert described.started_unix_ns == UNIX_NS
+    assert described.settings["precision"] == "fp32"
+    assert described.settings["micro_batch_size"] == 64
+    assert "model_folder" not in described.settings
+    assert "/" not in "".join(map(str, described.settings.values()))
+
+
+@pytest.mark.parametrize("at", ["events.rank0.jsonl", "telemetry.jsonl"])
+def test_lines_that_are_no_events_are_left_out(tmp_path: Path, at: str) -> None:
+    lines = [start(0), devices(1.0, {"index": 0, "power_w": 1.0})]
+    run_dir = sampled_run(tmp_path / "run", lines)
+    expected = read(run_dir)
+    path = run_dir / at
+    path.write_bytes(b'not json\n{"event":"unknown","t_ns":1}\n' + path.read_bytes() + b'{"event"')
+    assert read(run_dir) == expected

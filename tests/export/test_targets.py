@@ -1,0 +1,106 @@
+"""The words after ``--follow`` and ``--to``, and what they need."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.export.followers import targets
+from trainmark.export.followers.targets import FollowTarget, parse_targets, require_backends
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
+BACKENDS = ("tensorboard", "wandb", "mlflow", "openmetrics")
+
+
+def test_a_target_is_a_backend_and_perhaps_a_destination() -> None:
+    words = ["tensorboard", "wandb=team/project", "mlflow=sqlite:///a.db?x=1"]
+    assert parse_targets(words) == [
+        FollowTarget("tensorboard"),
+        FollowTarget("wandb", "team/project"),
+        FollowTarget("mlflow", "sqlite:///a.db?x=1"),
+    ]
+    assert [str(target) for target in parse_targets(words)] == words
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["tensorbord"], "unknown backend 'tensorbord'.*\n.*did you mean tensorboard"),
+        (["wandb="], "wandb= has no destination"),
+        ([""], "unknown backend ''"),
+        (["mlflow", "mlflow"], "mlflow is there twice"),
+    ],
+)
+def test_words_that_name_no_target_are_refused(words: list[str], what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        parse_targets(words)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_missing_program_is_refused_with_its_extra(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "find_spec", lambda _: None)
+    with pytest.raises(EnvironmentFault) as raised:
+        require_backends(parse_targets([backend]))
+    assert raised.value.fix == f"pip install 'trainmark[{backend}]'"
+    extras = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert extras[backend]
+
+
+def test_a_database_of_mlflow_needs_more_than_its_small_distribution(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(targets, "find_spec", lambda name: name == "mlflow" or None)
+    require_backends(parse_targets(["mlflow=http://host:5000"]))
+    for word in ("mlflow", "mlflow=sqlite:///a.db"):
+        with pytest.raises(EnvironmentFault, match="mlflow needs alembic"):
+            require_backends(parse_targets([word]))
+
+
+def test_run_refuses_a_missing_program_before_anything_starts(
+    cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "find_spec", lambda _: None)
+    code, _, err = cli("run", "toy", "--out", "run", "--follow", "openmetrics")
+    assert code == 2
+    assert "openmetrics needs prometheus_client, which is not installed" in err
+    assert not (tmp_path / "run").exists()
+    plan = "device: cpu\nruns:\n- {case: toy}\n- {case: toy, name: b, follow: [wandb]}\n"
+    (tmp_path / "plan.yaml").write_text(plan)
+    code, _, err = cli("run", "plan.yaml")
+    assert code == 2
+    assert "plan.yaml, runs[2]: follow: wandb needs wandb, which is not installed" in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_follow_of_the_command_line_holds_for_all_runs_of_a_plan_file(tmp_path: Path) -> None:
+    from trainmark.plan.plan_file import read_plan_file
+    from trainmark.plan.request import RunRequest
+
+    path = tmp_path / "plan.yaml"
+    text = "runs:\n- {case: toy, set: {bs: [8, 16]}, follow: [wandb, tensorboard]}\n"
+    path.write_text(text + "- {case: toy, name: b, follow: mlflow}\n")
+    entries = read_plan_file(RunRequest.of(case=str(path))).entries
+    assert [entry.follow for entry in entries] == [["wandb", "tensorboard"]] * 2 + [["mlflow"]]
+    given = RunRequest.of(case=str(path), follow=["openmetrics"])
+    assert [entry.follow for entry in read_plan_file(given).entries] == [["openmetrics"]] * 3
+
+
+def test_a_job_that_is_left_alone_has_no_follower(cli: Callable[..., Any], tmp_path: Path) -> None:
+    pytest.importorskip("prometheus_client", reason="no prometheus_client (make test-nightly)")
+    code, _, err = cli("run", "toy", "--detach", "--follow", "openmetrics", "--out", "run")
+    assert (code, "--follow does not go with --detach" in err) == (2, True)
+    assert not (tmp_path / "run").exists()
