@@ -36,9 +36,8 @@ from trainmark.export.followers.points import (
     RunResult,
     describe_settings,
 )
-from trainmark.record.figures import find_peak, list_specs
+from trainmark.record.figures import find_peak, list_specs, name_column
 from trainmark.record.record import RECORD_FILE, read_record
-from trainmark.results.store.columns import column_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -352,7 +351,7 @@ class RunReader:
         record = read_record(self._run_dir)
         specs = list_specs(record.plan.about.page)
         figures = {
-            f"final/{column_name(name, entry.unit, specs.get(name))}": entry.value
+            f"final/{name_column(name, entry.unit, specs.get(name))}": entry.value
             for name, entry in record.figures.items()
             if entry.value is not None
         }
