@@ -424,10 +424,10 @@ def follow(*runs: str | Path, to: str | Sequence[str]) -> list[Following]:
         RecordError: a folder that has no run.
     """
     targets = select_followers([to] if isinstance(to, str) else to, where="to")
-    return list(iterate_followings(runs, targets))
+    return list(iterate_followed(runs, targets))
 
 
-def iterate_followings(
+def iterate_followed(
     runs: Sequence[str | Path], targets: Sequence[FollowTarget]
 ) -> Iterator[Following]:
     """Hand runs to other programs; yield each run and target when it is done.

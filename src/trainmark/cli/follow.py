@@ -41,7 +41,7 @@ def follow(
     targets = api.select_followers(to, where="--to")
     documents = []
     has_failed = False
-    for following in api.iterate_followings(runs, targets):
+    for following in api.iterate_followed(runs, targets):
         has_failed = has_failed or following.fault is not None
         documents.append(_describe(following))
         if following.fault is not None:

@@ -153,22 +153,22 @@ class FollowedRuns:
     def iterate_done(self) -> Iterator[Following]:
         """Yield each run and target when the run is over and was handed over, or failed to be."""
         openers = [(target, load_backend(target)) for target in self.targets]
-        followings = [
+        runs_to_follow = [
             Following(folder, target, opener)
             for folder in self.folders
             for target, opener in openers
         ]
-        while followings:
+        while runs_to_follow:
             under_way: list[Following] = []
-            for following in followings:
+            for following in runs_to_follow:
                 if following.is_under_way:
                     following.poll()
                     under_way.append(following)
                 else:
                     following.finish()
                     yield following
-            followings = under_way
-            if followings:
+            runs_to_follow = under_way
+            if runs_to_follow:
                 self.wait(POLL_S)
 
 
