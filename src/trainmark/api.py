@@ -482,6 +482,17 @@ def accept(
         return measure_acceptance(prepared, stop, show=lambda _: None)
 
 
+def plan_acceptance(request: AcceptRequest) -> Acceptance | OpenedSession:
+    """Check the options and return what an acceptance would measure; write and start nothing.
+
+    Raises:
+        UsageError, DataError, EnvironmentFault: the options do not fit.
+    """
+    if request.launcher in (None, LOCAL):
+        return acceptance.plan_acceptance(request, dry_run=True)[0]
+    return acceptance_cluster.plan_session(request, dry_run=True)[0]
+
+
 def prepared_acceptance(
     request: AcceptRequest, *, attach: Path | None = None
 ) -> AbstractContextManager[Acceptance | OpenedSession]:

@@ -69,8 +69,13 @@ def judged(folder: Path, num_nodes: int = 4) -> AcceptanceResult:
 
 def concluded(folder: Path, num_nodes: int = 4) -> Conclusion:
     plan = SimpleNamespace(case="toy", recipe_name="tiny", nnodes=num_nodes, launcher="slurm")
-    opened = cast("OpenedSession", SimpleNamespace(folder=folder, session_dir=folder, plan=plan))
-    return conclude_nodes(opened, AcceptRequest(case="toy"), interrupted=None)
+    opened = SimpleNamespace(
+        folder=folder, session_dir=folder, plan=plan,
+        node_names=tuple(f"node {number}" for number in range(num_nodes)),
+    )  # fmt: skip
+    return conclude_nodes(
+        cast("OpenedSession", opened), AcceptRequest(case="toy"), interrupted=None
+    )
 
 
 def test_equal_nodes_pass_and_a_slow_one_fails(tmp_path: Path) -> None:

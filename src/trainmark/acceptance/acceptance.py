@@ -39,8 +39,13 @@ if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
 
 
-def plan_acceptance(request: AcceptRequest) -> tuple[Acceptance, list[Plan]]:
+def plan_acceptance(
+    request: AcceptRequest, *, dry_run: bool = False
+) -> tuple[Acceptance, list[Plan]]:
     """Check the options and return what would be measured, with the plans to save; write nothing.
+
+    Args:
+        dry_run: it is only shown; see ``resolve``.
 
     Raises:
         UsageError: the options do not fit.
@@ -65,7 +70,7 @@ def plan_acceptance(request: AcceptRequest) -> tuple[Acceptance, list[Plan]]:
     nproc = request.nproc or vendor.count()
     node = node_name(socket.gethostname())
     names = device_names(node, vendor, nproc)
-    plans = resolve_plans(request, [(1, nproc), (1, min(2, nproc)), (1, 1)])
+    plans = resolve_plans(request, [(1, nproc), (1, min(2, nproc)), (1, 1)], dry_run=dry_run)
     acceptance = Acceptance(
         request=request,
         folder=folder_of(request),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark import devices
-from trainmark.acceptance.conclusion import REFUSAL, conclude_nodes, host_of
+from trainmark.acceptance.conclusion import REFUSAL, conclude_nodes
 from trainmark.acceptance.evidence import Arrived, Evidence, EvidenceWriter, Left, NotMeasured
 from trainmark.acceptance.folder import plan_folder
 from trainmark.acceptance.node_session import (
@@ -295,8 +295,7 @@ def main(words: list[str]) -> int:
 def _measure_node(opened: OpenedSession, options: argparse.Namespace) -> None:
     """Join the session, measure all phases, and leave it."""
     node_rank, plan = options.node_rank, opened.plan
-    host = host_of(opened, node_rank) or os.environ.get("SLURMD_NODENAME")
-    writer = EvidenceWriter(opened.folder, node_name(host or socket.gethostname()), opened.number)
+    writer = EvidenceWriter(opened.folder, _find_name(opened, node_rank), opened.number)
     acceptance = Acceptance(
         request=opened.request,
         folder=opened.folder,
@@ -315,6 +314,13 @@ def _measure_node(opened: OpenedSession, options: argparse.Namespace) -> None:
         with Heart(writer):
             Agent(opened, local, node_rank).run()
         writer.write(Left, signal=stop.signal_name)
+
+
+def _find_name(opened: OpenedSession, node_rank: int) -> str:
+    """Return the name of this node as its engine knows it."""
+    if opened.plan.launcher == "ssh":
+        return node_name(opened.node_names[node_rank])
+    return node_name(os.environ.get("SLURMD_NODENAME") or socket.gethostname())
 
 
 def _show(text: str) -> None:

@@ -19,7 +19,6 @@ from trainmark.acceptance.folder import (
     save_request,
 )
 from trainmark.acceptance.groups import MIN_NODES
-from trainmark.acceptance.node_session import expected_round_s, minutes
 from trainmark.acceptance.peers import Session
 from trainmark.acceptance.session import (
     SESSIONS_DIR,
@@ -29,6 +28,7 @@ from trainmark.acceptance.session import (
     num_rounds,
     opened_session,
 )
+from trainmark.acceptance.timetable import expected_round_s, minutes
 from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError, UsageError
 from trainmark.launch import launchers, run_dir
 from trainmark.launch.cluster import read_cluster
@@ -75,8 +75,13 @@ def prepared_session(request: AcceptRequest) -> Iterator[OpenedSession]:
         yield opened
 
 
-def plan_session(request: AcceptRequest) -> tuple[OpenedSession, list[Plan]]:
+def plan_session(
+    request: AcceptRequest, *, dry_run: bool = False
+) -> tuple[OpenedSession, list[Plan]]:
     """Check the options and return the first session, with the plans to save; write nothing.
+
+    Args:
+        dry_run: it is only shown; see ``resolve``.
 
     Raises:
         UsageError, DataError, EnvironmentFault: see ``prepared_session``.
@@ -105,8 +110,8 @@ def plan_session(request: AcceptRequest) -> tuple[OpenedSession, list[Plan]]:
             fix="remove run_root, and name a shared folder with --out",
         )
     remote = cluster.find_remote_target(request.launcher)
-    plans = resolve_plans(request, [(1, nproc), (2, nproc), (1, 1)], remote)
-    request, remark = _leave_out_groups(request, num_nodes, nproc, remote)
+    plans = resolve_plans(request, [(1, nproc), (2, nproc), (1, 1)], remote, dry_run=dry_run)
+    request, remark = _leave_out_groups(request, num_nodes, nproc, remote, dry_run=dry_run)
     folder = folder_of(request)
     opened = OpenedSession(
         folder=folder,
@@ -120,7 +125,12 @@ def plan_session(request: AcceptRequest) -> tuple[OpenedSession, list[Plan]]:
 
 
 def _leave_out_groups(
-    request: AcceptRequest, num_nodes: int, nproc: int, remote: RemoteTarget | None
+    request: AcceptRequest,
+    num_nodes: int,
+    nproc: int,
+    remote: RemoteTarget | None,
+    *,
+    dry_run: bool,
 ) -> tuple[AcceptRequest, str]:
     """Leave out the phase of groups if the recipe cannot train on all nodes together.
 
@@ -134,7 +144,7 @@ def _leave_out_groups(
     if "groups" not in phases or num_nodes < MIN_NODES:
         return request, ""
     try:
-        resolve_plans(request, [(num_nodes, nproc)], remote)
+        resolve_plans(request, [(num_nodes, nproc)], remote, dry_run=dry_run)
     except TrainmarkError as error:
         if request.phases is not None:
             raise

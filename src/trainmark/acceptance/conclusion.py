@@ -19,7 +19,7 @@ from trainmark.acceptance.verdicts import (
     note_bad_rounds,
 )
 from trainmark.acceptance.wholes import judge_wholes
-from trainmark.launch.launchers import read_log_end, ssh
+from trainmark.launch.launchers import read_log_end
 
 if TYPE_CHECKING:
     from trainmark.acceptance.evidence import Joined
@@ -122,17 +122,10 @@ def _note_absent(assessment: Assessment, evidence: Evidence, opened: OpenedSessi
             assessment.findings[name].append(Finding(code="no_answer", text=failure.error))
     joined = {node.node_rank for node in evidence.nodes.values()}
     for node_rank in sorted(set(range(opened.plan.nnodes)) - joined):
-        name = host_of(opened, node_rank) or f"node {node_rank}"
+        name = opened.node_names[node_rank]
         assessment.products.setdefault(name, "")
         text = explain_absence(opened, node_rank)
         assessment.findings[name].append(Finding(code="no_answer", text=text))
-
-
-def host_of(opened: OpenedSession, node_rank: int) -> str | None:
-    """Return the name of a node in the cluster's file; None where the engine names it."""
-    if opened.plan.launcher != "ssh":
-        return None
-    return list(ssh.select_hosts(opened.cluster, nnodes=opened.plan.nnodes))[node_rank]
 
 
 def explain_absence(opened: OpenedSession, node_rank: int) -> str:

@@ -103,18 +103,23 @@ def refuse_other_request(folder: Path, request: AcceptRequest) -> None:
 
 
 def resolve_plans(
-    request: AcceptRequest, worlds: Iterable[tuple[int, int]], remote: RemoteTarget | None = None
+    request: AcceptRequest,
+    worlds: Iterable[tuple[int, int]],
+    remote: RemoteTarget | None = None,
+    *,
+    dry_run: bool = False,
 ) -> list[Plan]:
     """Return the training of teams of each number of nodes and devices; writes nothing.
 
     Args:
         remote: the machines of a launcher; None: this one.
+        dry_run: the plans are only shown; see ``resolve``.
     """
     plans: list[Plan] = []
     for num_nodes, nproc in dict.fromkeys(worlds):
         recipe = plans[0].recipe_name if plans else None
         run_request = request.run_request(nnodes=num_nodes, nproc=nproc, recipe=recipe)
-        plans.append(resolve(run_request, remote=remote))
+        plans.append(resolve(run_request, remote=remote, dry_run=dry_run))
     return plans
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import secrets
-import time
-from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -22,11 +20,12 @@ from trainmark.acceptance.folder import LOGS_DIR, plan_folder
 from trainmark.acceptance.schedule import default_num_rounds, pair_rounds
 from trainmark.acceptance.tasks import RankTask
 from trainmark.acceptance.teams import Team, measure_teams
+from trainmark.acceptance.timetable import Progress, ScheduledRound, Timetable, expected_round_s
 from trainmark.launch import processes
 from trainmark.launch.local import prepare_setup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from trainmark.acceptance.evidence import Phase
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 
 CONTROL_STEPS = 6
 WINDOWS = 10
-START_S = 20.0  # about: of the ranks of a round: imports, data, model, first steps
 
 
 class StopSource(Protocol):
@@ -109,45 +107,23 @@ class Acceptance:
             return (self.node,)
         return tuple(self.device_names[device] for device in team)
 
-    def announcement(self) -> list[str]:
-        """Return what will be measured, and about how long each phase takes, in words."""
+    def timetable(self) -> Timetable:
+        """Return what will be measured, and about how long it takes."""
         rounds = self.rounds
-        counts = Counter(planned.phase for planned in rounds)
-        return [
-            f"{len(self.device_names)} devices of {self.node}, folder {self.folder}",
-            *announce_phases(counts, self.request.seconds),
-            announce_time(
-                len(rounds) * expected_round_s(self.request.seconds),
-                len(rounds) * self.request.deadline,
-            ),
-        ]
-
-
-def expected_round_s(training_s: float) -> float:
-    """Return about how long a round takes, of which ``training_s`` is timed training."""
-    return START_S + training_s
-
-
-def announce_phases(counts: Mapping[Phase, int], training_s: float) -> list[str]:
-    """Return the rounds and about the time of each phase that has any, in words."""
-    lines = []
-    for phase, count in counts.items():
-        if count:
-            rounds = "1 round" if count == 1 else f"{count} rounds"
-            lines.append(
-                f"{phase}: {rounds}, about {minutes(count * expected_round_s(training_s))}"
+        schedule = [
+            ScheduledRound(
+                phase=planned.phase,
+                number=planned.number,
+                teams=[self.members(planned.phase, team) for team in planned.teams],
             )
-    return lines
-
-
-def announce_time(expected_s: float, limit_s: float) -> str:
-    """Return the time of all phases in words."""
-    return f"in all about {minutes(expected_s)}, and at most {minutes(limit_s)}"
-
-
-def minutes(seconds: float) -> str:
-    """Return a time in minutes, of ten or more without a fraction."""
-    return f"{seconds / 60:.0f} min" if seconds >= 600 else f"{seconds / 60:.1f} min"
+            for planned in rounds
+        ]
+        return Timetable(
+            title=f"{len(self.device_names)} devices of {self.node}, folder {self.folder}",
+            schedule=schedule,
+            round_s=expected_round_s(self.request.seconds),
+            limit_s=len(rounds) * self.request.deadline,
+        )
 
 
 def node_name(host: str) -> str:
@@ -259,34 +235,3 @@ class NodeSession:
             measures_device=planned.phase == "devices",
         )
         return Team(members=self.acceptance.members(planned.phase, team), task=task)
-
-
-class Progress:
-    """How far rounds are, and about how long the rest takes.
-
-    Args:
-        phases: that of each round, in their order.
-        training_s: time of the timed training in a round.
-    """
-
-    def __init__(self, phases: Sequence[str], training_s: float) -> None:
-        self._phases = list(phases)
-        self._expected_round_s = expected_round_s(training_s)
-        self._begun = 0
-        self._start_s = time.monotonic()
-
-    def begin_round(self) -> str:
-        """Count a round that begins; return where that is, in words."""
-        phase = self._phases[self._begun]
-        of_phase = self._phases.count(phase)
-        place = self._phases[: self._begun].count(phase)
-        round_s = self._expected_round_s
-        if self._begun:
-            round_s = (time.monotonic() - self._start_s) / self._begun
-        remaining, remaining_of_phase = len(self._phases) - self._begun, of_phase - place
-        self._begun += 1
-        left = minutes(remaining_of_phase * round_s)
-        text = f"{phase}: round {place + 1} of {of_phase}, about {left} left"
-        if remaining > remaining_of_phase:
-            text += f", {minutes(remaining * round_s)} in all"
-        return text

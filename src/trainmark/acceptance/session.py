@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 from trainmark.acceptance.folder import REQUEST_FILE
 from trainmark.acceptance.groups import MIN_NODES
-from trainmark.acceptance.node_session import (
-    announce_phases,
-    announce_time,
+from trainmark.acceptance.request import AcceptRequest
+from trainmark.acceptance.schedule import default_num_rounds, pair_rounds
+from trainmark.acceptance.timetable import (
+    ScheduledRound,
+    Timetable,
     expected_round_s,
     minutes,
 )
-from trainmark.acceptance.request import AcceptRequest
-from trainmark.acceptance.schedule import default_num_rounds
 from trainmark.launch.cluster import Cluster
+from trainmark.launch.launchers import ssh
 from trainmark.launch.submission import CLUSTER_FILE
 from trainmark.plan.plan import Plan
 
@@ -59,22 +60,47 @@ class OpenedSession:
         """Return the folder of the session."""
         return self.folder / SESSIONS_DIR / str(self.number)
 
-    def announcement(self) -> list[str]:
-        """Return what will be measured, and about how long each phase takes, in words."""
-        nodes, seconds = self.plan.nnodes, self.request.seconds
-        counts = num_rounds(self.request, nodes)
-        lines = [
-            f"{nodes} nodes with {self.plan.nproc} devices each, folder {self.folder}",
-            *announce_phases(counts, seconds),
+    def timetable(self) -> Timetable:
+        """Return what will be measured, and about how long it takes."""
+        num_nodes, round_s = self.plan.nnodes, expected_round_s(self.request.seconds)
+        remarks = [self.remark] if self.remark else []
+        if num_rounds(self.request, num_nodes).get("groups"):
+            more = max_further_group_rounds(self.request, num_nodes)
+            limit = minutes(more * round_s)
+            remarks.append(f"groups: if the whole is slow, up to {more} rounds more, about {limit}")
+        return Timetable(
+            title=f"{num_nodes} nodes with {self.plan.nproc} devices each, folder {self.folder}",
+            schedule=self._schedule(),
+            round_s=round_s,
+            limit_s=float(self.plan.recipe["timeout_s"]),
+            remarks=tuple(remarks),
+        )
+
+    def _schedule(self) -> list[ScheduledRound]:
+        """Return the rounds of all nodes; pairs are those of a session in which all join."""
+        names = self.node_names
+        teams: dict[Phase, list[list[tuple[str, ...]]]] = {}
+        for phase, count in num_rounds(self.request, len(names)).items():
+            if phase == "pairs":
+                rounds = pair_rounds(len(names), count)
+                teams[phase] = [[(names[a], names[b]) for a, b in pairs] for pairs in rounds]
+            elif phase == "groups":
+                teams[phase] = [[names]] * count
+            else:
+                teams[phase] = [[(name,) for name in names]] * count
+        return [
+            ScheduledRound(phase=phase, number=number, teams=of_round)
+            for phase, of_rounds in teams.items()
+            for number, of_round in enumerate(of_rounds)
         ]
-        if counts.get("groups"):
-            more = max_further_group_rounds(self.request, nodes)
-            limit = minutes(more * expected_round_s(seconds))
-            lines.append(f"groups: if the whole is slow, up to {more} rounds more, about {limit}")
-        if self.remark:
-            lines.append(self.remark)
-        expected_s = sum(counts.values()) * expected_round_s(seconds)
-        return [*lines, announce_time(expected_s, float(self.plan.recipe["timeout_s"]))]
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """Return the names of the nodes in the cluster's file, or numbers the engine fills."""
+        num_nodes = self.plan.nnodes
+        if self.plan.launcher == "ssh":
+            return tuple(ssh.select_hosts(self.cluster, nnodes=num_nodes))
+        return tuple(f"node {node_rank}" for node_rank in range(num_nodes))
 
 
 def num_rounds(request: AcceptRequest, num_nodes: int) -> dict[Phase, int]:

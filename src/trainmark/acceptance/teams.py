@@ -7,7 +7,6 @@ one that hangs or fails ends with its round.
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -19,6 +18,7 @@ import msgspec
 from trainmark.acceptance.tasks import RankFailure, RankResult, encode
 from trainmark.errors import MeasurementError
 from trainmark.launch.local import POLL_S, start_ranks
+from trainmark.launch.python_commands import build_module_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -126,7 +126,7 @@ def _start(team: Team, setup: Setup, log: IO[bytes], stack: ExitStack) -> _Runni
     resources = stack.enter_context(ExitStack())
     output = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - read after they end
     ranks = start_ranks(
-        [sys.executable, "-P", "-m", MODULE, encode(team.task)],
+        build_module_command(MODULE, encode(team.task)),
         setup._replace(nproc=len(team.task.devices)),
         output=output,
         errors=log,

@@ -17,6 +17,7 @@ EXAMPLES = """\
   trainmark accept --nproc 8 --recipe throughput-1x8 gpt_megatron --data data/gpt
   trainmark accept --launcher slurm --nnodes 64 --nproc 8 --cluster cluster.yaml
   trainmark accept --phases devices           each device alone: speed, and the same bits
+  trainmark accept --dry-run                  phases, rounds and times; starts nothing
   trainmark accept --out acceptances/rack7    again: goes on with what is missing
   trainmark accept --attach acceptances/rack7   wait for a submitted job
 """
@@ -38,6 +39,9 @@ def accept(
         Path | None,
         typer.Option(metavar="FOLDER", help="Wait for the submitted job of this folder."),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be measured; start nothing.")
+    ] = False,
     as_json: Json = False,
     lang: Lang = "en",
     quiet: Quiet = False,
@@ -56,7 +60,7 @@ def accept(
     from trainmark.pages.acceptance import acceptance_lines
     from trainmark.plan.recipes import parse_assignments
 
-    if attach is not None and (case or overrides or fields):
+    if attach is not None and (case or overrides or fields or dry_run):
         raise UsageError(
             "--attach goes on with what was submitted",
             where="--attach",
@@ -65,12 +69,18 @@ def accept(
     request = AcceptRequest.of(
         case=case, overrides=parse_assignments(overrides or []) or None, **fields
     )
+    if dry_run:
+        from trainmark.cli.accept_dry_run import print_accept_dry_run
+
+        print_accept_dry_run(api.plan_acceptance(request), as_json=as_json)
+        return
     with (
         api.prepared_acceptance(request, attach=attach) as acceptance,
         note_stop_signals() as stop,
     ):
         if not quiet:
-            say_lines_of_plan(acceptance.announcement())
+            for line in acceptance.timetable().announcement():
+                say_remark(line)
         show = _ignore if quiet else say_remark
         result = api.measure_acceptance(acceptance, stop, show=show)
     if as_json:
@@ -82,12 +92,6 @@ def accept(
         say(f"page: {folder}/page.html")
     if result.exit_code:
         raise typer.Exit(result.exit_code)
-
-
-def say_lines_of_plan(lines: list[str]) -> None:
-    """Say on standard error what will be measured and about how long it takes."""
-    for line in lines:
-        say_remark(line)
 
 
 def _ignore(_: object) -> None:

@@ -1,0 +1,65 @@
+"""What ``trainmark accept --dry-run`` prints: phases, times, rounds, the command of the engine."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from trainmark.acceptance.session import OpenedSession
+from trainmark.acceptance.teams import MODULE as RANK_MODULE
+from trainmark.cli.output import say, say_json, say_lines
+from trainmark.launch.launchers import Command, load_launcher
+from trainmark.launch.python_commands import build_module_command
+
+if TYPE_CHECKING:
+    from trainmark.acceptance.node_session import Acceptance
+    from trainmark.acceptance.timetable import Timetable
+
+_MAX_SHOWN_ROUNDS, _MAX_SHOWN = 3, 4  # of a phase; teams of a round, members of a team
+
+
+def print_accept_dry_run(acceptance: Acceptance | OpenedSession, *, as_json: bool) -> None:
+    """Print phases, times and rounds of an acceptance, and the command of its engine."""
+    timetable = acceptance.timetable()
+    command = _engine_command(acceptance)
+    if as_json:
+        num_rounds = timetable.num_rounds
+        document = {
+            "folder": str(acceptance.folder),
+            "phases": [
+                {"phase": phase, "rounds": count, "expected_s": count * timetable.round_s}
+                for phase, count in num_rounds.items()
+            ],
+            "limit_s": timetable.limit_s,
+            "remarks": timetable.remarks,
+            "schedule": [asdict(scheduled) for scheduled in timetable.schedule],
+            "command": list(command.argv),
+            "files": dict(command.files),
+        }
+        say_json(document, indent=2)
+        return
+    say_lines(timetable.announcement())
+    _say_schedule(timetable)
+    for name, text in command.files.items():
+        say_lines(["", f"{name}:", *text.splitlines()])
+    say_lines(["", shlex.join(command.argv)])
+    say("nothing was started; --json prints all rounds", err=True)
+
+
+def _engine_command(acceptance: Acceptance | OpenedSession) -> Command:
+    """Return what starts the agents of all nodes; of one machine what starts a rank."""
+    if isinstance(acceptance, OpenedSession):
+        return load_launcher(acceptance.plan.launcher).command(acceptance.plan, acceptance.cluster)
+    argv = build_module_command(RANK_MODULE, "TASK", python="python")
+    return Command(argv=tuple(argv), files={})
+
+
+def _say_schedule(timetable: Timetable) -> None:
+    """Print the first rounds of each phase, with the names of their first teams."""
+    for phase, count in timetable.num_rounds.items():
+        rounds = [scheduled for scheduled in timetable.schedule if scheduled.phase == phase]
+        for scheduled in rounds[:_MAX_SHOWN_ROUNDS]:
+            teams = [" + ".join(team[:_MAX_SHOWN]) for team in scheduled.teams[:_MAX_SHOWN]]
+            more = ", …" if len(scheduled.teams) > _MAX_SHOWN else ""
+            say(f"{phase}, round {scheduled.number + 1} of {count}: {', '.join(teams)}{more}")

@@ -1,0 +1,106 @@
+"""``trainmark accept --dry-run``: phases, rounds, times, and the command of each engine."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROGRAMS = {"slurm": "sbatch", "ray": "ray", "kubernetes": "kubectl", "ssh": "bash"}
+AGENT = "-m trainmark.acceptance.agent"
+
+
+def test_dry_run_of_one_machine_lists_all_rounds_and_writes_nothing(cli, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ("accept", "toy", "--device", "cpu", "--nproc", "4", "--repeats", "2", "--seconds", "5")
+
+    code, printed, _ = cli(*words, "--out", str(out), "--dry-run", "--json")
+
+    assert code == 0
+    plan = json.loads(printed)
+    assert [(phase["phase"], phase["rounds"]) for phase in plan["phases"]] == [
+        ("devices", 2), ("nodes", 1), ("pairs", 3),
+    ]  # fmt: skip
+    assert plan["phases"][0]["expected_s"] == 50.0
+    assert plan["limit_s"] == 6 * 600.0
+    pairs = [
+        tuple(name.rpartition(":")[2] for name in team)
+        for scheduled in plan["schedule"] if scheduled["phase"] == "pairs"
+        for team in scheduled["teams"]
+    ]  # fmt: skip
+    assert sorted(pairs) == [
+        ("0", "1"), ("0", "2"), ("0", "3"), ("1", "2"), ("1", "3"), ("2", "3"),
+    ]  # fmt: skip
+    assert plan["command"][-3:] == ["-m", "trainmark.acceptance.rank", "TASK"]
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("launcher", "file", "rank_variable"),
+    [
+        ("slurm", "node.sh", "$SLURM_NODEID"),
+        ("ray", "ray.json", "@RANK@"),
+        ("kubernetes", "job.yaml", "$$JOB_COMPLETION_INDEX"),
+        ("ssh", "ssh.sh", "3"),
+    ],
+)
+def test_dry_run_of_an_engine_starts_an_agent_on_every_node(
+    cli, tmp_path: Path, launcher: str, file: str, rank_variable: str
+) -> None:
+    hosts = [f"host{number}" for number in range(4)]
+    settings: dict[str, object] = {"device": "cpu", "ssh": {"hosts": hosts}}
+    if launcher == "kubernetes":
+        settings["container"] = {"image": "trainmark:1"}
+    (tmp_path / "cluster.yaml").write_text(json.dumps(settings))
+    out = tmp_path / "out"
+    words = ("accept", "toy", "--launcher", launcher, "--nnodes", "4", "--nproc", "2")
+
+    code, printed, _ = cli(
+        *words, "--cluster", str(tmp_path / "cluster.yaml"), "--out", str(out), "--dry-run",
+        "--json",
+    )  # fmt: skip
+
+    assert code == 0
+    plan = json.loads(printed)
+    assert plan["command"][0] == PROGRAMS[launcher]
+    script = plan["files"][file]
+    assert f"{AGENT} {out}/sessions/1" in script
+    assert rank_variable in script
+    assert [(phase["phase"], phase["rounds"]) for phase in plan["phases"]] == [
+        ("devices", 5), ("nodes", 5), ("pairs", 3), ("groups", 5),
+    ]  # fmt: skip
+    names = hosts if launcher == "ssh" else [f"node {number}" for number in range(4)]
+    assert plan["schedule"][-1]["teams"] == [names]
+    assert not out.exists()
+
+
+def test_dry_run_in_words_tells_times_and_the_command(cli, tmp_path: Path) -> None:
+    words = ("accept", "toy", "--device", "cpu", "--nproc", "2", "--out", str(tmp_path / "out"))
+
+    code, printed, _ = cli(*words, "--dry-run")
+
+    assert code == 0
+    lines = printed.splitlines()
+    assert "devices: 5 rounds, about 2.5 min" in lines
+    assert "nodes: 1 round, about 0.5 min" in lines
+    assert lines[-1].endswith("trainmark.acceptance.rank TASK")
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        (("--attach", "x", "--dry-run"), "--attach"),
+        (("toy", "--phases", "groups"), "--phases"),
+        (("toy", "--phases", "nodes,pairs,groups", "--device", "cpu"), "--phases"),
+        (("toy", "--nnodes", "2", "--device", "cpu"), "--nnodes"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(cli, words: tuple[str, ...], where: str) -> None:
+    code, _, err = cli("accept", *words)
+
+    assert code == 2
+    assert where in err

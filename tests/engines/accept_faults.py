@@ -1,0 +1,218 @@
+"""Six ssh hosts of one machine, four of them with a fault each, accepted for real.
+
+``python -m engines.accept_faults 10`` in the folder ``tests`` does it ten times, and writes
+``benchmarks/results/accept_faults.md``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from engines.ssh_hosts import Hosts
+from run_fixtures import CASES
+from trainmark.acceptance.evidence import EVIDENCE_DIR
+from trainmark.acceptance.result import AcceptanceResult, read_result
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+QUOTA, HUNG, CRASHES, LINK_ENDS, HEALTHY = 0, 1, 2, (3, 4), 5
+NUM_HOSTS = 6
+CPU_GROUP = Path("/sys/fs/cgroup/cpu")
+CPU_SHARE = 0.15
+PACKET_LOSS = 0.2
+WORSE_BY = 1.0  # two cores carry six hosts: smaller differences are noise
+DEADLINE_S, JOIN_S = 240.0, 120.0
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "accept_faults.md"
+FAULTS = {
+    "quota": "a CPU quota of 15% of a core",
+    "hung": "its agent stopped (SIGSTOP)",
+    "crash": "its ranks are killed (SIGKILL)",
+    "link": "20% of the packets between two hosts are lost",
+    "healthy": "nothing wrong: passes, and no other host is blamed",
+    "one_deadline": "a partner of the hung host waits once, at most one deadline",
+}
+
+
+def why_not() -> str | None:
+    """Return why these faults cannot be planted here."""
+    if not (CPU_GROUP / "cpu.cfs_quota_us").exists() and not (CPU_GROUP / "cgroup.procs").exists():
+        return f"no {CPU_GROUP}"
+    tried = subprocess.run(["iptables", "--version"], capture_output=True, check=False)
+    return "no iptables" if tried.returncode else None
+
+
+@contextmanager
+def quota_of(hosts: Hosts, number: int) -> Iterator[None]:
+    """Limit the processor time of a host: of its sshd and all that it starts."""
+    group = CPU_GROUP / f"trainmark-test-{os.getpid()}"
+    group.mkdir()
+    period_us = 100_000
+    (group / "cpu.cfs_period_us").write_text(str(period_us))
+    (group / "cpu.cfs_quota_us").write_text(str(round(CPU_SHARE * period_us)))
+    root = psutil.Process(hosts.nodes[number].pid)
+    for process in (root, *root.children(recursive=True)):
+        (group / "cgroup.procs").write_text(str(process.pid))
+    try:
+        yield
+    finally:
+        for pid in (group / "cgroup.procs").read_text().split():
+            (CPU_GROUP / "cgroup.procs").write_text(pid)
+        group.rmdir()
+
+
+def lose_packets(hosts: Hosts, first: int, second: int) -> None:
+    """Drop some packets between two hosts, in both directions."""
+    for here, there in ((first, second), (second, first)):
+        words = [
+            "iptables", "-A", "OUTPUT", "-d", hosts.address(there), "-m", "statistic",
+            "--mode", "random", "--probability", str(PACKET_LOSS), "-j", "DROP",
+        ]  # fmt: skip
+        subprocess.run(hosts.nodes[here].inside(*words), check=True)
+
+
+def stop_agent(hosts: Hosts, number: int, out: Path, patience_s: float = 600.0) -> psutil.Process:
+    """Stop the agent of a host once it has joined; its beats end then."""
+    path = out / EVIDENCE_DIR / f"{hosts.address(number)}.1.jsonl"
+    end_s = time.monotonic() + patience_s
+    while not (path.exists() and path.stat().st_size):
+        assert time.monotonic() < end_s, "the node never joined"
+        time.sleep(0.2)
+    root = psutil.Process(hosts.nodes[number].pid)
+    for process in root.children(recursive=True):
+        if "trainmark.acceptance.agent" in process.cmdline():
+            process.send_signal(signal.SIGSTOP)
+            return process
+    raise AssertionError("the agent has ended")
+
+
+def accept(folder: Path, case: str = "crashing") -> tuple[Hosts, Path, str]:
+    """Accept six hosts with all faults; return the hosts, the folder, what was printed."""
+    out = folder / "out"
+    (folder / "hosts").mkdir()
+    hosts = Hosts(folder / "hosts", count=NUM_HOSTS)
+    try:
+        crash_file = folder / "hosts" / "root" / "crash"  # on the disk of one host alone
+        (hosts.disk(CRASHES) / "crash").touch()
+        lose_packets(hosts, *LINK_ENDS)
+        settings = hosts.site(run_root=None)
+        settings["environment"] |= {
+            "TRAINMARK_CACHE": str(folder / "cache"),
+            "TRAINMARK_CASE_PATH": str(CASES),
+            "CRASH_FILE": str(crash_file),
+        }
+        settings["master_port"] = 29_711
+        (folder / "cluster.yaml").write_text(json.dumps(settings))
+        command = [
+            sys.executable, "-m", "trainmark", "accept", case, "--launcher", "ssh",
+            "--nnodes", str(NUM_HOSTS), "--nproc", "1", "--device", "cpu",
+            "--cluster", str(folder / "cluster.yaml"), "--phases", "devices,nodes,pairs",
+            "--repeats", "3", "--seconds", "1", "--deadline", str(DEADLINE_S),
+            "--join", str(JOIN_S), "--worse-by", str(WORSE_BY), "--rates-worse-by", "10",
+            "--out", str(out),
+        ]  # fmt: skip
+        variables = {"TRAINMARK_CACHE": str(folder / "cache"), "TRAINMARK_CASE_PATH": str(CASES)}
+        with quota_of(hosts, QUOTA):
+            process = subprocess.Popen(
+                hosts.login.inside(*command), env=os.environ | variables,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            )  # fmt: skip
+            stopped = stop_agent(hosts, HUNG, out)
+            try:
+                printed, _ = process.communicate()
+            finally:
+                stopped.kill()
+    finally:
+        hosts.end()
+    return hosts, out, printed
+
+
+def check(hosts: Hosts, out: Path) -> dict[str, bool]:
+    """Return for each fault whether it was named rightly, and nothing else."""
+    result = read_result(out)
+    names = {number: hosts.address(number) for number in range(NUM_HOSTS)}
+    codes = {
+        member.name: {finding.code for finding in member.findings} for member in result.members
+    }
+    ends = {names[number] for number in LINK_ENDS}
+    blamed = set(result.names("fail"))
+    return {
+        "quota": bool(codes[names[QUOTA]] & {"slow", "slow_hot", "slow_unknown"}),
+        "hung": codes[names[HUNG]] == {"no_answer"},
+        "crash": "failed" in codes[names[CRASHES]],
+        "link": names_link(result, ends) and len(blamed & ends) == 1,
+        "healthy": blamed - ends == {names[QUOTA], names[HUNG], names[CRASHES]},
+        "one_deadline": longest_wait_s(out, names[HUNG]) <= DEADLINE_S,
+    }
+
+
+def names_link(result: AcceptanceResult, ends: set[str]) -> bool:
+    """Return whether exactly one link was found bad, that between ``ends``."""
+    bad = {
+        frozenset(finding.members)
+        for member in result.members
+        for finding in member.findings
+        if finding.code in ("slow_link", "link_failed")
+    }
+    return bad == {frozenset(ends)}
+
+
+def longest_wait_s(out: Path, absent: str) -> float:
+    """Return how long a node waited for one that did not come."""
+    longest_s = 0.0
+    for path in (out / EVIDENCE_DIR).glob("*.jsonl"):
+        arrived_s: dict[str, float] = {}
+        for line in path.read_text().splitlines():
+            event = json.loads(line)
+            if event["event"] == "arrived":
+                arrived_s[event["meeting"]] = event["unix_s"]
+            elif event["event"] == "not_measured" and event["absent"] == absent:
+                meeting = f"{event['phase']} {event['round']}"
+                longest_s = max(longest_s, event["unix_s"] - arrived_s[meeting])
+    return longest_s
+
+
+def main(count: int) -> None:
+    """Accept ``count`` times and write how often each fault was named rightly."""
+    right: Counter[str] = Counter()
+    for number in range(count):
+        with tempfile.TemporaryDirectory(prefix="tm-accept-") as place:
+            hosts, out, printed = accept(Path(place))
+            checked = check(hosts, out)
+        right.update(name for name, is_right in checked.items() if is_right)
+        print(number + 1, checked, flush=True)
+        if not all(checked.values()):
+            print(printed, flush=True)
+        write_table(right, number + 1)
+
+
+def write_table(right: Counter[str], count: int) -> None:
+    """Write the counts so far."""
+    from benchmarks.harness import commit, machine
+
+    lines = [
+        "# Acceptance of six hosts with four faults", "",
+        f"{machine()}; commit {commit()}. Written by `python -m engines.accept_faults` in `tests`.",
+        "", "Six network namespaces of one machine with an sshd each share its two cores with other "
+        f"programs, so that only differences above {WORSE_BY:.0%} are judged. Every run has all "
+        "faults at once. This kernel has no netem: packets are lost by iptables, not delayed.", "",
+        "| host | named rightly |", "|---|---:|",
+        *(f"| {text} | {right[name]} of {count} |" for name, text in FAULTS.items()),
+    ]  # fmt: skip
+    RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
