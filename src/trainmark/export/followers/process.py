@@ -1,9 +1,10 @@
-"""The process of a follower: ``python -m trainmark.export.followers.process RUN_DIR TARGET``.
+"""The process of a follower.
 
-It imports the backend's program, reports that it is ready, and waits for the run. Its standard
-input ends with the run, or with the launcher that died; it then has a bounded time to hand over the
-rest. It reports one line of JSON at its end. What the backend's program prints goes to a log in the
-run's folder. Imports no torch.
+Started as ``python -m trainmark.export.followers.process RUN_DIR TARGET SECONDS``. It imports the
+backend's program, reports that it is ready, and waits for the run. Its standard input ends with the
+run, or with the launcher that died; it then has SECONDS to hand over the rest. It reports one line
+of JSON at its end. What the backend's program prints goes to a log in the run's folder. Imports no
+torch.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import os
 import signal
 import sys
 import threading
+import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,6 @@ from trainmark.export.followers.targets import FollowTarget, load_backend, parse
 from trainmark.plan.plan import PLAN_FILE
 from trainmark.telemetry.sampler import lower_priority
 
-END_PATIENCE_S = 15.0
 _NICENESS = 10  # enough for a step in two seconds on a machine whose cores all train
 
 
@@ -66,8 +68,12 @@ class _RunEnd:
         self.has_come.set()
 
 
-def follow_process(run_dir: Path, target: FollowTarget) -> None:
-    """Follow one run to its end."""
+def follow_process(run_dir: Path, target: FollowTarget, patience_s: float) -> None:
+    """Follow one run to its end.
+
+    Args:
+        patience_s: time for what is left to hand over when the run has ended.
+    """
     for number in (signal.SIGINT, signal.SIGHUP):  # meant for the launcher
         signal.signal(number, signal.SIG_IGN)
     report, end = _Report(), _RunEnd()
@@ -84,7 +90,8 @@ def follow_process(run_dir: Path, target: FollowTarget) -> None:
             return
     _redirect_output(run_dir / f"log.follow.{target.backend}.txt")
     following = Following(run_dir, target, open_backend)
-    threading.Thread(target=_limit_end, args=(end, following, report), daemon=True).start()
+    limit = partial(_limit_end, end, following, report, patience_s)
+    threading.Thread(target=limit, daemon=True).start()
     while not end.has_come.wait(POLL_S):
         following.poll()
     following.finish()
@@ -102,15 +109,15 @@ def _redirect_output(path: Path) -> None:
             os.dup2(log, stream.fileno())
 
 
-def _limit_end(end: _RunEnd, following: Following, report: _Report) -> None:
+def _limit_end(end: _RunEnd, following: Following, report: _Report, patience_s: float) -> None:
     """End this process some time after the run, whatever the backend does."""
     end.has_come.wait()
-    threading.Event().wait(END_PATIENCE_S)
-    report.send_outcome("slow", seconds=END_PATIENCE_S, step=following.num_steps)
+    time.sleep(patience_s)
+    report.send_outcome("slow", seconds=patience_s, step=following.num_steps)
     os._exit(1)
 
 
 if __name__ == "__main__":
-    follow_process(Path(sys.argv[1]), parse_targets(sys.argv[2:])[0])
+    follow_process(Path(sys.argv[1]), parse_targets(sys.argv[2:3])[0], float(sys.argv[3]))
     sys.stderr.flush()
     os._exit(0)  # do not wait for threads of the backend's program

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark.export.followers.process import END_PATIENCE_S
 from trainmark.launch.python_commands import SAFE_PATH_VARIABLES, build_module_command
 from trainmark.record.messages import render
 from trainmark.spec import MESSAGES_FILE, Message, message, read_messages
@@ -28,7 +27,8 @@ if TYPE_CHECKING:
 
 MESSAGES = read_messages(Path(__file__).with_name(MESSAGES_FILE))
 READY_PATIENCE_S = 30.0  # for the import of a backend's program
-_KILL_AFTER_S = END_PATIENCE_S + 2.0
+END_PATIENCE_S = 15.0
+_KILL_PATIENCE_S = 2.0  # after which a follower is killed that did not end by itself
 _READ_BYTES = 65_536
 
 
@@ -67,7 +67,7 @@ class _Follower:
             if "code" in report:
                 return report
         if self._was_killed:
-            return {"code": "slow", "seconds": _KILL_AFTER_S, "step": None}
+            return {"code": "killed"}
         return {"code": "ended", "text": f"exit code {self.process.returncode}"}
 
     def read(self, deadline_s: float) -> bool:
@@ -107,17 +107,22 @@ class Followers:
     Args:
         run_dir: of the run, which may not exist yet.
         targets: a follower is started for each.
+        patience_s: for what is left to hand over when the run has ended.
     """
 
     run_dir: Path
     targets: Sequence[FollowTarget]
+    patience_s: float = END_PATIENCE_S
     _followers: list[_Follower] = field(default_factory=list, init=False)
 
     def __enter__(self) -> Self:
         for target in self.targets:
             process = subprocess.Popen(
                 build_module_command(
-                    "trainmark.export.followers.process", str(self.run_dir), str(target)
+                    "trainmark.export.followers.process",
+                    str(self.run_dir),
+                    str(target),
+                    str(self.patience_s),
                 ),
                 env=os.environ | SAFE_PATH_VARIABLES,
                 stdin=subprocess.PIPE,
@@ -135,7 +140,7 @@ class Followers:
         trace: TracebackType | None,
     ) -> None:
         self.end_inputs()
-        deadline_s = time.monotonic() + _KILL_AFTER_S
+        deadline_s = time.monotonic() + self.patience_s + _KILL_PATIENCE_S
         for follower in self._followers:
             follower.wait(deadline_s)
 

@@ -1,0 +1,177 @@
+"""Followers as processes: what they hand over, how they end, and what is said of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from export.test_following import write_part
+from telemetry_files import sampled_run
+from trainmark.export.followers.starting import MESSAGES, FollowerRemark, Followers
+from trainmark.export.followers.targets import parse_targets
+from trainmark.launch.processes import StopRequest
+from trainmark.record import record, reduce
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STAND_INS = Path(__file__).parents[1] / "stand_in_backends"
+
+
+@pytest.fixture(autouse=True)
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put the stand-in before the real program; return the file of the calls that it keeps."""
+    monkeypatch.setenv("PYTHONPATH", str(STAND_INS))
+    calls = tmp_path / "calls.jsonl"
+    monkeypatch.setenv("STAND_IN_CALLS", str(calls))
+    return calls
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    folder = sampled_run(tmp_path / "run", None)
+    record.write_record(reduce.reduce(folder), folder)
+    return folder
+
+
+def follow(
+    run_dir: Path,
+    *words: str,
+    patience_s: float = 60.0,
+    act: Callable[[psutil.Process], None] = lambda _: None,
+) -> list[FollowerRemark]:
+    """Follow a run that has ended; return what is said of the followers."""
+    with Followers(run_dir, parse_targets(words), patience_s) as followers:
+        followers.wait_until_ready(StopRequest())
+        for child in list_followers():
+            act(child)
+    assert list_followers() == []
+    return list(followers.iterate_remarks())
+
+
+def list_followers() -> list[psutil.Process]:
+    followers = []
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):  # it ended meanwhile
+            if "trainmark.export.followers.process" in child.cmdline():
+                followers.append(child)
+    return followers
+
+
+def list_steps(calls: Path) -> list[int]:
+    documents = [json.loads(line) for line in calls.read_text().splitlines()]
+    return [document["train/step"] for document in documents if "train/step" in document]
+
+
+def test_a_follower_hands_over_everything_and_is_not_mentioned(
+    run_dir: Path, stand_in: Path
+) -> None:
+    assert follow(run_dir, "wandb=keep") == []
+    assert list_steps(stand_in) == list(range(1, 17))
+    last = json.loads(stand_in.read_text().splitlines()[-1])
+    assert (last["exit_code"], last["status"]) == (0, "passed")
+    log = (run_dir / "log.follow.wandb.txt").read_text()
+    assert "stands in the follower's log" in log
+
+
+def test_steps_are_handed_over_while_the_run_works(
+    tmp_path: Path, run_dir: Path, stand_in: Path
+) -> None:
+    live = tmp_path / "live"
+    os.mkfifo(stand_in)  # a read of it waits for the follower
+    with Followers(live, parse_targets(["wandb=keep"]), 60.0) as followers:
+        followers.wait_until_ready(StopRequest())
+        live.mkdir()
+        (live / "plan.json").write_bytes((run_dir / "plan.json").read_bytes())
+        write_part(live, run_dir, 7)
+        first = json.loads(stand_in.read_text().splitlines()[0])
+        assert (first["train/step"], first["train/loss"]) == (1, 0.75)
+        stand_in.unlink()  # the rest goes into a file
+        write_part(live, run_dir, 99)
+    assert list(followers.iterate_remarks()) == []
+    assert list_steps(stand_in)[-1] == 16
+
+
+@pytest.mark.parametrize(
+    ("word", "code", "text"),
+    [
+        ("wandb=refuse", "failed", "ConnectionError: no server at example.org"),
+        ("wandb=die", "ended", "exit code -9"),
+    ],
+)
+def test_a_follower_that_fails_is_one_remark(
+    run_dir: Path, word: str, code: str, text: str
+) -> None:
+    (remark,) = follow(run_dir, word)
+    assert (remark.message.code, remark.message.args["text"]) == (code, text)
+    for lang in ("en", "zh"):
+        assert f"trainmark follow {run_dir} --to {word}" in remark.render(lang)
+    assert remark.render("en") == str(remark) != remark.render("zh")
+
+
+def test_a_backend_that_blocks_is_left_after_some_time(run_dir: Path) -> None:
+    (remark,) = follow(run_dir, "wandb=block", patience_s=0.5)
+    assert remark.message.code == "slow"
+    assert remark.message.args["step"] == 0
+
+
+def test_a_follower_that_was_stopped_is_killed_after_some_time(run_dir: Path) -> None:
+    (remark,) = follow(run_dir, "wandb=keep", patience_s=0.0, act=lambda child: child.suspend())
+    assert remark.message.code == "killed"
+
+
+def test_ctrl_c_is_meant_for_the_launcher(run_dir: Path, stand_in: Path) -> None:
+    remarks = follow(run_dir, "wandb=keep", act=lambda child: child.send_signal(signal.SIGINT))
+    assert remarks == []
+    assert list_steps(stand_in)[-1] == 16
+
+
+def test_a_program_that_cannot_be_imported_is_one_remark(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "wandb.py").write_text("raise RuntimeError('built for another Python')\n")
+    monkeypatch.setenv("PYTHONPATH", str(broken))
+    (remark,) = follow(run_dir, "wandb")
+    assert remark.message.code == "failed"
+    assert remark.message.args["text"] == "RuntimeError: built for another Python"
+
+
+def test_a_run_that_did_not_begin_is_not_followed(tmp_path: Path) -> None:
+    assert follow(tmp_path / "nothing", "wandb=keep") == []
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_follower_ends_with_a_launcher_that_was_killed(run_dir: Path, stand_in: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path\n"
+        "from trainmark.export.followers.starting import Followers\n"
+        "from trainmark.export.followers.targets import parse_targets\n"
+        "followers = Followers(Path(sys.argv[1]), parse_targets(['wandb=keep'])).__enter__()\n"
+        "print(followers._followers[0].process.pid, flush=True); time.sleep(3600)\n"
+    )
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", code, str(run_dir)], stdout=subprocess.PIPE, text=True
+    )
+    assert launcher.stdout is not None
+    follower = psutil.Process(int(launcher.stdout.readline()))
+    launcher.kill()
+    launcher.communicate()
+    psutil.wait_procs([follower])
+    assert not follower.is_running()
+    assert list_steps(stand_in)[-1] == 16
+
+
+def test_every_remark_has_both_languages() -> None:
+    assert set(MESSAGES) == {"failed", "slow", "ended", "killed"}
+    assert all(text.zh and text.zh != text.en for text in MESSAGES.values())

@@ -1,0 +1,83 @@
+"""Real runs with followers: whatever becomes of these, the run is the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from real_runs import checked, ended, wait_for_fault
+from trainmark.record.messages import render
+
+STAND_INS = Path(__file__).parents[1] / "stand_in_backends"
+
+
+@pytest.fixture
+def calls(tmp_path, monkeypatch):
+    """Put the stand-in of W&B before the real one; return the file of the calls that it keeps."""
+    monkeypatch.setenv("PYTHONPATH", str(STAND_INS))
+    path = tmp_path / "calls.jsonl"
+    monkeypatch.setenv("STAND_IN_CALLS", str(path))
+    return path
+
+
+def kept(calls):
+    """Return the calls that a stand-in kept."""
+    return [json.loads(line) for line in calls.read_text().splitlines()]
+
+
+def find_followers(run_dir):
+    """Return the living followers of a run."""
+    followers = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if str(run_dir) in words and "trainmark.export.followers.process" in words:
+            followers.append(process)
+    return followers
+
+
+def test_followers_that_fail_change_nothing_and_are_one_remark_each(started, calls):
+    words = ("wandb=keep", "wandb=refuse", "wandb=die")
+    process, run_dir = started(*(f"--follow={word}" for word in words), "--lang", "zh", "--quiet")
+    code, out, err = ended(process)
+    record = checked(run_dir)
+    assert (code, record.status, record.verification) == (0, "passed", "unverified"), out + err
+    remarks = [line for line in err.splitlines() if "trainmark follow" in line]
+    assert len(remarks) == 2
+    assert remarks[0].startswith("trainmark: wandb=refuse：ConnectionError: no server")
+    assert remarks[1].startswith("trainmark: wandb=die：")
+    assert find_followers(run_dir) == []
+    steps = [call for call in kept(calls) if "train/step" in call]
+    assert [call["train/loss"] for call in steps] == record.steps.loss
+    assert [call["train/step"] for call in steps] == list(range(1, record.counts.steps + 1))
+    assert kept(calls)[-1]["final/p_core_samples_per_s"] == record.figure("p_core")
+    assert not any("--follow" in str(render(finding, "en")) for finding in record.findings)
+
+
+def test_a_follower_that_is_killed_does_not_change_the_run(started, calls, fifo):
+    process, run_dir = started("fault=hold", "--follow", "wandb=keep")
+    wait_for_fault(fifo)
+    (follower,) = find_followers(run_dir)
+    follower.send_signal(signal.SIGKILL)
+    (fifo.parent / "go").write_text("go")
+    code, out, err = ended(process)
+    assert (code, checked(run_dir).status) == (0, "passed"), out + err
+    assert "wandb=keep: the follower's process ended before the run (exit code -9)" in err
+
+
+def test_followers_end_with_a_run_that_is_stopped(started, calls, fifo):
+    process, run_dir = started("fault=wait", "--follow", "wandb=keep")
+    wait_for_fault(fifo)
+    for number in (process.pid, *(follower.pid for follower in find_followers(run_dir))):
+        os.kill(number, signal.SIGINT)  # as Ctrl-C does
+    code, out, err = ended(process)
+    record = checked(run_dir)
+    assert (code, record.status) == (1, "interrupted"), out + err
+    assert "trainmark follow" not in err
+    assert find_followers(run_dir) == []
+    assert (kept(calls)[-1]["exit_code"], kept(calls)[-1]["status"]) == (1, "interrupted")
+    assert [call["train/loss"] for call in kept(calls) if "train/step" in call] == record.steps.loss

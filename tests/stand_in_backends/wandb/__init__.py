@@ -1,0 +1,50 @@
+"""A stand-in for W&B, for processes of tests: the project's name says how it behaves.
+
+``keep`` writes each call as a line of JSON to ``STAND_IN_CALLS``; ``block`` never returns from a
+log call; ``refuse`` has no server; ``die`` ends its process as the kernel would.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+
+class Settings:
+    def __init__(self, **_: object) -> None:
+        pass
+
+
+class _Run:
+    def __init__(self, project: str) -> None:
+        self._project = project
+        self.summary: dict[str, object] = {}
+
+    def define_metric(self, name: str, step_metric: str) -> None:
+        pass
+
+    def log(self, values: dict[str, float]) -> None:
+        if self._project == "block":
+            threading.Event().wait()
+        if self._project == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._keep(values)
+
+    def finish(self, exit_code: int) -> None:
+        self._keep({"exit_code": exit_code, **self.summary})
+
+    def _keep(self, document: dict[str, object]) -> None:
+        print("this text of a backend's program stands in the follower's log", flush=True)
+        with Path(os.environ["STAND_IN_CALLS"]).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(document) + "\n")
+
+
+def init(project: str, **_: object) -> _Run:
+    if project == "refuse":
+        raise ConnectionError("no server at example.org")
+    assert "torch" not in sys.modules
+    return _Run(project)
