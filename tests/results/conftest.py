@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fakes import GOLDEN, S, event, launch_event, rank_events, write_run
-from trainmark.published.importers import files
 from trainmark.record import record, reduce
 from trainmark.results import bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -32,15 +30,3 @@ def packed(run_dir: Path, tmp_path: Path) -> Path:
     path = tmp_path / "run.trainmark.zip"
     bundle.pack([[run_dir]], path)
     return path
-
-
-@pytest.fixture
-def imported(tmp_path: Path) -> Callable[..., files.Imported]:
-    """Return a function that writes a file and imports it."""
-
-    def read(content: str | bytes, name: str = "rank0.out.log") -> files.Imported:
-        path = tmp_path / name
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return files.read_files([path])
-
-    return read

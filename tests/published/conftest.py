@@ -1,0 +1,25 @@
+"""What reads a file as ``trainmark import`` does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trainmark.published.importers import files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture
+def imported(tmp_path: Path) -> Callable[..., files.Imported]:
+    """Return a function that writes a file and imports it."""
+
+    def read(content: str | bytes, name: str = "rank0.out.log") -> files.Imported:
+        path = tmp_path / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return files.read_files([path])
+
+    return read
