@@ -26,6 +26,8 @@ NAMES = (
     "site_server",
     "report_page",
     "accept_simulation",
+    "accept_bits",
+    "replay_cost",
     "import_pages",
     "distilbert_step",
     "gpt_step",

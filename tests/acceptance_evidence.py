@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 from trainmark.acceptance.evidence import EvidenceWriter, Joined, Measured, NotMeasured
 from trainmark.acceptance.node_session import Acceptance
 from trainmark.acceptance.request import AcceptRequest
-from trainmark.acceptance.tasks import RankResult, StepDigest
+from trainmark.acceptance.tasks import RankResult
+from trainmark.protocols import StepDigest
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -104,6 +104,11 @@ class Recipe:
     read_ahead_batches: Annotated[int, Ge(0), Le(1024)] = recipe_field(
         2, "batches that a thread reads ahead of the step; 0: no thread", rule="free"
     )
+    replay_every_windows: PositiveInt | None = recipe_field(
+        None,
+        "measured windows of which the last is repeated and compared bit by bit; none: no window",
+        rule="free",
+    )
     seed: NonNegativeInt = recipe_field(
         1, "seed of data order, initial weights and dropout", rule="free"
     )

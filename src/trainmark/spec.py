@@ -330,6 +330,8 @@ class Case:
         mission: how the JSON record of one case names it; None: no such record is written.
         precision_labels: names of precisions on the case's published pages, where they differ:
             ``{"fp16": "amp"}``.
+        can_replay: whether a step changes nothing but what the job's ``stepper``, a
+            ``train.stepper.Stepper``, holds, so that ``replay_every_windows`` can repeat it.
         mlperf: called with the recipe's fields; returns keys and values that MLPerf's ruleset of
             this benchmark asks of a log beside what every log has.
         messages: sentences of the codes that this case's job emits, for example
@@ -356,6 +358,7 @@ class Case:
     work_unit: Literal["samples", "tokens"] = "samples"
     mission: Mission | None = None
     precision_labels: Mapping[str, str] = field(default_factory=dict)
+    can_replay: bool = False
     mlperf: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     messages: Mapping[str, Text] = field(default_factory=dict)
     page: PageSpec = field(default_factory=PageSpec)

@@ -28,7 +28,7 @@ def test_devices_that_agree_are_deterministic() -> None:
 
 
 def test_minority_is_named_with_step_and_first_tensor() -> None:
-    flipped = run((2, "gradient", 1), (2, "weight", 5), (3, "loss", 1))
+    flipped = run((2, "gradient", 1), (3, "weight", 5), (3, "loss", 1))
 
     compared = compare_devices({"a": [run(), run()], "b": [flipped, flipped], "c": [run(), run()]})
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from trainmark.acceptance.bits import compare_devices, first_difference
+from trainmark.acceptance.bits import compare_devices
 from trainmark.acceptance.rank import Training, control_trainings, digest_steps, time_training
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.machine.ceilings_work import RankGroup
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.protocols import JobContext
+from trainmark.rank.replay import find_difference
 
 if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
@@ -86,7 +87,7 @@ def flipped_run(plan: Plan, context: JobContext, kind: str, seed: int) -> tuple[
 def test_same_seed_gives_same_digests(planned: tuple[Plan, JobContext]) -> None:
     first, second = control_trainings(*planned, STEPS)
 
-    assert len(first) == STEPS
+    assert len(first) == STEPS + 1  # the last has the weights that the training leaves
     assert first == second
     assert len(first[0].gradients) == len(first[0].weights) == 4
     assert first[0] != first[1]
@@ -101,9 +102,9 @@ def test_one_flipped_bit_is_found_in_its_step(planned: tuple[Plan, JobContext], 
     usual = digest_steps(Training(*planned), STEPS)
     for seed in range(8):
         step, run = flipped_run(*planned, kind, seed)
-        place = first_difference(usual, run)
+        place = find_difference(usual, run)
         assert place is not None, seed
-        assert place[0] == step, seed
+        assert place.step == step, seed
 
 
 @pytest.mark.nightly

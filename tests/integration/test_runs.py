@@ -50,6 +50,21 @@ def test_distilbert_on_two_ranks_from_command_to_page(trainmark, tmp_path):
     assert exported.stdout.splitlines()[1].split(",")[0] == record.run_id
 
 
+def test_windows_of_a_real_run_are_repeated_without_a_difference(trainmark, tmp_path):
+    words = ("replay_every_windows=2", "max_steps=50", "target_value=none", "window_steps=5")
+    done = trainmark("run", "toy", "--nproc", "2", *words, "--out", "run", "--quiet")
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = read_record(tmp_path / "run")
+
+    assert record.figures["replayed_windows"].value == 4  # of (50 - 10) / 5
+    assert record.replays.model_dump() == {
+        "windows": 4, "not_deterministic": 0, "different": 0, "differences": [],
+    }  # fmt: skip
+    for rank in record.ranks:
+        assert rank.spans_ns["replay"] > 0
+        assert sum(rank.spans_ns.values()) == rank.wall_ns
+
+
 @pytest.mark.nightly
 def test_another_process_on_the_device_is_named_before_and_in_the_record(
     tmp_path, monkeypatch, capsys

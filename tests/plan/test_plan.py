@@ -180,6 +180,42 @@ def test_a_word_that_does_not_fit_is_refused(resolve: Any, word: str, what: str,
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("case", "words", "what", "fix"),
+    [
+        ("dlrm_criteo", (), "replay_every_windows=5 in dlrm_criteo", "replay_every_windows=none"),
+        ("gpt_oss_20b", (), "replay_every_windows=5 in gpt_oss_20b", "replay_every_windows=none"),
+        (
+            "gpt_megatron",
+            ("tensor_parallel=2",),
+            "replay_every_windows=5 with tensor_parallel=2",
+            "or tensor_parallel=1",
+        ),
+        (
+            "toy",
+            ("max_steps=50", "warmup_steps=10", "window_steps=10"),
+            "replay_every_windows=5 with 4 measured windows",
+            "use a smaller value or more steps",
+        ),
+    ],
+)
+def test_repeats_of_windows_that_cannot_show_anything_are_refused(
+    resolve: Any, case: str, words: tuple[str, ...], what: str, fix: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve(case, words=["replay_every_windows=5", *words], nproc=2)
+    assert what in str(caught.value)
+    assert fix in str(caught.value)
+
+
+def test_as_many_windows_as_a_repeat_needs_are_planned(resolve: Any) -> None:
+    words = ["max_steps=51", "warmup_steps=10", "window_steps=10", "target_value=none"]
+
+    plan = resolve(words=["replay_every_windows=5", *words])
+
+    assert plan.recipe["replay_every_windows"] == 5
+
+
 def sized_case() -> cases.Case:
     generated, real = Recipe(data="generated"), Recipe()
     names = ("standard-1x1", "standard-1x8", "throughput-1x1", "long")

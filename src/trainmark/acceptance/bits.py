@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from trainmark.rank.replay import find_difference
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trainmark.acceptance.tasks import StepDigest
+    from trainmark.events.schema import BitDifference
+    from trainmark.protocols import StepDigest
 
 Control = Literal["deterministic", "not_deterministic", "no_majority", "not_measured"]
 
@@ -61,7 +64,7 @@ def compare_devices(trainings: Mapping[str, Sequence[Sequence[StepDigest]]]) -> 
     deviations = []
     consistent: dict[str, Sequence[StepDigest]] = {}
     for device, runs in measured.items():
-        changed = [place for run in runs[1:] if (place := first_difference(runs[0], run))]
+        changed = [place for run in runs[1:] if (place := find_difference(runs[0], run))]
         if changed:
             deviations.append(_deviation(device, "itself", changed[0]))
         else:
@@ -74,36 +77,23 @@ def compare_devices(trainings: Mapping[str, Sequence[Sequence[StepDigest]]]) -> 
         return Comparison(control="no_majority", deviations=deviations, unclear=sorted(consistent))
     usual = next(run for run in consistent.values() if _fingerprint(run) == answer)
     for device, run in consistent.items():
-        place = first_difference(usual, run)
+        place = find_difference(usual, run)
         if place is not None:
             deviations.append(_deviation(device, "peers", place))
     return Comparison(control="deterministic", deviations=deviations, unclear=[])
-
-
-Place = tuple[int, Literal["loss", "gradient", "weight"], str | None]
-
-
-def first_difference(expected: Sequence[StepDigest], run: Sequence[StepDigest]) -> Place | None:
-    """Return step, part and tensor of the first difference; None if there is none."""
-    for step, (usual, other) in enumerate(zip(expected, run, strict=True), 1):
-        if usual.loss != other.loss:
-            return step, "loss", None
-        # Backward passes compute the last layers first.
-        for name in reversed(usual.gradients):
-            if usual.gradients[name] != other.gradients.get(name):
-                return step, "gradient", name
-        for name, total in usual.weights.items():
-            if total != other.weights.get(name):
-                return step, "weight", name
-    return None
 
 
 def _fingerprint(run: Sequence[StepDigest]) -> bytes:
     return msgspec.json.encode(run, order="sorted")
 
 
-def _deviation(device: str, compared_with: Literal["itself", "peers"], place: Place) -> Deviation:
-    step, part, tensor = place
+def _deviation(
+    device: str, compared_with: Literal["itself", "peers"], place: BitDifference
+) -> Deviation:
     return Deviation(
-        device=device, compared_with=compared_with, step=step, part=part, tensor=tensor
+        device=device,
+        compared_with=compared_with,
+        step=place.step,
+        part=place.part,
+        tensor=place.tensor,
     )

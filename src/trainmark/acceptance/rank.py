@@ -17,7 +17,6 @@ from trainmark.acceptance.tasks import (
     RankFailure,
     RankResult,
     RankTask,
-    StepDigest,
     encode,
     read_task,
 )
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from trainmark.devices.rates import Work
     from trainmark.machine.ceilings_work import RankGroup
     from trainmark.plan.plan import Plan
-    from trainmark.protocols import Batch, Device, Job, JobContext
+    from trainmark.protocols import Batch, Device, Job, JobContext, StepDigest
 
 WARMUP_STEPS = 3
 NUM_TRAININGS = 2  # of the control
@@ -79,28 +78,15 @@ class Training:
 
 def digest_steps(training: Training, num_steps: int) -> list[StepDigest]:
     """Take ``num_steps`` steps and return the digest of each."""
-    from torch.optim.optimizer import register_optimizer_step_pre_hook
+    from trainmark.train.replay import StepDigests
 
-    from trainmark.train.parameters import TensorDigest
-
-    parameters = dict(training.job.trained_parameters())
-    gradients: dict[str, int] = {}
-
-    def digest_gradients(*_: Any) -> None:
-        present = {name: item.grad for name, item in parameters.items() if item.grad is not None}
-        gradients.update(TensorDigest(present).sums())
-
-    digests = []
-    handle = register_optimizer_step_pre_hook(digest_gradients)
-    try:
-        for _ in range(num_steps):
-            gradients.clear()
-            loss = float(training.step())
-            weights = TensorDigest(parameters).sums()
-            digests.append(StepDigest(loss=loss.hex(), gradients=dict(gradients), weights=weights))
-    finally:
-        handle.remove()
-    return digests
+    digests = StepDigests(dict(training.job.trained_parameters()))
+    digests.start()
+    losses = []
+    for _ in range(num_steps):
+        losses.append(training.step())
+        digests.end_step()
+    return digests.finish([float(loss) for loss in losses])
 
 
 def control_trainings(plan: Plan, context: JobContext, num_steps: int) -> list[list[StepDigest]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from trainmark.protocols import StepDigest  # noqa: TC001 - msgspec reads it at run time
+
 STEP = "step"  # the quantity that decides whether a node passes
 
 
@@ -30,20 +32,6 @@ class RankTask(msgspec.Struct, frozen=True, kw_only=True):
     budget_s: float
     measures_device: bool
     num_nodes: int = 1
-
-
-class StepDigest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a training step computed, bit by bit.
-
-    Args:
-        loss: all digits of the loss.
-        gradients: sum of the bits of each parameter's gradient, by name.
-        weights: sum of the bits of each parameter after the step, by name.
-    """
-
-    loss: str
-    gradients: dict[str, int]
-    weights: dict[str, int]
 
 
 class RankResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -138,6 +138,36 @@ class Window(Timed, tag="window", kw_only=True, omit_defaults=True, gc=False):
             raise ValueError("step_ns, wait_ns, loss, samples, step_samples differ in length")
 
 
+class BitDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """Where two trainings of the same steps first differ on one rank.
+
+    Args:
+        step: counted from 1.
+        part: a weight with which the step was computed, this rank's loss, or a gradient before it
+            is reduced over ranks; in the order of their computation.
+        tensor: name of the parameter; None for the loss.
+    """
+
+    step: Count
+    part: Literal["weight", "loss", "gradient"]
+    tensor: str | None = None
+
+
+class Replay(Timed, tag="replay"):
+    """The repeats of a window; see ``rank.replay``.
+
+    Args:
+        first_step: number of steps before the window.
+        difference: what this rank computed otherwise in its first pass or first repeat.
+    """
+
+    first_step: Count
+    steps: Count
+    repeats: Count
+    control: Literal["not_needed", "deterministic", "not_deterministic"]
+    difference: BitDifference | None = None
+
+
 class Scored(msgspec.Struct, kw_only=True):
     """What a rank scored in an evaluation; see ``protocols.RankScores``.
 
@@ -337,6 +367,7 @@ RunEvent = (
     | Synced
     | Facts
     | Window
+    | Replay
     | Evaluate
     | Trained
     | Parameters

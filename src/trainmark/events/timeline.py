@@ -30,7 +30,16 @@ from trainmark.protocols import Counts
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.events.schema import Error, Evaluate, Parameters, Synced, Trained, Window
+    from trainmark.events.schema import (
+        Error,
+        Evaluate,
+        Parameters,
+        Replay,
+        Synced,
+        Timed,
+        Trained,
+        Window,
+    )
     from trainmark.protocols import RankWork
 
 NO_FACTS, NO_RESULT = Facts(t_ns=0), Result(t_ns=0)
@@ -61,6 +70,8 @@ class RankTimeline(RankSums):
     samples_of_epochs: Counter[int] = field(default_factory=Counter)
     epochs: int = 0
     evaluations: list[Evaluate] = field(default_factory=list)
+    replays: list[Replay] = field(default_factory=list)
+    replay_edges_ns: list[tuple[int, int]] = field(default_factory=list)  # also of saved states
     parameters: Parameters | None = None
     synced: Synced | None = None
     facts: Facts = NO_FACTS
@@ -76,6 +87,11 @@ class RankTimeline(RankSums):
         if used_bytes is not None:
             self.used_bytes = max(self.used_bytes or 0, used_bytes)
 
+    def add_replay(self, timed: Timed) -> None:
+        """Add the time of a saved state or of repeats of a window, which is in no rate."""
+        self.named_ns["replay"] += timed.end_ns - timed.start_ns
+        self.replay_edges_ns.append((timed.start_ns, timed.end_ns))
+
     @property
     def work(self) -> RankWork:
         """Return the data from which a case computes its own figures."""
@@ -83,16 +99,18 @@ class RankTimeline(RankSums):
 
     @property
     def train_ns(self) -> int | None:
-        """Return the time from training start to end, without the checks of parameters.
+        """Return the time from training start to end, without the checks of what was computed.
 
-        If the rank did not finish, up to the end of its last window or evaluation.
+        If the rank did not finish, up to the end of its last window, repeat or evaluation.
         """
+        checks_ns = self.check_ns + self.named_ns["replay"]
         if self.trained is not None:
-            return self.trained.end_ns - self.trained.start_ns - self.check_ns
+            return self.trained.end_ns - self.trained.start_ns - checks_ns
         if not self.edges_ns:
             return None
-        edges = [*self.edges_ns.values(), *((x.start_ns, x.end_ns) for x in self.evaluations)]
-        return max(end for _, end in edges) - min(start for start, _ in edges) - self.check_ns
+        edges = [*self.edges_ns.values(), *self.replay_edges_ns]
+        edges += [(x.start_ns, x.end_ns) for x in self.evaluations]
+        return max(end for _, end in edges) - min(start for start, _ in edges) - checks_ns
 
     @property
     def target_reached(self) -> bool:
@@ -171,6 +189,11 @@ def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:
             case events.Window():
                 _add_window(timeline, event)
                 steps.add(event)
+            case events.Replay():
+                timeline.replays.append(event)
+                timeline.add_replay(event)
+            case events.Span(name="replay"):
+                timeline.add_replay(event)
             case events.Span():
                 timeline.named_ns[event.name] += event.end_ns - event.start_ns
             case events.Evaluate():

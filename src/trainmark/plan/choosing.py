@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING
 
 from trainmark import cases, devices
@@ -85,6 +86,7 @@ def choose_work(request: RunRequest) -> Choice:
             fix="use precision=bf16",
         )
     recipe.check(nnodes * nproc)
+    _check_replay(case, recipe)
     return Choice(
         case=case,
         recipe_name=recipe_name,
@@ -94,6 +96,42 @@ def choose_work(request: RunRequest) -> Choice:
         nproc=nproc,
         repeat=request.repeat or target.repeat,
     )
+
+
+def _check_replay(case: Case, recipe: Recipe) -> None:
+    """Refuse windows that are repeated where a difference could not be found or located."""
+    if recipe.replay_every_windows is None:
+        return
+    what = f"replay_every_windows={recipe.replay_every_windows}"
+    where = "recipe field replay_every_windows"
+    fix = "use replay_every_windows=none"
+    if not case.can_replay:
+        raise UsageError(
+            f"{what} in {case.name}",
+            where=where,
+            rule="a window can be repeated if a step changes only what the job's stepper holds; "
+            "this case's steps also change tables or counts of their own",
+            fix=fix,
+        )
+    if getattr(recipe, "tensor_parallel", 1) > 1:
+        raise UsageError(
+            f"{what} with tensor_parallel={recipe.tensor_parallel}",  # type: ignore[attr-defined]
+            where=where,
+            rule="ranks that share a replica exchange activations, so that a difference would "
+            "appear on all of them and could not be assigned to a rank",
+            fix=f"{fix}, or tensor_parallel=1",
+        )
+    if recipe.max_steps is None:
+        return
+    num_windows = ceil(max(0, recipe.max_steps - recipe.warmup_steps) / recipe.window_steps)
+    if num_windows < recipe.replay_every_windows:
+        raise UsageError(
+            f"{what} with {num_windows} measured windows",
+            where=where,
+            rule="a run must have as many measured windows: "
+            "(max_steps - warmup_steps) / window_steps, rounded up",
+            fix="use a smaller value or more steps",
+        )
 
 
 def _read_target(text: str) -> _Target:

@@ -22,6 +22,7 @@ from trainmark.protocols.monitor import (
     Monitor,
     MonitorFault,
 )
+from trainmark.protocols.step_digest import StepDigest
 
 if TYPE_CHECKING:
     from trainmark.protocols.job import (
@@ -41,7 +42,7 @@ __all__ = [
     "ContainerNeeds", "Counts", "Device", "DeviceSample", "Diagnoses", "Evaluation",
     "Job", "JobContext", "MatmulRate", "MemoryUse", "Monitor",
     "MonitorFault", "Occupant", "Progress", "RankScores", "RankWork", "Refusal",
-    "StepStages", "Vendor",
+    "StepDigest", "StepStages", "Vendor",
     "members", "missing_members",
 ]  # fmt: skip
 

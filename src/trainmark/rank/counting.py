@@ -59,6 +59,7 @@ class MeteredBatches:
     source: Iterator[Batch]
     device: Device
     step: StepBatches = field(default_factory=StepBatches)
+    kept: list[Batch] | None = None  # batches that are fetched, while they are kept
 
     def __iter__(self) -> MeteredBatches:
         return self
@@ -67,6 +68,8 @@ class MeteredBatches:
         before = self.device.mark()
         batch = next(self.source)
         self.step.add(batch, (before, self.device.mark()))
+        if self.kept is not None:
+            self.kept.append(batch)
         return batch
 
     def take(self) -> StepBatches:

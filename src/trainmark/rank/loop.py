@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import Batch, Device, Evaluation, Job
     from trainmark.rank.parameters import ParameterCheck
+    from trainmark.rank.replay import WindowReplay
     from trainmark.recipe import Recipe
     from trainmark.spec import Target
 
@@ -132,6 +133,7 @@ class MeasuredLoop:
     stages: StepStages = field(default_factory=StepStages)
     enter: Callable[[str], None] = lambda _: None
     parameters: ParameterCheck | None = None
+    replay: WindowReplay | None = None
     compiled: Callable[[], int | None] = lambda: None
     first_step: AbstractContextManager[Any] = field(default_factory=nullcontext)
     begin: Progress = field(default_factory=Progress)  # of the training that goes on
@@ -219,20 +221,67 @@ class MeasuredLoop:
         Returns:
             False if the epoch has no further batch.
         """
-        window = self._measure_window(batches, length)
+        watched = self._watch_window(batches, phase)
+        window = self._measure_window(batches, length, watched)
         if window.losses:
             self._emit_window(window, epoch=epoch, phase=phase)
+            if watched is not None:  # first: a wrong bit may be why a loss is not finite
+                self._repeat_window(watched, batches, window.losses)
             self._refuse_non_finite(window.losses)
             refuse_contradictions(window.batches, first_step=self.outcome.steps)
             self.enter("job_check")
             self.job.check()
             self.enter("train")
+            if self.replay is not None and phase == "train":
+                self.replay.count_window()
             self._check_parameters(len(window.losses))
             self.outcome.steps += len(window.losses)
+        elif watched is not None:
+            watched.cancel()
         return not window.ended_epoch
 
-    def _measure_window(self, batches: MeteredBatches, length: int) -> WindowResult:
-        """Take up to ``length`` steps between two synchronisations."""
+    def _watch_window(self, batches: MeteredBatches, phase: str) -> WindowReplay | None:
+        """Save the state before a window that is to be repeated; None: it is not.
+
+        The time belongs to no window.
+        """
+        batches.kept = None
+        if self.replay is None or phase != "train" or not self.replay.is_due():
+            return None
+        start_ns = self.clock()
+        self.replay.save()
+        self.device.synchronize()
+        self.emit("span", name="replay", start_ns=start_ns, end_ns=self.clock())
+        batches.kept = []
+        return self.replay
+
+    def _repeat_window(
+        self, replay: WindowReplay, batches: MeteredBatches, losses: list[float]
+    ) -> None:
+        """Repeat the window that just ended and emit what differed; see ``rank.replay``."""
+        assert batches.kept is not None, "batches are kept while a window is watched"
+        self.enter("replay")
+        start_ns = self.clock()
+        result = replay.repeat(batches.kept, losses, first_step=self.outcome.steps)
+        self.stages.take_ns(self.device)  # does not belong to a measured step: discarded
+        self.emit(
+            "replay",
+            start_ns=start_ns,
+            end_ns=self.clock(),
+            first_step=self.outcome.steps,
+            steps=len(losses),
+            **result._asdict(),
+        )
+        self.enter("train")
+
+    def _measure_window(
+        self, batches: MeteredBatches, length: int, replay: WindowReplay | None
+    ) -> WindowResult:
+        """Take up to ``length`` steps between two synchronisations.
+
+        Args:
+            replay: watches the steps of a window that is repeated.
+        """
         device = self.device
         losses: list[Any] = []
         step_batches: list[StepBatches] = []
@@ -246,6 +295,8 @@ class MeasuredLoop:
                 ended_epoch = True
                 break
             marks.append(device.mark())
+            if replay is not None:
+                replay.end_step()
             losses.append(loss)
             step_batches.append(batches.take())
             self._samples_of_all += step_batches[-1].samples_of_all

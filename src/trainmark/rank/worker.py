@@ -22,11 +22,12 @@ from trainmark.rank.parent import PARENT_VARIABLE, die_with_parent
 from trainmark.rank.process_group import join_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from trainmark.plan.plan import Plan
     from trainmark.protocols import Device, Job, JobContext
     from trainmark.rank.parameters import ParameterCheck
+    from trainmark.rank.replay import WindowReplay
     from trainmark.rank.watch import StepWatch
     from trainmark.train.checkpoints import Checkpoints
 
@@ -217,6 +218,7 @@ def _run_loop(rank: RankReporter, ready: _PreparedRank) -> tuple[ParameterCheck,
         )
         parameters.start()
     watch_step = StepWatch(partial(read_precision_flags, device.torch_type))
+    replay = _make_replay(job, context, trained) if recipe.replay_every_windows else None
     outcome = MeasuredLoop(
         job=job,
         batches=partial(
@@ -239,6 +241,7 @@ def _run_loop(rank: RankReporter, ready: _PreparedRank) -> tuple[ParameterCheck,
         stages=context.stages,
         enter=rank.enter,
         parameters=parameters,
+        replay=replay,
         compiled=graphs_compiled if recipe.compile else lambda: None,
         first_step=nullcontext() if recipe.compile else watch_step,
     ).run()
@@ -246,6 +249,27 @@ def _run_loop(rank: RankReporter, ready: _PreparedRank) -> tuple[ParameterCheck,
     checkpoints.close()
     watch.close()
     return parameters, watch_step
+
+
+def _make_replay(job: Any, context: JobContext, trained: Mapping[str, Any]) -> WindowReplay:
+    """Return what repeats windows of a job, of which planning knows that it can be repeated."""
+    from trainmark.rank.replay import WindowReplay
+    from trainmark.train.replay import StepDigests, StepperState
+    from trainmark.train.stepper import add_over_ranks
+
+    def on_any_rank(flag: bool) -> bool:
+        world_size = context.world_size
+        (count,) = add_over_ranks(int(flag), world_size=world_size, device=job.stepper.device)
+        return count > 0
+
+    return WindowReplay(
+        every_windows=context.recipe.replay_every_windows,
+        job=job,
+        device=context.device,
+        state=StepperState(job.stepper),
+        digests=StepDigests(trained, job.stepper),
+        on_any_rank=on_any_rank,
+    )
 
 
 def _report_results(

@@ -75,6 +75,7 @@ def compute_figures(measurement: Measurement) -> dict[str, Figure]:
         **steady,
         **_compute_device_rates(measurement, steady["model_flops_per_device"]),
         **_compute_losses(measurement),
+        **_compute_replays(measurement),
         **_compute_memory(measurement),
         **_compute_readings(measurement),
         **_compute_energies(measurement),
@@ -284,6 +285,15 @@ def _compute_mean_loss(losses: NDArray[np.float64], samples: NDArray[np.int64]) 
     if not num_samples:
         return Figure(None, message("no_finite_loss"))
     return Figure(float(losses[is_finite] @ samples[is_finite]) / num_samples)
+
+
+def _compute_replays(measurement: Measurement) -> dict[str, Figure]:
+    """Return the number of windows that were repeated, if the recipe asks for repeats."""
+    if measurement.plan.recipe.get("replay_every_windows") is None:
+        return {}
+    replays = measurement.replays
+    num_windows = None if replays is None else float(replays.windows)
+    return {"replayed_windows": _make_figure(num_windows, "no_window_replayed")}
 
 
 def _compute_memory(measurement: Measurement) -> dict[str, Figure]:

@@ -54,6 +54,7 @@ CODES_OF_RECORD = {
     "steps_beside_windows", "slow_device", "slow_rank", "slow_data", "nodes_differ",
     "throttled_while_measured", "steadiness_unknown", "not_steady", "quality_above_best",
     "machine_busy", "device_shared", "read_before_measured", "compiled_while_measured", "resumed",
+    "replay_differs", "replay_not_deterministic",
     *witnessed.CODES,
 }  # fmt: skip
 CODES_OF_EVENTS = {
@@ -90,6 +91,7 @@ def find_in_measurement(
         *_find_throttling(measurement),
         *_find_drift(measurement),
         *_find_impossible_quality(measurement),
+        *_find_replay_differences(measurement),
         *_find_machine_conditions(measurement),
         *_find_training_conditions(measurement),
     ]
@@ -345,6 +347,31 @@ def _find_impossible_quality(measurement: Measurement) -> Iterator[Message]:
     standard_error = sqrt(best * (1 - best) / max(quality.eval_samples or 1, 1))
     if value > best + 3 * standard_error:
         yield message("quality_above_best", metric=quality.metric, value=value, best=best)
+
+
+def _find_replay_differences(measurement: Measurement) -> Iterator[Message]:
+    """Yield that repeats of a window computed something else, or that repeats cannot tell."""
+    replays = measurement.replays
+    if replays is None:
+        return
+    if replays.not_deterministic:
+        yield message(
+            "replay_not_deterministic",
+            windows=replays.not_deterministic,
+            of=replays.windows,
+        )
+    elif replays.differences:
+        first = replays.differences[0]
+        nodes = {rank // measurement.plan.nproc for rank in first.ranks}
+        yield message(
+            "replay_differs",
+            ranks=format_ranges(first.ranks),
+            nodes=format_ranges(sorted(nodes)),
+            step=first.step,
+            place=first.part if first.tensor is None else f"{first.part} {first.tensor}",
+            windows=replays.different,
+            of=replays.windows,
+        )
 
 
 def _find_machine_conditions(measurement: Measurement) -> Iterator[Message]:

@@ -26,6 +26,7 @@ from trainmark.record.record import (
     Spans,
     Steps,
 )
+from trainmark.record.replays import summarize_replays
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from trainmark.events.values import JobFacts
     from trainmark.plan.plan import Plan
     from trainmark.record.record import Record
+    from trainmark.record.replays import Replays
     from trainmark.spec import Message
     from trainmark.telemetry.summary import Telemetry
 
@@ -48,6 +50,7 @@ class Measurement:
         evaluations: in their order.
         no_quality_reason: why the last evaluation gave no value, if it reported a reason.
         telemetry: None if nothing was sampled.
+        replays: None if no window was repeated.
     """
 
     plan: Plan
@@ -57,6 +60,7 @@ class Measurement:
     evaluations: list[QualityPoint]
     no_quality_reason: Message | None
     telemetry: Telemetry | None
+    replays: Replays | None
 
     @classmethod
     def from_timeline(
@@ -72,6 +76,7 @@ class Measurement:
             evaluations=_list_evaluations(timeline),
             no_quality_reason=reported[-1].reason if reported else None,
             telemetry=telemetry,
+            replays=summarize_replays([rank.replays for rank in timeline.ranks]),
         )
 
     @classmethod
@@ -85,6 +90,7 @@ class Measurement:
             evaluations=record.quality.history,
             no_quality_reason=record.quality.reason,
             telemetry=record.telemetry,
+            replays=record.replays,
         )
 
     @property

@@ -34,6 +34,7 @@ from trainmark.events.values import (
 )
 from trainmark.plan.plan import Plan, is_none
 from trainmark.record import stats
+from trainmark.record.replays import Replays  # noqa: TC001 - pydantic reads it at run time
 from trainmark.spec import Message  # noqa: TC001 - likewise
 from trainmark.telemetry.summary import Telemetry  # noqa: TC001 - pydantic reads it at run time
 
@@ -280,6 +281,7 @@ class Record(Frozen):
     )
     figures: dict[str, FigureEntry]
     quality: Quality
+    replays: Replays | None = Field(default=None, description="null: no window was repeated")
     labels: list[str]
     findings: list[Message] = Field(
         description="what to know beside the figures, with its arithmetic; see record.messages"

@@ -81,6 +81,7 @@ def reduce(run_dir: Path, *, files: list[Evidence] | None = None) -> Record:
         series=lines,
         figures=entries,
         quality=measurement.quality,
+        replays=measurement.replays,
         labels=measurement.labels,
         findings=findings,
         evidence=evidence(run_dir) if files is None else files,

@@ -36,7 +36,7 @@ class TensorDigest:
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self._tensors = {n: x for n, x in tensors.items() if _local(x).numel()}
+        self._tensors = {n: x for n, x in tensors.items() if local_shard(x).numel()}
         held = list(self._tensors.values())
         count = min(_TENSORS, len(held))
         self._sampled = [held[number * len(held) // count] for number in range(count)]
@@ -46,7 +46,7 @@ class TensorDigest:
         """Return the bytes of a few elements of a few tensors, with one host copy per dtype."""
         by_type: dict[torch.dtype, list[Tensor]] = {}
         for tensor in self._sampled:
-            flat = _flat(_local(tensor))
+            flat = _flat(local_shard(tensor))
             sampled = flat[:: max(1, len(flat) // _ELEMENTS)]
             by_type.setdefault(sampled.dtype, []).append(sampled)
         return b"".join(
@@ -57,15 +57,29 @@ class TensorDigest:
     @torch.no_grad()
     def sums(self) -> dict[str, int]:
         """Return a number for each tensor that depends on every bit of it."""
-        totals = {name: _sum(_flat(_local(x))) for name, x in self._tensors.items()}
-        if not totals:
-            return {}
-        return dict(zip(totals, torch.stack(list(totals.values())).tolist(), strict=True))
+        return read_totals(self.totals())
+
+    @torch.no_grad()
+    def totals(self) -> dict[str, Tensor]:
+        """Return the numbers of ``sums`` on the device; does not synchronise."""
+        return {name: digest_tensor(tensor) for name, tensor in self._tensors.items()}
 
 
-def _local(tensor: Tensor) -> Tensor:
+def read_totals(totals: Mapping[str, Tensor]) -> dict[str, int]:
+    """Return numbers of the device, copied to the host at once."""
+    if not totals:
+        return {}
+    return dict(zip(totals, torch.stack(list(totals.values())).tolist(), strict=True))
+
+
+def local_shard(tensor: Tensor) -> Tensor:
     """Return this rank's shard of a tensor, or a plain tensor itself."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def digest_tensor(tensor: Tensor) -> Tensor:
+    """Return a number on the device that depends on every bit of this rank's shard."""
+    return _sum(_flat(local_shard(tensor)))
 
 
 def _flat(tensor: Tensor) -> Tensor:
@@ -113,7 +127,7 @@ class GradientWatch:
                 name, gradient = self._names.get(id(parameter)), parameter.grad
                 if name is None or gradient is None:
                     continue
-                local = _local(gradient)
+                local = local_shard(gradient)
                 some = (local._values() if local.is_sparse else local).any()
                 before = self._seen.get(name)
                 self._seen[name] = some if before is None else before | some

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -131,7 +131,7 @@ class LossScaler(torch.amp.GradScaler):
         super().__init__(torch_type, init_scale=start, growth_interval=window, enabled=enabled)
         self._hysteresis = hysteresis
         self._one = torch.ones((), device=device)
-        self._skipped = torch.zeros_like(self._one)
+        self.skipped = torch.zeros_like(self._one)
         self._until_halved = torch.full_like(self._one, hysteresis)
 
     def current(self) -> Tensor:
@@ -140,7 +140,7 @@ class LossScaler(torch.amp.GradScaler):
 
     def skipped_steps(self) -> int:
         """Return how many steps were dropped. Synchronises: call after the loop."""
-        return int(self._skipped.item())
+        return int(self.skipped.item())
 
     def state(self) -> Tensor:
         """Return scale, steps since it changed and overflows left, for ``load``. Synchronises."""
@@ -172,13 +172,23 @@ class LossScaler(torch.amp.GradScaler):
         after = self.current()
         # The library lowers the scale after an overflow; comparing it does not synchronise.
         dropped = (after < before).to(self._one.dtype)
-        self._skipped += dropped
+        self.skipped += dropped
         if self._hysteresis > 1:  # the scale stays until the hysteresis is used up
             spared = (dropped > 0) & (self._until_halved > 1)
             self.update(torch.where(spared, before, after))
             until_halved = (self._until_halved - dropped).clamp(min=1)
             self._until_halved = torch.where(after > before, self._hysteresis, until_halved)
         return dropped
+
+
+class StepperCounts(NamedTuple):
+    """What a ``Stepper`` counts, and its loss scale; tensors on the device, but ``scale``."""
+
+    steps: int
+    steps_with_rate: int
+    skipped: Tensor
+    skipped_with_rate: Tensor
+    scale: Tensor
 
 
 class Stepper:
@@ -259,6 +269,23 @@ class Stepper:
     def updates(self) -> int:
         """Return how many steps should have changed parameters; see ``Job.updates``."""
         return self._steps_with_rate - int(self._skipped_with_rate.item())
+
+    def counts(self) -> StepperCounts:
+        """Return the counts and the loss scale so far, for ``set_counts``. Synchronises."""
+        return StepperCounts(
+            steps=self.steps,
+            steps_with_rate=self._steps_with_rate,
+            skipped=self.scaler.skipped.clone(),
+            skipped_with_rate=self._skipped_with_rate.clone(),
+            scale=self.scaler.state(),
+        )
+
+    def set_counts(self, counts: StepperCounts) -> None:
+        """Go back to earlier counts."""
+        self.steps, self._steps_with_rate = counts.steps, counts.steps_with_rate
+        self.scaler.skipped.copy_(counts.skipped)
+        self._skipped_with_rate.copy_(counts.skipped_with_rate)
+        self.scaler.load(counts.scale)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the autocast context for one forward pass; use a new one for each."""

@@ -69,6 +69,7 @@ CASE = Case(
         "one sentence, padded to seq_length tokens", "一个句子，填充到 seq_length 个 token"
     ),
     recipe_type=DistilbertRecipe,
+    can_replay=True,
     recipes={
         "tiny": DistilbertRecipe(
             data="generated",

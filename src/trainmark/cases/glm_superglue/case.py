@@ -183,6 +183,7 @@ CASE = Case(
     ),
     mission=Mission(repository="nlp", model="glm", name="阅读理解", direction_id=1),
     recipe_type=GlmRecipe,
+    can_replay=True,
     recipes={
         "tiny": GlmRecipe(
             data="generated",

@@ -165,6 +165,7 @@ CASE = Case(
     work_unit="tokens",
     mission=Mission("nlp", "gpt", "语义表示", 1),
     recipe_type=GptRecipe,
+    can_replay=True,
     recipes={
         "tiny": GptRecipe(
             data="generated",

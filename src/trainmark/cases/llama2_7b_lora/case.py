@@ -194,6 +194,7 @@ CASE = Case(
     work_unit="tokens",
     mission=Mission("nlp", "llama2-7b-lora", "文本生成", 1),
     recipe_type=LlamaRecipe,
+    can_replay=True,
     recipes={
         "tiny": LlamaRecipe(
             data="generated",

@@ -173,6 +173,7 @@ CASE = Case(
     work_unit="tokens",
     mission=Mission("nlp", "llama3.1-8b", "语义表示", 1),
     recipe_type=Llama31Recipe,
+    can_replay=True,
     recipes={
         "tiny": Llama31Recipe(
             data="generated",

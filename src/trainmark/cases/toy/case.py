@@ -15,6 +15,7 @@ CASE = Case(
     metric_note=Text("classification accuracy", "分类准确率"),
     sample_note=Text("one row of 16 features", "一行数据，16 个特征"),
     recipe_type=Recipe,
+    can_replay=True,
     recipes={
         "tiny": Recipe(
             data="generated",

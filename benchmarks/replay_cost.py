@@ -1,0 +1,108 @@
+"""What repeating one of 50 windows costs, beside the same training without it.
+
+The share of the time is that of the span ``replay`` in the time of the whole training. What the
+digests cost within the first pass is the time of watched steps over that of the same steps without
+digests, interleaved.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness import Bar, conclude, interleave, ratio, sized
+from benchmarks.jobs import build, endless_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WINDOW_STEPS, EVERY_WINDOWS = 10, 50
+ROUNDS = sized(15, 1)
+MAX_SHARE = 0.02
+
+
+def measure(name: str, **fields: Any) -> tuple[list[Bar], str]:
+    """Return the bars of a case, and the number of its parameters in words."""
+    from trainmark.rank.replay import WindowReplay
+    from trainmark.train.replay import StepDigests, StepperState
+
+    job, device = build(name, max_epochs=1000, **fields)
+    batches = endless_batches(job)
+    replay = WindowReplay(
+        every_windows=EVERY_WINDOWS,
+        job=job,
+        device=device,
+        state=StepperState(job.stepper),
+        digests=StepDigests(job.trained_parameters(), job.stepper),
+        on_any_rank=bool,
+    )
+    kept: list[Any] = []
+
+    def window(after_step: Callable[[], None]) -> tuple[float, list[float]]:
+        """Return the seconds of a window, and its losses."""
+        kept[:] = [next(batches) for _ in range(WINDOW_STEPS)]
+        source, losses = iter(kept), []
+        start_s = time.perf_counter()
+        for _ in range(WINDOW_STEPS):
+            losses.append(job.step(source))
+            after_step()
+        device.synchronize()
+        return time.perf_counter() - start_s, device.read(losses)
+
+    def plain_window() -> tuple[float, float]:
+        return window(_do_nothing)[0], 0.0
+
+    def watched_window() -> tuple[float, float]:
+        """Return the seconds of the first pass, and those of everything else of a repeat."""
+        start_s = time.perf_counter()
+        replay.save()
+        device.synchronize()
+        saved_s = time.perf_counter() - start_s
+        window_s, losses = window(replay.end_step)
+        start_s = time.perf_counter()
+        result = replay.repeat(kept, losses, first_step=0)
+        assert result.control == "not_needed", "this processor computes the same again"
+        return window_s, saved_s + time.perf_counter() - start_s
+
+    times = interleave({"plain": plain_window, "watched": watched_window}, rounds=ROUNDS, warmup=2)
+    plain_s = [seconds for seconds, _ in times["plain"]]
+    first = ratio([seconds for seconds, _ in times["watched"]], plain_s)
+    repeated = ratio([seconds for _, seconds in times["watched"]], plain_s)
+    share = repeated.median / (EVERY_WINDOWS - 1 + first.median + repeated.median)
+    bars = [
+        Bar(
+            f"{name}: save, restore, repeat and compare / all time, one window of {EVERY_WINDOWS}",
+            f"{share:.2%}",
+            f"at most {MAX_SHARE:.0%}",
+            share <= MAX_SHARE,
+        ),
+        Bar(f"{name}: the same / a window", str(repeated), "none", None),
+        Bar(f"{name}: window with digests / without, interleaved", str(first), "none", None),
+    ]
+    return bars, f"{name}: {job.facts()['trainable_parameters']:,} trained parameters"
+
+
+def _do_nothing() -> None:
+    """Watch no step."""
+
+
+def main() -> bool:
+    """Measure two cases, and keep the table."""
+    bars, sizes = [], []
+    cases = {
+        "gpt_megatron": sized(
+            {"hidden_size": 256, "num_layers": 4, "num_heads": 4, "seq_length": 256}, {}
+        ),
+        "distilbert_sst2": {},
+    }
+    for name, fields in cases.items():
+        of_case, size = measure(name, **fields)
+        bars += of_case
+        sizes.append(size)
+    details = f"Windows of {WINDOW_STEPS} steps, {ROUNDS} rounds, one rank. {'; '.join(sizes)}."
+    return conclude("replay_cost", "Repeated windows: what they cost", bars, details)
+
+
+if __name__ == "__main__":
+    sys.exit(not main())

@@ -1,0 +1,186 @@
+"""Save and restore what a step changes, and take digests of what it computes.
+
+Owns both for jobs that step with ``train.stepper.Stepper``; ``rank.replay`` decides when.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from trainmark.protocols import StepDigest
+from trainmark.train.parameters import (
+    TensorDigest,
+    digest_tensor,
+    local_shard,
+    read_totals,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from torch import Tensor
+
+    from trainmark.train.stepper import Stepper, StepperCounts
+
+
+def random_generators(device: torch.device) -> list[Any]:
+    """Return what draws the random numbers of a training on ``device``."""
+    if device.type == "cpu":
+        return [torch]
+    return [torch, torch.get_device_module(device.type)]
+
+
+class StepperState:
+    """A copy, in the host's memory, of everything that a step of ``stepper`` changes.
+
+    Weights, buffers, state of the optimizer, counters, loss scale and random numbers; of a sharded
+    tensor this rank's shard.
+    """
+
+    def __init__(self, stepper: Stepper) -> None:
+        self._stepper = stepper
+        self._copies: list[Tensor] = []
+        self._counts: StepperCounts | None = None
+        self._random: list[Tensor] = []
+
+    @torch.no_grad()
+    def save(self) -> None:
+        """Copy the present state."""
+        tensors = list(self._tensors())
+        if len(self._copies) != len(tensors):
+            self._copies = [torch.empty_like(tensor, device="cpu") for tensor in tensors]
+        for copy, tensor in zip(self._copies, tensors, strict=True):
+            copy.copy_(tensor)
+        self._counts = self._stepper.counts()
+        self._random = [x.get_rng_state() for x in random_generators(self._stepper.device)]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Return to the state that was saved last."""
+        assert self._counts is not None, "save comes first"
+        for copy, tensor in zip(self._copies, self._tensors(), strict=True):
+            tensor.copy_(copy)
+        self._stepper.set_counts(self._counts)
+        generators = random_generators(self._stepper.device)
+        for generator, state in zip(generators, self._random, strict=True):
+            generator.set_rng_state(state)
+
+    def _tensors(self) -> Iterator[Tensor]:
+        """Yield all tensors in a fixed order."""
+        model, optimizer = self._stepper.model, self._stepper.optimizer
+        changing = [item for item in model.parameters() if item.requires_grad]
+        for tensor in (*changing, *model.buffers()):
+            yield local_shard(tensor)
+        for values in optimizer.state.values():
+            for value in values.values():
+                if isinstance(value, torch.Tensor):
+                    yield local_shard(value)
+
+
+class StepDigests:
+    """Digests of the steps of one pass; nothing is copied to the host before its end.
+
+    Weights are taken right before they are updated: a bit that has flipped since the step before is
+    then still on its own rank alone, whatever the forward pass has made of it.
+
+    Args:
+        parameters: the trained ones, by name.
+        stepper: that takes the steps: its sharded model and its optimizer are watched too; None:
+            the parameters alone.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor], stepper: Stepper | None = None) -> None:
+        self._parameters = parameters
+        self._stepper = stepper
+        self._weights = TensorDigest(parameters)
+        self._handles: list[Any] = []
+        self._gradients: list[dict[str, Tensor]] = []  # of each step
+        self._totals: list[dict[str, Tensor]] = []  # of the weights before each update
+
+    def start(self) -> None:
+        """Begin a pass: watch weights, and gradients before they are reduced over ranks."""
+        self._gradients, self._totals = [{}], [{}]
+        if not self._handles:
+            self._handles.append(register_optimizer_step_pre_hook(self._note_weights))
+            for name, parameter in self._leaves():
+                self._watch(name, parameter)
+
+    def _watch(self, name: str, parameter: Tensor) -> None:
+        @torch.no_grad()
+        def note(leaf: Tensor) -> None:
+            assert leaf.grad is not None, "the hook follows the accumulation of a gradient"
+            total = digest_tensor(leaf.grad)
+            gradients = self._gradients[-1]
+            # Of several micro-batches each counts, in its order.
+            gradients[name] = 31 * gradients[name] + total if name in gradients else total
+
+        self._handles.append(parameter.register_post_accumulate_grad_hook(note))
+
+    def _note_weights(self, *_: Any) -> None:
+        self._totals[-1] = self._weights.totals()
+
+    def end_step(self) -> None:
+        """Begin the next step of the pass; does not synchronise."""
+        self._gradients.append({})
+        self._totals.append({})
+
+    def finish(self, losses: Sequence[float]) -> list[StepDigest]:
+        """End the pass; return the digest of each step, and of the state that it leaves.
+
+        Args:
+            losses: of the steps.
+        """
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        steps = zip(losses, self._gradients[:-1], self._totals[:-1], strict=True)
+        digests = [
+            StepDigest(
+                weights=read_totals(weights), loss=loss.hex(), gradients=read_totals(gradients)
+            )
+            for loss, gradients, weights in steps
+        ]
+        state = self._weights.totals() | self._optimizer_totals()
+        return [*digests, StepDigest(weights=read_totals(state), loss="", gradients={})]
+
+    def _optimizer_totals(self) -> dict[str, Tensor]:
+        """Return digests of the optimizer's state, by name of parameter and state."""
+        if self._stepper is None:
+            return {}
+        names = {id(parameter): name for name, parameter in self._parameters.items()}
+        return {
+            f"{names.get(id(parameter), '?')} {state}": digest_tensor(value)
+            for parameter, values in self._stepper.optimizer.state.items()
+            for state, value in values.items()
+            if isinstance(value, torch.Tensor) and local_shard(value).numel()
+        }
+
+    def _leaves(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the tensors in which backward passes accumulate gradients, by name.
+
+        FSDP has whole parameters for the duration of a pass, and its shards get gradients only
+        after they are reduced.
+        """
+        for name, parameter in self._parameters.items():
+            if parameter.requires_grad and not isinstance(parameter, DTensor):
+                yield name, parameter
+        if self._stepper is None:
+            return
+        model = self._stepper.model
+        root = getattr(model, "_orig_mod", model)  # of a compiled model
+        units: list[tuple[str, Any]] = [
+            (prefix, module)
+            for prefix, module in root.named_modules()
+            if isinstance(module, FSDPModule)
+        ]
+        for prefix, module in units:
+            module.unshard()
+            for name, parameter in module.named_parameters(prefix):
+                if parameter.requires_grad and not isinstance(parameter, DTensor):
+                    yield name, parameter
+            module.reshard()

@@ -1,0 +1,218 @@
+"""Repeated windows at the loop's door: which are repeated, their time, and what they show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fakes import Events, FakeClock, Micro, ScriptedJob, SyncDevice
+from trainmark.errors import DivergedError
+from trainmark.events.schema import BitDifference
+from trainmark.protocols import StepDigest
+from trainmark.rank.loop import MeasuredLoop, Schedule
+from trainmark.rank.replay import WindowReplay, find_difference
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SAVE_NS, RESTORE_NS = 7, 3
+STEP_NS = 110  # 10 to fetch a batch, 100 to train it
+REPEATED_STEP_NS = 100
+
+
+@dataclass
+class ScriptedState:
+    """Goes back to the steps that the job had."""
+
+    job: ScriptedJob
+    clock: FakeClock
+    saved_steps: int = 0
+
+    def save(self) -> None:
+        self.clock.advance(SAVE_NS)
+        self.saved_steps = self.job.steps
+
+    def restore(self) -> None:
+        self.clock.advance(RESTORE_NS)
+        self.job.steps = self.saved_steps
+
+
+@dataclass
+class ScriptedDigests:
+    """Digests of a training in which passes of ``faults`` add a number to what a step computes.
+
+    Args:
+        faults: by number of the pass, counted from 0: step of the pass, part, number.
+    """
+
+    faults: dict[int, tuple[int, str, int]] = field(default_factory=dict)
+    passes: int = 0
+    steps: int = 0
+
+    def start(self) -> None:
+        self.steps = 0
+
+    def end_step(self) -> None:
+        self.steps += 1
+
+    def finish(self, losses: Sequence[float]) -> list[StepDigest]:
+        assert len(losses) == self.steps
+        step, part, number = self.faults.get(self.passes, (-1, "", 0))
+        self.passes += bool(losses)
+        return [
+            digest(loss, **({part: number} if index == step else {}))
+            for index, loss in enumerate(losses)
+        ]
+
+
+def digest(loss: float, *, gradient: int = 0, weight: int = 0) -> StepDigest:
+    return StepDigest(
+        loss=loss.hex(),
+        gradients={"last": 4, "first": 5 + gradient},
+        weights={"first": 6, "last": 7 + weight},
+    )
+
+
+def run(
+    device: SyncDevice,
+    epochs: list[list[Micro]],
+    *,
+    every_windows: int = 2,
+    digests: ScriptedDigests | None = None,
+    flags_of_others: bool = False,
+    **schedule: Any,
+) -> tuple[Events, WindowReplay]:
+    """Run the loop with windows of 3 steps after 2 of warm-up."""
+    events = Events(device.clock, device.calls)
+    job = ScriptedJob(device.clock, device, epochs)
+    replay = WindowReplay(
+        every_windows=every_windows,
+        job=job,
+        device=device,
+        state=ScriptedState(job, device.clock),
+        digests=digests or ScriptedDigests(),
+        on_any_rank=lambda flag: flag or flags_of_others,
+    )
+    fields = {"max_epochs": len(epochs), "warmup_steps": 2, "window_steps": 3, **schedule}
+    MeasuredLoop(
+        job=job,
+        batches=job.batches,
+        schedule=Schedule(**fields),
+        device=device,
+        clock=device.clock,
+        barrier=lambda: None,
+        emit=events,
+        replay=replay,
+    ).run()
+    assert job.steps == sum(len(item["step_ns"]) for item in events.named("window"))
+    return events, replay
+
+
+def test_every_nth_measured_window_is_repeated_with_its_time_apart(
+    sync_device: SyncDevice,
+) -> None:
+    events, _ = run(sync_device, [[Micro()] * 14])
+
+    windows, replays = events.named("window"), events.named("replay")
+    assert [(item["phase"], item["first_step"]) for item in windows] == [
+        ("compile", 0), ("warmup", 1), ("train", 2), ("train", 5), ("train", 8), ("train", 11),
+    ]  # fmt: skip
+    assert [(item["first_step"], item["steps"]) for item in replays] == [(5, 3), (11, 3)]
+    for replay, window, saved in zip(
+        replays, (windows[3], windows[5]), events.named("span"), strict=True
+    ):
+        assert saved["name"] == "replay"
+        assert saved["end_ns"] - saved["start_ns"] == SAVE_NS
+        assert saved["end_ns"] == window["start_ns"]
+        assert window["end_ns"] - window["start_ns"] == 3 * STEP_NS
+        assert window["step_ns"] == [STEP_NS] * 3
+        assert replay["start_ns"] == window["end_ns"]
+        assert replay["end_ns"] - replay["start_ns"] == RESTORE_NS + 3 * REPEATED_STEP_NS
+        assert (replay["repeats"], replay["control"]) == (1, "not_needed")
+        assert replay["difference"] is None
+
+
+def test_windows_of_the_warm_up_are_never_repeated(sync_device: SyncDevice) -> None:
+    events, _ = run(sync_device, [[Micro()] * 4], every_windows=1, warmup_steps=4)
+
+    assert events.named("replay") == []
+
+
+def test_window_that_an_epoch_ends_is_repeated_with_its_own_batches(
+    sync_device: SyncDevice,
+) -> None:
+    epoch = [Micro(loss=float(number)) for number in range(6)]
+
+    events, _ = run(sync_device, [epoch, epoch], every_windows=1)
+
+    assert [(item["first_step"], item["steps"]) for item in events.named("replay")] == [
+        (2, 3), (5, 1), (6, 3), (9, 3),
+    ]  # fmt: skip
+    assert {item["control"] for item in events.named("replay")} == {"not_needed"}
+
+
+def test_epoch_that_ends_where_a_window_begins_repeats_the_next_window(
+    sync_device: SyncDevice,
+) -> None:
+    epoch = [Micro()] * 5  # of which the first window has all
+
+    events, _ = run(sync_device, [epoch, epoch], every_windows=2)
+
+    # The second epoch's first window is due, after one that turned out to have no step.
+    assert [(item["first_step"], item["steps"]) for item in events.named("replay")] == [(5, 3)]
+
+
+@pytest.mark.parametrize("wrong_pass", [0, 1])
+def test_difference_that_two_repeats_confirm_is_named(
+    sync_device: SyncDevice, wrong_pass: int
+) -> None:
+    digests = ScriptedDigests({wrong_pass: (1, "gradient", 1)})
+
+    events, _ = run(sync_device, [[Micro()] * 8], digests=digests)
+
+    (replay,) = events.named("replay")
+    assert (replay["repeats"], replay["control"]) == (3, "deterministic")
+    assert replay["difference"] == BitDifference(step=7, part="gradient", tensor="first")
+    duration_ns = 3 * (RESTORE_NS + 3 * REPEATED_STEP_NS)
+    assert replay["end_ns"] - replay["start_ns"] == duration_ns
+
+
+def test_repeats_that_differ_from_each_other_blame_nobody(sync_device: SyncDevice) -> None:
+    digests = ScriptedDigests({number: (0, "weight", number) for number in range(4)})
+
+    events, _ = run(sync_device, [[Micro()] * 8], digests=digests)
+
+    (replay,) = events.named("replay")
+    assert (replay["repeats"], replay["control"]) == (3, "not_deterministic")
+    assert replay["difference"] is None
+
+
+def test_all_ranks_take_the_control_if_one_differs(sync_device: SyncDevice) -> None:
+    events, _ = run(sync_device, [[Micro()] * 8], flags_of_others=True)
+
+    (replay,) = events.named("replay")
+    assert (replay["repeats"], replay["control"]) == (3, "not_deterministic")
+
+
+def test_window_with_a_loss_that_is_not_finite_is_repeated_first(sync_device: SyncDevice) -> None:
+    micros = [Micro()] * 6 + [Micro(loss=float("nan"))] * 2
+    events: list[Events] = []
+
+    with pytest.raises(DivergedError):
+        events.append(run(sync_device, [micros])[0])
+
+    assert sync_device.calls.count("emit replay") == 1
+
+
+def test_first_difference_is_that_of_the_earliest_step_and_part() -> None:
+    usual = [digest(1.0), digest(0.5)]
+
+    assert find_difference(usual, usual) is None
+    assert find_difference(usual, [digest(1.0), digest(0.25, gradient=1)]) == BitDifference(
+        step=2, part="loss"
+    )
+    assert find_difference(
+        usual, [digest(1.0, weight=1), digest(0.25)], first_step=10
+    ) == BitDifference(step=11, part="weight", tensor="last")

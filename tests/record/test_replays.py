@@ -1,0 +1,133 @@
+"""Repeated windows in a record: which rank is named, and which rates leave out their time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fakes import event, launch_event, measure, span, window, write_run
+from trainmark.events.timeline import read_run
+from trainmark.record import findings
+from trainmark.record.figures import compute_figures
+from trainmark.record.replays import ReplayDifference, Replays
+from trainmark.record.trust import grade_reasons
+from trainmark.spec import message
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.record.measurement import Measurement
+
+S = 1_000_000_000
+Difference = tuple[int, str, str | None]  # step, part, tensor
+
+
+def replay(
+    difference: Difference | None = None, *, first_step: int = 4, control: str | None = None
+) -> dict[str, Any]:
+    """Return the event of repeats of 4 steps that took 3 s."""
+    place = None
+    if difference is not None:
+        place = dict(zip(("step", "part", "tensor"), difference, strict=True))
+    kind = control or ("not_needed" if place is None else "deterministic")
+    return event(
+        "replay", 13 * S, start_ns=10 * S, end_ns=13 * S, first_step=first_step, steps=4,
+        repeats=1 if kind == "not_needed" else 3, control=kind, difference=place,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Any:
+    def call(*ranks: list[dict[str, Any]], every: int | None = 1, nproc: int = 2) -> Measurement:
+        """Return the measurement of ranks with these repeats after a window."""
+        events = [
+            [
+                event("start", 1 * S, pid=1),
+                window(2 * S, 4 * S, phase="compile", step_ns=[2 * S], samples=[8]),
+                span("replay", 4 * S, 5 * S),
+                window(5 * S, 10 * S, first_step=1, step_ns=[S] * 4, samples=[8] * 4),
+                *replays,
+                event("trained", 14 * S, start_ns=2 * S, end_ns=14 * S, steps=5, epochs=1),
+                event("end", 15 * S),
+            ]
+            for replays in ranks
+        ]
+        run_dir = write_run(tmp_path / "run", [launch_event()], *events)
+        return measure(read_run(run_dir, len(ranks)), nproc=nproc, replay_every_windows=every)
+
+    return call
+
+
+def find(measurement: Measurement) -> list[tuple[str, dict[str, Any]]]:
+    known = findings.find_in_measurement(measurement, {})
+    return [(item.code, dict(item.args)) for item in known if item.code.startswith("replay")]
+
+
+def test_time_of_repeats_is_a_span_and_in_no_rate(measured: Any) -> None:
+    measurement = measured([replay()])
+
+    (rank,) = measurement.ranks
+    assert rank.spans_ns["replay"] == 1 * S + 3 * S
+    assert sum(rank.spans_ns.values()) == rank.wall_ns
+    assert rank.train_ns == 12 * S - 4 * S
+    figures = compute_figures(measurement)
+    assert figures["p_train"].value == 40 / 8
+    assert figures["train_time"].value == 8.0
+    assert figures["replayed_windows"].value == 1.0
+
+
+def test_run_that_ended_before_the_first_repeat_has_no_figure(measured: Any) -> None:
+    figure = compute_figures(measured([]))["replayed_windows"]
+
+    assert (figure.value, figure.reason) == (None, message("no_window_replayed"))
+    assert "replayed_windows" not in compute_figures(measured([], every=None))
+
+
+def test_equal_repeats_are_counted_and_raise_no_finding(measured: Any) -> None:
+    measurement = measured([replay(), replay(first_step=8)], [replay(), replay(first_step=8)])
+
+    assert measurement.replays == Replays(
+        windows=2, not_deterministic=0, different=0, differences=[]
+    )
+    assert find(measurement) == []
+
+
+def test_rank_whose_own_gradient_differs_first_is_named_with_its_node(measured: Any) -> None:
+    # The reduction gives all ranks a wrong gradient: their weights of the next step follow.
+    follows = (7, "weight", "head")
+    measurement = measured(
+        [replay(follows)], [replay(follows)], [replay((6, "gradient", "layer.1"))],
+        [replay((7, "weight", "head"))],
+    )  # fmt: skip
+
+    assert measurement.replays.differences == [
+        ReplayDifference(step=6, part="gradient", tensor="layer.1", ranks=[2])
+    ]
+    ((code, args),) = find(measurement)
+    assert code == "replay_differs"
+    assert args == {
+        "ranks": "2", "nodes": "1", "step": 6, "place": "gradient layer.1", "windows": 1, "of": 1,
+    }  # fmt: skip
+    assert grade_reasons([message(code, **args)]).grade == "do_not_quote"
+
+
+def test_ranks_that_differ_at_once_are_all_named(measured: Any) -> None:
+    measurement = measured(*[[replay((5, "loss", None))]] * 3)
+
+    ((_, args),) = find(measurement)
+    assert (args["ranks"], args["nodes"], args["place"]) == ("0-2", "0-1", "loss")
+
+
+def test_software_that_is_not_deterministic_blames_no_rank(measured: Any) -> None:
+    unstable = replay(first_step=8, control="not_deterministic")
+
+    measurement = measured([replay((6, "weight", "head")), unstable], [replay(), unstable])
+
+    assert find(measurement) == [("replay_not_deterministic", {"windows": 1, "of": 2})]
+
+
+def test_window_that_not_all_ranks_repeated_is_left_out(measured: Any) -> None:
+    measurement = measured([replay(), replay(first_step=8)], [replay()])
+
+    assert measurement.replays.windows == 1

@@ -1,0 +1,104 @@
+"""A saved state gives the same steps again, and a flipped bit is found on its rank."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from benchmarks.bit_flips import KINDS, Flip, WindowOutcome, plan_flips, run_ranks
+
+import tiny_gpt
+from fakes import FakeClock, SyncDevice
+from old_torch import needs_torch_2_11
+from trainmark.record.replays import ReplayDifference, summarize_replays
+from trainmark.train.read_ahead import batches_of
+from trainmark.train.replay import StepDigests, StepperState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+FSDP = pytest.param(True, marks=needs_torch_2_11, id="fsdp")
+DDP = pytest.param(False, id="ddp")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_steps_from_a_saved_state_are_the_same_to_the_bit(precision: str) -> None:
+    job = tiny_gpt.new_job(rank=0, world_size=1, precision=precision, dropout=0.2)
+    batches = list(batches_of(job, SyncDevice(FakeClock()), 0, depth=0))
+    job.step(iter(batches[:1]))
+    state = StepperState(job.stepper)
+    state.save()
+
+    passes = []
+    for _ in range(2):
+        state.restore()
+        losses = [float(job.step(iter([batch]))) for batch in batches[1:]]
+        weights = {name: item.clone() for name, item in job.trained_parameters().items()}
+        passes.append((losses, weights, job.stepper.counts()))
+
+    (losses, weights, counts), (again, weights_again, counts_again) = passes
+    assert losses == again
+    assert all(torch.equal(weights[name], weights_again[name]) for name in weights)
+    assert counts.steps == counts_again.steps == 3
+    assert counts.steps_with_rate == counts_again.steps_with_rate
+    assert torch.equal(counts.scale, counts_again.scale)
+
+
+def test_digest_of_a_step_has_gradients_in_the_order_of_the_backward_pass() -> None:
+    job = tiny_gpt.new_job(rank=0, world_size=1)
+    digests = StepDigests(job.trained_parameters(), job.stepper)
+    (first, second, *_) = batches_of(job, SyncDevice(FakeClock()), 0, depth=0)
+    job.step(iter([first]))  # with a learning rate of 0
+    digests.start()
+
+    loss = float(job.step(iter([second])))
+    digests.end_step()
+    step, left = digests.finish([loss])
+
+    assert step.loss == loss.hex()
+    assert set(step.weights) == set(step.gradients) == set(job.trained_parameters())
+    names = list(step.gradients)
+    assert names.index("blocks.1.up.weight") < names.index("blocks.0.up.weight")
+    assert left.weights["blocks.0.up.weight"] != step.weights["blocks.0.up.weight"]
+    assert "blocks.0.up.weight exp_avg" in left.weights
+
+
+def located(outcomes: Sequence[list[WindowOutcome]], window: int) -> list[ReplayDifference]:
+    """Return the difference of a window over all ranks; none if there is none."""
+    replays = summarize_replays([[outcome[window].replay] for outcome in outcomes])
+    assert replays is not None
+    return replays.differences
+
+
+@pytest.mark.parametrize("fsdp", [DDP, FSDP])
+def test_flipped_bit_is_found_on_its_rank_and_clean_windows_are_not(
+    tmp_path: Path, fsdp: bool
+) -> None:
+    flips = [Flip(number, kind, number % 2, 40 + number) for number, kind in enumerate(KINDS)]
+
+    outcomes = run_ranks(2, tmp_path, fsdp=fsdp, num_windows=6, flips=flips)
+
+    assert [[x.rank] for x in flips] == [
+        difference.ranks for x in flips for difference in located(outcomes, x.window)
+    ]
+    for window in (4, 5):
+        assert [outcome[window].replay.control for outcome in outcomes] == ["not_needed"] * 2
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("fsdp", [DDP, FSDP])
+def test_bits_of_four_ranks_are_found_or_change_nothing(tmp_path: Path, fsdp: bool) -> None:
+    flips = plan_flips(32, world_size=4, seed=11)
+
+    outcomes = run_ranks(4, tmp_path, fsdp=fsdp, num_windows=64, flips=flips)
+
+    for flip in flips:
+        assert outcomes[flip.rank][flip.window].flipped
+        if any(outcome[flip.window].changed for outcome in outcomes):
+            (difference,) = located(outcomes, flip.window)
+            assert difference.ranks == [flip.rank]
+    clean: list[Any] = [located(outcomes, window) for window in range(32, 64)]
+    assert clean == [[]] * 32
