@@ -28,32 +28,35 @@ for tool in gcc nm readelf; do
     command -v "$tool" >/dev/null || fail "$tool is not installed" "install gcc and binutils"
 done
 
-# --isolated: a user's index may hold a torch of the same version without CUDA.
+# --no-deps: what requires torch would install NVIDIA's libraries, which would be loaded instead.
 pip_install() {
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps "$@"
 }
 
 if [ ! -e "$venv/.installed" ]; then
     echo "hollow: installing torch $version for CUDA into $venv: some GB, minutes" >&2
+    rm -rf "$venv"
     "$python" -m venv "$venv"
     others=$(mktemp)
     trap 'rm -f "$others"' EXIT
     cat "$root/requirements.lock" "$root/requirements-dev.lock" |
         grep -E '^[A-Za-z0-9_.-]+==' | grep -v '^torch==' | sort -u >"$others"
-    pip_install --requirement "$others" "nvidia-ml-py>=12.535"
+    pip_install --requirement "$others" "nvidia-ml-py>=12.535" "torchao>=0.18"
+    # --isolated: a user's index may hold a torch of the same version without CUDA.
     # shellcheck disable=SC2086 # several options
-    pip_install --isolated --no-deps ${HOLLOW_PIP:-} "torch==$version"
+    pip_install --isolated ${HOLLOW_PIP:-} "torch==$version"
     site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     grep -Eq "^cuda.*= '13" "$site/torch/version.py" || fail \
         "torch $version is not built for CUDA 13: $(grep -E '^cuda' "$site/torch/version.py")" \
         "remove $venv, and name an index that has such a build: HOLLOW_PIP='--index-url ...'"
-    triton=$(sed -n 's/^Requires-Dist: \(triton==[0-9.]*\).*/\1/p' \
+    triton=$(sed -n 's/^Requires-Dist: \(triton[^;]*\);.*/\1/p' \
         "$site"/torch-*.dist-info/METADATA | head -1)
-    pip_install --isolated --no-deps "$triton"
+    # shellcheck disable=SC2086 # several options
+    pip_install --isolated ${HOLLOW_PIP:-} "$triton"
     touch "$venv/.installed"
 fi
 if [ ! -d "$headers/nvidia" ]; then
-    pip_install --no-deps --target "$headers" "nvidia-cuda-runtime>=13,<14" "nvidia-cuda-crt>=13,<14"
+    pip_install --target "$headers" "nvidia-cuda-runtime>=13,<14" "nvidia-cuda-crt>=13,<14"
 fi
 
 touch "$folder/nodes/nvidia0"
