@@ -179,6 +179,21 @@ def llama31(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     return (*next_token_data(recipe), data.predict(recipe, ranks).reserved)
 
 
+def gpt_oss(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
+    from trainmark.cases.gpt_oss_20b import data
+    from trainmark.train import experts
+
+    rows = recipe.micro_batch_size * recipe.seq_length * recipe.top_k
+    of_rank = [rows // recipe.expert_parallel] * recipe.expert_parallel
+
+    def equal_loads(*_: Any) -> tuple[list[int], list[int]]:
+        """Stand for counts that the card does not compute."""
+        return of_rank, of_rank
+
+    experts.count_rows_of_ranks = equal_loads
+    return (*next_token_data(recipe), data.predict(recipe, ranks).reserved)
+
+
 def next_token_data(recipe: Any) -> tuple[Any, Batch]:
     size, length = recipe.micro_batch_size, recipe.seq_length
     ids = torch.ones(size, length + 1, dtype=torch.long)
@@ -199,6 +214,7 @@ CASES = {
     "dlrm_criteo": (dlrm, {}),
     "gpt_megatron": (gpt, {}),
     "llama31_8b": (llama31, {}),
+    "gpt_oss_20b": (gpt_oss, {}),
 }  # fmt: skip
 
 

@@ -22,7 +22,13 @@ NVIDIA_LIBRARY = re.compile(
 NVIDIA_SYMBOL = re.compile(r"(__)?(cu|nv|nccl)")
 # What programs open by name, so that no library of torch lists it.
 OPENED_BY_NAME = ("libcuda.so.1", "libnvidia-ml.so.1")
-# What Triton, torch and trainmark look up by name, beyond the functions in card/.
+# Names of the driver's functions in the source that Triton compiles on the card.
+TRITON_SOURCE = "triton/backends/nvidia/driver.c"
+DRIVER_FUNCTION = re.compile(r"\bcu[A-Z]\w+")
+CUDNN_REQUIREMENT = re.compile(
+    r"^Requires-Dist: nvidia-cudnn-cu13==(\d+)\.(\d+)\.(\d+)", re.MULTILINE
+)
+# What torch and trainmark look up by name, beyond the functions in card/.
 LOOKED_UP_BY_NAME = (
     "cuCtxGetLimit", "cuCtxPushCurrent_v2", "cuCtxSetCurrent", "cuCtxSetLimit", "cuDeviceGetUuid",
     "cuFuncSetAttribute", "cuFuncSetCacheConfig", "cuLaunchCooperativeKernel", "cuMemAlloc_v2",
@@ -62,13 +68,28 @@ def needed_libraries(file: Path) -> set[str]:
     return set(re.findall(r"NEEDED.*\[(.+?)\]", run("readelf", "--dynamic", str(file))))
 
 
-def compile_sources(headers: Path, out: Path) -> list[Path]:
-    """Compile each source in ``card/``; return the object files."""
+def cudnn_version(torch: Path) -> int:
+    """Return the version of cuDNN that the installed torch requires, as cuDNN counts: 92000."""
+    (metadata,) = torch.parent.glob("torch-*.dist-info/METADATA")
+    required = CUDNN_REQUIREMENT.search(metadata.read_text(encoding="utf-8"))
+    if required is None:
+        sys.exit(f"build_card: {metadata} requires no cuDNN for CUDA 13")
+    major, minor, patch = map(int, required.groups())
+    return major * 10_000 + minor * 100 + patch
+
+
+def compile_sources(headers: Path, out: Path, *, cudnn: int) -> list[Path]:
+    """Compile each source in ``card/``; return the object files.
+
+    Args:
+        cudnn: the version that cuDNN reports by default.
+    """
     objects = []
     for source in sorted(SOURCES.glob("*.c")):
         compiled = out / f"{source.stem}.o"
         run("gcc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC",
-            f"-I{headers}", "-c", str(source), "-o", str(compiled))  # fmt: skip
+            f"-DCUDNN_VERSION_REPORTED={cudnn}", f"-I{headers}",
+            "-c", str(source), "-o", str(compiled))  # fmt: skip
         objects.append(compiled)
     return objects
 
@@ -86,9 +107,11 @@ def build(torch: Path, headers: Path, out: Path) -> None:
         if NVIDIA_SYMBOL.match(name) and name not in defined_by_torch
     }
 
-    objects = compile_sources(headers, out)
+    objects = compile_sources(headers, out, cudnn=cudnn_version(torch))
     written = set().union(*(read_symbols(file).defined for file in objects))
-    stubs = sorted({name for name, _ in imports}.union(LOOKED_UP_BY_NAME) - written)
+    of_triton = DRIVER_FUNCTION.findall((torch.parent / TRITON_SOURCE).read_text(encoding="utf-8"))
+    names = {name for name, _ in imports}.union(LOOKED_UP_BY_NAME, of_triton)
+    stubs = sorted(names - written)
     stub_source, version_script = out / "stubs.c", out / "versions.map"
     stub_source.write_text("".join(f"int {name}(void) {{ return 0; }}\n" for name in stubs))
     version_script.write_text(format_versions(imports))
@@ -98,12 +121,12 @@ def build(torch: Path, headers: Path, out: Path) -> None:
         "-lpthread", "-ldl")  # fmt: skip
 
     needed = set().union(*(needed_libraries(file) for file in libraries))
-    names = {name for name in needed if NVIDIA_LIBRARY.match(name)}.union(OPENED_BY_NAME)
-    for name in names:
+    file_names = {name for name in needed if NVIDIA_LIBRARY.match(name)}.union(OPENED_BY_NAME)
+    for name in file_names:
         link = out / name
         link.unlink(missing_ok=True)
         link.symlink_to(LIBRARY)
-    print(f"{out}: {len(written)} symbols written, {len(stubs)} stubs, {len(names)} libraries")
+    print(f"{out}: {len(written)} symbols written, {len(stubs)} stubs, {len(file_names)} libraries")
 
 
 def format_versions(imports: set[tuple[str, str]]) -> str:

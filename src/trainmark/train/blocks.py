@@ -25,7 +25,11 @@ from torch.distributed.tensor.parallel import (
     RowwiseParallel,
     parallelize_module,
 )
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    SAC_IGNORED_OPS,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -40,6 +44,12 @@ _KEPT = (  # by selective recomputation: what is expensive to compute again
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
     torch.ops.aten._scaled_dot_product_cudnn_attention.default,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+)
+# Marks for profilers. FSDP2 sets others when a block is computed again, which torch 2.15 refuses as
+# another computation.
+_MARKS = (
+    torch.ops.profiler._record_function_enter_new.default,
+    torch.ops.profiler._record_function_exit._RecordFunction,
 )
 
 
@@ -123,6 +133,7 @@ def recompute(blocks: Iterable[nn.Module], *, keep_matmuls: bool = False) -> Non
     """
     options: dict[str, Any] = {}
     if keep_matmuls:
+        SAC_IGNORED_OPS.update(_MARKS)
         options["context_fn"] = partial(create_selective_checkpoint_contexts, list(_KEPT))
     for block in blocks:
         block.forward = _recomputed(block.forward, options)

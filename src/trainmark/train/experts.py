@@ -172,6 +172,19 @@ def _exchange(
     return result
 
 
+def count_rows_of_ranks(
+    sent_counts: Tensor, received_counts: Tensor
+) -> tuple[list[int], list[int]]:
+    """Return how many rows go to each rank, and how many come from it; the host waits for them.
+
+    Args:
+        sent_counts: rows for each expert of each rank, (ranks, E / ranks).
+        received_counts: rows of each rank for each expert of this rank, likewise.
+    """
+    sent, received = torch.stack([sent_counts.sum(1), received_counts.sum(1)]).tolist()
+    return sent, received
+
+
 class _Order(NamedTuple):
     """An order of rows, and the one that restores them."""
 
@@ -246,8 +259,7 @@ class Dispatcher:
         received_counts = torch.empty_like(sent_counts)
         with self._timed():
             dist.all_to_all_single(received_counts, sent_counts, group=self._group)
-        splits = torch.stack([sent_counts.sum(1), received_counts.sum(1)])
-        sent, received = splits.tolist()
+        sent, received = count_rows_of_ranks(sent_counts, received_counts)
         arrived = _Exchanged.apply(rows, sent, received, self._group, self._timed)  # type: ignore[no-untyped-call]
         # They arrive by rank, and by expert within: sort them by expert.
         numbers = torch.arange(received_counts.size(1), device=rows.device).repeat(self.ranks)

@@ -138,7 +138,7 @@ int cublasLtMatmul(void) { return count_matmul(); }
 
 /* ---- cuDNN: descriptors that accept every attribute ---- */
 
-static long cudnn_version(void) { return setting("HOLLOW_CUDNN_VERSION", 92000); }
+static long cudnn_version(void) { return setting("HOLLOW_CUDNN_VERSION", CUDNN_VERSION_REPORTED); }
 
 size_t cudnnGetVersion(void) { return (size_t)cudnn_version(); }
 size_t cudnnGetCudartVersion(void) { return CUDA_VERSION_REPORTED; }

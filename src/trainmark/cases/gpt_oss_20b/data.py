@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainmark.data.c4_pairs import check, generate, load
@@ -25,67 +26,103 @@ if TYPE_CHECKING:
 __all__ = ["check", "check_fit", "generate", "load", "predict"]
 
 
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Bytes of a block's activations on a rank.
+
+    Args:
+        stream: the residual stream.
+        kept: what is saved until the backward pass.
+        whole: what is saved while the block itself is computed, or computed again.
+        temporary: most of what its experts need beside that.
+    """
+
+    stream: int
+    kept: int
+    whole: int
+    temporary: int
+
+
 def predict(recipe: GptOssRecipe, world_size: int) -> Prediction:
-    """Return what one rank of ``world_size`` holds at the peak of a step; a lower bound.
+    """Return what one rank of ``world_size`` holds at the peak of a step.
 
     Experts are taken to get equal loads: a busier rank needs more. The peak is where the forward
-    pass ends, in the backward pass of the last block, or where that pass ends with all gradients.
+    pass ends, or in the backward pass of the last block, or in that of the first one, with all
+    gradients.
     """
-    number = HALF if recipe.precision in AUTOCAST else FULL  # in matmuls
-    layers, tokens = recipe.num_layers, recipe.micro_batch_size * recipe.seq_length
+    layers = recipe.num_layers
     shards = world_size if recipe.fsdp or recipe.expert_parallel > 1 else 1
-    table = recipe.vocab_size * recipe.hidden_size
-    of_block = (recipe.parameters - 2 * table) // layers
-    of_experts = recipe.num_experts * recipe.expert_weights
-    held = recipe.parameters // shards
+    table = recipe.vocab_size * recipe.hidden_size * FULL
+    of_block = (recipe.parameters * FULL - 2 * table) // layers
+    of_experts = recipe.num_experts * recipe.expert_weights * FULL
+    held = recipe.parameters * FULL // shards
     gathered = 0
     if shards > 1:  # by FSDP2: the root's tables, and two blocks
         shared = recipe.expert_parallel
         experts = 0 if shared == world_size else of_experts // shared
         gathered = 2 * table + min(2, layers) * (of_block - of_experts + experts)
-    copies = (of_block * HALF) // recipe.expert_parallel if number == HALF else 0  # by autocast
-    stream, block, experts = _activations(recipe, tokens, number)
-    temporary = experts // 2 + copies  # gradients within an expert, and one of a matrix
-    saved = block
-    if recipe.checkpoint_activations == "full":
-        temporary += block - stream
-        saved = stream
-    elif recipe.checkpoint_activations == "selective":
-        saved = stream + tokens * number * recipe.head_dim * recipe.num_heads
-        temporary += block - saved
-    scores = tokens * recipe.vocab_size
-    if recipe.kernels == "library":  # log-probabilities, their gradient and that of the scores
-        head = 2 * stream + 3 * scores * FULL
-    else:
-        head = 2 * stream + (table + min(scores, SCORES_AT_ONCE)) * FULL
-    gradients = held * FULL
-    early = gradients if recipe.grad_accum_steps > 1 else 0
+    copies = 0  # of a block's weights, by autocast
+    if recipe.precision in AUTOCAST:
+        copies = of_block * HALF // FULL // recipe.expert_parallel
+    block = _block(recipe)
+    early = held if recipe.grad_accum_steps > 1 else 0
+    # The head's gradient is ready first; FSDP2 reduces it last.
+    late = max(early, held - table) if shards == 1 else held + table
+    in_block = block.whole + block.temporary + copies + block.stream
     peaks = (
-        (early, layers * saved + head),
-        (max(early, table * FULL // shards), layers * saved + temporary),
-        (gradients, stream),
+        (early, layers * block.kept + _head_bytes(recipe, block.stream)),
+        (max(early, table), (layers - 1) * block.kept + in_block),
+        (late, in_block),
+        (held, block.stream),
     )
-    peak_gradients, activations = max(peaks, key=sum)
+    gradients, activations = max(peaks, key=sum)
+    cached = 2 * gathered  # in streams of their own, which no other stream uses
+    if shards > 1:
+        cached += 2 * table  # gradients of both tables in one piece, to be reduced
+    if recipe.checkpoint_activations != "none":
+        cached += (block.whole + block.temporary) // 2  # holes of blocks computed again
     return Prediction(
-        weights=(held + gathered) * FULL,
-        optimizer=held * FULL * ADAM_MOMENTS,
-        gradients=peak_gradients,
+        weights=held + gathered,
+        optimizer=held * ADAM_MOMENTS,
+        gradients=gradients,
         activations=activations,
+        cached=cached,
     )
 
 
-def _activations(recipe: GptOssRecipe, tokens: int, number: int) -> tuple[int, int, int]:
-    """Return the bytes of the residual stream, of what a block saves, and of its experts' part."""
-    hidden, width = recipe.hidden_size, recipe.head_dim * recipe.num_heads
-    kept = recipe.head_dim * recipe.num_kv_heads
-    stream = tokens * hidden * FULL
-    # Two norms save their input and result; attention query, keys, values and result.
-    attention = 4 * stream + tokens * number * (hidden + 2 * width + 2 * kept)
-    # An expert saves its rows, both halves of its first product, what its gate makes of them, and
-    # its result, which is weighted.
-    rows = tokens * recipe.top_k
-    experts = rows * number * (2 * hidden + 7 * recipe.ffn_size)
-    return stream, attention + experts, experts
+def _head_bytes(recipe: GptOssRecipe, stream: int) -> int:
+    """Return the bytes that the head needs, with what it and the last norm save."""
+    scores = recipe.micro_batch_size * recipe.seq_length * recipe.vocab_size
+    if recipe.kernels == "library":  # log-probabilities, their gradient and that of the scores
+        return 2 * stream + 3 * scores * FULL
+    table = recipe.vocab_size * recipe.hidden_size
+    return 2 * stream + (table + min(scores, SCORES_AT_ONCE)) * FULL
+
+
+def _block(recipe: GptOssRecipe) -> _Block:
+    """Return the bytes of a block's activations; of those with a sliding window, which need more.
+
+    Autocast makes a copy of a layer's input for each of its matrices.
+    """
+    is_half = recipe.precision in AUTOCAST
+    number = HALF if is_half else FULL  # in matmuls
+    tokens = recipe.micro_batch_size * recipe.seq_length
+    hidden = tokens * recipe.hidden_size
+    stream = hidden * FULL
+    result = tokens * number * recipe.head_dim * recipe.num_heads
+    inputs = 5 * hidden * HALF if is_half else stream  # query, key, value, router, rows
+    # A window's queries attend to its keys and to those of the window before.
+    attention = 4 * stream + inputs + result + (2 + 2 * 2) * result
+    # Rows of experts: both halves of the first product, five numbers of the gate, the result. If
+    # ranks share experts: rows in the order they are sent in, received in and multiplied in.
+    rows = tokens * recipe.top_k * number
+    orders = 3 if recipe.expert_parallel > 1 else 1
+    experts = rows * ((orders + 1) * recipe.hidden_size + 7 * recipe.ffn_size)
+    whole = attention + experts
+    kept = {"none": whole, "selective": stream + result, "full": stream}
+    # The gradient of the result, the product without biases, and biases by row.
+    temporary = 3 * rows * recipe.hidden_size
+    return _Block(stream, kept[recipe.checkpoint_activations], whole, temporary)
 
 
 def check_fit(folder: Path, recipe: GptOssRecipe, world_size: int, memory: RankMemory) -> int:
