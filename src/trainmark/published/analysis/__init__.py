@@ -1,8 +1,8 @@
-"""Extract figures from training logs that other programs wrote: the record of one case.
+"""Extract figures from training logs that other programs wrote, and make the record of one case.
 
-A log is read once. Its values come from the user's keyword, from the format of a known trainer, or
-from any key that names a speed; those of a log of events come from its runs. The modes of the
-public tool compute the result from their mean.
+A log is read once. Its values stand behind the user's keyword, in the format of a known trainer, or
+behind any key that names a speed; a log of events has them in its runs. The result is computed from
+their mean by a mode of the public tool.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainmark.errors import UsageError
-from trainmark.published.analysis.choice import Choice, choose
+from trainmark.published.analysis.choice import Choice, choose_speed
 from trainmark.published.analysis.event_logs import MARKS, read_event_speed
 from trainmark.published.analysis.keywords import KeywordReader
 from trainmark.published.analysis.options import AUTO, Options, parse_options
-from trainmark.published.analysis.quantities import Quantity, unit_class
+from trainmark.published.analysis.quantities import Quantity, normalize_rate_unit
 from trainmark.published.analysis.readings import LogReader
 from trainmark.published.analysis.results import TIME_MODES, compute_result, is_of_job
 from trainmark.published.analysis.sources import PRESETS
-from trainmark.published.analysis.summary import SHARES, Analysis, summarize
+from trainmark.published.analysis.summary import PERCENTILES, Analysis, summarize
 from trainmark.published.log import read_numbered_lines
 from trainmark.record.index_record import IndexRecord, get_fail_flag
 
@@ -36,21 +36,26 @@ if TYPE_CHECKING:
 __all__ = ["PRESETS", "Analysis", "Options", "analyze", "parse_options", "summarize"]
 
 _MAX_HEAD_LINES = 50_000  # in which a preset is recognised for a keyword of the user
-_MAX_DIFFERENCE = 0.1  # of the result; another speed that differs more gets a note
-_MAX_KEYS = 8
+_MAX_DIFFERENCE = 0.1  # share of the result; another speed that differs more gets a note
+_MAX_SHOWN_KEYS = 8
 
 
 @dataclass
 class _Extraction:
-    """The values extracted from a log, and what the reader must know of them.
+    """The values extracted from a log, and what the user must know about them.
 
     Args:
         preset: name of the format; empty: only the user's keyword was used.
         sample: the values that count; None: there are none.
+        loss: the last loss, which may be infinite; None: there is none.
         others: other speeds in the log.
         devices: of the job, by the log; None: not known.
         has_failed: the log says that the run failed.
-        reason: why there is no value.
+        malformed: number of lines that have the key, but no number behind it.
+        malformed_text: the first of them.
+        values: number of values, if there is no sample.
+        notes: for the user.
+        reason: why there is no sample.
         advice: what the user can do about it.
     """
 
@@ -69,17 +74,23 @@ class _Extraction:
 
 
 def analyze(log: str, options: Options) -> Analysis:
-    """Read ``log``, a path or ``-``, once and return its figures; without values it has failed.
+    """Read a log once and return its record and figures; without values the record says failed.
+
+    Args:
+        log: a path; ``-`` is standard input.
 
     Raises:
-        UsageError: for options that do not fit together, or a name that the record does not know.
-        DataError: for a log that cannot be read.
+        UsageError: options do not fit together, or the record does not know a name.
+        DataError: the log cannot be read.
     """
     options.check()
     has_keyword = bool(options.keyword) or options.reads_words
-    extraction = _read_keyword(log, options) if has_keyword else _read_any(log, options)
+    extraction = _read_keyword(log, options) if has_keyword else _read_best_speed(log, options)
     if extraction.preset:
         extraction.notes.insert(0, f"preset {extraction.preset}")
+    devices = options.gpu_num or extraction.devices
+    is_loss_finite = extraction.loss is not None and math.isfinite(extraction.loss)
+    finite_loss = extraction.loss if is_loss_finite else None
     figures: dict[str, Any] = {
         "log_file": log,
         "preset": extraction.preset or None,
@@ -91,27 +102,31 @@ def analyze(log: str, options: Options) -> Analysis:
         "first_value": None,
         "notes": extraction.notes,
     }
-    devices = options.gpu_num or extraction.devices
     sample = extraction.sample
     if sample is None:
         extraction.notes.insert(0, _describe_missing_value(extraction))
-        loss = (
-            extraction.loss
-            if extraction.loss is not None and math.isfinite(extraction.loss)
-            else None
-        )
-        record = _make_record(log, options, devices, loss=loss or 0.0, result=None, failed=True)
-        return Analysis(record, figures | {"loss": loss})
+        loss = finite_loss or 0.0
+        record = _make_record(log, options, devices, loss=loss, result=None, failed=True)
+        return Analysis(record, figures | {"loss": finite_loss})
     result = compute_result(sample, options, keyword_given=has_keyword)
     figures |= _collect_figures(sample, result)
     _add_notes(extraction, sample, result, options)
     figures["others"] = _compare_other_speeds(extraction, result, options)
-    loss, failed = extraction.loss, options.failed or extraction.has_failed
+    failed = _judge_run(extraction, sample, result, options)
+    recorded_loss = finite_loss
+    if extraction.loss is None and (failed or result.value <= 0):
+        recorded_loss = 0.0  # a failed run needs a loss in its record
+    record = _make_record(log, options, devices, loss=recorded_loss, result=result, failed=failed)
+    return Analysis(record, figures | {"loss": finite_loss})
+
+
+def _judge_run(extraction: _Extraction, sample: Sample, result: Result, options: Options) -> bool:
+    """Return whether the run failed, and add notes about it."""
+    failed = options.failed or extraction.has_failed
+    loss = extraction.loss
     if loss is not None and not math.isfinite(loss):
         extraction.notes.append(f"the last loss is {loss}: the run diverged, no LOSS_RESULT")
-        loss, failed = None, True
-    elif loss is None and (failed or result.value <= 0):
-        loss = 0.0
+        failed = True
     if result.value < 0:
         extraction.notes.append(f"{sample.source.name} is below zero: it is no speed")
         failed = True
@@ -119,21 +134,21 @@ def analyze(log: str, options: Options) -> Analysis:
         extraction.notes.append(
             f"the run failed: FINAL_RESULT is 0, measured was {result.value:g} {result.unit}"
         )
-    record = _make_record(log, options, devices, loss=loss, result=result, failed=failed)
-    is_known = extraction.loss is not None and math.isfinite(extraction.loss)
-    return Analysis(record, figures | {"loss": extraction.loss if is_known else None})
+    return failed
 
 
 def _read_keyword(log: str, options: Options) -> _Extraction:
     """Return the values behind the user's keyword; a preset supplies what the user left out."""
     lines = read_numbered_lines(log)
-    preset, keyword, quantity = "", options.keyword, None
+    preset = ""
+    keyword = options.keyword
+    quantity = None
     if options.preset:
         head = list(islice(lines, _MAX_HEAD_LINES))
         lines = chain(head, lines)
         reader = LogReader(options.preset, 0)
         reader.read(head)
-        choice = choose(reader, options.model_copy(update={"skip_steps": 0}))
+        choice = choose_speed(reader, options.model_copy(update={"skip_steps": 0}))
         preset = choice.preset
         if choice.sample is not None:
             quantity = choice.sample.source.quantity
@@ -151,9 +166,9 @@ def _read_keyword(log: str, options: Options) -> _Extraction:
         loss_keyword=options.keyword_loss or loss_key,
     )
     keyword_reader.read(lines)
-    is_time = options.model_mode is not None and options.model_mode in {*TIME_MODES, 4}
-    unknown = quantity or Quantity("step_time" if is_time else "speed")
-    sample = keyword_reader.make_sample(unknown, preset if quantity is not None else "")
+    has_times = options.model_mode is not None and options.model_mode in {*TIME_MODES, 4}
+    default_quantity = quantity or Quantity("step_time" if has_times else "speed")
+    sample = keyword_reader.make_sample(default_quantity, preset if quantity is not None else "")
     extraction = _Extraction(
         preset, sample, keyword_reader.loss, reason=f"no value with {keyword!r}"
     )
@@ -161,7 +176,7 @@ def _read_keyword(log: str, options: Options) -> _Extraction:
     extraction.malformed_text = keyword_reader.malformed_text
     extraction.values = len(keyword_reader.values)
     extraction.advice = "give keyword=TEXT, as it stands before the value in the log"
-    if keyword_reader.quantity is not None and keyword_reader.quantity.reads == "step_time":
+    if keyword_reader.quantity is not None and keyword_reader.quantity.kind == "step_time":
         _note_units(extraction, keyword_reader.quantity, options, has_preset=bool(preset))
     return extraction
 
@@ -179,8 +194,8 @@ def _note_units(
         )
 
 
-def _read_any(log: str, options: Options) -> _Extraction:
-    """Return the values of the best speed of a log, of the named preset or of any."""
+def _read_best_speed(log: str, options: Options) -> _Extraction:
+    """Return the values of the best speed of a log: of the preset that is named, or of any."""
     preset = options.preset or AUTO
     reader = LogReader(preset, options.skip_steps, options.keyword_loss)
     reader.read(read_numbered_lines(log))
@@ -189,7 +204,7 @@ def _read_any(log: str, options: Options) -> _Extraction:
         events = read_event_speed(reader.event_runs, preset)
     if preset in MARKS or (events is not None and events.sample is not None):
         return _extract_events(events, preset)
-    choice = choose(reader, options)
+    choice = choose_speed(reader, options)
     loss_key = PRESETS[choice.preset].loss if choice.preset in PRESETS else ""
     loss = reader.wanted_loss if options.keyword_loss else reader.losses.get(loss_key)
     extraction = _Extraction(choice.preset, choice.sample, loss, choice.others, choice.devices)
@@ -201,19 +216,24 @@ def _read_any(log: str, options: Options) -> _Extraction:
         extraction.malformed = choice.sample.malformed
         extraction.malformed_text = choice.sample.malformed_text
         return extraction
-    malformed = [x for x in reader.readings.values() if x.malformed]
-    if malformed:
-        extraction.malformed = malformed[0].malformed
-        text = malformed[0].malformed_text
-        extraction.malformed_text = f"line {malformed[0].malformed_line}: {text}"
+    for readings in reader.readings.values():
+        if readings.malformed:
+            extraction.malformed = readings.malformed
+            line = readings.malformed_line
+            extraction.malformed_text = f"line {line}: {readings.malformed_text}"
+            break
     extraction.values = max((x.lines for x in reader.readings.values()), default=0)
-    extraction.reason = _reason(choice, preset)
-    extraction.advice = _advice(reader, choice, has_events=events is not None)
+    extraction.reason = _explain_missing_speed(choice, preset)
+    extraction.advice = _advise(reader, choice, has_events=events is not None)
     return extraction
 
 
 def _extract_events(events: EventSpeed | None, preset: str) -> _Extraction:
-    """Return the speed of a log of events."""
+    """Return the speed of a log of events.
+
+    Args:
+        events: None: the log has no events.
+    """
     if events is None:
         advice = "name the log that has them"
         return _Extraction(preset, reason=f"no {MARKS[preset]} lines", advice=advice)
@@ -231,20 +251,24 @@ def _extract_events(events: EventSpeed | None, preset: str) -> _Extraction:
     return extraction
 
 
-def _reason(choice: Choice, preset: str) -> str:
+def _explain_missing_speed(choice: Choice, preset: str) -> str:
     """Return why no speed was found."""
     if choice.reasons:
         return "no speed: " + "; ".join(choice.reasons)
     if choice.ambiguous:
-        keys = [f"{x.source.name} ({x.mean:g})" for x in choice.ambiguous[:_MAX_KEYS]]
+        keys = [f"{x.source.name} ({x.mean:g})" for x in choice.ambiguous[:_MAX_SHOWN_KEYS]]
         return f"no single speed: several keys may be it: {', '.join(keys)}"
     if preset != AUTO:
         return f"no value with preset {preset}"
     return "no known log format recognised"
 
 
-def _advice(reader: LogReader, choice: Choice, *, has_events: bool) -> str:
-    """Return what the user can do with a log without a known speed."""
+def _advise(reader: LogReader, choice: Choice, *, has_events: bool) -> str:
+    """Return what the user can do with a log that has no known speed.
+
+    Args:
+        has_events: the log has events, none of whose runs has a speed.
+    """
     if choice.ambiguous:
         return "name one with keyword=TEXT; `trainmark import` reads tables of results"
     if has_events:
@@ -252,12 +276,13 @@ def _advice(reader: LogReader, choice: Choice, *, has_events: bool) -> str:
     if choice.reasons:
         return "give the log of a whole run, or keyword=TEXT of a value in it"
     repeated = [key for key, count in reader.keys.most_common() if count > 1]
-    shown = (repeated or list(reader.keys))[:_MAX_KEYS]
-    keys = ", ".join(
-        f"{key} ({reader.keys[key]} times, last {reader.last_value_of[key]:g})" for key in shown
-    )
-    numeric = f"numeric keys in the log: {keys}; " if keys else ""
-    return f"{numeric}give keyword=TEXT, as it stands before the value in the log"
+    shown_keys = (repeated or list(reader.keys))[:_MAX_SHOWN_KEYS]
+    descriptions = [
+        f"{key} ({reader.keys[key]} times, last {reader.last_value_of[key]:g})"
+        for key in shown_keys
+    ]
+    listed = f"numeric keys in the log: {', '.join(descriptions)}; " if descriptions else ""
+    return f"{listed}give keyword=TEXT, as it stands before the value in the log"
 
 
 def _describe_missing_value(extraction: _Extraction) -> str:
@@ -268,7 +293,7 @@ def _describe_missing_value(extraction: _Extraction) -> str:
 
 def _collect_figures(sample: Sample, result: Result) -> dict[str, Any]:
     """Return the figures of the values and of the result."""
-    shares = np.percentile(sample.values, [*SHARES.values()]).tolist()
+    percentiles = np.percentile(sample.values, list(PERCENTILES.values())).tolist()
     return {
         "values": len(sample.values),
         "values_skipped": sample.skipped,
@@ -277,11 +302,11 @@ def _collect_figures(sample: Sample, result: Result) -> dict[str, Any]:
         "read_from": sample.source.name,
         "mean": sample.mean,
         "mean_by": sample.weighted_by,
-        **dict(zip(SHARES, shares, strict=True)),
+        **dict(zip(PERCENTILES, percentiles, strict=True)),
         "batch": result.batch,
         "how": result.how,
         "result": result.value,
-        "result_of_median": result.of_mean(float(np.median(sample.values))),
+        "result_of_median": result.apply_to_mean(float(np.median(sample.values))),
         "unit": result.unit,
         "scope": sample.source.quantity.scope or None,
     }
@@ -291,24 +316,23 @@ def _add_notes(extraction: _Extraction, sample: Sample, result: Result, options:
     """Add notes about the values and the result that the user must know."""
     notes = extraction.notes
     notes += sample.notes
+    mean_by_value = float(sample.values.mean())
     if len(sample.batches) and options.base_batch_size is None:
         notes.append(f"global batch size {result.batch:g}, the mean in the log")
     if sample.mean_of_all is not None:
-        all_values = result.of_mean(sample.mean_of_all)
-        notes.append(f"with the whole of all values it would be {all_values:g} {result.unit}")
-    count, share = sample.slow
-    if count:
-        of_median = result.of_mean(float(np.median(sample.values)))
+        result_of_all = result.apply_to_mean(sample.mean_of_all)
+        notes.append(f"with the whole of all values it would be {result_of_all:g} {result.unit}")
+    if sample.slow.num_values:
+        result_of_median = result.apply_to_mean(float(np.median(sample.values)))
         notes.append(
-            f"{count} of {len(sample.values)} values are over twice the median and make "
-            f"{share:.0%} of the time: they may hold an evaluation, a checkpoint or a warm-up; "
-            f"with the median the result is {of_median:g} {result.unit}"
+            f"{sample.slow.num_values} of {len(sample.values)} values are over twice the median "
+            f"and make {sample.slow.time_share:.0%} of the time: they may hold an evaluation, a "
+            f"checkpoint or a warm-up; with the median the result is {result_of_median:g} "
+            f"{result.unit}"
         )
-    if len(sample.weights) and not math.isclose(
-        sample.mean, float(sample.values.mean()), rel_tol=1e-3
-    ):
-        by_value = result.of_mean(float(sample.values.mean()))
-        notes.append(f"averaged by value the result would be {by_value:g} {result.unit}")
+    if len(sample.weights) and not math.isclose(sample.mean, mean_by_value, rel_tol=1e-3):
+        result_by_value = result.apply_to_mean(mean_by_value)
+        notes.append(f"averaged by value the result would be {result_by_value:g} {result.unit}")
     if sample.source.quantity.scope == "node":
         notes.append("the speed is of one node: that of the job is as many times as much")
     elif options.gpu_num is None:
@@ -328,11 +352,15 @@ def _add_notes(extraction: _Extraction, sample: Sample, result: Result, options:
 def _compare_other_speeds(
     extraction: _Extraction, result: Result, options: Options
 ) -> list[dict[str, Any]]:
-    """Return the other speeds of the log; add a note for each that differs from the result."""
-    plain = Options(gpu_num=options.gpu_num, skip_steps=options.skip_steps)
+    """Return the other speeds of the log; add a note for each that differs from the result.
+
+    Returns:
+        for each, what ``analyze --json`` prints of it.
+    """
+    plain_options = Options(gpu_num=options.gpu_num, skip_steps=options.skip_steps)
     others = []
     for sample in extraction.others:
-        other = compute_result(sample, plain, keyword_given=False)
+        other = compute_result(sample, plain_options, keyword_given=False)
         others.append(
             {
                 "preset": sample.source.preset,
@@ -343,13 +371,13 @@ def _compare_other_speeds(
                 "is_component": sample.source.is_component,
             }
         )
-        is_same_unit = unit_class(other.unit) == unit_class(result.unit)
+        is_same_unit = normalize_rate_unit(other.unit) == normalize_rate_unit(result.unit)
         differs = abs(other.value - result.value) > _MAX_DIFFERENCE * abs(result.value)
         if is_same_unit and differs:
-            why = "the timer of one component" if sample.source.is_component else "not used"
+            reason = "the timer of one component" if sample.source.is_component else "not used"
             extraction.notes.append(
                 f"{sample.source.name} ({sample.source.preset}) says {other.value:g} "
-                f"{other.unit}, from {len(sample.values)} values: {why}"
+                f"{other.unit}, from {len(sample.values)} values: {reason}"
             )
     return others
 
@@ -363,7 +391,12 @@ def _make_record(
     result: Result | None,
     failed: bool,
 ) -> IndexRecord:
-    """Return the JSON record; that of a failed log has 0, which is the public tool's default."""
+    """Return the JSON record; the result of a failed run is 0, the public tool's default.
+
+    Args:
+        devices: of the job; None: not known.
+        result: None: the log has no values.
+    """
     count = devices or 1
     value = 0.0 if failed or result is None else result.value
     return IndexRecord(

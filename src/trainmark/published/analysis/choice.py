@@ -11,14 +11,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from trainmark.published.analysis.samples import is_rare, take_only_mean, take_sample
-from trainmark.published.analysis.sources import BAR, PLAIN, PRESETS
+from trainmark.published.analysis.sources import BAR_KEY, PLAIN, PRESETS
 
 if TYPE_CHECKING:
     from trainmark.published.analysis.options import Options
-    from trainmark.published.analysis.readings import LogReader
+    from trainmark.published.analysis.readings import LogReader, Readings
     from trainmark.published.analysis.samples import Sample
 
-_CLOSING_KEYS = {x.key for preset in PRESETS.values() for x in preset.forms if x.is_closing}
+_CLOSING_KEYS = {
+    form.key for preset in PRESETS.values() for form in preset.forms if form.is_closing
+}
 _TOLERANCE = 0.1  # by which two statements of one speed may differ
 _MAX_OTHERS = 4
 
@@ -29,7 +31,7 @@ class Choice:
 
     Args:
         preset: name of the format; empty: none fits.
-        sample: its values; None: there are none.
+        sample: the values of the chosen speed; None: there are none.
         others: other speeds in the log, the best first.
         devices: of the job, if the log has the speed of the job and of a device; None: not known.
         ambiguous: equally good candidates that differ; then there is no sample.
@@ -44,48 +46,58 @@ class Choice:
     reasons: list[str] = field(default_factory=list)
 
 
-def choose(reader: LogReader, options: Options) -> Choice:
-    """Return the best sample of a log: of the named preset, or of any."""
-    named = options.preset if options.preset in {*PRESETS, PLAIN} else None
-    samples = _take_preset_samples(reader, options)
-    plain = _take_plain_samples(reader, options)
+def choose_speed(reader: LogReader, options: Options) -> Choice:
+    """Return the best speed of a log: of the preset that the user names, or of any."""
+    preset_samples = _take_preset_samples(reader, options)
+    plain_samples = _take_plain_samples(reader, options)
+    if options.preset in PRESETS:
+        return _choose_preset(str(options.preset), preset_samples, plain_samples, reader)
+    is_any_preset = options.preset != PLAIN
+    ranked = sorted(preset_samples, key=lambda name: _rank_preset(preset_samples[name], reader))
+    if ranked and is_any_preset:
+        best = ranked[0]
+        if not _is_more_specific(plain_samples, preset_samples[best], options):
+            return _choose_preset(best, preset_samples, plain_samples, reader)
+    choice = _choose_plain(plain_samples, options)
     recognised = [name for name in PRESETS if reader.recognised[name]]
-    if named in PRESETS:
-        return _choose_preset(str(named), samples, plain, reader)
-    ranked = sorted(samples, key=lambda name: _rank_preset(samples[name], reader))
-    if ranked and named is None and not _is_more_specific(plain, samples[ranked[0]], options):
-        return _choose_preset(ranked[0], samples, plain, reader)
-    choice = _choose_plain(plain, options)
-    if choice.sample is None and recognised and named is None:
+    if choice.sample is None and recognised and is_any_preset:
         choice.preset = recognised[0]
     choice.reasons += _note_missing_closings(recognised, reader)
-    choice.devices = _infer_devices(choice.sample, plain)
+    choice.devices = _infer_devices(choice.sample, plain_samples)
     return choice
 
 
-def _is_more_specific(plain: list[Sample], of_preset: Sample, options: Options) -> bool:
-    """Tell whether a plain key has the work per second, and the preset only steps."""
-    if of_preset.source.quantity.reads == "speed" or len(of_preset.batches):
+def _is_more_specific(plain_samples: list[Sample], preset_sample: Sample, options: Options) -> bool:
+    """Tell whether a plain key has samples or tokens a second, and the preset only steps.
+
+    Args:
+        plain_samples: the best first.
+    """
+    if preset_sample.source.quantity.kind == "speed" or len(preset_sample.batches):
         return False
-    return (
-        bool(plain)
-        and bool(plain[0].unit)
-        and options.base_batch_size is None
-        and (plain[0].source.quantity.reads == "speed")
-    )
+    if not plain_samples or options.base_batch_size is not None:
+        return False
+    best = plain_samples[0]
+    return bool(best.unit) and best.source.quantity.kind == "speed"
 
 
 def _choose_preset(
-    name: str, samples: dict[str, Sample], plain: list[Sample], reader: LogReader
+    name: str,
+    preset_samples: dict[str, Sample],
+    plain_samples: list[Sample],
+    reader: LogReader,
 ) -> Choice:
-    """Return the sample of a preset, and the other speeds of the log."""
-    sample = samples.get(name)
-    keys = {form.key for form in PRESETS[name].forms}
-    others = [other for preset, other in samples.items() if preset != name]
-    known = keys | {other.source.key for other in others}
-    others += [other for other in plain if other.source.key not in known and _is_independent(other)]
+    """Return the speed of a preset, and the other speeds of the log."""
+    sample = preset_samples.get(name)
+    others = [other for preset, other in preset_samples.items() if preset != name]
+    known_keys = {form.key for form in PRESETS[name].forms}
+    known_keys |= {other.source.key for other in others}
+    for other in plain_samples:
+        if other.source.key not in known_keys and _is_independent(other):
+            others.append(other)
     choice = Choice(name, sample, others[:_MAX_OTHERS])
-    choice.devices = _infer_devices(sample, [*samples.values(), *_take_all_forms(name, reader)])
+    same_job = [*preset_samples.values(), *_take_all_forms(name, reader)]
+    choice.devices = _infer_devices(sample, same_job)
     if sample is None:
         choice.reasons += _note_missing_closings([name], reader)
     return choice
@@ -98,22 +110,26 @@ def _is_independent(sample: Sample) -> bool:
 
 def _take_all_forms(name: str, reader: LogReader) -> list[Sample]:
     """Return a sample of each form of a preset."""
-    readings = (x for (preset, _, _), x in reader.readings.items() if preset == name)
-    samples = (take_sample(x, reader.context, skip=0) for x in readings)
+    samples = [take_sample(x, reader.context, skip=0) for x in _list_readings(name, reader)]
     return [sample for sample in samples if sample is not None]
+
+
+def _list_readings(preset: str, reader: LogReader) -> list[Readings]:
+    """Return the values of each source of a preset."""
+    return [x for key, x in reader.readings.items() if key.preset == preset]
 
 
 def _take_preset_samples(reader: LogReader, options: Options) -> dict[str, Sample]:
     """Return the sample of each preset with values: that of its best form."""
     samples: dict[str, Sample] = {}
     for name in PRESETS:
-        readings = [x for (preset, _, _), x in reader.readings.items() if preset == name]
-        present = {x.source.key for x in readings}
+        readings = _list_readings(name, reader)
+        keys = {x.source.key for x in readings}
         for reading in sorted(readings, key=lambda x: x.source.rank):
             form = reading.source.form
             assert form is not None
-            if form.total_of in present and options.gpu_num is not None:
-                continue
+            if form.total_of in keys and options.gpu_num is not None:
+                continue  # the speed of a device is there, and the user says how many there are
             if form.is_closing and reader.context.resumed_at:
                 continue
             sample = take_sample(
@@ -128,15 +144,15 @@ def _take_preset_samples(reader: LogReader, options: Options) -> dict[str, Sampl
 
 
 def _rank_preset(sample: Sample, reader: LogReader) -> tuple[int, int]:
-    """Return the rank of a preset; smaller is better."""
+    """Return the rank of a preset by the kind of its values, then by its lines; small is good."""
     source = sample.source
     if source.is_component:
-        basis = 3
+        kind_rank = 3
     elif sample.is_closing or len(sample.batches):
-        basis = 0
+        kind_rank = 0
     else:
-        basis = 1 if source.quantity.reads == "speed" else 2
-    return basis, -reader.recognised[source.preset]
+        kind_rank = 1 if source.quantity.kind == "speed" else 2
+    return kind_rank, -reader.recognised[source.preset]
 
 
 def _note_missing_closings(presets: list[str], reader: LogReader) -> list[str]:
@@ -147,12 +163,13 @@ def _note_missing_closings(presets: list[str], reader: LogReader) -> list[str]:
         if not closing or not reader.recognised[name]:
             continue
         resumed_at = reader.context.resumed_at
-        if resumed_at and any(preset == name for preset, _, _ in reader.readings):
+        has_closing = bool(_list_readings(name, reader))
+        if resumed_at and has_closing:
             notes.append(
                 f"the run resumed from a checkpoint (line {resumed_at}): the closing line of "
                 f"{name} divides all samples by the time of the last session, so it is no speed"
             )
-        elif not any(preset == name for preset, _, _ in reader.readings):
+        elif not has_closing:
             notes.append(
                 f"the closing line of {name} ({closing}) is missing: the run did not finish, or "
                 "the log lacks its end"
@@ -162,15 +179,16 @@ def _note_missing_closings(presets: list[str], reader: LogReader) -> list[str]:
 
 def _take_plain_samples(reader: LogReader, options: Options) -> list[Sample]:
     """Return a sample of each key that names a speed, the best first."""
-    readings = [x for (preset, _, _), x in reader.readings.items() if preset == PLAIN]
-    max_lines = max((x.lines for x in readings if x.has_steps), default=0)
-    max_lines = max_lines or max((x.lines for x in readings), default=0)
+    readings = _list_readings(PLAIN, reader)
+    lines_with_steps = [x.lines for x in readings if x.has_steps]
+    max_lines = max(lines_with_steps, default=0)
+    if max_lines == 0:
+        max_lines = max((x.lines for x in readings), default=0)
     samples = []
     for reading in readings:
         is_summary = reading.source.quantity.is_summary
-        is_closing = reading.source.key in _CLOSING_KEYS or (
-            is_summary and not reading.has_steps and is_rare(reading, max_lines)
-        )
+        is_rare_summary = is_summary and not reading.has_steps and is_rare(reading, max_lines)
+        is_closing = reading.source.key in _CLOSING_KEYS or is_rare_summary
         if is_closing and reader.context.resumed_at:
             continue
         sample = take_sample(
@@ -183,28 +201,45 @@ def _take_plain_samples(reader: LogReader, options: Options) -> list[Sample]:
 
 
 def _rank_plain(sample: Sample, *, has_gpu_num: bool) -> tuple[float, ...]:
-    """Return the rank of a sample without a preset; smaller is better."""
+    """Return the rank of a sample without a preset; smaller is better.
+
+    Args:
+        has_gpu_num: the user gives the number of devices, so the speed of a device is preferred.
+    """
     quantity = sample.source.quantity
-    if sample.source.key.startswith(BAR):
-        kind = 4
-    elif quantity.reads == "speed":
-        kind = 1 if quantity.is_weak and not sample.unit else 0
+    is_bar = sample.source.key.startswith(BAR_KEY)
+    if is_bar:
+        kind_rank = 4
+    elif quantity.kind == "speed":
+        kind_rank = 1 if quantity.is_weak and not sample.unit else 0
     else:
-        kind = 3 if quantity.is_weak else 2
+        kind_rank = 3 if quantity.is_weak else 2
     is_mean = quantity.is_summary and not sample.is_closing and quantity.scope != "job"
-    order = {"job": 0, "": 1, "device": 2, "node": 3}
     if has_gpu_num:
-        order = {"device": 0, "": 1, "job": 2, "node": 3}
+        scope_ranks = {"device": 0, "": 1, "job": 2, "node": 3}
+    else:
+        scope_ranks = {"job": 0, "": 1, "device": 2, "node": 3}
     # The progress bar of training runs longest.
-    seconds = float(sample.weights.sum()) if kind == 4 else 0.0
-    return kind, not sample.is_closing, is_mean, order[quantity.scope], -seconds, -sample.lines
+    seconds = float(sample.weights.sum()) if is_bar else 0.0
+    return (
+        kind_rank,
+        not sample.is_closing,
+        is_mean,
+        scope_ranks[quantity.scope],
+        -seconds,
+        -sample.lines,
+    )
 
 
-def _choose_plain(plain: list[Sample], options: Options) -> Choice:
-    """Return the best of the keys; none if several are equally good and differ."""
-    if not plain:
+def _choose_plain(ranked: list[Sample], options: Options) -> Choice:
+    """Return the best of the keys; none if several are equally good and differ.
+
+    Args:
+        ranked: a sample of each key, the best first.
+    """
+    if not ranked:
         return Choice()
-    best, *others = plain
+    best, *others = ranked
     has_gpu_num = options.gpu_num is not None
     rank = _rank_plain(best, has_gpu_num=has_gpu_num)
     rivals = [
@@ -212,16 +247,22 @@ def _choose_plain(plain: list[Sample], options: Options) -> Choice:
         for other in others
         if _rank_plain(other, has_gpu_num=has_gpu_num) == rank
         and other.unit == best.unit
-        and other.source.quantity.reads == best.source.quantity.reads
+        and other.source.quantity.kind == best.source.quantity.kind
         and abs(other.mean - best.mean) > _TOLERANCE * abs(best.mean)
     ]
     if rivals and not best.has_steps:
         return Choice(PLAIN, None, ambiguous=[best, *rivals])
-    return Choice(PLAIN, best, [other for other in others if _is_independent(other)][:_MAX_OTHERS])
+    independent = [other for other in others if _is_independent(other)]
+    return Choice(PLAIN, best, independent[:_MAX_OTHERS])
 
 
 def _infer_devices(sample: Sample | None, others: list[Sample]) -> int | None:
-    """Return the devices of a job by its speed over that of one device; None: not known."""
+    """Return the devices of a job: its speed divided by that of one device; None: not known.
+
+    Args:
+        sample: the speed of the job.
+        others: other speeds, one of which may be that of a device.
+    """
     if sample is None or sample.source.quantity.scope != "job":
         return None
     form = sample.source.form

@@ -1,4 +1,4 @@
-"""The speed of a log of events, PerfLog or MLPerf, from the runs that ``import`` reads."""
+"""Read the speed of a log of events, PerfLog or MLPerf, from the runs that ``import`` reads."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ MARKS = {"mllog": ":::MLLOG", "perflog": "[PerfLog]"}  # by preset
 _PRESETS = {mark: preset for preset, mark in MARKS.items()}
 
 
-@dataclass
+@dataclass(frozen=True)
 class EventSpeed:
     """The speed of the last run in a log of events that has one.
 
     Args:
         preset: ``mllog`` or ``perflog``.
-        sample: None: no run has a speed.
-        devices: None: the log does not say.
+        sample: the speed; None: no run has one.
+        loss: the last loss of the run; None: not known.
+        devices: number of devices; None: the log does not say.
         has_failed: the run was aborted, or says that it did not succeed.
+        notes: for the user.
     """
 
     preset: str
@@ -59,26 +61,36 @@ def read_event_speed(runs: Sequence[EventRun], preset: str) -> EventSpeed | None
         return None
     mark = runs[0].mark
     runs = [run for run in runs if run.mark == mark]
-    result = EventSpeed(_PRESETS[mark])
-    with_speed = [run for run in runs if get_training_speed(run) is not None]
-    chosen = with_speed[-1] if with_speed else None
+    runs_with_speed = [run for run in runs if get_training_speed(run) is not None]
+    chosen = runs_with_speed[-1] if runs_with_speed else None
+    notes = []
     for number, run in enumerate(runs, 1):
         if run is not chosen:
-            if run.is_aborted:
-                state = "is aborted"
-            elif get_training_speed(run) is None:
-                state = "has no speed"
-            else:
-                state = "is not used"
-            result.notes.append(f"run {number} of {len(runs)}, from line {run.first_line}, {state}")
-    if chosen is not None:
-        _describe(result, chosen, runs.index(chosen) + 1, len(runs))
-    return result
+            state = _describe_unused_run(run)
+            notes.append(f"run {number} of {len(runs)}, from line {run.first_line}, {state}")
+    if chosen is None:
+        return EventSpeed(_PRESETS[mark], notes=notes)
+    columns = describe_run(chosen, "")
+    prefix = f"run {runs.index(chosen) + 1} of {len(runs)}: " if len(runs) > 1 else ""
+    notes += [prefix + render(note, "en") for note in list_notes(chosen, columns)]
+    return EventSpeed(
+        _PRESETS[mark],
+        _make_sample(chosen, _PRESETS[mark]),
+        loss=float(chosen.loss) if isinstance(chosen.loss, int | float) else None,
+        devices=read_world_size(columns),
+        has_failed=chosen.has_failed or chosen.is_aborted,
+        notes=notes,
+    )
 
 
-def _describe(result: EventSpeed, run: EventRun, number: int, count: int) -> None:
-    """Fill the result from its run."""
-    columns = describe_run(run, "")
+def _describe_unused_run(run: EventRun) -> str:
+    if run.is_aborted:
+        return "is aborted"
+    return "has no speed" if get_training_speed(run) is None else "is not used"
+
+
+def _make_sample(run: EventRun, preset: str) -> Sample:
+    """Return the speed of a run that has one as a sample of a single value."""
     speed = get_training_speed(run)
     assert speed is not None
     quantity = Quantity("speed", "samples/s", scope="job")
@@ -89,8 +101,8 @@ def _describe(result: EventSpeed, run: EventRun, number: int, count: int) -> Non
     if run.malformed:
         malformed_line, malformed = run.malformed[0]
         malformed_text = f"line {malformed_line}: {malformed[:300]}"
-    result.sample = Sample(
-        Source(result.preset, key, "", quantity),
+    return Sample(
+        Source(preset, key, "", quantity),
         "samples/s",
         np.array([speed]),
         empty,
@@ -102,9 +114,3 @@ def _describe(result: EventSpeed, run: EventRun, number: int, count: int) -> Non
         first_text=text,
         is_closing=True,
     )
-    if isinstance(run.loss, int | float):
-        result.loss = float(run.loss)
-    result.devices = read_world_size(columns)
-    result.has_failed = run.has_failed or run.is_aborted
-    prefix = f"run {number} of {count}: " if count > 1 else ""
-    result.notes += [prefix + render(note, "en") for note in list_notes(run, columns)]

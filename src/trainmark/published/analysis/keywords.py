@@ -52,6 +52,15 @@ class KeywordReader:
         cut: the characters of the word that count, ``N`` or ``A:B``; empty: all.
         skip: values to leave out at the beginning.
         loss_keyword: text before the loss; the last loss in the log counts.
+        values: the number of each line.
+        seconds: the step time on the line of each value; NaN: there is none. Empty: no line has it.
+        closing: values of lines at the end, such as ``total`` or ``average``.
+        malformed: number of lines with the keyword and without a number.
+        malformed_text: the first of them.
+        first_text: the line of the first value that counts.
+        key: the words before the value on its first line.
+        unit: that behind the value on its first line; empty: not known.
+        quantity: what the values measure by key and unit; None: not known.
 
     Raises:
         UsageError: the cut has another form.
@@ -80,7 +89,8 @@ class KeywordReader:
         if not re.fullmatch(r"(?:(-?\d+)?:)?(-?\d+)?", self.cut):
             rule = "N for the first N characters, or A:B as Python cuts"
             raise UsageError(f"cannot cut by {self.cut!r}", where="range", rule=rule)
-        self._slice = slice(*(int(end) if end else None for end in self.cut.split(":")))
+        bounds = [int(bound) if bound else None for bound in self.cut.split(":")]
+        self._slice = slice(*bounds)
 
     @property
     def reads_words(self) -> bool:
@@ -89,45 +99,51 @@ class KeywordReader:
 
     def read(self, lines: Iterable[tuple[int, str]]) -> None:
         """Add the values of all lines."""
-        value = None if self.reads_words else re.compile(make_number_pattern(self.keyword), _FLAGS)
-        whole_word = (
-            re.compile(make_keyword_pattern(self.keyword), _FLAGS) if self.keyword else None
-        )
-        loss_keyword = self.loss_keyword
-        loss = re.compile(make_number_pattern(loss_keyword), _FLAGS) if loss_keyword else None
-        keyword = self.keyword
+        value_pattern = keyword_pattern = loss_pattern = None
+        if not self.reads_words:
+            value_pattern = re.compile(make_number_pattern(self.keyword), _FLAGS)
+        if self.keyword:
+            keyword_pattern = re.compile(make_keyword_pattern(self.keyword), _FLAGS)
+        if self.loss_keyword:
+            loss_pattern = re.compile(make_number_pattern(self.loss_keyword), _FLAGS)
         for number, line in lines:
-            if loss is not None and loss_keyword in line:
-                loss_match = loss.search(line)
+            if loss_pattern is not None and self.loss_keyword in line:
+                loss_match = loss_pattern.search(line)
                 if loss_match is not None:
                     self.loss = parse_number(loss_match[1], loss_match[2])
-            if keyword not in line:
+            if self.keyword not in line:
                 continue
-            if value is None:
-                word = self._cut_word(line)
-                match = _LEADING_NUMBER.match(f"{word} ")
+            if value_pattern is None:
+                match = _LEADING_NUMBER.match(f"{self._cut_word(line)} ")
             else:
-                match = value.search(line)
+                match = value_pattern.search(line)
             if match is not None:
-                is_closing = value is not None and self._is_closing(line, match.start())
+                is_closing = value_pattern is not None and self._is_closing(line, match.start())
                 self._add(number, line, match, is_closing=is_closing)
-            elif value is None or (whole_word is not None and whole_word.search(line)):
+            elif value_pattern is None or (keyword_pattern and keyword_pattern.search(line)):
                 self._reject(number, line)
 
     def _cut_word(self, line: str) -> str:
         """Return the characters of the word that counts; empty: the line is too short."""
-        text, place = line.strip(), self.position
-        if place is None:
-            text, place = line.partition(self.keyword)[2].strip(OPENING + self.separator), 0
+        if self.position is None:
+            text = line.partition(self.keyword)[2].strip(OPENING + self.separator)
+            place = 0
+        else:
+            text = line.strip()
+            place = self.position
         words = text.split(self.separator or None)
-        return words[place][self._slice] if -len(words) <= place < len(words) else ""
+        if not -len(words) <= place < len(words):
+            return ""
+        return words[place][self._slice]
 
     @staticmethod
     def _is_closing(line: str, start: int) -> bool:
+        """Tell whether the word before the keyword, which begins at ``start``, is ``total`` etc."""
         before = line[max(0, start - 12) : start]
         return before[-1:] in {" ", "_"} and _CLOSING_WORD.search(before) is not None
 
     def _add(self, number: int, line: str, match: re.Match[str], *, is_closing: bool) -> None:
+        """Add the value that a pattern of numbers matched, and the step time on its line."""
         value = parse_number(match[1], match[2])
         if not math.isfinite(value):
             self._reject(number, line)
@@ -136,7 +152,7 @@ class KeywordReader:
             self.closing.append(value)
             return
         if not self.values:
-            self._learn(line, match[1])
+            self._learn_key(line, match[1])
         if len(self.values) <= self.skip:
             self.first_text = f"line {number}: {line.strip()[:_SHOWN_CHARACTERS]}"
         self.values.append(value)
@@ -146,26 +162,32 @@ class KeywordReader:
             self.seconds.append(parse_number(time[1], time[2]) * unit_s if time else math.nan)
 
     def _reject(self, number: int, line: str) -> None:
+        """Count a line without a number."""
         self.malformed += 1
         if self.malformed == 1:
             self.malformed_text = f"line {number}: {line.strip()[:_SHOWN_CHARACTERS]}"
 
-    def _learn(self, line: str, text: str) -> None:
-        """Learn from the first line the quantity of the value and the key of the step time."""
+    def _learn_key(self, line: str, text: str) -> None:
+        """Keep what the first line says: the key of the value, and that of the step time.
+
+        Args:
+            text: the value as printed.
+        """
         pairs = find_pairs(line)
         pair = self._find_pair(pairs, line, text)
         if pair is None:
             return
-        self.key, self.quantity = pair.key, read_quantity(pair.key, pair.unit, pair.following)
+        self.key = pair.key
+        self.quantity = read_quantity(pair.key, pair.unit, pair.following)
         other_unit = _OTHER_UNIT.fullmatch(pair.following)
         self.unit = other_unit[1] if other_unit else ""
-        if self.quantity is not None and self.quantity.reads != "step_time":
+        if self.quantity is not None and self.quantity.kind != "step_time":
             self.unit = self.quantity.unit or self.unit
-        if self.quantity is None or self.quantity.reads == "step_time":
+        if self.quantity is None or self.quantity.kind == "step_time":
             return
         for other in pairs:
             quantity = read_quantity(other.key, other.unit, other.following)
-            if quantity is not None and quantity.reads == "step_time" and other.key:
+            if quantity is not None and quantity.kind == "step_time" and other.key:
                 pattern = re.compile(make_number_pattern(other.key), _FLAGS)
                 self._step_time = pattern, quantity.seconds / quantity.steps
                 return
@@ -212,5 +234,5 @@ class KeywordReader:
             malformed_text=self.malformed_text,
             first_text=self.first_text,
             notes=notes,
-            slow=find_slow_values(counted, is_rate=quantity.reads != "step_time"),
+            slow=find_slow_values(counted, is_rate=quantity.kind != "step_time"),
         )

@@ -1,4 +1,4 @@
-"""What the lines of a log say around its values: steps, epochs, runs, other work, resumes."""
+"""Read what the lines of a log say around its values: steps, epochs, runs, other work, resumes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trainmark.published.analysis.pairs import Pair
     from trainmark.published.analysis.quantities import Quantity
 
-_LATE_STEPS = 2  # steps that several ranks may print at the same time
+_NUM_RECENT_STEPS = 2  # a late rank may print these steps again
 # The first word of a line behind times, brackets with numbers and levels.
 _FIRST_WORD = re.compile(
     r"^(?:[\s|>•{'\"(]|\*+|-+(?=\s)|\[[^\]\n]*\d[^\]\n]*\]:?|\[(?=[A-Za-z])|\S*\d\S*(?=\s)"
@@ -43,7 +43,7 @@ _RESUME_PARTS = (
     "restoring",
     "loaded checkpoint",
 )
-_OTHER_PARTS = "val", "checkpoint", "ckpt", "saving", "save"
+_OTHER_WORK_PARTS = ("val", "checkpoint", "ckpt", "saving", "save")
 _EPOCH = re.compile(r"(?i)\bepochs?\b['\"]?[\s:=\[#(]*(\d+(?:\.\d+)?)")
 # `[50/500]` is a step, but not behind the word epoch.
 _PROGRESS = re.compile(r"(?i)(?<!epoch)(?<!epoch )(?<!epoch: )\[\s*\d+\s*/\s*\d+")
@@ -56,13 +56,16 @@ _PARTS_OF_KEYS = (
 
 @dataclass(slots=True)
 class LogLine:
-    """A line with what its numbers are.
+    """A line with what its numbers mean.
 
     Args:
-        speeds: the pairs that are a speed or a step time of training.
-        counters: numbers of steps by key; two ranks that print the same step have the same.
+        number: of the line in the log, from 1.
+        pairs: its numbers with their keys.
+        speeds: the pairs that are a speed or a step time of training, with what they measure.
+        counters: key and value of each number of a step; ranks that print the same step have equal
+            ones.
         step: number of the step; None: the line does not say.
-        total: of ``step 3/500`` the last; 0: the line does not say.
+        total: the last step, 500 of ``step 3/500``; 0: the line does not say.
         epoch: number of the epoch; None: the line does not say.
         step_time_s: time of a step that stands on the line, in seconds; None: there is none.
         batch: samples of a step over all devices; None: the line does not say.
@@ -104,7 +107,7 @@ def _has_any(text: str, parts: tuple[str, ...]) -> bool:
 
 
 def read_line(number: int, text: str) -> LogLine:
-    """Return a line with its numbers; one of other work than training has pairs alone."""
+    """Return a line with what its numbers mean; for other work than training, only its pairs."""
     line = LogLine(number, text, find_pairs(text))
     if _is_other_work(line):
         line.is_other_work = True
@@ -121,8 +124,7 @@ def read_line(number: int, text: str) -> LogLine:
         elif quantities.is_global_batch(pair.key) and line.batch is None:
             line.batch = pair.value
     line.counters = tuple(counters)
-    has_step = line.step is not None or has_progress
-    _find_speeds(line, has_step=has_step)
+    _find_speeds(line, has_step=line.step is not None or has_progress)
     return line
 
 
@@ -141,24 +143,29 @@ def _is_other_work(line: LogLine) -> bool:
 
 
 def _find_speeds(line: LogLine, *, has_step: bool) -> None:
-    """Fill what the line says of speed."""
+    """Fill ``speeds`` and ``step_time_s`` of a line.
+
+    Args:
+        has_step: the line has the number of a step.
+    """
     for pair in line.pairs:
         quantity = read_quantity(pair.key, pair.unit, pair.following)
-        # The time of an epoch or of a whole run also stands behind `time`.
-        if quantity is None or (
-            quantity.reads == "step_time" and quantity.is_weak and not has_step
-        ):
+        if quantity is None:
+            continue
+        # Without a step, `time` may be that of an epoch or of a whole run.
+        if quantity.kind == "step_time" and quantity.is_weak and not has_step:
             continue
         line.speeds.append((pair, quantity))
-        is_time = quantity.reads == "step_time" and not quantity.is_summary
+        is_time = quantity.kind == "step_time" and not quantity.is_summary
         if is_time and line.step_time_s is None and pair.key:
             line.step_time_s = pair.value * quantity.seconds / quantity.steps
 
 
 class RunEnd(NamedTuple):
-    """Where a run ends that another one follows.
+    """The end of a run that is followed by another one.
 
     Args:
+        line: number of its last line.
         step: its last step; None: not known.
         is_complete: the last step is the last of all that the run planned.
     """
@@ -170,9 +177,12 @@ class RunEnd(NamedTuple):
 
 @dataclass(eq=False)
 class _Counter:
-    """The steps of one counter.
+    """The steps of one counter, such as ``iteration``.
 
     Args:
+        value: the last step.
+        total: the last step that the run plans; 0: not known.
+        epoch: of the last step; None: not known.
         recent: the last steps, which a late rank may print again.
         has_ranks: a step was printed more than once.
     """
@@ -180,7 +190,7 @@ class _Counter:
     value: float
     total: int
     epoch: float | None
-    recent: deque[float] = field(default_factory=lambda: deque(maxlen=_LATE_STEPS))
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=_NUM_RECENT_STEPS))
     has_ranks: bool = False
 
     @property
@@ -190,16 +200,16 @@ class _Counter:
 
 @dataclass
 class LogContext:
-    """What was seen in a log until now, besides its values.
+    """What the lines of a log said until now, besides its values.
 
     Args:
-        run: number of the run in the log, from 0; a step or an epoch that falls begins another.
+        run: number of the run in the log, from 0; if the step or the epoch falls, another begins.
         cycle: how often steps began anew, with a run or an epoch.
         starts: line at which each run begins.
-        ends: of each run that another one follows.
-        other_work: how often other work than training was seen.
-        paused_s: seconds of it that the log prints.
-        resumed_at: line that says that the run goes on from a checkpoint; 0: none says so.
+        ends: end of each run that another one follows.
+        other_work: how often other work than training was named.
+        paused_s: seconds that it took, as the log prints them.
+        resumed_at: line that says that the run resumes from a checkpoint; 0: none says so.
     """
 
     run: int = 0
@@ -216,7 +226,7 @@ class LogContext:
     _last: RunEnd = field(default_factory=lambda: RunEnd(0, None, is_complete=False))
 
     def notice_text(self, number: int, text: str) -> None:
-        """Take the epoch and the resume that a line names."""
+        """Keep the epoch and the resume that a line names."""
         if "poch" in text:
             epoch = _EPOCH.search(text)
             if epoch is not None:
@@ -225,8 +235,12 @@ class LogContext:
             self.resumed_at = number
 
     def notice_other_work(self, text: str, line: LogLine | None) -> None:
-        """Take an evaluation or a checkpoint that a line without values names, and its time."""
-        if not _has_any(text, _OTHER_PARTS):
+        """Count an evaluation or a checkpoint that a line without values names, and its time.
+
+        Args:
+            line: the same with its numbers; None: it was not read.
+        """
+        if not _has_any(text, _OTHER_WORK_PARTS):
             return
         pattern = _OTHER_WORK if self._has_values else _EVALUATION_RESULT
         if not pattern.search(text):
@@ -234,21 +248,24 @@ class LogContext:
         self.other_work += 1
         for pair in line.pairs if line else find_pairs(text):
             if quantities.is_pause(pair.key):
-                self.paused_s += pair.value * quantities.time_unit(pair.key, pair.unit)
+                self.paused_s += pair.value * quantities.get_unit_seconds(pair.key, pair.unit)
                 return
 
     def notice_values(self, line: LogLine) -> None:
-        """Take the steps of a line with values or a loss; a new run begins where they fall."""
+        """Keep the steps of a line with values or a loss; if they fall, a new run begins."""
         self._has_values = self._has_values or bool(line.speeds)
         epoch = line.epoch if line.epoch is not None else self._epoch_of_text
         restarted = self._find_restarted(line)
-        is_epoch_lower = None not in (line.epoch, self._epoch) and line.epoch < self._epoch  # type: ignore[operator]
-        if is_epoch_lower or any(_ends_run(counter, epoch) for counter in restarted):
+        has_lower_epoch = False
+        if line.epoch is not None and self._epoch is not None:
+            has_lower_epoch = line.epoch < self._epoch
+        if has_lower_epoch or any(_is_of_new_run(counter, epoch) for counter in restarted):
             self.ends.append(self._last)
             self.starts.append(line.number)
             self.run += 1
             self._counters.clear()
-        self.cycle += bool(restarted) or is_epoch_lower
+        if restarted or has_lower_epoch:
+            self.cycle += 1
         self._epoch = line.epoch
         is_complete = False
         for key, value in line.counters:
@@ -268,15 +285,22 @@ class LogContext:
         """Return the counters whose step is lower than before, unless a late rank prints it."""
         restarted = []
         for key, value in line.counters:
-            last = self._counters.get(key)
-            if last is None or value >= last.value or (last.has_ranks and value in last.recent):
+            counter = self._counters.get(key)
+            if counter is None or value >= counter.value:
                 continue
-            restarted.append(last)
+            is_late_rank = counter.has_ranks and value in counter.recent
+            if not is_late_rank:
+                restarted.append(counter)
         return restarted
 
 
-def _ends_run(counter: _Counter, epoch: float | None) -> bool:
-    """Tell whether steps that begin anew are those of another run, and not of the next epoch."""
+def _is_of_new_run(counter: _Counter, epoch: float | None) -> bool:
+    """Tell whether steps that begin anew are those of another run, and not of the next epoch.
+
+    Args:
+        counter: of the steps before.
+        epoch: of the new steps; None: not known.
+    """
     if epoch is None or counter.epoch is None:
         return not counter.is_complete
     return epoch <= counter.epoch

@@ -1,4 +1,4 @@
-"""What the user asks of an analysis, by the names of the public tool's options."""
+"""Read the options of an analysis, by the names that the public tool gives them."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class Options(Frozen):
         return bool(self.separator or self.position is not None or self.range)
 
     def check(self) -> None:
-        """Refuse a preset that is not known, and options without anything to look for.
+        """Check that the preset is known, and that there is something to look for.
 
         Raises:
-            UsageError: for them.
+            UsageError: one of both does not hold.
         """
         if self.preset not in {None, AUTO, *NAMES}:
             fix = nearest(str(self.preset), [*NAMES, AUTO])
@@ -63,7 +63,7 @@ class Options(Frozen):
 
 
 def parse_options(values: Mapping[str, str]) -> Options:
-    """Return the options that words give.
+    """Return the options of a command line, by name.
 
     Raises:
         UsageError: an unknown key, or a value outside its type or bounds.

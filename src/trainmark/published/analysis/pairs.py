@@ -73,14 +73,14 @@ def find_pairs(line: str) -> list[Pair]:
             pairs.append(Pair("", match["bare"], magnitude, unit, unit, 0, match.start("bare")))
             continue
         end = match.end("magnitude") if match["magnitude"] else match.end("number")
-        behind = _FOLLOWING.match(line, end)
+        following = _FOLLOWING.match(line, end)
         pairs.append(
             Pair(
                 key=_clean_key(match["key"]),
                 text=match["number"],
                 magnitude=match["magnitude"] or "",
                 unit=(match["unit"] or "").strip(),
-                following=behind[1] if behind else "",
+                following=following[1] if following else "",
                 total=int(match["total"].strip().lstrip("/")) if match["total"] else 0,
                 start=match.start("number"),
             )

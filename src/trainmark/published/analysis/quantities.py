@@ -17,41 +17,43 @@ from trainmark.toml_file import read_toml
 
 WORDS: dict[str, Any] = read_toml(Path(__file__).with_name("words.toml"))
 STEPS_UNIT = "steps/s"
-_OF_TABLES = vocabulary.WORDS["units"]
-_UNIT_OF_ITEM = {
+_TABLE_UNITS = vocabulary.WORDS["units"]
+# The unit of a rate by the word for what it counts: `tokens/s` by `toks`.
+_UNIT_BY_WORK = {
     word: f"{work}/s"
-    for work, words in _OF_TABLES["work"].items()
+    for work, words in _TABLE_UNITS["work"].items()
     for word in words
     if word.isascii() and word.islower()
 } | {word: unit for unit, words in WORDS["items"].items() for word in words}
 _ABBREVIATIONS: dict[str, str] = WORDS["abbreviations"]
 _TIMES: dict[str, float] = {
-    word: seconds for word, seconds in _OF_TABLES["time"].items() if word.isascii()
+    word: seconds for word, seconds in _TABLE_UNITS["time"].items() if word.isascii()
 }
 _TIME_ENDINGS = {word: seconds for word, seconds in _TIMES.items() if seconds <= 1}
 _NOT_TRAINING = frozenset(WORDS["marks"]["not_training"])
-_JOB, _SUMMARY, _SPEED, _DURATION = (
-    frozenset(WORDS["marks"][name]) for name in ("job", "summary", "speed", "duration")
-)
+_JOB = frozenset(WORDS["marks"]["job"])
+_SUMMARY = frozenset(WORDS["marks"]["summary"])
+_SPEED = frozenset(WORDS["marks"]["speed"])
+_DURATION = frozenset(WORDS["marks"]["duration"])
 _BATCH = {"batch", "batches"}
-_NO_COUNTER = _NOT_TRAINING | _DURATION | set(WORDS["marks"]["no_counter"])
+_NOT_COUNTER = _NOT_TRAINING | _DURATION | set(WORDS["marks"]["no_counter"])
 _EVALUATION = frozenset(WORDS["other_work"]["evaluation"])
 _PREPARATION = frozenset(WORDS["other_work"]["preparation"])
 
 
-def _any_of(words: object) -> str:
-    """Return a pattern of any of the words, the longest first."""
+def _join_alternatives(words: object) -> str:
+    """Return a pattern that matches any of the words; longer ones are tried first."""
     return "|".join(sorted(map(re.escape, map(str, words)), key=len, reverse=True))  # type: ignore[call-overload]
 
 
-_ITEM = _any_of(_UNIT_OF_ITEM)
-_STEP = _any_of(word for word, unit in _UNIT_OF_ITEM.items() if unit == STEPS_UNIT)
-_TIME = _any_of(_TIMES)
+_ITEM = _join_alternatives(_UNIT_BY_WORK)
+_STEP = _join_alternatives(word for word, unit in _UNIT_BY_WORK.items() if unit == STEPS_UNIT)
+_TIME = _join_alternatives(_TIMES)
 # A key that ends in one of these has its unit there; `step_time_min` is a minimum.
-_TIME_ENDING = _any_of(_TIME_ENDINGS)
-_DEVICE_WORDS = {*_OF_TABLES["device"], *WORDS["marks"]["devices"]}
-_DEVICE = rf"(?:{_any_of(word for word in _DEVICE_WORDS if word.isascii())})s?"
-_TAKES = _any_of(_DURATION)
+_TIME_ENDING = _join_alternatives(_TIME_ENDINGS)
+_DEVICE_WORDS = {*_TABLE_UNITS["device"], *WORDS["marks"]["devices"]}
+_DEVICE = rf"(?:{_join_alternatives(word for word in _DEVICE_WORDS if word.isascii())})s?"
+_DURATION_WORDS = _join_alternatives(_DURATION)
 _COUNT = r"(?P<count>\d+)(?P<thousand> ?k)?"
 _COUNT_BEFORE = r"(?P<count2>\d+)(?P<thousand2> ?k)?"
 
@@ -63,15 +65,16 @@ _RATE = re.compile(
 _RATE_WITHOUT_PER = re.compile(rf"\b(?P<item>{_ITEM}) (?P<time>s|sec|secs|second)\b")
 _TIME_PER_STEP = re.compile(rf"\b(?P<time>{_TIME}) per (?:{_COUNT} )?(?:{_STEP})\b")
 _STEP_TIME = re.compile(
-    rf"\b(?:{_STEP}) (?:{_TAKES})\b|\b(?:{_TAKES}) per (?:{_STEP})\b|\bstep ?time\b|\biter ?time\b"
+    rf"\b(?:{_STEP}) (?:{_DURATION_WORDS})\b|\b(?:{_DURATION_WORDS}) per (?:{_STEP})\b"
+    rf"|\bstep ?time\b|\biter ?time\b"
     rf"|\b(?:{_STEP}) (?:{_TIME_ENDING})$"
 )
 _TIME_OF_MANY = re.compile(
-    rf"\b(?:{_TAKES})(?: for| of| per)? {_COUNT} (?:{_STEP})\b"
-    rf"|\b{_COUNT_BEFORE} (?:{_STEP}) (?:{_TAKES}|in)\b"
+    rf"\b(?:{_DURATION_WORDS})(?: for| of| per)? {_COUNT} (?:{_STEP})\b"
+    rf"|\b{_COUNT_BEFORE} (?:{_STEP}) (?:{_DURATION_WORDS}|in)\b"
 )
 _PER_DEVICE = re.compile(rf"\bper {_DEVICE}\b")
-_PER_NODE = re.compile(rf"\bper (?:{_any_of(WORDS['marks']['nodes'])})\b")
+_PER_NODE = re.compile(rf"\bper (?:{_join_alternatives(WORDS['marks']['nodes'])})\b")
 _WEAK_STEP_TIME = re.compile(
     rf"(?:time|seconds|secs|sec|dt|duration)(?: (?:in )?(?:{_TIME_ENDING}))?"
 )
@@ -80,10 +83,10 @@ _GLOBAL_BATCH = re.compile(r"(?:global|total|effective) (?:train )?batch(?: size
 _WORK_OF_STEP = re.compile(
     r"wpb|(?:n |num )?(?:tokens|samples) per (?:step|batch|iteration|update)"
 )
-_DONE = "consumed|trained|seen|processed"
+_DONE_WORDS = "consumed|trained|seen|processed"
 _WORK_SO_FAR = re.compile(
-    rf"(?:num )?(?:{_DONE})(?: train| input)? (?P<item>tokens|samples|sequences)"
-    rf"|(?:num )?(?:input )?(?P<item2>tokens|samples|sequences) (?:{_DONE})(?: so far)?"
+    rf"(?:num )?(?:{_DONE_WORDS})(?: train| input)? (?P<item>tokens|samples|sequences)"
+    rf"|(?:num )?(?:input )?(?P<item2>tokens|samples|sequences) (?:{_DONE_WORDS})(?: so far)?"
 )
 _FLOPS = re.compile(r"(?i)[kmgtp]?flops?\b|^\s*[kmgtp]$|^\s*[kmgt]i?b(?:it)?s?(?:/s(?:ec)?)?$")
 
@@ -101,20 +104,20 @@ UNIT = (
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """The kind and unit of a number in a log that is a speed or a step time.
+    """What a number in a log that is a speed or a step time measures.
 
     Args:
-        reads: ``speed`` samples or tokens a second, ``steps`` a second, or ``step_time``.
+        kind: ``speed``: samples or tokens a second; ``steps``: steps a second; ``step_time``.
         unit: what a speed counts, ``tokens/s``; empty: not known.
-        seconds: length of the unit of a step time.
-        steps: how many steps a time is of.
+        seconds: seconds of the unit of time: 0.001 of milliseconds, 60 of a rate a minute.
+        steps: number of steps that a time covers.
         scope: a speed of one ``device``, one ``node`` or the whole ``job``; empty: the key does not
             say.
         is_summary: an average or a total, not what one step or interval had.
         is_weak: the key alone, such as ``time``, may mean something else.
     """
 
-    reads: Literal["speed", "steps", "step_time"]
+    kind: Literal["speed", "steps", "step_time"]
     unit: str = ""
     seconds: float = 1.0
     steps: int = 1
@@ -132,19 +135,18 @@ def split_words(text: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def read_quantity(key: str, unit: str = "", following: str = "") -> Quantity | None:
-    """Return the quantity of a number about the speed of training; None: it is not about it.
+    """Return what a number measures; None: neither a speed nor a step time of training.
 
     Args:
         key: the text before the number; empty: there is none.
-        unit: the known unit behind it, if any.
+        unit: the known unit behind it; empty: there is none.
         following: the word behind it, whatever it is.
     """
     words = split_words(key)
     if not _NOT_TRAINING.isdisjoint(words) or _FLOPS.search(key) or _FLOPS.search(following):
         return None
     behind = _read_unit(unit)
-    named = _read_key(words, behind)
-    quantity = named
+    quantity = _read_key(words, behind)
     if quantity is None and behind is not None and _is_specific(behind):
         quantity = behind
     if quantity is None:
@@ -155,22 +157,26 @@ def read_quantity(key: str, unit: str = "", following: str = "") -> Quantity | N
         scope = "device"
     elif not scope and _PER_NODE.search(" ".join(words)):
         scope = "node"
-    if quantity.reads == "speed" and not _JOB.isdisjoint(words):
+    if quantity.kind == "speed" and not _JOB.isdisjoint(words):
         scope = "job"
     return replace(quantity, is_summary=is_summary, scope=scope)
 
 
 def _read_key(words: tuple[str, ...], behind: Quantity | None) -> Quantity | None:
-    """Return what the words of a key say; the unit behind the number says what they leave open."""
+    """Return what a number measures by the words of its key; None: they do not say.
+
+    Args:
+        behind: what the unit behind the number says; it completes the key.
+    """
     text = " ".join(words)
     rate = _RATE.search(text)
-    if rate is None and _UNIT_OF_ITEM.get(words[0] if words else "") != STEPS_UNIT:
+    if rate is None and _UNIT_BY_WORK.get(words[0] if words else "") != STEPS_UNIT:
         rate = _RATE_WITHOUT_PER.search(text)
     if rate is not None:
         return _make_rate(rate)
-    abbreviation = next((word for word in words if word in _ABBREVIATIONS), None)
-    if abbreviation is not None:
-        return _expand_abbreviation(_ABBREVIATIONS[abbreviation], behind)
+    for word in words:
+        if word in _ABBREVIATIONS:
+            return _expand_abbreviation(_ABBREVIATIONS[word], behind)
     if _SPEED.isdisjoint(words):
         return _read_step_time(words, behind)
     if behind is None:
@@ -180,26 +186,31 @@ def _read_key(words: tuple[str, ...], behind: Quantity | None) -> Quantity | Non
 
 def _is_specific(unit: Quantity) -> bool:
     """Tell whether a unit is a rate, or a time of a step, and not a bare time."""
-    return unit.reads != "step_time" or bool(unit.unit)
+    return unit.kind != "step_time" or bool(unit.unit)
 
 
 def _read_step_time(words: tuple[str, ...], behind: Quantity | None) -> Quantity | None:
-    """Return the step time that the words of a key name."""
+    """Return the step time that the words of a key name; None: they name none."""
     text = " ".join(words)
-    per_step, of_many = _TIME_PER_STEP.search(text), _TIME_OF_MANY.search(text)
+    per_step = _TIME_PER_STEP.search(text)  # `ms per iteration`
+    of_many = _TIME_OF_MANY.search(text)  # `time for 100 steps`
     if per_step is not None:
         return Quantity("step_time", seconds=_TIMES[per_step["time"]], steps=_read_count(per_step))
     if of_many is not None or _STEP_TIME.search(text):
-        return Quantity("step_time", seconds=_time_unit(words, behind), steps=_read_count(of_many))
+        return Quantity(
+            "step_time", seconds=_get_unit_seconds(words, behind), steps=_read_count(of_many)
+        )
     if not _WEAK_STEP_TIME.fullmatch(text):
         return None
     if behind is not None and _is_specific(behind):
         return behind
-    return Quantity("step_time", seconds=_time_unit(words, behind), is_weak=True)
+    return Quantity("step_time", seconds=_get_unit_seconds(words, behind), is_weak=True)
 
 
 def _make_rate(match: re.Match[str]) -> Quantity:
-    unit, groups = _UNIT_OF_ITEM[match["item"]], match.groupdict()
+    """Return the quantity of a match of a pattern of rates."""
+    unit = _UNIT_BY_WORK[match["item"]]
+    groups = match.groupdict()  # not all patterns have all groups
     per_device = bool(groups.get("device") or groups.get("each"))
     if unit == STEPS_UNIT:
         return Quantity("steps", unit, seconds=_TIMES[match["time"]])
@@ -207,20 +218,25 @@ def _make_rate(match: re.Match[str]) -> Quantity:
 
 
 def _expand_abbreviation(unit: str, behind: Quantity | None) -> Quantity:
-    """Return the quantity of ``tps`` and the like."""
-    if not unit and behind is not None and behind.reads != "step_time":
+    """Return the quantity of ``tps`` and the like.
+
+    Args:
+        unit: that of the abbreviation, ``tokens/s`` or ``tokens/s/device``; empty: it has none.
+        behind: what the unit behind the number says.
+    """
+    if not unit and behind is not None and behind.kind != "step_time":
         return behind
     if unit == STEPS_UNIT:
         return Quantity("steps", unit)
-    unit, mark, _ = unit.partition("/device")
-    scope: Literal["device", ""] = "device" if mark else ""
-    if not scope and behind is not None and behind.reads == "speed":
+    unit, device_part, _ = unit.partition("/device")
+    scope: Literal["device", ""] = "device" if device_part else ""
+    if not scope and behind is not None and behind.kind == "speed":
         scope = "device" if behind.scope == "device" else ""
     return Quantity("speed", unit, scope=scope)
 
 
 def _read_count(match: re.Match[str] | None) -> int:
-    """Return the number of steps of a time."""
+    """Return the number of steps in a match: 2000 of ``2k``; 1 if it has none."""
     if match is None:
         return 1
     groups = {name: text for name, text in match.groupdict().items() if text}
@@ -229,11 +245,11 @@ def _read_count(match: re.Match[str] | None) -> int:
     return max(int(number or 1), 1) * factor
 
 
-def _time_unit(words: tuple[str, ...], behind: Quantity | None) -> float:
-    """Return the seconds of a time's unit: the one in the key, else behind the number, else 1."""
+def _get_unit_seconds(words: tuple[str, ...], behind: Quantity | None) -> float:
+    """Return the seconds of a time's unit: that in the key, else behind the number, else 1."""
     if len(words) > 1 and words[-1] in _TIME_ENDINGS:
         return _TIME_ENDINGS[words[-1]]
-    return behind.seconds if behind is not None and behind.reads == "step_time" else 1.0
+    return behind.seconds if behind is not None and behind.kind == "step_time" else 1.0
 
 
 @lru_cache(maxsize=1024)
@@ -254,15 +270,15 @@ def _read_unit(unit: str) -> Quantity | None:
     return Quantity("step_time", seconds=_TIMES[text]) if text in _TIMES else None
 
 
-def unit_class(unit: str) -> str:
-    """Return what a unit counts, the same for all words of it; the unit itself where unknown.
+def normalize_rate_unit(unit: str) -> str:
+    """Return a unit of rates with a common word for what it counts; an unknown unit unchanged.
 
-    Images, sequences and examples are samples: which of these words is used is a matter of taste.
+    Images, sequences and examples are samples, words are tokens: ``img/sec`` is ``samples/s``.
     """
     rate = _RATE.fullmatch(" ".join(split_words(unit)))
     if rate is None:
         return unit
-    counted = _UNIT_OF_ITEM[rate["item"]]
+    counted = _UNIT_BY_WORK[rate["item"]]
     if counted in {"examples/s", "images/s", "frames/s", "sequences/s"}:
         return "samples/s"
     return "tokens/s" if counted == "words/s" else counted
@@ -272,8 +288,8 @@ def unit_class(unit: str) -> str:
 def is_step_counter(key: str) -> bool:
     """Tell whether a number is that of a step: its key ends in ``step``, ``iter`` and the like."""
     words = split_words(key)
-    is_step = bool(words) and _UNIT_OF_ITEM.get(words[-1]) == STEPS_UNIT
-    return is_step and words[-1] not in _BATCH and _NO_COUNTER.isdisjoint(words)
+    is_step = bool(words) and _UNIT_BY_WORK.get(words[-1]) == STEPS_UNIT
+    return is_step and words[-1] not in _BATCH and _NOT_COUNTER.isdisjoint(words)
 
 
 @lru_cache(maxsize=4096)
@@ -298,7 +314,7 @@ def is_global_batch(key: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_work_of_step(key: str) -> bool:
-    """Tell whether a number is what one step trained, in whatever a rate beside it counts."""
+    """Tell whether a number is the samples or tokens of one step."""
     return _WORK_OF_STEP.fullmatch(" ".join(split_words(key))) is not None
 
 
@@ -306,20 +322,20 @@ def is_work_of_step(key: str) -> bool:
 def read_counter_unit(key: str) -> str:
     """Return the unit of a counter of all work trained, ``tokens/s``; empty: not a counter."""
     match = _WORK_SO_FAR.fullmatch(" ".join(split_words(key)))
-    return _UNIT_OF_ITEM[match["item"] or match["item2"]] if match else ""
+    return _UNIT_BY_WORK[match["item"] or match["item2"]] if match else ""
 
 
 @lru_cache(maxsize=4096)
 def is_pause(key: str) -> bool:
     """Tell whether a number is the time of an evaluation or a checkpoint."""
     words = split_words(key)
-    other = _EVALUATION | {"save", "saving", "saved", "ckpt", "checkpoint"}
-    return not other.isdisjoint(words) and not _DURATION.isdisjoint(words)
+    other_work = _EVALUATION | {"save", "saving", "saved", "ckpt", "checkpoint"}
+    return not other_work.isdisjoint(words) and not _DURATION.isdisjoint(words)
 
 
-def time_unit(key: str, unit: str) -> float:
+def get_unit_seconds(key: str, unit: str) -> float:
     """Return the seconds of the unit of a time with this key, and this unit behind it."""
-    return _time_unit(split_words(key), _read_unit(unit))
+    return _get_unit_seconds(split_words(key), _read_unit(unit))
 
 
 def is_evaluation(word: str) -> bool:

@@ -1,4 +1,7 @@
-"""Read the values of a log in one pass, separately for each source and run."""
+"""Read the values of a log in one pass, separately for each source and run.
+
+A source is a key in the log, or a form in which a known trainer prints its speed.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,23 @@ import math
 import re
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainmark.published.analysis.lines import LogContext, may_have_values, read_line
 from trainmark.published.analysis.quantities import (
     Quantity,
     is_work_of_step,
+    normalize_rate_unit,
     read_counter_unit,
     read_quantity,
-    unit_class,
 )
 from trainmark.published.analysis.sources import (
-    BAR,
+    BAR_KEY,
     PLAIN,
     PRESETS,
     SIGNATURES,
     Source,
-    sources_by_key,
+    list_sources_by_key,
 )
 from trainmark.published.analysis.values import RunValues
 from trainmark.published.importers.event_runs import FORMS, EventReader
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 _SHOWN_CHARACTERS = 300
 _MAX_SURVEYED_LINES = 2000  # in which all numeric keys are counted
 _MAX_STEPS_APART = 4  # of ranks that print into one log
+# The progress bar of tqdm: ` 20/500 [00:12<04:48, 1.67it/s`.
 _BAR = re.compile(
     r"(?P<done>\d+)/(?P<total>\d+)\s*\[(?P<clock>[\d:]+)<[^,\]]*,\s*(?:\?|[\d.]+)\s*"
     r"(?:s/|)(?:it|steps?|iters?|batch(?:es)?)\b"
@@ -48,27 +52,49 @@ _KEYS_OF_PRESETS = {
     name: {form.key for form in preset.forms} | ({preset.loss} if preset.closing else set())
     for name, preset in PRESETS.items()
 }
-_OTHER_RATE = re.compile(r"([A-Za-z]+/s)(?:ec)?")
-_MALFORMED_AFTER = r"['\"]?\s*[:=]\s*\S"
+_OTHER_RATE_UNIT = re.compile(r"([A-Za-z]+/s)(?:ec)?")
+_ANY_VALUE = r"['\"]?\s*[:=]\s*\S"  # behind a key
 
 
-def to_seconds(clock: str) -> float | None:
+def parse_clock(clock: str) -> float | None:
     """Return the seconds of ``1 day, 2:03:04``, ``2:03:04`` or ``03:04``; None: not a time."""
     match = _CLOCK.match(clock)
     if match is None:
         return None
-    days, hours, minutes = (int(text or 0) for text in match.groups()[:3])
+    days, hours, minutes = [int(text or 0) for text in match.groups()[:3]]
     return ((days * 24 + hours) * 60 + minutes) * 60 + float(match[4])
 
 
 @dataclass
 class _StepPrint:
-    """A value that other ranks may print for the same step, with its place among the values."""
+    """A value of a step, which other ranks may print too.
+
+    Args:
+        cycle: how often steps began anew before it.
+        counters: key and value of each number of the step.
+        place: index among the values of the source.
+        count: number of ranks whose values are averaged in it.
+    """
 
     cycle: int
     counters: tuple[tuple[str, float], ...]
     place: int
     count: int = 1
+
+
+class SourceKey(NamedTuple):
+    """What identifies a source: its preset, the text before the number, and the text behind it."""
+
+    preset: str
+    key: str
+    unit: str
+
+
+class _CounterReading(NamedTuple):
+    """The work that a counter counted until now, and the seconds on the clock beside it."""
+
+    done: float
+    clock_s: float
 
 
 @dataclass
@@ -77,9 +103,12 @@ class Readings:
 
     Args:
         skip: values to leave out at the beginning of a run; the line of the next one is kept.
-        runs: by the number of the run in the log.
         unit: of a speed, from the form or behind the first number; empty: not known.
-        malformed: lines that have the key, but no finite number behind it.
+        runs: values by the number of the run in the log.
+        lines: number of lines with a value.
+        malformed: number of lines that have the key, but no finite number behind it.
+        malformed_line: number of the first of them.
+        malformed_text: text of the first of them.
         has_steps: a line with a value also has the number of a step.
         first_rate: first printed value of a figure that is a mean since the start.
         last_rate: last printed value of it.
@@ -99,7 +128,7 @@ class Readings:
     _recent: deque[_StepPrint] = field(default_factory=lambda: deque(maxlen=_MAX_STEPS_APART))
     _other_work: int = 0
     _paused_s: float = 0.0
-    _total: tuple[float, float] | None = None  # done, and seconds on the clock
+    _last_counter: _CounterReading | None = None
     _has_jumped: bool = False
     _work_so_far: float = math.nan
 
@@ -112,14 +141,19 @@ class Readings:
     def add(
         self, line: LogLine, value: float, context: LogContext, *, seconds: float, work: float
     ) -> None:
-        """Add a value of a line; values of several ranks for one step are averaged."""
+        """Add a value of a line; values of several ranks for one step are averaged.
+
+        Args:
+            seconds: that the value covers; NaN: not known.
+            work: that the value covers, in what a speed counts; NaN: not known.
+        """
         if not math.isfinite(value):
             self.reject(line.number, line.text)
             return
         run = self.runs.setdefault(context.run, RunValues())
         self.lines += 1
         self.has_steps = self.has_steps or line.step is not None
-        if line.counters and self._average_in(line, value, run, context.cycle):
+        if line.counters and self._average_with_rank(line, value, run, context.cycle):
             return
         if len(run.values) == self.skip or not run.first_text:
             run.first_text = f"line {line.number}: {line.text.strip()[:_SHOWN_CHARACTERS]}"
@@ -132,7 +166,7 @@ class Readings:
         run.pauses_s.append(context.paused_s - self._paused_s)
         self._other_work, self._paused_s = context.other_work, context.paused_s
 
-    def _average_in(self, line: LogLine, value: float, run: RunValues, cycle: int) -> bool:
+    def _average_with_rank(self, line: LogLine, value: float, run: RunValues, cycle: int) -> bool:
         """Average a value into that of another rank for the same step; False: there is none."""
         for earlier in self._recent:
             if earlier.cycle == cycle and earlier.counters == line.counters:
@@ -142,50 +176,68 @@ class Readings:
         return False
 
     def add_total(self, line: LogLine, done: float, clock_s: float, context: LogContext) -> None:
-        """Add the difference to the last reading of a counter and of the clock.
+        """Add the speed since the last reading of a counter and of the clock beside it.
 
-        A clock that shows 0 is rounded; a counter or a clock that falls began anew.
+        Args:
+            done: work that the counter shows.
+            clock_s: seconds that the clock shows.
         """
-        last, self._total = self._total, (done, clock_s)
-        if last is None or clock_s < last[1] or done < last[0]:
+        last = self._last_counter
+        self._last_counter = _CounterReading(done, clock_s)
+        if last is None or clock_s < last.clock_s or done < last.done:
+            return  # the first reading, or both began anew
+        if clock_s == last.clock_s:  # within one unit of the clock: wait for the next reading
+            self._last_counter = last
             return
-        if clock_s == last[1]:  # within one unit of the clock
-            self._total = last
-            return
-        elapsed = clock_s - last[1]
-        if context.resumed_at and not self._has_jumped:  # over the steps from before the resume
+        elapsed_s = clock_s - last.clock_s
+        if context.resumed_at and not self._has_jumped:
+            # The first difference includes the steps from before the resume.
             self._has_jumped = True
             return
-        self.add(line, (done - last[0]) / elapsed, context, seconds=elapsed, work=math.nan)
+        self.add(line, (done - last.done) / elapsed_s, context, seconds=elapsed_s, work=math.nan)
 
     def add_whole(self, line: LogLine, done: float, clock_s: float, context: LogContext) -> None:
-        """Add the last reading of a counter that began with 0, and of its clock."""
-        last, self._total = self._total, None
-        start, start_s = last if last is not None and last[0] < done else (0.0, 0.0)
-        if clock_s > start_s:
-            elapsed = clock_s - start_s
-            self.add(line, (done - start) / elapsed, context, seconds=elapsed, work=math.nan)
+        """Add the speed until the last reading of a counter that began with 0.
+
+        Args:
+            done: work that the counter shows.
+            clock_s: seconds that the clock shows.
+        """
+        last = self._last_counter
+        self._last_counter = None
+        if last is None or last.done >= done:
+            last = _CounterReading(0.0, 0.0)
+        elapsed_s = clock_s - last.clock_s
+        if elapsed_s > 0:
+            speed = (done - last.done) / elapsed_s
+            self.add(line, speed, context, seconds=elapsed_s, work=math.nan)
 
     def read_work(self, line: LogLine) -> float:
-        """Return the work of the step or interval of a line, in the unit of the speed; or NaN."""
-        counted = unit_class(self.source.quantity.unit or self.unit)
-        if counted == "samples/s" and line.batch is not None:
+        """Return the samples or tokens of the step or interval of a line; NaN: not known."""
+        unit = normalize_rate_unit(self.source.quantity.unit or self.unit)
+        if unit == "samples/s" and line.batch is not None:
             return line.batch
         for pair in line.pairs:
             if is_work_of_step(pair.key):
                 return pair.value
-            if counted and unit_class(read_counter_unit(pair.key)) == counted:
-                work, self._work_so_far = pair.value - self._work_so_far, pair.value
+            if unit and normalize_rate_unit(read_counter_unit(pair.key)) == unit:
+                work = pair.value - self._work_so_far  # NaN before the first reading
+                self._work_so_far = pair.value
                 return work if work > 0 else math.nan
         return math.nan
 
 
 class LogReader:
-    """Reads a log once.
+    """Reads a log once, and keeps all that the choice of its speed needs.
 
-    Afterwards ``readings`` has the values of every source, ``recognised`` how many lines have the
-    form of each preset, ``losses`` the last loss with each key (empty: any), ``wanted_loss`` that
-    behind the user's keyword, ``keys`` and ``last_value_of`` the numeric keys of the first lines.
+    Attributes:
+        context: what the lines said besides values.
+        readings: the values of each source.
+        recognised: number of lines that have the form of each preset.
+        losses: the last loss with each key; with an empty key, the main loss of training.
+        wanted_loss: the last number behind the user's keyword for the loss; None: there is none.
+        keys: how often each numeric key stands in the first lines.
+        last_value_of: the last value of each of these keys.
 
     Args:
         preset: the one that the user names; its lines count even if its signature does not fit.
@@ -202,15 +254,15 @@ class LogReader:
         self._events = EventReader()
         self._ended_runs: list[EventRun] = []
         self.context = LogContext()
-        self.readings: dict[tuple[str, str, str], Readings] = {}
+        self.readings: dict[SourceKey, Readings] = {}
         self.recognised: Counter[str] = Counter()
         self.losses: dict[str, float] = {}
         self.keys: Counter[str] = Counter()
         self.last_value_of: dict[str, float] = {}
-        self._by_key = sources_by_key()
+        self._by_key = list_sources_by_key()
         self._loss_keys = {preset.loss for preset in PRESETS.values()} | {""}
-        self._is_malformed = {
-            key: re.compile(rf"(?<!\w){re.escape(key)}{_MALFORMED_AFTER}") for key in self._by_key
+        self._key_patterns = {
+            key: re.compile(rf"(?<!\w){re.escape(key)}{_ANY_VALUE}") for key in self._by_key
         }
 
     @property
@@ -234,13 +286,13 @@ class LogReader:
             if is_surveyed or may_have_values(text):
                 line = read_line(number, text)
                 if is_surveyed:
-                    self._survey(line)
+                    self._count_keys(line)
                 if self._add_line(line):
                     continue
             self.context.notice_other_work(text, line)
 
-    def _survey(self, line: LogLine) -> None:
-        """Count the numeric keys of a line, to show them where none is known."""
+    def _count_keys(self, line: LogLine) -> None:
+        """Count the numeric keys of a line, to show them if none is known."""
         for pair in line.pairs:
             if pair.key:
                 self.keys[pair.key] += 1
@@ -252,7 +304,7 @@ class LogReader:
             return False
         has_loss = self._add_loss(line)
         pairs = {pair.key: pair for pair in line.pairs}
-        presets = self._recognise(line, pairs)
+        presets = self._recognise_presets(line, pairs)
         if line.speeds or has_loss or presets:
             self.context.notice_values(line)
         has_bar = self._add_bar(line)
@@ -263,13 +315,14 @@ class LogReader:
                     self._add_form(line, pairs[key], source)
                     preset_keys.add(key)
         for pair, quantity in line.speeds:
-            is_rate_of_bar = has_bar and not pair.key and quantity.reads != "speed"
+            is_rate_of_bar = has_bar and not pair.key and quantity.kind != "speed"
             if not is_rate_of_bar and (pair.key not in preset_keys or self.preset == PLAIN):
                 self._add_plain(line, pair, quantity)
         self._reject_malformed(line, pairs)
         return bool(line.speeds) or has_bar
 
     def _add_loss(self, line: LogLine) -> bool:
+        """Keep the losses of a line; return whether it has one."""
         if "oss" not in line.text:
             return False
         has_loss = False
@@ -280,7 +333,7 @@ class LogReader:
                 has_loss = True
         return has_loss
 
-    def _recognise(self, line: LogLine, pairs: dict[str, Pair]) -> set[str]:
+    def _recognise_presets(self, line: LogLine, pairs: dict[str, Pair]) -> set[str]:
         """Return the presets whose lines have the form of this one; count it for each."""
         presets = {
             name
@@ -291,17 +344,19 @@ class LogReader:
         return presets
 
     def _get_readings(self, source: Source) -> Readings:
-        key = source.preset, source.key, source.unit
+        key = SourceKey(source.preset, source.key, source.unit)
         if key not in self.readings:
             self.readings[key] = Readings(source, self.skip, source.quantity.unit)
         return self.readings[key]
 
     def _add_plain(self, line: LogLine, pair: Pair, quantity: Quantity) -> None:
+        """Add a number whose key or unit says that it is a speed or a step time."""
         source = Source(PLAIN, pair.key, "" if pair.key else pair.unit, quantity)
         readings = self._get_readings(source)
         self._add_value(line, pair, readings)
 
     def _add_form(self, line: LogLine, pair: Pair, source: Source) -> None:
+        """Add a number in a form of a preset."""
         readings = self._get_readings(source)
         form = source.form
         assert form is not None
@@ -309,11 +364,12 @@ class LogReader:
             self._add_value(line, pair, readings)
             return
         match = re.search(rf"{re.escape(form.clock)}['\"]?\s*[:=]\s*['\"]?([^'\"\]}}]+)", line.text)
-        clock_s = to_seconds(match[1].strip()) if match else None
+        clock_s = parse_clock(match[1].strip()) if match else None
         if clock_s is None or not math.isfinite(pair.value):
             readings.reject(line.number, line.text)
             return
         if clock_s > 0 or form.is_counter:
+            # A mean rate since the start, times the clock, is the work done until now.
             done = pair.value if form.is_counter else pair.value * clock_s
             readings.add_total(line, done, clock_s, self.context)
         if readings.first_rate is None:
@@ -321,23 +377,25 @@ class LogReader:
         readings.last_rate = pair.value
 
     def _add_value(self, line: LogLine, pair: Pair, readings: Readings) -> None:
+        """Add a number as it is printed, with the time and work of its line."""
         quantity = readings.source.quantity
         readings.unit = readings.unit or _read_rate_unit(pair)
         seconds = math.nan
-        if quantity.reads != "step_time" and line.step_time_s is not None:
+        if quantity.kind != "step_time" and line.step_time_s is not None:
             seconds = line.step_time_s
         readings.add(line, pair.value, self.context, seconds=seconds, work=readings.read_work(line))
 
     def _add_bar(self, line: LogLine) -> bool:
-        """Add the difference of counter and clock of a progress bar of training."""
+        """Add the speed by counter and clock of a progress bar; return whether there is one."""
         if "<" not in line.text or not line.speeds:
             return False
         match = _BAR.search(line.text)
-        clock_s = to_seconds(match["clock"]) if match else None
+        clock_s = parse_clock(match["clock"]) if match else None
         if match is None or clock_s is None:
             return False
         quantity = Quantity("steps", "steps/s", is_weak=True)
-        readings = self._get_readings(Source(PLAIN, f"{BAR} of {match['total']}", "", quantity))
+        key = f"{BAR_KEY} of {match['total']}"
+        readings = self._get_readings(Source(PLAIN, key, "", quantity))
         done = float(match["done"])
         if match["done"] == match["total"] and not self.context.resumed_at:
             readings.add_whole(line, done, clock_s, self.context)
@@ -350,14 +408,14 @@ class LogReader:
         for (preset, key, _), readings in self.readings.items():
             if preset == PLAIN or key in pairs or key not in line.text:
                 continue
-            if self._is_malformed[key].search(line.text):
+            if self._key_patterns[key].search(line.text):
                 readings.reject(line.number, line.text)
 
 
 def _read_rate_unit(pair: Pair) -> str:
     """Return the unit behind the number of a speed: a known unit, else the word there."""
     quantity = read_quantity("", pair.unit)
-    if quantity is not None and quantity.reads != "step_time":
+    if quantity is not None and quantity.kind != "step_time":
         return quantity.unit
-    other = _OTHER_RATE.fullmatch(pair.following)
-    return other[1] if other else ""
+    other_unit = _OTHER_RATE_UNIT.fullmatch(pair.following)
+    return other_unit[1] if other_unit else ""

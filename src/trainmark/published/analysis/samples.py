@@ -1,14 +1,15 @@
 """Select the values of a source that count, and compute their mean.
 
-Owns three rules. Rates are averaged by time if the log has the time or the work of each value. A
-value that includes an evaluation or a checkpoint is left out, or corrected by its time. If a log
-has several runs, the last one counts.
+A source is a key in a log, or a form in which a trainer prints its speed. Owns three rules. Rates
+are averaged by time if the log has the time or the work of each value. A value that includes an
+evaluation or a checkpoint is left out, or corrected by its time. If a log has several runs, the
+last one counts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,16 @@ _MIN_RESUME_RATIO = 1.5  # times the speed: a mean that counts work from before 
 _MIN_STEPS_PER_SUMMARY = 5  # lines of steps for each line of a summary
 
 
+class SlowValues(NamedTuple):
+    """Values that are over twice the median: their number, and their share of the sum of times."""
+
+    num_values: int
+    time_share: float
+
+
+_NO_SLOW_VALUES = SlowValues(0, 0.0)
+
+
 @dataclass(slots=True)
 class Sample:
     """The values of a source that count, with what is needed for their mean.
@@ -42,9 +53,15 @@ class Sample:
         batches: samples of a step over all devices for each value; empty: not known.
         skipped: values left out at the beginning.
         left_out: values left out because they include other work than training.
-        lines: of the log with a value.
+        lines: number of lines in the log with a value.
+        malformed: number of lines without a number behind their key.
+        malformed_text: the first of them.
         first_text: the line of the first value that counts.
-        slow: how many values are over twice the median, and their share of the sum of times.
+        mean_of_all: mean of all values before other work was taken off; None: none was.
+        is_closing: the value is of a line at the end of the log, about the whole run.
+        has_steps: a line with a value also has the number of a step.
+        slow: values that may hold an evaluation, a checkpoint or a warm-up.
+        notes: for the user.
     """
 
     source: Source
@@ -62,13 +79,13 @@ class Sample:
     mean_of_all: float | None = None
     is_closing: bool = False
     has_steps: bool = False
-    slow: tuple[int, float] = (0, 0.0)
+    slow: SlowValues = _NO_SLOW_VALUES
     notes: list[str] = field(default_factory=list)
 
     @property
     def is_rate(self) -> bool:
         """Tell whether larger values are faster."""
-        return self.source.quantity.reads != "step_time"
+        return self.source.quantity.kind != "step_time"
 
     @property
     def mean(self) -> float:
@@ -79,7 +96,7 @@ class Sample:
 
 
 def compute_costs(values: Array, *, is_rate: bool) -> Array:
-    """Return times, or numbers in proportion to them, of values that are times or rates."""
+    """Return times, or numbers proportional to times, of values that are times or rates."""
     if not is_rate:
         return values
     return np.divide(1.0, values, out=np.zeros_like(values), where=values > 0)
@@ -88,46 +105,54 @@ def compute_costs(values: Array, *, is_rate: bool) -> Array:
 def take_sample(
     readings: Readings, context: LogContext, *, skip: int, is_closing: bool = False
 ) -> Sample | None:
-    """Return the values of a source that count; None: there are none."""
+    """Return the values of a source that count; None: there are none.
+
+    Args:
+        skip: values to leave out at the beginning of a run.
+        is_closing: the last value is about the whole run.
+    """
     source = readings.source
     is_last_value = is_closing or source.is_running_mean
     run, notes = _choose_run(readings, context, skip=0 if is_last_value else skip)
     if run is None:
         return None
     values, batches = np.frombuffer(run.values).copy(), np.frombuffer(run.batches)
-    if _is_clock(source, values):
+    if _is_time_since_start(source, values):
         return None
     if is_last_value:
         return _take_last_value(readings, run, notes, is_closing=is_closing, skip=skip)
-    counts = np.arange(len(values)) >= skip
-    rejected = readings.malformed
+    is_counted = np.arange(len(values)) >= skip
+    malformed = readings.malformed
     has_batch = np.isfinite(batches)
     if has_batch.any():  # a value without its batch is malformed
-        rejected += int((counts & ~has_batch).sum())
-        counts &= has_batch
+        malformed += int((is_counted & ~has_batch).sum())
+        is_counted &= has_batch
     all_values = values.copy()
-    left_out = _remove_other_work(source, values, counts, run, notes)
-    if not counts.any():
+    left_out = _remove_other_work(source, values, is_counted, run, notes)
+    if not is_counted.any():
         return None
-    seconds, work = np.frombuffer(run.seconds)[counts], np.frombuffer(run.work)[counts]
-    weights, weighted_by = _compute_weights(values[counts], seconds, work, is_rate=_is_rate(source))
+    seconds = np.frombuffer(run.seconds)[is_counted]
+    work = np.frombuffer(run.work)[is_counted]
+    weights, weighted_by = _compute_weights(
+        values[is_counted], seconds, work, is_rate=_is_rate(source)
+    )
     sample = Sample(
         source,
         readings.unit,
-        values[counts],
+        values[is_counted],
         weights,
         weighted_by,
-        batches[counts],
+        batches[is_counted],
         skipped=min(skip, len(values)),
         left_out=left_out,
         lines=readings.lines,
-        malformed=rejected,
-        malformed_text=_malformed_text(readings),
+        malformed=malformed,
+        malformed_text=_describe_malformed(readings),
         first_text=run.first_text,
         has_steps=readings.has_steps,
         notes=notes,
     )
-    if not np.isfinite(sample.batches).all():
+    if not has_batch.any():
         sample.batches = np.empty(0)
     if left_out or (all_values != values).any():
         sample.mean_of_all = float(all_values[skip:].mean())
@@ -142,7 +167,10 @@ def take_sample(
 
 
 def take_only_mean(readings: Readings) -> Sample | None:
-    """Return the only mean since the start in a log, of which no difference can be computed."""
+    """Return the mean since the start that a log prints only once; None: it prints more, or none.
+
+    From several such means, the speed between them is computed instead.
+    """
     if readings.first_rate is None or readings.lines:
         return None
     empty = np.empty(0)
@@ -160,10 +188,10 @@ def take_only_mean(readings: Readings) -> Sample | None:
 
 
 def _is_rate(source: Source) -> bool:
-    return source.quantity.reads != "step_time"
+    return source.quantity.kind != "step_time"
 
 
-def _malformed_text(readings: Readings) -> str:
+def _describe_malformed(readings: Readings) -> str:
     if not readings.malformed:
         return ""
     return f"line {readings.malformed_line}: {readings.malformed_text}"
@@ -187,7 +215,7 @@ def _take_last_value(
         empty,
         lines=readings.lines,
         malformed=readings.malformed,
-        malformed_text=_malformed_text(readings),
+        malformed_text=_describe_malformed(readings),
         first_text=run.first_text,
         has_steps=readings.has_steps,
         is_closing=is_closing,
@@ -202,21 +230,22 @@ def _choose_run(
     runs = readings.runs
     if _are_epochs(context):
         return _join(list(runs.values())), []
-    number = max((n for n, run in runs.items() if len(run.values) > skip), default=None)
-    if number is None:
+    numbers_with_values = [number for number, run in runs.items() if len(run.values) > skip]
+    if not numbers_with_values:
         return None, []
+    chosen = max(numbers_with_values)
     notes = []
     for earlier in range(context.run):
         end = context.ends[earlier]
         count = len(runs[earlier].values) if earlier in runs else 0
         until = f"step {end.step:g}" if end.step is not None else f"line {end.line}"
         how = "complete" if end.is_complete else f"aborted at {until}, another run follows"
-        state = "used" if earlier == number else "not used"
+        state = "used" if earlier == chosen else "not used"
         notes.append(
             f"run {earlier + 1} of {context.run + 1}, lines {context.starts[earlier]} to "
             f"{end.line}: {how}; its {count} values are {state}"
         )
-    return runs[number], notes
+    return runs[chosen], notes
 
 
 def _are_epochs(context: LogContext) -> bool:
@@ -240,29 +269,30 @@ def _join(runs: list[RunValues]) -> RunValues | None:
     return joined
 
 
-def _is_clock(source: Source, values: Array) -> bool:
+def _is_time_since_start(source: Source, values: Array) -> bool:
     """Tell whether a number behind a word such as ``time`` is the time since the start."""
-    if not source.quantity.is_weak or source.quantity.reads != "step_time" or len(values) < 3:
+    if not source.quantity.is_weak or source.quantity.kind != "step_time" or len(values) < 3:
         return False
     return bool((np.diff(values) > 0).all() and values[-1] > 2 * values[0])
 
 
 def _remove_other_work(
-    source: Source, values: Array, counts: Array, run: RunValues, notes: list[str]
+    source: Source, values: Array, is_counted: Array, run: RunValues, notes: list[str]
 ) -> int:
     """Correct or leave out the values that hold an evaluation or a checkpoint.
 
     Args:
-        values: changed where the log prints how long the other work took.
-        counts: changed where it does not, for values that are longer than the others.
+        values: corrected in place if the log prints how long the other work took.
+        is_counted: set to false in place if it does not, for values that are longer than usual.
+        notes: a note is appended for each of both.
 
     Returns:
-        How many are left out.
+        How many values are left out.
     """
-    holds_other = np.frombuffer(run.holds_other, dtype=np.int8).astype(bool) & counts
+    holds_other = np.frombuffer(run.holds_other, dtype=np.int8).astype(bool) & is_counted
     if not holds_other.any():
         return 0
-    others = compute_costs(values, is_rate=_is_rate(source))[counts & ~holds_other]
+    others = compute_costs(values, is_rate=_is_rate(source))[is_counted & ~holds_other]
     pauses = np.frombuffer(run.pauses_s) / source.quantity.seconds
     usual = float(np.median(others)) if len(others) else None
     corrected = left_out = 0
@@ -274,7 +304,7 @@ def _remove_other_work(
             values[place] = without
             corrected += 1
         elif usual is not None and cost > _MIN_PAUSE_RATIO * usual:
-            counts[place] = False
+            is_counted[place] = False
             left_out += 1
     if corrected:
         notes.append(
@@ -289,7 +319,10 @@ def _remove_other_work(
 def _compute_weights(
     values: Array, seconds: Array, work: Array, *, is_rate: bool
 ) -> tuple[Array, str]:
-    """Return the seconds that each rate covers, and from what they are known."""
+    """Return the seconds that each rate covers, and from what they follow.
+
+    Empty if they are not known, or if the values are times.
+    """
     if is_rate:
         if np.isfinite(seconds).all() and (seconds > 0).all():
             return seconds, "time"
@@ -298,18 +331,16 @@ def _compute_weights(
     return np.empty(0), "value"
 
 
-def find_slow_values(values: Array, *, is_rate: bool) -> tuple[int, float]:
-    """Return how many values are over twice the median, if they make much of the sum.
-
-    Returns:
-        Their number and their share of the sum of times; zeros if the share is small.
-    """
+def find_slow_values(values: Array, *, is_rate: bool) -> SlowValues:
+    """Return the values over twice the median if they take much of the time; else none."""
     costs = compute_costs(values, is_rate=is_rate)
     if len(costs) < 3 or not costs.sum() > 0:
-        return 0, 0.0
+        return _NO_SLOW_VALUES
     is_slow = costs > _MIN_SLOW_RATIO * np.median(costs)
     share = float(costs[is_slow].sum() / costs.sum())
-    return (int(is_slow.sum()), share) if share > _MIN_SLOW_SHARE else (0, 0.0)
+    if share <= _MIN_SLOW_SHARE:
+        return _NO_SLOW_VALUES
+    return SlowValues(int(is_slow.sum()), share)
 
 
 def is_rare(readings: Readings, max_lines: int) -> bool:

@@ -1,6 +1,6 @@
-"""Where in a log a speed or a step time stands: in a format of a known trainer, or behind a key.
+"""Know where in a log a speed or a step time stands: in a trainer's format, or behind a key.
 
-Owns the presets, ``presets.toml``.
+Owns the presets, ``presets.toml``: the formats of known trainers.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from trainmark.published.analysis.quantities import Quantity, split_words
 from trainmark.toml_file import read_toml
 
 PLAIN = "plain"  # the preset of no trainer: any key that says what its number is
-EVENTS = "mllog", "perflog"  # presets of logs of events
-BAR = "progress bar"
+EVENTS = ("mllog", "perflog")  # presets of logs of events
+BAR_KEY = "progress bar"
 _TIME_UNITS = {"s": 1.0, "ms": 1e-3}
-_RUNNING = {"running", "cumulative"}
+_RUNNING_MEAN_WORDS = {"running", "cumulative"}
 
 
 class Form(Frozen):
@@ -38,8 +38,8 @@ class Form(Frozen):
     clock: str = ""
     is_counter: bool = False
 
-    def quantity(self) -> Quantity:
-        """Return what the form's number is."""
+    def make_quantity(self) -> Quantity:
+        """Return what the number in this form measures."""
         unit = "steps/s" if self.reads == "steps" else self.unit
         return Quantity(self.reads, unit, _TIME_UNITS[self.time_unit], scope=self.scope)
 
@@ -69,9 +69,9 @@ class Source:
         preset: name of the trainer's preset, or ``plain``.
         key: text before the number; empty: there is none, ``unit`` says what the number is.
         unit: text behind the number, where there is no key.
-        quantity: what the number is.
+        quantity: what the number measures.
         rank: place among the forms of the preset, the best first.
-        form: of the preset; None: found by the key or unit alone.
+        form: of the preset; None: the key or the unit alone says what the number is.
     """
 
     preset: str
@@ -96,14 +96,14 @@ class Source:
         """Tell whether each value is the mean since the start of the job."""
         if self.form is not None:
             return self.form.is_running_mean
-        return not _RUNNING.isdisjoint(split_words(self.key))
+        return not _RUNNING_MEAN_WORDS.isdisjoint(split_words(self.key))
 
 
-def sources_by_key() -> dict[str, list[Source]]:
+def list_sources_by_key() -> dict[str, list[Source]]:
     """Return the sources of all presets by the key of their number."""
     sources: dict[str, list[Source]] = {}
     for name, preset in PRESETS.items():
         for rank, form in enumerate(preset.forms):
-            source = Source(name, form.key, "", form.quantity(), rank, form)
+            source = Source(name, form.key, "", form.make_quantity(), rank, form)
             sources.setdefault(form.key, []).append(source)
     return sources

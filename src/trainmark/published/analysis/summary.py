@@ -1,4 +1,4 @@
-"""What an analysis found, and the summary of it that a person reads."""
+"""Hold the result of an analysis, and summarize it for a person."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trainmark.record.index_record import IndexRecord
 
-SHARES = {"min": 0, "p50": 50, "p90": 90, "p99": 99, "max": 100}
+PERCENTILES = {"min": 0, "p50": 50, "p90": 90, "p99": 99, "max": 100}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,9 @@ def summarize(analysis: Analysis) -> str:
     lines = [f"{record.log_file}: {counts}, {figures['lines_malformed']} malformed lines"]
     if "mean" in figures:
         lines.append(f"  first value in {figures['first_value']}")
-        lines.append("  " + "  ".join(f"{name} {figures[name]:.6g}" for name in ("mean", *SHARES)))
+        lines.append(
+            "  " + "  ".join(f"{name} {figures[name]:.6g}" for name in ("mean", *PERCENTILES))
+        )
     if figures["first_malformed"]:
         lines.append(f"  first malformed is {figures['first_malformed']}")
     lines += [f"  note: {note}" for note in figures["notes"]]

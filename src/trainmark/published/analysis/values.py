@@ -1,4 +1,4 @@
-"""The values that one source has in one run of a log."""
+"""Hold the values that one source has in one run of a log."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ class RunValues:
     """The values that one source has in one run.
 
     Args:
+        values: in the unit of the log.
         seconds: that each value covers; NaN: not known.
-        work: that each value covers, in what the speed counts; NaN: not known.
+        work: samples or tokens that each value covers; NaN: not known.
         batches: samples of a step over all devices; NaN: not known.
         holds_other: 1 where other work than training was seen since the value before.
         pauses_s: seconds of that work that the log prints.
