@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fakes import AsyncDevice, FakeClock, SyncDevice
+from support.fakes import AsyncDevice, FakeClock, SyncDevice
 
 try:
     from hypothesis import settings

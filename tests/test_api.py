@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import trainmark
-from fakes import GOLDEN
+from support.fakes import GOLDEN
 from trainmark import api
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
 from trainmark.export.tables import to_csv

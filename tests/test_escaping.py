@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from document_texts import Reader, html_page, markdown_page
-from fakes import GOLDEN
+from support.document_texts import Reader, html_page, markdown_page
+from support.fakes import GOLDEN
 from trainmark.cli.app import main
 from trainmark.errors import escaped
 from trainmark.export.tables import to_csv

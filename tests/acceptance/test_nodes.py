@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from acceptance_evidence import digest
+from support.acceptance_evidence import digest
 from trainmark.acceptance import peers
 from trainmark.acceptance.cluster import attached_session, prepared_session
 from trainmark.acceptance.conclusion import conclude_nodes

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from acceptance_evidence import acceptance_in
+from support.acceptance_evidence import acceptance_in
 from trainmark.acceptance.acceptance import prepared
 from trainmark.acceptance.request import AcceptRequest
 from trainmark.errors import EnvironmentFault, UsageError

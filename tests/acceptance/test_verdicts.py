@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import jsonschema
 import pytest
 
-from acceptance_evidence import DEVICES, NODE, DeviceEvidence, acceptance_in, digest
+from support.acceptance_evidence import DEVICES, NODE, DeviceEvidence, acceptance_in, digest
 from trainmark.acceptance.acceptance import conclude
 from trainmark.acceptance.evidence import EVIDENCE_DIR, Evidence
 from trainmark.acceptance.result import read_result, schema

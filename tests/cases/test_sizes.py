@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import tiny_jobs
-from fakes import SyncDevice
+from support import tiny_jobs
+from support.fakes import SyncDevice
 from trainmark import cases
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import Counts

@@ -6,7 +6,7 @@ import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from fakes import GOLDEN
+from support.fakes import GOLDEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable

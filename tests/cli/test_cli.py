@@ -12,8 +12,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from fake_nvml import H100, FakeCard, put_cards
-from fakes import GOLDEN
+from support.fake_nvml import H100, FakeCard, put_cards
+from support.fakes import GOLDEN
 from trainmark import devices
 from trainmark.cli.app import EXAMPLES, command, import_verb
 from trainmark.cli.options import lay_out_examples

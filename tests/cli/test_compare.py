@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from comparison_records import series, turns
+from support.comparison_records import series, turns
 from trainmark.record import record as records
 
 if TYPE_CHECKING:

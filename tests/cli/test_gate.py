@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from comparison_records import launch
-from fakes import GOLDEN
+from support.comparison_records import launch
+from support.fakes import GOLDEN
 from trainmark.record.record import write_record
 from trainmark.record.verify import check_record
 

@@ -10,7 +10,7 @@ from itertools import chain
 
 import pytest
 
-import interrupted_program
+from support import interrupted_program
 from trainmark.launch import local
 from trainmark.launch.processes import StopRequest
 

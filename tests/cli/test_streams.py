@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes import GOLDEN
+from support.fakes import GOLDEN
 from trainmark.cli.app import VERBS
 from trainmark.errors import EXIT_FAILED, EXIT_PASSED, EXIT_USAGE
 

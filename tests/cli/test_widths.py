@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.cells import cell_len
 
-from comparison_records import series
+from support.comparison_records import series
 from trainmark.conformance.case_check import CHECKS, CaseCheck, CaseReport
 from trainmark.pages.grid import tables
 from trainmark.record import record as records

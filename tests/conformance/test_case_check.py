@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from fakes import GOLDEN
+from support.fakes import GOLDEN
 from trainmark import cases
 from trainmark.cases.toy import data
 from trainmark.cases.toy import job as toy

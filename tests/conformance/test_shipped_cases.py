@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 
-from fakes import FakeVendor
+from support.fakes import FakeVendor
 from trainmark import cases, devices
 from trainmark.conformance.case_check import description_faults
 from trainmark.errors import UsageError

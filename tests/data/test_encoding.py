@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 
-from gpt_tokenizers import write_two_files
+from support.gpt_tokenizers import write_two_files
 
 PARENT = """
 import sys

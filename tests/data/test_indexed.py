@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpt_tokens import document_of
+from support.gpt_tokens import document_of
 from trainmark.data import indexed
 from trainmark.data.indexed import IndexedReader, write_pair
 from trainmark.errors import DataError

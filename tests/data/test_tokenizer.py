@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from gpt_tokenizers import END, ids_of, write_one_file, write_two_files
+from support.gpt_tokenizers import END, ids_of, write_one_file, write_two_files
 from trainmark.data.tokenizer import (
     CORPUS_FAULT,
     FAST,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from run_fixtures import fifo, signals_as_usual, started, trainmark
+from support.run_fixtures import fifo, signals_as_usual, started, trainmark
 from trainmark import devices
 
 if TYPE_CHECKING:

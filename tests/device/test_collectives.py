@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from contract_ranks import rank_main
+from support.contract_ranks import rank_main
 
 
 def spawn(task, vendor, world, tmp_path):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import tiny_jobs
+from support import tiny_jobs
 from trainmark.devices.cores import usable_cores
 from trainmark.devices.vendors.cpu import Cpu
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-import faulty_runs
-import tiny_jobs
-from real_runs import checked
+from support import faulty_runs, tiny_jobs
+from support.real_runs import checked
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-import tiny_jobs
+from support import tiny_jobs
 from trainmark.errors import EnvironmentFault
 from trainmark.train import kernels
 

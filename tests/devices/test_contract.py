@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import stand_in_jobs
+from support import stand_in_jobs
 
 ROOT = Path(__file__).parents[2]
 # The rest takes minutes: `pytest tests/device --device standin`, with tests/stand_in in PYTHONPATH.

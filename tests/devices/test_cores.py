@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from machines import write_files
+from support.machines import write_files
 from trainmark.devices import cores as host
 
 GROUP, TOP = "proc/self/cgroup", "sys/fs/cgroup"

@@ -18,7 +18,7 @@ from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.recipe import Recipe
 
 if TYPE_CHECKING:
-    from fakes import SyncDevice
+    from support.fakes import SyncDevice
 
 
 def test_a_cpu_refuses_what_it_has_no_units_for() -> None:

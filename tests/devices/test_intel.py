@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from support.vendor_machines import built, machine, pci_card, tool
 from trainmark.devices.vendors.intel import Intel
-from vendor_machines import built, machine, pci_card, tool
 
 __all__ = ["machine"]
 

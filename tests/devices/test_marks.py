@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import AsyncDevice, FakeClock
+from support.fakes import AsyncDevice, FakeClock
 from trainmark.devices.rates import refuse_wrong_marks
 from trainmark.errors import EnvironmentFault
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from fake_nvml import GIB, H100, FakeCard, cuda_library, put_cards
-from fake_nvml import nvml as fake_nvml
+from support.fake_nvml import GIB, H100, FakeCard, cuda_library, put_cards
+from support.fake_nvml import nvml as fake_nvml
+from support.vendor_machines import pci_card
 from trainmark import devices
 from trainmark.devices import torch_vendor
 from trainmark.devices.accelerator import TorchBuild
@@ -20,7 +21,6 @@ from trainmark.errors import EnvironmentFault
 from trainmark.launch.environment import select_variables
 from trainmark.recipe import Recipe
 from trainmark.spec import RankMemory
-from vendor_machines import pci_card
 
 if TYPE_CHECKING:
     from pathlib import Path

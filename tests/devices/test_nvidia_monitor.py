@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fake_nvml import GIB, H100, FakeCard, put_cards
+from support.fake_nvml import GIB, H100, FakeCard, put_cards
 from trainmark.devices.vendors.nvidia.nvml import NvmlMonitor
 from trainmark.protocols import MonitorFault
 

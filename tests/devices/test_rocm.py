@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.vendor_machines import built, kfd_node, machine, pci_card, printing, tool, write
 from trainmark.devices.vendors.amd import Amd
 from trainmark.devices.vendors.hygon import Hygon
-from vendor_machines import built, kfd_node, machine, pci_card, printing, tool, write
 
 if TYPE_CHECKING:
     from trainmark.devices.rocm import RocmVendor

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import stand_in_jobs
+from support import stand_in_jobs
 from trainmark import cases
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from support.vendor_machines import machine, pci_card, printing, tool, write
 from trainmark import devices
 from trainmark.conformance.vendor_check import vendor_faults
 from trainmark.devices import accelerator, torch_vendor
@@ -21,7 +22,6 @@ from trainmark.devices.vendors.mthreads import MThreads
 from trainmark.devices.vendors.nvidia import driver as nvidia_driver
 from trainmark.protocols import MonitorFault
 from trainmark.spec import RankMemory
-from vendor_machines import machine, pci_card, printing, tool, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable

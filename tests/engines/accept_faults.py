@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from engines.ssh_hosts import Hosts
-from run_fixtures import CASES
+from support.run_fixtures import CASES
 from trainmark.acceptance.evidence import EVIDENCE_DIR
 from trainmark.acceptance.result import AcceptanceResult, read_result
 
@@ -205,8 +205,8 @@ def write_table(right: Counter[str], count: int) -> None:
     lines = [
         "# Acceptance of six hosts with four faults", "",
         f"{machine()}; commit {commit()}. Written by `python -m engines.accept_faults` in `tests`.",
-        "", "Six network namespaces of one machine with an sshd each share its two cores with other "
-        f"programs, so that only differences above {WORSE_BY:.0%} are judged. Every run has all "
+        "", "Six network namespaces of one machine with an sshd each share its two cores with "
+        f"other programs, so that only differences above {WORSE_BY:.0%} are judged. Every run has all "
         "faults at once. This kernel has no netem: packets are lost by iptables, not delayed.", "",
         "| host | named rightly |", "|---|---:|",
         *(f"| {text} | {right[name]} of {count} |" for name, text in FAULTS.items()),

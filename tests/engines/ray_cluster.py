@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from real_runs import processes_with
+from support.real_runs import processes_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

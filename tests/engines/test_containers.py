@@ -7,8 +7,8 @@ import os
 import pytest
 
 from engines.container_runtimes import IMAGE, runtime_of_user, why_not
-from real_runs import checked, ended, interrupted, job_states, wait_for_fault
-from run_fixtures import CASES
+from support.real_runs import checked, ended, interrupted, job_states, wait_for_fault
+from support.run_fixtures import CASES
 
 DOCKER = pytest.param("docker", marks=pytest.mark.nightly)
 BOTH = pytest.mark.parametrize("user", ["podman", DOCKER], indirect=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from real_runs import distilbert_on_two_ranks, interrupted, job_states
-from run_fixtures import CASES
+from support.real_runs import distilbert_on_two_ranks, interrupted, job_states
+from support.run_fixtures import CASES
 
 TWO = ("--launcher", "kubernetes", "--nnodes", "2", "--nproc", "1")
 

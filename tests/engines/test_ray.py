@@ -8,8 +8,8 @@ import os
 import pytest
 
 from engines.ray_cluster import program, ray_cluster
-from real_runs import distilbert_on_two_ranks, interrupted, job_states
-from run_fixtures import CASES
+from support.real_runs import distilbert_on_two_ranks, interrupted, job_states
+from support.run_fixtures import CASES
 
 if program() is None:
     pytest.skip("no Ray here: `ray` missing (make test-engines)", allow_module_level=True)

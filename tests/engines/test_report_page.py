@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from document_texts import html_page
 from engines.browser import WIDTHS, click_folds, file_home, unfold
-from many_records import write_runs
+from support.document_texts import html_page
+from support.many_records import write_runs
 from trainmark.record.record import read_record
 
 if TYPE_CHECKING:

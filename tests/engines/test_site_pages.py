@@ -9,8 +9,8 @@ import pytest
 
 from engines.browser import WIDTHS, click_folds, unfold
 from engines.site_server import plain_files, wait_for_pages
-from many_records import DEVICES, REPEATS, write_runs
-from server_process import Server
+from support.many_records import DEVICES, REPEATS, write_runs
+from support.server_process import Server
 from trainmark.pages.site.writing import write_site
 from trainmark.results.store.index import Index
 

@@ -10,16 +10,16 @@ import sys
 
 import pytest
 
-import faulty_runs
 from engines.slurm_cluster import NODES, missing, slurm_cluster
-from real_runs import (
+from support import faulty_runs
+from support.real_runs import (
     checked,
     distilbert_on_two_ranks,
     interrupted,
     job_states,
     wait_for_fault,
 )
-from run_fixtures import CASES
+from support.run_fixtures import CASES
 
 if missing():
     lacking = ", ".join(missing())

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from engines.ssh_hosts import Hosts, wait_until, why_not
-from real_runs import (
+from support.real_runs import (
     checked,
     distilbert_on_two_ranks,
     ended,
@@ -17,7 +17,7 @@ from real_runs import (
     job_states,
     wait_for_fault,
 )
-from run_fixtures import CASES
+from support.run_fixtures import CASES
 from trainmark.events.schema import EventFile
 from trainmark.launch import processes
 from trainmark.plan.plan import Plan

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fakes import FakeClock, window
+from support.fakes import FakeClock, window
 from trainmark.events.schema import (
     MAX_LINE_BYTES,
     EventFile,

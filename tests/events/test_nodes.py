@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fakes import S, event, launch_event, rank_events, write_events, write_run
+from support.fakes import S, event, launch_event, rank_events, write_events, write_run
 from trainmark.events.schema import FailedRank, RanksEnded
 from trainmark.events.timeline import read_run
 from trainmark.record.cause import find_failure

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from fakes import GOLDEN, S, event, launch_event, rank_events, write_events, write_run
-from telemetry_files import (
+from support.fakes import GOLDEN, S, event, launch_event, rank_events, write_events, write_run
+from support.telemetry_files import (
     GIB,
     TIMES_S,
     busy,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes import event, launch_event, measure, span, window, write_run
+from support.fakes import event, launch_event, measure, span, window, write_run
 from trainmark.events.timeline import RunTimeline, read_run
 from trainmark.protocols import Counts
 from trainmark.record.figures import FIGURES, compute_figures

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from telemetry_files import GIB, cards, devices, host, sampled_run, start
+from support.telemetry_files import GIB, cards, devices, host, sampled_run, start
 from trainmark.export.followers.reading import RunReader
 from trainmark.plan.plan import read_plan
 from trainmark.record import record, reduce

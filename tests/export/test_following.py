@@ -8,8 +8,8 @@ import pytest
 
 import trainmark
 from export.fake_backends import KeptRun
-from fakes import FakeClock
-from telemetry_files import cards, sampled_run
+from support.fakes import FakeClock
+from support.telemetry_files import cards, sampled_run
 from trainmark.errors import RecordError, UsageError
 from trainmark.export.followers import following as following_module
 from trainmark.export.followers.following import RETRY_S, FollowedRuns, Following

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import TICK, S, event, launch_event, rank_events, write_events, write_run
-from telemetry_files import GIB, cards, devices, host, sampled_run, start
+from support.fakes import TICK, S, event, launch_event, rank_events, write_events, write_run
+from support.telemetry_files import GIB, cards, devices, host, sampled_run, start
 from trainmark.export.followers.reading import RunReader, format_name
 from trainmark.plan.plan import read_plan
 from trainmark.record import record, reduce

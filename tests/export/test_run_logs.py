@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from exported_runs import complaints, write_two_ranks
-from fakes import check_golden, event, launch_event, write_events
+from support.exported_runs import complaints, write_two_ranks
+from support.fakes import check_golden, event, launch_event, write_events
 from trainmark.errors import RecordError
 from trainmark.events.schema import node_file
 from trainmark.export.run_logs import to_mlperf, to_perflog

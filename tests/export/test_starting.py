@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from export.test_following import write_part
-from telemetry_files import sampled_run
+from support.telemetry_files import sampled_run
 from trainmark.export.followers.starting import MESSAGES, FollowerRemark, Followers
 from trainmark.export.followers.targets import parse_targets
 from trainmark.launch.processes import StopRequest

@@ -7,9 +7,9 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
-from comparison_records import golden as record
-from exported_runs import write_two_ranks
-from fakes import check_golden
+from support.comparison_records import golden as record
+from support.exported_runs import write_two_ranks
+from support.fakes import check_golden
 from trainmark.export.tables import table, to_csv, to_index, to_json, to_text, write_parquet
 from trainmark.record.record import FigureEntry, Record
 from trainmark.results.store.columns import COLUMNS

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import hollow_card
+from support import hollow_card
 from trainmark import devices
 
 if TYPE_CHECKING:

@@ -11,6 +11,6 @@ root=$(cd "$here/../.." && pwd)
 export LD_LIBRARY_PATH="$folder/$version/card"
 export TRITON_LIBCUDA_PATH="$LD_LIBRARY_PATH"
 export HOLLOW_DEVICE_NODES="$folder/nodes"
-export PYTHONPATH="$here/site:$root/src${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONPATH="$here/site:$root/src:$root/tests${PYTHONPATH:+:$PYTHONPATH}"
 cd "$root"
 exec "$folder/$version/venv/bin/python" "$@"

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-import tiny_jobs
-from hollow_attention import TABLE
+from support import tiny_jobs
+from support.hollow_attention import TABLE
 from trainmark.rank.watch import StepWatch
 from trainmark.train.read_ahead import batches_of
 

@@ -18,7 +18,7 @@ MIB = 2**20
 RANK = """
 import os
 import torch
-import hollow_card
+from support import hollow_card
 from trainmark import devices
 from trainmark.rank.process_group import join_ranks
 

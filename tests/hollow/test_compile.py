@@ -8,7 +8,7 @@ import pytest
 from torch import _dynamo as dynamo
 from torch._dynamo.utils import counters
 
-import tiny_jobs
+from support import tiny_jobs
 from trainmark.errors import TrainmarkError
 from trainmark.train.read_ahead import batches_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hollow_memory import measure, published_recipes
+from support.hollow_memory import measure, published_recipes
 
 # Recipes whose prediction is further off; each says why.
 EXCEPTIONS: dict[tuple[str, str], str] = {}

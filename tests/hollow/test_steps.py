@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-import hollow_card
-import tiny_jobs
+from support import hollow_card, tiny_jobs
 from trainmark.errors import EnvironmentFault
 from trainmark.train.read_ahead import batches_of
 

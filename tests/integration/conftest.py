@@ -1,5 +1,5 @@
 """Fixtures of real runs."""
 
-from run_fixtures import fifo, signals_as_usual, started, trainmark
+from support.run_fixtures import fifo, signals_as_usual, started, trainmark
 
 __all__ = ["fifo", "signals_as_usual", "started", "trainmark"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from run_fixtures import CASES
+from support.run_fixtures import CASES
 from trainmark.acceptance.evidence import EVIDENCE_DIR
 from trainmark.acceptance.result import read_result
 

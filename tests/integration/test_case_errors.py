@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import trainmark
-from real_runs import checked, ended
-from run_fixtures import CASES
+from support.real_runs import checked, ended
+from support.run_fixtures import CASES
 from trainmark.errors import CaseError, EnvironmentFault
 from trainmark.plan.resolving import UnplannableError
 from trainmark.record.record import read_record

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from machines import vendor_package
+from support.machines import vendor_package
 from trainmark.devices.cores import usable_cores
 from trainmark.pages.judgements import ceilings as blocks
 from trainmark.pages.terminal import show

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-import faulty_runs
-from real_runs import checked, ended
-from run_fixtures import CASES
+from support import faulty_runs
+from support.real_runs import checked, ended
+from support.run_fixtures import CASES
 from trainmark.rank.failure import DISK_FULL_EXIT
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from real_runs import checked, ended, wait_for_fault
+from support.real_runs import checked, ended, wait_for_fault
 from trainmark.record.messages import render
 
 STAND_INS = Path(__file__).parents[1] / "stand_in_backends"

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from gpt_tokenizers import write_two_files
+from support.gpt_tokenizers import write_two_files
 from trainmark.data.indexed import IndexedReader
 from trainmark.record.record import read_record
 

@@ -6,7 +6,7 @@ import signal
 
 import psutil
 
-from real_runs import checked, ended, wait_for_fault
+from support.real_runs import checked, ended, wait_for_fault
 from trainmark.launch.processes import find_processes
 from trainmark.plan.plan import Plan
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from here_launcher import Here
+from support.here_launcher import Here
 from trainmark.events.timeline import read_run
 from trainmark.launch import launchers, submission
 from trainmark.launch.cluster import Cluster

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from run_fixtures import CASES
+from support.run_fixtures import CASES
 
 ROOT = Path(__file__).parents[2]
 STUB = ROOT / "src" / "trainmark" / "__init__.pyi"

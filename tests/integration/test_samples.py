@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from real_runs import checked, ended, wait_for_fault
+from support.real_runs import checked, ended, wait_for_fault
 from trainmark.events.schema import TELEMETRY_FILE, EventFile
 from trainmark.launch.processes import RUN_VARIABLE, find_processes
 

@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from real_runs import checked, ended, wait_for_fault
-from run_fixtures import CASES
+from support.real_runs import checked, ended, wait_for_fault
+from support.run_fixtures import CASES
 
 PLAN = """\
 device: cpu

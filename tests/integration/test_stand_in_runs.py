@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from stand_in_jobs import SITE
+from support.stand_in_jobs import SITE
 from trainmark.record.record import read_record
 
 pytestmark = pytest.mark.nightly

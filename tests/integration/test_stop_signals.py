@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from real_runs import checked, ended, wait_for_fault
+from support.real_runs import checked, ended, wait_for_fault
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from real_runs import checked, ended
+from support.real_runs import checked, ended
 
 pytestmark = pytest.mark.nightly
 

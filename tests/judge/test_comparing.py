@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from comparison_records import golden, launch, series, turns
+from support.comparison_records import golden, launch, series, turns
 from trainmark.errors import UsageError
 from trainmark.judge.comparison import compare
 from trainmark.record.messages import render

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import GOLDEN
+from support.fakes import GOLDEN
 from trainmark import __version__, cases
 from trainmark.errors import RecordError, UsageError
 from trainmark.judge.compliance import check_rules

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from comparison_records import golden, launch
+from support.comparison_records import golden, launch
 from trainmark.errors import RecordError, UsageError
 from trainmark.judge.comparison.gate import (
     Judgement,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fakes import GOLDEN, check_golden
+from support.fakes import GOLDEN, check_golden
 from trainmark import devices
 from trainmark.errors import EnvironmentFault
 from trainmark.launch.cluster import Cluster

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 import yaml
 
-from fakes import GOLDEN, check_golden
+from support.fakes import GOLDEN, check_golden
 from trainmark import devices
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
 from trainmark.launch.cluster import Cluster

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fakes import GOLDEN
+from support.fakes import GOLDEN
 from trainmark.errors import UsageError
 from trainmark.launch import local, processes
 from trainmark.launch.processes import StopRequest

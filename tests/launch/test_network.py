@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from fakes import FakeVendor
+from support.fakes import FakeVendor
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch.network import LOOPBACK, refuse_unusable_network
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import GOLDEN
+from support.fakes import GOLDEN
 from trainmark.events.schema import EventWriter
 from trainmark.launch import progress
 from trainmark.launch.progress import ProgressLine, ProgressPart, RunProgress, fit_line

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import GOLDEN, check_golden
+from support.fakes import GOLDEN, check_golden
 from trainmark.errors import EnvironmentFault
 from trainmark.launch.cluster import Cluster, RaySettings
 from trainmark.launch.launchers import EngineJob

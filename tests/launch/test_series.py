@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import trainmark
-from fakes import (
+from support.fakes import (
     GOLDEN,
     FakeVendor,
     S,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes import GOLDEN, check_golden
+from support.fakes import GOLDEN, check_golden
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
 from trainmark.launch.cluster import Cluster, ContainerSettings, SlurmSettings
 from trainmark.launch.launchers import JOB_FILE, EngineJob, JobState, slurm, start_job

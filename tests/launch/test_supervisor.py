@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-import killed_launcher
-from run_fixtures import CASES
+from support import killed_launcher
+from support.run_fixtures import CASES
 from trainmark.errors import MeasurementError
 from trainmark.launch.supervisor import supervise_ranks
 from trainmark.plan.request import RunRequest

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from machines import PATCH
+from support.machines import PATCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from fakes import FakeClock, SyncDevice
-from old_torch import needs_torch_2_11
+from support.fakes import FakeClock, SyncDevice
+from support.old_torch import needs_torch_2_11
 from trainmark.devices import peaks, rates
 from trainmark.machine.ceilings import CeilingKind, choose_copy_sizes
 from trainmark.machine.ceilings_work import COLLECTIVES, Candidate, Point, sweep

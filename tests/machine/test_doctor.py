@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from machines import Card, Reader, machine, only, said
+from support.machines import Card, Reader, machine, only, said
 from trainmark import devices as registry
 from trainmark.devices.vendors.cpu import Cpu
 from trainmark.errors import EnvironmentFault, UsageError

@@ -7,7 +7,7 @@ import os
 import psutil
 import pytest
 
-from machines import GIB, Card, cpu_use, machine, memory, only
+from support.machines import GIB, Card, cpu_use, machine, memory, only
 from trainmark.machine.doctor import examine, host
 
 QUOTA = "sys/fs/cgroup/cpu.max"

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from comparison_records import series
-from document_texts import charts, data, heads, rows
-from fakes import GOLDEN
-from telemetry_files import GIB, busy, cards, devices, end, host, sampled_run, start
+from support.comparison_records import series
+from support.document_texts import charts, data, heads, rows
+from support.fakes import GOLDEN
+from support.telemetry_files import GIB, busy, cards, devices, end, host, sampled_run, start
 from trainmark.pages import charts as steps
 from trainmark.pages import rendering
 from trainmark.pages.document import Chart, Table

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from comparison_records import series
-from fakes import check_golden
+from support.comparison_records import series
+from support.fakes import check_golden
 from trainmark.judge.comparison import compare
 from trainmark.pages.charts import ratios
 from trainmark.pages.judgements import comparison

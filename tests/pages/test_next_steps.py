@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from comparison_records import golden
+from support.comparison_records import golden
 from trainmark.pages.document import Code, Paragraph
 from trainmark.pages.next_steps import next_steps
 from trainmark.pages.texts import translate

@@ -10,9 +10,9 @@ from hashlib import sha256
 
 import pytest
 
-from document_texts import Reader, html_page, markdown_page
-from exported_runs import write_two_ranks
-from fakes import GOLDEN, check_golden
+from support.document_texts import Reader, html_page, markdown_page
+from support.exported_runs import write_two_ranks
+from support.fakes import GOLDEN, check_golden
 from trainmark import cases
 from trainmark.errors import RecordError, UsageError
 from trainmark.pages import page, pictures, rendering

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fakes import GOLDEN
-from run_fixtures import PROGRAM
+from support.fakes import GOLDEN
+from support.run_fixtures import PROGRAM
 from trainmark.record.record import Cause, Record
 from trainmark.spec import message
 

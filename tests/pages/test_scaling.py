@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from document_texts import rows
-from fakes import GOLDEN, check_golden
+from support.document_texts import rows
+from support.fakes import GOLDEN, check_golden
 from trainmark.pages.document import Paragraph, Section, Table
 from trainmark.pages.page import build_documents
 from trainmark.pages.rendering import to_markdown

@@ -10,8 +10,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from document_texts import Reader
-from store_bodies import document, write
+from support.document_texts import Reader
+from support.store_bodies import document, write
 from trainmark.errors import UsageError
 from trainmark.pages import rendering
 from trainmark.pages.site import lists, views, writing

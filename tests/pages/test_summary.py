@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from comparison_records import golden as record
-from document_texts import heads, paragraphs, rows
+from support.comparison_records import golden as record
+from support.document_texts import heads, paragraphs, rows
 from trainmark.errors import RecordError, UsageError
 from trainmark.pages.summary import repeats, summary
 from trainmark.record.work import group_by_work

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from comparison_records import golden as record
-from document_texts import heads, rows
+from support.comparison_records import golden as record
+from support.document_texts import heads, rows
 from trainmark import cases
 from trainmark.errors import RecordError
 from trainmark.pages.cells import markdown, memory

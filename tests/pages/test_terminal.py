@@ -5,8 +5,8 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from comparison_records import golden as record
-from fakes import GOLDEN
+from support.comparison_records import golden as record
+from support.fakes import GOLDEN
 from trainmark.pages.document import Paragraph, table
 from trainmark.pages.grid import wrap
 from trainmark.pages.page import build_document

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fakes import GOLDEN
+from support.fakes import GOLDEN
 from trainmark.export.tables import to_csv
 from trainmark.record.record import Record
 from trainmark.record.work import describe_printed_work

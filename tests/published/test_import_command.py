@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from fakes import check_golden
+from support.fakes import check_golden
 
 PAGE = """\
 | 指标名称 | 指标值 | 特殊说明 |

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from fakes import GOLDEN
+from support.fakes import GOLDEN
 from trainmark.published.audit import audit
 from trainmark.published.audit.subject import view_row
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fakes import GOLDEN
+from support.fakes import GOLDEN
 from trainmark.pages.texts import record_configuration, translate
 from trainmark.published.importers import files
 from trainmark.published.importers.page import Page

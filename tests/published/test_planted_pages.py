@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from planted_pages import honest_pages, planted_pages
+from support.planted_pages import honest_pages, planted_pages
 from trainmark.published.audit import audit, subject
 from trainmark.results.selection import select
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from planted_tables import honest_documents, planted_documents
+from support.planted_tables import honest_documents, planted_documents
 from trainmark.published.audit import audit, subject
 from trainmark.results.selection import select
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from planted_tables import Document
+    from support.planted_tables import Document
 
 # Not found: twice the rate on eight devices whose batch is twice that of the other rows.
 FOUND, PLANTED, HONEST = 64, 65, 80

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes import GOLDEN, check_golden
+from support.fakes import GOLDEN, check_golden
 from trainmark.published.analysis import PRESETS, Options, analyze
 
 pytestmark = pytest.mark.usefixtures("here")

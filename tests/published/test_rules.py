@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fakes import GOLDEN
+from support.fakes import GOLDEN
 from trainmark.published.audit import RULES, audit, subject
 from trainmark.record.record import Record
 from trainmark.record.work import Row

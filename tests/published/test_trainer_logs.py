@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import GOLDEN
+from support.fakes import GOLDEN
 from trainmark.errors import UsageError
 from trainmark.published.analysis import Options, analyze, summarize
 from trainmark.toml_file import read_toml

@@ -16,7 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakes import AsyncDevice, Events, FakeClock, Micro, ScriptedJob, SyncDevice
+from support.fakes import AsyncDevice, Events, FakeClock, Micro, ScriptedJob, SyncDevice
 from trainmark.rank.loop import MeasuredLoop, Schedule
 from trainmark.train.read_ahead import read_ahead
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import SyncDevice
-from in_process_runs import run_rank
+from support.fakes import SyncDevice
+from support.in_process_runs import run_rank
 from trainmark.cases.toy import job
 from trainmark.cases.toy.data import Clouds
 from trainmark.cases.toy.job import ToyJob

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import AsyncDevice, Events, Micro, ScriptedJob, SyncDevice
+from support.fakes import AsyncDevice, Events, Micro, ScriptedJob, SyncDevice
 from trainmark.errors import DivergedError
 from trainmark.protocols import StepStages
 from trainmark.rank.loop import MeasuredLoop, Schedule

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from fakes import FakeClock
-from tiny_training import context_of
+from support.fakes import FakeClock
+from support.tiny_training import context_of
 from trainmark.errors import NotTrainedError
 from trainmark.protocols import Batch, Counts
 from trainmark.rank.parameters import ParameterCheck

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fakes import FakeClock, SyncDevice
+from support.fakes import FakeClock, SyncDevice
 from trainmark.errors import ContradictionError
 from trainmark.protocols import MatmulRate
 from trainmark.rank.preflight import measure_matmul

@@ -4,7 +4,7 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from old_torch import needs_torch_2_11
+from support.old_torch import needs_torch_2_11
 from trainmark.rank.watch import StepWatch
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from comparison_records import golden
+from support.comparison_records import golden
 from trainmark.record.advice import advise
 from trainmark.record.messages import render
 from trainmark.record.record import Cause, Record

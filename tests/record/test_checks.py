@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import GOLDEN, event, launch_event, measure, parameters_event, window, write_run
+from support.fakes import GOLDEN, event, launch_event, measure, parameters_event, window, write_run
 from trainmark.events.timeline import read_run
 from trainmark.plan.plan import Plan
 from trainmark.record import findings

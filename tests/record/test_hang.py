@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import event, launch_event, window, write_events, write_run
+from support.fakes import event, launch_event, window, write_events, write_run
 from trainmark.events.timeline import read_run
 from trainmark.record.cause import decide_status, find_failure
 from trainmark.record.messages import find_fix

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fakes import GOLDEN
+from support.fakes import GOLDEN
 from trainmark.errors import UsageError
 from trainmark.export.tables import to_index
 from trainmark.record.index_record import IndexRecord, list_index_records, round_result

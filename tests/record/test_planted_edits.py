@@ -12,9 +12,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from fakes import GOLDEN, SyncDevice
-from in_process_runs import run_rank
-from planted_records import EDITS, Edit, apply, times, to
+from support.fakes import GOLDEN, SyncDevice
+from support.in_process_runs import run_rank
+from support.planted_records import EDITS, Edit, apply, times, to
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.record import reduce
 from trainmark.record.record import Record, serialize_record

@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 from packaging.version import Version
 
-from fakes import (
+from support.fakes import (
     GOLDEN,
     FakeVendor,
     S,

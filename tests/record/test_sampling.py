@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import S, check_golden, event
-from telemetry_files import TIMES_S, end, host, readings, sampled_run, start
+from support.fakes import S, check_golden, event
+from support.telemetry_files import TIMES_S, end, host, readings, sampled_run, start
 from trainmark.events.schema import TELEMETRY_FILE
 from trainmark.export.tables import to_csv
 from trainmark.record import record, reduce, verify

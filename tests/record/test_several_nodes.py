@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from document_texts import markdown_page
-from fakes import (
+from support.document_texts import markdown_page
+from support.fakes import (
     GOLDEN,
     TICK,
     S,

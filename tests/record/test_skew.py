@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import launch_event, measure, window, write_run
+from support.fakes import launch_event, measure, window, write_run
 from trainmark.events.timeline import read_run
 from trainmark.record import findings
 

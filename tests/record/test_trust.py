@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from comparison_records import golden as record
-from fakes import GOLDEN, S, event, launch_event, rank_events, write_events, write_run
+from support.comparison_records import golden as record
+from support.fakes import GOLDEN, S, event, launch_event, rank_events, write_events, write_run
 from trainmark.record import reduce, trust
 from trainmark.record.measurement import Measurement
 from trainmark.record.record import FigureEntry, Record

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import GOLDEN, S, event, launch_event, rank_events, write_run
+from support.fakes import GOLDEN, S, event, launch_event, rank_events, write_run
 from trainmark import __version__, cases
 from trainmark.record import record, reduce, verify
 from trainmark.record.index_record import list_index_records

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fakes import GOLDEN, S, event, launch_event, rank_events, write_run
+from support.fakes import GOLDEN, S, event, launch_event, rank_events, write_run
 from trainmark.record import record, reduce
 from trainmark.results import bundle
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from store_bodies import document, write
+from support.store_bodies import document, write
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 
-from fakes import GOLDEN, launch_event, rank_events, write_run
-from store_bodies import acknowledged, document, everything, opened, write
+from support.fakes import GOLDEN, launch_event, rank_events, write_run
+from support.store_bodies import acknowledged, document, everything, opened, write
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.results.store.index import INDEX_FILE, Index
 from trainmark.results.store.query import list_runs

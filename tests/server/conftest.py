@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from starlette.testclient import TestClient
 
-from store_bodies import document, write
+from support.store_bodies import document, write
 from trainmark.server.app import create_app
 
 

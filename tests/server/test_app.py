@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.testclient import TestClient
 
-from store_bodies import document, write
+from support.store_bodies import document, write
 from trainmark.pages.site import writing
 from trainmark.server import serving
 from trainmark.server.app import create_app

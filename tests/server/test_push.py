@@ -8,8 +8,8 @@ import socket
 import httpx2
 import pytest
 
-from bundles import packed, recorded
-from server_process import Server
+from support.bundles import packed, recorded
+from support.server_process import Server
 from trainmark.cli.app import main
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError
 from trainmark.server.client import RefusedBundleError, open_client, send_bundle

@@ -8,7 +8,7 @@ from hashlib import sha256
 import pytest
 from starlette.testclient import TestClient
 
-from bundles import packed, recorded
+from support.bundles import packed, recorded
 from trainmark.errors import EnvironmentFault
 from trainmark.results import bundle
 from trainmark.server import serving, uploads

@@ -14,7 +14,7 @@ from trainmark.telemetry.host import HostReader, PackageEnergy
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fakes import FakeClock
+    from support.fakes import FakeClock
 
 RANGE_UJ = 262_143_328_850  # of a common processor
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from fakes import FakeClock
+    from support.fakes import FakeClock
 
 SECOND_NS = 1_000_000_000
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import TICK, S, measure, rank_events
-from telemetry_files import (
+from support.fakes import TICK, S, measure, rank_events
+from support.telemetry_files import (
     GIB,
     MONITOR,
     TIMES_S,

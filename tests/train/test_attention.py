@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-import tiny_jobs
+from support import tiny_jobs
 from trainmark.devices.accelerator import CudaDevice
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.train.attention import varying_shapes

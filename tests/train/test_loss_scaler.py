@@ -18,7 +18,7 @@ from trainmark.train.stepper import LossScaler
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fakes import SyncDevice
+    from support.fakes import SyncDevice
 
 START = 2.0**32  # as Megatron-LM starts
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from old_torch import needs_torch_2_11
-from real_ranks import on_ranks
-from tiny_training import (
+from support.old_torch import needs_torch_2_11
+from support.real_ranks import on_ranks
+from support.tiny_training import (
     buffer_after_a_step,
     new_model,
     rows_of_data,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 import torch
 
-from fakes import FakeClock, SyncDevice
+from support.fakes import FakeClock, SyncDevice
 from trainmark.train.read_ahead import THREAD_NAME, read_ahead
 
 if TYPE_CHECKING:

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import tiny_gpt
-import tiny_gpt_oss
-import tiny_llama31
-from fakes import FakeClock, SyncDevice
-from old_torch import needs_torch_2_11
-from real_ranks import on_ranks
+from support import tiny_gpt, tiny_gpt_oss, tiny_llama31
+from support.fakes import FakeClock, SyncDevice
+from support.old_torch import needs_torch_2_11
+from support.real_ranks import on_ranks
 from trainmark.errors import DataError, TrainmarkError
 from trainmark.plan.plan import CHECKPOINTS_DIR, Plan
 from trainmark.plan.request import RunRequest

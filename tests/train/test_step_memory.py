@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from live_tensors import LiveTensors
-from old_torch import predicts_memory
+from support.live_tensors import LiveTensors
+from support.old_torch import predicts_memory
 from trainmark import cases
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import JobContext, MemoryUse
@@ -20,7 +20,7 @@ from trainmark.spec import RankMemory
 from trainmark.train.step_memory import PROCESS_BYTES, Prediction
 
 if TYPE_CHECKING:
-    from fakes import SyncDevice
+    from support.fakes import SyncDevice
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 GIB = 2**30

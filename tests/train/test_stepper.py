@@ -9,8 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from real_ranks import on_ranks
-from tiny_training import ROWS, new_model, new_stepper, rows_of_data, train, train_rank, weights
+from support.real_ranks import on_ranks
+from support.tiny_training import (
+    ROWS,
+    new_model,
+    new_stepper,
+    rows_of_data,
+    train,
+    train_rank,
+    weights,
+)
 from trainmark.errors import DivergedError
 from trainmark.protocols import Batch, Counts
 from trainmark.train.stepper import add_over_ranks

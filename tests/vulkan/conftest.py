@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from run_fixtures import signals_as_usual, trainmark
+from support.run_fixtures import signals_as_usual, trainmark
 from trainmark import devices
 
 if TYPE_CHECKING:

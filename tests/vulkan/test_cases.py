@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import tiny_jobs
+from support import tiny_jobs
 
 STEPS = 3
 RECIPE_FIELDS: dict[str, dict[str, Any]] = {

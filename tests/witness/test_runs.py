@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-from witnessed_programs import PROGRAMS, WORK, codes, measure
+from support.witnessed_programs import PROGRAMS, WORK, codes, measure
 
 
 def test_plain_loop_is_measured_in_full(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tiny_dlrm import write_log
+from support.tiny_dlrm import write_log
 from trainmark.cases.dlrm_criteo import data
 from trainmark.cases.dlrm_criteo.data import SplitReader, generated
 from trainmark.cases.dlrm_criteo.data.layout import (

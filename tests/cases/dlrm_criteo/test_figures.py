@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import event, launch_event, measure, window, write_run
+from support.fakes import event, launch_event, measure, window, write_run
 from trainmark.cases.dlrm_criteo import figures as own
 from trainmark.cases.dlrm_criteo.figures import RESOURCES, bound_by
 from trainmark.events.timeline import read_run

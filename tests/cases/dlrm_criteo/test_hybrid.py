@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import distributed as dist
 
-import tiny_dlrm
-from real_ranks import on_ranks
-from tiny_dlrm import BATCH, DIM, LAST, SEED, SPREADS, STEPS, Spread
+from support import tiny_dlrm
+from support.real_ranks import on_ranks
+from support.tiny_dlrm import BATCH, DIM, LAST, SEED, SPREADS, STEPS, Spread
 from trainmark.cases.dlrm_criteo.embeddings import BLOCK_ROWS, fill_rows
 from trainmark.cases.dlrm_criteo.hybrid import HybridTables
 from trainmark.cases.dlrm_criteo.model import build_model

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from tiny_dlrm import write_log
+from support.tiny_dlrm import write_log
 from trainmark.cases.dlrm_criteo.case import CASE, DlrmRecipe
 from trainmark.cases.dlrm_criteo.data.layout import read_spec
 from trainmark.cases.dlrm_criteo.job import build, load_data, lr_factor

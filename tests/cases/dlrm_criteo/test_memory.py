@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from live_tensors import LiveTensors
+from support.live_tensors import LiveTensors
 from trainmark import cases
 from trainmark.cases.dlrm_criteo.placement import predict
 from trainmark.protocols import JobContext
@@ -16,7 +16,7 @@ from trainmark.spec import RankMemory
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fakes import SyncDevice
+    from support.fakes import SyncDevice
     from trainmark.train.step_memory import Prediction
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiny_dlrm import memory_of
+from support.tiny_dlrm import memory_of
 from trainmark.cases.dlrm_criteo.placement import Part, Placement, place
 
 DIM = 4

@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
-from glm_sparse import write_split
+from support.glm_sparse import write_split
 from trainmark.cases.glm_superglue import data
 from trainmark.cases.glm_superglue.case import CASE
 from trainmark.cases.glm_superglue.data import generated

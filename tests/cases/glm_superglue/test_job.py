@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812 - the field's name for it
 
-import tiny_glm
-from real_ranks import on_ranks
+from support import tiny_glm
+from support.real_ranks import on_ranks
 from trainmark.cases import load
 from trainmark.cases.glm_superglue.case import GlmRecipe
 from trainmark.cases.glm_superglue.job import Places, Sequences, lr_factor

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-import tiny_gpt
-from old_torch import LACKS_FEATURES
+from support import tiny_gpt
+from support.old_torch import LACKS_FEATURES
 from trainmark.cases.gpt_megatron.case import GptRecipe
 from trainmark.cases.gpt_megatron.job import lr_factor
 from trainmark.cases.gpt_megatron.model import Gpt, build_model

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from gpt_tokenizers import ids_of, write_two_files
-from gpt_tokens import document_of
+from support.gpt_tokenizers import ids_of, write_two_files
+from support.gpt_tokens import document_of
 from trainmark.cases.gpt_megatron.prepare import prepare
 from trainmark.data import encoding
 from trainmark.data.encoding import source_files, texts_of

@@ -10,10 +10,10 @@ import pytest
 import torch
 from transformers import GptOssForCausalLM
 
-import tiny_gpt_oss
-from live_tensors import LiveTensors
-from old_torch import needs_torch_2_11
-from tiny_gpt import spawn, train
+from support import tiny_gpt_oss
+from support.live_tensors import LiveTensors
+from support.old_torch import needs_torch_2_11
+from support.tiny_gpt import spawn, train
 from trainmark.cases.gpt_oss_20b.case import CASE, GptOssRecipe
 from trainmark.cases.gpt_oss_20b.data import check_fit, predict
 from trainmark.cases.gpt_oss_20b.job import GptOssJob, lr_factor

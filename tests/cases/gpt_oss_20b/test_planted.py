@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import tiny_gpt_oss
-from old_torch import needs_torch_2_11
-from planted_experts import MISTAKES, TWO_RANKS, codes_of, found_in, on_rank
-from real_ranks import on_ranks
+from support import tiny_gpt_oss
+from support.old_torch import needs_torch_2_11
+from support.planted_experts import MISTAKES, TWO_RANKS, codes_of, found_in, on_rank
+from support.real_ranks import on_ranks
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-import tiny_llama
-from real_ranks import on_ranks
+from support import tiny_llama
+from support.real_ranks import on_ranks
 from trainmark.cases.llama2_7b_lora import estimates
 from trainmark.cases.llama2_7b_lora.case import LlamaRecipe
 from trainmark.cases.llama2_7b_lora.model_files import PRESETS, lora_parameters, parameters

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from mmlu_peer import GOLDEN, NAMES, open_model, score_with_lm_eval, subjects, write_model
+from support.mmlu_peer import GOLDEN, NAMES, open_model, score_with_lm_eval, subjects, write_model
 from trainmark.cases.llama2_7b_lora.mmlu import plan_scoring, scoring
 from trainmark.cases.llama2_7b_lora.mmlu.questions import (
     CATEGORIES,

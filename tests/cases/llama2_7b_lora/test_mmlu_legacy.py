@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from mmlu_peer import open_model, write_model
+from support.mmlu_peer import open_model, write_model
 from trainmark.cases.llama2_7b_lora.mmlu import plan_scoring
 from trainmark.cases.llama2_7b_lora.mmlu.questions import (
     LETTERS,

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from document_texts import html_page, markdown_page
+from support.document_texts import html_page, markdown_page
 from trainmark.cases import load
 from trainmark.plan.plan import PlannedCase
 from trainmark.record.record import FigureEntry, Record

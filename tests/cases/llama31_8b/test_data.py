@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import tiny_llama31
-from gpt_tokenizers import ids_of, write_one_file
+from support import tiny_llama31
+from support.gpt_tokenizers import ids_of, write_one_file
 from trainmark.cases.llama31_8b import prepare
 from trainmark.data import c4_pairs as data
 from trainmark.data.indexed import IndexedReader

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from exported_runs import complaints, write_two_ranks
-from fakes import GOLDEN
+from support.exported_runs import complaints, write_two_ranks
+from support.fakes import GOLDEN
 from trainmark.cases.llama31_8b.case import CASE
 from trainmark.export.run_logs import to_mlperf
 from trainmark.pages.sections.provenance import COLUMNS

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-import tiny_llama31
-from live_tensors import LiveTensors
-from old_torch import needs_torch_2_11, predicts_memory
-from tiny_gpt import spawn, train
+from support import tiny_llama31
+from support.live_tensors import LiveTensors
+from support.old_torch import needs_torch_2_11, predicts_memory
+from support.tiny_gpt import spawn, train
 from trainmark.cases.llama31_8b.case import CASE, Llama31Recipe
 from trainmark.cases.llama31_8b.data import check_fit, predict
 from trainmark.cases.llama31_8b.figures import compute

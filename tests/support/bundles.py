@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from fakes import GOLDEN, S, event, launch_event, rank_events, write_run
+from support.fakes import GOLDEN, S, event, launch_event, rank_events, write_run
 from trainmark.record import record, reduce
 from trainmark.results import bundle
 

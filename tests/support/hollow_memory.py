@@ -2,7 +2,7 @@
 
 Builds each case's job with the shapes of a recipe, takes three steps, and reads torch's allocator.
 Each recipe runs in a process of its own, with a group of as many ranks as the recipe is for, of
-which only rank 0 exists. ``python tests/hollow_memory.py PAGE`` writes the page of all recipes.
+which only rank 0 exists. ``python -m support.hollow_memory PAGE`` writes the page of all recipes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import hollow_attention
+from support import hollow_attention
 from trainmark import cases, devices
 from trainmark.protocols import Batch, Counts, JobContext
 from trainmark.train.read_ahead import map_tensors
@@ -328,8 +328,8 @@ def gib(size: int) -> str:
 
 PAGE = """# The hollow card: memory and attention
 
-Written by `tests/hollow_memory.py` with torch {torch}; see `tests/hollow/README.md`. The hollow
-card computes nothing: this page holds no number that a card computed, and no speed. No real card
+Written by `support.hollow_memory` with torch {torch}; see `tests/hollow/README.md`. The hollow card
+computes nothing: this page holds no number that a card computed, and no speed. No real card
 has confirmed it.
 
 ## Memory

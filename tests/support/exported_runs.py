@@ -4,7 +4,7 @@ import json
 import logging
 from typing import Any
 
-from fakes import (
+from support.fakes import (
     GOLDEN,
     TICK,
     S,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainmark.record.measurement import Measurement
     from trainmark.telemetry.summary import Telemetry
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 UPDATE_VARIABLE = "UPDATE_GOLDEN"
 
 

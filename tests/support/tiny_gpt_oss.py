@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tiny_gpt import Split
+from support.tiny_gpt import Split
 from trainmark.cases.gpt_oss_20b.case import GptOssRecipe
 from trainmark.cases.gpt_oss_20b.job import GptOssJob, build
 from trainmark.devices.vendors.cpu import CpuDevice

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from fakes import FakeVendor
+from support.fakes import FakeVendor
 from trainmark.launch.processes import CpuUse
 from trainmark.machine import doctor, host
 from trainmark.machine.doctor import render_sentence

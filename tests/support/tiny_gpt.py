@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.distributed.tensor import DTensor
 
-from real_ranks import on_ranks
+from support.real_ranks import on_ranks
 from trainmark.cases.gpt_megatron.case import GptRecipe
 from trainmark.cases.gpt_megatron.job import GptJob, build
 from trainmark.devices.vendors.cpu import CpuDevice

@@ -15,7 +15,7 @@ from trainmark.results.store.columns import COLUMNS
 from trainmark.results.store.index import Index
 from trainmark.results.store.query import list_runs
 
-GOLDEN = Path(__file__).parent / "golden" / "record_distilbert.json"
+GOLDEN = Path(__file__).parents[1] / "golden" / "record_distilbert.json"
 
 
 def document(run_id: str, **changes: Any) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def acknowledged(where: str, folder: Path, *, writers: int = 6) -> set[str]:
     Return the names of the records that are in the index as their writers say.
     """
     random, context = Random(1), multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["store_bodies"])
+    context.set_forkserver_preload(["support.store_bodies"])
     pipes, processes, names = {}, [], set()
     for number in range(writers):
         ours, theirs = context.Pipe(duplex=False)

@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.device_mesh import init_device_mesh
 
-from fakes import FakeClock, SyncDevice
+from support.fakes import FakeClock, SyncDevice
 from trainmark.protocols import Batch, Counts, JobContext
 from trainmark.recipe import Recipe
 from trainmark.train.parallel import Ranks, parallelize

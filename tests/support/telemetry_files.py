@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from fakes import GOLDEN, S, event, launch_event, rank_events, write_events, write_run
+from support.fakes import GOLDEN, S, event, launch_event, rank_events, write_events, write_run
 from trainmark.events.schema import TELEMETRY_FILE
 
 if TYPE_CHECKING:

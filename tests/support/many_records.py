@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from store_bodies import document, write
-from telemetry_files import cards, end, host, readings, sampled_run, start
+from support.store_bodies import document, write
+from support.telemetry_files import cards, end, host, readings, sampled_run, start
 from trainmark.record import record, reduce
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from fakes import FakeClock
+from support.fakes import FakeClock
 from trainmark import cases
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import Device, Job
 
-SITE = Path(__file__).parent / "stand_in"
+SITE = Path(__file__).parents[1] / "stand_in"
 OPERATION_NS = 1_000
 STEPS = 4
 

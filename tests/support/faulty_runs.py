@@ -11,7 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from real_runs import checked, ended, wait_for_fault
+from support.real_runs import checked, ended, wait_for_fault
 from trainmark.events.schema import EventFile, rank_file
 from trainmark.launch.hang import find_place
 from trainmark.rank.worker import STACKS_SIGNAL, stacks_file

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-CASES = Path(__file__).parent / "integration" / "cases"
+CASES = Path(__file__).parents[1] / "integration" / "cases"
 PROGRAM = (sys.executable, "-m", "trainmark")
 
 

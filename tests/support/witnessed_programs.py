@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from real_runs import checked
+from support.real_runs import checked
 from trainmark.launch import local
 from trainmark.launch.processes import StopRequest
 from trainmark.plan.request import RunRequest
@@ -15,7 +15,7 @@ from trainmark.plan.resolving import resolve
 if TYPE_CHECKING:
     from trainmark.record.record import Record
 
-PROGRAMS = Path(__file__).parent / "witness" / "programs"
+PROGRAMS = Path(__file__).parents[1] / "witness" / "programs"
 WORK = """
 name = "program"
 precision = "fp32"

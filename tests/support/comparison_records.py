@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from fakes import GOLDEN
+from support.fakes import GOLDEN
 from trainmark.record.record import FigureEntry, Record, Steps
 
 if TYPE_CHECKING:

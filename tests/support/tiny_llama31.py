@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tiny_gpt import Split
+from support.tiny_gpt import Split
 from trainmark.cases.llama31_8b.case import Llama31Recipe
 from trainmark.cases.llama31_8b.job import Llama31Job, build
 from trainmark.devices.vendors.cpu import CpuDevice

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-import tiny_gpt_oss
+from support import tiny_gpt_oss
 from trainmark.cases.gpt_oss_20b.model import assign_round_robin, routed_layers
 from trainmark.errors import RunError
 from trainmark.rank.parameters import ParameterCheck

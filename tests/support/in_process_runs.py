@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from fakes import event, launch_event, write_events
+from support.fakes import event, launch_event, write_events
 from trainmark.plan.plan import PLAN_FILE
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve

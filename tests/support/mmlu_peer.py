@@ -18,7 +18,7 @@ from trainmark.cases.llama2_7b_lora.data import generating
 from trainmark.cases.llama2_7b_lora.mmlu.questions import DEV_ROWS, Question, Subject
 from trainmark.cases.llama2_7b_lora.model_files import PRESETS, expected_shapes
 
-GOLDEN = Path(__file__).parent / "golden" / "mmlu_lm_eval.json"
+GOLDEN = Path(__file__).parents[1] / "golden" / "mmlu_lm_eval.json"
 NAMES = ("abstract_algebra", "college_biology", "high_school_us_history", "virology")
 ITEMS = 9
 

@@ -1,0 +1,1 @@
+"""What tests of several packages share: fakes, small models, generated files, real processes."""
