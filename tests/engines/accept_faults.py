@@ -206,8 +206,9 @@ def write_table(right: Counter[str], count: int) -> None:
         "# Acceptance of six hosts with four faults", "",
         f"{machine()}; commit {commit()}. Written by `python -m engines.accept_faults` in `tests`.",
         "", "Six network namespaces of one machine with an sshd each share its two cores with "
-        f"other programs, so that only differences above {WORSE_BY:.0%} are judged. Every run has all "
-        "faults at once. This kernel has no netem: packets are lost by iptables, not delayed.", "",
+        f"other programs, so that only differences above {WORSE_BY:.0%} are judged. Every run has "
+        "all faults at once. This kernel has no netem: packets are lost by iptables, not delayed.",
+        "",
         "| host | named rightly |", "|---|---:|",
         *(f"| {text} | {right[name]} of {count} |" for name, text in FAULTS.items()),
     ]  # fmt: skip

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import Events, FakeClock, Micro, ScriptedJob, SyncDevice
+from support.fakes import Events, FakeClock, Micro, ScriptedJob, SyncDevice
 from trainmark.errors import DivergedError
 from trainmark.events.schema import BitDifference
 from trainmark.protocols import StepDigest

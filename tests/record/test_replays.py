@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes import event, launch_event, measure, span, window, write_run
+from support.fakes import event, launch_event, measure, span, window, write_run
 from trainmark.events.timeline import read_run
 from trainmark.record import findings
 from trainmark.record.figures import compute_figures

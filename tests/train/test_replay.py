@@ -8,9 +8,9 @@ import pytest
 import torch
 from benchmarks.bit_flips import KINDS, Flip, WindowOutcome, plan_flips, run_ranks
 
-import tiny_gpt
-from fakes import FakeClock, SyncDevice
-from old_torch import needs_torch_2_11
+from support import tiny_gpt
+from support.fakes import FakeClock, SyncDevice
+from support.old_torch import needs_torch_2_11
 from trainmark.record.replays import ReplayDifference, summarize_replays
 from trainmark.train.read_ahead import batches_of
 from trainmark.train.replay import StepDigests, StepperState
