@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import warnings
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark import devices
 from trainmark.acceptance import acceptance
 from trainmark.acceptance import cluster as acceptance_cluster
+from trainmark.acceptance.baseline import (
+    baselines_of_acceptance,
+    baselines_of_runs,
+    is_acceptance,
+)
 from trainmark.acceptance.node_session import Acceptance
 from trainmark.acceptance.request import AcceptRequest
 from trainmark.documents import written_whole
@@ -57,6 +63,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Unpack
 
+    from trainmark.acceptance.baseline import Baselines
     from trainmark.acceptance.result import AcceptanceResult
     from trainmark.acceptance.session import OpenedSession
     from trainmark.export.followers.following import Following
@@ -506,9 +513,20 @@ def prepared_acceptance(
     """
     if attach is not None:
         return acceptance_cluster.attached_session(attach)
+    read_baselines = None
+    if request.baseline is not None:
+        read_baselines = partial(_read_baselines, request.baseline)
     if request.launcher in (None, LOCAL):
-        return acceptance.prepared(request)
-    return acceptance_cluster.prepared_session(request)
+        return acceptance.prepared(request, read_baselines=read_baselines)
+    return acceptance_cluster.prepared_session(request, read_baselines=read_baselines)
+
+
+def _read_baselines(word: str, plans: Sequence[Plan]) -> Baselines:
+    """Return the times of an earlier acceptance, or of the runs that a word names."""
+    if is_acceptance(Path(word)):
+        return baselines_of_acceptance(Path(word), plans)
+    selection = _select((word,), verify=True, rows=False)
+    return baselines_of_runs(selection.records, plans, word)
 
 
 def measure_acceptance(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import socket
 from collections import defaultdict
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from trainmark import __version__, devices
+from trainmark.acceptance.baseline import load_baselines
 from trainmark.acceptance.evidence import Evidence, EvidenceWriter, Left
 from trainmark.acceptance.folder import folder_of, opened_folder, resolve_plans, save_request
 from trainmark.acceptance.node_session import (
@@ -34,6 +36,7 @@ from trainmark.launch.network import LOOPBACK, refuse_unusable_network
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from trainmark.acceptance.baseline import BaselineReader
     from trainmark.acceptance.request import AcceptRequest
     from trainmark.launch.processes import StopRequest
     from trainmark.plan.plan import Plan
@@ -82,8 +85,13 @@ def plan_acceptance(
 
 
 @contextmanager
-def prepared(request: AcceptRequest) -> Iterator[Acceptance]:
+def prepared(
+    request: AcceptRequest, *, read_baselines: BaselineReader | None = None
+) -> Iterator[Acceptance]:
     """Check everything, make the folder or open that of an earlier session, and hold its lock.
+
+    Args:
+        read_baselines: returns the baseline that was asked for, given the plans.
 
     Raises:
         UsageError: the options do not fit, or not those of the earlier session.
@@ -91,8 +99,9 @@ def prepared(request: AcceptRequest) -> Iterator[Acceptance]:
         DataError: the data cannot be trained on.
     """
     acceptance, plans = plan_acceptance(request)
+    baselines = None if read_baselines is None else read_baselines(plans)
     with opened_folder(acceptance.folder, request):
-        save_request(acceptance.folder, request, plans)
+        save_request(acceptance.folder, request, plans, baselines)
         yield acceptance
 
 
@@ -158,12 +167,14 @@ def conclude(
         by_product[product].append(name)
     groups = list(by_product.values())
     assessment = Assessment(products=products)
+    baselines = load_baselines(acceptance.folder)
     again = judge_times(
         assessment,
         collect_times(evidence, "devices"),
         groups,
         worse_by=acceptance.request.worse_by,
         rates_worse_by=acceptance.request.rates_worse_by,
+        find_baseline=None if baselines is None else partial(baselines.find, "devices"),
     )
     owner = {name: name for name in products}
     judge_bits(assessment, evidence, owner, [set(names) for names in groups])
@@ -178,6 +189,7 @@ def conclude(
         links=assessment.links,
         bits=assessment.bits,
         quantities=assessment.quantities,
+        baseline=None if baselines is None else baselines.source,
         not_measured=tuple(not_measured),
         interrupted=interrupted,
     )

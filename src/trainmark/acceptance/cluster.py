@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from trainmark.acceptance.baseline import BaselineReader
     from trainmark.acceptance.evidence import Phase
     from trainmark.acceptance.peers import Peer
     from trainmark.acceptance.request import AcceptRequest
@@ -53,19 +54,25 @@ _CANCEL_AGAIN_S, _CANCEL_PATIENCE_S = 30.0, 120.0
 
 
 @contextmanager
-def prepared_session(request: AcceptRequest) -> Iterator[OpenedSession]:
+def prepared_session(
+    request: AcceptRequest, *, read_baselines: BaselineReader | None = None
+) -> Iterator[OpenedSession]:
     """Check everything, make the folder of a new session, and hold the folder's lock.
+
+    Args:
+        read_baselines: returns the baseline that was asked for, given the plans.
 
     Raises:
         UsageError: options that do not fit, fewer than two nodes, hosts without a shared folder.
         EnvironmentFault: the launcher cannot be used here, or a host does not answer.
     """
     opened, plans = plan_session(request)
+    baselines = None if read_baselines is None else read_baselines(plans)
     with opened_folder(opened.folder, request):
         number = len(list((opened.folder / SESSIONS_DIR).glob("*"))) + 1
         opened = _numbered(opened, number)
         require_launcher(opened.cluster, opened.plan.launcher).check(opened.plan, opened.cluster)
-        save_request(opened.folder, opened.request, plans)
+        save_request(opened.folder, opened.request, plans, baselines)
         opened.session_dir.mkdir(parents=True)
         command = launchers.load_launcher(opened.plan.launcher).command(opened.plan, opened.cluster)
         settings = opened.cluster.model_dump_json(indent=2, exclude_defaults=True) + "\n"

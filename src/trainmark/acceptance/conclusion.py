@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from trainmark import __version__
+from trainmark.acceptance.baseline import load_baselines
 from trainmark.acceptance.evidence import Evidence
 from trainmark.acceptance.result import AcceptanceResult, Finding
 from trainmark.acceptance.tasks import STEP
@@ -22,6 +24,7 @@ from trainmark.acceptance.wholes import judge_wholes
 from trainmark.launch.launchers import read_log_end
 
 if TYPE_CHECKING:
+    from trainmark.acceptance.baseline import Baselines
     from trainmark.acceptance.evidence import Joined
     from trainmark.acceptance.groups import Team
     from trainmark.acceptance.request import AcceptRequest
@@ -51,17 +54,24 @@ def conclude_nodes(
     """Judge what was measured so far."""
     evidence = Evidence.read(opened.folder)
     nodes = sorted(evidence.nodes.values(), key=lambda joined: joined.node)
-    assessment = Assessment(products={joined.node: joined.products[0] for joined in nodes})
-    owner = {device: joined.node for joined in nodes for device in joined.devices}
-    owner |= {joined.node: joined.node for joined in nodes}
     groups = _comparable(nodes)
     names = [[joined.node for joined in group] for group in groups]
-    limits = {"worse_by": request.worse_by, "rates_worse_by": request.rates_worse_by}
     times = collect_times(evidence, "nodes")
-    pairs_again = judge_times(assessment, times, names, **limits)
-    devices = [[device for joined in group for device in joined.devices] for group in groups]
-    _judge_devices(assessment, evidence, owner, devices, limits)
-    judge_bits(assessment, evidence, owner, [set(of_group) for of_group in devices])
+    baselines = load_baselines(opened.folder)
+    assessment = Assessment(products={joined.node: joined.products[0] for joined in nodes})
+    pairs_again = judge_times(
+        assessment,
+        times,
+        names,
+        worse_by=request.worse_by,
+        rates_worse_by=request.rates_worse_by,
+        find_baseline=None if baselines is None else partial(baselines.find, "nodes"),
+    )
+    owner = {device: joined.node for joined in nodes for device in joined.devices}
+    _judge_devices(assessment, evidence, groups, baselines, request)
+    devices = [{device for joined in group for device in joined.devices} for group in groups]
+    judge_bits(assessment, evidence, owner, devices)
+    owner |= {joined.node: joined.node for joined in nodes}
     not_measured = note_bad_rounds(assessment, evidence, owner)
     _note_absent(assessment, evidence, opened)
     sets_to_measure: list[Team] = []
@@ -78,6 +88,7 @@ def conclude_nodes(
         bits=assessment.bits,
         quantities=assessment.quantities,
         wholes=tuple(assessment.wholes),
+        baseline=None if baselines is None else baselines.source,
         not_measured=tuple(not_measured),
         interrupted=interrupted,
     )
@@ -96,15 +107,26 @@ def _comparable(nodes: list[Joined]) -> list[list[Joined]]:
 def _judge_devices(
     assessment: Assessment,
     evidence: Evidence,
-    owner: dict[str, str],
-    groups: list[list[str]],
-    limits: dict[str, float],
+    groups: list[list[Joined]],
+    baselines: Baselines | None,
+    request: AcceptRequest,
 ) -> None:
-    """Judge all devices beside each other, and blame their nodes."""
-    products = {device: assessment.products[owner[device]] for group in groups for device in group}
-    devices = Assessment(products=products)
-    judge_times(devices, collect_times(evidence, "devices"), groups, **limits)
-    for device, findings in devices.findings.items():
+    """Judge the devices of each group of nodes, and give their findings to their nodes."""
+    owner = {
+        device: joined.node for group in groups for joined in group for device in joined.devices
+    }
+    of_devices = Assessment(
+        products={device: assessment.products[node] for device, node in owner.items()}
+    )
+    judge_times(
+        of_devices,
+        collect_times(evidence, "devices"),
+        [[device for joined in group for device in joined.devices] for group in groups],
+        worse_by=request.worse_by,
+        rates_worse_by=request.rates_worse_by,
+        find_baseline=None if baselines is None else partial(baselines.find, "devices"),
+    )
+    for device, findings in of_devices.findings.items():
         for finding in findings:
             named = finding.model_copy(update={"text": device})
             assessment.findings[owner[device]].append(named)

@@ -68,6 +68,9 @@ class AcceptRequest(Frozen):
     rates_worse_by: float = Field(
         0.1, gt=0, le=10, description="Share by which matmuls, copies, collectives may take longer."
     )
+    baseline: str | None = Field(
+        None, description="Run, bundle or acceptance to compare with; default: the peers."
+    )
     out: Path | None = Field(None, description="Folder of the acceptance; default: ./acceptances/…")
 
     @property

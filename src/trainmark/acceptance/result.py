@@ -151,6 +151,7 @@ class AcceptanceResult(Frozen):
         unit: what is accepted: the devices of one machine, or nodes.
         interrupted: the signal that ended it before all was measured; None: none did.
         not_measured: rounds that failed, in words.
+        baseline: what times alone were compared with in place of those of the peers.
     """
 
     schema_version: Literal[1] = 1
@@ -164,6 +165,7 @@ class AcceptanceResult(Frozen):
     bits: list[Bits]
     quantities: list[Quantity]
     wholes: tuple[Whole, ...] = ()
+    baseline: str | None = None
     not_measured: tuple[str, ...] = ()
     interrupted: str | None = None
 

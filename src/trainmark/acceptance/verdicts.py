@@ -37,11 +37,14 @@ from trainmark.acceptance.result import (
 from trainmark.acceptance.tasks import STEP
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from trainmark.acceptance.evidence import Evidence
+    from trainmark.acceptance.model import Baseline
     from trainmark.acceptance.result import Code, Decision
     from trainmark.acceptance.tasks import RankResult
+
+    FindBaseline = Callable[[str, str], Baseline | None]  # of a product and a quantity
 
 _CODES: dict[Cause, Code] = {
     Cause.NODE: "slow",
@@ -106,7 +109,7 @@ class Assessment:
             )
 
     def _member(self, name: str) -> Member:
-        findings = tuple(self.findings.get(name, []))
+        findings = tuple(dict.fromkeys(self.findings.get(name, [])))
         doubt, more_rounds = self.doubts.get(name, (None, None))
         decision: Decision = "pass"
         if findings:
@@ -216,11 +219,15 @@ def judge_times(
     *,
     worse_by: float,
     rates_worse_by: float,
+    find_baseline: FindBaseline | None = None,
 ) -> list[tuple[str, str]]:
     """Judge every quantity within each group of comparable members.
 
     Only the training step decides whether a member is undecided: other quantities can only make
     it fail.
+
+    Args:
+        find_baseline: returns the baseline of a product and a quantity; None: there is none.
 
     Returns:
         The pairs that are to be measured again, each as often as that.
@@ -234,13 +241,18 @@ def judge_times(
         limit = worse_by if quantity == STEP else rates_worse_by
         for names in groups:
             measured = of_quantity.measurements(names)
-            if len(names) < 2:
+            baseline = None
+            if find_baseline is not None:
+                baseline = find_baseline(assessment.products[names[0]], quantity)
+            if len(names) < 2 and baseline is None:
                 if quantity == STEP:
                     assessment.doubts[names[0]] = ("no_peers", None)
                 continue
             if len(measured.alone_s) + len(measured.pair_s) == 0:
                 continue
-            judgement = judge(measured, worse_by=limit, error_rate=0.01 / len(times))
+            judgement = judge(
+                measured, worse_by=limit, error_rate=0.01 / len(times), baseline=baseline
+            )
             _note_nodes(assessment, judgement, names, quantity)
             _note_links(assessment, judgement, names, quantity)
             again |= Counter((names[a], names[b]) for a, b in pairs_to_measure_again(judgement))

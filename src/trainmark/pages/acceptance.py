@@ -304,6 +304,8 @@ def _bits(result: AcceptanceResult) -> list[Block]:
 def _how_sure(result: AcceptanceResult) -> list[Block]:
     """Return noise and trends, and what would have been noticed."""
     blocks: list[Block] = []
+    if result.baseline is not None:
+        blocks.append(Paragraph(phrase("accept.baseline", name=result.baseline)))
     for one in result.quantities:
         blocks.append(
             Paragraph(

@@ -1,0 +1,224 @@
+"""A baseline: times that members are compared with in place of their peers'.
+
+It comes from an earlier acceptance, or from runs of the same work, and is kept in the folder of the
+acceptance, so that every later session judges by the same.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from statistics import median
+from typing import TYPE_CHECKING, Literal
+
+from trainmark.acceptance.evidence import Evidence
+from trainmark.acceptance.folder import PLANS_DIR, REQUEST_FILE
+from trainmark.acceptance.model import Baseline
+from trainmark.acceptance.result import read_result
+from trainmark.acceptance.tasks import STEP
+from trainmark.acceptance.verdicts import collect_times
+from trainmark.documents import Frozen, written_whole
+from trainmark.errors import UsageError
+from trainmark.plan.plan import Plan
+from trainmark.record.work import describe_planned_work, describe_work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from trainmark.record.record import Record
+
+    BaselineReader = Callable[[Sequence[Plan]], "Baselines"]
+
+BASELINE_FILE = "baseline.json"
+AlonePhase = Literal["devices", "nodes"]
+# What changes neither what a step does nor how long it takes.
+_NOT_OF_A_STEP = {
+    "max_epochs",
+    "max_steps",
+    "eval_every_epochs",
+    "eval_every_samples",
+    "eval_from_sample",
+    "target_value",
+    "target_required",
+    "warmup_steps",
+    "window_steps",
+    "world",
+    "device_products",
+    "ran_world",
+    "peak_tflops",
+    "resumed_after",
+    "suite_version",
+    "bound",
+}
+
+
+class BaselineTime(Frozen):
+    """The time of one quantity on one product.
+
+    Args:
+        phase: whether of a device alone, or of all devices of a node.
+        seconds: median of ``count`` measurements.
+    """
+
+    phase: AlonePhase
+    product: str
+    quantity: str
+    seconds: float
+    count: int
+
+
+class Baselines(Frozen):
+    """All times of a baseline.
+
+    Args:
+        source: what the user named.
+    """
+
+    source: str
+    times: tuple[BaselineTime, ...]
+
+    def find(self, phase: AlonePhase, product: str, quantity: str) -> Baseline | None:
+        """Return the baseline of a quantity on a product; None if there is none."""
+        for time in self.times:
+            if (time.phase, time.product, time.quantity) == (phase, product, quantity):
+                return Baseline(seconds=time.seconds, count=time.count)
+        return None
+
+    def write(self, folder: Path) -> None:
+        """Keep it in the folder of an acceptance."""
+        with written_whole(folder / BASELINE_FILE) as file:
+            file.write(self.model_dump_json(indent=2).encode() + b"\n")
+
+
+def load_baselines(folder: Path) -> Baselines | None:
+    """Return the baseline that an acceptance keeps; None if it has none."""
+    path = folder / BASELINE_FILE
+    return Baselines.model_validate_json(path.read_bytes()) if path.exists() else None
+
+
+def is_acceptance(path: Path) -> bool:
+    """Return whether a path is the folder of an acceptance."""
+    return (path / REQUEST_FILE).exists()
+
+
+def baselines_of_acceptance(folder: Path, plans: Sequence[Plan]) -> Baselines:
+    """Return the times of the passing members of an earlier acceptance.
+
+    Args:
+        plans: of the acceptance that is to be judged.
+
+    Raises:
+        UsageError: it did other work, or nothing passed.
+        RecordError: it was never judged.
+    """
+    result = read_result(folder)
+    evidence = Evidence.read(folder)
+    for path in sorted((folder / PLANS_DIR).iterdir()):
+        _refuse_other_work(Plan.read(path), plans, str(folder))
+    passing = set(result.names("pass"))
+    is_of_nodes = result.unit == "node"
+    devices: dict[str, set[str]] = {}
+    nodes: dict[str, set[str]] = {}
+    for joined in evidence.nodes.values():
+        nodes[joined.node] = {joined.products[0]}
+        for device, product in zip(joined.devices, joined.products, strict=True):
+            if (joined.node if is_of_nodes else device) in passing:
+                devices[device] = {product}
+    _add_names_by_ranks(devices, evidence)
+    times = _median_times(evidence, "devices", devices)
+    if is_of_nodes:
+        of_passing = {node: names for node, names in nodes.items() if node in passing}
+        times += _median_times(evidence, "nodes", of_passing)
+    return _checked(Baselines(source=str(folder), times=tuple(times)))
+
+
+def _add_names_by_ranks(products: dict[str, set[str]], evidence: Evidence) -> None:
+    """Add the names that ranks gave products: one machine is judged by those, nodes are not."""
+    for (phase, _, members), results in evidence.results.items():
+        if phase == "devices" and members[0] in products:
+            products[members[0]].add(results[0].product)
+
+
+def _median_times(
+    evidence: Evidence, phase: AlonePhase, products: dict[str, set[str]]
+) -> list[BaselineTime]:
+    """Return the median of each quantity over all measurements of members, by product.
+
+    Args:
+        products: names of the product of each member.
+    """
+    seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for quantity, times in collect_times(evidence, phase).items():
+        for _, member, measured_s in times.alone:
+            for product in products.get(member, ()):
+                seconds[product, quantity].append(measured_s)
+    return [
+        BaselineTime(
+            phase=phase,
+            product=product,
+            quantity=quantity,
+            seconds=median(values),
+            count=len(values),
+        )
+        for (product, quantity), values in seconds.items()
+    ]
+
+
+def baselines_of_runs(records: Iterable[Record], plans: Sequence[Plan], source: str) -> Baselines:
+    """Return the step times of runs that passed, of one device or of one node each.
+
+    Raises:
+        UsageError: a run did other work, or none passed.
+    """
+    seconds: dict[tuple[AlonePhase, str], list[float]] = defaultdict(list)
+    for record in records:
+        step_s = record.figure("step_time_p50")
+        if not record.passed or step_s is None or record.plan.nnodes > 1:
+            continue
+        _refuse_other_work(record.plan, plans, source)
+        product = describe_work(record)["device_products"]
+        if record.plan.world_size == 1:
+            seconds["devices", product].append(step_s)
+        if record.plan.nproc == max(plan.nproc for plan in plans):
+            seconds["nodes", product].append(step_s)
+    times = [
+        BaselineTime(
+            phase=phase,
+            product=product,
+            quantity=STEP,
+            seconds=median(values),
+            count=len(values),
+        )
+        for (phase, product), values in seconds.items()
+    ]
+    return _checked(Baselines(source=source, times=tuple(times)))
+
+
+def _refuse_other_work(plan: Plan, plans: Iterable[Plan], source: str) -> None:
+    """Refuse a baseline whose step is not the step that is measured."""
+    before = describe_planned_work(plan)
+    now = describe_planned_work(next(iter(plans)))
+    for name, value in now.items():
+        if name not in _NOT_OF_A_STEP and before.get(name) != value:
+            raise UsageError(
+                f"{name} was {before.get(name)} and is {value}",
+                where=f"--baseline {source}",
+                rule="a baseline is of the same case and recipe",
+                fix="name the same case, recipe and changes, or another baseline",
+            )
+
+
+def _checked(baselines: Baselines) -> Baselines:
+    """Return baselines that have times.
+
+    Raises:
+        UsageError: they have none.
+    """
+    if not baselines.times:
+        raise UsageError(
+            "no step time of one device or one node that passed",
+            where=f"--baseline {baselines.source}",
+            rule="a baseline is of one device, or of all devices of one node",
+            fix="name runs with --nnodes 1, or an acceptance of which something passed",
+        )
+    return baselines

@@ -1,0 +1,143 @@
+"""Times that members are compared with in place of their peers'."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from trainmark.acceptance.acceptance import conclude, prepared
+from trainmark.acceptance.baseline import (
+    Baselines,
+    BaselineTime,
+    baselines_of_acceptance,
+    load_baselines,
+)
+from trainmark.acceptance.evidence import EvidenceWriter, Joined, Measured
+from trainmark.acceptance.folder import resolve_plans
+from trainmark.acceptance.judgement import Measurements, Verdict
+from trainmark.acceptance.model import Baseline, judge
+from trainmark.acceptance.request import AcceptRequest
+from trainmark.acceptance.tasks import RankResult
+from trainmark.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.acceptance.node_session import Acceptance
+
+VARIATION = (1.0, 1.002, 0.998, 1.001, 0.999)
+PRODUCT = "card"
+
+
+def alone(num_nodes: int, step_s: float) -> Measurements:
+    return Measurements(
+        num_nodes=num_nodes,
+        alone_node=np.tile(np.arange(num_nodes), len(VARIATION)),
+        alone_round=np.repeat(np.arange(len(VARIATION)), num_nodes),
+        alone_s=step_s * np.repeat(VARIATION, num_nodes),
+    )
+
+
+def test_cluster_that_is_slow_as_a_whole_is_slow_beside_a_baseline() -> None:
+    measured = alone(8, 1.1)
+
+    assert judge(measured).nodes.verdict == [Verdict.PASS] * 8
+    nodes = judge(measured, baseline=Baseline(seconds=1.0, count=40)).nodes
+    assert nodes.verdict == [Verdict.SLOW] * 8
+    assert nodes.slower.tolist() == pytest.approx([0.1] * 8)
+
+
+@pytest.mark.parametrize(("step_s", "verdict"), [(1.0, Verdict.PASS), (1.2, Verdict.SLOW)])
+def test_single_node_is_judged_by_a_baseline(step_s: float, verdict: Verdict) -> None:
+    nodes = judge(alone(1, step_s), baseline=Baseline(seconds=1.0, count=40)).nodes
+
+    assert nodes.verdict == [verdict]
+
+
+def test_few_measurements_of_a_baseline_widen_the_intervals() -> None:
+    few = judge(alone(4, 1.0), baseline=Baseline(seconds=1.0, count=1)).nodes
+    many = judge(alone(4, 1.0), baseline=Baseline(seconds=1.0, count=100)).nodes
+
+    assert few.high[0] - few.low[0] > 1.2 * (many.high[0] - many.low[0])
+
+
+def request_in(folder: Path, **changes: object) -> AcceptRequest:
+    return AcceptRequest.of(
+        case="toy", device="cpu", nproc=2, phases="devices", out=folder, **changes
+    )
+
+
+def measure(acceptance: Acceptance, step_s: float) -> None:
+    writer = EvidenceWriter(acceptance.folder, acceptance.node)
+    names = list(acceptance.device_names)
+    writer.write(
+        Joined, node=acceptance.node, devices=names, products=[PRODUCT] * len(names), software={}
+    )
+    for number, factor in enumerate(VARIATION):
+        for device, name in enumerate(names):
+            result = RankResult(
+                rank=0, device=device, product=PRODUCT, seconds={"step": [factor * step_s]},
+                trainings=[], faults={},
+            )  # fmt: skip
+            writer.write(Measured, phase="devices", round=number, members=[name], results=[result])
+    conclude(acceptance, interrupted=None)[0].write(acceptance.folder)
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> Path:
+    """Return the folder of an acceptance whose steps took 0.1 s."""
+    with prepared(request_in(tmp_path / "earlier")) as acceptance:
+        measure(acceptance, 0.1)
+    return tmp_path / "earlier"
+
+
+def test_later_acceptance_is_compared_with_an_earlier_one(earlier: Path, tmp_path: Path) -> None:
+    later = request_in(tmp_path / "later", baseline=str(earlier))
+    with prepared(
+        later, read_baselines=lambda plans: baselines_of_acceptance(earlier, plans)
+    ) as new:
+        measure(new, 0.12)
+        result = conclude(new, interrupted=None)[0]
+
+    assert result.baseline == str(earlier)
+    assert [member.decision for member in result.members] == ["fail", "fail"]
+    interval = result.members[0].findings[0].interval
+    assert interval is not None
+    assert interval.slower == pytest.approx(0.2)
+
+
+def test_baseline_is_the_median_of_what_passed(earlier: Path) -> None:
+    plans = resolve_plans(request_in(earlier), [(1, 2)])
+
+    baselines = baselines_of_acceptance(earlier, plans)
+
+    assert baselines.times == (
+        BaselineTime(phase="devices", product=PRODUCT, quantity="step", seconds=0.1, count=10),
+    )
+    assert baselines.find("devices", PRODUCT, "step") == Baseline(seconds=0.1, count=10)
+    assert baselines.find("nodes", PRODUCT, "step") is None
+
+
+def test_baseline_of_other_work_is_refused_before_the_folder_is_made(
+    earlier: Path, tmp_path: Path
+) -> None:
+    later = request_in(tmp_path / "later", overrides={"micro_batch_size": "32"})
+
+    with (
+        pytest.raises(UsageError) as refused,
+        prepared(later, read_baselines=lambda plans: baselines_of_acceptance(earlier, plans)),
+    ):
+        pass
+
+    assert "micro_batch_size" in refused.value.what
+    assert not (tmp_path / "later").exists()
+
+
+def test_session_without_a_baseline_forgets_it(tmp_path: Path) -> None:
+    request = request_in(tmp_path / "out")
+    with prepared(request, read_baselines=lambda _: Baselines(source="x", times=())):
+        assert load_baselines(tmp_path / "out") is not None
+    with prepared(request):
+        assert load_baselines(tmp_path / "out") is None

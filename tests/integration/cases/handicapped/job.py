@@ -1,0 +1,24 @@
+"""Train as the toy job does, with a handicap on machines that have a file for it.
+
+With the file ``crash`` in the folder ``HANDICAPS`` every rank kills itself. The file ``quota`` has
+the path of the file of a control group, to which ranks add themselves once their program is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from trainmark.cases.toy.job import ToyJob, load_data
+
+__all__ = ["build", "load_data"]
+
+
+def build(context, data):
+    handicaps = Path(os.environ["HANDICAPS"])
+    if (handicaps / "crash").exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+    if (handicaps / "quota").exists():
+        Path((handicaps / "quota").read_text()).write_text(str(os.getpid()))
+    return ToyJob(context, data)
