@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trainmark import __version__, devices
-from trainmark.acceptance.baseline import load_baselines
+from trainmark.acceptance.baseline import load_baselines, save_baselines
 from trainmark.acceptance.evidence import Evidence, EvidenceWriter, Left
 from trainmark.acceptance.folder import folder_of, opened_folder, resolve_plans, save_request
 from trainmark.acceptance.node_session import (
@@ -101,7 +101,8 @@ def prepared(
     acceptance, plans = plan_acceptance(request)
     baselines = None if read_baselines is None else read_baselines(plans)
     with opened_folder(acceptance.folder, request):
-        save_request(acceptance.folder, request, plans, baselines)
+        save_baselines(acceptance.folder, baselines)
+        save_request(acceptance.folder, request, plans)
         yield acceptance
 
 

@@ -84,10 +84,15 @@ class Baselines(Frozen):
                 return Baseline(seconds=time.seconds, count=time.count)
         return None
 
-    def write(self, folder: Path) -> None:
-        """Keep it in the folder of an acceptance."""
-        with written_whole(folder / BASELINE_FILE) as file:
-            file.write(self.model_dump_json(indent=2).encode() + b"\n")
+
+def save_baselines(folder: Path, baselines: Baselines | None) -> None:
+    """Keep a baseline in the folder of an acceptance; None: forget that of an earlier session."""
+    path = folder / BASELINE_FILE
+    if baselines is None:
+        path.unlink(missing_ok=True)
+        return
+    with written_whole(path) as file:
+        file.write(baselines.model_dump_json(indent=2).encode() + b"\n")
 
 
 def load_baselines(folder: Path) -> Baselines | None:

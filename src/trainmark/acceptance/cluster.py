@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from trainmark.acceptance.baseline import save_baselines
 from trainmark.acceptance.conclusion import conclude_nodes
 from trainmark.acceptance.folder import (
     folder_of,
@@ -72,7 +73,8 @@ def prepared_session(
         number = len(list((opened.folder / SESSIONS_DIR).glob("*"))) + 1
         opened = _numbered(opened, number)
         require_launcher(opened.cluster, opened.plan.launcher).check(opened.plan, opened.cluster)
-        save_request(opened.folder, opened.request, plans, baselines)
+        save_baselines(opened.folder, baselines)
+        save_request(opened.folder, opened.request, plans)
         opened.session_dir.mkdir(parents=True)
         command = launchers.load_launcher(opened.plan.launcher).command(opened.plan, opened.cluster)
         settings = opened.cluster.model_dump_json(indent=2, exclude_defaults=True) + "\n"
