@@ -68,7 +68,7 @@ test-vulkan: install-dev ## every case on a Vulkan device that computes on the p
 
 # Besides: real runs of every kind, engines and browser in full, each benchmark at its smallest, and
 # with the lowest versions what computes in one process: neither real runs nor what is nightly.
-test-nightly: install-dev lint $(VENV)/.installed-engines $(OLDEST)/.installed ## all tests there are; within an hour
+test-nightly: install-dev lint $(VENV)/.installed-engines $(VENV)/.installed-loggers $(OLDEST)/.installed ## all tests there are; within an hour
 	tools/engines.sh tests/engines/debian-packages.txt
 	$(PYTEST) $(addprefix --ignore tests/,engines hollow vulkan)
 	$(BIN)/pytest -rs tests/engines
@@ -115,6 +115,10 @@ $(VENV)/.installed-gpu: requirements.lock requirements-dev.lock pyproject.toml t
 
 $(VENV)/.installed-engines: requirements.lock requirements-dev.lock pyproject.toml tools/install.sh
 	PYTHON="$(PYTHON)" TORCH="$(TORCH)" EXTRA=engines tools/install.sh $(VENV)
+	@touch $(VENV)/.installed-$(TORCH) $@
+
+$(VENV)/.installed-loggers: requirements.lock requirements-dev.lock pyproject.toml tools/install.sh
+	PYTHON="$(PYTHON)" TORCH="$(TORCH)" EXTRA=loggers tools/install.sh $(VENV)
 	@touch $(VENV)/.installed-$(TORCH) $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed-$(TORCH) requirements-dev.lock

@@ -43,7 +43,7 @@ class TensorBoard:
         self._write(Event(wall_time=run.started_unix_ns / NS_PER_S, file_version="brain.Event:2"))
         rows = [f"| {name} | {value} |" for name, value in run.settings.items()]
         text = "\n".join(["| setting | value |", "|---|---|", *rows])
-        self._write_text("run", text, run.started_unix_ns)
+        self._write_text("run", text, 0, run.started_unix_ns)
         self._file.flush()
 
     def log(self, points: Sequence[Point]) -> None:
@@ -56,7 +56,8 @@ class TensorBoard:
         """Write the final figures and close the file."""
         if result is not None:
             self._write_scalars(result.figures, result.number, result.unix_ns)
-            self._write_text("result", f"{result.status}, {result.trust}", result.unix_ns)
+            text = f"{result.status}, {result.trust.replace('_', ' ')}"
+            self._write_text("result", text, result.number, result.unix_ns)
         self._file.close()
 
     def _write_scalars(self, values: dict[str, float], step: int, unix_ns: int) -> None:
@@ -66,7 +67,7 @@ class TensorBoard:
         items = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         self._write(Event(wall_time=unix_ns / NS_PER_S, step=step, summary=Summary(value=items)))
 
-    def _write_text(self, tag: str, text: str, unix_ns: int) -> None:
+    def _write_text(self, tag: str, text: str, step: int, unix_ns: int) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
         from tensorboard.compat.proto.tensor_pb2 import TensorProto
@@ -77,7 +78,7 @@ class TensorBoard:
             metadata=SummaryMetadata(plugin_data=plugin),
             tensor=TensorProto(dtype=_DT_STRING, string_val=[text.encode()]),
         )
-        self._write(Event(wall_time=unix_ns / NS_PER_S, summary=Summary(value=[value])))
+        self._write(Event(wall_time=unix_ns / NS_PER_S, step=step, summary=Summary(value=[value])))
 
     def _write(self, event: object) -> None:
         self._records.write(event.SerializeToString())  # type: ignore[attr-defined]
