@@ -117,7 +117,7 @@ def measured(run_dir: Path) -> None:
     start = time.perf_counter()
     from trainmark.pages.page import write_pages
     from trainmark.record import record, reduce
-    from trainmark.results.selection import select
+    from trainmark.results.selection import select_results
 
     built = reduce.reduce(run_dir)
     record.write_record(built, run_dir)
@@ -129,7 +129,7 @@ def measured(run_dir: Path) -> None:
     assert built.counts.samples == RANKS * STEPS * 64
     trust = built.trust
     del built
-    (shown,) = select([str(run_dir)]).records
+    (shown,) = select_results([str(run_dir)]).records
     verified = time.perf_counter()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     assert shown.trust == trust  # the evidence has nothing to add

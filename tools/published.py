@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.published.audit import RULES, audit, subject
 from trainmark.record.messages import render
-from trainmark.results.selection import select
+from trainmark.results.selection import select_results
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def page(lang: str, found: Sequence[Finding], counts: dict[str, int], source: Se
 
 def main(folder: str, *source: str) -> None:
     """Write both pages."""
-    chosen = select([folder])
+    chosen = select_results([folder])
     below = [str(Path(row.file).relative_to(folder)) for row in chosen.rows]
     views = [
         subject.view_row(row.model_copy(update={"file": file}))

@@ -53,7 +53,7 @@ from trainmark.published.audit import audit
 from trainmark.published.audit.subject import view_record, view_row
 from trainmark.record.record import RECORD_FILE, Record
 from trainmark.results.bundle import pack, verify
-from trainmark.results.selection import select
+from trainmark.results.selection import select_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -605,7 +605,7 @@ def _load_side(side: Compared) -> list[Record]:
 
 def _select(words: Sequence[str | Path], *, verify: bool = True, rows: bool = True) -> Selection:
     """Return what words name, with a warning for each record that cannot be read."""
-    selection = select([str(word) for word in words], verify=verify, rows=rows)
+    selection = select_results([str(word) for word in words], verify=verify, rows=rows)
     for fault in selection.skipped:
         _warn(fault)
     return selection

@@ -15,7 +15,7 @@ from trainmark.published.audit import RULES, audit, subject
 from trainmark.published.audit.qualities import is_share
 from trainmark.record.messages import render
 from trainmark.record.work import Reading, Row
-from trainmark.results.selection import select
+from trainmark.results.selection import select_results
 from trainmark.spec import message
 from trainmark.toml_file import read_toml
 
@@ -32,7 +32,7 @@ def row(figures: dict[str, float], **given: Any) -> subject.AuditSubject:
 
 
 def of_reference(case: str) -> list[Finding]:
-    return audit([subject.view_row(one) for one in select([f"reference:{case}"]).rows])
+    return audit([subject.view_row(one) for one in select_results([f"reference:{case}"]).rows])
 
 
 def arithmetic(found: list[Finding], code: str, name: str) -> list[Any]:
@@ -122,7 +122,7 @@ def test_per_cent_among_shares_is_found_in_csv(tmp_path: Path) -> None:
     file = tmp_path / "r.csv"
     lines = ["device,samples/s,auc", "A100,9,0.8026", "A100,9.1,80.24", "A100,9.2,0.8025"]
     file.write_text("\n".join(lines), encoding="utf-8")
-    found = audit([subject.view_row(one) for one in select([str(file)]).rows])
+    found = audit([subject.view_row(one) for one in select_results([str(file)]).rows])
     assert [(one.rule, one.subject.line) for one in found] == [("range", 3)]
 
 
@@ -130,11 +130,11 @@ def test_translation_of_page_is_not_copy(tmp_path: Path) -> None:
     table = "| GPUs | tokens/s/GPU | samples/s |\n|---|---|---|\n| 8 | 3314 | 51 |\n"
     for name, title in (("en.md", "Performance"), ("zh.md", "性能")):
         (tmp_path / name).write_text(f"# {title}\n\n{table}", encoding="utf-8")
-    assert audit([subject.view_row(one) for one in select([str(tmp_path)]).rows]) == []
+    assert audit([subject.view_row(one) for one in select_results([str(tmp_path)]).rows]) == []
     text = f"# Performance\n\n## Small\n\n{table}\n## Large\n\n{table}"
     (tmp_path / "zh.md").unlink()
     (tmp_path / "en.md").write_text(text, encoding="utf-8")
-    found = audit([subject.view_row(one) for one in select([str(tmp_path)]).rows])
+    found = audit([subject.view_row(one) for one in select_results([str(tmp_path)]).rows])
     assert [one.rule for one in found] == ["same_figures"]
 
 

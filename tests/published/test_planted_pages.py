@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from support.planted_pages import honest_pages, planted_pages
 from trainmark.published.audit import audit, subject
-from trainmark.results.selection import select
+from trainmark.results.selection import select_results
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +19,7 @@ def found_in(text: str, folder: Path) -> tuple[int, set[int | None]]:
     """Return the rows of a page and the lines of its findings."""
     page = folder / "page.md"
     page.write_text(text, encoding="utf-8")
-    rows = select([str(page)]).rows
+    rows = select_results([str(page)]).rows
     return len(rows), {one.subject.line for one in audit([subject.view_row(row) for row in rows])}
 
 

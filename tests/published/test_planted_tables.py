@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from support.planted_tables import honest_documents, planted_documents
 from trainmark.published.audit import audit, subject
-from trainmark.results.selection import select
+from trainmark.results.selection import select_results
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,7 @@ def audited(document: Document, folder: Path) -> tuple[int, set[int]]:
     """Return the lines that were read of a file, and the lines of its findings."""
     file = folder / f"page{document.ending}"
     file.write_text(document.text, encoding="utf-8")
-    chosen = select([str(file)])
+    chosen = select_results([str(file)])
     assert chosen.unread == []
     found = audit([subject.view_row(row) for row in chosen.rows])
     return len({row.line for row in chosen.rows}), {one.subject.line for one in found}

@@ -13,7 +13,7 @@ from trainmark.published.importers import files
 from trainmark.published.importers.page import Page
 from trainmark.published.importers.reference_rows import read_references
 from trainmark.record.work import Row
-from trainmark.results.selection import select
+from trainmark.results.selection import select_results
 
 CASES = {"distilbert_sst2": 4, "glm_superglue": 3, "llama2_7b_lora": 2, "dlrm_criteo": 6}
 
@@ -44,7 +44,7 @@ def test_founding_page_gives_the_rows_of_the_reference_cell_by_cell(case):
 
 
 def test_row_of_a_reference_says_where_it_stands():
-    first, second = select(["reference:distilbert"]).rows[:2]
+    first, second = select_results(["reference:distilbert"]).rows[:2]
     assert (first.file, first.form, first.case) == (
         "reference:distilbert_sst2", "reference", "distilbert_sst2",
     )  # fmt: skip
@@ -55,6 +55,6 @@ def test_row_of_a_reference_says_where_it_stands():
 
 
 def test_case_without_references_has_none_and_an_unknown_one_is_refused():
-    assert select(["reference:toy"]).rows == []
+    assert select_results(["reference:toy"]).rows == []
     with pytest.raises(UsageError, match="nonesuch"):
-        select(["reference:nonesuch"])
+        select_results(["reference:nonesuch"])

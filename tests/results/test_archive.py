@@ -30,7 +30,7 @@ def changed(path: Path, **how: Any) -> Path:
 
 def codes(path: Path) -> tuple[int, list[str]]:
     found = bundle.verify(path)
-    broken = [said.code for x in found.checks if x.state == "broken" for said in x.said]
+    broken = [said.code for x in found.checks if x.state == "broken" for said in x.sentences]
     return found.exit_code, broken
 
 
@@ -91,7 +91,7 @@ def test_manifest_of_another_form_is_refused(packed: Path, manifest: dict[str, A
             items = dict.fromkeys((x for x in zipped.namelist() if "/" in x), None)
         items |= dict.fromkeys(names, b"x")
     with pytest.raises(archive.BundleError) as refused:
-        archive.unpacked(changed(packed, items=items, manifest=manifest)).__enter__()
+        archive.unpack_temporarily(changed(packed, items=items, manifest=manifest)).__enter__()
     assert refused.value.exit_code == 2
     assert str(refused.value.where).startswith(str(packed))
 
@@ -110,7 +110,7 @@ def test_invalid_archive_is_refused(tmp_path: Path, packed: Path) -> None:
     for content in (b"", b"PK\5\6" + bytes(18), packed.read_bytes()[:-30]):
         path.write_bytes(content)
         with pytest.raises(RecordError):
-            archive.unpacked(path).__enter__()
+            archive.unpack_temporarily(path).__enter__()
     path.write_bytes(packed.read_bytes())
     with pytest.raises(archive.BundleError, match="no manifest"):
         bundle.verify(changed(path, items={"manifest.json": None}))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from trainmark.record import record
-from trainmark.results.selection import select
+from trainmark.results.selection import select_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def test_bundle_gives_the_records_in_it(packed: Path, run_dir: Path) -> None:
-    found = select([str(packed), str(run_dir)])
+    found = select_results([str(packed), str(run_dir)])
     first, second = found.records
     assert (first.figures, first.steps) == (second.figures, second.steps)
     assert second == record.read_record(run_dir).model_copy(update={"verification": "verified"})

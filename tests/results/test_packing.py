@@ -155,7 +155,7 @@ def test_same_input_gives_the_same_bytes(
     assert records == dict.fromkeys(("1-toy/r1", "1-toy/r2", "1-toy/r3", "2-toy"), "held")
     broken = [check for check in found.checks if check.state == "broken"]
     assert {check.name for check in broken} == {"audit"}  # the launches are copies of one
-    assert "audit_copy" in {said.code for check in broken for said in check.said}
+    assert "audit_copy" in {said.code for check in broken for said in check.sentences}
     with zipfile.ZipFile(first) as archive:
         assert archive.testzip() is None
 
@@ -173,7 +173,7 @@ def test_bundle_is_written_atomically(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("trainmark.results.archive.write", full)
+        patched.setattr("trainmark.results.archive.write_archive", full)
         with pytest.raises(EnvironmentFault, match="No space left"):
             bundle.pack([[run_dir]], path)
     assert [(item.name, item.read_text()) for item in path.parent.iterdir()] == [

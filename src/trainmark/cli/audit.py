@@ -53,9 +53,9 @@ def audit(
     """
     from trainmark.api import audit_selection
     from trainmark.record.messages import render
-    from trainmark.results.selection import select
+    from trainmark.results.selection import select_results
 
-    selection = select(results or [], rows=not rules)
+    selection = select_results(results or [], rows=not rules)
     if rules:
         raise typer.Exit(_check_division_rules(selection, lang, as_json=as_json))
     findings = audit_selection(selection)

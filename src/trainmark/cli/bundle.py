@@ -45,14 +45,14 @@ def bundle(
     Ends with 1 if a run cannot be packed or the server refuses it.
     """
     from trainmark.results.bundle import pack
-    from trainmark.results.selection import find_runs, newest_run
+    from trainmark.results.selection import find_newest_run, find_runs
 
     if (output is None) == (push is None):
         what = (
             "neither -o nor --push is given" if output is None else "both -o and --push are given"
         )
         raise UsageError(what, where="bundle", fix="give -o FILE, or --push URL")
-    words = runs or [newest_run()]
+    words = runs or [find_newest_run()]
     if push is not None:
         _push(words, push)
         return

@@ -147,7 +147,7 @@ def complete_launcher(incomplete: str) -> list[Item]:
 
 def complete_filter(incomplete: str) -> list[Item]:
     """Return cases, and the keys of columns and figures that filters begin with."""
-    from trainmark.results.store.columns import INDEXED, INTERNAL
+    from trainmark.results.store.columns import INDEX_COLUMNS, INTERNAL_COLUMNS
 
-    keys = [(f"{key}=", "") for key in INDEXED if key not in INTERNAL]
+    keys = [(f"{key}=", "") for key in INDEX_COLUMNS if key not in INTERNAL_COLUMNS]
     return [*complete_case(incomplete), *_matching(keys, incomplete)]

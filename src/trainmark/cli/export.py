@@ -36,9 +36,9 @@ def export(
     written.
     """
     from trainmark.export.tables import to_text, write_parquet
-    from trainmark.results.selection import select
+    from trainmark.results.selection import select_results
 
-    selection = select(runs or [])
+    selection = select_results(runs or [])
     if not selection.records:
         raise RecordError("no record found", rule="rows of pages are not exported")
     if form == "parquet":

@@ -103,9 +103,9 @@ def say_faults(faults: Iterable[TrainmarkError]) -> None:
 
 def select_records(words: Sequence[str]) -> Selection:
     """Return the records that words name, and report those that cannot be read."""
-    from trainmark.results.selection import select
+    from trainmark.results.selection import select_results
 
-    selection = select(words, rows=False)
+    selection = select_results(words, rows=False)
     say_faults(selection.skipped)
     return selection
 

@@ -80,14 +80,14 @@ def report(
     from trainmark.pages.rendering import to_html, to_markdown
     from trainmark.pages.summary import Price
     from trainmark.pages.terminal import show_page
-    from trainmark.results.selection import select
+    from trainmark.results.selection import select_results
 
     wanted = form or ("json" if as_json else _form_of(output))
     if chart is not None and wanted not in _PICTURES:
         raise UsageError("only pictures have it", where="--chart", fix="-o chart.svg or .png")
     if wanted == "png" and output is None:
         raise UsageError("a PNG is not printed", where="--format", fix="name a file: -o X.png")
-    selection = select(runs or [], rows=False)
+    selection = select_results(runs or [], rows=False)
     if as_json:
         records = [record.model_dump(mode="json") for record in selection.records]
         write_text(output, json.dumps(records, ensure_ascii=False) + "\n")
@@ -155,11 +155,11 @@ def _show_drawing(number: int, charts: int) -> None:
 def _others(shown: Selection, against: list[str] | None) -> list[Result]:
     """Return what words name, or what runs are compared with unasked."""
     from trainmark.pages.page import default_comparisons
-    from trainmark.results.selection import select
+    from trainmark.results.selection import select_results
 
     if against is None:
         return default_comparisons(shown.records, shown.folders[0] if shown.folders else None)
-    selection = select(against)
+    selection = select_results(against)
     if not selection.records and not selection.rows:
         raise UsageError(f"{' '.join(against)}: no result", where="--against")
     return [*selection.records, *selection.rows]

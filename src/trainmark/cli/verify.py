@@ -65,7 +65,7 @@ def _print_checks(verification: Verification, lang: str) -> None:
     say(verification.path)
     for check in verification.checks:
         name = f"{check.name} {check.place}".strip()
-        sentences = [render(finding, lang) for finding in check.said]
+        sentences = [render(finding, lang) for finding in check.sentences]
         if check.name == "trust":  # its reasons share a line
             sentences = [", ".join(sentences)]
         for sentence in sentences:

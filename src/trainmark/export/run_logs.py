@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from trainmark import cases
 from trainmark.errors import RecordError
 from trainmark.events.schema import LAUNCHER_FILE, iterate_events, node_file, rank_file
-from trainmark.results.store.columns import short_device
+from trainmark.results.store.columns import get_device_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -235,7 +235,7 @@ def _mlperf_facts(record: Record) -> dict[str, Any]:
         "trainmark_notice": _NOTICE,
         "trainmark_run": record.run_id,
         "trainmark_case": record.plan.case_key,
-        "trainmark_device": short_device(record),
+        "trainmark_device": get_device_name(record),
         "trainmark_status": record.status,
         "trainmark_trust": record.trust.grade,
         "seed": recipe.get("seed"),

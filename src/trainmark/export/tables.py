@@ -19,7 +19,7 @@ from trainmark.export.run_logs import to_mlperf, to_perflog
 from trainmark.record import figures as figures_of
 from trainmark.record.figures import FIGURES, name_column
 from trainmark.record.index_record import list_index_records
-from trainmark.results.store.columns import COLUMNS, KINDS
+from trainmark.results.store.columns import COLUMN_TYPES, COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -89,7 +89,7 @@ def arrow(names: Sequence[str], rows: Sequence[Sequence[Value]]) -> pa.Table:
         values = [row[place] for row in rows]
         # A figure that no record has is a float all the same.
         kind: Any = float if all(value is None for value in values) else None
-        columns[name] = pa.array(values, types.get(KINDS.get(name, kind)))
+        columns[name] = pa.array(values, types.get(COLUMN_TYPES.get(name, kind)))
     return pa.table(columns)
 
 

@@ -51,7 +51,7 @@ from trainmark.record.work import (
     is_same_size,
     reject_duplicates,
 )
-from trainmark.results.store.columns import short_device
+from trainmark.results.store.columns import get_device_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -199,7 +199,7 @@ def title(record: Record) -> Phrase:
 def _device_title(record: Record) -> Phrase:
     """Return devices and their count, with the memory of a card whose name does not state it."""
     name = devices(record)
-    if not has_cards(record) or "GB" in short_device(record):
+    if not has_cards(record) or "GB" in get_device_name(record):
         return name
     entries = record.environment.get("devices") or [None]
     memory = (entries[0] or {}).get("memory_total_bytes")

@@ -17,7 +17,7 @@ from trainmark.pages import cells
 from trainmark.plan.plan import SIMULATED
 from trainmark.record.figures import FIGURES
 from trainmark.record.messages import MESSAGES, render, shorten
-from trainmark.results.store.columns import short_device
+from trainmark.results.store.columns import get_device_name
 from trainmark.spec import Message, Text, message
 from trainmark.toml_file import read_toml
 
@@ -201,7 +201,7 @@ def record_configuration(record: Record) -> Phrase:
         marks.append(message("trust_simulated_device"))
     plan = record.plan
     name = configuration(
-        short_device(record), nnodes=plan.nnodes, nproc=plan.nproc, cards=has_cards(record)
+        get_device_name(record), nnodes=plan.nnodes, nproc=plan.nproc, cards=has_cards(record)
     )
     return (name, *((" [", mark, "]") for mark in marks))
 
@@ -216,7 +216,7 @@ def definition(spec: FigureSpec, record: Record) -> Phrase:
 def devices(record: Record) -> Phrase:
     """Return how many devices of which product a run had; on a host, its name and its ranks."""
     world = record.plan.world_size
-    name = short_device(record)
+    name = get_device_name(record)
     if has_cards(record):
         return f"{world} x {name}" if world > 1 else name
     return join((name, counted("ranks", world)))

@@ -1,4 +1,4 @@
-"""The archive of a bundle: a zip file with a manifest of digests.
+"""Write and unpack the archive of a bundle: a zip file with a manifest of digests.
 
 Must not know the content of the files.
 """
@@ -31,7 +31,7 @@ MANIFEST_FILE = "manifest.json"
 _MAX_ENTRIES, _MAX_BYTES = 20_000, 64 << 30
 MAX_FILE_BYTES = 4 << 30  # of a file in a bundle; holes count, because a copy fills them with zeros
 _NAME = r"[0-9]{1,5}-[a-z0-9_]{1,64}/(r[0-9]{1,5}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
-_DATE = (1980, 1, 1, 0, 0, 0)  # fixed, so that the same input gives the same bytes
+_ENTRY_DATE = (1980, 1, 1, 0, 0, 0)  # fixed, so that the same input gives the same bytes
 
 
 class BundleError(RecordError):
@@ -45,7 +45,7 @@ class AlteredError(BundleError):
 
 
 class PackedFile(Evidence):
-    """A file of a bundle."""
+    """A file of a bundle with its size and digest."""
 
     name: Annotated[str, written_as(_NAME, "a name of a file in a bundle")]
 
@@ -58,7 +58,7 @@ class Manifest(Frozen):
     files: list[PackedFile] = Field(min_length=1, max_length=_MAX_ENTRIES)
 
 
-def write(file: IO[bytes], folder: Path) -> Manifest:
+def write_archive(file: IO[bytes], folder: Path) -> Manifest:
     """Write all files below a folder as a bundle; the same files give the same bytes."""
     files = []
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -66,7 +66,7 @@ def write(file: IO[bytes], folder: Path) -> Manifest:
             name = str(path.relative_to(folder))
             with (
                 path.open("rb") as content,
-                archive.open(_entry(name), "w", force_zip64=True) as out,
+                archive.open(_make_entry(name), "w", force_zip64=True) as out,
             ):
                 digest = hash_stream(content).hexdigest()
                 size = content.tell()
@@ -74,13 +74,13 @@ def write(file: IO[bytes], folder: Path) -> Manifest:
                 shutil.copyfileobj(content, out)
             files.append(PackedFile(name=name, bytes=size, sha256=digest))
         manifest = Manifest(suite=Suite(version=__version__), files=files)
-        archive.writestr(_entry(MANIFEST_FILE), manifest.model_dump_json(indent=1))
+        archive.writestr(_make_entry(MANIFEST_FILE), manifest.model_dump_json(indent=1))
     return manifest
 
 
-def _entry(name: str) -> zipfile.ZipInfo:
+def _make_entry(name: str) -> zipfile.ZipInfo:
     """Return an entry without the date and the rights of its file."""
-    info = zipfile.ZipInfo(name, _DATE)
+    info = zipfile.ZipInfo(name, _ENTRY_DATE)
     info.compress_type = zipfile.ZIP_DEFLATED
     return info
 
@@ -100,7 +100,7 @@ class Unpacked:
 
 
 @contextmanager
-def unpacked(path: Path) -> Iterator[Unpacked]:
+def unpack_temporarily(path: Path) -> Iterator[Unpacked]:
     """Unpack a bundle into a temporary folder, which is removed at the end of the block.
 
     Raises:
@@ -130,7 +130,7 @@ def unpack(path: Path, folder: Path, *, max_bytes: int = _MAX_BYTES) -> Unpacked
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            return _unpack(archive, folder, max_bytes)
+            return _unpack_archive(archive, folder, max_bytes)
     except BundleError as error:
         error.where = f"{path}: {error.where}" if error.where else str(path)
         raise
@@ -143,17 +143,19 @@ def unpack(path: Path, folder: Path, *, max_bytes: int = _MAX_BYTES) -> Unpacked
         raise EnvironmentFault(what, where=str(path), fix=fix) from None
 
 
-def _unpack(archive: zipfile.ZipFile, folder: Path, max_bytes: int) -> Unpacked:
+def _unpack_archive(archive: zipfile.ZipFile, folder: Path, max_bytes: int) -> Unpacked:
+    """Unpack an open archive, and compare its files with its manifest."""
     names = archive.namelist()
-    total = sum(info.file_size for info in archive.infolist())
-    if total > max_bytes:
-        raise BundleError(f"it has {total:,} bytes unpacked", rule=f"at most {max_bytes:,}")
+    total_bytes = sum(info.file_size for info in archive.infolist())
+    if total_bytes > max_bytes:
+        raise BundleError(f"it has {total_bytes:,} bytes unpacked", rule=f"at most {max_bytes:,}")
     try:
         manifest = Manifest.model_validate_json(archive.read(MANIFEST_FILE), strict=True)
     except (KeyError, ValidationError) as error:
         what = f"no manifest of this version: {in_words(error)}"
         raise BundleError(what, where=MANIFEST_FILE) from None
-    if sorted(names) != sorted([*(file.name for file in manifest.files), MANIFEST_FILE]):
+    expected_names = [*(file.name for file in manifest.files), MANIFEST_FILE]
+    if sorted(names) != sorted(expected_names):
         raise AlteredError("its files are not those of its manifest")
     for file in manifest.files:
         target = folder / file.name

@@ -1,4 +1,4 @@
-"""Bundles: runs in one file that others can verify without a network.
+"""Pack runs into a bundle, one file that others can verify without a network, and verify it.
 
 Owns the content of a bundle: redacted copies of the evidence and the records computed from them;
 and the checks of bundles and runs: bytes, recomputed records, audit.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,7 +28,7 @@ from trainmark.record.messages import render
 from trainmark.record.record import RECORD_FILE
 from trainmark.record.verify import verify_evidence as verify_record
 from trainmark.results import archive, redaction
-from trainmark.results.archive import AlteredError, BundleError, unpacked
+from trainmark.results.archive import AlteredError, BundleError, unpack_temporarily
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
@@ -62,14 +62,21 @@ def pack(runs: Sequence[Sequence[Path]], output: Path) -> Manifest:
                     subfolder = f"r{launch}" if len(launches) > 1 else ""
                     run_dir = path if path.is_dir() else path.parent
                     _add_launch(run_dir, Path(temporary), number, subfolder)
-            return archive.write(file, Path(temporary))
+            return archive.write_archive(file, Path(temporary))
     except OSError as error:
         where = str(error.filename or output)
         raise EnvironmentFault(f"cannot write: {error.strerror}", where=where) from error
 
 
 def _add_launch(folder: Path, bundle: Path, number: int, subfolder: str) -> None:
-    """Write the redacted copies of a launch's files, and the record computed from them."""
+    """Write the redacted copies of a launch's files, and the record computed from them.
+
+    Args:
+        folder: run directory of the launch.
+        bundle: folder whose files become the bundle.
+        number: of the run in the bundle, from 1.
+        subfolder: of the launch in its run; empty: it is the only launch.
+    """
     for path in reduce.outputs(folder):
         size = path.stat().st_size
         if size > archive.MAX_FILE_BYTES:
@@ -81,7 +88,7 @@ def _add_launch(folder: Path, bundle: Path, number: int, subfolder: str) -> None
                 "run's own",
             )
     if not (folder / PLAN_FILE).exists() or len(reduce.evidence_files(folder)) < 2:
-        what, fix = "its evidence is not there", "bundle the run where it was made"
+        what, fix = "the run lacks its evidence", "bundle the run where it was made"
         raise BundleError(what, where=str(folder), fix=fix)
     plan = read_plan(folder)
     if plan.about.page.figures and plan.case not in cases.names():
@@ -89,7 +96,7 @@ def _add_launch(folder: Path, bundle: Path, number: int, subfolder: str) -> None
         raise BundleError(what, where=str(folder))
     check = _check_record(record.read_record(folder), folder, "")
     if check.state == "broken":
-        what = f"contradicted by its evidence: {render(check.said[0], 'en')}"
+        what = f"contradicted by its evidence: {render(check.sentences[0], 'en')}"
         fix = "bundle the run as it was made; `trainmark verify` tells all that differs"
         raise BundleError(what, where=str(folder), fix=fix)
     name = f"{number}-{re.sub('[^a-z0-9_]', '_', plan.case.lower())[:64]}"
@@ -111,12 +118,12 @@ class Check:
         place: folder of the launch in a bundle; empty: the whole.
         state: ``held``: nothing contradicts it; ``noted``: for information only;
             ``unverifiable``: something that the check needs is missing; ``broken``: contradicted.
-        said: the result in sentences.
+        sentences: the result.
     """
 
     name: str
     state: State
-    said: tuple[Message, ...] = ()
+    sentences: tuple[Message, ...] = ()
     place: str = ""
 
 
@@ -138,7 +145,16 @@ class Verification:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON that ``trainmark verify`` prints."""
-        return asdict(self) | {"exit_code": self.exit_code}
+        checks = [
+            {
+                "name": check.name,
+                "state": check.state,
+                "said": [sentence.as_dict() for sentence in check.sentences],
+                "place": check.place,
+            }
+            for check in self.checks
+        ]
+        return {"path": self.path, "checks": checks, "exit_code": self.exit_code}
 
 
 def verify(path: Path | str) -> Verification:
@@ -153,7 +169,7 @@ def verify(path: Path | str) -> Verification:
         folder = path if path.is_dir() else path.parent
         return Verification(str(path), tuple(_check_records(folder, [""])))
     try:
-        with unpacked(path) as bundle:
+        with unpack_temporarily(path) as bundle:
             return Verification(str(path), tuple(check_bundle(bundle)))
     except AlteredError as error:
         reason = message("bundle_altered", where=error.where, what=error.what)
@@ -169,7 +185,11 @@ def check_bundle(bundle: Unpacked) -> Iterator[Check]:
 
 
 def _check_records(folder: Path, places: Sequence[str]) -> Iterator[Check]:
-    """Yield the checks of the records in folders below ``folder``."""
+    """Yield the checks of the records in folders below ``folder``.
+
+    Args:
+        places: these folders, relative to ``folder``; empty text: ``folder`` itself.
+    """
     records = {place: record.read_record(folder / place) for place in places}
     for place, loaded in records.items():
         yield _check_record(loaded, folder / place, place)
@@ -186,7 +206,13 @@ def _check_records(folder: Path, places: Sequence[str]) -> Iterator[Check]:
 
 
 def _check_record(loaded: Record, folder: Path, place: str) -> Check:
-    """Compare a record with its evidence and with the figures recomputed from it."""
+    """Compare a record with its evidence and with the figures recomputed from it.
+
+    Args:
+        loaded: the record as it was read.
+        folder: its run directory.
+        place: as the check names it.
+    """
     findings = verify_record(loaded, folder)
     if findings:
         is_refuted = trust.is_refuted(trust.add_reasons(loaded, findings).trust)

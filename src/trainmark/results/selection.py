@@ -1,7 +1,7 @@
-"""Find the runs and published results that the words of a command name.
+"""Find the runs and published results that the arguments of a command name.
 
-Owns the kinds of words: a run directory, a ``record.json``, a folder of runs, a bundle; files and
-folders with results of others; ``reference:CASE``. Owns the layout of runs in a folder.
+Owns what an argument may be: a run directory, a ``record.json``, a folder of runs, a bundle; a file
+or a folder with results of others; ``reference:CASE``. Owns the layout of runs in a folder.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic_core import from_json
 
@@ -22,7 +22,7 @@ from trainmark.plan.reference import REFERENCE
 from trainmark.record import record, trust
 from trainmark.record.record import RECORD_FILE
 from trainmark.record.verify import check_record
-from trainmark.results.archive import ENDING, unpacked
+from trainmark.results.archive import ENDING, unpack_temporarily
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -32,19 +32,25 @@ if TYPE_CHECKING:
 
 _MAX_DEPTH = 3  # of folders: a plan, a run, a repeat
 _REPEAT = re.compile(r"r\d+")
-Stamp = tuple[int, int]  # size in bytes and time of change, by which a changed file is noticed
+
+
+class FileStamp(NamedTuple):
+    """The size and the time of change of a file, by which a change of it is noticed."""
+
+    num_bytes: int
+    mtime_ns: int
 
 
 @dataclass(slots=True)
 class Selection:
-    """The records and rows that words name.
+    """The records and rows that the arguments of a command name.
 
     Args:
         records: one for each launch, checked once; their trust has the contradictions.
         places: the path of each record.
         rows: figures that others published.
-        unread: places of their files that could not be read.
-        skipped: the records that cannot be read.
+        unread: parts of their files that could not be read.
+        skipped: errors of the records that cannot be read.
     """
 
     records: list[Record] = field(default_factory=list)
@@ -56,8 +62,8 @@ class Selection:
     @property
     def refuted(self) -> list[Path]:
         """Return the paths of the records that are contradicted."""
-        both = zip(self.records, self.places, strict=True)
-        return [Path(place) for record, place in both if trust.is_refuted(record.trust)]
+        pairs = zip(self.records, self.places, strict=True)
+        return [Path(place) for record, place in pairs if trust.is_refuted(record.trust)]
 
     @property
     def folders(self) -> list[Path | None]:
@@ -66,8 +72,11 @@ class Selection:
         folders = [path.parent if path.is_file() else path for path in paths]
         return [folder if folder.is_dir() else None for folder in folders]
 
-    def add(self, places: Mapping[Path, str], *, verify: bool) -> None:
+    def add_records(self, places: Mapping[Path, str], *, verify: bool) -> None:
         """Read records, and check them unless ``verify`` is false; skip those that are damaged.
+
+        Args:
+            places: by the path of a record or its folder, the path that the user sees.
 
         Raises:
             RecordError: a path has no record.
@@ -85,23 +94,24 @@ class Selection:
             self.places.append(place)
 
 
-def newest_run() -> Path:
+def find_newest_run() -> Path:
     """Return the newest run under ``./runs`` that has a record; the whole series of a repeat.
 
     Raises:
         RecordError: there is no such run.
     """
-    files = {path / RECORD_FILE: run for run in find_runs(RUNS_DIR) for path in run}
-    existing = [file for file in files if file.exists()]
+    run_by_file = {path / RECORD_FILE: run for run in find_runs(RUNS_DIR) for path in run}
+    existing = [file for file in run_by_file if file.exists()]
     if not existing:
         fix = "`trainmark run CASE`, or name a run"
         raise RecordError("no runs found", where=str(RUNS_DIR), fix=fix)
-    run = files[max(existing, key=lambda file: file.stat().st_mtime_ns)]
-    return run[0].parent if len(run) > 1 else run[0]
+    newest_file = max(existing, key=lambda file: file.stat().st_mtime_ns)
+    launches = run_by_file[newest_file]
+    return launches[0].parent if len(launches) > 1 else launches[0]
 
 
 def find_runs(folder: Path) -> list[list[Path]]:
-    """Return the runs that ``folder`` is or holds, each as the directories of its launches.
+    """Return the runs that ``folder`` is or contains, each as the directories of its launches.
 
     A run is a single launch or has repeats ``r1``, ``r2`` …; the runs of a plan file are one level
     deeper. If there is no record, only ``folder`` is returned, and reading it raises the error.
@@ -114,56 +124,72 @@ def find_runs(folder: Path) -> list[list[Path]]:
         make_record(folder)
     if folder.is_file() or (folder / RECORD_FILE).exists():
         return [[folder]]
-    runs: dict[Path, list[Path]] = {}
-    for path in sorted(Path(path) for path, _ in walk(str(folder))):
-        runs.setdefault(path.parent if _REPEAT.fullmatch(path.name) else path, []).append(path)
-    # `r10` comes after `r9`.
-    return [sorted(run, key=lambda path: len(path.name)) for run in runs.values()] or [[folder]]
+    launches_by_run: dict[Path, list[Path]] = {}
+    for path in sorted(Path(path) for path, _ in walk_runs(str(folder))):
+        run = path.parent if _REPEAT.fullmatch(path.name) else path
+        launches_by_run.setdefault(run, []).append(path)
+    if not launches_by_run:
+        return [[folder]]
+    # By length, so that `r10` comes after `r9`.
+    return [sorted(launches, key=lambda x: len(x.name)) for launches in launches_by_run.values()]
 
 
-def stamp(file: str) -> Stamp | None:
+def read_stamp(file: str) -> FileStamp | None:
     """Return the size and time of change of a file; None: it does not exist."""
     with suppress(OSError):
         status = os.stat(file)  # noqa: PTH116 - of 100,000 files, half the time
-        return status.st_size, status.st_mtime_ns
+        return FileStamp(status.st_size, status.st_mtime_ns)
     return None
 
 
-def walk(folder: str, depth: int = _MAX_DEPTH) -> Iterator[tuple[str, Stamp]]:
-    """Yield each run directory below with the stamp of its record; skip unreadable folders."""
+def walk_runs(folder: str, depth: int = _MAX_DEPTH) -> Iterator[tuple[str, FileStamp]]:
+    """Yield each run directory below a folder with the stamp of its record.
+
+    A run whose launcher was killed gets its record first. Unreadable folders are skipped.
+
+    Args:
+        depth: levels of folders to search.
+    """
     with suppress(OSError):
         with os.scandir(folder) as entries:
-            # A link is followed only when its target is read: some links form a circle.
-            below = [x.path for x in entries if x.name[0] != "." and (x.is_symlink() or x.is_dir())]
-        for path in below:
-            record_stamp = stamp(f"{path}/{RECORD_FILE}")
-            if record_stamp is None and stamp(f"{path}/{PLAN_FILE}"):  # its launcher was killed
+            # Whether a link leads to a folder shows when it is read: some links form a circle.
+            subfolders = [
+                entry.path
+                for entry in entries
+                if not entry.name.startswith(".") and (entry.is_symlink() or entry.is_dir())
+            ]
+        for path in subfolders:
+            record_stamp = read_stamp(f"{path}/{RECORD_FILE}")
+            if record_stamp is None and read_stamp(
+                f"{path}/{PLAN_FILE}"
+            ):  # its launcher was killed
                 with suppress(RecordError):  # it is still running
                     make_record(Path(path))
-                    record_stamp = stamp(f"{path}/{RECORD_FILE}")
+                    record_stamp = read_stamp(f"{path}/{RECORD_FILE}")
             if record_stamp:
                 yield path, record_stamp
             elif depth > 1:
-                yield from walk(path, depth - 1)
+                yield from walk_runs(path, depth - 1)
 
 
-def select(words: Sequence[str], *, verify: bool = True, rows: bool = True) -> Selection:
-    """Return the records and rows that ``words`` name, in order; by default the newest run.
+def select_results(words: Sequence[str], *, verify: bool = True, rows: bool = True) -> Selection:
+    """Return the records and rows that arguments name, in order; by default the newest run.
 
     Args:
+        words: the arguments; empty: the newest run.
         verify: compare records with their evidence.
-        rows: words may also name figures of others.
+        rows: arguments may also name published rows.
 
     Raises:
         RecordError: a word names no run and no results, or nothing at all can be read.
         UsageError: ``reference:CASE`` names no case.
     """
     selection = Selection()
-    for word in words or [str(newest_run())]:
+    for word in words or [str(find_newest_run())]:
         if word.endswith(ENDING):
-            with unpacked(Path(word)) as bundle:
+            with unpack_temporarily(Path(word)) as bundle:
                 places = {bundle.folder / place: f"{word}/{place}" for place in bundle.launches}
-                selection.add(places, verify=verify)
+                selection.add_records(places, verify=verify)
         elif word.startswith(REFERENCE):
             from trainmark.published.importers.reference_rows import read_references
 
@@ -172,16 +198,23 @@ def select(words: Sequence[str], *, verify: bool = True, rows: bool = True) -> S
                 raise RecordError("published rows, and no record", where=word, fix=fix)
             selection.rows += read_references(word.removeprefix(REFERENCE))
         else:
-            launches = [launch for run in find_runs(Path(word)) for launch in run]
-            if not (rows and launches == [Path(word)] and _add_published(Path(word), selection)):
-                selection.add({launch: str(launch) for launch in launches}, verify=verify)
+            path = Path(word)
+            launches = [launch for run in find_runs(path) for launch in run]
+            may_be_published = rows and launches == [path]  # there is no run below it
+            if may_be_published and _add_published(path, selection):
+                continue
+            selection.add_records({launch: str(launch) for launch in launches}, verify=verify)
     if selection.skipped and not selection.records and not selection.rows:
         raise selection.skipped[0]
     return selection
 
 
 def _add_published(path: Path, selection: Selection) -> bool:
-    """Add the rows of a file or folder to a selection, unless it has no rows or a record."""
+    """Add the rows of a file or folder to a selection, and return whether it has rows.
+
+    Raises:
+        RecordError: it has neither rows nor a record; the reason is that of its first part.
+    """
     from trainmark.published.importers import files
     from trainmark.record.messages import render
 

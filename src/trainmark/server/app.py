@@ -118,7 +118,7 @@ async def _send_file(request: Request) -> Response:
 
 def _report_health(request: Request) -> Response:
     serving: Serving = request.app.state.serving
-    results = serving.index.version()[0]
+    results = serving.index.read_version()[0]
     return JSONResponse({"status": "stale" if serving.fault else "ok", "results": results})
 
 

@@ -159,7 +159,7 @@ class Serving:
         with self._lock:
             try:
                 self.index.refresh()
-                if (version := self.index.version()) != self._written:
+                if (version := self.index.read_version()) != self._written:
                     write_site(self.index, self.site, served=True)
                     self._written = version
                 self.fault = None

@@ -113,7 +113,7 @@ def _verify_bundle(place: Path) -> list[str]:
         where = (error.where or "").replace(f"{place}/", "").removeprefix(f"{BUNDLE}: ")
         raise RefusedRequestError(422, error.what, where=where, rule=error.rule) from None
     if faults:
-        what = f"it does not verify: {render(faults[0].said[0], 'en')}"
+        what = f"it does not verify: {render(faults[0].sentences[0], 'en')}"
         where = f"{faults[0].name} {faults[0].place}".strip()
         fix = "`trainmark verify` shows all; pack with the server's version of the program"
         raise RefusedRequestError(422, what, where=where, fix=fix)

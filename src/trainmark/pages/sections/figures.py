@@ -26,7 +26,7 @@ from trainmark.pages.texts import (
 )
 from trainmark.record import figures as figures_of
 from trainmark.record.trust import get_trust
-from trainmark.results.store.columns import short_device
+from trainmark.results.store.columns import get_device_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -232,6 +232,6 @@ def scaling(works: Sequence[Sequence[Record]]) -> Iterator[Section]:
         works: launches of each work; those that did not pass do not count.
     """
     for place, (scaling_result, record) in enumerate(find_scaling(works), start=1):
-        title = phrase("scaling.title", case=scaling_result.case, device=short_device(record))
+        title = phrase("scaling.title", case=scaling_result.case, device=get_device_name(record))
         heading = join((title, phrase(f"scaling.{scaling_result.kind}")), "colon")
         yield Section(heading, f"scaling{place}", tuple(scaling_blocks(scaling_result)))

@@ -42,7 +42,7 @@ from trainmark.record.work import (
     group_by_work,
     name_result,
 )
-from trainmark.results.store.columns import short_device
+from trainmark.results.store.columns import get_device_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -412,7 +412,7 @@ def rank_strip(record: Record) -> Strip | None:
         elif entry.rank in lowered or not entry.finished:
             tone = "warn"
         step = cells.NOTHING if entry.step_ns is None else f"{entry.step_ns / 1e6:.4g} ms"
-        hover = f"rank {entry.rank}, {short_device(record)}: {step}"
+        hover = f"rank {entry.rank}, {get_device_name(record)}: {step}"
         nodes.setdefault(entry.rank // record.plan.nproc, []).append((tone, hover))
     remarks = join(_rank_remarks(record), "semicolon")
     return Strip(phrase("strip.title"), tuple(map(tuple, nodes.values())), remarks)

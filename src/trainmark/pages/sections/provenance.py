@@ -45,7 +45,7 @@ from trainmark.pages.texts import (
 )
 from trainmark.plan.recipes import format_fix_hp
 from trainmark.record.work import count_parameters
-from trainmark.results.store.columns import short_device
+from trainmark.results.store.columns import get_device_name
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -330,7 +330,7 @@ def environment(record: Record) -> Section:
     always_shown = ("machine", "network", "driver", "collective")
     packages = env.get("packages") or {}
     facts = {f"env.{name}": env.get(name) for name in always_shown} | {
-        "env.card": cards if names and has_cards(record) else short_device(record),
+        "env.card": cards if names and has_cards(record) else get_device_name(record),
         "env.cpu": join(
             (or_unknown(env.get("cpu")), phrase("env.cores", n=env.get("cpu_cores") or "?"))
         ),

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from trainmark.published.importers.events import Event
     from trainmark.spec import Message
 
-_STEPS = ("step", "step_num")  # metadata: optimizer steps done until the event
+_STEP_KEYS = ("step", "step_num")  # metadata: optimizer steps done until the event
+# Events whose value is a number that is compared with others.
 _NUMBERS = {
     "global_batch_size",
     "micro_batch_size",
@@ -28,6 +29,31 @@ _NUMBERS = {
 _MAX_SPEED_RATIO = 1.5
 # Processes that print into one log may do so out of order by less than this.
 _MAX_DISORDER_S = 5.0
+
+
+class _SamplesAtLine(NamedTuple):
+    """Samples trained until an event, and the line of the event."""
+
+    samples: float
+    line: int
+
+
+class _TimeAtLine(NamedTuple):
+    """The time of an event in seconds, and its line."""
+
+    time_s: float
+    line: int
+
+
+class _Progress(NamedTuple):
+    """Optimizer steps, samples and epochs until an event; 0: not known."""
+
+    steps: float
+    samples: float
+    epochs: float
+
+
+_NO_PROGRESS = _Progress(0.0, 0.0, 0.0)
 
 
 class Speeds(NamedTuple):
@@ -44,7 +70,7 @@ class Speeds(NamedTuple):
 
     @property
     def measured(self) -> float | None:
-        """Samples over seconds; None: not known."""
+        """Samples divided by seconds; None: not known."""
         is_known = self.seconds > 0 and not math.isnan(self.samples)
         return self.samples / self.seconds if is_known else None
 
@@ -61,10 +87,10 @@ class EventChecks:
     ends: list[int] = field(default_factory=list)
     contradictions: list[Message] = field(default_factory=list)
     _numbers: dict[str, float] = field(default_factory=dict)
-    _last_samples: tuple[float, int] = (0.0, 0)  # and the line
-    _last_time: tuple[float, int] = (-math.inf, 0)
-    _last_step: tuple[float, float, float] = (0.0, 0.0, 0.0)  # steps, samples and epochs
-    _most_per_epoch: tuple[float, float] = (0.0, 0.0)  # samples and epochs
+    _most_samples: _SamplesAtLine = field(default=_SamplesAtLine(0.0, 0))
+    _latest_time: _TimeAtLine = field(default=_TimeAtLine(-math.inf, 0))
+    _at_last_step: _Progress = _NO_PROGRESS
+    _at_last_epoch: _Progress = _NO_PROGRESS
 
     def feed(self, event: Event) -> None:
         """Add an event; facts that it lacks are skipped."""
@@ -78,27 +104,37 @@ class EventChecks:
             self._feed_samples(event)
 
     def _feed_time(self, event: Event) -> None:
-        last_s, last_line = self._last_time
-        if event.time_s < last_s - _MAX_DISORDER_S:
-            seconds = last_s - event.time_s
-            self._add_once("log_time_falls", line=event.line, seconds=seconds, other=last_line)
-        self._last_time = max(self._last_time, (event.time_s, event.line))
+        """Add a contradiction if the time of an event is before that of an earlier line."""
+        latest = self._latest_time
+        if event.time_s < latest.time_s - _MAX_DISORDER_S:
+            seconds = latest.time_s - event.time_s
+            self._add_once("log_time_falls", line=event.line, seconds=seconds, other=latest.line)
+        self._latest_time = max(latest, _TimeAtLine(event.time_s, event.line))
 
     def _feed_samples(self, event: Event) -> None:
+        """Keep the samples of an event, and add a contradiction if they fall."""
         samples = event.samples
-        last, last_line = self._last_samples
-        if samples < last:
+        most = self._most_samples
+        if samples < most.samples:
             self._add_once(
-                "log_samples_fall", line=event.line, samples=samples, before=last, other=last_line
+                "log_samples_fall",
+                line=event.line,
+                samples=samples,
+                before=most.samples,
+                other=most.line,
             )
-        self._last_samples = max(self._last_samples, (samples, event.line))
-        steps = next((event.metadata[x] for x in _STEPS if x in event.metadata), None)
-        epoch = event.metadata.get("epoch_num")
+        self._most_samples = max(most, _SamplesAtLine(samples, event.line))
+        steps = 0.0
+        for key in _STEP_KEYS:
+            if key in event.metadata:
+                steps = float(event.metadata[key])
+                break
+        epoch = event.metadata.get("epoch_num")  # from 0
         epochs = float(epoch) + 1 if epoch is not None else 0.0
-        if steps is not None and float(steps) > self._last_step[0]:
-            self._last_step = float(steps), samples, epochs
-        if epochs and samples > self._most_per_epoch[0]:
-            self._most_per_epoch = samples, epochs
+        if steps > self._at_last_step.steps:
+            self._at_last_step = _Progress(steps, samples, epochs)
+        if epochs and samples > self._at_last_epoch.samples:
+            self._at_last_epoch = _Progress(steps, samples, epochs)
 
     def _add_once(self, code: str, **arguments: float) -> None:
         """Add a contradiction unless there is one of its kind."""
@@ -124,8 +160,8 @@ class EventChecks:
         """Return which of samples, batch and times the run states only once."""
         has_speed = bool(speeds.logged) and speeds.measured is not None
         has_batch = "global_batch_size" in self._numbers
-        has_steps = has_batch and self._last_step[0] > 0
-        has_epochs = "train_samples" in self._numbers and self._most_per_epoch[1] > 0
+        has_steps = has_batch and self._at_last_step.steps > 0
+        has_epochs = "train_samples" in self._numbers and self._at_last_epoch.epochs > 0
         checked = {
             "samples": has_steps or has_epochs or has_speed,
             "batch": not has_batch or has_steps or self._planned_batch(world_size) is not None,
@@ -141,7 +177,7 @@ class EventChecks:
         """
         batch = self._numbers.get("global_batch_size", 0.0)
         accumulated = self._numbers.get("gradient_accumulation_steps", 1.0)
-        steps, samples, epochs = self._last_step
+        steps, samples, epochs = self._at_last_step
         if not batch or not steps:
             return None
         is_above = samples > (steps + 1) * batch
@@ -156,12 +192,13 @@ class EventChecks:
         """Compare samples with epochs times training samples; a batch an epoch may be padded."""
         rows = self._numbers.get("train_samples", 0.0)
         batch = self._numbers.get("global_batch_size", 0.0)
-        samples, epochs = self._most_per_epoch
+        _, samples, epochs = self._at_last_epoch
         if not rows or samples <= epochs * (rows + batch):
             return None
         return message("log_samples_and_epochs", samples=samples, epochs=epochs, rows=rows)
 
     def _planned_batch(self, world_size: int | None) -> float | None:
+        """Return micro-batch x accumulation x devices; None: one of them is not known."""
         micro = self._numbers.get("micro_batch_size")
         if micro is None or not world_size:
             return None
@@ -178,6 +215,7 @@ class EventChecks:
         return message("log_batch_and_devices", batch=batch, most=planned, devices=world_size)
 
     def _count_ends(self) -> Message | None:
+        """Return that the run ends more than once; None: it does not."""
         if len(self.ends) < 2:
             return None
         first, second = self.ends[:2]
@@ -185,7 +223,7 @@ class EventChecks:
 
 
 def _compare_speeds(speeds: Speeds) -> Message | None:
-    """Compare the speed as printed with samples over seconds."""
+    """Compare the speed as printed with samples divided by seconds."""
     measured = speeds.measured
     if not speeds.logged or not measured:
         return None

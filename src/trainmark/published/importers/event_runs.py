@@ -7,7 +7,7 @@ one after the other; a run that ends is followed by the next, and so is one that
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.published.importers.event_checks import EventChecks, Speeds
 from trainmark.published.importers.events import ENDS, MALFORMED, find_time_s, parse_event
@@ -29,23 +29,37 @@ _TRAINING = {
 _SAME_START_S = 30.0
 
 
+class _Instant(NamedTuple):
+    """A time in seconds, and the samples trained until then."""
+
+    time_s: float
+    samples: float
+
+
 @dataclass
 class EventRun:
-    """One run in a log: its speed, and what it says beside it by column.
+    """One run in a log: its speed and its other facts.
 
-    MLPerf logging has speeds in ``tracked_stats``, else blocks. PerfLog has what lies between one
-    STEP_END and the next without evaluations: data loading and every step whose events were not
-    printed, so that time and samples cover the same work.
+    In MLPerf logging, ``tracked_stats`` has speeds, or blocks have samples and times. In PerfLog,
+    the time from one STEP_END to the next counts, without evaluations: it includes data loading and
+    the steps whose events were not printed, so that time and samples cover the same work.
 
     Args:
+        mark: before each event: a key of ``FORMS``.
         rank: only events of this rank count; None: the rank of the first event.
         first_line: line of the first event.
         line: line of the event that ends the run; of a later run without an end, its first line.
-        facts: what the run says, by column.
+        raw: text of this line.
+        facts: other facts of the run by the header of their column in a table.
         has_ended: the log has the event that ends the run.
         is_aborted: another run begins before this one ends.
         has_failed: the event that ends the run says that it did not succeed.
-        seconds: of all intervals; ``samples``: trained in them, NaN: the log does not say.
+        seconds: of all intervals.
+        samples: trained in them; NaN: the log does not say.
+        speeds: samples a second, as logged.
+        loss: the last one.
+        malformed: number and text of each line that cannot be read.
+        checks: contradictions in what the log says.
     """
 
     mark: str
@@ -63,11 +77,11 @@ class EventRun:
     loss: object = None
     malformed: list[tuple[int, str]] = field(default_factory=list)
     checks: EventChecks = field(default_factory=EventChecks)
-    _started: dict[str, float | None] = field(default_factory=dict)  # when, by start event
+    _start_times_s: dict[str, float | None] = field(default_factory=dict)  # by start event
     _is_training: bool = False
     _run_start_s: float | None = None
-    _interval_start: tuple[float, float] | None = None  # seconds, and samples trained until then
-    _trained: float = 0.0
+    _interval_start: _Instant | None = None
+    _trained_samples: float = 0.0
 
     @property
     def speed(self) -> float | None:
@@ -90,7 +104,7 @@ class EventRun:
 
     @property
     def speed_of_intervals(self) -> float | None:
-        """Samples over seconds of all intervals; None: not known."""
+        """Samples divided by seconds over all intervals; None: not known."""
         return self._speeds.measured
 
     def is_start_of_next_run(self, event: Event) -> bool:
@@ -99,11 +113,15 @@ class EventRun:
             return False
         if self.has_ended:
             return True
-        if event.name not in self._started:
+        if event.name not in self._start_times_s:
             return False
-        first_s, time_s = self._started[event.name], find_time_s(event)
-        is_late = None not in (first_s, time_s) and time_s - first_s > _SAME_START_S  # type: ignore[operator]
-        return self._is_training or is_late
+        if self._is_training:
+            return True
+        # Other processes of the same run write their start events soon after the first one.
+        first_s, time_s = self._start_times_s[event.name], find_time_s(event)
+        if first_s is None or time_s is None:
+            return False
+        return time_s - first_s > _SAME_START_S
 
     def add_event(self, event: Event) -> None:
         """Add an event.
@@ -114,7 +132,7 @@ class EventRun:
         """
         name = event.name
         if name in _STARTS:
-            self._started.setdefault(name, find_time_s(event))
+            self._start_times_s.setdefault(name, find_time_s(event))
         self._is_training = self._is_training or name in _TRAINING
         self.checks.feed(event)
         if name in {"STEP_END", "tracked_stats"}:
@@ -133,31 +151,35 @@ class EventRun:
             self._add_time(event)
 
     def _add_time(self, event: Event) -> None:
-        """Add what an event says of time and samples."""
+        """Add what an event says about time and samples."""
         name = event.name
         if name == "block_start":
-            self._interval_start = self._interval_start or (event.time_s, event.samples)
+            self._interval_start = self._interval_start or _Instant(event.time_s, event.samples)
         elif name == "STEP_BEGIN":  # the first one, or the first after EVALUATE
-            self._interval_start = self._interval_start or (event.time_s, self._trained)
+            start = _Instant(event.time_s, self._trained_samples)
+            self._interval_start = self._interval_start or start
         elif name in {"STEP_END", "block_stop"}:
-            end = event.time_s, event.samples
+            end = _Instant(event.time_s, event.samples)
             start = self._interval_start or end
             if end < start:
                 raise ValueError("an interval ends before it begins")
-            self.seconds += end[0] - start[0]
-            self.samples += end[1] - start[1]
+            self.seconds += end.time_s - start.time_s
+            self.samples += end.samples - start.samples
             self._interval_start = end if name == "STEP_END" else None
-            self._trained = event.samples
+            self._trained_samples = event.samples
         elif name == "EVALUATE":
             self._interval_start = None
         elif name == "tracked_stats" and "throughput" in event.totals:
             self.speeds.append(float(event.totals["throughput"]))
 
     def _add_end(self, event: Event) -> None:
-        if self.has_ended:  # a second end is named by the checks
+        """Keep the event that ends the run."""
+        if self.has_ended:  # the checks report a second end
             return
         self.facts |= event.totals
-        self.has_ended, self.line, self.raw = True, event.line, event.text
+        self.has_ended = True
+        self.line = event.line
+        self.raw = event.text
         self.has_failed = event.metadata.get("status", "success") != "success"
         if self._run_start_s is not None:
             self.facts["train_time"] = event.time_s - self._run_start_s
@@ -171,11 +193,11 @@ class EventReader:
 
     @property
     def open_runs(self) -> list[EventRun]:
-        """The run of each form of events that no other run follows."""
+        """The last run of each form of events, which may still go on."""
         return list(self._runs.values())
 
     def feed(self, number: int, line: str) -> Iterator[EventRun]:
-        """Take a line; yield the runs before those that it begins."""
+        """Read a line; if it begins another run, yield the run before it, which is complete."""
         for mark in FORMS:
             if mark not in line:
                 continue

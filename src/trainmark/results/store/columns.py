@@ -33,7 +33,7 @@ _MAX_TEXT = 1000  # characters; the record has the whole text
 _MAX_SETTING = 100  # characters of a recipe field with its value; longer ones are left out
 
 
-def short_device(record: Record) -> str:
+def get_device_name(record: Record) -> str:
     """Return the product name of the device: as ranks reported it, else as planned."""
     reported = [entry.get("name") for entry in record.environment.get("devices") or [] if entry]
     names = [name for name in (*reported, *record.plan.device.product_names) if name]
@@ -41,7 +41,7 @@ def short_device(record: Record) -> str:
 
 
 # The path of an attribute in the record, or a function that computes the value.
-_SOURCES: dict[str, str | Callable[[Record], Value]] = {
+_COLUMN_SOURCES: dict[str, str | Callable[[Record], Value]] = {
     "run_id": "run_id",
     "case_key": "plan.case_key",
     "case": "plan.case",
@@ -55,7 +55,7 @@ _SOURCES: dict[str, str | Callable[[Record], Value]] = {
     "suite_version": "suite.version",
     "suite_commit": lambda record: record.environment.get("commit"),
     "vendor": "plan.device.vendor",
-    "device": short_device,
+    "device": get_device_name,
     "nnodes": "plan.nnodes",
     "nproc": "plan.nproc",
     "repeat_index": "plan.repeat_index",
@@ -84,10 +84,10 @@ _SOURCES: dict[str, str | Callable[[Record], Value]] = {
 }
 COLUMNS: dict[str, Callable[[Record], Value]] = {
     name: attrgetter(source) if isinstance(source, str) else source
-    for name, source in _SOURCES.items()
+    for name, source in _COLUMN_SOURCES.items()
 }
-# The types of the values, which may also be null; texts unless named here.
-KINDS: dict[str, Any] = (
+# The type of each column's values, which may also be null: text unless it is named here.
+COLUMN_TYPES: dict[str, Any] = (
     dict.fromkeys(COLUMNS, str)
     | dict.fromkeys(("nnodes", "nproc", "repeat_index", "epochs", "steps", "warmup_steps"), int)
     | dict.fromkeys(("samples", "sequences", "tokens", "tokens_padded"), int)
@@ -96,26 +96,27 @@ KINDS: dict[str, Any] = (
 )
 
 
-# Of an entry, besides the columns of records: ``path`` is relative to the store's folder;
-# ``unreadable`` is why a record cannot be read, of which only the path is known then;
-# ``settings`` are the fields of its recipe as a JSON object.
-_OTHERS: dict[str, type] = (
+# Further columns of the index. ``path`` is relative to the store's folder; ``unreadable`` is the
+# reason why a record cannot be read, and then only its path is known; ``work`` is a digest of what
+# was trained; ``settings`` are the fields of its recipe as a JSON object.
+_INDEX_ONLY_COLUMNS: dict[str, type] = (
     dict.fromkeys(("path", "unreadable", "notes", "work", "comparable", "settings"), str)
     | dict.fromkeys(("torch", "driver", "cpu"), str)
     | dict.fromkeys(("bytes", "mtime_ns", "world"), int)
 )
 # Columns for the index itself, which no filter or list shows.
-INTERNAL = ("bytes", "mtime_ns", "unreadable", "comparable", "settings")
-INDEXED: dict[str, type] = _OTHERS | KINDS | dict.fromkeys(FIGURES, float)
+INTERNAL_COLUMNS = ("bytes", "mtime_ns", "unreadable", "comparable", "settings")
+INDEX_COLUMNS: dict[str, type] = _INDEX_ONLY_COLUMNS | COLUMN_TYPES | dict.fromkeys(FIGURES, float)
 
 
 def make_record_entry(record: Record) -> dict[str, Any]:
     """Return the index entry of a record."""
-    environment, facts = record.environment, describe_work(record)
+    environment = record.environment
+    work = describe_work(record)
     entry = {
         "world": record.plan.world_size,
-        "work": _digest(facts),
-        "comparable": _digest(facts | {"device_products": None}),  # on any device
+        "work": _digest(work),
+        "comparable": _digest(work | {"device_products": None}),  # on any device
         "torch": (environment.get("packages") or {}).get("torch"),
         "driver": environment.get("driver"),
         "cpu": environment.get("cpu"),

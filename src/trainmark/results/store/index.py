@@ -1,4 +1,4 @@
-"""The index of results: one wide table in SQLite, which follows the files.
+"""Keep the index of results: one wide table in SQLite, which is updated from the files.
 
 It is in the ``.index`` of a folder of runs. A version of the program with other columns makes
 another table: everything in it can be read again from the files.
@@ -21,10 +21,10 @@ from trainmark.plan.plan import RUNS_DIR
 from trainmark.record import record
 from trainmark.record.messages import render
 from trainmark.record.verify import MAX_BYTES, check_record
-from trainmark.results.selection import stamp, walk
+from trainmark.results.selection import FileStamp, read_stamp, walk_runs
 from trainmark.results.store.columns import (
     IMPORTED,
-    INDEXED,
+    INDEX_COLUMNS,
     make_record_entry,
     make_row_entry,
     make_unreadable_entry,
@@ -49,11 +49,10 @@ _PRAGMAS = (
 )
 _TYPES: dict[type, str] = {str: "TEXT", int: "INTEGER", float: "REAL", bool: "BOOLEAN"}
 sqlite3.register_converter("BOOLEAN", lambda stored: stored == b"1")
-_FORM = sha256(
-    f"{_VERSION} {sorted((key, kind.__name__) for key, kind in INDEXED.items())}".encode()
-)
-TABLE = f"runs_{_FORM.hexdigest()[:8]}"
-_COLUMNS = ", ".join(f'"{key}" {_TYPES[kind]}' for key, kind in INDEXED.items())
+_COLUMN_TYPES = sorted((key, kind.__name__) for key, kind in INDEX_COLUMNS.items())
+# Its name changes with the columns, so that each version of the program has a table of its own.
+TABLE = f"runs_{sha256(f'{_VERSION} {_COLUMN_TYPES}'.encode()).hexdigest()[:8]}"
+_COLUMNS = ", ".join(f'"{key}" {_TYPES[kind]}' for key, kind in INDEX_COLUMNS.items())
 _SCHEMA = (
     # AUTOINCREMENT: the id of a deleted entry is never used again.
     f"CREATE TABLE IF NOT EXISTS {TABLE} (id INTEGER PRIMARY KEY AUTOINCREMENT, {_COLUMNS})",
@@ -62,11 +61,11 @@ _SCHEMA = (
         for key in ("path", "run_id", "started_utc", "case")
     ),
 )
-_INSERT = f"INSERT INTO {TABLE} VALUES (NULL{', ?' * len(INDEXED)})"
+_INSERT = f"INSERT INTO {TABLE} VALUES (NULL{', ?' * len(INDEX_COLUMNS)})"
 
 
 class Index:
-    """The records of a store, found by their files.
+    """The index of the records in a folder.
 
     Args:
         where: folder of runs; None: the variable ``TRAINMARK_STORE``, else ``./runs``.
@@ -90,7 +89,7 @@ class Index:
             for statement in _SCHEMA:
                 connection.execute(statement)
 
-    def full_path(self, path: str) -> str:
+    def make_full_path(self, path: str) -> str:
         """Return a path of the index with the store's folder in front."""
         return str(self.folder / path)
 
@@ -122,10 +121,10 @@ class Index:
         top = str(self.folder)
         with self.open_connection() as connection:
             cursor = connection.execute(f"SELECT path, bytes, mtime_ns FROM {TABLE}")
-            indexed = {path: (size, mtime_ns) for path, size, mtime_ns in cursor}
-        present = {path[len(top) + 1 :]: run_stamp for path, run_stamp in walk(top)}
+            indexed = {path: FileStamp(size, mtime_ns) for path, size, mtime_ns in cursor}
+        present = {path[len(top) + 1 :]: run_stamp for path, run_stamp in walk_runs(top)}
         for file in (self.folder / IMPORTED).rglob("*"):
-            file_stamp = stamp(str(file)) if file.is_file() else None
+            file_stamp = read_stamp(str(file)) if file.is_file() else None
             if file_stamp is not None:
                 present[str(file.relative_to(self.folder))] = file_stamp
         changed = [
@@ -143,37 +142,43 @@ class Index:
         """
         for start in range(0, len(paths), _BATCH):
             batch = paths[start : start + _BATCH]
-            entries = [entry for path in batch for entry in self._read(path)]
-            rows = [[entry.get(key) for key in INDEXED] for entry in entries]
+            entries = [entry for path in batch for entry in self._read_entries(path)]
+            rows = [[entry.get(key) for key in INDEX_COLUMNS] for entry in entries]
             with self.open_connection(writes=True) as connection:
                 connection.executemany(f"DELETE FROM {TABLE} WHERE path = ?", [(x,) for x in batch])
                 connection.executemany(_INSERT, rows)
 
-    def _read(self, path: str) -> list[dict[str, Any]]:
+    def _read_entries(self, path: str) -> list[dict[str, Any]]:
         """Return the entries of a run directory, or of a file that others published."""
         place = self.folder / path
         is_imported = place.is_file()
         file = place if is_imported else place / record.RECORD_FILE
-        file_stamp = stamp(str(file))  # before reading: a change meanwhile shows at the next look
+        file_stamp = read_stamp(
+            str(file)
+        )  # before reading: a change meanwhile shows at the next look
         if file_stamp is None:
             return []
         try:
             if is_imported:
                 from trainmark.published.importers import files  # an extra brings what it needs
 
-                read = files.read_files([file])
-                entries = [make_row_entry(row, path) for row in read.rows]
+                imported = files.read_files([file])
+                entries = [make_row_entry(row, path) for row in imported.rows]
                 if not entries:
-                    entries = [make_unreadable_entry(render(read.unread[0].reason, "en"))]
+                    entries = [make_unreadable_entry(render(imported.unread[0].reason, "en"))]
             else:
                 loaded = check_record(record.read_record(file), place, max_bytes=MAX_BYTES)
                 entries = [make_record_entry(loaded)]
         except RecordError as error:
             entries = [make_unreadable_entry(error.what)]
-        size, mtime_ns = file_stamp
-        return [entry | {"path": path, "bytes": size, "mtime_ns": mtime_ns} for entry in entries]
+        place_columns = {
+            "path": path,
+            "bytes": file_stamp.num_bytes,
+            "mtime_ns": file_stamp.mtime_ns,
+        }
+        return [entry | place_columns for entry in entries]
 
-    def version(self) -> tuple[int, int]:
+    def read_version(self) -> tuple[int, int]:
         """Return the number of entries, and the id of the newest one, which changes with them."""
         with self.open_connection() as connection:
             cursor = connection.execute(f"SELECT count(*), coalesce(max(id), 0) FROM {TABLE}")

@@ -1,4 +1,4 @@
-"""Questions to an index: runs that meet filters, in order, with the values of their columns.
+"""List the runs of an index that match filters, in order, with the values of their columns.
 
 A filter is a word such as ``case=toy``, ``device~H100``, ``p_core>100`` or ``started_utc>2026-11``:
 texts are compared byte by byte, as dates are written. Missing values never match. Fields of recipes
@@ -19,7 +19,7 @@ from trainmark import cases
 from trainmark.errors import UsageError, nearest
 from trainmark.recipe import FIELD_ALIASES
 from trainmark.record.figures import FIGURES
-from trainmark.results.store.columns import COLUMNS, INDEXED, INTERNAL
+from trainmark.results.store.columns import COLUMNS, INDEX_COLUMNS, INTERNAL_COLUMNS
 from trainmark.results.store.index import TABLE
 from trainmark.spec import Message, message
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
     from trainmark.results.store.index import Index
 
-_WORD = re.compile(r"([^=!~<>\s]+)(!=|>=|<=|=|~|>|<)(.+)", re.DOTALL)
+_FILTER = re.compile(r"([^=!~<>\s]+)(!=|>=|<=|=|~|>|<)(.+)", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?")
 _RULE = "KEY OPERATOR VALUE, as case=toy, device~H100, p_core>100; operators = != ~ > >= < <="
-_LISTED = (*COLUMNS, "path", "world", "work", *FIGURES)
-_KEYS = {"id": int, **INDEXED}
+_DEFAULT_KEYS = (*COLUMNS, "path", "world", "work", *FIGURES)
+_KEY_TYPES = {"id": int, **INDEX_COLUMNS}
 
 
 @dataclass(slots=True)
@@ -41,8 +41,8 @@ class Listing:
 
     Args:
         total: number of matching runs; ``rows`` may have only the first ones.
-        columns: the keys of the columns.
-        units: of each column; empty: it has none, or the runs differ in it.
+        columns: the key of each column.
+        units: the unit of each column; empty: it has none, or the runs differ in it.
         rows: a value for each column; None: not known.
         settings: the columns that are fields of recipes.
     """
@@ -69,20 +69,23 @@ def list_runs(
     """Return the runs that match all filters.
 
     Args:
+        words: filters, as the module describes them.
         columns: keys; None: those of an export.
         sort: a key; with ``-`` before it in descending order. Runs without a value come last.
 
     Raises:
         UsageError: a key is unknown, or a word is not a filter.
     """
-    keys = list(_LISTED if columns is None else columns)
-    columns_shown = [_column(key) for key in [*keys, "final_result_unit"]]
+    keys = list(_DEFAULT_KEYS if columns is None else columns)
+    expressions = [_make_expression(key) for key in [*keys, "final_result_unit"]]
     # The value of a recipe field is read from the settings below: JSON in SQL lacks true and false.
-    selected = ", ".join(x if x.startswith('"') else "settings" for x in columns_shown)
-    sort_key = f"{_column(sort.removeprefix('-'))} {'DESC' if sort.startswith('-') else 'ASC'}"
+    selected = ", ".join(x if x.startswith('"') else "settings" for x in expressions)
+    sort_key = (
+        f"{_make_expression(sort.removeprefix('-'))} {'DESC' if sort.startswith('-') else 'ASC'}"
+    )
     conditions, values = ["unreadable IS NULL"], []
     for word in words:
-        condition, value = _condition(word)
+        condition, value = _make_condition(word)
         conditions.append(condition)
         values.append(value)
     source = f"FROM {TABLE} WHERE {' AND '.join(conditions)}"
@@ -98,7 +101,7 @@ def list_runs(
         [_read_value(index, key, value) for key, value in zip(keys, entry, strict=False)]
         for entry in entries
     ]
-    settings = [key for key in keys if key not in _KEYS]
+    settings = [key for key in keys if key not in _KEY_TYPES]
     return Listing(total, keys, [units.get(key, "") for key in keys], rows, settings)
 
 
@@ -106,11 +109,11 @@ def _read_value(index: Index, key: str, value: Any) -> Any:
     """Return the value of a key in a list.
 
     Args:
-        value: from the database; of a recipe field all settings as JSON.
+        value: from the database; for a recipe field, all settings as JSON.
     """
     if key == "path":
-        return index.full_path(value)
-    if key in _KEYS:
+        return index.make_full_path(value)
+    if key in _KEY_TYPES:
         return value
     return json.loads(value or "{}").get(FIELD_ALIASES.get(key, key))
 
@@ -121,22 +124,22 @@ def list_unreadable(index: Index) -> list[tuple[str, Message]]:
     with index.open_connection() as connection:
         entries = connection.execute(query).fetchall()
     return [
-        (index.full_path(path), message("record_unreadable", error=reason))
+        (index.make_full_path(path), message("record_unreadable", error=reason))
         for path, reason in entries
     ]
 
 
-def _column(key: str) -> str:
+def _make_expression(key: str) -> str:
     """Return the SQL expression of a key: a column, or a field of the recipe.
 
     Raises:
         UsageError: it is neither; the error names the closest key.
     """
-    if key in _KEYS:
+    if key in _KEY_TYPES:
         return f'"{key}"'
-    field, known_fields = FIELD_ALIASES.get(key, key), _recipe_fields()
+    field, known_fields = FIELD_ALIASES.get(key, key), _list_recipe_fields()
     if field not in known_fields:
-        columns = _KEYS.keys() - {"id", *INTERNAL}
+        columns = _KEY_TYPES.keys() - {"id", *INTERNAL_COLUMNS}
         all_keys = {*columns, *known_fields, *FIELD_ALIASES}
         if get_close_matches(key, all_keys):
             fix = nearest(key, all_keys)
@@ -146,19 +149,19 @@ def _column(key: str) -> str:
     return f"json_extract(settings, '$.{field}')"  # a name of a dataclass field
 
 
-def _recipe_fields() -> set[str]:
+def _list_recipe_fields() -> set[str]:
     """Return the names of the recipe fields of all installed cases."""
     return {field.name for case in cases.load_all()[0] for field in fields(case.recipe_type)}
 
 
-def _kind_of_setting(value: str) -> type:
+def _get_setting_type(value: str) -> type:
     """Return the type with which a value of a recipe field is compared."""
     if value in ("true", "false"):
         return bool
     return float if _NUMBER.fullmatch(value) else str
 
 
-def _condition(word: str) -> tuple[str, str | float | bool]:
+def _make_condition(word: str) -> tuple[str, str | float | bool]:
     """Return the SQL condition of a filter, and its parameter.
 
     Raises:
@@ -167,12 +170,13 @@ def _condition(word: str) -> tuple[str, str | float | bool]:
     """
     with suppress(UsageError):
         word = f"case={cases.load(word).name}"
-    parts = _WORD.fullmatch(word)
+    parts = _FILTER.fullmatch(word)
     if parts is None:
         what, fix = f"not a filter: {word[:80]!r}", "name a folder with --store"
         raise UsageError(what, where="filter", rule=_RULE, fix=fix)
     key, sign, value = parts.groups()
-    column, kind = _column(key), _KEYS.get(key) or _kind_of_setting(value)
+    column = _make_expression(key)
+    kind = _KEY_TYPES.get(key) or _get_setting_type(value)
     parameter: str | float | bool | None = None
     if kind is str:
         if sign == "~":
