@@ -190,10 +190,10 @@ def test_run_without_its_evidence_is_not_bundled(
 ) -> None:
     for entry in reduce.evidence(run_dir):
         (run_dir / entry.name).unlink()
-    with pytest.raises(BundleError, match="evidence is not there"):
+    with pytest.raises(BundleError, match="lacks its evidence"):
         bundle.pack([[run_dir]], tmp_path / "x.trainmark.zip")
     code, _, err = cli("bundle", run_dir, "-o", tmp_path / "x.trainmark.zip")
-    assert (code, "evidence is not there" in err) == (2, True)
+    assert (code, "lacks its evidence" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
