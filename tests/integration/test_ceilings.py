@@ -46,10 +46,14 @@ def test_two_ranks(trainmark: Any) -> None:
     assert (document["schema"], document["device"]) == ("trainmark-ceilings-1", "cpu")
     assert [rank["collectives"] for rank in document["ranks"]] == ["gloo", "gloo"]
     # What is collective is the same for both: the slowest rank's time.
-    one, two = (rank["measurements"][-2:] for rank in document["ranks"])
+    names = ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "send_receive"]
+    one, two = (rank["measurements"][-5:] for rank in document["ranks"])
     assert one == two
-    assert [kind["name"] for kind in one] == ["all_reduce", "all_to_all"]
+    assert [kind["name"] for kind in one] == names
     assert all(kind["points"][0]["status"] == "measured" for kind in one)
+    (pair,) = document["links"]["pairs"]
+    assert (pair["ranks"], pair["point"]["status"]) == ([0, 1], "measured")
+    assert pair["point"]["rate"]["max"] > 0
 
 
 @two_cores

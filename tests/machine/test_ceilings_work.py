@@ -133,7 +133,8 @@ def test_a_wrong_result_has_no_rate_and_never_counts(measured: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "ranks", "factor"),
     [("all_reduce", 2, 1.0), ("all_reduce", 4, 1.5), ("all_reduce", 8, 1.75),
-     ("all_to_all", 2, 0.5), ("all_to_all", 8, 0.875)],
+     ("all_to_all", 2, 0.5), ("all_to_all", 8, 0.875), ("reduce_scatter", 4, 0.75),
+     ("all_gather", 8, 0.875), ("send_receive", 2, 1.0), ("send_receive", 8, 1.0)],
 )  # fmt: skip
 def test_bus_bandwidth_is_defined_as_by_nccl_tests(name: str, ranks: int, factor: float) -> None:
     # https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md, 2026-11-22

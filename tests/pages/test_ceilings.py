@@ -135,3 +135,41 @@ def test_others_on_the_machine_are_told() -> None:
     found = document([kind("memory_copy", point([1 << 20], 5e9))])
     assert not any("other programs" in line for line in lines(found))
     assert any("other programs used 71%" in x for x in lines(found | {"others_cpu_share": 0.71}))
+
+
+def pair(ranks: list[int], rate: float | None, **more: Any) -> dict[str, Any]:
+    return {"ranks": ranks, "point": point([64 << 20], rate, **more)}
+
+
+def test_pairs_are_listed_from_the_slowest_which_is_named() -> None:
+    found = document([], [], [])
+    found["links"] = {
+        "reason": None,
+        "why": None,
+        "pairs": [pair([0, 1], 40e9), pair([0, 2], 20e9), pair([1, 2], 50e9)],
+    }
+
+    (links,) = tables(found)
+    assert [[translate(cell, "en") for cell in row] for row in links.rows] == [
+        ["rank 0 - rank 2", "15.0", "20.0", "GB/s", "5.0%", "50%"],
+        ["rank 0 - rank 1", "30.0", "40.0", "GB/s", "5.0%", "100%"],
+        ["rank 1 - rank 2", "37.5", "50.0", "GB/s", "5.0%", "125%"],
+    ]
+    (named,) = [line for line in lines(found) if line.startswith("slowest pair")]
+    assert "rank 0 - rank 2, 20.0 GB/s, 50% of the median of 3 pairs" in named
+    assert "64 MiB in both directions" in named
+
+
+def test_pairs_that_were_not_measured_have_a_reason() -> None:
+    alone = document([])
+    why = message("ceiling_one_process")
+    alone["links"] = {"reason": "one process", "why": asdict(why), "pairs": None}
+    assert "pairs of ranks: one process" in lines(alone)
+
+    wrong = document([], [])
+    fault = message("ceiling_numbers", wrong=1, of=9)
+    faulty = {"status": "wrong", "reason": "1 of 9 numbers are wrong", "why": asdict(fault)}
+    wrong["links"] = {"reason": None, "why": None, "pairs": [pair([0, 1], None, **faulty)]}
+    assert "rank 0 - rank 1: 1 of 9 numbers are wrong" in lines(wrong)
+    assert wrong_results(wrong)
+    assert tables(wrong) == []

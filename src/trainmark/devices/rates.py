@@ -34,7 +34,7 @@ _COMPARED = 16  # rows and columns of a result
 # parts of the inner dimension too. fp32 computed on TF32 units would have
 # about 4e-4.
 _MOST_ERROR = {"fp32": 1e-4, "tf32": 5e-3, "fp16": 5e-3, "bf16": 2e-2, "fp8": 2e-2}
-_BUS = {"all_reduce": 2.0, "all_to_all": 1.0}
+_BUS = {"all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0, "all_to_all": 1.0}
 
 
 class Work(NamedTuple):
@@ -285,8 +285,11 @@ def bus_factor(name: str, ranks: int) -> float:
 
     Algorithm bandwidth is a rank's message over the time; bus bandwidth is what each rank's link
     must carry for it whatever the number of ranks n: times 2 (n - 1) / n for an all-reduce,
-    (n - 1) / n for an all-to-all.
+    (n - 1) / n for a reduce-scatter, an all-gather or an all-to-all, 1 for send and receive. The
+    message of a reduce-scatter or an all-gather is the whole one, before or after it is divided.
 
     Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md, 2026-11-22.
     """
+    if name == "send_receive":
+        return 1.0
     return _BUS[name] * (ranks - 1) / ranks

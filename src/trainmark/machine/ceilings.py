@@ -26,7 +26,15 @@ from trainmark.launch import processes
 from trainmark.launch.local import POLL_S, prepare_setup, start_ranks
 from trainmark.launch.network import LOOPBACK, refuse_unusable_network
 from trainmark.launch.python_commands import build_module_command
-from trainmark.machine.ceilings_work import COLLECTIVES, Candidate, Point, RankGroup, sweep
+from trainmark.machine.ceilings_work import (
+    COLLECTIVES,
+    Candidate,
+    Point,
+    RankGroup,
+    find_unsupported,
+    measure_links,
+    sweep,
+)
 from trainmark.plan.choosing import refuse_unsuitable_device
 from trainmark.rank.parent import PARENT_VARIABLE, die_with_parent
 from trainmark.recipe import Precision, Recipe
@@ -48,6 +56,8 @@ _MAX_COPY_BYTES = 4 * _GIB  # far beyond every cache
 _TRANSFERS = (_MIB, 16 * _MIB, 256 * _MIB, _GIB)
 _MESSAGES = (64 << 10, _MIB, 16 * _MIB, 64 * _MIB, 256 * _MIB, _GIB)
 _UNKNOWN_MEMORY_BYTES = 4 * _GIB
+# What each of a pair sends to the other: large enough to fill a link.
+_LINK_BYTES, _CPU_LINK_BYTES = 64 * _MIB, 4 * _MIB
 
 
 @dataclass(slots=True, kw_only=True)
@@ -167,6 +177,12 @@ def iterate_kinds(
             kind.exclude(message("ceiling_one_process"))
             yield kind, []
             continue
+        unsupported = find_unsupported(device, ranks, name)
+        if unsupported is not None:
+            kind = CeilingKind(name=name)
+            kind.exclude(unsupported)
+            yield kind, []
+            continue
         factor = rates.bus_factor(name, ranks.count)
         exchange = partial(collective, device, ranks)
         yield (
@@ -220,6 +236,8 @@ def measure_ceilings(
         rank_results = sorted(map(json.loads, results), key=lambda result: int(result["rank"]))
     if len(rank_results) != nproc:
         raise MeasurementError("a rank ended before it had measured anything")
+    for result in rank_results:
+        document["links"] = result.pop("links")  # all ranks have the slowest one's times
     document["ranks"] = rank_results
     document["others_cpu_share"] = cpu.others_share(processes.CpuUse.now())
     document["took_s"] = round(time.monotonic() - start_s, 3)
@@ -280,12 +298,32 @@ def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str
             )
             kind.take(points)
             measured.append(asdict(kind))
+        links = _measure_links(opened, ranks, memory_bytes=memory_bytes, budget_ns=budget_s * 1e9)
     return {
         "rank": rank,
         "device": opened.describe(),
+        "links": links,
         "collectives": vendor.collective_library() if nproc > 1 else None,
         "measurements": measured,
     }
+
+
+def _measure_links(
+    device: Device, ranks: RankGroup, *, memory_bytes: float, budget_ns: float
+) -> dict[str, Any]:
+    """Return the rate between each two ranks, or why there is none."""
+    if ranks.count == 1:
+        why: Message | None = message("ceiling_one_process")
+    else:
+        why = find_unsupported(device, ranks, "send_receive")
+    if why is not None:
+        return {"reason": render(why, "en"), "why": asdict(why), "pairs": None}
+    if ranks.rank == 0:
+        print("trainmark: pairs of ranks", flush=True)
+    largest = _CPU_LINK_BYTES if device.torch_type == "cpu" else _LINK_BYTES
+    size_bytes = min(largest, int(memory_bytes / 8) // 64 * 64)
+    pairs = measure_links(device, ranks, size_bytes=size_bytes, budget_ns=budget_ns)
+    return {"reason": None, "why": None, "pairs": [asdict(pair) for pair in pairs]}
 
 
 def main(asked: dict[str, Any]) -> None:

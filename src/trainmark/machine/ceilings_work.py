@@ -9,11 +9,14 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
+from math import inf
 from statistics import median
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trainmark.devices import rates
+from trainmark.errors import to_one_line
 from trainmark.rank.process_group import join_ranks
 from trainmark.record.messages import render
 from trainmark.spec import message
@@ -178,8 +181,12 @@ class RankGroup:
         return int(self.most(rates.elapsed_ns(device, run)))
 
     def fault(self, computed: Any, expected: Any) -> Message | None:
-        """Return what is wrong with this rank's result, or that another one's is."""
-        mine = rates.difference(computed, expected)
+        """Return what is wrong with this rank's result, or that another one's is.
+
+        Args:
+            expected: None: this rank has no result.
+        """
+        mine = None if expected is None else rates.difference(computed, expected)
         anywhere = self.most(float(mine is not None))
         if mine is not None:
             return mine
@@ -216,4 +223,148 @@ def _build_all_to_all(device: Device, ranks: RankGroup, size_bytes: int) -> rate
     )
 
 
-COLLECTIVES = {"all_reduce": _build_all_reduce, "all_to_all": _build_all_to_all}
+def _build_reduce_scatter(device: Device, ranks: RankGroup, size_bytes: int) -> rates.Work:
+    """Return the sum over ranks of ``size_bytes`` of fp32 numbers, an even part for each rank."""
+    import torch
+    import torch.distributed
+
+    size_bytes -= size_bytes % (4 * ranks.count)
+    numbers = rates.pattern(size_bytes)
+    count = ranks.count
+    sent = device.place(numbers + ranks.rank)
+    mine = numbers.chunk(count)[ranks.rank]
+    expected = device.place(mine * count + count * (count - 1) // 2)
+    received = torch.zeros_like(expected)
+    reduce_scatter = _newest("reduce_scatter_single", "reduce_scatter_tensor")
+    return rates.Work(
+        partial(reduce_scatter, received, sent), lambda: ranks.fault(received, expected)
+    )
+
+
+def _build_all_gather(device: Device, ranks: RankGroup, size_bytes: int) -> rates.Work:
+    """Return the collection of ``size_bytes`` of fp32 numbers, an even part of each rank."""
+    import torch
+    import torch.distributed
+
+    size_bytes -= size_bytes % (4 * ranks.count)
+    parts = rates.pattern(size_bytes).chunk(ranks.count)
+    sent = device.place(parts[ranks.rank] + _STEP * ranks.rank)
+    expected = device.place(torch.cat([part + _STEP * rank for rank, part in enumerate(parts)]))
+    received = torch.zeros_like(expected)
+    all_gather = _newest("all_gather_single", "all_gather_into_tensor")
+    return rates.Work(partial(all_gather, received, sent), lambda: ranks.fault(received, expected))
+
+
+def _newest(name: str, earlier_name: str) -> Callable[..., Any]:
+    """Return a collective of torch, which 2.13 has renamed."""
+    import torch.distributed
+
+    collective: Callable[..., Any] = getattr(
+        torch.distributed, name, getattr(torch.distributed, earlier_name)
+    )
+    return collective
+
+
+def _build_send_receive(device: Device, ranks: RankGroup, size_bytes: int) -> rates.Work:
+    """Return ``size_bytes`` of fp32 numbers sent to the next rank, received from the one before."""
+    after, before = (ranks.rank + 1) % ranks.count, (ranks.rank - 1) % ranks.count
+    return _build_exchange(device, ranks, size_bytes, to=after, source=before)
+
+
+def _build_exchange(
+    device: Device, ranks: RankGroup, size_bytes: int, *, to: int, source: int
+) -> rates.Work:
+    """Return a message to one rank and a message from one, at the same time."""
+    import torch
+    import torch.distributed as dist
+
+    numbers = rates.pattern(size_bytes)
+    sent = device.place(numbers + _STEP * ranks.rank)
+    expected = device.place(numbers + _STEP * source)
+    received = torch.zeros_like(sent)
+
+    def run() -> None:
+        messages = [dist.P2POp(dist.isend, sent, to), dist.P2POp(dist.irecv, received, source)]
+        for request in dist.batch_isend_irecv(messages):
+            request.wait()
+
+    return rates.Work(run, lambda: ranks.fault(received, expected))
+
+
+def build_pair_exchange(
+    device: Device, ranks: RankGroup, size_bytes: int, pair: tuple[int, int]
+) -> rates.Work:
+    """Return an exchange of ``size_bytes`` each way within a pair; nothing on other ranks."""
+    if ranks.rank not in pair:
+        return rates.Work(_wait_for_pair, lambda: ranks.fault(None, None))
+    (partner,) = set(pair) - {ranks.rank}
+    return _build_exchange(device, ranks, size_bytes, to=partner, source=partner)
+
+
+def _wait_for_pair() -> None:
+    """Do nothing while a pair of other ranks exchanges messages."""
+
+
+COLLECTIVES = {
+    "all_reduce": _build_all_reduce,
+    "reduce_scatter": _build_reduce_scatter,
+    "all_gather": _build_all_gather,
+    "all_to_all": _build_all_to_all,
+    "send_receive": _build_send_receive,
+}
+
+
+def find_unsupported(device: Device, ranks: RankGroup, name: str) -> Message | None:
+    """Try a collective with a few bytes; return why the backend refuses it, None if it does not.
+
+    A backend refuses before it sends anything, and on all ranks alike.
+    """
+    try:
+        work = COLLECTIVES[name](device, ranks, 4 * ranks.count)
+        work.run()
+        device.synchronize()
+    except (RuntimeError, NotImplementedError, ValueError) as error:
+        return message("ceiling_unsupported", text=to_one_line(str(error))[:200])
+    return None
+
+
+@dataclass(slots=True, kw_only=True)
+class Link:
+    """What was measured between two ranks, one pair at a time.
+
+    Args:
+        ranks: the lower one first.
+        point: bytes that each sends to the other, and their rate in each direction.
+    """
+
+    ranks: tuple[int, int]
+    point: Point
+
+
+def measure_links(
+    device: Device, ranks: RankGroup, *, size_bytes: int, budget_ns: float
+) -> list[Link]:
+    """Measure each pair of ranks alone, while the others wait.
+
+    Args:
+        budget_ns: of all pairs together.
+    """
+    pairs = list(combinations(range(ranks.count), 2))
+    links = []
+    for pair in pairs:
+        candidate = Candidate(
+            Point((size_bytes,), float(size_bytes)),
+            4.0 * size_bytes,
+            partial(build_pair_exchange, device, ranks, size_bytes, pair),
+        )
+        (point,) = sweep(
+            device,
+            [candidate],
+            budget_ns=budget_ns / len(pairs),
+            memory_bytes=inf,
+            clock=ranks.clock,
+            most=ranks.most,
+            elapsed=ranks.elapsed_ns,
+        )
+        links.append(Link(ranks=pair, point=point))
+    return links

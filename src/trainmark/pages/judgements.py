@@ -6,6 +6,7 @@ Names in judgements come from records of others: each output escapes them for it
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import EXIT_FAILED, EXIT_NOISY, EXIT_USAGE, to_one_line
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 _IN_UNIT = ("value", "expected")  # arguments of a message
 _SCALING = ("world", "launches", "samples_per_rank", "throughput", "efficiency")
+_MAX_PAIRS = 28  # of eight devices
+_LINKS = ("pair", "median", "max", "unit", "swing", "of_median")
 _CEILINGS = ("work", "size", "median", "max", "unit", "swing", "of_peak")
 
 
@@ -240,14 +243,73 @@ def ceilings(document: Mapping[str, Any]) -> list[Block]:
             Paragraph(join((f"rank {', '.join(numbers)}", line), "colon"))
             for line, numbers in notes.values()
         ),
+        *_lay_out_links(document.get("links")),
         *([Paragraph(phrase("ceilings.busy", share=f"{share:.0%}"))] if share > BUSY_SHARE else []),
     ]
+
+
+def _lay_out_links(links: Mapping[str, Any] | None) -> Iterator[Block]:
+    """Yield the slowest pair of ranks and a table of pairs, the slowest first.
+
+    Args:
+        links: None: an older document, which has none.
+    """
+    if links is None:
+        return
+    if links["pairs"] is None:
+        yield Paragraph(join((phrase("ceiling_kind.links"), _why(links)), "colon"))
+        return
+    measured = [pair for pair in links["pairs"] if pair["point"]["rate"]]
+    if measured:
+        measured.sort(key=_link_rate)
+        middle = median(map(_link_rate, measured))
+        slowest = measured[0]
+        (rate,), unit = cells.scaled([_link_rate(slowest)], "bytes/s")
+        yield Paragraph(
+            phrase(
+                "ceilings.slowest",
+                a=slowest["ranks"][0],
+                b=slowest["ranks"][1],
+                rate=rate,
+                unit=unit,
+                share=f"{_link_rate(slowest) / middle:.0%}",
+                pairs=len(measured),
+                size=_size(slowest["point"]["size"]),
+            )
+        )
+        rows = [_lay_out_link(pair, middle) for pair in measured[:_MAX_PAIRS]]
+        yield table(headings(*(f"ceilings.{name}" for name in _LINKS)), rows)
+        if len(measured) > _MAX_PAIRS:
+            yield Paragraph(phrase("ceilings.more_pairs", n=len(measured) - _MAX_PAIRS))
+    for pair in links["pairs"]:
+        if pair["point"]["status"] == "measured":
+            continue
+        first, second = pair["ranks"]
+        named = phrase("ceilings.link", a=first, b=second)
+        yield Paragraph(join((named, _why(pair["point"])), "colon"))
+
+
+def _link_rate(pair: Mapping[str, Any]) -> float:
+    rate: float = pair["point"]["rate"]["max"]
+    return rate
+
+
+def _lay_out_link(pair: Mapping[str, Any], median_rate: float) -> list[Phrase]:
+    """Return the row of a pair of ranks."""
+    first, second = pair["ranks"]
+    point = pair["point"]
+    rates, unit = cells.scaled([point["rate"][name] for name in ("median", "max")], "bytes/s")
+    swing = None if point["swing"] is None else f"{point['swing']:.1%}"
+    share = f"{_link_rate(pair) / median_rate:.0%}"
+    return [phrase("ceilings.link", a=first, b=second), *rates, unit, swing, share]
 
 
 def wrong_results(document: Mapping[str, Any]) -> bool:
     """Tell whether a rank computed something wrongly."""
     kinds = (kind for rank in document["ranks"] for kind in rank["measurements"])
-    return any(point["status"] == "wrong" for kind in kinds for point in kind["points"])
+    points = [point for kind in kinds for point in kind["points"]]
+    points += [pair["point"] for pair in (document.get("links") or {}).get("pairs") or ()]
+    return any(point["status"] == "wrong" for point in points)
 
 
 def _best_rate(kind: Kind) -> float:
