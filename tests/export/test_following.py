@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import trainmark
-from export.fake_backends import KeptRun
+from support.fake_backends import KeptRun, write_part
 from support.fakes import FakeClock
 from support.telemetry_files import cards, sampled_run
 from trainmark.errors import RecordError, UsageError
@@ -35,13 +35,6 @@ class Seconds(FakeClock):
 
 def follow(run_dir: Path, kept: KeptRun, clock: Any = None) -> Following:
     return Following(run_dir, TARGET, kept.open, clock or Seconds())
-
-
-def write_part(run_dir: Path, source: Path, lines: int) -> None:
-    """Write the first lines of every event file of a run."""
-    for path in source.glob("events.*.jsonl"):
-        text = path.read_text().splitlines(keepends=True)
-        (run_dir / path.name).write_text("".join(text[:lines]))
 
 
 @pytest.fixture

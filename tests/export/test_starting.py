@@ -8,13 +8,12 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-from export.test_following import write_part
+from support.fake_backends import STAND_INS, write_part
 from support.telemetry_files import sampled_run
 from trainmark.export.followers.starting import MESSAGES, FollowerRemark, Followers
 from trainmark.export.followers.targets import parse_targets
@@ -23,8 +22,7 @@ from trainmark.record import record, reduce
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-STAND_INS = Path(__file__).parents[1] / "stand_in_backends"
+    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-from pathlib import Path
 
 import psutil
 import pytest
 
+from support.fake_backends import STAND_INS
 from support.real_runs import checked, ended, wait_for_fault
 from trainmark.record.messages import render
-
-STAND_INS = Path(__file__).parents[1] / "stand_in_backends"
 
 
 @pytest.fixture

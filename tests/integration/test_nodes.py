@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from support.fake_backends import STAND_INS
 from support.here_launcher import Here
 from trainmark.events.timeline import read_run
+from trainmark.export.followers.starting import Followers
+from trainmark.export.followers.targets import parse_targets
 from trainmark.launch import launchers, submission
 from trainmark.launch.cluster import Cluster
 from trainmark.launch.processes import StopRequest, find_alive_runs
@@ -85,6 +89,24 @@ def test_a_run_on_two_nodes_has_the_record_of_one(two_nodes: Any, tmp_path: Path
 
 
 @pytest.mark.nightly
+def test_a_follower_reads_the_files_of_nodes_while_they_write_them(
+    two_nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = tmp_path / "calls.jsonl"
+    monkeypatch.setenv("PYTHONPATH", str(STAND_INS))
+    monkeypatch.setenv("STAND_IN_CALLS", str(calls))
+    with Followers(tmp_path / "run", parse_targets(["wandb=keep"])) as followers:
+        followers.wait_until_ready(StopRequest())
+        record = two_nodes(Here())
+    assert list(followers.iterate_remarks()) == []
+    kept = [json.loads(line) for line in calls.read_text().splitlines()]
+    losses = [call["train/loss"] for call in kept if "train/step" in call]
+    assert losses == record.steps.loss
+    for node in range(2):
+        assert any(f"sys/node{node}/memory/used_gib" in call for call in kept)
+    assert (kept[-1]["status"], kept[-1]["exit_code"]) == ("passed", 0)
+
+
 def test_other_packages_on_a_node_are_named_before_training(two_nodes: Any, tmp_path: Path) -> None:
     (tmp_path / "other/peft-99.0.dist-info").mkdir(parents=True)
     (tmp_path / "other/peft-99.0.dist-info/METADATA").write_text("Name: peft\nVersion: 99.0\n")

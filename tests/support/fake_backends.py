@@ -1,14 +1,27 @@
-"""Backends that keep what they are handed, and fail when a test says so."""
+"""Backends that keep what they are handed, and fail when a test says so.
+
+``STAND_INS`` is the folder of a stand-in for W&B, for the import path of followers' processes.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainmark.export.followers.points import FollowedRun, Point, RunResult
+
+STAND_INS = Path(__file__).parents[1] / "stand_in_backends"
+
+
+def write_part(run_dir: Path, source: Path, lines: int) -> None:
+    """Write the first lines of every event file of a run."""
+    for path in source.glob("events.*.jsonl"):
+        text = path.read_text().splitlines(keepends=True)
+        (run_dir / path.name).write_text("".join(text[:lines]))
 
 
 @dataclass
