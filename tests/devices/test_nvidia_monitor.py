@@ -36,7 +36,7 @@ def test_reasons_are_words_and_idle_is_none(
 
 def test_the_library_tells_every_card(monkeypatch: pytest.MonkeyPatch) -> None:
     other = FakeCard(uuid="GPU-2", used=3 * GIB, reserved=GIB, events=0x21, energy_mj=None,
-                     busy_percent=12)  # fmt: skip
+                     busy_percent=12, ecc=None, remapped=None, pcie_replays=None)  # fmt: skip
     put_cards(monkeypatch, FakeCard(), other)
     monitor = NvmlMonitor()
     assert monitor.name == "nvml 13.580.65.06"
@@ -46,10 +46,38 @@ def test_the_library_tells_every_card(monkeypatch: pytest.MonkeyPatch) -> None:
         "temperature_c": 41, "power_w": pytest.approx(123.456), "memory_used_bytes": 0,
         "memory_total_bytes": 80 * GIB, "utilization_percent": 97.0, "clock_mhz": 1755,
         "throttle_reasons": (), "energy_j": pytest.approx(1234.567),
+        "ecc_corrected": 0, "ecc_uncorrected": 0, "remapped_rows": 0, "link_replays": 0,
     }  # fmt: skip
     assert (second.index, second.memory_used_bytes, second.energy_j) == (1, 3 * GIB, None)
     assert second.throttle_reasons == ("thermal",)
     monitor.close()
+
+
+def test_counters_of_errors_are_read_and_replays_of_all_links_added(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    card = FakeCard(ecc=(4, 1), remapped=(2, 3), pcie_replays=10, nvlink=(5, 6, 7, 8))
+    put_cards(monkeypatch, card, FakeCard(uuid="GPU-2", ecc=None, remapped=None, pcie_replays=None))
+
+    first, second = NvmlMonitor().read()
+
+    assert (first.ecc_corrected, first.ecc_uncorrected, first.remapped_rows) == (4, 1, 5)
+    assert (first.link_replays, first.link_errors) == (10 + 5, 6 + 7 + 8)
+    assert not {"ecc_corrected", "ecc_uncorrected", "remapped_rows", "link_errors"} & set(
+        second.known()
+    )
+
+
+def test_last_fault_of_each_card_stays_until_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    faulty, sound = FakeCard(), FakeCard(uuid="GPU-2")
+    put_cards(monkeypatch, faulty, sound)
+    monitor = NvmlMonitor()
+    assert [sample.last_fault for sample in monitor.read()] == [None, None]
+
+    faulty.xids += [48, 79]
+
+    assert [sample.last_fault for sample in monitor.read()] == ["Xid 79", None]
+    assert [sample.last_fault for sample in monitor.read()] == ["Xid 79", None]
 
 
 def test_a_lost_card_tells_nothing_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

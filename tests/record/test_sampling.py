@@ -76,6 +76,52 @@ def test_lowered_clocks_in_the_measured_time_make_the_result_noisy(tmp_path: Pat
     assert found.trust.reasons[0].code == "throttled_while_measured"
 
 
+def with_errors(counts: dict[str, list[int]], fault: str | None = None) -> list[dict[str, Any]]:
+    """Return samples in which device 1 has these counts in its last readings."""
+    samples = lines(ecc_corrected=7, link_replays=2, ecc_uncorrected=0)
+    of_devices = [line for line in samples if line["event"] == "devices"]
+    for name, values in counts.items():
+        for line, value in zip(of_devices[-len(values) :], values, strict=True):
+            line["devices"][1][name] = value
+    if fault is not None:
+        of_devices[-1]["devices"][1]["last_fault"] = fault
+    return samples
+
+
+def test_counters_of_errors_that_stay_are_no_finding(tmp_path: Path) -> None:
+    found = built(tmp_path, with_errors({}))
+
+    assert found.findings == []
+    assert found.telemetry is not None
+    first, _ = found.telemetry.devices
+    assert {name: (x.last, x.rise) for name, x in first.errors.items()} == {
+        "ecc_corrected": (7, 0), "ecc_uncorrected": (0, 0), "link_replays": (2, 0),
+    }  # fmt: skip
+
+
+def test_corrected_errors_are_a_finding_that_leaves_the_grade(tmp_path: Path) -> None:
+    # A counter that falls was reset: 7 to 9, then 1 more.
+    found = built(tmp_path, with_errors({"ecc_corrected": [9, 1], "link_replays": [2, 5]}))
+
+    (finding,) = found.findings
+    assert finding.code == "device_errors_corrected"
+    assert finding.args == {
+        "devices": 1, "of": 2, "rank": 1, "node": 0,
+        "errors": "ecc_corrected +3, link_replays +3",
+    }  # fmt: skip
+    assert finding not in found.trust.reasons
+
+
+def test_uncorrected_errors_and_faults_are_not_to_be_quoted(tmp_path: Path) -> None:
+    found = built(tmp_path, with_errors({"ecc_uncorrected": [2]}, fault="Xid 48"))
+
+    (finding,) = found.findings
+    assert (finding.code, finding.args["errors"]) == ("device_errors", "ecc_uncorrected +2, Xid 48")
+    assert found.trust.grade == "do_not_quote"
+    assert found.telemetry is not None
+    assert found.telemetry.devices[1].faults == ["Xid 48"]
+
+
 @pytest.mark.parametrize("kind", ["absent", "hung", "failed", "unreadable"])
 def test_a_monitor_that_failed_is_a_finding(tmp_path: Path, kind: str) -> None:
     fault = event("fault", 3 * S, source="monitor", kind=kind, said="nvidia-smi: why")

@@ -43,6 +43,11 @@ class FakeCard:
     energy_mj: int | None = 1_234_567
     busy_percent: int = 97
     lost: bool = False
+    ecc: tuple[int, int] | None = (0, 0)  # corrected and uncorrected
+    remapped: tuple[int, int] | None = (0, 0)
+    pcie_replays: int | None = 0
+    nvlink: tuple[int, int, int, int] | None = None  # replays, recoveries, two kinds of CRC errors
+    xids: list[int] = field(default_factory=list)  # that the driver reports next
 
 
 def nvml(*cards: FakeCard, names: dict[int, str] | None = None, old: bool = False) -> ModuleType:
@@ -131,11 +136,52 @@ def _put_state(told: Any, *, old: bool) -> None:
     told.nvmlDeviceGetUtilizationRates = lambda card: SimpleNamespace(
         gpu=card.busy_percent, memory=5
     )
+    _put_errors(told, supported, old=old)
     # An older driver has the older name alone.
     told.nvmlDeviceGetCurrentClocksThrottleReasons = lambda card: card.events
     told.nvmlDeviceGetCurrentClocksEventReasons = lambda card: supported(
         None if old else card.events
     )
+
+
+def _put_errors(told: Any, supported: Any, *, old: bool) -> None:
+    """Add error counters and events; an older driver has no fields of links."""
+    told.NVML_MEMORY_ERROR_TYPE_CORRECTED, told.NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 0, 1
+    told.NVML_VOLATILE_ECC = 0
+    told.nvmlEventTypeXidCriticalError = 8
+    told.nvmlDeviceGetTotalEccErrors = lambda card, kind, counter: supported(card.ecc)[kind]
+    told.nvmlDeviceGetRemappedRows = lambda card: (*supported(card.remapped), 0, 0)
+    told.nvmlDeviceGetPcieReplayCounter = lambda card: supported(card.pcie_replays)
+    kinds = ("REPLAY", "RECOVERY", "CRC_FLIT", "CRC_DATA")
+    for place, kind in enumerate(kinds):
+        setattr(told, f"NVML_FI_DEV_NVLINK_{kind}_ERROR_COUNT_TOTAL", place)
+
+    def fields(card: FakeCard, places: list[int]) -> list[SimpleNamespace]:
+        counts = supported(None if old else card.nvlink or (None,) * 4)
+        return [
+            SimpleNamespace(
+                nvmlReturn=3 if counts[place] is None else 0,  # 3: not supported
+                valueType=3,
+                value=SimpleNamespace(ullVal=counts[place] or 0),
+            )
+            for place in places
+        ]
+
+    def register(card: FakeCard, kind: int, events: list[FakeCard]) -> None:
+        assert kind == told.nvmlEventTypeXidCriticalError
+        events.append(card)
+
+    def wait(events: list[FakeCard], timeout_ms: int) -> SimpleNamespace:
+        assert timeout_ms == 0
+        for card in events:
+            if card.xids:
+                return SimpleNamespace(eventType=8, eventData=card.xids.pop(0))
+        raise NVMLError("Timeout")
+
+    told.nvmlDeviceGetFieldValues = fields
+    told.nvmlEventSetCreate = list[FakeCard]
+    told.nvmlDeviceRegisterEvents = register
+    told.nvmlEventSetWait_v2 = wait
 
 
 def put_cards(

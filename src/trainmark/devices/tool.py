@@ -187,6 +187,12 @@ megahertz = partial(number, most=20_000.0)
 percent = partial(number, most=100.0)
 
 
+def count(text: object) -> int | None:
+    """Return a count that is printed; None for ``N/A`` and for a tool's word for "unknown"."""
+    value = number(text)
+    return None if value is None or value != int(value) else int(value)
+
+
 def size_bytes(text: object, *, unit: str = "") -> int | None:
     """Return a size: ``81559 MiB``, ``64 GB``; tools that print MB mean MiB.
 

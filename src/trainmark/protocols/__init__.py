@@ -17,6 +17,7 @@ from trainmark.protocols.device import (
     Vendor,
 )
 from trainmark.protocols.monitor import (
+    ERROR_COUNTERS,
     SET_LIMITS,
     DeviceSample,
     Monitor,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "DESCRIBE_KEYS", "PRECISION_KEYS", "SET_LIMITS", "Batch",
+    "DESCRIBE_KEYS", "ERROR_COUNTERS", "PRECISION_KEYS", "SET_LIMITS", "Batch",
     "ContainerNeeds", "Counts", "Device", "DeviceSample", "Diagnoses", "Evaluation",
     "Job", "JobContext", "MatmulRate", "MemoryUse", "Monitor",
     "MonitorFault", "Occupant", "Progress", "RankScores", "RankWork", "Refusal",

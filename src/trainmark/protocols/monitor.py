@@ -23,9 +23,14 @@ if TYPE_CHECKING:
 # Reasons for lowered clocks with which a sound device under full load works as it was set up, in
 # these words for every vendor; all others mean that it is too hot, badly fed or disturbed.
 SET_LIMITS = frozenset({"power_cap", "set_clocks"})
+# Counters of a sample that only rise while the driver is loaded.
+ERROR_COUNTERS = (
+    "ecc_corrected", "ecc_uncorrected", "remapped_rows", "link_replays", "link_errors",
+)  # fmt: skip
 FaultKind = Literal["absent", "hung", "failed", "unreadable"]
 Measured = Annotated[float, Interval(ge=0, le=1e15)]  # beyond is a tool's word for "unknown"
 Bytes = Annotated[int, Interval(ge=0, le=10**15)]
+Counter = Annotated[int, Interval(ge=0, le=10**15)]
 Percent = Annotated[float, Interval(ge=0, le=100)]
 Word = Annotated[str, Len(1, 200), Predicate(str.isprintable)]
 
@@ -45,6 +50,11 @@ class DeviceSample:
         throttle_reasons: why its clocks are lowered: words of ``SET_LIMITS``, else the monitor's;
             empty: they are not.
         energy_j: a counter that only rises while the driver is loaded. Never computed from power.
+        ecc_corrected, ecc_uncorrected: errors of the memory so far, as ``ERROR_COUNTERS`` all.
+        remapped_rows: rows or pages of the memory that are no longer used.
+        link_replays: messages on links that were sent again.
+        link_errors: messages on links that arrived wrong, and links that had to recover.
+        last_fault: the last fault that the vendor's driver reported since the monitor was opened.
     """
 
     index: Annotated[int, Interval(ge=0, le=10**6)]
@@ -58,6 +68,12 @@ class DeviceSample:
     clock_mhz: Measured | None = None
     throttle_reasons: tuple[Word, ...] | None = None
     energy_j: Measured | None = None
+    ecc_corrected: Counter | None = None
+    ecc_uncorrected: Counter | None = None
+    remapped_rows: Counter | None = None
+    link_replays: Counter | None = None
+    link_errors: Counter | None = None
+    last_fault: Word | None = None
 
     def known(self) -> dict[str, Any]:
         """Return what is known, by name."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainmark.protocols import SET_LIMITS
+from trainmark.protocols import ERROR_COUNTERS, SET_LIMITS
 from trainmark.ranges import format_ranges
 from trainmark.record import witnessed
 from trainmark.record.evaluations import combine_scores
@@ -46,6 +46,9 @@ SLOW_SHARE = 0.05
 THROTTLED_SHARE = 0.01  # of the measured time; less is one reading of many
 _MIN_MEASURED_NS = 100_000_000  # of measured time; in less, the start of threads decides
 _BYTES_PER_GIB = 2**30
+# Errors that may have changed a result, and those that were corrected or sent again.
+_UNCORRECTED = frozenset({"ecc_uncorrected", "remapped_rows"})
+_CORRECTED = frozenset(ERROR_COUNTERS) - _UNCORRECTED
 
 
 # Codes of findings that follow from a record alone, and of those that only events tell.
@@ -54,7 +57,7 @@ CODES_OF_RECORD = {
     "steps_beside_windows", "slow_device", "slow_rank", "slow_data", "nodes_differ",
     "throttled_while_measured", "steadiness_unknown", "not_steady", "quality_above_best",
     "machine_busy", "device_shared", "read_before_measured", "compiled_while_measured", "resumed",
-    "replay_differs", "replay_not_deterministic",
+    "replay_differs", "replay_not_deterministic", "device_errors", "device_errors_corrected",
     *witnessed.CODES,
 }  # fmt: skip
 CODES_OF_EVENTS = {
@@ -89,6 +92,7 @@ def find_in_measurement(
         *_find_slow_ranks(measurement),
         *_find_unlike_nodes(measurement),
         *_find_throttling(measurement),
+        *_find_device_errors(measurement),
         *_find_drift(measurement),
         *_find_impossible_quality(measurement),
         *_find_replay_differences(measurement),
@@ -324,6 +328,41 @@ def _find_throttling(measurement: Measurement) -> Iterator[Message]:
         share=share,
         reasons=", ".join(f"{reason} {part:.0%}" for reason, part in shares.items()),
     )
+
+
+def _find_device_errors(measurement: Measurement) -> Iterator[Message]:
+    """Yield that counters of errors rose during the run, or that a driver reported a fault.
+
+    Each finding names the first device with such errors.
+    """
+    if measurement.telemetry is None:
+        return
+    devices = measurement.telemetry.devices
+    for code, names in (
+        ("device_errors", _UNCORRECTED),
+        ("device_errors_corrected", _CORRECTED),
+    ):
+        texts_by_rank: dict[int, str] = {}
+        for device in devices:
+            texts = [
+                f"{name} +{counter.rise}"
+                for name, counter in device.errors.items()
+                if name in names and counter.rise
+            ]
+            if code == "device_errors":
+                texts += device.faults
+            if texts:
+                texts_by_rank[device.ranks[0]] = ", ".join(texts)
+        if texts_by_rank:
+            rank, text = next(iter(texts_by_rank.items()))
+            yield message(
+                code,
+                devices=len(texts_by_rank),
+                of=len(devices),
+                rank=rank,
+                node=rank // measurement.plan.nproc,
+                errors=text,
+            )
 
 
 def _find_drift(measurement: Measurement) -> Iterator[Message]:

@@ -30,7 +30,7 @@ _NOISY = {
 _GRAVE = {
     "flops_above_preflight", "flops_above_counted", "loss_never_changes", "steps_beside_windows",
     "few_updates", "rows_repeated", "quality_above_best", "device_shared", "evaluated_rows",
-    "evaluation_rows_repeated", "evaluation_rows_change", "replay_differs",
+    "evaluation_rows_repeated", "evaluation_rows_change", "replay_differs", "device_errors",
     *GRAVE_CODES,
 }  # fmt: skip
 _CODES_OF_LABELS = {

@@ -29,6 +29,7 @@ from trainmark.events.series import (
 )
 from trainmark.events.timeline import PHASES
 from trainmark.events.values import Amount, Count  # noqa: TC001 - read at run time
+from trainmark.protocols import ERROR_COUNTERS
 from trainmark.ranges import format_ranges
 from trainmark.spec import Message, message
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 IntervalName = Literal["run", "train", "measured", "to_target"]
 NS_PER_S = 1e9
 _QUANTITIES = ("memory_used_bytes", "utilization_percent", "power_w", "temperature_c", "clock_mhz")
+_MAX_FAULTS = 20  # of a device, in a record
 _COLUMNS = ("time_s", *_QUANTITIES, "energy_j")
 Share = Annotated[float, Ge(0), Le(1)]
 
@@ -59,12 +61,25 @@ class Use(Frozen):
     energy: Energy
 
 
+class ErrorCounter(Frozen):
+    """A counter of errors that a monitor reads."""
+
+    last: Count = Field(description="reading at the end of the run")
+    rise: Count = Field(description="by how much it rose from the first reading to the last")
+
+
 class DeviceTelemetry(Frozen):
     """The device of a rank, or of several of one node; ``index`` as its monitor counts there."""
 
     ranks: list[Count]
     index: Count
     over: dict[IntervalName, Use]
+    errors: dict[str, ErrorCounter] = Field(
+        default={}, description="by name, as protocols.ERROR_COUNTERS; those that are reported"
+    )
+    faults: list[str] = Field(
+        default=[], description="faults that the vendor's driver reported during the run"
+    )
 
 
 class Telemetry(Frozen):
@@ -96,12 +111,31 @@ class Readings:
     ranks: list[int] = field(default_factory=list)
     rows: array[float] = field(default_factory=lambda: array("d"))  # of ``_COLUMNS``
     reasons: list[tuple[str, ...] | None] = field(default_factory=list)  # for lowered clocks
+    errors: dict[str, ErrorCounter] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
 
     def add(self, time_s: float, reading: DeviceSample | events.HostEvent) -> None:
         """Take a reading."""
+        if not isinstance(reading, events.HostEvent):
+            self._add_errors(reading)
         values = (getattr(reading, name, None) for name in _COLUMNS[1:])
         self.rows.extend((time_s, *(nan if value is None else value for value in values)))
         self.reasons.append(getattr(reading, "throttle_reasons", None))
+
+    def _add_errors(self, reading: DeviceSample) -> None:
+        """Take the counters of errors; one that fell was reset, and rises from 0 again."""
+        for name in ERROR_COUNTERS:
+            value = getattr(reading, name)
+            if value is None:
+                continue
+            before = self.errors.get(name)
+            rise = 0
+            if before is not None:
+                rise = before.rise + (value - before.last if value >= before.last else value)
+            self.errors[name] = ErrorCounter(last=value, rise=rise)
+        fault = reading.last_fault
+        if fault is not None and self.faults[-1:] != [fault]:
+            self.faults.append(fault)
 
     @property
     def columns(self) -> dict[str, Array]:
@@ -237,7 +271,13 @@ def summarize_samples(samples: Samples, timeline: RunTimeline) -> Telemetry:
         host_sources=of_host,
         intervals_s=spans,
         devices=[
-            DeviceTelemetry(ranks=device.ranks, index=device.index, over=device.over(spans))
+            DeviceTelemetry(
+                ranks=device.ranks,
+                index=device.index,
+                over=device.over(spans),
+                errors=device.errors,
+                faults=device.faults[:_MAX_FAULTS],
+            )
             for device in samples.devices
         ],
         hosts=[host.over(spans) for host in samples.hosts],

@@ -75,6 +75,9 @@ def _metric(index: int, fields: Mapping[str, Any]) -> DeviceSample:
         clock_mhz=tool.megahertz(_at(fields, "clock", "gfx_0", "clk")),
         throttle_reasons=_violations(limits),
         energy_j=energy_j or None,  # 0: the device has no counter
+        ecc_corrected=tool.count(_at(fields, "ecc", "total_correctable_count")),
+        ecc_uncorrected=tool.count(_at(fields, "ecc", "total_uncorrectable_count")),
+        link_replays=tool.count(_at(fields, "pcie", "replay_count")),
     )
 
 

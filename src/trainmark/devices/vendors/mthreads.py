@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from trainmark.devices.tool import Command, device, known, lists
+from trainmark.devices.tool import Command, count, device, known, lists
 from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.protocols import ContainerNeeds
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from trainmark.protocols import DeviceSample
 
 
+_BITS = ("Single", "Double")
 _USED, _TOTAL = ("FB Memory Usage", "Used"), ("FB Memory Usage", "Total")
+
+
+def _retired_pages(fields: Mapping[tuple[str, str], str]) -> int | None:
+    """Return the pages of the memory that are no longer used; None: the card does not report it."""
+    counts = [count(fields.get(("Retired Pages", f"{bits} Bit ECC"))) for bits in _BITS]
+    known_counts = [number for number in counts if number is not None]
+    return sum(known_counts) if known_counts else None
 
 
 def parse_mthreads_gmi(text: str) -> list[DeviceSample]:
@@ -24,14 +35,17 @@ def parse_mthreads_gmi(text: str) -> list[DeviceSample]:
     return known(
         text,
         (
-            device(
-                index,
-                fields.get(("", "Product Name")),
-                temperature=fields.get(("Temperature", "GPU Current Temp")),
-                power=fields.get(("Power Readings", "Power Draw")),
-                memory=f"{fields.get(_USED)}/{fields.get(_TOTAL)}",
-                utilization=fields.get(("Utilization", "Gpu")),
-                clock=fields.get(("Clocks", "Graphics")),
+            replace(
+                device(
+                    index,
+                    fields.get(("", "Product Name")),
+                    temperature=fields.get(("Temperature", "GPU Current Temp")),
+                    power=fields.get(("Power Readings", "Power Draw")),
+                    memory=f"{fields.get(_USED)}/{fields.get(_TOTAL)}",
+                    utilization=fields.get(("Utilization", "Gpu")),
+                    clock=fields.get(("Clocks", "Graphics")),
+                ),
+                remapped_rows=_retired_pages(fields),
             )
             for index, fields in enumerate(lists(text, r"GPU\s?[0-9]+\s+[0-9A-Fa-f:.]+"))
         ),

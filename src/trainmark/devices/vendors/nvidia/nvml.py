@@ -27,6 +27,18 @@ _NUMBERS: dict[str, tuple[str, tuple[str, ...], float]] = {
     "temperature_c": ("nvmlDeviceGetTemperature", ("NVML_TEMPERATURE_GPU",), 1),
     "energy_j": ("nvmlDeviceGetTotalEnergyConsumption", (), 1e-3),
 }
+# Fields of a card that count errors on its links to other cards:
+# https://docs.nvidia.com/deploy/nvml-api/group__nvmlFieldValueEnums.html, 2026-11-28
+_LINK_FIELDS = {
+    "NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL": "link_replays",
+    "NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL": "link_errors",
+    "NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL": "link_errors",
+    "NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL": "link_errors",
+}
+# Of a field's value, the member of each type that counts have:
+# https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceStructs.html, 2026-11-28
+_MEMBERS = {1: "uiVal", 2: "ulVal", 3: "ullVal"}
+_MAX_FAULTS_AT_ONCE = 100
 # 1 says idle, which lowers clocks too and costs nothing:
 # https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html, 2026-11-22
 _IDLE = 0x1
@@ -156,6 +168,63 @@ def reasons(nvml: Any, handle: Any) -> tuple[str, ...] | None:
     return None
 
 
+def count_errors(nvml: Any, handle: Any) -> dict[str, int | None]:
+    """Return the error counters of a card by name; None for one that it does not report.
+
+    Those of its memory count since the driver was loaded.
+    """
+    ask_ecc = nvml.nvmlDeviceGetTotalEccErrors
+    kinds = (nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
+    corrected, uncorrected = (
+        answer(nvml, ask_ecc, handle, kind, nvml.NVML_VOLATILE_ECC) for kind in kinds
+    )
+    rows = answer(nvml, nvml.nvmlDeviceGetRemappedRows, handle)
+    counters: dict[str, int | None] = {
+        "ecc_corrected": corrected,
+        "ecc_uncorrected": uncorrected,
+        "remapped_rows": None if rows is None else rows[0] + rows[1],
+        "link_replays": answer(nvml, nvml.nvmlDeviceGetPcieReplayCounter, handle),
+        "link_errors": None,
+    }
+    fields = [getattr(nvml, name) for name in _LINK_FIELDS]
+    values = answer(nvml, nvml.nvmlDeviceGetFieldValues, handle, fields) or ()
+    for name, value in zip(_LINK_FIELDS.values(), values, strict=False):
+        member = _MEMBERS.get(value.valueType)
+        if value.nvmlReturn == 0 and member is not None:
+            counters[name] = (counters[name] or 0) + getattr(value.value, member)
+    return counters
+
+
+class FaultWatch:
+    """Collect the faults (Xid) that the driver reports of one card.
+
+    The codes: https://docs.nvidia.com/deploy/xid-errors/, 2026-11-28.
+    """
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml = nvml
+        self._last: str | None = None
+        self._events = answer(nvml, nvml.nvmlEventSetCreate)
+        if self._events is None:
+            return
+        kind = nvml.nvmlEventTypeXidCriticalError
+        try:
+            nvml.nvmlDeviceRegisterEvents(handle, kind, self._events)
+        except errors(nvml):
+            self._events = None
+
+    def last(self) -> str | None:
+        """Return the last fault so far; None: there was none, or the driver reports none."""
+        if self._events is None:
+            return None
+        for _ in range(_MAX_FAULTS_AT_ONCE):
+            event = answer(self._nvml, self._nvml.nvmlEventSetWait_v2, self._events, 0)
+            if event is None:  # none is waiting
+                break
+            self._last = f"Xid {event.eventData}"
+        return self._last
+
+
 class NvmlMonitor:
     """Read all cards with the management library; see ``Monitor``.
 
@@ -167,6 +236,7 @@ class NvmlMonitor:
         self._nvml = nvml = library()
         version = answer(nvml, nvml.nvmlSystemGetNVMLVersion)
         self.name = f"nvml {version}" if version else "nvml"
+        self._faults: dict[int, FaultWatch] = {}  # by number of the card
 
     def read(self) -> list[DeviceSample]:
         """Return each card; one that does not answer tells nothing; see ``Monitor.read``."""
@@ -177,27 +247,36 @@ class NvmlMonitor:
         if handles.count(None) == count:
             raise MonitorFault("failed", f"nvml: none of {count} cards answers")
         return [
-            DeviceSample(index=index) if handle is None else _sample(nvml, handle, index)
+            DeviceSample(index=index) if handle is None else self._sample(handle, index)
             for index, handle in enumerate(handles)
         ]
 
+    def _sample(self, handle: Any, index: int) -> DeviceSample:
+        nvml = self._nvml
+        if index not in self._faults:
+            self._faults[index] = FaultWatch(nvml, handle)
+        values = numbers(nvml, handle)
+        counts = count_errors(nvml, handle)
+        total, _, used = memory(nvml, handle)
+        rates = answer(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
+        return DeviceSample(
+            index=index,
+            name=answer(nvml, nvml.nvmlDeviceGetName, handle),
+            memory_used_bytes=used,
+            memory_total_bytes=total,
+            utilization_percent=None if rates is None else float(rates.gpu),
+            throttle_reasons=reasons(nvml, handle),
+            clock_mhz=values["clock_mhz"],
+            power_w=values["power_w"],
+            temperature_c=values["temperature_c"],
+            energy_j=values["energy_j"],
+            ecc_corrected=counts["ecc_corrected"],
+            ecc_uncorrected=counts["ecc_uncorrected"],
+            remapped_rows=counts["remapped_rows"],
+            link_replays=counts["link_replays"],
+            link_errors=counts["link_errors"],
+            last_fault=self._faults[index].last(),
+        )
+
     def close(self) -> None:
         """Do nothing: the library stays open as long as the process."""
-
-
-def _sample(nvml: Any, handle: Any, index: int) -> DeviceSample:
-    values = numbers(nvml, handle)
-    total, _, used = memory(nvml, handle)
-    rates = answer(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
-    return DeviceSample(
-        index=index,
-        name=answer(nvml, nvml.nvmlDeviceGetName, handle),
-        memory_used_bytes=used,
-        memory_total_bytes=total,
-        utilization_percent=None if rates is None else float(rates.gpu),
-        throttle_reasons=reasons(nvml, handle),
-        clock_mhz=values["clock_mhz"],
-        power_w=values["power_w"],
-        temperature_c=values["temperature_c"],
-        energy_j=values["energy_j"],
-    )
