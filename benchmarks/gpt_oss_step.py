@@ -49,7 +49,7 @@ def run_library(folder: str) -> None:
     from transformers import GptOssForCausalLM
 
     from trainmark import cases
-    from trainmark.cases.gpt_oss_20b.model import config_of
+    from trainmark.cases.gpt_oss_20b.model import build_config
 
     chosen = recipe()
     index = cases.part(CASE, "data").load(Path(folder), chosen).train.epoch(0)
@@ -57,7 +57,7 @@ def run_library(folder: str) -> None:
     torch.manual_seed(1)
     # The library shifts the labels itself and so predicts one token a sample less.
     items = [{"input_ids": row, "labels": row} for row in torch.from_numpy(ids)[:, :-1]]
-    model = GptOssForCausalLM(config_of(chosen)).train()
+    model = GptOssForCausalLM(build_config(chosen)).train()
     model.set_experts_implementation("eager")
     run_trainer(
         model, items, batch=chosen.micro_batch_size,

@@ -157,7 +157,7 @@ def measure(
     card = Card(_device(given.device), given.size, given.scratch.resolve())
     for one in devices.occupants(card.device, 1):
         if one.computes:
-            print(f"{one.said()}: the figures are not the device's alone", file=sys.stderr)
+            print(f"{one.description()}: the figures are not the device's alone", file=sys.stderr)
     opened = run(FACTS, card, limit_s=min(budget.limit_s, budget.left_s()), stop=stop)
     if opened.state == "interrupted":
         return EXIT_FAILED
@@ -191,7 +191,7 @@ def measure(
         results.keep(name, ended)
         found = results.document["sections"][name]
         print(f"{name}: {ended.state}, {ended.seconds:.0f} s")
-        rows = [Bar(**bar).row() for bar in found["bars"]] or [found["output"]]
+        rows = [*(Bar(**bar).row() for bar in found["bars"]), found["output"]]
         print("\n".join(filter(None, rows)), flush=True)
     failures = results.failures(given.sections)
     unjudged = results.unjudged(given.sections)

@@ -15,23 +15,39 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.card.section import Card
+from trainmark.errors import RunError
 
 
 def main(words: list[str]) -> None:
     from trainmark.documents import written_whole
     from trainmark.rank.parent import die_with_parent
 
-    parent, module_name, device, size, scratch, stacks_after_s, time_s, result = words
+    parent, module_name, device, size, scratch, stacks_after_s, time_s, extent, result = words
     ends_at_s = time.monotonic() + float(time_s)
     die_with_parent(int(parent))
     # Before the parent ends this process, its output says where it hung.
     faulthandler.dump_traceback_later(float(stacks_after_s))
     assert size in ("full", "tiny")
     module = importlib.import_module(module_name)
-    found = module.run(Card(device, size, Path(scratch), ends_at_s))
+    card = Card(device, size, Path(scratch), ends_at_s, is_brief=extent == "brief")
+    try:
+        found = module.run(card)
+    except RunError as error:
+        sys.exit(describe(error))
     document: dict[str, Any] = {"title": module.TITLE, "found": asdict(found)}
     with written_whole(Path(result)) as file:
         file.write(json.dumps(document, allow_nan=False).encode())
+
+
+def describe(error: RunError) -> str:
+    """Return the sentence that a record would have for ``error``."""
+    from trainmark import cases
+    from trainmark.record.messages import render
+    from trainmark.spec import message
+
+    case, dot, _ = error.code.partition(".")
+    own = cases.load(case).messages if dot else None
+    return f"{type(error).__name__}: {render(message(error.code, **error.details), 'en', own)}"
 
 
 if __name__ == "__main__":

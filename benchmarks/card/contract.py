@@ -5,6 +5,7 @@ Whole runs are a section of their own, ``contract_runs``, so that each ends in t
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -63,7 +64,7 @@ def held(card: Card, files: Sequence[str]) -> Findings:
     report = card.scratch / "contract.xml"
     report.unlink(missing_ok=True)
     deadline = Deadline(card.seconds_left)
-    with deadline.interrupts() if card.is_brief else nullcontext():
+    with deadline.interrupts() if card.seconds_left() < math.inf else nullcontext():
         code = pytest.main([
             *(str(TESTS / name) for name in files), "--device", card.device,
             "--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml"),

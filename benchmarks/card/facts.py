@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from benchmarks.card.section import Card
-    from trainmark.protocols import Vendor
+    from trainmark.protocols import Device, Vendor
 
 TITLE = "The card and its machine"
 
@@ -26,11 +26,13 @@ class Facts:
         device: what the device says of itself; see ``Device.describe``.
         clocks: see ``clocks``.
         environment: host, driver and versions; see ``results.environment``.
+        computes: whether a product on the device has the right values.
     """
 
     device: Mapping[str, Any]
     clocks: Mapping[str, float | None]
     environment: Mapping[str, Any]
+    computes: bool
 
 
 def clocks(vendor: Vendor) -> dict[str, float | None]:
@@ -47,6 +49,14 @@ def clocks(vendor: Vendor) -> dict[str, float | None]:
     return {name: getattr(x, name) for x in samples if [x.index] == own for name in names}
 
 
+def is_product_right(device: Device) -> bool:
+    """Tell whether a matrix product on ``device`` has the values that it must have."""
+    import torch
+
+    ones = device.place(torch.ones(8, 8))
+    return bool((torch.mm(ones, ones).cpu() == len(ones)).all())
+
+
 def run(card: Card) -> Facts:
     from trainmark import devices
     from trainmark.launch.environment import describe_environment
@@ -57,4 +67,5 @@ def run(card: Card) -> Facts:
         device=device.describe(),
         clocks=clocks(vendor),
         environment=describe_environment(os.environ, vendor),
+        computes=is_product_right(device),
     )

@@ -7,6 +7,7 @@ rank; recipes of more ranks are in the same estimates. The simulated card has th
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import time
@@ -120,7 +121,7 @@ def measured(card: Card, number: int) -> dict[str, Any] | None:
         ended = subprocess.run(
             [*command, str(card.scratch / "memory" / str(number))],
             capture_output=True, text=True, check=False,
-            timeout=card.seconds_left() if card.is_brief else None,
+            timeout=None if card.seconds_left() == math.inf else card.seconds_left(),
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return None

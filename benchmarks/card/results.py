@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 # What a section's figures depend on in this tree; not the folder of results itself.
 _MEASURED = ("src/trainmark/**/*", "benchmarks/**/*.py", "tests/device/**/*.py")
+# The bar of every section on a device that computes wrong values.
+_COMPUTES_NOTHING = {
+    "what": "products on the device are right",
+    "measured": "nothing was computed: a product of ones has other values",
+    "bar": "right",
+    "met": False,
+}
 
 
 def source_digest() -> str:
@@ -61,7 +68,7 @@ class Results:
         self.json, self.page = folder / f"{stem}.json", folder / f"{stem}.md"
         self.names, self._redactor = names, redactor
         environment = facts["environment"]
-        self.document: dict[str, Any] = redactor.document({
+        self.document: dict[str, Any] = redactor.redact_document({
             "date": _now(), "device": device, "size": size, "is_brief": is_brief,
             "measured": {  # sections hold together only where all of this is the same
                 "product": facts["device"]["name"], "driver": environment["driver"],
@@ -116,7 +123,9 @@ class Results:
             "seconds": round(ended.seconds, 1),
             "bars": [], "figures": {}, "text": "", **found["found"], "output": ended.output,
         }  # fmt: skip
-        self.document["sections"][name] = self._redactor.document(section)
+        if not self.document["computes"]:
+            section["bars"] = [_COMPUTES_NOTHING, *section["bars"]]
+        self.document["sections"][name] = self._redactor.redact_document(section)
         self.write()
 
     def write(self) -> None:
@@ -130,13 +139,16 @@ class Results:
     def failures(self, asked: Iterable[str]) -> list[str]:
         """Return which of the sections asked for did not end, and the bars they missed.
 
-        A bar counts at size full only: at size tiny no figure means anything.
+        A bar counts at size full only: at size tiny no figure means anything. A device that
+        computes nothing fails every section.
         """
         found = []
         for name in asked:
             section = self.document["sections"].get(name, {"state": "not run", "bars": []})
             if section["state"] != "finished":
                 found.append(f"{name}: {section['state']}")
+            elif not self.document["computes"]:
+                found.append(f"{name}: nothing was computed")
             elif self.document["size"] == "full":
                 missed = [bar["what"] for bar in section["bars"] if bar["met"] is False]
                 found += [f"{name}: {what}: missed" for what in missed]
@@ -166,6 +178,9 @@ class Results:
         yield from ("", "| | |", "|---|---|")
         yield from (f"| {what} | {_cell(value)} |" for what, value in self._machine())
         yield ""
+        if not document["computes"]:
+            yield "**Nothing was computed:** a product on this device has wrong values. "
+            yield "No figure on this page means anything.\n"
         missing = [name for name in self.names if not self.finished(name)]
         if missing:
             states = {name: document["sections"].get(name, {}).get("state") for name in missing}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import subprocess
@@ -27,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 SECTION_VARIABLE = "TRAINMARK_CARD_SECTION"
 _LOOK_S = 0.2
 _STACKS_BEFORE_S = 5.0
-_SHARE_TO_MEASURE = 0.85  # of a section's time within a budget; the rest is to end and to write
+_SHARE_TO_MEASURE = 0.85  # of a section's time; the rest is to end and to write
 _TAIL_LINES, _TAIL_CHARACTERS = 40, 6000
 
 State = Literal["finished", "failed", "timed out", "interrupted"]
@@ -55,7 +54,7 @@ def run(
 ) -> Ended:  # fmt: skip
     """Call ``module.run(card)`` in a new session; kill all its processes when it ends.
 
-    If ``is_brief``, the section is told to end by itself a little before ``limit_s``.
+    The section is told to end by itself a little before ``limit_s``.
 
     Processes are found by a variable that they inherit: ranks of a launch are in sessions of
     their own. ``stop`` ends the section as the time limit does.
@@ -67,9 +66,9 @@ def run(
     result.unlink(missing_ok=True)
     stacks_after_s = max(limit_s - _STACKS_BEFORE_S, limit_s / 2)
     parent = str(os.getpid())
-    time_s = limit_s * _SHARE_TO_MEASURE if is_brief else math.inf
     words = [parent, module, card.device, card.size, str(card.scratch), str(stacks_after_s),
-             str(time_s), str(result)]  # fmt: skip
+             str(limit_s * _SHARE_TO_MEASURE), "brief" if is_brief else "whole",
+             str(result)]  # fmt: skip
     start = clock()
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -2,7 +2,7 @@
 
 A section is a module of this package with ``TITLE``, one line, and ``run(card) -> Findings``.
 ``__main__`` calls it in a process of its own and ends it after eight minutes, or after its share
-of ``--budget``: then it measures what it can within ``card.seconds_left()``.
+of ``--budget``: it measures what it can within ``card.seconds_left()``.
 """
 
 from __future__ import annotations
@@ -26,21 +26,18 @@ class Card:
         device: the vendor's name, as ``--device`` takes it.
         size: ``tiny`` shows that the section works; its figures mean nothing.
         scratch: a folder for generated data, kept from one section to the next.
-        ends_at_s: when a section within a budget must have ended, by ``time.monotonic``.
+        ends_at_s: when a section must have ended to be kept, by ``time.monotonic``.
+        is_brief: the section has a share of a budget, and not all the time that it wants.
     """
 
     device: str
     size: Literal["full", "tiny"]
     scratch: Path
     ends_at_s: float = math.inf
-
-    @property
-    def is_brief(self) -> bool:
-        """Whether the section has a share of a budget, and not all the time that it wants."""
-        return self.ends_at_s < math.inf
+    is_brief: bool = False
 
     def seconds_left(self) -> float:
-        """Return how long the section may go on; infinite without a budget."""
+        """Return how long the section may go on."""
         return self.ends_at_s - time.monotonic()
 
 

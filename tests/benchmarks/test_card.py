@@ -44,7 +44,7 @@ def run(card):
     return Facts({"name": "Some (R) Card", "vendor": "cpu"}, {"sm_clock_mhz": None}, {
         "driver": None, "python": "3", "packages": {"torch": "2"}, "cpu": "a processor",
         "cpu_cores": 2, "os": "an os", "kernel": "6", "variables": {}, "commit": None,
-    })
+    }, computes=True)
 """
 GOOD = """
 def run(card):
@@ -255,11 +255,49 @@ def test_each_section_of_a_budget_knows_what_time_it_has(sections: Sections) -> 
 def test_a_section_without_a_budget_has_all_the_time(sections: Sections) -> None:
     sections.add("first", """
 def run(card):
-    return Findings([], {"is_brief": float(card.is_brief)})
+    return Findings([], {"is_brief": float(card.is_brief), "left_s": card.seconds_left()})
 """)  # fmt: skip
 
     assert sections.measure() == 0
-    assert sections.document()["sections"]["first"]["figures"] == {"is_brief": 0.0}
+    figures = sections.document()["sections"]["first"]["figures"]
+    assert figures["is_brief"] == 0.0
+    assert NEVER_S / 2 < figures["left_s"] <= 0.85 * NEVER_S  # the rest is to end and to write
+
+
+def test_a_device_that_computes_nothing_fails_every_section(
+    sections: Sections, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sections.add("good", GOOD)
+    sections.add("hollow_facts", FACTS.replace("computes=True", "computes=False"))
+    monkeypatch.setattr(command, "FACTS", sections.modules.pop("hollow_facts"))
+
+    assert sections.measure() == 1
+
+    assert "good: nothing was computed" in capsys.readouterr().out.splitlines()
+    section = sections.document()["sections"]["good"]
+    assert section["state"] == "finished"
+    assert [bar["met"] for bar in section["bars"]] == [False, True]
+    page = (sections.folder / "results" / "some-card-tiny.md").read_text()
+    assert "**Nothing was computed:**" in page
+
+
+NOT_TRAINED = """
+def run(card):
+    from trainmark.errors import NotTrainedError
+    raise NotTrainedError(
+        "parameters_unchanged_in_window", first=1, last=10, updates=10, parameters=3
+    )
+"""
+
+
+def test_a_section_that_trained_nothing_says_so_in_a_sentence(sections: Sections) -> None:
+    sections.add("bad", NOT_TRAINED)
+
+    assert sections.measure() == 1
+
+    output = sections.document()["sections"]["bad"]["output"]
+    assert output.startswith("NotTrainedError: steps 1 to 10 did not change any bit")
+    assert "Traceback" not in output
 
 
 def test_what_a_spent_budget_leaves_out_is_named_and_runs_the_next_time(

@@ -18,7 +18,7 @@ from trainmark.cases.llama2_7b_lora.mmlu.questions import (
 )
 from trainmark.cases.llama2_7b_lora.mmlu.scoring import score
 from trainmark.cases.llama2_7b_lora.model_files import open_tokenizer
-from trainmark.errors import DataError
+from trainmark.errors import ContradictionError, DataError
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +122,18 @@ def check_against(peer, model, tokenizer, mmlu):
     assert compared == sum(len(peer[name]) for name in NAMES) == 36
     assert {name: result.per_subject[name] for name in NAMES} == pytest.approx(peer["acc"])
     assert result.macro == pytest.approx(sum(peer["acc"].values()) / len(NAMES))
+
+
+def test_a_choice_that_does_not_exist_is_an_error_and_no_answer(
+    model, tokenizer, mmlu, monkeypatch
+):
+    """As a device answers that computes nothing: its memory holds any number."""
+    monkeypatch.setattr(torch.Tensor, "argmax", lambda scores, _: torch.full((len(scores),), 7))
+    plan = plan_scoring(tokenizer, mmlu, max_length=2048)
+    with pytest.raises(ContradictionError) as raised:
+        score(model, mmlu, plan, batch_tokens=512)
+    assert raised.value.code == "llama2_7b_lora.no_such_choice"
+    assert raised.value.details == {"position": 7, "choices": 4}
 
 
 def test_scores_equal_those_lm_eval_gave(model, tokenizer, mmlu):

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from trainmark.errors import ContradictionError
 from trainmark.train.evaluation import EvaluationSum, ScoredRows
 from trainmark.train.stepper import add_over_ranks
 
 from .questions import CATEGORIES, SUBJECTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from . import Group, Plan
     from .questions import Mmlu
@@ -196,12 +197,26 @@ def _items(
     log_probabilities = logits.float().log_softmax(-1)
     letter_scores = log_probabilities[:, list(plan.letters)]
     best, likeliest = letter_scores.argmax(-1).tolist(), log_probabilities.argmax(-1).tolist()
+    check_choices(best, len(plan.letters))
     for place, number in enumerate(numbers):
         row, predicted = group.rows[number], best[place]
         if legacy and likeliest[place] != plan.letters[predicted]:
             predicted = NO_ANSWER
         four = tuple(letter_scores[place].tolist())
         yield Item(subject.name, row, group.shots, four, predicted, subject.items[row].answer)
+
+
+def check_choices(positions: Iterable[int], choices: int) -> None:
+    """Check that a device's ``positions`` of the largest of ``choices`` numbers exist.
+
+    Raises:
+        ContradictionError: one does not.
+    """
+    for position in positions:
+        if not 0 <= position < choices:
+            raise ContradictionError(
+                "llama2_7b_lora.no_such_choice", position=position, choices=choices
+            )
 
 
 def _keep_step(model: nn.Module, passes: int, token: int, *, rank: int, world_size: int) -> None:
