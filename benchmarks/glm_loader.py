@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.harness import Bar, conclude, interleave, ratio, sized
-from benchmarks.jobs import chosen_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +88,7 @@ def stepping(examples: Examples) -> Callable[[], float]:
         num_layers=1, hidden_size=WIDTH, num_heads=HEADS, vocab_size=VOCAB_SIZE,
         max_positions=SEQ_LENGTH,
     )  # fmt: skip
-    model = build_model(shape, dropout=0.1, seed=1, kernels=chosen_kernels())
+    model = build_model(shape, dropout=0.1, seed=1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     batch = next(examples.batch([0])[0].chunks(STEP_SEQUENCES))
     inputs = [

@@ -13,7 +13,6 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Bar, conclude, interleave, ratio, sized
-from benchmarks.jobs import chosen_kernels
 from benchmarks.peers import Peer, bf16_bar, serve, turns
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def sums_of(variant: str, layers: int, length: int) -> tuple[Any, Callable[[], A
         return plain, lambda: plain(*inputs, targets, counted)
     from trainmark.cases.glm_superglue.model import build_model
 
-    ours = build_model(shape, seed=1, kernels=chosen_kernels())
+    ours = build_model(shape, seed=1)
     rows = torch.arange(CHOICES * length).view(CHOICES, length)[:, asked].flatten()
     return ours, lambda: ours(*inputs, rows, answers.flatten()).view(CHOICES, ANSWER).sum(1)
 

@@ -13,14 +13,6 @@ if TYPE_CHECKING:
     from trainmark.protocols import Batch, Device
 
 
-def chosen_kernels() -> Any:
-    """Return the kernels that a job in fp32 gets on a CPU."""
-    from trainmark.recipe import Recipe
-    from trainmark.train.kernels import choose
-
-    return choose(Recipe(), "cpu")
-
-
 def endless_batches(job: Any) -> Generator[Batch, None, None]:
     """Yield the batches of one epoch after the other as the loop hands them to ``job``."""
     from trainmark.train.read_ahead import batches_of

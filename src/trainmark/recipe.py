@@ -66,7 +66,7 @@ class Recipe:
     compile: bool = recipe_field(False, "torch.compile the model", rule="closed")
     kernels: Literal["library", "own"] | None = recipe_field(
         None,
-        "library (PyTorch) | own (Trainmark's, on a CPU); none: own on a CPU, else library",
+        "loss of language models: library (PyTorch) | own (in blocks); none: own on a CPU",
         rule="free",
     )
     weight_decay: NonNegativeFloat = recipe_field(0.0, "decoupled weight decay")

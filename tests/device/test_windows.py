@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +9,6 @@ import torch
 
 from support import tiny_jobs
 from trainmark.errors import EnvironmentFault
-from trainmark.train import kernels
 
 if TYPE_CHECKING:
     from trainmark.protocols import Device
@@ -41,13 +39,6 @@ class Guarded:
 def _device_that_tells(device):
     if not hasattr(device, "forbid_synchronization"):
         pytest.skip("it cannot tell where the host waits: the stand-in of tests/devices can")
-
-
-@pytest.fixture(autouse=True)
-def _kernels_of_an_accelerator(monkeypatch):
-    """Leave ``own`` what ``choose`` leaves it on an accelerator; others read on the host."""
-    own = replace(kernels.OWN, attention=kernels.LIBRARY.attention)
-    monkeypatch.setattr(kernels, "OWN", own)
 
 
 @pytest.mark.parametrize(

@@ -115,12 +115,7 @@ def library_model(the_job):
 
 @pytest.mark.parametrize("dropout", [False, True])
 def test_twenty_steps_lose_what_a_plain_loop_loses(folder, loaded, dropout):
-    # Ours draws other masks from the same seed; with the library's the steps must agree.
-    the_job = build(
-        folder,
-        loaded if dropout else without_dropout(loaded),
-        kernels="library" if dropout else None,
-    )
+    the_job = build(folder, loaded if dropout else without_dropout(loaded))
     theirs = library_model(the_job).train()
     batches = [batch.tensors for batch in the_job.batches(0)]
     assert len(batches) == 20

@@ -13,7 +13,6 @@ from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.train.attention import fit_attention
 from trainmark.train.checkpoints import described, read_state
 from trainmark.train.evaluation import EvaluationSum, scored_rows
-from trainmark.train.kernels import choose
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
 from trainmark.train.shards import Sharding, evaluation_batches, training_batches
@@ -100,9 +99,7 @@ class DistilbertJob:
         weights = weights_file(context.data_dir / "model") if pretrained else None
         self.model = build_model(data.config, seed=recipe.seed, weights=weights)
         context.device.place(self.model)
-        self.kernels = choose(recipe, context.device.torch_type)
         fit_attention(context.device, dropout=data.config.attention_dropout)
-        self.kernels.install_attention(self.model)
         self.sharding = Sharding.of(context, num_rows=len(data.train))
         self.steps_per_epoch = self.sharding.steps_per_epoch
         planned = planned_steps(recipe, self.steps_per_epoch)
@@ -180,7 +177,6 @@ class DistilbertJob:
             "model_config": {name: getattr(self.data.config, name) for name in SIZES},
             "init": self.recipe.init,
             "truncated_rows": self.data.train.truncated + self.data.validation.truncated,
-            "kernels": self.kernels.used("attention"),
             "skipped_steps": self.stepper.skipped_steps(),
         }
 

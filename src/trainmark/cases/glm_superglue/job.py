@@ -12,7 +12,6 @@ from torch.nn import functional as F  # noqa: N812 - the field's name for it
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.train.attention import fit_attention
 from trainmark.train.evaluation import EvaluationSum, ScoredRows
-from trainmark.train.kernels import choose
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
 from trainmark.train.shards import Sharding, evaluation_rows, training_batches
@@ -137,13 +136,11 @@ class GlmJob:
         recipe: GlmRecipe = context.recipe
         self.context, self.data, self.recipe = context, data, recipe
         self.shape = recipe.shape
-        self.kernels = choose(recipe, context.device.torch_type)
         fit_attention(context.device, dropout=recipe.dropout, shapes_vary=True)
         self.model: Glm = build_model(
             self.shape,
             dropout=recipe.dropout,
             seed=recipe.seed,
-            kernels=self.kernels,
             checkpoint_activations=recipe.checkpoint_activations,
         )
         pretrained = recipe.init == "pretrained"
@@ -255,7 +252,6 @@ class GlmJob:
             "trainable_parameters": self.shape.parameters,
             "flops_formula": "palm-appendix-b, blocks only",
             "init": recipe.init,
-            "kernels": self.kernels.used("attention"),
             "checkpoint": self.loaded,
             "group_by_choices": recipe.group_by_choices,
             "trim_padding": recipe.trim_padding,

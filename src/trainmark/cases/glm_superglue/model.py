@@ -14,8 +14,6 @@ from torch.nn import functional as F  # noqa: N812 - the field's name for it
 from torch.utils.checkpoint import checkpoint
 
 from trainmark.train.checkpoints import described, read_state
-from trainmark.train.kernels import LIBRARY, Kernels
-from trainmark.train.kernels.attention import Prefix
 
 from .data import CHECKPOINT_FAULT, POSITIONS, find_checkpoint, match_weights
 
@@ -27,24 +25,41 @@ if TYPE_CHECKING:
 INIT_STD = 0.02  # projections into the residual stream are divided by sqrt(2 x layers)
 
 
+def mask_prefix(separators: Tensor, length: int) -> Tensor:
+    """Return which keys each query attends to: a row's first tokens and those before it.
+
+    Args:
+        separators: (N,), how many first tokens of a row all of its tokens attend to.
+        length: S, tokens in a row.
+
+    Returns:
+        (N, 1, S, S), bool: rows, heads, queries, keys.
+    """
+    positions = torch.arange(length, device=separators.device)
+    is_before = positions <= positions[:, None]  # (S, S)
+    is_in_prefix = positions < separators[:, None, None]  # (N, 1, S)
+    return (is_before | is_in_prefix)[:, None]
+
+
 class Attention(nn.Module):
     """Self-attention; the rows of ``query_key_value`` are all queries, all keys, all values."""
 
-    def __init__(self, shape: GlmShape, dropout: float, kernels: Kernels) -> None:
+    def __init__(self, shape: GlmShape, dropout: float) -> None:
         super().__init__()
-        self.attend = kernels.attention
         self.num_heads = shape.num_heads
         self.dropout = dropout
         self.query_key_value = nn.Linear(shape.hidden_size, 3 * shape.hidden_size)
         self.dense = nn.Linear(shape.hidden_size, shape.hidden_size)
 
-    def forward(self, x: Tensor, prefix: Prefix) -> Tensor:
-        """Map (N, S, D) to (N, S, D)."""
+    def forward(self, x: Tensor, visible: Tensor) -> Tensor:
+        """Map (N, S, D) to (N, S, D); ``visible`` is as ``mask_prefix`` returns it."""
         n, s, _ = x.shape
         together = self.query_key_value(x).view(n, s, 3, self.num_heads, -1)
         query, key, value = together.permute(2, 0, 3, 1, 4)  # each (N, H, S, D/H)
         dropout = self.dropout if self.training else 0.0
-        mixed = self.attend(query, key, value, prefix=prefix, dropout=dropout)
+        mixed = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=visible, dropout_p=dropout
+        )
         return self.dense(mixed.transpose(1, 2).reshape(n, s, -1))  # type: ignore[no-any-return]
 
 
@@ -65,37 +80,35 @@ class FeedForward(nn.Module):
 class Layer(nn.Module):
     """Attention and a feed-forward part, each normed before and added to what comes in."""
 
-    def __init__(self, shape: GlmShape, dropout: float, kernels: Kernels) -> None:
+    def __init__(self, shape: GlmShape, dropout: float) -> None:
         super().__init__()
         self.input_layernorm = nn.LayerNorm(shape.hidden_size)
-        self.attention = Attention(shape, dropout, kernels)
+        self.attention = Attention(shape, dropout)
         self.post_attention_layernorm = nn.LayerNorm(shape.hidden_size)
         self.mlp = FeedForward(shape.hidden_size)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, prefix: Prefix) -> Tensor:
-        """Map (N, S, D) to (N, S, D)."""
-        x = x + self.dropout(self.attention(self.input_layernorm(x), prefix))
+    def forward(self, x: Tensor, visible: Tensor) -> Tensor:
+        """Map (N, S, D) to (N, S, D); ``visible`` is as ``mask_prefix`` returns it."""
+        x = x + self.dropout(self.attention(self.input_layernorm(x), visible))
         return x + self.dropout(self.mlp(self.post_attention_layernorm(x)))  # type: ignore[no-any-return]
 
 
 class Transformer(nn.Module):
     """Everything between the token table and the head."""
 
-    def __init__(
-        self, shape: GlmShape, *, dropout: float, checkpoint_activations: bool, kernels: Kernels
-    ) -> None:
+    def __init__(self, shape: GlmShape, *, dropout: float, checkpoint_activations: bool) -> None:
         super().__init__()
         self.checkpoint_activations = checkpoint_activations
         rows = shape.max_positions + 1
         self.position_embeddings = nn.Embedding(rows, shape.hidden_size)
         self.block_position_embeddings = nn.Embedding(rows, shape.hidden_size)
         self.dropout = nn.Dropout(dropout)
-        self.layers = nn.ModuleList(Layer(shape, dropout, kernels) for _ in range(shape.num_layers))
+        self.layers = nn.ModuleList(Layer(shape, dropout) for _ in range(shape.num_layers))
         self.final_layernorm = nn.LayerNorm(shape.hidden_size)
 
     def forward(
-        self, words: Tensor, positions: Tensor, block_positions: Tensor, prefix: Prefix
+        self, words: Tensor, positions: Tensor, block_positions: Tensor, visible: Tensor
     ) -> Tensor:
         """Map embedded tokens (N, S, D) to hidden states (N, S, D)."""
         placed = self.position_embeddings(positions) + self.block_position_embeddings(
@@ -105,9 +118,9 @@ class Transformer(nn.Module):
         for layer in self.layers:
             if self.checkpoint_activations and self.training:
                 # Draws the same dropout masks again: the generator's state is saved and restored.
-                x = checkpoint(layer, x, prefix, use_reentrant=False)
+                x = checkpoint(layer, x, visible, use_reentrant=False)
             else:
-                x = layer(x, prefix)
+                x = layer(x, visible)
         return self.final_layernorm(x)  # type: ignore[no-any-return]
 
 
@@ -120,7 +133,6 @@ class Glm(nn.Module):
             additions of a layer.
         checkpoint_activations: keep only what enters a layer and compute the rest again in
             the backward pass.
-        kernels: the operations that it computes with.
     """
 
     def __init__(
@@ -129,7 +141,6 @@ class Glm(nn.Module):
         *,
         dropout: float = 0.1,
         checkpoint_activations: bool = False,
-        kernels: Kernels = LIBRARY,
     ) -> None:
         super().__init__()
         self.shape = shape
@@ -138,7 +149,6 @@ class Glm(nn.Module):
             shape,
             dropout=dropout,
             checkpoint_activations=checkpoint_activations,
-            kernels=kernels,
         )
 
     def hidden_states(
@@ -151,8 +161,9 @@ class Glm(nn.Module):
             separators: (N,): tokens before it are seen by all of their row, those from it on
                 only by themselves and what follows them.
         """
-        words, prefix = self.word_embeddings(ids), Prefix(separators, ids.size(1))
-        return self.transformer(words, positions, block_positions, prefix)  # type: ignore[no-any-return]
+        words = self.word_embeddings(ids)
+        visible = mask_prefix(separators, ids.size(1))
+        return self.transformer(words, positions, block_positions, visible)  # type: ignore[no-any-return]
 
     def target_log_probs(  # noqa: PLR0917 - as it is called through DDP
         self,
@@ -188,12 +199,9 @@ def build_model(
     dropout: float = 0.1,
     checkpoint_activations: bool = False,
     seed: int,
-    kernels: Kernels = LIBRARY,
 ) -> Glm:
     """Return the model on the host, initialised from ``seed``, in train mode."""
-    model = Glm(
-        shape, dropout=dropout, checkpoint_activations=checkpoint_activations, kernels=kernels
-    )
+    model = Glm(shape, dropout=dropout, checkpoint_activations=checkpoint_activations)
     torch.manual_seed(seed)
     for name, parameter in model.named_parameters():
         if name.endswith(("attention.dense.weight", "mlp.dense_4h_to_h.weight")):

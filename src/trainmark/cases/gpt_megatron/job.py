@@ -85,7 +85,7 @@ class GptJob(NextTokenJob):
         return {
             **super().facts(),
             "padded_vocab_size": self.recipe.padded_vocab_size,
-            "kernels": self.kernels.used("attention", "cross_entropy"),
+            "kernels": self.kernels.used("cross_entropy"),
         }
 
 

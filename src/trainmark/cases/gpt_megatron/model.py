@@ -28,9 +28,8 @@ INIT_STD = 0.02  # GPT-2; residual projections are divided by sqrt(2 x layers)
 class Attention(nn.Module):
     """Causal self-attention over the heads that this rank holds."""
 
-    def __init__(self, recipe: GptRecipe, kernels: Kernels) -> None:
+    def __init__(self, recipe: GptRecipe) -> None:
         super().__init__()
-        self.attend = kernels.attention
         self.head_dim = recipe.hidden_size // recipe.num_heads
         self.dropout = recipe.dropout
         self.qkv = nn.Linear(recipe.hidden_size, 3 * recipe.hidden_size)
@@ -42,17 +41,17 @@ class Attention(nn.Module):
         qkv = self.qkv(x).view(b, t, -1, 3, self.head_dim)  # (B, T, H, 3, D/H)
         query, key, value = qkv.permute(3, 0, 2, 1, 4)  # each (B, H, T, D/H)
         dropout = self.dropout if self.training else 0.0
-        mixed = self.attend(query, key, value, is_causal=True, dropout=dropout)
+        mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
         return self.out(mixed.transpose(1, 2).reshape(b, t, -1))  # type: ignore[no-any-return]
 
 
 class Block(nn.Module):
     """Attention and a feed-forward layer, each added to what comes in."""
 
-    def __init__(self, recipe: GptRecipe, kernels: Kernels) -> None:
+    def __init__(self, recipe: GptRecipe) -> None:
         super().__init__()
         self.norm_1 = nn.LayerNorm(recipe.hidden_size)
-        self.attention = Attention(recipe, kernels)
+        self.attention = Attention(recipe)
         self.norm_2 = nn.LayerNorm(recipe.hidden_size)
         self.up = nn.Linear(recipe.hidden_size, 4 * recipe.hidden_size)
         self.down = nn.Linear(4 * recipe.hidden_size, recipe.hidden_size)
@@ -75,7 +74,7 @@ class Gpt(nn.Module):
         self.wte = nn.Embedding(recipe.padded_vocab_size, recipe.hidden_size)
         self.wpe = nn.Embedding(recipe.seq_length, recipe.hidden_size)
         self.dropout = nn.Dropout(recipe.dropout)
-        self.blocks = nn.ModuleList(Block(recipe, kernels) for _ in range(recipe.num_layers))
+        self.blocks = nn.ModuleList(Block(recipe) for _ in range(recipe.num_layers))
         self.norm = nn.LayerNorm(recipe.hidden_size)
 
     def hidden(self, ids: Tensor) -> Tensor:

@@ -1,0 +1,24 @@
+"""Recipe and device decide which operation computes the loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trainmark.recipe import Recipe
+from trainmark.train.kernels import choose
+
+
+@pytest.mark.parametrize(
+    ("fields", "torch_type", "source"),
+    [
+        ({}, "cpu", "own"),
+        ({}, "cuda", "library"),
+        ({"kernels": "library"}, "cpu", "library"),
+        ({"kernels": "own"}, "cuda", "own"),
+    ],
+)
+def test_recipe_and_device_decide(fields: dict[str, Any], torch_type: str, source: str) -> None:
+    kernels = choose(Recipe(**fields), torch_type)
+    assert kernels.used("cross_entropy") == {"cross_entropy": source}
