@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from fakes import FakeClock, SyncDevice
-from real_ranks import on_ranks
 from torch import distributed as dist
 
+from support.fakes import FakeClock, SyncDevice
+from support.real_ranks import on_ranks
 from trainmark.machine.ceilings_work import (
     COLLECTIVES,
     RankGroup,
