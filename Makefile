@@ -26,7 +26,7 @@ RESTART ?=
 BUDGET ?=
 # Of `make test-hollow`, see tests/hollow/README.md
 HOLLOW ?= build/hollow
-HOLLOW_TORCH ?= 2.11.0 2.13.0
+HOLLOW_TORCH ?= 2.11.0 2.15.0
 VULKAN ?= build/vulkan
 
 .PHONY: help install install-dev demo test test-oldest test-engines test-hollow test-vulkan test-nightly lint docs bench pictures gpu lock clean

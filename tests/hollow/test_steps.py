@@ -47,6 +47,23 @@ def test_step_does_not_wait(name, precision, kernels, device, generated):
     assert counters["matmuls"] > 0
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kernels": "library"},
+        {"kernels": "own"},
+        {"checkpoint_activations": "selective"},
+        {"compile": True},
+    ],
+    ids=str,
+)
+def test_fp8_step_does_not_wait(fields, device, generated):
+    counters = count_step(device, generated, "llama31_8b", precision="fp8", **fields)
+    assert counters["waits"] == 0
+    assert counters["copies_out"] == 0
+    assert counters["matmuls"] > 0
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", CHECKPOINTING_CASES)
 def test_step_that_recomputes_activations_does_not_wait(name, precision, device, generated):

@@ -329,8 +329,8 @@ def gib(size: int) -> str:
 PAGE = """# The hollow card: memory and attention
 
 Written by `support.hollow_memory` with torch {torch}; see `tests/hollow/README.md`. The hollow card
-computes nothing: this page holds no number that a card computed, and no speed. No real card
-has confirmed it.
+computes nothing: this page holds no number that a card computed, and no speed. No real card has
+confirmed it.
 
 ## Memory
 
@@ -345,7 +345,8 @@ several ranks, the other ranks do not exist, and rank 0 is measured.
 ## Attention
 
 The kernel of torch's attention that a training step runs on compute capability 9.0, as the record
-names it, with the shapes of the tiny recipes; the same with torch 2.11.0 and 2.13.0.
+names it, with the shapes of the tiny recipes, with torch 2.11.0 and 2.15.0. Not run: the host reads
+numbers of rows that the card does not compute.
 
 {attention}
 """
