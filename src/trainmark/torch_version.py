@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 from trainmark.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    from trainmark.protocols import Vendor
+    from trainmark.recipe import Recipe
 
 
 def installed_torch() -> str:
@@ -33,4 +38,37 @@ def require_torch(oldest: str, feature: str, *, where: str, fix: str) -> None:
             f"{feature} needs torch {oldest} or newer, and {installed} is installed",
             where=where,
             fix=f"install a newer torch, or {fix}",
+        )
+
+
+def refuse_missing_features(recipe: Recipe, vendor: Vendor, ranks: int) -> None:
+    """Refuse what several cases offer and torch 2.7.1 lacks or computes wrongly.
+
+    2.11 is the oldest version after 2.7.1 that was tried. What one case alone offers is in that
+    recipe's ``check``.
+
+    Args:
+        ranks: of all nodes.
+
+    Raises:
+        EnvironmentFault: the installed torch is too old.
+    """
+    if getattr(recipe, "checkpoint_every_steps", None) is not None:
+        # One process saves with async_save(no_dist=True), which 2.7.1 does not take.
+        require_torch(
+            "2.11",
+            "checkpoint_every_steps",
+            where="recipe field checkpoint_every_steps",
+            fix="leave the field out",
+        )
+    if ranks > 1 and getattr(recipe, "fsdp", False) and vendor.collective_backend == "gloo":
+        # FSDP2 of 2.7.1 asks gloo for the mean of gradients and gets their sum.
+        fix = "use one rank (--nproc 1)"
+        if getattr(recipe, "expert_parallel", 1) == 1:
+            fix = "use fsdp=false or one rank (--nproc 1)"
+        require_torch(
+            "2.11",
+            f"fsdp=true on {vendor.name} devices",
+            where="recipe field fsdp",
+            fix=fix,
         )

@@ -12,28 +12,29 @@ STEPS = 3
 RECIPE_FIELDS: dict[str, dict[str, Any]] = {
     "llama2_7b_lora": {"init": "random", "mmlu_mode": "off"}
 }
+DRAWS_WEIGHTS_ON_DEVICE = {"llama2_7b_lora"}  # whose random numbers are not those of the CPU
 TOLERANCE = {"fp32": 1e-6, "fp16": 3e-4}  # of a loss, relative
-
-# Its losses differ by 1.1% from the first step on; the cause is not known yet.
-DIFFERENT = pytest.mark.xfail(reason="llama2_7b_lora: other losses than on the CPU; cause unknown")
-CASES = [
-    pytest.param(name, marks=DIFFERENT) if name == "llama2_7b_lora" else name
-    for name in tiny_jobs.CASES
-]
+# torchvulkan adds the 1146 terms of its loss one after the other: see README.md.
+TOLERANCE_OF_LONG_SUMS = {("llama2_7b_lora", "fp32"): 3e-6}
 
 
-def losses_on(device, generated, name, precision) -> list[float]:
+def build_job(device, generated, name, precision) -> Any:
     job = tiny_jobs.build(
         name, device, generated, precision=precision, kernels="library",
         **RECIPE_FIELDS.get(name, {}),
     )  # fmt: skip
-    return tiny_jobs.losses(tiny_jobs.without_dropout(job), device, STEPS)
+    return tiny_jobs.without_dropout(job)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", tiny_jobs.CASES)
 def test_losses_are_those_of_the_cpu(name, precision, device, processor, generated):
-    expected = losses_on(processor, generated, name, precision)
-    losses = losses_on(device, generated, name, precision)
-    assert losses == pytest.approx(expected, rel=TOLERANCE[precision])
+    reference = build_job(processor, generated, name, precision)
+    job = build_job(device, generated, name, precision)
+    if name in DRAWS_WEIGHTS_ON_DEVICE:
+        job.stepper.model.load_state_dict(reference.stepper.model.state_dict())
+    expected = tiny_jobs.losses(reference, processor, STEPS)
+    losses = tiny_jobs.losses(job, device, STEPS)
+    tolerance = TOLERANCE_OF_LONG_SUMS.get((name, precision), TOLERANCE[precision])
+    assert losses == pytest.approx(expected, rel=tolerance)
     assert len(set(losses)) == STEPS  # each step trains

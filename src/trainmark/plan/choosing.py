@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from trainmark import cases, devices
 from trainmark.errors import EnvironmentFault, UsageError, nearest
 from trainmark.plan.recipes import apply_overrides, choose_recipe
-from trainmark.torch_version import installed_torch, require_torch
+from trainmark.torch_version import installed_torch, refuse_missing_features
 
 if TYPE_CHECKING:
     from trainmark.plan.request import RunRequest
@@ -272,32 +272,12 @@ def _refuse_without_collectives(vendor: Vendor, ranks: int) -> None:
         )
 
 
-def _refuse_old_torch(vendor: Vendor, recipe: Recipe, nproc: int) -> None:
-    """Refuse what torch 2.7.1 lacks; 2.11 is the oldest version after it that was tried."""
-    if getattr(recipe, "checkpoint_every_steps", None) is not None:
-        # One process saves with async_save(no_dist=True), which 2.7.1 does not take.
-        require_torch(
-            "2.11",
-            "checkpoint_every_steps",
-            where="recipe field checkpoint_every_steps",
-            fix="leave the field out",
-        )
-    if nproc > 1 and getattr(recipe, "fsdp", False) and vendor.collective_backend == "gloo":
-        # FSDP2 of 2.7.1 asks gloo for the mean of gradients and gets their sum.
-        require_torch(
-            "2.11",
-            f"fsdp=true on {vendor.name} devices",
-            where="recipe field fsdp",
-            fix="use fsdp=false or --nproc 1",
-        )
-
-
 def refuse_unsuitable_device(
     vendor: Vendor, recipe: Recipe, nproc: int, *, ranks_share_cores: bool
 ) -> None:
     """Refuse ``recipe`` on ``nproc`` ranks of this machine; see ``select_vendor``."""
     _refuse_without_collectives(vendor, nproc)
-    _refuse_old_torch(vendor, recipe, nproc)
+    refuse_missing_features(recipe, vendor, nproc)
     # Before the count, because it knows why there are fewer devices than there could be.
     refusal = vendor.refuse(recipe, nproc)
     if refusal is not None:

@@ -142,11 +142,14 @@ def _prepare_rank(rank: RankReporter, run_dir: Path, number: int, local_rank: in
         from trainmark.protocols import Counts, JobContext
         from trainmark.rank.agreement import agree_on_memory, refuse_other_packages
         from trainmark.rank.preflight import measure_matmul
+        from trainmark.torch_version import refuse_missing_features
         from trainmark.train.checkpoints import Checkpoints
 
         plan = Plan.read(run_dir)
         case, recipe = plan.load_case(), plan.load_recipe()
         vendor = devices.choose(plan.device.vendor)
+        # Here too: a launcher's machines may have another torch than the one that planned.
+        refuse_missing_features(recipe, vendor, plan.world_size)
         device = vendor.open(local_rank, plan.nproc)
         distributed = plan.world_size > 1
         barrier = _wait_for_nobody

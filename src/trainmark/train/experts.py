@@ -90,8 +90,7 @@ def grouped_linear(rows: Tensor, weights: Tensor, biases: Tensor, counts: Tensor
     """
     dtype = _product_type(rows)
     grouped_mm = getattr(nn.functional, "grouped_mm", None)  # torch has it from 2.10 on
-    is_fused = dtype == torch.bfloat16 and _has_grouped_kernel(rows.device.type)
-    if grouped_mm is None or not is_fused:
+    if grouped_mm is None or dtype != torch.bfloat16 or not _has_grouped_kernel(rows.device.type):
         sizes: list[int] = counts.tolist()
         parts = zip(biases.unbind(), rows.split(sizes), weights.unbind(), strict=True)
         return torch.cat([torch.addmm(bias, part, matrix) for bias, part, matrix in parts])

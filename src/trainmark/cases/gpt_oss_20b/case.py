@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from trainmark.errors import UsageError
 from trainmark.recipe import PositiveInt, recipe_field
 from trainmark.spec import Case, Mission, PrepareOption, Text
-from trainmark.torch_version import require_torch
 from trainmark.train.language_recipe import LanguageRecipe, mlperf_keys, refuse_undivided
 
 if TYPE_CHECKING:
@@ -121,15 +120,7 @@ class GptOssRecipe(LanguageRecipe):
 
         Raises:
             UsageError: naming the field, its rule and what to use instead.
-            EnvironmentFault: the installed torch is too old for shared experts.
         """
-        if self.expert_parallel > 1:
-            require_torch(
-                "2.11",
-                f"expert_parallel={self.expert_parallel}",
-                where="recipe field expert_parallel",
-                fix="leave the field out",
-            )
         if self.top_k > self.num_experts:
             raise UsageError(
                 f"top_k={self.top_k} of num_experts={self.num_experts}",
