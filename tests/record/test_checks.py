@@ -10,7 +10,7 @@ from support.fakes import GOLDEN, event, launch_event, measure, parameters_event
 from trainmark.events.timeline import read_run
 from trainmark.plan.plan import Plan
 from trainmark.record import findings
-from trainmark.record.cause import find_broken_rule
+from trainmark.record.broken_rules import find_broken_rule
 from trainmark.record.figures import FIGURES, compute_figures
 from trainmark.record.record import FigureEntry
 from trainmark.spec import message

@@ -66,7 +66,7 @@ def test_each_reason_leads_to_its_grade(
 
 
 def test_each_finding_of_the_tables_leads_to_its_grade() -> None:
-    for known, grade in ((trust._NOISY, "noisy"), (trust._GRAVE, "do_not_quote")):
+    for known, grade in ((trust._NOISY, "noisy"), (trust._SERIOUS, "do_not_quote")):
         for code in {code for code in known if not code.startswith("trust_")}:
             assert launch(findings=[message(code)] * 2) == (grade, [code])
 

@@ -188,7 +188,7 @@ def test_bundle_is_written_atomically(
 def test_run_without_its_evidence_is_not_bundled(
     run_dir: Path, tmp_path: Path, cli: Callable[..., Any]
 ) -> None:
-    for entry in reduce.evidence(run_dir):
+    for entry in reduce.list_evidence(run_dir):
         (run_dir / entry.name).unlink()
     with pytest.raises(BundleError, match="lacks its evidence"):
         bundle.pack([[run_dir]], tmp_path / "x.trainmark.zip")

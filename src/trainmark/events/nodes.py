@@ -1,4 +1,4 @@
-"""The nodes of a run on several machines, and their clocks.
+"""Read the events of the nodes of a run on several machines, and align their clocks.
 
 Owns how the events of the node processes become one account of the launch, on the clock of the
 first node: each node's clock counts from another moment, and wall clocks may differ by seconds.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from trainmark.events.schema import Facts
 
-_COMPARED = ("cpu", "cpu_cores", "driver", "kernel", "os", "python", "container_image")
+_COMPARED_FACTS = ("cpu", "cpu_cores", "driver", "kernel", "os", "python", "container_image")
 
 
 def get_event_name(event: Event) -> str:
@@ -48,9 +48,10 @@ class NodeTimeline:
     """What one node's process reported.
 
     Args:
-        events: the last of each name; empty where it left none.
+        number: of the node, from 0.
+        events: its last event of each name; empty: it wrote none.
         ranks: numbers of its ranks.
-        shift_ns: what is added to its clock to have that of the first node.
+        shift_ns: difference of the first node's clock from its clock; added to its times.
     """
 
     number: int
@@ -64,14 +65,21 @@ class NodeTimeline:
         return "finished" in self.events
 
     def get_event(self, name: str) -> Any:
-        """Return the event called ``name`` on the clock of the first node; None without."""
+        """Return the event with this name on the clock of the first node; None: it has none."""
         event = self.events.get(name)
         return None if event is None else replace(event, t_ns=event.t_ns + self.shift_ns)
 
 
 @dataclass(slots=True)
 class LaunchAccount:
-    """The launch as of one machine: events of its processes that can end it."""
+    """How a launch began and ended, as if it were on one machine.
+
+    Args:
+        stop: why ranks were stopped from outside; None: they were not.
+        ranks_ended: how the ranks ended; None: nobody saw it.
+        oom_kills: number of processes that the host killed for its memory.
+        job: last state of the job of a cluster's engine; None: there is no engine.
+    """
 
     launch: Launch
     stop: Stop | None = None
@@ -81,7 +89,12 @@ class LaunchAccount:
 
 
 def read_nodes(run_dir: Path, nodes: int, nproc: int) -> list[NodeTimeline]:
-    """Read the files of ``nodes`` node processes; a missing one is a node that never answered."""
+    """Read the file of each node process; without a file a node never answered.
+
+    Args:
+        nodes: number of nodes.
+        nproc: number of ranks of each.
+    """
     timelines = []
     for number in range(nodes):
         ranks = range(number * nproc, (number + 1) * nproc)
@@ -92,13 +105,13 @@ def read_nodes(run_dir: Path, nodes: int, nproc: int) -> list[NodeTimeline]:
 
 
 def align_clocks(nodes: Sequence[NodeTimeline], synced: Sequence[Synced | None]) -> None:
-    """Set each node's shift.
+    """Set ``shift_ns`` of each node.
 
-    Ranks leave a barrier within less than a millisecond of each other. Where a node has no rank
-    that reached it, wall clocks must do.
+    Ranks leave a barrier within less than a millisecond of each other. For a node without a rank
+    that reached the barrier, wall clocks are used.
 
     Args:
-        synced: each rank's event after the first barrier; None for one that did not reach it.
+        synced: each rank's event after the first barrier; None: it did not reach the barrier.
     """
     first = _find_reference(nodes[0], synced) if nodes else None
     for node in nodes:
@@ -113,7 +126,7 @@ def align_clocks(nodes: Sequence[NodeTimeline], synced: Sequence[Synced | None])
 
 
 def _find_reference(node: NodeTimeline, synced: Sequence[Synced | None]) -> Synced | Launch | None:
-    """Return an event that has a time on the node's clock and one on its wall clock."""
+    """Return an event with a time on the node's clock and on its wall clock; None: no event."""
     for rank in node.ranks:
         event = synced[rank]
         if event is not None:
@@ -125,41 +138,45 @@ def _find_reference(node: NodeTimeline, synced: Sequence[Synced | None]) -> Sync
 def make_account(
     launcher: dict[str, Any], nodes: Sequence[NodeTimeline], run_dir: Path
 ) -> LaunchAccount:
-    """Return the launch as of one machine, on the clock of the first node.
+    """Return the launch as if it were on one machine, on the clock of the first node.
 
     Args:
         launcher: the last event of each name of the process that submitted the run.
     """
-    counted = [node.events for node in nodes] if nodes else [launcher]
-    kills = sum(events["oom_kills"].count for events in counted if "oom_kills" in events)
+    watchers = [node.events for node in nodes] if nodes else [launcher]  # of the ranks
+    oom_kills = sum(events["oom_kills"].count for events in watchers if "oom_kills" in events)
     stop, launch = launcher.get("stop"), launcher["launch"]
     if not nodes:
-        return LaunchAccount(launch, stop, launcher.get("ranks_ended"), kills)
+        return LaunchAccount(launch, stop, launcher.get("ranks_ended"), oom_kills)
     path = run_dir / JOB_EVENTS_FILE
     job = index_by_name(EventFile(path, read_event)).get("job") if path.exists() else None
-    ended = _ended(nodes)
+    ended = _merge_rank_ends(nodes)
     # Nodes begin within seconds of each other; the launcher's own clock is another machine's.
-    launches = [event for node in nodes if (event := node.get_event("launch"))]
+    launches = [event for _, event in _list_events(nodes, "launch")]
     if launches:
         first = launches[0]
         launch = replace(first, argv=launch.argv)
         if stop is not None:
-            ends_ns = [event.t_ns for node in nodes if (event := node.get_event("finished"))]
+            ends_ns = [event.t_ns for _, event in _list_events(nodes, "finished")]
             stop = replace(stop, t_ns=max(ends_ns, default=first.t_ns))
-    stops = [
-        replace(event, node=node.number) for node in nodes if (event := node.get_event("stop"))
-    ]
+    stops = [replace(event, node=node.number) for node, event in _list_events(nodes, "stop")]
     if ended is not None and ended.failures:
         # The engine ends the other nodes of a job in which one failed.
         stops = [event for event in stops if event.reason != "signal"]
     if stops and stop is None:
-        stop = _first_stop(stops)
-    return LaunchAccount(launch, stop, ended, kills, job)
+        stop = _find_first_stop(stops)
+    return LaunchAccount(launch, stop, ended, oom_kills, job)
 
 
-def _ended(nodes: Sequence[NodeTimeline]) -> RanksEnded | None:
+def _list_events(nodes: Sequence[NodeTimeline], name: str) -> list[tuple[NodeTimeline, Any]]:
+    """Return the nodes that have an event with this name, and the event of each."""
+    pairs = [(node, node.get_event(name)) for node in nodes]
+    return [(node, event) for node, event in pairs if event is not None]
+
+
+def _merge_rank_ends(nodes: Sequence[NodeTimeline]) -> RanksEnded | None:
     """Return how the ranks of all nodes ended, on the clocks of the first node."""
-    ends = [(node, event) for node in nodes if (event := node.get_event("ranks_ended"))]
+    ends = _list_events(nodes, "ranks_ended")
     if not ends:
         return None
     shares = [event.others_cpu_share for _, event in ends if event.others_cpu_share is not None]
@@ -174,10 +191,10 @@ def _ended(nodes: Sequence[NodeTimeline]) -> RanksEnded | None:
     )
 
 
-def _first_stop(stops: list[Stop]) -> Stop:
+def _find_first_stop(stops: list[Stop]) -> Stop:
     """Return the first stop, with the stacks that all nodes saved.
 
-    A node that met its time limit comes before those that were then told to end.
+    A node that reached its time limit comes before those that were stopped because of it.
     """
     first = min(stops, key=lambda stop: (stop.reason != "timeout", stop.t_ns))
     return replace(
@@ -190,16 +207,16 @@ def _first_stop(stops: list[Stop]) -> Stop:
 def list_node_differences(
     nodes: Sequence[NodeTimeline], facts_of_ranks: Sequence[Facts | None]
 ) -> list[dict[str, str]]:
-    """Return the facts in which each node differs from the first, by number.
+    """Return for each node the facts in which it differs from the first node, by name.
 
     Args:
-        facts_of_ranks: what each rank reported of its device; None: nothing.
+        facts_of_ranks: facts that each rank reported; None: it reported none.
     """
-    described = [_describe_node(node, facts_of_ranks[node.ranks[0]]) for node in nodes]
-    first = described[0]
+    facts_of_nodes = [_describe_node(node, facts_of_ranks[node.ranks[0]]) for node in nodes]
+    first = facts_of_nodes[0]
     return [
         {name: value for name, value in facts.items() if value != first.get(name, value)}
-        for facts in described
+        for facts in facts_of_nodes
     ]
 
 
@@ -211,6 +228,6 @@ def _describe_node(node: NodeTimeline, rank_facts: Facts | None) -> dict[str, st
     """
     launch = node.events.get("launch")
     machine = {} if launch is None else launch.environment
-    facts = {name: machine.get(name) for name in _COMPARED} | machine.get("packages", {})
+    facts = {name: machine.get(name) for name in _COMPARED_FACTS} | machine.get("packages", {})
     facts["device"] = None if rank_facts is None else rank_facts.device.get("name")
     return {name: str(value) for name, value in facts.items() if value is not None}

@@ -1,9 +1,9 @@
-"""Readings taken now and then: means over time, rises of counters, and lines that charts draw.
+"""Summarize readings: means over time, rises of counters, and lines that charts draw.
 
-Readings are arrays: seconds, ascending, and values, NaN if a reading has none. Knows nothing of
-devices. Owns the rule by which series are thinned: a line has at most ``MAX_LINE_POINTS`` points,
-the least and the greatest reading of each stretch of time; more than ``MAX_LINES`` devices are
-three lines, the lowest, median and highest of each stretch.
+Readings are arrays: times in seconds, ascending, and values, NaN if a reading has none. Knows
+nothing of devices. Owns the rule by which series are thinned: a line has at most
+``MAX_LINE_POINTS`` points, the smallest and the largest reading of each stretch of time; more than
+``MAX_LINES`` devices are drawn as three lines, the lowest, median and highest of each stretch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainmark.events.values import Amount, Count, Number
 from trainmark.spec import Message, message
 
 Array = NDArray[np.float64]
-Columns = dict[str, dict[str, Array]]  # readings by name
+Columns = dict[str, dict[str, Array]]  # by the name of a device or host, then of the quantity
 Interval = tuple[Number, Number]  # start and end in seconds; the end is later
 # Share of an interval: what lies between the readings around its edges is interpolated.
 MAX_UNSEEN = 0.1
@@ -45,52 +45,47 @@ class SeriesLine(Frozen):
 
 
 def draw_lines(devices: Columns, hosts: Columns) -> Iterator[SeriesLine]:
-    """Yield the lines of what was read of devices and hosts, by what they are called."""
+    """Yield the lines of each quantity that was read of devices and hosts."""
     for of_host, members in ((False, devices), (True, hosts)):
         for quantity in get_args(DrawnName):
-            is_known = {of: ~np.isnan(columns[quantity]) for of, columns in members.items()}
-            series = {
-                of: (members[of]["time_s"][known], members[of][quantity][known])
-                for of, known in is_known.items()
-                if known.any()
-            }
-            drawn = _together(series) if len(series) > MAX_LINES else _each(series)
-            for of, points in drawn:
-                shown = [(round(float(s), 3), float(f"{value:.12g}")) for s, value in points]
-                yield SeriesLine(quantity=quantity, of_host=of_host, of=of, points=shown)
+            series = {}
+            for name, columns in members.items():
+                is_known = ~np.isnan(columns[quantity])
+                if is_known.any():
+                    series[name] = (columns["time_s"][is_known], columns[quantity][is_known])
+            lines = _draw_summary(series) if len(series) > MAX_LINES else _draw_each(series)
+            for name, points in lines:
+                rounded = [(round(float(s), 3), float(f"{value:.12g}")) for s, value in points]
+                yield SeriesLine(quantity=quantity, of_host=of_host, of=name, points=rounded)
 
 
-_Columns = dict[str, tuple[Array, Array]]  # seconds and values
-_Drawn = Iterator[tuple[str, Iterable[tuple[float, float]]]]
+_Series = dict[str, tuple[Array, Array]]  # times and values by the name of a device or host
+_Lines = Iterator[tuple[str, Iterable[tuple[float, float]]]]  # name of a line, and its points
 
 
-def _each(series: _Columns) -> _Drawn:
-    """Yield a line of each device, with the least and the greatest of neighbouring readings."""
-    for of, (times_s, values) in series.items():
-        yield (
-            of,
-            [
-                (times_s[place], value)
-                for place, value in thin_values(values, max_points=MAX_LINE_POINTS)
-            ],
-        )
+def _draw_each(series: _Series) -> _Lines:
+    """Yield a line of each device, with the smallest and the largest of neighbouring readings."""
+    for name, (times_s, values) in series.items():
+        thinned = thin_values(values, max_points=MAX_LINE_POINTS)
+        yield name, [(times_s[index], value) for index, value in thinned]
 
 
-def _together(series: _Columns) -> _Drawn:
+def _draw_summary(series: _Series) -> _Lines:
     """Yield lines of the lowest, median and highest reading of all in each stretch of time."""
-    times_s, values = (np.concatenate(columns) for columns in zip(*series.values(), strict=True))
-    max_points = max(
-        len(own_s) for own_s, _ in series.values()
-    )  # about one of each device in a stretch
-    parts = np.array_split(np.argsort(times_s, kind="stable"), min(MAX_LINE_POINTS, max_points))
-    middles_s = [times_s[part].mean() for part in parts]
-    for of, share in zip(SUMMARY_LINES, (0, 50, 100), strict=True):
-        drawn = (np.percentile(values[part], share, method="lower") for part in parts)
-        yield of, zip(middles_s, drawn, strict=True)
+    times_s = np.concatenate([times for times, _ in series.values()])
+    values = np.concatenate([readings for _, readings in series.values()])
+    # About one reading of each device in a stretch.
+    num_stretches = max(len(times) for times, _ in series.values())
+    order = np.argsort(times_s, kind="stable")
+    stretches = np.array_split(order, min(MAX_LINE_POINTS, num_stretches))
+    middles_s = [times_s[stretch].mean() for stretch in stretches]
+    for name, percentile in zip(SUMMARY_LINES, (0, 50, 100), strict=True):
+        points = [np.percentile(values[x], percentile, method="lower") for x in stretches]
+        yield name, zip(middles_s, points, strict=True)
 
 
 def compute_bucket_size(steps: int, *, max_points: int = MAX_POINTS) -> int:
-    """Return how many steps a bucket holds: 1 where every step is drawn."""
+    """Return how many steps are drawn as one bucket; 1: every step is drawn."""
     return 1 if steps <= max_points else math.ceil(steps / max(max_points // 2, 1))
 
 
@@ -99,17 +94,16 @@ def thin_values(
 ) -> list[tuple[int, float]]:
     """Return at most ``max_points`` pairs of index and value, in order.
 
-    Each bucket gives its least and its greatest finite value; a bucket without one gives a
-    single NaN, so that a gap stays a gap.
+    Of each bucket of neighbouring values, the smallest and the largest finite value are kept; a
+    bucket without a finite value gives a single NaN, so that a gap stays a gap.
     """
     size = compute_bucket_size(len(values), max_points=max_points)
     if size == 1:
         return list(enumerate(values.tolist()))
     points: list[tuple[int, float]] = []
     for start in range(0, len(values), size):
-        bucket = np.where(
-            np.isfinite(values[start : start + size]), values[start : start + size], np.nan
-        )
+        bucket = values[start : start + size]
+        bucket = np.where(np.isfinite(bucket), bucket, np.nan)
         if np.isnan(bucket).all():
             points.append((start, math.nan))
         else:
@@ -140,10 +134,11 @@ class Energy(Frozen):
 
 
 def summarize_quantity(times_s: Array, values: Array, interval: Interval) -> Quantity | None:
-    """Return the mean and the extremes of a quantity; None if no reading tells it.
+    """Return the mean and the extremes of a quantity; None if no reading has it.
 
     Args:
-        times_s: of readings in the interval.
+        times_s: of readings in the interval, ``(n,)``.
+        values: ``(n,)``; NaN: the reading does not have it.
     """
     known = ~np.isnan(values)
     times_s, values = times_s[known], values[known]
@@ -163,26 +158,35 @@ def summarize_quantity(times_s: Array, values: Array, interval: Interval) -> Qua
 
 
 def measure_energy(times_s: Array, joules: Array, interval: Interval) -> Energy:
-    """Return how far a counter rose in an interval; at each edge on a line between two readings.
+    """Return how far a counter rose in an interval.
+
+    At both edges of the interval it is interpolated linearly between two readings.
 
     Args:
-        times_s: of all readings, also of those before and after the interval.
+        times_s: of all readings, also of those before and after the interval, ``(n,)``.
+        joules: readings of the counter, ``(n,)``; NaN: the reading does not have it.
     """
-    known = ~np.isnan(joules)
-    times_s, joules = times_s[known], joules[known]
+    is_known = ~np.isnan(joules)
+    times_s, joules = times_s[is_known], joules[is_known]
     start_s, end_s = interval
-    first, last = np.searchsorted(times_s, start_s, "right") - 1, np.searchsorted(times_s, end_s)
     if not len(joules):
         return Energy(reason=message("counter_untold"))
+    # The last reading before the interval, and the first one after it.
+    first = np.searchsorted(times_s, start_s, "right") - 1
+    last = np.searchsorted(times_s, end_s)
     if first < 0 or last == len(joules):
         return Energy(reason=message("counter_not_around"))
     times_s, joules = times_s[first : last + 1], joules[first : last + 1]
-    gaps_s = np.diff(times_s)[[0, -1]]  # around the start and around the end
-    between_s = float(gaps_s @ [times_s[0] < start_s, times_s[-1] > end_s])
+    gaps_s = np.diff(times_s)
+    between_s = 0.0  # time between the readings around both edges; 0 if a reading is at the edge
+    if times_s[0] < start_s:
+        between_s += float(gaps_s[0])
+    if times_s[-1] > end_s:
+        between_s += float(gaps_s[-1])
     (rise,) = np.diff(np.interp(interval, times_s, joules))
     if rise <= 0 or (np.diff(joules) < 0).any():
         return Energy(reason=message("counter_wrong"))
     if between_s > MAX_UNSEEN * (end_s - start_s):
-        seldom = message("counter_read_seldom", between_s=between_s, interval_s=end_s - start_s)
-        return Energy(between_s=between_s, reason=seldom)
+        reason = message("counter_read_seldom", between_s=between_s, interval_s=end_s - start_s)
+        return Energy(between_s=between_s, reason=reason)
     return Energy(joules=rise, between_s=between_s)

@@ -1,4 +1,4 @@
-"""Read a run's event files: spans and counts per rank, a series of steps for the run.
+"""Read the event files of a run: spans and counts of each rank, and the steps of the run.
 
 Owns the meaning of events. Reads each file once, one rank at a time, and keeps only what the run's
 figures need, so that a million steps on eight ranks fit in memory.
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
         Trained,
         Window,
     )
-    from trainmark.protocols import RankWork
 
 NO_FACTS, NO_RESULT = Facts(t_ns=0), Result(t_ns=0)
 PHASES: tuple[PhaseName, ...] = ("compile", "warmup", "train")
@@ -52,35 +51,56 @@ SPAN_NAMES = (
 
 @dataclass(slots=True)
 class RankTimeline(RankSums):
-    """The contents of one rank's events."""
+    """The contents of one rank's events.
+
+    Times ``_ns`` of an event are on the clock of the rank's machine; None: there was no such event.
+
+    Args:
+        rank: its number.
+        launch_ns: time of the launch.
+        start_ns: time of the rank's first event.
+        last_ns: time of its last event.
+        finished: the rank wrote that it reached its end.
+        named_ns: duration of the spans by name.
+        phases: sums over the windows of each phase.
+        edges_ns: start of the first window and end of the last window of each phase.
+        longest_window_ns: duration of the longest window.
+        step_ns: median step of the phase ``train``; None: it has no step.
+        check_ns: duration of the checks of parameters, which are between windows.
+        samples_of_epochs: samples by the epoch, from 0.
+        replay_edges_ns: start and end of each repeat of a window, and of each saved state.
+        used_bytes: highest reading of the memory in use; None: there was no reading.
+        malformed_lines: number of lines that are not events of a rank.
+        unfinished_ns: duration from the last event to the end that only the launcher saw.
+    """
 
     rank: int
-    launch_ns: int = 0  # of the launch, on the clock of this rank's machine
+    launch_ns: int = 0
     start_ns: int | None = None
     last_ns: int | None = None
     finished: bool = False
-    named_ns: Counter[str] = field(default_factory=Counter)  # of spans, by name
+    named_ns: Counter[str] = field(default_factory=Counter)
     phases: dict[PhaseName, Phase] = field(
         default_factory=lambda: {name: Phase() for name in PHASES}
     )
-    edges_ns: dict[PhaseName, tuple[int, int]] = field(default_factory=dict)  # of phases
+    edges_ns: dict[PhaseName, tuple[int, int]] = field(default_factory=dict)
     longest_window_ns: int = 0
-    step_ns: int | None = None  # median of the phase ``train``
-    check_ns: int = 0  # of parameters between windows, which belongs to none
+    step_ns: int | None = None
+    check_ns: int = 0
     samples_of_epochs: Counter[int] = field(default_factory=Counter)
     epochs: int = 0
     evaluations: list[Evaluate] = field(default_factory=list)
     replays: list[Replay] = field(default_factory=list)
-    replay_edges_ns: list[tuple[int, int]] = field(default_factory=list)  # also of saved states
+    replay_edges_ns: list[tuple[int, int]] = field(default_factory=list)
     parameters: Parameters | None = None
     synced: Synced | None = None
     facts: Facts = NO_FACTS
     trained: Trained | None = None
     result: Result = NO_RESULT
     error: Error | None = None
-    used_bytes: int | None = None  # the highest reading
+    used_bytes: int | None = None
     malformed_lines: int = 0
-    unfinished_ns: int = 0  # from the last event to the end that only the launcher saw
+    unfinished_ns: int = 0
 
     def add_memory_reading(self, used_bytes: int | None) -> None:
         """Keep the highest reading of the memory in use; None: the device reports none."""
@@ -93,15 +113,11 @@ class RankTimeline(RankSums):
         self.replay_edges_ns.append((timed.start_ns, timed.end_ns))
 
     @property
-    def work(self) -> RankWork:
-        """Return the data from which a case computes its own figures."""
-        return self.work_with(self.result.job)
-
-    @property
     def train_ns(self) -> int | None:
         """Return the time from training start to end, without the checks of what was computed.
 
-        If the rank did not finish, up to the end of its last window, repeat or evaluation.
+        If the rank did not finish, it ends with its last window, repeat or evaluation. None: it did
+        not train.
         """
         checks_ns = self.check_ns + self.named_ns["replay"]
         if self.trained is not None:
@@ -124,7 +140,7 @@ class RankTimeline(RankSums):
 
     @property
     def spans_ns(self) -> dict[str, int]:
-        """Return every span by name, with ``other`` for the rest; they add up to the wall time."""
+        """Return the duration of each span by name; with ``other`` they add up to the wall time."""
         spans = dict.fromkeys(SPAN_NAMES, 0)
         if self.start_ns is not None:
             spans["launch"] = self.start_ns - self.launch_ns
@@ -139,12 +155,19 @@ class RankTimeline(RankSums):
 
 @dataclass(slots=True)
 class RunTimeline:
-    """The contents of all event files of a run directory."""
+    """The contents of all event files of a run directory.
+
+    Args:
+        ranks: in order of their numbers.
+        series: steps of all ranks together.
+        launcher: how the launch began and ended.
+        nodes: empty: the launcher started the ranks itself, on one machine.
+    """
 
     ranks: list[RankTimeline]
     series: Series
     launcher: LaunchAccount
-    nodes: list[NodeTimeline] = field(default_factory=list)  # empty: one machine
+    nodes: list[NodeTimeline] = field(default_factory=list)
 
     @property
     def launch_ns(self) -> int:
@@ -153,8 +176,9 @@ class RunTimeline:
 
     @property
     def wall_ns(self) -> int:
-        """Return the time to the last rank's end; of one that did not finish, as was observed."""
-        return max((wall for rank in self.ranks if (wall := rank.wall_ns) is not None), default=0)
+        """Return the time from the launch to the end of the last rank; 0: no rank began."""
+        walls_ns = [rank.wall_ns for rank in self.ranks if rank.wall_ns is not None]
+        return max(walls_ns, default=0)
 
     @property
     def counts(self) -> Counts:
@@ -163,7 +187,7 @@ class RunTimeline:
 
     @property
     def steps(self) -> int:
-        """Return the steps of the rank with most."""
+        """Return the largest number of steps of a rank."""
         return max((rank.steps for rank in self.ranks), default=0)
 
     @property
@@ -173,12 +197,13 @@ class RunTimeline:
 
 
 def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:
-    """Read one rank's file, also its steps; a missing file is a rank that never started.
+    """Read one rank's file: its events and its steps; without a file the rank never started.
 
     Raises:
-        OSError: an unreadable file.
+        OSError: the file cannot be read.
     """
-    timeline, steps = RankTimeline(rank), RankSteps()
+    timeline = RankTimeline(rank)
+    steps = RankSteps()
     path = run_dir / rank_file(rank)
     if not path.exists():
         return timeline, steps
@@ -210,8 +235,9 @@ def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:
         timeline.check_ns += timeline.trained.check_ns
     timeline.add_memory_reading(timeline.result.used_bytes)
     timeline.malformed_lines += file.malformed_lines
-    if measured := timeline.phases["train"].steps:
-        timeline.step_ns = int(np.median(steps.step_ns[-measured:]))
+    num_measured = timeline.phases["train"].steps
+    if num_measured:
+        timeline.step_ns = int(np.median(steps.step_ns[-num_measured:]))
     return timeline, steps
 
 
@@ -235,6 +261,7 @@ def _keep_report(timeline: RankTimeline, event: events.Event) -> None:
 
 
 def _add_window(timeline: RankTimeline, window: Window) -> None:
+    """Add a window to the sums of its phase, its epoch and the rank."""
     samples = sum(window.samples)
     duration_ns = window.end_ns - window.start_ns
     timeline.longest_window_ns = max(timeline.longest_window_ns, duration_ns)
@@ -248,13 +275,13 @@ def _add_window(timeline: RankTimeline, window: Window) -> None:
 
 
 def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
-    """Read every event file of ``run_dir``; a missing one is a rank that never started.
+    """Read every event file of ``run_dir``; without a file a rank never started.
 
     Args:
-        nodes: that had a node process; 0: the launcher started the ranks itself.
+        nodes: number of nodes with a node process; 0: the launcher started the ranks itself.
 
     Raises:
-        OSError: no launcher's events, or an unreadable file.
+        OSError: there are no events of the launcher, or a file cannot be read.
         RecordError: the launcher's events have no launch.
     """
     path = run_dir / LAUNCHER_FILE
@@ -268,19 +295,27 @@ def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
         timeline, steps = read_rank(run_dir, number)
         ranks.append(timeline)
         series.add(steps)
-    of_nodes = read_nodes(run_dir, nodes, world_size // nodes) if nodes else []
-    align_clocks(of_nodes, [rank.synced for rank in ranks])
-    account = make_account(launcher, of_nodes, run_dir)
-    shifts_ns = {number: node.shift_ns for node in of_nodes for number in node.ranks}
+    node_timelines = read_nodes(run_dir, nodes, world_size // nodes) if nodes else []
+    align_clocks(node_timelines, [rank.synced for rank in ranks])
+    account = make_account(launcher, node_timelines, run_dir)
+    _set_launch_times(ranks, account, node_timelines)
+    return RunTimeline(ranks, series, account, node_timelines)
+
+
+def _set_launch_times(
+    ranks: list[RankTimeline], account: LaunchAccount, nodes: list[NodeTimeline]
+) -> None:
+    """Set the time of the launch on each rank's clock, and the time that unfinished ranks took."""
+    shifts_ns = {number: node.shift_ns for node in nodes for number in node.ranks}
     starts_ns = [
         rank.start_ns + shifts_ns.get(rank.rank, 0) for rank in ranks if rank.start_ns is not None
     ]
-    if starts_ns and of_nodes and not any("launch" in node.events for node in of_nodes):
+    if starts_ns and nodes and not any("launch" in node.events for node in nodes):
         account.launch.t_ns = min(starts_ns)  # the launcher's clock is another machine's
-    ends = (account.stop, account.ranks_ended)
-    ends_ns = [end.t_ns - account.launch.t_ns for end in ends if end is not None]
+    ends = [end for end in (account.stop, account.ranks_ended) if end is not None]
+    ends_ns = [end.t_ns - account.launch.t_ns for end in ends]
     for rank in ranks:
         rank.launch_ns = account.launch.t_ns - shifts_ns.get(rank.rank, 0)
         if not rank.finished and rank.error is None and rank.wall_ns is not None:
-            rank.unfinished_ns = max([0, *(end_ns - rank.wall_ns for end_ns in ends_ns)])
-    return RunTimeline(ranks, series, account, of_nodes)
+            observed_end_ns = max(ends_ns, default=0)
+            rank.unfinished_ns = max(0, observed_end_ns - rank.wall_ns)

@@ -117,7 +117,7 @@ class RankSums:
         """Return what the rank trained."""
         return sum((phase.counts for phase in self.phases.values()), Counts())
 
-    def work_with(self, facts: Mapping[str, Any]) -> RankWork:
+    def make_work(self, facts: Mapping[str, Any]) -> RankWork:
         """Return the data from which a case computes its own figures.
 
         Args:

@@ -1,4 +1,4 @@
-"""What to try after a run that did not pass: only what applies to it.
+"""Advise what to try after a run that did not pass: only what applies to it.
 
 Sentences are ``try.*`` and ``fix.*`` in ``messages.toml``.
 """
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
     from trainmark.record.record import Record
 
-_MAY_GO_ON = ("timed_out_training", "stopped_by_signal", "launcher_killed", "job_lost", "node_lost")
-_WIDE = ("fp32", "tf32")  # precisions that need more memory than 16 bits
+_RESUMABLE = ("timed_out_training", "stopped_by_signal", "launcher_killed", "job_lost", "node_lost")
+_WIDE_PRECISIONS = ("fp32", "tf32")  # precisions that need more memory than 16 bits
 
 
 def advise(record: Record) -> list[Message]:
@@ -33,42 +33,46 @@ def advise(record: Record) -> list[Message]:
         return [find_fix(cause)]
     code, steps = cause.message.code, record.counts.steps
     advice: list[Message] = []
-    if code in _MAY_GO_ON and _has_checkpoint(plan, steps):
+    if code in _RESUMABLE and _has_checkpoint(plan, steps):
         advice.append(message("try.resume"))
     if code == "target_missed":
-        advice += _reach_target(plan, steps)
+        advice += _advise_on_target(plan, steps)
     elif code == "timed_out_training":
         limit_s = format_setting(plan.recipe["timeout_s"])
         advice.append(message("try.raise_timeout", limit_s=limit_s))
     elif cause.kind == "diverged":
-        advice += _converge(plan)
+        advice += _advise_on_divergence(plan)
     elif cause.kind == "oom":
-        advice += _need_less_memory(plan, on_host=code == "rank_killed_out_of_memory")
+        advice += _advise_on_memory(plan, on_host=code == "rank_killed_out_of_memory")
     return advice or [find_fix(cause)]
 
 
 def _has_checkpoint(plan: Plan, steps: int) -> bool:
+    """Tell whether a run of so many steps saved a checkpoint."""
     interval: int | None = plan.recipe.get("checkpoint_every_steps")
     return interval is not None and 0 < interval <= steps
 
 
-def _reach_target(plan: Plan, steps: int) -> Iterator[Message]:
-    most_steps = plan.recipe["max_steps"]
-    if most_steps is not None and steps >= most_steps:
-        yield message("try.raise_steps", name="max_steps", value=most_steps)
+def _advise_on_target(plan: Plan, steps: int) -> Iterator[Message]:
+    """Yield what may reach a target that a run of so many steps missed."""
+    max_steps = plan.recipe["max_steps"]
+    if max_steps is not None and steps >= max_steps:
+        yield message("try.raise_steps", name="max_steps", value=max_steps)
     else:
         yield message("try.raise_steps", name="max_epochs", value=plan.recipe["max_epochs"])
-    if changed := format_fix_hp(plan.fix_hp | plan.extra):
-        yield message("try.undo_changes", changes=changed)
+    changes = format_fix_hp(plan.fix_hp | plan.extra)
+    if changes:
+        yield message("try.undo_changes", changes=changes)
 
 
-def _converge(plan: Plan) -> Iterator[Message]:
+def _advise_on_divergence(plan: Plan) -> Iterator[Message]:
+    """Yield what may keep the loss finite."""
     yield message("try.lower_lr", value=format_setting(plan.recipe["learning_rate"]))
     if plan.recipe["precision"] == "fp16":
         yield message("try.not_fp16")
 
 
-def _need_less_memory(plan: Plan, *, on_host: bool) -> Iterator[Message]:
+def _advise_on_memory(plan: Plan, *, on_host: bool) -> Iterator[Message]:
     """Yield what lowers the memory that a rank needs.
 
     Args:
@@ -79,7 +83,7 @@ def _need_less_memory(plan: Plan, *, on_host: bool) -> Iterator[Message]:
         yield message("try.fewer_ranks", value=plan.nproc)
     if recipe["micro_batch_size"] > 1:
         yield message("try.lower_batch", value=recipe["micro_batch_size"])
-    if recipe["precision"] in _WIDE and not on_host:
+    if recipe["precision"] in _WIDE_PRECISIONS and not on_host:
         yield message("try.bf16")
     recomputes = recipe.get("checkpoint_activations")
     if recomputes in (False, "none"):

@@ -1,6 +1,6 @@
 """Decide how a run ended and why, from events alone.
 
-A run that reached its end fails if what ranks did contradicts the data, the recipe or each other.
+``broken_rules`` checks the runs that reached their end.
 """
 
 from __future__ import annotations
@@ -8,33 +8,22 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.events.schema import HangGroup
 from trainmark.ranges import format_ranges, parse_ranges
 from trainmark.rank.failure import DISK_FULL_EXIT, error_report
-from trainmark.rank.parameters import NAMED
-from trainmark.record.evaluations import (
-    MIN_TRAINED_ROWS,
-    MIN_TRAINED_SHARE,
-    MIN_WEIGHT,
-    combine_scores,
-    is_same_quality,
-)
+from trainmark.record.broken_rules import find_broken_rule
 from trainmark.record.record import Cause
 from trainmark.spec import message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from trainmark.errors import CaseError
-    from trainmark.events.schema import Evaluate, FailedRank, Stop
+    from trainmark.events.schema import FailedRank, Stop
     from trainmark.events.timeline import RankTimeline, RunTimeline
     from trainmark.plan.plan import Plan
-    from trainmark.record.evaluations import CombinedScores
     from trainmark.record.record import FigureEntry, Status
     from trainmark.spec import Message, Target
 
@@ -46,12 +35,12 @@ _STATUS: dict[str, Status] = {
 # A rank that fails makes its peers fail within this time: among failures this close, the most
 # specific one is the cause, not the earliest one.
 _SAME_MOMENT_NS = 3_000_000_000
-_VAGUENESS = {"signal": 1, "error": 2, "exit": 3}  # by kind; any other is more specific
-_LATE_WINDOW = 1.5  # times the longest window so far: from then on a window is late
-# A run counts as training for this long after its last step if its time limit is minutes.
-_MAX_QUIET_S = 10.0
-# An adapter's first matrix has a zero gradient until its second one is not 0: one step later.
-_UPDATES_TO_REACH_ALL = 2
+# By the kind of a cause; any other kind is more specific and has 0.
+_VAGUENESS = {"signal": 1, "error": 2, "exit": 3}
+_LATE_WINDOW_RATIO = 1.5  # a window that takes this many times the longest one is late
+_LATE_STEP_RATIO = 3.0  # a step that takes this many times the mean step is late
+# A run may always report nothing for this share of its time limit, but not longer than this.
+_QUIET_SHARE, _MAX_FREE_QUIET_S = 0.05, 10.0
 
 
 def decide_status(cause: Cause | None) -> Status:
@@ -162,13 +151,13 @@ def _find_stop(run: RunTimeline) -> Cause | None:
 def _describe_timeout(run: RunTimeline, stop: Stop) -> Cause:
     """Return which ranks waited in which call, and which were missing there, as stacks tell."""
     groups = _merge_groups(stop.hang)
-    # If ranks are in a collective, one in a backward pass may compute.
+    # If ranks are in a collective, a rank in another call may still compute.
     is_in_collective = any(group["state"] == "collective" for group in groups)
     waiting_state = "collective" if is_in_collective else "waits"
     waiting = [group for group in groups if group["state"] == waiting_state]
     missing = [group for group in groups if group["state"] != waiting_state]
     quiet_s = _measure_quiet_s(run, stop)
-    if _has_steps(run) and quiet_s < _find_max_quiet_s(run, stop):
+    if _has_steps(run) and quiet_s < _compute_max_quiet_s(run, stop):
         text = message(
             "timed_out_training", limit_s=stop.timeout_s, steps=run.steps, quiet_s=quiet_s
         )
@@ -216,56 +205,69 @@ def _has_steps(run: RunTimeline) -> bool:
     return any(phase.steps for rank in run.ranks for phase in rank.phases.values())
 
 
-def _find_max_quiet_s(run: RunTimeline, stop: Stop) -> float:
-    """Return for how long a run that still trains may report nothing.
+def _compute_max_quiet_s(run: RunTimeline, stop: Stop) -> float:
+    """Return for how many seconds a run that still trains may report nothing.
 
-    A window is reported at its end: for as long as one takes, ranks write no event.
+    A window is reported at its end; while it lasts, ranks write no event.
     """
-    steps_s = [
+    mean_steps_s = [
         phase.windows_ns / phase.steps / 1e9
         for rank in run.ranks
         for phase in rank.phases.values()
         if phase.steps
     ]
-    windows_s = [rank.longest_window_ns / 1e9 for rank in run.ranks]
-    return max(
-        3 * max(steps_s, default=0.0),
-        _LATE_WINDOW * max(windows_s, default=0.0),
-        min(_MAX_QUIET_S, 0.05 * (stop.timeout_s or 0)),
-    )
+    longest_windows_s = [rank.longest_window_ns / 1e9 for rank in run.ranks]
+    late_step_s = _LATE_STEP_RATIO * max(mean_steps_s, default=0.0)
+    late_window_s = _LATE_WINDOW_RATIO * max(longest_windows_s, default=0.0)
+    free_s = min(_MAX_FREE_QUIET_S, _QUIET_SHARE * (stop.timeout_s or 0))
+    return max(late_step_s, late_window_s, free_s)
 
 
 def _find_failed_rank(run: RunTimeline) -> Cause | None:
     """Return the most specific of the first failures: as a rank reports it, else by exit code."""
+    failures = _list_failures(run)
+    if not failures:
+        return None
+    first_ns = min(failure.time_ns for failure in failures)
+    first_failures = [x for x in failures if x.time_ns - first_ns <= _SAME_MOMENT_NS]
+    # Of equally specific ones the earliest, to the nanosecond: a peer's broken connection comes
+    # after what broke it.
+    most_specific = min(first_failures, key=lambda x: (_VAGUENESS.get(x.cause.kind, 0), x.time_ns))
+    return most_specific.cause
+
+
+class _RankFailure(NamedTuple):
+    """The failure of a rank, and its time in nanoseconds from the launch."""
+
+    time_ns: int
+    cause: Cause
+
+
+def _list_failures(run: RunTimeline) -> list[_RankFailure]:
+    """Return the failure of each rank: as it reports it, else by its exit code."""
     ended = run.launcher.ranks_ended
-    failures = {failure.rank: failure for failure in (ended.failures if ended else [])}
+    exits = {failed.rank: failed for failed in ended.failures} if ended else {}
     reporting_ranks = {rank.rank for rank in run.ranks if rank.error is not None}
-    causes = [
-        (failure.t_ns - run.launch_ns, _describe_exit_code(failure, run))
-        for failure in failures.values()
-        if failure.rank not in reporting_ranks
+    failures = [
+        _RankFailure(failed.t_ns - run.launch_ns, _describe_exit_code(failed, run))
+        for failed in exits.values()
+        if failed.rank not in reporting_ranks
     ]
     for rank in run.ranks:
         report = rank.error
         if report is not None:
-            failure = failures.get(rank.rank)
+            failed_rank = exits.get(rank.rank)
             cause = Cause(
                 rank=rank.rank,
-                exit_code=None if failure is None else failure.exit_code,
+                exit_code=None if failed_rank is None else failed_rank.exit_code,
                 kind=report.kind,
                 type=report.type,
                 message=report.message,
                 place=report.place,
                 traceback=report.traceback,
             )
-            # To the nanosecond: a peer's broken connection comes after what broke it.
-            causes.append((report.t_ns - rank.launch_ns, cause))
-    if not causes:
-        return None
-    first_ns = min(t_ns for t_ns, _ in causes)
-    close = [(t_ns, cause) for t_ns, cause in causes if t_ns - first_ns <= _SAME_MOMENT_NS]
-    _, cause = min(close, key=lambda item: (_VAGUENESS.get(item[1].kind, 0), item[0]))
-    return cause
+            failures.append(_RankFailure(report.t_ns - rank.launch_ns, cause))
+    return failures
 
 
 def _describe_exit_code(failure: FailedRank, run: RunTimeline) -> Cause:
@@ -357,204 +359,3 @@ def _describe_case_error(error: CaseError) -> Cause:
         place=report["place"],
         traceback=report["traceback"],
     )
-
-
-def find_broken_rule(
-    plan: Plan, run: RunTimeline, figures: Mapping[str, FigureEntry]
-) -> Cause | None:
-    """Return the first rule that a finished run breaks.
-
-    A program of the user's own breaks none but that of the peak: ``witnessed`` has findings on it.
-    """
-    if plan.witness is not None:
-        above_peak = next(_check_mfu(figures), None)
-        if above_peak is None:
-            return None
-        return Cause(kind="impossible_figure", message=above_peak)
-    rules = (
-        ("impossible_figure", _check_steps(plan, run)),
-        ("impossible_figure", _check_epochs(plan, run)),
-        ("impossible_figure", _check_tokens(plan, run)),
-        ("wrong_evaluation", _check_evaluations(plan, run)),
-        ("not_trained", _check_training(run)),
-        ("ranks_differ", _check_replicas(plan, run)),
-        ("changed_precision", _check_precision(run)),
-        ("impossible_figure", _check_mfu(figures)),
-    )
-    for kind, violations in rules:
-        violation = next(violations, None)
-        if violation is not None:
-            return Cause(kind=kind, message=violation)
-    return None
-
-
-def _check_steps(plan: Plan, run: RunTimeline) -> Iterator[Message]:
-    """Compare the steps of all ranks with each other and with the global batch."""
-    series = run.series
-    steps = [rank.steps for rank in run.ranks]
-    if min(steps) != max(steps):
-        yield message("steps_differ_over_ranks", least=min(steps), most=max(steps))
-    unlike_steps = np.flatnonzero(series.samples != series.announced)
-    if len(unlike_steps):
-        step = int(unlike_steps[0])
-        samples, announced = int(series.samples[step]), int(series.announced[step])
-        if announced < 0:
-            yield message("step_samples_differ_over_ranks", step=step + 1)
-        else:
-            yield message("samples_of_step", step=step + 1, samples=samples, step_samples=announced)
-    recipe = plan.recipe
-    max_samples = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * len(run.ranks)
-    large_steps = np.flatnonzero(series.samples > max_samples)
-    if len(large_steps):
-        step = int(large_steps[0])
-        samples = int(series.samples[step])
-        yield message(
-            "samples_above_global_batch", step=step + 1, most=max_samples, samples=samples
-        )
-
-
-def _check_epochs(plan: Plan, run: RunTimeline) -> Iterator[Message]:
-    """Compare the samples of epochs with the data."""
-    num_whole = min(rank.trained.whole_epochs if rank.trained else 0 for rank in run.ranks)
-    reported = run.ranks[0].facts.samples_per_epoch
-    expected = plan.data.train_samples if reported is None else reported
-    epochs = {epoch for rank in run.ranks for epoch in rank.samples_of_epochs}
-    for epoch in sorted(epochs):
-        samples = sum(rank.samples_of_epochs[epoch] for rank in run.ranks)
-        if samples > expected or (epoch < num_whole and samples != expected):
-            yield message("samples_of_epoch", epoch=epoch + 1, samples=samples, expected=expected)
-
-
-def _check_tokens(plan: Plan, run: RunTimeline) -> Iterator[Message]:
-    """Compare tokens with the length of a sequence."""
-    length = plan.recipe.get("seq_length")
-    counts = run.counts
-    tokens, sequences = counts.tokens_padded, counts.sequences
-    if length and tokens > sequences * length:
-        yield message("tokens_above_length", tokens=tokens, sequences=sequences, length=length)
-
-
-def _check_evaluations(plan: Plan, run: RunTimeline) -> Iterator[Message]:
-    """Compare what ranks scored with each other, with the validation data and with training."""
-    rounds = zip_longest(*(rank.evaluations for rank in run.ranks))
-    for number, reports in enumerate(rounds, 1):
-        first = next(report for report in reports if report is not None)
-        for rank, report in enumerate(reports):
-            if report is None:
-                continue
-            if not is_same_quality(report.value, first.value) or report.samples != first.samples:
-                yield message(
-                    "evaluation_differs_over_ranks",
-                    rank=rank,
-                    value=report.value,
-                    first=first.value,
-                    samples=report.samples,
-                    samples_first=first.samples,
-                )
-        scored = combine_scores([None if report is None else report.scores for report in reports])
-        if scored is not None:
-            yield from _check_scores(plan, scored, first, number)
-
-
-def _check_scores(
-    plan: Plan, scored: CombinedScores, first: Evaluate, number: int
-) -> Iterator[Message]:
-    """Compare the rows that ranks scored with the data, and the quality with their scores.
-
-    Args:
-        first: the evaluation as the first rank reports it.
-        number: of the evaluation, from 1.
-    """
-    data = plan.data
-    claimed = first.detail.get(scored.of) if scored.of else first.value
-    for rows in (scored.rows, first.samples):
-        if rows != data.eval_samples:
-            yield message("evaluation_rows", number=number, rows=rows, expected=data.eval_samples)
-    if scored.weight is not None and scored.weight < MIN_WEIGHT * scored.rows:
-        yield message("evaluation_weights", number=number, weight=scored.weight, rows=scored.rows)
-    if scored.mean is not None and not is_same_quality(claimed, scored.mean):
-        name = scored.of or plan.about.metric
-        yield message(
-            "evaluation_not_the_mean", number=number, name=name, value=claimed, mean=scored.mean
-        )
-    expected = MIN_TRAINED_SHARE * scored.expected_of_training(data.train_samples)
-    if scored.trained >= max(MIN_TRAINED_ROWS, expected):
-        yield message(
-            "evaluation_of_training_rows", number=number, rows=scored.trained, known=scored.known
-        )
-
-
-def _check_training(run: RunTimeline) -> Iterator[Message]:
-    """Yield parameters that were not trained: by their gradients, or because no bit changed."""
-    reports = [rank.parameters for rank in run.ranks if rank.parameters is not None]
-    # A rank may hold rows of a table that no sample uses, so all ranks are judged together.
-    changed = _merge_flags([report.changed for report in reports])
-    if not changed:
-        yield message("no_trained_parameters")
-    if not any(rank.phases["train"].steps for rank in run.ranks):
-        return  # too short for a figure
-    updates = max((report.updates for report in reports), default=0)
-    if updates == 0:
-        yield message("never_updated")
-    if updates < _UPDATES_TO_REACH_ALL:
-        return
-    has_gradient = _merge_flags([report.gradients for report in reports])
-    zero = [name for name, is_nonzero in has_gradient.items() if not is_nonzero]
-    if zero:
-        yield message(
-            "gradients_zero",
-            names=", ".join(zero[:NAMED]),
-            number=len(zero),
-            parameters=len(has_gradient),
-        )
-    unchanged = [name for name, is_changed in changed.items() if not is_changed]
-    if unchanged:
-        yield message(
-            "parameters_never_changed",
-            names=", ".join(unchanged[:NAMED]),
-            number=len(unchanged),
-            parameters=len(changed),
-            updates=updates,
-        )
-
-
-def _merge_flags(reports: Sequence[Mapping[str, bool]]) -> dict[str, bool]:
-    """Return by name whether a flag of a parameter is true on any rank."""
-    names = dict.fromkeys(name for report in reports for name in report)
-    return {name: any(report.get(name, False) for report in reports) for name in names}
-
-
-def _check_replicas(plan: Plan, run: RunTimeline) -> Iterator[Message]:
-    """Yield parameters that ranks hold whole and that differ: their gradients were not reduced."""
-    sums_by_rank = {rank.rank: rank.parameters.sums for rank in run.ranks if rank.parameters}
-    if len(sums_by_rank) < 2 or plan.recipe.get("tensor_parallel", 1) > 1:
-        return  # plain shards of one name differ
-    first: dict[str, int] = {}
-    differing: dict[str, int] = {}
-    for rank, sums in sums_by_rank.items():
-        for name, value in sums.items():
-            if first.setdefault(name, value) != value:
-                differing.setdefault(name, rank)
-    if differing:
-        yield message(
-            "parameters_differ",
-            names=", ".join(list(differing)[:NAMED]),
-            number=len(differing),
-            parameters=len(first),
-            rank=min(differing.values()),
-        )
-
-
-def _check_precision(run: RunTimeline) -> Iterator[Message]:
-    """Yield the flags of precision that a job changed after they were set."""
-    for rank in run.ranks:
-        if rank.result.precision_changed:
-            changes = ", ".join(rank.result.precision_changed)
-            yield message("changed_precision", rank=rank.rank, changes=changes)
-
-
-def _check_mfu(figures: Mapping[str, FigureEntry]) -> Iterator[Message]:
-    """Yield that devices trained at more than their peak."""
-    mfu = figures["MFU"].value
-    if mfu is not None and mfu > 100:
-        yield message("mfu_above_one", share=mfu / 100)

@@ -25,43 +25,47 @@ _MODULUS = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class CombinedScores:
-    """What all ranks scored in one evaluation; see ``rank.events.Scored``."""
+    """What all ranks scored in one evaluation.
+
+    Args:
+        of_ranks: what each rank scored; ``events.schema.Scored`` has the meaning of its fields.
+    """
 
     of_ranks: Sequence[Scored]
 
     @property
     def rows(self) -> int:
-        """Rows that ranks scored."""
+        """Number of rows that ranks scored."""
         return sum(scores.rows for scores in self.of_ranks)
 
     @property
     def digest(self) -> str:
-        """Digest of the keys of these rows, the same however they lie on ranks."""
+        """Digest of the keys of these rows; it does not depend on which rank scored which row."""
         return f"{sum(scores.digest for scores in self.of_ranks) % _MODULUS:016x}"
 
     @property
     def keys(self) -> int:
-        """Rows with a key."""
+        """Number of rows with a key."""
         return sum(scores.keys for scores in self.of_ranks)
 
     @property
     def distinct(self) -> int:
-        """Different keys, of each rank."""
+        """Number of different keys on each rank, added up."""
         return sum(scores.distinct for scores in self.of_ranks)
 
     @property
     def known(self) -> int:
-        """Rows of training that ranks had noted."""
+        """Number of training rows whose keys ranks had noted."""
         return sum(scores.known for scores in self.of_ranks)
 
     @property
     def trained(self) -> int:
-        """How many of these were scored, by the rank that had noted them."""
+        """Number of noted training rows that the same rank then scored."""
         return sum(scores.trained for scores in self.of_ranks)
 
     @property
     def of(self) -> str:
-        """Detail that is the mean; empty: the value."""
+        """Name of the detail that is the mean of the scores; empty: the value is."""
         return self.of_ranks[0].of
 
     @property
@@ -72,24 +76,28 @@ class CombinedScores:
 
     @property
     def mean(self) -> float | None:
-        """Mean of the scores; None: the quality is not one."""
+        """Mean of the scores; None: the quality is not a mean."""
         weight = self.weight
         totals = [scores.total for scores in self.of_ranks if scores.total is not None]
         return sum(totals) / weight if totals and weight else None
 
-    def expected_of_training(self, train_samples: int) -> float:
-        """Return how many of the known rows of training are scored if all scored rows are."""
+    def expect_training_rows(self, train_samples: int) -> float:
+        """Return how many noted training rows are scored if all scored rows are training rows.
+
+        Args:
+            train_samples: number of training rows.
+        """
         return sum(scores.known * scores.rows / train_samples for scores in self.of_ranks)
 
 
 def combine_scores(of_ranks: Sequence[Scored | None]) -> CombinedScores | None:
-    """Return what all ranks scored; None if one of them did not say."""
+    """Return what all ranks scored; None if a rank did not report it."""
     known = [scores for scores in of_ranks if scores is not None]
     return CombinedScores(known) if known and len(known) == len(of_ranks) else None
 
 
 def is_same_quality(first: float | None, other: float | None) -> bool:
-    """Tell whether two values of a quality are equal but for rounding."""
+    """Tell whether two values of a quality are equal up to rounding."""
     if first is None or other is None:
         return first is other
     return isclose(first, other, rel_tol=_QUALITY_TOLERANCE, abs_tol=1e-9)

@@ -99,7 +99,7 @@ def compute_case_figures(measurement: Measurement, figures: dict[str, Figure]) -
         return OwnFigures({})
     first_job = measurement.job or {}
     works = [
-        rank.work_with(dict(first_job if rank.job is None else rank.job))
+        rank.make_work(dict(first_job if rank.job is None else rank.job))
         for rank in measurement.ranks
     ]
     compute = cases.part(case, "figures").compute

@@ -157,7 +157,7 @@ def list_index_records(record: Record) -> list[IndexRecord]:
         return []
     mode = "sp" if plan.world_size == 1 else "mp"
     batch, precision = plan.recipe["micro_batch_size"], plan.recipe["precision"]
-    model = f"{mission.repository}_{_model(mission, plan)}"
+    model = f"{mission.repository}_{_name_model(mission, plan)}"
     name = f"{model}_{mode}_bs{batch}_{precision}_{plan.world_size}"
     speed, memory = record.figures["final_result"], record.figures["mem"]
     results = (
@@ -187,7 +187,7 @@ def list_index_records(record: Record) -> list[IndexRecord]:
     return entries
 
 
-def _model(mission: Mission, plan: Plan) -> str:
+def _name_model(mission: Mission, plan: Plan) -> str:
     """Return the model's name, marked if the run trained a variant of that model.
 
     Collections compare records by name, but the tiny recipe is another model, and a recipe

@@ -1,8 +1,9 @@
-"""Hold the plan of a record against itself, its case, its vendor and the times of the run.
+"""Compare the plan of a record with itself, its case, its vendor and the times of the run.
 
-Yields values of a record that contradict others in it: their path, the value recorded, the value
-that follows from the others. What only an installed case or vendor tells is checked if it is one
-of ours: those of others may have changed since the run.
+Each function yields values of the record with what they must be; if they differ, the record is
+wrong.
+What only an installed case or vendor says is compared if it is one of ours: those of others may
+have changed since the run.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from trainmark.plan.plan import BALANCED_BOUND, PLAN_FILE, SIMULATED
 from trainmark.plan.recipes import compare_with_standard, find_standard_recipe
 from trainmark.plan.resolving import UNUSED_ACCELERATOR
 from trainmark.plan.resuming import RESUMED
+from trainmark.record.compared import ComparedValue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,86 +30,95 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
     from trainmark.spec import Case, Sizes
 
-Difference = tuple[str, Any, Any]  # path of the value, as recorded, as computed again
 _RUN_ID = re.compile(r"(?P<time>\d{8}T\d{6}Z)-(?P<case>\w+)-[0-9a-z]+(-r(?P<repeat>\d+))?")
-_CLOCK_STEP = timedelta(hours=1)  # of a machine's clock that is set right between plan and launch
-_LONGEST_QUEUE = timedelta(days=31)  # of a cluster, and of the launches before in a plan file
-_PREPARED = "prepare."  # begins the names of changed rules of data preparation
-# What the machine of the run told when it was planned.
-_OF_THE_MACHINE = {SIMULATED, UNUSED_ACCELERATOR, "oversubscribed"}
-_WEIGHT_BYTES, _TRAINED_BYTES = 1, 4  # at least: frozen in 8 bits; in 16 bits, with its gradient
+_MAX_CLOCK_STEP = timedelta(hours=1)  # by which a clock is corrected between plan and launch
+_MAX_QUEUE = timedelta(days=31)  # of a cluster, and of earlier launches in a plan file
+_PREPARE_PREFIX = "prepare."  # of the names of changed rules of data preparation
+# Labels that depend on the machine on which the run was planned.
+_MACHINE_LABELS = {SIMULATED, UNUSED_ACCELERATOR, "oversubscribed"}
+# Memory that a parameter needs at least.
+_MIN_FROZEN_BYTES = 1  # in 8 bits
+_MIN_TRAINED_BYTES = 4  # in 16 bits, with its gradient
 
 
-def check_plan(record: Record) -> Iterator[Difference]:
-    """Yield what of a plan contradicts itself, the run, its case or its vendor."""
+def compare_plan_values(record: Record) -> Iterator[ComparedValue]:
+    """Yield values of a plan with what the run, the case and the vendor require."""
     plan = record.plan
-    yield from _identity(record)
+    yield from _compare_identity(record)
     vendor = devices.all_vendors().get(plan.device.vendor)
     if vendor is not None:
-        yield from _device(record, vendor)
-    yield "plan.labels", RESUMED in plan.labels, plan.resumed is not None
-    case, recipe = _shipped(plan.case), None
+        yield from _compare_device(record, vendor)
+    yield ComparedValue("plan.labels", RESUMED in plan.labels, plan.resumed is not None)
+    case = _load_shipped_case(plan.case)
+    recipe = None
     if case is not None:
-        recipe = _recipe(plan, case)
-        yield from _case(plan, case, recipe, vendor)
-    yield from _model(record, recipe)
-    yield from _evidence(record)
+        recipe = _make_recipe(plan, case)
+        yield from _compare_with_case(plan, case, recipe, vendor)
+    yield from _compare_model(record, recipe)
+    yield from _compare_evidence(record)
 
 
 @cache
-def _shipped(name: str) -> Case | None:
+def _load_shipped_case(name: str) -> Case | None:
     """Return a case of ours, read once in a process; None: it is not one."""
     return cases.load(name) if cases.is_shipped(name) else None
 
 
 @cache
-def _sizes_part(name: str) -> Any:
+def _load_sizes_module(name: str) -> Any:
     """Return the module ``sizes`` of a case of ours; None: it has none."""
     if cases.is_shipped(name) and cases.has_part(name, "sizes"):
         return cases.part(name, "sizes")
     return None
 
 
-def _identity(record: Record) -> Iterator[Difference]:
-    """Yield a start that does not fit the run's id, which begins with the time of the plan.
+def _compare_identity(record: Record) -> Iterator[ComparedValue]:
+    """Yield case, repeat and start, which must fit the run's id.
 
-    Ids of other forms tell nothing.
+    The id begins with the time of the plan; one of another form is not compared.
     """
     plan = record.plan
-    yield "plan.repeat_count", plan.repeat_count, max(plan.repeat_count, plan.repeat_index)
+    yield ComparedValue(
+        "plan.repeat_count", plan.repeat_count, max(plan.repeat_count, plan.repeat_index)
+    )
     match = _RUN_ID.fullmatch(record.run_id)
     if match is None:
         return
-    yield "run_id", match["case"], plan.case
+    yield ComparedValue("run_id", match["case"], plan.case)
     if match["repeat"]:
-        yield "plan.repeat_index", plan.repeat_index, int(match["repeat"])
+        yield ComparedValue("plan.repeat_index", plan.repeat_index, int(match["repeat"]))
     planned = datetime.strptime(match["time"], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
     started = datetime.fromisoformat(record.started).astimezone(timezone.utc)
-    bounded = max(planned - _CLOCK_STEP, min(started, planned + _LONGEST_QUEUE))
-    yield "started", started.isoformat(), bounded.isoformat()
+    bounded = max(planned - _MAX_CLOCK_STEP, min(started, planned + _MAX_QUEUE))
+    yield ComparedValue("started", started.isoformat(), bounded.isoformat())
 
 
-def _device(record: Record, vendor: Vendor) -> Iterator[Difference]:
-    """Yield what of the devices is not the plan's vendor's."""
+def _compare_device(record: Record, vendor: Vendor) -> Iterator[ComparedValue]:
+    """Yield the facts of the devices, which must be those of the plan's vendor."""
     plan = record.plan
-    place, name = plan.device, plan.device.vendor
-    yield "plan.device.torch_type", place.torch_type, vendor.torch_type
-    yield "plan.device.collective_backend", place.collective_backend, vendor.collective_backend
+    planned = plan.device
+    vendor_name = plan.device.vendor
+    yield ComparedValue("plan.device.torch_type", planned.torch_type, vendor.torch_type)
+    yield ComparedValue(
+        "plan.device.collective_backend", planned.collective_backend, vendor.collective_backend
+    )
     case, _, hardware, *numbers = plan.case_key.split(":")
-    yield "plan.case_key", case, plan.case
-    yield "plan.case_key", hardware, name
-    yield "plan.case_key", numbers[:2], [str(plan.nnodes), str(plan.nproc)]
+    yield ComparedValue("plan.case_key", case, plan.case)
+    yield ComparedValue("plan.case_key", hardware, vendor_name)
+    yield ComparedValue("plan.case_key", numbers[:2], [str(plan.nnodes), str(plan.nproc)])
     for number, device in enumerate(record.environment["devices"]):
         facts: dict[str, Any] = dict(device or {})
-        yield f"environment.devices[{number}].vendor", facts.get("vendor", name), name
-        # Of a processor both are read from the same place.
+        yield ComparedValue(
+            f"environment.devices[{number}].vendor", facts.get("vendor", vendor_name), vendor_name
+        )
+        # Plan and rank read the name of a processor from the same place.
         product = facts.get("name")
-        if product and place.product_names and vendor.counts_cores and plan.launcher == "local":
-            known = product if product in place.product_names else place.product_names[0]
-            yield f"environment.devices[{number}].name", product, known
+        if product and planned.product_names and vendor.counts_cores and plan.launcher == "local":
+            known = product if product in planned.product_names else planned.product_names[0]
+            yield ComparedValue(f"environment.devices[{number}].name", product, known)
 
 
-def _recipe(plan: Plan, case: Case) -> Recipe | None:
+def _make_recipe(plan: Plan, case: Case) -> Recipe | None:
     """Return the recipe as its case's type; None: it has fields of another version."""
     try:
         return case.recipe_type(**plan.recipe)
@@ -115,60 +126,70 @@ def _recipe(plan: Plan, case: Case) -> Recipe | None:
         return None
 
 
-def _case(
+def _compare_with_case(
     plan: Plan, case: Case, recipe: Recipe | None, vendor: Vendor | None
-) -> Iterator[Difference]:
-    """Yield what of a plan does not follow from its case and recipe."""
-    for name in ("metric", "higher_is_better", "work_unit"):
-        yield f"plan.about.{name}", getattr(plan.about, name), getattr(case, name)
+) -> Iterator[ComparedValue]:
+    """Yield values of a plan with what its case and recipe require."""
+    about = plan.about
+    yield ComparedValue("plan.about.metric", about.metric, case.metric)
+    yield ComparedValue(
+        "plan.about.higher_is_better", about.higher_is_better, case.higher_is_better
+    )
+    yield ComparedValue("plan.about.work_unit", about.work_unit, case.work_unit)
     if recipe is None:
         return
-    yield "plan.recipe.data", recipe.data, plan.data.origin
+    yield ComparedValue("plan.recipe.data", recipe.data, plan.data.origin)
     # A later version may ship other recipes of these names.
     if plan.suite_version == __version__ and plan.recipe_name in case.recipes:
-        yield from _changes(plan, case, recipe)
+        yield from _compare_changes(plan, case, recipe)
     if vendor is not None:
-        yield "plan.labels", _labels(plan), _expected_labels(plan, recipe)
+        yield ComparedValue(
+            "plan.labels", _list_checked_labels(plan), _list_expected_labels(plan, recipe)
+        )
 
 
-def _changes(plan: Plan, case: Case, recipe: Recipe) -> Iterator[Difference]:
-    """Yield changes of the recipe that the plan does not name, or names otherwise."""
+def _compare_changes(plan: Plan, case: Case, recipe: Recipe) -> Iterator[ComparedValue]:
+    """Yield the changes that the plan names, which must be those of its recipe."""
     world = f"{plan.nnodes}x{plan.nproc}"
     standard = find_standard_recipe(case, plan.recipe_name, world=world)
-    yield "plan.compared_with", plan.compared_with, standard
+    yield ComparedValue("plan.compared_with", plan.compared_with, standard)
     fix_hp, extra = compare_with_standard(
         recipe, named=case.recipes[plan.recipe_name], standard=case.recipes[standard]
     )
-    named = {name: x for name, x in plan.extra.items() if not name.startswith(_PREPARED)}
+    recipe_extra = {
+        name: x for name, x in plan.extra.items() if not name.startswith(_PREPARE_PREFIX)
+    }
     if "precision" not in plan.fix_hp:
         fix_hp.pop("precision", None)  # which pages show for itself
-    yield "plan.fix_hp", plan.fix_hp, fix_hp
-    yield "plan.extra", named, extra
-    yield "plan.rules", plan.rules, "open" if plan.extra else "closed"
+    yield ComparedValue("plan.fix_hp", plan.fix_hp, fix_hp)
+    yield ComparedValue("plan.extra", recipe_extra, extra)
+    yield ComparedValue("plan.rules", plan.rules, "open" if plan.extra else "closed")
 
 
-def _labels(plan: Plan) -> list[str]:
-    return sorted(set(plan.labels) - _OF_THE_MACHINE)
+def _list_checked_labels(plan: Plan) -> list[str]:
+    """Return the labels of a plan that do not depend on its machine."""
+    return sorted(set(plan.labels) - _MACHINE_LABELS)
 
 
-def _expected_labels(plan: Plan, recipe: Recipe) -> list[str]:
-    """Return the labels that follow from a plan, without those that its machine told."""
+def _list_expected_labels(plan: Plan, recipe: Recipe) -> list[str]:
+    """Return the labels that follow from a plan and its recipe."""
     world, data = f"{plan.nnodes}x{plan.nproc}", plan.data
-    no_target = recipe.target_value is None
-    known = {
+    has_target = recipe.target_value is not None
+    conditions = {
         "self-reported": True,
-        "performance-only": no_target or (recipe.data == "real" and not data.quality_comparable),
+        "performance-only": not has_target
+        or (recipe.data == "real" and not data.quality_comparable),
         "generated-data": recipe.data == "generated",
         BALANCED_BOUND: recipe.is_bound,
         "given-peak": plan.peak_tflops is not None,
         f"recipe-written-for-{recipe.world}": recipe.world not in (None, world),
         RESUMED: plan.resumed is not None,
     }
-    return sorted(name for name, holds in known.items() if holds)
+    return sorted(name for name, holds in conditions.items() if holds)
 
 
-def _model(record: Record, recipe: Recipe | None) -> Iterator[Difference]:
-    """Yield sizes and FLOPs of the model that do not follow from its recipe, or do not fit.
+def _compare_model(record: Record, recipe: Recipe | None) -> Iterator[ComparedValue]:
+    """Yield sizes and FLOPs of the model, which must follow from its recipe and fit in memory.
 
     Args:
         recipe: of a case of ours; None: of another, or of another version.
@@ -176,31 +197,39 @@ def _model(record: Record, recipe: Recipe | None) -> Iterator[Difference]:
     job: dict[str, Any] = dict(record.environment["job"] or {})
     parameters, trained = job.get("parameters"), job.get("trainable_parameters")
     if parameters is not None and trained is not None:
-        yield "environment.job.trainable_parameters", trained, min(trained, parameters)
+        yield ComparedValue(
+            "environment.job.trainable_parameters", trained, min(trained, parameters)
+        )
     totals = [(device or {}).get("memory_total_bytes") for device in record.environment["devices"]]
-    known = [total for total in totals if total]
-    if parameters and len(known) == record.plan.world_size:
+    known_totals = [total for total in totals if total]
+    if parameters and len(known_totals) == record.plan.world_size:
         trained = parameters if trained is None else trained
-        size = (parameters - trained) * _WEIGHT_BYTES + trained * _TRAINED_BYTES
-        yield "environment.job.parameters", size, min(size, sum(known))
-    part = _sizes_part(record.plan.case)
-    if recipe is None or part is None or not job:
+        min_bytes = (parameters - trained) * _MIN_FROZEN_BYTES + trained * _MIN_TRAINED_BYTES
+        yield ComparedValue(
+            "environment.job.parameters", min_bytes, min(min_bytes, sum(known_totals))
+        )
+    module = _load_sizes_module(record.plan.case)
+    if recipe is None or module is None or not job:
         return
-    sizes: Sizes = part.find_sizes(recipe, job)
+    sizes: Sizes = module.find_sizes(recipe, job)
     for name, value in sizes.facts.items():
         if name in job:
-            yield f"environment.job.{name}", job[name], value
-    for rank in record.ranks if sizes.flops else ():
+            yield ComparedValue(f"environment.job.{name}", job[name], value)
+    if sizes.flops is None:
+        return
+    for rank in record.ranks:
         for name, phase in rank.phases.items():
-            if sizes.flops and phase.model_flops is not None:
+            if phase.model_flops is not None:
                 flops = sizes.flops(phase.counts)
-                yield f"ranks[{rank.rank}].phases.{name}.model_flops", phase.model_flops, flops
+                yield ComparedValue(
+                    f"ranks[{rank.rank}].phases.{name}.model_flops", phase.model_flops, flops
+                )
 
 
-def _evidence(record: Record) -> Iterator[Difference]:
-    """Yield files that the record must have been computed from and does not name."""
-    named = {entry.name for entry in record.evidence}
-    needed = {PLAN_FILE, LAUNCHER_FILE}
-    needed |= {rank_file(rank.rank) for rank in record.ranks if rank.wall_ns is not None}
-    if named:
-        yield "evidence", sorted(named & needed), sorted(needed)
+def _compare_evidence(record: Record) -> Iterator[ComparedValue]:
+    """Yield the files of evidence, which must include all from which a record is computed."""
+    listed = {entry.name for entry in record.evidence}
+    required = {PLAN_FILE, LAUNCHER_FILE}
+    required |= {rank_file(rank.rank) for rank in record.ranks if rank.wall_ns is not None}
+    if listed:
+        yield ComparedValue("evidence", sorted(listed & required), sorted(required))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
     from trainmark.telemetry.summary import Telemetry
 
-_OUTPUTS = (
+_OUTPUT_PATTERNS = (
     "events.*.jsonl", "telemetry*.jsonl", "log.*.txt", "stacks.*.txt",
     "*.json", "*.sh", "*.sbatch", "*.yaml",  # the plan, the cluster's file and what was submitted
 )  # fmt: skip
@@ -84,7 +84,7 @@ def reduce(run_dir: Path, *, files: list[Evidence] | None = None) -> Record:
         replays=measurement.replays,
         labels=measurement.labels,
         findings=findings,
-        evidence=evidence(run_dir) if files is None else files,
+        evidence=list_evidence(run_dir) if files is None else files,
     )
 
 
@@ -95,7 +95,7 @@ def _read_telemetry(
     if not plan.sample_every_s:
         return None, []
     samples = read_samples(run_dir, timeline)
-    return summarize_samples(samples, timeline), list(samples.lines())
+    return summarize_samples(samples, timeline), list(samples.make_lines())
 
 
 def _read_timeline(run_dir: Path, plan: Plan) -> RunTimeline:
@@ -107,12 +107,12 @@ def _read_timeline(run_dir: Path, plan: Plan) -> RunTimeline:
         raise RecordError("not a run directory", where=where, rule=rule) from error
 
 
-def evidence(run_dir: Path) -> list[Evidence]:
+def list_evidence(run_dir: Path) -> list[Evidence]:
     """Return the files from which a record is computed, with size and digest, by name."""
-    return [describe_evidence(path) for path in evidence_files(run_dir)]
+    return [describe_evidence(path) for path in list_evidence_files(run_dir)]
 
 
-def evidence_files(run_dir: Path) -> list[Path]:
+def list_evidence_files(run_dir: Path) -> list[Path]:
     """Return the files from which a record is computed, by name."""
     return [
         path
@@ -128,7 +128,7 @@ def describe_evidence(path: Path) -> Evidence:
     return Evidence(name=path.name, bytes=path.stat().st_size, sha256=digest)
 
 
-def outputs(run_dir: Path) -> list[Path]:
+def list_outputs(run_dir: Path) -> list[Path]:
     """Return plan, scripts, events, samples and all output of a run, without its record."""
-    paths = {path for name in _OUTPUTS for path in run_dir.glob(name) if path.is_file()}
+    paths = {path for name in _OUTPUT_PATTERNS for path in run_dir.glob(name) if path.is_file()}
     return sorted(path for path in paths if path.name != RECORD_FILE)

@@ -58,25 +58,25 @@ def summarize_replays(replays_by_rank: Sequence[Sequence[Replay]]) -> Replays | 
         windows=len(windows),
         not_deterministic=unstable,
         different=len(differing),
-        differences=list(islice(map(_locate, differing), MAX_LISTED)),
+        differences=list(islice(map(_locate_first_difference, differing), MAX_LISTED)),
     )
 
 
-def _locate(window: Sequence[Replay]) -> ReplayDifference:
+def _locate_first_difference(window: Sequence[Replay]) -> ReplayDifference:
     """Return the earliest difference of a window that has one, and the ranks that have it."""
-    places = dict(_differences(window))
-    earliest = min(_moment(place) for place in places.values())
-    ranks = [rank for rank, place in places.items() if _moment(place) == earliest]
+    places = dict(_list_differences(window))
+    earliest = min(_get_moment(place) for place in places.values())
+    ranks = [rank for rank, place in places.items() if _get_moment(place) == earliest]
     place = places[ranks[0]]
     return ReplayDifference(step=place.step, part=place.part, tensor=place.tensor, ranks=ranks)
 
 
-def _differences(window: Sequence[Replay]) -> Iterator[tuple[int, BitDifference]]:
+def _list_differences(window: Sequence[Replay]) -> Iterator[tuple[int, BitDifference]]:
     for rank, replay in enumerate(window):
         if replay.difference is not None:
             yield rank, replay.difference
 
 
-def _moment(place: BitDifference) -> tuple[int, int]:
+def _get_moment(place: BitDifference) -> tuple[int, int]:
     """Return what orders differences of ranks in time."""
     return place.step, get_args(Part).index(place.part)

@@ -39,10 +39,10 @@ def summarize_step_times(step_ns: NDArray[np.int64]) -> dict[str, float | None] 
     seconds = step_ns / 1e9
     p50, p90, p99 = np.percentile(seconds, [50, 90, 99]).tolist()
     mad = float(np.median(np.abs(seconds - p50)))
-    return {"p50": p50, "p90": p90, "p99": p99, "mad": mad, "cv": _cv(seconds)}
+    return {"p50": p50, "p90": p90, "p99": p99, "mad": mad, "cv": _compute_cv(seconds)}
 
 
-def _cv(values: NDArray[np.float64]) -> float | None:
+def _compute_cv(values: NDArray[np.float64]) -> float | None:
     """Return the sample standard deviation over the mean; None if either is undefined."""
     mean = float(values.mean())
     return float(values.std(ddof=1)) / mean if len(values) > 1 and mean else None
@@ -101,7 +101,7 @@ def summarize_launches(values: Sequence[float]) -> LaunchSummary:
         mean = low = high = float(data[0])
     if len(data) < INTERVAL_MIN_LAUNCHES:
         low, high = float(data.min()), float(data.max())
-    return LaunchSummary(mean, low, high, _cv(data), len(data))
+    return LaunchSummary(mean, low, high, _compute_cv(data), len(data))
 
 
 class RatioEstimate(NamedTuple):

@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from trainmark.record.measurement import Measurement
     from trainmark.record.record import FigureEntry, Record, Status, Verification
 
-MAX_CV = 0.1
-MAX_SWING = 0.1
+MAX_CV = 0.1  # coefficient of variation
+MAX_SWING = 0.1  # share by which the matmul rate of a device changed while it was measured
 
+# Codes of findings and reasons by the grade that they lead to.
 _NOISY = {
     "not_steady", "steadiness_unknown", "machine_busy",
     "compiled_while_measured", "read_before_measured", "slow_device", "slow_rank", "slow_data",
     "throttled_while_measured", "trust_cv", "trust_swing", "trust_launch_cv", "trust_few_launches",
 }  # fmt: skip
-_GRAVE = {
+_SERIOUS = {
     "flops_above_preflight", "flops_above_counted", "loss_never_changes", "steps_beside_windows",
     "few_updates", "rows_repeated", "quality_above_best", "device_shared", "evaluated_rows",
     "evaluation_rows_repeated", "evaluation_rows_change", "replay_differs", "device_errors",
@@ -59,14 +60,15 @@ def is_refuting(code: str) -> bool:
 
 def grade_reasons(reasons: Iterable[Message]) -> Trust:
     """Return the grade that follows from ``reasons``, each listed once, the worst first."""
-    once: dict[str, Message] = {}
+    first_of_code: dict[str, Message] = {}
     for reason in reasons:
-        once.setdefault(reason.code, reason)
-    listed = sorted(once.values(), key=lambda reason: reason.code in _NOISY)
-    if not listed:
+        first_of_code.setdefault(reason.code, reason)
+    # Reasons that only make figures noisy come last.
+    worst_first = sorted(first_of_code.values(), key=lambda reason: reason.code in _NOISY)
+    if not worst_first:
         return Trust(grade="usable", reasons=[])
-    grave = listed[0].code not in _NOISY
-    return Trust(grade="do_not_quote" if grave else "noisy", reasons=listed)
+    grade: Grade = "noisy" if worst_first[0].code in _NOISY else "do_not_quote"
+    return Trust(grade=grade, reasons=worst_first)
 
 
 def grade_launch(
@@ -81,31 +83,33 @@ def grade_launch(
     reasons += [
         message(code) for label, code in _CODES_OF_LABELS.items() if label in measurement.labels
     ]
-    reasons += [finding for finding in findings if finding.code in _NOISY | _GRAVE]
+    reasons += [finding for finding in findings if finding.code in _NOISY | _SERIOUS]
     cv = figures["step_time_cv"].value if "step_time_cv" in figures else None
     if cv is not None and cv > 100 * MAX_CV:
         reasons.append(message("trust_cv", cv=cv / 100))
     swing = max(rank.matmul_swing or 0.0 for rank in measurement.ranks)
     if swing > MAX_SWING:
         reasons.append(message("trust_swing", swing=swing))
-    return grade_reasons([*reasons, _few(1)])
+    return grade_reasons([*reasons, _note_few_launches(1)])
 
 
-def _few(launches: int) -> Message:
+def _note_few_launches(launches: int) -> Message:
+    """Return the reason that there are too few launches for an interval."""
     return message("trust_few_launches", launches=launches, least=INTERVAL_MIN_LAUNCHES)
 
 
 def grade_repeats(records: Sequence[Record]) -> Trust:
-    """Return the trust in the figures over several launches, of which only passed ones count."""
+    """Return the trust in the figures over several launches; only those that passed count."""
     passed = [record for record in records if record.passed]
     reasons = [reason for record in passed or records for reason in record.trust.reasons]
     reasons = [reason for reason in reasons if reason.code != "trust_few_launches"]
-    rates = [rate for record in passed if (rate := record.figure("p_train")) is not None]
-    cv = summarize_launches(rates).cv if rates else None
+    rates = [record.figure("p_train") for record in passed]
+    known_rates = [rate for rate in rates if rate is not None]
+    cv = summarize_launches(known_rates).cv if known_rates else None
     if cv is not None and cv > MAX_CV:
         reasons.append(message("trust_launch_cv", cv=cv))
     if len(passed) < INTERVAL_MIN_LAUNCHES:
-        reasons.append(_few(len(passed)))
+        reasons.append(_note_few_launches(len(passed)))
     return grade_reasons(reasons)
 
 
@@ -120,9 +124,9 @@ def find_worst_grade(grades: Iterable[Grade]) -> Grade:
 
 
 def combine_verifications(records: Iterable[Record]) -> Verification:
-    """Return the word for several records: verified only if each of them is."""
-    known = {record.verification for record in records}
-    return "verified" if known == {"verified"} else "unverified"
+    """Return the verification of several records: verified only if each of them is."""
+    verifications = {record.verification for record in records}
+    return "verified" if verifications == {"verified"} else "unverified"
 
 
 def add_reasons(record: Record, findings: Sequence[Message]) -> Record:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from trainmark import __version__, cases
 from trainmark.errors import CaseError, RecordError, UsageError
 from trainmark.record import reduce
+from trainmark.record.compared import ComparedValue
 from trainmark.record.figures import (
     FIGURES_PLACE,
     compute_case_figures,
@@ -26,9 +27,9 @@ from trainmark.record.findings import (
     CODES_OF_RECORD,
     find_in_measurement,
 )
-from trainmark.record.measured_checks import check_measured
+from trainmark.record.measured_checks import compare_measured_values
 from trainmark.record.measurement import Measurement
-from trainmark.record.plan_checks import check_plan
+from trainmark.record.plan_checks import compare_plan_values
 from trainmark.record.trust import add_reasons, grade_launch, grade_reasons, is_refuting
 from trainmark.record.work import shorten_version
 from trainmark.spec import Message, message
@@ -41,11 +42,10 @@ if TYPE_CHECKING:
     from trainmark.record.record import Evidence, Record
     from trainmark.spec import Figure
 
-Difference = tuple[str, Any, Any]  # path of the value, as recorded, as computed again
 # Tolerance for sums in another order, by another version of a library.
 _RELATIVE_TOLERANCE = 1e-9
 _MAX_SHOWN = 80  # characters of a value
-MAX_BYTES = 32 << 20  # of evidence: a list or a page is no place to wait for more
+MAX_BYTES = 32 << 20  # of evidence that is checked for a list or a page, which must not wait
 # Fields that a record made again need not share: of another version, of copied files.
 _NOT_COMPARED = {"suite", "evidence", "verification"}
 
@@ -70,20 +70,25 @@ def check_record(record: Record, folder: Path, *, max_bytes: int | None = None) 
 
 def check_itself(record: Record) -> list[Message]:
     """Return how values of a record contradict each other, as one message."""
-    differences: list[Difference] = []
+    differences: list[ComparedValue] = []
     try:
-        pairs = (*_recompute_values(record), *check_measured(record), *check_plan(record))
-        for place, recorded, expected in pairs:
-            differences += _list_differences(recorded, expected, place)
+        compared_values = (
+            *_recompute_values(record),
+            *compare_measured_values(record),
+            *compare_plan_values(record),
+        )
+        for value in compared_values:
+            differences += _list_differences(value.recorded, value.expected, value.place)
     except (LookupError, ArithmeticError, ValueError, TypeError, CaseError, UsageError) as error:
         # A rank, span, bound or field that others name is absent, or is no such value.
-        differences.append(("record", type(error).__name__, "values that fit each other"))
+        fault = ComparedValue("record", type(error).__name__, "values that fit each other")
+        differences.append(fault)
     return [_describe_differences(differences)] if differences else []
 
 
 def verify_evidence(record: Record, folder: Path) -> list[Message]:
     """Return the contradictions between ``record`` and the evidence in ``folder``."""
-    files = {path.name: path for path in reduce.evidence_files(folder)}
+    files = {path.name: path for path in reduce.list_evidence_files(folder)}
     recorded = {entry.name: entry for entry in record.evidence}
     if not files:
         return [message("evidence_absent")]
@@ -123,7 +128,7 @@ def _reduce_again(record: Record, folder: Path) -> list[Message]:
     return [_describe_differences(differences)]
 
 
-def _compare_records(record: Record, anew: Record) -> Iterator[Difference]:
+def _compare_records(record: Record, anew: Record) -> Iterator[ComparedValue]:
     """Yield the differences between two records.
 
     Equal fields are not converted to dicts: a million steps would be in memory four times.
@@ -134,20 +139,19 @@ def _compare_records(record: Record, anew: Record) -> Iterator[Difference]:
     yield from _list_differences(recorded, recomputed, "")
 
 
-def _describe_differences(differences: list[Difference]) -> Message:
+def _describe_differences(differences: list[ComparedValue]) -> Message:
     """Return the first difference, of status, figures or quality if there is one."""
     important = ("status", "figures", "quality")
     chosen = differences[0]
     for difference in differences:
-        if difference[0].startswith(important):
+        if difference.place.startswith(important):
             chosen = difference
             break
-    place, recorded, recomputed = chosen
     return message(
         "evidence_disagrees",
-        field=place,
-        recorded=_shorten(recorded),
-        recomputed=_shorten(recomputed),
+        field=chosen.place,
+        recorded=_shorten(chosen.recorded),
+        recomputed=_shorten(chosen.expected),
         fields=len(differences),
     )
 
@@ -157,7 +161,7 @@ def _shorten(value: Any) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
-def _list_differences(recorded: Any, recomputed: Any, place: str) -> Iterator[Difference]:
+def _list_differences(recorded: Any, recomputed: Any, place: str) -> Iterator[ComparedValue]:
     """Yield every path at which two documents differ, with both values."""
     if recorded == recomputed:
         return
@@ -172,7 +176,7 @@ def _list_differences(recorded: Any, recomputed: Any, place: str) -> Iterator[Di
             yield from _list_differences(old, new, f"{place}[{index}]")
         return
     if not _is_same(recorded, recomputed):
-        yield place, recorded, recomputed
+        yield ComparedValue(place, recorded, recomputed)
 
 
 def _is_same(recorded: Any, recomputed: Any) -> bool:
@@ -186,11 +190,14 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _recompute_values(record: Record) -> Iterator[Difference]:
-    """Yield what follows from plan, ranks, series and evaluations, made by what made it."""
+def _recompute_values(record: Record) -> Iterator[ComparedValue]:
+    """Yield each value that follows from others, with the value that is computed again.
+
+    The functions that made the record compute it from plan, ranks, steps and evaluations.
+    """
     measurement = Measurement.from_record(record)
     yield from _compare_models("counts", record.counts, measurement.counts)
-    yield "labels", record.labels, measurement.labels
+    yield ComparedValue("labels", record.labels, measurement.labels)
     yield from _compare_models("quality", record.quality, measurement.quality)
     yield from _compare_models("spans", record.spans, measurement.spans)
     yield from _compare_units(record)
@@ -205,61 +212,66 @@ def _recompute_values(record: Record) -> Iterator[Difference]:
     yield from _compare_trust(record, measurement)
 
 
-def _compare_models(name: str, recorded: Frozen, recomputed: Frozen) -> Iterator[Difference]:
+def _compare_models(name: str, recorded: Frozen, recomputed: Frozen) -> Iterator[ComparedValue]:
     """Yield a field of a record if it is not as recomputed.
 
     Equal ones are not converted to dicts.
     """
     if recorded != recomputed:
-        yield name, recorded.model_dump(mode="json"), recomputed.model_dump(mode="json")
+        yield ComparedValue(
+            name, recorded.model_dump(mode="json"), recomputed.model_dump(mode="json")
+        )
 
 
-def _compare_units(record: Record) -> Iterator[Difference]:
+def _compare_units(record: Record) -> Iterator[ComparedValue]:
     """Yield units that are not as declared, and values that have a reason for being missing."""
     about = record.plan.about
     declared = list_specs(about.page)
     for name, entry in record.figures.items():
-        yield f"figures.{name}.reason", entry.reason is None, entry.value is not None
+        yield ComparedValue(f"figures.{name}.reason", entry.reason is None, entry.value is not None)
         if name in declared:
             unit = declared[name].unit.replace("{work}", about.work_unit)
-            yield f"figures.{name}.unit", entry.unit, unit
+            yield ComparedValue(f"figures.{name}.unit", entry.unit, unit)
 
 
-def _compare_figures(record: Record, recomputed: dict[str, Figure]) -> Iterator[Difference]:
+def _compare_figures(record: Record, recomputed: dict[str, Figure]) -> Iterator[ComparedValue]:
     """Yield figures of a case of ours that are not as recomputed."""
     for name, entry in record.figures.items():
         if name not in recomputed:
-            yield f"figures.{name}", entry.value, None
+            yield ComparedValue(f"figures.{name}", entry.value, None)
             continue
         figure = recomputed[name]
-        yield f"figures.{name}", entry.value, figure.value
-        yield f"figures.{name}.reason", _get_code(entry.reason), _get_code(figure.reason)
-        yield f"figures.{name}.note", _get_code(entry.note), _get_code(figure.note)
+        yield ComparedValue(f"figures.{name}", entry.value, figure.value)
+        yield ComparedValue(
+            f"figures.{name}.reason", _get_code(entry.reason), _get_code(figure.reason)
+        )
+        yield ComparedValue(f"figures.{name}.note", _get_code(entry.note), _get_code(figure.note))
     yield from _list_missing_figures(record, recomputed)
 
 
 def _compare_figures_of_others(
     record: Record, recomputed: dict[str, Figure]
-) -> Iterator[Difference]:
+) -> Iterator[ComparedValue]:
     """Yield figures of another's case that are not as recomputed.
 
     Its own are not known here, and it may have replaced a figure by None.
     """
     for name, entry in record.figures.items():
         if name in recomputed and entry.value is not None:
-            yield f"figures.{name}", entry.value, recomputed[name].value
+            yield ComparedValue(f"figures.{name}", entry.value, recomputed[name].value)
     yield from _list_missing_figures(record, recomputed)
 
 
-def _list_missing_figures(record: Record, recomputed: dict[str, Figure]) -> Iterator[Difference]:
+def _list_missing_figures(record: Record, recomputed: dict[str, Figure]) -> Iterator[ComparedValue]:
+    """Yield the figures that the record lacks."""
     for name, figure in recomputed.items():
         if name not in record.figures:
-            yield f"figures.{name}", None, figure.value
+            yield ComparedValue(f"figures.{name}", None, figure.value)
 
 
 def _compare_findings(
     record: Record, measurement: Measurement, case_notes: Sequence[Message] | None
-) -> Iterator[Difference]:
+) -> Iterator[ComparedValue]:
     """Yield findings that the record's own values contradict, or that are missing.
 
     Args:
@@ -270,24 +282,28 @@ def _compare_findings(
     expected = _index_by_code([*findings, *(case_notes or ())])
     for code, finding in expected.items():
         entry = recorded.get(code)
-        yield f"findings.{code}", None if entry is None else entry.as_dict(), finding.as_dict()
+        yield ComparedValue(
+            f"findings.{code}", None if entry is None else entry.as_dict(), finding.as_dict()
+        )
     for code in recorded.keys() - expected.keys() - CODES_OF_EVENTS:
         is_wrong = code in CODES_OF_RECORD or case_notes is not None
-        yield f"findings.{code}", True, not is_wrong
+        yield ComparedValue(f"findings.{code}", True, not is_wrong)
 
 
-def _compare_trust(record: Record, measurement: Measurement) -> Iterator[Difference]:
+def _compare_trust(record: Record, measurement: Measurement) -> Iterator[ComparedValue]:
     """Yield reasons and a grade that do not follow from the record's own values."""
     reasons = [reason for reason in record.trust.reasons if not reason.code.startswith("evidence_")]
     expected = grade_launch(
         measurement, status=record.status, figures=record.figures, findings=record.findings
     ).reasons
-    yield "trust.reasons", _join_codes(reasons), _join_codes(expected)
+    yield ComparedValue("trust.reasons", _join_codes(reasons), _join_codes(expected))
     recorded = _index_by_code(reasons)
     for reason in expected:
         entry = recorded.get(reason.code, reason)
-        yield f"trust.reasons.{reason.code}", entry.args, reason.args
-    yield "trust.grade", record.trust.grade, grade_reasons(record.trust.reasons).grade
+        yield ComparedValue(f"trust.reasons.{reason.code}", entry.args, reason.args)
+    yield ComparedValue(
+        "trust.grade", record.trust.grade, grade_reasons(record.trust.reasons).grade
+    )
 
 
 def _index_by_code(messages: Iterable[Message]) -> dict[str, Message]:

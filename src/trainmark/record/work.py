@@ -35,7 +35,7 @@ LOG_CONTRADICTIONS = frozenset({
 })  # fmt: skip
 _SAME_SIZE = 0.01  # share by which models of the same size differ: a head, adapters
 # Names of differences between a run and a published row.
-_GRAVEST_FIRST = (
+_MOST_SERIOUS_FIRST = (
     "case", "data", "parameters", "seq_length", "precision", "micro_batch_size", "sample_count",
     "fix_hp", "ran_world", "train_samples",
 )  # fmt: skip
@@ -185,12 +185,12 @@ def describe_work(record: Record) -> dict[str, Any]:
     As planned, but for the devices and the program that were really there.
     """
     return describe_planned_work(record.plan) | {
-        "device_products": _products(record),
+        "device_products": _name_products(record),
         "suite_version": shorten_version(record.suite.version),
     }
 
 
-def _products(record: Record) -> str:
+def _name_products(record: Record) -> str:
     """Return each product once, as the ranks saw it; as planned where not all of them told."""
     entries = record.environment.get("devices") or []
     names = [name for entry in entries if entry and (name := entry.get("name"))]
@@ -282,7 +282,7 @@ def _changed_fields(result: Record | Row) -> dict[str, Any]:
         changed = result.plan.fix_hp | result.plan.extra
         precision = result.plan.recipe["precision"]
     return {
-        FIELD_ALIASES.get(name, name): _number(value)
+        FIELD_ALIASES.get(name, name): _parse_number(value)
         for name, value in sorted(changed.items())
         if value != precision
     }
@@ -295,7 +295,7 @@ def find_row_differences(record: Record, row: Row) -> dict[str, tuple[object, ob
     published figures; what they do not state either is not compared.
     """
     ours, theirs = describe_printed_work(record), describe_printed_work(row)
-    stated = row.stated or _stated_by_case(record, row)
+    stated = row.stated or _get_stated_work(record, row)
     if stated.precision is not None:
         theirs["precision"] = stated.precision
     recipe = record.plan.recipe
@@ -315,7 +315,7 @@ def find_row_differences(record: Record, row: Row) -> dict[str, tuple[object, ob
         for fields in changes:
             fields.pop("micro_batch_size", None)
         ours["fix_hp"], theirs["fix_hp"] = map(format_fix_hp, changes)
-    names = [name for name in _GRAVEST_FIRST if name in theirs]
+    names = [name for name in _MOST_SERIOUS_FIRST if name in theirs]
     return {
         name: (ours[name], theirs[name])
         for name in names
@@ -323,7 +323,7 @@ def find_row_differences(record: Record, row: Row) -> dict[str, tuple[object, ob
     }
 
 
-def _stated_by_case(record: Record, row: Row) -> StatedWork:
+def _get_stated_work(record: Record, row: Row) -> StatedWork:
     """Return what the published figures of a row's case say of all their rows."""
     published = record.plan.about.references
     if row.case != record.plan.case or row.data_origin == "generated":
@@ -348,7 +348,7 @@ def is_same_size(parameters: int | None, other: int | None) -> bool:
     return abs(parameters - other) <= _SAME_SIZE * other
 
 
-def _number(value: Any) -> Any:
+def _parse_number(value: Any) -> Any:
     """Return a printed number as one, so that 0.00015 and 1.5e-4 are the same."""
     try:
         return float(value)

@@ -77,7 +77,7 @@ def _add_launch(folder: Path, bundle: Path, number: int, subfolder: str) -> None
         number: of the run in the bundle, from 1.
         subfolder: of the launch in its run; empty: it is the only launch.
     """
-    for path in reduce.outputs(folder):
+    for path in reduce.list_outputs(folder):
         size = path.stat().st_size
         if size > archive.MAX_FILE_BYTES:
             raise BundleError(
@@ -87,7 +87,7 @@ def _add_launch(folder: Path, bundle: Path, number: int, subfolder: str) -> None
                 fix="shorten the file, or move it out of the run's folder if it is not the "
                 "run's own",
             )
-    if not (folder / PLAN_FILE).exists() or len(reduce.evidence_files(folder)) < 2:
+    if not (folder / PLAN_FILE).exists() or len(reduce.list_evidence_files(folder)) < 2:
         what, fix = "the run lacks its evidence", "bundle the run where it was made"
         raise BundleError(what, where=str(folder), fix=fix)
     plan = read_plan(folder)
@@ -103,7 +103,7 @@ def _add_launch(folder: Path, bundle: Path, number: int, subfolder: str) -> None
     target = bundle / name / subfolder
     target.mkdir(parents=True)
     redactor = redaction.make_run_redactor(plan, folder)
-    for path in reduce.outputs(folder):
+    for path in reduce.list_outputs(folder):
         with (target / path.name).open("wb") as out:
             out.writelines(redaction.redact_file(path, redactor))
     record.write_record(reduce.reduce(target), target)

@@ -1,4 +1,4 @@
-"""Summarise what the sampler read of devices and host, over intervals of the run.
+"""Summarize what the sampler read of devices and host, over intervals of the run.
 
 Owns the schema of the summary. Keeps only the numbers that are summarised, 8 bytes each: 0.3 GB
 for a week of eight devices at 1 Hz. A reading is dated to the middle of the time that it took.
@@ -100,22 +100,26 @@ class Telemetry(Frozen):
 
 @dataclass
 class Readings:
-    """The readings of one device, or of a host, in their order; NaN where one tells nothing.
+    """The readings of one device, or of a host, in order of time.
 
     Args:
-        index: number that the monitor gives a device; of a host that of its node.
-        ranks: those of a device.
+        index: number that the monitor gives the device, or number of the host's node.
+        ranks: ranks that use the device.
+        rows: values of ``_COLUMNS`` for each reading, one after another; NaN: not reported.
+        reasons: why clocks were lowered at each reading; None: not reported.
+        errors: counters of errors by name.
+        faults: texts of faults that the device reported, each once in a row.
     """
 
     index: int
     ranks: list[int] = field(default_factory=list)
-    rows: array[float] = field(default_factory=lambda: array("d"))  # of ``_COLUMNS``
-    reasons: list[tuple[str, ...] | None] = field(default_factory=list)  # for lowered clocks
+    rows: array[float] = field(default_factory=lambda: array("d"))
+    reasons: list[tuple[str, ...] | None] = field(default_factory=list)
     errors: dict[str, ErrorCounter] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
     def add(self, time_s: float, reading: DeviceSample | events.HostEvent) -> None:
-        """Take a reading."""
+        """Add a reading; a host lacks some of the columns."""
         if not isinstance(reading, events.HostEvent):
             self._add_errors(reading)
         values = (getattr(reading, name, None) for name in _COLUMNS[1:])
@@ -139,34 +143,54 @@ class Readings:
 
     @property
     def columns(self) -> dict[str, Array]:
-        """Return ``time_s`` and what else is read of all readings."""
+        """Return the values of all readings by the name of their column; NaN: not reported."""
         rows = np.asarray(self.rows).reshape(-1, len(_COLUMNS))
         return dict(zip(_COLUMNS, rows.T, strict=True))
 
-    def over(self, intervals: dict[IntervalName, Interval]) -> dict[IntervalName, Use]:
-        """Return what was read in each interval."""
-        read = self.columns
-        return {name: self._use(read, interval) for name, interval in intervals.items()}
+    def summarize(self, intervals: dict[IntervalName, Interval]) -> dict[IntervalName, Use]:
+        """Return the summary of what was read in each interval."""
+        columns = self.columns
+        return {name: self._summarize(columns, interval) for name, interval in intervals.items()}
 
-    def _use(self, read: dict[str, Array], interval: Interval) -> Use:
-        times_s, (start_s, end_s) = read["time_s"], interval
-        inside = np.flatnonzero((start_s <= times_s) & (times_s <= end_s))
-        quantities = {
-            x: summarize_quantity(times_s[inside], read[x][inside], interval) for x in _QUANTITIES
-        }
-        reasons_inside = [self.reasons[index] for index in inside]
-        shares = {}
-        for name in sorted({name for reasons in reasons_inside for name in reasons or ()}):
-            held = [nan if reasons is None else name in reasons for reasons in reasons_inside]
-            share = summarize_quantity(times_s[inside], np.array(held, float), interval)
-            shares[name] = min(1.0, share.mean) if share else 0.0
-        shares = dict(sorted(shares.items(), key=lambda item: -item[1]))
+    def _summarize(self, columns: dict[str, Array], interval: Interval) -> Use:
+        start_s, end_s = interval
+        times_s = columns["time_s"]
+        inside = np.flatnonzero((start_s <= times_s) & (times_s <= end_s))  # indexes of readings
+        quantities = {}
+        for name in _QUANTITIES:
+            quantity = summarize_quantity(times_s[inside], columns[name][inside], interval)
+            if quantity is not None:
+                quantities[name] = quantity
+        reasons = [self.reasons[index] for index in inside]
         return Use(
             readings=len(inside),
-            quantities={name: known for name, known in quantities.items() if known is not None},
-            throttled=shares if any(reasons is not None for reasons in reasons_inside) else None,
-            energy=measure_energy(times_s, read["energy_j"], interval),
+            quantities=quantities,
+            throttled=_compute_throttled_shares(times_s[inside], reasons, interval),
+            energy=measure_energy(times_s, columns["energy_j"], interval),
         )
+
+
+def _compute_throttled_shares(
+    times_s: Array, reasons: list[tuple[str, ...] | None], interval: Interval
+) -> dict[str, float] | None:
+    """Return the share of an interval with lowered clocks by reason, the largest share first.
+
+    Args:
+        times_s: of the readings in the interval, ``(n,)``.
+        reasons: why clocks were lowered at each reading; None: not reported.
+
+    Returns:
+        None if no reading reports reasons.
+    """
+    known_reasons = [names for names in reasons if names is not None]
+    if not known_reasons:
+        return None
+    shares = {}
+    for name in sorted({name for names in known_reasons for name in names}):
+        is_throttled = [nan if names is None else name in names for names in reasons]
+        share = summarize_quantity(times_s, np.array(is_throttled, float), interval)
+        shares[name] = min(1.0, share.mean) if share else 0.0
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
 def find_intervals(timeline: RunTimeline) -> dict[IntervalName, Interval]:
@@ -202,85 +226,109 @@ def find_intervals(timeline: RunTimeline) -> dict[IntervalName, Interval]:
 
 @dataclass
 class Samples:
-    """What the samplers of all machines wrote; ``began``: the first machine's."""
+    """What the samplers of all machines wrote.
+
+    Args:
+        began: first event of the first machine's sampler: what it reads; None: it wrote none.
+        devices: readings of each device that ranks use, in order of the ranks.
+        hosts: readings of each machine.
+        faults: why sources gave no readings.
+    """
 
     began: Sampling | None = None
-    devices: list[Readings] = field(default_factory=list)  # in the order of the ranks
+    devices: list[Readings] = field(default_factory=list)
     hosts: list[Readings] = field(default_factory=list)
     faults: list[events.FaultEvent] = field(default_factory=list)
 
-    def take(self, file: Path, ranks: range, start_ns: int) -> None:
-        """Read a machine's file, if it is there; times count from ``start_ns`` on its clock."""
-        host, devices, began = Readings(len(self.hosts)), dict[int, Readings](), None
-        for line in EventFile(file, read_event) if file.is_file() else ():
+    def add_file(self, file: Path, ranks: range, start_ns: int) -> None:
+        """Add the readings in a machine's file, if it exists.
+
+        Args:
+            ranks: numbers of the machine's ranks.
+            start_ns: from which times count, on the machine's clock.
+        """
+        host = Readings(len(self.hosts))
+        devices: dict[int, Readings] = {}
+        began = None
+        lines = EventFile(file, read_event) if file.is_file() else ()
+        for line in lines:
             match line:
                 case Sampling():
                     began = line
                 case events.DevicesEvent():
                     for sample in line.devices:
                         device = devices.setdefault(sample.index, Readings(sample.index))
-                        device.add(_middle_s(line, start_ns), sample)
+                        device.add(_compute_middle_s(line, start_ns), sample)
                 case events.HostEvent():
-                    host.add(_middle_s(line, start_ns), line)
+                    host.add(_compute_middle_s(line, start_ns), line)
                 case events.FaultEvent():
                     self.faults.append(line)
-        used = dict[int, Readings]()
-        for rank, index in zip(ranks, began.devices if began else (), strict=False):
-            used[index] = devices.setdefault(index, Readings(index))
-            used[index].ranks.append(rank)
-        self.began = self.began if self.hosts else began
+        used_devices: dict[int, Readings] = {}  # the sampler may read others too
+        device_indexes = began.devices if began else ()
+        for rank, index in zip(ranks, device_indexes, strict=False):
+            used_devices[index] = devices.setdefault(index, Readings(index))
+            used_devices[index].ranks.append(rank)
+        if not self.hosts:
+            self.began = began
         self.hosts.append(host)
-        self.devices += used.values()
+        self.devices += used_devices.values()
 
-    def lines(self) -> Iterator[SeriesLine]:
+    def make_lines(self) -> Iterator[SeriesLine]:
         """Yield the lines that charts draw, of devices by their ranks, of hosts by their number."""
         devices = {format_ranges(device.ranks): device.columns for device in self.devices}
         hosts = {str(host.index): host.columns for host in self.hosts}
         yield from draw_lines(devices, hosts)
 
 
-def _middle_s(line: events.DevicesEvent | events.HostEvent, start_ns: int) -> float:
+def _compute_middle_s(line: events.DevicesEvent | events.HostEvent, start_ns: int) -> float:
+    """Return the middle of the time that a reading took, in seconds from the start."""
     return (line.t_ns - start_ns - line.took_ns / 2) / NS_PER_S
 
 
 def read_samples(run_dir: Path, timeline: RunTimeline) -> Samples:
-    """Return what the samplers wrote, as far as it can be read."""
+    """Return what the samplers of all machines wrote; unreadable lines are left out."""
     samples = Samples()
     for node in timeline.nodes:
         start_ns = timeline.launch_ns - node.shift_ns
-        samples.take(run_dir / telemetry_file(node.number), node.ranks, start_ns)
+        samples.add_file(run_dir / telemetry_file(node.number), node.ranks, start_ns)
     if not timeline.nodes:
-        samples.take(run_dir / telemetry_file(None), range(len(timeline.ranks)), timeline.launch_ns)
+        samples.add_file(
+            run_dir / telemetry_file(None), range(len(timeline.ranks)), timeline.launch_ns
+        )
     return samples
 
 
 def summarize_samples(samples: Samples, timeline: RunTimeline) -> Telemetry:
     """Return the summary of all samples."""
-    spans, began = find_intervals(timeline), samples.began
-    monitor, of_host = (began.monitor, began.host_sources) if began else (None, [])
-    names = {"monitor": monitor or "monitor", "host": "host", **{x: x for x in of_host}}
+    intervals = find_intervals(timeline)
+    began = samples.began
+    monitor = began.monitor if began else None
+    host_sources = began.host_sources if began else []
+    # As faults name the sources that were there, and as messages name them.
+    names = {"monitor": monitor or "monitor", "host": "host"}
+    names |= {source: source for source in host_sources}
     texts_by_fault: dict[tuple[str, str], list[str]] = {}
     for fault in samples.faults:
-        if fault.source in names:  # what was there
+        if fault.source in names:
             source = names[fault.source]
             key = (f"source.{fault.kind}", source)
             texts_by_fault.setdefault(key, []).append(fault.said)
     return Telemetry(
         interval_s=began.interval_s if began else None,
         monitor=monitor,
-        host_sources=of_host,
-        intervals_s=spans,
+        host_sources=host_sources,
+        intervals_s=intervals,
         devices=[
             DeviceTelemetry(
                 ranks=device.ranks,
                 index=device.index,
-                over=device.over(spans),
+                over=device.summarize(intervals),
                 errors=device.errors,
                 faults=device.faults[:_MAX_FAULTS],
             )
             for device in samples.devices
         ],
-        hosts=[host.over(spans) for host in samples.hosts],
+        hosts=[host.summarize(intervals) for host in samples.hosts],
         faults=[
             message(code, source=source, said=texts[0], times=len(texts))
             for (code, source), texts in texts_by_fault.items()

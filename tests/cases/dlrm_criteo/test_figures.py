@@ -48,7 +48,9 @@ def figures(
 ) -> dict[str, Figure]:
     run = run_of(tmp_path, *jobs, parts_ns=PARTS if parts_ns is None else parts_ns)
     known = compute_figures(measure(run, warmup_steps=0))
-    return known | dict(own.compute([rank.work for rank in run.ranks], known).figures)
+    return known | dict(
+        own.compute([rank.make_work(rank.result.job) for rank in run.ranks], known).figures
+    )
 
 
 PARTS = {"embedding": S // 2, "exchange": S // 5}
