@@ -60,16 +60,76 @@ def name_of(node: int) -> str:
 
 
 def search(num_nodes: int, fault: GroupFault, generator: np.random.Generator) -> Searched:
-    """Measure what the search asks for until it ends."""
+    """Measure what the search asks for, each set as often as it needs, until it ends."""
     parts = Parts(alone_s=ALONE_S, pair_s=PAIR_S, noise=NOISE, freedom=40 * num_nodes)
     names = [name_of(node) for node in range(num_nodes)]
     seconds: dict[Team, list[float]] = {}
     for num_rounds in range(MAX_ROUNDS):
         ended = search_groups(names, parts, SetTimes(seconds=seconds), repeats=REPEATS)
         if ended.outcome != "unfinished":
-            return Searched(ended, len(seconds), num_rounds)
+            return Searched(ended, len(seconds), REPEATS * num_rounds)
         for team in ended.to_measure:
-            effect = fault.slowdown(frozenset(team)) + generator.normal(0, NOISE)
-            times = seconds.setdefault(team, [])
-            times.append(parts.predict_s(len(team)) * float(np.exp(effect)))
+            effects = fault.slowdown(frozenset(team)) + generator.normal(0, NOISE, REPEATS)
+            seconds[team] = (parts.predict_s(len(team)) * np.exp(effects)).tolist()
     raise AssertionError(f"no end after {MAX_ROUNDS} rounds")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupScenario:
+    """A fault, which is the same in clusters of every size."""
+
+    name: str
+    fault: GroupFault
+
+
+GROUP_SCENARIOS = (
+    GroupScenario("nothing wrong", GroupFault()),
+    GroupScenario(
+        "8 nodes behind a switch 10% slower, names in one half",
+        GroupFault(switches=(tuple(range(8, 16)),)),
+    ),
+    GroupScenario(
+        "8 nodes behind a switch 10% slower, names in two halves",
+        GroupFault(switches=(tuple(range(28, 36)),)),
+    ),
+    GroupScenario("every set above two nodes 7% slower", GroupFault(growth=0.07)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """How often exactly the right groups were named, and what that took on average."""
+
+    scenario: str
+    num_nodes: int
+    draws: int
+    right: float
+    blamed: float
+    num_sets: float
+    num_rounds: float
+
+
+def simulate_groups(
+    scenario: GroupScenario, num_nodes: int, *, draws: int, seed: int = 0
+) -> GroupRow:
+    """Search ``draws`` clusters; draw k has the seed (seed, k)."""
+    switches = scenario.fault.switches
+    expected = {tuple(name_of(node) for node in switch) for switch in switches}
+    faulty = {name for switch in expected for name in switch}
+    right = blamed = num_sets = num_rounds = 0
+    for draw in range(draws):
+        searched = search(num_nodes, scenario.fault, np.random.default_rng((seed, draw)))
+        named = {group.members for group in searched.search.groups}
+        right += named == expected
+        blamed += any(name not in faulty for members in named for name in members)
+        num_sets += searched.num_sets
+        num_rounds += searched.num_rounds
+    return GroupRow(
+        scenario.name,
+        num_nodes,
+        draws,
+        right / draws,
+        blamed / draws,
+        num_sets / draws,
+        num_rounds / draws,
+    )

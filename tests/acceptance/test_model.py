@@ -6,6 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from benchmarks.accept_groups import GROUP_SCENARIOS, GroupScenario, simulate_groups
 from benchmarks.accept_simulation import SCENARIOS, Faults, Scenario, accept, measure, simulate
 
 from trainmark.acceptance.judgement import Cause, Judgement, Measurements, Verdict
@@ -175,6 +176,16 @@ def test_simulated_fault_is_named_in_most_draws(scenario: Scenario, num_nodes: i
     row = simulate(scenario, num_nodes, draws=40, seed=7)
 
     assert row.right >= 0.9
+    assert row.blamed <= 0.025
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("num_nodes", [64, 256, 1024])
+@pytest.mark.parametrize("scenario", GROUP_SCENARIOS, ids=lambda scenario: scenario.name)
+def test_simulated_group_is_found_in_most_draws(scenario: GroupScenario, num_nodes: int) -> None:
+    row = simulate_groups(scenario, num_nodes, draws=40, seed=7)
+
+    assert row.right >= 0.85
     assert row.blamed <= 0.025
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from support.acceptance_evidence import digest
-from trainmark.acceptance import peers
+from trainmark.acceptance import evidence, peers
 from trainmark.acceptance.cluster import attached_session, prepared_session
 from trainmark.acceptance.conclusion import conclude_nodes
 from trainmark.acceptance.evidence import (
@@ -26,6 +26,9 @@ from trainmark.acceptance.request import AcceptRequest
 from trainmark.acceptance.session import num_rounds
 from trainmark.acceptance.tasks import RankResult
 from trainmark.errors import RecordError, UsageError
+from trainmark.pages.acceptance import acceptance_document
+from trainmark.pages.rendering import to_markdown
+from trainmark.pages.texts import LANGUAGES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,11 +41,13 @@ NODES = ("a", "b", "c", "d")
 VARIATION = (1.0, 1.002, 0.998)
 
 
-def join(folder: Path, rank: int, *, product: str = "gpu", session: int = 1) -> EvidenceWriter:
+def join(
+    folder: Path, rank: int, *, product: str = "gpu", torch: str = "2.13.0", session: int = 1
+) -> EvidenceWriter:
     writer = EvidenceWriter(folder, NODES[rank], session)
     writer.write(
         Joined, node=writer.node, devices=[f"{writer.node}:gpu:0"], products=[product],
-        software={"torch": "2.13.0"}, node_rank=rank, address=f"host-{rank}",
+        software={"torch": torch, "numpy": "2.4"}, node_rank=rank, address=f"host-{rank}",
     )  # fmt: skip
     return writer
 
@@ -201,6 +206,60 @@ def test_nodes_of_another_product_or_software_are_not_compared(tmp_path: Path) -
 
     assert [member.decision for member in result.members] == ["pass", "pass", "pass", "undecided"]
     assert result.members[3].doubt == "no_peers"
+
+
+def test_groups_of_other_software_are_named_on_the_page(tmp_path: Path) -> None:
+    for rank in range(4):
+        measure_alone(join(tmp_path, rank, torch="2.12.1" if rank > 1 else "2.13.0"))
+
+    result = judged(tmp_path)
+
+    groups = [(group.members, group.products, group.software) for group in result.peer_groups]
+    assert groups == [
+        (("a", "b"), ("gpu",), {"torch": "2.13.0"}),
+        (("c", "d"), ("gpu",), {"torch": "2.12.1"}),
+    ]
+    for lang in LANGUAGES:
+        page = to_markdown([acceptance_document(result)], lang)
+        assert "| gpu | torch 2.13.0 |" in page
+        assert "| gpu | torch 2.12.1 |" in page
+    assert result.names("pass") == list(NODES)
+
+
+def test_clocks_of_nodes_that_are_minutes_apart_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = evidence.time.time()
+    for rank, offset_s in enumerate((0.0, -600.0, 600.0, 3_600.0)):
+        monkeypatch.setattr(evidence.time, "time", lambda offset_s=offset_s: now_s + offset_s)
+        measure_alone(join(tmp_path, rank))
+    session = Session(tmp_path, 1)
+    session.scan()
+
+    assert session.alive(range(4)) == [0, 1, 2, 3]
+    assert judged(tmp_path).names("pass") == list(NODES)
+
+
+def test_two_nodes_are_compared_with_each_other(tmp_path: Path) -> None:
+    for rank in range(2):
+        measure_alone(join(tmp_path, rank), step_s=0.12 if rank else 0.1)
+
+    result = judged(tmp_path, num_nodes=2)
+
+    assert [member.decision for member in result.members] == ["pass", "fail"]
+
+
+def test_node_that_cannot_see_the_folder_is_named_with_its_own_words(tmp_path: Path) -> None:
+    for rank in (0, 1, 2):
+        measure_alone(join(tmp_path, rank))
+    (tmp_path / "log.job.txt").write_text(
+        "2: started\n3: trainmark accept: node 3: host7 cannot read /shared/out\n"
+    )
+
+    result = judged(tmp_path)
+
+    assert result.names("fail") == ["node 3"]
+    assert result.members[-1].findings[0].text == "host7 cannot read /shared/out"
 
 
 def test_two_nodes_of_one_name_get_different_ones(tmp_path: Path) -> None:

@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 QUOTA, HUNG, CRASHES, LINK_ENDS, HEALTHY = 0, 1, 2, (3, 4), 5
 NUM_HOSTS = 6
 CPU_GROUP = Path("/sys/fs/cgroup/cpu")
-CPU_SHARE = 0.02
-PACKET_LOSS = 0.4
+CPU_SHARE = 0.015
+PACKET_LOSS = 0.3
 WORSE_BY = 1.0  # two cores carry six hosts: smaller differences are noise
 DEADLINE_S, JOIN_S = 240.0, 120.0
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "accept_faults.md"
 FAULTS = {
-    "quota": "a CPU quota of 2% of a core",
+    "quota": "a CPU quota of 1.5% of a core",
     "hung": "its agent stopped (SIGSTOP)",
     "crash": "its ranks are killed (SIGKILL)",
-    "link": "40% of the packets between two hosts are lost",
+    "link": "30% of the packets between two hosts are lost",
     "healthy": "nothing wrong: passes, and no other host is blamed",
     "one_deadline": "a partner of the hung host waits once, at most one deadline",
 }
@@ -116,8 +116,8 @@ def accept(folder: Path, case: str = "handicapped") -> tuple[Hosts, Path, str]:
         command = [
             sys.executable, "-m", "trainmark", "accept", case, "--launcher", "ssh",
             "--nnodes", str(NUM_HOSTS), "--nproc", "1", "--device", "cpu",
-            "--cluster", str(folder / "cluster.yaml"), "--phases", "devices,nodes,pairs",
-            "--repeats", "3", "--seconds", "0.3", "--deadline", str(DEADLINE_S),
+            "--cluster", str(folder / "cluster.yaml"), "--phases", "nodes,pairs",
+            "--repeats", "4", "--rounds", "15", "--seconds", "0.3", "--deadline", str(DEADLINE_S),
             "--join", str(JOIN_S), "--worse-by", str(WORSE_BY), "--rates-worse-by", "10",
             "--out", str(out),
         ]  # fmt: skip

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
+
+import psutil
+import pytest
 
 from trainmark.acceptance.evidence import EVIDENCE_DIR
 from trainmark.acceptance.result import read_result
@@ -54,6 +58,93 @@ def test_machine_is_measured_judged_and_gone_on_with(tmp_path: Path) -> None:
     assert again.returncode == ended.returncode
     assert json.loads(again.stdout)["members"] == json.loads(result.model_dump_json())["members"]
     assert num_events(folder, "measured") == 3  # nothing was missing
+
+
+TOLERANT = ("--worse-by", "10", "--rates-worse-by", "10")  # the machine may be busy
+
+
+def test_exit_code_is_0_where_all_pass(tmp_path: Path) -> None:
+    folder = tmp_path / "accept"
+    words = ("toy", "--device", "cpu", "--nproc", "2", "--repeats", "3", "--seconds", "0.2")
+
+    ended = accept(*words, "--out", str(folder), "--phases", "devices", *TOLERANT)
+
+    assert ended.returncode == 0, ended.stderr
+    result = read_result(folder)
+    assert (folder / "passing.txt").read_text().splitlines() == result.names("pass")
+    assert len(result.names("pass")) == 2
+
+
+def test_exit_code_is_3_where_one_round_cannot_decide(tmp_path: Path) -> None:
+    folder = tmp_path / "accept"
+
+    ended = accept(*WORDS, "--out", str(folder), "--phases", "devices", *TOLERANT)
+
+    assert ended.returncode == 3, ended.stderr
+    result = read_result(folder)
+    assert [member.doubt for member in result.members] == ["too_few_rounds"] * 2
+    assert (folder / "undecided.txt").read_text().splitlines() == result.names("undecided")
+
+
+def test_exit_code_is_2_where_nothing_was_started(tmp_path: Path) -> None:
+    ended = accept("no_such_case", "--device", "cpu", "--out", str(tmp_path / "accept"))
+
+    assert ended.returncode == 2
+    assert not (tmp_path / "accept").exists()
+
+
+def test_run_is_a_baseline_of_one_device(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "trainmark", "run", "toy", "--device", "cpu", "--out",
+         str(tmp_path / "run"), "-q"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    folder = tmp_path / "accept"
+    words = ("toy", "--device", "cpu", "--nproc", "1", "--repeats", "3", "--seconds", "0.2")
+
+    ended = accept(
+        *words, "--out", str(folder), "--phases", "devices", "--baseline", str(tmp_path / "run"),
+        *TOLERANT,
+    )  # fmt: skip
+
+    assert ended.returncode in (0, 1, 3), ended.stderr
+    result = read_result(folder)
+    assert result.baseline == str(tmp_path / "run")
+    (member,) = result.members
+    assert member.step is not None  # without a baseline it has no peers
+
+
+@pytest.mark.parametrize("phase", ["devices", "nodes", "pairs"])
+@pytest.mark.nightly
+def test_interrupted_phase_ends_and_goes_on_with_the_same_command(
+    tmp_path: Path, phase: str
+) -> None:
+    folder = tmp_path / "accept"
+    words = ("toy", "--device", "cpu", "--nproc", "3", "--repeats", "2", "--seconds", "0.2")
+    command = [sys.executable, "-m", "trainmark", "accept", *words, "--out", str(folder)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if f"{phase}: round 1" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+
+    assert process.returncode in (1, 3), err
+    assert read_result(folder).interrupted == "SIGINT"
+    remaining = [
+        other for other in psutil.process_iter(["cmdline"])
+        if str(folder) in " ".join(other.info["cmdline"] or [])
+    ]  # fmt: skip
+    assert remaining == []
+    before = num_events(folder, "measured")
+
+    again = accept(*words, "--out", str(folder), *TOLERANT)
+
+    assert again.returncode in (0, 1, 3), again.stderr
+    assert read_result(folder).interrupted is None
+    assert num_events(folder, "measured") > before
 
 
 def test_round_that_reaches_its_deadline_is_reported_and_the_rest_goes_on(tmp_path: Path) -> None:

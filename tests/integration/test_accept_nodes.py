@@ -118,25 +118,116 @@ def test_node_that_never_starts_is_named_and_costs_nobody_a_result(cluster: Clus
         assert by_name[name].step is not None
 
 
-def test_interrupted_acceptance_ends_all_nodes_and_keeps_what_was_measured(
-    cluster: Cluster,
+def test_node_that_does_not_see_the_folder_says_so(cluster: Cluster) -> None:
+    # What it is told to open is elsewhere for it.
+    elsewhere = f'set -- "$(echo "$*" | sed "s#{cluster.out}#/nowhere#g")"'
+    cluster.before(HOSTS[1], f'case "$*" in *agent*) {elsewhere};; esac')
+
+    ended = cluster.accept("--phases", "devices", "--join", "10")
+
+    assert ended.returncode == 1, ended.stderr
+    members = {member.name: member for member in read_result(cluster.out).members}
+    (finding,) = members[HOSTS[1]].findings
+    assert finding.code == "no_answer"
+    assert "cannot read /nowhere" in finding.text
+    assert "--out" in finding.text
+    assert all(members[name].step_s is None for name in (HOSTS[1],))
+
+
+PHASES = ("devices", "nodes", "pairs", "groups")
+
+
+@pytest.mark.parametrize(
+    "phase",
+    [phase if phase == "devices" else pytest.param(phase, marks=pytest.mark.nightly)
+     for phase in PHASES],
+)  # fmt: skip
+def test_interrupted_phase_ends_all_nodes_and_keeps_what_was_measured(
+    tmp_path: Path, phase: str
 ) -> None:
+    cluster = Cluster(tmp_path, tuple(f"127.0.0.{number}" for number in range(1, 5)))
     process = subprocess.Popen(
-        cluster.command(), env=cluster.environment(), stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE, text=True,
+        cluster.command("--worse-by", "10", "--rates-worse-by", "10"), env=cluster.environment(),
+        stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    before = PHASES[: PHASES.index(phase)]
+    awaited = (
+        f"{before[-1]}: {3 if before[-1] == 'pairs' else 2} of" if before else "4 nodes joined"
+    )
+    for line in process.stderr:
+        if awaited in line:
+            break
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+
+    assert process.returncode in (1, 3), out + err
+    assert read_result(cluster.out).interrupted == "SIGINT"
+    measured = {event["phase"] for event in cluster.events("measured")}
+    assert measured >= set(before)
+    remaining = [
+        other for other in psutil.process_iter(["cmdline"])
+        if str(cluster.out) in " ".join(other.info["cmdline"] or [])
+    ]  # fmt: skip
+    assert remaining == []
+
+
+@pytest.mark.nightly
+def test_first_node_that_dies_costs_the_others_no_result(cluster: Cluster) -> None:
+    process = subprocess.Popen(
+        cluster.command("--phases", "devices,nodes,pairs", "--deadline", "120"),
+        env=cluster.environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stderr is not None
     for line in process.stderr:
-        if "3 nodes joined" in line:
+        if "nodes: 1 of" in line:
             break
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate()
+    # The first node chooses the rounds of pairs, and its pairs meet at it.
+    for other in psutil.process_iter(["cmdline"]):
+        words = other.info["cmdline"] or []
+        is_agent = "trainmark.acceptance.agent" in words and f"{cluster.out}/sessions/1" in words
+        if is_agent and words[words.index("--node-rank") + 1] == "0":
+            other.kill()
+    out, err = process.communicate()
 
-    assert process.returncode in (1, 3), out
-    assert read_result(cluster.out).interrupted == "SIGINT"
-    left = [one for one in psutil.process_iter(["cmdline"])
-            if str(cluster.out) in " ".join(one.info["cmdline"] or [])]  # fmt: skip
-    assert left == []
+    assert process.returncode == 1, out + err
+    result = read_result(cluster.out)
+    assert HOSTS[0] in result.names("fail")
+    members = {member.name: member for member in result.members}
+    assert {finding.code for finding in members[HOSTS[0]].findings} >= {"no_answer"}
+    pairs = {tuple(event["members"]) for event in cluster.events("measured")
+             if event["phase"] == "pairs"}  # fmt: skip
+    assert pairs == {(HOSTS[1], HOSTS[2])}
+
+
+@pytest.mark.nightly
+def test_clock_of_a_node_may_be_wrong_by_minutes(cluster: Cluster) -> None:
+    (cluster.folder / "sitecustomize.py").write_text(
+        "import time\nreal = time.time\ntime.time = lambda: real() + 600\n"
+    )
+    cluster.before(HOSTS[1], f"export PYTHONPATH={cluster.folder}:$PYTHONPATH")
+
+    ended = cluster.accept("--worse-by", "10", "--rates-worse-by", "10")
+
+    assert ended.returncode in (0, 3), ended.stderr
+    joined_s = {event["node"]: event["unix_s"] for event in cluster.events("joined")}
+    assert joined_s[HOSTS[1]] - joined_s[HOSTS[0]] > 500
+    result = read_result(cluster.out)
+    assert not result.not_measured
+    assert all(member.step is not None for member in result.members)
+
+
+@pytest.mark.nightly
+def test_two_nodes_are_accepted(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, HOSTS[:2])
+
+    ended = cluster.accept("--worse-by", "10", "--rates-worse-by", "10")
+
+    assert ended.returncode in (0, 3), ended.stderr
+    result = read_result(cluster.out)
+    assert [member.decision for member in result.members] != ["fail", "fail"]
+    assert result.wholes == ()
+    assert {event["phase"] for event in cluster.events("measured")} == {"devices", "nodes", "pairs"}
 
 
 @pytest.mark.nightly

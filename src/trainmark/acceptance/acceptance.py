@@ -21,7 +21,7 @@ from trainmark.acceptance.node_session import (
     rank_setup,
     write_joined,
 )
-from trainmark.acceptance.result import AcceptanceResult
+from trainmark.acceptance.result import AcceptanceResult, PeerGroup
 from trainmark.acceptance.schedule import disjoint_rounds
 from trainmark.acceptance.verdicts import (
     Assessment,
@@ -190,6 +190,10 @@ def conclude(
         links=assessment.links,
         bits=assessment.bits,
         quantities=assessment.quantities,
+        peer_groups=tuple(
+            PeerGroup(members=tuple(names), products=(product,), software={})
+            for product, names in by_product.items()
+        ),
         baseline=None if baselines is None else baselines.source,
         not_measured=tuple(not_measured),
         interrupted=interrupted,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trainmark import __version__
 from trainmark.acceptance.baseline import load_baselines
 from trainmark.acceptance.evidence import Evidence
-from trainmark.acceptance.result import AcceptanceResult, Finding
+from trainmark.acceptance.result import AcceptanceResult, Finding, PeerGroup
 from trainmark.acceptance.tasks import STEP
 from trainmark.acceptance.verdicts import (
     Assessment,
@@ -88,6 +88,7 @@ def conclude_nodes(
         bits=assessment.bits,
         quantities=assessment.quantities,
         wholes=tuple(assessment.wholes),
+        peer_groups=_describe_groups(groups),
         baseline=None if baselines is None else baselines.source,
         not_measured=tuple(not_measured),
         interrupted=interrupted,
@@ -102,6 +103,24 @@ def _comparable(nodes: list[Joined]) -> list[list[Joined]]:
         key = json.dumps([joined.products, joined.software], sort_keys=True)
         groups[key].append(joined)
     return list(groups.values())
+
+
+def _describe_groups(groups: list[list[Joined]]) -> tuple[PeerGroup, ...]:
+    """Return the groups with the packages in which they differ."""
+    packages = {name for group in groups for name in group[0].software}
+    different = [
+        name
+        for name in sorted(packages)
+        if len({group[0].software.get(name) for group in groups}) > 1
+    ]
+    return tuple(
+        PeerGroup(
+            members=tuple(joined.node for joined in group),
+            products=tuple(dict.fromkeys(group[0].products)),
+            software={name: group[0].software.get(name) for name in different},
+        )
+        for group in groups
+    )
 
 
 def _judge_devices(

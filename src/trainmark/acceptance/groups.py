@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import expm1, inf, log, log1p, log2, sqrt
+from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 MIN_NODES = 4  # of fewer, pairs say all
 _MIN_EVEN_SETS = 4  # that are all slow: no group is, but what pairs predict is wrong
+_MIN_REFERENCE = 3  # nodes: a pair always takes as long as pairs predict
 _TESTS = 4  # about so many sets are judged, times log2 of the number of nodes
 
 Team = tuple[str, ...]
@@ -143,7 +146,14 @@ def search_groups(
         return GroupSearch(outcome="as_predicted")
     num_tests = _TESTS * (1 + round(log2(len(whole))))
     reach = compute_reach(error_rate, num_tests, parts.freedom)
-    judge = _SetJudge(parts, measured, repeats=repeats, limit=log1p(worse_by), reach=reach)
+    judge = _SetJudge(
+        effects=_estimate_effects(parts, measured.seconds),
+        parts=parts,
+        measured=measured,
+        repeats=repeats,
+        limit=log1p(worse_by),
+        reach=reach,
+    )
     try:
         return _search(whole, judge)
     except _MeasureFirst as missing:
@@ -154,9 +164,26 @@ def search_groups(
         )
 
 
-def natural_key(name: str) -> list[tuple[int, str]]:
+def _estimate_effects(parts: Parts, seconds: Mapping[Team, Sequence[float]]) -> dict[Team, float]:
+    """Return the logarithm of the time of each set over the predicted one."""
+    teams = [team for team, values in seconds.items() if values]
+    if not teams:
+        return {}
+    counts = [len(seconds[team]) for team in teams]
+    values = np.log(np.concatenate([seconds[team] for team in teams]))
+    place = np.repeat(np.arange(len(teams)), counts)
+    means = biweight_means(values, place, len(teams), parts.noise).effect.tolist()
+    return {
+        team: mean - log(parts.predict_s(len(team)))
+        for team, mean in zip(teams, means, strict=True)
+    }
+
+
+@lru_cache(maxsize=100_000)
+def natural_key(name: str) -> tuple[tuple[int, str], ...]:
     """Return a key that sorts ``node2`` before ``node10``."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+    parts = re.split(r"(\d+)", name)
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +191,12 @@ class _SetJudge:
     """Decides which sets are slow.
 
     Args:
+        effects: logarithm of the time of each measured set over the predicted one.
         limit: effect beyond which a set is slow.
         reach: standard errors to each side of an interval.
     """
 
+    effects: Mapping[Team, float]
     parts: Parts
     measured: SetTimes
     repeats: int
@@ -192,32 +221,29 @@ class _SetJudge:
             return False
         if team in self.measured.errors:
             return True
-        return self.effect(team) - self.reach * self.error(team) > self.limit
+        return self.effects[team] - self.reach * self.error(team) > self.limit
 
-    def is_slow_beside(self, team: Team, reference: Team) -> bool:
-        """Return whether a set is slow, and slower than another of which the same is predicted."""
+    def is_slow_beside(self, team: Team, parts: Sequence[Team]) -> bool:
+        """Return whether a set is slow, also relative to parts that are fast by themselves.
+
+        Those that are as large, or else the largest, show how wrong the prediction is here.
+        """
         if team in self.measured.errors:
             return True
-        difference, error = self.effect(team), self.error(team)
-        if len(reference) > 1:
-            difference -= max(0.0, self.effect(reference))
-            error = sqrt(error**2 + self.error(reference) ** 2)
+        difference, error = self.effects[team], self.error(team)
+        similar = [part for part in parts if len(part) >= len(team)] or [max(parts, key=len)]
+        difference -= max(0.0, fmean(self.effects[part] for part in similar))
+        variance = sum(self.error(part) ** 2 for part in similar) / len(similar) ** 2
+        error = sqrt(error**2 + variance)
         return self.is_slow(team) and difference - self.reach * error > self.limit
 
-    def effect(self, team: Team) -> float:
-        """Return the logarithm of the time of a set over the predicted one."""
-        values = np.log(self.measured.seconds[team])
-        place = np.zeros(len(values), np.int64)
-        mean = float(biweight_means(values, place, 1, self.parts.noise).effect[0])
-        return mean - log(self.parts.predict_s(len(team)))
-
     def error(self, team: Team) -> float:
-        """Return the standard error of ``effect``."""
+        """Return the standard error of the effect of a set."""
         return self.parts.noise / sqrt(len(self.measured.seconds[team]))
 
     def badness(self, team: Team) -> float:
         """Return the effect of a set; of one that failed infinity."""
-        return inf if team in self.measured.errors else self.effect(team)
+        return inf if team in self.measured.errors else self.effects[team]
 
     def group(self, members: Team, team: Team) -> FoundGroup:
         """Return a group that was slow, or failed, in a set."""
@@ -228,7 +254,7 @@ class _SetJudge:
         """Return the effect of a set with its interval; None if it was not measured."""
         if not self.measured.seconds.get(team):
             return None
-        effect, half = self.effect(team), self.reach * self.error(team)
+        effect, half = self.effects[team], self.reach * self.error(team)
         return SlowShare(slower=expm1(effect), low=expm1(effect - half), high=expm1(effect + half))
 
 
@@ -246,6 +272,8 @@ def _search(whole: Team, judge: _SetJudge) -> GroupSearch:
     if parts is None:
         return GroupSearch(outcome="evenly_slow", whole=share)
     reference = max(parts, key=len)
+    if len(reference) < _MIN_REFERENCE:
+        return GroupSearch(outcome="cannot_tell", whole=share, parts=tuple(parts))
     slow_sets = _find_parts_with_fault(parts, reference, judge)
     num_members = sum(map(len, slow_sets))
     if not slow_sets or 2 * num_members >= len(whole):
@@ -292,7 +320,7 @@ def _find_parts_with_fault(
             sets[part] = _with_reference(part, reference, offset % len(reference))
             offset += len(part)  # other nodes of the reference, so that sets can be disjoint
     judge.need([reference, *sets.values()])
-    return {part: team for part, team in sets.items() if judge.is_slow_beside(team, reference)}
+    return {part: team for part, team in sets.items() if judge.is_slow_beside(team, parts)}
 
 
 def _join_groups(slow_sets: Mapping[Team, Team], judge: _SetJudge) -> list[FoundGroup]:

@@ -127,6 +127,18 @@ class Quantity(Frozen):
     detectable_link: float | None = None
 
 
+class PeerGroup(Frozen):
+    """Members that are compared with each other, and with no others.
+
+    Args:
+        software: versions by package, of those packages alone in which groups differ.
+    """
+
+    members: tuple[str, ...]
+    products: tuple[str, ...]
+    software: dict[str, str | None]
+
+
 class Whole(Frozen):
     """All comparable nodes in one training, and what was found of groups among them.
 
@@ -151,6 +163,7 @@ class AcceptanceResult(Frozen):
         unit: what is accepted: the devices of one machine, or nodes.
         interrupted: the signal that ended it before all was measured; None: none did.
         not_measured: rounds that failed, in words.
+        peer_groups: of members; of one machine's devices they differ in the product alone.
         baseline: what times alone were compared with in place of those of the peers.
     """
 
@@ -166,6 +179,7 @@ class AcceptanceResult(Frozen):
     quantities: list[Quantity]
     wholes: tuple[Whole, ...] = ()
     baseline: str | None = None
+    peer_groups: tuple[PeerGroup, ...] = ()
     not_measured: tuple[str, ...] = ()
     interrupted: str | None = None
 

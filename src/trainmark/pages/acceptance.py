@@ -56,7 +56,11 @@ def acceptance_document(result: AcceptanceResult) -> Document:
         ]
     lead.append(_grid(result))
     sections = [
-        Section(phrase("accept.members"), "members", (_member_table(result.members),)),
+        Section(
+            phrase("accept.members"),
+            "members",
+            (*_peer_groups(result), _member_table(result.members)),
+        ),
         _links_section(result),
         Section(phrase("accept.whole"), "whole", tuple(map(_whole, result.wholes))),
         Section(phrase("accept.bits"), "bits", tuple(_bits(result))),
@@ -205,6 +209,26 @@ def _member_table(members: Iterable[Member]) -> Block:
         for member in members
     )
     return table(heads, rows)
+
+
+def _peer_groups(result: AcceptanceResult) -> list[Block]:
+    """Return the groups whose members are compared; nothing if there is only one."""
+    if len(result.peer_groups) < 2:
+        return []
+    heads = [
+        phrase("accept_head.group_members"),
+        phrase("accept_head.product"),
+        phrase("accept_head.software"),
+    ]
+    rows = (
+        (
+            _team_text(group.members),
+            ", ".join(group.products),
+            ", ".join(f"{name} {version}" for name, version in group.software.items()),
+        )
+        for group in result.peer_groups
+    )
+    return [Paragraph(phrase("accept.peer_groups"), "warn"), table(heads, rows)]
 
 
 def _ends(interval: Interval) -> str:

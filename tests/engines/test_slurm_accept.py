@@ -1,0 +1,79 @@
+"""``trainmark accept`` through a real Slurm: two slurmd on this host."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from engines.slurm_cluster import NODES, missing, slurm_cluster
+from trainmark.acceptance.evidence import EVIDENCE_DIR
+from trainmark.acceptance.result import read_result
+
+if missing():
+    lacking = ", ".join(missing())
+    pytest.skip(f"no Slurm here: {lacking} missing (make test-engines)", allow_module_level=True)
+
+
+def free_port():
+    """Return a port after which some more are free."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return min(free.getsockname()[1], 65_000)
+
+
+@pytest.fixture
+def accept(tmp_path):
+    """Accept both nodes with all that a user types; return the ended process."""
+    settings = {
+        "device": "cpu",
+        "environment": {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+        "master_port": free_port(),
+        "slurm": {"exclusive": False, "options": {"partition": "main"}},
+    }
+    (tmp_path / "cluster.yaml").write_text(json.dumps(settings))
+    with slurm_cluster() as cluster:
+
+        def run(*words):
+            command = [sys.executable, "-m", "trainmark", "accept", *words]
+            return subprocess.run(
+                command, env=os.environ | cluster.variables, capture_output=True, text=True,
+                check=False,
+            )  # fmt: skip
+
+        yield run
+
+
+@pytest.mark.nightly
+def test_two_nodes_of_slurm_are_accepted_and_go_on_with_what_is_missing(accept, tmp_path):
+    out = tmp_path / "out"
+    words = (
+        "toy", "--launcher", "slurm", "--nnodes", "2", "--nproc", "1", "--seconds", "0.2",
+        "--cluster", str(tmp_path / "cluster.yaml"), "--worse-by", "10", "--rates-worse-by", "10",
+        "--out", str(out),
+    )  # fmt: skip
+
+    ended = accept(*words, "--repeats", "2", "--phases", "devices,nodes")
+
+    assert ended.returncode in (0, 3), ended.stderr
+    result = read_result(out)
+    assert [member.name for member in result.members] == list(NODES)
+    assert all(member.step is not None for member in result.members)
+    assert "devices: 2 of 2 rounds ended" in ended.stderr
+
+    ended = accept(*words, "--repeats", "3")
+
+    assert ended.returncode in (0, 3), ended.stderr
+    texts = [path.read_text() for path in (out / EVIDENCE_DIR).iterdir()]
+    events = [json.loads(line) for text in texts for line in text.splitlines()]
+    measured = [
+        (event["phase"], event["round"]) for event in events if event["event"] == "measured"
+    ]
+    assert measured.count(("devices", 0)) == 2  # not again
+    assert measured.count(("devices", 2)) == 2
+    assert measured.count(("pairs", 0)) == 2
+    assert not read_result(out).not_measured
