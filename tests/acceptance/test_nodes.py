@@ -137,6 +137,22 @@ def test_node_that_did_not_come_fails_once_and_its_partners_pass(tmp_path: Path)
     assert len(result.not_measured) == 3
 
 
+def test_node_that_came_late_is_not_blamed(tmp_path: Path) -> None:
+    writers = [join(tmp_path, rank) for rank in range(4)]
+    for writer in writers:
+        measure_alone(writer)
+    writers[0].write(
+        NotMeasured, phase="pairs", round=1, members=["a", "c"], reason="deadline",
+        error="c did not come", absent="c",
+    )  # fmt: skip
+    writers[2].write(Arrived, meeting="pairs 1")  # it had waited for a node that hangs
+
+    result = judged(tmp_path)
+
+    assert result.names("fail") == []
+    assert result.not_measured == ("pairs, round 2, a and c: c did not come",)
+
+
 def measure_pairs(writers: list[EvidenceWriter], rounds: int = 3) -> None:
     for number in range(rounds):
         for first, second in combinations(range(len(writers)), 2):

@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING
 
 from trainmark import devices
 from trainmark.acceptance.conclusion import REFUSAL, conclude_nodes
-from trainmark.acceptance.evidence import Arrived, Evidence, EvidenceWriter, Left, NotMeasured
+from trainmark.acceptance.evidence import (
+    Arrived,
+    Evidence,
+    EvidenceWriter,
+    Left,
+    NotMeasured,
+    name_meeting,
+)
 from trainmark.acceptance.folder import plan_folder
 from trainmark.acceptance.node_session import (
     WINDOWS,
@@ -202,7 +209,7 @@ class Agent:
         """Wait for the other nodes of a team and measure with them."""
         if self._is_stopped():
             return
-        meeting = f"{phase} {number}"
+        meeting = name_meeting(phase, number)
         self._arrive(meeting)
         absent = self._wait_for_team(team, meeting)
         if absent is None:

@@ -153,14 +153,9 @@ def _judge_devices(
 
 def _note_absent(assessment: Assessment, evidence: Evidence, opened: OpenedSession) -> None:
     """Blame nodes that never joined, and those that did not come to a round."""
-    absences = {
-        failure.absent: failure
-        for failure in evidence.failures.values()
-        if failure.absent is not None
-    }
-    for name, failure in absences.items():
+    for name, error in evidence.lost_nodes().items():
         if name in assessment.products:
-            assessment.findings[name].append(Finding(code="no_answer", text=failure.error))
+            assessment.findings[name].append(Finding(code="no_answer", text=error))
     joined = {node.node_rank for node in evidence.nodes.values()}
     for node_rank in sorted(set(range(opened.plan.nnodes)) - joined):
         name = opened.node_names[node_rank]

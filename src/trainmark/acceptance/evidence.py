@@ -141,14 +141,20 @@ class Evidence:
     results: dict[Key, list[RankResult]] = field(default_factory=dict)
     failures: dict[Key, NotMeasured] = field(default_factory=dict)
     malformed_lines: int = 0
+    _arrivals: set[tuple[int, str, str]] = field(default_factory=set)
+    _absences: dict[Key, int] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> Evidence:
         """Read all sessions of all nodes."""
         evidence = cls()
-        for event in evidence._events(folder):
+        node = ""  # whose file is read: it begins with the node's name
+        for session, event in evidence._events(folder):
             if isinstance(event, Joined):
-                evidence.nodes[event.node] = event
+                node = event.node
+                evidence.nodes[node] = event
+            elif isinstance(event, Arrived):
+                evidence._arrivals.add((session, node, event.meeting))
             elif isinstance(event, Measured):
                 key = (event.phase, event.round, tuple(event.members))
                 evidence._add(key, event.results)
@@ -157,21 +163,46 @@ class Evidence:
                 key = (event.phase, event.round, tuple(event.members))
                 if key not in evidence.results:
                     evidence.failures[key] = event
+                    evidence._absences[key] = session
         return evidence
+
+    def lost_nodes(self) -> dict[str, str]:
+        """Return the nodes that did not come to a round, with what their partners wrote.
+
+        A node that came late, because it had waited for others itself, is not lost.
+        """
+        lost: dict[str, str] = {}
+        for key, failure in self.failures.items():
+            phase, number, _ = key
+            arrival = (self._absences[key], failure.absent or "", name_meeting(phase, number))
+            if failure.absent is not None and arrival not in self._arrivals:
+                lost[failure.absent] = failure.error
+        return lost
 
     def _add(self, key: Key, results: list[RankResult]) -> None:
         """Add the ranks of a node to those of the other nodes of its team."""
         by_rank = {result.rank: result for result in (*self.results.get(key, []), *results)}
         self.results[key] = [by_rank[rank] for rank in sorted(by_rank)]
 
-    def _events(self, folder: Path) -> Iterator[Event]:
+    def _events(self, folder: Path) -> Iterator[tuple[int, Event]]:
+        """Yield the events of all nodes, each with the number of its session."""
         paths = (folder / EVIDENCE_DIR).glob("*.jsonl")
-        for path in sorted(paths, key=lambda path: int(path.name.split(".")[-2])):
+        for path in sorted(paths, key=_session_number):
+            session = _session_number(path)
             for event in decode_events(path.read_bytes()):
                 if event is None:
                     self.malformed_lines += 1
                 else:
-                    yield event
+                    yield session, event
+
+
+def _session_number(path: Path) -> int:
+    return int(path.name.split(".")[-2])
+
+
+def name_meeting(phase: Phase, number: int) -> str:
+    """Return the name of the meeting at which a team begins a round."""
+    return f"{phase} {number}"
 
 
 def decode_events(text: bytes) -> list[Event | None]:

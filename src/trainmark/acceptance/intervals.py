@@ -30,6 +30,12 @@ def compute_reach(error_rate: float, num_tests: int, freedom: int) -> float:
     return compute_student_quantile(float(freedom), 1 - 2 * error_rate / max(2, num_tests))
 
 
+def as_shares(effect: Floats) -> Floats:
+    """Return effects as shares; of an interval that tells nothing its end is infinite."""
+    with np.errstate(over="ignore"):
+        return np.expm1(effect)
+
+
 def decide(effect: Floats, half: Floats, limit: float) -> list[Verdict]:
     """Return the verdict of each interval; what was not measured is undecided.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainmark.acceptance.estimation import lower_medians
-from trainmark.acceptance.intervals import compute_reach, count_more_rounds, decide
+from trainmark.acceptance.intervals import as_shares, compute_reach, count_more_rounds, decide
 from trainmark.acceptance.judgement import (
     MIN_LINK_ROUNDS,
     LinkVerdicts,
@@ -59,13 +59,13 @@ def judge_links(
     is_undecided = np.array([verdict is Verdict.UNDECIDED for verdict in verdicts], bool)
     detectable = nan
     if len(links):
-        detectable = float(np.expm1(limit + (reach + _LIKELY) * np.median(error)))
+        detectable = float(as_shares(limit + (reach + _LIKELY) * np.median(error)))
     return LinkVerdicts(
         first=links // base,
         second=links % base,
-        slower=np.expm1(effect),
-        low=np.expm1(effect - half),
-        high=np.expm1(effect + half),
+        slower=as_shares(effect),
+        low=as_shares(effect - half),
+        high=as_shares(effect + half),
         rounds=rounds,
         verdict=verdicts,
         more_rounds=_count_more_rounds(

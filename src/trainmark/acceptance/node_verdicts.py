@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainmark.acceptance.intervals import compute_reach, count_more_rounds, decide
+from trainmark.acceptance.intervals import as_shares, compute_reach, count_more_rounds, decide
 from trainmark.acceptance.judgement import Cause, NodeVerdicts, Verdict
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ def judge_nodes(
     ]
     is_open = np.array([verdict is Verdict.UNDECIDED for verdict in verdicts], bool)
     return NodeVerdicts(
-        slower=np.expm1(effect),
-        low=np.expm1(effect - half),
-        high=np.expm1(effect + half),
+        slower=as_shares(effect),
+        low=as_shares(effect - half),
+        high=as_shares(effect + half),
         verdict=verdicts,
         group=_mark_groups(measured, pairs, causes),
         cause=causes,
