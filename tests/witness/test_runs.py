@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from support.witnessed_programs import PROGRAMS, WORK, codes, measure
 
 
@@ -59,3 +61,27 @@ def test_command_line_passes_and_says_where(tmp_path):
     assert document["status"] == "passed"
     assert document["plan"]["witness"]["command"] == program
     assert "witnessed" in (out / "page.en.md").read_text()
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "ranks"])
+def test_ranks_are_measured_whoever_starts_them(tmp_path, launcher):
+    words = (sys.executable,)
+    fields = {"nproc": 2}
+    if launcher == "torchrun":
+        words = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
+        fields = {}
+    record = measure(tmp_path, "ddp.py", launcher=words, **fields)
+    assert (record.status, codes(record)) == ("passed", set())
+    assert record.plan.world_size == 2
+    assert [rank.steps for rank in record.ranks] == [20, 20]
+    assert [rank.counts.samples for rank in record.ranks] == [80, 80]
+    assert record.environment["collective"] == "gloo"
+
+
+def test_ranks_that_nobody_planned_are_refused(tmp_path):
+    words = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
+    work = WORK.replace("[step]", "starts_ranks = true\n[step]")
+    record = measure(tmp_path, "ddp.py", launcher=("env", *words), work=work)
+    assert record.cause is not None
+    assert record.cause.message.code == "witness_world"
+    assert record.cause.message.args == {"ranks": 2, "planned": 1}

@@ -17,6 +17,7 @@ from trainmark.events.schema import (
     EventFile,
     JobEvent,
     Launch,
+    Printed,
     RanksEnded,
     Stop,
     Synced,
@@ -86,6 +87,7 @@ class LaunchAccount:
     ranks_ended: RanksEnded | None = None
     oom_kills: int = 0
     job: JobEvent | None = None
+    printed: Printed | None = None
 
 
 def read_nodes(run_dir: Path, nodes: int, nproc: int) -> list[NodeTimeline]:
@@ -146,8 +148,10 @@ def make_account(
     watchers = [node.events for node in nodes] if nodes else [launcher]  # of the ranks
     oom_kills = sum(events["oom_kills"].count for events in watchers if "oom_kills" in events)
     stop, launch = launcher.get("stop"), launcher["launch"]
+    printed = launcher.get("printed")
     if not nodes:
-        return LaunchAccount(launch, stop, launcher.get("ranks_ended"), oom_kills)
+        ended = launcher.get("ranks_ended")
+        return LaunchAccount(launch, stop, ended, oom_kills, printed=printed)
     path = run_dir / JOB_EVENTS_FILE
     job = index_by_name(EventFile(path, read_event)).get("job") if path.exists() else None
     ended = _merge_rank_ends(nodes)
@@ -165,7 +169,7 @@ def make_account(
         stops = [event for event in stops if event.reason != "signal"]
     if stops and stop is None:
         stop = _find_first_stop(stops)
-    return LaunchAccount(launch, stop, ended, oom_kills, job)
+    return LaunchAccount(launch, stop, ended, oom_kills, job, printed)
 
 
 def _list_events(nodes: Sequence[NodeTimeline], name: str) -> list[tuple[NodeTimeline, Any]]:

@@ -361,6 +361,26 @@ class FaultEvent(Event, tag="fault"):
     said: str
 
 
+class PrintedValues(msgspec.Struct, kw_only=True):
+    """The values of one quantity in a program's output; see ``witness.printed``.
+
+    Args:
+        lines: with a value, of which ``values`` may be a part.
+        raw: the first of them.
+    """
+
+    quantity: str
+    lines: Count
+    values: list[float]
+    raw: str
+
+
+class Printed(Event, tag="printed"):
+    """What a program of the user's own printed of its speed."""
+
+    speeds: list[PrintedValues]
+
+
 RunEvent = (
     Start
     | Span
@@ -385,6 +405,7 @@ RunEvent = (
     | DevicesEvent
     | HostEvent
     | FaultEvent
+    | Printed
 )
 _DECLARED: dict[Any, Any] = {one.__struct_config__.tag: one for one in RunEvent.__args__}
 read_event: Callable[[bytes], Any] = msgspec.json.Decoder(RunEvent).decode

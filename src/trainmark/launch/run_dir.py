@@ -20,6 +20,7 @@ from trainmark.plan.plan import PLAN_FILE, Plan, read_plan
 from trainmark.rank.failure import error_report
 from trainmark.record import index_record, record, reduce
 from trainmark.validation import in_words
+from trainmark.witness.printed import read_printed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -166,6 +167,7 @@ def finish_run(run_dir: Path, events: EventWriter) -> Record:
         LostRunError: the folder was deleted meanwhile, or the disk is full.
     """
     try:
+        _emit_printed(run_dir, events)
         events.emit("finished")
         events.close()
         built = reduce.reduce(run_dir)
@@ -182,6 +184,13 @@ def finish_run(run_dir: Path, events: EventWriter) -> Record:
         print(escaped(f"trainmark: {run_dir / index_record.INDEX_DIR}: {error}"), file=sys.stderr)
     # It was computed from its events just now.
     return built.model_copy(update={"verification": "verified"})
+
+
+def _emit_printed(run_dir: Path, events: EventWriter) -> None:
+    """Write what a program of the user's own printed of its speed."""
+    program = read_plan(run_dir).witness
+    if program is not None and program.spec.speed_line is not None:
+        events.emit("printed", speeds=read_printed(run_dir, program))
 
 
 def complete_records(folder: Path) -> None:

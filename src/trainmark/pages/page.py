@@ -113,6 +113,7 @@ def _sections(records: Sequence[Record], price: Price | None, address: str) -> t
             summary.with_mean_figures(records), summary.cost(records, price), len(records)
         ),
         figures.evaluations(record, address),
+        figures.printed(record),
         figures.findings(records),
         provenance.published(record),
         provenance.run(record),

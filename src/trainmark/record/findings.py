@@ -14,8 +14,9 @@ import numpy as np
 
 from trainmark.protocols import ERROR_COUNTERS, SET_LIMITS
 from trainmark.ranges import format_ranges
-from trainmark.record import witnessed
+from trainmark.record import printed, witnessed
 from trainmark.record.evaluations import combine_scores
+from trainmark.record.printed import find_in_printed
 from trainmark.record.witnessed import find_in_witness
 from trainmark.spec import Message, message
 
@@ -58,7 +59,7 @@ CODES_OF_RECORD = {
     "throttled_while_measured", "steadiness_unknown", "not_steady", "quality_above_best",
     "machine_busy", "device_shared", "read_before_measured", "compiled_while_measured", "resumed",
     "replay_differs", "replay_not_deterministic", "device_errors", "device_errors_corrected",
-    *witnessed.CODES,
+    *witnessed.CODES, *printed.CODES,
 }  # fmt: skip
 CODES_OF_EVENTS = {
     "own_epoch", "few_updates", "rows_repeated", "flops_above_counted", "evaluation_unchecked",
@@ -101,6 +102,7 @@ def find_in_measurement(
     ]
     if measurement.plan.witness is not None:
         findings += find_in_witness(measurement)
+        findings += find_in_printed(measurement, figures)
     if measurement.telemetry is not None:
         findings += measurement.telemetry.faults
     return findings

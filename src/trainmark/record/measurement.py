@@ -16,6 +16,7 @@ from trainmark.events.nodes import list_node_differences
 from trainmark.events.timeline import NO_FACTS, NO_RESULT
 from trainmark.protocols import Counts
 from trainmark.record.evaluations import combine_scores
+from trainmark.record.printed import summarize_printed
 from trainmark.record.record import (
     Environment,
     Quality,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from trainmark.events.timeline import RankTimeline, RunTimeline
     from trainmark.events.values import JobFacts
     from trainmark.plan.plan import Plan
+    from trainmark.record.printed import PrintedSpeed
     from trainmark.record.record import Record
     from trainmark.record.replays import Replays
     from trainmark.spec import Message
@@ -51,6 +53,7 @@ class Measurement:
         no_quality_reason: why the last evaluation gave no value, if it reported a reason.
         telemetry: None if nothing was sampled.
         replays: None if no window was repeated.
+        printed: what a program of the user's own printed of its speed.
     """
 
     plan: Plan
@@ -61,6 +64,7 @@ class Measurement:
     no_quality_reason: Message | None
     telemetry: Telemetry | None
     replays: Replays | None
+    printed: list[PrintedSpeed]
 
     @classmethod
     def from_timeline(
@@ -77,6 +81,9 @@ class Measurement:
             no_quality_reason=reported[-1].reason if reported else None,
             telemetry=telemetry,
             replays=summarize_replays([rank.replays for rank in timeline.ranks]),
+            printed=summarize_printed(
+                timeline.launcher.printed, steps=timeline.steps, warmup=timeline.warmup_steps
+            ),
         )
 
     @classmethod
@@ -91,6 +98,7 @@ class Measurement:
             no_quality_reason=record.quality.reason,
             telemetry=record.telemetry,
             replays=record.replays,
+            printed=record.printed,
         )
 
     @property

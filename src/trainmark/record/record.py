@@ -34,6 +34,7 @@ from trainmark.events.values import (
 )
 from trainmark.plan.plan import Plan, is_none
 from trainmark.record import stats
+from trainmark.record.printed import PrintedSpeed  # noqa: TC001 - pydantic reads it at run time
 from trainmark.record.replays import Replays  # noqa: TC001 - pydantic reads it at run time
 from trainmark.spec import Message  # noqa: TC001 - likewise
 from trainmark.telemetry.summary import Telemetry  # noqa: TC001 - pydantic reads it at run time
@@ -51,6 +52,11 @@ Verification = Literal["verified", "unverified"]
 Status = Literal["passed", "target_missed", "failed", "timed_out", "oom", "diverged", "interrupted"]
 # Figures of every record, null with a reason if unknown.
 _ALWAYS = ("e2e_time", "final_result", "mem", "MFU", "MAMFU")
+
+
+def is_empty(values: list[object]) -> bool:
+    """Tell whether a list has nothing and is left out of the file."""
+    return not values
 
 
 class Cause(Frozen):
@@ -278,6 +284,11 @@ class Record(Frozen):
     telemetry: Telemetry | None = Field(default=None, description="null if nothing was sampled")
     series: list[SeriesLine] = Field(
         default=[], description="what charts draw of the run over time"
+    )
+    printed: list[PrintedSpeed] = Field(
+        default=[],
+        exclude_if=is_empty,
+        description="what a program of the user's own printed of its speed",
     )
     figures: dict[str, FigureEntry]
     quality: Quality

@@ -79,6 +79,7 @@ def reduce(run_dir: Path, *, files: list[Evidence] | None = None) -> Record:
         steps=measurement.steps,
         telemetry=telemetry,
         series=lines,
+        printed=measurement.printed,
         figures=entries,
         quality=measurement.quality,
         replays=measurement.replays,

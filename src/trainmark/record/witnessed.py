@@ -40,7 +40,8 @@ _OF_WORK = (
 _OF_STEPS = ("step_time_p50", "step_time_p90", "step_time_p99", "step_time_mad", "step_time_cv")
 CODES = {
     "witness_batch", "witness_tokens", "witness_precision", "witness_no_gradients",
-    "witness_pauses", "witness_loss_not_finite", "witness_batches_unseen",
+    "witness_pauses", "witness_gradients", "witness_changed_outside",
+    "witness_loss_not_finite", "witness_batches_unseen",
     "parameters_unchanged_in_window", "gradients_zero", "parameters_changed_after_training",
 }  # fmt: skip
 GRAVE_CODES = CODES - {"witness_batches_unseen"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from trainmark.protocols import Counts
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _INPUTS = ("input_ids", "input", "inputs", "tokens")  # keys of the tensor that is counted
 _MASK = "attention_mask"
 _MAX_DEPTH = 4  # of lists and tables in a batch
+_MAX_ROWS = 256  # of which digests are kept
 
 
 @dataclass(slots=True)
@@ -51,11 +53,23 @@ class BatchCounter:
     _fetches: list[Fetch] = field(default_factory=list)
     _last: int | None = None
     _idle_steps: int = 0
+    _rows: dict[int, tuple[int, list[int]]] = field(default_factory=dict)  # by data set
 
-    def add(self, dataset: int, batch: Any, marks: tuple[Any, Any]) -> None:
-        """Take a batch that a loader yielded."""
+    def add(self, dataset: int, batch: Any, marks: tuple[Any, Any], *, iterator: int = 0) -> None:
+        """Take a batch that a loader yielded.
+
+        Args:
+            iterator: id of the loader's iterator: a new one begins another epoch.
+        """
         self._fetches.append(Fetch(dataset, self.measure(batch), marks))
         self._last = dataset
+        first, rows = self._rows.setdefault(dataset, (iterator, []))
+        if iterator == first and len(rows) < _MAX_ROWS:
+            rows += _digest_rows(_find_inputs(batch), self.sample_dimension)
+
+    def list_rows(self) -> list[int]:
+        """Return digests of the first rows that were trained, of the first epoch."""
+        return [row for dataset in self.trained for row in self._rows.get(dataset, (0, []))[1]]
 
     def backward(self) -> None:
         """Note that a backward pass begins: the last batch is one that is trained."""
@@ -115,3 +129,16 @@ def _iterate_tensors(batch: Any, depth: int) -> Iterator[Any]:
         values = batch
     for value in values:
         yield from _iterate_tensors(value, depth - 1)
+
+
+def _digest_rows(tensor: Any | None, dimension: int) -> list[int]:
+    """Return a digest of each row of a tensor on the host; empty of one on a device."""
+    if tensor is None or tensor.device.type != "cpu" or tensor.dim() <= dimension:
+        return []
+    rows = tensor.detach().contiguous().unbind(dimension)[:_MAX_ROWS]
+    return [
+        int.from_bytes(
+            blake2b(bytes(row.contiguous().untyped_storage()), digest_size=7).digest(), "big"
+        )
+        for row in (row.clone() for row in rows)
+    ]

@@ -74,10 +74,10 @@ def _hook_optimizers(torch: Any) -> None:
     from torch.optim import optimizer
 
     def before(stepping: Any, _args: Any, _kwargs: Any) -> None:
-        _tell_rank(lambda rank: rank.before_optimizer(stepping))
+        _tell(lambda watched: watched.before_optimizer(stepping))
 
     def after(stepping: Any, _args: Any, _kwargs: Any) -> None:
-        _tell_rank(lambda rank: rank.after_optimizer(stepping))
+        _tell(lambda watched: watched.after_optimizer(stepping))
 
     del torch
     optimizer.register_optimizer_step_pre_hook(before)
@@ -121,10 +121,10 @@ def _hook_loaders(torch: Any) -> None:
         batch = fetch(iterator)
         dataset = id(getattr(iterator, "_dataset", iterator))
         if rank is None:
-            watched.early_batch = (dataset, batch)
+            watched.early_batch = (dataset, batch, id(iterator))
         else:
-            after = rank.device.mark()
-            _tell_rank(lambda rank: rank.batches.add(dataset, batch, (before, after)))
+            marks = (before, rank.device.mark())
+            _tell_rank(lambda rank: rank.batches.add(dataset, batch, marks, iterator=id(iterator)))
         return batch
 
     kind.__next__ = hooked

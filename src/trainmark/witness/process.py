@@ -41,7 +41,8 @@ class WitnessedProcess:
         self.start_ns = start_ns
         self.rank: WitnessedRank | None = None
         self.fetched_ns = 0  # when the last batch was asked for
-        self.early_batch: tuple[int, Any] | None = None  # of a data set, before the first step
+        self.early_batch: tuple[int, Any, int] | None = None  # with its data set and iterator
+        self._early_optimizer: Any = None  # that steps before a backward pass began
         self._is_watching = True
         self._pid = os.getpid()
         self._events: EventWriter | None = None
@@ -82,13 +83,28 @@ class WitnessedProcess:
         self.rank = _build_rank(plan, world_size, number, events, device)
         self.rank.begin(began_ns)
         if self.early_batch is not None:
-            dataset, batch = self.early_batch
+            dataset, batch, iterator = self.early_batch
             mark = device.mark()
-            self.rank.batches.add(dataset, batch, (mark, mark))
+            self.rank.batches.add(dataset, batch, (mark, mark), iterator=iterator)
             self.early_batch = None
+        if self._early_optimizer is not None:
+            self.rank.before_optimizer(self._early_optimizer)
         _save_stacks_on_signal(self.run_dir, number)
         atexit.register(self.finish)
         return self.rank
+
+    def before_optimizer(self, optimizer: Any) -> None:
+        """Take an optimizer that is about to step, perhaps with the first backward pass in it."""
+        if self.rank is None:
+            self._early_optimizer = optimizer
+        else:
+            self.rank.before_optimizer(optimizer)
+
+    def after_optimizer(self, optimizer: Any) -> None:
+        """Take an optimizer that has stepped."""
+        self._early_optimizer = None
+        if self.rank is not None:
+            self.rank.after_optimizer(optimizer)
 
     def _refuse(self, number: int, code: str, **args: int) -> None:
         """Report why this process is not measured, and let it run on."""

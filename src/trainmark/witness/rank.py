@@ -118,6 +118,7 @@ class WitnessedRank:
     _optimizer_steps: dict[int, int] = field(default_factory=dict)  # by the optimizer's id
     _stepping: list[int] = field(default_factory=list)  # ids; one may step others
     _pauses: int = 0
+    _checked_ns: int = 0  # of checks that no event has yet
 
     def begin(self, start_ns: int) -> None:
         """Start the first window.
@@ -143,6 +144,9 @@ class WitnessedRank:
         if len(self._stepping) == 1 and id(optimizer) not in self._optimizer_steps:
             self._optimizer_steps[id(optimizer)] = 0
             self.weights.add(optimizer)
+        self._checked_ns += self.weights.take_ns()
+        self.weights.before_step(step=self.steps)
+        self.weights.take_ns()  # it is part of the step, not between windows
 
     def after_optimizer(self, optimizer: Any) -> None:
         """Take an optimizer that has stepped; the training step ends when all of them did."""
@@ -179,6 +183,7 @@ class WitnessedRank:
         self._pause = None
         self._end_ns = self.clock()
         self.events.emit("span", name=name, start_ns=start_ns, end_ns=self._end_ns)
+        self._checked_ns += self.weights.take_ns()
         self._open_window(self.clock())
 
     def finish(self) -> None:
@@ -189,14 +194,13 @@ class WitnessedRank:
         self._emit_waiting()
         if self.stated.target_loss is not None and self._last_losses:
             self._emit_target(self.stated.target_loss)
-        checked = self.weights.take_ns()
         self.events.emit(
             "trained",
             start_ns=self._start_ns,
             end_ns=self._end_ns,
             steps=self.steps,
             epochs=1,
-            check_ns=checked,
+            check_ns=self._checked_ns,  # not that of the last window, which was after it
         )
         start_ns = self.clock()
         self.events.emit("parameters", **self.weights.end())
@@ -208,6 +212,7 @@ class WitnessedRank:
             allocator_peak_bytes=memory.allocator_peak_bytes,
             used_bytes=memory.used_bytes,
             flops_counted=self.flops.counted,
+            rows=self.batches.list_rows(),
         )
         self.events.emit("end")
 
@@ -276,7 +281,7 @@ class WitnessedRank:
         if graphs > self._graphs:
             optional["graphs_compiled"] = graphs - self._graphs
             self._graphs = graphs
-        checked_ns = self.weights.take_ns()
+        checked_ns, self._checked_ns = self._checked_ns + self.weights.take_ns(), 0
         if checked_ns:
             optional["check_ns"] = checked_ns
         fields = {

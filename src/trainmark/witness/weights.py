@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _NUM_GRADIENT_CHECKS = 5
 # A tensor that a few steps do not reach, such as an expert's, has gradients of zero honestly.
 _MIN_ZERO_SHARE = 0.1
+_MIN_MISSING_SHARE = 0.1  # of the elements; a model's unused head has less
 
 
 class _LiveDigest:
@@ -66,8 +67,11 @@ class TrainedWeights:
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         self._check: ParameterCheck | None = None
         self._watch: GradientWatch | None = None
+        self._versions: list[int] = []  # at the end of the last step
+        self._retired: list[GradientWatch] = []
         self._form: tuple[Any, ...] = ()
         self._was_replaced = False
+        self._is_edge = False  # no step since the last window
         self._ids: set[int] = set()
         self.updates = 0
         self.violations: dict[str, dict[str, Any]] = {}  # messages by their codes
@@ -80,7 +84,7 @@ class TrainedWeights:
     def add(self, optimizer: torch.optim.Optimizer) -> None:
         """Watch the tensors of an optimizer from now on; called before its first step."""
         if self._watch is not None:
-            self._watch.close()
+            self._retired.append(self._watch)
             self._watch = None
         self._optimizers.append(weakref.ref(optimizer))
         self._ids |= {id(tensor) for tensor in self.collect().values()}
@@ -92,13 +96,28 @@ class TrainedWeights:
         )
         self._check.start()
 
+    def before_step(self, *, step: int) -> None:
+        """Check that nothing changed since the last window ended, in the first step after it."""
+        if self._check is None or not self._is_edge:
+            return
+        self._is_edge = False
+        if self._was_replaced:
+            return
+        try:
+            self._check.after_evaluation(step=step)
+        except RunError:
+            self._note(RunError("witness_changed_outside", step=step))
+
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Count a step that should change tensors, and watch gradients from the second one on."""
         self._was_replaced = False
+        while self._retired:  # torch goes through its hooks when ``add`` is called
+            self._retired.pop().close()
+        self._versions = self._read_versions()
         if any(_is_above_zero(group.get("lr")) for group in optimizer.param_groups):
             self.updates += 1
         if self._check is not None and self._check.gradients is None:
-            # Not before: torch goes through the hooks before a step when ``add`` is called.
+            # Not before, for the same reason.
             self._watch = GradientWatch(self.collect(), looks=_NUM_GRADIENT_CHECKS)
             self._check.gradients = self._watch
 
@@ -108,6 +127,7 @@ class TrainedWeights:
             return
         self._release_gradients()
         self._form = self._describe_form()
+        self._is_edge = True
         try:
             self._check.after_window(first_step=first_step, steps=steps, exact=exact)
         except RunError as error:
@@ -116,9 +136,23 @@ class TrainedWeights:
     def _release_gradients(self) -> None:
         """Let go of the tensors as soon as their gradients were seen."""
         if self._watch is not None and self._watch.finished and self._check is not None:
-            self._check.gradients = _SeenGradients(self._watch)  # type: ignore[assignment]
+            seen = _SeenGradients(self._watch)
+            self._check.gradients = seen  # type: ignore[assignment]
+            self._note_missing_gradients(seen.found())
             self._watch.close()
             self._watch = None
+
+    def _note_missing_gradients(self, has_gradient: dict[str, bool]) -> None:
+        """Note tensors that no backward pass reached, if they are a good part of all elements."""
+        tensors = {name: x for name, x in self.collect().items() if x.requires_grad}
+        missing = [name for name in tensors if name not in has_gradient]
+        total = sum(x.numel() for x in tensors.values())
+        share = sum(tensors[name].numel() for name in missing) / max(1, total)
+        if share >= _MIN_MISSING_SHARE:
+            error = RunError(
+                "witness_gradients", number=len(missing), parameters=len(tensors), share=share
+            )
+            self._note(error)
 
     def note_replaced(self) -> None:
         """Note that the program loaded other values, which is no work."""
@@ -134,6 +168,8 @@ class TrainedWeights:
             self._watch.close()
         if check.gradients is None:
             return nothing
+        if self._read_versions() != self._versions:
+            self._note(RunError("parameters_changed_after_training"))
         try:
             return check.end() | {"updates": self.updates}
         except RunError as error:
@@ -165,6 +201,16 @@ class TrainedWeights:
                     label = names[place] if names else str(place)
                     tensors[f"{number}.{group_number}.{label}"] = tensor
         return tensors
+
+    def _read_versions(self) -> list[int]:
+        """Return how often a few tensors were written to, which torch counts."""
+        versions = []
+        for reference in self._optimizers:
+            optimizer = reference()
+            if optimizer is not None and optimizer.param_groups[0]["params"]:
+                versions.append(optimizer.param_groups[0]["params"][0]._version)
+                versions.append(optimizer.param_groups[-1]["params"][-1]._version)
+        return versions
 
     def _describe_form(self) -> tuple[Any, ...]:
         """Return names, types and sizes: after a conversion, values cannot be compared."""

@@ -14,6 +14,7 @@ parser.add_argument("--width", type=int, default=64)
 options = parser.parse_args()
 
 torch.manual_seed(0)
+torch.set_num_threads(1)  # tensors are small, and tests share the machine
 features = torch.randn(512, 16)
 labels = (features[:, 0] > 0).long()
 loader = DataLoader(TensorDataset(features, labels), batch_size=8, shuffle=True, drop_last=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.judge.comparison.scaling import find_scaling
 from trainmark.pages import cells, charts
-from trainmark.pages.document import Block, Paragraph, Section, folded, table
+from trainmark.pages.document import Block, Code, Paragraph, Section, folded, table
 from trainmark.pages.judgements import scaling_blocks
 from trainmark.pages.sections import limits
 from trainmark.pages.texts import (
@@ -25,6 +25,8 @@ from trainmark.pages.texts import (
     verdict,
 )
 from trainmark.record import figures as figures_of
+from trainmark.record.measurement import Measurement
+from trainmark.record.printed import compare_printed
 from trainmark.record.trust import get_trust
 from trainmark.results.store.columns import get_device_name
 
@@ -143,6 +145,27 @@ def evaluations(record: Record, address: str = "") -> Section | None:
     return folded(
         "quality", charts.quality(record), *blocks, gist=counted("evaluations", len(history))
     )
+
+
+def printed(record: Record) -> Section | None:
+    """Return what a program printed of its own speed beside what was measured; None of a case."""
+    comparisons = compare_printed(Measurement.from_record(record), record.figures)
+    if not comparisons:
+        return None
+    rows = [
+        (
+            comparison.unit,
+            cells.number(comparison.speed.mean),
+            cells.number(comparison.measured),
+            cells.NOTHING if comparison.measured is None else f"{comparison.change:+.1%}",
+            "" if comparison.reason is None else sentence(record, comparison.reason),
+            cells.count(comparison.speed.lines),
+        )
+        for comparison in comparisons
+    ]
+    names = headings("unit", "reported", "measured", "difference", "reason", "lines")
+    first = Code(comparisons[0].speed.raw)
+    return folded("printed", table(names, rows), first, gist=counted("rows", len(rows)))
 
 
 def ranks(record: Record) -> Section | None:

@@ -1,0 +1,81 @@
+"""Read what a program printed of its own speed, by the pattern in the file of ``--witness``.
+
+Numbers are taken as printed, with separators of thousands and the letters k, M and G. What they
+mean, and whether they agree with what was measured, is for ``record.printed``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from trainmark.plan.witness import SPEED_GROUPS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from trainmark.plan.witness import Witness
+
+_OUTPUTS = ("log.launcher.txt", "log.node*.txt")  # of the processes that start the program
+_NUMBER = re.compile(r"\s*(?P<digits>[-+0-9.,eE]+?)\s*(?P<letter>[kKMG]?)\s*")
+_FACTORS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
+_MAX_LINE_BYTES = 1 << 20
+_MAX_VALUES = 20_000  # of a quantity; of more, every second one is kept
+_MAX_RAW = 300
+
+
+def read_printed(run_dir: Path, witness: Witness) -> list[dict[str, Any]]:
+    """Return the speeds that a program printed: an entry for each group of its pattern.
+
+    An entry has the group's name, its values in their order, and the first line that has one.
+    """
+    if witness.spec.speed_line is None:
+        return []
+    pattern = re.compile(witness.spec.speed_line)
+    values: dict[str, list[float]] = {
+        name: [] for name in SPEED_GROUPS if name in pattern.groupindex
+    }
+    raw = dict.fromkeys(values, "")
+    for line in _iterate_output(run_dir, witness):
+        for match in pattern.finditer(line):
+            for name, of_name in values.items():
+                number = read_number(match[name])
+                if number is not None:
+                    raw[name] = raw[name] or line.strip()[:_MAX_RAW]
+                    of_name.append(number)
+    return [
+        {"quantity": name, "lines": len(of_name), "values": _thin(of_name), "raw": raw[name]}
+        for name, of_name in values.items()
+    ]
+
+
+def read_number(text: str | None) -> float | None:
+    """Return a printed number; None if a group matched nothing, or no number."""
+    match = _NUMBER.fullmatch(text or "")
+    if match is None:
+        return None
+    try:
+        return float(match["digits"].replace(",", "")) * _FACTORS[match["letter"]]
+    except ValueError:
+        return None
+
+
+def _thin(values: list[float]) -> list[float]:
+    while len(values) > _MAX_VALUES:
+        values = values[1::2]
+    return values
+
+
+def _iterate_output(run_dir: Path, witness: Witness) -> Iterator[str]:
+    """Yield the lines of the program's output, each state of a progress bar on its own."""
+    if witness.spec.log is None:
+        files = [path for name in _OUTPUTS for path in sorted(run_dir.glob(name))]
+    else:
+        files = [run_dir.__class__(witness.folder) / witness.spec.log]
+    for path in files:
+        if not path.is_file():
+            continue
+        with path.open("rb") as file:
+            while line := file.readline(_MAX_LINE_BYTES):
+                yield from re.split(r"[\r\n]+", line.decode("utf-8", "replace"))

@@ -1,0 +1,119 @@
+"""Programs that the probe cannot measure, or only in part: one message or finding each."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from support.witnessed_programs import WORK, codes, measure
+from trainmark.errors import EnvironmentFault, UsageError
+
+WORK = WORK.replace("warmup_steps = 5", "warmup_steps = 3")
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        ("no_torch", "witness_no_torch"),
+        ("never_trains", "witness_no_backward"),
+        ("never_steps", "witness_no_step"),
+        ("both_train", "witness_rank_twice"),
+    ],
+)
+def test_program_that_cannot_be_measured_fails_with_its_reason(tmp_path, kind, code):
+    record = measure(tmp_path, "bad.py", kind, work=WORK)
+    assert record.status == "failed"
+    assert record.cause is not None
+    assert (record.cause.kind, record.cause.message.code) == ("witness", code)
+
+
+@pytest.mark.parametrize("kind", ["forks", "os_exit"])
+def test_program_that_ends_in_an_unusual_way_is_measured_in_full(tmp_path, kind):
+    record = measure(tmp_path, "bad.py", kind, work=WORK)
+    assert (record.status, record.counts.steps, codes(record)) == ("passed", 20, set())
+
+
+def test_exception_of_the_program_is_the_cause(tmp_path):
+    record = measure(tmp_path, "bad.py", "raises", work=WORK)
+    assert record.status == "failed"
+    assert record.cause is not None
+    assert (record.cause.kind, record.cause.type) == ("error", "ValueError")
+    assert "the data set is empty" in str(record.cause.message.args["text"])
+    assert "in <module>" in str(record.cause.traceback)
+    assert record.cause.exit_code == 1
+
+
+def test_killed_program_is_the_cause(tmp_path):
+    record = measure(tmp_path, "bad.py", "killed", work=WORK)
+    assert record.cause is not None
+    assert (record.cause.kind, record.cause.signal) == ("signal", "SIGKILL")
+
+
+def test_output_that_went_elsewhere_is_said(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    record = measure(tmp_path, "bad.py", "redirects", work=WORK)
+    assert record.status == "passed"
+    assert "printed_nothing" in {finding.code for finding in record.findings}
+
+
+def test_file_that_the_program_writes_instead_is_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    work = WORK.replace("[step]", 'log = "own.log"\n[step]')
+    record = measure(tmp_path, "bad.py", "redirects", work=work)
+    assert [(speed.quantity, speed.lines) for speed in record.printed] == [("step_ms", 20)]
+
+
+def test_second_optimizer_withholds_figures_with_the_reason(tmp_path):
+    record = measure(tmp_path, "bad.py", "two_optimizers", work=WORK)
+    assert record.status == "passed"
+    for name in ("final_result", "p_train", "step_time_p50", "model_flops_per_device"):
+        entry = record.figures[name]
+        assert entry.value is None
+        assert entry.reason is not None
+        assert (entry.reason.code, entry.reason.args["optimizers"]) == ("witness_optimizers", 2)
+
+
+def test_two_optimizers_that_the_file_names_make_one_step(tmp_path):
+    work = WORK.replace("[step]", "optimizers = 2\n[step]")
+    record = measure(tmp_path, "bad.py", "two_optimizers", work=work)
+    assert (record.status, record.counts.steps) == ("passed", 20)
+    assert record.figures["final_result"].value is not None
+
+
+def test_optimizers_that_step_unevenly_withhold_figures(tmp_path):
+    work = WORK.replace("[step]", "optimizers = 2\n[step]")
+    record = measure(tmp_path, "bad.py", "alternating", work=work)
+    reason = record.figures["final_result"].reason
+    assert reason is not None
+    assert reason.code == "witness_optimizers_uneven"
+
+
+def test_batches_without_a_loader_cannot_be_counted(tmp_path):
+    work = WORK.replace("[step]\nsamples = 8", "[batch]\nsamples = 0")
+    record = measure(tmp_path, "bad.py", "plain", work=work)
+    reason = record.figures["final_result"].reason
+    assert reason is not None
+    assert reason.code == "witness_uncountable"
+    assert record.figures["step_time_p50"].value is not None
+
+
+def test_compiled_steps_give_no_counted_flops(tmp_path):
+    record = measure(tmp_path, "bad.py", "compiled", work=WORK)
+    assert record.status == "passed"
+    reason = record.figures["model_flops_per_device"].reason
+    assert reason is not None
+    assert reason.code in ("witness_flops_compiled", "witness_flops_unseen")
+
+
+def test_missing_program_is_refused_before_anything_starts(tmp_path):
+    with pytest.raises(UsageError) as fault:
+        measure(tmp_path, "bad.py", launcher=("no-such-program",))
+    assert "no-such-program" in fault.value.what
+    assert not (tmp_path / "run").exists()
+
+
+def test_python_without_the_probe_is_refused(tmp_path):
+    with pytest.raises(EnvironmentFault) as fault:
+        measure(tmp_path, "bad.py", launcher=("/usr/bin/env", "-i", sys.executable, "-S"))
+    assert "cannot import the probe" in fault.value.what
