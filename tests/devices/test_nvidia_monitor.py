@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.fake_nvml import GIB, H100, FakeCard, put_cards
+from trainmark.devices.vendors.nvidia import driver, nvml
 from trainmark.devices.vendors.nvidia.nvml import NvmlMonitor
-from trainmark.protocols import MonitorFault
+from trainmark.protocols import DeviceSettings, MonitorFault
 
 if TYPE_CHECKING:
     from trainmark.devices.vendors import nvidia
@@ -100,3 +101,24 @@ def test_ranks_cards_are_found_by_their_bus(
     assert (vendor.monitored(3), vendor.monitored(1)) == ([2, 0], [2])
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert vendor.monitored(3) == []
+
+
+def test_settings_are_those_of_the_cards_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = (
+        FakeCard(),
+        FakeCard(uuid="GPU-2", power_limit_mw=500_000, persistence=0, ecc_mode=0, mig_mode=1),
+        FakeCard(uuid="GPU-3", power_limit_mw=None, persistence=None, ecc_mode=None),
+    )
+    put_cards(monkeypatch, *cards, seen=[cards[1], cards[0], cards[2]])
+    shown = [nvml.read_settings(card) for card in driver.visible()]
+    assert shown == [
+        DeviceSettings(
+            index=1, power_limit_w=500.0, default_power_limit_w=700.0, persistence=False,
+            ecc=False, partitioned=True,
+        ),
+        DeviceSettings(
+            index=0, power_limit_w=700.0, default_power_limit_w=700.0, persistence=True, ecc=True,
+        ),
+        DeviceSettings(index=2, default_power_limit_w=700.0),
+    ]  # fmt: skip
+    assert nvml.read_settings(driver.Card("a", "GPU-9", "0000:99:00.0")) is None

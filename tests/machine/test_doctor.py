@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 
 import pytest
 
@@ -15,13 +16,13 @@ from trainmark.machine.doctor import CHECKS, describe_machine, examine
 from trainmark.machine.host import Condition
 from trainmark.plan.choosing import choose_work
 from trainmark.plan.request import RunRequest
-from trainmark.protocols import DeviceSample, MonitorFault, Occupant
+from trainmark.protocols import DeviceSample, DeviceSettings, MonitorFault, Occupant
 from trainmark.spec import RankMemory
 
 # Scripts compare codes: one that is renamed or dropped is a change for users.
 CODES = [
-    "memory", "cores", "shared_memory", "network", "device", "other_runs", "load",
-    "out_folder", "occupants", "monitor", "driver", "data", "torch",
+    "memory", "cores", "governor", "numa", "shared_memory", "network", "device", "other_runs",
+    "load", "out_folder", "occupants", "monitor", "settings", "driver", "data", "torch",
 ]  # fmt: skip
 
 
@@ -235,3 +236,32 @@ def test_a_recipe_that_does_not_fit_stops_a_run(here):
         found = only(doctor.check_plan(here("gpt_megatron", vendor=Small())))
     assert (found.code, found.severity) == ("recipe", "stops")
     assert "needs about" in found.what
+
+
+@dataclass
+class SetUpCard(Card):
+    """Accelerators that tell how they are set up."""
+
+    shown: tuple[DeviceSettings, ...] = ()
+
+    def read_settings(self, nproc: int) -> list[DeviceSettings]:
+        return list(self.shown[:nproc])
+
+
+def test_settings_of_devices_are_shown_and_a_lowered_power_limit_spoils(tmp_path):
+    usual = {"power_limit_w": 700.0, "default_power_limit_w": 700.0, "persistence": True}
+    shown = (
+        DeviceSettings(index=0, ecc=True, partitioned=False, **usual),
+        DeviceSettings(index=1, ecc=True, partitioned=False, **usual),
+        DeviceSettings(index=2, ecc=False, **(usual | {"power_limit_w": 500.0})),
+        DeviceSettings(index=3),
+    )
+    subject = machine(tmp_path, vendor=SetUpCard(shown=shown), nproc=4)
+    found = [said(one) for one in doctor.check_settings(subject)]
+    assert [(one.severity, one.what) for one in found] == [
+        ("fine", "devices 0-1: power limit 700 W (default 700 W), persistence on, ECC on, MIG off"),
+        ("spoils", "devices 2: power limit 500 W (default 700 W), persistence on, ECC off"),
+        ("fine", "devices 3: –"),
+    ]
+    assert "nvidia-smi --power-limit" in found[1].fix
+    assert list(doctor.check_settings(machine(tmp_path))) == []  # a vendor that tells none

@@ -83,3 +83,54 @@ def test_a_file_that_is_missing_makes_the_check_unknown(tmp_path):
 )
 def test_space_is_compared_with_what_a_run_needs(tmp_path, free, severity):
     assert only(host.check_out_folder(machine(tmp_path, free=free))).severity == severity
+
+
+def governors(**of_core: tuple[str, str]) -> dict[str, str]:
+    """Return the files of the clocks of cores."""
+    files = {}
+    for core, (governor, driver) in of_core.items():
+        folder = f"sys/devices/system/cpu/{core}/cpufreq"
+        files |= {f"{folder}/scaling_governor": governor + "\n"}
+        files |= {f"{folder}/scaling_driver": driver + "\n"}
+    return files
+
+
+@pytest.mark.parametrize(
+    ("files", "severity", "text"),
+    [
+        (governors(cpu0=("performance", "acpi-cpufreq"), cpu1=("performance", "acpi-cpufreq")),
+         "fine", "clocks of the processors: performance (acpi-cpufreq)"),
+        (governors(cpu0=("powersave", "intel_pstate")), "fine", "powersave (intel_pstate)"),
+        (governors(cpu0=("performance", "acpi-cpufreq"), cpu1=("powersave", "acpi-cpufreq")),
+         "spoils", "performance (acpi-cpufreq), powersave (acpi-cpufreq)"),
+    ],
+)  # fmt: skip
+def test_a_governor_that_keeps_the_lowest_clock_spoils(tmp_path, files, severity, text):
+    found = only(host.check_governor(machine(tmp_path, files)))
+    assert (found.severity, text in found.what) == (severity, True)
+
+
+def test_a_machine_without_governors_has_no_condition(tmp_path):
+    assert list(host.check_governor(machine(tmp_path))) == []
+    assert list(host.check_numa(machine(tmp_path))) == []
+
+
+@pytest.mark.parametrize(
+    ("cores", "balancing", "severity", "text"),
+    [
+        (("0-3",), "1", "fine", "1 NUMA node"),
+        (("0-1", "2-3"), "0", "fine", "2 NUMA nodes"),
+        (("0-1", "2-3"), None, "fine", "2 NUMA nodes"),
+        (("0-3", ""), "1", "fine", "1 NUMA node"),  # memory alone, as of an accelerator
+        (("0-1", "2-3"), "1", "spoils", "2 NUMA nodes, and the kernel moves pages"),
+    ],
+)
+def test_pages_that_move_between_nodes_spoil(tmp_path, cores, balancing, severity, text):
+    files = {
+        f"sys/devices/system/node/node{node}/cpulist": f"{numbers}\n"
+        for node, numbers in enumerate(cores)
+    }
+    if balancing is not None:
+        files["proc/sys/kernel/numa_balancing"] = f"{balancing}\n"
+    found = only(host.check_numa(machine(tmp_path, files)))
+    assert (found.severity, found.what.startswith(text)) == (severity, True)

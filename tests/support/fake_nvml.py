@@ -47,6 +47,10 @@ class FakeCard:
     remapped: tuple[int, int] | None = (0, 0)
     pcie_replays: int | None = 0
     nvlink: tuple[int, int, int, int] | None = None  # replays, recoveries, two kinds of CRC errors
+    power_limit_mw: int | None = 700_000
+    persistence: int | None = 1
+    ecc_mode: int | None = 1
+    mig_mode: int | None = None  # not supported before Ampere
     xids: list[int] = field(default_factory=list)  # that the driver reports next
 
 
@@ -152,6 +156,11 @@ def _put_errors(told: Any, supported: Any, *, old: bool) -> None:
     told.nvmlDeviceGetTotalEccErrors = lambda card, kind, counter: supported(card.ecc)[kind]
     told.nvmlDeviceGetRemappedRows = lambda card: (*supported(card.remapped), 0, 0)
     told.nvmlDeviceGetPcieReplayCounter = lambda card: supported(card.pcie_replays)
+    told.nvmlDeviceGetPowerManagementLimit = lambda card: supported(card.power_limit_mw)
+    told.nvmlDeviceGetPowerManagementDefaultLimit = lambda card: 700_000
+    told.nvmlDeviceGetPersistenceMode = lambda card: supported(card.persistence)
+    told.nvmlDeviceGetEccMode = lambda card: [supported(card.ecc_mode), 0]
+    told.nvmlDeviceGetMigMode = lambda card: [supported(card.mig_mode), 1]
     kinds = ("REPLAY", "RECOVERY", "CRC_FLIT", "CRC_DATA")
     for place, kind in enumerate(kinds):
         setattr(told, f"NVML_FI_DEV_NVLINK_{kind}_ERROR_COUNT_TOTAL", place)

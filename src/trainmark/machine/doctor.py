@@ -28,7 +28,8 @@ from trainmark.machine.host import (
 )
 from trainmark.plan.choosing import choose_work, refuse_unsuitable_device
 from trainmark.plan.resolving import resolve
-from trainmark.protocols import DeviceSample, MonitorFault
+from trainmark.protocols import DeviceSample, DeviceSettings, MonitorFault, ReportsSettings
+from trainmark.ranges import format_ranges
 from trainmark.recipe import Precision, Recipe
 from trainmark.record.findings import BUSY_SHARE
 from trainmark.record.messages import render
@@ -214,6 +215,49 @@ def _check_sample(sample: DeviceSample) -> Conditions:
         yield make_condition("clocks", "spoils", index=sample.index, text=text, code="clocks")
 
 
+def check_settings(machine: ExaminedMachine) -> Conditions:
+    """Show how the devices are set up; find those with a lower power limit than they came with."""
+    vendor = machine.vendor
+    if not isinstance(vendor, ReportsSettings):
+        return
+    indices: dict[str, list[int]] = {}
+    limited: set[str] = set()
+    for settings in vendor.read_settings(machine.nproc):
+        text = _describe_settings(settings)
+        indices.setdefault(text, []).append(settings.index)
+        if _is_power_limited(settings):
+            limited.add(text)
+    for text, devices_of_text in indices.items():
+        severity = choose_severity(spoils=text in limited)
+        yield make_condition(
+            "settings", severity, indices=format_ranges(devices_of_text), text=text
+        )
+
+
+def _is_power_limited(settings: DeviceSettings) -> bool:
+    limit_w, default_w = settings.power_limit_w, settings.default_power_limit_w
+    return limit_w is not None and default_w is not None and limit_w < default_w
+
+
+def _describe_settings(settings: DeviceSettings) -> str:
+    """Return settings as names with values, for example ``ECC on``; those that are known."""
+    parts = []
+    if settings.power_limit_w is not None:
+        limit = f"power limit {settings.power_limit_w:g} W"
+        if settings.default_power_limit_w is not None:
+            limit += f" (default {settings.default_power_limit_w:g} W)"
+        parts.append(limit)
+    switches = {
+        "persistence": settings.persistence,
+        "ECC": settings.ecc,
+        "MIG": settings.partitioned,
+    }
+    for name, is_on in switches.items():
+        if is_on is not None:
+            parts.append(f"{name} {'on' if is_on else 'off'}")
+    return ", ".join(parts) or "–"
+
+
 def check_plan(machine: ExaminedMachine) -> Conditions:
     """Plan the case's run: data, checkpoint, and whether its recipe fits; nothing is started.
 
@@ -252,6 +296,8 @@ def check_plan(machine: ExaminedMachine) -> Conditions:
 CHECKS: dict[str, Check] = {
     "memory": host.check_memory,
     "cores": host.check_cores,
+    "governor": host.check_governor,
+    "numa": host.check_numa,
     "shared_memory": host.check_shared_memory,
     "network": host.check_network,
     "device": check_device,
@@ -260,6 +306,7 @@ CHECKS: dict[str, Check] = {
     "out_folder": host.check_out_folder,
     "occupants": check_occupants,
     "monitor": check_monitor,
+    "settings": check_settings,
     "driver": check_driver,
     "data": check_plan,
     "torch": check_torch,

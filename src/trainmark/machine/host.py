@@ -36,6 +36,7 @@ _LOW_SHARE = 0.1
 # A container has 64 MB by default, too little for NCCL's segments between ranks:
 # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html, 2026-11-22
 _SHM_BYTES_PER_RANK = 64 << 20
+_DRIVERS_THAT_FOLLOW_LOAD = ("intel_pstate", "amd-pstate-epp")
 _MIN_DISK_BYTES = 8 << 20  # for the events and the record of a short run
 _LOW_DISK_BYTES = 1 << 30  # events and logs of a long run, and what a case saves, fit easily
 
@@ -172,6 +173,47 @@ def check_cores(machine: ExaminedMachine) -> Conditions:
         quota=quota or "–",
         most=max(1, int(usable)),
     )
+
+
+def check_governor(machine: ExaminedMachine) -> Conditions:
+    """Name the governors of the processors' clocks; a virtual machine has none.
+
+    With the drivers intel_pstate and amd-pstate-epp, ``powersave`` follows the load; with others it
+    keeps the lowest clock: docs.kernel.org/admin-guide/pm, 2026-11-28.
+    """
+    folders = (machine.root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq")
+    pairs = {
+        (
+            (folder / "scaling_governor").read_text().strip(),
+            (folder / "scaling_driver").read_text().strip(),
+        )
+        for folder in folders
+    }
+    if not pairs:
+        return
+    is_lowest = any(
+        governor == "powersave" and driver not in _DRIVERS_THAT_FOLLOW_LOAD
+        for governor, driver in pairs
+    )
+    text = ", ".join(f"{governor} ({driver})" for governor, driver in sorted(pairs))
+    yield make_condition("governor", choose_severity(spoils=is_lowest), text=text)
+
+
+def check_numa(machine: ExaminedMachine) -> Conditions:
+    """Count the NUMA nodes that have cores; on several, the kernel must not move pages."""
+    nodes = [
+        folder
+        for folder in (machine.root / "sys/devices/system/node").glob("node[0-9]*")
+        if (folder / "cpulist").read_text().strip()
+    ]
+    if not nodes:
+        return
+    setting = machine.root / "proc/sys/kernel/numa_balancing"
+    is_on = setting.exists() and setting.read_text().strip() != "0"
+    if is_on and len(nodes) > 1:
+        yield make_condition("numa_balancing", "spoils", count=len(nodes))
+    else:
+        yield make_condition("numa", count=len(nodes))
 
 
 def check_shared_memory(machine: ExaminedMachine) -> Conditions:

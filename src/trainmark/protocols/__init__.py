@@ -9,11 +9,13 @@ from trainmark.protocols.device import (
     PRECISION_KEYS,
     ContainerNeeds,
     Device,
+    DeviceSettings,
     Diagnoses,
     MatmulRate,
     MemoryUse,
     Occupant,
     Refusal,
+    ReportsSettings,
     Vendor,
 )
 from trainmark.protocols.monitor import (
@@ -40,9 +42,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DESCRIBE_KEYS", "ERROR_COUNTERS", "PRECISION_KEYS", "SET_LIMITS", "Batch",
-    "ContainerNeeds", "Counts", "Device", "DeviceSample", "Diagnoses", "Evaluation",
+    "ContainerNeeds", "Counts", "Device", "DeviceSample", "DeviceSettings", "Diagnoses",
+    "Evaluation",
     "Job", "JobContext", "MatmulRate", "MemoryUse", "Monitor",
     "MonitorFault", "Occupant", "Progress", "RankScores", "RankWork", "Refusal",
+    "ReportsSettings",
     "StepDigest", "StepStages", "Vendor",
     "members", "missing_members",
 ]  # fmt: skip

@@ -202,6 +202,35 @@ class Occupant(NamedTuple):
         return f"{self.device}: used by {self.process}{memory}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSettings:
+    """How a device is set up, as its driver reports it; None: not reported.
+
+    Args:
+        index: as of ``DeviceSample``.
+        power_limit_w: above which the device lowers its clocks; ``default_power_limit_w``: the
+            limit that it was shipped with.
+        persistence: whether the driver stays loaded without a program.
+        ecc: whether its memory corrects errors.
+        partitioned: whether it is divided into slices.
+    """
+
+    index: int
+    power_limit_w: float | None = None
+    default_power_limit_w: float | None = None
+    persistence: bool | None = None
+    ecc: bool | None = None
+    partitioned: bool | None = None
+
+
+@runtime_checkable
+class ReportsSettings(Protocol):
+    """A vendor that can tell how its devices are set up."""
+
+    def read_settings(self, nproc: int) -> list[DeviceSettings]:
+        """Return the settings of the devices of ``nproc`` ranks that are known."""
+
+
 @runtime_checkable
 class Diagnoses(Protocol):
     """A vendor that can tell what is wrong with its devices before a rank opens one."""

@@ -19,7 +19,7 @@ from trainmark.spec import RankMemory
 
 if TYPE_CHECKING:
     from trainmark.devices.vendors.nvidia.driver import Card
-    from trainmark.protocols import Monitor, Occupant
+    from trainmark.protocols import DeviceSettings, Monitor, Occupant
     from trainmark.recipe import Precision, Recipe
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -99,6 +99,11 @@ class Nvidia(TorchVendor):
     def occupants(self, nproc: int) -> list[Occupant]:
         """Return what is on the first ``nproc`` devices now; see ``protocols.Diagnoses``."""
         return [occupant for card in self._usable()[:nproc] for occupant in nvml.occupants(card)]
+
+    def read_settings(self, nproc: int) -> list[DeviceSettings]:
+        """Return the settings of the first ``nproc`` devices; see ``protocols.ReportsSettings``."""
+        settings = [nvml.read_settings(card) for card in self._usable()[:nproc]]
+        return [item for item in settings if item is not None]
 
     def rank_memory(self, nproc: int) -> RankMemory | None:
         """Return the least memory that is free on a device of ``nproc`` ranks.

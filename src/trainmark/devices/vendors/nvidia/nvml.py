@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from trainmark.protocols import DeviceSample, MonitorFault, Occupant
+from trainmark.protocols import DeviceSample, DeviceSettings, MonitorFault, Occupant
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,6 +145,32 @@ def occupants(card: Card) -> list[Occupant]:
                 process.pid, Occupant(card.name, short, size(process.usedGpuMemory), computes)
             )
     return list(occupants.values())
+
+
+def read_settings(card: Card) -> DeviceSettings | None:
+    """Return how a card is set up, of a slice its card; None: the library does not know it."""
+    try:
+        nvml = library()
+    except MonitorFault:
+        return None
+    handle = answer(nvml, nvml.nvmlDeviceGetHandleByPciBusId, card.bus.encode())
+    index = None if handle is None else answer(nvml, nvml.nvmlDeviceGetIndex, handle)
+    if index is None:
+        return None
+    limit_mw = answer(nvml, nvml.nvmlDeviceGetPowerManagementLimit, handle)
+    default_mw = answer(nvml, nvml.nvmlDeviceGetPowerManagementDefaultLimit, handle)
+    persistence = answer(nvml, nvml.nvmlDeviceGetPersistenceMode, handle)
+    # Each of these two answers is a pair: the current mode, and that after the next reset.
+    ecc = answer(nvml, nvml.nvmlDeviceGetEccMode, handle)
+    partitioned = answer(nvml, nvml.nvmlDeviceGetMigMode, handle)
+    return DeviceSettings(
+        index=index,
+        power_limit_w=None if limit_mw is None else limit_mw / 1000,
+        default_power_limit_w=None if default_mw is None else default_mw / 1000,
+        persistence=None if persistence is None else bool(persistence),
+        ecc=None if ecc is None else bool(ecc[0]),
+        partitioned=None if partitioned is None else bool(partitioned[0]),
+    )
 
 
 def place(card: Card) -> int | None:
