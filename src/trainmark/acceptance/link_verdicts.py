@@ -59,7 +59,8 @@ def judge_links(
     is_undecided = np.array([verdict is Verdict.UNDECIDED for verdict in verdicts], bool)
     detectable = nan
     if len(links):
-        detectable = float(as_shares(limit + (reach + _LIKELY) * np.median(error)))
+        smallest = limit + (reach + _LIKELY) * np.median(error, keepdims=True)
+        detectable = float(as_shares(smallest)[0])
     return LinkVerdicts(
         first=links // base,
         second=links % base,
