@@ -99,6 +99,8 @@ def test_benchmark_of_a_card_says_which_sections_computed_nothing(call, tmp_path
     )  # fmt: skip
     assert code == 1
     page = (tmp_path / "results" / "nvidia-h200-tiny.md").read_text()
-    assert "NotTrainedError" in page
+    assert "**Nothing was computed:**" in page
+    assert "NotTrainedError: steps" in page
     assert "ceilings: finished" in output
+    assert "ceilings: nothing was computed" in output
     assert "overhead: failed" in output

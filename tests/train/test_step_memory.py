@@ -253,17 +253,23 @@ def predicted_at_published_size(case: str, recipe: Any, world_size: int) -> Pred
         ("dlrm_criteo", "standard-2x8", {}, 16, 4.19),
         ("dlrm_criteo", "throughput-1x8", {}, 8, 23.83),
         ("dlrm_criteo", "throughput-2x8", {}, 16, 15.62),
+        ("dlrm_criteo", "throughput-1x8", {}, 8, 20.83),
+        ("dlrm_criteo", "throughput-2x8", {}, 16, 14.21),
         ("glm_superglue", "standard-1x1", LIBRARY, 1, 12.59),
         ("glm_superglue", "throughput-1x1", LIBRARY, 1, 42.23),
         ("glm_superglue", "throughput-1x1", LIBRARY | {"checkpoint_activations": True}, 1, 10.25),
         ("glm_superglue", "standard-1x8", LIBRARY, 8, 13.22),
+        ("glm_superglue", "standard-1x8", LIBRARY, 8, 13.15),
         ("glm_superglue", "throughput-1x8", LIBRARY, 8, 43.38),
     ],
 )  # fmt: skip
 def test_published_recipes_are_within_a_tenth_of_what_the_allocator_reserved(
     case: str, name: str, changes: dict[str, Any], *, world_size: int, reserved_gib: float
 ) -> None:
-    """Torch 2.13's CUDA allocator, four steps of real shapes on a simulated card."""
+    """Torch's CUDA allocator, three or four steps of real shapes on a simulated card.
+
+    2.15 where the recipe stands twice, 2.11 for the mixture of experts, and else 2.13.
+    """
     recipe = replace(cases.load(case).recipes[name], **changes)
     found = predicted_at_published_size(case, recipe, world_size)
     assert found.reserved / GIB == pytest.approx(reserved_gib, rel=0.1)

@@ -147,7 +147,7 @@ def predict_peak_bytes(sizes: Transformer, recipe: Recipe) -> Prediction:
     early = gradients if sizes.keeps_gradients or sizes.replicas > 1 else 0
     cached = _cached_bytes(sizes, recipe, gathered=gathered * FULL, gradients=gradients)
     if sizes.checkpoint_activations:
-        cached += block // 2  # holes of blocks that are computed again
+        cached += block // 3  # holes of blocks that are computed again
     if early + at_forward_end >= gradients + at_backward_end:
         gradients, activations = early, at_forward_end
     else:

@@ -215,11 +215,28 @@ int ncclGetUniqueId(struct unique_id *id) {
     return SUCCESS;
 }
 
+/* The memory of a communicator begins with its number of ranks and this one's number. */
+static int create_communicator(void **communicator, int ranks, int rank) {
+    create_handle(communicator);
+    int *numbers = *communicator;
+    numbers[0] = ranks;
+    numbers[1] = rank;
+    return SUCCESS;
+}
+
 int ncclCommInitRank(void **communicator, int ranks, struct unique_id id, int rank) {
-    (void)ranks;
     (void)id;
-    (void)rank;
-    return create_handle(communicator);
+    return create_communicator(communicator, ranks, rank);
+}
+
+int ncclCommCount(void *communicator, int *ranks) {
+    *ranks = ((int *)communicator)[0];
+    return SUCCESS;
+}
+
+int ncclCommUserRank(void *communicator, int *rank) {
+    *rank = ((int *)communicator)[1];
+    return SUCCESS;
 }
 
 int ncclCommInitRankConfig(void **communicator, int ranks, struct unique_id id, int rank,
@@ -230,12 +247,10 @@ int ncclCommInitRankConfig(void **communicator, int ranks, struct unique_id id, 
 
 int ncclCommInitRankScalable(void **communicator, int ranks, int rank, int num_ids, void *ids,
                              void *configuration) {
-    (void)ranks;
-    (void)rank;
     (void)num_ids;
     (void)ids;
     (void)configuration;
-    return create_handle(communicator);
+    return create_communicator(communicator, ranks, rank);
 }
 
 int ncclCommSplit(void *communicator, int color, int key, void **part, void *configuration) {

@@ -173,10 +173,11 @@ def predict(recipe: DlrmRecipe, placement: Placement, num_numerical: int) -> Pre
         held = FLOAT_BYTES * dim * sum(part.rows for part in parts) + dense
         gradients = dense if placement.world_size > 1 else 0  # buckets of replicas stay
         activations = recipe.micro_batch_size * max(embedded + saved, mixing, updating * rows)
-        # Freed tensors that fit no later one: rows, and what is sent and received.
+        # Freed tensors that fit no later one: rows, and those that are sent. What is received is
+        # kept too by torch up to 2.13, and not by 2.15.
         cached = recipe.micro_batch_size * rows
         if placement.world_size > 1:
-            cached += recipe.micro_batch_size * (rows * number // FULL + tables * dim * number)
+            cached += recipe.micro_batch_size * rows * number // FULL
         predictions.append(Prediction(held, gradients, 0, activations, cached))
     return max(predictions, key=lambda item: item.reserved)
 
