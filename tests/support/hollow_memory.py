@@ -2,7 +2,8 @@
 
 Builds each case's job with the shapes of a recipe, takes three steps, and reads torch's allocator.
 Each recipe runs in a process of its own, with a group of as many ranks as the recipe is for, of
-which only rank 0 exists. ``python -m support.hollow_memory PAGE`` writes the page of all recipes.
+which only rank 0 exists. ``python -m support.hollow_memory ROWS`` measures all recipes with one
+release of torch, and ``python -m support.hollow_memory ROWS ROWS PAGE`` writes the page of several.
 """
 
 from __future__ import annotations
@@ -306,20 +307,32 @@ def join_alone(ranks: int, *, sharded: bool) -> None:
 # ---- the table ----
 
 
-def format_table(rows: list[Memory]) -> str:
-    lines = [
-        "| case | recipe | precision | ranks | predicted | allocated | reserved | deviation |",
-        "|---|---|---|---:|---:|---:|---:|---:|",
-    ]
-    for row in rows:
-        peaks = ("out of memory", "", "")
-        if row.allocated is not None and row.reserved is not None:
-            peaks = (gib(row.allocated), gib(row.reserved), f"{row.deviation:+.1%}")
-        lines.append(
-            f"| {row.case} | {row.recipe} | {row.precision} | {row.ranks} | {gib(row.predicted)} "
-            f"| {' | '.join(peaks)} |"
-        )
+class Table(NamedTuple):
+    """The memory of every recipe with one release of torch."""
+
+    torch: str
+    rows: list[Memory]
+
+
+def format_table(tables: list[Table]) -> str:
+    """Return one Markdown table of all releases; the prediction is the same for all."""
+    head = ["case", "recipe", "precision", "ranks", "predicted"]
+    for table in tables:
+        head += [f"allocated, {table.torch}", f"reserved, {table.torch}", "deviation"]
+    lines = [f"| {' | '.join(head)} |", f"|---|---|---|{'---:|' * (len(head) - 3)}"]
+    for rows in zip(*(table.rows for table in tables), strict=True):
+        first = rows[0]
+        cells = [first.case, first.recipe, first.precision, str(first.ranks), gib(first.predicted)]
+        for row in rows:
+            cells += format_peaks(row)
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def format_peaks(row: Memory) -> tuple[str, str, str]:
+    if row.allocated is None or row.reserved is None:
+        return "out of memory", "", ""
+    return gib(row.allocated), gib(row.reserved), f"{row.deviation:+.1%}"
 
 
 def gib(size: int) -> str:
@@ -328,9 +341,9 @@ def gib(size: int) -> str:
 
 PAGE = """# The hollow card: memory and attention
 
-Written by `support.hollow_memory` with torch {torch}; see `tests/hollow/README.md`. The hollow card
-computes nothing: this page holds no number that a card computed, and no speed. No real card has
-confirmed it.
+Written by `support.hollow_memory` with torch {torch}; see `tests/hollow/README.md`.
+The hollow card computes nothing: this page holds no number that a card computed, and no speed. No
+real card has confirmed it.
 
 ## Memory
 
@@ -352,18 +365,34 @@ numbers of rows that the card does not compute.
 """
 
 
-def write_page(rows: list[Memory], file: Path, torch_version: str) -> None:
+def write_rows(file: Path) -> None:
+    """Measure every recipe and write the rows as JSON."""
+    rows = [measure(case, recipe) for case, recipe in published_recipes()]
+    document = {"torch": torch.__version__.partition("+")[0], "rows": rows}
+    file.write_text(json.dumps(document))
+
+
+def read_rows(file: Path) -> Table:
+    """Read what ``write_rows`` wrote."""
+    document = json.loads(file.read_text())
+    return Table(document["torch"], [Memory(*row) for row in document["rows"]])
+
+
+def write_page(tables: list[Table], file: Path) -> None:
     """Write the page of ``benchmarks/results``."""
     file.write_text(
         PAGE.format(
-            torch=torch_version,
+            torch=" and ".join(table.torch for table in tables),
             choices=GLM_CHOICES,
-            memory=format_table(rows),
+            memory=format_table(tables),
             attention=hollow_attention.format_table(),
         )
     )
 
 
 if __name__ == "__main__":
-    measured = [measure(case, recipe) for case, recipe in published_recipes()]
-    write_page(measured, Path(sys.argv[1]), torch.__version__.partition("+")[0])
+    *row_files, result = map(Path, sys.argv[1:])
+    if row_files:
+        write_page([read_rows(file) for file in row_files], result)
+    else:
+        write_rows(result)
