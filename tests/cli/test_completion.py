@@ -45,6 +45,8 @@ def completed(line: str, folder: Path, **more: str) -> list[str]:
         ("trainmark run gpt --recipe ", GPT_RECIPES),
         ("trainmark run gpt_megatron bs=8 --recipe standard", ["standard-1x1", "standard-1x8"]),
         ("trainmark run toy --launcher s", ["slurm", "ssh"]),
+        ("trainmark run toy --follow m", ["mlflow"]),
+        ("trainmark follow runs/a --to w", ["wandb"]),
         ("trainmark run toy --device nv", ["nvidia"]),
         ("trainmark run toy prec", ["precision="]),
         ("trainmark run toy precision = b", ["bf16"]),

@@ -11,6 +11,7 @@ import pytest
 
 from support.fake_backends import STAND_INS
 from support.real_runs import checked, ended, wait_for_fault
+from support.telemetry_files import sampled_run
 from trainmark.record.messages import render
 
 
@@ -79,3 +80,20 @@ def test_followers_end_with_a_run_that_is_stopped(started, calls, fifo):
     assert find_followers(run_dir) == []
     assert (kept(calls)[-1]["exit_code"], kept(calls)[-1]["status"]) == (1, "interrupted")
     assert [call["train/loss"] for call in kept(calls) if "train/step" in call] == record.steps.loss
+
+
+def test_follow_prints_json_alone_on_standard_output(trainmark, tmp_path, calls):
+    run_dir = sampled_run(tmp_path / "run", None)
+    done = trainmark("follow", "run", "--to", "wandb=keep", "--to", "wandb=refuse", "--json")
+    (kept_run, refused) = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert kept_run == {
+        "run_dir": "run", "to": "wandb=keep", "steps": 16, "points": 17, "complete": True,
+        "fault": None,
+    }  # fmt: skip
+    assert (refused["complete"], refused["fault"]) == (
+        False,
+        "ConnectionError: no server at example.org",
+    )
+    assert "this text of a backend's program" in done.stderr
+    assert (run_dir / "record.json").exists()  # as of every command that reads a run

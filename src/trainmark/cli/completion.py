@@ -145,6 +145,13 @@ def complete_launcher(incomplete: str) -> list[Item]:
     return _matching(((name, "") for name in NAMES), incomplete)
 
 
+def complete_backend(incomplete: str) -> list[Item]:
+    """Return the names of backends of followers."""
+    from trainmark.export.followers.targets import BACKENDS
+
+    return _matching(((name, "") for name in BACKENDS), incomplete)
+
+
 def complete_filter(incomplete: str) -> list[Item]:
     """Return cases, and the keys of columns and figures that filters begin with."""
     from trainmark.results.store.columns import INDEX_COLUMNS, INTERNAL_COLUMNS

@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmark.cli.options import Json
-from trainmark.cli.output import counted, from_here, say, say_json, say_remark
+from trainmark.cli.options import Json, completed_by
+from trainmark.cli.output import (
+    counted,
+    from_here,
+    others_to_stderr,
+    say,
+    say_json,
+    say_remark,
+)
 from trainmark.errors import EXIT_FAILED
 
 if TYPE_CHECKING:
@@ -27,6 +34,7 @@ def follow(
         list[str],
         typer.Option(
             metavar="BACKEND[=DESTINATION]",
+            autocompletion=completed_by("complete_backend"),
             help="tensorboard, wandb, mlflow or openmetrics; repeatable.",
         ),
     ],
@@ -41,7 +49,12 @@ def follow(
     targets = api.select_followers(to, where="--to")
     documents = []
     has_failed = False
-    for following in api.iterate_followed(runs, targets):
+    followed = api.iterate_followed(runs, targets)
+    while True:
+        with others_to_stderr():  # MLflow prints addresses, for instance
+            following = next(followed, None)
+        if following is None:
+            break
         has_failed = has_failed or following.fault is not None
         documents.append(_describe(following))
         if following.fault is not None:

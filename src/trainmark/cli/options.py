@@ -48,6 +48,7 @@ _COMPLETIONS: dict[str, Any] = {
     "recipe": completed_by("complete_recipe"),
     "device": completed_by("complete_device"),
     "launcher": completed_by("complete_launcher"),
+    "follow": completed_by("complete_backend"),
 }
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Lang = Annotated[Literal["en", "zh"], typer.Option(help="Language of the output.")]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 OPTION = "--follow"
 # The class of each backend in the module of its name, and the packages that it needs.
-_BACKENDS: dict[str, tuple[str, tuple[str, ...]]] = {
+BACKENDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "tensorboard": ("TensorBoard", ("tensorboard",)),
     "wandb": ("WeightsAndBiases", ("wandb",)),
     "mlflow": ("MLflow", ("mlflow",)),
@@ -58,9 +58,9 @@ def parse_targets(words: Iterable[str], *, where: str = OPTION) -> list[FollowTa
     targets: list[FollowTarget] = []
     for word in words:
         backend, equals, destination = word.partition("=")
-        if backend not in _BACKENDS:
+        if backend not in BACKENDS:
             raise UsageError(
-                f"unknown backend {backend!r}", where=where, fix=nearest(backend, _BACKENDS)
+                f"unknown backend {backend!r}", where=where, fix=nearest(backend, BACKENDS)
             )
         if equals and not destination:
             raise UsageError(
@@ -92,7 +92,7 @@ def require_backends(targets: Iterable[FollowTarget], *, where: str = OPTION) ->
 
 
 def _list_packages(target: FollowTarget) -> tuple[str, ...]:
-    _, packages = _BACKENDS[target.backend]
+    _, packages = BACKENDS[target.backend]
     if target.backend == "mlflow" and not (target.destination or "").startswith("http"):
         return packages + _MLFLOW_DATABASE
     return packages
@@ -100,7 +100,7 @@ def _list_packages(target: FollowTarget) -> tuple[str, ...]:
 
 def load_backend(target: FollowTarget) -> OpenBackend:
     """Import what a target needs; return what opens it for a run."""
-    name, _ = _BACKENDS[target.backend]
+    name, _ = BACKENDS[target.backend]
     module = import_module(f"trainmark.export.followers.backends.{target.backend}")
     module.prepare(target.destination)
     open_backend: OpenBackend = getattr(module, name)
