@@ -9,7 +9,6 @@ import faulthandler
 import importlib
 import json
 import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,14 +21,13 @@ def main(words: list[str]) -> None:
     from trainmark.documents import written_whole
     from trainmark.rank.parent import die_with_parent
 
-    parent, module_name, device, size, scratch, stacks_after_s, time_s, extent, result = words
-    ends_at_s = time.monotonic() + float(time_s)
+    parent, module_name, device, size, scratch, stacks_after_s, ends_at_s, extent, result = words
     die_with_parent(int(parent))
     # Before the parent ends this process, its output says where it hung.
     faulthandler.dump_traceback_later(float(stacks_after_s))
     assert size in ("full", "tiny")
     module = importlib.import_module(module_name)
-    card = Card(device, size, Path(scratch), ends_at_s, is_brief=extent == "brief")
+    card = Card(device, size, Path(scratch), float(ends_at_s), is_brief=extent == "brief")
     try:
         found = module.run(card)
     except RunError as error:

@@ -264,6 +264,22 @@ def run(card):
     assert NEVER_S / 2 < figures["left_s"] <= 0.85 * NEVER_S  # the rest is to end and to write
 
 
+def test_the_time_that_a_process_takes_to_start_is_the_sections(
+    sections: Sections, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sections.add("first", """
+def run(card):
+    return Findings([], {"ends_at_s": card.ends_at_s})
+""")  # fmt: skip
+    monkeypatch.setattr("benchmarks.card.running.time.monotonic", lambda: 1000.0)
+
+    ended = run("injected_first", Card("cpu", "tiny", tmp_path), limit_s=100.0,
+                stop=StopRequest(), clock=lambda: 0.0)  # fmt: skip
+
+    assert ended.document is not None
+    assert ended.document["found"]["figures"] == {"ends_at_s": 1085.0}
+
+
 def test_a_device_that_computes_nothing_fails_every_section(
     sections: Sections, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
