@@ -15,6 +15,7 @@ from trainmark.events.schema import EventFile, EventWriter
 from trainmark.plan.plan import PLAN_FILE
 from trainmark.protocols import DeviceSample, MonitorFault
 from trainmark.telemetry import sampler
+from trainmark.telemetry.kernel import KernelReader
 from trainmark.telemetry.sampler import (
     HANGS_AFTER_S,
     BackgroundReading,
@@ -182,12 +183,24 @@ def sample(run_dir: Path, stopped: Sequence[bool]) -> list[dict[str, Any]]:
     return written(run_dir)
 
 
+class SilentKernel:
+    """A kernel that writes nothing."""
+
+    name = "kmsg"
+
+    def read(self) -> list[str]:
+        return []
+
+
 def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler, "lower_priority", lambda: None)
+    monkeypatch.setattr(sampler, "KernelReader", lambda write: KernelReader(write, SilentKernel))
     plan = {"device": {"vendor": "cpu"}, "nproc": 2, "sample_every_s": 0.5}
     (tmp_path / PLAN_FILE).write_text(json.dumps(plan))
     events = sample(tmp_path, [False, True])
-    assert sorted(event["event"] for event in events) == ["end", "host", "host", "host", "sampling"]
+    assert sorted(event["event"] for event in events) == [
+        "end", "host", "host", "host", "kernel_log", "sampling",
+    ]  # fmt: skip
     (start,) = (event for event in events if event["event"] == "sampling")
     assert (start["interval_s"], start["monitor"], start["devices"]) == (0.5, None, [])
     assert start["host_sources"][0] == "psutil"

@@ -57,7 +57,7 @@ def finite_or_none(value: float) -> float | None:
 # A clock or a counter that was read wrongly makes a negative difference.
 Count = Annotated[int, Meta(ge=0)]
 Spent = Annotated[int, Meta(ge=0)]  # nanoseconds
-Source = Literal["monitor", "ipmi", "rapl", "host"]
+Source = Literal["monitor", "ipmi", "rapl", "host", "kernel"]
 
 
 class Event(msgspec.Struct, tag_field="event", kw_only=True):
@@ -353,6 +353,25 @@ class HostEvent(Event, tag="host", omit_defaults=True):
     energy_j: float | None = None  # of the processors' packages
 
 
+class KernelLogEvent(Event, tag="kernel_log"):
+    """The sampler began to read the kernel's messages."""
+
+    source: str
+
+
+class KernelEvent(Event, tag="kernel"):
+    """Messages of the kernel about devices, of one kind; see ``telemetry.kernel``.
+
+    Args:
+        count: how many came since the last reading.
+        kernel_text: the first of them.
+    """
+
+    kind: str
+    count: Count
+    kernel_text: str
+
+
 class FaultEvent(Event, tag="fault"):
     """A source gives no readings from now on."""
 
@@ -404,6 +423,8 @@ RunEvent = (
     | Sampling
     | DevicesEvent
     | HostEvent
+    | KernelLogEvent
+    | KernelEvent
     | FaultEvent
     | Printed
 )

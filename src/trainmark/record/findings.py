@@ -59,6 +59,7 @@ CODES_OF_RECORD = {
     "throttled_while_measured", "steadiness_unknown", "not_steady", "quality_above_best",
     "machine_busy", "device_shared", "read_before_measured", "compiled_while_measured", "resumed",
     "replay_differs", "replay_not_deterministic", "device_errors", "device_errors_corrected",
+    "kernel_messages",
     *witnessed.CODES, *printed.CODES,
 }  # fmt: skip
 CODES_OF_EVENTS = {
@@ -94,6 +95,7 @@ def find_in_measurement(
         *_find_unlike_nodes(measurement),
         *_find_throttling(measurement),
         *_find_device_errors(measurement),
+        *_find_kernel_messages(measurement),
         *_find_drift(measurement),
         *_find_impossible_quality(measurement),
         *_find_replay_differences(measurement),
@@ -365,6 +367,22 @@ def _find_device_errors(measurement: Measurement) -> Iterator[Message]:
                 node=rank // measurement.plan.nproc,
                 errors=text,
             )
+
+
+def _find_kernel_messages(measurement: Measurement) -> Iterator[Message]:
+    """Yield that the kernel wrote about devices, with the first message."""
+    telemetry = measurement.telemetry
+    if telemetry is None or telemetry.kernel is None or not telemetry.kernel.messages:
+        return
+    messages = telemetry.kernel.messages
+    first = messages[0]
+    yield message(
+        "kernel_messages",
+        count=sum(entry.count for entry in messages),
+        kinds=", ".join(dict.fromkeys(entry.kind for entry in messages)),
+        node=first.node,
+        kernel_text=first.kernel_text,
+    )
 
 
 def _find_drift(measurement: Measurement) -> Iterator[Message]:

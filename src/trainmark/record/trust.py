@@ -26,7 +26,8 @@ MAX_SWING = 0.1  # share by which the matmul rate of a device changed while it w
 _NOISY = {
     "not_steady", "steadiness_unknown", "machine_busy",
     "compiled_while_measured", "read_before_measured", "slow_device", "slow_rank", "slow_data",
-    "throttled_while_measured", "trust_cv", "trust_swing", "trust_launch_cv", "trust_few_launches",
+    "throttled_while_measured", "kernel_messages",
+    "trust_cv", "trust_swing", "trust_launch_cv", "trust_few_launches",
 }  # fmt: skip
 _SERIOUS = {
     "flops_above_preflight", "flops_above_counted", "loss_never_changes", "steps_beside_windows",

@@ -96,6 +96,7 @@ def _make_rules(kind: str) -> list[_Rule]:
 
 
 _SECRET_RULES = _make_rules("secrets")
+_KERNEL_RULES = _make_rules("kernel")
 _PLACE_RULES = [*_make_rules("paths"), *_make_rules("hosts"), *_make_rules("addresses")]
 
 
@@ -161,6 +162,8 @@ class Redactor:
                 return f"<{kind}>"
         if _KEY_PATTERNS["path"].fullmatch(key) and value.startswith("/") and " " in value:
             return "<path>"
+        if _KEY_PATTERNS["kernel"].fullmatch(key):
+            value = _apply(_KERNEL_RULES, value)
         text = _apply(self._place_rules, value)
         is_longer_text = re.search(r"[\s/'\"@]", value) is not None
         return _apply(self._name_rules, text) if is_longer_text else text

@@ -28,6 +28,7 @@ from trainmark.events.schema import EventWriter
 from trainmark.protocols import MonitorFault
 from trainmark.protocols.monitor import fits
 from trainmark.telemetry.host import HostReader
+from trainmark.telemetry.kernel import KernelReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from trainmark.protocols import Monitor, Vendor
 
 IPMI_INTERVAL_S = 10.0  # a controller may take a second to answer
+KERNEL_INTERVAL_S = 5.0
 HANGS_AFTER_S = 10.0
 PLAN_FILE = "plan.json"  # as in plan.plan, whose import takes longer than all else here
 _LAST_READING_S = 1.5  # less than the launcher's patience
@@ -236,6 +238,10 @@ def sample(run_dir: Path, log: SampleLog, stopped: Callable[[float], bool]) -> N
         "ipmi", host.ask_controller, log, clock=clock, interval_s=IPMI_INTERVAL_S
     )
 
+    kernel = BackgroundReading(
+        "kernel", KernelReader(log.write).take, log, clock=clock, interval_s=KERNEL_INTERVAL_S
+    )
+
     def take() -> None:
         monitor.start()
         start_ns = clock()
@@ -246,13 +252,18 @@ def sample(run_dir: Path, log: SampleLog, stopped: Callable[[float], bool]) -> N
     for number in iterate_ticks(interval_s, clock=clock, stopped=stopped):
         if host.has_ipmi:
             controller.start()
+        kernel.start()
         take()
         if number == 0:
             lower_priority()
     monitor.wait(_LAST_READING_S / 2)  # a reading that began before the ranks ended is not the last
     take()
+    kernel.wait(0)
+    kernel.interval_s = 0.0  # the last reading has what came since the one before
+    kernel.start()
     monitor.wait(_LAST_READING_S / 2)
-    for source in (monitor, controller):
+    kernel.wait(_LAST_READING_S / 2)
+    for source in (monitor, controller, kernel):
         source.report_hang(_LAST_READING_S)
     log.write("end")
 

@@ -82,6 +82,23 @@ class DeviceTelemetry(Frozen):
     )
 
 
+class KernelMessages(Frozen):
+    """Messages of one kind that the kernel of one machine wrote about devices during the run."""
+
+    node: Count
+    kind: str
+    count: Count
+    kernel_text: str = Field(description="the first of them")
+
+
+class KernelLog(Frozen):
+    """What the kernels of all machines wrote about devices, as ``telemetry.kernel`` knows them."""
+
+    source: str | None = Field(description="of the first machine; null: its log cannot be read")
+    reason: Message | None = Field(default=None, description="why it cannot")
+    messages: list[KernelMessages]
+
+
 class Telemetry(Frozen):
     """What was read of devices and host, beside what ranks reported themselves."""
 
@@ -93,6 +110,7 @@ class Telemetry(Frozen):
     hosts: list[dict[IntervalName, Use]] = Field(
         min_length=1, description="in the order of the machines"
     )
+    kernel: KernelLog | None = Field(default=None, description="null: nothing was sampled of it")
     faults: list[Message] = Field(
         description="why sources gave no readings for a time: what each first said, how often"
     )
@@ -239,6 +257,8 @@ class Samples:
     devices: list[Readings] = field(default_factory=list)
     hosts: list[Readings] = field(default_factory=list)
     faults: list[events.FaultEvent] = field(default_factory=list)
+    kernel_sources: dict[int, str] = field(default_factory=dict)  # by node
+    kernel_messages: dict[tuple[int, str], KernelMessages] = field(default_factory=dict)
 
     def add_file(self, file: Path, ranks: range, start_ns: int) -> None:
         """Add the readings in a machine's file, if it exists.
@@ -263,6 +283,10 @@ class Samples:
                     host.add(_compute_middle_s(line, start_ns), line)
                 case events.FaultEvent():
                     self.faults.append(line)
+                case events.KernelLogEvent():
+                    self.kernel_sources[host.index] = line.source
+                case events.KernelEvent():
+                    self._add_kernel_messages(host.index, line)
         used_devices: dict[int, Readings] = {}  # the sampler may read others too
         device_indexes = began.devices if began else ()
         for rank, index in zip(ranks, device_indexes, strict=False):
@@ -272,6 +296,30 @@ class Samples:
             self.began = began
         self.hosts.append(host)
         self.devices += used_devices.values()
+
+    def _add_kernel_messages(self, node: int, event: events.KernelEvent) -> None:
+        """Add messages to those of their kind on the same node."""
+        before = self.kernel_messages.get((node, event.kind))
+        self.kernel_messages[node, event.kind] = KernelMessages(
+            node=node,
+            kind=event.kind,
+            count=event.count + (before.count if before else 0),
+            kernel_text=before.kernel_text if before else event.kernel_text,
+        )
+
+    def kernel_log(self) -> KernelLog | None:
+        """Return what the kernels wrote, or why the first one cannot be read."""
+        faults = [fault for fault in self.faults if fault.source == "kernel"]
+        if not self.kernel_sources and not faults:
+            return None
+        reason = None
+        if 0 not in self.kernel_sources and faults:
+            reason = message("kernel_log_unreadable", said=faults[0].said)
+        return KernelLog(
+            source=self.kernel_sources.get(0),
+            reason=reason,
+            messages=list(self.kernel_messages.values()),
+        )
 
     def make_lines(self) -> Iterator[SeriesLine]:
         """Yield the lines that charts draw, of devices by their ranks, of hosts by their number."""
@@ -329,6 +377,7 @@ def summarize_samples(samples: Samples, timeline: RunTimeline) -> Telemetry:
             for device in samples.devices
         ],
         hosts=[host.summarize(intervals) for host in samples.hosts],
+        kernel=samples.kernel_log(),
         faults=[
             message(code, source=source, said=texts[0], times=len(texts))
             for (code, source), texts in texts_by_fault.items()

@@ -1,0 +1,172 @@
+"""The kernel's messages about devices: which count, from where, and what if none can be read."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support.fakes import S, event
+from support.telemetry_files import end, sampled_run, start
+from trainmark.protocols import MonitorFault
+from trainmark.record import reduce
+from trainmark.results.redaction import Redactor
+from trainmark.spec import message
+from trainmark.telemetry.kernel import DmesgSource, KernelReader, KmsgSource, classify_message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python3, GPU has fallen off the bus."
+MCE = "mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 4: b200000000100402"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (XID, "xid"),
+        ("NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x26:0x56:1474)", "nvidia"),
+        ("amdgpu 0000:83:00.0: amdgpu: ring sdma0 timeout, signaled seq=4", "amdgpu"),
+        ("amdgpu 0000:83:00.0: amdgpu: 1 uncorrectable hardware errors detected in umc", "amdgpu"),
+        (MCE, "mce"),
+        ("{1}[Hardware Error]: Hardware error from APEI Generic Hardware Error Source: 1",
+         "hardware_error"),
+        ("EDAC MC0: 1 CE memory read error on CPU_SrcID#0_Ha#0_Chan#1", "hardware_error"),
+        ("pcieport 0000:00:1c.0: AER: Corrected error received: 0000:00:1c.0", "pcie"),
+        ("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.65.06", None),
+        ("mce: CPU supports 22 MCE banks", None),
+        ("usb 1-1: new high-speed USB device number 2", None),
+        ("Out of memory: Killed process 4711 (python3)", None),
+    ],
+)  # fmt: skip
+def test_messages_about_devices_have_a_kind(text: str, kind: str | None) -> None:
+    assert classify_message(text) == kind
+
+
+def test_kmsg_yields_what_is_written_after_it_was_opened(tmp_path: Path) -> None:
+    # A pipe answers as /dev/kmsg does: a record a read, and nothing to wait for at its end.
+    path = tmp_path / "kmsg"
+    os.mkfifo(path)
+    source = KmsgSource(path)
+    assert list(source.read()) == []
+    writer = os.open(path, os.O_WRONLY)
+
+    os.write(writer, f"3,1421,5013256,-;{XID}\n SUBSYSTEM=pci\n".encode())
+
+    assert list(source.read()) == [XID]
+    assert list(source.read()) == []
+    os.close(writer)
+
+
+def test_file_of_messages_that_is_not_there_is_a_fault(tmp_path: Path) -> None:
+    with pytest.raises(MonitorFault) as caught:
+        KmsgSource(tmp_path / "kmsg")
+    assert caught.value.kind == "absent"
+
+
+def test_dmesg_yields_what_is_newer_than_its_first_answer() -> None:
+    printed = ["[    1.000000] old\n[    2.500000] also old\n"]
+    source = DmesgSource(lambda _: printed[0])
+    assert list(source.read()) == []
+
+    printed[0] += f"[   10.250000] {XID}\ncontinuation\n"
+
+    assert list(source.read()) == [XID]
+    assert list(source.read()) == []
+
+
+class FakeSource:
+    """Yields each list of messages once."""
+
+    name = "fake kmsg"
+
+    def __init__(self, *readings: list[str]) -> None:
+        self.readings = list(readings)
+
+    def read(self) -> Iterator[str]:
+        yield from self.readings.pop(0)
+
+
+def test_reader_writes_each_kind_once_a_reading_with_its_first_message() -> None:
+    written: list[tuple[str, dict[str, Any]]] = []
+    source = FakeSource([XID, "usb 1-1: new device", XID.replace("79", "48"), MCE], [], [XID])
+    reader = KernelReader(lambda name, **fields: written.append((name, fields)), lambda: source)
+
+    for _ in range(3):
+        reader.take()
+
+    assert written == [
+        ("kernel_log", {"source": "fake kmsg"}),
+        ("kernel", {"kind": "xid", "count": 2, "kernel_text": XID}),
+        ("kernel", {"kind": "mce", "count": 1, "kernel_text": MCE}),
+        ("kernel", {"kind": "xid", "count": 1, "kernel_text": XID}),
+    ]
+
+
+def test_log_that_cannot_be_read_is_one_fault_and_no_more() -> None:
+    def refuse() -> FakeSource:
+        raise MonitorFault("absent", "Operation not permitted")
+
+    reader = KernelReader(lambda *_: pytest.fail("nothing is written"), refuse)
+
+    with pytest.raises(MonitorFault):
+        reader.take()
+    reader.take()
+
+
+def kernel(t_s: float, kind: str, count: int, text: str) -> dict[str, Any]:
+    return event("kernel", round(t_s * S), kind=kind, count=count, kernel_text=text)
+
+
+def test_messages_during_a_run_are_a_finding_with_count_and_first_message(tmp_path: Path) -> None:
+    opened = event("kernel_log", 0, source="/dev/kmsg")
+    samples = [
+        start(0), opened, kernel(3.0, "xid", 2, XID), kernel(4.0, "mce", 1, MCE),
+        kernel(8.0, "xid", 3, "later"), end(),
+    ]  # fmt: skip
+
+    record = reduce.reduce(sampled_run(tmp_path / "run", samples))
+
+    assert record.telemetry is not None
+    assert record.telemetry.kernel is not None
+    assert record.telemetry.kernel.model_dump() == {
+        "source": "/dev/kmsg",
+        "reason": None,
+        "messages": [
+            {"node": 0, "kind": "xid", "count": 5, "kernel_text": XID},
+            {"node": 0, "kind": "mce", "count": 1, "kernel_text": MCE},
+        ],
+    }
+    (finding,) = (item for item in record.findings if item.code == "kernel_messages")
+    assert finding.args == {"count": 6, "kinds": "xid, mce", "node": 0, "kernel_text": XID}
+    assert finding in record.trust.reasons
+
+
+def test_log_that_cannot_be_read_is_null_with_a_reason_and_no_finding(tmp_path: Path) -> None:
+    fault = event("fault", 0, source="kernel", kind="absent", said="/dev/kmsg: not permitted")
+
+    record = reduce.reduce(sampled_run(tmp_path / "run", [start(0), fault, end()]))
+
+    assert record.telemetry is not None
+    log = record.telemetry.kernel
+    assert log is not None
+    assert (log.source, log.messages) == (None, [])
+    assert log.reason == message("kernel_log_unreadable", said="/dev/kmsg: not permitted")
+    assert not [item for item in record.findings if item.code.startswith(("kernel", "source"))]
+
+
+def test_addresses_and_processes_leave_no_machine() -> None:
+    texts = {
+        XID: "NVRM: Xid (PCI:<address>): 79, pid=<process>, name=<process>, "
+        "GPU has fallen off the bus.",
+        "amdgpu 0000:83:00.0: amdgpu: Process python3 pid 42 thread python3 pid 42": "amdgpu "
+        "<address>: amdgpu: Process <process> thread <process>",
+        "mce: [Hardware Error]: TSC 0 ADDR 1fe3c40 MISC d012000101": "mce: [Hardware Error]: TSC 0 "
+        "ADDR <address> MISC <address>",
+    }
+    for text, expected in texts.items():
+        redacted = Redactor().redact_document({"args": {"kernel_text": text}})
+        assert redacted["args"]["kernel_text"] == expected
+        assert Redactor().redact_document(redacted) == redacted
