@@ -17,7 +17,7 @@ from benchmarks.distilbert_step import make_data, our_job, step_flops, train_wit
 from benchmarks.harness import Bar, sized
 from benchmarks.peers import PeerFailedError, serve, take_steps
 from benchmarks.profiling import print_profile, profile_table
-from trainmark.machine.ceilings import find_refusal
+from trainmark.machine.ceilings import explain_refusal
 
 if TYPE_CHECKING:
     from benchmarks.card.training import Measured
@@ -103,7 +103,7 @@ def run(card: Card) -> Findings:
         "Trainer as it comes, without logging or saving.",
     ]
     for precision in PRECISIONS:
-        why = find_refusal(vendor, device, precision)
+        why = explain_refusal(vendor, device, precision)
         if why is not None:
             lines.append(f"\n{precision}: {why}.")
             continue

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from trainmark.devices import rates
-from trainmark.machine.ceilings import find_refusal
+from trainmark.machine.ceilings import explain_refusal
 from trainmark.recipe import Precision
 
 MIB = 1 << 20
@@ -23,7 +23,7 @@ def check(device, work):
 @pytest.mark.parametrize("precision", get_args(Precision))
 @pytest.mark.parametrize("shape", [(512, 512, 512), (3000, 96, 160)])
 def test_matmuls_are_right(vendor, device, precision, shape):
-    why = find_refusal(vendor, device, precision)
+    why = explain_refusal(vendor, device, precision)
     if why is not None:
         pytest.skip(why)
     check(device, rates.matmul(device, precision, shape))

@@ -112,7 +112,7 @@ def test_sums_over_all_ranks_that_may_be_asked_for_are_exact(sync_device: SyncDe
         assert float(expected.double().max()) < 2**24
         assert float(expected.double().max()) == sum(1023 + rank for rank in range(1024))
 
-    ranks = SimpleNamespace(rank=1023, count=1024, fault=told)
+    ranks = SimpleNamespace(rank=1023, count=1024, find_fault=told)
     COLLECTIVES["all_reduce"](sync_device, ranks, 8192).fault()
     assert sent == [1023 + 1023]
 
@@ -126,7 +126,7 @@ def test_a_wrong_result_has_no_rate_and_never_counts(measured: Any) -> None:
     assert (points[0].status, points[0].reason) == ("wrong", "7 of 9 numbers are wrong")
     assert points[0].rate is None
     kind = CeilingKind(name="all_reduce")
-    kind.take(points)
+    kind.set_points(points)
     assert kind.best == 1
 
 
@@ -162,7 +162,7 @@ def rated(*rates_of_sizes: float | None) -> list[Point]:
 
 def test_the_fastest_size_counts_and_has_a_share_of_the_peak() -> None:
     kind = CeilingKind(name="matmul_bf16", unit="FLOP/s", peak=peaks.peak(H100, "bf16"))
-    kind.take(rated(1e12, 494.5e12, 2e12, None))
+    kind.set_points(rated(1e12, 494.5e12, 2e12, None))
     assert (kind.best, kind.share_of_peak) == (1, 0.5)
     peak = asdict(kind)["peak"]
     assert (peak["per_second"], peak["accelerator"]) == (989e12, "H100-SXM5-80GB")

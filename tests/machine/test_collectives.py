@@ -58,7 +58,7 @@ def run_links(rank: int) -> list[Any]:
     """Return the links of three ranks on which a message of a pair takes as many ns as its sum."""
     ranks = RankGroup(rank, RANKS, dist.new_group(backend="gloo"))
     clock = count(0)
-    ranks.clock = lambda: int(ranks.most(next(clock)))
+    ranks.read_clock = lambda: int(ranks.find_max(next(clock)))
     pairs = [(0, 1), (0, 2), (1, 2)]
     runs = count()
 
@@ -66,9 +66,9 @@ def run_links(rank: int) -> list[Any]:
         # The first run of a pair warms up, three more count.
         pair = pairs[next(runs) // 4]
         run()
-        return int(ranks.most((100 + 10 * sum(pair)) if rank in pair else 0))
+        return int(ranks.find_max((100 + 10 * sum(pair)) if rank in pair else 0))
 
-    ranks.elapsed_ns = elapsed_ns
+    ranks.measure_ns = elapsed_ns
     links = measure_links(device(), ranks, size_bytes=4096, budget_ns=300.0)
     return [(x.ranks, x.point.status, x.point.repetitions, x.point.rate) for x in links]
 

@@ -51,7 +51,7 @@ def test_rank_binds_its_own_device(calls: Calls, second_card: Any) -> None:
 
 
 def test_rank_of_ceilings_binds_its_own_device(calls: Calls, second_card: Any) -> None:
-    with RankGroup.joined("nccl", second_card, rank=3, count=4):
+    with RankGroup.join("nccl", second_card, rank=3, count=4):
         assert [call["device_id"] for call in calls] == [torch.device("cuda", 1)]
 
 

@@ -82,7 +82,7 @@ def server(tmp_path_factory):
     """Start a server of an empty store, with a secret that may upload and one that may read."""
     started = Server(tmp_path_factory.mktemp("served"))
     tokens = Tokens(started.folder / "runs")
-    started.secret = tokens.make("lab")
+    started.secret = tokens.create("lab")
     yield started
     started.process.send_signal(signal.SIGTERM)
     assert started.process.wait() == 0
@@ -152,9 +152,9 @@ def test_token_goes_into_the_store_that_is_named_before_it(tmp_path, monkeypatch
         folder.mkdir()
     monkeypatch.chdir(tmp_path)
     assert ends(monkeypatch, "serve", "--store", "srv", "token", "lab") == 0
-    assert list(Tokens(store).listed()) == ["lab"]
+    assert list(Tokens(store).read_hashes()) == ["lab"]
     assert list(runs.iterdir()) == []
     capfd.readouterr()
     assert ends(monkeypatch, "serve", "--store", "srv", "token", "x", "--store", "runs") == 2
     assert "srv and runs are two stores" in capfd.readouterr().err
-    assert list(Tokens(store).listed()) == ["lab"]
+    assert list(Tokens(store).read_hashes()) == ["lab"]

@@ -17,14 +17,14 @@ def tokens(tmp_path):
 
 def admits(tokens, authorization):
     try:
-        tokens.admitted(authorization)
+        tokens.authenticate(authorization)
     except RefusedRequestError:
         return False
     return True
 
 
 def test_a_secret_has_256_random_bits_and_is_in_no_file(tokens, tmp_path):
-    made = {tokens.make(f"t{n}") for n in range(5)}
+    made = {tokens.create(f"t{n}") for n in range(5)}
     assert len(made) == 5
     assert all(re.fullmatch(r"trainmark_[A-Za-z0-9_-]{43}", secret) for secret in made)
     written = [path.read_text() for path in (tmp_path / ".serve").iterdir()]
@@ -33,7 +33,7 @@ def test_a_secret_has_256_random_bits_and_is_in_no_file(tokens, tmp_path):
 
 
 def test_a_token_admits_until_its_line_is_deleted(tokens):
-    secret, other = tokens.make("a"), tokens.make("b")
+    secret, other = tokens.create("a"), tokens.create("b")
     assert admits(tokens, f"Bearer {secret}")
     assert admits(tokens, f"bearer  {other}")
     for wrong in (None, "", "Bearer", "Bearer trainmark_0", f"Basic {secret}", secret):
@@ -41,11 +41,11 @@ def test_a_token_admits_until_its_line_is_deleted(tokens):
     tokens.file.write_text(tokens.file.read_text().splitlines()[0])
     assert not admits(tokens, f"Bearer {other}")
     assert admits(tokens, f"Bearer {secret}")
-    assert list(tokens.listed()) == ["a"]
+    assert list(tokens.read_hashes()) == ["a"]
 
 
 def test_what_cannot_be_a_token_is_refused(tokens):
-    tokens.make("a")
+    tokens.create("a")
     for name in ("a", "../b"):
         with pytest.raises(UsageError):
-            tokens.make(name)
+            tokens.create(name)

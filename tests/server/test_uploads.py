@@ -35,7 +35,7 @@ def start(store):
 @pytest.fixture
 def send(store):
     """Send a file with a token that may, and return the answer."""
-    secret = Tokens(store).make("lab")
+    secret = Tokens(store).create("lab")
 
     def sent(client, file, **headers):
         headers = ZIP | {"Authorization": f"Bearer {secret}"} | headers

@@ -108,11 +108,11 @@ def time_training(
     for _ in range(WARMUP_STEPS - 1):
         training.step()
     device.synchronize()
-    step_s = ranks.most(_time_steps(training, device, 1))
+    step_s = ranks.find_max(_time_steps(training, device, 1))
     num_steps = max(1, round(budget_s / windows / step_s))
     seconds = []
     for _ in range(windows):
-        ranks.most(0.0)  # waits for all
+        ranks.find_max(0.0)  # waits for all
         seconds.append(_time_steps(training, device, num_steps) / num_steps)
     return seconds
 
@@ -151,7 +151,7 @@ def time_collectives(
 
     num_bytes = _CPU_MESSAGE_BYTES if device.torch_type == "cpu" else _MESSAGE_BYTES
     works = {name: prepare(device, ranks, num_bytes) for name, prepare in COLLECTIVES.items()}
-    return time_works(works, device, ranks.elapsed_ns)
+    return time_works(works, device, ranks.measure_ns)
 
 
 def time_works(
@@ -186,7 +186,7 @@ def measure(task: RankTask, rank: int, local_rank: int) -> RankResult:
     vendor = devices.choose(plan.device.vendor)
     device = vendor.open(task.devices[local_rank], task.ranks_here)
     device.set_precision(recipe.precision)
-    with RankGroup.joined(vendor.collective_backend, device, rank, plan.world_size) as ranks:
+    with RankGroup.join(vendor.collective_backend, device, rank, plan.world_size) as ranks:
         data_dir = Path(os.environ.get(DATA_VARIABLE) or plan.data.folder)
         context = JobContext(
             recipe=recipe,

@@ -84,5 +84,5 @@ def token(
         raise EnvironmentFault("no such folder", where=str(folder), fix=fix)
     tokens = Tokens(folder)
     with writing(folder):
-        say(tokens.make(name))
+        say(tokens.create(name))
     say_remark(f"nothing shows it again; it admits as long as {tokens.file} has a line {name}")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
     from trainmark.spec import Case, Text
 
-STEPS = 100  # enough for a loss to fall beyond its noise, few enough to wait for
+STEPS = 100  # enough for a loss to fall by more than its noise, few enough to wait for
 # A case may compute with fewer matmuls than its model has, for example in the backward pass of a
 # symmetric product. Tests hold the built-in cases to 1%.
 _FLOPS_TOLERANCE = 0.1
@@ -52,7 +52,13 @@ _QUALITY_TOLERANCE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class CaseCheck:
-    """The result of one rule: its faults, or why it could not be checked."""
+    """The result of one rule.
+
+    Args:
+        check: name of the rule, one of ``CHECKS``.
+        faults: what is wrong.
+        skipped: why it could not be checked; None: it was.
+    """
 
     check: str
     faults: tuple[Message, ...] = ()
@@ -79,12 +85,14 @@ def check_case(
     generated_root: Path | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> CaseReport:
-    """Return every check of the case of ``request``; see ``CHECKS``.
+    """Run the case of ``request`` with one rank and with two, and return every check of it.
 
     Args:
+        request: case, recipe, device and changes of the recipe.
         steps: optimizer steps of each run, at most an epoch.
         stop: stop signals are noted here; after one, nothing is judged.
         generated_root: the cache of generated data; None: the user's.
+        say: called with a line about what is done next.
 
     Raises:
         UsageError, DataError, EnvironmentFault: the case cannot be planned.
@@ -92,20 +100,21 @@ def check_case(
     stop = stop or StopRequest()
     with tempfile.TemporaryDirectory(prefix="trainmark-check-") as folder:
 
-        def plan(ranks: int, **changed: str) -> Plan:
-            given = {FIELD_ALIASES.get(name, name): x for name, x in request.overrides.items()}
-            fields = given | changed
+        def make_plan(ranks: int, **changes: str) -> Plan:
+            fields = {FIELD_ALIASES.get(name, name): x for name, x in request.overrides.items()}
+            fields |= changes
             fields |= {"target_value": "none", "max_epochs": "1", "max_steps": str(steps)}
             update = {"overrides": fields, "nproc": ranks, "out": Path(folder) / str(ranks)}
             return resolve(request.model_copy(update=update), generated_root=generated_root)
 
-        single_rank = plan(1)
-        plans, missing = {1: single_rank}, None
+        single_rank = make_plan(1)
+        plans = {1: single_rank}
+        missing = None
         batch = single_rank.recipe["micro_batch_size"]
-        try:  # two ranks take the same rows in a step as one
+        try:  # two ranks with half the batch take the same rows in a step as one
             if batch % 2:
                 raise UsageError(f"bs={batch} cannot be halved", fix="check with an even bs")
-            plans[2] = plan(2, micro_batch_size=str(batch // 2))
+            plans[2] = make_plan(2, micro_batch_size=str(batch // 2))
         except TrainmarkError as error:
             missing = message("check_without_second_rank", text=str(error))
         runs: dict[int, Record] = {}
@@ -125,7 +134,7 @@ def check_case(
 
 
 def _run_probe(plan: Plan, folder: Path) -> dict[str, Any] | Message:
-    """Return what a separate process finds in the job, or the last line of its error output."""
+    """Return the report of a separate process about the job, or the last line of its errors."""
     plan.save(folder)  # the finished run's plan is redacted and names no real folder
     ended = subprocess.run(
         build_module_command("trainmark.conformance.probe", str(folder)),
@@ -137,8 +146,8 @@ def _run_probe(plan: Plan, folder: Path) -> dict[str, Any] | Message:
     if ended.returncode == 0:
         report: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
         return report
-    last = (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1]
-    return message("exception", text=last[:2000])
+    error_lines = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
+    return message("exception", text=error_lines[-1][:2000])
 
 
 class _SkippedError(Exception):
@@ -151,30 +160,34 @@ class CaseEvidence(NamedTuple):
     Args:
         runs: record by number of ranks; a step has the same rows in each run.
         probe: result of ``probe.probe_job``, or why it failed.
-        missing: why there is no run with two ranks.
-        described: result of ``description_faults``.
+        missing: why there is no run with two ranks; None: there is one.
+        description: result of ``description_faults``.
     """
 
     runs: dict[int, Record]
     probe: dict[str, Any] | Message
     missing: Message | None = None
-    described: Sequence[Message] = ()
+    description: Sequence[Message] = ()
 
-    def found(self) -> dict[str, Any]:
-        """Return what the probe found."""
+    def get_probe_report(self) -> dict[str, Any]:
+        """Return the report of the probe; without one, the rule is skipped."""
         if isinstance(self.probe, Message):
             raise _SkippedError(message("check_without_run"))
         return self.probe
 
-    def losses(self) -> dict[int, list[float]]:
-        """Return the known losses of each world by its ranks, if there are enough."""
-        found = {
-            world: [loss for loss in record.steps.loss if loss is not None]
-            for world, record in self.runs.items()
+    def read_losses(self) -> dict[int, list[float]]:
+        """Return the known losses of each run by its number of ranks.
+
+        If a run has too few steps, the rule is skipped.
+        """
+        losses = {
+            num_ranks: [loss for loss in record.steps.loss if loss is not None]
+            for num_ranks, record in self.runs.items()
         }
-        if (shortest := min(map(len, found.values()))) < _MIN_STEPS:
-            raise _SkippedError(message("check_too_few_steps", steps=shortest))
-        return found
+        min_steps = min(len(run_losses) for run_losses in losses.values())
+        if min_steps < _MIN_STEPS:
+            raise _SkippedError(message("check_too_few_steps", steps=min_steps))
+        return losses
 
 
 def apply_rules(inputs: CaseEvidence) -> list[CaseCheck]:
@@ -185,47 +198,59 @@ def apply_rules(inputs: CaseEvidence) -> list[CaseCheck]:
             faults = list(rule(inputs))
         except _SkippedError as skipped:
             checks.append(CaseCheck(name, skipped=skipped.args[0]))
-        else:  # both runs often have the same fault
-            once = tuple(x for place, x in enumerate(faults) if x not in faults[:place])
-            checks.append(CaseCheck(name, once))
+        else:
+            distinct: list[Message] = []  # both runs often have the same fault
+            for fault in faults:
+                if fault not in distinct:
+                    distinct.append(fault)
+            checks.append(CaseCheck(name, tuple(distinct)))
     return checks
 
 
 def _check_runs(inputs: CaseEvidence) -> Iterator[Message]:
-    """Yield why runs or the probe failed; a run itself finds wrong counts, clocks, gradients."""
-    for world, record in inputs.runs.items():
-        if cause := record.cause:
-            yield message("check_run_failed", ranks=world, place=cause.place or cause.kind)
+    """Yield why runs or the probe failed.
+
+    A run fails by itself if its counts, clocks or gradients are wrong.
+    """
+    for num_ranks, record in inputs.runs.items():
+        cause = record.cause
+        if cause is not None:
+            yield message("check_run_failed", ranks=num_ranks, place=cause.place or cause.kind)
             yield cause.message
-        yield from (
-            finding for finding in record.findings if finding.code == "steps_beside_windows"
-        )
+        for finding in record.findings:
+            if finding.code == "steps_beside_windows":
+                yield finding
     if isinstance(inputs.probe, Message):
         yield inputs.probe
 
 
 def _check_batches(inputs: CaseEvidence) -> Iterator[Message]:
-    if draws := inputs.found()["draws"]:
-        yield message("check_batches_draw", module=draws)
-    if inputs.found()["overwritten"]:
+    """Yield that batches use global random numbers, or overwrite the batch before."""
+    report = inputs.get_probe_report()
+    if report["draws"]:
+        yield message("check_batches_draw", module=report["draws"])
+    if report["overwritten"]:
         yield message("check_batches_overwritten")
 
 
 def _check_loss_falls(inputs: CaseEvidence) -> Iterator[Message]:
-    for world, losses in inputs.losses().items():
+    """Compare the mean loss of the last tenth of the steps with that of the first tenth."""
+    for num_ranks, losses in inputs.read_losses().items():
         tenth = len(losses) // 10
         first, last = fmean(losses[:tenth]), fmean(losses[-tenth:])
         if last >= first:
             args = {"steps": len(losses), "first": first, "last": last}
-            yield message("check_loss_not_falling", ranks=world, **args)
+            yield message("check_loss_not_falling", ranks=num_ranks, **args)
 
 
 def _check_equal_losses(inputs: CaseEvidence) -> Iterator[Message]:
+    """Compare the first losses of the runs with one rank and with two."""
     if len(inputs.runs) < 2:
         raise _SkippedError(inputs.missing or message("check_without_run"))
-    one, two = (fmean(losses[:_MIN_STEPS]) for losses in inputs.losses().values())
-    if abs(one - two) > _LOSS_TOLERANCE * max(abs(one), abs(two)):
-        yield message("check_losses_differ", steps=_MIN_STEPS, one=one, two=two)
+    losses = inputs.read_losses()
+    single, double = fmean(losses[1][:_MIN_STEPS]), fmean(losses[2][:_MIN_STEPS])
+    if abs(single - double) > _LOSS_TOLERANCE * max(abs(single), abs(double)):
+        yield message("check_losses_differ", steps=_MIN_STEPS, one=single, two=double)
 
 
 def _check_evaluation(inputs: CaseEvidence) -> Iterator[Message]:
@@ -234,19 +259,26 @@ def _check_evaluation(inputs: CaseEvidence) -> Iterator[Message]:
     for record in passed:
         if not record.plan.evaluates:
             raise _SkippedError(message("never_evaluates"))
-        yield from (finding for finding in record.findings if finding.code in _EVALUATION_FINDINGS)
-    last = [record.quality.history[-1].scored for record in passed if record.quality.history]
-    digests = {scored["digest"] for scored in last if scored is not None}
+        for finding in record.findings:
+            if finding.code in _EVALUATION_FINDINGS:
+                yield finding
+    last_scores = [x.quality.history[-1].scored for x in passed if x.quality.history]
+    digests = {scored["digest"] for scored in last_scores if scored is not None}
     if len(digests) > 1:
         yield message("check_evaluated_rows_differ")
-    values = [record.quality.value for record in passed]
-    known = [value for value in values if value is not None]
-    if len(known) == 2 and abs(known[0] - known[1]) > _QUALITY_TOLERANCE * max(map(abs, known)):
-        yield message("check_qualities_differ", one=known[0], two=known[1])
+    values = [x.quality.value for x in passed if x.quality.value is not None]
+    if len(values) == 2:
+        single, double = values
+        if abs(single - double) > _QUALITY_TOLERANCE * max(abs(single), abs(double)):
+            yield message("check_qualities_differ", one=single, two=double)
 
 
 def _check_flops(inputs: CaseEvidence) -> Iterator[Message]:
-    formula, counted = inputs.found()["model_flops"], inputs.found()["counted"]
+    """Compare the FLOPs of a step by the job's formula with those that were counted."""
+    formula, counted = (
+        inputs.get_probe_report()["model_flops"],
+        inputs.get_probe_report()["counted"],
+    )
     if formula is None:
         raise _SkippedError(message("no_flop_formula"))
     if abs(formula - counted) > _FLOPS_TOLERANCE * counted:
@@ -255,7 +287,8 @@ def _check_flops(inputs: CaseEvidence) -> Iterator[Message]:
 
 
 def _check_waits(inputs: CaseEvidence) -> Iterator[Message]:
-    waits = inputs.found()["waits"]
+    """Yield the operation of a step for which the host waits."""
+    waits = inputs.get_probe_report()["waits"]
     if waits is None:
         raise _SkippedError(message("check_waits_unknown"))
     if waits:
@@ -263,7 +296,7 @@ def _check_waits(inputs: CaseEvidence) -> Iterator[Message]:
 
 
 _RULES: dict[str, Callable[[CaseEvidence], Iterable[Message]]] = {
-    "description": lambda inputs: inputs.described,
+    "description": lambda inputs: inputs.description,
     "runs": _check_runs,
     "batches": _check_batches,
     "loss_falls": _check_loss_falls,
@@ -285,18 +318,27 @@ def description_faults(name: str) -> list[Message]:
     """
     case = cases.load(name)
     rules.read_rules(case)
-    generated = {name: x for name, x in case.recipes.items() if x.data == "generated"}
+    generated = {
+        recipe_name: recipe
+        for recipe_name, recipe in case.recipes.items()
+        if recipe.data == "generated"
+    }
     if not generated:
         return [message("check_no_generated_recipe")]
-    return [fault for named in generated.items() for fault in _check_generated(case, *named)]
+    faults: list[Message] = []
+    for recipe_name, recipe in generated.items():
+        faults += _check_generated(case, recipe_name, recipe)
+    return faults
 
 
 def _check_generated(case: Case, name: str, recipe: Recipe) -> Iterator[Message]:
     """Generate twice: the data must be equal and readable, and the target reachable."""
     with tempfile.TemporaryDirectory(prefix="trainmark-check-") as place:
-        folders = [cases.generated_folder(case, recipe, Path(place) / one) for one in "ab"]
-        facts, again = (cases.check_data(case.name, folder, recipe) for folder in folders)
-        if facts.content_id != again.content_id:
+        first_folder = cases.generated_folder(case, recipe, Path(place) / "a")
+        second_folder = cases.generated_folder(case, recipe, Path(place) / "b")
+        facts = cases.check_data(case.name, first_folder, recipe)
+        repeated_facts = cases.check_data(case.name, second_folder, recipe)
+        if facts.content_id != repeated_facts.content_id:
             yield message("check_data_not_repeatable", recipe=name)
         if facts.train_samples < 1 or (recipe.evaluates and facts.eval_samples < 1):
             yield message("check_data_empty", recipe=name)

@@ -32,13 +32,18 @@ if TYPE_CHECKING:
     from trainmark.protocols import Batch, Device, Job
 
 BATCHES_READ = 100
-_TORCH = re.compile(r"[/\\]torch[/\\]|contextlib\.py$")  # what called torch is of interest
+# Files of torch in a traceback, which are left out: the line that called torch is of interest.
+_TORCH_FILES = re.compile(r"[/\\]torch[/\\]|contextlib\.py$")
 
 
 def probe_job(plan_dir: Path) -> dict[str, Any]:
-    """Return what the job of the plan in ``plan_dir`` does in its batches and in a step.
+    """Return a report about the batches and a step of the job of the plan in ``plan_dir``.
 
     It computes with the libraries' kernels, as on an accelerator, whose matmuls can be counted.
+
+    Returns:
+        ``draws`` and ``overwritten`` of ``_probe_batches``, ``model_flops`` and ``counted`` of
+        ``_count_flops``, ``waits`` of ``_find_wait``.
     """
     from trainmark import cases, devices
     from trainmark.plan.plan import Plan
@@ -65,26 +70,30 @@ def probe_job(plan_dir: Path) -> dict[str, Any]:
 
 
 def _probe_batches(job: Job) -> dict[str, Any]:
-    """Read batches of the first epoch.
+    """Read batches of the first epoch, and return what they do that a thread must not do.
 
-    ``draws`` names a global random state that they use, ``overwritten`` says whether one writes to
-    the tensors of the one before: neither may happen in a thread of its own.
+    Batches may be read in a thread of their own, beside training.
+
+    Returns:
+        ``draws``: name of a global random state that they use; None: none. ``overwritten``: whether
+        a batch writes to the tensors of the batch before.
     """
     overwritten = False
-    earlier: list[tuple[Tensor, Tensor]] = []  # of the batch before, with copies
+    last_tensors: list[tuple[Tensor, Tensor]] = []  # of the batch before, each with a copy
 
-    def note(tensor: Tensor) -> Tensor:
-        earlier.append((tensor, tensor.clone()))
+    def keep_copy(tensor: Tensor) -> Tensor:
+        last_tensors.append((tensor, tensor.clone()))
         return tensor
 
-    states = _read_random_states()
+    states_before = _read_random_states()
     for batch in islice(job.batches(0), BATCHES_READ):
-        overwritten = overwritten or not all(now.equal(then) for now, then in earlier)
-        earlier.clear()
-        map_tensors(batch, note)
-    after = _read_random_states()
-    draws = next((name for name in states if states[name] != after[name]), None)
-    return {"draws": draws, "overwritten": overwritten}
+        if not all(tensor.equal(copy) for tensor, copy in last_tensors):
+            overwritten = True
+        last_tensors.clear()
+        map_tensors(batch, keep_copy)
+    states_after = _read_random_states()
+    changed = [name for name in states_before if states_before[name] != states_after[name]]
+    return {"draws": changed[0] if changed else None, "overwritten": overwritten}
 
 
 def _read_random_states() -> dict[str, bytes]:
@@ -105,20 +114,21 @@ def _count_flops(job: Job, device: Device, batch: Batch) -> dict[str, Any]:
 
 
 def _find_wait(job: Job, device: Device, step: list[Batch]) -> dict[str, str] | None:
-    """Return which operation of a step makes the host wait, and where; empty if none does.
+    """Return the operation of a step that makes the host wait, and its place.
 
-    None where the device cannot tell.
+    Returns:
+        ``operation`` and ``place``; empty: no operation does. None: the device cannot tell.
     """
     if not hasattr(device, "forbid_synchronization"):
         return None
     try:
         with device.forbid_synchronization():
             job.step(iter(step))
-    except RuntimeError as error:  # a device's own error is any; the step worked before
+    except RuntimeError as error:  # devices raise different errors; the step worked before
         lines = [
             line
             for line in traceback.extract_tb(error.__traceback__)
-            if line.filename != __file__ and not _TORCH.search(line.filename)
+            if line.filename != __file__ and not _TORCH_FILES.search(line.filename)
         ]
         place = f"{lines[-1].filename}:{lines[-1].lineno}" if lines else "?"
         return {"operation": str(error).splitlines()[0], "place": place}

@@ -37,31 +37,31 @@ from trainmark.validation import first_misfit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_Word: TypeAlias = Annotated[str, Len(1)]
-_Whole: TypeAlias = Annotated[int, Ge(0)]
+_Text: TypeAlias = Annotated[str, Len(1)]
+_Count: TypeAlias = Annotated[int, Ge(0)]
 _Json: TypeAlias = dict[str, JsonValue]
-# What each is asked, in this order, where it has the member: arguments, type of the answer.
-_Questions: TypeAlias = dict[str, tuple[tuple[Any, ...], Any]]
-_OF_VENDOR: _Questions = {
-    "count": ((), _Whole),
-    "product_names": ((), list[_Word]),
+# Methods that are called if the object has them: their arguments, and the type of the result.
+_Calls: TypeAlias = dict[str, tuple[tuple[Any, ...], Any]]
+_VENDOR_CALLS: _Calls = {
+    "count": ((), _Count),
+    "product_names": ((), list[_Text]),
     "driver_version": ((), str | None),
     "rank_memory": ((1,), RankMemory | None),
     "unusable": ((), Refusal | None),
     "occupants": ((1,), list[Occupant]),
 }
-_OF_DEVICE: _Questions = {
+_DEVICE_CALLS: _Calls = {
     "set_precision": (("fp32",), _Json),
     "describe": ((), _Json),
     "memory": ((), MemoryUse),
     "matmul_rate": (("fp32",), MatmulRate),
     "copy_bytes_per_second": ((), float),
 }
-_KEYS = {"set_precision": PRECISION_KEYS, "describe": DESCRIBE_KEYS}
+_REQUIRED_KEYS = {"set_precision": PRECISION_KEYS, "describe": DESCRIBE_KEYS}
 
 
 def _explain_misfit(value: Any, kind: Any) -> str:
-    """Return what ``value`` must be and is not; empty if it fits."""
+    """Return the rule that ``value`` breaks as a value of a type; empty: it fits."""
     config = ConfigDict(strict=True, allow_inf_nan=False, revalidate_instances="always")
     try:
         TypeAdapter(tuple[kind], config=config).validate_python((value,))
@@ -71,14 +71,23 @@ def _explain_misfit(value: Any, kind: Any) -> str:
 
 
 class _Faults(list[str]):
-    def unless(self, right: bool, fault: str) -> None:
-        if not right:
+    """Faults of a vendor or device, in the order in which they were found."""
+
+    def add_unless(self, is_right: bool, fault: str) -> None:
+        if not is_right:
             self.append(fault)
 
-    def answer(self, name: str, ask: Callable[[], Any], kind: Any = Any) -> Any:
-        """Return the result of ``ask``; None, with a fault, if it raises or does not fit.
+    def call(self, name: str, ask: Callable[[], Any], kind: Any = Any) -> Any:
+        """Return the result of ``ask``; if it raises or has another type, add a fault.
 
-        A ``MonitorFault`` is none: the tool is not installed here, or does not answer now.
+        A ``MonitorFault`` is not a fault: the tool is not installed here, or does not answer now.
+
+        Args:
+            name: of what is called, for the fault.
+            kind: type of the result.
+
+        Returns:
+            None if there is no result of this type.
         """
         try:
             value = ask()
@@ -92,10 +101,10 @@ class _Faults(list[str]):
             return None
         return value
 
-    def answers(self, asked: object, questions: _Questions) -> dict[str, Any]:
-        """Return the answers by the members' names; None where one does not fit."""
+    def call_all(self, asked: object, questions: _Calls) -> dict[str, Any]:
+        """Return the results of methods by their names; None: it has another type."""
         return {
-            name: self.answer(
+            name: self.call(
                 f"{name}({', '.join(map(str, given))})",
                 partial(getattr(asked, name), *given),
                 kind,
@@ -112,15 +121,15 @@ def vendor_faults(vendor: Vendor) -> list[str]:
         return faults
     hides = vendor.visible_devices
     fault = f"visible_devices is {hides!r}, which is none of recorded_variables"
-    faults.unless(hides is None or hides in vendor.recorded_variables, fault)
-    answers = faults.answers(vendor, _OF_VENDOR)
+    faults.add_unless(hides is None or hides in vendor.recorded_variables, fault)
+    answers = faults.call_all(vendor, _VENDOR_CALLS)
     for precision in get_args(Precision):
         ask = partial(vendor.refuse, Recipe(precision=precision), 1)
-        faults.answer(f"refuse({precision})", ask, Refusal | None)
+        faults.call(f"refuse({precision})", ask, Refusal | None)
     count, names = answers["count"] or 0, answers["product_names"]
     if names is not None and not vendor.counts_cores:
         fault = f"count() is {count}, but product_names() has {len(names)}"
-        faults.unless(len(names) == count, fault)
+        faults.add_unless(len(names) == count, fault)
     _check_monitor(vendor, 1 if vendor.counts_cores else count, faults)
     return faults
 
@@ -128,18 +137,18 @@ def vendor_faults(vendor: Vendor) -> list[str]:
 def _check_monitor(vendor: Vendor, count: int, faults: _Faults) -> None:
     """Check one reading, and the numbers that the devices have in it."""
     asked = f"monitored({count})"
-    numbers = faults.answer(asked, partial(vendor.monitored, count), list[_Whole]) or []
+    numbers = faults.call(asked, partial(vendor.monitored, count), list[_Count]) or []
     fault = f"{asked} is {numbers!r}, not a number for each device or nothing"
-    faults.unless(len(numbers) in (0, count), fault)
-    monitor: Monitor | None = faults.answer("monitor()", vendor.monitor)
-    samples = None if monitor is None else faults.answer("monitor().read()", monitor.read)
+    faults.add_unless(len(numbers) in (0, count), fault)
+    monitor: Monitor | None = faults.call("monitor()", vendor.monitor)
+    samples = None if monitor is None else faults.call("monitor().read()", monitor.read)
     if monitor is None or samples is None:
         return
     monitor.close()
     faults += [fault for sample in samples for fault in sample_faults(sample)]
     indices = [sample.index for sample in samples]
     sentence = f"{asked} is {numbers}, and read() tells {indices}"
-    faults.unless(set(numbers) <= set(indices), sentence)
+    faults.add_unless(set(numbers) <= set(indices), sentence)
 
 
 def sample_faults(sample: DeviceSample) -> list[str]:
@@ -154,16 +163,16 @@ def device_faults(vendor: Vendor) -> list[str]:
     Whether it computes, copies and tells the time as it should, ``trainmark check toy`` finds.
     """
     faults = _Faults()
-    device: Device = faults.answer("open(0, 1)", lambda: vendor.open(0, 1))
+    device: Device = faults.call("open(0, 1)", lambda: vendor.open(0, 1))
     faults += [] if faults else [f"{name} is missing" for name in missing_members(device, Device)]
     if faults:
         return faults
     for name in ("name", "torch_type"):
         same = getattr(device, name) == getattr(vendor, name)
-        faults.unless(same, f"the device's {name} is not the vendor's")
-    answers = faults.answers(device, _OF_DEVICE)
-    for name, keys in _KEYS.items():
+        faults.add_unless(same, f"the device's {name} is not the vendor's")
+    answers = faults.call_all(device, _DEVICE_CALLS)
+    for name, keys in _REQUIRED_KEYS.items():
         answer = answers[name] or {}
         faults += [f"{name} lacks the key {key}" for key in keys if key not in answer]
-    faults.unless(not (answers["set_precision"] or {}).get("tf32"), "fp32 leaves TF32 on")
+    faults.add_unless(not (answers["set_precision"] or {}).get("tf32"), "fp32 leaves TF32 on")
     return faults

@@ -1,8 +1,8 @@
 """Measure this machine's upper bounds with one process a device: matmul, memory, collectives.
 
 Owns what is measured and in which order, the document that it leads to, and what is refused before
-the ranks start. Each rank is ``python -m trainmark.machine.ceilings ASKED``. Knows no case and no
-vendor.
+the ranks start. Each rank is ``python -m trainmark.machine.ceilings ARGUMENTS``. Knows no case and
+no vendor.
 """
 
 from __future__ import annotations
@@ -62,13 +62,18 @@ _LINK_BYTES, _CPU_LINK_BYTES = 64 * _MIB, 4 * _MIB
 
 @dataclass(slots=True, kw_only=True)
 class CeilingKind:
-    """One kind of work over sizes and what was measured of it, as docs/machine.md describes it.
+    """One kind of work over several sizes, as docs/machine.md describes it.
 
     Args:
-        reason: why it does not apply, and has no points; None if it does.
-        why: the reason as a code with arguments.
+        reason: why it does not apply, and has no points; None: it applies.
         counts: which point is the kind's rate. Of memory the largest, because smaller ones may
             lie in a cache.
+        bus_factor: of a collective: bytes on each rank's link for each byte of a message.
+        peak: published peak of the device; None: not known.
+        points: what was measured, by size.
+        best: index of the point that counts; None: none was measured.
+        share_of_peak: rate of this point as a share of the peak.
+        why: the reason as a code with arguments.
     """
 
     name: str
@@ -83,26 +88,30 @@ class CeilingKind:
     why: Message | None = None
 
     def exclude(self, why: Message, reason: str = "") -> None:
-        """Say why the kind does not apply here; ``reason``: in the words of the device's vendor."""
-        self.why, self.reason = why, reason or render(why, "en")
+        """Set why the kind does not apply here.
 
-    def take(self, points: list[Point]) -> None:
-        """Take what was measured, and find the point that counts."""
+        Args:
+            reason: in the words of the device's vendor; empty: those of ``why``.
+        """
+        self.why = why
+        self.reason = reason or render(why, "en")
+
+    def set_points(self, points: list[Point]) -> None:
+        """Set what was measured, from small to large, and find the point that counts."""
         self.points = points
-        rates_by_place = {
-            place: point.rate["max"] for place, point in enumerate(points) if point.rate
-        }
-        if not rates_by_place:
+        max_rates = {index: point.rate["max"] for index, point in enumerate(points) if point.rate}
+        if not max_rates:
             return
-        self.best = max(
-            rates_by_place, key=None if self.counts == "largest" else rates_by_place.__getitem__
-        )
+        if self.counts == "largest":
+            self.best = max(max_rates)
+        else:
+            self.best = max(max_rates, key=max_rates.__getitem__)
         if self.peak is not None:
-            self.share_of_peak = rates_by_place[self.best] / self.peak.per_second
+            self.share_of_peak = max_rates[self.best] / self.peak.per_second
 
 
-def find_refusal(vendor: Vendor, device: Device, precision: Precision) -> str | None:
-    """Switch the device to ``precision``; return why it cannot be, if it cannot."""
+def explain_refusal(vendor: Vendor, device: Device, precision: Precision) -> str | None:
+    """Switch the device to ``precision``, and return why that is not possible; None: it is."""
     refused = vendor.refuse(Recipe(precision=precision), 1)
     if refused is not None:
         return refused.why
@@ -116,7 +125,11 @@ def find_refusal(vendor: Vendor, device: Device, precision: Precision) -> str | 
 def build_matmul_candidates(
     device: Device, precision: Precision, shapes: Sequence[tuple[int, int, int]]
 ) -> list[Candidate]:
-    """Return matmuls of ``shapes``, from small to large."""
+    """Return matmuls from small to large.
+
+    Args:
+        shapes: rows, inner and columns of each.
+    """
     return [
         Candidate(
             Point(shape, rates.flops(shape)),
@@ -130,7 +143,12 @@ def build_matmul_candidates(
 def _build_candidates(
     work: Callable[[int], Any], sizes: Sequence[int], factor: float = 1.0
 ) -> list[Candidate]:
-    """Return work of ``sizes`` in bytes, ``factor`` times as many of which a run moves."""
+    """Return a candidate for each size.
+
+    Args:
+        work: prepares the work of a size in bytes.
+        factor: bytes that a run moves for each byte of its size.
+    """
     return [Candidate(Point((n,), factor * n), 4.0 * n, partial(work, n)) for n in sizes]
 
 
@@ -147,14 +165,14 @@ def choose_copy_sizes(memory_bytes: float) -> list[int]:
 def iterate_kinds(
     vendor: Vendor, device: Device, ranks: RankGroup, memory_bytes: float
 ) -> Iterator[tuple[CeilingKind, list[Candidate]]]:
-    """Yield what is measured, in order; the device is in a kind's precision until the next.
+    """Yield each kind and its candidates; the device has the kind's precision until the next.
 
     Args:
         memory_bytes: that a rank may use, the same on all ranks.
     """
     product = device.describe()["name"]
     for precision in get_args(Precision):
-        refused = find_refusal(vendor, device, precision)
+        refused = explain_refusal(vendor, device, precision)
         kind = CeilingKind(name=f"matmul_{precision}", unit="FLOP/s", peak=peak(product, precision))
         if refused is None:
             yield kind, build_matmul_candidates(device, precision, _SQUARES)
@@ -163,8 +181,8 @@ def iterate_kinds(
             yield kind, []
     copied = _build_candidates(partial(rates.copy, device), choose_copy_sizes(memory_bytes), 2)
     yield CeilingKind(name="memory_copy", counts="largest", peak=peak(product, None)), copied
-    for name, up in (("host_to_device", True), ("device_to_host", False)):
-        copy = partial(rates.transfer, device, to_device=up)
+    for name, to_device in (("host_to_device", True), ("device_to_host", False)):
+        copy = partial(rates.transfer, device, to_device=to_device)
         kind = CeilingKind(name=name)
         if copy(4) is None:
             kind.exclude(message("ceiling_host_memory"))
@@ -201,7 +219,7 @@ def measure_ceilings(
 ) -> dict[str, Any]:
     """Measure, and return the document that docs/machine.md describes.
 
-    Standard error gets what is being measured, and what a failing rank says.
+    Standard error shows what is being measured, and the errors of a failing rank.
 
     Args:
         budget_s: time of one kind, for example the matmuls of one precision.
@@ -216,19 +234,20 @@ def measure_ceilings(
     cpu = processes.CpuUse.now()
     setup = prepare_setup(vendor, nproc, run_id)
     refuse_unusable_network(setup.variables, vendor, world_size=nproc, master=LOOPBACK)
-    with tempfile.TemporaryFile() as results:  # without a name: nothing is left if we are killed
-        asked = {"device": vendor.name, "nproc": nproc, "budget_s": budget_s}
+    # Without a name: if this process is killed, the file is gone.
+    with tempfile.TemporaryFile() as results:
+        arguments = {"device": vendor.name, "nproc": nproc, "budget_s": budget_s}
         document = {
             "schema": SCHEMA,
             "suite": {"name": "trainmark", "version": __version__},
             "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            **asked,
+            **arguments,
             "shares_cores": vendor.torch_type == "cpu",
             "environment": setup.described,
         }
-        words = build_module_command("trainmark.machine.ceilings", json.dumps(asked))
+        command = build_module_command("trainmark.machine.ceilings", json.dumps(arguments))
         try:
-            with start_ranks(words, setup, output=results, errors=sys.stderr.fileno()) as ranks:
+            with start_ranks(command, setup, output=results, errors=sys.stderr.fileno()) as ranks:
                 _wait_for_ranks(ranks, request, deadline=start_s + timeout_s)
         finally:
             processes.kill_run(run_id)
@@ -272,17 +291,18 @@ def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str
     """
     vendor = devices.choose(device)
     opened = vendor.open(rank, nproc)
-    here = vendor.rank_memory(nproc)
-    total = (here.rank_bytes if here else opened.memory().total_bytes) or _UNKNOWN_MEMORY_BYTES
+    rank_memory = vendor.rank_memory(nproc)
+    total_bytes = rank_memory.rank_bytes if rank_memory else opened.memory().total_bytes
+    total_bytes = total_bytes or _UNKNOWN_MEMORY_BYTES
     measured = []
     opened.set_precision("fp32")
     opened.matmul_rate("fp32")  # refuses a device whose clock is wrong
-    with RankGroup.joined(vendor.collective_backend, opened, rank, nproc) as ranks:
-        # What ranks do together goes by what all agree on. Half of the memory, because what was
-        # measured before may not be free again yet.
-        memory_bytes = -ranks.most(-total) / 2
+    with RankGroup.join(vendor.collective_backend, opened, rank, nproc) as ranks:
+        # All ranks use the smallest memory of any, so that they do the same work. Half of it,
+        # because the memory of earlier work may not be free again yet.
+        memory_bytes = -ranks.find_max(-total_bytes) / 2
         for kind, candidates in iterate_kinds(vendor, opened, ranks, memory_bytes):
-            excluded = ranks.most(kind.why is not None)
+            excluded = ranks.find_max(kind.why is not None)
             if excluded and kind.why is None:
                 kind.exclude(message("ceiling_not_elsewhere"))
             if rank == 0:
@@ -292,11 +312,11 @@ def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str
                 [] if kind.reason else candidates,
                 memory_bytes=memory_bytes,
                 budget_ns=budget_s * 1e9,
-                clock=ranks.clock,
-                most=ranks.most,
-                elapsed=ranks.elapsed_ns if kind.bus_factor else rates.elapsed_ns,
+                clock=ranks.read_clock,
+                most=ranks.find_max,
+                elapsed=ranks.measure_ns if kind.bus_factor else rates.elapsed_ns,
             )
-            kind.take(points)
+            kind.set_points(points)
             measured.append(asdict(kind))
         links = _measure_links(opened, ranks, memory_bytes=memory_bytes, budget_ns=budget_s * 1e9)
     return {
@@ -326,14 +346,18 @@ def _measure_links(
     return {"reason": None, "why": None, "pairs": [asdict(pair) for pair in pairs]}
 
 
-def main(asked: dict[str, Any]) -> None:
-    """Measure as the rank that the environment names; standard output gets a line of JSON."""
-    results = os.dup(1)
-    os.dup2(2, 1)  # for what others print
+def main(arguments: dict[str, Any]) -> None:
+    """Measure as the rank that the environment names, and write a line of JSON.
+
+    Args:
+        arguments: of ``run_rank``, without the rank.
+    """
+    results = os.dup(1)  # standard output
+    os.dup2(2, 1)  # what libraries print goes to standard error
     die_with_parent(int(os.environ[PARENT_VARIABLE]))
-    result = run_rank(int(os.environ["RANK"]), **asked)
+    result = run_rank(int(os.environ["RANK"]), **arguments)
     line = f"{json.dumps(result, allow_nan=False)}\n"
-    os.write(results, line.encode())  # at once: ranks share the file
+    os.write(results, line.encode())  # in one call, because ranks share the file
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from trainmark.spec import Message
 
 MIN_REPEATS = 3
-_STEP = 1024.0  # between the numbers that two ranks send, larger than any of the pattern's
+_RANK_OFFSET = 1024.0  # between the numbers of two ranks; larger than any number of the pattern
 
 
 @dataclass(slots=True)
@@ -64,8 +64,9 @@ class Candidate(NamedTuple):
     """One size to measure.
 
     Args:
+        point: its size, and where its result is kept.
         held_bytes: memory that it needs.
-        work: called when its turn has come.
+        work: called when its turn has come; prepares the work.
     """
 
     point: Point
@@ -85,9 +86,9 @@ def sweep(
 ) -> list[Point]:
     """Measure candidates, given from small to large, within the budget.
 
-    Each takes an even share of the time left. One is skipped if, at the best rate so far, its first
-    run and the least repetitions would not end within the budget, or if it needs more memory. Of
-    several ranks all begin a size together and skip the same ones.
+    Each gets an equal share of the remaining time. A candidate is skipped if, at the best rate so
+    far, its first run and the least repetitions would not end within the budget, or if it needs
+    more memory. All ranks begin a size together and skip the same ones.
 
     Args:
         memory_bytes: the same on all ranks.
@@ -97,21 +98,19 @@ def sweep(
     ends_ns = clock() + budget_ns
     best = 0.0  # amount per nanosecond
     points = []
-    for place, (point, held_bytes, begin) in enumerate(candidates):
+    for place, (point, held_bytes, prepare) in enumerate(candidates):
         points.append(point)
         needed_ns = most((1 + MIN_REPEATS) * point.amount / best if best else 0.0)
-        left_ns = max(0.0, ends_ns - clock())
+        remaining_ns = max(0.0, ends_ns - clock())
         if held_bytes > memory_bytes:
             point.explain(message("ceiling_memory", gib=held_bytes / 2**30))
             continue
-        if needed_ns >= left_ns:
-            needed_s, left_s = (
-                _round_to_two_digits(needed_ns / 1e9),
-                _round_to_two_digits(left_ns / 1e9),
-            )
-            point.explain(message("ceiling_time", needed_s=needed_s, left_s=left_s))
+        if needed_ns >= remaining_ns:
+            needed_s = _round_to_two_digits(needed_ns / 1e9)
+            remaining_s = _round_to_two_digits(remaining_ns / 1e9)
+            point.explain(message("ceiling_time", needed_s=needed_s, left_s=remaining_s))
             continue
-        work = begin()
+        work = prepare()
         elapsed(device, work.run)  # the first one warms up
         fault = work.fault()
         share_ns = (ends_ns - clock()) / (len(candidates) - place)
@@ -147,7 +146,7 @@ class RankGroup:
 
     @classmethod
     @contextmanager
-    def joined(cls, backend: str, device: Device, rank: int, count: int) -> Iterator[RankGroup]:
+    def join(cls, backend: str, device: Device, rank: int, count: int) -> Iterator[RankGroup]:
         """Join the other ranks at the address that the environment names."""
         from torch import distributed
 
@@ -159,7 +158,7 @@ class RankGroup:
         distributed.barrier()
         distributed.destroy_process_group()
 
-    def most(self, value: float) -> float:
+    def find_max(self, value: float) -> float:
         """Return the largest ``value`` of all ranks; waits for all of them."""
         import torch
 
@@ -169,25 +168,25 @@ class RankGroup:
         torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.MAX, self._group)
         return tensor.item()
 
-    def clock(self) -> int:
+    def read_clock(self) -> int:
         """Return the latest rank's time: on one machine all have one clock."""
-        return int(self.most(perf_counter_ns()))
+        return int(self.find_max(perf_counter_ns()))
 
-    def elapsed_ns(self, device: Device, run: Callable[[], object]) -> int:
+    def measure_ns(self, device: Device, run: Callable[[], object]) -> int:
         """Return the time of the slowest rank; all begin together."""
         import torch.distributed
 
         torch.distributed.barrier()
-        return int(self.most(rates.elapsed_ns(device, run)))
+        return int(self.find_max(rates.elapsed_ns(device, run)))
 
-    def fault(self, computed: Any, expected: Any) -> Message | None:
+    def find_fault(self, computed: Any, expected: Any) -> Message | None:
         """Return what is wrong with this rank's result, or that another one's is.
 
         Args:
             expected: None: this rank has no result.
         """
         mine = None if expected is None else rates.difference(computed, expected)
-        anywhere = self.most(float(mine is not None))
+        anywhere = self.find_max(float(mine is not None))
         if mine is not None:
             return mine
         return message("ceiling_wrong_elsewhere") if anywhere else None
@@ -202,7 +201,7 @@ def _build_all_reduce(device: Device, ranks: RankGroup, size_bytes: int) -> rate
     count = ranks.count
     expected = device.place(rates.pattern(size_bytes) * count + count * (count - 1) // 2)
     return rates.Work(
-        partial(torch.distributed.all_reduce, value), lambda: ranks.fault(value, expected)
+        partial(torch.distributed.all_reduce, value), lambda: ranks.find_fault(value, expected)
     )
 
 
@@ -213,13 +212,13 @@ def _build_all_to_all(device: Device, ranks: RankGroup, size_bytes: int) -> rate
 
     size_bytes -= size_bytes % (4 * ranks.count)
     numbers = rates.pattern(size_bytes)
-    sent = device.place(numbers + _STEP * ranks.rank)
+    sent = device.place(numbers + _RANK_OFFSET * ranks.rank)
     mine = numbers.chunk(ranks.count)[ranks.rank]
-    expected = device.place(torch.cat([mine + _STEP * rank for rank in range(ranks.count)]))
+    expected = device.place(torch.cat([mine + _RANK_OFFSET * rank for rank in range(ranks.count)]))
     received = torch.zeros_like(sent)
     return rates.Work(
         partial(torch.distributed.all_to_all_single, received, sent),
-        lambda: ranks.fault(received, expected),
+        lambda: ranks.find_fault(received, expected),
     )
 
 
@@ -237,7 +236,7 @@ def _build_reduce_scatter(device: Device, ranks: RankGroup, size_bytes: int) -> 
     received = torch.zeros_like(expected)
     reduce_scatter = _newest("reduce_scatter_single", "reduce_scatter_tensor")
     return rates.Work(
-        partial(reduce_scatter, received, sent), lambda: ranks.fault(received, expected)
+        partial(reduce_scatter, received, sent), lambda: ranks.find_fault(received, expected)
     )
 
 
@@ -248,11 +247,15 @@ def _build_all_gather(device: Device, ranks: RankGroup, size_bytes: int) -> rate
 
     size_bytes -= size_bytes % (4 * ranks.count)
     parts = rates.pattern(size_bytes).chunk(ranks.count)
-    sent = device.place(parts[ranks.rank] + _STEP * ranks.rank)
-    expected = device.place(torch.cat([part + _STEP * rank for rank, part in enumerate(parts)]))
+    sent = device.place(parts[ranks.rank] + _RANK_OFFSET * ranks.rank)
+    expected = device.place(
+        torch.cat([part + _RANK_OFFSET * rank for rank, part in enumerate(parts)])
+    )
     received = torch.zeros_like(expected)
     all_gather = _newest("all_gather_single", "all_gather_into_tensor")
-    return rates.Work(partial(all_gather, received, sent), lambda: ranks.fault(received, expected))
+    return rates.Work(
+        partial(all_gather, received, sent), lambda: ranks.find_fault(received, expected)
+    )
 
 
 def _newest(name: str, earlier_name: str) -> Callable[..., Any]:
@@ -279,8 +282,8 @@ def _build_exchange(
     import torch.distributed as dist
 
     numbers = rates.pattern(size_bytes)
-    sent = device.place(numbers + _STEP * ranks.rank)
-    expected = device.place(numbers + _STEP * source)
+    sent = device.place(numbers + _RANK_OFFSET * ranks.rank)
+    expected = device.place(numbers + _RANK_OFFSET * source)
     received = torch.zeros_like(sent)
 
     def run() -> None:
@@ -288,7 +291,7 @@ def _build_exchange(
         for request in dist.batch_isend_irecv(messages):
             request.wait()
 
-    return rates.Work(run, lambda: ranks.fault(received, expected))
+    return rates.Work(run, lambda: ranks.find_fault(received, expected))
 
 
 def build_pair_exchange(
@@ -296,7 +299,7 @@ def build_pair_exchange(
 ) -> rates.Work:
     """Return an exchange of ``size_bytes`` each way within a pair; nothing on other ranks."""
     if ranks.rank not in pair:
-        return rates.Work(_wait_for_pair, lambda: ranks.fault(None, None))
+        return rates.Work(_wait_for_pair, lambda: ranks.find_fault(None, None))
     (partner,) = set(pair) - {ranks.rank}
     return _build_exchange(device, ranks, size_bytes, to=partner, source=partner)
 
@@ -362,9 +365,9 @@ def measure_links(
             [candidate],
             budget_ns=budget_ns / len(pairs),
             memory_bytes=inf,
-            clock=ranks.clock,
-            most=ranks.most,
-            elapsed=ranks.elapsed_ns,
+            clock=ranks.read_clock,
+            most=ranks.find_max,
+            elapsed=ranks.measure_ns,
         )
         links.append(Link(ranks=pair, point=point))
     return links

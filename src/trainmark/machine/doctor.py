@@ -42,14 +42,15 @@ if TYPE_CHECKING:
 
     Check = Callable[[ExaminedMachine], Conditions]
 
-_OPEN = """
+# Python code that opens devices in a process of its own.
+_OPEN_DEVICES_CODE = """
 import json, sys
 from trainmark.rank.parent import die_with_parent
 die_with_parent(int(sys.argv[3]))
 from trainmark.machine.doctor import find_refusals
 print(json.dumps(find_refusals(sys.argv[1], int(sys.argv[2]))))
 """
-WITHOUT_CASE = "-"  # of a request without one
+WITHOUT_CASE = "-"  # name of the case in a request without a case
 _OPENING_S = 40.0  # torch from a cold network disk takes up to half a minute
 
 
@@ -79,12 +80,18 @@ def render_sentence(sentence: Message | str, lang: str) -> str:
 
 
 def describe_machine(request: RunRequest, *, quick: bool) -> ExaminedMachine:
-    """Return what is to be examined.
+    """Return the machine to examine, with the run that would be planned on it.
+
+    Args:
+        quick: skip the checks that take long.
 
     Raises:
         UsageError: an unknown case, recipe or device, or a recipe without a case.
     """
-    choice, vendor, device, nproc = None, None, request.device, request.nproc
+    choice = None
+    vendor = None
+    device = request.device
+    nproc = request.nproc
     if request.case != WITHOUT_CASE:
         choice = choose_work(request)
         device, nproc = device or choice.hardware, choice.nproc
@@ -94,8 +101,8 @@ def describe_machine(request: RunRequest, *, quick: bool) -> ExaminedMachine:
         vendor = devices.choose(device)
     if nproc is None:
         nproc = 1 if vendor is None or vendor.counts_cores else vendor.count()
-    named = request.model_copy(update={"device": device})
-    return ExaminedMachine(request=named, vendor=vendor, nproc=nproc, choice=choice, quick=quick)
+    request = request.model_copy(update={"device": device})
+    return ExaminedMachine(request=request, vendor=vendor, nproc=nproc, choice=choice, quick=quick)
 
 
 def check_device(machine: ExaminedMachine) -> Conditions:
@@ -131,7 +138,7 @@ def check_torch(machine: ExaminedMachine) -> Conditions:
         return
     arguments = [machine.vendor.name, str(machine.nproc), str(os.getpid())]
     try:
-        output = run(build_code_command(_OPEN, *arguments), timeout_s=_OPENING_S)
+        output = run(build_code_command(_OPEN_DEVICES_CODE, *arguments), timeout_s=_OPENING_S)
     except MonitorFault as fault:
         yield make_condition("no_torch", "stops", text=fault.said)
         return
@@ -144,19 +151,23 @@ def check_torch(machine: ExaminedMachine) -> Conditions:
 
 
 def find_refusals(name: str, ranks: int) -> dict[str, str]:
-    """Open the device of each rank; return why one refuses a precision, by the precision.
+    """Open the device of each rank, and return why a device refuses a precision, by precision.
+
+    Args:
+        name: of the vendor.
+        ranks: number of ranks.
 
     Raises:
-        TrainmarkError: one does not open.
+        TrainmarkError: a device does not open.
     """
-    from trainmark.machine.ceilings import find_refusal
+    from trainmark.machine.ceilings import explain_refusal
 
     vendor = devices.choose(name)
     opened = [vendor.open(rank, ranks) for rank in range(1 if vendor.counts_cores else ranks)]
     reasons: dict[str, str] = {}
     for device in opened:
         for precision in get_args(Precision):
-            reason = find_refusal(vendor, device, precision)
+            reason = explain_refusal(vendor, device, precision)
             if reason is not None:
                 reasons[precision] = reason
     return reasons
@@ -203,6 +214,7 @@ def check_monitor(machine: ExaminedMachine) -> Conditions:
 
 
 def _check_sample(sample: DeviceSample) -> Conditions:
+    """Yield that a device is busy, or that its clocks are lowered."""
     busy_share = (sample.utilization_percent or 0) / 100
     if busy_share > BUSY_SHARE:
         yield make_condition(
@@ -316,10 +328,11 @@ CHECKS: dict[str, Check] = {
 def examine(
     machine: ExaminedMachine, checks: Mapping[str, Check] = CHECKS, *, lang: str = "en"
 ) -> Examination:
-    """Make each check in turn; one that fails gives ``unknown``.
+    """Make each check in turn; a check that fails itself gives a condition ``unknown``.
 
     Args:
-        checks: by their codes.
+        checks: functions by the code of their conditions.
+        lang: of the sentences, ``en`` or ``zh``.
     """
     conditions: list[Condition] = []
     for code, check in checks.items():

@@ -1,4 +1,4 @@
-"""The host of a run: memory, cores, disks, and who else works on it.
+"""Check the host of a run: memory, cores, disks, and other programs on it.
 
 Also defines what is examined and what a check yields. Must not import torch.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Severity = Literal["stops", "spoils", "unknown", "fine"]
 _GIB = 2**30
 _MIN_RANK_BYTES = _GIB  # a rank of the smallest recipes takes 0.4 GiB, and also reads files
-_LOW_SHARE = 0.1
+_LOW_MEMORY_SHARE = 0.1  # of the total; less free memory may slow a run
 # A container has 64 MB by default, too little for NCCL's segments between ranks:
 # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html, 2026-11-22
 _SHM_BYTES_PER_RANK = 64 << 20
@@ -92,9 +92,10 @@ def make_condition(
     """Return a condition; one that is ``fine`` has no fix.
 
     Args:
-        key: of its sentence in ``messages.toml``, whose places ``values`` fill.
+        key: of its sentence in ``messages.toml``.
         fix: that of an error; None: the sentence ``fix.`` with that key.
         code: empty: the code of the check that yields it.
+        values: arguments of the sentence.
     """
     what = Message(key, values)
     if severity == "fine":
@@ -120,7 +121,7 @@ def check_memory(machine: ExaminedMachine) -> Conditions:
         free = min(free, limit - host_cores.used_bytes(folder))
     severity = choose_severity(
         stops=free < _MIN_RANK_BYTES * machine.nproc,
-        spoils=free < _LOW_SHARE * total,
+        spoils=free < _LOW_MEMORY_SHARE * total,
     )
     yield make_condition("memory", severity, free=free / _GIB, total=total / _GIB)
 

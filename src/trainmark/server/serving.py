@@ -33,9 +33,9 @@ _GRACE_S = 30  # that requests have to end after SIGTERM
 STATE_FOLDER = (
     ".serve"  # in the data folder; the index looks into no folder that begins with a point
 )
-_PREFIX = "trainmark_"  # programs that look for secrets in code find it by that
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
-_SECURITY = {  # headers of all answers
+_SECRET_PREFIX = "trainmark_"  # programs that look for secrets in code find it by that
+_TOKEN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+_SECURITY_HEADERS = {  # headers of all answers
     # No inline script or style, nothing of others, no frame around us.
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data:; font-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -67,30 +67,30 @@ class Tokens:
     def __init__(self, folder: Path) -> None:
         self._folder, self.file = folder, folder / STATE_FOLDER / "tokens"
 
-    def make(self, name: str) -> str:
+    def create(self, name: str) -> str:
         """Return the secret of a new token, which nothing shows again.
 
         Raises:
             UsageError: a name that there is or that cannot be one.
         """
-        known = self.listed()
-        if not _NAME.fullmatch(name):
+        known = self.read_hashes()
+        if not _TOKEN_NAME.fullmatch(name):
             raise UsageError("not a name", where=name, rule="letters, digits and ._@-, at most 64")
         if name in known:
             raise UsageError("there is a token of this name", where=name, fix="choose another")
-        secret = _PREFIX + secrets.token_urlsafe(32)
+        secret = _SECRET_PREFIX + secrets.token_urlsafe(32)
         create_state_folder(self._folder)
         with written_whole(self.file) as file:
             lines = (known | {name: _hash_secret(secret)}).items()
             file.write("".join(f"{token_name} {hashed}\n" for token_name, hashed in lines).encode())
         return secret
 
-    def listed(self) -> dict[str, str]:
+    def read_hashes(self) -> dict[str, str]:
         """Return the hash of each token by its name, the oldest first."""
         lines = self.file.read_text().splitlines() if self.file.exists() else ()
         return dict(line.split() for line in lines)
 
-    def admitted(self, authorization: str | None) -> str:
+    def authenticate(self, authorization: str | None) -> str:
         """Return the name of the token of a request.
 
         Args:
@@ -101,7 +101,7 @@ class Tokens:
         """
         kind, _, text = (authorization or "").partition(" ")
         hashed = _hash_secret(text.strip())
-        for name, known in self.listed().items() if kind.lower() == "bearer" else ():
+        for name, known in self.read_hashes().items() if kind.lower() == "bearer" else ():
             if secrets.compare_digest(known, hashed):
                 return name
         what = "no valid token" if authorization else "a token is needed"
@@ -194,7 +194,7 @@ def serve(app: Starlette, listening: socket.socket) -> None:
         log_config=None,
         log_level=None,
         server_header=False,
-        headers=[*_SECURITY.items()],
+        headers=[*_SECURITY_HEADERS.items()],
         timeout_graceful_shutdown=_GRACE_S,
     )
     server = uvicorn.Server(config)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 BUNDLE = f"bundle{ENDING}"
 _MAX_UNPACKED_BYTES = 4 << 30
-_ONE_AT_A_TIME = threading.Lock()  # verifying keeps a core busy
+_VERIFY_LOCK = threading.Lock()  # verifying keeps a core busy
 
 
 async def store_upload(request: Request, serving: Serving) -> tuple[StoredBundle, bool]:
@@ -43,7 +43,7 @@ async def store_upload(request: Request, serving: Serving) -> tuple[StoredBundle
             or the disk is full.
     """
     given = request.headers.get("authorization")
-    token = await run_in_threadpool(serving.tokens.admitted, given)
+    token = await run_in_threadpool(serving.tokens.authenticate, given)
     if request.headers.get("content-type", "").lower() != MEDIA_TYPE:
         raise RefusedRequestError(
             415, "not the type of a bundle", rule=f"Content-Type: {MEDIA_TYPE}"
@@ -83,7 +83,7 @@ async def _receive_body(request: Request, place: Path, most_bytes: int) -> str:
 def _store_bundle(serving: Serving, place: Path, digest: str) -> tuple[StoredBundle, bool]:
     """Verify the bundle in ``place``, whose runs must be new, and move it to where it stays."""
     target = serving.data / digest
-    with _ONE_AT_A_TIME:
+    with _VERIFY_LOCK:
         if new := not target.exists():
             for run_id in _verify_bundle(place):
                 if list_runs(serving.index, [f"run_id={run_id}"], columns=["run_id"]).total:
