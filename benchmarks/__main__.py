@@ -16,6 +16,7 @@ NAMES = (
     "analyze",
     "loop_overhead",
     "sampler_cost",
+    "witness_cost",
     "threads_per_rank",
     "million_steps",
     "many_ranks",

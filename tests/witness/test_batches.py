@@ -1,0 +1,71 @@
+"""Which batches of a program are trained, and how much is in them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trainmark.protocols import Counts
+from trainmark.witness.batches import BatchCounter
+
+TRAIN, VALID = 1, 2
+MARKS = (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("batch", "counts"),
+    [
+        ((torch.zeros(4, 3), torch.zeros(4)), Counts(4, 4, 0, 0)),
+        ([torch.zeros(2, 5, dtype=torch.long)], Counts(2, 2, 10, 10)),
+        ({"labels": torch.zeros(3), "input_ids": torch.zeros(2, 5, dtype=torch.long)},
+         Counts(2, 2, 10, 10)),
+        ({"input_ids": torch.zeros(2, 5, dtype=torch.long),
+          "attention_mask": torch.tensor([[1, 1, 1, 0, 0], [1, 0, 0, 0, 0]])},
+         Counts(2, 2, 4, 10)),
+        (({"input": torch.zeros(6, 2, dtype=torch.long)}, torch.zeros(6)), Counts(6, 6, 12, 12)),
+        ("text", None),
+        ({"number": torch.tensor(1.0)}, None),
+    ],
+)  # fmt: skip
+def test_counts_of_a_batch(batch, counts):
+    assert BatchCounter().measure(batch) == counts
+
+
+def test_dimension_that_the_file_names_is_counted():
+    counter = BatchCounter(sample_dimension=1, token_dimension=0)
+    assert counter.measure(torch.zeros(7, 3)) == Counts(3, 3, 21, 21)
+
+
+def test_batches_of_evaluation_are_not_trained():
+    counter = BatchCounter()
+    counter.add(TRAIN, torch.zeros(4, 3), MARKS)
+    counter.backward()
+    counter.add(VALID, torch.zeros(9, 3), MARKS)
+    counter.add(TRAIN, torch.zeros(4, 3), MARKS)
+    counter.backward()
+    assert [fetch.counts for fetch in counter.take_step()] == [Counts(4, 4), Counts(4, 4)]
+
+
+def test_another_data_set_is_trained_once_the_first_is_no_longer_read():
+    counter = BatchCounter()
+    counter.add(TRAIN, torch.zeros(4, 3), MARKS)
+    counter.backward()
+    counter.take_step()
+    for _ in range(4):
+        counter.add(VALID, torch.zeros(2, 3), MARKS)
+        counter.backward()
+        fetched = counter.take_step()
+    assert [fetch.counts for fetch in fetched] == [Counts(2, 2)]
+
+
+def test_rows_of_the_first_epoch_are_told_apart():
+    counter = BatchCounter()
+    rows = torch.arange(6).reshape(3, 2)
+    counter.add(TRAIN, rows, MARKS, iterator=1)
+    counter.add(TRAIN, rows[:1], MARKS, iterator=1)
+    counter.add(TRAIN, rows, MARKS, iterator=2)
+    counter.backward()
+    digests = counter.list_rows()
+    assert len(digests) == 4
+    assert len(set(digests)) == 3
+    assert digests[0] == digests[3]
