@@ -57,11 +57,18 @@ def peak_beside_weights(
     return min(peaks) - weights, predict(recipe, job.placement, loaded.spec.num_numerical)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize(("fields", "least"), [({}, 0.6), (WIDE_TOP, 0.6), (WIDE_ROWS, 0.6)])
+@pytest.mark.parametrize(
+    ("fields", "precision"),
+    [
+        *(({}, precision) for precision in ("fp32", "bf16", "fp16")),
+        # Not fp16, in which a processor takes ten seconds for layers that wide.
+        *((WIDE_TOP, precision) for precision in ("fp32", "bf16")),
+        *((WIDE_ROWS, precision) for precision in ("fp32", "bf16", "fp16")),
+    ],
+)
 def test_a_real_step_takes_what_is_predicted_or_more(
-    folder: Path, sync_device: SyncDevice, *, fields: dict[str, Any], precision: str, least: float
+    folder: Path, sync_device: SyncDevice, *, fields: dict[str, Any], precision: str
 ) -> None:
     recipe = tiny(precision=precision, **{"micro_batch_size": 2048} | fields)
     taken, found = peak_beside_weights(recipe, folder, rank=0, world_size=1, device=sync_device)
-    assert least * taken <= found.total - found.weights <= taken
+    assert 0.6 * taken <= found.total - found.weights <= taken
