@@ -93,6 +93,18 @@ def test_pairs_alone_do_not_tell_which_of_two_nodes_is_slow() -> None:
     assert judgement.nodes.slower.tolist() == pytest.approx([0, 0])
 
 
+def test_few_pairs_without_nodes_alone_blame_no_link() -> None:
+    # Of five residuals the median is 0: it tells nothing of the noise.
+    pairs = {(0, 1): 2.0, (0, 2): 2.0, (0, 3): 2.6, (1, 2): 2.0, (1, 3): 2.1, (2, 3): 9.0}
+
+    judgement = judge(exact(4, [], pairs, repeats=1))
+
+    assert judgement.links.with_verdict(Verdict.SLOW) == []
+    assert judgement.links.suspects() == []
+    assert judgement.noise_pairs is not None
+    assert judgement.noise_pairs > 0.5
+
+
 def test_node_without_measurement_is_undecided() -> None:
     pairs = dict.fromkeys(round_robin_pairs(3), 2.0)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import combinations
 from math import log, log1p, pi, sqrt
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,6 +25,9 @@ from trainmark.acceptance.link_verdicts import judge_links
 from trainmark.acceptance.node_verdicts import MAY_BE_SHARED, judge_nodes
 from trainmark.acceptance.pair_model import fit_pairs
 from trainmark.acceptance.trends import compute_round_levels
+
+if TYPE_CHECKING:
+    from trainmark.acceptance.judgement import Floats
 
 ERROR_RATE = 0.01  # probability that anything at all is judged wrongly by chance
 _MAX_GROUP = 16  # nodes whose links with each other are measured to find a common fault
@@ -65,6 +69,8 @@ def judge(
     if freedom < _MIN_FREEDOM and len(measured.alone_s):
         freedom = max(0, freedom) + len(measured.alone_s) - measured.num_nodes
         pairs = pairs.with_noise(max(pairs.noise, alone_noise))
+    elif 0 < freedom < _MIN_FREEDOM:
+        pairs = pairs.with_noise(max(pairs.noise, _root_mean_square(pairs.residual, freedom)))
     rate = error_rate / 2
     links = judge_links(measured, pairs, limit=limit, error_rate=rate, freedom=freedom)
     if baseline is not None and len(measured.alone_s):
@@ -80,6 +86,11 @@ def judge(
         noise_pairs=pairs.noise if len(measured.pair_s) else None,
         trend=pairs.trend,
     )
+
+
+def _root_mean_square(residual: Floats, freedom: int) -> float:
+    """Return the noise of few residuals, outliers among them: their median may be 0 by chance."""
+    return sqrt(float(np.sum(residual**2)) / freedom)
 
 
 def _peer_times_level(measured: Measurements) -> float:
