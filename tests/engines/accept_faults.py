@@ -35,7 +35,7 @@ CPU_GROUP = Path("/sys/fs/cgroup/cpu")
 CPU_SHARE = 0.015
 PACKET_LOSS = 0.3
 WORSE_BY = 1.0  # two cores carry six hosts: smaller differences are noise
-DEADLINE_S, JOIN_S = 240.0, 120.0
+DEADLINE_S, JOIN_S = 300.0, 300.0
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "accept_faults.md"
 FAULTS = {
     "quota": "a CPU quota of 1.5% of a core",
@@ -117,7 +117,7 @@ def accept(folder: Path, case: str = "handicapped") -> tuple[Hosts, Path, str]:
             sys.executable, "-m", "trainmark", "accept", case, "--launcher", "ssh",
             "--nnodes", str(NUM_HOSTS), "--nproc", "1", "--device", "cpu",
             "--cluster", str(folder / "cluster.yaml"), "--phases", "nodes,pairs",
-            "--repeats", "4", "--rounds", "15", "--seconds", "0.3", "--deadline", str(DEADLINE_S),
+            "--repeats", "4", "--rounds", "10", "--seconds", "0.3", "--deadline", str(DEADLINE_S),
             "--join", str(JOIN_S), "--worse-by", str(WORSE_BY), "--rates-worse-by", "10",
             "--out", str(out),
         ]  # fmt: skip
