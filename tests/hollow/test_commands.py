@@ -14,6 +14,7 @@ from trainmark.record.record import read_record
 
 ROOT = Path(__file__).parents[2]
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
+PARTS_WITHOUT_ARITHMETIC = ("conformance", "memory", "monitor", "time")
 WRONG_PRODUCTS = {"ceiling_zeros", "ceiling_not_finite", "ceiling_error"}
 
 
@@ -45,6 +46,16 @@ def test_doctor_opens_the_card_in_every_precision(call):
     assert "NVIDIA H200" in output
     assert f"opens the device of each rank in {', '.join(PRECISIONS)}" in output
     assert "nvml 13.580.0 reads 1 device" in output
+
+
+def test_parts_of_the_device_contract_that_need_no_arithmetic_hold(call):
+    """The others need results, or a reading of NVML of another process's memory."""
+    files = (f"tests/device/test_{name}.py" for name in PARTS_WITHOUT_ARITHMETIC)
+    code, output = call(
+        "pytest", *files, "--device", "nvidia", "--deselect",
+        "tests/device/test_monitor.py::test_memory_that_a_rank_takes_is_taken_on_its_device_alone",
+    )  # fmt: skip
+    assert code == 0, output
 
 
 def test_ceilings_say_that_nothing_was_computed(call):
