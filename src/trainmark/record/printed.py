@@ -43,6 +43,7 @@ _REASONS: dict[str, str] = {
     "fastest": "printed_because_fastest",
     "twice": "printed_because_twice",
 }
+_SINCE_THE_START = ("warmup", "fastest")  # rules on a value that is of all steps so far
 CODES = {
     "printed_agrees", "printed_differs", "printed_unmeasured", "printed_nothing",
     "printed_because_peak", "printed_because_formula", *_REASONS.values(),
@@ -241,15 +242,16 @@ def _find_reason(
     """Return the rule that predicts a difference best, if one predicts it closely."""
     predictions = dict(_predict_ratios(speed.quantity, measurement))
     candidates: list[tuple[float, Message]] = []
-    # As speeds: how many times the measured speed the program prints.
-    for printed, rate in ((speed.mean, measured.mean), (speed.median, measured.typical)):
-        if not printed:
-            continue
-        ratio = rate / printed if speed.quantity in _TIMES else printed / rate
-        candidates += [
-            (abs(ratio / predicted - 1), message(_REASONS[name], ratio=predicted))
-            for name, predicted in predictions.items()
-        ]
+    for name, predicted in predictions.items():
+        pairs = [(speed.mean, measured.mean), (speed.median, measured.typical)]
+        if name in _SINCE_THE_START:
+            pairs = [(speed.last, measured.mean)]
+        for printed, rate in pairs:
+            if printed:
+                # As speeds: how many times the measured speed the program prints.
+                ratio = rate / printed if speed.quantity in _TIMES else printed / rate
+                reason = message(_REASONS[name], ratio=predicted)
+                candidates.append((abs(ratio / predicted - 1), reason))
     close = [item for item in candidates if item[0] <= _EXPLAINS]
     if close:
         return min(close, key=lambda item: item[0])[1]

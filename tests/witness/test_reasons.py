@@ -1,0 +1,96 @@
+"""Why a printed speed differs from the measured one, on exact numbers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trainmark.events.schema import Printed, PrintedValues
+from trainmark.record.printed import compare_printed, find_in_printed, summarize_printed
+
+STEP_S, TOKENS, FLOPS, STEPS, WARMUP = 0.1, 1000, 5e9, 20, 10
+
+
+def measured(printed: dict[str, list[float]], *, ranks: int = 1, **phase: Any) -> Any:
+    """Return a measurement of 10 steps of 0.1 s after 10 steps of 0.3 s."""
+    train = SimpleNamespace(
+        **{
+            "windows_ns": 1_000_000_000, "steps": 10, "samples": 100, "tokens": 10 * TOKENS,
+            "tokens_padded": 10 * TOKENS, "micro_batches": 10, "wait_ns": 0,
+        }
+        | phase
+    )  # fmt: skip
+    rank = SimpleNamespace(phases={"train": train}, steps=20, total_windows_ns=4_000_000_000)
+    speeds = [
+        PrintedValues(quantity=name, lines=len(values), values=values, raw="line")
+        for name, values in printed.items()
+    ]
+    times_ns = [300_000_000] * WARMUP + [100_000_000] * 9 + [80_000_000]
+    return SimpleNamespace(
+        printed=summarize_printed(Printed(t_ns=0, speeds=speeds), steps=STEPS, warmup=WARMUP),
+        ranks=[rank] * ranks,
+        steps=SimpleNamespace(warmup=WARMUP, time_ns=times_ns),
+    )
+
+
+def figures(*, mfu: float | None = 25.0) -> Any:
+    values = {
+        "final_result": TOKENS / STEP_S, "step_time_p50": STEP_S,
+        "model_flops_per_device": FLOPS / STEP_S, "MFU": mfu,
+    }  # fmt: skip
+    return {name: SimpleNamespace(value=value) for name, value in values.items()}
+
+
+@pytest.mark.parametrize(
+    ("printed", "phase", "reason"),
+    [
+        ({"tokens_per_second": [2e4] * 20}, {"micro_batches": 20}, "micro_batches"),
+        ({"tokens_per_second": [2e4] * 20}, {}, "twice"),
+        ({"tokens_per_second": [2.5e3] * 20}, {"micro_batches": 40}, "accumulation"),
+        ({"tokens_per_second": [1.4e4] * 20}, {"tokens_padded": 14_000}, "padding"),
+        ({"tokens_per_second": [2.5e4] * 20}, {"wait_ns": 600_000_000}, "waiting"),
+        ({"step_ms": [200.0] * 20}, {}, "warmup"),
+        ({"steps_per_second": [12.5] * 20}, {}, "fastest"),
+        ({"tflops_per_device": [0.08] * 20}, {}, "formula"),
+        ({"mfu_percent": [35.0] * 20}, {}, "peak"),
+    ],
+)
+def test_difference_has_its_reason(printed, phase, reason):
+    (comparison,) = compare_printed(measured(printed, **phase), figures())
+    assert comparison.reason is not None
+    assert not comparison.agrees
+    assert comparison.reason.code == f"printed_because_{reason}"
+
+
+def test_one_rank_is_told_from_all():
+    measurement = measured({"tokens_per_second": [1e4] * 20}, ranks=4)
+    (comparison,) = compare_printed(measurement, figures())
+    assert comparison.measured == pytest.approx(4e4)
+    assert comparison.reason is not None
+    assert comparison.reason.code == "printed_because_one_rank"
+
+
+def test_speed_that_agrees_has_no_reason():
+    measurement = measured({"tokens_per_second": [1.0] * 10 + [9.9e3, 1.01e4] * 5})
+    (comparison,) = compare_printed(measurement, figures())
+    assert comparison.agrees
+    assert comparison.reason is None
+    assert [x.code for x in find_in_printed(measurement, figures())] == ["printed_agrees"]
+
+
+def test_speed_without_a_measured_one_is_named():
+    measurement = measured({"mfu_percent": [40.0] * 20})
+    found = list(find_in_printed(measurement, figures(mfu=None)))
+    assert [x.code for x in found] == ["printed_unmeasured"]
+
+
+def test_output_without_a_speed_is_said():
+    measurement = measured({"tokens_per_second": []})
+    assert [x.code for x in find_in_printed(measurement, figures())] == ["printed_nothing"]
+
+
+def test_mean_of_rates_is_over_the_time():
+    measurement = measured({"tokens_per_second": [1.0] * 10 + [5e3, 2e4] * 5})
+    assert measurement.printed[0].mean == pytest.approx(8e3)
