@@ -13,6 +13,7 @@ from trainmark.train.step_memory import (
     HALF,
     SCORES_AT_ONCE,
     Prediction,
+    cached_scores,
     refuse_too_little,
 )
 
@@ -64,11 +65,11 @@ def predict(recipe: GptOssRecipe, world_size: int) -> Prediction:
     copies = 0  # of a block's weights, by autocast
     if recipe.precision in AUTOCAST:
         copies = of_block * HALF // FULL // recipe.expert_parallel
-    block = _block(recipe)
+    block = _block(recipe, copies)
     early = held if recipe.grad_accum_steps > 1 else 0
     # The head's gradient is ready first; FSDP2 reduces it last.
     late = max(early, held - table) if shards == 1 else held + table
-    in_block = block.whole + block.temporary + copies + block.stream
+    in_block = block.whole + block.temporary + block.stream
     peaks = (
         (early, layers * block.kept + _head_bytes(recipe, block.stream)),
         (max(early, table), (layers - 1) * block.kept + in_block),
@@ -81,6 +82,8 @@ def predict(recipe: GptOssRecipe, world_size: int) -> Prediction:
         cached += 2 * table  # gradients of both tables in one piece, to be reduced
     if recipe.checkpoint_activations != "none":
         cached += (block.whole + block.temporary) // 2  # holes of blocks computed again
+    if recipe.kernels == "library" and shards == 1:
+        cached += cached_scores(recipe.micro_batch_size * recipe.seq_length * recipe.vocab_size)
     return Prediction(
         weights=held + gathered,
         optimizer=held * ADAM_MOMENTS,
@@ -99,10 +102,13 @@ def _head_bytes(recipe: GptOssRecipe, stream: int) -> int:
     return 2 * stream + (table + min(scores, SCORES_AT_ONCE)) * FULL
 
 
-def _block(recipe: GptOssRecipe) -> _Block:
+def _block(recipe: GptOssRecipe, copies: int) -> _Block:
     """Return the bytes of a block's activations; of those with a sliding window, which need more.
 
     Autocast makes a copy of a layer's input for each of its matrices.
+
+    Args:
+        copies: bytes of the copies of a block's weights.
     """
     is_half = recipe.precision in AUTOCAST
     number = HALF if is_half else FULL  # in matmuls
@@ -118,7 +124,7 @@ def _block(recipe: GptOssRecipe) -> _Block:
     rows = tokens * recipe.top_k * number
     orders = 3 if recipe.expert_parallel > 1 else 1
     experts = rows * ((orders + 1) * recipe.hidden_size + 7 * recipe.ffn_size)
-    whole = attention + experts
+    whole = attention + experts + copies
     kept = {"none": whole, "selective": stream + result, "full": stream}
     # The gradient of the result, the product without biases, and biases by row.
     temporary = 3 * rows * recipe.hidden_size
