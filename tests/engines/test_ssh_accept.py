@@ -12,6 +12,7 @@ import time
 import psutil
 import pytest
 
+from engines import accept_faults
 from engines.ssh_hosts import Hosts, why_not
 from trainmark.acceptance.evidence import EVIDENCE_DIR
 from trainmark.acceptance.result import read_result
@@ -81,3 +82,15 @@ def test_hung_host_is_named_and_the_others_measure_all_their_pairs(hosts, tmp_pa
     }
     assert {name for pair in pairs for name in pair} == healthy
     assert len(pairs) == 3
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(accept_faults.why_not() is not None, reason="no control groups or iptables")
+def test_faults_of_hosts_are_named(tmp_path):
+    faulty_hosts, out, printed = accept_faults.accept(tmp_path)
+
+    checked = accept_faults.check(faulty_hosts, out)
+
+    # Whether the lossy link is seen depends on what else these cores do.
+    for fault in ("quota", "hung", "crash", "one_deadline"):
+        assert checked[fault], printed

@@ -320,8 +320,8 @@ def _team_text(members: Sequence[str]) -> Phrase:
 
 def _bits(result: AcceptanceResult) -> list[Block]:
     return [
-        Paragraph(phrase(f"accept_bits.{one.control}", product=one.product, n=one.devices))
-        for one in result.bits
+        Paragraph(phrase(f"accept_bits.{bits.control}", product=bits.product, n=bits.devices))
+        for bits in result.bits
     ]
 
 
@@ -330,22 +330,22 @@ def _how_sure(result: AcceptanceResult) -> list[Block]:
     blocks: list[Block] = []
     if result.baseline is not None:
         blocks.append(Paragraph(phrase("accept.baseline", name=result.baseline)))
-    for one in result.quantities:
+    for quantity in result.quantities:
         blocks.append(
             Paragraph(
                 phrase(
                     "accept.noise",
-                    quantity=one.name,
-                    alone=_share(one.noise),
-                    pairs=_share(one.noise_of_pairs),
-                    worse_by=f"{one.worse_by:.0%}",
+                    quantity=quantity.name,
+                    alone=_share(quantity.noise),
+                    pairs=_share(quantity.noise_of_pairs),
+                    worse_by=f"{quantity.worse_by:.0%}",
                 )
             )
         )
-        if one.name == "step" and one.trend is not None:
-            blocks.append(Paragraph(phrase("accept.trend", share=f"{one.trend:+.1%}")))
-        if one.name == "step" and one.detectable_link is not None:
-            share = share_text(one.detectable_link)
+        if quantity.name == "step" and quantity.trend is not None:
+            blocks.append(Paragraph(phrase("accept.trend", share=f"{quantity.trend:+.1%}")))
+        if quantity.name == "step" and quantity.detectable_link is not None:
+            share = share_text(quantity.detectable_link)
             blocks.append(Paragraph(phrase("accept.link_chance", share=share)))
     return blocks
 
