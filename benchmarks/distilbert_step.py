@@ -104,7 +104,7 @@ def run_plain(name: str) -> None:
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / PLANNED)
     source = batches(folder, BATCH, SEQUENCE)
     next(source)
-    for _ in turns(devices.choose("cpu").open(0, 1)):
+    for _ in turns(devices.choose_vendor("cpu").open(0, 1)):
         loss = model(**next(source)).loss
         loss.backward()
         optimizer.step()

@@ -42,7 +42,7 @@ def settle() -> Device:
     """Set the process up as a rank's is: its threads, its allocator."""
     from trainmark import devices
 
-    return devices.choose("cpu").open(0, 1)
+    return devices.choose_vendor("cpu").open(0, 1)
 
 
 def repeat(device: Device, step: Callable[[int], object]) -> None:

@@ -58,7 +58,7 @@ def run_ours(engine: str, precision: str, size: str) -> None:
     from trainmark.recipe import Recipe
     from trainmark.train.stepper import Stepper
 
-    device = devices.choose("cpu").open(0, 1)
+    device = devices.choose_vendor("cpu").open(0, 1)
     tables = tables_of(engine)
     tables.learning_rate = RATE
     model = build_model(NUM_NUMERICAL, DIM, NUM_TABLES, BOTTOM, TOP, seed=1)
@@ -87,7 +87,7 @@ def run_plain(gradients: str) -> None:
 
     from trainmark import devices
 
-    device = devices.choose("cpu").open(0, 1)
+    device = devices.choose_vendor("cpu").open(0, 1)
     model = PlainDlrm(sparse=gradients == "sparse")
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     batches = [draw_batch("uniform", BATCH, seed=seed) for seed in range(BATCHES)]

@@ -83,7 +83,7 @@ def step_of(
     from trainmark import devices
     from trainmark.train.stepper import AUTOCAST_DTYPES
 
-    device = devices.choose("cpu").open(0, 1)
+    device = devices.choose_vendor("cpu").open(0, 1)
     model, sums = sums_of(variant, layers, length)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True)
     right = torch.zeros(1, dtype=torch.int64)

@@ -96,11 +96,11 @@ def machine(device_name: str = "cpu") -> str:
     import torch
 
     from trainmark import devices
-    from trainmark.devices.cores import usable_cores
+    from trainmark.devices.cores import count_usable_cores
     from trainmark.devices.vendors.cpu import model_name
 
-    device = f"{model_name()}, {usable_cores()} cores, {torch.backends.cpu.get_cpu_capability()}"
-    vendor = devices.choose(device_name)
+    device = f"{model_name()}, {count_usable_cores()} cores, {torch.backends.cpu.get_cpu_capability()}"
+    vendor = devices.choose_vendor(device_name)
     if vendor.torch_type != "cpu":
         product = vendor.open(0, 1).describe()["name"]
         device = f"{product}, driver {vendor.driver_version()}; host {device}"

@@ -36,7 +36,7 @@ def on_data(
     from trainmark import cases, devices
     from trainmark.protocols import JobContext
 
-    device = devices.choose(device_name).open(0, 1)
+    device = devices.choose_vendor(device_name).open(0, 1)
     device.set_precision(recipe.precision)
     torch.manual_seed(recipe.seed)
     module = cases.part(case_name, "job")

@@ -27,7 +27,7 @@ def main(device_name: str, precision: str) -> None:
 
     from trainmark import devices
 
-    device = devices.choose(device_name).open(0, 1)
+    device = devices.choose_vendor(device_name).open(0, 1)
     device.set_precision(precision)  # type: ignore[arg-type]
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
     sizes = SIZES.get((device.torch_type, precision), ACCELERATOR_SIZES)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.harness import Bar, conclude, ratio, sized
 from benchmarks.jobs import endless_batches
-from trainmark.devices.cores import usable_cores
+from trainmark.devices.cores import count_usable_cores
 from trainmark.record.findings import BUSY_SHARE
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def run_rank(case: str, rank: int, ranks: int, data: Path, threads: tuple[int, i
         seconds = time.perf_counter() - start
         ranks_used = summed(time.process_time() - ranks_before)
         others_used = max(0.0, _busy_seconds() - busy_before - ranks_used)
-        return Block(seconds, others_used / seconds / usable_cores())
+        return Block(seconds, others_used / seconds / count_usable_cores())
 
     trial_steps = 10
     step_s = block(1, trial_steps).seconds / trial_steps
@@ -156,7 +156,7 @@ def _busy_loops(count: int) -> Iterator[None]:
 
 
 def main() -> bool:
-    cores = usable_cores()
+    cores = count_usable_cores()
     threads = (1, max(2, cores))
     bars: list[Bar] = []
     other_shares: tuple[list[float], list[float]] = ([], [])  # by the number of threads

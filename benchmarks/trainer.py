@@ -33,7 +33,7 @@ def run_trainer(
 
     from trainmark import devices
 
-    device = devices.choose(device_name).open(0, 1)
+    device = devices.choose_vendor(device_name).open(0, 1)
     waiting = turns(device)
 
     class TakeTurns(TrainerCallback):  # type: ignore[misc]

@@ -68,9 +68,9 @@ def test_a_vendor_that_fails_is_named_and_skipped(tmp_path, monkeypatch, source,
     assert "abacus" not in known
     assert fault.where == "device abacus of elsewhere (elsewhere_device:Abacus)"
     assert fault.what.startswith(f"skipped: {BROKEN[source]}")
-    assert devices.choose("cpu").name == "cpu"
+    assert devices.choose_vendor("cpu").name == "cpu"
     with pytest.raises(EnvironmentFault) as caught:
-        devices.choose("abacus")
+        devices.choose_vendor("abacus")
     assert caught.value.what == fault.what
     for words in (["list", "devices"], ["run", "toy", "--dry-run"]):
         monkeypatch.setattr(sys, "argv", ["trainmark", *words])
@@ -83,5 +83,5 @@ def test_a_vendor_that_fails_is_named_and_skipped(tmp_path, monkeypatch, source,
 
 @pytest.mark.usefixtures("package")
 def test_a_packages_vendor_is_found_before_the_cpu():
-    assert list(devices.all_vendors())[-2:] == ["abacus", "cpu"]
-    assert devices.choose("abacus").name == "abacus"
+    assert list(devices.list_vendors())[-2:] == ["abacus", "cpu"]
+    assert devices.choose_vendor("abacus").name == "abacus"

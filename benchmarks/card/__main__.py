@@ -136,11 +136,11 @@ def _device(name: str | None) -> str:
         TrainmarkError: there is none.
     """
     if name is not None:
-        return devices.choose(name).name
-    vendor = devices.first(accelerator=True)
+        return devices.choose_vendor(name).name
+    vendor = devices.find_first(accelerator=True)
     if vendor is not None:
         return vendor.name
-    for fault in devices.unusable():
+    for fault in devices.list_unusable():
         raise fault
     raise EnvironmentFault(
         "no accelerator that this installation can use",
@@ -155,7 +155,7 @@ def measure(
 ) -> int:
     """Run the sections asked for that are not finished; return the exit code over all."""
     card = Card(_device(given.device), given.size, given.scratch.resolve())
-    for one in devices.occupants(card.device, 1):
+    for one in devices.list_occupants(card.device, 1):
         if one.computes:
             print(f"{one.description()}: the figures are not the device's alone", file=sys.stderr)
     opened = run(FACTS, card, limit_s=min(budget.limit_s, budget.left_s()), stop=stop)

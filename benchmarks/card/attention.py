@@ -96,7 +96,7 @@ def timed_ms(device: Device, shape: Shape, kernel: str) -> tuple[float, float] |
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    from trainmark.devices.rates import repeated_ns
+    from trainmark.devices.rates import measure_repeatedly_ns
 
     run = passes(device, shape)
     device.synchronize()
@@ -108,7 +108,7 @@ def timed_ms(device: Device, shape: Shape, kernel: str) -> tuple[float, float] |
             return None
         device.synchronize()
         first_ms = (time.perf_counter_ns() - start_ns) / 1e6
-        later_ns = repeated_ns(device, run, budget_ns=BUDGET_NS, least=3)
+        later_ns = measure_repeatedly_ns(device, run, budget_ns=BUDGET_NS, least=3)
     return first_ms, median(later_ns) / 1e6
 
 
@@ -126,7 +126,7 @@ def taken_kernel(device: Device, shape: Shape) -> str:
 def run(card: Card) -> Findings:
     from trainmark import devices
 
-    device = devices.choose(card.device).open(0, 1)
+    device = devices.choose_vendor(card.device).open(0, 1)
     device.set_precision("bf16")
     bars: list[Bar] = []
     figures: dict[str, float | None] = {}

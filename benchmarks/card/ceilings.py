@@ -43,7 +43,7 @@ def run(card: Card) -> Findings:
     from trainmark.machine.ceilings import build_matmul_candidates, explain_refusal
     from trainmark.machine.ceilings_work import sweep
 
-    vendor = devices.choose(card.device)
+    vendor = devices.choose_vendor(card.device)
     device = vendor.open(0, 1)
     product = device.describe()["name"]
     findings = Findings(bars=[])
@@ -63,7 +63,7 @@ def run(card: Card) -> Findings:
         points = tuple(measured.get(precision, {}).values())
         best = max((point.rate["max"] for point in points if point.rate), default=None)
         findings.figures[f"matmul_{precision}_flops_per_second"] = best
-        peak = peaks.peak(product, precision)
+        peak = peaks.find_peak(product, precision)
         if best is not None and peak is not None:
             share = best / peak.per_second
             findings.bars.append(
@@ -116,12 +116,12 @@ def _cell(point: Point | None) -> str:
 def upload_rate(device: Device, *, copied_bytes: int) -> float | None:
     """Return bytes per second from pinned memory of the host to the device, of the fastest copy.
 
-    None where the device computes in the host's memory; see ``rates.transfer``.
+    None where the device computes in the host's memory; see ``rates.prepare_transfer``.
     """
-    work = rates.transfer(device, copied_bytes, to_device=True)
+    work = rates.prepare_transfer(device, copied_bytes, to_device=True)
     if work is None:
         return None
-    return copied_bytes * 1e9 / min(rates.repeated_ns(device, work.run, budget_ns=0, least=COPIES))
+    return copied_bytes * 1e9 / min(rates.measure_repeatedly_ns(device, work.run, budget_ns=0, least=COPIES))
 
 
 def clocks_under_load(

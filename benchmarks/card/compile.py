@@ -189,7 +189,7 @@ def _row(case: str, name: str, found: Mapping[str, Any]) -> str:
 def run(card: Card) -> Findings:
     from trainmark import devices
 
-    counts_cores = devices.choose(card.device).counts_cores
+    counts_cores = devices.choose_vendor(card.device).counts_cores
     sizes = sized(PROCESSOR if counts_cores else ACCELERATOR, {"toy": {}})
     missing = _missing_compiler(counts_cores)
     if missing is not None:

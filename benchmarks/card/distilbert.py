@@ -88,7 +88,7 @@ def against_published(found: Measured, batch: int) -> tuple[Bar | None, str]:
 def run(card: Card) -> Findings:
     from trainmark import devices
 
-    vendor = devices.choose(card.device)
+    vendor = devices.choose_vendor(card.device)
     device = vendor.open(0, 1)
     total_bytes = device.memory().total_bytes
     batch = LARGE if total_bytes is not None and total_bytes >= LARGE_NEEDS_BYTES else SMALL

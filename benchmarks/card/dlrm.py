@@ -54,7 +54,7 @@ def precision_of(device_name: str) -> Any:
     from trainmark import devices
     from trainmark.recipe import Recipe
 
-    refused = devices.choose(device_name).refuse(Recipe(precision="fp16"), 1)
+    refused = devices.choose_vendor(device_name).refuse(Recipe(precision="fp16"), 1)
     return "fp16" if refused is None else "fp32"
 
 
@@ -97,7 +97,7 @@ def run_bags(device_name: str, folder: str) -> None:
     from trainmark import cases, devices
     from trainmark.train.stepper import AUTOCAST_DTYPES
 
-    device, chosen = devices.choose(device_name).open(0, 1), recipe(device_name)
+    device, chosen = devices.choose_vendor(device_name).open(0, 1), recipe(device_name)
     device.set_precision(chosen.precision)
     clicks = cases.part(CASE, "data").load(Path(folder), chosen)
     reader = cases.part(CASE, "data").SplitReader(clicks.spec, "train")

@@ -61,7 +61,7 @@ def run(card: Card) -> Facts:
     from trainmark import devices
     from trainmark.launch.environment import describe_environment
 
-    vendor = devices.choose(card.device)
+    vendor = devices.choose_vendor(card.device)
     device = vendor.open(0, 1)
     return Facts(
         device=device.describe(),

@@ -56,7 +56,7 @@ def run_plain(device_name: str, folder: str, kind: Compiled) -> None:
     from trainmark import devices
 
     chosen = recipe(kind)
-    device = devices.choose(device_name).open(0, 1)
+    device = devices.choose_vendor(device_name).open(0, 1)
     device.set_precision(chosen.precision)
     rows = device.place(token_rows(folder, chosen))
     step = step_of(chosen, rows, device.torch_type, compiled=chosen.compile)

@@ -19,7 +19,7 @@ def rows_that_fit(device_name: str) -> int:
     from trainmark import devices
     from trainmark.train.step_memory import memory_of_rank
 
-    memory = memory_of_rank(devices.choose(device_name).open(0, 1), 1)
+    memory = memory_of_rank(devices.choose_vendor(device_name).open(0, 1), 1)
     assert memory is not None, f"{device_name} does not tell its memory"
     budget_bytes = int(TABLES_SHARE * (memory.rank_bytes - CONTEXT_BYTES))
     return budget_bytes // (DIM * FLOAT_BYTES) // NUM_TABLES

@@ -68,7 +68,7 @@ def run_library(device_name: str, folder: str) -> None:
     chosen = recipe()
     model = cases.part(CASE, "model").build(
         PRESETS[chosen.model_size], chosen, weights=None,
-        device=devices.choose(device_name).open(0, 1),
+        device=devices.choose_vendor(device_name).open(0, 1),
     )  # fmt: skip
     train_with_library(model.peft.train(), folder, chosen, device_name=device_name)
 

@@ -64,7 +64,7 @@ def without_fp8(device_name: str) -> str | None:
     from trainmark import devices
     from trainmark.errors import TrainmarkError
 
-    device = devices.choose(device_name).open(0, 1)
+    device = devices.choose_vendor(device_name).open(0, 1)
     if device.torch_type == "cpu":
         return "a CPU has no fp8 units"
     try:

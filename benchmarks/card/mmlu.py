@@ -30,7 +30,7 @@ def run(card: Card) -> Findings:
     from trainmark import cases, devices
     from trainmark.cases.llama2_7b_lora.model_files import PRESETS
 
-    device = devices.choose(card.device).open(0, 1)
+    device = devices.choose_vendor(card.device).open(0, 1)
     device.set_precision("fp32")
     config = PRESETS[SIZE]
     chosen: Any = replace(

@@ -156,7 +156,7 @@ def take_turns(
     """
     from trainmark import devices
 
-    product = devices.choose(card.device).open(0, 1).describe()["name"]
+    product = devices.choose_vendor(card.device).open(0, 1).describe()["name"]
     variants: dict[str, Peer] = {}
     failed: dict[str, str] = {}
     left_out: list[str] = []
@@ -187,7 +187,7 @@ def take_turns(
             can_go_on=lambda: card.seconds_left() > round_s,
         )  # fmt: skip
     rates = seconds.pop(MATMUL)
-    peak = peaks.peak(product, precision)
+    peak = peaks.find_peak(product, precision)
     return Measured(
         seconds, {name: int(peer.more[-1][0]) for name, peer in variants.items()}, rates, flops,
         units, None if peak is None else peak.per_second, product, failed, left_out,

@@ -158,7 +158,7 @@ def plan_run(request: RunRequest, *, say: Say, dry_run: bool = False) -> tuple[P
         )
     _remark_unchecked([plan], say)
     if UNUSED_ACCELERATOR in plan.labels:
-        for remark in (*devices.unusable(), f"runs on {plan.device.vendor} instead"):
+        for remark in (*devices.list_unusable(), f"runs on {plan.device.vendor} instead"):
             say(remark)
     is_remote = plan.launcher not in (LOCAL, CONTAINER)
     named = request.device or settings.device or ":" in request.case
@@ -268,7 +268,7 @@ def launch_one(
     """Do one launch, followed by processes of their own, and write its pages."""
     runs_on_this_machine = single.node_processes == 0
     if runs_on_this_machine:
-        for occupant in devices.occupants(single.device.vendor, single.nproc):
+        for occupant in devices.list_occupants(single.device.vendor, single.nproc):
             if occupant.computes:
                 say(f"{occupant.description()}: do not quote the figures of this run")
     with Followers(Path(single.run_dir), follow) as followers:

@@ -162,7 +162,7 @@ def test_the_largest_tables_fit_and_with_a_row_more_each_they_do_not(
     use = MemoryUse(0, 0, total, "device")
     opened: Any = SimpleNamespace(memory=lambda: use)
     vendor = SimpleNamespace(open=lambda *_: opened)
-    monkeypatch.setattr(devices, "choose", lambda _: vendor)
+    monkeypatch.setattr(devices, "choose_vendor", lambda _: vendor)
     rows = largest_tables.rows_that_fit("card")
     least = RankMemory(total - largest_tables.CONTEXT_BYTES)
     place(least, [rows] * NUM_TABLES, DIM, 1)

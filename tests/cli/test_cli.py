@@ -207,7 +207,7 @@ def test_dry_run_prints_plan_and_command_and_starts_nothing(cli, tmp_path):
 
 @pytest.mark.parametrize(("words", "warned"), [([], True), (["--device", "cpu"], False)])
 def test_a_processor_taken_for_other_machines_is_told(cli, words, warned, monkeypatch):
-    monkeypatch.setattr(devices, "choose", lambda _: devices.all_vendors()["cpu"])
+    monkeypatch.setattr(devices, "choose_vendor", lambda _: devices.list_vendors()["cpu"])
     code, _, err = cli("run", "toy", "--launcher", "slurm", "--dry-run", *words)
     assert code == 0
     assert ("uses the CPUs of the nodes" in err) is warned

@@ -72,7 +72,7 @@ def test_every_recipe_resolves(
     facts = DataFacts(1_000, 100, "0123456789abcdef", "fake", quality_comparable=True)
     monkeypatch.setattr(cases.part(name, "data"), "check", lambda folder, recipe: facts)
     vendor = FakeVendor(devices=8)
-    monkeypatch.setattr(devices, "choose", lambda _: vendor)
+    monkeypatch.setattr(devices, "choose_vendor", lambda _: vendor)
     nnodes, nproc = map(int, (recipe.world or "1x1").split("x"))
     resolved = resolving.resolve(
         RunRequest(

@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def vendor(pytestconfig: pytest.Config) -> Vendor:
-    return devices.choose(pytestconfig.getoption("device"))
+    return devices.choose_vendor(pytestconfig.getoption("device"))
 
 
 @pytest.fixture

@@ -26,16 +26,16 @@ def test_matmuls_are_right(vendor, device, precision, shape):
     why = explain_refusal(vendor, device, precision)
     if why is not None:
         pytest.skip(why)
-    check(device, rates.matmul(device, precision, shape))
+    check(device, rates.prepare_matmul(device, precision, shape))
 
 
 def test_copies_within_the_memory_are_right(device):
-    check(device, rates.copy(device, 8 * MIB))
+    check(device, rates.prepare_copy(device, 8 * MIB))
 
 
 @pytest.mark.parametrize("to_device", [True, False])
 def test_copies_from_and_to_the_host_are_right(device, to_device):
-    work = rates.transfer(device, 8 * MIB, to_device=to_device)
+    work = rates.prepare_transfer(device, 8 * MIB, to_device=to_device)
     if work is None:
         pytest.skip("the device computes in the host's memory")
     check(device, work)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from support import tiny_jobs
-from trainmark.devices.cores import usable_cores
+from trainmark.devices.cores import count_usable_cores
 from trainmark.devices.vendors.cpu import Cpu
 
 STEPS = 20
@@ -22,7 +22,7 @@ FIELDS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", tiny_jobs.CASES)
 def test_the_first_losses_are_those_of_the_libraries_on_a_cpu(name, device, generated):
     fields = FIELDS.get(name, {})
-    on_cpu = Cpu().open(0, usable_cores())  # one thread: other tests have the other cores
+    on_cpu = Cpu().open(0, count_usable_cores())  # one thread: other tests have the other cores
     plain = tiny_jobs.build(name, on_cpu, generated, kernels="library", **fields)
     expected = tiny_jobs.losses(tiny_jobs.without_dropout(plain), on_cpu, STEPS)
     job = tiny_jobs.build(name, device, generated, **fields)

@@ -49,10 +49,10 @@ def test_every_limit_above_is_found(
 ) -> None:
     (tmp_path / TOP / STEP).mkdir(parents=True)
     write_files(tmp_path, files)
-    found = host.memory_limits(tmp_path)
+    found = host.read_memory_limits(tmp_path)
     assert found == {tmp_path / TOP / folder: most * MIB for folder, most in limits}
     assert list(found) == [tmp_path / TOP / folder for folder, _ in limits]
-    assert host.core_quota(tmp_path) == quota
+    assert host.read_core_quota(tmp_path) == quota
 
 
 @pytest.mark.parametrize(
@@ -65,4 +65,4 @@ def test_files_that_were_read_are_not_used_memory(
     tmp_path: Path, files: dict[str, str], used: int
 ) -> None:
     write_files(tmp_path, files)
-    assert host.used_bytes(tmp_path) == used
+    assert host.read_used_bytes(tmp_path) == used

@@ -63,20 +63,20 @@ class Typed(cpu.Cpu):
 
 def put_vendors(monkeypatch: pytest.MonkeyPatch, *vendors: cpu.Cpu) -> None:
     known = {vendor.name: vendor for vendor in (*vendors, cpu.Cpu())}
-    monkeypatch.setattr(devices, "all_vendors", lambda: known)
+    monkeypatch.setattr(devices, "list_vendors", lambda: known)
 
 
 def test_a_device_is_chosen_by_torchs_type_where_one_vendor_has_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     put_vendors(monkeypatch, Typed("a", "cuda", 0), Typed("b", "cuda", 2), Typed("c", "xpu", 0))
-    assert devices.choose("cuda").name == devices.choose("b").name == "b"
-    assert devices.choices() == ["a", "b", "c", "cpu", "cuda", "xpu"]
+    assert devices.choose_vendor("cuda").name == devices.choose_vendor("b").name == "b"
+    assert devices.list_choices() == ["a", "b", "c", "cpu", "cuda", "xpu"]
     for absent in ("a", "xpu"):
         with pytest.raises(EnvironmentFault, match=f"no {absent} device"):
-            devices.choose(absent)
+            devices.choose_vendor(absent)
     with pytest.raises(UsageError) as unknown:
-        devices.choose("cudaa")
+        devices.choose_vendor("cudaa")
     assert "cuda" in (unknown.value.fix or "")
 
 
@@ -84,11 +84,11 @@ def test_a_vendor_that_must_be_named_is_never_taken_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     put_vendors(monkeypatch, Typed("fake", "npu", 4, named_only=True))
-    assert devices.choose("fake").name == "fake"
-    assert devices.choose(None).name == "cpu"
-    assert devices.first(accelerator=True) is None
+    assert devices.choose_vendor("fake").name == "fake"
+    assert devices.choose_vendor(None).name == "cpu"
+    assert devices.find_first(accelerator=True) is None
     with pytest.raises(UsageError):
-        devices.choose("npu")
+        devices.choose_vendor("npu")
 
 
 def test_a_cpu_device_says_what_is_in_force() -> None:

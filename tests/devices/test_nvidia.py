@@ -50,11 +50,11 @@ def test_a_torch_without_cuda_beside_a_card_is_named(
     monkeypatch.setattr(nvidia, "torch_build", lambda: TorchBuild("2.13.0+cpu", None))
     assert vendor.count() == 0
     with pytest.raises(EnvironmentFault, match=r"but torch 2\.13\.0\+cpu has no CUDA") as caught:
-        devices.choose("cuda")
+        devices.choose_vendor("cuda")
     assert "TORCH=system" in (caught.value.fix or "")
     # With no --device the processor is taken, and the reason can be said.
-    assert devices.choose(None).name == "cpu"
-    assert [fault.what for fault in devices.unusable()] == [caught.value.what]
+    assert devices.choose_vendor(None).name == "cpu"
+    assert [fault.what for fault in devices.list_unusable()] == [caught.value.what]
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,8 @@ def test_memory_is_what_others_leave_free(
     ]
     assert {one.device for one in found} == {H100}
     assert vendor.occupants(1) == []
-    assert devices.occupants("nvidia", 3) == found
-    assert devices.occupants("cpu", 3) == []
+    assert devices.list_occupants("nvidia", 3) == found
+    assert devices.list_occupants("cpu", 3) == []
 
 
 def device_of(capability: tuple[int, int]) -> nvidia.NvidiaDevice:

@@ -13,7 +13,7 @@ from trainmark.devices import peaks
 
 # A copy of the project's data set of peaks as of 2026-11-20.
 DATA_SET = Path(__file__).parent / "peaks" / "peaks.csv"
-ROWS: list[dict[str, Any]] = peaks.table()["peak"]
+ROWS: list[dict[str, Any]] = peaks.read_table()["peak"]
 NAMES = [name for row in ROWS for name in row["names"]]
 OWN_KEYS = {
     "accelerator", "names", "compute_units", "also", "evidence", "note", "source", "date",
@@ -41,10 +41,10 @@ def test_the_table_is_the_data_set_in_every_row_and_column() -> None:
 
 
 def test_every_figure_has_source_date_and_evidence() -> None:
-    data = peaks.table()
+    data = peaks.read_table()
     for row in ROWS:
         for figure in row.keys() - OWN_KEYS:
-            said = peaks.provenance(data, row, figure)
+            said = peaks.get_provenance(data, row, figure)
             assert said["source"]
             corrected = (row["accelerator"], figure) in CORRECTED
             assert said["date"] == ("2026-11-28" if corrected else "2026-11-20")
@@ -72,7 +72,7 @@ def test_every_figure_has_source_date_and_evidence() -> None:
 def test_a_figure_of_other_evidence_than_its_row_says_so(
     product: str, precision: Any, evidence: str
 ) -> None:
-    peak = peaks.peak(product, precision)
+    peak = peaks.find_peak(product, precision)
     assert peak is not None
     assert (peak.evidence, peak.precision) == (evidence, precision)
 
@@ -91,7 +91,7 @@ def test_a_figure_of_other_evidence_than_its_row_says_so(
 def test_peaks_of_amd_in_fp32_are_those_of_the_matrix_units(
     product: str, units: int, clock_ghz: float, flop_a_clock: int
 ) -> None:
-    peak = peaks.peak(product, "fp32")
+    peak = peaks.find_peak(product, "fp32")
     assert peak is not None
     assert peak.per_second == pytest.approx(units * clock_ghz * 1e9 * flop_a_clock, rel=2e-3)
 
@@ -108,30 +108,30 @@ def test_no_name_belongs_to_two_rows() -> None:
 def test_only_the_exact_name_of_a_row_finds_it(name: str) -> None:
     (row,) = [row for row in ROWS if name in row["names"]]
     figure = next(key.removesuffix("_tflops") for key in row if key.endswith("_tflops"))
-    found = peaks.peak(name, figure)  # type: ignore[arg-type]
+    found = peaks.find_peak(name, figure)  # type: ignore[arg-type]
     assert found is not None
     assert found.accelerator == row["accelerator"]
     for other in (f"{name} ", f" {name}", f"{name} MIG 1g.10gb", f"{name}-MIG", name.swapcase()):
-        assert peaks.peak(other, figure) is None  # type: ignore[arg-type]
-        assert peaks.peak(other, None) is None
+        assert peaks.find_peak(other, figure) is None  # type: ignore[arg-type]
+        assert peaks.find_peak(other, None) is None
 
 
 def test_a_partition_is_not_the_whole_whose_name_it_prints() -> None:
-    assert peaks.name_of_part("AMD Instinct MI300X", 304) == "AMD Instinct MI300X"
-    part = peaks.name_of_part("AMD Instinct MI300X", 38)
+    assert peaks.name_partition("AMD Instinct MI300X", 304) == "AMD Instinct MI300X"
+    part = peaks.name_partition("AMD Instinct MI300X", 38)
     assert part == "AMD Instinct MI300X partition, 38 of 304 units"
-    assert peaks.peak(part, "bf16") is None
+    assert peaks.find_peak(part, "bf16") is None
     # Slices of other vendors have names of their own, and cards have fewer units than chips.
-    assert peaks.name_of_part("NVIDIA H100 PCIe", 1) == "NVIDIA H100 PCIe"
+    assert peaks.name_partition("NVIDIA H100 PCIe", 1) == "NVIDIA H100 PCIe"
 
 
 def test_bandwidth_has_its_source_too() -> None:
-    found = peaks.peak("NVIDIA H100 80GB HBM3", None)
+    found = peaks.find_peak("NVIDIA H100 80GB HBM3", None)
     assert found is not None
     assert (found.per_second, found.evidence) == (3.35e12, "B")
     assert found.source
     assert found.date == "2026-11-20"
-    assert peaks.peak("Ascend910B3", None) is None  # its peak is known, its bandwidth is not
+    assert peaks.find_peak("Ascend910B3", None) is None  # its peak is known, its bandwidth is not
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_bandwidth_has_its_source_too() -> None:
     ],
 )
 def test_the_products_that_a_name_in_tables_can_mean(name: str, accelerators: list[str]) -> None:
-    assert [row["accelerator"] for row in peaks.products(name)] == accelerators
+    assert [row["accelerator"] for row in peaks.find_products(name)] == accelerators
 
 
 @pytest.mark.parametrize(
@@ -160,9 +160,9 @@ def test_the_products_that_a_name_in_tables_can_mean(name: str, accelerators: li
      "A100 64GB", "A100X", "MI250", "Instinct", "K200"],
 )  # fmt: skip
 def test_a_vendor_or_a_family_alone_names_no_product(name: str) -> None:
-    assert peaks.products(name) == ()
+    assert peaks.find_products(name) == ()
 
 
 def test_every_row_is_found_by_its_own_words() -> None:
     for row in ROWS:
-        assert row in peaks.products(f"{row['product']} {row.get('form', '')}".strip())
+        assert row in peaks.find_products(f"{row['product']} {row.get('form', '')}".strip())

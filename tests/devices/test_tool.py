@@ -31,23 +31,23 @@ def script(folder: Path, text: str, name: str = "vendor-smi") -> Path:
 
 def fault(*argv: str, timeout_s: float = 5.0) -> MonitorFault:
     with pytest.raises(MonitorFault) as found:
-        tool.run(argv, timeout_s=timeout_s)
+        tool.run_tool(argv, timeout_s=timeout_s)
     return found.value
 
 
 def test_what_a_tool_prints_is_returned_in_the_c_locale(on_path: Path) -> None:
     script(on_path, 'echo "$LC_ALL $1"; echo warning >&2')
-    assert tool.run(["vendor-smi", "-q"]) == "C -q\n"
+    assert tool.run_tool(["vendor-smi", "-q"]) == "C -q\n"
 
 
 def test_a_tool_in_the_vendors_folder_is_found(on_path: Path) -> None:
     folder = on_path / "opt"
     folder.mkdir()
     file = script(folder, "echo here", "hidden-smi")
-    assert tool.find("hidden-smi", folders=[str(folder)]) == str(file)
-    assert tool.run([str(file)]) == "here\n"
+    assert tool.find_tool("hidden-smi", folders=[str(folder)]) == str(file)
+    assert tool.run_tool([str(file)]) == "here\n"
     with pytest.raises(MonitorFault) as found:
-        tool.find("hidden-smi")
+        tool.find_tool("hidden-smi")
     assert found.value.kind == "absent"
 
 
@@ -114,8 +114,8 @@ def test_numbers_keep_their_bounds() -> None:
 
 
 def test_json_is_found_after_warnings() -> None:
-    assert tool.json_of("WARNING: old\n\n[{}]\n") == [{}]
-    assert tool.json_of('[WARN] old\n{"a": 1}\nbye') == {"a": 1}
+    assert tool.parse_json("WARNING: old\n\n[{}]\n") == [{}]
+    assert tool.parse_json('[WARN] old\n{"a": 1}\nbye') == {"a": 1}
     for text in ("", '{"a"'):
         with pytest.raises(MonitorFault, match="unreadable"):
-            tool.json_of(text)
+            tool.parse_json(text)

@@ -189,7 +189,7 @@ def test_memory_is_read_anew_and_the_rest_once(vendor: TorchVendor, case: Case, 
     script = f"echo >> '{asked}'; {printing(RECORDED / case.file)}"
     tool(here.parent / "bin", "mx-smi", script)
     for _ in range(2):
-        chosen = devices.choose("metax")
+        chosen = devices.choose_vendor("metax")
         assert chosen.product_names() == case.names
         assert chosen.driver_version() == case.driver
     assert len(asked.read_text().splitlines()) == 1
@@ -224,6 +224,6 @@ def test_who_made_the_installed_torch(
         origin = str(folder / "__init__.py")
 
     monkeypatch.setattr(accelerator, "find_spec", lambda _: Spec)
-    build = accelerator.torch_build()
+    build = accelerator.read_torch_build()
     assert build == TorchBuild(expected[0], "10.2")
     assert build.maker == expected[1]

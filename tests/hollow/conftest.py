@@ -35,7 +35,7 @@ def _hollow_card() -> None:
 
 @pytest.fixture(scope="session")
 def vendor() -> Vendor:
-    return devices.choose("nvidia")
+    return devices.choose_vendor("nvidia")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.machines import vendor_package
-from trainmark.devices.cores import usable_cores
+from trainmark.devices.cores import count_usable_cores
 from trainmark.pages.judgements import ceilings as blocks
 from trainmark.pages.terminal import show
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.nightly
 
 TINY = ("--budget-s", "0.05")
-two_cores = pytest.mark.skipif(usable_cores() < 2, reason="each rank needs a core")
+two_cores = pytest.mark.skipif(count_usable_cores() < 2, reason="each rank needs a core")
 VENDOR = """
 print("a vendor's greeting")
 from trainmark.devices.vendors.cpu import Cpu

@@ -77,7 +77,7 @@ def test_another_process_on_the_device_is_named_before_and_in_the_record(
         Occupant("Fake Card", "python (process 42)", 3 << 30, True),
         Occupant("Fake Card", "Xorg (process 9)", 4 << 20, False),
     ]
-    monkeypatch.setattr(devices, "occupants", lambda name, nproc: users)
+    monkeypatch.setattr(devices, "list_occupants", lambda name, nproc: users)
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.chdir(tmp_path)

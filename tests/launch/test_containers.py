@@ -76,7 +76,7 @@ def started(
 ) -> list[str]:
     """Return the arguments and the variables that the fake runtime was started with."""
     vendor: Any = SimpleNamespace(**_VENDOR, container_needs=ContainerNeeds(**needs))
-    monkeypatch.setattr(devices, "all_vendors", lambda: {plan.device.vendor: vendor})
+    monkeypatch.setattr(devices, "list_vendors", lambda: {plan.device.vendor: vendor})
     text = render_node_script(
         at(node, plan), told, node_rank="0", master="a", folder=node / "runs" / "a"
     )
@@ -146,7 +146,7 @@ def test_mounts_are_given_from_the_outside_in(plan: Plan) -> None:
 
 
 def test_every_accelerator_says_what_a_container_needs() -> None:
-    for vendor in devices.all_vendors().values():
+    for vendor in devices.list_vendors().values():
         if vendor.counts_cores or vendor.name in ("apple", "imaginary"):
             continue
         needs = getattr(vendor, "container_needs", None)

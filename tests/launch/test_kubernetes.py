@@ -125,7 +125,7 @@ _NO_RESOURCE = {"cpu", "apple"}
 def test_each_accelerator_has_its_resource() -> None:
     found = {
         key: getattr(vendor, "kubernetes_resource", None)
-        for key, vendor in devices.all_vendors().items()
+        for key, vendor in devices.list_vendors().items()
     }
     assert {key for key, value in found.items() if value is None} == _NO_RESOURCE
     assert len(set(found.values())) == len(found) - len(_NO_RESOURCE) + 1

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 def vendors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, FakeVendor]:
     """Make plans the same on every machine: two accelerators, four cores."""
     known = {"fake": FakeVendor(), "cpu": FakeVendor("cpu", devices=4, product="Fake CPU")}
-    monkeypatch.setattr(devices, "all_vendors", lambda: known)
+    monkeypatch.setattr(devices, "list_vendors", lambda: known)
     monkeypatch.setattr(torch_version, "version", lambda _: "2.13.0+cpu")
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
@@ -277,7 +277,7 @@ runs:
     assert exit_code(outcomes) == 0
     vendors["fake"].devices = 0
     fault = EnvironmentFault("a card is here, but torch has no code for it")
-    monkeypatch.setattr(devices, "unusable", lambda: [fault])
+    monkeypatch.setattr(devices, "list_unusable", lambda: [fault])
     (skipped, *_) = go(text)
     assert skipped.reason == fault.what
     assert states(go(text, device="cpu"))["sp"] == "passed"

@@ -138,7 +138,7 @@ def test_a_wrong_result_has_no_rate_and_never_counts(measured: Any) -> None:
 )  # fmt: skip
 def test_bus_bandwidth_is_defined_as_by_nccl_tests(name: str, ranks: int, factor: float) -> None:
     # https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md, 2026-11-22
-    assert rates.bus_factor(name, ranks) == factor
+    assert rates.get_bus_factor(name, ranks) == factor
 
 
 def test_a_line_of_nccl_tests_gives_its_bandwidths(measured: Any) -> None:
@@ -146,7 +146,7 @@ def test_a_line_of_nccl_tests_gives_its_bandwidths(measured: Any) -> None:
 
     https://gist.github.com/kwen2501/89c28b6d12045b45ccf7e33816af2713, 2026-11-22.
     """
-    factor = rates.bus_factor("all_reduce", 4)
+    factor = rates.get_bus_factor("all_reduce", 4)
     (point,) = measured(candidate(factor * 4_218_900, 1_011_400), budget_ns=1)
     assert point.rate is not None
     assert f"{point.rate['max'] / factor / 1e9:.2f}" == "4.17"
@@ -161,7 +161,7 @@ def rated(*rates_of_sizes: float | None) -> list[Point]:
 
 
 def test_the_fastest_size_counts_and_has_a_share_of_the_peak() -> None:
-    kind = CeilingKind(name="matmul_bf16", unit="FLOP/s", peak=peaks.peak(H100, "bf16"))
+    kind = CeilingKind(name="matmul_bf16", unit="FLOP/s", peak=peaks.find_peak(H100, "bf16"))
     kind.set_points(rated(1e12, 494.5e12, 2e12, None))
     assert (kind.best, kind.share_of_peak) == (1, 0.5)
     peak = asdict(kind)["peak"]
@@ -179,7 +179,7 @@ def test_the_fastest_size_counts_and_has_a_share_of_the_peak() -> None:
 def test_a_matmul_is_checked(
     precision: Any, shape: tuple[int, int, int], sync_device: SyncDevice
 ) -> None:
-    work = rates.matmul(sync_device, precision, shape)
+    work = rates.prepare_matmul(sync_device, precision, shape)
     work.run()
     assert work.fault() is None
 
@@ -193,7 +193,7 @@ def test_a_matmul_with_fewer_bits_than_its_precision_is_wrong(
         out.copy_(exact(left.bfloat16(), right.bfloat16()))
 
     monkeypatch.setattr(torch, "mm", coarse)
-    work = rates.matmul(sync_device, "fp32", (128, 128, 128))
+    work = rates.prepare_matmul(sync_device, "fp32", (128, 128, 128))
     work.run()
     fault = work.fault()
     assert fault is not None
@@ -205,6 +205,6 @@ def test_matmul_of_operands_that_did_not_arrive_is_wrong(
     value: float, code: str, sync_device: SyncDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sync_device, "place", lambda tensor: torch.full_like(tensor, value))
-    work = rates.matmul(sync_device, "fp32", (8, 8, 8))
+    work = rates.prepare_matmul(sync_device, "fp32", (8, 8, 8))
     work.run()
     assert work.fault() == message(code)

@@ -33,7 +33,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 def _one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make plans the same on every machine: two accelerators, four cores, one torch."""
     known = {"fake": FakeVendor(), "cpu": FakeVendor("cpu", devices=4, product="Fake CPU")}
-    monkeypatch.setattr(devices, "all_vendors", lambda: known)
+    monkeypatch.setattr(devices, "list_vendors", lambda: known)
     monkeypatch.setattr("trainmark.torch_version.version", lambda _: "2.13.0+cpu")
     monkeypatch.setattr("trainmark.__version__", "0.0.0")
 
@@ -281,7 +281,7 @@ def test_two_ranks_without_collectives_are_refused(
     resolve: Any, monkeypatch: pytest.MonkeyPatch, torch_type: str, backend: str, exchanges: bool
 ) -> None:
     vendor = FakeVendor(torch_type=torch_type, collective_backend=backend)
-    monkeypatch.setattr(devices, "all_vendors", lambda: {"fake": vendor})
+    monkeypatch.setattr(devices, "list_vendors", lambda: {"fake": vendor})
     assert resolve(device="fake", nproc=1).nproc == 1
     if exchanges:
         assert resolve(device="fake", nproc=2).nproc == 2
@@ -300,7 +300,7 @@ def test_a_case_is_told_the_memory_of_a_rank(resolve: Any, monkeypatch: pytest.M
 
     told: list[tuple[int, RankMemory]] = []
     known = {"cpu": FakeVendor("cpu", memory_bytes=64)}
-    monkeypatch.setattr(devices, "all_vendors", lambda: known)
+    monkeypatch.setattr(devices, "list_vendors", lambda: known)
     monkeypatch.setattr(data, "check_fit", refuse, raising=False)
     resolve(nproc=1)
     with pytest.raises(EnvironmentFault, match="does not fit"):

@@ -18,7 +18,7 @@ from trainmark.train.parallel import Ranks, micro_batch, parallelize
 
 def rank_main(rank: int, task: str, vendor_name: str, world: int, rendezvous: str) -> None:
     """Do one of ``TASKS`` as rank ``rank`` of ``world``; it raises where a number is wrong."""
-    vendor = devices.choose(vendor_name)
+    vendor = devices.choose_vendor(vendor_name)
     device = vendor.open(rank, world)
     device.set_precision("fp32")
     dist.init_process_group(

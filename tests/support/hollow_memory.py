@@ -251,7 +251,7 @@ def measure(case: str, recipe_name: str) -> Memory:
 
 def _measure_here(case: str, recipe_name: str) -> Memory:
     ranks = ranks_of(recipe_name)
-    device = devices.choose("nvidia").open(0, 1)
+    device = devices.choose_vendor("nvidia").open(0, 1)
     builder, fields = CASES[case]
     recipe = replace(cases.load(case).recipes[recipe_name], **fields)
     recipe = replace(recipe, kernels=recipe.kernels or "library")

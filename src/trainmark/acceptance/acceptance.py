@@ -69,7 +69,7 @@ def plan_acceptance(
             rule="groups are of nodes; all devices of a node train together in the phase nodes",
             fix="leave groups out, or add --launcher",
         )
-    vendor = devices.choose(request.device)
+    vendor = devices.choose_vendor(request.device)
     nproc = request.nproc or vendor.count()
     node = node_name(socket.gethostname())
     names = device_names(node, vendor, nproc)
@@ -120,7 +120,7 @@ def measure(
     """
     count = len(acceptance.device_names)
     with rank_setup(acceptance.plan, count) as setup:
-        vendor = devices.all_vendors()[acceptance.plan.device.vendor]
+        vendor = devices.list_vendors()[acceptance.plan.device.vendor]
         refuse_unusable_network(setup.variables, vendor, world_size=count, master=LOOPBACK)
         writer = EvidenceWriter(acceptance.folder, acceptance.node)
         write_joined(writer, acceptance, setup)

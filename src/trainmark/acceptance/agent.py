@@ -308,7 +308,9 @@ def _measure_node(opened: OpenedSession, options: argparse.Namespace) -> None:
         folder=opened.folder,
         plan=plan,
         node=writer.node,
-        device_names=device_names(writer.node, devices.choose(plan.device.vendor), plan.nproc),
+        device_names=device_names(
+            writer.node, devices.choose_vendor(plan.device.vendor), plan.nproc
+        ),
         num_nodes=plan.nnodes,
     )
     data = locate_data(node_rank, plan, options.data)

@@ -140,7 +140,7 @@ def device_names(node: str, vendor: Vendor, nproc: int) -> tuple[str, ...]:
 def rank_setup(plan: Plan, count: int) -> Iterator[Setup]:
     """Yield what ranks of this machine are started with; end what is left of them."""
     run_id = f"accept-{secrets.token_hex(6)}"
-    setup = prepare_setup(devices.all_vendors()[plan.device.vendor], count, run_id)
+    setup = prepare_setup(devices.list_vendors()[plan.device.vendor], count, run_id)
     setup.variables["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # deterministic, as CUDA asks for
     try:
         yield setup
@@ -157,7 +157,7 @@ def write_joined(
     address: str = "",
 ) -> None:
     """Write what this node is, as the first event of its session."""
-    products = devices.all_vendors()[acceptance.plan.device.vendor].product_names()
+    products = devices.list_vendors()[acceptance.plan.device.vendor].product_names()
     count = len(acceptance.device_names)
     writer.write(
         Joined,

@@ -133,14 +133,14 @@ def time_device(device: Device, precision: Any) -> tuple[dict[str, list[float]],
     size = _CPU_MATMUL_SIZE if on_cpu else _MATMUL_SIZE
     num_bytes = _CPU_COPIED_BYTES if on_cpu else _COPIED_BYTES
     works = {
-        "matmul": rates.matmul(device, precision, (size, size, size)),
-        "memory_copy": rates.copy(device, num_bytes),
-        "host_to_device": rates.transfer(device, num_bytes // 4, to_device=True),
-        "device_to_host": rates.transfer(device, num_bytes // 4, to_device=False),
+        "matmul": rates.prepare_matmul(device, precision, (size, size, size)),
+        "memory_copy": rates.prepare_copy(device, num_bytes),
+        "host_to_device": rates.prepare_transfer(device, num_bytes // 4, to_device=True),
+        "device_to_host": rates.prepare_transfer(device, num_bytes // 4, to_device=False),
     }
     # Copies to the host are missing where the device computes in the host's memory.
     present = {name: work for name, work in works.items() if work is not None}
-    return time_works(present, device, rates.elapsed_ns)
+    return time_works(present, device, rates.measure_ns)
 
 
 def time_collectives(
@@ -183,7 +183,7 @@ def measure(task: RankTask, rank: int, local_rank: int) -> RankResult:
 
     plan = Plan.read(Path(task.plan_dir)).model_copy(update={"nnodes": task.num_nodes})
     recipe = plan.load_recipe()
-    vendor = devices.choose(plan.device.vendor)
+    vendor = devices.choose_vendor(plan.device.vendor)
     device = vendor.open(task.devices[local_rank], task.ranks_here)
     device.set_precision(recipe.precision)
     with RankGroup.join(vendor.collective_backend, device, rank, plan.world_size) as ranks:

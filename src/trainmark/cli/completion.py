@@ -132,7 +132,7 @@ def complete_device(incomplete: str) -> list[Item]:
     """Return the names of devices and their torch types."""
     from trainmark import devices
 
-    known = devices.all_vendors().values()
+    known = devices.list_vendors().values()
     names = {vendor.name: f"torch type {vendor.torch_type}" for vendor in known}
     types = {vendor.torch_type: "torch type" for vendor in known}
     return _matching((types | names).items(), incomplete)

@@ -108,7 +108,7 @@ def _steps(plan: Plan) -> str:
 
 def _memory(plan: Plan) -> str:
     """Return what a rank needs and can have; empty if neither is known here."""
-    vendor = None if plan.node_processes else devices.all_vendors().get(plan.device.vendor)
+    vendor = None if plan.node_processes else devices.list_vendors().get(plan.device.vendor)
     memory = vendor.rank_memory(plan.nproc) if vendor else None
     if memory is None or not hasattr(cases.part(plan.case, "data"), "check_fit"):
         return ""

@@ -95,10 +95,10 @@ def _devices() -> Rows:
     from trainmark import devices
 
     known, faults = devices.load_all()
-    say_faults([*faults, *devices.unusable()])
+    say_faults([*faults, *devices.list_unusable()])
     rows = []
     for vendor in known.values():
-        products, named = sorted(set(vendor.product_names())), devices.named_only(vendor)
+        products, named = sorted(set(vendor.product_names())), devices.is_named_only(vendor)
         rows.append(
             {
                 "name": vendor.name,

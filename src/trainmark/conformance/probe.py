@@ -51,7 +51,7 @@ def probe_job(plan_dir: Path) -> dict[str, Any]:
 
     plan = Plan.read(plan_dir)
     recipe = replace(plan.load_recipe(), kernels="library")
-    device = devices.choose(plan.device.vendor).open(0, 1)
+    device = devices.choose_vendor(plan.device.vendor).open(0, 1)
     device.set_precision(recipe.precision)
     torch.manual_seed(recipe.seed)
     module = cases.part(plan.case, "job")

@@ -89,7 +89,7 @@ def _load(entry: EntryPoint, *, taken: tuple[str, ...]) -> Vendor:
     )
 
 
-def all_vendors() -> dict[str, Vendor]:
+def list_vendors() -> dict[str, Vendor]:
     """Return the working vendors by name; accelerators first, the CPU last."""
     return load_all()[0]
 
@@ -105,51 +105,55 @@ def has_collectives(vendor: Vendor) -> bool:
     return bool(vendor.collective_backend)
 
 
-def unusable() -> list[EnvironmentFault]:
+def list_unusable() -> list[EnvironmentFault]:
     """Return a fault for each vendor whose devices are here and cannot be used."""
     faults = []
-    for vendor in all_vendors().values():
-        if not named_only(vendor):
-            faults += _faults(vendor, where=f"device {vendor.name}")
+    for vendor in list_vendors().values():
+        if not is_named_only(vendor):
+            faults += _list_faults(vendor, where=f"device {vendor.name}")
     return faults
 
 
-def _faults(vendor: Vendor, *, where: str) -> list[EnvironmentFault]:
+def _list_faults(vendor: Vendor, *, where: str) -> list[EnvironmentFault]:
     refusal = vendor.unusable() if isinstance(vendor, Diagnoses) else None
     return [EnvironmentFault(refusal.why, where=where, fix=refusal.fix)] if refusal else []
 
 
-def occupants(name: str, nproc: int) -> list[Occupant]:
+def list_occupants(name: str, nproc: int) -> list[Occupant]:
     """Return the processes on the devices that ``nproc`` ranks of a vendor would use."""
-    vendor = all_vendors()[name]
+    vendor = list_vendors()[name]
     return vendor.occupants(nproc) if isinstance(vendor, Diagnoses) else []
 
 
-def first(*, accelerator: bool = False) -> Vendor | None:
+def find_first(*, accelerator: bool = False) -> Vendor | None:
     """Return the first vendor that has a device here and may be taken without being named.
 
     Args:
         accelerator: the processor is not one.
     """
-    for vendor in all_vendors().values():
-        if not named_only(vendor) and not (accelerator and vendor.counts_cores) and vendor.count():
+    for vendor in list_vendors().values():
+        if (
+            not is_named_only(vendor)
+            and not (accelerator and vendor.counts_cores)
+            and vendor.count()
+        ):
             return vendor
     return None
 
 
-def named_only(vendor: Vendor) -> bool:
+def is_named_only(vendor: Vendor) -> bool:
     """Tell whether a vendor is taken only if ``--device`` names it, as simulated devices are."""
     return bool(getattr(vendor, "named_only", False))
 
 
-def choices() -> list[str]:
+def list_choices() -> list[str]:
     """Return what ``--device`` takes: the vendors' names, then torch's types of their devices."""
-    known = all_vendors()
-    types = (vendor.torch_type for vendor in known.values() if not named_only(vendor))
+    known = list_vendors()
+    types = (vendor.torch_type for vendor in known.values() if not is_named_only(vendor))
     return list(dict.fromkeys([*known, *types]))
 
 
-def choose(name: str | None) -> Vendor:
+def choose_vendor(name: str | None) -> Vendor:
     """Return a vendor that has a device here.
 
     Args:
@@ -159,22 +163,24 @@ def choose(name: str | None) -> Vendor:
         UsageError: no vendor of that name or type, or devices of several of that type are here.
         EnvironmentFault: the vendor has no device here.
     """
-    known = all_vendors()
+    known = list_vendors()
     if name is None:
-        vendor = first()
+        vendor = find_first()
         assert vendor is not None, "a processor is always here"
         return vendor
     of_type = [
         candidate
         for candidate in known.values()
-        if candidate.torch_type == name and not named_only(candidate)
+        if candidate.torch_type == name and not is_named_only(candidate)
     ]
     meant = [known[name]] if name in known else of_type
     if not meant:  # perhaps of a package that does not work
         for fault in load_all()[1]:
             if fault.where and fault.where.startswith(f"device {name} "):
                 raise fault
-        raise UsageError(f"unknown device {name!r}", where="--device", fix=nearest(name, choices()))
+        raise UsageError(
+            f"unknown device {name!r}", where="--device", fix=nearest(name, list_choices())
+        )
     present = [vendor for vendor in meant if vendor.count() > 0]
     if len(present) == 1:
         return present[0]
@@ -185,9 +191,11 @@ def choose(name: str | None) -> Vendor:
             where="--device",
             fix="name the vendor",
         )
-    for fault in (fault for vendor in meant for fault in _faults(vendor, where="--device")):
+    for fault in (fault for vendor in meant for fault in _list_faults(vendor, where="--device")):
         raise fault
-    names = ", ".join(item.name for item in known.values() if not named_only(item) and item.count())
+    names = ", ".join(
+        item.name for item in known.values() if not is_named_only(item) and item.count()
+    )
     raise EnvironmentFault(
         f"no {name} device that this installation can use",
         where="--device",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Vendors whose torch presents their devices as CUDA's, by what they add to its version:
 # 2.4.1+corex.4.3.0, 2.8.0+metax3.3.0.2, 2.4.1+das.opt1.dtk2504.
-_MAKERS = {"corex": "iluvatar", "metax": "metax", "das": "hygon"}
+_VENDORS_BY_LABEL = {"corex": "iluvatar", "metax": "metax", "das": "hygon"}
 _DROPOUT_STEPS = 16  # of cuDNN's attention: check_cudnn_dropout of torch 2.13
 _THREE_MATRICES = 3 * 4  # bytes of fp32, for each of their n x n numbers
 _FIELD = re.compile(r"""^(\w+)\b.*= *['"](.+)['"]""", re.MULTILINE)
@@ -51,10 +51,12 @@ class TorchBuild(NamedTuple):
     def maker(self) -> str | None:
         """The vendor whose devices it presents as CUDA's; None: NVIDIA, or nobody."""
         label = self.version.partition("+")[2]
-        return next((who for what, who in _MAKERS.items() if label.startswith(what)), None)
+        return next(
+            (who for what, who in _VENDORS_BY_LABEL.items() if label.startswith(what)), None
+        )
 
 
-def torch_build() -> TorchBuild | None:
+def read_torch_build() -> TorchBuild | None:
     """Return what the version file of the installed torch says; None if there is no torch."""
     module_spec = find_spec("torch")
     if module_spec is None or module_spec.origin is None:
@@ -157,10 +159,10 @@ class Accelerator:
         }
 
     def _try_fp8(self) -> None:
-        from trainmark.devices.rates import matmul
+        from trainmark.devices.rates import prepare_matmul
 
         try:
-            matmul(self, "fp8", (32, 32, 32)).run()
+            prepare_matmul(self, "fp8", (32, 32, 32)).run()
             self.synchronize()
         except (RuntimeError, TypeError, NotImplementedError) as error:
             raise EnvironmentFault(
@@ -272,7 +274,7 @@ class CudaDevice(Accelerator):
         torch = self._torch
         properties = torch.cuda.get_device_properties(self.index)
         return {
-            "name": peaks.name_of_part(properties.name, properties.multi_processor_count),
+            "name": peaks.name_partition(properties.name, properties.multi_processor_count),
             "vendor": self.name,
             "memory_total_bytes": properties.total_memory,
             "multiprocessors": properties.multi_processor_count,

@@ -16,7 +16,7 @@ from trainmark.errors import EnvironmentFault
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-NEEDED = (
+REQUIREMENTS = (
     "a backend has timed events (torch.Event or Event of its module, with enable_timing), "
     "synchronize, set_device, and torch's DeviceAllocator or mem_get_info of its module"
 )
@@ -48,38 +48,40 @@ class Backend:
 
     def __init__(self, torch: Any, torch_type: str, index: int, *, where: str) -> None:
         self._torch, self._type, self._index, self._where = torch, torch_type, index, where
-        shared, device_module, number = torch.accelerator, _module(torch, torch_type), (index,)
-        self._needed(
+        shared, device_module, number = torch.accelerator, _get_module(torch, torch_type), (index,)
+        self._require(
             "selects a device",
             _Call(shared, "set_device_index", number),
             _Call(device_module, "set_device", number),
         )
         self._compute()
-        self.synchronize = self._needed(
+        self.synchronize = self._require(
             "waits for the device",
             _Call(shared, "synchronize"),
             _Call(device_module, "synchronize"),
         )
         timed = {"enable_timing": True}
-        self.new_event = self._needed(
+        self.new_event = self._require(
             "makes timed events",
             _Call(torch, "Event", (torch_type,), timed),
             _Call(device_module, "Event", (), timed),
             trial=self._time_nothing,
         )
-        self.free_and_total_bytes = self._needed(
+        self.free_and_total_bytes = self._require(
             "tells the device's memory",
             _Call(shared, "get_memory_info", number),
             _Call(device_module, "mem_get_info", number),
         )
         name = "reset_peak_memory_stats"
-        self._reset_peak = _working(
+        self._reset_peak = _find_working(
             _Call(shared, name, number), _Call(device_module, name, number)
         )[0]
         name = "max_memory_allocated"
-        self._peak = _working(_Call(shared, name, number), _Call(device_module, name, number))[0]
+        self._peak = _find_working(_Call(shared, name, number), _Call(device_module, name, number))[
+            0
+        ]
         name = "empty_cache"
-        self._empty_cache = _working(_Call(shared, name), _Call(device_module, name))[0]
+        self._empty_cache = _find_working(_Call(shared, name), _Call(device_module, name))[0]
 
     def _compute(self) -> None:
         """Compute something, which fails on a card that torch has no code for."""
@@ -102,7 +104,7 @@ class Backend:
         if elapsed_ms < 0:
             raise ValueError(f"{elapsed_ms} ms between two events")
 
-    def _needed(
+    def _require(
         self, task: str, *calls: _Call, trial: Callable[[_Call], Any] = _Call.__call__
     ) -> _Call:
         """Return the first of the calls that works; ``trial`` tries one.
@@ -110,11 +112,11 @@ class Backend:
         Raises:
             EnvironmentFault: none works.
         """
-        working, failures = _working(*calls, trial=trial)
+        working, failures = _find_working(*calls, trial=trial)
         if working is None:
             raise self._fault(
                 f"nothing {task}: {'; '.join(failures)}",
-                rule=NEEDED,
+                rule=REQUIREMENTS,
                 fix="ask the maker of the backend for it, or override what is missing in the "
                 "vendor's own Device (docs/adding-a-device.md)",
             )
@@ -142,7 +144,7 @@ class Backend:
             self._reset_peak()
 
 
-def _working(
+def _find_working(
     *calls: _Call, trial: Callable[[_Call], Any] = _Call.__call__
 ) -> tuple[_Call | None, list[str]]:
     """Return the first of the calls that works, and why those before it do not."""
@@ -157,7 +159,7 @@ def _working(
     return None, failures
 
 
-def _module(torch: Any, torch_type: str) -> Any:
+def _get_module(torch: Any, torch_type: str) -> Any:
     """Return torch's module of a type of device; an empty one where there is none."""
     try:
         return torch.get_device_module(torch_type)

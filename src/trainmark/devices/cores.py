@@ -15,38 +15,40 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ROOT = Path("/")
-_MOST_BYTES = 1 << 62  # version 1 of cgroups writes "no limit" as 2^63 less a page
+_NO_LIMIT_BYTES = 1 << 62  # version 1 of cgroups writes "no limit" as 2^63 less a page
 
 
-def usable_cores(root: Path = _ROOT) -> int:
+def count_usable_cores(root: Path = _ROOT) -> int:
     """Return the cores this process may run on: affinity and cgroup quota, at least 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    quota = core_quota(root)
+    quota = read_core_quota(root)
     return max(1, cores or 1) if quota is None else max(1, min(cores or 1, int(quota)))
 
 
-def core_quota(root: Path = _ROOT) -> float | None:
+def read_core_quota(root: Path = _ROOT) -> float | None:
     """Return the cores whose time all cgroups allow; None: no limit."""
     quotas = []
-    for folder in _cgroups("cpu", root):
-        words = _words(folder / "cpu.max")
-        words = words or _words(folder / "cpu.cfs_quota_us") + _words(folder / "cpu.cfs_period_us")
+    for folder in _list_cgroups("cpu", root):
+        words = _read_words(folder / "cpu.max")
+        words = words or _read_words(folder / "cpu.cfs_quota_us") + _read_words(
+            folder / "cpu.cfs_period_us"
+        )
         if len(words) == 2 and words[0] not in ("max", "-1"):
             quotas.append(int(words[0]) / max(1, int(words[1])))
     return min(quotas, default=None)
 
 
-def memory_limits(root: Path = _ROOT) -> dict[Path, int]:
+def read_memory_limits(root: Path = _ROOT) -> dict[Path, int]:
     """Return the limits in bytes of this process's cgroups, by their folders."""
     limits = {}
-    for folder in _cgroups("memory", root):
-        words = _words(folder / "memory.max") or _words(folder / "memory.limit_in_bytes")
-        if words and words != ["max"] and int(words[0]) < _MOST_BYTES:
+    for folder in _list_cgroups("memory", root):
+        words = _read_words(folder / "memory.max") or _read_words(folder / "memory.limit_in_bytes")
+        if words and words != ["max"] and int(words[0]) < _NO_LIMIT_BYTES:
             limits[folder] = int(words[0])
     return limits
 
 
-def used_bytes(folder: Path) -> int:
+def read_used_bytes(folder: Path) -> int:
     """Return the memory that a cgroup uses, without files that were read and can be dropped.
 
     Raises:
@@ -59,7 +61,7 @@ def used_bytes(folder: Path) -> int:
     return int((folder / current).read_text()) - int(stat[files])
 
 
-def _cgroups(controller: str, root: Path) -> Iterator[Path]:
+def _list_cgroups(controller: str, root: Path) -> Iterator[Path]:
     """Yield the folders of this process's cgroups of version 1 or 2, and of all above them.
 
     A process of a job's step often has no limits of its own. A container without a view of the
@@ -80,7 +82,7 @@ def _cgroups(controller: str, root: Path) -> Iterator[Path]:
         yield from (cgroup, *(folder for folder in cgroup.parents if folder.is_relative_to(top)))
 
 
-def _words(file: Path) -> list[str]:
+def _read_words(file: Path) -> list[str]:
     try:
         return file.read_text().split()
     except OSError:  # of the other version, the root, which has no limits, or not for this user

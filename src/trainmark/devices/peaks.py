@@ -43,7 +43,7 @@ class Peak:
 
 
 @cache
-def table() -> dict[str, Any]:
+def read_table() -> dict[str, Any]:
     """Return ``peaks.toml``, with a row's figures beside what it says of them."""
     # Imported here: with its parser it takes 4 ms, for nothing on a machine without accelerators.
     from trainmark.toml_file import read_toml
@@ -53,23 +53,23 @@ def table() -> dict[str, Any]:
     return data
 
 
-def peak(product_name: str, precision: Precision | None) -> Peak | None:
+def find_peak(product_name: str, precision: Precision | None) -> Peak | None:
     """Return the peak of exactly ``product_name`` in ``precision``; None: not published.
 
     Args:
         precision: None: the bandwidth of the memory.
     """
     figure = "bandwidth_tb_s" if precision is None else f"{precision}_tflops"
-    data = table()
+    data = read_table()
     for row in data["peak"]:
         if product_name in row["names"] and figure in row:
-            known = provenance(data, row, figure)
+            known = get_provenance(data, row, figure)
             return Peak(precision=precision, per_second=row[figure] * 1e12, **known)
     return None
 
 
 @cache
-def products(name: str) -> tuple[dict[str, Any], ...]:
+def find_products(name: str) -> tuple[dict[str, Any], ...]:
     """Return the rows of all products that a device's name in other people's tables can mean.
 
     A full product name means its row alone. Otherwise all words of a row's ``product`` must
@@ -77,12 +77,12 @@ def products(name: str) -> tuple[dict[str, Any], ...]:
     ``910B`` none. A form factor and a memory in the name narrow the choice; a memory that no
     product has leaves none.
     """
-    rows = table()["peak"]
+    rows = read_table()["peak"]
     exact = [row for row in rows if name in row["names"]]
     if exact:
         return tuple(exact)
-    words = _words(name)
-    lengths = [_matched_length(words, _words(row["product"])) for row in rows]
+    words = _split_words(name)
+    lengths = [_measure_match(words, _split_words(row["product"])) for row in rows]
     longest = max(lengths)  # `BI-V100` is not a V100
     matching = [row for row, length in zip(rows, lengths, strict=True) if 0 < length == longest]
     forms = {_FORMS[match[1]] for word in words if (match := _FORM.fullmatch(word))}
@@ -94,13 +94,13 @@ def products(name: str) -> tuple[dict[str, Any], ...]:
     return tuple(matching)
 
 
-def _words(name: str) -> list[str]:
+def _split_words(name: str) -> list[str]:
     """Return the words of a name in lower case, with forms split off: ``h100sxm`` is two."""
     text = re.sub(r"(sxm|pcie|nvl)", r" \1", name.lower())
     return re.findall(r"[a-z0-9]+", text)
 
 
-def _matched_length(words: Sequence[str], product: Sequence[str]) -> int:
+def _measure_match(words: Sequence[str], product: Sequence[str]) -> int:
     """Return how many characters of the words are a product's; 0: it is not named."""
     wanted = "".join(product)
     for first, word in enumerate(words):
@@ -115,19 +115,19 @@ def _has_memory(row: Mapping[str, Any], sizes: Sequence[float]) -> bool:
     return any(abs(size / row["memory_gb"] - 1) <= _SAME_MEMORY for size in sizes)
 
 
-def name_of_part(product_name: str, units: int) -> str:
+def name_partition(product_name: str, units: int) -> str:
     """Return a device's name; of a partition that prints the name of the whole, another one.
 
     Args:
         units: compute units of the device, as torch counts its multiprocessors.
     """
-    for row in table()["peak"]:
+    for row in read_table()["peak"]:
         if product_name in row["names"] and units < row.get("compute_units", 0):
             return f"{product_name} partition, {units} of {row['compute_units']} units"
     return product_name
 
 
-def provenance(data: Mapping[str, Any], row: Mapping[str, Any], figure: str) -> dict[str, Any]:
+def get_provenance(data: Mapping[str, Any], row: Mapping[str, Any], figure: str) -> dict[str, Any]:
     """Return accelerator, source, date, evidence and note of one figure of a row.
 
     What an exception for the figure does not say, the row says, and then the table.

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from trainmark.spec import Message
 
 _BUDGET_NS = 250_000_000
-_MOST_REPEATS = 20
+_MAX_REPEATS = 20
 _COPIES = 5
 # Of the comparison of two clocks: work that takes long beside a launch, and how far they may
 # differ. Another program may have the host for a moment, so the best of some attempts counts.
-_COMPARED_NS = 20_000_000
-_MOST_COMPARED = 4096
+_MIN_COMPARED_NS = 20_000_000
+_MAX_COMPARED_RUNS = 4096
 _ATTEMPTS = 3
 _MIN_SHARE, _MAX_SHARE = 0.5, 1.5
 _RANDOM_ROWS = 1024  # of an operand; further rows repeat them, because drawing takes time
@@ -33,7 +33,7 @@ _COMPARED = 16  # rows and columns of a result
 # is rounded by 2**-24, in TF32 by 2**-11; a result in fp16 by 2**-11, in bf16 by 2**-9, and sums of
 # parts of the inner dimension too. fp32 computed on TF32 units would have
 # about 4e-4.
-_MOST_ERROR = {"fp32": 1e-4, "tf32": 5e-3, "fp16": 5e-3, "bf16": 2e-2, "fp8": 2e-2}
+_MAX_ERRORS = {"fp32": 1e-4, "tf32": 5e-3, "fp16": 5e-3, "bf16": 2e-2, "fp8": 2e-2}
 _BUS = {"all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0, "all_to_all": 1.0}
 
 
@@ -44,7 +44,7 @@ class Work(NamedTuple):
     fault: Callable[[], Message | None]
 
 
-def elapsed_ns(device: Device, run: Callable[[], object]) -> int:
+def measure_ns(device: Device, run: Callable[[], object]) -> int:
     """Return the device time of ``run``, with nothing else running on the device."""
     device.synchronize()
     start = device.mark()
@@ -54,17 +54,17 @@ def elapsed_ns(device: Device, run: Callable[[], object]) -> int:
     return device.elapsed_ns(start, end)
 
 
-def repeated_ns(
+def measure_repeatedly_ns(
     device: Device,
     run: Callable[[], object],
     *,
     budget_ns: float = _BUDGET_NS,
     least: int = 1,
-    elapsed: Callable[[Device, Callable[[], object]], int] = elapsed_ns,
+    elapsed: Callable[[Device, Callable[[], object]], int] = measure_ns,
 ) -> list[int]:
     """Return the time of each repetition: ``least`` at least, 20 at most, until the budget ends."""
     times_ns: list[int] = []
-    while len(times_ns) < least or (len(times_ns) < _MOST_REPEATS and sum(times_ns) < budget_ns):
+    while len(times_ns) < least or (len(times_ns) < _MAX_REPEATS and sum(times_ns) < budget_ns):
         times_ns.append(elapsed(device, run))
     return times_ns
 
@@ -79,10 +79,10 @@ def refuse_wrong_marks(
     """
     repeats = 1
     marked_ns, wall_ns = _time_by_both_clocks(device, run, repeats, clock)
-    while wall_ns < _COMPARED_NS and repeats < _MOST_COMPARED:
+    while wall_ns < _MIN_COMPARED_NS and repeats < _MAX_COMPARED_RUNS:
         repeats *= 2
         marked_ns, wall_ns = _time_by_both_clocks(device, run, repeats, clock)
-    if wall_ns < _COMPARED_NS and marked_ns < _COMPARED_NS:
+    if wall_ns < _MIN_COMPARED_NS and marked_ns < _MIN_COMPARED_NS:
         return  # too fast to tell launches and work apart
     shares = [marked_ns / max(wall_ns, 1)]
     while not _MIN_SHARE <= shares[-1] <= _MAX_SHARE:
@@ -139,13 +139,13 @@ def best_matmul_rate(
     best = MatmulRate(0.0, None)
     best_run: Callable[[], object] | None = None
     for size in sizes:
-        amount = flops((size, size, size))
+        amount = count_flops((size, size, size))
         if best.flops_per_second and amount * 1e9 / best.flops_per_second > 4 * _BUDGET_NS:
             break
-        run = matmul(device, precision, (size, size, size)).run
+        run = prepare_matmul(device, precision, (size, size, size)).run
         run()
-        times_ns = repeated_ns(device, run)
-        rate = MatmulRate(amount * 1e9 / max(1, min(times_ns)), swing(times_ns))
+        times_ns = measure_repeatedly_ns(device, run)
+        rate = MatmulRate(amount * 1e9 / max(1, min(times_ns)), compute_swing(times_ns))
         if rate.flops_per_second > best.flops_per_second:
             best, best_run = rate, run
     if best_run is not None:
@@ -153,13 +153,13 @@ def best_matmul_rate(
     return best
 
 
-def flops(shape: tuple[int, int, int]) -> float:
+def count_flops(shape: tuple[int, int, int]) -> float:
     """Return the FLOPs of a matmul of ``shape``, rows, inner and columns."""
     rows, inner, columns = shape
     return 2.0 * rows * inner * columns
 
 
-def swing(times_ns: Sequence[int]) -> float | None:
+def compute_swing(times_ns: Sequence[int]) -> float | None:
     """Return how much the two halves of the repetitions differ in speed; None for a single one."""
     half = len(times_ns) // 2
     if half == 0:
@@ -168,7 +168,7 @@ def swing(times_ns: Sequence[int]) -> float | None:
     return 1 - faster / slower if slower else 0.0
 
 
-def matmul(device: Device, precision: Precision, shape: tuple[int, int, int]) -> Work:
+def prepare_matmul(device: Device, precision: Precision, shape: tuple[int, int, int]) -> Work:
     """Return a matmul of random numbers; its operands are ready.
 
     Args:
@@ -179,7 +179,7 @@ def matmul(device: Device, precision: Precision, shape: tuple[int, int, int]) ->
 
     rows, inner, columns = shape
     types = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float8_e4m3fn}
-    if precision == "fp8" and torch.version.hip and "gfx94" in _architecture():
+    if precision == "fp8" and torch.version.hip and "gfx94" in _get_architecture():
         types["fp8"] = torch.float8_e4m3fnuz  # what the MI300's units multiply
     dtype = types.get(precision, torch.float32)
     generator = torch.Generator().manual_seed(rows)
@@ -210,7 +210,7 @@ def matmul(device: Device, precision: Precision, shape: tuple[int, int, int]) ->
         computed = out[::by_rows, ::by_columns].cpu().double()
         if not exact.any():
             return message("ceiling_zeros")
-        error, max_error = float((computed - exact).norm() / exact.norm()), _MOST_ERROR[precision]
+        error, max_error = float((computed - exact).norm() / exact.norm()), _MAX_ERRORS[precision]
         if not isfinite(error):
             return message("ceiling_not_finite")
         return None if error <= max_error else message("ceiling_error", error=error, most=max_error)
@@ -218,13 +218,13 @@ def matmul(device: Device, precision: Precision, shape: tuple[int, int, int]) ->
     return Work(multiply, fault)
 
 
-def _architecture() -> str:
+def _get_architecture() -> str:
     import torch
 
     return str(torch.cuda.get_device_properties().gcnArchName)
 
 
-def pattern(size_bytes: int) -> Any:
+def make_pattern(size_bytes: int) -> Any:
     """Return fp32 numbers on the host, small enough that sums of a few of them are exact."""
     import torch
 
@@ -232,23 +232,23 @@ def pattern(size_bytes: int) -> Any:
     return torch.arange(1024.0).repeat(count // 1024 + 1)[:count]
 
 
-def copy(device: Device, size_bytes: int) -> Work:
+def prepare_copy(device: Device, size_bytes: int) -> Work:
     """Return a copy of ``size_bytes`` within the device's memory: as many read, as many written."""
     import torch
 
-    source = device.place(pattern(size_bytes))
+    source = device.place(make_pattern(size_bytes))
     target = torch.zeros_like(source)
-    return Work(lambda: target.copy_(source), lambda: difference(target, source))
+    return Work(lambda: target.copy_(source), lambda: find_difference(target, source))
 
 
-def transfer(device: Device, size_bytes: int, *, to_device: bool) -> Work | None:
+def prepare_transfer(device: Device, size_bytes: int, *, to_device: bool) -> Work | None:
     """Return a copy between the host's pinned memory and the device's.
 
     None where the device computes in the host's memory.
     """
     import torch
 
-    host = pattern(size_bytes)
+    host = make_pattern(size_bytes)
     there = device.place(host)
     if there is host:
         return None
@@ -256,11 +256,11 @@ def transfer(device: Device, size_bytes: int, *, to_device: bool) -> Work | None
     source, target = (pinned, torch.zeros_like(there)) if to_device else (there, pinned)
     return Work(
         lambda: target.copy_(source, non_blocking=True),
-        lambda: difference(target.cpu(), source.cpu()),
+        lambda: find_difference(target.cpu(), source.cpu()),
     )
 
 
-def difference(computed: Any, expected: Any) -> Message | None:
+def find_difference(computed: Any, expected: Any) -> Message | None:
     """Tell how much of a result on any device is wrong."""
     import torch
 
@@ -276,11 +276,13 @@ def best_copy_rate(device: Device, *, copied_bytes: int) -> float:
     Args:
         copied_bytes: size of one copy; choose it far larger than every cache.
     """
-    run = copy(device, copied_bytes).run
-    return 2 * copied_bytes * 1e9 / min(repeated_ns(device, run, budget_ns=0, least=_COPIES))
+    run = prepare_copy(device, copied_bytes).run
+    return (
+        2 * copied_bytes * 1e9 / min(measure_repeatedly_ns(device, run, budget_ns=0, least=_COPIES))
+    )
 
 
-def bus_factor(name: str, ranks: int) -> float:
+def get_bus_factor(name: str, ranks: int) -> float:
     """Return bus bandwidth over algorithm bandwidth, as nccl-tests define both.
 
     Algorithm bandwidth is a rank's message over the time; bus bandwidth is what each rank's link

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 10.0
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
-_MOST = 1e15  # above it is a tool's word for "unknown"
+_MAX_VALUE = 1e15  # above it is a tool's word for "unknown"
 _BYTES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"[\d.]+\s*([kmgt]?)i?b?", re.IGNORECASE)
 _NUMBERED = re.compile(r"[0-9]{1,6}\b")
@@ -34,7 +34,7 @@ _NUMBERED = re.compile(r"[0-9]{1,6}\b")
 _MEMORY = re.compile(r"([0-9]+)\s*(?:MiB)?\s*[/(]\s*([0-9]*)(?![0-9]|\s*[A-LN-Z])")
 
 
-def find(name: str, folders: Sequence[str] = ()) -> str:
+def find_tool(name: str, folders: Sequence[str] = ()) -> str:
     """Return the path of a tool on the PATH or in one of the vendor's folders.
 
     Raises:
@@ -46,7 +46,7 @@ def find(name: str, folders: Sequence[str] = ()) -> str:
     return path
 
 
-def run(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S, any_code: bool = False) -> str:
+def run_tool(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S, any_code: bool = False) -> str:
     """Return what a tool prints; in the C locale, without a terminal. It is killed if it hangs.
 
     Args:
@@ -57,7 +57,7 @@ def run(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S, any_code: bool = F
     """
     import subprocess
 
-    path, name = find(argv[0]), Path(argv[0]).name
+    path, name = find_tool(argv[0]), Path(argv[0]).name
     try:
         process = subprocess.Popen(
             [path, *argv[1:]],
@@ -87,7 +87,7 @@ def run(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S, any_code: bool = F
 
 
 class Command(NamedTuple):
-    """A command that tells all devices, and what reads what it prints; see ``run``.
+    """A command that tells all devices, and what reads what it prints; see ``run_tool``.
 
     ``parse`` raises nothing but ``MonitorFault``.
     """
@@ -122,7 +122,7 @@ class ToolMonitor:
         """Run the command and return its devices; see ``Monitor.read``."""
         samples = self._samples()
         if self._once is not None:
-            constant = self._once.parse(run(self._once.argv))
+            constant = self._once.parse(run_tool(self._once.argv))
             self._lasting, self._once = {sample.index: sample for sample in constant}, None
         for place, sample in enumerate(samples):
             lasting = self._lasting.get(sample.index, sample).known()
@@ -137,7 +137,7 @@ class ToolMonitor:
         faults = []
         for place, (argv, parse, any_code) in enumerate(self._commands):
             try:
-                self.printed = run(argv, any_code=any_code)
+                self.printed = run_tool(argv, any_code=any_code)
                 samples = parse(self.printed)
                 if not samples:
                     raise MonitorFault("unreadable", f"{self.name}: no device in what it printed")
@@ -154,7 +154,7 @@ class ToolMonitor:
         """Do nothing: no process outlives ``read``."""
 
 
-def json_of(text: str) -> Any:
+def parse_json(text: str) -> Any:
     """Return the JSON value that a tool printed, after any lines of warnings.
 
     Raises:
@@ -166,7 +166,7 @@ def json_of(text: str) -> Any:
     raise MonitorFault("unreadable", f"no JSON in {text[:100]!r}")
 
 
-def number(text: object, *, least: float = 0.0, most: float = _MOST) -> float | None:
+def number(text: object, *, least: float = 0.0, most: float = _MAX_VALUE) -> float | None:
     """Return a number of JSON or the one that a text begins with; None for ``N/A``.
 
     A unit may follow: ``45.5 W``, ``45.5W``, ``97%``. None as well if it is out of bounds.
@@ -203,10 +203,10 @@ def size_bytes(text: object, *, unit: str = "") -> int | None:
     if value is None or match is None:
         return None
     value *= _BYTES[(match[1] or unit).lower()]
-    return round(value) if value <= _MOST else None
+    return round(value) if value <= _MAX_VALUE else None
 
 
-def device(
+def make_device(
     index: int,
     name: str | None,
     *,
@@ -238,7 +238,7 @@ def device(
     )
 
 
-def known(text: str, samples: Iterable[DeviceSample]) -> list[DeviceSample]:
+def require_devices(text: str, samples: Iterable[DeviceSample]) -> list[DeviceSample]:
     """Return the devices that were found in ``text``.
 
     Raises:
@@ -249,17 +249,17 @@ def known(text: str, samples: Iterable[DeviceSample]) -> list[DeviceSample]:
     raise MonitorFault("unreadable", f"no device in {text[:100]!r}")
 
 
-def word(text: str, place: int) -> str:
+def get_word(text: str, place: int) -> str:
     """Return one of the words of a cell, counted from 0; empty if there are fewer."""
     return (text.split() + [""] * (place + 1))[place]
 
 
-def after(text: str) -> str:
+def drop_first_word(text: str) -> str:
     """Return a cell without its first word."""
     return " ".join(text.split()[1:])
 
 
-def rows(text: str, second: str) -> Iterator[tuple[list[str], list[str]]]:
+def read_two_line_rows(text: str, second: str) -> Iterator[tuple[list[str], list[str]]]:
     """Yield the cells of each two lines of a table that tell one device.
 
     Args:
@@ -276,7 +276,7 @@ def rows(text: str, second: str) -> Iterator[tuple[list[str], list[str]]]:
             yield upper, lower
 
 
-def lists(text: str, start: str) -> list[dict[tuple[str, str], str]]:
+def read_lists(text: str, start: str) -> list[dict[tuple[str, str], str]]:
     """Return what a list tells of each device, by heading and name; of several the first.
 
     Args:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.devices import tool
-from trainmark.devices.accelerator import Accelerator, torch_build
+from trainmark.devices.accelerator import Accelerator, read_torch_build
 from trainmark.protocols import MonitorFault, Refusal
 from trainmark.spec import RankMemory
 
@@ -75,7 +75,7 @@ class TorchVendor:
 
     def monitor(self) -> Monitor | None:
         """Return what runs the tool; see ``Vendor.monitor``."""
-        path = tool.find(self.commands[0].argv[0], self.folders)
+        path = tool.find_tool(self.commands[0].argv[0], self.folders)
         commands = [
             tool_command._replace(argv=(path, *tool_command.argv[1:]))
             for tool_command in self.commands
@@ -99,7 +99,7 @@ class TorchVendor:
             return find_spec(self.package) is not None
         if self.built is None:
             return True
-        build = torch_build()
+        build = read_torch_build()
         ours = build is not None and build.maker in (None, self.name)
         return ours and getattr(build, self.built) is not None
 
@@ -185,12 +185,12 @@ class TorchVendor:
         on_bus = pci_accelerators(self.pci_vendor, self.pci_classes)
         if not files and on_bus:
             return Refusal(
-                f"{len(on_bus)} {self.name} device(s) on the PCI bus, but no {self.nodes}",
+                f"{len(on_bus)} {self.name} make_device(s) on the PCI bus, but no {self.nodes}",
                 "load the vendor's driver; a container must be given the device files",
             )
         if not files or self.count():
             return None
-        here = f"{len(files)} {self.name} device(s) here, but"
+        here = f"{len(files)} {self.name} make_device(s) here, but"
         if not self.drives():
             missing = f"the package {self.package} is not installed"
             torch = missing if self.package else "the installed torch is not built for it"

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark.devices.cores import usable_cores
+from trainmark.devices.cores import count_usable_cores
 from trainmark.devices.vendors.cpu import model_name, total_memory_bytes
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def describe_environment(variables: Mapping[str, str], vendor: Vendor) -> dict[s
         "architecture": platform.machine(),
         "machine": read_machine_model(),
         "cpu": model_name(),
-        "cpu_cores": usable_cores(),
+        "cpu_cores": count_usable_cores(),
         "numa_nodes": count_numa_nodes(),
         "memory_total_bytes": total_memory_bytes(),
         "driver": vendor.driver_version(),

@@ -73,7 +73,7 @@ def prepare_setup(vendor: Vendor, nproc: int, mark: str, *, witnessed: Path | No
         variables = os.environ | witness.probe_variables(witnessed, os.environ)
     variables |= {processes.RUN_VARIABLE: mark, "PYTHONUNBUFFERED": "1"}
     described = environment.describe_environment(variables, vendor)
-    users = devices.occupants(vendor.name, nproc)
+    users = devices.list_occupants(vendor.name, nproc)
     described["device_users"] = [user._asdict() for user in users]
     return Setup(nproc, variables, described)
 
@@ -292,7 +292,7 @@ def launch(
         LostRunError: the run directory was deleted while the ranks ran.
     """
     folder = Path(plan.run_dir)
-    vendor = devices.all_vendors()[plan.device.vendor]
+    vendor = devices.list_vendors()[plan.device.vendor]
     witnessed = None if plan.witness is None else folder
     setup = prepare_setup(vendor, plan.nproc, plan.run_id, witnessed=witnessed)
     refuse_unusable_network(setup.variables, vendor, world_size=plan.world_size, master=LOOPBACK)

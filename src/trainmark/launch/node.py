@@ -108,7 +108,7 @@ def _describe_container(
     Args:
         exported: variables of the shell that the container has too, beside those that are recorded.
     """
-    vendor = devices.all_vendors()[plan.device.vendor]
+    vendor = devices.list_vendors()[plan.device.vendor]
     needs: ContainerNeeds = getattr(vendor, "container_needs", ContainerNeeds())
     mounted, if_there = list_mounts(plan, cluster, folder), [*needs.mounts]
     if plan.data.origin == "generated":  # made where it is not
@@ -228,7 +228,7 @@ def _run_node(asked: argparse.Namespace, events: EventWriter, reason_to_stop: St
     else:
         folder = Path(program.folder)
         os.chdir(folder)
-    vendor = devices.choose(plan.device.vendor)
+    vendor = devices.choose_vendor(plan.device.vendor)
     setup = prepare_setup(
         vendor,
         plan.nproc,

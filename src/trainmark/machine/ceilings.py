@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from trainmark import __version__, devices
 from trainmark.devices import rates
-from trainmark.devices.peaks import Peak, peak
+from trainmark.devices.peaks import Peak, find_peak
 from trainmark.errors import EnvironmentFault, MeasurementError
 from trainmark.launch import processes
 from trainmark.launch.local import POLL_S, prepare_setup, start_ranks
@@ -132,11 +132,11 @@ def build_matmul_candidates(
     """
     return [
         Candidate(
-            Point(shape, rates.flops(shape)),
+            Point(shape, rates.count_flops(shape)),
             8.0 * (shape[0] * shape[1] + shape[1] * shape[2] + shape[0] * shape[2]),
-            partial(rates.matmul, device, precision, shape),
+            partial(rates.prepare_matmul, device, precision, shape),
         )
-        for shape in sorted(shapes, key=rates.flops)
+        for shape in sorted(shapes, key=rates.count_flops)
     ]
 
 
@@ -173,16 +173,20 @@ def iterate_kinds(
     product = device.describe()["name"]
     for precision in get_args(Precision):
         refused = explain_refusal(vendor, device, precision)
-        kind = CeilingKind(name=f"matmul_{precision}", unit="FLOP/s", peak=peak(product, precision))
+        kind = CeilingKind(
+            name=f"matmul_{precision}", unit="FLOP/s", peak=find_peak(product, precision)
+        )
         if refused is None:
             yield kind, build_matmul_candidates(device, precision, _SQUARES)
         else:
             kind.exclude(message("ceiling_precision", precision=precision), refused)
             yield kind, []
-    copied = _build_candidates(partial(rates.copy, device), choose_copy_sizes(memory_bytes), 2)
-    yield CeilingKind(name="memory_copy", counts="largest", peak=peak(product, None)), copied
+    copied = _build_candidates(
+        partial(rates.prepare_copy, device), choose_copy_sizes(memory_bytes), 2
+    )
+    yield CeilingKind(name="memory_copy", counts="largest", peak=find_peak(product, None)), copied
     for name, to_device in (("host_to_device", True), ("device_to_host", False)):
-        copy = partial(rates.transfer, device, to_device=to_device)
+        copy = partial(rates.prepare_transfer, device, to_device=to_device)
         kind = CeilingKind(name=name)
         if copy(4) is None:
             kind.exclude(message("ceiling_host_memory"))
@@ -201,7 +205,7 @@ def iterate_kinds(
             kind.exclude(unsupported)
             yield kind, []
             continue
-        factor = rates.bus_factor(name, ranks.count)
+        factor = rates.get_bus_factor(name, ranks.count)
         exchange = partial(collective, device, ranks)
         yield (
             CeilingKind(name=name, bus_factor=factor),
@@ -228,7 +232,7 @@ def measure_ceilings(
         UsageError, EnvironmentFault: it cannot be measured here; nothing was started.
         MeasurementError: a rank failed, the time was over, or a signal came.
     """
-    vendor = devices.choose(device)
+    vendor = devices.choose_vendor(device)
     refuse_unsuitable_device(vendor, Recipe(), nproc, ranks_share_cores=False)
     start_s, run_id = time.monotonic(), secrets.token_hex(8)
     cpu = processes.CpuUse.now()
@@ -289,7 +293,7 @@ def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str
     Args:
         budget_s: time of one kind, for example the matmuls of one precision.
     """
-    vendor = devices.choose(device)
+    vendor = devices.choose_vendor(device)
     opened = vendor.open(rank, nproc)
     rank_memory = vendor.rank_memory(nproc)
     total_bytes = rank_memory.rank_bytes if rank_memory else opened.memory().total_bytes
@@ -314,7 +318,7 @@ def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str
                 budget_ns=budget_s * 1e9,
                 clock=ranks.read_clock,
                 most=ranks.find_max,
-                elapsed=ranks.measure_ns if kind.bus_factor else rates.elapsed_ns,
+                elapsed=ranks.measure_ns if kind.bus_factor else rates.measure_ns,
             )
             kind.set_points(points)
             measured.append(asdict(kind))

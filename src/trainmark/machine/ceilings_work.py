@@ -82,7 +82,7 @@ def sweep(
     memory_bytes: float,
     clock: Callable[[], int] = perf_counter_ns,
     most: Callable[[float], float] = float,
-    elapsed: Callable[[Device, Callable[[], object]], int] = rates.elapsed_ns,
+    elapsed: Callable[[Device, Callable[[], object]], int] = rates.measure_ns,
 ) -> list[Point]:
     """Measure candidates, given from small to large, within the budget.
 
@@ -118,14 +118,14 @@ def sweep(
             point.status = "wrong"
             point.explain(fault)
             continue
-        warm_ns = rates.repeated_ns(
+        warm_ns = rates.measure_repeatedly_ns(
             device, work.run, budget_ns=share_ns, least=MIN_REPEATS, elapsed=elapsed
         )
         best = max(best, point.amount / min(warm_ns))
         point.status, point.repetitions = "measured", len(warm_ns)
         times_ns = {"median": median(warm_ns), "max": min(warm_ns)}
         point.rate = {name: point.amount * 1e9 / ns for name, ns in times_ns.items()}
-        point.swing = rates.swing(warm_ns)
+        point.swing = rates.compute_swing(warm_ns)
     return points
 
 
@@ -177,7 +177,7 @@ class RankGroup:
         import torch.distributed
 
         torch.distributed.barrier()
-        return int(self.find_max(rates.elapsed_ns(device, run)))
+        return int(self.find_max(rates.measure_ns(device, run)))
 
     def find_fault(self, computed: Any, expected: Any) -> Message | None:
         """Return what is wrong with this rank's result, or that another one's is.
@@ -185,7 +185,7 @@ class RankGroup:
         Args:
             expected: None: this rank has no result.
         """
-        mine = None if expected is None else rates.difference(computed, expected)
+        mine = None if expected is None else rates.find_difference(computed, expected)
         anywhere = self.find_max(float(mine is not None))
         if mine is not None:
             return mine
@@ -197,9 +197,9 @@ def _build_all_reduce(device: Device, ranks: RankGroup, size_bytes: int) -> rate
     import torch.distributed
 
     # Of up to 4096 ranks every partial sum is below 2**24, and so exact.
-    value = device.place(rates.pattern(size_bytes) + ranks.rank)
+    value = device.place(rates.make_pattern(size_bytes) + ranks.rank)
     count = ranks.count
-    expected = device.place(rates.pattern(size_bytes) * count + count * (count - 1) // 2)
+    expected = device.place(rates.make_pattern(size_bytes) * count + count * (count - 1) // 2)
     return rates.Work(
         partial(torch.distributed.all_reduce, value), lambda: ranks.find_fault(value, expected)
     )
@@ -211,7 +211,7 @@ def _build_all_to_all(device: Device, ranks: RankGroup, size_bytes: int) -> rate
     import torch.distributed
 
     size_bytes -= size_bytes % (4 * ranks.count)
-    numbers = rates.pattern(size_bytes)
+    numbers = rates.make_pattern(size_bytes)
     sent = device.place(numbers + _RANK_OFFSET * ranks.rank)
     mine = numbers.chunk(ranks.count)[ranks.rank]
     expected = device.place(torch.cat([mine + _RANK_OFFSET * rank for rank in range(ranks.count)]))
@@ -228,7 +228,7 @@ def _build_reduce_scatter(device: Device, ranks: RankGroup, size_bytes: int) -> 
     import torch.distributed
 
     size_bytes -= size_bytes % (4 * ranks.count)
-    numbers = rates.pattern(size_bytes)
+    numbers = rates.make_pattern(size_bytes)
     count = ranks.count
     sent = device.place(numbers + ranks.rank)
     mine = numbers.chunk(count)[ranks.rank]
@@ -246,7 +246,7 @@ def _build_all_gather(device: Device, ranks: RankGroup, size_bytes: int) -> rate
     import torch.distributed
 
     size_bytes -= size_bytes % (4 * ranks.count)
-    parts = rates.pattern(size_bytes).chunk(ranks.count)
+    parts = rates.make_pattern(size_bytes).chunk(ranks.count)
     sent = device.place(parts[ranks.rank] + _RANK_OFFSET * ranks.rank)
     expected = device.place(
         torch.cat([part + _RANK_OFFSET * rank for rank, part in enumerate(parts)])
@@ -281,7 +281,7 @@ def _build_exchange(
     import torch
     import torch.distributed as dist
 
-    numbers = rates.pattern(size_bytes)
+    numbers = rates.make_pattern(size_bytes)
     sent = device.place(numbers + _RANK_OFFSET * ranks.rank)
     expected = device.place(numbers + _RANK_OFFSET * source)
     received = torch.zeros_like(sent)

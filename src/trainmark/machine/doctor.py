@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from trainmark import devices
-from trainmark.devices.tool import run
+from trainmark.devices.tool import run_tool
 from trainmark.errors import DataError, EnvironmentFault, TrainmarkError, UsageError
 from trainmark.launch.python_commands import build_code_command
 from trainmark.machine import host
@@ -98,7 +98,7 @@ def describe_machine(request: RunRequest, *, quick: bool) -> ExaminedMachine:
     elif request.recipe is not None:
         raise UsageError("a recipe without its case", where="--recipe", fix="name the case too")
     with suppress(EnvironmentFault):  # ``check_device`` reports it
-        vendor = devices.choose(device)
+        vendor = devices.choose_vendor(device)
     if nproc is None:
         nproc = 1 if vendor is None or vendor.counts_cores else vendor.count()
     request = request.model_copy(update={"device": device})
@@ -108,7 +108,7 @@ def describe_machine(request: RunRequest, *, quick: bool) -> ExaminedMachine:
 def check_device(machine: ExaminedMachine) -> Conditions:
     """Check that the ranks can have their devices."""
     try:
-        vendor = machine.vendor or devices.choose(machine.request.device)
+        vendor = machine.vendor or devices.choose_vendor(machine.request.device)
         refuse_unsuitable_device(vendor, Recipe(), machine.nproc, ranks_share_cores=True)
     except EnvironmentFault as fault:
         yield make_condition("text", "stops", fix=fault.fix, text=fault.what)
@@ -119,7 +119,7 @@ def check_device(machine: ExaminedMachine) -> Conditions:
 
 def check_driver(machine: ExaminedMachine) -> Conditions:
     """Find devices of this machine that cannot be used, and vendors' packages that do not work."""
-    faults = [*devices.load_all()[1], *devices.unusable()]
+    faults = [*devices.load_all()[1], *devices.list_unusable()]
     for fault in faults:  # a fault of the requested device stops a run: ``check_device`` yields it
         text = f"{fault.where}: {fault.what}"
         yield make_condition("text", "spoils", fix=fault.fix, text=text)
@@ -138,7 +138,7 @@ def check_torch(machine: ExaminedMachine) -> Conditions:
         return
     arguments = [machine.vendor.name, str(machine.nproc), str(os.getpid())]
     try:
-        output = run(build_code_command(_OPEN_DEVICES_CODE, *arguments), timeout_s=_OPENING_S)
+        output = run_tool(build_code_command(_OPEN_DEVICES_CODE, *arguments), timeout_s=_OPENING_S)
     except MonitorFault as fault:
         yield make_condition("no_torch", "stops", text=fault.said)
         return
@@ -162,7 +162,7 @@ def find_refusals(name: str, ranks: int) -> dict[str, str]:
     """
     from trainmark.machine.ceilings import explain_refusal
 
-    vendor = devices.choose(name)
+    vendor = devices.choose_vendor(name)
     opened = [vendor.open(rank, ranks) for rank in range(1 if vendor.counts_cores else ranks)]
     reasons: dict[str, str] = {}
     for device in opened:
@@ -177,7 +177,7 @@ def check_occupants(machine: ExaminedMachine) -> Conditions:
     """Name the processes on the devices of the ranks."""
     if machine.vendor is None or machine.vendor.counts_cores:
         return
-    occupants = devices.occupants(machine.vendor.name, machine.nproc)
+    occupants = devices.list_occupants(machine.vendor.name, machine.nproc)
     for occupant in occupants:
         severity = choose_severity(spoils=occupant.computes)
         yield make_condition("occupant", severity, text=occupant.description())

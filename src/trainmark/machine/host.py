@@ -116,9 +116,9 @@ def check_memory(machine: ExaminedMachine) -> Conditions:
     """Compare the free memory with what the ranks need at least."""
     memory = psutil.virtual_memory()
     free, total = memory.available, memory.total
-    for folder, limit in host_cores.memory_limits(machine.root).items():
+    for folder, limit in host_cores.read_memory_limits(machine.root).items():
         total = min(total, limit)
-        free = min(free, limit - host_cores.used_bytes(folder))
+        free = min(free, limit - host_cores.read_used_bytes(folder))
     severity = choose_severity(
         stops=free < _MIN_RANK_BYTES * machine.nproc,
         spoils=free < _LOW_MEMORY_SHARE * total,
@@ -164,7 +164,7 @@ def _is_orphaned(pids: list[int]) -> bool:
 def check_cores(machine: ExaminedMachine) -> Conditions:
     """Compare the cores that ranks may use with the number of ranks."""
     allowed = len(os.sched_getaffinity(0))
-    quota = host_cores.core_quota(machine.root)
+    quota = host_cores.read_core_quota(machine.root)
     usable = allowed if quota is None else min(allowed, quota)
     yield make_condition(
         "cores",

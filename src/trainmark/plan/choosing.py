@@ -214,7 +214,7 @@ def select_vendor(
     if name == ACCELERATOR:
         vendor = _select_accelerator()
     elif remote is None or name is None:
-        vendor = devices.choose(name)
+        vendor = devices.choose_vendor(name)
     else:
         vendor = _find_vendor(name)
     _refuse_too_many(choice, vendor, remote)
@@ -228,7 +228,7 @@ def select_vendor(
 
 def _find_vendor(name: str) -> Vendor:
     """Return the vendor called ``name``, whose devices need not be on this machine."""
-    vendors = devices.all_vendors()
+    vendors = devices.list_vendors()
     if name not in vendors:
         raise UsageError(f"no vendor {name!r}", where="--device", fix=nearest(name, vendors))
     return vendors[name]
@@ -312,10 +312,10 @@ class RemoteTarget:
 
 
 def _select_accelerator() -> Vendor:
-    vendor = devices.first(accelerator=True)
+    vendor = devices.find_first(accelerator=True)
     if vendor is not None:
         return vendor
-    for fault in devices.unusable():
+    for fault in devices.list_unusable():
         raise fault
     raise EnvironmentFault(
         "no accelerator found on this machine; --device cpu uses the processor",

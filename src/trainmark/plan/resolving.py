@@ -260,12 +260,12 @@ def _choose_labels(resolution: _Resolution) -> list[str]:
     is_not_comparable = recipe.data == "real" and not resolution.facts.quality_comparable
     labels = {
         "self-reported": True,
-        SIMULATED: devices.named_only(vendor),
+        SIMULATED: devices.is_named_only(vendor),
         "performance-only": has_no_target or is_not_comparable,
         "generated-data": recipe.data == "generated",
         "oversubscribed": on_processor_here and choice.nproc > vendor.count(),
         UNUSED_ACCELERATOR: (
-            on_processor_here and not device_was_chosen and bool(devices.unusable())
+            on_processor_here and not device_was_chosen and bool(devices.list_unusable())
         ),
         BALANCED_BOUND: recipe.is_bound,
         "given-peak": request.peak_tflops is not None,

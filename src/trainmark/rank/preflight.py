@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.devices.peaks import peak
+from trainmark.devices.peaks import find_peak
 from trainmark.errors import ContradictionError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def measure_matmul(device: Device, precision: Precision) -> MatmulRate:
     """
     rate = device.matmul_rate(precision)
     product = device.describe()["name"]
-    published = peak(product, precision)
+    published = find_peak(product, precision)
     if published is not None and rate.flops_per_second > published.per_second:
         raise ContradictionError(
             "matmul_above_peak",

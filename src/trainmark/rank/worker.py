@@ -147,7 +147,7 @@ def _prepare_rank(rank: RankReporter, run_dir: Path, number: int, local_rank: in
 
         plan = Plan.read(run_dir)
         case, recipe = plan.load_case(), plan.load_recipe()
-        vendor = devices.choose(plan.device.vendor)
+        vendor = devices.choose_vendor(plan.device.vendor)
         # Here too: a launcher's machines may have another torch than the one that planned.
         refuse_missing_features(recipe, vendor, plan.world_size)
         device = vendor.open(local_rank, plan.nproc)

@@ -252,7 +252,7 @@ def find_peak(
     if given_tflops is not None:
         note = message("given_peak", precision=precision, tflops=given_tflops)
         return Figure(given_tflops * 1e12, note=note)
-    peak = peaks.peak(product, precision)
+    peak = peaks.find_peak(product, precision)
     if peak is None:
         return Figure(None, message("peak_unknown", precision=precision, product=product))
     tflops = peak.per_second / 1e12

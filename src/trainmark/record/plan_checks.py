@@ -45,7 +45,7 @@ def compare_plan_values(record: Record) -> Iterator[ComparedValue]:
     """Yield values of a plan with what the run, the case and the vendor require."""
     plan = record.plan
     yield from _compare_identity(record)
-    vendor = devices.all_vendors().get(plan.device.vendor)
+    vendor = devices.list_vendors().get(plan.device.vendor)
     if vendor is not None:
         yield from _compare_device(record, vendor)
     yield ComparedValue("plan.labels", RESUMED in plan.labels, plan.resumed is not None)

@@ -107,7 +107,7 @@ def read_node_power_w() -> float:
     Raises:
         MonitorFault: no answer, or one without a power.
     """
-    match = _WATTS.search(tool.run(IPMI_COMMAND, timeout_s=_IPMI_TIMEOUT_S))
+    match = _WATTS.search(tool.run_tool(IPMI_COMMAND, timeout_s=_IPMI_TIMEOUT_S))
     watts = float(match[1]) if match else 0.0
     if watts <= 0:  # a controller that measures no power answers 0
         raise MonitorFault("unreadable", "ipmitool: no power in what it printed")

@@ -112,7 +112,7 @@ class DmesgSource:
 
     name = "dmesg"
 
-    def __init__(self, run: Callable[[Sequence[str]], str] = tool.run) -> None:
+    def __init__(self, run: Callable[[Sequence[str]], str] = tool.run_tool) -> None:
         self._run = run
         self._last_s = max((time_s for time_s, _ in self._lines()), default=0.0)
 

@@ -204,9 +204,9 @@ class DeviceReader:
 
 def _load_vendor(name: str) -> Vendor:
     """Return a vendor, imported only here because any package may offer it."""
-    from trainmark.devices import all_vendors
+    from trainmark.devices import list_vendors
 
-    return all_vendors()[name]
+    return list_vendors()[name]
 
 
 def sample(run_dir: Path, log: SampleLog, stopped: Callable[[float], bool]) -> None:

@@ -171,7 +171,7 @@ def _open_device(torch_module: Any, plan: dict[str, Any]) -> Device:
     """Return the device that the program uses, as it has set it."""
     from trainmark import devices
 
-    vendor = devices.choose(plan["device"]["vendor"])
+    vendor = devices.choose_vendor(plan["device"]["vendor"])
     if hasattr(vendor, "attach"):
         attached: Device = vendor.attach()
         return attached

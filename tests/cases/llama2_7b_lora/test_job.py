@@ -28,7 +28,7 @@ def test_the_published_mfu_follows_from_the_pages_own_inputs() -> None:
     config = PRESETS["7b"]
     trained = lora_parameters(config, 8, ["q_proj", "v_proj"])
     assert (parameters(config), trained) == (6_738_415_616, 4_194_304)
-    peak = peaks.peak("NVIDIA A100-SXM4-40GB", "fp16")
+    peak = peaks.find_peak("NVIDIA A100-SXM4-40GB", "fp16")
     assert peak is not None
 
     def mfu(per_token: float) -> str:

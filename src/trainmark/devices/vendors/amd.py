@@ -45,7 +45,7 @@ def parse_static(text: str) -> list[DeviceSample]:
 
 def _devices(text: str) -> list[tuple[int, Mapping[str, Any]]]:
     """Return each device with its number: a list, from ROCm 7 on within ``gpu_data``."""
-    fields = tool.json_of(text)
+    fields = tool.parse_json(text)
     listed = fields.get("gpu_data") if isinstance(fields, dict) else fields
     devices: dict[int, Mapping[str, Any]] = {
         int(index): entry

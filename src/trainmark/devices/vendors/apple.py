@@ -78,7 +78,9 @@ class Apple(TorchVendor):
         if not self.count():
             return []
         try:
-            return [tool.run(("sysctl", "-n", "machdep.cpu.brand_string")).strip() or "unknown"]
+            return [
+                tool.run_tool(("sysctl", "-n", "machdep.cpu.brand_string")).strip() or "unknown"
+            ]
         except MonitorFault:
             return ["unknown"]
 

@@ -6,7 +6,14 @@ import re
 from typing import TYPE_CHECKING
 
 from trainmark.devices import torch_vendor
-from trainmark.devices.tool import Command, after, device, known, rows, word
+from trainmark.devices.tool import (
+    Command,
+    drop_first_word,
+    get_word,
+    make_device,
+    read_two_line_rows,
+    require_devices,
+)
 from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.protocols import ContainerNeeds
 
@@ -25,18 +32,18 @@ def parse_npu_smi(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: there is none.
     """
-    return known(
+    return require_devices(
         text,
         (
-            device(
+            make_device(
                 index,
-                after(card[0]),
-                temperature=word(card[2], 1),
+                drop_first_word(card[0]),
+                temperature=get_word(card[2], 1),
                 power=card[2],
                 memory=chip[2],
                 utilization=chip[2],
             )
-            for index, (card, chip) in enumerate(rows(text, _BUS))
+            for index, (card, chip) in enumerate(read_two_line_rows(text, _BUS))
         ),
     )
 

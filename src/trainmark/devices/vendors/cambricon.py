@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.devices.tool import Command, device, known, rows, word
+from trainmark.devices.tool import (
+    Command,
+    get_word,
+    make_device,
+    read_two_line_rows,
+    require_devices,
+)
 from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.protocols import ContainerNeeds
 
@@ -18,18 +24,18 @@ def parse_cnmon(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: there is none.
     """
-    return known(
+    return require_devices(
         text,
         (
-            device(
+            make_device(
                 index,
-                word(upper[0], 2),
-                temperature=word(lower[0], 1),
-                power=word(lower[0], 2),
+                get_word(upper[0], 2),
+                temperature=get_word(lower[0], 1),
+                power=get_word(lower[0], 2),
                 memory=lower[1],
                 utilization=upper[2],
             )
-            for index, (upper, lower) in enumerate(rows(text, r"MiB\s*/"))
+            for index, (upper, lower) in enumerate(read_two_line_rows(text, r"MiB\s*/"))
         ),
     )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from trainmark.devices.cores import memory_limits, usable_cores
+from trainmark.devices.cores import count_usable_cores, read_memory_limits
 from trainmark.errors import UsageError
 from trainmark.protocols import MatmulRate, MemoryUse, Refusal
 from trainmark.recipe import AUTOCAST
@@ -58,7 +58,7 @@ def has_fp16_units() -> bool:
 def total_memory_bytes(root: Path = Path("/")) -> int:
     """Return the memory that all ranks here share: the machine's, or a lower cgroup limit."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([total, *memory_limits(root).values()])
+    return min([total, *read_memory_limits(root).values()])
 
 
 def peak_resident_bytes() -> int:
@@ -93,7 +93,7 @@ class Cpu:
 
     def count(self) -> int:
         """Return the usable cores; more ranks than that are allowed, as oversubscribed."""
-        return usable_cores()
+        return count_usable_cores()
 
     def product_names(self) -> list[str]:
         """Return the processor's name, once: cores are not devices."""
@@ -143,7 +143,7 @@ class Cpu:
 
 def threads_of_rank(ranks_here: int) -> int:
     """Return the threads that the user wants, or a rank's even share of the cores."""
-    return chosen_threads(os.environ) or max(1, usable_cores() // ranks_here)
+    return chosen_threads(os.environ) or max(1, count_usable_cores() // ranks_here)
 
 
 def chosen_threads(variables: Mapping[str, str]) -> int | None:
@@ -250,7 +250,7 @@ class CpuDevice:
             "name": model_name(),
             "vendor": self.name,
             "threads": self.threads,
-            "usable_cores": usable_cores(),
+            "usable_cores": count_usable_cores(),
             "memory_total_bytes": self._total_bytes,
             "keeps_freed_memory": self._keeps_freed_memory,
             "capability": torch.backends.cpu.get_cpu_capability(),

@@ -31,7 +31,7 @@ def parse_hy_smi(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: it is another form.
     """
-    values = tool.json_of(_NO_COMMA.sub('","', text))
+    values = tool.parse_json(_NO_COMMA.sub('","', text))
     if not isinstance(values, dict):
         raise MonitorFault("unreadable", f"a list of {len(values)}, not cards by name")
     cards = {

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmark.devices.tool import Command, after, device, known, rows, word
+from trainmark.devices.tool import (
+    Command,
+    drop_first_word,
+    get_word,
+    make_device,
+    read_two_line_rows,
+    require_devices,
+)
 from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.protocols import ContainerNeeds
 
@@ -20,19 +27,19 @@ def parse_ixsmi(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: there is none.
     """
-    return known(
+    return require_devices(
         text,
         (
-            device(
+            make_device(
                 index,
-                after(upper[0]),
-                temperature=word(lower[0], 1),
-                power=word(lower[0], 3),
+                drop_first_word(upper[0]),
+                temperature=get_word(lower[0], 1),
+                power=get_word(lower[0], 3),
                 memory=lower[1],
                 utilization=lower[2],
-                clock=word(upper[2], 0),
+                clock=get_word(upper[2], 0),
             )
-            for index, (upper, lower) in enumerate(rows(text, r"MiB\s*/"))
+            for index, (upper, lower) in enumerate(read_two_line_rows(text, r"MiB\s*/"))
         ),
     )
 

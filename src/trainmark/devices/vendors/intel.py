@@ -60,7 +60,7 @@ def parse_dump(text: str) -> list[DeviceSample]:
             utilization_percent=tool.percent(cell["utilization"]),
             clock_mhz=tool.megahertz(cell["clock"]),
         )
-    return tool.known(text, (samples[index] for index in sorted(samples)))
+    return tool.require_devices(text, (samples[index] for index in sorted(samples)))
 
 
 def parse_discovery(text: str) -> list[DeviceSample]:
@@ -69,7 +69,7 @@ def parse_discovery(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: it is another form.
     """
-    return tool.known(
+    return tool.require_devices(
         text,
         [
             DeviceSample(

@@ -9,7 +9,7 @@ import re
 from dataclasses import replace
 
 from trainmark.devices import tool
-from trainmark.devices.tool import known
+from trainmark.devices.tool import require_devices
 from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.protocols import ContainerNeeds, DeviceSample
 
@@ -47,7 +47,7 @@ def parse_xpu_smi(text: str) -> list[DeviceSample]:
             clock_mhz=tool.megahertz(field[9]),
         )
     # A container may have some of the machine's, which the tool numbers as the machine does.
-    return known(
+    return require_devices(
         text,
         (replace(samples[number], index=place) for place, number in enumerate(sorted(samples))),
     )

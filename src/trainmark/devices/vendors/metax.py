@@ -6,7 +6,13 @@ import re
 from typing import TYPE_CHECKING
 
 from trainmark.devices import torch_vendor
-from trainmark.devices.tool import Command, device, known, rows, word
+from trainmark.devices.tool import (
+    Command,
+    get_word,
+    make_device,
+    read_two_line_rows,
+    require_devices,
+)
 from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.protocols import ContainerNeeds
 
@@ -26,18 +32,20 @@ def parse_mx_smi(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: there is none.
     """
-    return known(
+    return require_devices(
         text,
         (
-            device(
+            make_device(
                 index,
                 (*_APART.split(upper[0]), "")[1],
                 temperature=lower[-3],
-                power=word(lower[0], 0 if len(lower) > 3 else 1),
+                power=get_word(lower[0], 0 if len(lower) > 3 else 1),
                 memory=lower[-2],
                 utilization=upper[-1],
             )
-            for index, (upper, lower) in enumerate(rows(text, r"^[0-9]+\s*/\s*[0-9]+\s*MiB"))
+            for index, (upper, lower) in enumerate(
+                read_two_line_rows(text, r"^[0-9]+\s*/\s*[0-9]+\s*MiB")
+            )
         ),
     )
 

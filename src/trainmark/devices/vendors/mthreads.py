@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from trainmark.devices.tool import Command, count, device, known, lists
+from trainmark.devices.tool import Command, count, make_device, read_lists, require_devices
 from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.protocols import ContainerNeeds
 
@@ -32,11 +32,11 @@ def parse_mthreads_gmi(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: there is none.
     """
-    return known(
+    return require_devices(
         text,
         (
             replace(
-                device(
+                make_device(
                     index,
                     fields.get(("", "Product Name")),
                     temperature=fields.get(("Temperature", "GPU Current Temp")),
@@ -47,7 +47,7 @@ def parse_mthreads_gmi(text: str) -> list[DeviceSample]:
                 ),
                 remapped_rows=_retired_pages(fields),
             )
-            for index, fields in enumerate(lists(text, r"GPU\s?[0-9]+\s+[0-9A-Fa-f:.]+"))
+            for index, fields in enumerate(read_lists(text, r"GPU\s?[0-9]+\s+[0-9A-Fa-f:.]+"))
         ),
     )
 

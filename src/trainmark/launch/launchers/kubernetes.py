@@ -60,7 +60,7 @@ def format_job_name(run_id: str) -> str:
 def compute_resource_limits(plan: Plan, cluster: Cluster) -> dict[str, str]:
     """Return how much of what a pod asks for."""
     vendor_resource = getattr(
-        devices.all_vendors()[plan.device.vendor], "kubernetes_resource", None
+        devices.list_vendors()[plan.device.vendor], "kubernetes_resource", None
     )
     asked = (
         {vendor_resource: str(plan.nproc)} if vendor_resource else {}

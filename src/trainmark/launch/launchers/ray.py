@@ -67,7 +67,7 @@ class Ray(Launcher):
         # Names in Ray 2.60 (2026-11-22). For devices that Ray does not detect, the user starts it
         # with `ray start --num-gpus`.
         # https://docs.ray.io/en/latest/ray-core/scheduling/accelerators.html
-        vendor = devices.all_vendors()[plan.device.vendor]
+        vendor = devices.list_vendors()[plan.device.vendor]
         device_resource = getattr(vendor, "ray_resource", "GPU")
         bundle = {"CPU": plan.nproc, device_resource: plan.nproc} | cluster.ray.resources
         options = ("--port", PORT, "--heartbeat")

@@ -198,7 +198,7 @@ class AuditSubject:
     @property
     def _products(self) -> Sequence[Mapping[str, Any]]:
         """Entries of ``peaks.toml`` that the device's name can mean; empty: none is known."""
-        return peaks.products(self.device or "")
+        return peaks.find_products(self.device or "")
 
     def lacks_precision(self, precision: str) -> bool:
         """Tell whether the peaks of the device are known, and none is in this precision."""
@@ -250,7 +250,7 @@ class AuditSubject:
         if not candidates:
             return None
         precision = max(candidates, key=lambda name: product_peaks[name])
-        source = peaks.provenance(peaks.table(), product, f"{precision}_tflops")
+        source = peaks.get_provenance(peaks.read_table(), product, f"{precision}_tflops")
         is_sure = source["evidence"] in _DATA_SHEET_LEVELS
         return PeakBound(product_peaks[precision], precision, is_sure)
 

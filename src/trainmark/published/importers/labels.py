@@ -132,7 +132,7 @@ def _count_same_world(words: re.Match[str], world: tuple[int, int]) -> bool:
 def _read_counted_label(text: str, device: str) -> Label:
     """Return the product and number of ``8x A100`` if the product is known; else the device."""
     name, count = split_count(text)
-    if not count or not peaks.products(name):
+    if not count or not peaks.find_products(name):
         return Label(device or None, None, None, [])
     if is_machine(name):
         return Label(name, count, None, [])
@@ -146,7 +146,7 @@ def is_machine(name: str) -> bool:
     """
     if _MACHINE_NAME.search(name):
         return True
-    products = peaks.products(name)
+    products = peaks.find_products(name)
     known = {word for row in products for word in row["product"].lower().split()}
     words = re.findall(r"[a-z0-9]+", name.lower())
     return bool(products) and any(
@@ -173,7 +173,7 @@ def split_devices(count: int) -> tuple[int, int]:
 def count_devices(text: str) -> int | None:
     """Return the number of devices in a heading: ``LoRA on 4 GPUs``; None: it has no number."""
     match = _COUNT_OF_DEVICES.search(text) or _COUNT_OF_PRODUCTS.search(text)
-    if match is None or (match.re is _COUNT_OF_PRODUCTS and not peaks.products(match[2])):
+    if match is None or (match.re is _COUNT_OF_PRODUCTS and not peaks.find_products(match[2])):
         return None
     return int(match[1])
 
@@ -188,16 +188,16 @@ def find_device(text: str) -> str | None:
     names = [_read_product(parts, place) for place in range(len(parts))]
     candidates = [name for name in names if name is not None]
     # Of equally exact names the last, which is in brackets: `DGX A100 (8x A100 80GB)`.
-    return min(reversed(candidates), key=lambda name: len(peaks.products(name)), default=None)
+    return min(reversed(candidates), key=lambda name: len(peaks.find_products(name)), default=None)
 
 
 def _read_product(parts: list[str], place: int) -> str | None:
     """Return the product that the word at ``place`` names, with the words that narrow it down."""
-    products = peaks.products(parts[place])
+    products = peaks.find_products(parts[place])
     first, last = place, place + 1
     if place:
-        before = peaks.products(parts[place - 1])
-        both = peaks.products(f"{parts[place - 1]} {parts[place]}")
+        before = peaks.find_products(parts[place - 1])
+        both = peaks.find_products(f"{parts[place - 1]} {parts[place]}")
         if both not in ((), products, before):  # `BI V100` is no V100
             products, first = both, place - 1
     if not products:

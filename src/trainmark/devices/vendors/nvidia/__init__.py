@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from trainmark.devices import torch_vendor
-from trainmark.devices.accelerator import CudaDevice, torch_build
+from trainmark.devices.accelerator import CudaDevice, read_torch_build
 from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.devices.vendors.nvidia import driver, nvml
 from trainmark.errors import EnvironmentFault
@@ -146,7 +146,7 @@ def refusal_of_torch() -> Refusal | None:
     A driver runs programs of its own and of earlier versions of CUDA:
     https://docs.nvidia.com/deploy/cuda-compatibility/, 2026-11-22.
     """
-    build = torch_build()
+    build = read_torch_build()
     if build is None or build.cuda is None or build.hip is not None or build.maker is not None:
         return Refusal(
             "torch is not installed" if build is None else f"torch {build.version} has no CUDA",
