@@ -173,7 +173,7 @@ def test_a_card_that_cannot_be_used_is_named_and_the_processor_labelled(cli, mon
     from trainmark.devices.accelerator import TorchBuild
     from trainmark.devices.vendors import nvidia
 
-    monkeypatch.setattr(nvidia, "torch_build", lambda: TorchBuild("2.13.0+cpu", None))
+    monkeypatch.setattr(nvidia, "read_torch_build", lambda: TorchBuild("2.13.0+cpu", None))
     put_cards(monkeypatch, FakeCard())
     code, out, err = cli("run", "toy", "--dry-run", "--json")
     assert code == 0

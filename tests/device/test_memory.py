@@ -15,7 +15,7 @@ from dataclasses import asdict
 import torch
 from trainmark import devices
 
-device = devices.choose(sys.argv[1]).open(0, 1)
+device = devices.choose_vendor(sys.argv[1]).open(0, 1)
 first = device.place(torch.zeros(1))
 def used():
     device.synchronize()

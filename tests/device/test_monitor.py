@@ -26,7 +26,7 @@ import torch
 from trainmark import devices
 
 name, rank, ranks, held_bytes = sys.argv[1], *map(int, sys.argv[2:])
-device = devices.choose(name).open(rank, ranks)
+device = devices.choose_vendor(name).open(rank, ranks)
 first = device.place(torch.zeros(1))
 device.synchronize()
 print("opened", flush=True)

@@ -47,7 +47,7 @@ def test_a_torch_without_cuda_beside_a_card_is_named(
     vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_cards(monkeypatch, FakeCard())
-    monkeypatch.setattr(nvidia, "torch_build", lambda: TorchBuild("2.13.0+cpu", None))
+    monkeypatch.setattr(nvidia, "read_torch_build", lambda: TorchBuild("2.13.0+cpu", None))
     assert vendor.count() == 0
     with pytest.raises(EnvironmentFault, match=r"but torch 2\.13\.0\+cpu has no CUDA") as caught:
         devices.choose_vendor("cuda")
@@ -73,7 +73,7 @@ def test_a_driver_too_old_for_torch_is_refused_with_both_versions(
     put_cards(monkeypatch, FakeCard())
     (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.26  T\n")
     monkeypatch.setattr(driver, "PROC", tmp_path)
-    monkeypatch.setattr(nvidia, "torch_build", lambda: TorchBuild("2.13.0+x", build))
+    monkeypatch.setattr(nvidia, "read_torch_build", lambda: TorchBuild("2.13.0+x", build))
     monkeypatch.setattr(driver, "supported_cuda", lambda: supported)
     refusal = vendor.unusable()
     assert (vendor.count() == 0, refusal is not None) == (refused, refused)

@@ -85,7 +85,7 @@ def here(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def installed(monkeypatch: pytest.MonkeyPatch, build: TorchBuild | None, *packages: str) -> None:
     for module in (nvidia, torch_vendor):
-        monkeypatch.setattr(module, "torch_build", lambda: build)
+        monkeypatch.setattr(module, "read_torch_build", lambda: build)
     monkeypatch.setattr(torch_vendor, "find_spec", lambda name: name in packages or None)
 
 

@@ -22,7 +22,7 @@ from support import hollow_card
 from trainmark import devices
 from trainmark.rank.process_group import join_ranks
 
-device = devices.choose("nvidia").open(int(os.environ["LOCAL_RANK"]), 2)
+device = devices.choose_vendor("nvidia").open(int(os.environ["LOCAL_RANK"]), 2)
 join_ranks("nccl", device, timeout_s=300)
 torch.distributed.all_reduce(device.place(torch.ones(1000)))
 hosts = torch.distributed.new_group(backend="gloo")  # NCCL on this card waits for nobody

@@ -86,7 +86,7 @@ def subject(tmp_path):
 
 
 def test_a_device_that_is_not_here_is_a_finding_and_an_unknown_one_is_not(subject, monkeypatch):
-    monkeypatch.setattr(registry, "all_vendors", lambda: {"fake": Card(devices=0)})
+    monkeypatch.setattr(registry, "list_vendors", lambda: {"fake": Card(devices=0)})
     found = subject(device="fake")
     assert (found.vendor, found.nproc) == (None, 1)
     assert only(doctor.check_device(found)).severity == "stops"

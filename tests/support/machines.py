@@ -81,7 +81,7 @@ def machine(root: Path, files: dict[str, str] | None = None, **changes: Any) -> 
     PATCH.setattr(host, "sleep", lambda _: None)
     PATCH.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=readings["free"]))
     PATCH.setattr(host, "find_alive_runs", lambda: readings["runs"])
-    PATCH.setattr(doctor, "run", readings["tool"])
+    PATCH.setattr(doctor, "run_tool", readings["tool"])
     PATCH.setattr(psutil, "virtual_memory", lambda: readings["memory"])
     request = RunRequest(case="-", out=root / "runs", data=changes.pop("data", None))
     sound: dict[str, Any] = {"request": request, "vendor": Card(), "nproc": 2, "root": root}

@@ -87,4 +87,4 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def built(monkeypatch: pytest.MonkeyPatch, **what: str) -> None:
     """Have the installed torch say that it was built for ``what``."""
     build = accelerator.TorchBuild("2.13.0", what.pop("cuda", None), **what)
-    monkeypatch.setattr(torch_vendor, "torch_build", lambda: build)
+    monkeypatch.setattr(torch_vendor, "read_torch_build", lambda: build)
