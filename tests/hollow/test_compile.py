@@ -17,13 +17,18 @@ RECIPE_FIELDS: dict[str, dict[str, Any]] = {"llama2_7b_lora": {"init": "random"}
 GRAPH_BREAKS: dict[str, set[str]] = {}
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp32", "fp16"])
 @pytest.mark.parametrize("name", tiny_jobs.CASES)
-def test_compiled_step_does_not_wait_and_has_no_unknown_graph_break(name, device, generated):
+def test_compiled_step_does_not_wait_and_has_no_unknown_graph_break(
+    name, precision, device, generated
+):
+    if name == "gpt_oss_20b" and precision != "bf16":
+        pytest.skip("the host waits for the numbers of rows of experts; see train/experts.py")
     dynamo.reset()
     counters.clear()
     fields = RECIPE_FIELDS.get(name, {})
     try:
-        job = tiny_jobs.build(name, device, generated, precision="bf16", compile=True, **fields)
+        job = tiny_jobs.build(name, device, generated, precision=precision, compile=True, **fields)
     except TrainmarkError as refusal:
         pytest.skip(f"refused: {refusal}")
     batches = batches_of(job, device, 0, depth=0)
