@@ -249,13 +249,18 @@ class End(Event, tag="end"):
 
 
 class Launch(Event, tag="launch"):
-    """A launcher or a node process began; ``environment`` are facts of its machine."""
+    """A launcher or a node process began; ``environment`` are facts of its machine.
+
+    Args:
+        node_name: that the engine or the machine gives itself.
+    """
 
     unix_ns: int
     started: str
     argv: list[str]
     environment: dict[str, Any]
     node: int | None = None
+    node_name: str | None = None
 
 
 class RefusedEvent(Event, tag="refused"):

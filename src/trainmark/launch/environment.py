@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import socket
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -26,6 +28,11 @@ VARIABLES = (
     "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "PYTORCH_ALLOC_CONF", "TORCH_COMPILE_DISABLE",
     "ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "LD_PRELOAD", "MALLOC_CONF",
 )  # fmt: skip
+
+
+def read_node_name() -> str:
+    """Return the name that the engine gives this machine, else the one it gives itself."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def read_package_versions() -> dict[str, str]:

@@ -16,6 +16,7 @@ import psutil
 from trainmark.errors import EnvironmentFault, LostRunError, RecordError, TrainmarkError, escaped
 from trainmark.events.schema import LAUNCHER_FILE, EventFile, EventWriter
 from trainmark.launch import processes
+from trainmark.launch.environment import read_node_name
 from trainmark.plan.plan import PLAN_FILE, Plan, read_plan
 from trainmark.rank.failure import error_report
 from trainmark.record import index_record, record, reduce
@@ -157,6 +158,7 @@ def emit_launch(
         argv=argv,
         environment=described,
         node=node,
+        node_name=read_node_name(),
     )
 
 

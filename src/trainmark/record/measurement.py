@@ -245,6 +245,14 @@ def _add_up_scores(reports: Sequence[Evaluate | None]) -> ScoredEntry | None:
     return ScoredEntry(rows=scored.rows, digest=scored.digest, mean=scored.mean, of=scored.of)
 
 
+def _list_node_names(timeline: RunTimeline) -> list[str | None]:
+    """Return the name of each machine with ranks; None: it reported none."""
+    if not timeline.nodes:
+        return [timeline.launcher.launch.node_name]
+    launches = [node.events.get("launch") for node in timeline.nodes]
+    return [None if launch is None else launch.node_name for launch in launches]
+
+
 def _merge_facts(timeline: RunTimeline) -> Environment:
     """Merge the facts of launcher, nodes and ranks; drop keys that a record does not have."""
     rank0 = timeline.ranks[0]
@@ -258,6 +266,9 @@ def _merge_facts(timeline: RunTimeline) -> Environment:
         "collective": rank0.facts.collective,
         "job": None if rank0.result is NO_RESULT else rank0.result.job,
     }
+    node_names = _list_node_names(timeline)
+    if any(node_names):
+        merged["node_names"] = node_names
     if timeline.nodes:
         merged["nodes"] = list_node_differences(timeline.nodes, facts_of_ranks)
     if rank0.result.attention:

@@ -255,6 +255,7 @@ class Environment(TypedDict, total=False):
     variables: dict[str, str]
     device_users: list[DeviceUser]
     others_cpu_share: Number | None
+    node_names: list[str | None]  # of the machines with ranks: rank r is on number r // nproc
     nodes: list[dict[str, str]]  # of several: facts in which each differs from the first
     devices: list[DeviceFacts | None]
     precision_flags: dict[str, str | int | float | bool | None] | None

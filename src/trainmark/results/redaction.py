@@ -20,6 +20,7 @@ from pydantic_core import from_json, to_json
 
 import trainmark
 from trainmark.record.record import Record
+from trainmark.results.pseudonyms import load_key, make_pseudonym
 from trainmark.toml_file import read_toml
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ class Redactor:
         self._name_rules = _make_name_rules()
         # Samples repeat a few strings for days.
         self._redact_string = lru_cache(maxsize=4096)(self._redact_value)
+        self._pseudonym_key = lru_cache(maxsize=1)(load_key)
 
     def redact_text(self, text: str) -> str:
         """Return free text with everything replaced."""
@@ -162,6 +164,8 @@ class Redactor:
                 return f"<{kind}>"
         if _KEY_PATTERNS["path"].fullmatch(key) and value.startswith("/") and " " in value:
             return "<path>"
+        if value and _KEY_PATTERNS["node"].fullmatch(key):
+            return make_pseudonym(value, self._pseudonym_key())
         if _KEY_PATTERNS["kernel"].fullmatch(key):
             value = _apply(_KERNEL_RULES, value)
         text = _apply(self._place_rules, value)

@@ -1,0 +1,64 @@
+"""Give nodes names that stay the same in everything that leaves this user's machines.
+
+A pseudonym is a keyed digest of the name. Without the key, which never leaves the machine, nobody
+can find the name by trying likely ones.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import re
+import secrets
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from trainmark import cases
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEY_FILE = "pseudonym.key"  # in the cache folder; a new one gives all nodes new names
+UNNAMED = "<host>"
+_KEY_BYTES = 32
+_NUM_DIGITS = 8
+_PSEUDONYM = re.compile(rf"<host(?:-[0-9a-f]{{{_NUM_DIGITS}}})?>")
+
+
+def make_pseudonym(name: str, key: bytes | None) -> str:
+    """Return the pseudonym of a node; one that is a pseudonym already stays.
+
+    Args:
+        key: of this user; None: there is none, and nodes cannot be told apart.
+    """
+    if _PSEUDONYM.fullmatch(name):
+        return name
+    if key is None:
+        return UNNAMED
+    digest = hmac.new(key, name.encode("utf-8", "surrogateescape"), sha256).hexdigest()
+    return f"<host-{digest[:_NUM_DIGITS]}>"
+
+
+def load_key(folder: Path | None = None) -> bytes | None:
+    """Return the user's key, which is made where there is none; None: it cannot be kept.
+
+    Args:
+        folder: that keeps it; None: the user's cache folder.
+    """
+    place = folder or cases.default_root()
+    path = place / KEY_FILE
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        pass
+    except OSError:
+        return None
+    else:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(_KEY_BYTES))
+    try:
+        key = path.read_bytes()
+    except OSError:
+        return None
+    return key if len(key) == _KEY_BYTES else None

@@ -1,0 +1,86 @@
+"""Names of nodes: in the record of a run as they are, and elsewhere under a stable pseudonym."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from support.fakes import event, launch_event, measure, write_events, write_run
+from trainmark.events.timeline import read_run
+from trainmark.results.pseudonyms import KEY_FILE, load_key, make_pseudonym
+from trainmark.results.redaction import Redactor
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+KEY = bytes(range(32))
+
+
+def test_pseudonym_depends_on_name_and_key_alone() -> None:
+    first = make_pseudonym("gpu-node17", KEY)
+
+    assert first == "<host-e95a0b49>"
+    assert make_pseudonym("gpu-node17", KEY) == first
+    assert make_pseudonym("gpu-node18", KEY) != first
+    assert make_pseudonym("gpu-node17", KEY[::-1]) != first
+    assert make_pseudonym(first, KEY) == first
+
+
+def test_key_is_made_once_and_readable_by_its_user_alone(tmp_path: Path) -> None:
+    key = load_key(tmp_path / "cache")
+
+    assert key is not None
+    assert len(key) == 32
+    assert load_key(tmp_path / "cache") == key
+    assert (tmp_path / "cache" / KEY_FILE).stat().st_mode & 0o777 == 0o600
+
+
+def test_without_a_place_for_the_key_nodes_are_not_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where the folder should be")
+
+    assert load_key(tmp_path / "cache") is None
+    assert make_pseudonym("gpu-node17", None) == "<host>"
+
+
+def test_node_names_leave_as_pseudonyms_that_all_documents_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path))
+    document = {"environment": {"node_names": ["gpu-node17", None, "gpu-node18"]}}
+    line = {"event": "launch", "node_name": "gpu-node17"}
+
+    redacted = Redactor().redact_document(document)["environment"]["node_names"]
+
+    expected = [make_pseudonym(name, load_key()) for name in ("gpu-node17", "gpu-node18")]
+    assert redacted == [expected[0], None, expected[1]]
+    assert Redactor().redact_document(line)["node_name"] == expected[0]
+    again = Redactor().redact_document({"node_names": redacted})
+    assert again == {"node_names": redacted}
+
+
+def test_record_of_one_machine_has_its_name(tmp_path: Path) -> None:
+    run_dir = write_run(
+        tmp_path / "run", [launch_event(node_name="gpu-node17")], [event("start", 1, pid=1)]
+    )
+
+    assert measure(read_run(run_dir, 1)).environment["node_names"] == ["gpu-node17"]
+
+
+def test_record_of_several_machines_has_their_names_in_the_order_of_nodes(tmp_path: Path) -> None:
+    starts = [[event("start", 1, pid=1)]] * 3
+    run_dir = write_run(tmp_path / "run", [launch_event(node_name="login1")], *starts)
+    for number, name in enumerate(("gpu-node18", "gpu-node17")):
+        launch = launch_event(node=number, node_name=name)
+        write_events(run_dir / f"events.node{number}.jsonl", [launch])
+
+    environment = measure(read_run(run_dir, 3, nodes=3)).environment
+
+    # The third node never answered.
+    assert environment["node_names"] == ["gpu-node18", "gpu-node17", None]
+
+
+def test_record_of_an_earlier_version_has_no_names(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path / "run", [launch_event()], [event("start", 1, pid=1)])
+
+    assert "node_names" not in measure(read_run(run_dir, 1)).environment
