@@ -30,8 +30,8 @@ _MAX_TEXT_LENGTH = 500
 # https://docs.kernel.org/PCI/pcieaer-howto.html, 2026-11-28
 _PATTERNS = {
     "xid": r"NVRM: Xid\b",
-    "nvidia": r"NVRM: .*(?:error|fail|fault|fallen off|uncorrect)",
-    "amdgpu": r"amdgpu\b.*(?:error|fail|fault|hang|reset|timeout|timed out|uncorrect|poison)",
+    "nvidia": r"NVRM: .*(?:error|fail|fault|fallen off|uncorrectable|uncorrected)",
+    "amdgpu": r"amdgpu\b.*(?:error|fail|fault|hang|reset|timeout|timed out|uncorrectable|poison)",
     "mce": r"\bmce: |machine check",
     "hardware_error": r"\[Hardware Error\]|Hardware error from APEI|EDAC .*\b[CU]E\b",
     "pcie": r"PCIe Bus Error|AER: .*error",
