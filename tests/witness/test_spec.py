@@ -6,8 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from trainmark.cli.dry_run import plan_summary
 from trainmark.errors import UsageError
+from trainmark.plan.request import RunRequest
+from trainmark.plan.resolving import resolve
 from trainmark.plan.witness import find_rank_launcher, read_nproc, read_witness_spec
+from trainmark.record.work import describe_planned_work
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,3 +87,63 @@ def test_ranks_of_known_launchers(command, launcher, nproc):
     words = command.split()
     assert find_rank_launcher(words) == launcher
     assert read_nproc(words) == nproc
+
+
+def plan(folder: Path, command: str, **fields: object):
+    request = RunRequest.of(
+        case="witnessed",
+        witness=write(folder, WHOLE),
+        command=command.split(),
+        device="cpu",
+        **fields,
+    )
+    return resolve(request, dry_run=True)
+
+
+def test_plan_takes_ranks_from_the_command(tmp_path):
+    planned = plan(tmp_path, "torchrun --nproc-per-node 4 train.py")
+    assert (planned.nproc, planned.world_size) == (4, 4)
+    assert planned.witness is not None
+    assert planned.witness.starts_ranks
+    assert planned.recipe["micro_batch_size"] == 2
+    assert "witnessed" in planned.labels
+
+
+def test_ranks_that_contradict_the_command_are_refused(tmp_path):
+    with pytest.raises(UsageError) as fault:
+        plan(tmp_path, "torchrun --nproc-per-node 4 train.py", nproc=2)
+    assert fault.value.where == "--nproc"
+
+
+def test_option_of_a_case_is_refused(tmp_path):
+    with pytest.raises(UsageError) as fault:
+        plan(tmp_path, "python train.py", seed=3)
+    assert fault.value.where == "--seed"
+
+
+def test_name_of_a_case_is_refused(tmp_path):
+    request = RunRequest.of(
+        case="witnessed",
+        witness=write(tmp_path, WHOLE.replace('"mine"', '"toy"')),
+        command=["python", "train.py"],
+        device="cpu",
+    )
+    with pytest.raises(UsageError) as fault:
+        resolve(request, dry_run=True)
+    assert "which is a case" in fault.value.what
+
+
+def test_program_is_no_work_of_a_case_nor_of_another_command(tmp_path):
+    first = describe_planned_work(plan(tmp_path, "python train.py"))
+    other = describe_planned_work(plan(tmp_path, "python train.py --lr 3"))
+    case = describe_planned_work(resolve(RunRequest.of(case="toy", device="cpu")))
+    assert first["witnessed"] != other["witnessed"]
+    assert first["witnessed"] is not None
+    assert case["witnessed"] is None
+
+
+def test_dry_run_shows_the_command(tmp_path):
+    lines = dict(plan_summary(plan(tmp_path, "python train.py --lr 3")))
+    assert lines["program"] == "python train.py --lr 3"
+    assert lines["starts"] == "each rank"
+    assert lines["device"].endswith("1 rank, bf16")

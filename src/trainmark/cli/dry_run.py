@@ -37,6 +37,8 @@ def print_dry_run(plan: Plan, cluster: Cluster, *, as_json: bool) -> None:
     """Print the plan and its command, or the script that submits it; start nothing."""
     if plan.node_processes == 0:
         argv = build_rank_command("python", plan.run_dir)
+        if plan.witness is not None:
+            argv = list(plan.witness.command)
         if as_json:
             say_json({"plan": plan.model_dump(mode="json"), "command": argv}, indent=2)
             return
@@ -58,26 +60,42 @@ def print_dry_run(plan: Plan, cluster: Cluster, *, as_json: bool) -> None:
 
 def plan_summary(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield what a run will do, as names and sentences."""
-    recipe = plan.recipe
-    yield "case", f"{plan.case}, {plan.about.title.en}, recipe {plan.recipe_name}"
-    changed = format_fix_hp(plan.fix_hp | plan.extra) or "nothing"
-    yield "changed", f"{changed} (compared with {plan.compared_with}; {plan.rules} rules)"
-    products = ", ".join(dict.fromkeys(plan.device.product_names))
-    where = f"{plan.nnodes} x {plan.nproc} ranks" if plan.nnodes > 1 else f"{plan.nproc} ranks"
-    named = f"{plan.device.vendor} ({products})" if products else plan.device.vendor
-    yield "device", f"{named}, {where if plan.world_size > 1 else '1 rank'}, {recipe['precision']}"
-    yield "data", _data(plan)
-    yield "steps", _steps(plan)
+    if plan.witness is not None:
+        yield "program", shlex.join(plan.witness.command)
+        yield "started in", plan.witness.folder
+        yield "starts", "all ranks of a machine" if plan.witness.starts_ranks else "each rank"
+    else:
+        yield from _case(plan)
+    yield "device", _device(plan)
+    if plan.witness is None:
+        yield "data", _data(plan)
+        yield "steps", _steps(plan)
     target = plan.target
     if target is not None:
         sign = ">=" if target.higher_is_better else "<="
         yield "target", f"{target.metric} {sign} {target.value:g}, which ends the run"
-    if memory := _memory(plan):
+    if plan.witness is None and (memory := _memory(plan)):
         yield "memory", memory
     yield "time", _time(plan)
     if plan.repeat_count > 1:
         yield "launches", f"{plan.repeat_count}, one after another"
     yield "folder", str(from_here(Path(plan.run_dir)))
+
+
+def _case(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield what is trained, and how it differs from the case's own recipe."""
+    yield "case", f"{plan.case}, {plan.about.title.en}, recipe {plan.recipe_name}"
+    changed = format_fix_hp(plan.fix_hp | plan.extra) or "nothing"
+    yield "changed", f"{changed} (compared with {plan.compared_with}; {plan.rules} rules)"
+
+
+def _device(plan: Plan) -> str:
+    """Return the devices, the ranks and the precision."""
+    products = ", ".join(dict.fromkeys(plan.device.product_names))
+    where = f"{plan.nnodes} x {plan.nproc} ranks" if plan.nnodes > 1 else f"{plan.nproc} ranks"
+    named = f"{plan.device.vendor} ({products})" if products else plan.device.vendor
+    ranks = where if plan.world_size > 1 else "1 rank"
+    return f"{named}, {ranks}, {plan.recipe['precision']}"
 
 
 def _data(plan: Plan) -> str:
