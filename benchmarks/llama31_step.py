@@ -51,12 +51,12 @@ def train_with_library(folder: str, chosen: Any, **arguments: Any) -> None:
     from transformers import LlamaForCausalLM
 
     from trainmark import cases
-    from trainmark.cases.llama31_8b.model import config_of
+    from trainmark.cases.llama31_8b.model import build_config
 
     index = cases.part(CASE, "data").load(Path(folder), chosen).train.epoch(0)
     ids = index.tokens(index.shuffle[: 8 * chosen.micro_batch_size])
     torch.manual_seed(1)
-    config = config_of(chosen)
+    config = build_config(chosen)
     # The library shifts the labels itself and so predicts one token a sample less.
     items = [{"input_ids": row, "labels": row} for row in torch.from_numpy(ids)[:, :-1]]
     run_trainer(

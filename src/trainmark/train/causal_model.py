@@ -1,12 +1,10 @@
 """A decoder of ``transformers`` with its loss inside, and the draw of its first weights.
 
-Must not know which decoder it is: a case builds the library's model and says how each parameter
-begins.
+Must not know which decoder it is: a case builds the library's model.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,11 +12,12 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from transformers import PreTrainedModel
 
     from trainmark.train.kernels import Kernels
+    from trainmark.train.language_recipe import LanguageRecipe
+
+_RESIDUAL_MATRICES = ("o_proj.weight", "down_proj.weight", "down_proj")
 
 
 class CausalModel(nn.Module):
@@ -60,32 +59,42 @@ class CausalModel(nn.Module):
         return normed
 
 
-@dataclass(frozen=True, slots=True)
-class Initial:
-    """The normal distribution that a parameter is drawn from; with ``std`` 0 it is the mean."""
-
-    mean: float = 0.0
-    std: float = 0.0
+def config_fields(recipe: LanguageRecipe) -> dict[str, Any]:
+    """Return the keys of a configuration that all decoders of the library share."""
+    return {
+        "vocab_size": recipe.vocab_size,
+        "hidden_size": recipe.hidden_size,
+        "num_hidden_layers": recipe.num_layers,
+        "num_attention_heads": recipe.num_heads,
+        "num_key_value_heads": recipe.num_kv_heads,
+        "use_cache": False,
+    }
 
 
 @torch.no_grad()
-def draw_parameters(
-    model: nn.Module, device: torch.device, *, seed: int, initial: Callable[[str, Tensor], Initial]
-) -> None:
-    """Give parameters without memory their memory on ``device``, and draw them from ``seed``.
+def materialize(model: CausalModel, device: torch.device, *, seed: int, std: float) -> None:
+    """Give a model without memory its weights on ``device``, as Megatron draws them, in place.
 
-    Each is drawn whole on the host and cut there, so that weights do not depend on how many ranks
-    hold the model, and no rank ever holds a whole one. Buffers are not drawn: make them anew.
+    Norms begin with 1, biases with 0, all else with a normal distribution, narrower by the root of
+    2 x layers for matrices back into the residual stream. Each parameter is drawn whole on the host
+    and cut there, so that weights do not depend on how many ranks hold the model, and no rank ever
+    holds a whole one.
     """
     model.to_empty(device=device)
     generator = torch.Generator().manual_seed(seed)
+    residual_std = std / (2 * len(model.blocks)) ** 0.5
     for name, parameter in model.named_parameters():
-        begin = initial(name, parameter)
-        if begin.std == 0:
-            nn.init.constant_(parameter, begin.mean)
-            continue
-        whole = torch.empty(parameter.shape)
-        _fill(parameter, whole.normal_(begin.mean, begin.std, generator=generator))
+        if name.endswith("norm.weight"):
+            nn.init.ones_(parameter)
+        elif name.endswith("bias"):
+            nn.init.zeros_(parameter)
+        else:
+            is_residual = name.endswith(_RESIDUAL_MATRICES)
+            whole = torch.empty(parameter.shape)
+            whole.normal_(0.0, residual_std if is_residual else std, generator=generator)
+            _fill(parameter, whole)
+    decoder = model.library.model  # its rotary embedding has buffers alone
+    decoder.rotary_emb = type(decoder.rotary_emb)(decoder.config).to(device)
 
 
 def _fill(parameter: Tensor, whole: Tensor) -> None:

@@ -1,20 +1,26 @@
 """The recipe fields that language models pre-trained on indexed tokens share; no torch here.
 
 A case adds its feed-forward layers and overrides the defaults that its reference has otherwise.
+Owns also what all cases that train on C4's pairs say of themselves, and the recipes that they
+derive in the same way.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Gt, Le, Lt
 
 from trainmark.errors import UsageError
 from trainmark.recipe import NonNegativeFloat, PositiveFloat, PositiveInt, Recipe, recipe_field
+from trainmark.spec import Case, PrepareOption, Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from trainmark.spec import Mission
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +59,83 @@ class LanguageRecipe(Recipe):
         None,
         "optimizer steps between two checkpoints of the training; none: none is saved",
         rule="closed",
+    )
+
+
+LanguageRecipeType = TypeVar("LanguageRecipeType", bound=LanguageRecipe)
+
+# Of a small model on generated text, whose entropy is 1.690 nats a token.
+TINY_TRAINING: dict[str, Any] = {
+    "data": "generated",
+    "seq_length": 128,
+    "vocab_size": 64,
+    "eval_samples": 256,
+    "micro_batch_size": 16,
+    "learning_rate": 1.5e-2,
+    "weight_decay": 0.1,
+    "lr_warmup_steps": 20,
+    "lr_decay_steps": 320,
+    "max_epochs": 1,
+    "eval_every_epochs": None,
+    "eval_every_samples": 512,
+    "target_value": 1.84,
+    "timeout_s": 1_800.0,
+}
+
+
+def measure_speed_only(recipe: LanguageRecipeType, **fields: Any) -> LanguageRecipeType:
+    """Return ``recipe`` as a run that measures speed, without a target, on generated text."""
+    return replace(
+        recipe,
+        data="generated",
+        max_steps=60,
+        warmup_steps=20,
+        eval_every_samples=None,
+        timeout_s=3_600.0,
+        target_value=None,
+        shuffled_together=1,
+        **fields,
+    )
+
+
+def make_case(
+    name: str,
+    *,
+    title: Text,
+    model: str,
+    mission: Mission,
+    recipes: Mapping[str, LanguageRecipe],
+    **fields: Any,
+) -> Case:
+    """Return a case that trains a language model on C4's pairs; ``fields`` are those of ``Case``.
+
+    Args:
+        recipes: of one type; the first of them is the case's default.
+    """
+    return Case(
+        name=name,
+        title=title,
+        task=Text("Language Modelling", "语言模型"),
+        model=model,
+        dataset="C4 en, Megatron indexed tokens",
+        metric="log_perplexity",
+        metric_note=Text(
+            "validation log perplexity, nats a token", "验证集对数困惑度（nat/token）"
+        ),
+        higher_is_better=False,
+        sample_note=Text("one stretch of seq_length tokens", "一段连续的 seq_length 个 token"),
+        work_unit="tokens",
+        mission=mission,
+        recipe_type=type(next(iter(recipes.values()))),
+        recipes=recipes,
+        data_fields=frozenset({"seed", "vocab_size", "seq_length"}),
+        prepare_options=(
+            PrepareOption(
+                "tokenizer", Path, "folder of Llama 3.1's tokenizer; required", required=True
+            ),
+            PrepareOption("workers", int, "processes; default: usable cores", range(1, 513)),
+        ),
+        **fields,
     )
 
 

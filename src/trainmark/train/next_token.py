@@ -17,7 +17,7 @@ from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
 from trainmark.train.shards import Sharding, evaluation_batches, training_batches
 from trainmark.train.step_memory import SHARE, next_token_flops
-from trainmark.train.stepper import Stepper
+from trainmark.train.stepper import Stepper, decay_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,9 +34,12 @@ class NextTokenJob:
         ranks: with a mesh where ``recipe.fsdp`` or ``recipe.tensor_parallel`` needs one.
         model: called with ids and targets, both (B, T); returns the SUM of the losses in nats. Cut
             over the ranks of a replica already.
+        materialize: gives a model without memory its weights on a device, in place. With FSDP that
+            happens once the model is sharded: no rank ever holds more than its shards. None: the
+            model has its weights.
         blocks: modules that FSDP shards one by one.
         experts: see ``parallelize``.
-        optimizer: called with the model once it is parallelized; returns its optimizer.
+        adam_eps: added to the root of AdamW's second moment.
         schedule_lr, compiled, more: see ``Stepper`` and ``parallelize``.
     """
 
@@ -47,9 +50,10 @@ class NextTokenJob:
         *,
         ranks: Ranks,
         model: nn.Module,
+        materialize: Callable[[torch.device], None] | None = None,
         blocks: Iterable[nn.Module],
         experts: Iterable[nn.Module] = (),
-        optimizer: Callable[[nn.Module], torch.optim.Optimizer],
+        adam_eps: float = 1e-8,
         schedule_lr: Callable[[int], float],
         compiled: bool,
         **more: Any,
@@ -58,6 +62,10 @@ class NextTokenJob:
         self.context, self.data, self.recipe = context, data, recipe
         self.ranks, self.model = ranks, model
         self.parameters = sum(item.numel() for item in model.parameters())
+        device = torch.device(context.device.torch_type)
+        is_sharded = recipe.fsdp and ranks.mesh is not None
+        if materialize is not None and not is_sharded:
+            materialize(device)
         replicas = parallelize(
             model,
             ranks,
@@ -65,12 +73,21 @@ class NextTokenJob:
             shards=blocks if recipe.fsdp else None,
             experts=experts,
         )
+        if materialize is not None and is_sharded:
+            materialize(device)
+        optimizer = torch.optim.AdamW(
+            decay_groups(model, recipe.weight_decay),
+            lr=recipe.learning_rate,
+            betas=(0.9, recipe.adam_beta2),
+            eps=adam_eps,
+            fused=True,
+        )
         self.sharding = Sharding.of(context, num_rows=len(data.train), ranks=ranks)
         self.steps_per_epoch = self.sharding.steps_per_epoch
         self.stepper = Stepper(
             context,
             replicas,
-            optimizer(model),
+            optimizer,
             self._loss_sum,
             ranks=ranks,
             schedule_lr=schedule_lr,

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from trainmark.train.attention import fit_attention
 from trainmark.train.kernels import choose
 from trainmark.train.next_token import NextTokenJob
 from trainmark.train.parallel import Ranks
-from trainmark.train.stepper import decay_groups, decay_progress, warmup_factor
+from trainmark.train.stepper import cosine_factor, decay_progress, warmup_factor
 
 from . import data as corpus
 from .model import build_model, tensor_parallelize
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from torch import nn
 
     from trainmark.data.sampling import Splits
     from trainmark.protocols import JobContext
@@ -37,8 +32,7 @@ def lr_factor(recipe: GptRecipe, finished_steps: int) -> float:
     warmup = recipe.lr_warmup_fraction * recipe.lr_decay_steps
     lowest = recipe.min_learning_rate / recipe.learning_rate
     done = decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
-    cosine = lowest + (1 - lowest) * (1 + math.cos(math.pi * done)) / 2
-    return warmup_factor(finished_steps, warmup) * cosine
+    return warmup_factor(finished_steps, warmup) * cosine_factor(done, lowest)
 
 
 # Megatron-LM's defaults for fp16, megatron/training/arguments.py in
@@ -63,18 +57,12 @@ class GptJob(NextTokenJob):
         if ranks.tensor_size > 1:
             assert ranks.mesh is not None
             tensor_parallelize(model, ranks.mesh["tensor"])
-
-        def optimizer(model: nn.Module) -> torch.optim.Optimizer:
-            groups, betas = decay_groups(model, recipe.weight_decay), (0.9, recipe.adam_beta2)
-            return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=betas, fused=True)
-
         super().__init__(
             context,
             data,
             ranks=ranks,
             model=model,
             blocks=model.blocks,
-            optimizer=optimizer,
             compiled=recipe.compile,
             schedule_lr=lambda steps: lr_factor(recipe, steps),
             **LOSS_SCALE,

@@ -7,14 +7,20 @@ folder ``small_llm_moe_pretraining/primus``; a comment names file and line. ``ya
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainmark.errors import UsageError
 from trainmark.recipe import PositiveInt, recipe_field
-from trainmark.spec import Case, Mission, PrepareOption, Text
-from trainmark.train.language_recipe import LanguageRecipe, mlperf_keys, refuse_undivided
+from trainmark.spec import Mission, Text
+from trainmark.train.language_recipe import (
+    TINY_TRAINING,
+    LanguageRecipe,
+    make_case,
+    measure_speed_only,
+    mlperf_keys,
+    refuse_undivided,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -184,21 +190,6 @@ def _standard(world: str) -> GptOssRecipe:
     )
 
 
-def _throughput(world: str, **fields: Any) -> GptOssRecipe:
-    """Return a run that measures speed only, on generated text."""
-    return replace(
-        _standard(world),
-        data="generated",
-        max_steps=60,
-        warmup_steps=20,
-        eval_every_samples=None,
-        timeout_s=3_600.0,
-        target_value=None,
-        shuffled_together=1,
-        **fields,
-    )
-
-
 def mlperf(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Return what MLPerf's ruleset asks of a log beside what every log has.
 
@@ -208,22 +199,13 @@ def mlperf(recipe: Mapping[str, Any]) -> dict[str, Any]:
     return {**mlperf_keys(recipe), "opt_learning_rate_decay_steps": recipe["lr_decay_steps"]}
 
 
-CASE = Case(
-    name="gpt_oss_20b",
+CASE = make_case(
+    "gpt_oss_20b",
     title=Text("GPT-OSS 20B pre-training", "GPT-OSS 20B 预训练"),
-    task=Text("Language Modelling", "语言模型"),
     model="gpt_oss_20b",
-    dataset="C4 en, Megatron indexed tokens",
-    metric="log_perplexity",
-    metric_note=Text("validation log perplexity, nats a token", "验证集对数困惑度（nat/token）"),
-    higher_is_better=False,
-    sample_note=Text("one stretch of seq_length tokens", "一段连续的 seq_length 个 token"),
-    work_unit="tokens",
     mission=Mission("nlp", "gpt-oss-20b", "语义表示", 1),
-    recipe_type=GptOssRecipe,
     recipes={
         "tiny": GptOssRecipe(
-            data="generated",
             num_layers=4,
             hidden_size=64,
             num_heads=4,
@@ -233,35 +215,20 @@ CASE = Case(
             num_experts=8,
             top_k=2,
             ffn_size=128,
-            seq_length=128,
-            vocab_size=64,
-            eval_samples=256,
-            micro_batch_size=16,
-            learning_rate=1.5e-2,
-            weight_decay=0.1,
-            lr_warmup_steps=20,
-            lr_decay_steps=320,
-            max_epochs=1,
-            eval_every_epochs=None,
-            eval_every_samples=512,
-            target_value=1.84,
-            timeout_s=1_800.0,
+            **TINY_TRAINING,
         ),
         "standard-1x8": _standard("1x8"),
         "standard-2x8": _standard("2x8"),
         # Another model: as many layers as a card of 80 GB holds with their optimizer in fp32.
-        "throughput-1x1-3-layers": _throughput(
-            "1x1", num_layers=3, micro_batch_size=2, grad_accum_steps=8, expert_parallel=1
+        "throughput-1x1-3-layers": measure_speed_only(
+            _standard("1x1"),
+            num_layers=3,
+            micro_batch_size=2,
+            grad_accum_steps=8,
+            expert_parallel=1,
         ),
-        "throughput-1x8": _throughput("1x8"),
+        "throughput-1x8": measure_speed_only(_standard("1x8")),
     },
-    data_fields=frozenset({"seed", "vocab_size", "seq_length"}),
-    prepare_options=(
-        PrepareOption(
-            "tokenizer", Path, "folder of Llama 3.1's tokenizer; required", required=True
-        ),
-        PrepareOption("workers", int, "processes; default: usable cores", range(1, 513)),
-    ),
     aliases=("gpt_oss",),
     mlperf=mlperf,
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from trainmark.data import c4_pairs
 from trainmark.train.attention import fit_attention
+from trainmark.train.causal_model import materialize
 from trainmark.train.experts import EXCHANGE_PART, Dispatcher
 from trainmark.train.kernels import choose
 from trainmark.train.next_token import NextTokenJob
@@ -16,17 +18,17 @@ from trainmark.train.routing import RoutingMeter
 from trainmark.train.stepper import (
     AUTOCAST_DTYPES,
     cosine_factor,
-    decay_groups,
     decay_progress,
     warmup_factor,
 )
 
-from .model import build_model, materialize, routed_layers
+from .case import INIT_STD
+from .model import build_model, routed_layers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from trainmark.data.sampling import Splits
     from trainmark.protocols import Batch, JobContext
@@ -73,31 +75,15 @@ class GptOssJob(NextTokenJob):
         if shared is not None:
             for layer in layers:
                 layer.experts.share(shared)
-
-        device = torch.device(context.device.torch_type)
-        sharded = recipe.fsdp and ranks.mesh is not None
-        if not sharded:
-            materialize(model, recipe, device)
-
-        def optimizer(_: nn.Module) -> torch.optim.Optimizer:
-            if sharded:  # no rank ever holds more than its shards
-                materialize(model, recipe, device)
-            return torch.optim.AdamW(
-                decay_groups(model, recipe.weight_decay),
-                lr=recipe.learning_rate,
-                betas=(0.9, recipe.adam_beta2),
-                eps=recipe.adam_eps,
-                fused=True,
-            )
-
         super().__init__(
             context,
             data,
             ranks=ranks,
             model=model,
+            materialize=partial(materialize, model, seed=recipe.seed, std=INIT_STD),
             blocks=model.blocks,
             experts=[layer.experts for layer in layers] if shared is not None else (),
-            optimizer=optimizer,
+            adam_eps=recipe.adam_eps,
             compiled=False,
             schedule_lr=lambda steps: lr_factor(recipe, steps),
         )

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 from transformers import GptOssConfig, GptOssForCausalLM
-from transformers.models.gpt_oss.modeling_gpt_oss import GptOssMLP, GptOssRotaryEmbedding
 
 from trainmark.train import sink_attention
 from trainmark.train.blocks import recompute
-from trainmark.train.causal_model import CausalModel, Initial, draw_parameters
+from trainmark.train.causal_model import CausalModel, config_fields
 from trainmark.train.experts import Dispatcher, Experts
 
-from .case import INIT_STD, MAX_LENGTH, RMS_NORM_EPS, ROPE_THETA
+from .case import MAX_LENGTH, RMS_NORM_EPS, ROPE_THETA
 
 if TYPE_CHECKING:
+    from transformers.models.gpt_oss.modeling_gpt_oss import GptOssMLP
+
     from trainmark.train.kernels import Kernels
     from trainmark.train.routing import RoutingMeter
 
@@ -29,19 +30,14 @@ def build_config(recipe: GptOssRecipe) -> GptOssConfig:
     Layers with sliding-window and with full attention alternate; the first one slides.
     """
     return GptOssConfig(
-        vocab_size=recipe.vocab_size,
-        hidden_size=recipe.hidden_size,
+        **config_fields(recipe),
         intermediate_size=recipe.ffn_size,
-        num_hidden_layers=recipe.num_layers,
-        num_attention_heads=recipe.num_heads,
-        num_key_value_heads=recipe.num_kv_heads,
         head_dim=recipe.head_dim,
         sliding_window=recipe.sliding_window,
         num_local_experts=recipe.num_experts,
         num_experts_per_tok=recipe.top_k,
         max_position_embeddings=MAX_LENGTH,
         rms_norm_eps=RMS_NORM_EPS,
-        use_cache=False,
         rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
     )
 
@@ -91,7 +87,7 @@ def routed_layers(model: CausalModel) -> list[RoutedLayer]:
 
 
 def build_model(recipe: GptOssRecipe, kernels: Kernels, dispatcher: Dispatcher) -> CausalModel:
-    """Return the model without memory for its weights, in train mode; see ``materialize``."""
+    """Return the model in train mode, without memory for its weights."""
     with torch.device("meta"):
         library = GptOssForCausalLM(build_config(recipe))
     library.set_attn_implementation(sink_attention.register())
@@ -106,23 +102,3 @@ def build_model(recipe: GptOssRecipe, kernels: Kernels, dispatcher: Dispatcher) 
         for block in model.blocks:  # what a layer exchanges has another size in each step
             block.self_attn.compile()
     return model.train()
-
-
-def materialize(model: CausalModel, recipe: GptOssRecipe, device: torch.device) -> None:
-    """Give the parameters memory on ``device`` and draw them from the recipe's seed, in place.
-
-    Matrices back into the residual stream are divided by the root of 2 x layers, as Megatron does.
-    """
-    residual = INIT_STD / (2 * recipe.num_layers) ** 0.5
-
-    def initial(name: str, _: Tensor) -> Initial:
-        if name.endswith("norm.weight"):
-            return Initial(mean=1.0)
-        if name.endswith("bias"):
-            return Initial()
-        is_residual = name.endswith(("o_proj.weight", "down_proj"))
-        return Initial(std=residual if is_residual else INIT_STD)
-
-    draw_parameters(model, device, seed=recipe.seed, initial=initial)
-    rotary = GptOssRotaryEmbedding(model.library.model.config)
-    model.library.model.rotary_emb = rotary.to(device)

@@ -6,16 +6,22 @@ folder ``small_llm_pretraining/nemo``; a comment names file and line.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.recipe import PositiveInt, recipe_field
-from trainmark.spec import Case, Mission, PrepareOption, Text
+from trainmark.spec import Mission, Text
 from trainmark.torch_version import require_torch
-from trainmark.train.language_recipe import LanguageRecipe, mlperf_keys, refuse_undivided
+from trainmark.train.language_recipe import (
+    TINY_TRAINING,
+    LanguageRecipe,
+    make_case,
+    measure_speed_only,
+    mlperf_keys,
+    refuse_undivided,
+)
 
 # Llama 3.1: https://huggingface.co/meta-llama/Llama-3.1-8B/blob/main/config.json, 2026-11-23.
 ROPE_THETA = 500_000.0
@@ -145,71 +151,30 @@ def _standard(world: str) -> Llama31Recipe:
     )
 
 
-def _throughput(world: str, **fields: Any) -> Llama31Recipe:
-    """Return a run that measures speed only, on generated text."""
-    return replace(
-        _standard(world),
-        data="generated",
-        max_steps=60,
-        warmup_steps=20,
-        eval_every_samples=None,
-        timeout_s=3_600.0,
-        target_value=None,
-        shuffled_together=1,
-        **fields,
-    )
-
-
-CASE = Case(
-    name="llama31_8b",
+CASE = make_case(
+    "llama31_8b",
     title=Text("Llama 3.1 8B pre-training", "Llama 3.1 8B 预训练"),
-    task=Text("Language Modelling", "语言模型"),
     model="llama3.1_8b",
-    dataset="C4 en, Megatron indexed tokens",
-    metric="log_perplexity",
-    metric_note=Text("validation log perplexity, nats a token", "验证集对数困惑度（nat/token）"),
-    higher_is_better=False,
-    sample_note=Text("one stretch of seq_length tokens", "一段连续的 seq_length 个 token"),
-    work_unit="tokens",
     mission=Mission("nlp", "llama3.1-8b", "语义表示", 1),
-    recipe_type=Llama31Recipe,
     can_replay=True,
     recipes={
         "tiny": Llama31Recipe(
-            data="generated",
             num_layers=2,
             hidden_size=64,
             num_heads=4,
             num_kv_heads=2,
             ffn_size=256,
-            seq_length=128,
-            vocab_size=64,
-            eval_samples=256,
-            micro_batch_size=16,
-            learning_rate=1.5e-2,
-            weight_decay=0.1,
-            lr_warmup_steps=20,
-            lr_decay_steps=320,
-            max_epochs=1,
-            eval_every_epochs=None,
-            eval_every_samples=512,
-            target_value=1.84,
-            timeout_s=1_800.0,
+            **TINY_TRAINING,
         ),
         "standard-1x8": _standard("1x8"),
         "standard-2x8": _standard("2x8"),
         # Another model: as many layers as a card of 80 GB holds with their optimizer in fp32.
-        "throughput-1x1-8-layers": _throughput("1x1", num_layers=8, grad_accum_steps=4),
-        "throughput-1x8": _throughput("1x8"),
-        "throughput-2x8": _throughput("2x8"),
-    },
-    data_fields=frozenset({"seed", "vocab_size", "seq_length"}),
-    prepare_options=(
-        PrepareOption(
-            "tokenizer", Path, "folder of Llama 3.1's tokenizer; required", required=True
+        "throughput-1x1-8-layers": measure_speed_only(
+            _standard("1x1"), num_layers=8, grad_accum_steps=4
         ),
-        PrepareOption("workers", int, "processes; default: usable cores", range(1, 513)),
-    ),
+        "throughput-1x8": measure_speed_only(_standard("1x8")),
+        "throughput-2x8": measure_speed_only(_standard("2x8")),
+    },
     aliases=("llama3",),
     mlperf=mlperf_keys,  # closed_llama31_8b.yaml of mlperf-logging
 )

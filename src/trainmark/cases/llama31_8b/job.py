@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from trainmark.train.attention import fit_attention
+from trainmark.train.causal_model import materialize
 from trainmark.train.kernels import choose
 from trainmark.train.next_token import NextTokenJob
 from trainmark.train.parallel import Ranks
-from trainmark.train.stepper import cosine_factor, decay_groups, decay_progress
+from trainmark.train.stepper import cosine_factor, decay_progress
 
 from . import data as corpus
-from .model import build_model, materialize, tensor_parallelize
+from .model import INIT_STD, build_model, tensor_parallelize
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from torch import nn
 
     from trainmark.data.sampling import Splits
     from trainmark.protocols import JobContext
@@ -55,30 +53,14 @@ class Llama31Job(NextTokenJob):
         if ranks.tensor_size > 1:
             assert ranks.mesh is not None
             tensor_parallelize(model, recipe, ranks.mesh["tensor"])
-
-        device = torch.device(context.device.torch_type)
-        sharded = recipe.fsdp and ranks.mesh is not None
-        if not sharded:
-            materialize(model, recipe, device)
-
-        def optimizer(_: nn.Module) -> torch.optim.Optimizer:
-            if sharded:  # no rank ever holds more than its shards
-                materialize(model, recipe, device)
-            return torch.optim.AdamW(
-                decay_groups(model, recipe.weight_decay),
-                lr=recipe.learning_rate,
-                betas=(0.9, recipe.adam_beta2),
-                eps=recipe.adam_eps,
-                fused=True,
-            )
-
         super().__init__(
             context,
             data,
             ranks=ranks,
             model=model,
+            materialize=partial(materialize, model, seed=recipe.seed, std=INIT_STD),
             blocks=model.blocks,
-            optimizer=optimizer,
+            adam_eps=recipe.adam_eps,
             compiled=False,
             schedule_lr=lambda steps: lr_factor(recipe, steps),
         )

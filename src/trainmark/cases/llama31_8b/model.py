@@ -1,20 +1,15 @@
-"""The library's Llama from a configuration, its loss, and how ranks cut it.
-
-Weights are drawn parameter by parameter on the host and cut there, so that they do not depend on
-how many ranks hold the model, and no rank ever holds a whole one.
-"""
+"""The library's Llama from a configuration, and how ranks cut it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from trainmark.train.blocks import cut, recompute
-from trainmark.train.causal_model import CausalModel, Initial, draw_parameters
+from trainmark.train.causal_model import CausalModel, config_fields
 
 from .case import MAX_LENGTH, RMS_NORM_EPS, ROPE_SCALING, ROPE_THETA, ROPE_TRAINED_LENGTH
 
@@ -25,12 +20,11 @@ if TYPE_CHECKING:
 
     from .case import Llama31Recipe
 
-# NeMo 2.1, llm/gpt/model/llama.py, Llama31Config; projections back into the residual stream are
-# divided by sqrt(2 x layers), as Megatron's scaled_init_method_normal.
+# NeMo 2.1, llm/gpt/model/llama.py, Llama31Config.
 INIT_STD = 0.02
 
 
-def config_of(recipe: Llama31Recipe) -> LlamaConfig:
+def build_config(recipe: Llama31Recipe) -> LlamaConfig:
     """Return the library's configuration."""
     rope: dict[str, Any] = {
         "rope_type": "llama3",
@@ -39,24 +33,19 @@ def config_of(recipe: Llama31Recipe) -> LlamaConfig:
         **ROPE_SCALING,
     }
     return LlamaConfig(
-        vocab_size=recipe.vocab_size,
-        hidden_size=recipe.hidden_size,
+        **config_fields(recipe),
         intermediate_size=recipe.ffn_size,
-        num_hidden_layers=recipe.num_layers,
-        num_attention_heads=recipe.num_heads,
-        num_key_value_heads=recipe.num_kv_heads,
         max_position_embeddings=MAX_LENGTH,
         rms_norm_eps=RMS_NORM_EPS,
-        use_cache=False,
         rope_parameters=rope,
         attn_implementation="sdpa",
     )
 
 
 def build_model(recipe: Llama31Recipe, kernels: Kernels, torch_type: str = "cpu") -> CausalModel:
-    """Return the model without memory for its weights, in train mode; see ``materialize``."""
+    """Return the model in train mode, without memory for its weights."""
     with torch.device("meta"):
-        model = CausalModel(LlamaForCausalLM(config_of(recipe)), kernels)
+        model = CausalModel(LlamaForCausalLM(build_config(recipe)), kernels)
     if recipe.precision == "fp8":
         _to_fp8(model.blocks, emulate=torch_type == "cpu")
     if recipe.checkpoint_activations != "none":
@@ -104,17 +93,3 @@ def tensor_parallelize(model: CausalModel, recipe: Llama31Recipe, mesh: DeviceMe
         rows=[f"{block}self_attn.o_proj", f"{block}mlp.down_proj"],
         sequence=whole if recipe.sequence_parallel else (),
     )
-
-
-def materialize(model: CausalModel, recipe: Llama31Recipe, device: torch.device) -> None:
-    """Give the parameters memory on ``device`` and draw them from the recipe's seed, in place."""
-    residual = INIT_STD / (2 * recipe.num_layers) ** 0.5
-
-    def initial(name: str, parameter: Tensor) -> Initial:
-        if parameter.dim() < 2:
-            return Initial(mean=1.0)
-        is_residual = name.endswith(("o_proj.weight", "down_proj.weight"))
-        return Initial(std=residual if is_residual else INIT_STD)
-
-    draw_parameters(model, device, seed=recipe.seed, initial=initial)
-    model.library.model.rotary_emb = LlamaRotaryEmbedding(model.library.model.config).to(device)
