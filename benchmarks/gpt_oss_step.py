@@ -1,20 +1,34 @@
-"""The GPT-OSS training step on a CPU: ours and ``transformers.Trainer`` on the library's model.
+"""The GPT-OSS training step on a CPU, beside the library's model and torchtitan's expert layer.
 
-Two layers of width 256 with 8 experts, 2 for each token, both on the rows that our job trains
-first. The library computes its experts one by one: its grouped product is far slower on a CPU.
+Two layers of width 256 with 8 experts, 2 for each token, on the rows that our job trains first.
+The library computes its experts one by one: its grouped product is far slower on a CPU.
+
+Torchtitan's layer multiplies in bf16 only, and on a CPU it runs only with all its parameters and
+tokens in bf16, so ours is beside it in bf16 too: forward and backward of one layer. torchtitan
+0.3.0 needs Python 3.11, spmd_types, tyro, torch_checkpointing and, though no card computes here,
+triton; it is no requirement of this project. Without it the layer is not measured.
 """
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-from typing import Any
+from contextlib import nullcontext
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import conclude, sized
-from benchmarks.jobs import on_data
-from benchmarks.peers import fp32_bars, serve, take_steps
-from benchmarks.profiling import print_profile, profile_table
-from benchmarks.trainer import run_trainer
+from benchmarks.harness import Bar, conclude, interleave, ratio, sized
+from benchmarks.language import (
+    ROUNDS,
+    WARMUP,
+    make_recipe,
+    measure_step,
+    profile_ours,
+    train_library,
+    train_ours,
+)
+from benchmarks.peers import Peer, serve, turns
+
+if TYPE_CHECKING:
+    from torch import nn
 
 MODULE, CASE = "benchmarks.gpt_oss_step", "gpt_oss_20b"
 FIELDS: dict[str, Any] = {
@@ -23,78 +37,129 @@ FIELDS: dict[str, Any] = {
     "sliding_window": sized(128, 8), "seq_length": sized(512, 32), "vocab_size": sized(8192, 256),
     "micro_batch_size": 2, "learning_rate": 4e-4, "weight_decay": 0.1,
 }  # fmt: skip
-ROUNDS, WARMUP = 9, 1
-BARS = {"trainer": 1.0}
-
-
-def recipe(**changes: Any) -> Any:
-    """Return the case's recipe at the benchmark's size."""
-    from trainmark import cases
-
-    return cases.load(CASE).recipe_type(data="generated", **{**FIELDS, **changes})
-
-
-def our_job(folder: str) -> Any:
-    """Return the case's own job on the data in ``folder``."""
-    return on_data(CASE, recipe(), Path(folder))
+BARS = {"trainer": 1.0, "matmul": 0.7}
+MIN_LAYER_SPEED = 1.0  # against torchtitan's
 
 
 def run_ours(folder: str) -> None:
-    take_steps(our_job(folder))
+    train_ours(CASE, make_recipe(CASE, FIELDS), folder)
 
 
 def run_library(folder: str) -> None:
-    """Let ``Trainer`` train the library's model of the same configuration, on our job's rows."""
     import torch
     from transformers import GptOssForCausalLM
 
-    from trainmark import cases
     from trainmark.cases.gpt_oss_20b.model import build_config
 
-    chosen = recipe()
-    index = cases.part(CASE, "data").load(Path(folder), chosen).train.epoch(0)
-    ids = index.tokens(index.shuffle[: 8 * chosen.micro_batch_size])
+    recipe = make_recipe(CASE, FIELDS)
     torch.manual_seed(1)
-    # The library shifts the labels itself and so predicts one token a sample less.
-    items = [{"input_ids": row, "labels": row} for row in torch.from_numpy(ids)[:, :-1]]
-    model = GptOssForCausalLM(build_config(chosen)).train()
+    model = GptOssForCausalLM(build_config(recipe))
     model.set_experts_implementation("eager")
-    run_trainer(
-        model, items, batch=chosen.micro_batch_size,
-        planned=10_000, learning_rate=chosen.learning_rate, lr_scheduler_type="cosine",
-        weight_decay=chosen.weight_decay, max_grad_norm=chosen.max_grad_norm,
-        precision=chosen.precision,
-    )  # fmt: skip
+    train_library(CASE, model, recipe, folder)
 
 
 def run_profile(folder: str) -> None:
-    print_profile(our_job(folder))
+    profile_ours(CASE, make_recipe(CASE, FIELDS), folder)
+
+
+def run_our_layer() -> None:
+    from transformers.models.gpt_oss.modeling_gpt_oss import GptOssMLP
+
+    from trainmark.cases.gpt_oss_20b.model import RoutedLayer, build_config
+    from trainmark.train.experts import Dispatcher
+
+    recipe = make_recipe(CASE, FIELDS)
+    dispatcher = Dispatcher(recipe.num_experts, mesh=None, timed=nullcontext)
+    layer = RoutedLayer(GptOssMLP(build_config(recipe)), 0, dispatcher, balanced=False)
+    take_layer_steps(layer, recipe)
+
+
+def run_titan_layer() -> None:
+    from torchtitan.models.common.linear import Linear
+    from torchtitan.models.common.moe import RoutedExperts, TokenChoiceTopKRouter
+    from torchtitan.models.common.token_dispatcher import LocalTokenDispatcher
+    from torchtitan.models.gpt_oss.moe import GptOssGroupedExperts, GptOssMoE
+
+    recipe = make_recipe(CASE, FIELDS)
+    width, num_experts, top_k = recipe.hidden_size, recipe.num_experts, recipe.top_k
+    experts = GptOssGroupedExperts.Config(
+        dim=width, hidden_dim=recipe.ffn_size, num_experts=num_experts
+    )
+    config = GptOssMoE.Config(
+        num_experts=num_experts,
+        load_balance_coeff=None,
+        routed_experts=RoutedExperts.Config(
+            inner_experts=experts,
+            token_dispatcher=LocalTokenDispatcher.Config(num_experts=num_experts, top_k=top_k),
+        ),
+        router=TokenChoiceTopKRouter.Config(
+            num_experts=num_experts,
+            gate=Linear.Config(in_features=width, out_features=num_experts, bias=True),
+            top_k=top_k,
+            score_func="softmax",
+            route_norm=True,
+        ),
+    )
+    take_layer_steps(config.build(), recipe)
+
+
+def take_layer_steps(layer: nn.Module, recipe: Any) -> None:
+    """Take forward and backward passes of an expert layer in bf16, in the parent's turns."""
+    import torch
+
+    from trainmark import devices
+
+    torch.manual_seed(1)
+    layer.to(torch.bfloat16)
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter, std=0.02)
+    shape = (recipe.micro_batch_size, recipe.seq_length, recipe.hidden_size)
+    tokens = torch.randn(shape, dtype=torch.bfloat16, requires_grad=True)
+    for _ in turns(devices.choose("cpu").open(0, 1)):
+        result = layer(tokens)
+        output = result[0] if isinstance(result, tuple) else result
+        output.sum().backward()
+        layer.zero_grad()
+
+
+def measure_layer() -> tuple[list[Bar], str]:
+    """Interleave our expert layer and torchtitan's; no bar if torchtitan is not installed."""
+    if find_spec("torchtitan") is None:
+        return [], "torchtitan is not installed here: its expert layer was not measured."
+    with Peer(MODULE, "our_layer") as ours, Peer(MODULE, "titan_layer") as titan:
+        seconds = interleave({"ours": ours.turn, "titan": titan.turn}, rounds=ROUNDS, warmup=WARMUP)
+    speed = ratio(seconds["titan"], seconds["ours"])
+    row = Bar(
+        "our expert layer / torchtitan's, speed in bf16", str(speed),
+        f"at least {MIN_LAYER_SPEED:g}", speed.median >= MIN_LAYER_SPEED,
+    )  # fmt: skip
+    return [row], (
+        "torchtitan's layer (0.3.0) is its GptOssMoE on one rank: torch's grouped product in bf16, "
+        "which a CPU computes slowly; ours has a product for each expert. Forward and backward of "
+        "one layer, with all parameters and tokens in bf16: it runs on a CPU in no other precision."
+    )
 
 
 def main() -> bool:
-    from trainmark import cases
-    from trainmark.protocols import Counts
-
-    chosen = recipe()
-    with tempfile.TemporaryDirectory() as folder:
-        cases.part(CASE, "data").generate(Path(folder), chosen)
-        tokens = chosen.micro_batch_size * chosen.seq_length
-        flops = our_job(folder).model_flops(Counts(tokens=tokens, tokens_padded=tokens))
-        bars, details = fp32_bars(
-            MODULE,
-            {"ours": ("ours", folder), "trainer": ("trainer", folder)},
-            {"trainer": "`transformers.Trainer`"},
-            BARS, flops=flops, rounds=ROUNDS, warmup=WARMUP,
-        )  # fmt: skip
-        where = profile_table("Where one of our fp32 steps goes", MODULE, "profile", folder)
+    recipe = make_recipe(CASE, FIELDS)
+    bars, details = measure_step(MODULE, CASE, recipe, BARS)
+    layer_bars, layer_details = measure_layer()
     return conclude(
         "gpt_oss_step",
-        f"The GPT-OSS step, {chosen.num_layers} layers of width {chosen.hidden_size}, "
-        f"{chosen.num_experts} experts, {chosen.micro_batch_size} x {chosen.seq_length} tokens, "
+        f"The GPT-OSS step, {recipe.num_layers} layers of width {recipe.hidden_size}, "
+        f"{recipe.num_experts} experts, {recipe.micro_batch_size} x {recipe.seq_length} tokens, "
         "CPU",
-        bars, f"{details}\n\n{where}",
+        [*bars, *layer_bars], f"{layer_details}\n\n{details}",
     )  # fmt: skip
 
 
 if __name__ == "__main__":
-    serve({"ours": run_ours, "trainer": run_library, "profile": run_profile})
+    serve(
+        {
+            "ours": run_ours,
+            "trainer": run_library,
+            "profile": run_profile,
+            "our_layer": run_our_layer,
+            "titan_layer": run_titan_layer,
+        }
+    )
