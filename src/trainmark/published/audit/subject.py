@@ -56,6 +56,7 @@ _TUNED_SETTINGS = (
 _DATA_SHEET_LEVELS = ("A", "B")  # evidence of a published figure: a vendor's document or data sheet
 _NUMBER = re.compile(r"\d+(?:\.(\d+))?")  # the group has the decimals
 _COUNT = re.compile(r"[0-9][0-9,]*")
+_SHARE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(%?)")  # ``0.68``, ``68%``
 _APPROXIMATE_MARKS = ("~", "≈")
 
 
@@ -161,6 +162,19 @@ class AuditSubject:
             return ()
         settings = ((name, x) for name, x in self.changes.items() if name not in _TUNED_SETTINGS)
         return tuple(sorted(settings))
+
+    @property
+    def dropped_share(self) -> float:
+        """Share of a token's experts that a row says did not compute it; 0: it states none."""
+        settings = {**self.row.changes, **self.row.cells} if self.row else {}
+        for name, text in settings.items():
+            match = _SHARE.fullmatch(text.strip())
+            if "drop" not in name.lower() or match is None:
+                continue
+            share = float(match[1]) / (100 if match[2] else 1)
+            if share < 1:
+                return share
+        return 0.0
 
     def read_setting(self, name: str) -> float | None:
         """Return the value of a setting; None: the row lacks it, or it is not a number."""

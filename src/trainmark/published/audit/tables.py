@@ -335,18 +335,49 @@ def check_precisions(subjects: AuditSubjects) -> Hits:
 
 
 def check_mfu(subjects: AuditSubjects) -> Hits:
-    """Yield rows whose MFU does not follow from their throughput by any published peak."""
+    """Yield rows whose MFU does not follow from their throughput by any published peak.
+
+    An MFU that follows only if tokens count whose experts were dropped is yielded too.
+    """
     for subject in subjects:
         published_peaks = subject.list_dense_peaks()
         slack = 1 + _MFU_TOLERANCE + subject.compute_rounding("MFU", *TOKEN_RATES)
         if subject.precision == "fp32":  # pages may mean TF32, which the rule on peaks reports
             published_peaks += [tflops * 1e12 for tflops in subject.list_published("tf32_tflops")]
         ranges = _compute_implied_peaks(subject, slack)
-        fits = any(low <= peak <= high for low, high in ranges for peak in published_peaks)
-        if ranges and published_peaks and not fits:
+        if not ranges or not published_peaks:
+            continue
+        computed = _get_computed_share(subject)
+        if _has_peak_in(ranges, published_peaks, computed):
+            continue
+        if _has_peak_in(ranges, published_peaks):
+            mfu, dropped = subject.figures["MFU"], subject.dropped_share
+            args = {"mfu": mfu, "dropped": dropped, "computed": mfu * computed}
+            yield subject, message("audit_mfu_dropped", **args)
+        else:
             yield subject, _describe_mfu_conflict(subject, published_peaks[0])
     for rows in group_subjects(subjects, _get_mfu_key):
         yield from _check_mfu_of_siblings(rows)
+
+
+def _get_computed_share(subject: AuditSubject) -> float:
+    """Return the share of a token's FLOPs that were computed; dropped experts compute none.
+
+    It is 1 if the row states no dropped tokens, or if the size of the experts is not known.
+    """
+    workload = subject.workload
+    if workload.expert_parameters is None:
+        return 1.0
+    return 1 - subject.dropped_share * workload.expert_parameters / workload.parameters[0]
+
+
+def _has_peak_in(
+    ranges: Sequence[tuple[float, float]], published_peaks: Sequence[float], factor: float = 1.0
+) -> bool:
+    """Tell whether any of the ranges, times ``factor``, holds a published peak."""
+    return any(
+        low * factor <= peak <= high * factor for low, high in ranges for peak in published_peaks
+    )
 
 
 def _get_device_token_rate(subject: AuditSubject) -> float:

@@ -52,6 +52,8 @@ class Workload(Frozen):
         epochs: passes over the data set that the configuration allows.
         flops_per_sample: model FLOPs to train on one sample, if samples have a fixed size.
         parameters: possible numbers of parameters in billions; that in the model's name first.
+        expert_parameters: of a mixture, those of the experts of one token in billions, which are
+            among ``parameters``.
         flops_per_parameter: possible FLOPs of a token per parameter: 6 if all parameters are
             trained, 4 if adapters are, 2 if none are.
         layers: of a transformer: attention costs 12 x layers x width x sequence FLOPs a token.
@@ -67,6 +69,7 @@ class Workload(Frozen):
     epochs: int | None = None
     flops_per_sample: float | None = None
     parameters: tuple[float, ...] = ()
+    expert_parameters: float | None = None
     flops_per_parameter: tuple[float, ...] = (FLOPS_ALL_TRAINED,)
     layers: int | None = None
     width: int | None = None
