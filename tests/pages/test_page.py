@@ -752,3 +752,41 @@ def test_data_set_described_in_words_is_chinese_on_chinese_pages():
     name = dataset_name(toy.model_copy(update={"plan": plan}))
     assert not re.search("[A-Za-z]", translate(name, "zh"))
     assert "two Gaussian clouds" in translate(name, "en")
+
+
+def balanced(**changes):
+    """A run of the same work with forced balance: another routing, no target, the label."""
+    plan = read().plan
+    recipe = plan.recipe | {"routing": "balanced", "target_value": None}
+    labels = [*plan.labels, "balanced-bound"]
+    return record(
+        run_id="bound", plan=plan.model_copy(update={"recipe": recipe, "labels": labels}), **changes
+    )
+
+
+def trained():
+    plan = read().plan
+    recipe = plan.recipe | {"routing": "trained"}
+    return record(plan=plan.model_copy(update={"recipe": recipe}))
+
+
+def test_page_prints_what_balance_is_worth():
+    rate = trained().figures["p_train"]
+    faster = rate.model_copy(update={"value": 1.25 * rate.value})
+    bound = balanced(figures=trained().figures | {"p_train": faster})
+    expected = "at 1.250 times the speed: 571.5 samples/s of the balanced bound, 457.2 of the"
+    for made, other in ((trained(), bound), (bound, trained())):
+        assert expected in to_markdown([page.build_document([made], [other])])
+        assert expected in "\n".join(first_lines([made], [other]))
+    both = to_markdown(page.build_documents([trained(), bound]))
+    assert both.count(expected) == 2  # on the page of each
+    alone = page.build_document([trained()], [record(run_id="other", plan=trained().plan)])
+    assert "What balance is worth" not in to_markdown([alone])
+
+
+def test_bound_of_other_work_does_not_show_what_balance_is_worth():
+    plan = balanced().plan
+    longer = plan.model_copy(update={"recipe": plan.recipe | {"max_steps": 7}})
+    for other in (record(run_id="x", plan=longer), balanced(status="failed")):
+        made = page.build_document([trained()], [other])
+        assert "What balance is worth" not in to_markdown([made])

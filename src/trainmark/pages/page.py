@@ -49,6 +49,7 @@ def build_document(
     comparisons: Sequence[Result] | None = None,
     ident: str = "",
     *,
+    siblings: Sequence[Record] = (),
     price: Price | None = None,
     address: str = "",
 ) -> Document:
@@ -57,6 +58,7 @@ def build_document(
     Args:
         comparisons: other records, and rows that others published, to compare it with. None: the
             page does not mention a comparison.
+        siblings: records of other work that are shown beside these.
         ident: begins the page's anchors if several pages are in one file.
         price: of an hour on all devices.
         address: where the record is, relative to the page.
@@ -73,14 +75,17 @@ def build_document(
         doubts=summary.doubts(records),
         key_figures=summary.key_figures(records),
         reasons=summary.reasons(records),
-        lead=_lead_blocks(records, comparisons, price),
+        lead=_lead_blocks(records, comparisons, siblings, price),
         sections=_sections(records, price, address),
         ident=ident,
     )
 
 
 def _lead_blocks(
-    records: Sequence[Record], comparisons: Sequence[Result] | None, price: Price | None
+    records: Sequence[Record],
+    comparisons: Sequence[Result] | None,
+    siblings: Sequence[Record],
+    price: Price | None,
 ) -> tuple[Block, ...]:
     """Return what stands above the sections; of a run that failed, what to do about it first."""
     record = summary.median_launch(records)
@@ -94,6 +99,7 @@ def _lead_blocks(
         blocks = [
             key_facts(record),
             summary.tiles(records, price),
+            limits.compare_with_bound(records, [*siblings, *(comparisons or ())]),
             side_by_side(limits.time_bar(record), limits.rank_strip(record), comparison),
             charts.curves(record),
         ]
@@ -169,7 +175,12 @@ def build_documents(
             ]
         ident = f"{number}-" if has_several else ""
         address = RECORD_FILE if len(unique) == 1 else ""
-        pages.append(build_document(launches, same_case, ident, price=price, address=address))
+        siblings = [record for record in unique.values() if record not in launches]
+        pages.append(
+            build_document(
+                launches, same_case, ident, siblings=siblings, price=price, address=address
+            )
+        )
     return pages
 
 

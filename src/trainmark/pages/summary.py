@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING
 from trainmark.errors import RecordError, UsageError, to_one_line
 from trainmark.pages import cells
 from trainmark.pages.document import Block, Callout, Doubt, Paragraph, Tile, Tiles, table
-from trainmark.pages.sections.limits import comparison_line, dominant_limit, summarize_figure
+from trainmark.pages.sections.limits import (
+    compare_with_bound,
+    comparison_line,
+    dominant_limit,
+    summarize_figure,
+)
 from trainmark.pages.sections.provenance import precision_label
 from trainmark.pages.texts import (
     TONES,
@@ -370,7 +375,7 @@ def tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
         _tile(launches, "e2e_time", "to_target" if record.quality.reached else "whole"),
         _use_tile(record, launches),
         *(
-            _own_tile(launches, spec)
+            _own_tile(record, launches, spec)
             for spec in record.plan.about.page.figures
             if spec.first_screen
         ),
@@ -403,12 +408,14 @@ def _tile(launches: Sequence[Record], name: str, title: str, note: Phrase = "") 
     return Tile(phrase(f"tile.{title}"), value, unit_of(name), name, note)
 
 
-def _own_tile(launches: Sequence[Record], spec: FigureSpec) -> Tile | None:
-    """Return the tile of a case's own figure; None without a value."""
+def _own_tile(record: Record, launches: Sequence[Record], spec: FigureSpec) -> Tile | None:
+    """Return the tile of a case's own figure, with the note on its value; None without a value."""
     mean = summarize_figure(launches, spec.name)
     if mean is None:
         return None
-    return Tile(spec.label, cells.rounded(mean.mean), spec.unit, spec.name)
+    entry = record.figures.get(spec.name)
+    note = sentence(record, entry.note if entry else None)
+    return Tile(spec.label, cells.rounded(mean.mean), spec.unit, spec.name, note)
 
 
 def _use_tile(record: Record, launches: Sequence[Record]) -> Tile | None:
@@ -496,6 +503,9 @@ def first_lines(
         lines.append(join((advice.heading, advice.text), "colon"))
     else:
         lines += reasons(records)
+        balance = compare_with_bound(records, comparisons)
+        if balance is not None:
+            lines.append(join((balance.heading, balance.text), "colon"))
         lines += [comparison_line(records, comparisons), dominant_limit(record)]
     texts = [to_one_line(translate(line, lang)) for line in lines]
     return [text for text in texts if text]

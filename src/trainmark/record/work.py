@@ -36,8 +36,8 @@ LOG_CONTRADICTIONS = frozenset({
 _SAME_SIZE = 0.01  # share by which models of the same size differ: a head, adapters
 # Names of differences between a run and a published row.
 _MOST_SERIOUS_FIRST = (
-    "case", "data", "parameters", "seq_length", "precision", "micro_batch_size", "sample_count",
-    "fix_hp", "ran_world", "train_samples",
+    "case", "data", "bound", "parameters", "seq_length", "precision", "micro_batch_size",
+    "sample_count", "fix_hp", "ran_world", "train_samples",
 )  # fmt: skip
 # A different seed or time limit is the same work done again.
 _NOT_WORK = ("seed", "timeout_s")
@@ -315,6 +315,8 @@ def find_row_differences(record: Record, row: Row) -> dict[str, tuple[object, ob
         for fields in changes:
             fields.pop("micro_batch_size", None)
         ours["fix_hp"], theirs["fix_hp"] = map(format_fix_hp, changes)
+    if BALANCED_BOUND in record.plan.labels:
+        ours["bound"], theirs["bound"] = True, False
     names = [name for name in _MOST_SERIOUS_FIRST if name in theirs]
     return {
         name: (ours[name], theirs[name])

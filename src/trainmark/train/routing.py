@@ -60,6 +60,7 @@ class RoutingMeter:
         self._steps: list[Tensor] = []  # since the last check, on the device
         self._loads: list[NDArray[np.int32]] = []  # (steps, layers, experts) of this rank
         self.tokens = self._filler_tokens = self._num_steps = 0
+        self._num_dropped = 0  # assignments that did not reach their expert, of all ranks
         self._is_open = False
         a_parameter = next(experts[0].parameters())
         # By FSDP alone: this rank holds the gradients of some experts, for the tokens of all ranks.
@@ -139,10 +140,11 @@ class RoutingMeter:
             raise ContradictionError(
                 "tokens_not_routed", routed=routed, tokens=tokens, per_token=per_token
             )
-        if received != routed:
+        self._num_dropped = routed - received
+        if self._num_dropped:
             raise ContradictionError(
                 "tokens_dropped",
-                dropped=routed - received,
+                dropped=self._num_dropped,
                 routed=routed,
                 share=1 - received / routed,
             )
@@ -177,7 +179,7 @@ class RoutingMeter:
         measured = slice(first_step if len(loads) > first_step else 0, None)
         facts: dict[str, Any] = {
             "assignments": int(of_experts.sum()),
-            "assignments_dropped": 0,
+            "assignments_dropped": self._num_dropped,
             "sent_assignments": self._sent(loads),
             "loads_of_ranks": _shares("rank", of_ranks.sum((0, 1))),
             "loads_of_experts": _shares("expert", of_experts.sum((0, 1))),

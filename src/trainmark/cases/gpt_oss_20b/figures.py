@@ -21,7 +21,9 @@ _OVERLOADS = {"rank": "expert_overload", "expert": "single_expert_overload"}
 def compute(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigures:
     """Return the loads of the busiest rank and expert, and the exchange, after the warm-up.
 
-    A note tells the first of them. Empty if a rank ended before its job reported its facts.
+    The load of one rank alone is the mean, and its note says so. A note on the run tells the load
+    of the busiest rank, or of the busiest expert. Empty if a rank ended before its job reported
+    its facts.
     """
     if not all("loads_of_ranks" in rank.facts for rank in ranks):
         return OwnFigures({})
@@ -29,16 +31,15 @@ def compute(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigure
     figures = dict(causal_mfu(ranks, known).figures) | _exchange(ranks)
     figures["dropped_assignments"] = Figure(facts["assignments_dropped"])
     for of, name in _OVERLOADS.items():
+        note = message("one_rank_has_all_experts") if of == "rank" and len(ranks) == 1 else None
         for suffix, fact in (("", "p50"), ("_worst", "worst")):
-            figures[name + suffix] = Figure(facts.get(f"{of}_overload_{fact}"))
-    if len(ranks) == 1:
-        alone = Figure(None, message("one_rank_has_all_experts"))
-        figures |= {"expert_overload": alone, "expert_overload_worst": alone}
+            figures[name + suffix] = Figure(facts.get(f"{of}_overload_{fact}"), note=note)
     absent = Figure(None, message("rank_without_measured_step"))
     figures = {
         name: absent if x.value is None and x.reason is None else x for name, x in figures.items()
     }
-    return OwnFigures(figures, [_note(figures, facts)] if facts["overload_trend"] else [])
+    notes = [_describe_balance(figures, facts)] if facts["overload_trend"] else []
+    return OwnFigures(figures, notes)
 
 
 def _exchange(ranks: Sequence[RankWork]) -> dict[str, Figure]:
@@ -57,11 +58,11 @@ def _exchange(ranks: Sequence[RankWork]) -> dict[str, Figure]:
     return {name: Figure(value) for name, value in zip(names, values, strict=True)}
 
 
-def _note(figures: Mapping[str, Figure], facts: Mapping[str, Any]) -> Message:
+def _describe_balance(figures: Mapping[str, Figure], facts: Mapping[str, Any]) -> Message:
     """Return the sentence on the load of the busiest rank, or on that of the busiest expert."""
-    code = "balanced_routing" if facts["routing"] == "balanced" else "busiest_expert"
-    rank = figures["expert_overload"].value
-    expert = figures["single_expert_overload"].value
-    if rank is not None and code == "busiest_expert":
-        return message("busiest_rank", rank=rank, expert=expert)
-    return message(code, expert=expert)
+    if facts["routing"] == "balanced":
+        return message("balanced_routing")
+    rank, expert = figures["expert_overload"], figures["single_expert_overload"]
+    if rank.note is not None:
+        return message("busiest_expert", expert=expert.value)
+    return message("busiest_rank", rank=rank.value, expert=expert.value)

@@ -8,7 +8,7 @@ device: launches measured here, and rows that others published.
 from __future__ import annotations
 
 from statistics import median_low
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.errors import to_one_line
 from trainmark.pages import cells
@@ -56,6 +56,8 @@ _MIN_LIMITING_SHARE = {"data": 0.05, "evaluation": 0.25}  # of the training time
 _GOOD_MATMUL_SHARE = 0.4  # of the measured matmul rate
 _ROOMY_MEMORY_SHARE = 0.5  # of the memory in use
 _DEVICES = "device_products"  # key of the work; other devices are what a comparison is for
+_BOUND = "bound"  # key of the work
+_TARGET = "target_value"  # key of the work; a bound trains to none
 _MAX_COMPARISONS = 3  # results that are drawn
 _MAX_DIFFERENCES = 3  # of the closest result, that are named
 _MAX_NAMED_RANKS = 4
@@ -295,6 +297,48 @@ def compare_speed(
     if reasons:
         why = join(reasons[:_MAX_DIFFERENCES], "semicolon")
     return _incomparable(phrase("against.none", name=_result_name(closest[0]), why=why))
+
+
+def compare_with_bound(records: Sequence[Record], candidates: Sequence[Result]) -> Callout | None:
+    """Return what balance is worth: the speed of a bound over that of the same training.
+
+    Args:
+        records: launches of the bound, or of the training.
+        candidates: results among which the other of the two may be; the first one counts.
+    """
+    launches = [record for record in records if record.passed and not is_refuted(record.trust)]
+    if not launches:
+        return None
+    work = describe_work(launches[0])
+    for results in _group_comparisons(records, candidates):
+        others = [x for x in results if isinstance(x, Record) and not is_refuted(x.trust)]
+        if not others or not _differ_in_balance(work, describe_work(others[0])):
+            continue
+        bound, trained = (launches, others) if work[_BOUND] else (others, launches)
+        bound_speed = summarize_figure(bound, "p_train")
+        trained_speed = summarize_figure(trained, "p_train")
+        if bound_speed is None or trained_speed is None:
+            continue
+        return Callout(
+            phrase("balance.heading"),
+            phrase(
+                "balance.gap",
+                ratio=f"{bound_speed.mean / trained_speed.mean:.3f}",
+                bound=cells.number(bound_speed.mean),
+                trained=cells.number(trained_speed.mean),
+                name=others[0].run_id,
+            ),
+        )
+    return None
+
+
+def _differ_in_balance(work: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Tell whether one piece of work is the bound of the other.
+
+    Beside the target, they differ in the one field of the recipe that makes it a bound.
+    """
+    names = set(find_differences(work, other)) - {_TARGET}
+    return _BOUND in names and len(names) == 2
 
 
 def _group_comparisons(
