@@ -201,6 +201,20 @@ def test_other_work_names_the_key_and_both_values() -> None:
     }  # fmt: skip
 
 
+def test_balanced_bound_is_other_work_than_training() -> None:
+    bounds = [
+        one.model_copy(
+            update={
+                "plan": one.plan.model_copy(update={"labels": [*one.plan.labels, "balanced-bound"]})
+            }
+        )
+        for one in make_launches("run", [100.0])
+    ]
+    (judgement,) = judge_against_baseline(bounds, make_baseline([100.0]), [])
+    assert (judgement.verdict, judgement.exit_code) == ("other_work", 2)
+    assert judgement.message.args["key"] == "bound"
+
+
 def test_failed_or_refuted_runs_fail_and_others_are_judged() -> None:
     lying = launch("lying", trust=grade_reasons([message("evidence_altered", file="plan.json")]))
     failed, good = launch("failed", **OOM), launch("good", figures={"p_train": 100.0})

@@ -373,7 +373,9 @@ def _difference_text(name: str, value: object, other: object) -> Phrase:
 
 def _work_value_text(value: object) -> Phrase:
     """Return a value of a piece of work, a count in groups of three digits."""
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, bool):
+        return phrase("fact.yes" if value else "fact.no")
+    if isinstance(value, int):
         return cells.count(value)
     if not value:
         return or_none(None)

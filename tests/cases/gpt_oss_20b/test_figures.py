@@ -1,0 +1,64 @@
+"""The loads of experts in figures: of one rank, of several, and where a run ended early."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trainmark.cases.gpt_oss_20b.figures import compute
+from trainmark.spec import Figure
+
+FACTS = {
+    "loads_of_ranks": [], "overload_trend": [{"step": 1, "rank": 1.0, "expert": 2.0}],
+    "assignments_dropped": 0, "routing": "trained", "parallel": {"data": 1, "experts": 1},
+    "rank_overload_p50": 1.0, "rank_overload_worst": 1.0, "expert_overload_p50": 1.5,
+    "expert_overload_worst": 2.5, "exchanged_bytes_per_token": 10.0,
+}  # fmt: skip
+SHARED = FACTS | {
+    "parallel": {"data": 2, "experts": 2}, "rank_overload_p50": 1.25, "rank_overload_worst": 1.75,
+}  # fmt: skip
+
+
+def ranks(number: int, facts: dict[str, Any]) -> Any:
+    return [
+        SimpleNamespace(
+            facts=facts, windows_ns=2_000_000_000, counts=SimpleNamespace(tokens=1000),
+            parts_ns={"all_to_all": 500_000_000},
+        )
+        for _ in range(number)
+    ]  # fmt: skip
+
+
+def figures_of(number: int, facts: dict[str, Any]) -> Any:
+    return compute(ranks(number, facts), {"MFU": Figure(40.0)})
+
+
+def test_one_rank_has_the_mean_load_and_says_why() -> None:
+    figures, (note,) = figures_of(1, FACTS)
+    for name in ("expert_overload", "expert_overload_worst"):
+        assert figures[name].value == 1.0
+        assert figures[name].note.code == "one_rank_has_all_experts"
+    assert figures["single_expert_overload"] == Figure(1.5)
+    assert (note.code, note.args) == ("busiest_expert", {"expert": 1.5})
+    assert figures["all_to_all_share"].reason.code == "experts_not_shared"
+
+
+def test_busiest_of_two_ranks_is_told_with_their_exchange() -> None:
+    figures, (note,) = figures_of(2, SHARED)
+    assert figures["expert_overload"] == Figure(1.25)
+    assert figures["expert_overload_worst"] == Figure(1.75)
+    assert (note.code, note.args) == ("busiest_rank", {"rank": 1.25, "expert": 1.5})
+    # Two ranks send 1,000 tokens each at 10 bytes in 2 s; a quarter of the time is exchange.
+    assert figures["all_to_all_bytes_per_device"].value == pytest.approx(5_000)
+    assert figures["all_to_all_share"].value == pytest.approx(25.0)
+
+
+def test_bound_says_that_its_router_was_not_trained() -> None:
+    _, (note,) = figures_of(1, FACTS | {"routing": "balanced"})
+    assert note.code == "balanced_routing"
+
+
+def test_run_that_ended_early_has_no_figures() -> None:
+    assert figures_of(1, {}).figures == {}

@@ -1,0 +1,53 @@
+"""Logs in MLPerf's form of a run whose case trains a language model, with a submission's keys."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from support.exported_runs import write_two_ranks
+from support.fakes import GOLDEN
+from trainmark.export.run_logs import to_mlperf
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainmark.spec import Case
+
+# What says who submits what.
+SUBMISSION: dict[str, Any] = {
+    "submission_division": "closed", "submission_org": "nobody", "submission_platform": "none",
+    "cache_clear": True,
+}  # fmt: skip
+# Ruleset 6.1 also asks how a submitter's program ran.
+DISCLOSURE: dict[str, Any] = {
+    "lowest_numerical_precision_in_linear": "bfloat16",
+    "lowest_numerical_precision_in_attn": "bfloat16",
+    "lowest_numerical_precision_in_comm": "bfloat16", "tensor_parallelism": 1,
+    "pipeline_parallelism": 1, "context_parallelism": 1, "expert_parallelism": 1,
+    "config_filename": "none",
+}  # fmt: skip
+
+
+def write_log(folder: Path, case: Case) -> str:
+    """Write a run of the case's published recipe on one node; return its log."""
+    plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
+    recipe = replace(case.recipes["standard-1x8"], grad_accum_steps=16)  # as the run's 64 samples
+    run = write_two_ranks(
+        folder, case=case.name, recipe=asdict(recipe), eval_samples=1024,
+        data=plan["data"] | {"eval_samples": 1024, "best_quality": None},
+        about=plan["about"] | {"metric": case.metric, "higher_is_better": case.higher_is_better},
+    )  # fmt: skip
+    return to_mlperf(*run)
+
+
+def with_submission(log: str, benchmark: str, ruleset: str) -> str:
+    """Return ``log`` with the keys that a submission under a ruleset adds."""
+    keys = {"submission_benchmark": benchmark, **SUBMISSION}
+    if ruleset == "6.1.0":
+        keys |= DISCLOSURE
+    line = {"namespace": "", "event_type": "POINT_IN_TIME", "metadata": {"file": "x", "lineno": 1}}
+    time_ms = json.loads(log.splitlines()[0].removeprefix(":::MLLOG "))["time_ms"]
+    lines = (line | {"time_ms": time_ms, "key": key, "value": keys[key]} for key in keys)
+    return "".join(f":::MLLOG {json.dumps(item)}\n" for item in lines) + log
