@@ -19,6 +19,7 @@ from trainmark.spec import Figure, OwnFigures, RankMemory, Sizes, message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from trainmark.protocols import Counts, Device, RankWork
     from trainmark.recipe import Recipe
@@ -262,6 +263,22 @@ def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: Ran
         + "use checkpoint_activations or fsdp where the case has them, more or larger devices, or "
         "a smaller model; `trainmark doctor` names who else uses the devices",
     )
+
+
+def make_fit_check(
+    predict: Callable[[R, int], Prediction],
+) -> Callable[[Path, R, int, RankMemory], int]:
+    """Return ``check_fit`` of a case whose recipe has all sizes; see ``refuse_too_little``.
+
+    Args:
+        predict: from a recipe and the number of ranks to what one rank needs.
+    """
+
+    def check_fit(folder: Path, recipe: R, world_size: int, memory: RankMemory) -> int:
+        del folder  # the recipe has all sizes
+        return refuse_too_little(lambda other: predict(other, world_size), recipe, memory)
+
+    return check_fit
 
 
 def _fitting(predict: Callable[[R], Prediction], recipe: R, memory: RankMemory) -> Iterator[str]:

@@ -14,14 +14,10 @@ from trainmark.train.step_memory import (
     SCORES_AT_ONCE,
     Prediction,
     cached_scores,
-    refuse_too_little,
+    make_fit_check,
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from trainmark.spec import RankMemory
-
     from .case import GptOssRecipe
 
 __all__ = ["check", "check_fit", "generate", "load", "predict"]
@@ -131,7 +127,4 @@ def _block(recipe: GptOssRecipe, copies: int) -> _Block:
     return _Block(stream, kept[recipe.checkpoint_activations], whole, temporary)
 
 
-def check_fit(folder: Path, recipe: GptOssRecipe, world_size: int, memory: RankMemory) -> int:
-    """Refuse a recipe that needs more than ``memory``; see ``step_memory.refuse_too_little``."""
-    del folder  # the recipe has all sizes
-    return refuse_too_little(lambda other: predict(other, world_size), recipe, memory)
+check_fit = make_fit_check(predict)

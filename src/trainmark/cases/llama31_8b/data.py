@@ -13,14 +13,10 @@ from trainmark.train.step_memory import (
     SCORES_AT_ONCE,
     Prediction,
     cached_scores,
-    refuse_too_little,
+    make_fit_check,
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from trainmark.spec import RankMemory
-
     from .case import Llama31Recipe
 
 __all__ = ["check", "check_fit", "generate", "load", "predict"]
@@ -93,7 +89,4 @@ def predict(recipe: Llama31Recipe, world_size: int) -> Prediction:
     )
 
 
-def check_fit(folder: Path, recipe: Llama31Recipe, world_size: int, memory: RankMemory) -> int:
-    """Refuse a recipe that needs more than ``memory``; see ``step_memory.refuse_too_little``."""
-    del folder  # the recipe has all sizes
-    return refuse_too_little(lambda other: predict(other, world_size), recipe, memory)
+check_fit = make_fit_check(predict)

@@ -19,14 +19,12 @@ from trainmark.spec import DataFacts
 from trainmark.train.step_memory import (
     Prediction,
     Transformer,
+    make_fit_check,
     predict_peak_bytes,
-    refuse_too_little,
 )
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from trainmark.spec import RankMemory
 
     from ..case import GptRecipe
 
@@ -185,7 +183,4 @@ def check(folder: Path, recipe: GptRecipe) -> DataFacts:
     )
 
 
-def check_fit(folder: Path, recipe: GptRecipe, world_size: int, memory: RankMemory) -> int:
-    """Refuse a recipe that needs more than ``memory``; see ``step_memory.refuse_too_little``."""
-    del folder  # the recipe has all sizes
-    return refuse_too_little(lambda other: predict(other, world_size), recipe, memory)
+check_fit = make_fit_check(predict)
