@@ -220,3 +220,22 @@ def test_speeds_of_mixtures_say_how_tokens_were_routed(
                 if one.rule == "routing"]  # fmt: skip
     assert not [one for one in audit([row({"token/p/s": 3000.0}, model="llama3 8b", **given)])
                 if one.rule == "routing"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "mfu", "codes"),
+    [
+        ({"dropped": "68%"}, 21.83, ["audit_mfu_dropped"]),
+        ({"token_drop_rate": "0.68"}, 21.83, ["audit_mfu_dropped"]),
+        ({"dropped": "68%"}, 11.97, []),  # of what was computed
+        ({"dropped": "68%"}, 60.0, ["audit_mfu_row"]),  # of neither
+        ({"capacity_factor": "1.25"}, 21.83, []),  # how many were dropped is not printed
+        ({"dropped": "0"}, 21.83, []),
+    ],
+)
+def test_mfu_of_mixture_counts_no_dropped_tokens(
+    changes: dict[str, str], mfu: float, codes: list[str]
+) -> None:
+    given = {"device": "H100", "precision": "bf16", "changes": changes}
+    found = audit([row({"token/p/s": 10_000.0, "MFU": mfu}, model="gpt_oss_20b", **given)])
+    assert [one.message.code for one in found if one.rule == "mfu"] == codes
