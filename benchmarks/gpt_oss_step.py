@@ -115,7 +115,7 @@ def take_layer_steps(layer: nn.Module, recipe: Any) -> None:
         torch.nn.init.normal_(parameter, std=0.02)
     shape = (recipe.micro_batch_size, recipe.seq_length, recipe.hidden_size)
     tokens = torch.randn(shape, dtype=torch.bfloat16, requires_grad=True)
-    for _ in turns(devices.choose("cpu").open(0, 1)):
+    for _ in turns(devices.choose_vendor("cpu").open(0, 1)):
         result = layer(tokens)
         output = result[0] if isinstance(result, tuple) else result
         output.sum().backward()
