@@ -232,7 +232,7 @@ def test_a_recipe_that_does_not_fit_stops_a_run(here):
             return RankMemory(1 << 20, machine_bytes=1 << 20)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "choose", lambda _: Small())
+        patch.setattr(registry, "choose_vendor", lambda _: Small())
         found = only(doctor.check_plan(here("gpt_megatron", vendor=Small())))
     assert (found.code, found.severity) == ("recipe", "stops")
     assert "needs about" in found.what

@@ -51,23 +51,30 @@ _TYPES_OF_GLOO = ("cpu", "cuda")
 def load_all() -> tuple[dict[str, Vendor], list[EnvironmentFault]]:
     """Return every vendor by name, and a fault for each package whose vendor does not work.
 
-    Accelerators come first, the CPU last. The same objects each time: what a vendor's tool told
-    of its devices, or that it hangs, is found out once in a process.
+    Accelerators come first, the CPU last. Each call returns the same objects, so that a vendor's
+    tool is asked only once in a process.
     """
-    known = {vendor.name: vendor for vendor in (kind() for kind in _ACCELERATORS)}
+    vendors = {vendor.name: vendor for vendor in (kind() for kind in _ACCELERATORS)}
     faults = []
     for entry in offered(ENTRY_POINT_GROUP):
         try:
-            vendor = _load(entry, taken=(*known, Cpu.name))
+            vendor = _load(entry, taken=(*vendors, Cpu.name))
         except EnvironmentFault as fault:
             faults.append(fault)
         else:
-            known[vendor.name] = vendor
-    return known | {Cpu.name: Cpu()}, faults
+            vendors[vendor.name] = vendor
+    return vendors | {Cpu.name: Cpu()}, faults
 
 
 def _load(entry: EntryPoint, *, taken: tuple[str, ...]) -> Vendor:
-    """Return the vendor of an entry point, or say why it is skipped."""
+    """Return the vendor of an entry point.
+
+    Args:
+        taken: names of other vendors.
+
+    Raises:
+        EnvironmentFault: it cannot be used, and is skipped.
+    """
     try:
         vendor: Vendor = entry.load()()
         missing = missing_members(vendor, Vendor)
@@ -115,6 +122,7 @@ def list_unusable() -> list[EnvironmentFault]:
 
 
 def _list_faults(vendor: Vendor, *, where: str) -> list[EnvironmentFault]:
+    """Return the fault of a vendor whose devices are here and cannot be used; empty: none."""
     refusal = vendor.unusable() if isinstance(vendor, Diagnoses) else None
     return [EnvironmentFault(refusal.why, where=where, fix=refusal.fix)] if refusal else []
 
@@ -126,10 +134,10 @@ def list_occupants(name: str, nproc: int) -> list[Occupant]:
 
 
 def find_first(*, accelerator: bool = False) -> Vendor | None:
-    """Return the first vendor that has a device here and may be taken without being named.
+    """Return the first vendor that has a device here and need not be named; None: none has.
 
     Args:
-        accelerator: the processor is not one.
+        accelerator: leave the processor out.
     """
     for vendor in list_vendors().values():
         if (
@@ -142,7 +150,7 @@ def find_first(*, accelerator: bool = False) -> Vendor | None:
 
 
 def is_named_only(vendor: Vendor) -> bool:
-    """Tell whether a vendor is taken only if ``--device`` names it, as simulated devices are."""
+    """Tell whether a vendor is used only if ``--device`` names it, as simulated devices are."""
     return bool(getattr(vendor, "named_only", False))
 
 

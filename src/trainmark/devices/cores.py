@@ -1,4 +1,4 @@
-"""The cores and the memory that this process may use, by the kernel's limits.
+"""Read how many cores and how much memory this process may use, by the kernel's limits.
 
 https://docs.kernel.org/admin-guide/cgroup-v2.html,
 https://docs.kernel.org/admin-guide/cgroup-v1/memory.html and
@@ -15,18 +15,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ROOT = Path("/")
-_NO_LIMIT_BYTES = 1 << 62  # version 1 of cgroups writes "no limit" as 2^63 less a page
+_NO_LIMIT_BYTES = 1 << 62  # version 1 of cgroups writes "no limit" as 2^63 minus a page
 
 
 def count_usable_cores(root: Path = _ROOT) -> int:
-    """Return the cores this process may run on: affinity and cgroup quota, at least 1."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    """Return the number of cores this process may use by affinity and cgroup quota, at least 1.
+
+    Args:
+        root: of the file system that holds ``proc`` and ``sys``.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        num_cores = len(os.sched_getaffinity(0))
+    else:
+        num_cores = os.cpu_count() or 1
     quota = read_core_quota(root)
-    return max(1, cores or 1) if quota is None else max(1, min(cores or 1, int(quota)))
+    if quota is not None:
+        num_cores = min(num_cores, int(quota))
+    return max(1, num_cores)
 
 
 def read_core_quota(root: Path = _ROOT) -> float | None:
-    """Return the cores whose time all cgroups allow; None: no limit."""
+    """Return how many cores' time the cgroups allow together, ``1.5`` for instance; None: any."""
     quotas = []
     for folder in _list_cgroups("cpu", root):
         words = _read_words(folder / "cpu.max")
@@ -39,7 +48,7 @@ def read_core_quota(root: Path = _ROOT) -> float | None:
 
 
 def read_memory_limits(root: Path = _ROOT) -> dict[Path, int]:
-    """Return the limits in bytes of this process's cgroups, by their folders."""
+    """Return the memory limit in bytes of each of this process's cgroups, by its folder."""
     limits = {}
     for folder in _list_cgroups("memory", root):
         words = _read_words(folder / "memory.max") or _read_words(folder / "memory.limit_in_bytes")
@@ -49,7 +58,7 @@ def read_memory_limits(root: Path = _ROOT) -> dict[Path, int]:
 
 
 def read_used_bytes(folder: Path) -> int:
-    """Return the memory that a cgroup uses, without files that were read and can be dropped.
+    """Return the bytes that a cgroup uses, without the cache of files, which can be dropped.
 
     Raises:
         OSError, ValueError: it cannot be read.
@@ -62,10 +71,13 @@ def read_used_bytes(folder: Path) -> int:
 
 
 def _list_cgroups(controller: str, root: Path) -> Iterator[Path]:
-    """Yield the folders of this process's cgroups of version 1 or 2, and of all above them.
+    """Yield the folders of this process's cgroups of version 1 or 2, and of their parents.
 
-    A process of a job's step often has no limits of its own. A container without a view of the
-    host's groups has its own one at the top.
+    The process of a job's step often has limits only in a parent. A container that does not see the
+    host's groups has its own at the top.
+
+    Args:
+        controller: ``cpu`` or ``memory``.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -83,7 +95,8 @@ def _list_cgroups(controller: str, root: Path) -> Iterator[Path]:
 
 
 def _read_words(file: Path) -> list[str]:
+    """Return the words of a file; empty: it cannot be read."""
     try:
         return file.read_text().split()
-    except OSError:  # of the other version, the root, which has no limits, or not for this user
+    except OSError:  # another version of cgroups, the root without limits, or no permission
         return []

@@ -1,4 +1,4 @@
-"""Published dense peak rates and memory bandwidths, looked up by exact product name."""
+"""Look up published dense peak rates and memory bandwidths by the name of a product."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from trainmark.recipe import Precision
 
 
-_MEMORY = re.compile(r"([0-9]{1,3})(?:g|gb|gib)")
-_SAME_MEMORY = 0.1  # GB and GiB differ by 7%
+_MEMORY_WORD = re.compile(r"([0-9]{1,3})(?:g|gb|gib)")
+_MEMORY_TOLERANCE = 0.1  # GB and GiB differ by 7%
 # Words of a name that say which form factor it is; DGX and HGX machines have SXM modules.
 _FORMS = {"sxm": "SXM", "dgx": "SXM", "hgx": "SXM", "pcie": "PCIe", "nvl": "NVL"}
-_FORM = re.compile(r"(sxm|pcie|nvl|dgx|hgx)[0-9]*")
+_FORM_WORD = re.compile(r"(sxm|pcie|nvl|dgx|hgx)[0-9]*")
 # What stands before a product without a space: `Ascend910B3`.
 _VENDOR_WORDS = ("ascend", "nvidia", "tesla", "amd", "instinct", "mtt", "aws", "google", "intel")
 
@@ -44,7 +44,7 @@ class Peak:
 
 @cache
 def read_table() -> dict[str, Any]:
-    """Return ``peaks.toml``, with a row's figures beside what it says of them."""
+    """Return ``peaks.toml`` with the figures of each row as keys of the row itself."""
     # Imported here: with its parser it takes 4 ms, for nothing on a machine without accelerators.
     from trainmark.toml_file import read_toml
 
@@ -72,10 +72,9 @@ def find_peak(product_name: str, precision: Precision | None) -> Peak | None:
 def find_products(name: str) -> tuple[dict[str, Any], ...]:
     """Return the rows of all products that a device's name in other people's tables can mean.
 
-    A full product name means its row alone. Otherwise all words of a row's ``product`` must
-    follow each other in the name: ``A100`` means each A100, ``A100-SXM4-80GB`` one of them,
-    ``910B`` none. A form factor and a memory in the name narrow the choice; a memory that no
-    product has leaves none.
+    A full product name means only its row. Otherwise all words of a row's ``product`` must follow
+    each other in the name: ``A100`` means every A100, ``A100-SXM4-80GB`` one of them, ``910B``
+    none. Rows of another form factor or memory than the name's are left out.
     """
     rows = read_table()["peak"]
     exact = [row for row in rows if name in row["names"]]
@@ -85,10 +84,12 @@ def find_products(name: str) -> tuple[dict[str, Any], ...]:
     lengths = [_measure_match(words, _split_words(row["product"])) for row in rows]
     longest = max(lengths)  # `BI-V100` is not a V100
     matching = [row for row, length in zip(rows, lengths, strict=True) if 0 < length == longest]
-    forms = {_FORMS[match[1]] for word in words if (match := _FORM.fullmatch(word))}
-    if any("form" in row for row in matching):
-        matching = [row for row in matching if not forms or row.get("form") in forms]
-    sizes = [float(match[1]) for word in words if (match := _MEMORY.fullmatch(word))]
+    form_matches = [_FORM_WORD.fullmatch(word) for word in words]
+    forms = {_FORMS[match[1]] for match in form_matches if match}
+    if forms and any("form" in row for row in matching):
+        matching = [row for row in matching if row.get("form") in forms]
+    memory_matches = [_MEMORY_WORD.fullmatch(word) for word in words]
+    sizes = [float(match[1]) for match in memory_matches if match]
     if sizes:
         matching = [row for row in matching if _has_memory(row, sizes)]
     return tuple(matching)
@@ -101,7 +102,12 @@ def _split_words(name: str) -> list[str]:
 
 
 def _measure_match(words: Sequence[str], product: Sequence[str]) -> int:
-    """Return how many characters of the words are a product's; 0: it is not named."""
+    """Return how many characters of a name are a product's; 0: the name does not have it.
+
+    Args:
+        words: of the name.
+        product: words of the product.
+    """
     wanted = "".join(product)
     for first, word in enumerate(words):
         vendor = next((x for x in _VENDOR_WORDS if word.startswith(x) and word != x), "")
@@ -112,11 +118,12 @@ def _measure_match(words: Sequence[str], product: Sequence[str]) -> int:
 
 
 def _has_memory(row: Mapping[str, Any], sizes: Sequence[float]) -> bool:
-    return any(abs(size / row["memory_gb"] - 1) <= _SAME_MEMORY for size in sizes)
+    """Tell whether a product has one of the memory sizes, in GB or GiB."""
+    return any(abs(size / row["memory_gb"] - 1) <= _MEMORY_TOLERANCE for size in sizes)
 
 
 def name_partition(product_name: str, units: int) -> str:
-    """Return a device's name; of a partition that prints the name of the whole, another one.
+    """Return a device's name; a partition that has the name of the whole device gets another name.
 
     Args:
         units: compute units of the device, as torch counts its multiprocessors.
@@ -130,7 +137,10 @@ def name_partition(product_name: str, units: int) -> str:
 def get_provenance(data: Mapping[str, Any], row: Mapping[str, Any], figure: str) -> dict[str, Any]:
     """Return accelerator, source, date, evidence and note of one figure of a row.
 
-    What an exception for the figure does not say, the row says, and then the table.
+    They are those of an exception for the figure, else of the row, else of the whole table.
+
+    Args:
+        data: the table, as ``read_table`` returns it.
     """
     entry = {"source": data["source"], "date": data["date"], "note": None, **row}
     for exception in row.get("exceptions", ()):

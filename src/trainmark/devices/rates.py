@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 _BUDGET_NS = 250_000_000
 _MAX_REPEATS = 20
 _COPIES = 5
-# Of the comparison of two clocks: work that takes long beside a launch, and how far they may
-# differ. Another program may have the host for a moment, so the best of some attempts counts.
+# Two clocks are compared on work that takes much longer than a launch, so many attempts as below:
+# another program may use the host for a moment. Their times may differ by these shares.
 _MIN_COMPARED_NS = 20_000_000
 _MAX_COMPARED_RUNS = 4096
 _ATTEMPTS = 3
 _MIN_SHARE, _MAX_SHARE = 0.5, 1.5
 _RANDOM_ROWS = 1024  # of an operand; further rows repeat them, because drawing takes time
-_COMPARED = 16  # rows and columns of a result
+_NUM_COMPARED = 16  # rows and columns of a result that are compared with exact ones
 # Of the relative error in the Frobenius norm, with inner dimensions up to 50,000. A factor in fp32
 # is rounded by 2**-24, in TF32 by 2**-11; a result in fp16 by 2**-11, in bf16 by 2**-9, and sums of
 # parts of the inner dimension too. fp32 computed on TF32 units would have
@@ -38,7 +38,12 @@ _BUS = {"all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0, "all_to_all
 
 
 class Work(NamedTuple):
-    """Something to time: ``run`` does it, ``fault`` says what is wrong after the first run."""
+    """Something to time.
+
+    Args:
+        run: does it once.
+        fault: called after the first run; returns what is wrong with the result; None: nothing.
+    """
 
     run: Callable[[], object]
     fault: Callable[[], Message | None]
@@ -160,7 +165,7 @@ def count_flops(shape: tuple[int, int, int]) -> float:
 
 
 def compute_swing(times_ns: Sequence[int]) -> float | None:
-    """Return how much the two halves of the repetitions differ in speed; None for a single one."""
+    """Return by what share one half of the repetitions was slower; None: there is only one."""
     half = len(times_ns) // 2
     if half == 0:
         return None
@@ -205,7 +210,7 @@ def prepare_matmul(device: Device, precision: Precision, shape: tuple[int, int, 
         )
 
     def fault() -> Message | None:
-        by_rows, by_columns = max(1, rows // _COMPARED), max(1, columns // _COMPARED)
+        by_rows, by_columns = max(1, rows // _NUM_COMPARED), max(1, columns // _NUM_COMPARED)
         exact = left[::by_rows].cpu().double() @ right[:, ::by_columns].cpu().double()
         computed = out[::by_rows, ::by_columns].cpu().double()
         if not exact.any():
@@ -261,7 +266,7 @@ def prepare_transfer(device: Device, size_bytes: int, *, to_device: bool) -> Wor
 
 
 def find_difference(computed: Any, expected: Any) -> Message | None:
-    """Tell how much of a result on any device is wrong."""
+    """Return how many numbers of a result are wrong, as a message; None: none is."""
     import torch
 
     if torch.equal(computed, expected):

@@ -87,9 +87,12 @@ def run_tool(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S, any_code: boo
 
 
 class Command(NamedTuple):
-    """A command that tells all devices, and what reads what it prints; see ``run_tool``.
+    """A command that prints all devices.
 
-    ``parse`` raises nothing but ``MonitorFault``.
+    Args:
+        argv: the tool and its arguments.
+        parse: returns the devices in what it prints; raises nothing but ``MonitorFault``.
+        any_code: it may end with an error after it printed; see ``run_tool``.
     """
 
     argv: tuple[str, ...]
@@ -101,10 +104,10 @@ class ToolMonitor:
     """Read devices with one command of a vendor's tool, started anew each time; see ``Monitor``.
 
     Args:
-        commands: the first whose output can be read is the one that this version takes.
-        once: tells what does not change, a device's name for example; run at the first reading.
-        count: of devices; in a reading of more or fewer nobody knows which device is which. None:
-            any.
+        commands: tried in order; the first whose output can be read is used from then on.
+        once: prints what does not change, such as names; run only at the first reading.
+        count: number of devices; a reading with another number is refused, because it is not clear
+            which device is which. None: any number.
     """
 
     printed = ""  # by the command that was run last
@@ -239,19 +242,21 @@ def make_device(
 
 
 def require_devices(text: str, samples: Iterable[DeviceSample]) -> list[DeviceSample]:
-    """Return the devices that were found in ``text``.
+    """Return the devices that were read from ``text``.
 
     Raises:
         MonitorFault: there are none.
     """
-    if devices := list(samples):
+    devices = list(samples)
+    if devices:
         return devices
     raise MonitorFault("unreadable", f"no device in {text[:100]!r}")
 
 
 def get_word(text: str, place: int) -> str:
     """Return one of the words of a cell, counted from 0; empty if there are fewer."""
-    return (text.split() + [""] * (place + 1))[place]
+    words = text.split()
+    return words[place] if place < len(words) else ""
 
 
 def drop_first_word(text: str) -> str:
@@ -260,7 +265,7 @@ def drop_first_word(text: str) -> str:
 
 
 def read_two_line_rows(text: str, second: str) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield the cells of each two lines of a table that tell one device.
+    """Yield the cells of both lines of each device in a table with two lines a device.
 
     Args:
         second: pattern that only the second line of a device has. The first begins with a number.
@@ -277,7 +282,7 @@ def read_two_line_rows(text: str, second: str) -> Iterator[tuple[list[str], list
 
 
 def read_lists(text: str, start: str) -> list[dict[tuple[str, str], str]]:
-    """Return what a list tells of each device, by heading and name; of several the first.
+    """Return the values of each device in a list, by heading and name.
 
     Args:
         start: pattern of the line with which a device begins. A line without a value is a heading;

@@ -70,7 +70,7 @@ def check_rules(records: Sequence[Record]) -> Compliance:
     """Check the launches of one result: by the open rules if one of them claims these.
 
     Args:
-        records: read with their evidence, as ``library.selection.select`` does.
+        records: read with their evidence, as ``results.selection.select_results`` does.
 
     Raises:
         RecordError: there is no record.

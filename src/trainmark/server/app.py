@@ -1,6 +1,6 @@
-"""The application: the site's files, comparisons and uploads, and how errors are answered.
+"""Answer requests: files of the site, comparisons and uploads; and their errors.
 
-A page is a file, read and sent as it lies; only comparing and uploading compute.
+A page is a file that is sent as it is stored; only comparisons and uploads compute.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def create_app(store: str | None, **limits: int) -> Starlette:
 def _answer_error(request: Request, error: Any) -> Response:
     """Return the answer to a request that ended with an error of the program.
 
-    Where files lie on the server is for its log alone.
+    Paths of files on the server are written to its log only.
     """
     status = 400
     # A body that was not read would be taken for the next request.
@@ -91,15 +91,15 @@ def _choose_language(request: Request) -> str:
 
 
 async def _send_file(request: Request) -> Response:
-    """Return a file of the site, which lies compressed in its folder."""
+    """Return a file of the site, which is stored compressed."""
     site = request.app.state.serving.site.resolve()
     path = request.path_params["path"]
     path += "index.html" if path.endswith("/") or not path else ""
     try:
         file = (site / f"{path}.gz").resolve()
         status = file.stat() if file.is_relative_to(site) else None
-        data = file.read_bytes() if status else b""  # out of the page cache: no thread is worth it
-    except (OSError, ValueError):  # the second: a name that can be none
+        data = file.read_bytes() if status else b""  # from the page cache: fast without a thread
+    except (OSError, ValueError):  # ValueError: not a possible name of a file
         status = None
     if status is None:
         if (site / "index.html.gz").exists():
@@ -118,17 +118,18 @@ async def _send_file(request: Request) -> Response:
 
 def _report_health(request: Request) -> Response:
     serving: Serving = request.app.state.serving
-    results = serving.index.read_version()[0]
-    return JSONResponse({"status": "stale" if serving.fault else "ok", "results": results})
+    num_results, _ = serving.index.read_version()
+    return JSONResponse({"status": "stale" if serving.fault else "ok", "results": num_results})
 
 
 def _send_comparison(request: Request) -> Response:
-    chosen, allow = (request.query_params.getlist(name) for name in ("run", "allow"))
-    database = request.app.state.serving.index
-    return HTMLResponse(compare_page(database, chosen, allow=allow, lang=_choose_language(request)))
+    runs = request.query_params.getlist("run")
+    allow = request.query_params.getlist("allow")
+    index = request.app.state.serving.index
+    return HTMLResponse(compare_page(index, runs, allow=allow, lang=_choose_language(request)))
 
 
 async def _receive_upload(request: Request) -> Response:
-    stored, new = await uploads.store_upload(request, request.app.state.serving)
+    stored, is_new = await uploads.store_upload(request, request.app.state.serving)
     headers = {"Location": stored.runs[0].page}
-    return JSONResponse(stored.model_dump(), 201 if new else 200, headers)
+    return JSONResponse(stored.model_dump(), 201 if is_new else 200, headers)

@@ -33,14 +33,14 @@ class StoredRun(BaseModel):
 
 
 class StoredBundle(BaseModel):
-    """What a bundle holds that is stored."""
+    """A bundle that the server stored: its digest and its runs."""
 
     digest: str
     runs: Annotated[list[StoredRun], Field(min_length=1)]
 
 
 class RefusedBundleError(TrainmarkError):
-    """A bundle that the server does not take."""
+    """A bundle that the server refuses."""
 
     exit_code = EXIT_FAILED
 
@@ -96,7 +96,8 @@ def send_bundle(server: httpx2.Client, file: Path) -> StoredBundle:
         what, fix = str(error) or type(error).__name__, "nothing is lost: call again later"
         raise EnvironmentFault(what, where=address, fix=fix) from None
     status_line = f"{answer.status_code} {answer.reason_phrase}"
-    what, more = f"its answer is not that of a Trainmark server: {status_line}", dict[str, Any]()
+    what = f"its answer is not that of a Trainmark server: {status_line}"
+    parts: dict[str, Any] = {}  # where, rule and fix of the server's error
     with suppress(ValueError, KeyError, TypeError):  # a proxy's answer has no JSON of ours
         if answer.is_success:
             stored = StoredBundle.model_validate_json(answer.content)
@@ -104,8 +105,8 @@ def send_bundle(server: httpx2.Client, file: Path) -> StoredBundle:
                 run.page = urljoin(address, run.page.lstrip("/"))
             return stored
         problem = answer.json()["error"]
-        more = {name: problem[name] for name in ("where", "rule", "fix")}
+        parts = {name: problem[name] for name in ("where", "rule", "fix")}
         what = f"{problem['what']} ({answer.status_code})"
     if answer.status_code in (409, 413, 415, 422):
-        raise RefusedBundleError(what, **more)
-    raise EnvironmentFault(what, where=address, fix=more.get("fix"))
+        raise RefusedBundleError(what, **parts)
+    raise EnvironmentFault(what, where=address, fix=parts.get("fix"))

@@ -1,4 +1,4 @@
-"""A server: its tokens, the site that follows its store, its socket and its end.
+"""Run a server: its tokens, its site, which is updated from its store, and its socket.
 
 One file has a line for each token that admits uploads: its name and its hash, without salt (nobody
 can guess 256 random bits).
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
 LOG = logging.getLogger("trainmark.server")
-_REFRESH_S = 3.0  # between two looks at the folder of the store
-_GRACE_S = 30  # that requests have to end after SIGTERM
+_REFRESH_S = 3.0  # between two updates from the folder of the store
+_GRACE_S = 30  # in which requests may end after SIGTERM
 STATE_FOLDER = (
     ".serve"  # in the data folder; the index looks into no folder that begins with a point
 )
@@ -47,18 +47,22 @@ _SECURITY_HEADERS = {  # headers of all answers
 
 
 class RefusedRequestError(TrainmarkError):
-    """A request that is answered with ``status``; ``told``: where, rule and fix."""
+    """A request that is answered with an HTTP status.
 
-    def __init__(self, status: int, what: str, **told: str | None) -> None:
-        super().__init__(what, **told)
+    Args:
+        parts: ``where``, ``rule`` and ``fix`` of the error.
+    """
+
+    def __init__(self, status: int, what: str, **parts: str | None) -> None:
+        super().__init__(what, **parts)
         self.status = status
 
 
 def create_state_folder(folder: Path) -> Path:
-    """Return where a server keeps its own files in its data folder, which only it may read."""
-    made = folder / STATE_FOLDER
-    made.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return made
+    """Create and return the folder of a server's own files in its data folder, private to it."""
+    state_folder = folder / STATE_FOLDER
+    state_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return state_folder
 
 
 class Tokens:
@@ -68,21 +72,22 @@ class Tokens:
         self._folder, self.file = folder, folder / STATE_FOLDER / "tokens"
 
     def create(self, name: str) -> str:
-        """Return the secret of a new token, which nothing shows again.
+        """Create a token and return its secret, which is not stored and cannot be shown again.
 
         Raises:
-            UsageError: a name that there is or that cannot be one.
+            UsageError: the name is in use or malformed.
         """
-        known = self.read_hashes()
+        hashes = self.read_hashes()
         if not _TOKEN_NAME.fullmatch(name):
             raise UsageError("not a name", where=name, rule="letters, digits and ._@-, at most 64")
-        if name in known:
+        if name in hashes:
             raise UsageError("there is a token of this name", where=name, fix="choose another")
         secret = _SECRET_PREFIX + secrets.token_urlsafe(32)
         create_state_folder(self._folder)
         with written_whole(self.file) as file:
-            lines = (known | {name: _hash_secret(secret)}).items()
-            file.write("".join(f"{token_name} {hashed}\n" for token_name, hashed in lines).encode())
+            entries = (hashes | {name: _hash_secret(secret)}).items()
+            lines = [f"{token_name} {token_hash}\n" for token_name, token_hash in entries]
+            file.write("".join(lines).encode())
         return secret
 
     def read_hashes(self) -> dict[str, str]:
@@ -97,13 +102,14 @@ class Tokens:
             authorization: the header of this name, ``Bearer SECRET``.
 
         Raises:
-            Refused: no token that admits.
+            RefusedRequestError: the request has no valid token.
         """
-        kind, _, text = (authorization or "").partition(" ")
-        hashed = _hash_secret(text.strip())
-        for name, known in self.read_hashes().items() if kind.lower() == "bearer" else ():
-            if secrets.compare_digest(known, hashed):
-                return name
+        scheme, _, secret = (authorization or "").partition(" ")
+        request_hash = _hash_secret(secret.strip())
+        if scheme.lower() == "bearer":
+            for name, token_hash in self.read_hashes().items():
+                if secrets.compare_digest(token_hash, request_hash):
+                    return name
         what = "no valid token" if authorization else "a token is needed"
         fix = "send `Authorization: Bearer TOKEN`; `trainmark serve token NAME` makes one"
         raise RefusedRequestError(401, what, fix=fix)
@@ -130,22 +136,22 @@ class Serving:
         self.index.refresh()
         self.data: Path = self.index.folder
         try:
-            self.site, self.incoming = (
-                create_state_folder(self.data) / "site",
-                create_state_folder(self.data) / "incoming",
-            )
+            state_folder = create_state_folder(self.data)
+            self.site = state_folder / "site"
+            self.incoming = state_folder / "incoming"
             shutil.rmtree(self.incoming, ignore_errors=True)  # of a killed server
             self.incoming.mkdir()
         except OSError as error:
             what, rule = f"cannot write: {error.strerror}", "a server keeps its pages in the store"
             raise EnvironmentFault(what, where=str(self.data), rule=rule) from None
         self.tokens = Tokens(self.data)
-        self.fault: str | None = None  # why the last look at the store failed
-        self._written: object = None
-        self._lock, self._ended = threading.Lock(), threading.Event()
+        self.fault: str | None = None  # why the last update failed
+        self._written_version: object = None  # of the index, as the site shows it
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
 
     def follow(self) -> None:
-        """Let the index follow the store, and the site the index, until ``end`` is called."""
+        """Update index and site from the store every few seconds until ``end`` is called."""
         while not self._ended.is_set():
             self.refresh()
             self._ended.wait(_REFRESH_S)
@@ -155,13 +161,14 @@ class Serving:
         self._ended.set()
 
     def refresh(self) -> None:
-        """Look at the store now; after a fault, such as a full disk, the site stays as it was."""
+        """Update index and site now; after a fault, such as a full disk, the site is kept."""
         with self._lock:
             try:
                 self.index.refresh()
-                if (version := self.index.read_version()) != self._written:
+                version = self.index.read_version()
+                if version != self._written_version:
                     write_site(self.index, self.site, served=True)
-                    self._written = version
+                    self._written_version = version
                 self.fault = None
             except Exception as error:
                 self.fault = str(error)
@@ -169,7 +176,7 @@ class Serving:
 
 
 def open_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; who connects before the server runs waits for it.
+    """Return a listening socket; clients that connect before the server runs wait for it.
 
     Raises:
         EnvironmentFault: the port is in use, or the address is not one of this machine.
@@ -184,7 +191,7 @@ def open_socket(host: str, port: int) -> socket.socket:
 
 def serve(app: Starlette, listening: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT; requests that run then are answered first."""
-    import uvicorn  # which who makes tokens need not have
+    import uvicorn  # creating tokens does not need it
 
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", level=logging.WARNING)
     for name in ("trainmark.server", "uvicorn.access"):
@@ -199,6 +206,6 @@ def serve(app: Starlette, listening: socket.socket) -> None:
     )
     server = uvicorn.Server(config)
     for number in (signal.SIGTERM, signal.SIGINT):
-        # uvicorn raises again what ended it; to have answered everything is success.
+        # uvicorn's own handler would raise the signal again, and the exit code would be an error.
         signal.signal(number, lambda *_: setattr(server, "should_exit", True))
     server.run(sockets=[listening])

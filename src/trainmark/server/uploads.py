@@ -1,7 +1,7 @@
-"""Take bundles into the data folder: received, verified, stored whole or not at all.
+"""Receive, verify and store bundles in the data folder, as a whole or not at all.
 
-``DATA/DIGEST/`` is named by the bundle's SHA-256 and holds the bundle as it was sent and its
-runs unpacked, which the index follows as any.
+``DATA/DIGEST/`` is named by the bundle's SHA-256. It has the bundle as it was sent, and its runs
+unpacked, which the index finds like other runs.
 """
 
 from __future__ import annotations
@@ -36,14 +36,17 @@ _VERIFY_LOCK = threading.Lock()  # verifying keeps a core busy
 
 
 async def store_upload(request: Request, serving: Serving) -> tuple[StoredBundle, bool]:
-    """Receive, verify and store the bundle in the body of a request; tell whether it is new.
+    """Receive, verify and store the bundle in the body of a request.
+
+    Returns:
+        The stored bundle, and whether it is new.
 
     Raises:
-        Refused: no token for it, too large, it does not verify, a run of it is there already,
-            or the disk is full.
+        RefusedRequestError: the request has no valid token, the bundle is too large or does not
+            verify, one of its runs is stored already, or the disk is full.
     """
-    given = request.headers.get("authorization")
-    token = await run_in_threadpool(serving.tokens.authenticate, given)
+    authorization = request.headers.get("authorization")
+    token = await run_in_threadpool(serving.tokens.authenticate, authorization)
     if request.headers.get("content-type", "").lower() != MEDIA_TYPE:
         raise RefusedRequestError(
             415, "not the type of a bundle", rule=f"Content-Type: {MEDIA_TYPE}"
@@ -60,18 +63,19 @@ async def store_upload(request: Request, serving: Serving) -> tuple[StoredBundle
     return stored
 
 
-async def _receive_body(request: Request, place: Path, most_bytes: int) -> str:
+async def _receive_body(request: Request, place: Path, max_bytes: int) -> str:
     """Write the body to ``BUNDLE`` in a folder and return its digest."""
-    size, digest = int(request.headers.get("content-length") or 0), sha256()
-    rule = f"at most {most_bytes:,} bytes"
-    if size > most_bytes:
+    rule = f"at most {max_bytes:,} bytes"
+    announced_bytes = int(request.headers.get("content-length") or 0)
+    if announced_bytes > max_bytes:
         raise RefusedRequestError(413, "too large", rule=rule)
+    digest = sha256()
     size = 0
     with (place / BUNDLE).open("xb") as file:
         try:
             async for chunk in request.stream():
                 size += len(chunk)
-                if size > most_bytes:
+                if size > max_bytes:
                     raise RefusedRequestError(413, "too large", rule=rule)
                 digest.update(chunk)
                 await run_in_threadpool(file.write, chunk)
@@ -81,10 +85,15 @@ async def _receive_body(request: Request, place: Path, most_bytes: int) -> str:
 
 
 def _store_bundle(serving: Serving, place: Path, digest: str) -> tuple[StoredBundle, bool]:
-    """Verify the bundle in ``place``, whose runs must be new, and move it to where it stays."""
+    """Verify the bundle in ``place``, whose runs must be new, and move it into the data folder.
+
+    Returns:
+        The stored bundle, and whether it is new.
+    """
     target = serving.data / digest
     with _VERIFY_LOCK:
-        if new := not target.exists():
+        is_new = not target.exists()
+        if is_new:
             for run_id in _verify_bundle(place):
                 if list_runs(serving.index, [f"run_id={run_id}"], columns=["run_id"]).total:
                     rule = "nothing is overwritten"
@@ -92,11 +101,11 @@ def _store_bundle(serving: Serving, place: Path, digest: str) -> tuple[StoredBun
                     raise RefusedRequestError(409, what, where=run_id, rule=rule)
             place.chmod(0o755)
             place.rename(target)
-            place.mkdir()  # for whoever removes it
+            place.mkdir()  # the caller removes it
     serving.refresh()
     run_ids = [record.read_record(file).run_id for file in sorted(target.rglob(record.RECORD_FILE))]
-    runs = [StoredRun(run_id=one, page=f"/{run_file(one)}") for one in run_ids]
-    return StoredBundle(digest=digest, runs=runs), new
+    runs = [StoredRun(run_id=run_id, page=f"/{run_file(run_id)}") for run_id in run_ids]
+    return StoredBundle(digest=digest, runs=runs), is_new
 
 
 def _verify_bundle(place: Path) -> list[str]:

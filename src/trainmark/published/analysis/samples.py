@@ -292,19 +292,20 @@ def _remove_other_work(
     holds_other = np.frombuffer(run.holds_other, dtype=np.int8).astype(bool) & is_counted
     if not holds_other.any():
         return 0
-    others = compute_costs(values, is_rate=_is_rate(source))[is_counted & ~holds_other]
-    pauses = np.frombuffer(run.pauses_s) / source.quantity.seconds
-    usual = float(np.median(others)) if len(others) else None
+    plain_times = compute_costs(values, is_rate=_is_rate(source))[is_counted & ~holds_other]
+    usual = float(np.median(plain_times)) if len(plain_times) else None
+    pauses = np.frombuffer(run.pauses_s) / source.quantity.seconds  # in the unit of the values
     corrected = left_out = 0
-    for place in np.flatnonzero(holds_other):
-        cost = float(compute_costs(values[place : place + 1], is_rate=_is_rate(source))[0])
-        without = cost - float(pauses[place])
-        is_known = pauses[place] > 0 and not _is_rate(source) and without > 0
-        if is_known and (usual is None or abs(without - usual) < abs(cost - usual)):
-            values[place] = without
+    for index in np.flatnonzero(holds_other):
+        time = float(compute_costs(values[index : index + 1], is_rate=_is_rate(source))[0])
+        training_time = time - float(pauses[index])
+        is_pause_known = pauses[index] > 0 and not _is_rate(source) and training_time > 0
+        is_closer = usual is None or abs(training_time - usual) < abs(time - usual)
+        if is_pause_known and is_closer:
+            values[index] = training_time
             corrected += 1
-        elif usual is not None and cost > _MIN_PAUSE_RATIO * usual:
-            is_counted[place] = False
+        elif usual is not None and time > _MIN_PAUSE_RATIO * usual:
+            is_counted[index] = False
             left_out += 1
     if corrected:
         notes.append(

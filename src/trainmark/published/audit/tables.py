@@ -305,10 +305,13 @@ def have_different_samples(subject: AuditSubject, other: AuditSubject) -> bool:
     first = min_samples / SAME_WORK_RATIO
     for candidate in range(_NUM_CANDIDATES + 1):
         samples = first + (max_samples - first) * candidate / _NUM_CANDIDATES
-        shorter_start, longer_start = sorted(
-            min(max(0.0, seconds - samples / rate), max(0.0, seconds - min_samples / rate))
-            for seconds, rate in timings
-        )
+        # What is left of each row's time, but not more than the fewest samples leave.
+        starts_s = []
+        for seconds, rate in timings:
+            start_s = max(0.0, seconds - samples / rate)
+            max_start_s = max(0.0, seconds - min_samples / rate)
+            starts_s.append(min(start_s, max_start_s))
+        shorter_start, longer_start = sorted(starts_s)
         if longer_start <= _MAX_START_RATIO * shorter_start + slack_s:
             return False
     return True
