@@ -61,6 +61,7 @@ def main() -> bool:
     num_clean = num_alarms = 0
     for fsdp in (False, True):
         of_flips, clean, alarms = measure(fsdp=fsdp)
+        print(f"fsdp={fsdp}: {dict(of_flips)}, {alarms} of {clean}", file=sys.stderr, flush=True)
         counts += of_flips
         num_clean += clean
         num_alarms += alarms

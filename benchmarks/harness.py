@@ -99,7 +99,9 @@ def machine(device_name: str = "cpu") -> str:
     from trainmark.devices.cores import count_usable_cores
     from trainmark.devices.vendors.cpu import model_name
 
-    device = f"{model_name()}, {count_usable_cores()} cores, {torch.backends.cpu.get_cpu_capability()}"
+    device = (
+        f"{model_name()}, {count_usable_cores()} cores, {torch.backends.cpu.get_cpu_capability()}"
+    )
     vendor = devices.choose_vendor(device_name)
     if vendor.torch_type != "cpu":
         product = vendor.open(0, 1).describe()["name"]

@@ -121,7 +121,11 @@ def upload_rate(device: Device, *, copied_bytes: int) -> float | None:
     work = rates.prepare_transfer(device, copied_bytes, to_device=True)
     if work is None:
         return None
-    return copied_bytes * 1e9 / min(rates.measure_repeatedly_ns(device, work.run, budget_ns=0, least=COPIES))
+    return (
+        copied_bytes
+        * 1e9
+        / min(rates.measure_repeatedly_ns(device, work.run, budget_ns=0, least=COPIES))
+    )
 
 
 def clocks_under_load(
