@@ -146,7 +146,7 @@ def _build_candidates(
     """Return a candidate for each size.
 
     Args:
-        work: prepares the work of a size in bytes.
+        work: prepares the work of a size in bytes; it needs four times its size of memory.
         factor: bytes that a run moves for each byte of its size.
     """
     return [Candidate(Point((n,), factor * n), 4.0 * n, partial(work, n)) for n in sizes]

@@ -74,10 +74,12 @@ def _answer_error(request: Request, error: Any) -> Response:
         headers |= {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     elif not isinstance(error, UsageError):
         LOG.warning("%s", error)
-        status, what = (503, "the server cannot read its store now")
-        if not isinstance(error, EnvironmentFault):
-            status, what = 404, error.what
-        error = TrainmarkError(what)
+        if isinstance(error, EnvironmentFault):
+            status = 503
+            error = TrainmarkError("the server cannot read its store now")
+        else:
+            status = 404
+            error = TrainmarkError(error.what)  # without the path
     if request.url.path.endswith("/compare"):
         links = Links("compare", _choose_language(request), served=True)
         return HTMLResponse(error_page(error, links), status, headers)

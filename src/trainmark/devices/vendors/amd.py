@@ -100,7 +100,11 @@ def _violations(fields: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 
 def _at(fields: object, *path: str) -> Any:
-    """Return what lies at ``path``, without its unit; None if nothing does."""
+    """Return the value under nested keys, without its unit; None: there is none.
+
+    Args:
+        path: the keys, the outermost first.
+    """
     for name in path:
         fields = fields.get(name) if isinstance(fields, dict) else None
     return fields.get("value") if isinstance(fields, dict) and "value" in fields else fields

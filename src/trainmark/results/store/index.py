@@ -153,9 +153,8 @@ class Index:
         place = self.folder / path
         is_imported = place.is_file()
         file = place if is_imported else place / record.RECORD_FILE
-        file_stamp = read_stamp(
-            str(file)
-        )  # before reading: a change meanwhile shows at the next look
+        # Before reading, so that a change meanwhile is noticed at the next refresh.
+        file_stamp = read_stamp(str(file))
         if file_stamp is None:
             return []
         try:

@@ -75,7 +75,7 @@ class Nvidia(TorchVendor):
         return [] if refusal_of_torch() else driver.visible()
 
     def unusable(self) -> Refusal | None:
-        """Return why no card that is here can be used; see ``protocols.Diagnoses``."""
+        """Return why no card of this machine can be used; see ``protocols.Diagnoses``."""
         if not driver.loaded():
             on_bus = torch_vendor.pci_accelerators(self.pci_vendor, self.pci_classes)
             if not on_bus:
@@ -164,9 +164,11 @@ def refusal_of_torch() -> Refusal | None:
 
 
 def forced_tf32() -> bool | None:
-    """Return whether the environment has fp32 multiplied in TF32; None: torch's flags decide."""
+    """Return whether a variable of the environment forces TF32 on or off; None: it is not set."""
     override = os.environ.get(TF32_OVERRIDE, "")
-    return None if not override else override != "0"
+    if not override:
+        return None
+    return override != "0"
 
 
 def refusal_of_override(precision: Precision) -> Refusal | None:
