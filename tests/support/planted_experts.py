@@ -17,7 +17,7 @@ from trainmark.cases.gpt_oss_20b.model import assign_round_robin, routed_layers
 from trainmark.errors import RunError
 from trainmark.rank.parameters import ParameterCheck
 from trainmark.rank.watch import StepWatch
-from trainmark.record import cause, findings
+from trainmark.record import broken_rules, findings
 from trainmark.train.parameters import GradientWatch, TensorDigest
 
 if TYPE_CHECKING:
@@ -261,8 +261,10 @@ def found_in(job: Any) -> dict[str, Any]:
         rank=job.context.rank, parameters=parameters,
         phases={"train": SimpleNamespace(steps=STEPS)},
     )  # fmt: skip
-    said = list(cause._check_training(SimpleNamespace(ranks=[rank])))  # type: ignore[arg-type]
-    return {"code": said[0].code if said else "", "parameters": vars(parameters), "rank": rank.rank}
+    run: Any = SimpleNamespace(ranks=[rank])
+    messages = list(broken_rules._check_training(run))
+    code = messages[0].code if messages else ""
+    return {"code": code, "parameters": vars(parameters), "rank": rank.rank}
 
 
 def on_rank(rank: int, names: list[str]) -> list[dict[str, Any]]:
@@ -282,5 +284,6 @@ def codes_of(found: tuple[dict[str, Any], ...]) -> set[str]:
         SimpleNamespace(rank=one["rank"], parameters=SimpleNamespace(**one["parameters"]))
         for one in found if "parameters" in one
     ]  # fmt: skip
-    plan, run = SimpleNamespace(recipe={}), SimpleNamespace(ranks=ranks)
-    return codes | {one.code for one in cause._check_replicas(plan, run)}  # type: ignore[arg-type]
+    plan: Any = SimpleNamespace(recipe={})
+    run: Any = SimpleNamespace(ranks=ranks)
+    return codes | {item.code for item in broken_rules._check_replicas(plan, run)}
