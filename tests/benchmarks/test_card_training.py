@@ -116,7 +116,7 @@ def test_variants_and_rounds_for_which_there_is_no_time_are_left_out(
     parts = {"ours": ("ours",), "plain": ("plain",), "trainer": ("trainer",)}
 
     found = training.take_turns(
-        Card("cpu", "full", tmp_path, 100.0), "module", parts,
+        Card("cpu", "full", tmp_path, 100.0, is_brief=True), "module", parts,
         precision="fp32", flops=1.0, units={},
     )  # fmt: skip
 
@@ -146,7 +146,7 @@ def test_plain_bags_without_time_are_left_out(
     monkeypatch.setattr(dlrm, "TINY_ROWS", 10)
     monkeypatch.setattr(dlrm, "drawn", lambda *_, **__: "folder")
 
-    found = dlrm.run(Card("cpu", "full", tmp_path, 60.0))
+    found = dlrm.run(Card("cpu", "full", tmp_path, 60.0, is_brief=True))
 
     (bar,) = found.bars
     assert (bar.measured, bar.met) == ("unknown: there was no time for it", None)
