@@ -121,6 +121,20 @@ def test_innermost_folder_is_replaced_first(tmp_path):
     assert redactor.redact_text(f"{tmp_path}/runs/a/x {tmp_path}/b") == "<run>/x <data>/b"
 
 
+@pytest.mark.parametrize(
+    ("argument", "expected"),
+    [
+        ("--follow=mlflow=sqlite:////srv/bob/runs.db", "--follow=mlflow=sqlite:///<path>"),
+        ("mlflow=sqlite:///runs.db", "mlflow=sqlite:///runs.db"),
+        ("mlflow=file:/srv/bob/mlruns", "mlflow=file:<path>"),
+        ("mlflow=http://bob:s3cret@tracker.lab.internal:5000/x", "mlflow=http://<host>"),
+        ("openmetrics=/srv/bob/trainmark.prom", "openmetrics=<path>"),
+    ],
+)
+def test_destinations_of_followers_in_a_command_name_no_one(argument, expected):
+    assert Redactor().redact_text(argument) == expected
+
+
 @pytest.mark.parametrize("unit", ["a", "a.", "1.", "eyJ-", "a1a", "0:"])
 def test_word_of_any_length_is_read_in_one_pass(unit):
     text = unit * 200_000  # where a pattern begins anew at each letter, this takes an hour
