@@ -41,7 +41,7 @@ def verified(path: Path) -> None:
     states = {check.name: check.state for check in found.checks}
     assert states["archive"] == states["record"] == "held"
     (check,) = [check for check in found.checks if check.name == "record"]
-    assert check.said[0].args["steps"] == STEPS
+    assert check.sentences[0].args["steps"] == STEPS
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     print(
         json.dumps(
