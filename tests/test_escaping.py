@@ -19,8 +19,8 @@ from trainmark.errors import escaped
 from trainmark.export.tables import to_csv
 from trainmark.launch.series import SeriesEntry
 from trainmark.pages.page import build_document
-from trainmark.pages.results import series_table
-from trainmark.pages.summary import first_lines
+from trainmark.pages.results import build_series_table
+from trainmark.pages.summary import list_first_lines
 from trainmark.pages.terminal import show_page
 from trainmark.record.record import Record, read_record
 
@@ -81,8 +81,8 @@ def hostile() -> Record:
         lambda record: show_page(build_document([record])),
         lambda record: show_page(build_document([record]), width=60),
         lambda record: show_page(build_document(_twice(record))),
-        lambda record: "\n".join(first_lines([record])),
-        lambda record: series_table(
+        lambda record: "\n".join(list_first_lines([record])),
+        lambda record: build_series_table(
             [SeriesEntry(name=ATTACK, state="failed", reason=ATTACK, run_dir=Path(WORD),
                      ended={1: (Path(WORD), record)})]
         ),

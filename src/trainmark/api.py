@@ -37,12 +37,12 @@ from trainmark.launch.cluster import CONTAINER, LOCAL, read_cluster
 from trainmark.launch.processes import StopRequest, note_stop_signals
 from trainmark.launch.progress import ProgressLine, end_line, launch_with_progress
 from trainmark.launch.run_dir import make_record, record_unplannable, refuse_used
-from trainmark.pages.acceptance import acceptance_document
+from trainmark.pages.acceptance import build_acceptance_document
 from trainmark.pages.page import HTML_PAGE, build_documents, write_pages, write_summary
-from trainmark.pages.pictures import notebook_html
-from trainmark.pages.rendering import rendered, to_html, to_markdown
+from trainmark.pages.pictures import to_notebook_html
+from trainmark.pages.rendering import render_template, to_html, to_markdown
 from trainmark.pages.results import launch_table
-from trainmark.pages.summary import summary
+from trainmark.pages.summary import build_summary
 from trainmark.pages.terminal import show
 from trainmark.pages.texts import LANGUAGES
 from trainmark.plan.plan import PLAN_FILE, UNCHECKED
@@ -114,7 +114,7 @@ class Records(list[Record]):
     def _repr_html_(self) -> str:
         if len(self) == 1:
             return _record_html(self[0])
-        return rendered("table.html.j2", "en", table=launch_table(self), heading="launches")
+        return render_template("table.html.j2", "en", table=launch_table(self), heading="launches")
 
     def summary(self) -> RepeatSummary:
         """Return mean, 95% interval and CV of every figure over launches of the same work.
@@ -122,7 +122,7 @@ class Records(list[Record]):
         Raises:
             RecordError: no record, or work that differs.
         """
-        return summary(self)
+        return build_summary(self)
 
     def page(self, lang: Literal["en", "zh"] = "en", *, html: bool = False) -> str:
         """Return the result page as Markdown, or as HTML: a file in both languages."""
@@ -131,7 +131,7 @@ class Records(list[Record]):
 
 def _record_html(record: Record) -> str:
     """Return what a notebook shows of a record: the first screen of its page."""
-    return notebook_html(build_documents([record])[0])
+    return to_notebook_html(build_documents([record])[0])
 
 
 # A record knows no pages, which stand above it; a notebook looks for this method.
@@ -537,7 +537,7 @@ def measure_acceptance(
         result = acceptance.measure(prepared, stop, show=show)
     else:
         result = acceptance_cluster.measure_nodes(prepared, stop, show=show)
-    pages = [acceptance_document(result)]
+    pages = [build_acceptance_document(result)]
     texts = {f"page.{lang}.md": to_markdown(pages, lang) for lang in LANGUAGES}
     texts[HTML_PAGE] = to_html(pages)
     for name, text in texts.items():

@@ -26,7 +26,7 @@ from trainmark.acceptance.request import AcceptRequest
 from trainmark.acceptance.session import num_rounds
 from trainmark.acceptance.tasks import RankResult
 from trainmark.errors import RecordError, UsageError
-from trainmark.pages.acceptance import acceptance_document
+from trainmark.pages.acceptance import build_acceptance_document
 from trainmark.pages.rendering import to_markdown
 from trainmark.pages.texts import LANGUAGES
 
@@ -236,7 +236,7 @@ def test_groups_of_other_software_are_named_on_the_page(tmp_path: Path) -> None:
         (("c", "d"), ("gpu",), {"torch": "2.12.1"}),
     ]
     for lang in LANGUAGES:
-        page = to_markdown([acceptance_document(result)], lang)
+        page = to_markdown([build_acceptance_document(result)], lang)
         assert "| gpu | torch 2.13.0 |" in page
         assert "| gpu | torch 2.12.1 |" in page
     assert result.names("pass") == list(NODES)

@@ -15,7 +15,7 @@ from trainmark.acceptance.acceptance import conclude
 from trainmark.acceptance.evidence import EVIDENCE_DIR, Evidence
 from trainmark.acceptance.result import read_result, schema
 from trainmark.errors import RecordError
-from trainmark.pages.acceptance import acceptance_document, acceptance_lines
+from trainmark.pages.acceptance import build_acceptance_document, list_acceptance_lines
 from trainmark.pages.rendering import to_html, to_markdown
 
 if TYPE_CHECKING:
@@ -221,14 +221,14 @@ def test_page_names_what_to_exclude_first(tmp_path: Path, lang: str) -> None:
         tmp_path, step_s={DEVICES[2]: 0.12}, link_s={(DEVICES[0], DEVICES[3]): 0.3}
     ).everything(pair_rounds=3)
     result = judged(tmp_path)
-    page = acceptance_document(result)
+    page = build_acceptance_document(result)
 
     markdown = to_markdown([page], lang)
 
     assert DEVICES[2] in markdown.splitlines()[2]
     for name in DEVICES:
         assert markdown.count(name) > 1
-    lines = acceptance_lines(result, lang)
+    lines = list_acceptance_lines(result, lang)
     assert len(lines) == 3
     assert to_html([page]).count('class="heat-map"') == 2  # a language each
 

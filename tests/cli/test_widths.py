@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from support.comparison_records import series
 from trainmark.conformance.case_check import CHECKS, CaseCheck, CaseReport
-from trainmark.pages.grid import tables
+from trainmark.pages.grid import split_into_tables
 from trainmark.record import record as records
 from trainmark.spec import message
 
@@ -113,7 +113,7 @@ def test_no_word_is_cut(verb: str, terminal: Any) -> None:
 
 def test_table_of_very_long_words_is_cut_at_the_width_alone() -> None:
     word = "x" * 100
-    (grid,) = tables([["name", "value"], [word, "1"]], 40)
+    (grid,) = split_into_tables([["name", "value"], [word, "1"]], 40)
     _, rows = grid.laid_out(40)
     assert max(map(len, rows)) <= 40
     assert "".join(row.split()[0] for row in rows) == word

@@ -12,7 +12,7 @@ import pytest
 
 from support.machines import vendor_package
 from trainmark.devices.cores import count_usable_cores
-from trainmark.pages.judgements import ceilings as blocks
+from trainmark.pages.judgements import build_ceilings as blocks
 from trainmark.pages.terminal import show
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from trainmark.launch import series, submission
 from trainmark.launch.processes import StopRequest
 from trainmark.launch.series import SeriesEntry, exit_code
 from trainmark.launch.submission import CLUSTER_FILE
-from trainmark.pages.results import series_table
+from trainmark.pages.results import build_series_table
 from trainmark.plan.plan_file import read_plan_file
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import launches, of_repeat
@@ -412,7 +412,7 @@ runs:
         replace(outcome, run_dir=outcome.run_dir and outcome.run_dir.relative_to(here))
         for outcome in outcomes
     ]
-    said = series_table(outcomes, width=110)
+    said = build_series_table(outcomes, width=110)
     check_golden("plan_summary.txt", f"{said}\nexit code {exit_code(outcomes)}\n")
 
 
@@ -508,7 +508,7 @@ def test_dry_run_shows_launches_in_their_order_with_the_time_of_earlier_ones(
 
 def test_table_of_a_plan_shows_the_settings_that_differ(plan_of: Any) -> None:
     outcomes = plan_of("runs:\n- {case: toy, set: {bs: [8, 32], seed: [1, 2]}}\n")
-    text = series_table(outcomes, width=110)
+    text = build_series_table(outcomes, width=110)
     heads, _, *rows = (line.split() for line in text.splitlines()[:6])
     assert "bs" in heads
     assert "seed" not in heads
@@ -518,7 +518,7 @@ def test_table_of_a_plan_shows_the_settings_that_differ(plan_of: Any) -> None:
 def test_table_of_a_plan_fits_a_narrow_screen(plan_of: Any) -> None:
     outcomes = plan_of("runs:\n- {case: toy, set: {bs: [8, 32], precision: [fp32, bf16]}}\n")
     for width in (80, 60):
-        text = series_table(outcomes, width=width)
+        text = build_series_table(outcomes, width=width)
         lines = [line for line in text.splitlines() if "/toy-" not in line]
         assert max(map(len, lines)) <= width
         assert {"toy-bs_8-precision_fp32", "bf16", "final_result"} <= set(text.split())

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from trainmark.pages.document import Paragraph, Table
-from trainmark.pages.judgements import ceilings as blocks
-from trainmark.pages.judgements import wrong_results
+from trainmark.pages.judgements import build_ceilings as blocks
+from trainmark.pages.judgements import has_wrong_results
 from trainmark.pages.texts import translate
 from trainmark.spec import message
 
@@ -80,10 +80,10 @@ def test_what_a_rank_computes_wrongly_is_named_with_it() -> None:
     bad = point([1 << 20], None, status="wrong", reason="7 numbers are wrong")
     wrong = kind("memory_copy", bad, best=None)
     found = document([right], [wrong], [wrong])
-    assert wrong_results(found)
+    assert has_wrong_results(found)
     assert lines(found)[1:] == ["rank 1, 2: memory copy wrong: 1 MiB (7 numbers are wrong)"]
     assert tables(found) == []  # the slowest rank has no rate
-    assert not wrong_results(document([right], [right]))
+    assert not has_wrong_results(document([right], [right]))
 
 
 def test_any_rank_above_the_published_peak_is_named() -> None:
@@ -171,5 +171,5 @@ def test_pairs_that_were_not_measured_have_a_reason() -> None:
     faulty = {"status": "wrong", "reason": "1 of 9 numbers are wrong", "why": asdict(fault)}
     wrong["links"] = {"reason": None, "why": None, "pairs": [pair([0, 1], None, **faulty)]}
     assert "rank 0 - rank 1: 1 of 9 numbers are wrong" in lines(wrong)
-    assert wrong_results(wrong)
+    assert has_wrong_results(wrong)
     assert tables(wrong) == []

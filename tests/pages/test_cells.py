@@ -22,13 +22,13 @@ GIB = 1024**3
     ],
 )
 def test_throughput(value, text):
-    assert cells.number(value) == text
+    assert cells.format_rate(value) == text
 
 
 def test_memory():
-    assert cells.memory(33.4 * GIB, 40 * GIB) == "33.4/40.0"
-    assert cells.memory(33.4 * GIB, None) == "33.4"
-    assert cells.memory(None, 40 * GIB) == "–"
+    assert cells.format_memory(33.4 * GIB, 40 * GIB) == "33.4/40.0"
+    assert cells.format_memory(33.4 * GIB, None) == "33.4"
+    assert cells.format_memory(None, 40 * GIB) == "–"
 
 
 @pytest.mark.parametrize(
@@ -45,15 +45,15 @@ def test_memory():
     ],
 )
 def test_a_quality_stands_with_its_target(value, target, shown):
-    assert cells.quality_and_target(value, target) == shown
+    assert cells.format_quality_and_target(value, target) == shown
 
 
 def test_one_unit_for_all_values_of_a_row():
-    assert cells.scaled([0.4096, None, 0.0015], "s") == (["409.6", "–", "1.500"], "ms")
-    assert cells.scaled([4.93e13], "FLOP/s") == (["49.3"], "TFLOP/s")
-    assert cells.scaled([2.5 * GIB], "bytes") == (["2.500"], "GiB")
-    assert cells.scaled([None], "bytes") == (["–"], "GiB")
-    assert cells.scaled([43.0], "%") == (["43.0"], "%")
+    assert cells.scale_to_unit([0.4096, None, 0.0015], "s") == (["409.6", "–", "1.500"], "ms")
+    assert cells.scale_to_unit([4.93e13], "FLOP/s") == (["49.3"], "TFLOP/s")
+    assert cells.scale_to_unit([2.5 * GIB], "bytes") == (["2.500"], "GiB")
+    assert cells.scale_to_unit([None], "bytes") == (["–"], "GiB")
+    assert cells.scale_to_unit([43.0], "%") == (["43.0"], "%")
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,9 @@ def test_one_unit_for_all_values_of_a_row():
     ],
 )
 def test_markdown_shows_text_literally(hostile, shown):
-    assert cells.markdown(hostile) == shown
+    assert cells.escape_markdown(hostile) == shown
 
 
 def test_a_fence_outlasts_the_fences_inside():
-    assert cells.fence("plain") == "```"
-    assert cells.fence("a\n````\nb") == "`````"
+    assert cells.choose_code_fence("plain") == "```"
+    assert cells.choose_code_fence("a\n````\nb") == "`````"

@@ -38,7 +38,7 @@ def drawn(chart: Chart | None) -> Chart:
     """Return a chart that is there, after it was drawn in both languages."""
     assert chart is not None
     for lang in ("en", "zh"):
-        picture = rendering.drawn(chart, lang)
+        picture = rendering.draw_static_picture(chart, lang)
         ET.fromstring(picture)
         assert not re.search("NaN|undefined|Infinity", picture)
     return chart
@@ -47,13 +47,13 @@ def drawn(chart: Chart | None) -> Chart:
 def rule(chart: Chart | None) -> Any:
     """Return what a chart's first layer marks."""
     assert chart is not None
-    name = rendering.drawn_by_script(chart, "en")["layer"][0]["data"]["name"]
+    name = rendering.build_script_chart(chart, "en")["layer"][0]["data"]["name"]
     return data(chart)[name]
 
 
 def test_the_table_behind_a_chart_covers_every_step() -> None:
     nanoseconds = [int(1e6 * ms) for ms in (1.0, 5.0, 0.0, 2.0, *[3.0] * 20)]
-    chart = steps.step_time(record(time_ns=nanoseconds))
+    chart = steps.chart_step_time(record(time_ns=nanoseconds))
     assert chart is not None
     assert chart.table is not None
     assert heads(chart.table) == ["step", "min", "median", "max"]
@@ -62,73 +62,75 @@ def test_the_table_behind_a_chart_covers_every_step() -> None:
         ("1 – 2", "1.000", "3.000", "5.000"),
         ("3 – 4", "2.000", "2.000", "2.000"),
     ]
-    gap = steps.loss(record(loss=[1.0, None, 0.5]))
+    gap = steps.chart_loss(record(loss=[1.0, None, 0.5]))
     assert gap is not None
     assert gap.table is not None
     assert rows(gap.table)[1] == ("2", "–", "–", "–")
 
 
 def test_the_loss_names_its_ends() -> None:
-    chart = drawn(steps.loss(record()))
+    chart = drawn(steps.chart_loss(record()))
     assert translate(chart.description, "en") == ("Loss of 60 steps, from 0.7815 to 0.1447")
     assert data(chart)["steps"][0] == {"step": 1, "value": 0.7815}
-    assert steps.loss(record(loss=[None, None])) is None
-    gap = steps.loss(record(loss=[1.0, 0.9, None, 0.7, 0.6]))
+    assert steps.chart_loss(record(loss=[None, None])) is None
+    gap = steps.chart_loss(record(loss=[1.0, 0.9, None, 0.7, 0.6]))
     assert [row["value"] for row in data(gap)["steps"]] == [1.0, 0.9, None, 0.7, 0.6]
 
 
 def test_the_axis_of_a_loss_that_diverged_has_short_numbers() -> None:
-    chart = drawn(steps.loss(record(loss=[0.7, 2.0, 7.6e33, None])))
-    labels = re.findall(r"<text[^>]*>([^<]*)</text>", rendering.drawn(chart, "en"))
+    chart = drawn(steps.chart_loss(record(loss=[0.7, 2.0, 7.6e33, None])))
+    labels = re.findall(r"<text[^>]*>([^<]*)</text>", rendering.draw_static_picture(chart, "en"))
     assert "8e+33" in labels
     assert max(map(len, labels)) <= 12
-    linear = drawn(steps.step_time(record(time_ns=[int(ms * 1e6) for ms in range(400, 1001, 10)])))
-    labels = re.findall(r"<text[^>]*>([^<]*)</text>", rendering.drawn(linear, "en"))
+    linear = drawn(
+        steps.chart_step_time(record(time_ns=[int(ms * 1e6) for ms in range(400, 1001, 10)]))
+    )
+    labels = re.findall(r"<text[^>]*>([^<]*)</text>", rendering.draw_static_picture(linear, "en"))
     assert {"500", "1000"} <= set(labels)
 
 
 def test_a_long_loss_is_smoothed_by_a_moving_mean() -> None:
     losses: list[float | None] = [float(step % 2) for step in range(40)]
     losses[3] = None
-    chart = drawn(steps.loss(record(loss=losses)))
+    chart = drawn(steps.chart_loss(record(loss=losses)))
     assert translate(chart.title, "en") == "Training loss; bold: mean of 5 steps"
     smoothed = [row["value"] for row in data(chart)["smoothed"]]
     assert smoothed[0] == pytest.approx(1 / 3, abs=1e-6)  # of steps 1 to 3
     assert smoothed[3] == pytest.approx(2 / 4, abs=1e-6)  # of 2, 3, 5 and 6
     assert smoothed[10] == pytest.approx(2 / 5, abs=1e-6)  # of 9 to 13
     assert data(chart)["steps"][3] == {"step": 4, "value": None}
-    short = steps.loss(record(loss=losses[:39]))
+    short = steps.chart_loss(record(loss=losses[:39]))
     assert short is not None
     assert list(data(short)) == ["steps"]
 
 
 def test_curves_of_several_runs_stand_in_one_chart() -> None:
     made = record()
-    found = {one.name: one for one in steps.overlays({"A": [made], "B": [record(loss=[])]})}
+    found = {one.name: one for one in steps.chart_overlays({"A": [made], "B": [record(loss=[])]})}
     assert list(found) == ["sides-step_time", "sides-quality"]  # of the loss there is one
-    found = {one.name: one for one in steps.overlays({"A": [made], "B": [made]})}
+    found = {one.name: one for one in steps.chart_overlays({"A": [made], "B": [made]})}
     loss = drawn(found["sides-loss"])
     labels = {row["side"] for row in data(loss)["steps"]}
     assert labels == {"A · 2 x NVIDIA A100-SXM4-40GB", "B · 2 x NVIDIA A100-SXM4-40GB"}
     many = {str(place): [made] for place in range(9)}
-    (first, *_) = steps.overlays(many, {side: f"run {side}" for side in many})
+    (first, *_) = steps.chart_overlays(many, {side: f"run {side}" for side in many})
     assert {row["side"] for row in data(first)["steps"]} == {f"{n} · run {n}" for n in range(7)}
 
 
 def test_a_picture_is_drawn_once_for_both_languages(monkeypatch: pytest.MonkeyPatch) -> None:
-    chart = steps.loss(record(loss=[3.0, 2.0, 1.5]))
+    chart = steps.chart_loss(record(loss=[3.0, 2.0, 1.5]))
     assert chart is not None
     asked = []
-    draw = rendering._svg
-    monkeypatch.setattr(rendering, "_svg", lambda spec: asked.append(spec) or draw(spec))
-    pictures = {lang: rendering.drawn(chart, lang) for lang in ("en", "zh")}
+    draw = rendering._draw_svg
+    monkeypatch.setattr(rendering, "_draw_svg", lambda spec: asked.append(spec) or draw(spec))
+    pictures = {lang: rendering.draw_static_picture(chart, lang) for lang in ("en", "zh")}
     assert len(set(asked)) == 1
     assert ">step</text>" in pictures["en"]
     assert ">步数</text>" in pictures["zh"]
     assert pictures["zh"].replace("步数", "step") == pictures["en"]
     verdicts = phrase("compare.faster"), phrase("compare.slower")  # a legend, whose places differ
     spec = chart.spec | {"encoding": {"color": {"scale": {"domain": list(verdicts)}}}}
-    assert rendering._labels(spec, "zh") is None
+    assert rendering._translate_labels(spec, "zh") is None
 
 
 def test_very_many_steps_and_evaluations_are_thinned() -> None:
@@ -141,30 +143,30 @@ def test_very_many_steps_and_evaluations_are_thinned() -> None:
     history = [point.model_copy(update={"step": step}) for step in range(1, 6_001)]
     found = made.quality.model_copy(update={"history": history})
     made = made.model_copy(update={"quality": found})
-    assert len(data(steps.step_time(made))["steps"]) <= 1000
-    assert len(data(steps.quality(made))["steps"]) <= 1000
-    curve = steps.loss(made)
+    assert len(data(steps.chart_step_time(made))["steps"]) <= 1000
+    assert len(data(steps.chart_quality(made))["steps"]) <= 1000
+    curve = steps.chart_loss(made)
     assert curve is not None
     assert "value of every 200 steps" in translate(curve.note, "en")
 
 
 def test_quality_stands_against_its_target() -> None:
-    chart = drawn(steps.quality(record()))
+    chart = drawn(steps.chart_quality(record()))
     assert rule(chart) == [{"value": 0.91, "label": "target 0.91"}]
     assert translate(chart.description, "en") == "3 evaluations, from 0.8796 to 0.9117; target 0.91"
     bare = record().quality.model_copy(update={"target": None})
-    assert rule(steps.quality(record().model_copy(update={"quality": bare}))) == []
+    assert rule(steps.chart_quality(record().model_copy(update={"quality": bare}))) == []
 
 
 def test_the_warm_up_is_shaded() -> None:
-    chart = drawn(steps.step_time(record()))
+    chart = drawn(steps.chart_step_time(record()))
     assert rule(chart) == [{"step": 1, "to": 10.5}]
     assert translate(chart.title, "en") == "Step time (ms); shaded: warm-up"
-    whole = steps.step_time(record(warmup=0))
+    whole = steps.chart_step_time(record(warmup=0))
     assert whole is not None
     assert len(whole.spec["layer"]) == 1
-    assert steps.step_time(record(time_ns=[0, 0])) is None
-    spiked = drawn(steps.step_time(record(time_ns=[10] * 8 + [10 * 21])))
+    assert steps.chart_step_time(record(time_ns=[0, 0])) is None
+    spiked = drawn(steps.chart_step_time(record(time_ns=[10] * 8 + [10 * 21])))
     assert translate(spiked.title, "zh") == "步耗时（ms），对数坐标；底色为预热"
 
 
@@ -182,7 +184,7 @@ def sampled(tmp_path: Path, world: int = 2) -> Record:
 
 
 def test_each_quantity_has_a_chart_in_its_order(tmp_path: Path) -> None:
-    found = charts(steps.over_time(sampled(tmp_path)))
+    found = charts(steps.chart_over_time(sampled(tmp_path)))
     assert list(found) == [
         "time-device-memory",
         "time-device-busy",
@@ -200,7 +202,9 @@ def test_each_quantity_has_a_chart_in_its_order(tmp_path: Path) -> None:
     said = "Temperature, 2 devices: 40.0 to 53.0 °C, highest on rank 1 at 12 s."
     assert translate(heat.description, "en") == said
     (tmp_path / "many").mkdir()
-    many = charts(steps.over_time(sampled(tmp_path / "many", 10)))  # of which there are three lines
+    many = charts(
+        steps.chart_over_time(sampled(tmp_path / "many", 10))
+    )  # of which there are three lines
     said = "Temperature, 10 devices: 40.0 to 61.0 °C, highest on rank 9 at 12 s."
     assert translate(drawn(many["time-device-temperature"]).description, "en") == said
     host_load = drawn(many["time-host-busy"])
@@ -215,7 +219,7 @@ def test_ranks_stand_in_a_table_the_slowest_first() -> None:
         made.ranks[0].model_copy(update={"rank": rank, **dict(zip(names, of, strict=True))})
         for rank, of in enumerate(told)
     ]
-    found = figures.ranks(made.model_copy(update={"ranks": ranks}))
+    found = figures.build_ranks(made.model_copy(update={"ranks": ranks}))
     assert found is not None
     (shown,) = found.blocks
     assert isinstance(shown, Table)
@@ -229,7 +233,7 @@ def test_what_was_not_read_of_a_rank_has_its_reason() -> None:
     reason = message("devices_unmonitored")
     power = made.figures["p_core"].model_copy(update={"value": None, "reason": reason})
     changes = {"ranks": ranks, "figures": made.figures | {"power": power}}
-    found = figures.ranks(made.model_copy(update=changes))
+    found = figures.build_ranks(made.model_copy(update=changes))
     assert found is not None
     (shown,) = found.blocks
     assert isinstance(shown, Table)
@@ -241,7 +245,7 @@ def test_what_was_not_read_of_a_rank_has_its_reason() -> None:
 
 
 def test_a_picture_has_the_page_s_colours() -> None:
-    inner = rendering.drawn(drawn(steps.loss(record())), "en")
+    inner = rendering.draw_static_picture(drawn(steps.chart_loss(record())), "en")
     assert set(re.findall(r'(?:fill|stroke)="([^"]+)"', inner)) <= {
         "none",
         "transparent",
@@ -254,14 +258,14 @@ def test_a_picture_has_the_page_s_colours() -> None:
 
 
 def test_the_script_is_whole_and_can_stand_in_a_page() -> None:
-    made = rendering.chart_script()
+    made = rendering.build_chart_script()
     assert "figure.chart" in made
     assert "</script" not in made
     assert len(made.encode()) < 1_000_000
 
 
 def test_a_title_is_no_expression_and_has_no_control_character() -> None:
-    chart = steps.loss(record())
+    chart = steps.chart_loss(record())
     assert chart is not None
     for word in ('\\" + datum.x + "', "a\nb\u202e"):
         spec = {
@@ -271,8 +275,9 @@ def test_a_title_is_no_expression_and_has_no_control_character() -> None:
         }
         hostile = replace(chart, spec=spec, data={"x": [{"x": 7, "name": word}]})
         labels = [
-            x.get("aria-label", "") for x in ET.fromstring(rendering.drawn(hostile, "en")).iter()
+            x.get("aria-label", "")
+            for x in ET.fromstring(rendering.draw_static_picture(hostile, "en")).iter()
         ]
-        title = rendering.drawn_by_script(hostile, "en")["encoding"]["x"]["title"]
+        title = rendering.build_script_chart(hostile, "en")["encoding"]["x"]["title"]
         assert [label for label in labels if label.endswith(": 7")] == [f"{title}: 7"]
         assert ("\\" in title, title.isprintable()) == (False, True)

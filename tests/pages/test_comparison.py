@@ -7,8 +7,8 @@ import pytest
 from support.comparison_records import series
 from support.fakes import check_golden
 from trainmark.judge.comparison import compare
-from trainmark.pages.charts import ratios
-from trainmark.pages.judgements import comparison
+from trainmark.pages.charts import chart_ratios
+from trainmark.pages.judgements import build_comparison
 from trainmark.pages.terminal import show
 from trainmark.pages.texts import translate
 from trainmark.record.record import Cause, Trust
@@ -41,14 +41,14 @@ def test_a_comparison_on_a_terminal(lang: str) -> None:
         )
     )
     found = compare(a, b, figures=["p_core", "mem"], allow=["max_steps"])
-    text = show(comparison(found), lang, width=100)
+    text = show(build_comparison(found), lang, width=100)
     assert "\x1b" not in text
     check_golden(f"comparison.{lang}.txt", text + "\n")
 
 
 def test_sentences_name_the_side_that_they_are_of() -> None:
     a, b = series("a", [100.0]), series("b", [100.0])
-    text = show(comparison(compare(a, b), "C"), width=200)
+    text = show(build_comparison(compare(a, b), "C"), width=200)
     assert "p_core of C is 1.000 times A's" in text
     assert "the target was reached by 1 of 1 launches of A and 1 of 1 of C" in text
 
@@ -69,7 +69,7 @@ def test_ratios_are_drawn_with_good_and_bad_marked(
         series(x, [y * z for z in rates], first_minute=n)
         for x, y, n in (("a", 1, 0), ("b", times, 9))
     )
-    found = ratios({"B": compare(a, b, figures=["p_core"])})
+    found = chart_ratios({"B": compare(a, b, figures=["p_core"])})
     assert found
     assert found.table
     ((name, ratio, low, high, said),) = found.table.rows

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trainmark.judge.comparison.gate import Judgement
-from trainmark.pages.judgements import documents, junit
+from trainmark.pages.judgements import to_json_documents, to_junit
 from trainmark.spec import message
 
 HOSTILE = "a\x00\x1b]0;x\x07\ufffe\r\n::stop-commands::x\n##[error]<&\"'>,:%0A |`![x](y)"
@@ -42,7 +42,7 @@ def judgements(word: str = "p_train") -> list[Judgement]:
 
 @pytest.mark.parametrize("word", ["p_train", HOSTILE])
 def test_junit_has_a_test_case_a_judgement(word: str) -> None:
-    suite = ET.fromstring(junit(judgements(word)))
+    suite = ET.fromstring(to_junit(judgements(word)))
     assert (suite.tag, set(suite.attrib) <= SUITE) == ("testsuite", True)
     counts = [suite.attrib[name] for name in ("tests", "failures", "errors", "skipped")]
     assert counts == ["5", "1", "1", "1"]
@@ -57,7 +57,7 @@ def test_junit_has_a_test_case_a_judgement(word: str) -> None:
 
 
 def test_documents_have_code_numbers_and_sentence() -> None:
-    found = documents(judgements())
+    found = to_json_documents(judgements())
     assert [one["exit_code"] for one in found] == [1, 0, 3, 2, 0]
     assert found[0]["message"]["code"] == "gate_regressed"
     assert found[0]["message"]["args"]["change"] == -0.1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from support.comparison_records import golden
 from trainmark.pages.document import Code, Paragraph
-from trainmark.pages.next_steps import next_steps
+from trainmark.pages.next_steps import suggest_next_steps
 from trainmark.pages.texts import translate
 from trainmark.record.record import Record
 
@@ -23,7 +23,7 @@ def commands(blocks):
 
 
 def test_trial_is_followed_by_preparing_and_measuring_real_data():
-    blocks = next_steps([trial(nnodes=1, nproc=8)])
+    blocks = suggest_next_steps([trial(nnodes=1, nproc=8)])
     assert commands(blocks) == [
         "trainmark prepare distilbert_sst2 --from DOWNLOADS --data data/distilbert_sst2",
         "trainmark run distilbert_sst2 --data data/distilbert_sst2 --recipe standard-1x8 "
@@ -34,19 +34,19 @@ def test_trial_is_followed_by_preparing_and_measuring_real_data():
 
 
 def test_world_without_a_recipe_of_its_own_gets_the_first_on_real_data():
-    (*_, run) = commands(next_steps([trial(nnodes=1, nproc=3)]))
+    (*_, run) = commands(suggest_next_steps([trial(nnodes=1, nproc=3)]))
     assert "--recipe standard-1x1 " in run
 
 
 def test_required_options_of_prepare_are_named():
-    (prepare, _) = commands(next_steps([trial(case="gpt_megatron")]))
+    (prepare, _) = commands(suggest_next_steps([trial(case="gpt_megatron")]))
     assert prepare.startswith("trainmark prepare gpt_megatron tokenizer=TOKENIZER --from")
 
 
 def test_case_without_real_data_has_no_command():
     toy = Record.model_validate_json((GOLDEN / "record_toy.json").read_bytes())
     assert toy.plan.data.origin == "generated"
-    blocks = next_steps([toy])
+    blocks = suggest_next_steps([toy])
     assert (len(blocks), commands(blocks)) == (1, [])
 
 
@@ -54,4 +54,4 @@ def test_run_on_real_data_or_that_failed_or_of_an_unknown_case_has_no_next_steps
     assert golden().plan.data.origin == "real"
     failed = trial().model_copy(update={"status": "failed"})
     for made in (golden(), failed, trial(case="not_installed_here")):
-        assert next_steps([made]) == []
+        assert suggest_next_steps([made]) == []

@@ -16,11 +16,11 @@ from support.fakes import GOLDEN, check_golden
 from trainmark import cases
 from trainmark.errors import RecordError, UsageError
 from trainmark.pages import page, pictures, rendering
-from trainmark.pages.rendering import body_html, to_markdown
-from trainmark.pages.sections.limits import dominant_limit, find_limits, rank_strip
+from trainmark.pages.rendering import to_body_html, to_markdown
+from trainmark.pages.sections.limits import build_rank_strip, describe_dominant_limit, find_limits
 from trainmark.pages.site.views import Links, name, run_page
-from trainmark.pages.summary import Price, first_lines, title
-from trainmark.pages.texts import dataset_name, translate, verdict
+from trainmark.pages.summary import Price, build_title, list_first_lines
+from trainmark.pages.texts import describe_dataset, describe_verdict, translate
 from trainmark.published.importers.reference_rows import read_published
 from trainmark.record.record import Cause, Record, Trust
 from trainmark.record.work import find_row_differences
@@ -48,7 +48,7 @@ def markdown(*records, lang="en"):
 
 def html(*records, lang="en"):
     """Return the page's part in one language, as it is on the site."""
-    return body_html(page.build_document(records), lang, live=True)
+    return to_body_html(page.build_document(records), lang, live=True)
 
 
 def without_figures():
@@ -122,7 +122,7 @@ def test_published_rows_of_other_work_say_so():
 
 def visible(made, lang="en"):
     """Return the words and the figures of what is open on a page."""
-    body = body_html(made, lang)
+    body = to_body_html(made, lang)
     body = re.sub(r"</header>.*", "", body, flags=re.DOTALL)
     body = re.sub(r"<svg .*?</svg>", "", body, flags=re.DOTALL)  # nobody reads axes first
     body = re.sub(
@@ -172,7 +172,7 @@ def test_a_case_that_counts_tokens_has_them_first_and_its_cost_in_them():
     assert "5,710 tokens/s per device; reached acc" in text
     assert "- Training speed: 5,710 tokens/s per device (1 launch)" in text
     assert "Cost of a million tokens: 0.875 EUR" in text  # 36 / 3600 / (5714.5 x 2) x 1,000,000
-    row = first_lines([counting_tokens()])[3]
+    row = list_first_lines([counting_tokens()])[3]
     assert row.startswith("e2e_time 46.1 s · token/p/s 5714.5 tokens/s · p_whole 412.9, p_train")
 
 
@@ -194,16 +194,16 @@ def test_a_case_that_counts_tokens_has_them_first_and_its_cost_in_them():
 def test_a_model_of_another_size_than_the_standard_is_named_by_its_size(changes, job, lang, told):
     made = planned(**changes)
     made = made.model_copy(update={"environment": made.environment | {"job": job}})
-    assert translate(title(made), lang).startswith(told)
+    assert translate(build_title(made), lang).startswith(told)
 
 
 @pytest.mark.parametrize(("lang", "word"), [("en", "open rules"), ("zh", "开放规则")])
 def test_open_rules_stand_in_the_title_of_every_form(lang, word):
     made = planned(rules="open")
-    assert translate(title(made), lang).endswith(f" · {word}")
+    assert translate(build_title(made), lang).endswith(f" · {word}")
     assert f" · {word}\n" in markdown(made, lang=lang)
     assert f" · {word}</h1>" in html(made, lang=lang)
-    assert word not in translate(title(record()), lang)
+    assert word not in translate(build_title(record()), lang)
 
 
 def test_a_published_row_is_named_in_the_language_of_the_page():
@@ -293,7 +293,7 @@ def test_of_a_failed_run_cause_rank_and_what_to_try_come_first():
     assert f"not checked against raw events {told} What to try lower bs" in text
     assert text.count(told) == 1
     assert "Training" not in text
-    assert "tile-" not in body_html(made, "en")
+    assert "tile-" not in to_body_html(made, "en")
 
 
 def test_a_doubt_stands_once_on_a_page():
@@ -311,7 +311,7 @@ def test_a_doubt_stands_once_on_a_page():
     full = "the machine was busy: other programs used 81% of the cores during the run"
     assert text.count(full) == 1
     assert text.count("81%") == 1
-    body = body_html(made, "en")
+    body = to_body_html(made, "en")
     assert '<span class="more">+1 more</span></summary>' in body
     assert body.count("<li>step time CV 30.0%</li>") == 1
 
@@ -385,21 +385,23 @@ def waits(share):
 
 
 def test_the_costliest_rule_advises_with_its_arithmetic():
-    assert translate(dominant_limit(waits(0.31)), "en").startswith(
+    assert translate(describe_dominant_limit(waits(0.31)), "en").startswith(
         "31% of the time was spent waiting for data"
     )
-    assert translate(dominant_limit(waits(0.04)), "en") == (
+    assert translate(describe_dominant_limit(waits(0.04)), "en") == (
         "96% of the time is compute, at 41% of the device's matmul rate; no bottleneck found."
     )
     slow = waits(0.1).model_copy(update={"findings": [message("slow_rank", rank=2, share=0.6)]})
-    assert translate(dominant_limit(slow), "en").startswith("Every step waits for rank 2:")
+    assert translate(describe_dominant_limit(slow), "en").startswith("Every step waits for rank 2:")
     text = markdown(slow)
     assert "its processor first. (0.600 / 1.600 = 37.5%)" in text
     assert "more cores. (0.100 s / 1.000 s = 10.0% ≥ 5%)" in text
     assert "slowest: 2 (+60%)" in text
     busy = waits(0.01)
     busy.environment["others_cpu_share"] = 0.47
-    assert translate(dominant_limit(busy), "en").startswith("Other work took cores from this run")
+    assert translate(describe_dominant_limit(busy), "en").startswith(
+        "Other work took cores from this run"
+    )
     assert "idle machine. (47.0% > 10%)" in markdown(busy)
 
 
@@ -494,17 +496,17 @@ def throttling(**shares):
 
 def test_throttling_is_named_by_rank_and_told_apart_by_when_it_was():
     hot = throttling(measured1={"hot": 0.4}, run0={"hot": 0.1}, run1={"hot": 0.3})
-    said = translate(rank_strip(hot).said, "en")
+    said = translate(build_rank_strip(hot).said, "en")
     assert "throttled: 1 (40% of the measured time)" in said
     assert "throttled only outside the measured time: 0" in said
     assert [one.rule for one in find_limits(hot)] == ["clocks"]
     (clocks,) = find_limits(hot)
     assert (clocks.cost, clocks.arithmetic) == (0.4, "40.0% > 1%")
     assert find_limits(throttling(measured0={"hot": 0.01}, measured1={"power_cap": 0.9})) == []
-    nodes = [[tone for tone, _ in node] for node in rank_strip(hot).nodes]
+    nodes = [[tone for tone, _ in node] for node in build_rank_strip(hot).nodes]
     assert nodes == [["plain", "warn"]]
     findings = [message("slow_rank", rank=1, share=0.6)]
-    (tones,) = rank_strip(hot.model_copy(update={"findings": findings})).nodes
+    (tones,) = build_rank_strip(hot.model_copy(update={"findings": findings})).nodes
     assert [tone for tone, _ in tones] == ["plain", "bad"]  # the slowest, though it is throttled
 
 
@@ -536,7 +538,7 @@ def test_the_strip_says_how_far_the_ranks_are_apart(medians_ms, torch_type, told
     ]
     device = made.plan.device.model_copy(update={"torch_type": torch_type})
     own = planned(device=device).model_copy(update={"ranks": ranks})
-    assert translate(rank_strip(own).said, "en") == told
+    assert translate(build_rank_strip(own).said, "en") == told
 
 
 def test_a_little_used_device_is_advised_a_larger_batch():
@@ -561,7 +563,7 @@ def test_a_price_gives_the_cost_of_a_million_samples():
     assert "Cost of a million samples: 21.9 EUR" in text  # 36 / 3600 / 457.2 x 1,000,000
     how = "36 / 3600 s / 457.2 samples/s x 1,000,000"
     assert f"| Cost of a million samples | 21.9 | EUR | {how} |" in text
-    assert how in body_html(made, "en")
+    assert how in to_body_html(made, "en")
 
 
 def test_a_hang_of_many_ranks_is_a_row_for_each_place():
@@ -610,7 +612,7 @@ def test_drawing_a_page_tells_how_far_it_is():
     rendering.to_html(pages, progress=lambda *given: seen.append(given))
     assert len(pages) == 3
     assert seen == [(number, 6) for number in range(1, 7)]  # of two works three each
-    assert list(pictures.charts_of(pages))[:3] == ["1-loss", "1-step_time", "1-quality"]
+    assert list(pictures.list_charts(pages))[:3] == ["1-loss", "1-step_time", "1-quality"]
 
 
 def test_several_works_of_a_case_have_their_curves_in_one_chart():
@@ -662,7 +664,7 @@ def test_any_records_make_a_page_for_each_work_after_a_table():
     assert len(made) == 1 + 5
     text = markdown_page(records, "zh")
     assert "[模拟设备" in text
-    bodies = "".join(body_html(one, "en", live=True) for one in made)
+    bodies = "".join(to_body_html(one, "en", live=True) for one in made)
     ids = re.findall(r' id="([^"]*)"', bodies)
     assert len(ids) == len(set(ids))
     assert markdown_page([record(), record()]) == markdown_page([record()])
@@ -671,7 +673,7 @@ def test_any_records_make_a_page_for_each_work_after_a_table():
 def test_a_run_that_broke_off_is_on_a_page(tmp_path):
     broken, _ = write_two_ranks(tmp_path / "run", ends_after=7)
     for one in page.build_documents([record(), broken]):
-        Reader(body_html(one, "en", live=True))
+        Reader(to_body_html(one, "en", live=True))
 
 
 def test_no_record_and_no_language_are_refused():
@@ -728,7 +730,7 @@ def test_what_is_possible_is_told_as_an_expectation(higher, words):
     run = read("sampled")
     about = run.plan.about.model_copy(update={"higher_is_better": higher})
     run = run.model_copy(update={"plan": run.plan.model_copy(update={"about": about})})
-    assert words in translate(verdict(run), "en")
+    assert words in translate(describe_verdict(run), "en")
 
 
 def test_choice_of_kernels_that_was_left_open_is_told_by_what_ran():
@@ -749,7 +751,7 @@ def test_data_set_described_in_words_is_chinese_on_chinese_pages():
     toy = read("toy")
     about = toy.plan.about.model_copy(update={"dataset": cases.load("toy").dataset})
     plan = toy.plan.model_copy(update={"about": about})
-    name = dataset_name(toy.model_copy(update={"plan": plan}))
+    name = describe_dataset(toy.model_copy(update={"plan": plan}))
     assert not re.search("[A-Za-z]", translate(name, "zh"))
     assert "two Gaussian clouds" in translate(name, "en")
 
@@ -777,7 +779,7 @@ def test_page_prints_what_balance_is_worth():
     expected = "at 1.250 times the speed: 571.5 samples/s of the balanced bound, 457.2 of the"
     for made, other in ((trained(), bound), (bound, trained())):
         assert expected in to_markdown([page.build_document([made], [other])])
-        assert expected in "\n".join(first_lines([made], [other]))
+        assert expected in "\n".join(list_first_lines([made], [other]))
     both = to_markdown(page.build_documents([trained(), bound]))
     assert both.count(expected) == 2  # on the page of each
     alone = page.build_document([trained()], [record(run_id="other", plan=trained().plan)])

@@ -105,9 +105,13 @@ def test_launches_are_one_row_with_mean_and_range(tmp_path):
 
 def test_a_run_has_the_tone_of_its_page_in_the_list():
     one = {"status": "passed", "trust": "noisy", "trust_reasons": "trust_few_launches"}
-    tones = [lists._badge([one] * launches)[2] for launches in (1, 5)]
-    assert lists._badge([one | {"status": "imported"}])[2] == "plain"
-    assert [*tones, lists._badge([one | {"trust": "do_not_quote"}])[2]] == ["warn", "good", "doubt"]
+    tones = [lists._choose_badge([one] * launches)[2] for launches in (1, 5)]
+    assert lists._choose_badge([one | {"status": "imported"}])[2] == "plain"
+    assert [*tones, lists._choose_badge([one | {"trust": "do_not_quote"}])[2]] == [
+        "warn",
+        "good",
+        "doubt",
+    ]
 
 
 def test_only_runs_that_change_are_made_again_and_gone_ones_go(runs, tmp_path):
@@ -184,7 +188,11 @@ def test_a_case_has_its_speed_by_machine_and_steps_over_time_with_their_commits(
     ]
     database = store(tmp_path, *runs)
     case = runs[0][1]["plan"]["case"]
-    page = Reader(lists.case_page(views.every(database, lists.KEYS), case, Links("cases/x.html")))
+    page = Reader(
+        lists.build_case_page(
+            views.list_all_runs(database, lists.KEYS), case, Links("cases/x.html")
+        )
+    )
     assert "../runs/run-h100-17.html" in page.of("a", "href")
     assert page.texts.count("122.1") == 2  # the mean of 19 launches
     shown = [page.texts.index(x) for x in ("machine", "precision", "ranks", "speed, samples/s")]
@@ -213,12 +221,12 @@ def test_all_machines_stand_in_a_table_with_time_to_target_and_speed(tmp_path):
         )
         for device, case in (("H100", "a"), ("H100", "b"), ("H200", "a"))
     ]
-    every = views.every(store(tmp_path, *runs), lists.KEYS)
-    page = Reader(lists.machines_page(every, Links("machines.html")))
+    every = views.list_all_runs(store(tmp_path, *runs), lists.KEYS)
+    page = Reader(lists.build_machines_page(every, Links("machines.html")))
     assert page.texts.count("90.0 s · 100.0 samples/s [not to be quoted]") == 2
     assert "100.0 samples/s [not to be quoted]" in page.texts
     assert {"cases/a.html", "cases/b.html", "runs/h100-a.html"} <= set(page.of("a", "href"))
-    bars = Reader(lists.case_page(every, "a", Links("cases/a.html")))
+    bars = Reader(lists.build_case_page(every, "a", Links("cases/a.html")))
     assert "100.0 samples/s · 50 W · 2.000 samples/s/W" in bars.texts
     assert "1 launch" in bars.texts
 
@@ -240,8 +248,8 @@ def test_a_run_that_may_be_quoted_hides_no_other_machine(tmp_path, monkeypatch):
         )
         for device, grade in (("H100", "usable"), ("A100", "do_not_quote"))
     ]
-    every = views.every(store(tmp_path, *runs), lists.KEYS)
-    page = Reader(lists.machines_page(every, Links("machines.html")))
+    every = views.list_all_runs(store(tmp_path, *runs), lists.KEYS)
+    page = Reader(lists.build_machines_page(every, Links("machines.html")))
     assert {"runs/h100.html", "runs/a100.html"} <= set(page.of("a", "href"))
     assert any("1,181 samples/s" in text for text in page.texts)
 
@@ -253,8 +261,8 @@ def test_a_case_without_quotable_runs_shows_those_that_passed(tmp_path):
         ("a", document("run-a", trust=doubtful, figures={"p_train": 100.0})),
         ("b", document("run-b", trust=doubtful, figures={"p_train": 200.0}, **FAILED)),
     )
-    every = views.every(database, lists.KEYS)
-    page = Reader(lists.case_page(every, every[0][0]["case"], Links("cases/x.html")))
+    every = views.list_all_runs(database, lists.KEYS)
+    page = Reader(lists.build_case_page(every, every[0][0]["case"], Links("cases/x.html")))
     assert "../runs/run-a.html" in page.of("a", "href")
     assert "../runs/run-b.html" not in page.of("a", "href")
     assert "not to be quoted" in page.texts
@@ -361,7 +369,7 @@ def rules_of_single_classes(sheet):
 
 def test_the_site_styles_no_class_of_the_report():
     templates = ("body.html.j2", "head.html.j2", "blocks.html.j2")
-    markup = "".join(rendering.shipped(name) for name in templates)
+    markup = "".join(rendering.read_shipped_file(name) for name in templates)
     used = {word for found in re.findall(r'class="([^"{}]*)', markup) for word in found.split()}
     assert {"title-row", "bar", "columns", "badge"} <= used
     site = (Path(lists.__file__).with_name("static") / "site.css").read_text(encoding="utf-8")

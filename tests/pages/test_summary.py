@@ -7,7 +7,7 @@ import pytest
 from support.comparison_records import golden as record
 from support.document_texts import heads, paragraphs, rows
 from trainmark.errors import RecordError, UsageError
-from trainmark.pages.summary import repeats, summary
+from trainmark.pages.summary import build_repeats, build_summary
 from trainmark.record.work import group_by_work
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -26,12 +26,14 @@ def with_recipe(**fields):
 
 
 def test_mean_interval_and_cv_over_launches():
-    found = summary([launch(n, value) for n, value in enumerate([100.0, 102.0, 98.0, 101.0, 99.0])])
+    found = build_summary(
+        [launch(n, value) for n, value in enumerate([100.0, 102.0, 98.0, 101.0, 99.0])]
+    )
     core = found.figures["p_core"]
     ends = (99.9900, 98.0457, 101.9728)  # of the logarithms: variance 2.5e-4, t(4) = 2.776
     assert (core.mean, core.low, core.high) == pytest.approx(ends, abs=1e-3)
     assert core.cv == pytest.approx(0.0158114, abs=1e-6)
-    table, *lines = repeats(found)
+    table, *lines = build_repeats(found)
     assert paragraphs(lines) == ["5 of 5 launches passed"]
     assert "95% interval" in heads(table)
 
@@ -39,11 +41,11 @@ def test_mean_interval_and_cv_over_launches():
 def test_failed_launches_are_named_and_never_averaged_in():
     launches = [launch(0, 100.0), launch(1, 1.0, status="failed"), launch(2, 104.0)]
     launches.append(launch(3, 2.0, status="target_missed"))
-    found = summary(launches)
+    found = build_summary(launches)
     assert found.figures["p_core"].mean == pytest.approx(101.98039)
     assert found.figures["p_core"].launches == 2
     assert (len(found.passed), len(found.records)) == (2, 4)
-    table, *lines = repeats(found)
+    table, *lines = build_repeats(found)
     assert "range" in heads(table)
     assert "范围" in heads(table, "zh")
     assert paragraphs(lines) == [
@@ -55,10 +57,10 @@ def test_failed_launches_are_named_and_never_averaged_in():
 
 
 def test_a_figure_of_one_launch_has_no_cv_and_of_none_is_not_there():
-    table, *_ = repeats(summary([launch(0, 100.0)]))
+    table, *_ = build_repeats(build_summary([launch(0, 100.0)]))
     assert ("p_core", "100.0", "samples/s", "100.0 – 100.0", "–", "1") in rows(table)
-    found = summary([launch(0, 1.0, status="failed"), launch(1, 1.0, status="oom")])
-    assert (found.figures, len(repeats(found))) == ({}, 3)
+    found = build_summary([launch(0, 1.0, status="failed"), launch(1, 1.0, status="oom")])
+    assert (found.figures, len(build_repeats(found))) == ({}, 3)
 
 
 def tiny(**plan_changes):
@@ -78,12 +80,12 @@ def test_another_world_or_other_data_is_other_work():
         one, two = record(run_id="one", plan=tiny()), record(run_id="two", plan=tiny(**changes))
         assert len(group_by_work([one, two])) == 2
         with pytest.raises(RecordError) as caught:
-            summary([one, two])
+            build_summary([one, two])
         assert words in str(caught.value)
 
 
 def test_what_is_the_same_work_and_what_no_summary():
-    assert len(summary([record(), with_recipe(seed=2, timeout_s=60.0)]).records) == 2
+    assert len(build_summary([record(), with_recipe(seed=2, timeout_s=60.0)]).records) == 2
     suite = record().suite
     by = {
         x: record(run_id=x, suite=suite.model_copy(update={"version": x}))
@@ -92,6 +94,6 @@ def test_what_is_the_same_work_and_what_no_summary():
     assert len(group_by_work([by["0.1.0"], by["0.1.1"]])) == 1
     assert len(group_by_work([by["0.1.0"], by["0.2.0"]])) == 2
     with pytest.raises(UsageError, match="twice"):
-        summary([record(), record()])
+        build_summary([record(), record()])
     with pytest.raises(RecordError, match="no record"):
-        summary([])
+        build_summary([])

@@ -8,9 +8,9 @@ from support.comparison_records import golden as record
 from support.document_texts import heads, rows
 from trainmark import cases
 from trainmark.errors import RecordError
-from trainmark.pages.cells import markdown, memory
+from trainmark.pages.cells import escape_markdown, format_memory
 from trainmark.pages.sections import provenance as tables
-from trainmark.pages.texts import configuration, translate
+from trainmark.pages.texts import describe_configuration, translate
 from trainmark.plan import reference
 from trainmark.plan.plan import PlannedCase
 
@@ -212,11 +212,11 @@ FOUNDING = {
 @pytest.mark.parametrize("case", FOUNDING)
 def test_a_founding_page_equals_our_table_cell_by_cell(case):
     columns, printed = FOUNDING[case]
-    table = tables.reference_table(reference.read_references(case))
+    table = tables.build_reference_table(reference.read_references(case))
     assert heads(table, "zh") == ["配置", *columns]
     assert rows(table, "zh") == [(row[0], *row[2:]) for row in printed]
     # None of the published cells needs escaping: what Markdown shows is what was printed.
-    assert all(markdown(cell) == cell for row in rows(table, "zh") for cell in row)
+    assert all(escape_markdown(cell) == cell for row in rows(table, "zh") for cell in row)
 
 
 def test_a_record_with_a_published_rows_values_prints_that_row():
@@ -246,10 +246,10 @@ def test_a_record_with_a_published_rows_values_prints_that_row():
         },
         quality=made.quality.model_copy(update={"value": 0.908, "target": None}),
     )
-    (row,) = rows(tables.performance_table([made]), "zh")
+    (row,) = rows(tables.build_performance_table([made]), "zh")
     printed = FOUNDING["distilbert_sst2"][1][1]
     assert row == (printed[0], *printed[2:])
-    (row,) = rows(tables.performance_table([made]))
+    (row,) = rows(tables.build_performance_table([made]))
     assert row[0] == "A100 1 node x 8 (1x8)"
 
 
@@ -263,7 +263,7 @@ def test_only_a_published_word_replaces_a_precision():
     def label(case, precision):
         recipe = made.plan.recipe | {"precision": precision}
         plan = made.plan.model_copy(update={"case": case, "about": about(case), "recipe": recipe})
-        return tables.precision_label(record(plan=plan))
+        return tables.format_precision(record(plan=plan))
 
     assert label("dlrm_criteo", "fp16") == label("glm_superglue", "fp16") == "amp"
     assert label("dlrm_criteo", "bf16") == "bf16"
@@ -278,7 +278,7 @@ def test_a_fine_tuning_page_is_another_column_set():
     named = made.plan.about.references.model_copy(update={"columns": FOUNDING["llama2_7b_lora"][0]})
     told = made.plan.about.model_copy(update={"references": named})
     made = record(plan=made.plan.model_copy(update={"about": told}))
-    table = tables.performance_table([made])
+    table = tables.build_performance_table([made])
     assert heads(table) == [
         "configuration",
         "fix_hp",
@@ -295,11 +295,11 @@ def test_the_references_choose_the_column_set():
     def named(*columns):
         return reference.References(columns=columns)
 
-    assert tables.columns(named()) == tables.PERFORMANCE
-    assert tables.columns(named(*FOUNDING["llama2_7b_lora"][0])) == FINE_TUNING
-    assert tables.columns(named(*FOUNDING["dlrm_criteo"][0])) == tables.PERFORMANCE
+    assert tables.list_columns(named()) == tables.PERFORMANCE
+    assert tables.list_columns(named(*FOUNDING["llama2_7b_lora"][0])) == FINE_TUNING
+    assert tables.list_columns(named(*FOUNDING["dlrm_criteo"][0])) == tables.PERFORMANCE
     with pytest.raises(RecordError, match="acc, p_hole"):
-        tables.columns(named("acc", "p_hole"))
+        tables.list_columns(named("acc", "p_hole"))
 
 
 def test_configurations():
@@ -309,7 +309,7 @@ def test_configurations():
         (2, 8, "X 2 nodes x 8 (2x8)", "X两机8卡（2x8）"),
         (4, 8, "X 4 nodes x 8 (4x8)", "X4机8卡（4x8）"),
     ):
-        name = configuration("X", nnodes=nnodes, nproc=nproc)
+        name = describe_configuration("X", nnodes=nnodes, nproc=nproc)
         assert (translate(name, "en"), translate(name, "zh")) == (en, zh)
 
 
@@ -319,7 +319,7 @@ def test_only_the_form_of_published_pages_has_slashes_for_what_is_missing():
         name: made.figures[name].model_copy(update={"value": None}) for name in ("p_core", "mem")
     }
     made = record(figures=figures, plan=made.plan.model_copy(update={"fix_hp": {}}))
-    table = tables.performance_table([made])
+    table = tables.build_performance_table([made])
     shown = dict(zip(heads(table), rows(table)[0], strict=True))
     assert (shown["fix_hp"], shown["p_core"], shown["mem"]) == ("/", "/", "/")
-    assert (translate(None, "en"), memory(None, None)) == ("–", "–")
+    assert (translate(None, "en"), format_memory(None, None)) == ("–", "–")

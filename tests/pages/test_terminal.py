@@ -7,12 +7,12 @@ from rich.cells import cell_len
 
 from support.comparison_records import golden as record
 from support.fakes import GOLDEN
-from trainmark.pages.document import Paragraph, table
+from trainmark.pages.document import Paragraph, build_table
 from trainmark.pages.grid import wrap
 from trainmark.pages.page import build_document
-from trainmark.pages.rendering import body_html, to_markdown
-from trainmark.pages.results import listing_table
-from trainmark.pages.summary import first_lines, key_figures
+from trainmark.pages.rendering import to_body_html, to_markdown
+from trainmark.pages.results import build_listing_table
+from trainmark.pages.summary import describe_key_figures, list_first_lines
 from trainmark.pages.terminal import show, show_page
 from trainmark.pages.texts import translate
 from trainmark.record.record import Cause, Record, Trust
@@ -43,7 +43,7 @@ def page(made, width=80, extent="screen"):
 
 
 def test_the_end_of_a_run_is_title_sentence_row_ruler_and_limit():
-    assert first_lines([record()]) == [
+    assert list_first_lines([record()]) == [
         "DistilBERT on SST-2 · 2 x NVIDIA A100-SXM4-40GB · tf32",
         "passed, noisy, unverified",
         "457 samples/s; reached acc 0.9117 (target 0.91) in 46.1 s",
@@ -57,20 +57,20 @@ def test_the_end_of_a_run_is_title_sentence_row_ruler_and_limit():
 
 def test_the_end_of_a_run_answers_whether_that_is_good():
     other = record(run_id="other")
-    (line,) = [x for x in first_lines([record()], [other]) if "comparable" in x]
+    (line,) = [x for x in list_first_lines([record()], [other]) if "comparable" in x]
     ratio = "× 1.00 of 2 x NVIDIA A100-SXM4-40GB (own run, noisy)"
     assert line == f"p_train relative to comparable results: {ratio}"
     many = [record(run_id=f"r{n}") for n in range(20)]
-    assert len(first_lines(many, [other])) <= 11  # and two paths
-    assert "20 of 20 launches passed; p_train 457.2 – 457.2 (95%)" in first_lines(many)
+    assert len(list_first_lines(many, [other])) <= 11  # and two paths
+    assert "20 of 20 launches passed; p_train 457.2 – 457.2 (95%)" in list_first_lines(many)
 
 
 def test_what_may_not_be_quoted_is_a_hint():
     odd = record(run_id="odd", trust=Trust(grade="do_not_quote", reasons=[]))
     for own, others in (([record()], [odd]), ([odd], [record()])):
         for lang, words in (("en", "For orientation only: p_train"), ("zh", "仅供参考：p_train")):
-            assert any(x.startswith(words) for x in first_lines(own, others, lang))
-    (line,) = [x for x in first_lines([record()], [odd]) if "orientation" in x]
+            assert any(x.startswith(words) for x in list_first_lines(own, others, lang))
+    (line,) = [x for x in list_first_lines([record()], [odd]) if "orientation" in x]
     assert line.endswith("(own run, do not quote)")
 
 
@@ -88,7 +88,7 @@ def test_a_table_folds_at_blanks_where_they_are_enough():
             ]
         ],
     )
-    text = listing_table(listed, "zh", width=45)
+    text = build_listing_table(listed, "zh", width=45)
     assert {"用例", "机器", "do_not_quote", "*f3c135/r2", "Processor"} <= set(text.split())
 
 
@@ -103,11 +103,11 @@ def test_a_run_is_told_to_be_unverified_beside_its_trust_and_keeps_its_words_at_
         [""] * 7 + ["samples/s", ""],
         [[*row, "unverified", 604.0, path], sound],
     )
-    text = listing_table(listed, "zh", width=80)
+    text = build_listing_table(listed, "zh", width=80)
     assert {"do_not_quote", "(unverified)", "usable", "*f3c135"} <= set(text.split())
     assert "verified" not in text.split()
     alone = Listing(1, ["verification"], [""], [["verified"]])
-    assert listing_table(alone, "zh").split()[0] == "核验"
+    assert build_listing_table(alone, "zh").split()[0] == "核验"
 
 
 def test_table_of_one_row_that_does_not_fit_stands_as_a_column():
@@ -119,7 +119,7 @@ def test_table_of_one_row_that_does_not_fit_stands_as_a_column():
 def test_table_whose_words_do_not_fit_is_split_after_its_first_column():
     names = ["name", *(f"column_{n}" for n in range(6))]
     rows = [[f"row_{m}", *(f"value_{m}_{n}" for n in range(6))] for m in range(3)]
-    text = show([table(names, rows)], width=40)
+    text = show([build_table(names, rows)], width=40)
     assert text.split().count("row_2") == 2
     assert {x for row in [names, *rows] for x in row} <= set(text.split())
     assert max(map(cell_len, text.splitlines())) <= 40
@@ -159,27 +159,27 @@ def test_memory_has_its_unit_and_its_total_if_known():
     figures = record().figures
     unknown = figures["mem_total"].model_copy(update={"value": None})
     made = record(figures=figures | {"mem_total": unknown})
-    assert translate(key_figures([made]), "en").endswith(" · memory 33.4 GiB")
-    assert translate(key_figures([made]), "zh").endswith(" · 内存 33.4 GiB")
+    assert translate(describe_key_figures([made]), "en").endswith(" · memory 33.4 GiB")
+    assert translate(describe_key_figures([made]), "zh").endswith(" · 内存 33.4 GiB")
 
 
 def test_what_is_said_of_charts_stands_where_charts_are():
     sampled = Record.model_validate_json((GOLDEN / "record_sampled.json").read_bytes())
     assert "Curves keep" not in page(sampled)
-    assert "Curves keep" in body_html(build_document([sampled]), "en")
+    assert "Curves keep" in to_body_html(build_document([sampled]), "en")
 
 
 def test_the_end_of_a_failed_run_is_its_cause_and_what_to_try():
     said = message("exception", text="no memory left")
     cause = Cause(kind="oom", message=said, rank=1, place="model_build")
-    lines = first_lines([record(status="oom", cause=cause)])
+    lines = list_first_lines([record(status="oom", cause=cause)])
     assert lines[1:3] == [
         "failed, unverified",
         "out of memory while the model was built, rank 1: no memory left",
     ]
     (advice,) = [line for line in lines if line.startswith("What to try")]
     assert advice.startswith("What to try: lower bs (now 96), with gas raised")
-    assert first_lines([record(status="oom", cause=cause)], lang="zh")[2] == (
+    assert list_first_lines([record(status="oom", cause=cause)], lang="zh")[2] == (
         "内存不足（构建模型时），rank 1：异常信息：no memory left"
     )
 
@@ -188,7 +188,7 @@ def test_the_end_of_a_run_that_missed_its_target_says_so_once():
     missed = message("target_missed", metric="acc", target=0.95, epochs=1, steps=250, value=0.9117)
     quality = record().quality.model_copy(update={"target": 0.95, "reached": False})
     cause = Cause(kind="target_missed", message=missed, rank=0)
-    lines = first_lines([record(status="target_missed", cause=cause, quality=quality)])
+    lines = list_first_lines([record(status="target_missed", cause=cause, quality=quality)])
     assert sum("did not reach" in line for line in lines) == 1
     assert not any(line.startswith("Cause: ") for line in lines)
     (advice,) = [line for line in lines if line.startswith("What to try: ")]
@@ -214,7 +214,7 @@ def test_no_line_is_wider_than_80(make):
 
 
 def test_text_of_a_record_is_neither_markup_nor_control():
-    for text in (page(hostile()), "\n".join(first_lines([hostile()]))):
+    for text in (page(hostile()), "\n".join(list_first_lines([hostile()]))):
         assert not {"\x1b", "\x07"} & set(text)
         assert "[bold red]X[/]" in text
         assert "[/nope]" in text
@@ -237,7 +237,7 @@ def test_the_figures_of_a_repeat_are_the_launches_means():
         )
         for n, speed in enumerate(speeds)
     ]
-    (row,) = [line for line in first_lines(many) if "p_train 500.0" in line]
+    (row,) = [line for line in list_first_lines(many) if "p_train 500.0" in line]
     assert row.startswith("geometric mean: ")
     text = to_markdown([build_document(many)])
     assert "| p_train | 500.0 |" in text
@@ -260,9 +260,9 @@ def test_narrow_list_moves_columns_with_one_value_below_the_table():
         for bs in (8, 32)
     ]
     listed = Listing(2, heads, ["", "", "", "", "", "", "samples/s", ""], rows, ["bs"])
-    wide = listing_table(listed, width=100)
+    wide = build_listing_table(listed, width=100)
     assert "The same in all rows" not in wide
-    narrow = listing_table(listed, width=40)
+    narrow = build_listing_table(listed, width=40)
     alike = "The same in all rows: world 1, device AMD EPYC, precision fp32"
     assert alike in " ".join(narrow.split())
     assert {"bs", "32", "*000032"} <= set(narrow.split())

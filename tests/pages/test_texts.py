@@ -5,7 +5,7 @@ import string
 from pathlib import Path
 
 import trainmark
-from trainmark.pages.grid import cell_width
+from trainmark.pages.grid import measure_width
 from trainmark.pages.texts import TEXTS
 
 CJK = re.compile(r"[\u3000-\u9fff\uff00-\uffef]")
@@ -50,4 +50,4 @@ def test_names_of_counts_fit_on_one_line_of_a_narrow_terminal() -> None:
     names = {key: text for key, text in TEXTS.items() if key.startswith("count.")}
     assert len(names) == 8
     for key, text in names.items():
-        assert max(cell_width(text.en), cell_width(text.zh)) <= 24, key
+        assert max(measure_width(text.en), measure_width(text.zh)) <= 24, key

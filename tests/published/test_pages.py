@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.fakes import GOLDEN
-from trainmark.pages.texts import record_configuration, translate
+from trainmark.pages.texts import describe_record_configuration, translate
 from trainmark.published.importers import files
 from trainmark.published.importers.page import Page
 from trainmark.record.record import Record
@@ -126,7 +126,11 @@ def test_pipes_code_and_quotes():
 def test_row_of_our_own_page_has_the_mark_behind_its_label(lang, status):
     record = Record.model_validate_json((GOLDEN / "record_toy.json").read_text(encoding="utf-8"))
     record = record.model_copy(update={"status": status, "cause": None})
-    label = translate(record_configuration(record), lang).replace("[", r"\[").replace("]", r"\]")
+    label = (
+        translate(describe_record_configuration(record), lang)
+        .replace("[", r"\[")
+        .replace("]", r"\]")
+    )
     (row,) = read(f"| configuration | p_core |\n|---|---|\n| {label} | 9 |\n")
     assert (row.nnodes, row.nproc) == (1, 1)
     code = "run_not_converged" if status == "diverged" else "run_not_successful"

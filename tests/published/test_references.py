@@ -7,7 +7,7 @@ import pytest
 from trainmark.errors import UsageError
 from trainmark.pages import document
 from trainmark.pages.rendering import to_markdown
-from trainmark.pages.sections.provenance import reference_table
+from trainmark.pages.sections.provenance import build_reference_table
 from trainmark.plan import reference
 from trainmark.published.importers import files
 from trainmark.published.importers.page import Page
@@ -20,7 +20,7 @@ CASES = {"distilbert_sst2": 4, "glm_superglue": 3, "llama2_7b_lora": 2, "dlrm_cr
 
 def page_of(case):
     """Return the published rows of a case as a page of ours prints them, in Chinese."""
-    table = reference_table(reference.read_references(case))
+    table = build_reference_table(reference.read_references(case))
     section = document.Section("性能指标", "figures", (table,))
     page = document.Document(
         title=case, badge="", tone="plain", verification="", sentence="", sections=(section,),

@@ -40,7 +40,7 @@ def heads(table: Table, lang: str = "en") -> list[str]:
 def data(chart: Chart | None, lang: str = "en") -> dict[str, Any]:
     """Return the datasets of a chart as they are drawn."""
     assert chart is not None
-    found: dict[str, Any] = rendering.drawn_by_script(chart, lang)["datasets"]
+    found: dict[str, Any] = rendering.build_script_chart(chart, lang)["datasets"]
     return found
 
 

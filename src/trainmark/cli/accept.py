@@ -57,7 +57,7 @@ def accept(
     """
     from trainmark import api
     from trainmark.launch.processes import note_stop_signals
-    from trainmark.pages.acceptance import acceptance_lines
+    from trainmark.pages.acceptance import list_acceptance_lines
     from trainmark.plan.recipes import parse_assignments
 
     if attach is not None and (case or overrides or fields or dry_run):
@@ -86,7 +86,7 @@ def accept(
     if as_json:
         say(result.model_dump_json(indent=2))
     else:
-        say_lines(acceptance_lines(result, lang))
+        say_lines(list_acceptance_lines(result, lang))
         folder = from_here(acceptance.folder)
         say(f"lists: {folder}/passing.txt, failing.txt, undecided.txt")
         say(f"page: {folder}/page.html")

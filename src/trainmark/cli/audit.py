@@ -92,20 +92,20 @@ def _check_division_rules(selection: Selection, lang: str, *, as_json: bool) -> 
     """Print how results comply with the rules of their division; return the exit code."""
     from trainmark.judge.compliance import check_rules
     from trainmark.pages.judgements import (
-        compliance_document,
-        compliance_rules,
-        compliance_title,
+        describe_compliance,
+        list_compliance_rules,
+        to_compliance_document,
     )
     from trainmark.record.work import group_by_work
 
     say_faults(selection.skipped)
     compliances = [check_rules(group) for group in group_by_work(selection.records)]
     if as_json:
-        say_json([compliance_document(compliance, lang) for compliance in compliances])
+        say_json([to_compliance_document(compliance, lang) for compliance in compliances])
     else:
         for compliance in compliances:
-            say_lines([compliance_title(compliance, lang)])
-            for mark, sentence in compliance_rules(compliance, lang):
+            say_lines([describe_compliance(compliance, lang)])
+            for mark, sentence in list_compliance_rules(compliance, lang):
                 say_lines([sentence], before=f"  {mark} ")
     all_comply = all(compliance.compliant for compliance in compliances)
     return exit_code_with_faults(EXIT_PASSED if all_comply else EXIT_FAILED, [selection])

@@ -35,8 +35,8 @@ def ceilings(
     """Measure matmul, memory, transfer and collective rates of this machine."""
     from trainmark.launch.processes import note_stop_signals
     from trainmark.machine.ceilings import measure_ceilings
-    from trainmark.pages.judgements import ceilings as lay_out_ceilings
-    from trainmark.pages.judgements import wrong_results
+    from trainmark.pages.judgements import build_ceilings as lay_out_ceilings
+    from trainmark.pages.judgements import has_wrong_results
     from trainmark.pages.terminal import show
     from trainmark.results.redaction import Redactor
 
@@ -53,6 +53,6 @@ def ceilings(
         say_json(Redactor().redact_document(measured))  # users send it to other people
     else:
         typer.echo(show(lay_out_ceilings(measured), lang))
-    if wrong_results(measured):
+    if has_wrong_results(measured):
         say("trainmark: a rank computed wrong results", err=True)
         raise typer.Exit(EXIT_FAILED)

@@ -49,7 +49,7 @@ def compare(
     little data to tell.
     """
     from trainmark.judge.comparison import compare as compare_records
-    from trainmark.pages.judgements import comparison as lay_out_comparison
+    from trainmark.pages.judgements import build_comparison as lay_out_comparison
     from trainmark.pages.terminal import show
 
     side_a, side_b = select_records(_split_words(a)), select_records(_split_words(b))

@@ -15,9 +15,9 @@ from trainmark.launch import series
 from trainmark.launch.local import build_rank_command
 from trainmark.launch.submission import build_command
 from trainmark.pages import cells
-from trainmark.pages.document import Facts, table
+from trainmark.pages.document import Facts, build_table
 from trainmark.pages.page import read_newest_runs
-from trainmark.pages.results import series_json, series_table
+from trainmark.pages.results import build_series_table, to_series_json
 from trainmark.pages.terminal import show
 from trainmark.plan.plan import UNCHECKED
 from trainmark.plan.recipes import format_fix_hp
@@ -139,11 +139,11 @@ def _memory(plan: Plan) -> str:
 
 def _time(plan: Plan) -> str:
     """Return the limit, and how long the newest run of the same work beside it took."""
-    limit = f"limit {cells.duration(plan.recipe['timeout_s'])}"
+    limit = f"limit {cells.format_duration(plan.recipe['timeout_s'])}"
     earlier = _earlier_run(plan, Path(plan.run_dir).parent)
     if earlier is None:
         return f"not known before a run; {limit}"
-    return f"{cells.duration(earlier.took_s)} in an earlier run ({earlier.run_id}); {limit}"
+    return f"{cells.format_duration(earlier.took_s)} in an earlier run ({earlier.run_id}); {limit}"
 
 
 class EarlierRun(NamedTuple):
@@ -215,11 +215,11 @@ def print_series_dry_run(
     """
     planned = planned_launches(entries)
     if as_json:
-        document = series_json(entries, name=name, exit_code=exit_code)
+        document = to_series_json(entries, name=name, exit_code=exit_code)
         order = [launch._asdict() | {"run_dir": str(launch.run_dir)} for launch in planned]
         say_json(document | {"launches_to_do": order})
         return
-    typer.echo(series_table(entries))  # whose text is escaped
+    typer.echo(build_series_table(entries))  # whose text is escaped
     if planned:
         typer.echo(f"\n{show([_order(planned)])}")
     say_lines([f"launches to do: {len(planned)}{_time_of_all(planned)}"])
@@ -232,11 +232,11 @@ def _order(planned: Sequence[PlannedLaunch]) -> Table:
             str(place),
             launch.name,
             f"{launch.launch}/{launch.launches}",
-            "not known" if launch.expected_s is None else cells.duration(launch.expected_s),
+            "not known" if launch.expected_s is None else cells.format_duration(launch.expected_s),
         )
         for place, launch in enumerate(planned, 1)
     ]
-    return table(("order", "run", "launch", "time"), rows)
+    return build_table(("order", "run", "launch", "time"), rows)
 
 
 def _time_of_all(planned: Sequence[PlannedLaunch]) -> str:
@@ -246,10 +246,10 @@ def _time_of_all(planned: Sequence[PlannedLaunch]) -> str:
     parts = []
     if known:
         count = "" if not unknown else f" for {len(known)} of them"
-        parts.append(f"about {cells.duration(sum(known))}{count}, as earlier runs took")
+        parts.append(f"about {cells.format_duration(sum(known))}{count}, as earlier runs took")
     if unknown:
         others = "the others are" if known else "their time is"
         parts.append(
-            f"{others} not known before a run, at most {cells.duration(sum(unknown))} in all"
+            f"{others} not known before a run, at most {cells.format_duration(sum(unknown))} in all"
         )
     return f"; {'; '.join(parts)}" if parts else ""

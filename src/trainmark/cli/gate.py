@@ -85,12 +85,12 @@ def gate(
     judgements += [gating.fail_unreadable(fault) for fault in checked.skipped]
     code = exit_code_with_faults(gating.combine_exit_codes(judgements), selections)
     if junit:
-        write_text(junit, report.junit(judgements, lang))
+        write_text(junit, report.to_junit(judgements, lang))
     if as_json:
-        documents = report.documents(judgements, lang)
+        documents = report.to_json_documents(judgements, lang)
         say_json({"schema_version": 1, "exit_code": code, "judgements": documents})
     else:
-        typer.echo(show([report.gate_table(judgements, lang)], lang=lang))
+        typer.echo(show([report.build_gate_rows(judgements, lang)], lang=lang))
     raise typer.Exit(code)
 
 

@@ -28,7 +28,7 @@ def import_(
     as_json: Json = False,
 ) -> None:
     """Read figures from result pages, logs and tables of other projects."""
-    from trainmark.pages.results import imported_summary, imported_table
+    from trainmark.pages.results import build_imported_table, summarize_import
     from trainmark.pages.terminal import show
     from trainmark.published.importers import files
 
@@ -36,8 +36,8 @@ def import_(
     if as_json:
         say_json(results.as_dict())
     elif results.rows:
-        typer.echo(show([imported_table(results.rows)]))
-    for line in imported_summary(results.rows, results.unread):
+        typer.echo(show([build_imported_table(results.rows)]))
+    for line in summarize_import(results.rows, results.unread):
         say(line, err=True)
     if not results.rows:
         raise typer.Exit(EXIT_FAILED)

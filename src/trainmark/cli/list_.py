@@ -11,7 +11,7 @@ import typer
 from trainmark.cli.options import Json, Lang
 from trainmark.cli.output import say, say_faults, say_json
 from trainmark.errors import escaped
-from trainmark.pages.grid import tables
+from trainmark.pages.grid import split_into_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -149,7 +149,7 @@ def _print_table(title: str, rows: Rows) -> None:
     texts = [["-" if row[x] is None else escaped(row[x]) for x in heads] for row in rows]
     width = get_terminal_size().columns - len(_INDENT)
     say(title.upper())
-    for grid in tables([heads, *texts], width):
+    for grid in split_into_tables([heads, *texts], width):
         head, body = grid.laid_out(width)
         for line in (*head, *body):
             say(f"{_INDENT}{line}")

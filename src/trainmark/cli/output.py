@@ -36,9 +36,9 @@ def say_lines(lines: Iterable[str], *, before: str = "") -> None:
     Args:
         before: stands before the first line; the others are indented by as much.
     """
-    from trainmark.pages.grid import cell_width, wrap
+    from trainmark.pages.grid import measure_width, wrap
 
-    first, indent = escaped(before), " " * cell_width(escaped(before))
+    first, indent = escaped(before), " " * measure_width(escaped(before))
     room = max(shutil.get_terminal_size().columns - len(indent), _MIN_ROOM)
     for line in map(escaped, lines):
         for part in wrap(line, room) if sys.stdout.isatty() else [line]:

@@ -154,11 +154,11 @@ def _show_drawing(number: int, charts: int) -> None:
 
 def _others(shown: Selection, against: list[str] | None) -> list[Result]:
     """Return what words name, or what runs are compared with unasked."""
-    from trainmark.pages.page import default_comparisons
+    from trainmark.pages.page import find_default_comparisons
     from trainmark.results.selection import select_results
 
     if against is None:
-        return default_comparisons(shown.records, shown.folders[0] if shown.folders else None)
+        return find_default_comparisons(shown.records, shown.folders[0] if shown.folders else None)
     selection = select_results(against)
     if not selection.records and not selection.rows:
         raise UsageError(f"{' '.join(against)}: no result", where="--against")

@@ -66,14 +66,14 @@ def results(
         limit=limit or None,
     )
     if as_json:
-        say_json(display.listing_json(listing, failed))
+        say_json(display.to_listing_json(listing, failed))
     else:
         if listing.rows:
-            shown = listing if columns else display.with_differing_settings(listing)
-            typer.echo(display.listing_table(shown, lang))
+            shown = listing if columns else display.add_differing_settings(listing)
+            typer.echo(display.build_listing_table(shown, lang))
         else:
             say_remark(f"no run in {index.folder} matches the filters")
-        for line in display.listing_remarks(listing, failed, lang):
+        for line in display.list_remarks(listing, failed, lang):
             say(line, err=True)
     if failed:
         raise typer.Exit(EXIT_FAILED)

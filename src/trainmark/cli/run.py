@@ -162,9 +162,9 @@ def _print_records(
 def _print_result(
     records: Records, lang: str, *, as_json: bool, quiet: bool, repeated: bool
 ) -> None:
-    from trainmark.pages.next_steps import next_steps
-    from trainmark.pages.page import default_comparisons
-    from trainmark.pages.summary import first_lines
+    from trainmark.pages.next_steps import suggest_next_steps
+    from trainmark.pages.page import find_default_comparisons
+    from trainmark.pages.summary import list_first_lines
     from trainmark.pages.terminal import show
 
     documents = [record.model_dump(mode="json") for record in records] if as_json else []
@@ -175,12 +175,12 @@ def _print_result(
     elif records:
         folder = from_here(records.places[0])
         whole = folder.parent if repeated else folder
-        say_lines(first_lines(records, default_comparisons(records, whole), lang))
+        say_lines(list_first_lines(records, find_default_comparisons(records, whole), lang))
         say(f"record: {folder.parent / 'r*' if repeated else folder}/record.json")
         page = whole / "page.html"
         if page.exists():
             say(f"page: {page}")
-        if not quiet and (steps := next_steps(records)):
+        if not quiet and (steps := suggest_next_steps(records)):
             typer.echo(f"\n{show(steps, lang)}", err=True)  # whose text is escaped
 
 
@@ -218,9 +218,9 @@ def _run_plan_file(
 def _print_series(
     entries: Sequence[SeriesEntry], *, name: str, exit_code: int, as_json: bool
 ) -> None:
-    from trainmark.pages.results import series_json, series_table
+    from trainmark.pages.results import build_series_table, to_series_json
 
     if as_json:
-        say_json(series_json(entries, name=name, exit_code=exit_code))
+        say_json(to_series_json(entries, name=name, exit_code=exit_code))
     else:
-        typer.echo(series_table(entries))  # whose text is escaped
+        typer.echo(build_series_table(entries))  # whose text is escaped

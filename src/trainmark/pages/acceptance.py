@@ -13,7 +13,7 @@ from trainmark.pages.document import (
     Paragraph,
     Section,
     Strip,
-    table,
+    build_table,
 )
 from trainmark.pages.texts import Phrase, Tone, join, phrase, term, translate
 
@@ -44,7 +44,7 @@ _MAX_HEAT_MAP = 128  # members; of more the table alone has the links
 _MAX_LINKS = 200  # rows of the table, the slowest first
 
 
-def acceptance_document(result: AcceptanceResult) -> Document:
+def build_acceptance_document(result: AcceptanceResult) -> Document:
     """Return the page of an acceptance."""
     badge = _badge(result)
     lead: list[Block] = []
@@ -54,17 +54,19 @@ def acceptance_document(result: AcceptanceResult) -> Document:
             Paragraph(phrase("accept.exclude_list"), "heading"),
             Code(",".join(failing), copied=True),
         ]
-    lead.append(_grid(result))
+    lead.append(_build_member_grid(result))
     sections = [
         Section(
             phrase("accept.members"),
             "members",
-            (*_peer_groups(result), _member_table(result.members)),
+            (*_peer_groups(result), _build_member_table(result.members)),
         ),
-        _links_section(result),
-        Section(phrase("accept.whole"), "whole", tuple(map(_whole, result.wholes))),
-        Section(phrase("accept.bits"), "bits", tuple(_bits(result))),
-        Section(phrase("accept.how_sure"), "how-sure", tuple(_how_sure(result))),
+        _build_links_section(result),
+        Section(
+            phrase("accept.whole"), "whole", tuple(map(_describe_whole_cluster, result.wholes))
+        ),
+        Section(phrase("accept.bits"), "bits", tuple(_describe_bits(result))),
+        Section(phrase("accept.how_sure"), "how-sure", tuple(_describe_sensitivity(result))),
         Section(
             phrase("accept.not_measured"),
             "not-measured",
@@ -76,24 +78,31 @@ def acceptance_document(result: AcceptanceResult) -> Document:
         badge=phrase(f"accept_badge.{badge}"),
         tone=_TONES.get(badge, "warn"),
         verification=phrase("accept.checked"),
-        sentence=acceptance_sentence(result),
+        sentence=summarize_acceptance(result),
         lead=tuple(lead),
         sections=tuple(section for section in sections if section.blocks),
     )
 
 
-def acceptance_lines(result: AcceptanceResult, lang: str) -> list[str]:
+def list_acceptance_lines(result: AcceptanceResult, lang: str) -> list[str]:
     """Return what a terminal shows: the sentence, and a line for each member that does not pass."""
-    lines: list[Phrase] = [acceptance_sentence(result)]
+    lines: list[Phrase] = [summarize_acceptance(result)]
     lines += [
-        ("  ", member.name, ": ", term("accept_decision", member.decision), "; ", why(member))
+        (
+            "  ",
+            member.name,
+            ": ",
+            term("accept_decision", member.decision),
+            "; ",
+            explain_verdict(member),
+        )
         for member in result.members
         if member.decision != "pass"
     ]
     return [translate(line, lang) for line in lines]
 
 
-def acceptance_sentence(result: AcceptanceResult) -> Phrase:
+def summarize_acceptance(result: AcceptanceResult) -> Phrase:
     """Return how many pass, and what to exclude, in one sentence."""
     passed, count = len(result.names("pass")), len(result.members)
     parts: list[Phrase] = [
@@ -103,19 +112,22 @@ def acceptance_sentence(result: AcceptanceResult) -> Phrase:
     ]
     failing = [member for member in result.members if member.decision == "fail"]
     if failing:
-        named = [phrase("accept.named", name=member.name, why=why(member)) for member in failing]
-        parts.append(phrase("accept.exclude", names=_first_few(named)))
+        named = [
+            phrase("accept.named", name=member.name, why=explain_verdict(member))
+            for member in failing
+        ]
+        parts.append(phrase("accept.exclude", names=join_first_names(named)))
     if result.names("undecided"):
-        parts.append(phrase("accept.undecided", names=_first_few(result.names("undecided"))))
+        parts.append(phrase("accept.undecided", names=join_first_names(result.names("undecided"))))
     if result.interrupted:
         parts.append(phrase("accept.interrupted", signal=result.interrupted))
     return join(parts, "semicolon")
 
 
-def why(member: Member) -> Phrase:
+def explain_verdict(member: Member) -> Phrase:
     """Return why a member fails or is undecided; nothing if it passes."""
     if member.findings:
-        return join(map(finding_text, member.findings), "semicolon")
+        return join(map(describe_finding, member.findings), "semicolon")
     if member.doubt is None:
         return ""
     reason = phrase(f"accept_doubt.{member.doubt}")
@@ -127,7 +139,7 @@ def why(member: Member) -> Phrase:
     return join((reason, more), "semicolon")
 
 
-def finding_text(finding: Finding) -> Phrase:
+def describe_finding(finding: Finding) -> Phrase:
     """Return a finding in words."""
     return phrase(
         f"accept_finding.{finding.code}",
@@ -161,7 +173,8 @@ def _badge(result: AcceptanceResult) -> str:
     return "undecided" if result.names("undecided") or not result.members else "pass"
 
 
-def _first_few(names: Sequence[Phrase]) -> Phrase:
+def join_first_names(names: Sequence[Phrase]) -> Phrase:
+    """Join names with commas; of many the first, and how many more there are."""
     shown = list(names[:_MAX_NAMED])
     if len(names) > _MAX_NAMED:
         shown.append(phrase("accept.and_more", n=len(names) - _MAX_NAMED))
@@ -175,9 +188,9 @@ def share_text(share: float, *, sign: bool = False) -> str:
     return f"{share:+.1%}" if sign else f"{share:.1%}"
 
 
-def _grid(result: AcceptanceResult) -> Strip:
+def _build_member_grid(result: AcceptanceResult) -> Strip:
     """Return a cell for each member, with its verdict on hover."""
-    cells = tuple((_TONES[member.decision], _hover(member)) for member in result.members)
+    cells = tuple((_TONES[member.decision], _describe_member(member)) for member in result.members)
     counts = Counter(member.decision for member in result.members)
     counted = (
         (term("accept_decision", decision), f" {count}") for decision, count in counts.items()
@@ -185,13 +198,13 @@ def _grid(result: AcceptanceResult) -> Strip:
     return Strip(phrase("accept.members"), (cells,), join(counted))
 
 
-def _hover(member: Member) -> Phrase:
+def _describe_member(member: Member) -> Phrase:
     verdict = term("accept_decision", member.decision)
-    reason = why(member)
+    reason = explain_verdict(member)
     return join((member.name, verdict, *([reason] if reason else [])), "colon")
 
 
-def _member_table(members: Iterable[Member]) -> Block:
+def _build_member_table(members: Iterable[Member]) -> Block:
     heads = [
         phrase(f"accept_head.{name}")
         for name in ("name", "decision", "step", "slower", "interval", "product", "why")
@@ -204,11 +217,11 @@ def _member_table(members: Iterable[Member]) -> Block:
             None if member.step is None else share_text(member.step.slower, sign=True),
             None if member.step is None else _ends(member.step),
             member.product,
-            why(member),
+            explain_verdict(member),
         )
         for member in members
     )
-    return table(heads, rows)
+    return build_table(heads, rows)
 
 
 def _peer_groups(result: AcceptanceResult) -> list[Block]:
@@ -222,20 +235,20 @@ def _peer_groups(result: AcceptanceResult) -> list[Block]:
     ]
     rows = (
         (
-            _team_text(group.members),
+            _describe_team(group.members),
             ", ".join(group.products),
             ", ".join(f"{name} {version}" for name, version in group.software.items()),
         )
         for group in result.peer_groups
     )
-    return [Paragraph(phrase("accept.peer_groups"), "warn"), table(heads, rows)]
+    return [Paragraph(phrase("accept.peer_groups"), "warn"), build_table(heads, rows)]
 
 
 def _ends(interval: Interval) -> str:
     return f"{share_text(interval.low, sign=True)} – {share_text(interval.high, sign=True)}"
 
 
-def _links_section(result: AcceptanceResult) -> Section:
+def _build_links_section(result: AcceptanceResult) -> Section:
     """Return the links as a map and a table; of no link nothing."""
     if not result.links:
         return Section(phrase("accept.links"), "links")
@@ -243,12 +256,12 @@ def _links_section(result: AcceptanceResult) -> Section:
     sentence = phrase("accept.bad_links", n=bad) if bad else phrase("accept.no_bad_links")
     blocks: list[Block] = [Paragraph(sentence, "bad" if bad else "good")]
     if len(result.members) <= _MAX_HEAT_MAP:
-        blocks.append(_heat_map(result))
-    blocks.append(_link_table(result.links))
+        blocks.append(_build_heat_map(result))
+    blocks.append(_build_link_table(result.links))
     return Section(phrase("accept.links"), "links", tuple(blocks))
 
 
-def _heat_map(result: AcceptanceResult) -> HeatMap:
+def _build_heat_map(result: AcceptanceResult) -> HeatMap:
     """Return the links of the training step, a row and a column for each member."""
     names = [member.name for member in result.members]
     of_pair: dict[frozenset[str], Link] = {}
@@ -258,12 +271,12 @@ def _heat_map(result: AcceptanceResult) -> HeatMap:
         if before is None or before.decision != "fail":
             of_pair[key] = link
     rows = tuple(
-        tuple(_heat_cell(a, b, of_pair.get(frozenset((a, b)))) for b in names) for a in names
+        tuple(_build_heat_cell(a, b, of_pair.get(frozenset((a, b)))) for b in names) for a in names
     )
     return HeatMap(phrase("accept.links"), tuple(names), rows)
 
 
-def _heat_cell(a: str, b: str, link: Link | None) -> tuple[float | None, Tone, Phrase]:
+def _build_heat_cell(a: str, b: str, link: Link | None) -> tuple[float | None, Tone, Phrase]:
     if link is None:
         return None, "muted", join((a, b))
     share = link.interval.slower
@@ -271,7 +284,7 @@ def _heat_cell(a: str, b: str, link: Link | None) -> tuple[float | None, Tone, P
     return share, "bad" if link.decision == "fail" else "plain", (link.quantity, " ", hover)
 
 
-def _link_table(links: Iterable[Link]) -> Block:
+def _build_link_table(links: Iterable[Link]) -> Block:
     heads = [
         phrase(f"accept_head.{name}")
         for name in ("name", "quantity", "decision", "slower", "interval", "rounds")
@@ -289,10 +302,10 @@ def _link_table(links: Iterable[Link]) -> Block:
         )
         for link in slowest[:_MAX_LINKS]
     )
-    return table(heads, rows)
+    return build_table(heads, rows)
 
 
-def _whole(whole: Whole) -> Paragraph:
+def _describe_whole_cluster(whole: Whole) -> Paragraph:
     """Return what was found when all comparable nodes trained together."""
     teams = whole.groups or whole.parts
     share = phrase("accept_whole.failed_share")
@@ -307,25 +320,25 @@ def _whole(whole: Whole) -> Paragraph:
         f"accept_whole.{whole.outcome}",
         n=whole.num_members,
         share=share,
-        groups=join(map(_team_text, teams), "semicolon"),
+        groups=join(map(_describe_team, teams), "semicolon"),
     )
     return Paragraph(text, _WHOLE_TONES[whole.outcome])
 
 
-def _team_text(members: Sequence[str]) -> Phrase:
+def _describe_team(members: Sequence[str]) -> Phrase:
     if len(members) <= _MAX_NAMED:
         return join(members)
     return phrase("accept_whole.range", first=members[0], last=members[-1], n=len(members))
 
 
-def _bits(result: AcceptanceResult) -> list[Block]:
+def _describe_bits(result: AcceptanceResult) -> list[Block]:
     return [
         Paragraph(phrase(f"accept_bits.{bits.control}", product=bits.product, n=bits.devices))
         for bits in result.bits
     ]
 
 
-def _how_sure(result: AcceptanceResult) -> list[Block]:
+def _describe_sensitivity(result: AcceptanceResult) -> list[Block]:
     """Return noise and trends, and what would have been noticed."""
     blocks: list[Block] = []
     if result.baseline is not None:

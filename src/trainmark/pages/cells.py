@@ -27,19 +27,19 @@ _SCALES: dict[str, tuple[tuple[float, str], ...]] = {
 }
 
 
-def markdown(text: object) -> str:
+def escape_markdown(text: object) -> str:
     """Return ``text`` as Markdown that shows it literally, in a table cell as elsewhere."""
     line = _ENTITY.sub("&amp;", to_one_line(text)).replace("<", "&lt;")
     return _MARKDOWN.sub(lambda match: "\\" + match.group(), line)
 
 
-def fence(text: str) -> str:
+def choose_code_fence(text: str) -> str:
     """Return a code fence that nothing in ``text`` can close."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     return "`" * max(3, longest + 1)
 
 
-def number(value: float | None) -> str:
+def format_rate(value: float | None) -> str:
     """Return a rate: one decimal, below 10 four significant digits."""
     if value is None:
         return NOTHING
@@ -48,22 +48,22 @@ def number(value: float | None) -> str:
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:#.4g}"
 
 
-def rounded(value: float, digits: int = 3) -> str:
+def format_rounded(value: float, digits: int = 3) -> str:
     """Return a value with so many significant digits, never as a power of ten."""
     shown = float(f"{value:.{digits}g}")
     whole = abs(shown) >= 10 ** (digits - 1)
     return f"{shown:,.0f}" if whole else f"{shown:#.{digits}g}" if shown else "0"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a time as people tell it: ``46.2 s``, ``11 min 40 s``, ``3 h 12 min``."""
     if seconds < 100:
-        return f"{rounded(seconds)} s"
+        return f"{format_rounded(seconds)} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def quality(value: float | None, *, target: float | None = None) -> str:
+def format_quality(value: float | None, *, target: float | None = None) -> str:
     """Return a quality with four decimals, more where rounding would hide a missed target.
 
     Zeros at the end are left out, as the published pages do: ``0.908``.
@@ -81,14 +81,14 @@ def quality(value: float | None, *, target: float | None = None) -> str:
     return whole + point + (decimals.rstrip("0") or "0")
 
 
-def quality_and_target(value: float | None, target: float | None) -> str:
+def format_quality_and_target(value: float | None, target: float | None) -> str:
     """Return a quality with its target, ``0.8026/0.802``; alone where there is no target."""
     if value is None or target is None:
-        return quality(value)
-    return f"{quality(value, target=target)}/{target:g}"
+        return format_quality(value)
+    return f"{format_quality(value, target=target)}/{target:g}"
 
 
-def memory(used_bytes: float | None, total_bytes: float | None) -> str:
+def format_memory(used_bytes: float | None, total_bytes: float | None) -> str:
     """Return used/total in GiB, one decimal each; used alone where the total is not known."""
     if used_bytes is None:
         return NOTHING
@@ -104,18 +104,18 @@ def scale(largest: float, unit: str) -> tuple[float, str]:
     return next((pair for pair in scales if largest >= pair[0]), scales[-1])
 
 
-def scaled(values: Sequence[float | None], unit: str) -> tuple[list[str], str]:
+def scale_to_unit(values: Sequence[float | None], unit: str) -> tuple[list[str], str]:
     """Return values in one common readable unit, and that unit."""
     largest = max((abs(value) for value in values if value is not None), default=0.0)
     factor, name = scale(largest, unit)
-    return [number(None if value is None else value / factor) for value in values], name
+    return [format_rate(None if value is None else value / factor) for value in values], name
 
 
-def short_count(value: int) -> str:
+def format_short_count(value: int) -> str:
     """Return a large count with three significant digits: ``610``, ``12.7k``, ``67.0M``."""
     for factor, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if value >= factor:
-            return f"{rounded(value / factor)}{letter}"
+            return f"{format_rounded(value / factor)}{letter}"
     return str(value)
 
 

@@ -21,7 +21,7 @@ _SHORT_NUMBER = "abs(datum.value) < 1e7 || !datum.label ? datum.label : format(d
 _LEGEND = {"title": None, "columns": 1, "labelLimit": 500, "rowPadding": 9}
 
 
-def step_time(*, scale: Spec, has_warmup: bool) -> Spec:
+def draw_step_time(*, scale: Spec, has_warmup: bool) -> Spec:
     """Return a line over the steps, the warm-up shaded."""
     span = {"x": {"field": "step", "type": "quantitative"}, "x2": {"field": "to"}}
     shade = {
@@ -34,20 +34,20 @@ def step_time(*, scale: Spec, has_warmup: bool) -> Spec:
         "mark": {"type": "rule", "strokeWidth": 5, "y": 0, "color": "var(--setup)"},
         "encoding": span,
     }
-    line = _steps_line({"color": "var(--accent)"}, scale=scale)
+    line = _draw_steps_line({"color": "var(--accent)"}, scale=scale)
     return _sized([shade, edge, line] if has_warmup else [line])
 
 
-def loss(*, is_smoothed: bool) -> Spec:
+def draw_loss(*, is_smoothed: bool) -> Spec:
     """Return the loss over the steps; smoothed, with each step's thin behind it."""
     if not is_smoothed:
-        return _sized([_steps_line({"color": "var(--accent)"})])
-    raw = _steps_line({"color": "var(--accent)", "strokeWidth": 1, "opacity": 0.35})
-    mean = _steps_line({"color": "var(--accent)", "strokeWidth": 2}, data="smoothed")
+        return _sized([_draw_steps_line({"color": "var(--accent)"})])
+    raw = _draw_steps_line({"color": "var(--accent)", "strokeWidth": 1, "opacity": 0.35})
+    mean = _draw_steps_line({"color": "var(--accent)", "strokeWidth": 2}, data="smoothed")
     return _sized([raw, mean])
 
 
-def quality() -> Spec:
+def draw_quality() -> Spec:
     """Return the evaluations as points on a line, and the target as a dashed line."""
     value = {"field": "value", "type": "quantitative"}
     target = {
@@ -69,18 +69,18 @@ def quality() -> Spec:
         "encoding": {"y": value, "text": {"field": "label", "type": "nominal"}},
     }
     point = {"color": "var(--eval)", "filled": True}
-    return _sized([target, label, _steps_line({"color": "var(--eval)", "point": point})])
+    return _sized([target, label, _draw_steps_line({"color": "var(--eval)", "point": point})])
 
 
-def sides() -> Spec:
+def draw_sides() -> Spec:
     """Return a line over the steps for each of several runs, told apart by colour and dashes."""
-    line = _steps_line({})
+    line = _draw_steps_line({})
     side = {"field": "side", "type": "nominal", "sort": None, "legend": _LEGEND}
     line["encoding"] |= {"color": side, "strokeDash": side}
     return _sized([line], height=240)
 
 
-def over_time(
+def draw_over_time(
     *, axis: Phrase, scale: Spec, member: Phrase, names: Sequence[str], is_band: bool
 ) -> Spec:
     """Return readings over time: a line for each name, or a band from the lowest to the highest.
@@ -151,7 +151,7 @@ def over_time(
     return _sized(layers, height=130) | {"encoding": {"x": time, "y": value}}
 
 
-def ratios(*, scale: Spec, verdicts: Sequence[Phrase], colours: Sequence[str]) -> Spec:
+def draw_ratios(*, scale: Spec, verdicts: Sequence[Phrase], colours: Sequence[str]) -> Spec:
     """Return a point with its interval for each ratio, around a line at 1.
 
     Args:
@@ -200,7 +200,7 @@ def ratios(*, scale: Spec, verdicts: Sequence[Phrase], colours: Sequence[str]) -
     }
 
 
-def history(*, has_steps: bool) -> Spec:
+def draw_history(*, has_steps: bool) -> Spec:
     """Return the speed of each series over time; its steps as dashed lines."""
     days = dict.fromkeys(("week", "date", "day"), "%m-%d")
     hours = dict.fromkeys(("hours", "minutes"), "%H:%M")
@@ -242,7 +242,7 @@ def history(*, has_steps: bool) -> Spec:
     }
 
 
-def _steps_line(mark: Spec, *, data: str = "steps", scale: Spec | None = None) -> Spec:
+def _draw_steps_line(mark: Spec, *, data: str = "steps", scale: Spec | None = None) -> Spec:
     """Return a line of values over the steps."""
     return {
         "data": {"name": data},

@@ -11,8 +11,16 @@ import numpy as np
 
 from trainmark.events.series import SUMMARY_LINES, compute_bucket_size, thin_values
 from trainmark.pages import cells, chart_specs
-from trainmark.pages.document import Block, Chart, Columns, Section, Table, folded, table
-from trainmark.pages.texts import Phrase, devices, headings, join, phrase
+from trainmark.pages.document import (
+    Block,
+    Chart,
+    Columns,
+    Section,
+    Table,
+    build_folded_section,
+    build_table,
+)
+from trainmark.pages.texts import Phrase, describe_devices, join, phrase, translate_headings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -43,20 +51,20 @@ _QUANTITIES: dict[str, tuple[str, str, int, Spec]] = {
 }
 
 
-def curves(record: Record) -> Block | None:
+def chart_curves(record: Record) -> Block | None:
     """Return loss and step time side by side; None for fewer than two steps."""
-    drawn = tuple(chart for chart in (loss(record), step_time(record)) if chart)
+    drawn = tuple(chart for chart in (chart_loss(record), chart_step_time(record)) if chart)
     return Columns(drawn) if drawn else None
 
 
-def telemetry(record: Record) -> Section:
+def chart_telemetry(record: Record) -> Section:
     """Return devices and hosts over time."""
-    return folded("time", *over_time(record), note=phrase("time.note"))
+    return build_folded_section("time", *chart_over_time(record), note=phrase("time.note"))
 
 
-def step_time(record: Record) -> Chart | None:
+def chart_step_time(record: Record) -> Chart | None:
     """Return the step time in ms, the warm-up shaded; None for fewer than two."""
-    values = _step_times_ms(record)
+    values = _read_step_times_ms(record)
     title, scale = phrase("chart.step_time"), dict[str, object](zero=False)
     if np.nanmax(values, initial=0) > _LOG_RATIO * np.nanmin(values, initial=math.inf):
         title, scale = phrase("chart.log", title=title), {"type": "log", "nice": False}
@@ -65,37 +73,39 @@ def step_time(record: Record) -> Chart | None:
     if warmup:
         title = phrase("chart.with_warmup", title=title)
         shades.append({"step": 1, "to": min(warmup + 0.5, len(values))})
-    drawn = chart_specs.step_time(scale=scale, has_warmup=bool(warmup))
-    return _curve("step_time", title, values, drawn, data={"warmup": shades}, warmup=warmup)
+    drawn = chart_specs.draw_step_time(scale=scale, has_warmup=bool(warmup))
+    return _chart_curve("step_time", title, values, drawn, data={"warmup": shades}, warmup=warmup)
 
 
-def _step_times_ms(record: Record) -> NDArray[np.float64]:
+def _read_step_times_ms(record: Record) -> NDArray[np.float64]:
     """Return the time of each step in ms, NaN where it is not known."""
     values = np.asarray(record.steps.time_ns, np.float64) / 1e6
     values[values <= 0] = np.nan
     return values
 
 
-def loss(record: Record) -> Chart | None:
+def chart_loss(record: Record) -> Chart | None:
     """Return the loss of each step and their moving mean; None for fewer than two steps."""
     values = np.asarray(record.steps.loss, np.float64)
     title, data = phrase("chart.loss"), dict[str, Any]()
-    window = _window(len(values))
+    window = _choose_smoothing_window(len(values))
     if window:
         title = phrase("chart.loss_smoothed", n=window)
-        data["smoothed"] = _rows(_moving_mean(values, window), range(1, len(values) + 1))
-    drawn = chart_specs.loss(is_smoothed=bool(window))
-    return _curve("loss", title, values, drawn, data=data)
+        data["smoothed"] = _build_rows(
+            _compute_moving_mean(values, window), range(1, len(values) + 1)
+        )
+    drawn = chart_specs.draw_loss(is_smoothed=bool(window))
+    return _chart_curve("loss", title, values, drawn, data=data)
 
 
-def _window(steps: int) -> int:
+def _choose_smoothing_window(steps: int) -> int:
     """Return how many steps a smoothed value is the mean of, an odd number; 0: none is drawn."""
     if steps < _SMOOTHED_FROM:
         return 0
     return max(_MIN_SMOOTHED, int(steps * _SMOOTHED_SHARE)) | 1
 
 
-def _moving_mean(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
+def _compute_moving_mean(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
     """Return the mean of the finite values in a window around each value; NaN if there is none.
 
     Args:
@@ -118,15 +128,15 @@ def _moving_mean(values: NDArray[np.float64], window: int) -> NDArray[np.float64
     return np.where(counts > 0, sums / np.maximum(counts, 1.0), np.nan)
 
 
-def curve_of(rows: Sequence[Mapping[str, Any]], shown: Shown) -> Chart | None:
+def chart_case_curve(rows: Sequence[Mapping[str, Any]], shown: Shown) -> Chart | None:
     """Return a value of a case over the steps of its rows; None for fewer than two."""
     values = np.asarray([row[shown.value] for row in rows], np.float64)
     steps = [row["step"] for row in rows]
-    drawn = chart_specs.loss(is_smoothed=False)
-    return _curve(f"trend_{shown.value}", shown.name, values, drawn, steps, data={})
+    drawn = chart_specs.draw_loss(is_smoothed=False)
+    return _chart_curve(f"trend_{shown.value}", shown.name, values, drawn, steps, data={})
 
 
-def quality(record: Record) -> Chart | None:
+def chart_quality(record: Record) -> Chart | None:
     """Return the quality of each evaluation against the target; None for fewer than two."""
     metric, target = record.quality.metric, record.quality.target
     known = [x for x in record.quality.history if x.value is not None]
@@ -136,11 +146,11 @@ def quality(record: Record) -> Chart | None:
         named = phrase("chart.quality.target", target=f"{target:g}")
     line = [] if target is None else [{"value": target, "label": named}]
     title, steps = phrase("chart.quality", metric=metric), [x.step for x in known]
-    drawn = chart_specs.quality()
-    return _curve("quality", title, values, drawn, steps, data={"target": line}, target=named)
+    drawn = chart_specs.draw_quality()
+    return _chart_curve("quality", title, values, drawn, steps, data={"target": line}, target=named)
 
 
-def _curve(
+def _chart_curve(
     name: str,
     title: Phrase,
     values: NDArray[np.float64],
@@ -166,11 +176,11 @@ def _curve(
     description = phrase(text, n=cells.count(len(values)), **ends, **described)
     stretch = compute_bucket_size(len(values))
     note = phrase("chart.note", stretch=cells.count(stretch)) if stretch > 1 else ""
-    rows = {"steps": _rows(values, steps)} | data
-    return Chart(name, title, description, drawn, rows, _stretches(values, steps), note)
+    rows = {"steps": _build_rows(values, steps)} | data
+    return Chart(name, title, description, drawn, rows, _summarize_stretches(values, steps), note)
 
 
-def _rows(values: NDArray[np.float64], steps: Sequence[int]) -> list[dict[str, Any]]:
+def _build_rows(values: NDArray[np.float64], steps: Sequence[int]) -> list[dict[str, Any]]:
     """Return values by step as a chart takes them, thinned; null where there is none."""
     return [
         {"step": steps[place], "value": float(f"{value:.6g}") if math.isfinite(value) else None}
@@ -178,7 +188,7 @@ def _rows(values: NDArray[np.float64], steps: Sequence[int]) -> list[dict[str, A
     ]
 
 
-def ratios(sides: Mapping[str, Comparison]) -> Chart | None:
+def chart_ratios(sides: Mapping[str, Comparison]) -> Chart | None:
     """Return each figure of each side over A's, good and bad marked; None where there is none.
 
     Args:
@@ -208,16 +218,16 @@ def ratios(sides: Mapping[str, Comparison]) -> Chart | None:
         one.verdict: phrase(f"compare.{one.verdict}") for of in sides.values() for one in of.figures
     }
     colours = [f"var(--{_VERDICTS.get(verdict, 'rest')})" for verdict in said]
-    drawn = chart_specs.ratios(scale=scale, verdicts=[*said.values()], colours=colours)
+    drawn = chart_specs.draw_ratios(scale=scale, verdicts=[*said.values()], colours=colours)
     shown = (
         [x["name"], *(x[of] and f"{x[of]:.3f}" for of in ("ratio", "low", "high")), x["said"]]
         for x in rows
     )
-    columns = headings("name", "compare.ratio", "least", "greatest", "compare.said")
-    return Chart("ratios", title, told, drawn, {"ratios": rows}, table(columns, shown))
+    columns = translate_headings("name", "compare.ratio", "least", "greatest", "compare.said")
+    return Chart("ratios", title, told, drawn, {"ratios": rows}, build_table(columns, shown))
 
 
-def overlays(
+def chart_overlays(
     sides: Mapping[str, Sequence[Record]],
     names: Mapping[str, Phrase] | None = None,
     *,
@@ -236,9 +246,9 @@ def overlays(
         "step_time": phrase("compare.step_time"),
         "quality": phrase("compare.quality", metric=first.quality.metric),
     }
-    draw = {"loss": loss, "step_time": step_time, "quality": quality}
+    draw = {"loss": chart_loss, "step_time": chart_step_time, "quality": chart_quality}
     labels = {
-        side: (f"{side} · ", names[side] if names else devices(records[0]))
+        side: (f"{side} · ", names[side] if names else describe_devices(records[0]))
         for side, records in sides.items()
     }
     made = []
@@ -249,11 +259,11 @@ def overlays(
         }
         known = {side: chart for side, chart in curves.items() if chart is not None}
         if len(known) > 1:
-            made.append(_overlay(f"{prefix}-{name}", title, known, labels))
+            made.append(_chart_overlay(f"{prefix}-{name}", title, known, labels))
     return made
 
 
-def _overlay(
+def _chart_overlay(
     name: str, title: Phrase, curves: Mapping[str, Chart], labels: Mapping[str, Phrase]
 ) -> Chart:
     """Return the curves of several runs in one chart; smoothed ones where there are."""
@@ -268,28 +278,33 @@ def _overlay(
     described = join(
         (join((side, chart.description), "colon") for side, chart in curves.items()), "semicolon"
     )
-    columns = headings("compare.side", "chart.step", "least", "median", "greatest")
+    columns = translate_headings("compare.side", "chart.step", "least", "median", "greatest")
     return Chart(
-        name, title, described, chart_specs.sides(), {"steps": points}, table(columns, rows)
+        name,
+        title,
+        described,
+        chart_specs.draw_sides(),
+        {"steps": points},
+        build_table(columns, rows),
     )
 
 
-def over_time(record: Record) -> Iterator[Chart]:
+def chart_over_time(record: Record) -> Iterator[Chart]:
     """Yield a chart for each quantity that devices, then hosts, have at least twice."""
     for _, of in groupby(record.series, attrgetter("of_host", "quantity")):
         lines = list(of)
         if max(len(line.points) for line in lines) > 1:
-            yield _quantity(record, lines)
+            yield _chart_quantity(record, lines)
 
 
-def _quantity(record: Record, lines: Sequence[SeriesLine]) -> Chart:
+def _chart_quantity(record: Record, lines: Sequence[SeriesLine]) -> Chart:
     """Return the chart of a quantity, the steps that figures are over shaded."""
     short, unit, factor, scale = _QUANTITIES[lines[0].quantity]
     kind, together = "host" if lines[0].of_host else "device", lines[0].of in SUMMARY_LINES
     measured = record.telemetry.intervals_s.get("measured") if record.telemetry else None
     told = [(value, s, one.of) for one in lines for s, value in one.points]
     highest, at_s, of = max(told, key=lambda point: point[0])
-    uses = _uses(record, of_host=lines[0].of_host, quantity=lines[0].quantity)
+    uses = _collect_highest_readings(record, of_host=lines[0].of_host, quantity=lines[0].quantity)
     said = phrase(
         f"time.{kind}",
         quantity=phrase(f"time.{short}"),
@@ -297,12 +312,12 @@ def _quantity(record: Record, lines: Sequence[SeriesLine]) -> Chart:
         at=f"{at_s:.0f}",
         n=len(uses) if together else len(lines),
         of=max(uses, key=uses.__getitem__, default="?") if together else of,
-        lowest=cells.rounded(min(told)[0] / factor),
-        highest=cells.rounded(highest / factor),
+        lowest=cells.format_rounded(min(told)[0] / factor),
+        highest=cells.format_rounded(highest / factor),
     )
     second, axis = (60, "minutes") if max(s for _, s, _ in told) > _LONG_S else (1, "axis")
     names = [one.of for one in lines] if len(lines) > 1 and not together else []
-    drawn = chart_specs.over_time(
+    drawn = chart_specs.draw_over_time(
         axis=phrase(f"time.{axis}"),
         scale=scale,
         member=phrase(f"time.{kind}-of"),
@@ -319,7 +334,7 @@ def _quantity(record: Record, lines: Sequence[SeriesLine]) -> Chart:
     return Chart(f"time-{kind}-{short}", title, said, drawn, {"measured": marked, "lines": rows})
 
 
-def _uses(record: Record, *, of_host: bool, quantity: str) -> dict[int, float]:
+def _collect_highest_readings(record: Record, *, of_host: bool, quantity: str) -> dict[int, float]:
     """Return the highest reading of the run, by the first rank of a device or by node."""
     telemetry = record.telemetry
     members = (
@@ -338,12 +353,14 @@ def _uses(record: Record, *, of_host: bool, quantity: str) -> dict[int, float]:
     }
 
 
-def _stretches(values: NDArray[np.float64], steps: Sequence[int]) -> Table:
+def _summarize_stretches(values: NDArray[np.float64], steps: Sequence[int]) -> Table:
     """Return least, median and greatest of some stretches of steps, which cover every value."""
     rows = []
     for part in np.array_split(np.arange(len(values)), min(TABLE_ROWS, len(values))):
         first, last = (cells.count(steps[place]) for place in (part[0], part[-1]))
         known = values[part][np.isfinite(values[part])]
         reduced = np.percentile(known, (0, 50, 100)).tolist() if len(known) else [None] * 3
-        rows.append((first if first == last else f"{first} – {last}", *map(cells.number, reduced)))
-    return table(headings("chart.step", "least", "median", "greatest"), rows)
+        rows.append(
+            (first if first == last else f"{first} – {last}", *map(cells.format_rate, reduced))
+        )
+    return build_table(translate_headings("chart.step", "least", "median", "greatest"), rows)

@@ -61,7 +61,7 @@ class Table:
     rows: tuple[tuple[Phrase, ...], ...]
 
 
-def table(
+def build_table(
     heads: Iterable[Phrase], rows: Iterable[Iterable[Phrase]], *, short: bool = False
 ) -> Table:
     """Return a table; a ``short`` one has of very many rows the first and the last."""
@@ -196,7 +196,7 @@ class Columns:
         return any(not isinstance(block, Chart) for block in self.blocks)
 
 
-def side_by_side(*blocks: Block | None) -> Columns | None:
+def build_columns(*blocks: Block | None) -> Columns | None:
     """Return the blocks that there are in columns; None without any."""
     present = tuple(block for block in blocks if block is not None)
     return Columns(present) if present else None
@@ -218,12 +218,12 @@ Block = (
 )
 
 
-def charts_in(block: Block) -> list[Chart]:
+def find_charts(block: Block) -> list[Chart]:
     """Return the charts of a block, in their order."""
     if isinstance(block, Chart):
         return [block]
     if isinstance(block, Columns):
-        return [chart for part in block.blocks for chart in charts_in(part)]
+        return [chart for part in block.blocks for chart in find_charts(part)]
     return []
 
 
@@ -258,7 +258,7 @@ class Section:
         return any(not isinstance(block, Chart) for block in self.blocks)
 
 
-def folded(
+def build_folded_section(
     name: str,
     *blocks: Block | None,
     note: Phrase = "",
@@ -296,7 +296,7 @@ class Document:
     def charts(self) -> list[Chart]:
         """The charts of the page, in their order."""
         blocks = [*self.lead, *(block for section in self.sections for block in section.blocks)]
-        return [chart for block in blocks for chart in charts_in(block)]
+        return [chart for block in blocks for chart in find_charts(block)]
 
     @property
     def groups(self) -> list[tuple[bool, list[Section]]]:

@@ -20,7 +20,7 @@ _TOKEN = re.compile(rf"\s+|[（“《]*[{_WIDE}][，。；：、）！？”》]
 _ROOMY = 3  # blanks between columns if there is room, else one
 
 
-def cell_width(text: str) -> int:
+def measure_width(text: str) -> int:
     """Return the columns that a text takes on a terminal; two for a Chinese character."""
     if text.isascii():
         return len(text)
@@ -39,22 +39,22 @@ def wrap(text: str, width: int) -> list[str]:
         if token.isspace():
             blank = " " if line else ""
             continue
-        if line and cell_width(line + blank + token) > width:
+        if line and measure_width(line + blank + token) > width:
             lines.append(line)
             line, blank = "", ""
         line += blank + token
         blank = ""
-        while cell_width(line) > width and len(line) > 1:
-            end = _longest_start(line, width)
+        while measure_width(line) > width and len(line) > 1:
+            end = _count_fitting_characters(line, width)
             lines.append(line[:end])
             line = line[end:]
     return [*lines, line]
 
 
-def _longest_start(text: str, width: int) -> int:
+def _count_fitting_characters(text: str, width: int) -> int:
     """Return how many characters of a text fit into ``width`` columns, one at least."""
     end = 1
-    while end < len(text) and cell_width(text[: end + 1]) <= width:
+    while end < len(text) and measure_width(text[: end + 1]) <= width:
         end += 1
     return end
 
@@ -78,12 +78,12 @@ class Grid:
         columns = tuple(zip(*rows, strict=True))
         words = (
             max(
-                (cell_width(x) for cell in column for x in _TOKEN.findall(cell) if x.strip()),
+                (measure_width(x) for cell in column for x in _TOKEN.findall(cell) if x.strip()),
                 default=0,
             )
             for column in columns
         )
-        return cls(columns, tuple(words), tuple(max(map(cell_width, x)) for x in columns))
+        return cls(columns, tuple(words), tuple(max(map(measure_width, x)) for x in columns))
 
     @property
     def min_width(self) -> int:
@@ -121,7 +121,7 @@ class Grid:
         widths = self._widths(width - gap * (len(self.columns) - 1))
         sides = [_is_numeric(column[1:]) for column in self.columns]
         head, *rows = (
-            _lines_of(row, widths, sides, gap) for row in zip(*self.columns, strict=True)
+            _wrap_row(row, widths, sides, gap) for row in zip(*self.columns, strict=True)
         )
         has_head = any(column[0] for column in self.columns)
         return (head if has_head else []), [line for row in rows for line in row]
@@ -143,7 +143,7 @@ def _is_numeric(cells: Sequence[str]) -> bool:
     return bool(filled) and all(NUMBER.fullmatch(cell) for cell in filled)
 
 
-def _lines_of(
+def _wrap_row(
     row: Sequence[str], widths: Sequence[int], is_right: Sequence[bool], gap: int
 ) -> list[str]:
     """Return the lines of a row, whose cells are wrapped to the widths of their columns."""
@@ -153,13 +153,13 @@ def _lines_of(
         parts = []
         for cell, width, right in zip(wrapped, widths, is_right, strict=True):
             text = cell[place] if place < len(cell) else ""
-            blanks = " " * (width - cell_width(text))
+            blanks = " " * (width - measure_width(text))
             parts.append(blanks + text if right else text + blanks)
         lines.append((" " * gap).join(parts).rstrip())
     return lines
 
 
-def tables(rows: Sequence[Sequence[str]], width: int) -> list[Grid]:
+def split_into_tables(rows: Sequence[Sequence[str]], width: int) -> list[Grid]:
     """Return rows as a grid whose cells fold at blanks; parts of it if its words do not fit.
 
     Of one or two rows it then stands on its side. Of more it is split into grids that each begin
@@ -172,5 +172,5 @@ def tables(rows: Sequence[Sequence[str]], width: int) -> list[Grid]:
     if grid.min_width <= width or len(grid.columns) < 3:
         return [grid]
     if len(rows) <= 3 < len(grid.columns):
-        return tables(grid.columns, width)
+        return split_into_tables(grid.columns, width)
     return [*grid.split(width)]

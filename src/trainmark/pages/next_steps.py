@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trainmark.spec import Case
 
 
-def next_steps(records: Sequence[Record]) -> list[Block]:
+def suggest_next_steps(records: Sequence[Record]) -> list[Block]:
     """Return that a run on generated data was a trial, and the commands that measure real data.
 
     Empty for other runs, for those that failed, and if the case is not installed here.
@@ -26,7 +26,7 @@ def next_steps(records: Sequence[Record]) -> list[Block]:
     if not is_trial or plan.case not in cases.names():
         return []
     case = cases.load(plan.case)
-    recipe = _real_recipe(case, f"{plan.nnodes}x{plan.nproc}")
+    recipe = _find_recipe_on_real_data(case, f"{plan.nnodes}x{plan.nproc}")
     if recipe is None:
         return [Paragraph(phrase("trial.generated_only"), "muted")]
     data = f"data/{case.name}"
@@ -43,7 +43,7 @@ def next_steps(records: Sequence[Record]) -> list[Block]:
     ]
 
 
-def _real_recipe(case: Case, world: str) -> str | None:
+def _find_recipe_on_real_data(case: Case, world: str) -> str | None:
     """Return the recipe on real data for so many nodes and ranks, or else the first there is."""
     names = [name for name, recipe in case.recipes.items() if recipe.data == "real"]
     fitting = [name for name in names if case.recipes[name].world == world]

@@ -15,11 +15,18 @@ from typing import TYPE_CHECKING
 from trainmark.documents import written_whole
 from trainmark.errors import EnvironmentFault, RecordError
 from trainmark.pages import cells, charts, summary
-from trainmark.pages.document import Block, Chart, Document, Section, folded, side_by_side
+from trainmark.pages.document import (
+    Block,
+    Chart,
+    Document,
+    Section,
+    build_columns,
+    build_folded_section,
+)
 from trainmark.pages.rendering import to_html, to_markdown
 from trainmark.pages.sections import figures, limits, provenance
-from trainmark.pages.sections.key_facts import key_facts
-from trainmark.pages.texts import LANGUAGES, Phrase, devices, join, phrase
+from trainmark.pages.sections.key_facts import build_key_facts
+from trainmark.pages.texts import LANGUAGES, Phrase, describe_devices, join, phrase
 from trainmark.plan.recipes import format_fix_hp
 from trainmark.published.importers.reference_rows import read_published
 from trainmark.record.record import RECORD_FILE, read_record
@@ -63,84 +70,92 @@ def build_document(
         price: of an hour on all devices.
         address: where the record is, relative to the page.
     """
-    badge, tone = summary.badge(records)
+    badge, tone = summary.choose_badge(records)
     verification = combine_verifications(records)
     return Document(
-        title=summary.title(summary.median_launch(records)),
+        title=summary.build_title(summary.find_median_launch(records)),
         badge=badge,
         tone=tone,
         verification=phrase(f"trust.{verification}"),
         verified_by=phrase(f"verified_by.{verification}"),
-        sentence=summary.first_sentence(records),
-        doubts=summary.doubts(records),
-        key_figures=summary.key_figures(records),
-        reasons=summary.reasons(records),
-        lead=_lead_blocks(records, comparisons, siblings, price),
-        sections=_sections(records, price, address),
+        sentence=summary.build_first_sentence(records),
+        doubts=summary.list_doubts(records),
+        key_figures=summary.describe_key_figures(records),
+        reasons=summary.list_reasons(records),
+        lead=_build_lead(records, comparisons, siblings, price),
+        sections=_build_sections(records, price, address),
         ident=ident,
     )
 
 
-def _lead_blocks(
+def _build_lead(
     records: Sequence[Record],
     comparisons: Sequence[Result] | None,
     siblings: Sequence[Record],
     price: Price | None,
 ) -> tuple[Block, ...]:
     """Return what stands above the sections; of a run that failed, what to do about it first."""
-    record = summary.median_launch(records)
+    record = summary.find_median_launch(records)
     blocks: list[Block | None]
     if record.cause:
-        blocks = [summary.what_to_try(record), key_facts(record), charts.curves(record)]
+        blocks = [summary.suggest_fix(record), build_key_facts(record), charts.chart_curves(record)]
     else:
         comparison = None
         if comparisons is not None:
             comparison = limits.compare_speed(records, comparisons)
         blocks = [
-            key_facts(record),
-            summary.tiles(records, price),
+            build_key_facts(record),
+            summary.build_tiles(records, price),
             limits.compare_with_bound(records, [*siblings, *(comparisons or ())]),
-            side_by_side(limits.time_bar(record), limits.rank_strip(record), comparison),
-            charts.curves(record),
+            build_columns(
+                limits.build_time_bar(record), limits.build_rank_strip(record), comparison
+            ),
+            charts.chart_curves(record),
         ]
     return tuple(block for block in blocks if block is not None)
 
 
-def _sections(records: Sequence[Record], price: Price | None, address: str) -> tuple[Section, ...]:
+def _build_sections(
+    records: Sequence[Record], price: Price | None, address: str
+) -> tuple[Section, ...]:
     """Return the sections of a page in their order, without those that are empty."""
-    record = summary.median_launch(records)
+    record = summary.find_median_launch(records)
     sections = [
-        provenance.cause(record),
-        folded("performance", provenance.performance_table(records), is_open=True),
-        _repeats(records),
-        figures.ranks(record),
-        charts.telemetry(record),
-        figures.figures(
-            summary.with_mean_figures(records), summary.cost(records, price), len(records)
+        provenance.build_cause(record),
+        build_folded_section(
+            "performance", provenance.build_performance_table(records), is_open=True
         ),
-        figures.evaluations(record, address),
+        _build_repeats(records),
+        figures.build_ranks(record),
+        charts.chart_telemetry(record),
+        figures.build_figures(
+            summary.average_figures(records), summary.describe_cost(records, price), len(records)
+        ),
+        figures.build_evaluations(record, address),
         figures.printed(record),
-        figures.findings(records),
-        provenance.published(record),
+        figures.build_findings(records),
+        provenance.build_published(record),
         provenance.run(record),
-        provenance.environment(record),
-        provenance.provenance(records),
+        provenance.build_environment(record),
+        provenance.build_provenance(records),
     ]
     return tuple(section for section in sections if section is not None and section.blocks)
 
 
-def _repeats(records: Sequence[Record]) -> Section | None:
+def _build_repeats(records: Sequence[Record]) -> Section | None:
     """Return the figures over several launches and their curves; None for one launch."""
     if len(records) == 1:
         return None
-    repeats = summary.summary(records)
+    repeats = summary.build_summary(records)
     launches = {f"[{number}]": record for number, record in enumerate(records, start=1)}
-    curves = charts.overlays(
+    curves = charts.chart_overlays(
         {name: [record] for name, record in launches.items()},
         {name: record.run_id for name, record in launches.items()},
     )
     num_passed = phrase("repeats.counted", passed=len(repeats.passed), all=len(records))
-    return folded("repeats", *summary.repeats(repeats), side_by_side(*curves), gist=num_passed)
+    return build_folded_section(
+        "repeats", *summary.build_repeats(repeats), build_columns(*curves), gist=num_passed
+    )
 
 
 def build_documents(
@@ -192,13 +207,13 @@ def _build_overview(records: Sequence[Record], works: Sequence[Sequence[Record]]
     sections = []
     for number, (case, case_records) in enumerate(by_case.items(), start=1):
         case_works = [work for work in works if work[0].plan.case == case]
-        blocks: list[Block] = [provenance.performance_table(case_records)]
-        curves = side_by_side(*_overlay_works(case_works, case_records, f"table{number}"))
+        blocks: list[Block] = [provenance.build_performance_table(case_records)]
+        curves = build_columns(*_overlay_works(case_works, case_records, f"table{number}"))
         if curves is not None:
             blocks.append(curves)
         title = case_records[0].plan.about.title
         sections.append(Section(title, f"table{number}", tuple(blocks)))
-    badge, tone = summary.badge(*works)
+    badge, tone = summary.choose_badge(*works)
     verification = combine_verifications(records)
     return Document(
         title=phrase("overview.title", works=len(works), launches=len(records)),
@@ -207,7 +222,7 @@ def _build_overview(records: Sequence[Record], works: Sequence[Sequence[Record]]
         tone=tone,
         verification=phrase(f"trust.{verification}"),
         verified_by=phrase(f"verified_by.{verification}"),
-        sections=(*sections, *figures.scaling(works)),
+        sections=(*sections, *figures.build_scaling_sections(works)),
         ident="all-",
     )
 
@@ -226,7 +241,7 @@ def _overlay_works(
     """
     if len(works) < 2:
         return []
-    launches = [summary.median_launch(work) for work in works]
+    launches = [summary.find_median_launch(work) for work in works]
     case = launches[0].plan.case
     differing = find_differing_settings((case, record.plan.recipe) for record in launches)
     sides: dict[str, list[Record]] = {}
@@ -235,12 +250,12 @@ def _overlay_works(
         row = f"[{rows.index(record) + 1}]"
         recipe = record.plan.recipe
         settings = {name: recipe[name] for name in differing if name in recipe}
-        parts = [devices(record)]
+        parts = [describe_devices(record)]
         if settings:
             parts.append(format_fix_hp(settings))
         sides[row] = [record]
         names[row] = join(parts)
-    return charts.overlays(sides, names, prefix=prefix)
+    return charts.chart_overlays(sides, names, prefix=prefix)
 
 
 def write_pages(records: Sequence[Record], folder: Path) -> None:
@@ -254,7 +269,7 @@ def write_pages(records: Sequence[Record], folder: Path) -> None:
         with written_whole(folder / f"page.{lang}.md") as file:
             file.write(to_markdown(build_documents(records), lang).encode())
     _check_drawing()
-    pages = build_documents(records, default_comparisons(records, folder))
+    pages = build_documents(records, find_default_comparisons(records, folder))
     try:
         html = to_html(pages)
     except ValueError as error:  # of vl-convert
@@ -281,7 +296,7 @@ def _check_drawing() -> None:
         )
 
 
-def default_comparisons(records: Sequence[Record], folder: Path | None) -> list[Result]:
+def find_default_comparisons(records: Sequence[Record], folder: Path | None) -> list[Result]:
     """Return what runs are compared with by default: published rows of their cases, earlier runs.
 
     Args:

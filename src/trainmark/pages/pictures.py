@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from trainmark.errors import UsageError, nearest
-from trainmark.pages.document import charts_in
-from trainmark.pages.rendering import rendered, shipped, whole_spec
+from trainmark.pages.document import find_charts
+from trainmark.pages.rendering import complete_spec, read_shipped_file, render_template
 from trainmark.pages.texts import LANGUAGES
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _COLOUR = re.compile(r"--([\w-]+): light-dark\((#[0-9a-f]{6}), #[0-9a-f]{6}\)")
 _VARIABLE = re.compile(r"var\(--([\w-]+)\)")
 
 
-def charts_of(pages: Sequence[Document]) -> dict[str, Chart]:
+def list_charts(pages: Sequence[Document]) -> dict[str, Chart]:
     """Return the charts of pages by their names; of several pages a name begins with the page's."""
     return {f"{page.ident}{chart.name}": chart for page in pages for chart in page.charts}
 
@@ -35,7 +35,7 @@ def choose_chart(pages: Sequence[Document], name: str | None) -> Chart:
     Raises:
         UsageError: there is none, with the names that there are.
     """
-    charts = charts_of(pages)
+    charts = list_charts(pages)
     if not charts:
         rule = "a curve needs two steps"
         raise UsageError("these runs have no chart", where="--chart", rule=rule)
@@ -52,31 +52,35 @@ def to_svg(chart: Chart, lang: str) -> str:
     """Return a chart as a picture that needs no page around it."""
     import vl_convert
 
-    picture: str = vl_convert.vegalite_to_svg(_standing_alone(chart, lang))
+    picture: str = vl_convert.vegalite_to_svg(_build_standalone_spec(chart, lang))
     return picture
 
 
-def notebook_html(page: Document) -> str:
+def to_notebook_html(page: Document) -> str:
     """Return the first screen of a page for a notebook; without pictures if none can be drawn."""
     pictures = []
     if find_spec("vl_convert") is not None:
-        charts = [chart for block in page.lead for chart in charts_in(block)]
+        charts = [chart for block in page.lead for chart in find_charts(block)]
         pictures = [Markup(to_svg(chart, LANGUAGES[0])) for chart in charts]
-    return rendered("notebook.html.j2", LANGUAGES[0], page=page, pictures=pictures, live=False)
+    return render_template(
+        "notebook.html.j2", LANGUAGES[0], page=page, pictures=pictures, live=False
+    )
 
 
 def to_png(chart: Chart, lang: str) -> bytes:
     """Return a chart as a picture of pixels."""
     import vl_convert
 
-    picture: bytes = vl_convert.vegalite_to_png(_standing_alone(chart, lang), scale=PNG_SCALE)
+    picture: bytes = vl_convert.vegalite_to_png(
+        _build_standalone_spec(chart, lang), scale=PNG_SCALE
+    )
     return picture
 
 
-def _standing_alone(chart: Chart, lang: str) -> str:
+def _build_standalone_spec(chart: Chart, lang: str) -> str:
     """Return what is drawn of a chart with its title, in colours that are no variables."""
-    colours: dict[str, str] = dict(_COLOUR.findall(shipped("base.css")))
-    spec: dict[str, Any] = whole_spec(chart, lang, with_title=True)
+    colours: dict[str, str] = dict(_COLOUR.findall(read_shipped_file("base.css")))
+    spec: dict[str, Any] = complete_spec(chart, lang, with_title=True)
     spec["background"] = "var(--paper)"
     text = json.dumps(spec, ensure_ascii=False, allow_nan=False)
     return _VARIABLE.sub(lambda match: colours[match[1]], text)

@@ -35,7 +35,7 @@ _TAGS = {"en": "en", "zh": "zh-Hans"}  # of languages, as HTML has them
 
 
 @cache
-def templates() -> Environment:
+def load_templates() -> Environment:
     """Return the templates; their filters put phrases into the language ``lang`` they are given."""
     from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 
@@ -55,13 +55,13 @@ def templates() -> Environment:
 
     @pass_context
     def translate_to_markdown(context: Context, content: Phrase) -> str:
-        return cells.markdown(translate(content, context["lang"]))
+        return cells.escape_markdown(translate(content, context["lang"]))
 
     environment.filters |= {
         "translate": translate_cleaned,
         "translate_in": translate,
         "md": translate_to_markdown,
-        "fence": cells.fence,
+        "fence": cells.choose_code_fence,
     }
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
     environment.tests["numeric"] = lambda cell: cells.NUMBER.fullmatch(cell) is not None
@@ -70,13 +70,13 @@ def templates() -> Environment:
     environment.globals |= {
         "phrase": phrase,
         "tags": _TAGS,
-        "drawn": drawn,
-        "drawn_by_script": drawn_by_script,
+        "drawn": draw_static_picture,
+        "drawn_by_script": build_script_chart,
     }
     return environment
 
 
-def rendered(template: str, lang: str, **values: Any) -> str:
+def render_template(template: str, lang: str, **values: Any) -> str:
     """Return a template filled in a language.
 
     Raises:
@@ -84,12 +84,12 @@ def rendered(template: str, lang: str, **values: Any) -> str:
     """
     if lang not in LANGUAGES:
         raise UsageError(f"no page in {lang!r}", where="--lang", fix=nearest(lang, LANGUAGES))
-    return escaped(templates().get_template(template).render(lang=lang, **values))
+    return escaped(load_templates().get_template(template).render(lang=lang, **values))
 
 
 def to_markdown(pages: Sequence[Document], lang: str = "en") -> str:
     """Return pages as GitHub-flavoured Markdown, one below the other."""
-    written = (rendered("page.md.j2", lang, page=page) for page in pages)
+    written = (render_template("page.md.j2", lang, page=page) for page in pages)
     return "\n".join(re.sub(r"\n{3,}", "\n\n", one).strip() + "\n" for one in written)
 
 
@@ -108,77 +108,77 @@ def to_html(
     charts = [chart for page in pages for chart in page.charts]
     for number, chart in enumerate(charts, start=1):
         for language in LANGUAGES:
-            drawn(chart, language)  # which is remembered
+            draw_static_picture(chart, language)  # which is remembered
         if progress is not None:
             progress(number, len(charts))
-    script = escaped(shipped("report.js"))
+    script = escaped(read_shipped_file("report.js"))
     assert "</script" not in script
     digest = b64encode(sha256(script.encode()).digest()).decode()
     script_hash = f"sha256-{digest}"
     bodies = {
-        language: [Markup(body_html(page, language, ident=f"{language}-")) for page in pages]
+        language: [Markup(to_body_html(page, language, ident=f"{language}-")) for page in pages]
         for language in LANGUAGES
     }
-    return rendered(
+    return render_template(
         "page.html.j2", lang, pages=pages, bodies=bodies, script=Markup(script), hash=script_hash
     )
 
 
-def body_html(page: Document, lang: str, *, ident: str = "", live: bool = False) -> str:
+def to_body_html(page: Document, lang: str, *, ident: str = "", live: bool = False) -> str:
     """Return head and sections of a page as HTML, to stand in a document of another.
 
     Args:
         ident: begins the page's anchors.
         live: a script of that document draws the charts.
     """
-    return rendered("body.html.j2", lang, page=page, ident=ident + page.ident, live=live)
+    return render_template("body.html.j2", lang, page=page, ident=ident + page.ident, live=live)
 
 
-def shipped(name: str) -> str:
+def read_shipped_file(name: str) -> str:
     """Return the text of a file of the templates."""
     return files("trainmark.pages").joinpath(f"templates/{name}").read_text(encoding="utf-8")
 
 
 # The font comes with vl-convert, so that text has the same width on every machine.
-_CONFIG: dict[str, Any] = json.loads(shipped("charts.json"))
+_CONFIG: dict[str, Any] = json.loads(read_shipped_file("charts.json"))
 
 
-def whole_spec(chart: Chart, lang: str, *, with_title: bool = False) -> dict[str, Any]:
+def complete_spec(chart: Chart, lang: str, *, with_title: bool = False) -> dict[str, Any]:
     """Return what Vega-Lite draws: a chart's specification with its data and our style."""
     parts = chart.spec | {"datasets": chart.data}
     if with_title:
         parts["title"] = chart.title
-    return {**_printable(parts, lang), "config": _CONFIG}
+    return {**_translate_texts(parts, lang), "config": _CONFIG}
 
 
-def drawn_by_script(chart: Chart, lang: str) -> dict[str, Any]:
+def build_script_chart(chart: Chart, lang: str) -> dict[str, Any]:
     """Return what a page's script draws: Vega-Lite with data, as wide as its place."""
-    return whole_spec(chart, lang) | {"width": "container"}
+    return complete_spec(chart, lang) | {"width": "container"}
 
 
-def drawn(chart: Chart, lang: str) -> Markup:
+def draw_static_picture(chart: Chart, lang: str) -> Markup:
     """Return the static picture for a page; its colours are variables of the page.
 
     A picture is drawn once for all languages if they differ only in labels that stand alone:
     drawing takes most of the time of a report.
     """
-    labels = _labels([chart.spec, chart.data], lang)
+    labels = _translate_labels([chart.spec, chart.data], lang)
     if lang == LANGUAGES[0] or labels is None:
-        return Markup(_svg(_as_json(chart, lang)))
-    picture = _svg(_as_json(chart, LANGUAGES[0]))
+        return Markup(_draw_svg(_to_script_json(chart, lang)))
+    picture = _draw_svg(_to_script_json(chart, LANGUAGES[0]))
     for label, translation in labels.items():
         if f">{label}</text>" not in picture:  # it was cut
-            return Markup(_svg(_as_json(chart, lang)))
+            return Markup(_draw_svg(_to_script_json(chart, lang)))
         picture = picture.replace(f">{label}</text>", f">{translation}</text>")
     return Markup(picture)
 
 
-def _as_json(chart: Chart, lang: str) -> str:
-    return json.dumps(whole_spec(chart, lang), ensure_ascii=False, allow_nan=False)
+def _to_script_json(chart: Chart, lang: str) -> str:
+    return json.dumps(complete_spec(chart, lang), ensure_ascii=False, allow_nan=False)
 
 
 @lru_cache(maxsize=1024)
-def _svg(spec: str) -> str:
+def _draw_svg(spec: str) -> str:
     """Return the picture of a specification with its data; Vega escapes every string."""
     import vl_convert
 
@@ -186,7 +186,7 @@ def _svg(spec: str) -> str:
     return picture
 
 
-def _labels(value: Any, lang: str, key: str = "") -> dict[str, str] | None:
+def _translate_labels(value: Any, lang: str, key: str = "") -> dict[str, str] | None:
     """Return the translation of each label, as a picture has both; None: their places depend on it.
 
     A legend of several words has places that depend on how wide they are.
@@ -205,7 +205,7 @@ def _labels(value: Any, lang: str, key: str = "") -> dict[str, str] | None:
             return None
         return {first: other} if first != other else {}
     for name, item in items:
-        below = _labels(item, lang, name)
+        below = _translate_labels(item, lang, name)
         if below is None:
             return None
         labels |= below
@@ -213,18 +213,18 @@ def _labels(value: Any, lang: str, key: str = "") -> dict[str, str] | None:
 
 
 @cache
-def chart_script() -> str:
+def build_chart_script() -> str:
     """Return the script that draws a page's charts: Vega, Vega-Lite and ``charts.js``.
 
     It loads nothing else and evaluates no text as code.
     """
     import vl_convert
 
-    made: str = vl_convert.javascript_bundle(shipped("charts.js"))
+    made: str = vl_convert.javascript_bundle(read_shipped_file("charts.js"))
     return f'(() => {{"use strict";{made}}})();\n'  # a module's names are its own
 
 
-def _printable(value: Any, lang: str, key: str = "") -> Any:
+def _translate_texts(value: Any, lang: str, key: str = "") -> Any:
     """Return what stands under ``key`` with its phrases as text that Vega takes.
 
     Control characters are shown as text; Vega-Lite
@@ -232,9 +232,9 @@ def _printable(value: Any, lang: str, key: str = "") -> Any:
     the string there, and what follows would be evaluated.
     """
     if isinstance(value, dict):
-        return {escaped(name): _printable(item, lang, name) for name, item in value.items()}
+        return {escaped(name): _translate_texts(item, lang, name) for name, item in value.items()}
     if isinstance(value, list):
-        return [_printable(item, lang, key) for item in value]
+        return [_translate_texts(item, lang, key) for item in value]
     if value is None or isinstance(value, int | float):
         return value
     shown = escaped(translate(value, lang))

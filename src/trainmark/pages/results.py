@@ -9,9 +9,17 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from trainmark.pages import cells, terminal
-from trainmark.pages.document import Block, Code, Paragraph, Table, table
+from trainmark.pages.document import Block, Code, Paragraph, Table, build_table
 from trainmark.pages.sections.limits import summarize_figure
-from trainmark.pages.texts import Phrase, interval_text, join, phrase, term, translate, trust_line
+from trainmark.pages.texts import (
+    Phrase,
+    describe_trust,
+    format_interval,
+    join,
+    phrase,
+    term,
+    translate,
+)
 from trainmark.plan.recipes import format_setting
 from trainmark.recipe import SHORT_NAMES
 from trainmark.record.messages import render
@@ -38,13 +46,13 @@ _LEAVE_OUT = ("world", "device", "precision", "recipe")  # columns, on a narrow 
 _SHORT = re.compile(r".*/\d{8}T\d{6}Z-[^/]*-(\w+(/r\d+)?)")  # a run's folder, its launches
 
 
-def listing_json(listing: Listing, failed: UnreadFiles) -> dict[str, Any]:
+def to_listing_json(listing: Listing, failed: UnreadFiles) -> dict[str, Any]:
     """Return a listing as JSON: how many there are, the runs, and what could not be read."""
     unread = [{"file": path, "reason": asdict(reason)} for path, reason in failed]
     return {"total": listing.total, "runs": listing.as_dicts(), "unread": unread}
 
 
-def with_differing_settings(listing: Listing) -> Listing:
+def add_differing_settings(listing: Listing) -> Listing:
     """Return a listing with a column for each setting in which runs of a case and recipe differ.
 
     They stand in place of its columns ``recipe`` and ``settings``; the recipe is shown if runs of
@@ -79,7 +87,7 @@ def with_differing_settings(listing: Listing) -> Listing:
     return Listing(listing.total, headings, shown_units, made, settings)
 
 
-def listing_table(listing: Listing, lang: str = "en", *, width: int = 0) -> str:
+def build_listing_table(listing: Listing, lang: str = "en", *, width: int = 0) -> str:
     """Return a listing as a table; figures in a readable unit, ``–`` where there is none.
 
     English headings are the keys, which filters take. Beside its trust a run is said to be
@@ -88,14 +96,14 @@ def listing_table(listing: Listing, lang: str = "en", *, width: int = 0) -> str:
     first those with one value, which a line below has.
     """
     # Whatever reads a pipe reads lines: nothing is folded there.
-    width = width or (terminal.columns() if sys.stdout.isatty() else 10_000)
+    width = width or (terminal.count_columns() if sys.stdout.isatty() else 10_000)
     shown = {x: of for x, *of in zip(listing.columns, *listing.rows, strict=True)}
     if "trust" in shown and (evidence := shown.pop("verification", None)):
         pairs = zip(shown["trust"], evidence, strict=True)
         shown["trust"] = [x if y == "verified" else f"{x} ({y})" for x, y in pairs]
     units = dict(zip(listing.columns, listing.units, strict=True))
     columns = {
-        key: _column(key, values, units[key], lang, is_setting=key in listing.settings)
+        key: _build_column(key, values, units[key], lang, is_setting=key in listing.settings)
         for key, values in shown.items()
     }
     if any(len("   ".join(row)) > width for row in zip(*columns.values(), strict=True)):
@@ -104,15 +112,15 @@ def listing_table(listing: Listing, lang: str = "en", *, width: int = 0) -> str:
         }
     alike: dict[str, str] = {}
     left_out: list[str] = []
-    for key in _optional(columns, listing.settings):
-        if terminal.min_width(_as_table(columns), lang) <= width:
+    for key in _list_optional_columns(columns, listing.settings):
+        if terminal.compute_min_width(_build_table(columns), lang) <= width:
             break
         head, first, *others = columns.pop(key)
         if all(text == first for text in others):
             alike[head] = first
         else:
             left_out.append(head)
-    blocks: list[Block] = [_as_table(columns)]
+    blocks: list[Block] = [_build_table(columns)]
     if alike:
         values = join(f"{head} {text}" for head, text in alike.items())
         blocks.append(Paragraph(phrase("terminal.alike", values=values)))
@@ -121,42 +129,42 @@ def listing_table(listing: Listing, lang: str = "en", *, width: int = 0) -> str:
     return terminal.show(blocks, lang, width=width)
 
 
-def _column(
+def _build_column(
     key: str, values: Sequence[Any], unit: str, lang: str, *, is_setting: bool
 ) -> list[str]:
     """Return the heading of a column and its cells."""
     named = key if lang == "en" else translate(term("site", key), lang)
     if unit:
-        texts, scale = cells.scaled(values, unit)
+        texts, scale = cells.scale_to_unit(values, unit)
         return [f"{named} {scale}", *texts]
-    return [named, *(_setting(x) if is_setting else _cell(x) for x in values)]
+    return [named, *(_format_setting(x) if is_setting else _format_cell(x) for x in values)]
 
 
-def _setting(value: Any) -> str:
+def _format_setting(value: Any) -> str:
     return cells.NOTHING if value is None else format_setting(value)
 
 
-def _as_table(columns: dict[str, list[str]]) -> Table:
+def _build_table(columns: dict[str, list[str]]) -> Table:
     heads, *rows = zip(*columns.values(), strict=True)
-    return table(heads, rows)
+    return build_table(heads, rows)
 
 
-def _optional(columns: dict[str, list[str]], settings: Sequence[str]) -> list[str]:
+def _list_optional_columns(columns: dict[str, list[str]], settings: Sequence[str]) -> list[str]:
     """Return the columns that a narrow screen may leave out, in the order in which they go."""
     one_value = [key for key in _LEAVE_OUT if key in columns and len({*columns[key][1:]}) == 1]
     others = [*reversed(settings), *_LEAVE_OUT]
     return [*one_value, *(key for key in others if key in columns and key not in one_value)]
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.0f}" if value.is_integer() else cells.number(value)
+        return f"{value:.0f}" if value.is_integer() else cells.format_rate(value)
     if isinstance(value, list):
-        return ", ".join(map(_cell, value)) or cells.NOTHING
+        return ", ".join(map(_format_cell, value)) or cells.NOTHING
     return cells.NOTHING if value is None else str(value)
 
 
-def listing_remarks(listing: Listing, failed: UnreadFiles, lang: str = "en") -> Iterator[str]:
+def list_remarks(listing: Listing, failed: UnreadFiles, lang: str = "en") -> Iterator[str]:
     """Yield what a reader of the table must know besides: launches left out, files not read."""
     if len(listing.rows) < listing.total:
         total = cells.count(listing.total)
@@ -165,21 +173,21 @@ def listing_remarks(listing: Listing, failed: UnreadFiles, lang: str = "en") -> 
         yield f"{path}: {render(reason, lang)}"
 
 
-def imported_table(rows: Sequence[Row]) -> Table:
+def build_imported_table(rows: Sequence[Row]) -> Table:
     """Return place, configuration, figures and notes of each row that was read."""
     lines = []
     for row in rows:
         figures = []
         for name, reading in row.figures.items():
-            (value,), unit = cells.scaled([reading.value], reading.unit)
+            (value,), unit = cells.scale_to_unit([reading.value], reading.unit)
             shown = reading.raw if reading.value is None else f"{value} {unit}"
             figures.append(f"{name} {shown or cells.NOTHING}".strip())
         notes = (render(note, "en") for note in row.notes)
         lines.append((_place(row), row.configuration, ", ".join(figures), "; ".join(notes)))
-    return table(("place", "configuration", "figures", "notes"), lines)
+    return build_table(("place", "configuration", "figures", "notes"), lines)
 
 
-def imported_summary(rows: Sequence[Row], unread: Sequence[Unread]) -> Iterator[str]:
+def summarize_import(rows: Sequence[Row], unread: Sequence[Unread]) -> Iterator[str]:
     """Yield how much was read, and each kind of reason with its number and its first place."""
     yield f"{len(rows)} rows read, {len(unread)} places not read"
     kinds: dict[str, list[Unread]] = {}
@@ -193,7 +201,7 @@ def _place(entry: Row | Unread) -> str:
     return f"{entry.file}:{entry.line}" if entry.line else entry.file
 
 
-def series_table(outcomes: Sequence[SeriesEntry], *, width: int = 0) -> str:
+def build_series_table(outcomes: Sequence[SeriesEntry], *, width: int = 0) -> str:
     """Return a table with a row an entry, then reasons, trust and folders.
 
     Settings in which the entries of a case differ have columns. Figures are those of entries of
@@ -211,12 +219,12 @@ def series_table(outcomes: Sequence[SeriesEntry], *, width: int = 0) -> str:
         elif entry.reason:
             sentences.append(f"{_STATES.get(entry.state, entry.state)}: {entry.reason}")
         if entry.records:
-            line = trust_line(get_trust(entry.records), combine_verifications(entry.records))
+            line = describe_trust(get_trust(entry.records), combine_verifications(entry.records))
             sentences.append(translate(line, "en"))
         for words in sentences:
             remarks.setdefault(words, []).append(entry.name)
     blocks: list[Block] = [
-        _series_rows(outcomes, width or terminal.columns()),
+        _build_series_rows(outcomes, width or terminal.count_columns()),
         *(Paragraph(f"{', '.join(names)}: {words}") for words, names in remarks.items()),
     ]
     for entry in outcomes:
@@ -227,7 +235,7 @@ def series_table(outcomes: Sequence[SeriesEntry], *, width: int = 0) -> str:
     return terminal.show(blocks, width=width)
 
 
-def _series_rows(outcomes: Sequence[SeriesEntry], width: int) -> Table:
+def _build_series_rows(outcomes: Sequence[SeriesEntry], width: int) -> Table:
     """Return a row an entry; on a narrow screen memory and interval are left out."""
     plans = [(entry.plan.case, entry.plan.recipe) for entry in outcomes if entry.plan]
     names = [x for x in find_differing_settings(plans) if x not in _NOT_SETTINGS][:_MOST_SETTINGS]
@@ -240,21 +248,23 @@ def _series_rows(outcomes: Sequence[SeriesEntry], width: int) -> Table:
         ]
     for name in names:
         columns[SHORT_NAMES.get(name, name)] = [
-            _setting(entry.plan.recipe[name]) if entry.plan and name in entry.plan.recipe else None
+            _format_setting(entry.plan.recipe[name])
+            if entry.plan and name in entry.plan.recipe
+            else None
             for entry in outcomes
         ]
     heads = ("status", "launches", "final_result", "interval", "quality", "memory GiB")
-    cells_of = [_row(entry) for entry in outcomes]
+    cells_of = [_build_series_row(entry) for entry in outcomes]
     columns |= {head: [row[place] for row in cells_of] for place, head in enumerate(heads)}
     for head in ("memory GiB", "interval"):
-        shown = table(columns, zip(*columns.values(), strict=True))
-        if terminal.min_width(shown) <= width:
+        shown = build_table(columns, zip(*columns.values(), strict=True))
+        if terminal.compute_min_width(shown) <= width:
             return shown
         del columns[head]
-    return table(columns, zip(*columns.values(), strict=True))
+    return build_table(columns, zip(*columns.values(), strict=True))
 
 
-def _row(outcome: SeriesEntry) -> list[Phrase]:
+def _build_series_row(outcome: SeriesEntry) -> list[Phrase]:
     """Return status, launches and figures of an entry."""
     records, state = outcome.records, _STATES.get(outcome.state, outcome.state)
     launches = f"{sum(x.passed for x in records)}/{outcome.num_launches}"
@@ -268,10 +278,10 @@ def _row(outcome: SeriesEntry) -> list[Phrase]:
     return [
         state,
         launches,
-        result and f"{cells.number(result.mean)} {records[0].figures['final_result'].unit}",
-        interval_text(result, cells.number) if result and result.launches > 1 else None,
-        cells.quality_and_target(quality, records[0].quality.target),
-        cells.memory(*(x.mean if x else None for x in memory)),
+        result and f"{cells.format_rate(result.mean)} {records[0].figures['final_result'].unit}",
+        format_interval(result, cells.format_rate) if result and result.launches > 1 else None,
+        cells.format_quality_and_target(quality, records[0].quality.target),
+        cells.format_memory(*(x.mean if x else None for x in memory)),
     ]
 
 
@@ -280,16 +290,16 @@ def launch_table(records: Iterable[Record]) -> Table:
     rows = []
     for record in records:
         result, quality = record.figures["final_result"], record.quality
-        shown = f"{cells.number(result.value)} {'' if result.value is None else result.unit}"
-        reached = cells.quality_and_target(quality.value, quality.target)
+        shown = f"{cells.format_rate(result.value)} {'' if result.value is None else result.unit}"
+        reached = cells.format_quality_and_target(quality.value, quality.target)
         world = f"{record.plan.nnodes}x{record.plan.nproc}"
         ended = (record.status, record.trust.grade, record.verification)
         rows.append((record.run_id, record.plan.case, world, *ended, shown.strip(), reached))
     heads = ("run", "case", "ranks", "status", "trust", "evidence", "final_result", "quality")
-    return table(heads, rows)
+    return build_table(heads, rows)
 
 
-def series_json(outcomes: Sequence[SeriesEntry], *, name: str, exit_code: int) -> dict[str, Any]:
+def to_series_json(outcomes: Sequence[SeriesEntry], *, name: str, exit_code: int) -> dict[str, Any]:
     """Return all outcomes as one JSON document; the records of the runs have the figures."""
     runs = [
         {

@@ -12,31 +12,31 @@ from typing import TYPE_CHECKING
 
 from trainmark.errors import RecordError, UsageError, to_one_line
 from trainmark.pages import cells
-from trainmark.pages.document import Block, Callout, Doubt, Paragraph, Tile, Tiles, table
+from trainmark.pages.document import Block, Callout, Doubt, Paragraph, Tile, Tiles, build_table
 from trainmark.pages.sections.limits import (
     compare_with_bound,
-    comparison_line,
-    dominant_limit,
+    describe_comparison,
+    describe_dominant_limit,
     summarize_figure,
 )
-from trainmark.pages.sections.provenance import precision_label
+from trainmark.pages.sections.provenance import format_precision
 from trainmark.pages.texts import (
     TONES,
     Missing,
     Phrase,
-    counted,
-    devices,
+    count_in_words,
+    describe_devices,
+    describe_verdict,
+    format_interval,
+    get_unit,
     has_cards,
-    headings,
-    interval_text,
     join,
+    name_speed_figure,
     phrase,
-    sentence,
-    speed_name,
     term,
     translate,
-    unit_of,
-    verdict,
+    translate_headings,
+    translate_message,
 )
 from trainmark.record import figures as figures_of
 from trainmark.record.advice import advise
@@ -97,7 +97,7 @@ class RepeatSummary:
     trust: Trust
 
 
-def summary(records: Sequence[Record]) -> RepeatSummary:
+def build_summary(records: Sequence[Record]) -> RepeatSummary:
     """Return geometric mean, 95% interval and CV of every figure over ``records``.
 
     Raises:
@@ -127,7 +127,7 @@ def summary(records: Sequence[Record]) -> RepeatSummary:
     return RepeatSummary(tuple(records), passed, figures, grade_repeats(records))
 
 
-def repeats(repeat: RepeatSummary) -> list[Block]:
+def build_repeats(repeat: RepeatSummary) -> list[Block]:
     """Return a row for each figure, then how many launches passed, which did not, how few they are.
 
     Of fewer than five launches the interval is the range, and is headed so.
@@ -136,16 +136,18 @@ def repeats(repeat: RepeatSummary) -> list[Block]:
     known_figures = repeat.records[0].figures
     for name, launches in repeat.figures.items():
         unit = known_figures[name].unit if name in known_figures else ""
-        (mean, low, high), unit = cells.scaled([launches.mean, launches.low, launches.high], unit)
+        (mean, low, high), unit = cells.scale_to_unit(
+            [launches.mean, launches.low, launches.high], unit
+        )
         cv = None if launches.cv is None else f"{launches.cv:.2%}"
         rows.append((name, mean, unit, f"{low} – {high}", cv, launches.launches))
     is_range = len(repeat.passed) < INTERVAL_MIN_LAUNCHES
-    columns = headings(
+    columns = translate_headings(
         "name", "mean", "unit", "range" if is_range else "interval", "cv", "launches"
     )
     blocks: list[Block] = []
     if rows:
-        blocks.append(table(columns, rows))
+        blocks.append(build_table(columns, rows))
     num_passed = phrase("repeats.counted", passed=len(repeat.passed), all=len(repeat.records))
     blocks.append(Paragraph(num_passed))
     failed = [record for record in repeat.records if not record.passed]
@@ -157,24 +159,24 @@ def repeats(repeat: RepeatSummary) -> list[Block]:
     return blocks
 
 
-def median_launch(records: Sequence[Record]) -> Record:
+def find_median_launch(records: Sequence[Record]) -> Record:
     """Return the launch whose curves and facts stand for all: the median by speed."""
-    candidates = passed_launches(records) or list(records)
+    candidates = select_passed(records) or list(records)
     ordered = sorted(candidates, key=lambda record: record.figure("p_train") or 0.0)
     return ordered[(len(ordered) - 1) // 2]
 
 
-def passed_launches(records: Sequence[Record]) -> list[Record]:
+def select_passed(records: Sequence[Record]) -> list[Record]:
     """Return the launches that count."""
     return [record for record in records if record.passed]
 
 
-def with_mean_figures(records: Sequence[Record]) -> Record:
+def average_figures(records: Sequence[Record]) -> Record:
     """Return the median launch; of several launches with the means of their figures."""
-    record = median_launch(records)
+    record = find_median_launch(records)
     if len(records) == 1:
         return record
-    launches = passed_launches(records)
+    launches = select_passed(records)
     figures = dict(record.figures)
     for name, entry in record.figures.items():
         mean = summarize_figure(launches, name)
@@ -183,27 +185,29 @@ def with_mean_figures(records: Sequence[Record]) -> Record:
     return record.model_copy(update={"figures": figures})
 
 
-def title(record: Record) -> Phrase:
+def build_title(record: Record) -> Phrase:
     """Return the work, the machine with its count and memory, the precision, nodes or ranks.
 
     A model of another size than the case's standard model is named by its size, because their
     speeds do not compare. Changes beyond the closed rules are named.
     """
     plan = record.plan
-    parts: list[Phrase] = [plan.about.title, _device_title(record), precision_label(record)]
+    parts: list[Phrase] = [plan.about.title, _describe_devices(record), format_precision(record)]
     size = count_parameters(record)
     if size is not None and not is_same_size(size, plan.about.references.parameters):
-        parts[0] = phrase("first.sized", title=plan.about.title, size=cells.short_count(size))
+        parts[0] = phrase(
+            "first.sized", title=plan.about.title, size=cells.format_short_count(size)
+        )
     if plan.nnodes > 1:
-        parts.append(counted("nodes", plan.nnodes))
+        parts.append(count_in_words("nodes", plan.nnodes))
     if plan.rules == "open":
         parts.append(phrase(f"division.{plan.rules}"))
     return join(parts, "dot")
 
 
-def _device_title(record: Record) -> Phrase:
+def _describe_devices(record: Record) -> Phrase:
     """Return devices and their count, with the memory of a card whose name does not state it."""
-    name = devices(record)
+    name = describe_devices(record)
     if not has_cards(record) or "GB" in get_device_name(record):
         return name
     entries = record.environment.get("devices") or [None]
@@ -211,7 +215,7 @@ def _device_title(record: Record) -> Phrase:
     return (name, f" {memory / cells.GIB:.0f} GiB") if memory else name
 
 
-def badge(*works: Sequence[Record]) -> tuple[Phrase, Tone]:
+def choose_badge(*works: Sequence[Record]) -> tuple[Phrase, Tone]:
     """Return the badge of the worst run: passed, not to be quoted or failed; with its tone.
 
     Of several works, or if a launch failed, it also has how many passed.
@@ -233,19 +237,19 @@ def badge(*works: Sequence[Record]) -> tuple[Phrase, Tone]:
     return join(words), tone
 
 
-def doubts(records: Sequence[Record]) -> tuple[Doubt, ...]:
+def list_doubts(records: Sequence[Record]) -> tuple[Doubt, ...]:
     """Return why the figures are doubtful, the most serious reason first.
 
     A run that failed has no figures to doubt.
     """
-    launches = passed_launches(records)
+    launches = select_passed(records)
     if not launches:
         return ()
     doubts = []
     for reason in get_trust(records).reasons:
         if reason.code == "trust_not_passed":  # in the badge
             continue
-        text = sentence(records[0], reason)
+        text = translate_message(records[0], reason)
         num_affected = sum(_has_reason(launch, reason.code) for launch in launches)
         if 0 < num_affected < len(launches):
             text = phrase("doubt.of_launches", text=text, n=num_affected, all=len(launches))
@@ -258,12 +262,12 @@ def _has_reason(record: Record, code: str) -> bool:
     return any(reason.code == code for reason in record.trust.reasons)
 
 
-def reasons(records: Sequence[Record]) -> tuple[Phrase, ...]:
+def list_reasons(records: Sequence[Record]) -> tuple[Phrase, ...]:
     """Return in a line each why figures must not be quoted and why they are noisy, if they are.
 
     A run that failed has no figures to doubt.
     """
-    if not passed_launches(records):
+    if not select_passed(records):
         return ()
     by_grade: dict[str, list[Phrase]] = {"do_not_quote": [], "noisy": []}
     for reason in get_trust(records).reasons:
@@ -277,9 +281,9 @@ def reasons(records: Sequence[Record]) -> tuple[Phrase, ...]:
     )
 
 
-def key_figures(records: Sequence[Record]) -> Phrase:
+def describe_key_figures(records: Sequence[Record]) -> Phrase:
     """Return the main figures with their units in a line; of launches their means, labelled so."""
-    launches = passed_launches(records)
+    launches = select_passed(records)
     means: dict[str, float] = {}
     for name in (
         "e2e_time",
@@ -296,11 +300,11 @@ def key_figures(records: Sequence[Record]) -> Phrase:
             means[name] = mean.mean
     parts: list[Phrase] = []
     if "e2e_time" in means:
-        parts.append(f"e2e_time {cells.duration(means['e2e_time'])}")
-    if "token/p/s" in means and speed_name(records[0]) == "token/p/s":
-        parts.append(("token/p/s ", cells.number(means["token/p/s"]), " tokens/s"))
+        parts.append(f"e2e_time {cells.format_duration(means['e2e_time'])}")
+    if "token/p/s" in means and name_speed_figure(records[0]) == "token/p/s":
+        parts.append(("token/p/s ", cells.format_rate(means["token/p/s"]), " tokens/s"))
     rates = [
-        f"{name} {cells.number(means[name])}"
+        f"{name} {cells.format_rate(means[name])}"
         for name in ("p_whole", "p_train", "p_core")
         if name in means
     ]
@@ -310,8 +314,8 @@ def key_figures(records: Sequence[Record]) -> Phrase:
         parts.append(f"MFU {means['MFU']:.1f}%")
     for spec in records[0].plan.about.page.figures:
         if spec.first_screen and spec.name in means:
-            parts.append((spec.name, " ", cells.number(means[spec.name]), " ", spec.unit))
-    memory = memory_line(means.get("mem"), means.get("mem_total"))
+            parts.append((spec.name, " ", cells.format_rate(means[spec.name]), " ", spec.unit))
+    memory = describe_memory(means.get("mem"), means.get("mem_total"))
     if memory:
         parts.append(memory)
     row = join(parts, "dot")
@@ -320,7 +324,7 @@ def key_figures(records: Sequence[Record]) -> Phrase:
     return row
 
 
-def memory_line(used_bytes: float | None, total_bytes: float | None) -> Phrase:
+def describe_memory(used_bytes: float | None, total_bytes: float | None) -> Phrase:
     """Return the memory in use and the total with their unit; empty if it is not known."""
     if used_bytes is None:
         return ""
@@ -330,27 +334,27 @@ def memory_line(used_bytes: float | None, total_bytes: float | None) -> Phrase:
     return phrase("first.memory", used=used, total=f"{total_bytes / cells.GIB:.1f}")
 
 
-def first_sentence(records: Sequence[Record]) -> Phrase:
+def build_first_sentence(records: Sequence[Record]) -> Phrase:
     """Return speed, quality and time in a sentence; of a run that failed, what happened where."""
-    record = median_launch(records)
+    record = find_median_launch(records)
     if record.status == "target_missed":
-        return verdict(record)
+        return describe_verdict(record)
     if record.cause is not None:
-        return failure(record)
-    launches = passed_launches(records)
+        return describe_failure(record)
+    launches = select_passed(records)
     quality = record.quality
-    speed = summarize_figure(launches, speed_name(record))
+    speed = summarize_figure(launches, name_speed_figure(record))
     time = summarize_figure(launches, "e2e_time")
-    duration = cells.duration(time.mean) if time else ""
+    duration = cells.format_duration(time.mean) if time else ""
     parts: list[Phrase] = []
     if speed is not None:
-        parts.append((cells.rounded(speed.mean), " ", unit_of(speed_name(record))))
+        parts.append((cells.format_rounded(speed.mean), " ", get_unit(name_speed_figure(record))))
     if quality.value is not None:
         parts.append(
             phrase(
                 "first.reached" if quality.reached else "first.no_target",
                 metric=quality.metric,
-                value=cells.quality(quality.value, target=quality.target),
+                value=cells.format_quality(quality.value, target=quality.target),
                 time=duration,
                 target="" if quality.target is None else f"{quality.target:g}",
             )
@@ -360,62 +364,64 @@ def first_sentence(records: Sequence[Record]) -> Phrase:
     return join(parts, "semicolon")
 
 
-def tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
+def build_tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
     """Return what most readers look for first: speed, time, use of the device, memory, energy.
 
     A figure that no launch has is left out, but for the use of the device: it has a reason.
     """
-    record = median_launch(records)
-    launches = passed_launches(records)
-    energy = _tile(launches, "energy_per_sample", "energy")
+    record = find_median_launch(records)
+    launches = select_passed(records)
+    energy = _build_tile(launches, "energy_per_sample", "energy")
     if energy is None:
-        energy = _tile(launches, "estimated_energy_per_sample", "estimated")
+        energy = _build_tile(launches, "estimated_energy_per_sample", "estimated")
     tiles = [
-        _speed_tile(launches, speed_name(record)),
-        _tile(launches, "e2e_time", "to_target" if record.quality.reached else "whole"),
+        _build_speed_tile(launches, name_speed_figure(record)),
+        _build_tile(launches, "e2e_time", "to_target" if record.quality.reached else "whole"),
         _use_tile(record, launches),
         *(
-            _own_tile(record, launches, spec)
+            _build_case_tile(record, launches, spec)
             for spec in record.plan.about.page.figures
             if spec.first_screen
         ),
-        _memory_tile(launches),
+        _build_memory_tile(launches),
         energy,
-        cost(records, price),
+        describe_cost(records, price),
     ]
     return Tiles(tuple(tile for tile in tiles if tile is not None))
 
 
-def _speed_tile(launches: Sequence[Record], name: str) -> Tile | None:
+def _build_speed_tile(launches: Sequence[Record], name: str) -> Tile | None:
     """Return the tile of the speed with its interval over launches; None if there is no speed."""
     mean = summarize_figure(launches, name)
     if mean is None:
         return None
-    note: Phrase = counted("launches", mean.launches)
+    note: Phrase = count_in_words("launches", mean.launches)
     if mean.launches > 1:
-        note = join((interval_text(mean, cells.rounded), note))
-    return _tile(launches, name, "speed", note)
+        note = join((format_interval(mean, cells.format_rounded), note))
+    return _build_tile(launches, name, "speed", note)
 
 
-def _tile(launches: Sequence[Record], name: str, title: str, note: Phrase = "") -> Tile | None:
+def _build_tile(
+    launches: Sequence[Record], name: str, title: str, note: Phrase = ""
+) -> Tile | None:
     """Return the tile of a figure's mean; None if no launch has the figure."""
     mean = summarize_figure(launches, name)
     if mean is None:
         return None
     if name == "e2e_time":
-        return Tile(phrase(f"tile.{title}"), cells.duration(mean.mean), "", name, note)
-    value = cells.rounded(mean.mean)
-    return Tile(phrase(f"tile.{title}"), value, unit_of(name), name, note)
+        return Tile(phrase(f"tile.{title}"), cells.format_duration(mean.mean), "", name, note)
+    value = cells.format_rounded(mean.mean)
+    return Tile(phrase(f"tile.{title}"), value, get_unit(name), name, note)
 
 
-def _own_tile(record: Record, launches: Sequence[Record], spec: FigureSpec) -> Tile | None:
+def _build_case_tile(record: Record, launches: Sequence[Record], spec: FigureSpec) -> Tile | None:
     """Return the tile of a case's own figure, with the note on its value; None without a value."""
     mean = summarize_figure(launches, spec.name)
     if mean is None:
         return None
     entry = record.figures.get(spec.name)
-    note = sentence(record, entry.note if entry else None)
-    return Tile(spec.label, cells.rounded(mean.mean), spec.unit, spec.name, note)
+    note = translate_message(record, entry.note if entry else None)
+    return Tile(spec.label, cells.format_rounded(mean.mean), spec.unit, spec.name, note)
 
 
 def _use_tile(record: Record, launches: Sequence[Record]) -> Tile | None:
@@ -423,23 +429,23 @@ def _use_tile(record: Record, launches: Sequence[Record]) -> Tile | None:
     if not launches:
         return None
     share_of_matmul = summarize_figure(launches, "MAMFU")
-    tile = _tile(launches, "MFU", "MFU")
+    tile = _build_tile(launches, "MFU", "MFU")
     if tile is not None:
         if share_of_matmul is None:
             return tile
-        share = f"{cells.rounded(share_of_matmul.mean)}%"
+        share = f"{cells.format_rounded(share_of_matmul.mean)}%"
         return replace(tile, note=phrase("tile.of_matmul", share=share))
     if share_of_matmul is not None:
         size = count_parameters(record)
         is_small = size is not None and size < _SMALL_MODEL
         note = phrase("tile.small_model") if is_small else ""
-        return _tile(launches, "MAMFU", "MAMFU", note)
+        return _build_tile(launches, "MAMFU", "MAMFU", note)
     entry = record.figures.get("MFU")
-    reason = sentence(record, entry.reason if entry else None, phrase("fact.unknown"))
+    reason = translate_message(record, entry.reason if entry else None, phrase("fact.unknown"))
     return Tile(phrase("tile.MFU"), Missing(reason), "", "MFU", reason)
 
 
-def _memory_tile(launches: Sequence[Record]) -> Tile | None:
+def _build_memory_tile(launches: Sequence[Record]) -> Tile | None:
     """Return the memory in use and the total."""
     used, total = summarize_figure(launches, "mem"), summarize_figure(launches, "mem_total")
     if used is None:
@@ -450,10 +456,10 @@ def _memory_tile(launches: Sequence[Record]) -> Tile | None:
     return Tile(phrase("tile.memory"), f"{used.mean / cells.GIB:.1f}", unit, "mem")
 
 
-def cost(records: Sequence[Record], price: Price | None) -> Tile | None:
+def describe_cost(records: Sequence[Record], price: Price | None) -> Tile | None:
     """Return what a million samples or tokens cost, with its arithmetic; None without a price."""
-    record = median_launch(records)
-    rate = summarize_figure(passed_launches(records), speed_name(record))
+    record = find_median_launch(records)
+    rate = summarize_figure(select_passed(records), name_speed_figure(record))
     if price is None or rate is None:
         return None
     work = record.plan.about.work_unit
@@ -461,11 +467,11 @@ def cost(records: Sequence[Record], price: Price | None) -> Tile | None:
     num_rates = record.plan.world_size if work == "tokens" else 1
     per_second = rate.mean * num_rates
     arithmetic = f"{price.per_hour:g} / 3600 s / {per_second:,.1f} {work}/s x 1,000,000"
-    value = cells.rounded(price.per_hour / 3600 / per_second * 1e6)
+    value = cells.format_rounded(price.per_hour / 3600 / per_second * 1e6)
     return Tile(phrase(f"cost.{work}"), value, price.currency, "", "", arithmetic)
 
 
-def failure(record: Record) -> Phrase:
+def describe_failure(record: Record) -> Phrase:
     """Return how and where a run failed, and why, in a sentence."""
     cause = record.cause
     assert cause is not None
@@ -474,49 +480,54 @@ def failure(record: Record) -> Phrase:
         what = phrase("first.failed", what=what, place=term("place", cause.place))
     if cause.rank is not None and record.plan.world_size > 1:  # a single rank needs no name
         what = join((what, f"rank {cause.rank}"))
-    return join((what, sentence(record, cause.message)), "colon")
+    return join((what, translate_message(record, cause.message)), "colon")
 
 
-def what_to_try(record: Record) -> Callout:
+def suggest_fix(record: Record) -> Callout:
     """Return what to do about a run that failed."""
-    steps = (sentence(record, message) for message in advise(record))
+    steps = (translate_message(record, message) for message in advise(record))
     return Callout(phrase("cause.fix"), join(steps, "semicolon"))
 
 
-def first_lines(
+def list_first_lines(
     records: Sequence[Record], comparisons: Sequence[Result] = (), lang: str = "en"
 ) -> list[str]:
     """Return title, badge, sentence, key figures, launches, reasons, comparison and limit, by line.
 
     Of a run that failed, what to try in place of the last three.
     """
-    record = median_launch(records)
-    marks = join((badge(records)[0], phrase(f"trust.{combine_verifications(records)}")))
-    lines: list[Phrase] = [title(record), marks, first_sentence(records), key_figures(records)]
+    record = find_median_launch(records)
+    marks = join((choose_badge(records)[0], phrase(f"trust.{combine_verifications(records)}")))
+    lines: list[Phrase] = [
+        build_title(record),
+        marks,
+        build_first_sentence(records),
+        describe_key_figures(records),
+    ]
     if len(records) > 1:
-        lines.append(_launches_line(records))
+        lines.append(_describe_launches(records))
     failed = [record for record in records if record.cause is not None]
     if failed:
         if failed[0] is not record:
-            lines.append(failure(failed[0]))
-        advice = what_to_try(failed[0])
+            lines.append(describe_failure(failed[0]))
+        advice = suggest_fix(failed[0])
         lines.append(join((advice.heading, advice.text), "colon"))
     else:
-        lines += reasons(records)
+        lines += list_reasons(records)
         balance = compare_with_bound(records, comparisons)
         if balance is not None:
             lines.append(join((balance.heading, balance.text), "colon"))
-        lines += [comparison_line(records, comparisons), dominant_limit(record)]
+        lines += [describe_comparison(records, comparisons), describe_dominant_limit(record)]
     texts = [to_one_line(translate(line, lang)) for line in lines]
     return [text for text in texts if text]
 
 
-def _launches_line(records: Sequence[Record]) -> Phrase:
+def _describe_launches(records: Sequence[Record]) -> Phrase:
     """Return how many launches passed, and the interval of their speed."""
-    launches = passed_launches(records)
-    name = speed_name(median_launch(records))
+    launches = select_passed(records)
+    name = name_speed_figure(find_median_launch(records))
     parts: list[Phrase] = [phrase("repeats.counted", passed=len(launches), all=len(records))]
     speed = summarize_figure(launches, name)
     if speed is not None:
-        parts.append((name, " ", interval_text(speed, cells.number)))
+        parts.append((name, " ", format_interval(speed, cells.format_rate)))
     return join(parts, "semicolon")

@@ -31,7 +31,7 @@ from trainmark.pages.document import (
     Table,
     Tiles,
 )
-from trainmark.pages.grid import Grid, cell_width, tables, wrap
+from trainmark.pages.grid import Grid, measure_width, split_into_tables, wrap
 from trainmark.pages.texts import Tone, join, phrase, translate
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _ON_SCREEN = ("cause",)  # sections of one run that the first screen has
 _MIN_WIDTH = 60
 
 
-def columns() -> int:
+def count_columns() -> int:
     """Return the columns that this process prints on; 80 when no terminal."""
     return max(shutil.get_terminal_size().columns, _MIN_WIDTH) if sys.stdout.isatty() else 80
 
@@ -68,7 +68,7 @@ def show(
     if colour is None:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     console = Console(
-        width=width or columns(),
+        width=width or count_columns(),
         markup=False,
         highlight=False,
         emoji=False,
@@ -77,13 +77,13 @@ def show(
         legacy_windows=False,
     )
     with console.capture() as printed:
-        for block in (part for whole in blocks for part in _plain(whole)):
+        for block in (part for whole in blocks for part in _list_plain_lines(whole)):
             match block:
                 case Paragraph():
                     lines = wrap(to_one_line(translate(block.text, lang)), console.width)
                     console.print(Text("\n".join(lines), style=_STYLES[block.tone]))
                 case Table():
-                    for line in _table(block, console.width, lang):
+                    for line in _draw_table(block, console.width, lang):
                         console.print(line, no_wrap=True)
                 case Code():
                     for code_line in translate(block.text, lang).splitlines():
@@ -93,7 +93,7 @@ def show(
     return re.sub(r"\n{3,}", "\n\n", shown)
 
 
-def _plain(block: Block) -> Iterator[Paragraph | Table | Code]:
+def _list_plain_lines(block: Block) -> Iterator[Paragraph | Table | Code]:
     """Yield what a terminal shows in place of a block."""
     match block:
         case Facts():
@@ -120,7 +120,7 @@ def _plain(block: Block) -> Iterator[Paragraph | Table | Code]:
             yield Paragraph(join((block.heading, block.text), "colon"))
         case Columns():
             for item in block.blocks:
-                yield from _plain(item)
+                yield from _list_plain_lines(item)
         case Paragraph() | Table() | Code():
             yield block
 
@@ -160,24 +160,24 @@ def show_page(
     return show(blocks, lang, width=width, colour=colour)
 
 
-def min_width(block: Table, lang: str = "en") -> int:
+def compute_min_width(block: Table, lang: str = "en") -> int:
     """Return the columns of a terminal that a table needs without a cut word."""
-    return Grid.of(_texts(block, lang)).min_width
+    return Grid.of(_translate_cells(block, lang)).min_width
 
 
-def _texts(block: Table, lang: str) -> list[list[str]]:
+def _translate_cells(block: Table, lang: str) -> list[list[str]]:
     return [
         [to_one_line(translate(cell, lang)) for cell in row] for row in (block.headers, *block.rows)
     ]
 
 
-def _table(block: Table, width: int, lang: str) -> Iterator[Text]:
+def _draw_table(block: Table, width: int, lang: str) -> Iterator[Text]:
     """Yield the lines of a table or of the parts that it is split into, set apart by blanks."""
     yield Text("")
-    for grid in tables(_texts(block, lang), width):
+    for grid in split_into_tables(_translate_cells(block, lang), width):
         head, rows = grid.laid_out(width)
         if head:
-            widest = max(map(cell_width, (*head, *rows)))
+            widest = max(map(measure_width, (*head, *rows)))
             yield from (Text(line, style="bold") for line in head)
             yield Text("─" * widest, style="dim")
         yield from map(Text, rows)

@@ -157,7 +157,7 @@ def pairs(values: Mapping[str, Any] | None) -> Phrase:
     return join((name, " ", or_none(value)) for name, value in values.items())
 
 
-def sentence(record: Record, reason: Message | None, default: Phrase = "") -> Phrase:
+def translate_message(record: Record, reason: Message | None, default: Phrase = "") -> Phrase:
     """Return a message of a record, in its case's words if it has them; else ``default``."""
     if reason is None:
         return default
@@ -170,18 +170,18 @@ def has_cards(record: Record) -> bool:
     return record.plan.device.torch_type != "cpu"
 
 
-def speed_name(record: Record) -> str:
+def name_speed_figure(record: Record) -> str:
     """Return the figure that is a case's speed: tokens per device if the case counts tokens."""
     return "token/p/s" if record.plan.about.work_unit == "tokens" else "p_train"
 
 
-def unit_of(figure: str) -> Phrase:
+def get_unit(figure: str) -> Phrase:
     """Return the unit of a figure; that of a figure per device says so."""
     unit = FIGURES[figure].unit
     return phrase("first.per_device", unit=unit) if figure == "token/p/s" else unit
 
 
-def configuration(device: str, *, nnodes: int, nproc: int, cards: bool = True) -> Phrase:
+def describe_configuration(device: str, *, nnodes: int, nproc: int, cards: bool = True) -> Phrase:
     """Return a configuration's name, ``A100 1 node x 8 (1x8)`` or ``A100单机8卡（1x8）``."""
     nodes = phrase(f"nodes.{nnodes}") if nnodes in (1, 2) else phrase("nodes.more", n=nnodes)
     return phrase(
@@ -194,57 +194,57 @@ def configuration(device: str, *, nnodes: int, nproc: int, cards: bool = True) -
     )
 
 
-def record_configuration(record: Record) -> Phrase:
+def describe_record_configuration(record: Record) -> Phrase:
     """Return the configuration of a record; says so if it is simulated or did not pass."""
     marks: list[Phrase] = [] if record.passed else [phrase(f"status.{record.status}")]
     if SIMULATED in record.labels:
         marks.append(message("trust_simulated_device"))
     plan = record.plan
-    name = configuration(
+    name = describe_configuration(
         get_device_name(record), nnodes=plan.nnodes, nproc=plan.nproc, cards=has_cards(record)
     )
     return (name, *((" [", mark, "]") for mark in marks))
 
 
-def definition(spec: FigureSpec, record: Record) -> Phrase:
+def get_definition(spec: FigureSpec, record: Record) -> Phrase:
     """Return what a figure means on the kind of device that ran."""
     if has_cards(record):
         return spec.definition
     return spec.on_host or spec.definition
 
 
-def devices(record: Record) -> Phrase:
+def describe_devices(record: Record) -> Phrase:
     """Return how many devices of which product a run had; on a host, its name and its ranks."""
     world = record.plan.world_size
     name = get_device_name(record)
     if has_cards(record):
         return f"{world} x {name}" if world > 1 else name
-    return join((name, counted("ranks", world)))
+    return join((name, count_in_words("ranks", world)))
 
 
-def dataset_name(record: Record) -> Phrase:
+def describe_dataset(record: Record) -> Phrase:
     """Return the name of the data set; of generated data, which form it has."""
     name = record.plan.about.dataset
     return phrase("data.generated", name=name) if record.plan.data.origin == "generated" else name
 
 
-def counted(kind: str, n: int) -> Phrase:
+def count_in_words(kind: str, n: int) -> Phrase:
     """Return a number of ``ranks``, ``launches``, ``rows`` and such in words: ``1 launch``."""
     return phrase(f"count_of.{kind}", n=n) if n != 1 else phrase(f"count_one.{kind}")
 
 
-def interval_text(launches: LaunchSummary, format_value: Callable[[float], str]) -> Phrase:
+def format_interval(launches: LaunchSummary, format_value: Callable[[float], str]) -> Phrase:
     """Return the 95% interval over launches; of few launches the range, and says that it is one."""
     kind = "range" if launches.is_range else "interval"
     low, high = format_value(launches.low), format_value(launches.high)
     return phrase(f"ends.{kind}", low=low, high=high)
 
 
-def verdict(record: Record) -> Phrase:
+def describe_verdict(record: Record) -> Phrase:
     """Return the quality against the target as a sentence."""
     quality = record.quality
     if quality.value is None:
-        reason = sentence(record, quality.reason, or_unknown(None))
+        reason = translate_message(record, quality.reason, or_unknown(None))
         return phrase("verdict.none", metric=quality.metric, reason=reason)
     if quality.target is None:
         result = "no_target"
@@ -255,7 +255,7 @@ def verdict(record: Record) -> Phrase:
     text = phrase(
         f"verdict.{result}",
         metric=quality.metric,
-        value=cells.quality(quality.value, target=quality.target),
+        value=cells.format_quality(quality.value, target=quality.target),
         target="" if quality.target is None else f"{quality.target:g}",
     )
     if quality.best_possible is None:
@@ -265,7 +265,7 @@ def verdict(record: Record) -> Phrase:
     return join((text, best), "semicolon")
 
 
-def label_text(label: str) -> Phrase:
+def describe_label(label: str) -> Phrase:
     """Return a label with what it means."""
     for key in (f"label.{label}", f"label.{label.rpartition('-')[0]}"):
         if key in TEXTS:
@@ -273,7 +273,7 @@ def label_text(label: str) -> Phrase:
     return label
 
 
-def trust_line(trust: Trust, verification: Verification) -> Phrase:
+def describe_trust(trust: Trust, verification: Verification) -> Phrase:
     """Return the grade, whether evidence was checked, and the reasons."""
     parts: list[Phrase] = [phrase("trust.label"), grade_line(trust, verification)]
     if trust.reasons:
@@ -286,6 +286,6 @@ def grade_line(trust: Trust, verification: Verification) -> Phrase:
     return join((phrase(f"trust.{trust.grade}"), phrase(f"trust.{verification}")))
 
 
-def headings(*names: str) -> list[Phrase]:
+def translate_headings(*names: str) -> list[Phrase]:
     """Return the headings of columns by their keys; a name without a kind is of ``[head]``."""
     return [phrase(name if "." in name else f"head.{name}") for name in names]

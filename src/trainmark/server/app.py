@@ -21,7 +21,7 @@ from starlette.responses import (
 from starlette.routing import Route
 
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError, escaped
-from trainmark.pages.site.views import Links, compare_page, error_page, not_found_page
+from trainmark.pages.site.views import Links, build_error_page, build_not_found_page, compare_page
 from trainmark.server import uploads
 from trainmark.server.serving import LOG, RefusedRequestError, Serving
 
@@ -82,7 +82,7 @@ def _answer_error(request: Request, error: Any) -> Response:
             error = TrainmarkError(error.what)  # without the path
     if request.url.path.endswith("/compare"):
         links = Links("compare", _choose_language(request), served=True)
-        return HTMLResponse(error_page(error, links), status, headers)
+        return HTMLResponse(build_error_page(error, links), status, headers)
     parts = {name: getattr(error, name) for name in ("what", "where", "rule", "fix")}
     problem = {"error": {name: text and escaped(text) for name, text in parts.items()}}
     return JSONResponse(problem, status, headers)
@@ -105,7 +105,7 @@ async def _send_file(request: Request) -> Response:
         status = None
     if status is None:
         if (site / "index.html.gz").exists():
-            return HTMLResponse(not_found_page(path), 404)
+            return HTMLResponse(build_not_found_page(path), 404)
         return PlainTextResponse("the site is being written", 503, {"Retry-After": "5"})
     tag = f'"{status.st_mtime_ns:x}-{status.st_size:x}"'
     headers = {"ETag": tag, "Vary": "Accept-Encoding"}

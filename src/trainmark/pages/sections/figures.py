@@ -6,23 +6,30 @@ from typing import TYPE_CHECKING
 
 from trainmark.judge.comparison.scaling import find_scaling
 from trainmark.pages import cells, charts
-from trainmark.pages.document import Block, Code, Paragraph, Section, folded, table
-from trainmark.pages.judgements import scaling_blocks
+from trainmark.pages.document import (
+    Block,
+    Code,
+    Paragraph,
+    Section,
+    build_folded_section,
+    build_table,
+)
+from trainmark.pages.judgements import build_scaling
 from trainmark.pages.sections import limits
 from trainmark.pages.texts import (
     TEXTS,
     Link,
     Missing,
     Phrase,
-    counted,
-    definition,
-    headings,
+    count_in_words,
+    describe_verdict,
+    get_definition,
     join,
     phrase,
-    sentence,
     term,
     translate,
-    verdict,
+    translate_headings,
+    translate_message,
 )
 from trainmark.record import figures as figures_of
 from trainmark.record.measurement import Measurement
@@ -54,7 +61,7 @@ _FIGURE_OF = {
 _RANKS = ("rank", "node", "step_ms", "wait_ms", "tflops", "memory", *_USE, "throttled")
 
 
-def figures(record: Record, cost: Tile | None = None, launches: int = 1) -> Section:
+def build_figures(record: Record, cost: Tile | None = None, launches: int = 1) -> Section:
     """Return all figures with their definitions, counts, spans, and what was not measured.
 
     Args:
@@ -66,19 +73,19 @@ def figures(record: Record, cost: Tile | None = None, launches: int = 1) -> Sect
     specs, quality = figures_of.list_specs(record.plan.about.page), record.quality
     for name, entry in record.figures.items():
         if entry.value is None:
-            unmeasured.append((name, sentence(record, entry.reason)))
+            unmeasured.append((name, translate_message(record, entry.reason)))
             continue
-        (value,), unit = cells.scaled([entry.value], entry.unit)
+        (value,), unit = cells.scale_to_unit([entry.value], entry.unit)
         remark: list[Phrase] = []
         if spec := specs.get(name):  # a record of others may have figures that nobody declared
-            remark.append(join((spec.label, definition(spec, record)), "colon"))
+            remark.append(join((spec.label, get_definition(spec, record)), "colon"))
         if entry.note is not None:
-            remark.append(sentence(record, entry.note))
+            remark.append(translate_message(record, entry.note))
         rows.append([name, value, unit, join(remark, "semicolon")])
     if quality.value is None:
-        unmeasured.append((quality.metric, sentence(record, quality.reason)))
+        unmeasured.append((quality.metric, translate_message(record, quality.reason)))
     else:
-        reached = cells.quality_and_target(quality.value, quality.target)
+        reached = cells.format_quality_and_target(quality.value, quality.target)
         rows.append([quality.metric, reached, "", record.plan.about.metric_note])
     if cost is not None:
         rows.append([cost.name, cost.value, cost.unit, cost.arithmetic])
@@ -94,12 +101,14 @@ def figures(record: Record, cost: Tile | None = None, launches: int = 1) -> Sect
         share_text = share if place else phrase("spans.share", share=share, rank=record.spans.rank)
         rows.append([term("span", name), f"{ns / 1e9:.3f}", "s", share_text])
     means = phrase("figure.means", n=launches, run=record.run_id) if launches > 1 else ""
-    shown = table(headings("name", "value", "unit", "remark"), rows)
+    shown = build_table(translate_headings("name", "value", "unit", "remark"), rows)
     gist = phrase("gist.figures", n=len(record.figures) - len(unmeasured))
-    return folded("figures", shown, unmeasured_line(unmeasured), note=means, gist=gist)
+    return build_folded_section(
+        "figures", shown, describe_unmeasured(unmeasured), note=means, gist=gist
+    )
 
 
-def unmeasured_line(figures: Sequence[tuple[Phrase, Phrase]]) -> Paragraph | None:
+def describe_unmeasured(figures: Sequence[tuple[Phrase, Phrase]]) -> Paragraph | None:
     """Return the names of figures without a value in one paragraph, by the reason that they share.
 
     Args:
@@ -119,7 +128,7 @@ def unmeasured_line(figures: Sequence[tuple[Phrase, Phrase]]) -> Paragraph | Non
     return Paragraph(phrase("figure.unmeasured", names=join(groups, "semicolon")), "muted")
 
 
-def evaluations(record: Record, address: str = "") -> Section | None:
+def build_evaluations(record: Record, address: str = "") -> Section | None:
     """Return the last evaluations; None when there was none.
 
     Args:
@@ -132,18 +141,25 @@ def evaluations(record: Record, address: str = "") -> Section | None:
         (
             point.epoch + 1,
             cells.count(point.step),
-            cells.quality(point.value, target=record.quality.target),
+            cells.format_quality(point.value, target=record.quality.target),
             cells.count(point.samples),
         )
         for point in history[-_EVALUATIONS:]
     )
-    names = [*headings("epoch", "step"), record.quality.metric, *headings("samples")]
-    blocks: list[Block] = [Paragraph(verdict(record)), table(names, rows)]
+    names = [
+        *translate_headings("epoch", "step"),
+        record.quality.metric,
+        *translate_headings("samples"),
+    ]
+    blocks: list[Block] = [Paragraph(describe_verdict(record)), build_table(names, rows)]
     if len(history) > _EVALUATIONS:
         earlier = phrase("quality.earlier", n=len(history) - _EVALUATIONS)
         blocks.append(Paragraph(Link(earlier, address) if address else earlier, "muted"))
-    return folded(
-        "quality", charts.quality(record), *blocks, gist=counted("evaluations", len(history))
+    return build_folded_section(
+        "quality",
+        charts.chart_quality(record),
+        *blocks,
+        gist=count_in_words("evaluations", len(history)),
     )
 
 
@@ -155,20 +171,22 @@ def printed(record: Record) -> Section | None:
     rows = [
         (
             comparison.unit,
-            cells.number(comparison.speed.mean),
-            cells.number(comparison.measured),
+            cells.format_rate(comparison.speed.mean),
+            cells.format_rate(comparison.measured),
             cells.NOTHING if comparison.measured is None else f"{comparison.change:+.1%}",
-            "" if comparison.reason is None else sentence(record, comparison.reason),
+            "" if comparison.reason is None else translate_message(record, comparison.reason),
             cells.count(comparison.speed.lines),
         )
         for comparison in comparisons
     ]
-    names = headings("unit", "reported", "measured", "difference", "reason", "lines")
+    names = translate_headings("unit", "reported", "measured", "difference", "reason", "lines")
     first = Code(comparisons[0].speed.raw)
-    return folded("printed", table(names, rows), first, gist=counted("rows", len(rows)))
+    return build_folded_section(
+        "printed", build_table(names, rows), first, gist=count_in_words("rows", len(rows))
+    )
 
 
-def ranks(record: Record) -> Section | None:
+def build_ranks(record: Record) -> Section | None:
     """Return a row a rank with what was read of its device, the slowest first; None of one alone.
 
     Readings are of the training, or else of the run.
@@ -192,33 +210,35 @@ def ranks(record: Record) -> Section | None:
             rank_entry.rank // record.plan.nproc,
             *times,
             None if rate is None else f"{rate / 1e12:.4g}",
-            None if rank_entry.used_bytes is None else cells.memory(rank_entry.used_bytes, None),
-            *_readings(uses.get(rank_entry.rank)),
+            None
+            if rank_entry.used_bytes is None
+            else cells.format_memory(rank_entry.used_bytes, None),
+            *_format_readings(uses.get(rank_entry.rank)),
         ]
         rows.append(
             [
-                _with_reason(record, name, cell)
+                _format_with_reason(record, name, cell)
                 for name, cell in zip(_RANKS, cells_of_rank, strict=True)
             ]
         )
-    shown = table(headings(*(f"ranks.{name}" for name in _RANKS)), rows, short=True)
+    shown = build_table(translate_headings(*(f"ranks.{name}" for name in _RANKS)), rows, short=True)
     if not telemetry or over not in telemetry.intervals_s:
-        return folded("ranks", shown, gist=str(record.plan.world_size))
+        return build_folded_section("ranks", shown, gist=str(record.plan.world_size))
     start_s, end_s = telemetry.intervals_s[over]
     interval_text = phrase(f"telemetry.{over}", seconds=f"{end_s - start_s:.1f}")
     gist = str(record.plan.world_size)
-    return folded("ranks", shown, Paragraph(interval_text, "muted"), gist=gist)
+    return build_folded_section("ranks", shown, Paragraph(interval_text, "muted"), gist=gist)
 
 
-def _with_reason(record: Record, column: str, cell: Phrase) -> Phrase:
+def _format_with_reason(record: Record, column: str, cell: Phrase) -> Phrase:
     """Return a cell of the ranks' table; if it is empty, the figure's reason to be null."""
     entry = record.figures.get(_FIGURE_OF.get(column, ""))
     if cell is not None or entry is None or entry.reason is None:
         return cell
-    return Missing(sentence(record, entry.reason))
+    return Missing(translate_message(record, entry.reason))
 
 
-def _readings(use: Use | None) -> list[Phrase]:
+def _format_readings(use: Use | None) -> list[Phrase]:
     """Return mean and peak, or mean and lowest, of each quantity, and throttling."""
     row: list[Phrase] = []
     for name, end in _USE.items():
@@ -230,7 +250,7 @@ def _readings(use: Use | None) -> list[Phrase]:
     return [*row, ", ".join(f"{x:.0%} {why}" for why, x in use.throttled.items()) or "0%"]
 
 
-def findings(records: Sequence[Record]) -> Section:
+def build_findings(records: Sequence[Record]) -> Section:
     """Return what was found that gives no reason to doubt the figures, and minor limits.
 
     A finding of several launches stands there once, as the first of them has it.
@@ -242,13 +262,13 @@ def findings(records: Sequence[Record]) -> Section:
         if finding_entry.code not in doubtful:
             first.setdefault(finding_entry.code, finding_entry)
     blocks: list[Block] = [
-        Paragraph(sentence(record, finding_entry)) for finding_entry in first.values()
+        Paragraph(translate_message(record, finding_entry)) for finding_entry in first.values()
     ]
-    blocks += limits.minor_limits(record)
-    return folded("trust", *blocks, gist=str(len(blocks)))
+    blocks += limits.list_minor_limits(record)
+    return build_folded_section("trust", *blocks, gist=str(len(blocks)))
 
 
-def scaling(works: Sequence[Sequence[Record]]) -> Iterator[Section]:
+def build_scaling_sections(works: Sequence[Sequence[Record]]) -> Iterator[Section]:
     """Yield a section for each work that several worlds did, the smallest world first.
 
     Args:
@@ -257,4 +277,4 @@ def scaling(works: Sequence[Sequence[Record]]) -> Iterator[Section]:
     for place, (scaling_result, record) in enumerate(find_scaling(works), start=1):
         title = phrase("scaling.title", case=scaling_result.case, device=get_device_name(record))
         heading = join((title, phrase(f"scaling.{scaling_result.kind}")), "colon")
-        yield Section(heading, f"scaling{place}", tuple(scaling_blocks(scaling_result)))
+        yield Section(heading, f"scaling{place}", tuple(build_scaling(scaling_result)))

@@ -6,24 +6,26 @@ from typing import TYPE_CHECKING
 
 from trainmark.pages import cells
 from trainmark.pages.document import KeyFacts
-from trainmark.pages.texts import Phrase, dataset_name, has_cards, join, phrase
+from trainmark.pages.texts import Phrase, describe_dataset, has_cards, join, phrase
 from trainmark.record.work import count_parameters
 
 if TYPE_CHECKING:
     from trainmark.record.record import Record
 
 
-def key_facts(record: Record) -> KeyFacts:
+def build_key_facts(record: Record) -> KeyFacts:
     """Return model, batch, sequence, data, memory, nodes, software, day and rules of a run."""
     plan, environment = record.plan, record.environment
     size, day = count_parameters(record), str(record.started)[:10]
     packages = environment.get("packages") or {}
     facts: dict[str, Phrase] = {
-        "model": None if size is None else phrase("key.parameters", size=cells.short_count(size)),
-        "batch": _batch(record),
+        "model": None
+        if size is None
+        else phrase("key.parameters", size=cells.format_short_count(size)),
+        "batch": _describe_batch(record),
         "seq_length": plan.recipe.get("seq_length"),
-        "data": dataset_name(record),
-        "memory": _memory(record),
+        "data": describe_dataset(record),
+        "memory": _describe_memory(record),
         "nodes": plan.nnodes,
         "torch": packages.get("torch"),
         "driver": environment.get("driver"),
@@ -36,7 +38,7 @@ def key_facts(record: Record) -> KeyFacts:
     return KeyFacts(tuple(known))
 
 
-def _batch(record: Record) -> Phrase:
+def _describe_batch(record: Record) -> Phrase:
     """Return the samples of a step, and how they are made up of micro-batches."""
     recipe, ranks = record.plan.recipe, record.plan.world_size
     micro_batch, accumulated = recipe["micro_batch_size"], recipe["grad_accum_steps"]
@@ -51,7 +53,7 @@ def _batch(record: Record) -> Phrase:
     return phrase("key.batch_of", total=total, factors=" x ".join(factors))
 
 
-def _memory(record: Record) -> Phrase:
+def _describe_memory(record: Record) -> Phrase:
     """Return the memory of a device; of ranks that share a host, the host's."""
     entries = record.environment.get("devices") or []
     total = (entries[0] or {}).get("memory_total_bytes") if entries else None

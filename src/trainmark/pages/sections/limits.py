@@ -16,13 +16,13 @@ from trainmark.pages.document import Bar, Bars, Callout, Paragraph, Strip
 from trainmark.pages.texts import (
     Phrase,
     Tone,
-    configuration,
-    devices,
+    describe_configuration,
+    describe_devices,
     has_cards,
     join,
+    name_speed_figure,
     or_none,
     phrase,
-    speed_name,
     term,
 )
 from trainmark.record.findings import (
@@ -94,7 +94,7 @@ def split_training_time(record: Record) -> dict[str, float]:
     return {name: ns / 1e9 for name, ns in spent_ns.items()}
 
 
-def time_bar(record: Record) -> Bars | None:
+def build_time_bar(record: Record) -> Bars | None:
     """Return one bar to 100% of the training time and what limits it; None without steps."""
     spent = split_training_time(record)
     total = sum(spent.values())
@@ -119,10 +119,10 @@ def time_bar(record: Record) -> Bars | None:
     limits = find_limits(record)
     arithmetic = limits[0].arithmetic if limits else ""
     title = phrase("limit.title")
-    return Bars(title, tuple(bars), dominant_limit(record), arithmetic, stacked=True)
+    return Bars(title, tuple(bars), describe_dominant_limit(record), arithmetic, stacked=True)
 
 
-def dominant_limit(record: Record) -> Phrase:
+def describe_dominant_limit(record: Record) -> Phrase:
     """Return the advice of the costliest limit; if there is none, how much of the time computes."""
     limits = find_limits(record)
     if limits:
@@ -137,7 +137,7 @@ def dominant_limit(record: Record) -> Phrase:
     return phrase("limit.none_rate", share=share, rate=f"{rate:.2g}%")
 
 
-def minor_limits(record: Record) -> list[Paragraph]:
+def list_minor_limits(record: Record) -> list[Paragraph]:
     """Return what limits a training besides the dominant limit, each with its arithmetic."""
     return [
         Paragraph((limit.advice, " ", f"({limit.arithmetic})")) for limit in find_limits(record)[1:]
@@ -175,7 +175,7 @@ def _find_time_limits(record: Record) -> Iterator[Limit]:
 
 def _find_throttling(record: Record) -> Limit | None:
     """Return a limit if the clocks of a device were lowered in much of the measured time."""
-    lowered = _throttled_shares(record, "measured")
+    lowered = _collect_throttled_shares(record, "measured")
     share, rank = max(((share, rank) for rank, share in lowered.items()), default=(0.0, 0))
     if share <= THROTTLED_SHARE:
         return None
@@ -185,7 +185,7 @@ def _find_throttling(record: Record) -> Limit | None:
 
 def _find_slow_rank(record: Record) -> Limit | None:
     """Return a limit if a finding names a slow rank, for which all others wait."""
-    slowest = _slowest_rank(record)
+    slowest = _find_slowest_rank(record)
     if slowest is None or not slowest[1]:
         return None
     rank, longer = slowest
@@ -216,7 +216,7 @@ def _find_small_batch(record: Record) -> Limit | None:
     if rate >= 100 * _GOOD_MATMUL_SHARE or used / total >= _ROOMY_MEMORY_SHARE:
         return None
     advice = phrase("advice.batch", rate=f"{rate:.0f}%", memory=f"{used / total:.0%}")
-    memory = f"{cells.memory(used, total)} < {_ROOMY_MEMORY_SHARE:.0%}"
+    memory = f"{cells.format_memory(used, total)} < {_ROOMY_MEMORY_SHARE:.0%}"
     return Limit("batch", None, advice, f"MAMFU {rate:.1f}% < {_GOOD_MATMUL_SHARE:.0%}; {memory}")
 
 
@@ -226,13 +226,13 @@ def _has_threads(record: Record) -> bool:
     return not has_cards(record) and threads != "1"
 
 
-def _throttled_shares(record: Record, interval: IntervalName) -> dict[int, float]:
+def _collect_throttled_shares(record: Record, interval: IntervalName) -> dict[int, float]:
     """Return the share of an interval in which clocks were lowered, by a device's first rank."""
     shares = find_throttling_shares(record.telemetry, interval)
     return {rank: max(reasons.values()) for rank, reasons in shares.items()}
 
 
-def _slowest_rank(record: Record) -> tuple[int, float] | None:
+def _find_slowest_rank(record: Record) -> tuple[int, float] | None:
     """Return the rank that a finding calls slow, and by what share its steps are longer."""
     for finding in record.findings:
         if finding.code == "slow_rank":
@@ -252,7 +252,7 @@ def summarize_figure(results: Sequence[Result], figure: str) -> LaunchSummary | 
     return summarize_launches(values) if values else None
 
 
-def _differences(record: Record, other: Result) -> dict[str, tuple[object, object]]:
+def _compare_work(record: Record, other: Result) -> dict[str, tuple[object, object]]:
     """Return in what the work of a result differs, by key, with the values of both."""
     if isinstance(other, Row):
         return find_row_differences(record, other)
@@ -278,10 +278,12 @@ def compare_speed(
     if not candidates:
         ids = {record.run_id for record in records}
         has_failed = any(isinstance(x, Record) and x.run_id not in ids for x in comparisons)
-        return _incomparable(phrase("against.none_passed" if has_failed else "against.nothing"))
-    differences = [(_differences(launches[0], results[0]), results) for results in candidates]
+        return _list_incomparable(
+            phrase("against.none_passed" if has_failed else "against.nothing")
+        )
+    differences = [(_compare_work(launches[0], results[0]), results) for results in candidates]
     comparable = [results for differing_keys, results in differences if not differing_keys]
-    for figure in (speed_name(launches[0]), "p_train", "p_core", "p_whole"):
+    for figure in (name_speed_figure(launches[0]), "p_train", "p_core", "p_whole"):
         speed = summarize_figure(launches, figure)
         others = []
         for results in comparable:
@@ -290,13 +292,13 @@ def compare_speed(
                 others.append((other_speed.mean, results))
         if speed is not None and others:
             fastest = sorted(others, key=lambda entry: -entry[0])[:_MAX_COMPARISONS]
-            return _speed_bars(figure, launches, speed.mean, fastest)
+            return _build_speed_bars(figure, launches, speed.mean, fastest)
     different, closest = min(differences, key=lambda entry: len(entry[0]))
-    reasons = [_difference_text(name, *values) for name, values in different.items()]
+    reasons = [_describe_difference(name, *values) for name, values in different.items()]
     why: Phrase = phrase("against.silent")
     if reasons:
         why = join(reasons[:_MAX_DIFFERENCES], "semicolon")
-    return _incomparable(phrase("against.none", name=_result_name(closest[0]), why=why))
+    return _list_incomparable(phrase("against.none", name=_name_result(closest[0]), why=why))
 
 
 def compare_with_bound(records: Sequence[Record], candidates: Sequence[Result]) -> Callout | None:
@@ -324,8 +326,8 @@ def compare_with_bound(records: Sequence[Record], candidates: Sequence[Result]) 
             phrase(
                 "balance.gap",
                 ratio=f"{bound_speed.mean / trained_speed.mean:.3f}",
-                bound=cells.number(bound_speed.mean),
-                trained=cells.number(trained_speed.mean),
+                bound=cells.format_rate(bound_speed.mean),
+                trained=cells.format_rate(trained_speed.mean),
                 name=others[0].run_id,
             ),
         )
@@ -357,21 +359,21 @@ def _group_comparisons(
     return [*group_by_work(launches), *rows]
 
 
-def _incomparable(text: Phrase) -> Callout:
+def _list_incomparable(text: Phrase) -> Callout:
     return Callout(phrase("against.heading"), text, is_quiet=True)
 
 
-def _difference_text(name: str, value: object, other: object) -> Phrase:
+def _describe_difference(name: str, value: object, other: object) -> Phrase:
     """Return in what work differs, with both values, in plain words."""
     return phrase(
         "against.differs",
         what=term("work", name),
-        a=_work_value_text(value),
-        b=_work_value_text(other),
+        a=_format_work_value(value),
+        b=_format_work_value(other),
     )
 
 
-def _work_value_text(value: object) -> Phrase:
+def _format_work_value(value: object) -> Phrase:
     """Return a value of a piece of work, a count in groups of three digits."""
     if isinstance(value, bool):
         return phrase("fact.yes" if value else "fact.no")
@@ -382,7 +384,7 @@ def _work_value_text(value: object) -> Phrase:
     return or_none(term("origin", str(value)[:_MAX_CHARACTERS]))
 
 
-def _speed_bars(
+def _build_speed_bars(
     figure: str,
     launches: Sequence[Record],
     speed: float,
@@ -396,14 +398,14 @@ def _speed_bars(
     longest = max(speed, others[0][0])
     unit = launches[0].figures[figure].unit
     grades = {str(get_trust(launches).grade)}
-    shown = f"{cells.number(speed)} {unit}"
+    shown = f"{cells.format_rate(speed)} {unit}"
     bars = [Bar(phrase("against.this"), 0.0, speed / longest, "own", "", shown)]
     for value, results in others:
         runs = [result for result in results if isinstance(result, Record)]
         kind = get_trust(runs).grade if runs else "published"
         grades.add(kind)
-        label = phrase(f"against.{kind}", name=_result_name(results[0]))
-        hover = f"{cells.number(value)} {unit}; {', '.join(map(name_result, results))}"
+        label = phrase(f"against.{kind}", name=_name_result(results[0]))
+        hover = f"{cells.format_rate(value)} {unit}; {', '.join(map(name_result, results))}"
         bars.append(Bar(label, 0.0, value / longest, "other", f"× {speed / value:#.3g}", hover))
     title: list[Phrase] = [phrase("against.title", figure=figure)]
     if "do_not_quote" in grades:
@@ -411,7 +413,7 @@ def _speed_bars(
     return Bars(join(title, "colon"), tuple(bars))
 
 
-def comparison_line(records: Sequence[Record], comparisons: Sequence[Result]) -> Phrase:
+def describe_comparison(records: Sequence[Record], comparisons: Sequence[Result]) -> Phrase:
     """Return in one line the ratio to each comparable result, or that there is none."""
     comparison = compare_speed(records, comparisons)
     if comparison is None:
@@ -423,13 +425,13 @@ def comparison_line(records: Sequence[Record], comparisons: Sequence[Result]) ->
     return join((comparison.title, join(ratios)), "colon")
 
 
-def _result_name(result: Result) -> Phrase:
+def _name_result(result: Result) -> Phrase:
     """Return the devices of a record, or the printed name of an imported row.
 
     In English, our name for the configuration follows if the numbers of nodes and ranks are known.
     """
     if isinstance(result, Record):
-        return devices(result)
+        return describe_devices(result)
     device = result.device or ""
     printed = result.configuration
     if device not in printed:
@@ -437,19 +439,19 @@ def _result_name(result: Result) -> Phrase:
     printed = to_one_line(printed)[:_MAX_CHARACTERS]
     if not (device and result.nnodes and result.nproc):
         return printed
-    ours = configuration(device, nnodes=result.nnodes, nproc=result.nproc)
+    ours = describe_configuration(device, nnodes=result.nnodes, nproc=result.nproc)
     return phrase("reference.as_printed", printed=printed, ours=ours)
 
 
-def rank_strip(record: Record) -> Strip | None:
+def build_rank_strip(record: Record) -> Strip | None:
     """Return a cell for each rank, by node, and which is slowest, throttled, hottest.
 
     None for one rank.
     """
     if record.plan.world_size < 2 or not record.ranks:
         return None
-    slowest = _slowest_rank(record)
-    lowered = _throttled_shares(record, "measured")
+    slowest = _find_slowest_rank(record)
+    lowered = _collect_throttled_shares(record, "measured")
     nodes: dict[int, list[tuple[Tone, Phrase]]] = {}
     for entry in record.ranks:
         tone: Tone = "plain"
@@ -460,14 +462,14 @@ def rank_strip(record: Record) -> Strip | None:
         step = cells.NOTHING if entry.step_ns is None else f"{entry.step_ns / 1e6:.4g} ms"
         hover = f"rank {entry.rank}, {get_device_name(record)}: {step}"
         nodes.setdefault(entry.rank // record.plan.nproc, []).append((tone, hover))
-    remarks = join(_rank_remarks(record), "semicolon")
+    remarks = join(_list_rank_remarks(record), "semicolon")
     return Strip(phrase("strip.title"), tuple(map(tuple, nodes.values())), remarks)
 
 
-def _rank_remarks(record: Record) -> list[Phrase]:
+def _list_rank_remarks(record: Record) -> list[Phrase]:
     """Return how far ranks are apart or which is slow, and which are throttled and hottest."""
-    slowest = _slowest_rank(record)
-    lowered = _throttled_shares(record, "measured")
+    slowest = _find_slowest_rank(record)
+    lowered = _collect_throttled_shares(record, "measured")
     remarks: list[Phrase] = []
     if slowest:
         share = f"{slowest[1]:+.0%}"
@@ -477,10 +479,12 @@ def _rank_remarks(record: Record) -> list[Phrase]:
     if lowered:
         worst = max(lowered, key=lowered.__getitem__)
         remarks.append(phrase("strip.throttled", rank=worst, share=f"{lowered[worst]:.0%}"))
-    outside = [str(rank) for rank in _throttled_shares(record, "run") if rank not in lowered]
+    outside = [
+        str(rank) for rank in _collect_throttled_shares(record, "run") if rank not in lowered
+    ]
     if outside:
         remarks.append(phrase("strip.outside", ranks=", ".join(outside[:_MAX_NAMED_RANKS])))
-    hottest = _hottest_rank(record)
+    hottest = _find_hottest_rank(record)
     if hottest:
         remarks.append(phrase("strip.hottest", rank=hottest[0], celsius=f"{hottest[1]:.0f}"))
     return remarks
@@ -500,7 +504,7 @@ def _spread(record: Record) -> list[Phrase]:
     return parts
 
 
-def _hottest_rank(record: Record) -> tuple[int, float] | None:
+def _find_hottest_rank(record: Record) -> tuple[int, float] | None:
     """Return the rank with the hottest device in the training, and how hot it was.
 
     None if fewer than two devices report temperatures.

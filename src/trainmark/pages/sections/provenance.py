@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import RecordError, escaped, to_one_line
 from trainmark.pages import cells
-from trainmark.pages.charts import curve_of
+from trainmark.pages.charts import chart_case_curve
 from trainmark.pages.document import (
     Block,
     Code,
@@ -22,26 +22,26 @@ from trainmark.pages.document import (
     Paragraph,
     Section,
     Table,
-    folded,
-    table,
+    build_folded_section,
+    build_table,
 )
 from trainmark.pages.texts import (
     Missing,
     Phrase,
-    configuration,
-    counted,
-    dataset_name,
+    count_in_words,
+    describe_configuration,
+    describe_dataset,
+    describe_label,
+    describe_record_configuration,
     has_cards,
-    headings,
     join,
-    label_text,
     or_none,
     or_unknown,
     pairs,
     phrase,
-    record_configuration,
-    sentence,
     term,
+    translate_headings,
+    translate_message,
 )
 from trainmark.plan.recipes import format_fix_hp
 from trainmark.record.work import count_parameters
@@ -64,7 +64,7 @@ _LONGEST_RANKS = 40  # characters
 _BETWEEN_FIELDS = re.compile(r",(?=\w+=)")  # a value may hold commas of its own
 
 
-def precision_label(record: Record) -> str:
+def format_precision(record: Record) -> str:
     """Return the precision as the case's published pages call it: ``amp`` for fp16, say."""
     precision = str(record.plan.recipe["precision"])
     return record.plan.about.precision_labels.get(precision, precision)
@@ -74,26 +74,28 @@ _SHOWN: dict[str, Callable[[float], str]] = {
     "e2e_time": "{:.1f}".format,
     "train_time": "{:.1f}".format,
     "loss": "{:.3f}".format,
-    **dict.fromkeys(("p_whole", "p_train", "p_core", "token/p/s"), cells.number),
+    **dict.fromkeys(("p_whole", "p_train", "p_core", "token/p/s"), cells.format_rate),
     "MFU": "{:.1f}%".format,
 }
 
 
-def _figure(name: str, record: Record) -> str | None:
+def _format_figure(name: str, record: Record) -> str | None:
     value = record.figure(name)
     return None if value is None else _SHOWN[name](value)
 
 
 COLUMNS: dict[str, Callable[[Record], Phrase]] = {
-    "precision": precision_label,
+    "precision": format_precision,
     "fix_hp": lambda record: format_fix_hp(record.plan.fix_hp),
-    "mem": lambda record: cells.memory(record.figure("mem"), record.figure("mem_total")),
-    **{name: partial(_figure, name) for name in _SHOWN},
-    QUALITY: lambda record: cells.quality_and_target(record.quality.value, record.quality.target),
+    "mem": lambda record: cells.format_memory(record.figure("mem"), record.figure("mem_total")),
+    **{name: partial(_format_figure, name) for name in _SHOWN},
+    QUALITY: lambda record: cells.format_quality_and_target(
+        record.quality.value, record.quality.target
+    ),
 }
 
 
-def columns(references: References) -> tuple[str, ...]:
+def list_columns(references: References) -> tuple[str, ...]:
     """Return the columns a case's references are printed with; without any, the usual ones.
 
     Raises:
@@ -107,7 +109,7 @@ def columns(references: References) -> tuple[str, ...]:
     return tuple(QUALITY if x in strange else x for x in references.columns) or PERFORMANCE
 
 
-def _head(name: str, record: Record) -> str:
+def _name_column(name: str, record: Record) -> str:
     """Return a column's header; the quality's as the references print it, else the metric."""
     if name != QUALITY:
         return name
@@ -115,23 +117,25 @@ def _head(name: str, record: Record) -> str:
     return next((name for name in printed if name not in COLUMNS), record.quality.metric)
 
 
-def performance_table(records: Sequence[Record]) -> Table:
+def build_performance_table(records: Sequence[Record]) -> Table:
     """Return a row a record of one case, in their order, in the form of published pages.
 
     There ``/`` stands for what was not measured and for no changed field.
     """
-    names = columns(records[0].plan.about.references)
+    names = list_columns(records[0].plan.about.references)
     rows = (
         (
-            (f"[{place}] " if len(records) > 1 else "", record_configuration(record)),
-            *(_published_cell(name, record) for name in names),
+            (f"[{place}] " if len(records) > 1 else "", describe_record_configuration(record)),
+            *(_format_published_cell(name, record) for name in names),
         )
         for place, record in enumerate(records, start=1)
     )
-    return table((phrase("head.configuration"), *(_head(name, records[0]) for name in names)), rows)
+    return build_table(
+        (phrase("head.configuration"), *(_name_column(name, records[0]) for name in names)), rows
+    )
 
 
-def _published_cell(name: str, record: Record) -> Phrase:
+def _format_published_cell(name: str, record: Record) -> Phrase:
     cell = COLUMNS[name](record)
     if cell not in (None, "", cells.NOTHING):
         return cell
@@ -141,14 +145,14 @@ def _published_cell(name: str, record: Record) -> Phrase:
         reason = entry.reason if entry else None
     if reason is None:
         return PUBLISHED_NOTHING
-    return Missing(sentence(record, reason), PUBLISHED_NOTHING)
+    return Missing(translate_message(record, reason), PUBLISHED_NOTHING)
 
 
-def reference_table(references: References) -> Table:
+def build_reference_table(references: References) -> Table:
     """Return published rows: in Chinese cell by cell as printed, in English in our words."""
 
     def shown(row: Reference) -> list[Phrase]:
-        ours = configuration(row.device, nnodes=row.nnodes, nproc=row.nproc)
+        ours = describe_configuration(row.device, nnodes=row.nnodes, nproc=row.nproc)
         named = {"": row.configuration, **row.cells}
         english = {"": ours, **row.cells_en}
         return [
@@ -156,10 +160,12 @@ def reference_table(references: References) -> Table:
             for name, cell in named.items()
         ]
 
-    return table((phrase("head.configuration"), *references.columns), map(shown, references.rows))
+    return build_table(
+        (phrase("head.configuration"), *references.columns), map(shown, references.rows)
+    )
 
 
-def published(record: Record) -> Section | None:
+def build_published(record: Record) -> Section | None:
     """Return published rows as printed, whether a run compares with them, and their sources."""
     references, recipe = record.plan.about.references, record.plan.recipe_name
     if not references.rows:
@@ -167,31 +173,33 @@ def published(record: Record) -> Section | None:
     other = "other" if record.plan.data.origin == "generated" else "unlike"
     alike = other == "unlike" and recipe.startswith(("standard", "published"))
     warned = None if alike else Paragraph(phrase(f"reference.{other}", recipes=recipe), "warn")
-    shown = reference_table(references), warned, sources(references)
-    return folded("references", *shown, gist=counted("rows", len(references.rows)))
+    shown = build_reference_table(references), warned, list_sources(references)
+    return build_folded_section(
+        "references", *shown, gist=count_in_words("rows", len(references.rows))
+    )
 
 
-def sources(references: References) -> Facts:
+def list_sources(references: References) -> Facts:
     """Return where published rows come from."""
     items: list[tuple[Phrase, Phrase]] = []
     for source in {row.source.id: row.source for row in references.rows}.values():
         level = phrase(f"evidence.{source.evidence}")
         facts = (source.text, source.url, or_unknown(source.date), level, source.remark)
-        names = headings(
+        names = translate_headings(
             *(f"reference.{x}" for x in ("source", "url", "date", "evidence", "remark"))
         )
         items += [(name, value) for name, value in zip(names, facts, strict=True) if value]
     return Facts(tuple(items))
 
 
-def _facts(phrases: Mapping[str, Phrase]) -> Facts:
+def _list_known_facts(phrases: Mapping[str, Phrase]) -> Facts:
     """Return the facts that are known, by the keys of their names."""
     return Facts(
         tuple((phrase(name), value) for name, value in phrases.items() if value is not None)
     )
 
 
-def cause(record: Record) -> Section | None:
+def build_cause(record: Record) -> Section | None:
     """Return how a run failed: exception, signal, stacks, traceback; None when it passed."""
     run_cause = record.cause
     if run_cause is None:
@@ -199,17 +207,17 @@ def cause(record: Record) -> Section | None:
     names = ("type", "signal", "exit_code")
     told = {f"cause.{name}": getattr(run_cause, name) for name in names}
     stacks = f"stacks.rank<N>.txt ({len(run_cause.stacks)})" if run_cause.stacks else None
-    facts = _facts(told | {"cause.stacks": stacks})
+    facts = _list_known_facts(told | {"cause.stacks": stacks})
     blocks: list[Block] = [facts] if facts.items else []
-    blocks += [_hang_table(run_cause.hang)] if run_cause.hang else []
+    blocks += [_build_hang_table(run_cause.hang)] if run_cause.hang else []
     if run_cause.traceback:
         lines = run_cause.traceback.rstrip().splitlines()[-_TRACEBACK_LINES:]
         blocks.append(Paragraph(phrase("cause.traceback"), "muted"))
         blocks.append(Code("\n".join(escaped(line.expandtabs(4)).rstrip() for line in lines)))
-    return folded("cause", *blocks, is_open=True)
+    return build_folded_section("cause", *blocks, is_open=True)
 
 
-def _hang_table(groups: Sequence[HangGroup]) -> Table:
+def _build_hang_table(groups: Sequence[HangGroup]) -> Table:
     """Return where the ranks were when a run was stopped, a row for the ranks at one place."""
     rows = []
     for group in groups:
@@ -218,7 +226,7 @@ def _hang_table(groups: Sequence[HangGroup]) -> Table:
             ranks = f"{ranks[:_LONGEST_RANKS]}…"
         state = (phrase(f"hang.{group['state']}"), f" {group['call']}" if group["call"] else "")
         rows.append((ranks, state, group["where"]))
-    return table((phrase(f"hang.{name}") for name in ("ranks", "state", "place")), rows)
+    return build_table((phrase(f"hang.{name}") for name in ("ranks", "state", "place")), rows)
 
 
 def run(record: Record) -> Section:
@@ -239,36 +247,38 @@ def run(record: Record) -> Section:
     changed = phrase("def.fix_hp", standards=plan.compared_with)
     kernels = record.environment.get("attention_flags", {})
     facts: dict[str, Phrase] = {
-        "fact.labels": join(map(label_text, record.labels)) if record.labels else None,
+        "fact.labels": join(map(describe_label, record.labels)) if record.labels else None,
         "name.task": about.task,
         "name.model": about.model,
-        "name.dataset": (dataset_name(record), " (", sentence, ")"),
+        "name.dataset": (describe_dataset(record), " (", sentence, ")"),
         "name.sample": about.sample_note,
-        "name.precision": join((precision_label(record), _precision_note(record)), "colon"),
+        "name.precision": join((format_precision(record), _explain_precision(record)), "colon"),
         "name.fix_hp": (or_none(format_fix_hp(plan.fix_hp)), " (", changed, ")"),
         "fact.rules": phrase(f"rules.{plan.rules}"),
         "name.extra": or_none(format_fix_hp(plan.extra)),
         "fact.recipe": plan.recipe_name,
-        "fact.recipe_fields": join(_BETWEEN_FIELDS.split(format_fix_hp(_fields(record)))),
+        "fact.recipe_fields": join(
+            _BETWEEN_FIELDS.split(format_fix_hp(_list_recipe_fields(record)))
+        ),
         "fact.parameters": counted,
-        "fact.kernels": _kernels(job.get("kernels") or {}),
+        "fact.kernels": _describe_kernels(job.get("kernels") or {}),
         "fact.started": record.started,
         "fact.flags": pairs(record.environment.get("precision_flags")),
         "fact.attention": record.environment.get("attention"),
         "fact.attention_flags": ", ".join(name for name, on in kernels.items() if on) or None,
     }
-    blocks = [block for spec in about.page.tables for block in _declared(record, spec)]
-    return folded("facts", _facts(facts), *blocks, gist=plan.recipe_name)
+    blocks = [block for spec in about.page.tables for block in _build_declared(record, spec)]
+    return build_folded_section("facts", _list_known_facts(facts), *blocks, gist=plan.recipe_name)
 
 
-def _kernels(used: Mapping[str, str]) -> Phrase:
+def _describe_kernels(used: Mapping[str, str]) -> Phrase:
     """Return whose kernel computes each task; None if the job reported none."""
     if not used:
         return None
     return join((task, ": ", term("kernel", source)) for task, source in used.items())
 
 
-def _fields(record: Record) -> dict[str, Any]:
+def _list_recipe_fields(record: Record) -> dict[str, Any]:
     """Return the recipe's fields; a choice of kernels left open is in the kernels that ran."""
     fields = dict(record.plan.recipe)
     if fields.get("kernels") is None and (record.environment.get("job") or {}).get("kernels"):
@@ -276,7 +286,7 @@ def _fields(record: Record) -> dict[str, Any]:
     return fields
 
 
-def _precision_note(record: Record) -> Phrase:
+def _explain_precision(record: Record) -> Phrase:
     """Return what the precision means for weights and matmuls.
 
     A case whose frozen weights may be held in 16 bits says so in a field ``weights_dtype``.
@@ -288,7 +298,7 @@ def _precision_note(record: Record) -> Phrase:
     return message(f"precision_{recipe['precision']}")
 
 
-def _declared(record: Record, spec: TableSpec) -> list[Block]:
+def _build_declared(record: Record, spec: TableSpec) -> list[Block]:
     """Return the list or the table that a case declares, under its heading; none without rows."""
     recipe: Any = record.plan.recipe
     job: Any = record.environment.get("job") or {}
@@ -297,17 +307,19 @@ def _declared(record: Record, spec: TableSpec) -> list[Block]:
     places: dict[str, Any] = {"job": job, "recipe": recipe, "run": run}
     heading = Paragraph(spec.heading, "heading")
     if not spec.rows:
-        values = ((x.name, _value(places, x.value, x.form)) for x in spec.entries)
+        values = ((x.name, _read_value(places, x.value, x.form)) for x in spec.entries)
         return [heading, Facts(tuple(values))]
     entries = job.get(spec.rows) or []
     if spec.curves:
-        drawn = tuple(chart for shown in spec.entries[1:] if (chart := curve_of(entries, shown)))
+        drawn = tuple(
+            chart for shown in spec.entries[1:] if (chart := chart_case_curve(entries, shown))
+        )
         return [heading, Columns(drawn)] if drawn else []
-    rows = [[_value(row, x.value, x.form) for x in spec.entries] for row in entries]
-    return [heading, table((x.name for x in spec.entries), rows)] if rows else []
+    rows = [[_read_value(row, x.value, x.form) for x in spec.entries] for row in entries]
+    return [heading, build_table((x.name for x in spec.entries), rows)] if rows else []
 
 
-def _value(places: Mapping[str, Any], place: str, form: str) -> Phrase:
+def _read_value(places: Mapping[str, Any], place: str, form: str) -> Phrase:
     """Return the value at a path; "not known" if the run ended before reporting it."""
     value: Any = places
     for name in place.split("."):
@@ -321,7 +333,7 @@ def _value(places: Mapping[str, Any], place: str, form: str) -> Phrase:
     return pairs(value) if isinstance(value, dict) else or_none(value)
 
 
-def environment(record: Record) -> Section:
+def build_environment(record: Record) -> Section:
     """Return hardware and software; of several nodes, those of the first."""
     env, total = record.environment, record.environment.get("memory_total_bytes")
     names = [str(device.get("name")) for device in env.get("devices") or [] if device]
@@ -342,13 +354,13 @@ def environment(record: Record) -> Section:
     }
     software = [packages.get("torch") and f"torch {packages['torch']}", env.get("driver")]
     gist = join(word for word in software if word)
-    return folded("environment", _facts(facts), gist=gist)
+    return build_folded_section("environment", _list_known_facts(facts), gist=gist)
 
 
-def provenance(records: Sequence[Record]) -> Section:
+def build_provenance(records: Sequence[Record]) -> Section:
     """Return how the run was started, the version and the runs."""
     record = records[0]
-    made_by = _facts(
+    made_by = _list_known_facts(
         {
             "foot.suite": f"{record.suite.name} {record.suite.version}",
             "foot.commit": or_unknown(record.environment.get("commit")),
@@ -358,4 +370,4 @@ def provenance(records: Sequence[Record]) -> Section:
     )
     command = Code(to_one_line(shlex.join(record.argv)), copied=True)
     gist = f"{record.suite.name} {record.suite.version}"
-    return folded("provenance", command, made_by, gist=gist)
+    return build_folded_section("provenance", command, made_by, gist=gist)

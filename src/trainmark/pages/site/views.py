@@ -20,12 +20,21 @@ from trainmark.errors import RecordError, UsageError, escaped
 from trainmark.judge.comparison import Comparison, compare
 from trainmark.judge.comparison.scaling import find_scaling_of_sides
 from trainmark.judge.comparison.sides import NEVER_ALLOWED
-from trainmark.pages.charts import overlays, ratios
-from trainmark.pages.document import Block, Paragraph, Section, side_by_side, table
-from trainmark.pages.judgements import comparison, scaling_blocks
+from trainmark.pages.charts import chart_overlays, chart_ratios
+from trainmark.pages.document import Block, Paragraph, Section, build_columns, build_table
+from trainmark.pages.judgements import build_comparison, build_scaling
 from trainmark.pages.page import build_document
-from trainmark.pages.rendering import body_html, rendered
-from trainmark.pages.texts import LANGUAGES, Link, Phrase, devices, grade_line, join, phrase, term
+from trainmark.pages.rendering import render_template, to_body_html
+from trainmark.pages.texts import (
+    LANGUAGES,
+    Link,
+    Phrase,
+    describe_devices,
+    grade_line,
+    join,
+    phrase,
+    term,
+)
 from trainmark.published.importers.reference_rows import read_published
 from trainmark.record.record import read_record
 from trainmark.record.trust import combine_verifications, grade_repeats
@@ -108,7 +117,7 @@ class Links:
         return self.root(run_file(run_id).removesuffix("html") + "json")
 
 
-def page(
+def build_page(
     links: Links,
     title: Phrase,
     sections: Sequence[Section] = (),
@@ -122,7 +131,7 @@ def page(
     kinds = {block.kind for section in sections for block in section.blocks}
     charts = body is not None or bool(kinds & {"chart", "columns"})
     first = Link(phrase("site.runs"), links.to("index.html"))
-    return rendered(
+    return render_template(
         "site/page.html.j2",
         links.lang,
         links=links,
@@ -148,12 +157,12 @@ def run_page(record: Record, launches: Sequence[str], links: Links) -> str:
         Link(phrase("site.launch", n=place), links.run(launch_id)) for place, launch_id in several
     ]
     actions.append(Link("record.json", links.record(run_id)))
-    return page(
+    return build_page(
         links,
         run_id,
         trail=[Link(case, links.case(case))],
         actions=actions,
-        body=body_html(document, links.lang, live=True),
+        body=to_body_html(document, links.lang, live=True),
     )
 
 
@@ -176,7 +185,7 @@ def compare_page(
         rule = f"2 to {MOST_COMPARED} runs are compared"
         fix = "choose runs from the list"
         raise UsageError(f"{number} to compare", rule=rule, fix=fix)
-    first, *others = sides = _sides(database, chosen)
+    first, *others = sides = _list_sides(database, chosen)
     rows: list[list[Phrase]] = []
     for letter, run_id, side in zip(ascii_uppercase, chosen, sides, strict=False):
         case = escaped(side[0].plan.case)
@@ -185,7 +194,7 @@ def compare_page(
                 letter,
                 Link(run_id, links.run(run_id)),
                 Link(case, links.case(case)),
-                devices(side[0]),
+                describe_devices(side[0]),
                 len(side),
                 grade_line(grade_repeats(side), combine_verifications(side)),
             ]
@@ -196,26 +205,28 @@ def compare_page(
         unlike = find_differences(describe_work(first[0]), describe_work(side[0]))
         if kept := [key for key in unlike if key not in allow]:
             refused |= {} if {*kept} & {*NEVER_ALLOWED} else dict.fromkeys(kept)
-            words = phrase("site.refused", side=letter, keys=_worded(kept))
+            words = phrase("site.refused", side=letter, keys=_translate_work_keys(kept))
             blocks: list[Block] = [Paragraph(words, "warn")]
             if scaling := find_scaling_of_sides(first, side):
-                blocks += scaling_blocks(scaling)
+                blocks += build_scaling(scaling)
         else:
             compared[letter] = compare(first, side, allow=unlike)
-            verdict, *blocks = comparison(compared[letter], letter)
+            verdict, *blocks = build_comparison(compared[letter], letter)
             verdicts.append(verdict)
         if side[0].plan.case == first[0].plan.case:
             shown[letter] = side
         sections.append(Section(f"{letter}/A", f"over-{letter}", tuple(blocks)))
-    drawn = [ratios(compared), side_by_side(*overlays(shown))]
+    drawn = [chart_ratios(compared), build_columns(*chart_overlays(shown))]
     charts = tuple(block for block in drawn if block is not None)
     if charts:
         sections.insert(0, Section(phrase("site.charts"), "charts", charts))
     names = ("run_id", "case", "device", "launches", "trust")
-    lead = [*verdicts, table(["", *(phrase(f"site.{name}") for name in names)], rows)]
+    lead = [*verdicts, build_table(["", *(phrase(f"site.{name}") for name in names)], rows)]
     more = links.to(_compare_path(chosen, [*allow, *refused]))
-    actions = [Link(phrase("site.allow", keys=_worded(refused)), more)] if refused else []
-    return page(links, phrase("site.side_by_side"), sections, lead=lead, actions=actions)
+    actions = (
+        [Link(phrase("site.allow", keys=_translate_work_keys(refused)), more)] if refused else []
+    )
+    return build_page(links, phrase("site.side_by_side"), sections, lead=lead, actions=actions)
 
 
 def _compare_path(run_ids: Sequence[str], allow: Iterable[str]) -> str:
@@ -223,12 +234,12 @@ def _compare_path(run_ids: Sequence[str], allow: Iterable[str]) -> str:
     return f"compare?{urlencode(fields)}"
 
 
-def _worded(keys: Iterable[str]) -> Phrase:
+def _translate_work_keys(keys: Iterable[str]) -> Phrase:
     """Return keys of the work in plain words."""
     return join(term("work", key) for key in keys)
 
 
-def every(database: Index, more: Sequence[str] = ()) -> list[list[dict[str, Any]]]:
+def list_all_runs(database: Index, more: Sequence[str] = ()) -> list[list[dict[str, Any]]]:
     """Return all runs, the newest first: what the index has of each launch.
 
     Args:
@@ -246,7 +257,7 @@ def every(database: Index, more: Sequence[str] = ()) -> list[list[dict[str, Any]
     return [sorted(run, key=lambda launch: launch["repeat_index"] or 0) for run in runs.values()]
 
 
-def opened(path: Path) -> Record:
+def open_record(path: Path) -> Record:
     """Return the record of a run, redacted, and held against its evidence where that is small.
 
     Args:
@@ -258,22 +269,22 @@ def opened(path: Path) -> Record:
     return redact_record(check_record(read_record(path), path, max_bytes=MAX_BYTES))
 
 
-def _sides(database: Index, run_ids: Sequence[str]) -> list[list[Record]]:
+def _list_sides(database: Index, run_ids: Sequence[str]) -> list[list[Record]]:
     """Return the launches of each run.
 
     Raises:
         RecordError: there is no such run, or it cannot be read.
     """
-    beside = {launch["run_id"]: run for run in every(database) for launch in run}
+    beside = {launch["run_id"]: run for run in list_all_runs(database) for launch in run}
     for run_id in run_ids:
         if run_id not in beside:
             raise RecordError(
                 f"no run {run_id[:200]!r} on this server", fix="choose runs from the list"
             )
-    return [[opened(Path(launch["path"])) for launch in beside[run_id]] for run_id in run_ids]
+    return [[open_record(Path(launch["path"])) for launch in beside[run_id]] for run_id in run_ids]
 
 
-def not_found_page(path: str) -> str:
+def build_not_found_page(path: str) -> str:
     """Return the page for an address at which there is none, in the language of the address.
 
     Args:
@@ -285,13 +296,15 @@ def not_found_page(path: str) -> str:
     below = path if lang == LANGUAGES[0] else path.partition("/")[2]
     links = Links("-/" * below.count("/") + "404.html", lang, served=True)
     runs = Link(phrase("site.to_runs"), links.to("index.html"))
-    return page(
+    return build_page(
         links, phrase("site.not_found"), lead=[Paragraph(phrase("site.no_page")), Paragraph(runs)]
     )
 
 
-def error_page(error: TrainmarkError, links: Links) -> str:
+def build_error_page(error: TrainmarkError, links: Links) -> str:
     """Return the page that says what is wrong with an address."""
     where = f"{error.where}: " if error.where else ""
     sentences = [f"{where}{error.what}", error.rule, error.fix]
-    return page(links, phrase("site.fault"), lead=[Paragraph(x, "bad") for x in sentences if x])
+    return build_page(
+        links, phrase("site.fault"), lead=[Paragraph(x, "bad") for x in sentences if x]
+    )

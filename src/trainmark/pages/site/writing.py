@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 from trainmark import __version__
 from trainmark.documents import written_whole
 from trainmark.errors import RecordError, UsageError
-from trainmark.pages.rendering import chart_script, shipped
-from trainmark.pages.results import listing_json
-from trainmark.pages.site.lists import KEYS, case_page, list_page, machines_page
+from trainmark.pages.rendering import build_chart_script, read_shipped_file
+from trainmark.pages.results import to_listing_json
+from trainmark.pages.site.lists import KEYS, build_case_page, build_machines_page, list_page
 from trainmark.pages.site.views import (
     Links,
-    error_page,
-    every,
+    build_error_page,
+    list_all_runs,
     name,
-    opened,
+    open_record,
     run_file,
     run_page,
 )
@@ -63,7 +63,7 @@ def write_site(database: Index, folder: Path, *, served: bool = False) -> tuple[
     if known.get("version") != [__version__, served]:
         known = {}
     made: dict[str, Any] = {"version": [__version__, served]}
-    runs, anew = every(database, KEYS), 0
+    runs, anew = list_all_runs(database, KEYS), 0
     paths = set[str]()
     for run in runs:
         ids = [launch["run_id"] for launch in run]
@@ -74,12 +74,14 @@ def write_site(database: Index, folder: Path, *, served: bool = False) -> tuple[
             )
             if known.get(run_id) != stamp:
                 anew += 1
-                for path, text in _of_run(run_id, launch["path"], ids).items():
+                for path, text in _build_run_files(run_id, launch["path"], ids).items():
                     _write(folder / path, text, served=served)
             made[run_id] = stamp
             paths |= {Links(run_file(run_id), lang).file for lang in LANGUAGES}
             paths.add(run_file(run_id).removesuffix("html") + "json")
-    for path, text in _lists(database, runs, served=served).items():  # their pages are there
+    for path, text in _build_list_files(
+        database, runs, served=served
+    ).items():  # their pages are there
         _write(folder / path, text, served=served)
         paths.add(path)
     there = {folder / (f"{path}.gz" if served else path) for path in paths}
@@ -98,36 +100,38 @@ def _write(file: Path, text: str | bytes, *, served: bool = False) -> None:
         out.write(gzip.compress(data, 6, mtime=0) if served else data)
 
 
-def _of_run(run_id: str, path: str, launches: Sequence[str]) -> dict[str, str | bytes]:
+def _build_run_files(run_id: str, path: str, launches: Sequence[str]) -> dict[str, str | bytes]:
     """Return a launch's pages and record; of a record that cannot be read, what is wrong."""
     both = [Links(run_file(run_id), lang) for lang in LANGUAGES]
     try:
-        record = opened(Path(path))
+        record = open_record(Path(path))
         pages = {links.file: run_page(record, launches, links) for links in both}
     except RecordError:
         fault = RecordError("the record cannot be read", where=run_id)
-        return {links.file: error_page(fault, links) for links in both}
+        return {links.file: build_error_page(fault, links) for links in both}
     return pages | {run_file(run_id).removesuffix("html") + "json": serialize_record(record)}
 
 
-def _lists(
+def _build_list_files(
     database: Index, runs: Sequence[list[dict[str, Any]]], *, served: bool
 ) -> dict[str, str | bytes]:
     """Return what shows many runs, and what every page loads."""
-    files: dict[str, str | bytes] = {"static/charts.js": chart_script()}
+    files: dict[str, str | bytes] = {"static/charts.js": build_chart_script()}
     for file in Path(__file__).with_name("static").iterdir():
         text = file.read_text(encoding="utf-8")
-        files[f"static/{file.name}"] = shipped("base.css") + text if file.suffix == ".css" else text
-    listing = listing_json(list_runs(database), [])
+        files[f"static/{file.name}"] = (
+            read_shipped_file("base.css") + text if file.suffix == ".css" else text
+        )
+    listing = to_listing_json(list_runs(database), [])
     for launch in listing["runs"]:
         del launch["path"]  # on this machine
     files["runs.json"] = json.dumps(listing)
     pages: dict[str, Callable[[Links], str]] = {
         "index.html": partial(list_page, runs),
-        "machines.html": partial(machines_page, runs),
+        "machines.html": partial(build_machines_page, runs),
     }
     for case in {run[0]["case"] for run in runs}:
-        pages[f"cases/{name(case)}.html"] = partial(case_page, runs, case)
+        pages[f"cases/{name(case)}.html"] = partial(build_case_page, runs, case)
     for path, page in pages.items():
         for links in (Links(path, lang, served=served) for lang in LANGUAGES):
             files[links.file] = page(links)
