@@ -92,7 +92,7 @@ def main() -> bool:
     bars, sizes = [], []
     cases = {
         "gpt_megatron": sized(
-            {"hidden_size": 256, "num_layers": 4, "num_heads": 4, "seq_length": 256}, {}
+            {"hidden_size": 256, "num_layers": 4, "num_heads": 4, "micro_batch_size": 8}, {}
         ),
         "distilbert_sst2": {},
     }
