@@ -134,9 +134,9 @@ def measure_layer() -> tuple[list[Bar], str]:
         f"at least {MIN_LAYER_SPEED:g}", speed.median >= MIN_LAYER_SPEED,
     )  # fmt: skip
     return [row], (
-        "torchtitan's layer (0.3.0) is its GptOssMoE on one rank: torch's grouped product in bf16, "
-        "which a CPU computes slowly; ours has a product for each expert. Forward and backward of "
-        "one layer, with all parameters and tokens in bf16: it runs on a CPU in no other precision."
+        "torchtitan's layer (0.3.0) is its GptOssMoE on one rank, with torch's grouped product; "
+        "ours has a product for each expert. Forward and backward of one layer, with all "
+        "parameters and tokens in bf16: theirs runs on a CPU in no other precision."
     )
 
 

@@ -6,11 +6,11 @@ import gzip
 import json
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support import tiny_llama31
+from support import tiny_gpt_oss, tiny_llama31
 from support.gpt_tokenizers import ids_of, write_one_file
 from trainmark.cases.llama31_8b import prepare
 from trainmark.data import c4_pairs as data
@@ -86,8 +86,9 @@ def test_validation_tokens_are_counted_against_the_published(
     assert data.check(prepared, recipe).changed_rules == {"train_shards": 2}
 
 
-def test_bad_data_is_refused_with_a_fix(prepared: Path, raw: Path) -> None:
-    recipe = tiny_llama31.recipe(data="c4", vocab_size=264)
+@pytest.mark.parametrize("case", [tiny_llama31, tiny_gpt_oss])
+def test_bad_data_is_refused_with_a_fix(prepared: Path, raw: Path, case: Any) -> None:
+    recipe = case.recipe(data="c4", vocab_size=264)
     with pytest.raises(DataError, match="set vocab_size") as larger:
         data.check(prepared, replace(recipe, vocab_size=1000))
     assert "264" in str(larger.value)
