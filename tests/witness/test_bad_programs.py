@@ -114,6 +114,9 @@ def test_missing_program_is_refused_before_anything_starts(tmp_path):
 
 
 def test_python_without_the_probe_is_refused(tmp_path):
+    script = tmp_path / "train"
+    script.write_text(f"#!{sys.executable} -S\n")
+    script.chmod(0o755)
     with pytest.raises(EnvironmentFault) as fault:
-        measure(tmp_path, "bad.py", launcher=("/usr/bin/env", "-i", sys.executable, "-S"))
+        measure(tmp_path, "bad.py", launcher=(str(script),))
     assert "cannot import the probe" in fault.value.what

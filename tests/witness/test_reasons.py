@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from trainmark.events.schema import Printed, PrintedValues
-from trainmark.record.printed import compare_printed, find_in_printed, summarize_printed
+from trainmark.record.printed import compare_printed, find_in_printed
+from trainmark.record.printed_speed import summarize_printed
 
 STEP_S, TOKENS, FLOPS, STEPS, WARMUP = 0.1, 1000, 5e9, 20, 10
 

@@ -16,7 +16,7 @@ from trainmark.events.nodes import list_node_differences
 from trainmark.events.timeline import NO_FACTS, NO_RESULT
 from trainmark.protocols import Counts
 from trainmark.record.evaluations import combine_scores
-from trainmark.record.printed import summarize_printed
+from trainmark.record.printed_speed import summarize_printed
 from trainmark.record.record import (
     Environment,
     Quality,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from trainmark.events.timeline import RankTimeline, RunTimeline
     from trainmark.events.values import JobFacts
     from trainmark.plan.plan import Plan
-    from trainmark.record.printed import PrintedSpeed
+    from trainmark.record.printed_speed import PrintedSpeed
     from trainmark.record.record import Record
     from trainmark.record.replays import Replays
     from trainmark.spec import Message

@@ -5,23 +5,20 @@ A difference is explained only if a rule predicts it closely from what was measu
 
 from __future__ import annotations
 
-from statistics import fmean, harmonic_mean, median
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainmark.documents import Frozen
-from trainmark.events.values import Count, Number  # noqa: TC001 - pydantic reads it at run time
+from trainmark.record.printed_speed import TIMES
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from trainmark.events.schema import Printed
     from trainmark.record.measurement import Measurement
+    from trainmark.record.printed_speed import PrintedSpeed
     from trainmark.record.record import FigureEntry
 
 _AGREES = 0.05  # share by which a printed speed may differ: programs time other steps than we do
 _EXPLAINS = 0.03  # share by which a rule may miss a difference
-_TIMES = {"step_s": 1.0, "step_ms": 1e-3}  # seconds of the unit of a step time
 _UNITS = {
     "tokens_per_second": "tokens/s",
     "tokens_per_second_per_device": "tokens/s/device",
@@ -50,67 +47,11 @@ CODES = {
 }  # fmt: skip
 
 
-class PrintedSpeed(Frozen):
-    """The values of one quantity in a program's output.
-
-    Args:
-        quantity: group of the pattern, which names the unit.
-        lines: with a value.
-        mean, median: of the values after the warm-up; the mean is that over the time.
-        mean_of_all, last, best: of all values; the best is the fastest.
-        raw: the first line with a value.
-    """
-
-    quantity: str
-    lines: Count
-    mean: Number | None
-    median: Number | None
-    mean_of_all: Number | None
-    last: Number | None
-    best: Number | None
-    raw: str
-
-
 class _Rates(NamedTuple):
     """Two measured rates of the same quantity: over the time, and at the median step."""
 
     mean: float
     typical: float
-
-
-def summarize_printed(event: Printed | None, *, steps: int, warmup: int) -> list[PrintedSpeed]:
-    """Return what the launcher read in the program's output.
-
-    Args:
-        steps: of the run, over which lines are taken to be spread evenly.
-        warmup: of them.
-    """
-    summaries = []
-    for reading in [] if event is None else event.speeds:
-        values = [value for value in reading.values if value > 0]
-        skipped = -(-len(values) * warmup // steps) if steps else 0
-        after = values[skipped:] or values[-1:]
-        fastest = min if reading.quantity in _TIMES else max
-        summaries.append(
-            PrintedSpeed(
-                quantity=reading.quantity,
-                lines=reading.lines,
-                mean=_compute_mean(reading.quantity, after),
-                median=median(after) if after else None,
-                mean_of_all=_compute_mean(reading.quantity, values),
-                last=values[-1] if values else None,
-                best=fastest(values) if values else None,
-                raw=reading.raw,
-            )
-        )
-    return summaries
-
-
-def _compute_mean(quantity: str, values: list[float]) -> float | None:
-    """Return the mean over steps of equal work: of rates it is the harmonic one."""
-    if not values:
-        return None
-    return fmean(values) if quantity in _TIMES else harmonic_mean(values)
 
 
 class Comparison(NamedTuple):
@@ -200,8 +141,8 @@ def _find_measured(
     if not slowest_ns or not steps or not typical_s:
         return None
     mean_s = slowest_ns / steps / 1e9
-    if quantity in _TIMES:
-        return _Rates(mean_s / _TIMES[quantity], typical_s / _TIMES[quantity])
+    if quantity in TIMES:
+        return _Rates(mean_s / TIMES[quantity], typical_s / TIMES[quantity])
     per_step = _find_amount(quantity, measurement, figures, mean_s=mean_s)
     return None if per_step is None else _Rates(per_step / mean_s, per_step / typical_s)
 
@@ -249,7 +190,7 @@ def _find_reason(
         for printed, rate in pairs:
             if printed:
                 # As speeds: how many times the measured speed the program prints.
-                ratio = rate / printed if speed.quantity in _TIMES else printed / rate
+                ratio = rate / printed if speed.quantity in TIMES else printed / rate
                 reason = message(_REASONS[name], ratio=predicted)
                 candidates.append((abs(ratio / predicted - 1), reason))
     close = [item for item in candidates if item[0] <= _EXPLAINS]
@@ -279,7 +220,7 @@ def _predict_ratios(quantity: str, measurement: Measurement) -> Iterator[tuple[s
         yield "accumulation", 1 / per_step
     if train.tokens and train.tokens_padded > train.tokens:
         yield "padding", train.tokens_padded / train.tokens
-    if len(ranks) > 1 and quantity != "steps_per_second" and quantity not in _TIMES:
+    if len(ranks) > 1 and quantity != "steps_per_second" and quantity not in TIMES:
         if is_per_device:
             yield "all_ranks", float(len(ranks))
         else:

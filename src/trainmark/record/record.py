@@ -34,7 +34,7 @@ from trainmark.events.values import (
 )
 from trainmark.plan.plan import Plan, is_none
 from trainmark.record import stats
-from trainmark.record.printed import PrintedSpeed  # noqa: TC001 - pydantic reads it at run time
+from trainmark.record.printed_speed import PrintedSpeed  # noqa: TC001 - pydantic reads it at run time
 from trainmark.record.replays import Replays  # noqa: TC001 - pydantic reads it at run time
 from trainmark.spec import Message  # noqa: TC001 - likewise
 from trainmark.telemetry.summary import Telemetry  # noqa: TC001 - pydantic reads it at run time

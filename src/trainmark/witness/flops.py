@@ -5,10 +5,20 @@ A step of a program that ``torch.compile`` made is not counted: its operations a
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from trainmark.rank.watch import StepWatch
+
+
+def count_graphs() -> int:
+    """Return how many graphs torch compiled so far; 0 if it compiled none, or does not tell."""
+    if "torch._dynamo" not in sys.modules:
+        return 0
+    from trainmark.train.parallel import graphs_compiled
+
+    return graphs_compiled() or 0
 
 
 class FlopCounter:

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.witness import RUN_DIR_VARIABLE
-from trainmark.witness.process import WitnessedProcess, clock
+from trainmark.witness.process import clock, watch_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
+    from trainmark.witness.process import WitnessedProcess
     from trainmark.witness.rank import WitnessedRank
 
 process: WitnessedProcess | None = None  # this one, once torch is hooked
@@ -35,22 +35,12 @@ def install(start_ns: int) -> None:
     global process  # noqa: PLW0603 - there is one process
     import torch
 
-    process = WitnessedProcess(Path(os.environ[RUN_DIR_VARIABLE]), start_ns)
-    os.register_at_fork(after_in_child=process.after_fork)
+    process = watch_process(Path(os.environ[RUN_DIR_VARIABLE]), start_ns)
     _hook_optimizers(torch)
     _hook_backward(torch)
     _hook_loaders(torch)
     _hook_pauses(torch)
     _hook_exit()
-
-
-def count_graphs() -> int:
-    """Return how many graphs torch compiled so far; 0 if it compiled none, or does not tell."""
-    if "torch._dynamo" not in sys.modules:
-        return 0
-    from trainmark.train.parallel import graphs_compiled
-
-    return graphs_compiled() or 0
 
 
 def _tell(call: Callable[[WitnessedProcess], object]) -> None:

@@ -150,6 +150,21 @@ class WitnessedProcess:
             writer.emit("error", **report)
 
 
+_current: WitnessedProcess | None = None  # this process, once torch is hooked
+
+
+def watch_process(run_dir: Path, start_ns: int) -> WitnessedProcess:
+    """Watch this process from now on.
+
+    Args:
+        start_ns: when it started.
+    """
+    global _current  # noqa: PLW0603 - there is one process
+    _current = WitnessedProcess(run_dir, start_ns)
+    os.register_at_fork(after_in_child=_current.after_fork)
+    return _current
+
+
 def _create_file(path: Path) -> bool:
     """Create a file; tell whether this process did."""
     try:
@@ -199,8 +214,7 @@ def _build_rank(
     plan: dict[str, Any], world_size: int, number: int, events: EventWriter, device: Device
 ) -> WitnessedRank:
     from trainmark.witness.batches import BatchCounter
-    from trainmark.witness.flops import FlopCounter
-    from trainmark.witness.hooks import count_graphs
+    from trainmark.witness.flops import FlopCounter, count_graphs
     from trainmark.witness.rank import WitnessedRank
     from trainmark.witness.weights import TrainedWeights
 
@@ -274,28 +288,20 @@ def _witness_error(code: str, **args: int) -> dict[str, Any]:
 
 def report_untrained(start_ns: int) -> None:
     """Report that the rank's process ends, and that no process of the program trained."""
-    process: WitnessedProcess | None = None
-    if "torch" in sys.modules:
-        from trainmark.witness import hooks
-
-        process = hooks.process
     run_dir, number = Path(os.environ[RUN_DIR_VARIABLE]), int(os.environ["RANK"])
     if not _create_file(run_dir / rank_file(number)):
         return  # a process of the program is the rank
     events = EventWriter(run_dir / rank_file(number), clock)
     events.emit("start", t_ns=start_ns, pid=os.getpid())
-    code = "witness_no_torch" if process is None else "witness_no_backward"
+    code = "witness_no_torch" if _current is None else "witness_no_backward"
     events.emit("error", **_witness_error(code))
 
 
 def report_failure(error: BaseException, start_ns: int) -> None:
     """Report the exception that ends the program, also if it has not trained yet."""
-    if "torch" in sys.modules:
-        from trainmark.witness import hooks
-
-        if hooks.process is not None and hooks.process.rank is not None:
-            hooks.process.report_failure(error)
-            return
+    if _current is not None and _current.rank is not None:
+        _current.report_failure(error)
+        return
     run_dir, number = Path(os.environ[RUN_DIR_VARIABLE]), int(os.environ["RANK"])
     if _create_file(run_dir / rank_file(number)):
         events = EventWriter(run_dir / rank_file(number), clock)

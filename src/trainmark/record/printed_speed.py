@@ -1,0 +1,70 @@
+"""The speeds that a program printed, in the form in which a record has them."""
+
+from __future__ import annotations
+
+from statistics import fmean, harmonic_mean, median
+from typing import TYPE_CHECKING
+
+from trainmark.documents import Frozen
+from trainmark.events.values import Count, Number  # noqa: TC001 - pydantic reads it at run time
+
+if TYPE_CHECKING:
+    from trainmark.events.schema import Printed
+
+TIMES = {"step_s": 1.0, "step_ms": 1e-3}  # seconds of the unit of a step time
+
+
+class PrintedSpeed(Frozen):
+    """The values of one quantity in a program's output.
+
+    Args:
+        quantity: group of the pattern, which names the unit.
+        lines: with a value.
+        mean, median: of the values after the warm-up; the mean is that over the time.
+        mean_of_all, last, best: of all values; the best is the fastest.
+        raw: the first line with a value.
+    """
+
+    quantity: str
+    lines: Count
+    mean: Number | None
+    median: Number | None
+    mean_of_all: Number | None
+    last: Number | None
+    best: Number | None
+    raw: str
+
+
+def summarize_printed(event: Printed | None, *, steps: int, warmup: int) -> list[PrintedSpeed]:
+    """Return what the launcher read in the program's output.
+
+    Args:
+        steps: of the run, over which lines are taken to be spread evenly.
+        warmup: of them.
+    """
+    summaries = []
+    for reading in [] if event is None else event.speeds:
+        values = [value for value in reading.values if value > 0]
+        skipped = -(-len(values) * warmup // steps) if steps else 0
+        after = values[skipped:] or values[-1:]
+        fastest = min if reading.quantity in TIMES else max
+        summaries.append(
+            PrintedSpeed(
+                quantity=reading.quantity,
+                lines=reading.lines,
+                mean=_compute_mean(reading.quantity, after),
+                median=median(after) if after else None,
+                mean_of_all=_compute_mean(reading.quantity, values),
+                last=values[-1] if values else None,
+                best=fastest(values) if values else None,
+                raw=reading.raw,
+            )
+        )
+    return summaries
+
+
+def _compute_mean(quantity: str, values: list[float]) -> float | None:
+    """Return the mean over steps of equal work: of rates it is the harmonic one."""
+    if not values:
+        return None
+    return fmean(values) if quantity in TIMES else harmonic_mean(values)
