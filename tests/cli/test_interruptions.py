@@ -17,6 +17,16 @@ from trainmark.launch.processes import StopRequest
 SIGNALS = {"SIGINT": "interrupted", "SIGTERM": "stopped by SIGTERM", "SIGHUP": "stopped by SIGHUP"}
 
 
+@pytest.fixture(autouse=True)
+def _signals_as_a_terminal_leaves_them():
+    """Undo that SIGINT or SIGHUP is ignored, as it is in tests that run in the background."""
+    defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in defaults.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture
 def interrupted(tmp_path):
     """Return exit code, lines of standard error without the count, and the count of events."""

@@ -194,7 +194,7 @@ def _compute_steady(measurement: Measurement) -> dict[str, Figure]:
     phases = [rank.phases["train"] for rank in measurement.ranks]
     slowest_ns = max(phase.windows_ns for phase in phases)
     times = summarize_step_times(np.array(steps.time_ns[steps.warmup :], np.int64))
-    if not times or not slowest_ns or not any(phase.samples for phase in phases):
+    if not times or not slowest_ns or not any(phase.steps for phase in phases):
         reason = message("no_step_after_warmup", steps=plan.recipe["warmup_steps"])
         return dict.fromkeys(_STEADY, Figure(None, reason))
     if any(phase.steps == 0 for phase in phases):
