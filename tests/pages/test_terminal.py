@@ -15,9 +15,9 @@ from trainmark.pages.results import build_listing_table
 from trainmark.pages.summary import describe_key_figures, list_first_lines
 from trainmark.pages.terminal import show, show_page
 from trainmark.pages.texts import translate
-from trainmark.record.record import Cause, Record, Trust
+from trainmark.record.record import Cause, FigureEntry, Record, Trust
 from trainmark.results.store.query import Listing
-from trainmark.spec import message
+from trainmark.spec import FigureSpec, PageSpec, Text, message
 
 
 def hostile():
@@ -161,6 +161,22 @@ def test_memory_has_its_unit_and_its_total_if_known():
     made = record(figures=figures | {"mem_total": unknown})
     assert translate(describe_key_figures([made]), "en").endswith(" · memory 33.4 GiB")
     assert translate(describe_key_figures([made]), "zh").endswith(" · 内存 33.4 GiB")
+
+
+def test_key_figures_of_a_case_follow_those_of_all_cases():
+    overload = FigureSpec(
+        name="overload",
+        unit="x",
+        label=Text("overload", "过载"),
+        definition=Text("load of the busiest rank over the mean", "最忙 rank 的负载与均值之比"),
+        first_screen=True,
+    )
+    about = record().plan.about.model_copy(update={"page": PageSpec(figures=(overload,))})
+    made = record(
+        plan=record().plan.model_copy(update={"about": about}),
+        figures=record().figures | {"overload": FigureEntry(value=1.25, unit="x")},
+    )
+    assert " · overload 1.250 x · memory 33.4" in translate(describe_key_figures([made]), "en")
 
 
 def test_what_is_said_of_charts_stands_where_charts_are():

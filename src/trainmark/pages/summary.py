@@ -284,17 +284,10 @@ def list_reasons(records: Sequence[Record]) -> tuple[Phrase, ...]:
 def describe_key_figures(records: Sequence[Record]) -> Phrase:
     """Return the main figures with their units in a line; of launches their means, labelled so."""
     launches = select_passed(records)
+    names = ["e2e_time", "token/p/s", "p_whole", "p_train", "p_core", "MFU", "mem", "mem_total"]
+    specs_of_case = [spec for spec in records[0].plan.about.page.figures if spec.first_screen]
     means: dict[str, float] = {}
-    for name in (
-        "e2e_time",
-        "token/p/s",
-        "p_whole",
-        "p_train",
-        "p_core",
-        "MFU",
-        "mem",
-        "mem_total",
-    ):
+    for name in (*names, *(spec.name for spec in specs_of_case)):
         mean = summarize_figure(launches, name)
         if mean is not None:
             means[name] = mean.mean
@@ -312,8 +305,8 @@ def describe_key_figures(records: Sequence[Record]) -> Phrase:
         parts.append((", ".join(rates), " samples/s"))
     if "MFU" in means:
         parts.append(f"MFU {means['MFU']:.1f}%")
-    for spec in records[0].plan.about.page.figures:
-        if spec.first_screen and spec.name in means:
+    for spec in specs_of_case:
+        if spec.name in means:
             parts.append((spec.name, " ", cells.format_rate(means[spec.name]), " ", spec.unit))
     memory = describe_memory(means.get("mem"), means.get("mem_total"))
     if memory:
