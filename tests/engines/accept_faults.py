@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 QUOTA, HUNG, CRASHES, LINK_ENDS, HEALTHY = 0, 1, 2, (3, 4), 5
 NUM_HOSTS = 6
 CPU_GROUP = Path("/sys/fs/cgroup/cpu")
-CPU_SHARE = 0.015
+CPU_SHARE = 0.03
 PACKET_LOSS = 0.3
 WORSE_BY = 1.0  # two cores carry six hosts: smaller differences are noise
-DEADLINE_S, JOIN_S = 300.0, 300.0
+DEADLINE_S, JOIN_S = 120.0, 120.0
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "accept_faults.md"
 FAULTS = {
-    "quota": "a CPU quota of 1.5% of a core",
+    "quota": "a CPU quota of 3% of a core",
     "hung": "its agent stopped (SIGSTOP)",
     "crash": "its ranks are killed (SIGKILL)",
     "link": "30% of the packets between two hosts are lost",
