@@ -145,3 +145,31 @@ def test_windows_are_timed_one_by_one(planned: tuple[Plan, JobContext]) -> None:
 
     assert len(seconds) == 4
     assert all(value > 0 for value in seconds)
+
+
+def test_one_slow_step_before_the_windows_does_not_shorten_them(
+    planned: tuple[Plan, JobContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock(pauses={2: 0.1, 40: 0.1})
+    monkeypatch.setattr("trainmark.acceptance.rank.perf_counter", clock.read)
+
+    seconds = time_training(clock, planned[1].device, RankGroup(0, 1), windows=2, budget_s=0.1)
+
+    # 50 steps of 1 ms each; the pause in the 40th step is in the first window.
+    assert seconds == pytest.approx([(0.05 + 0.1) / 50, 0.001])
+
+
+class FakeClock:
+    """A training whose steps take 1 ms, and a pause more in those that ``pauses`` names, from 1."""
+
+    def __init__(self, pauses: dict[int, float]) -> None:
+        self.pauses = pauses
+        self.now_s = 0.0
+        self.num_steps = 0
+
+    def step(self) -> None:
+        self.num_steps += 1
+        self.now_s += 0.001 + self.pauses.get(self.num_steps, 0.0)
+
+    def read(self) -> float:
+        return self.now_s

@@ -35,7 +35,7 @@ CPU_GROUP = Path("/sys/fs/cgroup/cpu")
 CPU_SHARE = 0.03
 PACKET_LOSS = 0.3
 WORSE_BY = 1.0  # two cores carry six hosts: smaller differences are noise
-DEADLINE_S, JOIN_S = 120.0, 120.0
+DEADLINE_S, JOIN_S = 60.0, 60.0
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "accept_faults.md"
 FAULTS = {
     "quota": "a CPU quota of 3% of a core",

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
     from trainmark.protocols import Batch, Device, Job, JobContext, StepDigest
 
-WARMUP_STEPS = 3
+WARMUP_STEPS = 4
 NUM_TRAININGS = 2  # of the control
 _REPEATS = 10
 _MATMUL_SIZE, _COPIED_BYTES, _MESSAGE_BYTES = 8192, 1 << 30, 64 << 20
@@ -105,10 +105,9 @@ def time_training(
     training: Training, device: Device, ranks: RankGroup, *, windows: int, budget_s: float
 ) -> list[float]:
     """Return the seconds of a step in each window; all ranks begin a window together."""
-    for _ in range(WARMUP_STEPS - 1):
-        training.step()
-    device.synchronize()
-    step_s = ranks.find_max(_time_steps(training, device, 1))
+    # The fastest of them: after one slow step a window would be too short to contain the pauses of
+    # a throttled node, which its median window would then hide.
+    step_s = ranks.find_max(min(_time_steps(training, device, 1) for _ in range(WARMUP_STEPS)))
     num_steps = max(1, round(budget_s / windows / step_s))
     seconds = []
     for _ in range(windows):
