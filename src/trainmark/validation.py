@@ -89,6 +89,7 @@ _MUST_BE = {
     "set_type": "a list without repetition",
     "string_not_ascii": "text of ASCII characters",
     "string_pattern_mismatch": "text that matches {pattern}",
+    "string_sub_type": "text",
     "string_too_long": "at most {max_length} characters long",
     "string_too_short": "at least {min_length} characters long",
     "string_type": "text",
