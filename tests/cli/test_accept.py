@@ -35,7 +35,7 @@ def test_dry_run_of_one_machine_lists_all_rounds_and_writes_nothing(cli, tmp_pat
     assert sorted(pairs) == [
         ("0", "1"), ("0", "2"), ("0", "3"), ("1", "2"), ("1", "3"), ("2", "3"),
     ]  # fmt: skip
-    assert plan["command"][-3:] == ["-m", "trainmark.acceptance.rank", "TASK"]
+    assert plan["command"][-2:] == ["trainmark.acceptance.rank", "TASK"]
     assert not out.exists()
 
 

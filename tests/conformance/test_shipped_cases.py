@@ -71,7 +71,7 @@ def test_every_recipe_resolves(
     recipe = case.recipes[recipe_name]
     facts = DataFacts(1_000, 100, "0123456789abcdef", "fake", quality_comparable=True)
     monkeypatch.setattr(cases.part(name, "data"), "check", lambda folder, recipe: facts)
-    vendor = FakeVendor(devices=8)
+    vendor = FakeVendor(devices=8, collective_backend="nccl")  # recipes of 8 ranks are for cards
     monkeypatch.setattr(devices, "choose_vendor", lambda _: vendor)
     nnodes, nproc = map(int, (recipe.world or "1x1").split("x"))
     resolved = resolving.resolve(

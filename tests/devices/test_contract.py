@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from support import stand_in_jobs
+from support.old_torch import needs_python_devices
 
+pytestmark = needs_python_devices
 ROOT = Path(__file__).parents[2]
 # The rest takes minutes: `pytest tests/device --device standin`, with tests/stand_in in PYTHONPATH.
 CHOSEN = "test_memory or test_precision or (toy and not runs) or conformance or tells_a_wait"

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support import stand_in_jobs
+from support.old_torch import needs_python_devices
 from trainmark import cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+pytestmark = needs_python_devices
 CASES = cases.names()
 FP32_ERROR = 1e-6  # largest seen: 2.4e-7, GLM's
 BF16_ERROR = 2e-2

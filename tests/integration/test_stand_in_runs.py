@@ -6,10 +6,11 @@ import os
 
 import pytest
 
+from support.old_torch import needs_python_devices
 from support.stand_in_jobs import SITE
 from trainmark.record.record import read_record
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, needs_python_devices]
 
 SHORT = ("warmup_steps=1", "window_steps=2", "target_value=none", "--quiet")
 STEPS = 5

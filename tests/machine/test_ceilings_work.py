@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from support.fakes import FakeClock, SyncDevice
-from support.old_torch import needs_torch_2_11
+from support.old_torch import needs_fp8_matmul
 from trainmark.devices import peaks, rates
 from trainmark.machine.ceilings import CeilingKind, choose_copy_sizes
 from trainmark.machine.ceilings_work import COLLECTIVES, Candidate, Point, sweep
@@ -173,7 +173,7 @@ def test_the_fastest_size_counts_and_has_a_share_of_the_peak() -> None:
     ("precision", "shape"),
     [
         *product(("fp32", "bf16"), [(64, 64, 64), (2500, 40, 33), (1, 5, 1)]),
-        pytest.param("fp8", (64, 96, 32), marks=needs_torch_2_11),
+        pytest.param("fp8", (64, 96, 32), marks=needs_fp8_matmul),
     ],
 )
 def test_a_matmul_is_checked(

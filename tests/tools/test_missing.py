@@ -82,9 +82,12 @@ def test_what_a_missing_package_requires_is_named_too(
 ) -> None:
     missing = tool()
     installed = missing.installed
-    # As a machine with torch alone has them: an older core, and a fitting typing-extensions.
+    pins = missing.read_locks().pins
+    # As a machine with torch alone has them: an older core, and fitting helpers of typing.
     there = {"pydantic": None, "annotated-types": None, "msgspec": None, "starlette": None,
              "pydantic-core": missing.Found("2.0.0", [])}  # fmt: skip
+    for name in ("typing-extensions", "typing-inspection"):
+        there[name] = missing.Found(pins[name], [])
 
     monkeypatch.setattr(
         missing, "installed", lambda name: there[name] if name in there else installed(name)
@@ -96,7 +99,6 @@ def test_what_a_missing_package_requires_is_named_too(
     printed = capsys.readouterr().out
     named = re.findall(r"^  ([\w-]+)\S* \(for", printed, re.MULTILINE)
     assert set(named) == {"annotated-types", "msgspec", "pydantic", "pydantic-core", "starlette"}
-    pins = missing.read_locks().pins
     assert re.search(r"pydantic-core==[\d.]+ \(for pydantic\); 2\.0\.0 is installed", printed)
     (command,) = re.findall(r"^    (python3 .*)", printed, re.MULTILINE)
     assert command.endswith(" ".join(f"{name}=={pins[name]}" for name in sorted(named)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from support.old_torch import needs_torch_2_11
+from support.old_torch import needs_fsdp
 from support.real_ranks import on_ranks
 from support.tiny_training import (
     buffer_after_a_step,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@needs_torch_2_11
+@needs_fsdp
 def test_rank_of_sharded_model_holds_only_shards_of_gradients(tmp_path: Path) -> None:
     # Weights of 5 x 6, 5, 1 x 5 and 1 numbers, cut by rows: 3 rows and 2, and 1 row and none.
     first, second = on_ranks(2, tmp_path, sharded_gradients)

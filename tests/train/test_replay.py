@@ -10,7 +10,7 @@ from benchmarks.bit_flips import KINDS, Flip, WindowOutcome, plan_flips, run_ran
 
 from support import tiny_gpt
 from support.fakes import FakeClock, SyncDevice
-from support.old_torch import needs_torch_2_11
+from support.old_torch import needs_fsdp
 from trainmark.record.replays import ReplayDifference, summarize_replays
 from trainmark.train.read_ahead import batches_of
 from trainmark.train.replay import StepDigests, StepperState
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-FSDP = pytest.param(True, marks=needs_torch_2_11, id="fsdp")
+FSDP = pytest.param(True, marks=needs_fsdp, id="fsdp")
 DDP = pytest.param(False, id="ddp")
 
 

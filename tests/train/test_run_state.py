@@ -10,7 +10,7 @@ import pytest
 
 from support import tiny_gpt, tiny_gpt_oss, tiny_llama31
 from support.fakes import FakeClock, SyncDevice
-from support.old_torch import needs_torch_2_11
+from support.old_torch import needs_checkpoints, needs_fsdp
 from support.real_ranks import on_ranks
 from trainmark.errors import DataError, TrainmarkError
 from trainmark.plan.plan import CHECKPOINTS_DIR, Plan
@@ -71,7 +71,7 @@ def interrupted(
     return [whole, rest]
 
 
-@needs_torch_2_11
+@needs_checkpoints
 @pytest.mark.parametrize(
     ("new_job", "changes"),
     [
@@ -89,7 +89,8 @@ def test_the_steps_after_a_checkpoint_are_those_of_one_training(
     assert sorted(path.name for path in (tmp_path / "on").iterdir()) == ["step-6"]
 
 
-@needs_torch_2_11
+@needs_checkpoints
+@needs_fsdp
 @pytest.mark.parametrize(
     ("new_job", "changes"),
     [
@@ -117,7 +118,7 @@ def test_shards_of_two_ranks_go_on_with_two_and_with_one(
     assert [step[0] for step in alone] == pytest.approx(means, abs=1e-6)
 
 
-@needs_torch_2_11
+@needs_checkpoints
 def test_a_damaged_checkpoint_or_one_of_another_model_is_refused(tmp_path: Path) -> None:
     train(tiny_llama31.new_job(checkpoint_every_steps=EVERY), tmp_path, steps=3)
     place, begin = tmp_path / "step-2", Progress(2, 0, 2, 16)
@@ -180,7 +181,7 @@ def test_the_last_complete_checkpoint_is_taken_and_all_launches_are_named(
         ({"overrides": {"num_layers": "4"}}, "num_layers was 2 and is 4"),
         ({"overrides": {"lr": "1e-4"}}, "learning_rate was 0.015 and is 0.0001"),
         ({"seed": 2}, "seed was 1 and is 2"),
-        pytest.param({"nproc": 2}, "samples of a step was 16 and is 32", marks=needs_torch_2_11),
+        pytest.param({"nproc": 2}, "samples of a step was 16 and is 32", marks=needs_fsdp),
         ({"overrides": {"steps": "100"}}, "100 of max_steps=100 are done"),
         ({"repeat": 2}, "2 launches"),
     ],
@@ -195,7 +196,7 @@ def test_a_checkpoint_of_other_work_is_refused(
     assert caught.value.fix
 
 
-@needs_torch_2_11
+@needs_fsdp
 def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path: Path, planned: Any) -> None:
     plan = earlier(planned, tmp_path / "a")
     for folder, what in (

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from support import tiny_gpt
-from support.old_torch import LACKS_FEATURES
+from support.old_torch import needs_fsdp
 from trainmark.cases.gpt_megatron.case import GptRecipe
 from trainmark.cases.gpt_megatron.job import lr_factor
 from trainmark.cases.gpt_megatron.model import Gpt, build_model
@@ -169,11 +169,15 @@ def test_replicas_cut_over_ranks_need_fsdp() -> None:
         GptRecipe(tensor_parallel=2).check(4)
 
 
-@pytest.mark.parametrize("name", SPREADS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[needs_fsdp] if "fsdp" in changes else [])
+        for name, (_, changes) in SPREADS.items()
+    ],
+)
 def test_a_spread_model_trains_as_one(tmp_path: Path, name: str) -> None:
     ranks, changes = SPREADS[name]
-    if "fsdp" in changes and LACKS_FEATURES:
-        pytest.skip("planning refuses it: torch < 2.11")
     tensor_size = changes.get("tensor_parallel", 1)
     alone = tiny_gpt.train(tiny_gpt.new_job())
     (found,) = tiny_gpt.spawn(tiny_gpt.new_job, tmp_path, ranks, [changes])

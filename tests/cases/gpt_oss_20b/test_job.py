@@ -12,7 +12,7 @@ from transformers import GptOssForCausalLM
 
 from support import tiny_gpt_oss
 from support.live_tensors import LiveTensors
-from support.old_torch import needs_torch_2_11
+from support.old_torch import needs_fsdp
 from support.tiny_gpt import spawn, train
 from trainmark.cases.gpt_oss_20b.case import CASE, GptOssRecipe
 from trainmark.cases.gpt_oss_20b.data import check_fit, predict
@@ -73,7 +73,7 @@ def test_twenty_steps_have_the_losses_of_the_librarys_model() -> None:
     assert routed == tiny_gpt_oss.SAMPLES * 12 * 2 * 2  # tokens, layers, experts of each
 
 
-@needs_torch_2_11
+@needs_fsdp
 @pytest.mark.parametrize("ranks", SPREADS)
 def test_a_spread_model_trains_as_one(tmp_path: Path, ranks: int) -> None:
     alone = train(tiny_gpt_oss.new_job())
@@ -112,7 +112,7 @@ def test_recomputing_changes_no_loss() -> None:
         assert found["facts"]["assignments"] == alone["facts"]["assignments"]
 
 
-@needs_torch_2_11
+@needs_fsdp
 def test_a_last_step_with_fewer_samples_than_ranks_counts_no_filler(tmp_path: Path) -> None:
     changes = {"micro_batch_size": 53, "expert_parallel": 2, "max_steps": 2}
     (found,) = spawn(tiny_gpt_oss.new_job, tmp_path, 2, [changes])

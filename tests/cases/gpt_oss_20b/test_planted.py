@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support import tiny_gpt_oss
-from support.old_torch import needs_torch_2_11
+from support.old_torch import needs_fsdp
 from support.planted_experts import MISTAKES, TWO_RANKS, codes_of, found_in, on_rank
 from support.real_ranks import on_ranks
 
@@ -27,7 +27,7 @@ def test_a_planted_mistake_is_found(name: str) -> None:
     assert found_in(job)["code"] == code
 
 
-@needs_torch_2_11
+@needs_fsdp
 def test_routers_that_differ_between_ranks_are_found(tmp_path: Path) -> None:
     names = [*TWO_RANKS, "none"]
     found = dict(zip(names, zip(*on_ranks(2, tmp_path, on_rank, names), strict=True), strict=True))

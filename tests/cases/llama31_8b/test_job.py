@@ -13,7 +13,7 @@ import torch
 
 from support import tiny_llama31
 from support.live_tensors import LiveTensors
-from support.old_torch import needs_torch_2_11, predicts_memory
+from support.old_torch import needs_fsdp, predicts_memory
 from support.tiny_gpt import spawn, train
 from trainmark.cases.llama31_8b.case import CASE, Llama31Recipe
 from trainmark.cases.llama31_8b.data import check_fit, predict
@@ -218,7 +218,7 @@ def test_blocks_compile_to_one_graph_each_pass(activations: str) -> None:
     assert not counters["graph_break"]
 
 
-@needs_torch_2_11
+@needs_fsdp
 @pytest.mark.parametrize("ranks", SPREADS)
 def test_a_spread_model_trains_as_one(tmp_path: Path, ranks: int) -> None:
     alone = train(tiny_llama31.new_job())
