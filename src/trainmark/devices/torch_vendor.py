@@ -185,12 +185,12 @@ class TorchVendor:
         on_bus = pci_accelerators(self.pci_vendor, self.pci_classes)
         if not files and on_bus:
             return Refusal(
-                f"{len(on_bus)} {self.name} make_device(s) on the PCI bus, but no {self.nodes}",
+                f"{len(on_bus)} {self.name} device(s) on the PCI bus, but no {self.nodes}",
                 "load the vendor's driver; a container must be given the device files",
             )
         if not files or self.count():
             return None
-        here = f"{len(files)} {self.name} make_device(s) here, but"
+        here = f"{len(files)} {self.name} device(s) here, but"
         if not self.drives():
             missing = f"the package {self.package} is not installed"
             torch = missing if self.package else "the installed torch is not built for it"
