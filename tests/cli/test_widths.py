@@ -12,7 +12,9 @@ from rich.cells import cell_len
 
 from support.comparison_records import series
 from trainmark.conformance.case_check import CHECKS, CaseCheck, CaseReport
-from trainmark.pages.grid import split_into_tables
+from trainmark.pages.document import build_table
+from trainmark.pages.terminal import show
+from trainmark.published.audit import RULES
 from trainmark.record import record as records
 from trainmark.spec import message
 
@@ -113,7 +115,16 @@ def test_no_word_is_cut(verb: str, terminal: Any) -> None:
 
 def test_table_of_very_long_words_is_cut_at_the_width_alone() -> None:
     word = "x" * 100
-    (grid,) = split_into_tables([["name", "value"], [word, "1"]], 40)
-    _, rows = grid.laid_out(40)
+    _, _, *rows = show([build_table(["name", "value"], [[word, "1"]])], width=40).splitlines()
     assert max(map(len, rows)) <= 40
     assert "".join(row.split()[0] for row in rows) == word
+
+
+def test_list_in_a_pipe_has_a_line_for_each_row(cli: Callable[..., tuple[int, str, str]]) -> None:
+    _, out, _ = cli("list", "audit-rules")
+    title, head, *rows = out.splitlines()
+    assert title == "AUDIT-RULES"
+    assert head.split() == ["rule", "severity", "definition"]
+    assert [row.split()[0] for row in rows if row] == [*RULES]
+    start = head.index("definition")
+    assert all(row[start - 1] == " " and row[start] != " " for row in rows if row)

@@ -8,13 +8,13 @@ from rich.cells import cell_len
 from support.comparison_records import golden as record
 from support.fakes import GOLDEN
 from trainmark.pages.document import Paragraph, build_table
-from trainmark.pages.grid import wrap
 from trainmark.pages.page import build_document
 from trainmark.pages.rendering import to_body_html, to_markdown
 from trainmark.pages.results import build_listing_table
 from trainmark.pages.summary import describe_key_figures, list_first_lines
 from trainmark.pages.terminal import show, show_page
 from trainmark.pages.texts import translate
+from trainmark.pages.wrapping import wrap
 from trainmark.record.record import Cause, FigureEntry, Record, Trust
 from trainmark.results.store.query import Listing
 from trainmark.spec import FigureSpec, PageSpec, Text, message
@@ -283,3 +283,23 @@ def test_narrow_list_moves_columns_with_one_value_below_the_table():
     assert alike in " ".join(narrow.split())
     assert {"bs", "32", "*000032"} <= set(narrow.split())
     assert max(map(cell_len, narrow.splitlines())) <= 40
+
+
+def test_chinese_cells_take_two_columns_for_each_character():
+    rows = [["吞吐", "每秒训练的样本数，不含评测。", 457.2], ["MFU", "模型算力与峰值之比", 31.6]]
+    table = build_table(["指标", "定义", "数值"], rows)
+    assert show([table], "zh", width=80).splitlines() == [
+        "指标   定义                            数值",
+        "─" * 43,
+        "吞吐   每秒训练的样本数，不含评测。   457.2",
+        "MFU    模型算力与峰值之比              31.6",
+    ]
+    assert show([table], "zh", width=24).splitlines() == [
+        "指标 定义           数值",
+        "─" * 24,
+        "吞吐 每秒训练的样  457.2",
+        "     本数，不含评",
+        "     测。",
+        "MFU  模型算力与峰   31.6",
+        "     值之比",
+    ]

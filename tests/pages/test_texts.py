@@ -5,8 +5,8 @@ import string
 from pathlib import Path
 
 import trainmark
-from trainmark.pages.grid import measure_width
 from trainmark.pages.texts import TEXTS
+from trainmark.pages.wrapping import measure_width
 
 CJK = re.compile(r"[\u3000-\u9fff\uff00-\uffef]")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import fields
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -11,7 +12,8 @@ import typer
 from trainmark.cli.options import Json, Lang
 from trainmark.cli.output import say, say_faults, say_json
 from trainmark.errors import escaped
-from trainmark.pages.grid import split_into_tables
+from trainmark.pages.cells import are_numbers
+from trainmark.pages.wrapping import measure_width
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,6 +32,7 @@ EXAMPLES = """\
 Rows = list[dict[str, Any]]
 _IN_JSON = ("world", "accumulation", "data", "model")  # alone: names tell them
 _INDENT = "  "
+_GAP = "   "  # between two columns
 _OF_RECIPE = {
     "data": "data", "world": "world", "batch": "micro_batch_size",
     "accumulation": "grad_accum_steps", "lr": "learning_rate", "precision": "precision",
@@ -144,16 +147,36 @@ def _audit_rules(lang: str) -> Rows:
 
 
 def _print_table(title: str, rows: Rows) -> None:
-    """Print rows in columns that fit the terminal."""
+    """Print rows in columns that fit the terminal; in a pipe each row is one line."""
     heads = [name for name in rows[0] if name not in _IN_JSON] if rows else ["none"]
     texts = [["-" if row[x] is None else escaped(row[x]) for x in heads] for row in rows]
-    width = get_terminal_size().columns - len(_INDENT)
     say(title.upper())
-    for grid in split_into_tables([heads, *texts], width):
-        head, body = grid.laid_out(width)
-        for line in (*head, *body):
-            say(f"{_INDENT}{line}")
-        say("")
+    if sys.stdout.isatty():
+        from trainmark.pages.document import build_table
+        from trainmark.pages.terminal import show
+
+        width = get_terminal_size().columns - len(_INDENT)
+        lines = show([build_table(heads, texts)], width=width).splitlines()
+    else:
+        lines = _align_columns([heads, *texts])
+    for line in lines:
+        say(f"{_INDENT}{line}".rstrip())
+    say("")
+
+
+def _align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a line for each row, however long; rich would take longer to start than all else."""
+    columns = []
+    for column in zip(*rows, strict=True):
+        width = max(map(measure_width, column))
+        is_right = are_numbers(column[1:])
+        columns.append([_pad(cell, width, is_right=is_right) for cell in column])
+    return [_GAP.join(cells) for cells in zip(*columns, strict=True)]
+
+
+def _pad(cell: str, width: int, *, is_right: bool) -> str:
+    blanks = " " * (width - measure_width(cell))
+    return blanks + cell if is_right else cell + blanks
 
 
 def list_(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import typer
 from typer.core import TyperCommand
 
-from trainmark.pages.grid import wrap
+from trainmark.pages.wrapping import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable

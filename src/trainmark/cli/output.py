@@ -36,7 +36,7 @@ def say_lines(lines: Iterable[str], *, before: str = "") -> None:
     Args:
         before: stands before the first line; the others are indented by as much.
     """
-    from trainmark.pages.grid import measure_width, wrap
+    from trainmark.pages.wrapping import measure_width, wrap
 
     first, indent = escaped(before), " " * measure_width(escaped(before))
     room = max(shutil.get_terminal_size().columns - len(indent), _MIN_ROOM)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NOTHING = "–"  # a value that is not known
 GIB = 1024**3
-NUMBER = re.compile(r"(\[\d+\] )?[-+−]?[\d,]+(\.\d+)?(e[-+]?\d+)?%?|[/–]|[\d.]+/[\d./]+")
+_NUMBER = re.compile(r"(\[\d+\] )?[-+−]?[\d,]+(\.\d+)?(e[-+]?\d+)?%?|[/–]|[\d.]+/[\d./]+")
 _MARKDOWN = re.compile(r"[\\|*`\[\]]|~~|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _ENTITY = re.compile(r"&(?=#?\w+;)")
 _SCALES: dict[str, tuple[tuple[float, str], ...]] = {
@@ -25,6 +25,17 @@ _SCALES: dict[str, tuple[tuple[float, str], ...]] = {
     "bytes/s": ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")),
     "FLOP/s": ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1e3, "kFLOP/s")),
 }
+
+
+def is_number(cell: str) -> bool:
+    """Return whether a cell holds a number, or the mark of a number that is not known."""
+    return _NUMBER.fullmatch(cell) is not None
+
+
+def are_numbers(column: Sequence[str]) -> bool:
+    """Return whether a column holds a number, and nothing else in the cells that are filled."""
+    filled = [cell for cell in column if cell]
+    return bool(filled) and all(map(is_number, filled))
 
 
 def escape_markdown(text: object) -> str:

@@ -64,7 +64,7 @@ def load_templates() -> Environment:
         "fence": cells.choose_code_fence,
     }
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
-    environment.tests["numeric"] = lambda cell: cells.NUMBER.fullmatch(cell) is not None
+    environment.tests["numeric"] = cells.is_number
     environment.tests["missing"] = lambda cell: isinstance(cell, Missing)
     environment.tests["link"] = lambda cell: isinstance(cell, Link)
     environment.globals |= {

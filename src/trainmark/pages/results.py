@@ -113,7 +113,7 @@ def build_listing_table(listing: Listing, lang: str = "en", *, width: int = 0) -
     alike: dict[str, str] = {}
     left_out: list[str] = []
     for key in _list_optional_columns(columns, listing.settings):
-        if terminal.compute_min_width(_build_table(columns), lang) <= width:
+        if terminal.has_room(_build_table(columns), width, lang):
             break
         head, first, *others = columns.pop(key)
         if all(text == first for text in others):
@@ -258,7 +258,7 @@ def _build_series_rows(outcomes: Sequence[SeriesEntry], width: int) -> Table:
     columns |= {head: [row[place] for row in cells_of] for place, head in enumerate(heads)}
     for head in ("memory GiB", "interval"):
         shown = build_table(columns, zip(*columns.values(), strict=True))
-        if terminal.compute_min_width(shown) <= width:
+        if terminal.has_room(shown, width):
             return shown
         del columns[head]
     return build_table(columns, zip(*columns.values(), strict=True))

@@ -31,8 +31,9 @@ from trainmark.pages.document import (
     Table,
     Tiles,
 )
-from trainmark.pages.grid import Grid, measure_width, split_into_tables, wrap
+from trainmark.pages.terminal_tables import build_tables, fits
 from trainmark.pages.texts import Tone, join, phrase, translate
+from trainmark.pages.wrapping import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -83,8 +84,10 @@ def show(
                     lines = wrap(to_one_line(translate(block.text, lang)), console.width)
                     console.print(Text("\n".join(lines), style=_STYLES[block.tone]))
                 case Table():
-                    for line in _draw_table(block, console.width, lang):
-                        console.print(line, no_wrap=True)
+                    console.print()
+                    for table in build_tables(_translate_cells(block, lang), console.width):
+                        console.print(table)
+                        console.print()
                 case Code():
                     for code_line in translate(block.text, lang).splitlines():
                         text = Text(escaped(code_line.expandtabs(4)).rstrip())
@@ -160,25 +163,12 @@ def show_page(
     return show(blocks, lang, width=width, colour=colour)
 
 
-def compute_min_width(block: Table, lang: str = "en") -> int:
-    """Return the columns of a terminal that a table needs without a cut word."""
-    return Grid.of(_translate_cells(block, lang)).min_width
+def has_room(block: Table, width: int, lang: str = "en") -> bool:
+    """Return whether a table fits into ``width`` columns as it is, without a cut word."""
+    return fits(_translate_cells(block, lang), width)
 
 
 def _translate_cells(block: Table, lang: str) -> list[list[str]]:
     return [
         [to_one_line(translate(cell, lang)) for cell in row] for row in (block.headers, *block.rows)
     ]
-
-
-def _draw_table(block: Table, width: int, lang: str) -> Iterator[Text]:
-    """Yield the lines of a table or of the parts that it is split into, set apart by blanks."""
-    yield Text("")
-    for grid in split_into_tables(_translate_cells(block, lang), width):
-        head, rows = grid.laid_out(width)
-        if head:
-            widest = max(map(measure_width, (*head, *rows)))
-            yield from (Text(line, style="bold") for line in head)
-            yield Text("─" * widest, style="dim")
-        yield from map(Text, rows)
-        yield Text("")
