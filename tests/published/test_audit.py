@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import trainmark.published.audit
 from trainmark import cases
 from trainmark.published.audit import RULES, audit, subject
-from trainmark.published.audit.qualities import is_share
+from trainmark.published.audit.qualities import is_fraction
 from trainmark.record.messages import render
 from trainmark.record.work import Reading, Row
 from trainmark.results.selection import select_results
@@ -115,7 +115,7 @@ def test_declared_precision_is_read_from_printed_words(printed: str, precision: 
     ],
 )  # fmt: skip
 def test_share_is_recognised_by_whole_words(name: str, share: bool) -> None:
-    assert is_share(name) is share
+    assert is_fraction(name) is share
 
 
 def test_per_cent_among_shares_is_found_in_csv(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Read the events of the nodes of a run on several machines, and align their clocks.
 
-Owns how the events of the node processes become one account of the launch, on the clock of the
-first node: each node's clock counts from another moment, and wall clocks may differ by seconds.
+Owns how the events of the node processes become one view of the launch, with all times on the
+clock of the first node: the monotonic clocks of nodes count from different moments, and their wall
+clocks may differ by seconds.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 
 from trainmark.events.schema import (
     JOB_EVENTS_FILE,
+    ClockSync,
     Event,
     EventFile,
     JobEvent,
@@ -20,7 +22,6 @@ from trainmark.events.schema import (
     Printed,
     RanksEnded,
     Stop,
-    Synced,
     node_file,
     read_event,
 )
@@ -72,14 +73,15 @@ class NodeTimeline:
 
 
 @dataclass(slots=True)
-class LaunchAccount:
+class LaunchEvents:
     """How a launch began and ended, as if it were on one machine.
 
     Args:
         stop: why ranks were stopped from outside; None: they were not.
-        ranks_ended: how the ranks ended; None: nobody saw it.
-        oom_kills: number of processes that the host killed for its memory.
+        ranks_ended: how the ranks ended; None: the process that started them did not report it.
+        oom_kills: number of processes that the kernel killed because memory ran out.
         job: last state of the job of a cluster's engine; None: there is no engine.
+        printed: what a user's own program printed of its speed; None: the ranks ran a case.
     """
 
     launch: Launch
@@ -95,7 +97,7 @@ def read_nodes(run_dir: Path, nodes: int, nproc: int) -> list[NodeTimeline]:
 
     Args:
         nodes: number of nodes.
-        nproc: number of ranks of each.
+        nproc: number of ranks of each node.
     """
     timelines = []
     for number in range(nodes):
@@ -106,52 +108,56 @@ def read_nodes(run_dir: Path, nodes: int, nproc: int) -> list[NodeTimeline]:
     return timelines
 
 
-def align_clocks(nodes: Sequence[NodeTimeline], synced: Sequence[Synced | None]) -> None:
+def align_clocks(nodes: Sequence[NodeTimeline], clock_syncs: Sequence[ClockSync | None]) -> None:
     """Set ``shift_ns`` of each node.
 
     Ranks leave a barrier within less than a millisecond of each other. For a node without a rank
     that reached the barrier, wall clocks are used.
 
     Args:
-        synced: each rank's event after the first barrier; None: it did not reach the barrier.
+        clock_syncs: each rank's event after the first barrier; None: it did not reach the barrier.
     """
-    first = _find_reference(nodes[0], synced) if nodes else None
+    first = _find_reference(nodes[0], clock_syncs) if nodes else None
     for node in nodes:
-        reference = _find_reference(node, synced)
+        reference = _find_reference(node, clock_syncs)
         if first is None or reference is None:
             continue
-        if isinstance(first, Synced) and isinstance(reference, Synced):
-            elapsed_ns = 0
+        if isinstance(first, ClockSync) and isinstance(reference, ClockSync):
+            elapsed_ns = 0  # both left the barrier at the same moment
         else:
             elapsed_ns = reference.unix_ns - first.unix_ns
         node.shift_ns = first.t_ns - reference.t_ns + elapsed_ns
 
 
-def _find_reference(node: NodeTimeline, synced: Sequence[Synced | None]) -> Synced | Launch | None:
+def _find_reference(
+    node: NodeTimeline, clock_syncs: Sequence[ClockSync | None]
+) -> ClockSync | Launch | None:
     """Return an event with a time on the node's clock and on its wall clock; None: no event."""
     for rank in node.ranks:
-        event = synced[rank]
+        event = clock_syncs[rank]
         if event is not None:
             return event
     launch: Launch | None = node.events.get("launch")
     return launch
 
 
-def make_account(
+def merge_launch_events(
     launcher: dict[str, Any], nodes: Sequence[NodeTimeline], run_dir: Path
-) -> LaunchAccount:
+) -> LaunchEvents:
     """Return the launch as if it were on one machine, on the clock of the first node.
 
     Args:
         launcher: the last event of each name of the process that submitted the run.
     """
-    watchers = [node.events for node in nodes] if nodes else [launcher]  # of the ranks
-    oom_kills = sum(events["oom_kills"].count for events in watchers if "oom_kills" in events)
-    stop, launch = launcher.get("stop"), launcher["launch"]
+    # The processes that started ranks: those of the nodes, or the launcher on a single machine.
+    parents = [node.events for node in nodes] if nodes else [launcher]
+    oom_kills = sum(events["oom_kills"].count for events in parents if "oom_kills" in events)
+    stop = launcher.get("stop")
+    launch = launcher["launch"]
     printed = launcher.get("printed")
     if not nodes:
         ended = launcher.get("ranks_ended")
-        return LaunchAccount(launch, stop, ended, oom_kills, printed=printed)
+        return LaunchEvents(launch, stop, ended, oom_kills, printed=printed)
     path = run_dir / JOB_EVENTS_FILE
     job = index_by_name(EventFile(path, read_event)).get("job") if path.exists() else None
     ended = _merge_rank_ends(nodes)
@@ -165,11 +171,12 @@ def make_account(
             stop = replace(stop, t_ns=max(ends_ns, default=first.t_ns))
     stops = [replace(event, node=node.number) for node, event in _list_events(nodes, "stop")]
     if ended is not None and ended.failures:
-        # The engine ends the other nodes of a job in which one failed.
+        # The engine of the cluster ends the other nodes of a job in which one failed: their
+        # signals are not the cause.
         stops = [event for event in stops if event.reason != "signal"]
     if stops and stop is None:
         stop = _find_first_stop(stops)
-    return LaunchAccount(launch, stop, ended, oom_kills, job, printed)
+    return LaunchEvents(launch, stop, ended, oom_kills, job, printed)
 
 
 def _list_events(nodes: Sequence[NodeTimeline], name: str) -> list[tuple[NodeTimeline, Any]]:

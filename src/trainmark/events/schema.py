@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, field
 
-# pydantic refuses the standard library's before Python 3.12.
+# Before Python 3.12, pydantic refuses the TypedDict of the standard library.
 from typing_extensions import TypedDict
 
 from trainmark.errors import RecordError
@@ -54,7 +54,7 @@ def finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-# A clock or a counter that was read wrongly makes a negative difference.
+# A negative difference is refused: it comes from a clock or a counter that was read wrongly.
 Count = Annotated[int, Meta(ge=0)]
 Spent = Annotated[int, Meta(ge=0)]  # nanoseconds
 Source = Literal["monitor", "ipmi", "rapl", "host", "kernel"]
@@ -89,14 +89,28 @@ class Span(Timed, tag="span"):
     name: str
 
 
-class Synced(Event, tag="synced"):
-    """After the first barrier of all ranks, which they leave at about the same time."""
+class ClockSync(Event, tag="synced"):
+    """A rank left the first barrier of all ranks, which aligns the clocks of nodes.
+
+    Ranks leave a barrier within less than a millisecond of each other.
+
+    Args:
+        unix_ns: wall clock of the machine.
+    """
 
     unix_ns: int
 
 
 class Facts(Event, tag="facts"):
-    """What a rank found of its device and its job before training."""
+    """What a rank reports of its device and its job before training.
+
+    Args:
+        matmul_flops_per_second: the measured rate of the device in the job's precision.
+        matmul_swing: relative difference of the fastest and the slowest measurement of it.
+        step_flops: model FLOPs of a step on this rank, if all its sequences have full length.
+        samples_per_epoch: over all ranks; None: an epoch has all samples of the training data.
+        collective: library of the collectives; None: there is one rank.
+    """
 
     device: dict[str, Any] = field(default_factory=dict)
     memory_scope: str | None = None
@@ -105,7 +119,7 @@ class Facts(Event, tag="facts"):
     matmul_flops_per_second: float | None = None
     matmul_swing: float | None = None
     steps_per_epoch: Count = 0
-    step_flops: float | None = None  # of a rank, whole sequences
+    step_flops: float | None = None
     samples_per_epoch: Count | None = None
     collective: str | None = None
 
@@ -216,9 +230,9 @@ class Parameters(Event, tag="parameters"):
     """Which trained parameters changed, by name."""
 
     changed: dict[str, bool]
-    gradients: dict[str, bool]  # whether any of the first ones was not zero
+    gradients: dict[str, bool]  # whether any value of the first gradients was not zero
     updates: Count
-    sums: dict[str, int] = field(default_factory=dict)  # of those that the rank holds whole
+    sums: dict[str, int] = field(default_factory=dict)  # checksums of unsharded parameters
 
 
 class Result(Event, tag="result"):
@@ -311,7 +325,7 @@ class Stop(Event, tag="stop"):
     reason: Literal["timeout", "launcher_killed", "launcher_error", "case_error", "signal"]
     timeout_s: float = 0.0
     message: str = ""
-    fix: str = field(default="", name="fix")  # the name in earlier files too
+    fix: str = ""
     type: str = ""
     place: str = ""
     traceback: str = ""
@@ -408,7 +422,7 @@ class Printed(Event, tag="printed"):
 RunEvent = (
     Start
     | Span
-    | Synced
+    | ClockSync
     | Facts
     | Window
     | Replay
@@ -433,7 +447,7 @@ RunEvent = (
     | FaultEvent
     | Printed
 )
-_DECLARED: dict[Any, Any] = {one.__struct_config__.tag: one for one in RunEvent.__args__}
+_EVENT_TYPES: dict[Any, Any] = {kind.__struct_config__.tag: kind for kind in RunEvent.__args__}
 read_event: Callable[[bytes], Any] = msgspec.json.Decoder(RunEvent).decode
 
 
@@ -457,13 +471,14 @@ class EventWriter:
         Raises:
             TypeError: the event has other fields.
         """
-        made = _DECLARED[event](**{"t_ns": self._clock(), **fields})
-        data = msgspec.json.encode(made) + b"\n"
+        complete_event = _EVENT_TYPES[event](**{"t_ns": self._clock(), **fields})
+        data = msgspec.json.encode(complete_event) + b"\n"
         size = os.fstat(self._fd).st_size
         if size and os.pread(self._fd, 1, size - 1) != b"\n":
             data = b"\n" + data
-        while data:
-            data = data[os.write(self._fd, data) :]
+        while data:  # a system call may write only a part
+            num_written = os.write(self._fd, data)
+            data = data[num_written:]
 
     def close(self) -> None:
         """Close the file."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from trainmark.events.schema import Window
 
+RANKS_DISAGREE = -1  # instead of a number of samples
 _Scalar = TypeVar("_Scalar", np.int64, np.float64)
 
 
@@ -44,7 +45,8 @@ class RankSteps:
         self.loss.extend(nan if value is None else value for value in window.loss)
 
 
-def _no_steps() -> NDArray[np.int64]:
+def _make_empty_integers() -> NDArray[np.int64]:
+    """Return an array of integers without a step."""
     return np.empty(0, np.int64)
 
 
@@ -61,30 +63,32 @@ class Series:
         step_ns: time of the slowest rank in nanoseconds.
         loss_sum: sum of the losses of all samples.
         samples: number of samples of all ranks.
-        announced: number of samples of all ranks as the batches declare it; -1: ranks disagree.
+        global_samples: number of samples in the global batch, as each rank's batch declares it;
+            ``RANKS_DISAGREE`` if ranks declare different numbers.
     """
 
-    step_ns: NDArray[np.int64] = field(default_factory=_no_steps)
+    step_ns: NDArray[np.int64] = field(default_factory=_make_empty_integers)
     loss_sum: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    samples: NDArray[np.int64] = field(default_factory=_no_steps)
-    announced: NDArray[np.int64] = field(default_factory=_no_steps)
+    samples: NDArray[np.int64] = field(default_factory=_make_empty_integers)
+    global_samples: NDArray[np.int64] = field(default_factory=_make_empty_integers)
 
     def add(self, rank: RankSteps) -> None:
         """Add the steps of a rank; a rank that stopped early has no later steps."""
         num_known = len(self.step_ns)
         num_steps = len(rank.step_ns)
         samples = np.array(rank.samples)
-        announced = np.array(rank.step_samples)
+        global_samples = np.array(rank.step_samples)
         if num_steps > num_known:
             self.step_ns = _lengthen(self.step_ns, num_steps)
             self.loss_sum = _lengthen(self.loss_sum, num_steps)
             self.samples = _lengthen(self.samples, num_steps)
-            self.announced = np.concatenate([self.announced, announced[num_known:]])
+            self.global_samples = np.concatenate([self.global_samples, global_samples[num_known:]])
         steps = slice(0, num_steps)
         np.maximum(self.step_ns[steps], rank.step_ns, out=self.step_ns[steps])
         self.loss_sum[steps] += np.where(samples > 0, np.array(rank.loss) * samples, 0.0)
         self.samples[steps] += samples
-        self.announced[steps][self.announced[steps] != announced] = -1
+        differs = self.global_samples[steps] != global_samples
+        self.global_samples[steps][differs] = RANKS_DISAGREE
 
     @property
     def loss(self) -> NDArray[np.float64]:

@@ -15,11 +15,11 @@ import numpy as np
 from trainmark.errors import RecordError
 from trainmark.events import schema as events
 from trainmark.events.nodes import (
-    LaunchAccount,
+    LaunchEvents,
     NodeTimeline,
     align_clocks,
     index_by_name,
-    make_account,
+    merge_launch_events,
     read_nodes,
 )
 from trainmark.events.schema import LAUNCHER_FILE, EventFile, Facts, Result, rank_file, read_event
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmark.events.schema import (
+        ClockSync,
         Error,
         Evaluate,
         Parameters,
         Replay,
-        Synced,
         Timed,
         Trained,
         Window,
@@ -68,6 +68,7 @@ class RankTimeline(RankSums):
         step_ns: median step of the phase ``train``; None: it has no step.
         check_ns: duration of the checks of parameters, which are between windows.
         samples_of_epochs: samples by the epoch, from 0.
+        epochs: number of epochs that were trained, the last one perhaps in part.
         replay_edges_ns: start and end of each repeat of a window, and of each saved state.
         used_bytes: highest reading of the memory in use; None: there was no reading.
         malformed_lines: number of lines that are not events of a rank.
@@ -93,7 +94,7 @@ class RankTimeline(RankSums):
     replays: list[Replay] = field(default_factory=list)
     replay_edges_ns: list[tuple[int, int]] = field(default_factory=list)
     parameters: Parameters | None = None
-    synced: Synced | None = None
+    clock_sync: ClockSync | None = None
     facts: Facts = NO_FACTS
     trained: Trained | None = None
     result: Result = NO_RESULT
@@ -108,7 +109,7 @@ class RankTimeline(RankSums):
             self.used_bytes = max(self.used_bytes or 0, used_bytes)
 
     def add_replay(self, timed: Timed) -> None:
-        """Add the time of a saved state or of repeats of a window, which is in no rate."""
+        """Add the time of saving a state or of repeating a window; rates exclude it."""
         self.named_ns["replay"] += timed.end_ns - timed.start_ns
         self.replay_edges_ns.append((timed.start_ns, timed.end_ns))
 
@@ -166,7 +167,7 @@ class RunTimeline:
 
     ranks: list[RankTimeline]
     series: Series
-    launcher: LaunchAccount
+    launcher: LaunchEvents
     nodes: list[NodeTimeline] = field(default_factory=list)
 
     @property
@@ -229,7 +230,8 @@ def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:
             case events.End():
                 timeline.finished = True
             case _:
-                _keep_report(timeline, event)
+                _store_single_event(timeline, event)
+    # Windows count the epochs that were begun; at its end the loop reports its own count.
     if timeline.trained is not None:
         timeline.epochs = timeline.trained.epochs
         timeline.check_ns += timeline.trained.check_ns
@@ -241,11 +243,11 @@ def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:
     return timeline, steps
 
 
-def _keep_report(timeline: RankTimeline, event: events.Event) -> None:
-    """Keep an event that a rank writes once."""
+def _store_single_event(timeline: RankTimeline, event: events.Event) -> None:
+    """Store an event that a rank writes at most once."""
     match event:
-        case events.Synced():
-            timeline.synced = event
+        case events.ClockSync():
+            timeline.clock_sync = event
         case events.Facts():
             timeline.facts = event
         case events.Trained():
@@ -296,14 +298,14 @@ def read_run(run_dir: Path, world_size: int, nodes: int = 0) -> RunTimeline:
         ranks.append(timeline)
         series.add(steps)
     node_timelines = read_nodes(run_dir, nodes, world_size // nodes) if nodes else []
-    align_clocks(node_timelines, [rank.synced for rank in ranks])
-    account = make_account(launcher, node_timelines, run_dir)
-    _set_launch_times(ranks, account, node_timelines)
-    return RunTimeline(ranks, series, account, node_timelines)
+    align_clocks(node_timelines, [rank.clock_sync for rank in ranks])
+    launch_events = merge_launch_events(launcher, node_timelines, run_dir)
+    _set_launch_times(ranks, launch_events, node_timelines)
+    return RunTimeline(ranks, series, launch_events, node_timelines)
 
 
 def _set_launch_times(
-    ranks: list[RankTimeline], account: LaunchAccount, nodes: list[NodeTimeline]
+    ranks: list[RankTimeline], launch_events: LaunchEvents, nodes: list[NodeTimeline]
 ) -> None:
     """Set the time of the launch on each rank's clock, and the time that unfinished ranks took."""
     shifts_ns = {number: node.shift_ns for node in nodes for number in node.ranks}
@@ -311,11 +313,12 @@ def _set_launch_times(
         rank.start_ns + shifts_ns.get(rank.rank, 0) for rank in ranks if rank.start_ns is not None
     ]
     if starts_ns and nodes and not any("launch" in node.events for node in nodes):
-        account.launch.t_ns = min(starts_ns)  # the launcher's clock is another machine's
-    ends = [end for end in (account.stop, account.ranks_ended) if end is not None]
-    ends_ns = [end.t_ns - account.launch.t_ns for end in ends]
+        # The launcher's own time is on the clock of another machine.
+        launch_events.launch.t_ns = min(starts_ns)
+    ends = [end for end in (launch_events.stop, launch_events.ranks_ended) if end is not None]
+    ends_ns = [end.t_ns - launch_events.launch.t_ns for end in ends]
     for rank in ranks:
-        rank.launch_ns = account.launch.t_ns - shifts_ns.get(rank.rank, 0)
+        rank.launch_ns = launch_events.launch.t_ns - shifts_ns.get(rank.rank, 0)
         if not rank.finished and rank.error is None and rank.wall_ns is not None:
             observed_end_ns = max(ends_ns, default=0)
             rank.unfinished_ns = max(0, observed_end_ns - rank.wall_ns)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from annotated_types import Ge, Le
 from pydantic import ConfigDict, with_config
 
-# pydantic refuses the standard library's before Python 3.12.
+# Before Python 3.12, pydantic refuses the TypedDict of the standard library.
 from typing_extensions import TypedDict
 
 from trainmark.protocols import Counts, RankWork

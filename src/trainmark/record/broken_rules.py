@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trainmark.events.steps import RANKS_DISAGREE
 from trainmark.rank.parameters import NAMED
 from trainmark.record.evaluations import (
     MIN_TRAINED_ROWS,
@@ -71,14 +72,14 @@ def _check_steps(plan: Plan, run: RunTimeline) -> Iterator[Message]:
     steps = [rank.steps for rank in run.ranks]
     if min(steps) != max(steps):
         yield message("steps_differ_over_ranks", least=min(steps), most=max(steps))
-    unlike_steps = np.flatnonzero(series.samples != series.announced)
+    unlike_steps = np.flatnonzero(series.samples != series.global_samples)
     if len(unlike_steps):
         step = int(unlike_steps[0])
-        samples, announced = int(series.samples[step]), int(series.announced[step])
-        if announced < 0:
+        samples, declared = int(series.samples[step]), int(series.global_samples[step])
+        if declared == RANKS_DISAGREE:
             yield message("step_samples_differ_over_ranks", step=step + 1)
         else:
-            yield message("samples_of_step", step=step + 1, samples=samples, step_samples=announced)
+            yield message("samples_of_step", step=step + 1, samples=samples, step_samples=declared)
     recipe = plan.recipe
     max_samples = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * len(run.ranks)
     large_steps = np.flatnonzero(series.samples > max_samples)

@@ -2,7 +2,8 @@
 
 A log is read once. Its values stand behind the user's keyword, in the format of a known trainer, or
 behind any key that names a speed; a log of events has them in its runs. The result is computed from
-their mean by a mode of the public tool.
+their mean by a mode of the public tool: the published log analyzer of training benchmarks, whose
+options, modes and record this package keeps.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from trainmark.published.analysis.keywords import KeywordReader
 from trainmark.published.analysis.options import AUTO, Options, parse_options
 from trainmark.published.analysis.quantities import Quantity, normalize_rate_unit
 from trainmark.published.analysis.readings import LogReader
-from trainmark.published.analysis.results import TIME_MODES, compute_result, is_of_job
+from trainmark.published.analysis.results import STEP_TIME_MODES, Mode, compute_result, is_of_job
 from trainmark.published.analysis.sources import PRESETS
 from trainmark.published.analysis.summary import PERCENTILES, Analysis, summarize
 from trainmark.published.log import read_numbered_lines
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["PRESETS", "Analysis", "Options", "analyze", "parse_options", "summarize"]
 
 _MAX_HEAD_LINES = 50_000  # in which a preset is recognised for a keyword of the user
-_MAX_DIFFERENCE = 0.1  # share of the result; another speed that differs more gets a note
-_MAX_SHOWN_KEYS = 8
+_MAX_DIFFERENCE = 0.1  # relative to the result; another speed that differs more gets a note
+_MAX_SHOWN_KEYS = 8  # in messages
 
 
 @dataclass
@@ -166,7 +167,7 @@ def _read_keyword(log: str, options: Options) -> _Extraction:
         loss_keyword=options.keyword_loss or loss_key,
     )
     keyword_reader.read(lines)
-    has_times = options.model_mode is not None and options.model_mode in {*TIME_MODES, 4}
+    has_times = options.model_mode in {*STEP_TIME_MODES, Mode.EPOCH_TIME}
     default_quantity = quantity or Quantity("step_time" if has_times else "speed")
     sample = keyword_reader.make_sample(default_quantity, preset if quantity is not None else "")
     extraction = _Extraction(

@@ -1,5 +1,8 @@
 """Choose the speed of the job among the speeds of a log.
 
+A sample is the values of one source that count, a source a key or a trainer's form. A plain sample
+has a key that names a speed but belongs to no known trainer.
+
 Wall time with the batch, and totals that a trainer prints at its end, come before rates; the timer
 of a component comes last. A preset comes before keys that belong to no known trainer. The other
 speeds are kept, so that a reader sees differences.
@@ -21,8 +24,9 @@ if TYPE_CHECKING:
 _CLOSING_KEYS = {
     form.key for preset in PRESETS.values() for form in preset.forms if form.is_closing
 }
-_TOLERANCE = 0.1  # by which two statements of one speed may differ
-_MAX_OTHERS = 4
+_TOLERANCE = 0.1  # relative difference of two keys that may print the same speed
+_MAX_OTHERS = 4  # other speeds that are reported
+_DEVICES_TOLERANCE = 0.02  # relative distance of a ratio of speeds from a whole number of devices
 
 
 @dataclass
@@ -146,12 +150,14 @@ def _take_preset_samples(reader: LogReader, options: Options) -> dict[str, Sampl
 def _rank_preset(sample: Sample, reader: LogReader) -> tuple[int, int]:
     """Return the rank of a preset by the kind of its values, then by its lines; small is good."""
     source = sample.source
-    if source.is_component:
+    if source.is_component:  # the time of one component may lack parts of a step
         kind_rank = 3
-    elif sample.is_closing or len(sample.batches):
+    elif sample.is_closing or len(sample.batches):  # a total, or wall time with its batch
         kind_rank = 0
+    elif source.quantity.kind == "speed":
+        kind_rank = 1
     else:
-        kind_rank = 1 if source.quantity.kind == "speed" else 2
+        kind_rank = 2
     return kind_rank, -reader.recognised[source.preset]
 
 
@@ -187,6 +193,7 @@ def _take_plain_samples(reader: LogReader, options: Options) -> list[Sample]:
     samples = []
     for reading in readings:
         is_summary = reading.source.quantity.is_summary
+        # A summary on a few lines without a step is printed at the end, about the whole run.
         is_rare_summary = is_summary and not reading.has_steps and is_rare(reading, max_lines)
         is_closing = reading.source.key in _CLOSING_KEYS or is_rare_summary
         if is_closing and reader.context.resumed_at:
@@ -274,6 +281,6 @@ def _infer_devices(sample: Sample | None, others: list[Sample]) -> int | None:
         if other.source.quantity.scope != "device" or other.unit != sample.unit:
             continue
         ratio = sample.mean / other.mean if other.mean else 0.0
-        if round(ratio) >= 1 and abs(ratio - round(ratio)) < 0.02 * ratio:
+        if round(ratio) >= 1 and abs(ratio - round(ratio)) < _DEVICES_TOLERANCE * ratio:
             return round(ratio)
     return None

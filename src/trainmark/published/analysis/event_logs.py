@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trainmark.published.importers.event_runs import EventRun
 
 MARKS = {"mllog": ":::MLLOG", "perflog": "[PerfLog]"}  # by preset
+_SHOWN_CHARACTERS = 300  # of a line in messages
 _PRESETS = {mark: preset for preset, mark in MARKS.items()}
 
 
@@ -84,6 +85,7 @@ def read_event_speed(runs: Sequence[EventRun], preset: str) -> EventSpeed | None
 
 
 def _describe_unused_run(run: EventRun) -> str:
+    """Return why the speed of a run is not the result, as the end of a sentence."""
     if run.is_aborted:
         return "is aborted"
     return "has no speed" if get_training_speed(run) is None else "is not used"
@@ -96,11 +98,13 @@ def _make_sample(run: EventRun, preset: str) -> Sample:
     quantity = Quantity("speed", "samples/s", scope="job")
     key = "tracked_stats" if run.speeds else f"samples and times of {FORMS[run.mark]} events"
     empty = np.empty(0)
-    text = f"line {run.line}: {run.raw[:300]}" if run.line else f"line {run.first_line}"
+    text = (
+        f"line {run.line}: {run.raw[:_SHOWN_CHARACTERS]}" if run.line else f"line {run.first_line}"
+    )
     malformed_text = ""
     if run.malformed:
         malformed_line, malformed = run.malformed[0]
-        malformed_text = f"line {malformed_line}: {malformed[:300]}"
+        malformed_text = f"line {malformed_line}: {malformed[:_SHOWN_CHARACTERS]}"
     return Sample(
         Source(preset, key, "", quantity),
         "samples/s",

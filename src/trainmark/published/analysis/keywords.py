@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 _LEADING_NUMBER = re.compile(rf"[{re.escape(OPENING)}]*({NUMBER})({MAGNITUDE})?")
 _FLAGS = re.DOTALL | re.ASCII  # Chinese has no spaces between words
-_SHOWN_CHARACTERS = 300
+_SHOWN_CHARACTERS = 300  # of a line in messages
+_MAX_CLOSING_WORD = 12  # characters of `average ` and the like, with a margin
 _OTHER_UNIT = re.compile(r"([A-Za-z]+/s)(?:ec)?")
 # A key that begins with one of these words is part of a summary: it is no value of a step.
 _CLOSING_WORD = re.compile(r"(?i)\b(?:total|average|avg|mean|overall)[ _]$")
@@ -139,7 +140,7 @@ class KeywordReader:
     @staticmethod
     def _is_closing(line: str, start: int) -> bool:
         """Tell whether the word before the keyword, which begins at ``start``, is ``total`` etc."""
-        before = line[max(0, start - 12) : start]
+        before = line[max(0, start - _MAX_CLOSING_WORD) : start]
         return before[-1:] in {" ", "_"} and _CLOSING_WORD.search(before) is not None
 
     def _add(self, number: int, line: str, match: re.Match[str], *, is_closing: bool) -> None:

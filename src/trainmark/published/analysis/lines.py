@@ -26,7 +26,7 @@ _OTHER_WORK = re.compile(
     r"(?i)\b(?:eval(?!\s*[_-]?(?:interval|iters|steps|strategy|batch))\w*|validat\w*|val[ _]loss"
     r"|val[ _]\w+|checkpoint\w*|ckpt|saving|saved?)\b"
 )
-# Before the first value only a result counts: settings name evaluations and checkpoints too.
+# The result of an evaluation: `val loss 2.31`.
 _EVALUATION_RESULT = re.compile(r"(?i)\bval(?:id(?:ation)?)?[ _]loss\W{0,4}\d")
 _RESUMED = re.compile(
     r"(?i)\bresuming (?!= |: )\w+|\bresumed (?:from|training|at)\b|\bcontinuing training\b"
@@ -195,6 +195,7 @@ class _Counter:
 
     @property
     def is_complete(self) -> bool:
+        """Tell whether this is the last planned step, which trainers count from 0 or from 1."""
         return self.total > 0 and self.value >= self.total - 1
 
 
@@ -207,8 +208,8 @@ class LogContext:
         cycle: how often steps began anew, with a run or an epoch.
         starts: line at which each run begins.
         ends: end of each run that another one follows.
-        other_work: how often other work than training was named.
-        paused_s: seconds that it took, as the log prints them.
+        other_work: how often a line named other work than training: an evaluation or a checkpoint.
+        paused_s: seconds that other work took, as the log prints them.
         resumed_at: line that says that the run resumes from a checkpoint; 0: none says so.
     """
 
@@ -238,15 +239,19 @@ class LogContext:
         """Count an evaluation or a checkpoint that a line without values names, and its time.
 
         Args:
-            line: the same with its numbers; None: it was not read.
+            text: the line as printed.
+            line: the line split into its numbers; None: it was not split.
         """
         if not _has_any(text, _OTHER_WORK_PARTS):
             return
+        # Before the first value a log lists settings, which name evaluations and checkpoints, too:
+        # there only a line with the result of an evaluation counts.
         pattern = _OTHER_WORK if self._has_values else _EVALUATION_RESULT
         if not pattern.search(text):
             return
         self.other_work += 1
-        for pair in line.pairs if line else find_pairs(text):
+        pairs = find_pairs(text) if line is None else line.pairs
+        for pair in pairs:
             if quantities.is_pause(pair.key):
                 self.paused_s += pair.value * quantities.get_unit_seconds(pair.key, pair.unit)
                 return
@@ -275,7 +280,9 @@ class LogContext:
             if value in counter.recent:
                 counter.has_ranks = True
             else:
-                counter.value, counter.total, counter.epoch = value, line.total, epoch
+                counter.value = value
+                counter.total = line.total
+                counter.epoch = epoch
                 counter.recent.append(value)
             is_complete = is_complete or counter.is_complete
         step = line.step if line.step is not None else self._last.step

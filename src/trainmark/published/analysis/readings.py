@@ -1,6 +1,7 @@
 """Read the values of a log in one pass, separately for each source and run.
 
-A source is a key in the log, or a form in which a known trainer prints its speed.
+A source is a key in the log, or a form in which a known trainer prints its speed. A key that
+belongs to no known trainer has the preset ``PLAIN``.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ if TYPE_CHECKING:
     from trainmark.published.analysis.pairs import Pair
     from trainmark.published.importers.event_runs import EventRun
 
-_SHOWN_CHARACTERS = 300
+_SHOWN_CHARACTERS = 300  # of a line in messages
 _MAX_SURVEYED_LINES = 2000  # in which all numeric keys are counted
-_MAX_STEPS_APART = 4  # of ranks that print into one log
+_MAX_STEPS_APART = 4  # steps by which ranks that print into one log may be apart
 # The progress bar of tqdm: ` 20/500 [00:12<04:48, 1.67it/s`.
 _BAR = re.compile(
     r"(?P<done>\d+)/(?P<total>\d+)\s*\[(?P<clock>[\d:]+)<[^,\]]*,\s*(?:\?|[\d.]+)\s*"
@@ -186,7 +187,8 @@ class Readings:
         self._last_counter = _CounterReading(done, clock_s)
         if last is None or clock_s < last.clock_s or done < last.done:
             return  # the first reading, or both began anew
-        if clock_s == last.clock_s:  # within one unit of the clock: wait for the next reading
+        if clock_s == last.clock_s:
+            # The clock has not ticked: the speed is computed at the next reading, from `last` on.
             self._last_counter = last
             return
         elapsed_s = clock_s - last.clock_s
@@ -197,7 +199,9 @@ class Readings:
         self.add(line, (done - last.done) / elapsed_s, context, seconds=elapsed_s, work=math.nan)
 
     def add_whole(self, line: LogLine, done: float, clock_s: float, context: LogContext) -> None:
-        """Add the speed until the last reading of a counter that began with 0.
+        """Add the speed of the last reading of a counter, whose earlier ones may be missing.
+
+        It is the speed since the reading before it; if there is none, since the counter began at 0.
 
         Args:
             done: work that the counter shows.
@@ -221,7 +225,8 @@ class Readings:
             if is_work_of_step(pair.key):
                 return pair.value
             if unit and normalize_rate_unit(read_counter_unit(pair.key)) == unit:
-                work = pair.value - self._work_so_far  # NaN before the first reading
+                # At the first reading the work so far is NaN, and so is the work of this line.
+                work = pair.value - self._work_so_far
                 self._work_so_far = pair.value
                 return work if work > 0 else math.nan
         return math.nan
@@ -315,6 +320,7 @@ class LogReader:
                     self._add_form(line, pairs[key], source)
                     preset_keys.add(key)
         for pair, quantity in line.speeds:
+            # The bar's own `1.67it/s` is a mean; `_add_bar` has added the exact speed.
             is_rate_of_bar = has_bar and not pair.key and quantity.kind != "speed"
             if not is_rate_of_bar and (pair.key not in preset_keys or self.preset == PLAIN):
                 self._add_plain(line, pair, quantity)
@@ -344,6 +350,7 @@ class LogReader:
         return presets
 
     def _get_readings(self, source: Source) -> Readings:
+        """Return the readings of a source, which are empty at its first value."""
         key = SourceKey(source.preset, source.key, source.unit)
         if key not in self.readings:
             self.readings[key] = Readings(source, self.skip, source.quantity.unit)
@@ -351,7 +358,10 @@ class LogReader:
 
     def _add_plain(self, line: LogLine, pair: Pair, quantity: Quantity) -> None:
         """Add a number whose key or unit says that it is a speed or a step time."""
-        source = Source(PLAIN, pair.key, "" if pair.key else pair.unit, quantity)
+        # Numbers with one key are one source, whatever stands behind them; only numbers without a
+        # key are told apart by their unit.
+        unit = "" if pair.key else pair.unit
+        source = Source(PLAIN, pair.key, unit, quantity)
         readings = self._get_readings(source)
         self._add_value(line, pair, readings)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainmark.errors import UsageError
@@ -14,8 +15,20 @@ if TYPE_CHECKING:
     from trainmark.published.analysis.samples import Sample
 
 
-class _Mode(NamedTuple):
-    """How the public tool computes a result.
+class Mode(IntEnum):
+    """The modes by which the public tool computes a result, with its numbers."""
+
+    SPEED_FROM_STEP_TIMES = -2
+    SPEED_OF_DEVICES = -1
+    SAMPLES_FROM_STEP_TIMES = 0
+    STEPS = 1
+    STEPS_FROM_STEP_TIMES = 2
+    SAMPLES_FROM_STEPS = 3
+    EPOCH_TIME = 4
+
+
+class _ModeRule(NamedTuple):
+    """How a mode computes its result.
 
     Args:
         formula: of the result, by the mean of the values.
@@ -27,30 +40,47 @@ class _Mode(NamedTuple):
 
     @property
     def has_batch(self) -> bool:
+        """Whether the result has the batch size as a factor."""
         return "batch" in self.formula
 
     @property
     def has_devices(self) -> bool:
+        """Whether the result has the number of devices as a factor."""
         return "devices" in self.formula
 
     @property
     def divides(self) -> bool:
+        """Whether the mean is a divisor."""
         return "/" in self.formula
 
 
-MODES = {  # by the number that the public tool gives it
-    -2: _Mode("batch x devices / mean", ""),
-    -1: _Mode("devices x mean", ""),
-    0: _Mode("batch x devices / mean", "samples/s"),
-    1: _Mode("mean", STEPS_UNIT),
-    2: _Mode("1 / mean", STEPS_UNIT),
-    3: _Mode("batch x devices x mean", "samples/s"),
-    4: _Mode("mean", "s/epoch"),
+_RULES = {
+    Mode.SPEED_FROM_STEP_TIMES: _ModeRule("batch x devices / mean", ""),
+    Mode.SPEED_OF_DEVICES: _ModeRule("devices x mean", ""),
+    Mode.SAMPLES_FROM_STEP_TIMES: _ModeRule("batch x devices / mean", "samples/s"),
+    Mode.STEPS: _ModeRule("mean", STEPS_UNIT),
+    Mode.STEPS_FROM_STEP_TIMES: _ModeRule("1 / mean", STEPS_UNIT),
+    Mode.SAMPLES_FROM_STEPS: _ModeRule("batch x devices x mean", "samples/s"),
+    Mode.EPOCH_TIME: _ModeRule("mean", "s/epoch"),
 }
-TIME_MODES = {-2, 0, 2}  # those whose values are seconds a step
-_DEFAULT_MODES = {"step_time": 2, "steps": 1, "speed": -1}  # by the kind of the values
-_DEFAULT_MODES_WITH_BATCH = {"step_time": -2, "steps": 3, "speed": -1}
-_INDEXES_OF_LARGEST = {2, 6}  # an index of memory or batch: the result is the largest value
+STEP_TIME_MODES = {
+    Mode.SPEED_FROM_STEP_TIMES,
+    Mode.SAMPLES_FROM_STEP_TIMES,
+    Mode.STEPS_FROM_STEP_TIMES,
+}
+# The default modes by the kind of the values.
+_DEFAULT_MODES = {
+    "step_time": Mode.STEPS_FROM_STEP_TIMES,
+    "steps": Mode.STEPS,
+    "speed": Mode.SPEED_OF_DEVICES,
+}
+_DEFAULT_MODES_WITH_BATCH = {
+    "step_time": Mode.SPEED_FROM_STEP_TIMES,
+    "steps": Mode.SAMPLES_FROM_STEPS,
+    "speed": Mode.SPEED_OF_DEVICES,
+}
+_SPEED_INDEX = 1  # `index` of a speed, to which the modes apply
+_INDEXES_OF_LARGEST = {2, 6}  # `index` of memory or batch: the result is the largest value
 _MEANS = {
     "time": "mean by time: the log has the time of each value",
     "work": "mean by time: the log has the work of each value",
@@ -99,35 +129,39 @@ def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> 
         UsageError: a mode without its batch size, a unit that would only rename the result, or
             ``steps_per_value`` for values that are not times.
     """
-    if options.index != 1:
+    if options.index != _SPEED_INDEX:
         return _take_value_as_is(sample, options)
     batch: float | None = options.base_batch_size
     is_batch_of_log = batch is None and len(sample.batches) > 0
     if is_batch_of_log:
         batch = float(sample.batches.mean())
-    number = _choose_mode(sample, options, has_batch=batch is not None, keyword_given=keyword_given)
-    mode = MODES[number]
+    mode = _choose_mode(sample, options, has_batch=batch is not None, keyword_given=keyword_given)
+    rule = _RULES[mode]
     factor = 1.0
-    if mode.has_batch:
+    if rule.has_batch:
         if batch is None:
-            rule, fix = f"mode {number} is {mode.formula}", "give base_batch_size=N, of one device"
-            raise UsageError("no batch size", where="base_batch_size", rule=rule, fix=fix)
+            raise UsageError(
+                "no batch size",
+                where="base_batch_size",
+                rule=f"mode {mode:d} is {rule.formula}",
+                fix="give base_batch_size=N, of one device",
+            )
         factor *= batch
-    if mode.has_devices:
+    if rule.has_devices:
         factor *= _count_devices(sample, options, is_batch_of_log=is_batch_of_log)
-    scale = _compute_scale(sample, options, number)
-    factor = factor / scale if mode.divides else factor * scale
+    scale = _compute_scale(sample, options, mode)
+    factor = factor / scale if rule.divides else factor * scale
     log_unit = ""
-    if number == -1:
+    if mode == Mode.SPEED_OF_DEVICES:
         log_unit = sample.unit
     elif is_batch_of_log:
         log_unit = "samples/s"
-    unit = mode.unit or _choose_unit(log_unit, number, options)
-    how = f"mode {number}: {mode.formula}"
+    unit = rule.unit or _choose_unit(log_unit, mode, options)
+    how = f"mode {mode:d}: {rule.formula}"
     if sample.is_rate and len(sample.values) > 1:
         how += f", {_MEANS[sample.weighted_by]}"
-    value = _apply(factor, sample.mean, divides=mode.divides)
-    return Result(value, unit, how, batch, factor, mode.divides)
+    value = _apply(factor, sample.mean, divides=rule.divides)
+    return Result(value, unit, how, batch, factor, rule.divides)
 
 
 def _take_value_as_is(sample: Sample, options: Options) -> Result:
@@ -141,12 +175,12 @@ def _take_value_as_is(sample: Sample, options: Options) -> Result:
     return Result(round_result(value), unit, how, options.base_batch_size, 1.0, divides=False)
 
 
-def _choose_mode(sample: Sample, options: Options, *, has_batch: bool, keyword_given: bool) -> int:
-    """Return the number of the user's mode, else of the mode that fits the values."""
+def _choose_mode(sample: Sample, options: Options, *, has_batch: bool, keyword_given: bool) -> Mode:
+    """Return the user's mode, else the mode that fits the values."""
     if options.model_mode is not None:
-        return options.model_mode
+        return Mode(options.model_mode)
     if keyword_given and not sample.source.preset:
-        return -1
+        return Mode.SPEED_OF_DEVICES  # the default of the public tool
     modes = _DEFAULT_MODES_WITH_BATCH if has_batch else _DEFAULT_MODES
     return modes[sample.source.quantity.kind]
 
@@ -165,12 +199,12 @@ def _count_devices(sample: Sample, options: Options, *, is_batch_of_log: bool) -
     return options.gpu_num or 1
 
 
-def _compute_scale(sample: Sample, options: Options, mode: int) -> float:
+def _compute_scale(sample: Sample, options: Options, mode: Mode) -> float:
     """Return the factor that turns a value into seconds a step, or into a rate a second."""
     quantity = sample.source.quantity
     steps = options.steps_per_value
-    if steps is not None and mode not in TIME_MODES:
-        rule = f"mode {mode} is {MODES[mode].formula}, and its values are not times of steps"
+    if steps is not None and mode not in STEP_TIME_MODES:
+        rule = f"mode {mode:d} is {_RULES[mode].formula}, and its values are not times of steps"
         fix = "leave steps_per_value out, or give model_mode=2, 0 or -2"
         raise UsageError("no times", where="steps_per_value", rule=rule, fix=fix)
     scale = 1.0
@@ -179,12 +213,12 @@ def _compute_scale(sample: Sample, options: Options, mode: int) -> float:
     elif sample.source.preset:
         is_time = quantity.kind == "step_time"
         scale = quantity.seconds if is_time else 1 / quantity.seconds
-    if mode in TIME_MODES:
+    if mode in STEP_TIME_MODES:
         scale /= steps if steps is not None else quantity.steps
     return scale
 
 
-def _choose_unit(log_unit: str, mode: int, options: Options) -> str:
+def _choose_unit(log_unit: str, mode: Mode, options: Options) -> str:
     """Return the unit of the result: the user's, else that of the log.
 
     Args:
@@ -198,4 +232,5 @@ def _choose_unit(log_unit: str, mode: int, options: Options) -> str:
         rule = f"the log counts {log_unit}, and a unit does not convert them"
         fix = "leave ips_unit out, or read step times with model_mode=-2 and base_batch_size=N"
         raise UsageError(f"{wanted} would rename the result", where="ips_unit", rule=rule, fix=fix)
-    return wanted or log_unit or ("samples/s" if mode == -2 else "")
+    default = "samples/s" if mode == Mode.SPEED_FROM_STEP_TIMES else ""
+    return wanted or log_unit or default

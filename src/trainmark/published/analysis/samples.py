@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
-_MIN_PAUSE_RATIO = 1.1  # times the median, above which a value includes an evaluation
-_MIN_SLOW_RATIO = 2.0  # times the median
-_MIN_SLOW_SHARE = 0.1  # of the sum of times, above which slow values are reported
-_MIN_RESUME_RATIO = 1.5  # times the speed: a mean that counts work from before a resume
+_MIN_PAUSE_RATIO = 1.1  # to the median time, above which a value includes an evaluation
+_MIN_SLOW_RATIO = 2.0  # to the median time, above which a value is slow
+_MIN_SLOW_SHARE = 0.1  # of slow values in the sum of times, above which they are reported
+_MIN_RESUME_RATIO = 1.5  # of a mean since the start to the speed: it counts work before a resume
 _MIN_STEPS_PER_SUMMARY = 5  # lines of steps for each line of a summary
+_MIN_VALUES = 3  # for a statement about their distribution or course
 
 
 class SlowValues(NamedTuple):
@@ -96,7 +97,10 @@ class Sample:
 
 
 def compute_costs(values: Array, *, is_rate: bool) -> Array:
-    """Return times, or numbers proportional to times, of values that are times or rates."""
+    """Return numbers proportional to the time of a step, of values that are times or rates.
+
+    A rate of 0 or less, which has no time, costs 0.
+    """
     if not is_rate:
         return values
     return np.divide(1.0, values, out=np.zeros_like(values), where=values > 0)
@@ -188,10 +192,12 @@ def take_only_mean(readings: Readings) -> Sample | None:
 
 
 def _is_rate(source: Source) -> bool:
+    """Tell whether larger values of a source are faster."""
     return source.quantity.kind != "step_time"
 
 
 def _describe_malformed(readings: Readings) -> str:
+    """Return the first line without a number, with its number; empty: there is none."""
     if not readings.malformed:
         return ""
     return f"line {readings.malformed_line}: {readings.malformed_text}"
@@ -271,7 +277,9 @@ def _join(runs: list[RunValues]) -> RunValues | None:
 
 def _is_time_since_start(source: Source, values: Array) -> bool:
     """Tell whether a number behind a word such as ``time`` is the time since the start."""
-    if not source.quantity.is_weak or source.quantity.kind != "step_time" or len(values) < 3:
+    if not source.quantity.is_weak or source.quantity.kind != "step_time":
+        return False
+    if len(values) < _MIN_VALUES:
         return False
     return bool((np.diff(values) > 0).all() and values[-1] > 2 * values[0])
 
@@ -335,7 +343,7 @@ def _compute_weights(
 def find_slow_values(values: Array, *, is_rate: bool) -> SlowValues:
     """Return the values over twice the median if they take much of the time; else none."""
     costs = compute_costs(values, is_rate=is_rate)
-    if len(costs) < 3 or not costs.sum() > 0:
+    if len(costs) < _MIN_VALUES or costs.sum() <= 0:
         return _NO_SLOW_VALUES
     is_slow = costs > _MIN_SLOW_RATIO * np.median(costs)
     share = float(costs[is_slow].sum() / costs.sum())

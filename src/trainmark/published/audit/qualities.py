@@ -24,14 +24,14 @@ def split_words(name: str) -> tuple[str, ...]:
     return tuple(part.lower() for part in parts)
 
 
-def is_share(name: str) -> bool:
-    """Tell whether a quality lies between 0 and 1, or 0 and 100 per cent."""
-    return _has_word(name, "shares")
+def is_fraction(name: str) -> bool:
+    """Tell whether a quality is a fraction: between 0 and 1, or 0 and 100 per cent."""
+    return _has_word(name, "fractions")
 
 
 def is_quality(name: str) -> bool:
     """Tell whether a name is that of a quality of a trained model."""
-    return _has_word(name, "shares") or _has_word(name, "others")
+    return _has_word(name, "fractions") or _has_word(name, "others")
 
 
 def is_lower_better(name: str) -> bool:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from statistics import median, mode
 from typing import TYPE_CHECKING
 
-from trainmark.published.audit.qualities import is_lower_better, is_share
+from trainmark.published.audit.qualities import is_fraction, is_lower_better
 from trainmark.published.audit.subject import (
     RATES,
     SAMPLE_RATES,
@@ -34,15 +34,21 @@ _MEMORY_TOLERANCE = 0.1  # GiB and GB differ by 7%, and drivers reserve some mem
 _MEMORY_ROUNDING = 0.02  # a page prints the memory of a card with the same digits everywhere
 _MAX_SAMPLE_RATIO = 1.1  # of samples trained over those of the data
 _MAX_PASSES = 1000  # over a data set: no published configuration of a known one trains so many
-_MAX_TIME_S = 366 * 86400.0  # no published run took longer than a year
+_SECONDS_PER_DAY = 86400.0
+_MAX_TIME_S = 366 * _SECONDS_PER_DAY  # no published run took longer than a year
 _MAX_PEAK_RATIO = 1.1  # clocks may be above those of the peak, and FLOPs of a sample are counted
-_MULTIPLE_TOLERANCE, _MAX_MULTIPLE = 0.03, 64  # of a whole multiple of the ranks
+# If too many samples were trained by a whole multiple of the ranks, each rank may have counted all.
+_MULTIPLE_TOLERANCE = 0.03  # relative distance from the whole multiple
+_MAX_MULTIPLE = 64
 _RATE_TOLERANCE = 0.03  # of figures that are equal by arithmetic, besides their rounding
 _TRUNCATION = 2  # half units of the last digit: some pages truncate instead of rounding
 _MAX_PADDING = 200  # a sample is not more than this many times shorter than the longest one
-_STEP_TOLERANCE = 0.25  # step time and throughput may be means over different steps
-_PER_CENT_SPREAD = 3.0  # a value in per cent is about a hundred times as large as shares
-_MAX_SPREAD, _MIN_OUTLIER = 1.3, 4.0  # ratios of qualities in one table
+_STEP_TOLERANCE = 0.25  # relative: step time and throughput may be means over different steps
+# A value in per cent is a hundred times as large as the same value as a fraction; two qualities of
+# one table may differ by this factor besides.
+_PER_CENT_SPREAD = 3.0
+_MAX_SPREAD = 1.3  # ratio of the highest to the lowest quality of a table whose rows agree
+_MIN_OUTLIER = 4.0  # ratio to the median of the others from which a quality is an outlier
 _POSITIVE = {
     *RATES,
     *TIMES,
@@ -82,12 +88,8 @@ _ROUTING_WORDS = (
     "aux-loss",
     "load balanc",
 )
-_REDUCED_PRECISIONS = (
-    "tf32",
-    "bf16",
-    "fp8",
-    "fp4",
-)  # precisions that cards have from some generation on
+# Precisions that cards have from some generation on.
+_REDUCED_PRECISIONS = ("tf32", "bf16", "fp8", "fp4")
 
 
 def check_label(subjects: AuditSubjects) -> Hits:
@@ -136,13 +138,16 @@ def check_routing(subjects: AuditSubjects) -> Hits:
         settings = {re.sub(r"[^a-z]+", "_", k.lower()): v for k, v in printed_settings.items()}
         text = f"{row.section} {row.configuration} {row.raw}".lower()
         has_routing_setting = any(key in name for name in settings for key in _ROUTING_KEYS)
-        forced = _find_setting(settings, _FORCED_KEYS) or _find_setting(
-            settings, ("rout",), only=_FORCED_VALUES
+        forced_balance = (
+            _find_setting(settings, _FORCED_KEYS)
+            or _find_setting(settings, ("rout",), only=_FORCED_VALUES)
+            or _find_word(text, _FORCED_WORDS)
         )
-        if setting := forced or _find_word(text, _FORCED_WORDS):
-            yield subject, message("audit_routing_forced", setting=setting)
-        elif setting := _find_setting(settings, _DROP_KEYS) or _find_word(text, _DROP_WORDS):
-            yield subject, message("audit_routing_drops", setting=setting)
+        token_drop = _find_setting(settings, _DROP_KEYS) or _find_word(text, _DROP_WORDS)
+        if forced_balance:
+            yield subject, message("audit_routing_forced", setting=forced_balance)
+        elif token_drop:
+            yield subject, message("audit_routing_drops", setting=token_drop)
         elif not has_routing_setting and not _find_word(text, _ROUTING_WORDS):
             yield subject, message("audit_routing_unnamed", model=model)
 
@@ -172,13 +177,15 @@ def _find_word(text: str, words: Sequence[str]) -> str | None:
 
 
 def check_ranges(subjects: AuditSubjects) -> Hits:
-    """Yield rows with a figure outside its range, and qualities in another unit than others."""
+    """Yield rows with a figure outside its range, or a quality in another unit than its table."""
     for subject in subjects:
+        # Known models train with losses that are never negative. Of other models nothing is known:
+        # some losses, such as a log-likelihood of densities, may be negative.
+        is_known_model = len(subject.workload.names) > 0
         for name, value in subject.printed.items():
-            # The loss of a known model is never negative; a negative log-likelihood may be.
-            is_loss = "loss" in name and subject.workload.names
             is_wrong = name in _POSITIVE and value <= 0 and not _is_rounded_to_zero(subject, name)
-            if is_wrong or (is_loss and value < 0):
+            is_wrong_loss = is_known_model and "loss" in name and value < 0
+            if is_wrong or is_wrong_loss:
                 yield subject, message("audit_not_positive", figure=name, value=value)
         if subject.figures.get("MFU", 0.0) > 100:
             yield (
@@ -187,10 +194,10 @@ def check_ranges(subjects: AuditSubjects) -> Hits:
             )
         for name in TIMES:
             if subject.figures.get(name, 0.0) > _MAX_TIME_S:
-                days = subject.figures[name] / 86400
+                days = subject.figures[name] / _SECONDS_PER_DAY
                 yield subject, message("audit_years", figure=name, days=days)
-    for name, rows in _group_shares_by_table(subjects):
-        yield from _check_shares(name, rows)
+    for name, rows in _group_fractions_by_table(subjects):
+        yield from _check_fractions(name, rows)
 
 
 def _is_rounded_to_zero(subject: AuditSubject, name: str) -> bool:
@@ -206,19 +213,31 @@ def _is_rounded_to_zero(subject: AuditSubject, name: str) -> bool:
     return token_rate / length < subject.get_last_digit_unit(name)
 
 
-def _group_shares_by_table(subjects: AuditSubjects) -> Iterator[tuple[str, list[AuditSubject]]]:
-    """Yield the name of each quality that is a share, with the rows of a table that have it."""
-    names = {name for subject in subjects for name in subject.printed if is_share(name)}
-    for name in sorted(name for name in names if not name.endswith("_target")):
+def _group_fractions_by_table(subjects: AuditSubjects) -> Iterator[tuple[str, list[AuditSubject]]]:
+    """Yield each quality that is a fraction, by name, with the rows of one table that have it.
+
+    A quality in several tables is yielded once for each of them.
+    """
+    names = {name for subject in subjects for name in subject.printed if is_fraction(name)}
+    for name in sorted(names):
+        if name.endswith("_target"):
+            continue
         with_name = [subject for subject in subjects if name in subject.printed]
         for rows in group_subjects(with_name, lambda subject: [subject.table or subject.file]):
             yield name, rows
 
 
-def _check_shares(name: str, rows: Sequence[AuditSubject]) -> Hits:
-    """Yield the rows whose quality is out of range, or in another unit than in most rows."""
+def _check_fractions(name: str, rows: Sequence[AuditSubject]) -> Hits:
+    """Yield the rows whose quality is out of range, or in another unit than in most rows.
+
+    The unit is either a fraction of 1 or per cent.
+
+    Args:
+        name: of the quality.
+        rows: of one table; all have the quality.
+    """
     values = [subject.printed[name] for subject in rows]
-    max_value = 1 if _are_shares(values) else 100
+    max_value = 1 if _are_fractions(values) else 100
     for subject, value in zip(rows, values, strict=True):
         if not 0 < value <= max_value:
             yield subject, message("audit_range", figure=name, value=value, most=max_value)
@@ -226,26 +245,26 @@ def _check_shares(name: str, rows: Sequence[AuditSubject]) -> Hits:
             yield subject, message("audit_unit", figure=name, value=value)
 
 
-def _are_shares(values: Sequence[float]) -> bool:
-    """Tell whether qualities are shares rather than per cent: most of them are at most 1.
+def _are_fractions(values: Sequence[float]) -> bool:
+    """Tell whether qualities are fractions of 1 rather than per cent: most of them are at most 1.
 
     If there are as many values above 1 as below, those above are per cent if they are about a
-    hundred times as large as the others; else all are shares, and those above 1 are wrong.
+    hundred times as large as the others; else all are fractions, and those above 1 are wrong.
     """
-    shares = [value for value in values if 0 <= value <= 1]
+    fractions = [value for value in values if 0 <= value <= 1]
     larger = [value for value in values if value > 1]
-    if len(shares) != len(larger):
-        return 2 * len(shares) > len(values)
-    if not shares:
+    if len(fractions) != len(larger):
+        return 2 * len(fractions) > len(values)
+    if not fractions:
         return False
-    ratio = median(larger) / median(shares) / 100 if median(shares) else 0.0
+    ratio = median(larger) / median(fractions) / 100 if median(fractions) else 0.0
     are_larger_per_cent = 1 / _PER_CENT_SPREAD < ratio < _PER_CENT_SPREAD
     return not are_larger_per_cent
 
 
 def check_outlier(subjects: AuditSubjects) -> Hits:
     """Yield a quality that is far from all others of its table, which agree."""
-    for name, rows in _group_shares_by_table(subjects):
+    for name, rows in _group_fractions_by_table(subjects):
         for subject in rows:
             value = subject.printed[name]
             others = [other.printed[name] for other in rows if other is not subject]
@@ -415,6 +434,12 @@ def _fits_any_card(used: float, total: float, sizes: Sequence[float]) -> bool:
 
 
 def _describe_other_card(subject: AuditSubject, total: float, sizes: Sequence[float]) -> Message:
+    """Return the message that the device has another memory than is printed.
+
+    Args:
+        total: printed memory in GiB.
+        sizes: memory of the device, in GB or GiB, for each product that its name can mean.
+    """
     known = ", ".join(f"{size:g}" for size in sizes)
     return message("audit_memory_of_card", total=total, device=subject.device, sizes=known)
 
@@ -432,7 +457,7 @@ def _check_passes_of_row(subject: AuditSubject, samples_per_pass: int) -> Hits:
     rate = subject.figures.get("p_whole", 0.0)
     args = {"e2e_time": subject.seconds, "p_whole": rate, "rows": samples_per_pass}
     passes = subject.max_samples / samples_per_pass
-    if not epochs:
+    if not epochs:  # not printed: only an impossible number of passes is reported
         if subject.min_samples > _MAX_PASSES * samples_per_pass:
             yield (
                 subject,
@@ -487,7 +512,8 @@ def check_target(subjects: AuditSubjects) -> Hits:
 
 
 def _is_target_missed(metric: str, value: float, goal: float) -> bool:
+    """Tell whether a quality is worse than its target, as far as its better direction is known."""
     if is_lower_better(metric):
         return value > goal
-    # A share is better if it is higher; the better direction of other qualities is not known.
-    return is_share(metric) and value < goal
+    # A fraction is better if it is higher; the better direction of other qualities is not known.
+    return is_fraction(metric) and value < goal

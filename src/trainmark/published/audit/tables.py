@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from itertools import combinations, permutations
-from math import log
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -31,7 +30,9 @@ _MAX_RATIO_ROUNDING = 2e-3  # of figures whose ratios are compared, and by which
 _LAUNCH_NOISE = 1.1  # ratio of two launches of the same work
 _BATCH_GAIN = 0.7  # a batch of twice the size is at most 2 ** 0.7 times as fast
 _MAX_GAIN = 1.5  # from more devices: a batch of another size, and caches that hold a larger share
-_MAX_START_RATIO, _MAX_START_DIFFERENCE_S = 2.5, 30.0  # of start-up times in one table
+# Start-up times in one table differ at most by this factor and by these seconds besides.
+_MAX_START_RATIO = 2.5
+_MAX_START_DIFFERENCE_S = 30.0
 _NUM_CANDIDATES = 64  # numbers of samples that are tried
 _MFU_TOLERANCE = 0.01  # in addition to the rounding
 # Attention's share of a token's FLOPs over those of the parameters, at most: 12 L H T over 6 N at
@@ -41,15 +42,17 @@ _MAX_ATTENTION = 0.3
 # has 32 times as much width as layers.
 _WIDTH_PER_LAYER = 32
 _SIZE_TOLERANCE = 0.25  # of a size in a name: models called 7b have 6.7e9 to 8.5e9 parameters
+_MIN_SIBLINGS = 2  # similar rows that must agree before another one is wrong
 _SIBLING_TOLERANCE = 0.03  # of MFU over throughput in similar rows, besides the rounding
 _TIME_FIGURES = {"e2e_time", "train_time", "step_time", "sample/p/s", *TOKEN_RATES, *RATES}
+# Bytes of a number; TF32 stands between 16 and 32 bits, as its speed does.
 _PRECISION_WIDTHS = {
     "fp8": 1,
     "fp16": 2,
     "bf16": 2,
     "tf32": 3,
     "fp32": 4,
-}  # of precisions, narrow to wide
+}
 
 
 def check_copies(subjects: AuditSubjects) -> Hits:
@@ -123,6 +126,7 @@ def _is_same_text(first: AuditSubject, other: AuditSubject) -> bool:
 
 
 def _describe_printed_work(subject: AuditSubject) -> object:
+    """Return all that a row prints of its work and no measurement; equal for the same work."""
     section = subject.row.section if subject.row else ""
     return subject.name, section, subject.configuration, subject.precision, subject.changes
 
@@ -143,6 +147,7 @@ def check_ratios(subjects: AuditSubjects) -> Hits:
 
 
 def _get_card_key(subject: AuditSubject) -> list[object]:
+    """Return a key that rows of one model on one device share."""
     return [(subject.name, subject.device)] if subject.device else []
 
 
@@ -240,14 +245,18 @@ def find_inconsistent_rows(
         value: returns the value of a row, above zero.
     """
     remaining = list(subjects)
-    center = median(log(value(subject)) for subject in subjects)
-    distances = [round(abs(log(value(subject)) - center), 9) for subject in subjects]
+    center = median(math.log(value(subject)) for subject in subjects)
+    # Rounded, so that equally far rows stay equally far whatever the error of the logarithms is.
+    distances = [round(abs(math.log(value(subject)) - center), 9) for subject in subjects]
     while remaining:
         opponents = [
             [other for other in remaining if other is not subject and conflicts(subject, other)]
             for subject in remaining
         ]
-        worst = max(range(len(remaining)), key=lambda n: (len(opponents[n]), distances[n], n))
+        ranks = [
+            (len(opponents[index]), distances[index], index) for index in range(len(remaining))
+        ]
+        _, _, worst = max(ranks)
         if not opponents[worst]:
             return
         distances.pop(worst)
@@ -283,6 +292,7 @@ def _get_samples_key(subject: AuditSubject) -> list[object]:
 
 
 def _get_max_samples(subject: AuditSubject) -> float:
+    """Return the most samples that the row can have trained; 0: not known."""
     return subject.max_samples
 
 
@@ -305,7 +315,7 @@ def have_different_samples(subject: AuditSubject, other: AuditSubject) -> bool:
     first = min_samples / SAME_WORK_RATIO
     for candidate in range(_NUM_CANDIDATES + 1):
         samples = first + (max_samples - first) * candidate / _NUM_CANDIDATES
-        # What is left of each row's time, but not more than the fewest samples leave.
+        # The time of each row that is left for its start, if it trained this number of samples.
         starts_s = []
         for seconds, rate in timings:
             start_s = max(0.0, seconds - samples / rate)
@@ -469,7 +479,7 @@ def _get_mfu_key(subject: AuditSubject) -> list[object]:
 
 def _check_mfu_of_siblings(rows: Sequence[AuditSubject]) -> Hits:
     """Yield the row whose ratio of MFU to throughput differs from that of all similar rows."""
-    if len(rows) < 3:
+    if len(rows) < _MIN_SIBLINGS + 1:
         return
     for subject in rows:
         siblings = [other for other in rows if other is not subject]
@@ -493,4 +503,5 @@ def _check_mfu_of_siblings(rows: Sequence[AuditSubject]) -> Hits:
 
 
 def _divide_mfu_by_token_rate(subject: AuditSubject) -> float:
+    """Return MFU per token a second, which is the same in all rows of one model and device."""
     return subject.figures["MFU"] / _get_device_token_rate(subject)

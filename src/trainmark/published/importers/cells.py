@@ -39,10 +39,11 @@ _PART_OF_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zµ\u4e00-\u9fff]+)\s*"
 _DIVISOR = re.compile(r"/\s*([0-9]{1,6})\s*=")
 # Factors by the unit behind a number; an empty text stands for no unit.
 _TIME_UNITS: dict[str, float] = WORDS["units"]["time"]  # to seconds
-_MEMORY_UNITS: dict[str, float] = {"": 1073741824, **WORDS["units"]["memory"]}  # to bytes
+_GIB = 1 << 30
+_MEMORY_UNITS: dict[str, float] = {"": _GIB, **WORDS["units"]["memory"]}  # to bytes
 _MULTIPLES = {"k": 1e3, "m": 1e6, "b": 1e9}  # of rates: `34.08M`
 _NO_UNIT = {"": 1.0}
-_SHARE_UNITS = {"": 1.0, "%": 0.01}  # to a share
+_FRACTION_UNITS = {"": 1.0, "%": 0.01}  # to a fraction of 1
 _PERCENT_UNITS = {"": 1.0, "%": 1.0}  # to per cent
 
 
@@ -223,10 +224,10 @@ def _parse_number(text: str, units: Mapping[str, float]) -> _ParsedNumber:
 
 
 def _parse_percent(cell: str) -> float:
-    """Return per cent; a number of at most 1 without a sign is a share."""
+    """Return per cent; a number of at most 1 without a sign is a fraction of 1."""
     value, unit = _parse_number(cell, _PERCENT_UNITS)
-    is_share = not unit and abs(value) <= 1
-    return 100 * value if is_share else value
+    is_fraction = not unit and abs(value) <= 1
+    return 100 * value if is_fraction else value
 
 
 def _parse_quality(cell: str, name: str) -> dict[str, float]:
@@ -242,7 +243,7 @@ def _parse_quality(cell: str, name: str) -> dict[str, float]:
         names = [name, f"{name}_target"]
     # A sign of per cent counts if both numbers have it, or neither has.
     are_signs_equal = len({"%" in text for text in texts}) == 1
-    units = _SHARE_UNITS if are_signs_equal else _NO_UNIT
+    units = _FRACTION_UNITS if are_signs_equal else _NO_UNIT
     values = [_parse_number(text, units).value for text in texts]
     return dict(zip(names, values, strict=False))
 

@@ -46,7 +46,7 @@ class _TimeAtLine(NamedTuple):
 
 
 class _Progress(NamedTuple):
-    """Optimizer steps, samples and epochs until an event; 0: not known."""
+    """Optimizer steps, samples and epochs that were trained until an event; 0: not known."""
 
     steps: float
     samples: float
@@ -87,7 +87,7 @@ class EventChecks:
     ends: list[int] = field(default_factory=list)
     contradictions: list[Message] = field(default_factory=list)
     _numbers: dict[str, float] = field(default_factory=dict)
-    _most_samples: _SamplesAtLine = field(default=_SamplesAtLine(0.0, 0))
+    _max_samples: _SamplesAtLine = field(default=_SamplesAtLine(0.0, 0))
     _latest_time: _TimeAtLine = field(default=_TimeAtLine(-math.inf, 0))
     _at_last_step: _Progress = _NO_PROGRESS
     _at_last_epoch: _Progress = _NO_PROGRESS
@@ -114,16 +114,16 @@ class EventChecks:
     def _feed_samples(self, event: Event) -> None:
         """Keep the samples of an event, and add a contradiction if they fall."""
         samples = event.samples
-        most = self._most_samples
-        if samples < most.samples:
+        highest = self._max_samples
+        if samples < highest.samples:
             self._add_once(
                 "log_samples_fall",
                 line=event.line,
                 samples=samples,
-                before=most.samples,
-                other=most.line,
+                before=highest.samples,
+                other=highest.line,
             )
-        self._most_samples = max(most, _SamplesAtLine(samples, event.line))
+        self._max_samples = max(highest, _SamplesAtLine(samples, event.line))
         steps = 0.0
         for key in _STEP_KEYS:
             if key in event.metadata:
@@ -137,7 +137,7 @@ class EventChecks:
             self._at_last_epoch = _Progress(steps, samples, epochs)
 
     def _add_once(self, code: str, **arguments: float) -> None:
-        """Add a contradiction unless there is one of its kind."""
+        """Add a contradiction unless there is one with this code."""
         if all(known.code != code for known in self.contradictions):
             self.contradictions.append(message(code, **arguments))
 
@@ -152,7 +152,7 @@ class EventChecks:
             self._compare_epochs(),
             self._compare_batch(world_size),
             _compare_speeds(speeds),
-            self._count_ends(),
+            self._find_second_end(),
         )
         return [*self.contradictions, *(x for x in comparisons if x is not None)]
 
@@ -164,7 +164,9 @@ class EventChecks:
         has_epochs = "train_samples" in self._numbers and self._at_last_epoch.epochs > 0
         checked = {
             "samples": has_steps or has_epochs or has_speed,
-            "batch": not has_batch or has_steps or self._planned_batch(world_size) is not None,
+            "batch": not has_batch
+            or has_steps
+            or self._compute_planned_batch(world_size) is not None,
             "times": has_speed,
         }
         return [name for name, is_checked in checked.items() if not is_checked]
@@ -197,7 +199,7 @@ class EventChecks:
             return None
         return message("log_samples_and_epochs", samples=samples, epochs=epochs, rows=rows)
 
-    def _planned_batch(self, world_size: int | None) -> float | None:
+    def _compute_planned_batch(self, world_size: int | None) -> float | None:
         """Return micro-batch x accumulation x devices; None: one of them is not known."""
         micro = self._numbers.get("micro_batch_size")
         if micro is None or not world_size:
@@ -209,12 +211,15 @@ class EventChecks:
 
         Devices that share one model train one batch together, so it may be smaller.
         """
-        batch, planned = self._numbers.get("global_batch_size"), self._planned_batch(world_size)
+        batch, planned = (
+            self._numbers.get("global_batch_size"),
+            self._compute_planned_batch(world_size),
+        )
         if batch is None or planned is None or batch <= planned:
             return None
         return message("log_batch_and_devices", batch=batch, most=planned, devices=world_size)
 
-    def _count_ends(self) -> Message | None:
+    def _find_second_end(self) -> Message | None:
         """Return that the run ends more than once; None: it does not."""
         if len(self.ends) < 2:
             return None

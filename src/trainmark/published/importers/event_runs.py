@@ -91,15 +91,24 @@ class EventRun:
         return self.speed_of_intervals
 
     def find_contradictions(self, world_size: int | None) -> list[Message]:
-        """Return all in which the log of this run contradicts itself."""
+        """Return the contradictions in what the log says of this run.
+
+        Args:
+            world_size: devices of the run; None: not known.
+        """
         return self.checks.find_contradictions(self._speeds, world_size)
 
     def list_unchecked(self, world_size: int | None) -> list[str]:
-        """Return what the log says only once: of samples, batch and times."""
+        """Return which of samples, batch and times the log states only once.
+
+        Args:
+            world_size: devices of the run; None: not known.
+        """
         return self.checks.list_unchecked(self._speeds, world_size)
 
     @property
     def _speeds(self) -> Speeds:
+        """The logged speeds, and the samples and seconds of all intervals."""
         return Speeds(self.speeds, self.samples, self.seconds)
 
     @property

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MAX_BYTES = 32 << 20  # of a file that is not a log
 _LOG_MARK = re.compile(rb"\A\x1f\x8b|:::MLLOG|\[PerfLog\]")
 _TABLE_MARK = re.compile(r"^[^|\n]*\|[^\n]*\r?\n[^|\n]*\|", re.MULTILINE)  # two lines with pipes
-_OWN_CSV_COLUMNS = {"run_id", "case_key"}  # of our own CSV
+_OWN_CSV_COLUMNS = {"run_id", "case_key"}  # that only the CSV of this program has
 
 
 @dataclass(slots=True)

@@ -36,7 +36,8 @@ _NUM_SHOWN_KEYS = 6
 _MAX_KEYS = 100  # of one row; an object with more is a vocabulary or a settings file
 # Reasons that are reported only once of a file.
 _WITHOUT_RESULTS = {"table_without_results", "table_without_configuration", "json_without_objects"}
-_MAX_REASON, _MAX_RAW = 120, 1000  # characters
+_MAX_REASON = 120  # characters of an error's text
+_MAX_RAW = 1000  # characters of the file's text
 
 
 def read_json(text: str, page: Page) -> Iterator[Row | Unread]:

@@ -11,11 +11,13 @@ from trainmark.spec import Message, message
 
 _NUMERALS: dict[str, int] = WORDS["world"]["numerals"]
 _MACHINES, _CARDS = WORDS["world"]["machines"], WORDS["world"]["cards"]
+# A world is the number of machines and the number of cards of each.
 _COUNT = rf"[0-9]{{1,6}}|[{''.join(_NUMERALS)}]"
 _WORLD = re.compile(r"\(\s*([0-9]{1,6})\s*[xX*]\s*([0-9]{1,6})\s*(?:\*\s*[0-9]+\s*G[iB]*)?\)")
 _BARE = re.compile(r"(?:^|\s)([0-9]{1,2}) ?[xX] ?([0-9]{1,3})\s*$")  # `H100 1x8`; not `4090 x8`
 _NUMBERED = re.compile(r"^\[[0-9]+\]\s+")  # rows of our own pages: `[1] A100 1 node x 2 (1x2)`
 _WORDS = re.compile(rf"({_COUNT}){_MACHINES}({_COUNT}){_CARDS}")
+# Its empty first group stands for the machines of `_WORDS`, whose number is not printed.
 _ALL_CARDS = re.compile(rf"(?<![0-9A-Za-z])()([0-9]{{1,5}}){_CARDS}")
 _ENGLISH = re.compile(r"\s([0-9]{1,6}) nodes? x ([0-9]{1,6})\s*$")
 _FILE = re.compile(r"(?:config_)?(.*?)x([0-9]{1,6})x([0-9]{1,6})(?:\.?py)?")
@@ -33,11 +35,19 @@ _CHANGE = re.compile(r"(\w[\w .-]{0,60}?) ?= ?(\"[^\"]*\"|[^\s,;()]+)")
 _FLAG = re.compile(r"(?<!\S)--([A-Za-z][\w-]*)(?:[ =](?!-)(\S+))?")
 _FALSE = {"0", "false", "no", "off"}
 _SEPARATORS = " -/*\\,"  # between a device and its world
+_UNKNOWN_WORLD = (0, 0)
 _MAX_PER_MACHINE = 8  # cards; a larger number counts the cards of all machines
 
 
 class Label(NamedTuple):
-    """The device and world that a label names; None: it does not name them."""
+    """The device and world that a label names; None: it does not name them.
+
+    Args:
+        device: as printed.
+        nnodes: number of machines.
+        nproc: number of devices of each machine.
+        notes: a contradiction of the label with itself.
+    """
 
     device: str | None
     nnodes: int | None
@@ -66,8 +76,8 @@ def read_label(label: str, config_file: str = "", columns: str = "") -> Label:
     elif words:
         world = _read_counting_words(words)
     else:
-        world = 0, 0
-    if 0 in world:
+        world = _UNKNOWN_WORLD
+    if 0 in world:  # unknown, or printed as 0
         return _read_counted_label(text, device)
     notes = []
     if words and not _count_same_world(words, world):

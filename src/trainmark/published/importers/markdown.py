@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
     from trainmark.record.work import Row
 
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 _PIPE = re.compile(r"(?<!\\)\|")  # without a backslash before it
 _PREFIX = re.compile(r"^[\s>*+-]*\|")  # of a quote or a list, and the first pipe
 _SEPARATOR = re.compile(r"[\s>]*[|:+ -]*-{2,}[|:+ -]*")
 _FACT = re.compile(r"[\s>*+-]*([^:：|]{2,40}?)\**\s*[:：]\s*(\S[^|]*)")
 _BOLD = re.compile(r"\*\*([^*|]+?)\*\*\s*:?")  # a line of its own, which is as good as a heading
-_BOLD_LEVEL = 7
+_BOLD_LEVEL = 7  # below the six levels of Markdown
 _MAX_FACT_WORDS = 8  # more are a sentence
 # Only blocks are parsed: where tables, headings and code begin and end. Marks within lines are not.
 _MARKDOWN = MarkdownIt("commonmark").enable("table").disable("reference")
@@ -170,7 +170,7 @@ def _add_headings(page: Page, headings: list[_Part]) -> Page:
     )
 
 
-def _find_first(find: Callable[[str], _Found | None], texts: list[str]) -> _Found | None:
+def _find_first(find: Callable[[str], _Result | None], texts: list[str]) -> _Result | None:
     """Return what ``find`` finds in the first text that has it; None: no text has it."""
     for text in texts:
         result = find(text)
@@ -186,6 +186,7 @@ def _find_single_precision(text: str) -> str | None:
 
 
 def _find_printed_unit(text: str) -> str | None:
+    """Return the unit in a heading such as ``Speed (it/s)``; None: it has none."""
     unit = split_unit(text).unit
     return None if unit is None else unit.printed
 
@@ -236,6 +237,7 @@ def _split_page(text: str) -> Iterator[_Part]:
 
 
 def _strip_heading(line: str) -> str:
+    """Return the text of a line without the marks of a heading."""
     return line.strip().strip("#").strip()
 
 
@@ -269,6 +271,7 @@ def _read_head(lines: list[str], start: int) -> _Head:
 
 
 def _is_header_line(line: str, num_cells: int) -> bool:
+    """Tell whether a line above the last line of headers has headers, too."""
     return line.lstrip(" >").startswith("|") and len(_split_cells(line)) == num_cells
 
 

@@ -271,7 +271,8 @@ def _find_row_precision(
         column_precision: that of the headers of its figures.
     """
     names = WORDS["facts"]["precision"]
-    changed = next((changes[name] for name in names if name in changes), None)
+    precisions_in_changes = [changes[name] for name in names if name in changes]
+    changed = precisions_in_changes[0] if precisions_in_changes else None
     printed = (
         facts.get("precision")
         or column_precision

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _TRAINED_UNITS = ("samples", "tokens", "steps")
 _RULED_CELL = re.compile(r"-{2,}")  # below a heading between two rows
-_MAX_TEXT = 120
+_MAX_TEXT = 120  # characters of printed text in messages
 
 
 def read_table(
@@ -81,7 +81,7 @@ def read_table(
     yield from _report_unknown_columns(table, head, complete_rows)
     has_rows = any(isinstance(entry, Row) for entry in entries)
     if not has_rows and any(_is_row_without_figures(entry) for entry in entries):
-        # No row has a figure: this is said once of the table, not of each row.
+        # No row has a figure: this is reported once for the table, not for each row.
         figures = ", ".join(column.header for column in columns if column.is_figure)
         reason = message("table_without_figures", columns=figures[:_MAX_TEXT])
         yield page.make_unread(head.number, "table", reason, head.raw)
@@ -101,6 +101,7 @@ def _read_count_table(table: Table, page: Page) -> Iterator[Row | Unread]:
 
 
 def _is_row_without_figures(entry: Row | Unread) -> bool:
+    """Tell whether an entry reports a line that could not be a row because it has no figure."""
     return isinstance(entry, Unread) and entry.reason.code == "row_without_figures"
 
 
@@ -201,13 +202,13 @@ def _read_line(line: TableLine, table: HeaderedTable) -> Iterator[Row | Unread]:
     precisions = dict.fromkeys(x.precision for x in table.columns if x.is_figure and x.precision)
     rows: list[Row] = []
     faults: list[Unread] = []
-    for precision in precisions or (None,):
-        own_pairs = [
+    for precision in precisions or (None,):  # None: the headers name no precision
+        pairs_of_precision = [
             (column, cell)
             for column, cell in pairs
             if _is_column_of_precision(column, precision, precisions)
         ]
-        row, unread_cells = read_row(line, own_pairs, precision, table)
+        row, unread_cells = read_row(line, pairs_of_precision, precision, table)
         faults += [fault for fault in unread_cells if fault not in faults]
         if not table.line or has_figure(row):
             rows.append(row)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _COUNT_HEADER = re.compile(r"(?i)([0-9]{1,6})\s*(?:x|nodes?|gpus?|devices?|cards?|机|卡)?")
 _NODE_WORDS = re.compile(r"(?i)\bnodes?\b|机")
 _DEVICE_WORDS = re.compile(r"(?i)\b(?:gpu|device|card|accelerator|npu)s?\b|卡")
-_MAX_TEXT = 120
+_MAX_TEXT = 120  # characters of printed text in messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,7 @@ def _find_figure(first_header: str, titles: Sequence[str]) -> str:
 
 
 def _keep_digits(text: str) -> str:
+    """Return the number in a header such as ``64 GPUs``."""
     return re.sub(r"[^0-9]", "", text)
 
 

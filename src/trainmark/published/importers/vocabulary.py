@@ -15,7 +15,13 @@ from trainmark.published.audit.qualities import split_words
 from trainmark.toml_file import read_toml
 
 WORDS: dict[str, Any] = read_toml(Path(__file__).with_name("columns.toml"))
-_HALF_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: " "}
+# Unicode has a full-width form of each visible ASCII character at a fixed distance, and of a space.
+_FULL_WIDTH_CODES = range(0xFF01, 0xFF5F)
+_FULL_WIDTH_SPACE = 0x3000
+_FULL_WIDTH_DISTANCE = 0xFEE0
+_HALF_WIDTH = {code: code - _FULL_WIDTH_DISTANCE for code in _FULL_WIDTH_CODES} | {
+    _FULL_WIDTH_SPACE: " "
+}
 _EMPHASIS = re.compile(r"(\*{1,3}|_{1,2}|`)([^*_`].*)\1")
 _ESCAPE = re.compile(r"\\([!-/:-@\[-`{-~])")  # Markdown's, of any ASCII punctuation
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
@@ -73,6 +79,7 @@ def has_phrase(text: str, phrases: list[str]) -> bool:
 
 @cache
 def _space_words(phrase: str) -> str:
+    """Return the words of a phrase with a space before and after each."""
     return f" {' '.join(split_words(phrase))} "
 
 
