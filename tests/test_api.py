@@ -41,12 +41,12 @@ def runs(tmp_path: Path) -> Path:
 
 
 def test_a_row_is_a_record_with_the_columns_of_the_csv() -> None:
-    found = trainmark.table([TOY, BERT])
-    assert found.schema.names == to_csv([TOY, BERT]).splitlines()[0].split(",")
-    assert found.column("case").to_pylist() == ["toy", "distilbert_sst2"]
-    assert found.schema.field("samples").type == pa.int64()
+    rows_table = trainmark.table([TOY, BERT])
+    assert rows_table.schema.names == to_csv([TOY, BERT]).splitlines()[0].split(",")
+    assert rows_table.column("case").to_pylist() == ["toy", "distilbert_sst2"]
+    assert rows_table.schema.field("samples").type == pa.int64()
     frame = trainmark.frame([TOY, BERT])
-    assert list(frame.columns) == found.schema.names
+    assert list(frame.columns) == rows_table.schema.names
     assert frame.loc[0, "p_train_samples_per_s"] == TOY.figure("p_train")
     assert frame["quality_reached"].tolist() == [True, BERT.quality.reached]
 
@@ -58,22 +58,22 @@ def test_a_frame_names_the_extra_that_brings_pandas(monkeypatch: pytest.MonkeyPa
 
 
 def test_records_know_their_places_pages_and_summary(runs: Path) -> None:
-    found = trainmark.load(runs, verify=False)
-    assert found.places == [runs / "a", runs / "b"]
-    assert [record.plan.case for record in found] == ["toy", "distilbert_sst2"]
-    toy = api.Records(found[:1], found.places[:1])
+    loaded = trainmark.load(runs, verify=False)
+    assert loaded.places == [runs / "a", runs / "b"]
+    assert [record.plan.case for record in loaded] == ["toy", "distilbert_sst2"]
+    toy = api.Records(loaded[:1], loaded.places[:1])
     assert toy.page("zh").startswith("# 示例分类")
     assert toy.page(html=True).startswith("<!DOCTYPE html>")
     assert len(toy.summary().records) == 1
     with pytest.raises(RecordError):
-        found.summary()
+        loaded.summary()
 
 
 def test_a_record_that_its_evidence_contradicts_is_loaded_with_a_warning(runs: Path) -> None:
     (runs / "a" / "plan.json").write_text("{}")
     with pytest.warns(UserWarning, match="does not match its raw events"):
-        (found,) = trainmark.load(runs / "a")
-    assert found.trust.grade == "do_not_quote"
+        (record,) = trainmark.load(runs / "a")
+    assert record.trust.grade == "do_not_quote"
     with pytest.raises(RecordError):
         trainmark.load(runs / "none")
     with pytest.raises(RecordError, match="published rows, and no record"):
@@ -103,8 +103,8 @@ def test_damaged_record_of_a_side_is_left_out_with_a_warning(runs: Path) -> None
     steps = TOY.steps.model_copy(update={"time_ns": times})
     other = TOY.model_copy(update={"run_id": "other", "steps": steps})
     with pytest.warns(UserWarning, match="r2/record.json"):
-        found = trainmark.compare(runs / "toys", [other], figures=["p_train"])
-    assert found.figures[0].launches == (1, 1)
+        comparison = trainmark.compare(runs / "toys", [other], figures=["p_train"])
+    assert comparison.figures[0].launches == (1, 1)
 
 
 def test_a_plan_file_runs_and_what_is_left_the_next_time(
@@ -123,9 +123,9 @@ def test_a_plan_file_runs_and_what_is_left_the_next_time(
         "device: cpu\nruns:\n- {name: a, case: toy}\n- {name: b, case: toy, repeat: 2}\n",
         encoding="utf-8",
     )
-    found = trainmark.run(str(file), out=tmp_path / "out")
-    assert list(map(str, found.places)) == started
-    assert [record.plan.repeat_index for record in found] == [1, 1, 2]
+    runs = trainmark.run(str(file), out=tmp_path / "out")
+    assert list(map(str, runs.places)) == started
+    assert [record.plan.repeat_index for record in runs] == [1, 1, 2]
     with pytest.raises(UsageError, match="nproc does not go with a plan file"):
         trainmark.run(str(file), nproc=2)
 
@@ -209,10 +209,10 @@ def test_after_a_launch_that_timed_out_the_others_are_left_out(
     late = TOY.model_copy(update={"status": "timed_out"})
     monkeypatch.setattr(api, "launch_one", lambda *_, **__: late)
     plan = TOY.plan.model_copy(update={"run_dir": str(tmp_path / "run"), "repeat_count": 4})
-    said: list[object] = []
-    found = api.launch_run(plan, Cluster(), StopRequest(), quiet=True, say=said.append)
-    assert (found, found.places) == ([late], [tmp_path / "run" / "r1"])
-    assert str(said[0]) == "skipped 3 more launches: they would also time out"
+    messages: list[object] = []
+    records = api.launch_run(plan, Cluster(), StopRequest(), quiet=True, say=messages.append)
+    assert (records, records.places) == ([late], [tmp_path / "run" / "r1"])
+    assert str(messages[0]) == "skipped 3 more launches: they would also time out"
     monkeypatch.undo()
     head, line, row = repr(api.Records([TOY])).splitlines()
     assert ("run" in head, TOY.run_id in row, len(row) >= len(line) > 0) == (True, True, True)

@@ -50,9 +50,21 @@ def _hostile() -> Record:
         if message is not None
     }  # fmt: skip
     # What the schema closes, what names a case, and numbers' units, by which they are scaled.
-    words = codes | {good.status, good.plan.case, "trainmark", good.plan.rules, "local",
-                     good.plan.data.origin, good.plan.recipe["data"], good.plan.recipe["precision"],
-                     good.started} | {entry.unit for entry in good.figures.values()}  # fmt: skip
+    words = (
+        codes
+        | {
+            good.status,
+            good.plan.case,
+            "trainmark",
+            good.plan.rules,
+            "local",
+            good.plan.data.origin,
+            good.plan.recipe["data"],
+            good.plan.recipe["precision"],
+            good.started,
+        }
+        | {entry.unit for entry in good.figures.values()}
+    )
     words |= {good.trust.grade, good.plan.about.work_unit, *good.plan.about.references.columns}
     words |= {word for file in good.evidence for word in (file.name, file.sha256)}
     for row in good.plan.about.references.rows:
@@ -103,9 +115,9 @@ def test_no_string_of_a_record_moves_a_cursor(hostile, show):
 
 
 def test_markup_of_a_record_stays_text(hostile):
-    found = Reader(html_page([hostile]))
-    assert (found.seen.count("script"), "img" in found.seen) == (1, False)
-    assert any(MARKUP in text for text in found.texts)
+    reader = Reader(html_page([hostile]))
+    assert (reader.seen.count("script"), "img" in reader.seen) == (1, False)
+    assert any(MARKUP in text for text in reader.texts)
     made = markdown_page([hostile])
     outside = re.sub(r"(?ms)^(`{3,})text$.*?^\1$", "", made)
     assert "<script" not in outside

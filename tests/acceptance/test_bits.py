@@ -10,7 +10,7 @@ def run(*changes: tuple[int, str, int], steps: int = 3) -> list[StepDigest]:
     """Return the digests of a training; ``changes`` are step, part and what is added to it."""
     digests = []
     for step in range(1, steps + 1):
-        added = {part: amount for at, part, amount in changes if at == step}
+        added = {part: amount for step_of_change, part, amount in changes if step_of_change == step}
         digests.append(
             StepDigest(
                 loss=(1.0 / step + added.get("loss", 0)).hex(),

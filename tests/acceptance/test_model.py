@@ -32,7 +32,7 @@ def exact(
 
 
 def round_robin_pairs(num_nodes: int, seconds: float = 2.0) -> dict[tuple[int, int], float]:
-    return {pair: seconds for one in round_robin(num_nodes) for pair in one}
+    return {pair: seconds for round_pairs in round_robin(num_nodes) for pair in round_pairs}
 
 
 def verdicts(judgement: Judgement) -> list[str]:
@@ -125,7 +125,7 @@ def test_nothing_measured_decides_nothing() -> None:
 
 def test_heat_that_all_nodes_share_is_removed_and_reported() -> None:
     rounds = pair_rounds(8, 14)
-    pairs = np.array([pair for one in rounds for pair in one])
+    pairs = np.array([pair for round_pairs in rounds for pair in round_pairs])
     number = np.repeat(np.arange(14), 4)
     judgement = judge(
         Measurements(

@@ -93,7 +93,9 @@ def test_equal_nodes_pass_and_a_slow_one_fails(tmp_path: Path) -> None:
     assert [member.decision for member in result.members] == ["pass", "pass", "fail", "pass"]
     # As a node, and by its device.
     assert [finding.text for finding in result.members[2].findings] == ["", "c:gpu:0"]
-    assert [(one.control, one.devices) for one in result.bits] == [("deterministic", 4)]
+    assert [(comparison.control, comparison.devices) for comparison in result.bits] == [
+        ("deterministic", 4)
+    ]
 
 
 def test_both_nodes_of_a_pair_are_one_measurement(tmp_path: Path) -> None:

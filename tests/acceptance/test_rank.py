@@ -118,7 +118,9 @@ def test_200_flipped_bits_are_found_at_the_right_device(planned: tuple[Plan, Job
 
         deviations = compare_devices(devices).deviations
 
-        assert [(one.device, one.step) for one in deviations] == [(guilty, step)], seed
+        assert [(deviation.device, deviation.step) for deviation in deviations] == [
+            (guilty, step)
+        ], seed
 
 
 @pytest.mark.nightly

@@ -47,10 +47,12 @@ def test_value_out_of_bounds_names_its_option(field: str, value: float) -> None:
 def test_rounds_of_four_devices(tmp_path: Path) -> None:
     rounds = acceptance_in(tmp_path).rounds
 
-    assert [one.phase for one in rounds] == ["devices"] * 5 + ["nodes"] + ["pairs"] * 3
+    assert [planned_round.phase for planned_round in rounds] == ["devices"] * 5 + ["nodes"] + [
+        "pairs"
+    ] * 3
     assert rounds[0].teams == [(0,), (1,), (2,), (3,)]
     assert rounds[5].teams == [(0, 1, 2, 3)]
-    assert sorted(pair for one in rounds[6:] for pair in one.teams) == [
+    assert sorted(pair for planned_round in rounds[6:] for pair in planned_round.teams) == [
         (0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3),
     ]  # fmt: skip
 

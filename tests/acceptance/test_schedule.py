@@ -16,7 +16,7 @@ from trainmark.acceptance.schedule import (
 
 @pytest.mark.parametrize("num_nodes", [2, 3, 4, 7, 8, 33])
 def test_every_two_nodes_meet_once_in_a_round_robin(num_nodes: int) -> None:
-    pairs = [pair for one in round_robin(num_nodes) for pair in one]
+    pairs = [pair for round_pairs in round_robin(num_nodes) for pair in round_pairs]
 
     assert sorted(pairs) == list(combinations(range(num_nodes), 2))
 
@@ -31,7 +31,7 @@ def test_no_node_is_in_two_pairs_of_a_round(num_nodes: int) -> None:
 def test_random_rounds_repeat_no_pair_before_all_have_met() -> None:
     rounds = pair_rounds(64, 30, seed=1)
 
-    pairs = [pair for one in rounds for pair in one]
+    pairs = [pair for round_pairs in rounds for pair in round_pairs]
     assert len(set(pairs)) == len(pairs) == 30 * 32
     assert rounds == pair_rounds(64, 30, seed=1)
     assert rounds != pair_rounds(64, 30, seed=2)

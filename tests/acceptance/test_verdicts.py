@@ -44,7 +44,7 @@ def test_equal_devices_pass(tmp_path: Path) -> None:
 
     assert decisions(result) == ["pass"] * 4
     assert result.exit_code == 0
-    assert [one.control for one in result.bits] == ["deterministic"]
+    assert [comparison.control for comparison in result.bits] == ["deterministic"]
 
 
 def test_slow_device_fails_with_its_share(tmp_path: Path) -> None:

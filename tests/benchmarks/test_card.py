@@ -170,11 +170,11 @@ def test_what_fails_fails_the_call_and_only_it_runs_again(sections: Sections) ->
     assert (sections.calls("good"), sections.calls("bad")) == (1, 2)
     assert sections.measure("--sections", "good", "--restart") == 0
     assert (sections.calls("good"), sections.calls("bad")) == (2, 2)
-    found = sections.document()["sections"]
-    assert {name: section["state"] for name, section in found.items()} == {
+    section_results = sections.document()["sections"]
+    assert {name: section["state"] for name, section in section_results.items()} == {
         "good": "finished", "bad": "failed", "nan": "failed",
     }  # fmt: skip
-    assert all("Error" in found[name]["output"] for name in ("bad", "nan"))
+    assert all("Error" in section_results[name]["output"] for name in ("bad", "nan"))
 
 
 def alive(pids: list[int]) -> list[int]:
@@ -243,9 +243,9 @@ def test_each_section_of_a_budget_knows_what_time_it_has(sections: Sections) -> 
 
     assert brief_call(sections, clock=lambda: 0.0) == 0
 
-    found = sections.document("some-card-tiny-brief")
-    assert found["is_brief"] is True
-    figures = {name: section["figures"] for name, section in found["sections"].items()}
+    section_results = sections.document("some-card-tiny-brief")
+    assert section_results["is_brief"] is True
+    figures = {name: section["figures"] for name, section in section_results["sections"].items()}
     assert all(figures[name]["is_brief"] == 1.0 for name in ("first", "second"))
     assert 0 < figures["first"]["left_s"] <= 300.0 * 0.85  # half of the budget, less its end
     assert 300.0 < figures["second"]["left_s"] <= 600.0 * 0.85
@@ -401,11 +401,11 @@ def test_the_test_that_runs_when_the_time_is_over_is_skipped_and_a_report_remain
 
 def test_rounds_end_with_the_time() -> None:
     answers = iter([True, False])
-    found = interleave(
+    timings = interleave(
         {"one": lambda: 1.0, "two": lambda: 2.0}, rounds=9, warmup=1,
         can_go_on=lambda: next(answers),
     )  # fmt: skip
-    assert found == {"one": [1.0, 1.0], "two": [2.0, 2.0]}
+    assert timings == {"one": [1.0, 1.0], "two": [2.0, 2.0]}
 
 
 def test_a_variant_without_time_is_neither_missed_nor_met() -> None:
@@ -434,14 +434,14 @@ def test_memory_rows_without_time_are_left_out_and_failures_are_named(
     monkeypatch.setattr(memory, "ROWS", rows)
     monkeypatch.setattr(memory, "measured", answer)
 
-    found = memory.run(Card("cpu", "tiny", tmp_path))
+    result = memory.run(Card("cpu", "tiny", tmp_path))
 
-    off, failures = found.bars
+    off, failures = result.bars
     assert (off.measured, off.met) == ("off by 5.0% at most, of 1 recipes", True)
     assert (failures.measured, failures.met) == ("1", False)
-    assert found.figures["a_case first: reserved_bytes"] == 100
-    assert "- a_case second: out of memory." in found.text
-    assert "There was no time for a_case third." in found.text
+    assert result.figures["a_case first: reserved_bytes"] == 100
+    assert "- a_case second: out of memory." in result.text
+    assert "There was no time for a_case third." in result.text
 
     sizes["predicted_reserved"] = 80
     assert memory.run(Card("cpu", "tiny", tmp_path)).bars[0].met is False

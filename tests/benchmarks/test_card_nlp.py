@@ -43,10 +43,10 @@ def test_the_plain_model_computes_the_cases_loss() -> None:
     ours = build_model(SMALL, seed=3)
     ids = torch.randint(0, SMALL.vocab_size, (2, SMALL.seq_length + 1))
 
-    found = plain_like(ours)(ids[:, :-1], ids[:, 1:])
+    loss = plain_like(ours)(ids[:, :-1], ids[:, 1:])
 
     tokens = 2 * SMALL.seq_length
-    assert found.item() == pytest.approx(ours(ids[:, :-1], ids[:, 1:]).item() / tokens, rel=1e-5)
+    assert loss.item() == pytest.approx(ours(ids[:, :-1], ids[:, 1:]).item() / tokens, rel=1e-5)
 
 
 def test_the_published_figure_is_the_cell_of_its_page() -> None:

@@ -77,12 +77,12 @@ def test_a_variant_that_compiles_for_too_long_is_killed_and_the_others_are_kept(
 ) -> None:
     monkeypatch.setattr(training, "Peer", FakePeer)
     monkeypatch.setattr(training, "SETTLE_S", 0.0)
-    found = training.take_turns(
+    turns = training.take_turns(
         Card("cpu", "tiny", tmp_path), "module", {"ours": ("ours",), "compiled": ("hangs",)},
         precision="fp32", flops=1.0, units={},
     )  # fmt: skip
-    assert found.failed == {"compiled": "killed"}
-    assert set(found.seconds) == set(found.peak_bytes) == {"ours"}
+    assert turns.failed == {"compiled": "killed"}
+    assert set(turns.seconds) == set(turns.peak_bytes) == {"ours"}
     with pytest.raises(PeerFailedError):
         training.take_turns(
             Card("cpu", "tiny", tmp_path), "module", {"ours": ("hangs",)},
@@ -115,14 +115,14 @@ def test_variants_and_rounds_for_which_there_is_no_time_are_left_out(
     monkeypatch.setattr(training, "ROUNDS", 7)
     parts = {"ours": ("ours",), "plain": ("plain",), "trainer": ("trainer",)}
 
-    found = training.take_turns(
+    turns = training.take_turns(
         Card("cpu", "full", tmp_path, 100.0, is_brief=True), "module", parts,
         precision="fp32", flops=1.0, units={},
     )  # fmt: skip
 
     # Two starts take 60 s, a round of both and the matmuls six: after five rounds ten are left.
-    assert (found.left_out, found.failed) == (["trainer"], {})
-    assert found.seconds == {"ours": [2.0] * 5, "plain": [2.0] * 5}
+    assert (turns.left_out, turns.failed) == (["trainer"], {})
+    assert turns.seconds == {"ours": [2.0] * 5, "plain": [2.0] * 5}
     assert now_s == 90.0
 
 
@@ -146,11 +146,11 @@ def test_plain_bags_without_time_are_left_out(
     monkeypatch.setattr(dlrm, "TINY_ROWS", 10)
     monkeypatch.setattr(dlrm, "drawn", lambda *_, **__: "folder")
 
-    found = dlrm.run(Card("cpu", "full", tmp_path, 60.0, is_brief=True))
+    result = dlrm.run(Card("cpu", "full", tmp_path, 60.0, is_brief=True))
 
-    (bar,) = found.bars
+    (bar,) = result.bars
     assert (bar.measured, bar.met) == ("unknown: there was no time for it", None)
-    assert found.figures["plain_step_seconds"] == 1.0
+    assert result.figures["plain_step_seconds"] == 1.0
     assert now_s == 40.0
 
 
@@ -164,10 +164,10 @@ def test_the_largest_tables_fit_and_with_a_row_more_each_they_do_not(
     vendor = SimpleNamespace(open=lambda *_: opened)
     monkeypatch.setattr(devices, "choose_vendor", lambda _: vendor)
     rows = largest_tables.rows_that_fit("card")
-    least = RankMemory(total - largest_tables.CONTEXT_BYTES)
-    place(least, [rows] * NUM_TABLES, DIM, 1)
+    rank_memory = RankMemory(total - largest_tables.CONTEXT_BYTES)
+    place(rank_memory, [rows] * NUM_TABLES, DIM, 1)
     with pytest.raises(EnvironmentFault):
-        place(least, [rows + 1] * NUM_TABLES, DIM, 1)
+        place(rank_memory, [rows + 1] * NUM_TABLES, DIM, 1)
 
 
 def test_the_original_scores_our_batch_as_our_model_does() -> None:

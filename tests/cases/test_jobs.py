@@ -53,23 +53,23 @@ def two_steps(
     for module in job.stepper.model.modules():
         if isinstance(module, torch.nn.Dropout) and module.p:
             module.p = 0.0
-    found: list[dict[str, Tensor]] = []
+    gradients: list[dict[str, Tensor]] = []
 
     def keep(*_: Any) -> None:
         trained = job.trained_parameters().items()
         assert all(item.grad is not None for _, item in trained)
-        found.append({key.replace("_orig_mod.", ""): x.grad.clone() for key, x in trained})
+        gradients.append({key.replace("_orig_mod.", ""): x.grad.clone() for key, x in trained})
 
     job.stepper.optimizer.register_step_pre_hook(keep)
     batches = iter(job.batches(0))
     losses = [float(job.step(iter([replace(next(batches), closes_step=True)]))) for _ in range(2)]
-    return losses, found, job.facts()
+    return losses, gradients, job.facts()
 
 
-def assert_alike(found: Any, wanted: Any, step: int) -> None:
-    assert found[0] == pytest.approx(wanted[0], rel=1e-5)
-    torch.testing.assert_close(found[1][step], wanted[1][step], rtol=1e-3, atol=1e-5)
-    assert max(float(item.abs().max()) for item in found[1][step].values()) > 1e-4
+def assert_alike(actual: Any, wanted: Any, step: int) -> None:
+    assert actual[0] == pytest.approx(wanted[0], rel=1e-5)
+    torch.testing.assert_close(actual[1][step], wanted[1][step], rtol=1e-3, atol=1e-5)
+    assert max(float(item.abs().max()) for item in actual[1][step].values()) > 1e-4
 
 
 # The compiler makes an instance of each autograd function that it meets, and looks for a gradient
@@ -83,18 +83,20 @@ def test_compiled_and_eager_steps_have_the_same_gradients(
     # Without generated C++, which takes a minute a model and has no part in gradients.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     recipe, folder = small(name, tmp_path)  # masks are drawn differently when compiled
-    found = two_steps(name, folder, replace(recipe, compile=True))
-    assert_alike(found, two_steps(name, folder, recipe), step=1)  # what the first one leaves behind
+    actual = two_steps(name, folder, replace(recipe, compile=True))
+    assert_alike(
+        actual, two_steps(name, folder, recipe), step=1
+    )  # what the first one leaves behind
 
 
 @pytest.mark.parametrize("name", ["gpt_megatron", "llama2_7b_lora"])
 def test_case_trains_alike_with_either_loss_kernel(name: str, tmp_path: Path) -> None:
     recipe, folder = small(name, tmp_path)
     wanted = two_steps(name, folder, replace(recipe, kernels="library"))
-    found = two_steps(name, folder, recipe)
+    actual = two_steps(name, folder, recipe)
     assert wanted[2]["kernels"] == {"cross_entropy": "library"}
-    assert found[2]["kernels"] == {"cross_entropy": "own"}
-    assert_alike(found, wanted, step=0)
+    assert actual[2]["kernels"] == {"cross_entropy": "own"}
+    assert_alike(actual, wanted, step=0)
 
 
 class Copying(CpuDevice):

@@ -25,13 +25,13 @@ def test_every_published_recipe_has_the_seed_of_its_file(name: str) -> None:
 
 
 def test_dlrm_recipes_have_the_published_global_batches() -> None:
-    found = {}
+    batch_sizes = {}
     for name, recipe in cases.load("dlrm").recipes.items():
         if recipe.world is not None:
             nnodes, nproc = map(int, recipe.world.split("x"))
-            found[name] = recipe.micro_batch_size * nnodes * nproc
+            batch_sizes[name] = recipe.micro_batch_size * nnodes * nproc
             assert recipe.learning_rate == 24.0
-    assert found == {
+    assert batch_sizes == {
         "standard-1x1": 65_536, "standard-1x8": 65_536, "standard-2x8": 65_536,
         "throughput-1x1": 262_144, "throughput-1x8": 2_097_152, "throughput-2x8": 2_752_512,
     }  # fmt: skip
@@ -39,9 +39,9 @@ def test_dlrm_recipes_have_the_published_global_batches() -> None:
 
 def test_published_rows_of_dlrm_stand_as_printed() -> None:
     (package,) = trainmark.cases.__path__
-    found = reference.read_reference_file(Path(package) / "dlrm_criteo" / "reference.toml")
-    assert found.samples_per_pass == 4_195_197_692
-    assert [row.world for row in found.rows] == ["1x1", "1x8", "2x8", "1x8", "1x1", "2x8"]
+    reference_rows = reference.read_reference_file(Path(package) / "dlrm_criteo" / "reference.toml")
+    assert reference_rows.samples_per_pass == 4_195_197_692
+    assert [row.world for row in reference_rows.rows] == ["1x1", "1x8", "2x8", "1x8", "1x1", "2x8"]
 
 
 def test_llama_recipes_train_as_published_and_require_their_target() -> None:

@@ -28,7 +28,8 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(
-    ("name", "changes"), [(name, one) for name, some in CHANGES.items() for one in some]
+    ("name", "changes"),
+    [(name, fields) for name, field_sets in CHANGES.items() for fields in field_sets],
 )
 def test_sizes_are_those_of_the_job(
     name: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

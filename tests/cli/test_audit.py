@@ -32,16 +32,16 @@ def test_an_error_is_printed_with_its_arithmetic_and_ends_with_1(cli: Cli, tmp_p
     page = tmp_path / "rows.csv"
     page.write_text("configuration,model,p_train,p_core\nA100 1x1,toy,256,255\n")
     code, out, _ = cli("audit", page, "--json")
-    (found,) = json.loads(out)["findings"]
+    (finding,) = json.loads(out)["findings"]
     assert code == 1
-    assert found | {"message": ""} == {
+    assert finding | {"message": ""} == {
         "rule": "ordering", "severity": "error", "file": str(page), "line": 2,
         "configuration": "A100 1x1", "code": "audit_order", "message": "",
         "arithmetic": {
             "above": "p_core", "below": "p_train", "above_rate": 255.0, "below_rate": 256.0,
         },
     }  # fmt: skip
-    assert "256" in found["message"]
+    assert "256" in finding["message"]
     code, out, _ = cli("audit", page, "--lang", "zh")
     assert code == 1
     assert out.startswith(f"error ordering {page}:2 A100")

@@ -44,18 +44,22 @@ def test_every_help_begins_with_examples(cli):
 
 def test_verbs_and_options_stay_few():
     made = [command(name) for name in VERBS]
-    made += [one for verb in made for one in getattr(verb, "commands", {}).values()]
-    options = [x for one in made for x in one.params if x.param_type_name == "option"]
+    made += [child for verb in made for child in getattr(verb, "commands", {}).values()]
+    options = [x for child in made for x in child.params if x.param_type_name == "option"]
     assert len(VERBS) <= 20
     assert len([x for x in options if x.name != "help"]) <= 124
 
 
-def test_help_of_output_says_what_happens_without_it(cli, left):
-    left("a")
+def test_help_of_output_says_what_happens_without_it(cli, leave_runs):
+    leave_runs("a")
     words = {"report": ["runs/a"], "export": ["runs/a", "--to", "json"], "bundle": ["runs/a"]}
     prints = {}
     for verb, given in words.items():
-        (option,) = [one for one in command(verb).params if one.name == "output"]
+        (option,) = [
+            option_of_verb
+            for option_of_verb in command(verb).params
+            if option_of_verb.name == "output"
+        ]
         code, out, _ = cli(verb, *given)
         prints[verb] = (code, out != "")
         assert ("print the text" in option.help) is prints[verb][1]
@@ -70,7 +74,7 @@ def test_help_names_every_verb_in_a_group_and_says_what_it_does_uncut(cli):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected_error"),
     [
         (["run", "distilbrt"], ["distilbrt", "did you mean distilbert"]),
         (["run", "toy", "bs=many"], ["micro_batch_size", "whole number"]),
@@ -107,13 +111,13 @@ def test_help_names_every_verb_in_a_group_and_says_what_it_does_uncut(cli):
         (["report", "nowhere"], ["no record found"]),
     ],
 )
-def test_bad_words_end_in_one_clear_error(cli, words, said):
+def test_bad_words_end_in_one_clear_error(cli, words, expected_error):
     code, out, err = cli(*words)
     assert code == 2
     assert out == ""
     assert err.startswith("trainmark: ")
     assert "Traceback" not in err
-    for part in said:
+    for part in expected_error:
         assert part in err
 
 
@@ -162,11 +166,14 @@ def test_a_case_is_handed_the_options_that_it_declares(cli):
     given = "{'text_order': 'sorted', 'labels': PosixPath('a.txt')}"
     assert Path("out/options").read_text() == given
     _, out, _ = cli("list", "options", "--json")
-    own = [one["option"] for one in json.loads(out)["options"] if one["case"] == "own"]
-    assert own == ["folds", "text_order", "labels"]
-    for word, said in (("folds=1", "folds is '1'; 2 to 10"), ("text_order=x", "input or sorted")):
+    options = [entry["option"] for entry in json.loads(out)["options"] if entry["case"] == "own"]
+    assert options == ["folds", "text_order", "labels"]
+    for word, expected_error in (
+        ("folds=1", "folds is '1'; 2 to 10"),
+        ("text_order=x", "input or sorted"),
+    ):
         code, out, err = cli("prepare", "own", word, "--from", "raw", "--data", "none")
-        assert (code, out, said in err, Path("none").exists()) == (2, "", True, False)
+        assert (code, out, expected_error in err, Path("none").exists()) == (2, "", True, False)
 
 
 def test_a_card_that_cannot_be_used_is_named_and_the_processor_labelled(cli, monkeypatch):
@@ -296,7 +303,7 @@ def test_a_closed_pipe_is_no_traceback(tmp_path):
 
 
 @pytest.fixture
-def left(tmp_path):
+def leave_runs(tmp_path):
     """Leave the record of a toy run under ``runs``, each newer than those before."""
     made = record.read_record(GOLDEN / "record_toy.json")
 
@@ -312,20 +319,20 @@ def left(tmp_path):
     return leave
 
 
-def test_report_after_a_series_shows_all_of_it(cli, left):
-    left("older")
-    left("twice/r1", 1, 2)
-    left("twice/r2", 2, 2)
+def test_report_after_a_series_shows_all_of_it(cli, leave_runs):
+    leave_runs("older")
+    leave_runs("twice/r1", 1, 2)
+    leave_runs("twice/r2", 2, 2)
     code, newest, _ = cli("report")
     assert code == 0
     assert newest == cli("report", "runs/twice")[1]
     _, both, _ = cli("export", "--to", "json")
-    assert [one["run_id"] for one in json.loads(both)] == ["twice/r1", "twice/r2"]
+    assert [record["run_id"] for record in json.loads(both)] == ["twice/r1", "twice/r2"]
 
 
-def test_results_without_runs_or_of_an_unknown_key_are_one_clear_error(cli, left):
+def test_results_without_runs_or_of_an_unknown_key_are_one_clear_error(cli, leave_runs):
     assert "no such folder" in cli("results")[2]
-    left("a")
+    leave_runs("a")
     for words in (["started>2026"], ["--sort", "started"]):
         code, out, err = cli("results", *words)
         assert (code, out, err.count("Traceback")) == (2, "", 0)
@@ -337,8 +344,8 @@ def test_results_without_runs_or_of_an_unknown_key_are_one_clear_error(cli, left
     [("en", "ok    flops: the formula for FLOPs", "no fault in 8 checks"), ("zh", "公式", "8 项")],
 )
 def test_each_check_of_a_case_says_what_it_means(cli, lang, first, last, monkeypatch):
-    found = CaseReport([CaseCheck(name) for name in CHECKS], {})
-    monkeypatch.setattr("trainmark.conformance.case_check.check_case", lambda *_, **__: found)
+    report = CaseReport([CaseCheck(name) for name in CHECKS], {})
+    monkeypatch.setattr("trainmark.conformance.case_check.check_case", lambda *_, **__: report)
     code, out, _ = cli("check", "toy", "--lang", lang)
     assert code == 0
     assert first in out
@@ -348,8 +355,8 @@ def test_each_check_of_a_case_says_what_it_means(cli, lang, first, last, monkeyp
 def test_checks_of_a_case_are_printed_as_json(cli, monkeypatch):
     fault, note = message("check_too_few_steps", steps=3), message("check_without_run")
     checks = [CaseCheck("flops"), CaseCheck("runs", (fault,)), CaseCheck("batches", skipped=note)]
-    found = CaseReport(checks, {})
-    monkeypatch.setattr("trainmark.conformance.case_check.check_case", lambda *_, **__: found)
+    report = CaseReport(checks, {})
+    monkeypatch.setattr("trainmark.conformance.case_check.check_case", lambda *_, **__: report)
     code, out, _ = cli("check", "toy", "--json")
     assert code == 1
     assert json.loads(out) == {
@@ -363,8 +370,8 @@ def test_checks_of_a_case_are_printed_as_json(cli, monkeypatch):
     }  # fmt: skip
 
 
-def test_records_of_a_report_are_printed_as_json(cli, left, tmp_path):
-    left("a")
+def test_records_of_a_report_are_printed_as_json(cli, leave_runs, tmp_path):
+    leave_runs("a")
     code, out, _ = cli("report", "--json")
     (record,) = json.loads(out)
     assert record["plan"]["case"] == "toy"

@@ -35,13 +35,13 @@ def compare(cli: Call) -> Call:
 
 
 def write(name: str, launches: list[Record]) -> None:
-    for number, one in enumerate(launches, 1):
+    for number, launch in enumerate(launches, 1):
         folder = Path(name) / f"r{number}"
         folder.mkdir(parents=True)
-        records.write_record(one, folder)
+        records.write_record(launch, folder)
 
 
-def left(factor: float = 1.0, **of_b: Any) -> None:
+def read_excluded(factor: float = 1.0, **of_b: Any) -> None:
     write("a", series("a", RATES))
     write("b c", series("b", [rate * factor for rate in RATES], first_minute=10, **of_b))
 
@@ -51,22 +51,22 @@ def left(factor: float = 1.0, **of_b: Any) -> None:
     [(1.0, 0, "no_difference"), (0.9, 1, "slower"), (0.97, 3, "too_noisy"), (1.2, 0, "faster")],
 )
 def test_the_exit_code_is_the_verdict(cli: Call, factor: float, code: int, verdict: str) -> None:
-    left(factor)
-    found, out, err = cli("a", "b c", "--json")
-    assert (found, err) == (code, "")
+    read_excluded(factor)
+    exit_code, out, err = cli("a", "b c", "--json")
+    assert (exit_code, err) == (code, "")
     document = json.loads(out)
     assert (document["verdict"], document["exit_code"]) == (verdict, code)
     assert document["a"]["names"] == ["a1", "a2", "a3", "a4", "a5"]
     assert document["sentence"]["code"] == f"verdict.{verdict}"
     for lang, head in (("en", "95% interval"), ("zh", "95% 区间")):
-        found, out, _ = cli("a", "b c", "--lang", lang)
-        assert found == code
+        exit_code, out, _ = cli("a", "b c", "--lang", lang)
+        assert exit_code == code
         assert head in out
         assert f"{factor:.3f}" in out
 
 
 def test_damaged_record_of_a_side_fails(cli: Call) -> None:
-    left()
+    read_excluded()
     Path("a/r9").mkdir()
     Path("a/r9/record.json").write_text('{"suite": ')
     code, out, err = cli("a", "b c", "--json")
@@ -80,14 +80,14 @@ def test_several_words_make_one_side(cli: Call) -> None:
     write("more", series("m", RATES[3:], first_minute=20))
     write("b", series("b", RATES, first_minute=10))
     _, out, _ = cli("a more", "b", "--json", "--figure", "p_core", "--threshold", "0.05")
-    found = json.loads(out)
-    assert found["a"]["names"] == ["a1", "a2", "a3", "m1", "m2"]
-    assert [one["name"] for one in found["figures"]] == ["p_core"]
-    assert found["threshold"] == 0.05
+    document = json.loads(out)
+    assert document["a"]["names"] == ["a1", "a2", "a3", "m1", "m2"]
+    assert [figure["name"] for figure in document["figures"]] == ["p_core"]
+    assert document["threshold"] == 0.05
 
 
 def test_other_work_ends_with_2_and_allowed_work_is_told(cli: Call) -> None:
-    left(recipe={"compile": True})
+    read_excluded(recipe={"compile": True})
     code, out, err = cli("a", "b c")
     assert (code, out) == (2, "")
     assert "compile is False and True" in err

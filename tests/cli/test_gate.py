@@ -47,9 +47,9 @@ def test_later_runs_are_held_against_the_runs_of_a_baseline(gate: Call) -> None:
     code, out, err = gate("gate", "runs/same", *words)
     assert (code, out.count("passed"), err) == (0, 1, "")
     code, out, _ = gate("gate", "runs/slow", *words, "--json")
-    found = json.loads(out)
-    assert (code, found["exit_code"]) == (1, 1)
-    assert [one["verdict"] for one in found["judgements"]] == ["regressed"]
+    document = json.loads(out)
+    assert (code, document["exit_code"]) == (1, 1)
+    assert [judgement["verdict"] for judgement in document["judgements"]] == ["regressed"]
     assert gate("gate", "runs/slow", *words, "--worse-by", "0.2")[0] == 0
 
 
@@ -77,13 +77,13 @@ def test_runs_against_their_own_history(gate: Call) -> None:
         run(f"n{night:02}", rate, started=(first + timedelta(night)).isoformat())
     words = ("--history", "runs", "--figure", "p_train")
     for night, code in ((8, 3), (15, 0), (20, 3), (24, 1)):
-        found, out, _ = gate("gate", f"runs/n{night:02}", *words)
-        assert (night, found) == (night, code)
+        exit_code, out, _ = gate("gate", f"runs/n{night:02}", *words)
+        assert (night, exit_code) == (night, code)
     assert "n20" in out
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected_error"),
     [
         (["gate", "runs/good"], "--baseline WORD or --history WORD"),
         (["gate", "runs/good", "--baseline", "none"], "none"),
@@ -93,11 +93,13 @@ def test_runs_against_their_own_history(gate: Call) -> None:
         (["gate", "runs/good", "--baseline", "runs"], "is its own baseline"),
     ],
 )
-def test_what_cannot_be_judged_is_a_usage_error(gate: Call, words: list[str], said: str) -> None:
+def test_what_cannot_be_judged_is_a_usage_error(
+    gate: Call, words: list[str], expected_error: str
+) -> None:
     run("good", 100.0)
     code, out, err = gate(*words)
     assert (code, out) == (2, "")
-    assert said in err
+    assert expected_error in err
     assert "Traceback" not in err
 
 

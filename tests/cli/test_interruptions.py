@@ -57,8 +57,8 @@ def test_signal_at_any_moment_of_planning_is_one_message_and_leaves_nothing(inte
     assert code == 0
     os.rename(tmp_path / "cache", tmp_path / "whole")  # noqa: PTH104 - data is made again
     for moment in range(events // 12, events, events // 12):
-        told = interrupted("SIGTERM", moment, "run", "toy", "--dry-run", "--device", "cpu")
-        assert told[:2] == (1, ["trainmark: stopped by SIGTERM"]), moment
+        outcome = interrupted("SIGTERM", moment, "run", "toy", "--dry-run", "--device", "cpu")
+        assert outcome[:2] == (1, ["trainmark: stopped by SIGTERM"]), moment
         assert sorted(path.name for path in tmp_path.glob("cache/*")) in (
             [], sorted(path.name for path in tmp_path.glob("whole/*")),
         )  # fmt: skip

@@ -70,9 +70,14 @@ def terminal(
     monkeypatch.setattr(
         "trainmark.results.store.index.check_record", lambda record, _, **__: record
     )
-    found = CaseReport([CaseCheck(name, (message("check_run_failed", ranks=2, place="train"),))
-                     for name in CHECKS], {})  # fmt: skip
-    monkeypatch.setattr("trainmark.conformance.case_check.check_case", lambda *_, **__: found)
+    report = CaseReport(
+        [
+            CaseCheck(name, (message("check_run_failed", ranks=2, place="train"),))
+            for name in CHECKS
+        ],
+        {},
+    )
+    monkeypatch.setattr("trainmark.conformance.case_check.check_case", lambda *_, **__: report)
     for verb in ("doctor", "ceilings"):
         monkeypatch.setattr(f"trainmark.cli.{verb}.others_to_stderr", nullcontext)
     sides: dict[str, list[Record]] = {
@@ -80,10 +85,10 @@ def terminal(
         for name, bs in (("a", 96), ("b", 32), ("c", 8), ("d", 32))
     }
     for name, launches in sides.items():
-        for number, one in enumerate(launches, 1):
+        for number, launch in enumerate(launches, 1):
             folder = tmp_path / "runs" / name / f"r{number}"
             folder.mkdir(parents=True)
-            records.write_record(one, folder)
+            records.write_record(launch, folder)
     (tmp_path / "page.md").write_text(PAGE, encoding="utf-8")
     (tmp_path / "plan.yaml").write_text(PLAN, encoding="utf-8")
     monkeypatch.setenv("NO_COLOR", "1")

@@ -54,19 +54,19 @@ def runs(**second: Any) -> dict[int, Record]:
     return {1: record(), 2: record(**second)}
 
 
-def failed(kind: str, said: Message, **more: Any) -> dict[int, Record]:
-    return runs(status="failed", cause=Cause(kind=kind, message=said, **more))
+def failed(kind: str, cause: Message, **more: Any) -> dict[int, Record]:
+    return runs(status="failed", cause=Cause(kind=kind, message=cause, **more))
 
 
-def faults(found: list[CaseCheck]) -> dict[str, list[str]]:
-    return {check.check: [item.code for item in check.faults] for check in found if check.faults}
+def faults(checks: list[CaseCheck]) -> dict[str, list[str]]:
+    return {check.check: [item.code for item in check.faults] for check in checks if check.faults}
 
 
 def test_a_sound_case_has_no_fault() -> None:
-    found = apply_rules(CaseEvidence(runs(), LOOKED))
-    assert [check.check for check in found] == list(CHECKS)
-    assert faults(found) == {}
-    assert [check.check for check in found if check.skipped] == []
+    checks = apply_rules(CaseEvidence(runs(), LOOKED))
+    assert [check.check for check in checks] == list(CHECKS)
+    assert faults(checks) == {}
+    assert [check.check for check in checks if check.skipped] == []
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,12 @@ def test_a_broken_rule_is_named(
 def test_what_could_not_be_looked_at_is_no_pass() -> None:
     gone = message("check_without_second_rank", text="one device")
     no_formula = LOOKED | {"model_flops": None, "waits": None}
-    found = {c.check: c for c in apply_rules(CaseEvidence({1: record()}, no_formula, gone))}
-    assert found["equal_losses"].skipped == gone
-    assert found["flops"].skipped == message("no_flop_formula")
-    assert found["no_waits"].skipped == message("check_waits_unknown")
+    checks_by_name = {
+        c.check: c for c in apply_rules(CaseEvidence({1: record()}, no_formula, gone))
+    }
+    assert checks_by_name["equal_losses"].skipped == gone
+    assert checks_by_name["flops"].skipped == message("no_flop_formula")
+    assert checks_by_name["no_waits"].skipped == message("check_waits_unknown")
     few = apply_rules(CaseEvidence({1: record([1.0, 0.5])}, LOOKED, gone))
     skipped = {check.check: check.skipped.code for check in few if check.skipped}
     assert skipped["loss_falls"] == "check_too_few_steps"
@@ -179,9 +181,9 @@ def test_a_step_that_waits_is_found_where_the_device_can_tell(
     assert look(ReadsItsLoss)["waits"] is None
     monkeypatch.setattr(CpuDevice, "forbid_synchronization", forbidden, raising=False)
     assert look(toy.ToyJob)["waits"] == {}
-    found = look(ReadsItsLoss)["waits"]
-    assert found["operation"] == "waits"
-    assert "test_case_check.py:" in found["place"]
+    waits = look(ReadsItsLoss)["waits"]
+    assert waits["operation"] == "waits"
+    assert "test_case_check.py:" in waits["place"]
 
 
 TINY = TOY.recipes["tiny"]

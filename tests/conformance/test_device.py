@@ -110,16 +110,16 @@ DEVICES = [
 @pytest.mark.parametrize(("members", "fault"), VENDORS)
 def test_each_fault_of_a_vendor_is_named(members, fault):
     assert vendor_faults(Good()) == []
-    found = vendor_faults(_changed(Good, **members)())
-    assert any(one.startswith(fault) for one in found), found
+    faults = vendor_faults(_changed(Good, **members)())
+    assert any(sentence.startswith(fault) for sentence in faults), faults
 
 
 @pytest.mark.parametrize(("members", "fault"), DEVICES)
 def test_each_fault_of_a_device_is_named(members, fault):
     device = _changed(GoodDevice, **members)
     vendor = _changed(Good, open=lambda *_: device(threads=1))()
-    found = device_faults(vendor)
-    assert any(one.startswith(fault) for one in found), found
+    faults = device_faults(vendor)
+    assert any(sentence.startswith(fault) for sentence in faults), faults
 
 
 def test_a_good_device_has_no_fault():

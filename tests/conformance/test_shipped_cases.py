@@ -124,14 +124,14 @@ def test_a_case_may_lie_anywhere(outside: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected_error"),
     [
         ("import nothere\n", "No module named 'nothere'"),
         ("from trainmark.cases.toy.case import CASE\n", "CASE.name is 'toy' in the folder 'mine'"),
     ],
 )
 def test_a_broken_case_is_named_and_leaves_the_others(
-    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, expected_error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "case.py").write_text(text)
@@ -140,7 +140,7 @@ def test_a_broken_case_is_named_and_leaves_the_others(
         monkeypatch.delitem(sys.modules, module, raising=False)
     with pytest.raises(UsageError, match="mine") as caught:
         cases.load("mine")
-    assert said in str(caught.value)
+    assert expected_error in str(caught.value)
     assert "mine/case.py" in str(caught.value)
     loaded, faults = cases.load_all()
     assert {"toy", "distilbert_sst2"} <= {case.name for case in loaded}

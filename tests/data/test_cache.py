@@ -23,10 +23,10 @@ def read(tmp_path, built):
         return ARRAYS
 
     def read():
-        found = mapped_arrays(tmp_path / "kept", build)
-        for array, wanted in zip(found, ARRAYS, strict=True):
+        arrays = mapped_arrays(tmp_path / "kept", build)
+        for array, wanted in zip(arrays, ARRAYS, strict=True):
             np.testing.assert_array_equal(array, wanted)
-        return found
+        return arrays
 
     return read
 

@@ -68,9 +68,9 @@ def read(folder: Path, content: Any) -> Keys:
 
 
 def test_a_sound_config_is_read_and_keeps_the_keys_that_it_gave(tmp_path: Path) -> None:
-    found = read(tmp_path, {**SOUND, "dropout": 0, "tied": False})
-    assert (found.width, found.heads, found.dropout) == (8, 1, 0.0)
-    assert found.raw == {"model_type": "small", "hidden_size": 8, "dropout": 0.0}
+    config = read(tmp_path, {**SOUND, "dropout": 0, "tied": False})
+    assert (config.width, config.heads, config.dropout) == (8, 1, 0.0)
+    assert config.raw == {"model_type": "small", "hidden_size": 8, "dropout": 0.0}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def raw(tmp_path):
     return tmp_path / "raw"
 
 
-def write(raw, *, fail=False, said=None, **options):
+def write(raw, *, fail=False, progress_lines=None, **options):
     """Write ``data`` with two files; return the calls that made something."""
     made = []
 
@@ -32,7 +32,7 @@ def write(raw, *, fail=False, said=None, **options):
         return write_it
 
     options = {"case": "fake", "form": 1, **options}
-    say = (said if said is not None else []).append
+    say = (progress_lines if progress_lines is not None else []).append
     sources = {"a.txt": raw / "a.txt"}
     with prepared.writing(raw.parent / "data", raw, sources, say, **options) as unfinished:
         if unfinished is not None:
@@ -52,9 +52,9 @@ def test_a_folder_takes_its_name_last_and_is_written_once(raw, tmp_path):
         "case": "fake", "format": 1, "sources": [{"name": "a.txt", **ABC}], "counts": {},
         "files": {"sub/abc.txt": ABC, "late.txt": ABC},
     }  # fmt: skip
-    said = []
-    assert write(raw, said=said) == []
-    assert "is already prepared" in said[-1]
+    progress_lines = []
+    assert write(raw, progress_lines=progress_lines) == []
+    assert "is already prepared" in progress_lines[-1]
 
 
 def test_a_stopped_call_is_gone_on_with(raw, tmp_path):
@@ -124,13 +124,13 @@ def test_a_stage_is_done_once_and_its_result_kept(raw, tmp_path):
     def prepare():
         made = []
         sources = {"a.txt": raw / "a.txt"}
-        with prepared.writing(tmp_path / "data", raw, sources, print, case="a", form=1) as found:
-            rows = found.stage("count", lambda: made.append("count") or [1, 2])
+        with prepared.writing(tmp_path / "data", raw, sources, print, case="a", form=1) as writer:
+            rows = writer.stage("count", lambda: made.append("count") or [1, 2])
             if not stopped:
                 stopped.append(1)
                 raise KeyboardInterrupt
             assert rows == [1, 2]
-            (found.work / "scratch").write_bytes(b"x")
+            (writer.work / "scratch").write_bytes(b"x")
         return made
 
     stopped = []
@@ -174,9 +174,9 @@ def test_a_copied_file_is_shown_as_progress_also_when_it_is_kept(raw, tmp_path):
     def prepare(*, stop):
         units = Units()
         sources = {"a.txt": raw / "a.txt"}
-        with prepared.writing(tmp_path / "data", raw, sources, units, case="a", form=1) as found:
+        with prepared.writing(tmp_path / "data", raw, sources, units, case="a", form=1) as writer:
             units.begin("writing", 3)
-            found.copy("copied", raw / "a.txt")
+            writer.copy("copied", raw / "a.txt")
             if stop:
                 raise KeyboardInterrupt
         return units.stages

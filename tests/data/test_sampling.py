@@ -31,15 +31,15 @@ class FakeReader:
 def walk(sizes, seq_length):
     """Cut documents one sample after another: the slow way to say what ``cut`` returns."""
     samples = max(0, (sum(sizes) - 1) // seq_length)
-    found, document, offset = [(0, 0)], 0, 0
+    cuts, document, offset = [(0, 0)], 0, 0
     for _ in range(samples):
-        left = seq_length + 1
-        while left > sizes[document] - offset:
-            left -= sizes[document] - offset
+        remaining = seq_length + 1
+        while remaining > sizes[document] - offset:
+            remaining -= sizes[document] - offset
             document, offset = document + 1, 0
-        offset += left - 1
-        found.append((document, offset))
-    return found
+        offset += remaining - 1
+        cuts.append((document, offset))
+    return cuts
 
 
 @settings(max_examples=200, deadline=None)
@@ -92,8 +92,8 @@ def published_order(sizes, seq_length, seed, samples):
     while epochs * tokens < samples * seq_length + 1:
         epochs += 1
     without_last = ((epochs - 1) * tokens - 1) // seq_length
-    one = (tokens - 1) // seq_length
-    together = epochs == 1 or samples - without_last >= int(0.8 * one)
+    num_samples = (tokens - 1) // seq_length
+    together = epochs == 1 or samples - without_last >= int(0.8 * num_samples)
     random, order, shuffle = np.random.RandomState(seed), [], []
     for count in [epochs] if together else [epochs - 1, 1]:
         documents = list(range(len(sizes))) * count
@@ -114,12 +114,12 @@ def test_the_order_of_samples_is_the_published_one(together, epochs, tmp_path):
     samples = Samples(corpus(sizes), range(120), 13, 1234, together=together, cache=tmp_path)
     order, cuts, shuffle = published_order(sizes.tolist(), 13, 1234, together)
     for _ in range(2):  # built, then mapped
-        found = np.concatenate([samples.epoch(n).shuffle for n in range(epochs)])
+        orders = np.concatenate([samples.epoch(n).shuffle for n in range(epochs)])
         index = samples.epoch(0)
         assert index.documents.tolist() == order
         assert list(zip(index.positions.tolist(), index.offsets.tolist(), strict=True)) == cuts
-        assert len(found) == epochs * len(samples)
-        assert found.tolist() == shuffle[: len(found)]
+        assert len(orders) == epochs * len(samples)
+        assert orders.tolist() == shuffle[: len(orders)]
     assert index.tokens(index.shuffle[:9]).shape == (9, 14)
     fresh = samples.epoch(epochs)  # drawn anew
     assert fresh.documents.tolist() != order

@@ -105,9 +105,9 @@ def test_arrays_are_built_once_and_mapped(tmp_path):
         return made
 
     for _ in range(2):
-        found = mapped_arrays(tmp_path / "cache", build)
-        assert [array.tolist() for array in found] == [array.tolist() for array in made]
-        assert isinstance(found[0], np.memmap)
+        arrays = mapped_arrays(tmp_path / "cache", build)
+        assert [array.tolist() for array in arrays] == [array.tolist() for array in made]
+        assert isinstance(arrays[0], np.memmap)
     assert len(calls) == 1
 
 

@@ -55,8 +55,8 @@ def test_merge_that_is_not_two_tokens_is_named_by_its_line(tmp_path):
 @pytest.mark.parametrize("file", ["tokenizer_config.json", "special_tokens_map.json"])
 def test_the_tokenizers_own_end_token_is_used(tmp_path, file):
     write_two_files(tmp_path)
-    for told, end_id in (({"content": END}, 263), (None, 263)):
-        (tmp_path / file).write_text(json.dumps({"eos_token": told}))
+    for end_token, end_id in (({"content": END}, 263), (None, 263)):
+        (tmp_path / file).write_text(json.dumps({"eos_token": end_token}))
         assert open_corpus_tokenizer(tmp_path).end_id == end_id
     (tmp_path / file).write_text(json.dumps({"eos_token": "<none>"}))
     assert "no token '<none>', which ends a document" in fault(tmp_path)
@@ -119,8 +119,8 @@ def test_settings_of_a_bert_that_its_tokenizer_does_not_follow_are_refused(
 def test_only_padding_explains_a_shorter_vocabulary(
     tmp_path, entries, vocab_size, multiple, refused
 ):
-    said = pytest.raises(DataError, match=f"{entries} entries, the model has {vocab_size}")
-    with said if refused else nullcontext():
+    expectation = pytest.raises(DataError, match=f"{entries} entries, the model has {vocab_size}")
+    with expectation if refused else nullcontext():
         refuse_short(
             tmp_path, entries=entries, vocab_size=vocab_size, of="config", fix="fetch it",
             multiple=multiple,

@@ -41,28 +41,28 @@ def results(
     return [x.detach().double().cpu() for x in (loss, *grads) if x is not None]
 
 
-def assert_close(found: Sequence[Tensor], expected: Sequence[Tensor], precision: str) -> None:
-    errors = [float((a - b).norm() / b.norm()) for a, b in zip(found, expected, strict=True)]
+def assert_close(actual: Sequence[Tensor], expected: Sequence[Tensor], precision: str) -> None:
+    errors = [float((a - b).norm() / b.norm()) for a, b in zip(actual, expected, strict=True)]
     assert max(errors) <= BOUNDS[precision], errors
 
 
 @pytest.mark.parametrize("precision", BOUNDS)
 def test_cross_entropy(device: Device, precision: str) -> None:
     device.set_precision("fp32")
-    own = choose(replace(Recipe(), kernels="own"), device.torch_type)
+    kernel_choice = choose(replace(Recipe(), kernels="own"), device.torch_type)
     generator = torch.Generator().manual_seed(3)
     hidden = torch.randn(ROWS, WIDTH, generator=generator)
     weight = torch.randn(PADDED, WIDTH, generator=generator) / 8
     targets = torch.randint(CLASSES, (ROWS,), generator=generator)
     targets[::7] = IGNORED
     wanted = device.place(targets)
-    found, expected = (
+    actual, expected = (
         results(
             device, precision, (hidden, weight),
             lambda h, w, kernels=kernels: kernels.cross_entropy(
                 h, w, wanted, classes=CLASSES, ignored=IGNORED, scores_at_once=40 * PADDED
             ),
         )
-        for kernels in (own, LIBRARY)
+        for kernels in (kernel_choice, LIBRARY)
     )  # fmt: skip
-    assert_close(found, expected, precision)
+    assert_close(actual, expected, precision)

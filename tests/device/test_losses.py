@@ -26,6 +26,6 @@ def test_the_first_losses_are_those_of_the_libraries_on_a_cpu(name, device, gene
     plain = tiny_jobs.build(name, on_cpu, generated, kernels="library", **fields)
     expected = tiny_jobs.losses(tiny_jobs.without_dropout(plain), on_cpu, STEPS)
     job = tiny_jobs.build(name, device, generated, **fields)
-    found = tiny_jobs.losses(tiny_jobs.without_dropout(job), device, STEPS)
-    assert found == pytest.approx(expected, rel=1e-4)
+    losses = tiny_jobs.losses(tiny_jobs.without_dropout(job), device, STEPS)
+    assert losses == pytest.approx(expected, rel=1e-4)
     assert len(set(expected)) == STEPS

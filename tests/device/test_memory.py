@@ -51,8 +51,8 @@ def test_the_allocators_peak_is_what_was_held_at_most(seen):
         pytest.skip("it has no allocator of its own")
     grown = [peak - peaks[0] for peak in peaks]
     assert all(
-        exact * MIB <= found < exact * MIB + ROUNDED
-        for found, exact in zip(grown, (0, 64, 64, 96), strict=True)
+        exact * MIB <= growth < exact * MIB + ROUNDED
+        for growth, exact in zip(grown, (0, 64, 64, 96), strict=True)
     ), grown
 
 

@@ -53,10 +53,10 @@ def monitor(accelerator: Vendor) -> Iterator[Monitor]:
 @pytest.fixture
 def numbers(accelerator: Vendor) -> list[int]:
     """Return the monitor's number of each rank's device."""
-    found = accelerator.monitored(accelerator.count())
-    if not found:
+    monitored = accelerator.monitored(accelerator.count())
+    if not monitored:
         pytest.skip("it is not known which of the monitor's devices ranks use")
-    return found
+    return monitored
 
 
 def read(monitor: Monitor) -> dict[int, DeviceSample]:
@@ -70,10 +70,10 @@ def test_a_reading_has_every_device_of_the_ranks(monitor: Monitor, numbers: list
 
 
 def test_its_memory_is_the_devices(monitor: Monitor, numbers: list[int], device: Device) -> None:
-    told, total = read(monitor)[numbers[0]].memory_total_bytes, device.memory().total_bytes
-    if told is None or total is None:
-        pytest.skip(f"monitor {told}, device {total}")
-    assert told == pytest.approx(total, rel=0.05)
+    reported, total = read(monitor)[numbers[0]].memory_total_bytes, device.memory().total_bytes
+    if reported is None or total is None:
+        pytest.skip(f"monitor {reported}, device {total}")
+    assert reported == pytest.approx(total, rel=0.05)
 
 
 @contextmanager

@@ -29,13 +29,13 @@ def set_precision(vendor, device, precision):
 def product_error(device, precision):
     """Return the error of a product of random matrices as a job computes it in ``precision``."""
     generator = torch.Generator().manual_seed(5)
-    left, right = (torch.randn(SIZE, SIZE, generator=generator) for _ in range(2))
+    first, second = (torch.randn(SIZE, SIZE, generator=generator) for _ in range(2))
     dtype = AUTOCAST_DTYPES.get(precision)
     with torch.autocast(device.torch_type, dtype=dtype, enabled=dtype is not None):
-        found = device.place(left) @ device.place(right)
-    assert found.dtype == (dtype or torch.float32)
-    exact = left.double() @ right.double()
-    return float((found.cpu().double() - exact).norm() / exact.norm())
+        product = device.place(first) @ device.place(second)
+    assert product.dtype == (dtype or torch.float32)
+    exact = first.double() @ second.double()
+    return float((product.cpu().double() - exact).norm() / exact.norm())
 
 
 @pytest.mark.parametrize("precision", BOUNDS)

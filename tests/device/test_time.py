@@ -68,8 +68,8 @@ def timed_ns(device: Device, work: Callable[[], Any], repeats: int) -> tuple[int
 
 def test_time_between_marks_is_synchronised_wall_time(accelerator, device):
     work, repeats = work_behind_the_host(device)
-    found = [timed_ns(device, work, repeats) for _ in range(ATTEMPTS)]
-    ratios = [device_ns / wall_ns for device_ns, wall_ns in found]
+    timings = [timed_ns(device, work, repeats) for _ in range(ATTEMPTS)]
+    ratios = [device_ns / wall_ns for device_ns, wall_ns in timings]
     assert min(abs(ratio - 1) for ratio in ratios) <= 0.01, ratios
 
 

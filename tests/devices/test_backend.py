@@ -78,14 +78,14 @@ def test_backend_with_an_allocator_of_torch_uses_it() -> None:
 
 def test_backend_without_an_allocator_of_torch_uses_its_module() -> None:
     calls: list[Any] = []
-    own = SimpleNamespace(
+    module = SimpleNamespace(
         mem_get_info=lambda index: (index * GIB, 4 * GIB),
         max_memory_allocated=lambda index: index * GIB // 2,
         reset_peak_memory_stats=calls.append,
         empty_cache=lambda: calls.append("empty"),
     )
     failing = dict.fromkeys(with_allocator([]), fails(NO_ALLOCATOR))
-    backend = opened(torch_of(own, **failing))
+    backend = opened(torch_of(module, **failing))
     assert backend.free_and_total_bytes() == (GIB, 4 * GIB)
     assert backend.peak_allocated_bytes() == GIB // 2
     calls.clear()
@@ -95,20 +95,20 @@ def test_backend_without_an_allocator_of_torch_uses_its_module() -> None:
 
 @pytest.mark.parametrize("missing", ["max_memory_allocated", "reset_peak_memory_stats"])
 def test_peak_that_cannot_be_counted_from_now_on_is_unknown(missing: str) -> None:
-    own = SimpleNamespace(
+    module = SimpleNamespace(
         mem_get_info=lambda _: (0, GIB),
         max_memory_allocated=lambda _: GIB,
         reset_peak_memory_stats=lambda _: None,
     )
-    delattr(own, missing)
-    backend = opened(torch_of(own))
+    delattr(module, missing)
+    backend = opened(torch_of(module))
     assert backend.peak_allocated_bytes() is None
     backend.release()
 
 
 def test_events_of_the_module_do_where_torch_has_none() -> None:
-    own = SimpleNamespace(mem_get_info=lambda _: (0, GIB), Event=Event)
-    backend = opened(torch_of(own, event=fails("Backend doesn't support events.")))
+    module = SimpleNamespace(mem_get_info=lambda _: (0, GIB), Event=Event)
+    backend = opened(torch_of(module, event=fails("Backend doesn't support events.")))
     assert isinstance(backend.new_event(), Event)
 
 

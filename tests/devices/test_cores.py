@@ -49,9 +49,11 @@ def test_every_limit_above_is_found(
 ) -> None:
     (tmp_path / TOP / STEP).mkdir(parents=True)
     write_files(tmp_path, files)
-    found = host.read_memory_limits(tmp_path)
-    assert found == {tmp_path / TOP / folder: most * MIB for folder, most in limits}
-    assert list(found) == [tmp_path / TOP / folder for folder, _ in limits]
+    memory_limits = host.read_memory_limits(tmp_path)
+    assert memory_limits == {
+        tmp_path / TOP / folder: limit_mib * MIB for folder, limit_mib in limits
+    }
+    assert list(memory_limits) == [tmp_path / TOP / folder for folder, _ in limits]
     assert host.read_core_quota(tmp_path) == quota
 
 

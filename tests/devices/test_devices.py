@@ -125,10 +125,10 @@ def test_the_best_product_gives_the_matmul_rate(sync_device: SyncDevice) -> None
 
     sync_device.mark = mark  # type: ignore[method-assign]
     # 2 x 8^3 FLOP in 4 ns, the shortest of the products timed.
-    found = best_matmul_rate(sync_device, "fp32", sizes=(8,), clock=sync_device.clock)
-    assert found.flops_per_second == 2 * 8**3 * 1e9 / 4
+    rate = best_matmul_rate(sync_device, "fp32", sizes=(8,), clock=sync_device.clock)
+    assert rate.flops_per_second == 2 * 8**3 * 1e9 / 4
     # Ten of 10, 4, 5, 10 ... take 67 ns, the next ten from 4 on take 61 ns.
-    assert found.swing == pytest.approx(1 - 61 / 67)
+    assert rate.swing == pytest.approx(1 - 61 / 67)
 
 
 ROOMS = ("cli", "data", "judge", "launch", "pages", "plan", "record", "server", "train")

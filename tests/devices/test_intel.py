@@ -51,15 +51,16 @@ def test_tiles_are_devices_and_their_cards_are_read(two_max: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mask", "left"), [("", [0, 1, 2, 3]), ("2", [2]), ("3,0", [0, 3]), ("0.1", []), ("4", [])]
+    ("mask", "visible_devices"),
+    [("", [0, 1, 2, 3]), ("2", [2]), ("3,0", [0, 3]), ("0.1", []), ("4", [])],
 )
 def test_the_mask_chooses_and_does_not_order(
-    two_max: Path, monkeypatch: pytest.MonkeyPatch, mask: str, left: list[int]
+    two_max: Path, monkeypatch: pytest.MonkeyPatch, mask: str, visible_devices: list[int]
 ) -> None:
     monkeypatch.setenv("ZE_AFFINITY_MASK", mask)
-    assert Intel().visible() == left
-    assert Intel().monitored(4) == [number // 2 for number in left]
-    assert (Intel().unusable() is None) is bool(left)
+    assert Intel().visible() == visible_devices
+    assert Intel().monitored(4) == [number // 2 for number in visible_devices]
+    assert (Intel().unusable() is None) is bool(visible_devices)
 
 
 def test_graphics_in_the_processor_are_taken_without_a_card(
@@ -92,8 +93,8 @@ def test_readings_are_joined_with_names_and_memory(
     for _ in range(2):
         samples = monitor.read()[:2]
         assert [
-            (one.utilization_percent, one.power_w, one.clock_mhz, one.memory_used_bytes,
-             one.temperature_c)
-            for one in samples
+            (sample.utilization_percent, sample.power_w, sample.clock_mhz, sample.memory_used_bytes,
+             sample.temperature_c)
+            for sample in samples
         ] == readings  # fmt: skip
-        assert [one.memory_total_bytes for one in samples] == [128 << 30] * 2
+        assert [sample.memory_total_bytes for sample in samples] == [128 << 30] * 2

@@ -67,9 +67,14 @@ def test_a_torch_without_cuda_beside_a_card_is_named(
     ],
 )
 def test_a_driver_too_old_for_torch_is_refused_with_both_versions(
-    vendor: nvidia.Nvidia, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, build: str,
-    supported: tuple[int, int] | None, refused: bool,
-) -> None:  # fmt: skip
+    vendor: nvidia.Nvidia,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    build: str,
+    supported: tuple[int, int] | None,
+    refused: bool,
+) -> None:
     put_cards(monkeypatch, FakeCard())
     (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.26  T\n")
     monkeypatch.setattr(driver, "PROC", tmp_path)
@@ -131,15 +136,17 @@ def test_memory_is_what_others_leave_free(
     memory = vendor.rank_memory(3)
     assert memory is not None
     assert memory.rank_bytes == 49 * GIB
-    found = vendor.occupants(2)
-    assert [(one.process, one.used_bytes, one.computes) for one in found] == [
+    occupants = vendor.occupants(2)
+    assert [
+        (occupant.process, occupant.used_bytes, occupant.computes) for occupant in occupants
+    ] == [
         ("python (process 42)", 29 * GIB, True),
         ("a process (process 43)", None, True),
         ("Xorg (process 9)", 4 << 20, False),
     ]
-    assert {one.device for one in found} == {H100}
+    assert {occupant.device for occupant in occupants} == {H100}
     assert vendor.occupants(1) == []
-    assert devices.list_occupants("nvidia", 3) == found
+    assert devices.list_occupants("nvidia", 3) == occupants
     assert devices.list_occupants("cpu", 3) == []
 
 
@@ -196,9 +203,12 @@ def test_a_cuda_device_refuses_a_precision_it_would_emulate(
     ],
 )
 def test_precision_that_the_environment_overrules_is_refused(
-    vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch, override: str, precision: Any,
+    vendor: nvidia.Nvidia,
+    monkeypatch: pytest.MonkeyPatch,
+    override: str,
+    precision: Any,
     fix: str | None,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", override)
     device = device_of((9, 0))
     refusal = vendor.refuse(Recipe(precision=precision), 1)

@@ -44,11 +44,11 @@ def test_every_figure_has_source_date_and_evidence() -> None:
     data = peaks.read_table()
     for row in ROWS:
         for figure in row.keys() - OWN_KEYS:
-            said = peaks.get_provenance(data, row, figure)
-            assert said["source"]
+            provenance = peaks.get_provenance(data, row, figure)
+            assert provenance["source"]
             corrected = (row["accelerator"], figure) in CORRECTED
-            assert said["date"] == ("2026-11-28" if corrected else "2026-11-20")
-            assert said["evidence"] in {"A", "B", "C", "unverified"}
+            assert provenance["date"] == ("2026-11-28" if corrected else "2026-11-20")
+            assert provenance["evidence"] in {"A", "B", "C", "unverified"}
         for source in row.get("also", {}).values():
             assert re.fullmatch(r"https://\S+, (press, )?2026-\d\d-\d\d", source)
         for exception in row.get("exceptions", ()):
@@ -108,9 +108,9 @@ def test_no_name_belongs_to_two_rows() -> None:
 def test_only_the_exact_name_of_a_row_finds_it(name: str) -> None:
     (row,) = [row for row in ROWS if name in row["names"]]
     figure = next(key.removesuffix("_tflops") for key in row if key.endswith("_tflops"))
-    found = peaks.find_peak(name, figure)  # type: ignore[arg-type]
-    assert found is not None
-    assert found.accelerator == row["accelerator"]
+    peak = peaks.find_peak(name, figure)  # type: ignore[arg-type]
+    assert peak is not None
+    assert peak.accelerator == row["accelerator"]
     for other in (f"{name} ", f" {name}", f"{name} MIG 1g.10gb", f"{name}-MIG", name.swapcase()):
         assert peaks.find_peak(other, figure) is None  # type: ignore[arg-type]
         assert peaks.find_peak(other, None) is None
@@ -126,11 +126,11 @@ def test_a_partition_is_not_the_whole_whose_name_it_prints() -> None:
 
 
 def test_bandwidth_has_its_source_too() -> None:
-    found = peaks.find_peak("NVIDIA H100 80GB HBM3", None)
-    assert found is not None
-    assert (found.per_second, found.evidence) == (3.35e12, "B")
-    assert found.source
-    assert found.date == "2026-11-20"
+    peak = peaks.find_peak("NVIDIA H100 80GB HBM3", None)
+    assert peak is not None
+    assert (peak.per_second, peak.evidence) == (3.35e12, "B")
+    assert peak.source
+    assert peak.date == "2026-11-20"
     assert peaks.find_peak("Ascend910B3", None) is None  # its peak is known, its bandwidth is not
 
 

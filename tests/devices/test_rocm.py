@@ -72,7 +72,7 @@ def test_devices_are_mapped_to_the_tools_numbers_by_their_ids(two_mi100: Path) -
 
 
 @pytest.mark.parametrize(
-    ("variables", "left"),
+    ("variables", "visible_devices"),
     [
         ({}, [0, 1]),
         ({"HIP_VISIBLE_DEVICES": "1,0"}, [1, 0]),
@@ -85,15 +85,18 @@ def test_devices_are_mapped_to_the_tools_numbers_by_their_ids(two_mi100: Path) -
     ],
 )
 def test_both_runtimes_hide_devices(
-    two_mi100: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], left: list[int]
+    two_mi100: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    visible_devices: list[int],
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     vendor = Amd()
-    assert vendor.visible() == left
-    assert vendor.count() == len(left)
-    assert vendor.monitored(2) == [1 - number for number in left]
-    assert (vendor.unusable() is None) is bool(left)
+    assert vendor.visible() == visible_devices
+    assert vendor.count() == len(visible_devices)
+    assert vendor.monitored(2) == [1 - number for number in visible_devices]
+    assert (vendor.unusable() is None) is bool(visible_devices)
 
 
 @pytest.mark.parametrize(
@@ -134,8 +137,8 @@ def test_an_address_or_an_id_is_enough(
     for number, bus in ((1, 0x09), (2, 0x36)):
         node = {"minor": 127 + number, "bus": bus, "unique_id": bus}
         kfd_node(machine / "root", number, vendor=HYGON, **node)
-    told = json.dumps({f"card{number}": card for number, card in enumerate(cards)})
-    tool(machine / "bin", "hy-smi", f"echo {shlex.quote(told)}")
+    output = json.dumps({f"card{number}": card for number, card in enumerate(cards)})
+    tool(machine / "bin", "hy-smi", f"echo {shlex.quote(output)}")
     assert Hygon().monitored(2) == [1, 0]
 
 
@@ -156,8 +159,8 @@ def test_names_come_once(machine: Path) -> None:
     assert (second.name, second.uuid, second.power_w) == (None, None, 742.0)
     monitor.read()
     monitor.close()
-    told = [line.split()[0] for line in calls.read_text().splitlines()]
-    assert told == ["metric", "static", "metric"]
+    tool_names = [line.split()[0] for line in calls.read_text().splitlines()]
+    assert tool_names == ["metric", "static", "metric"]
 
 
 def test_hygon_reads_json_and_the_newer_modules_version(

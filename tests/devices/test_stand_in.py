@@ -58,11 +58,11 @@ def test_a_case_takes_the_cpus_steps_and_every_time_is_exact(
     elsewhere: Any, cache: Path, in_fp32: Any, case: str
 ) -> None:
     expected = elsewhere(stand_in_jobs.train, case, cache)
-    found = in_fp32(case)
-    assert found["losses"] == pytest.approx(expected["losses"], rel=FP32_ERROR)
-    assert len(found["losses"]) == stand_in_jobs.STEPS
-    assert stand_in_jobs.wrong_figures(found) == WAITS.get(case, [])
-    assert found["quality"] == pytest.approx(expected["quality"], rel=1e-5)
+    training = in_fp32(case)
+    assert training["losses"] == pytest.approx(expected["losses"], rel=FP32_ERROR)
+    assert len(training["losses"]) == stand_in_jobs.STEPS
+    assert stand_in_jobs.wrong_figures(training) == WAITS.get(case, [])
+    assert training["quality"] == pytest.approx(expected["quality"], rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_accumulated_steps_and_drawn_weights_are_the_cpus(
     elsewhere: Any, cache: Path, case: str, changes: dict[str, Any]
 ) -> None:
     expected = elsewhere(stand_in_jobs.train, case, cache, **changes)
-    found = elsewhere(stand_in_jobs.train_on_stand_in, case, cache, **changes)
-    assert found["losses"] == pytest.approx(expected["losses"], rel=FP32_ERROR)
-    assert stand_in_jobs.wrong_figures(found) == WAITS.get(case, [])
+    training = elsewhere(stand_in_jobs.train_on_stand_in, case, cache, **changes)
+    assert training["losses"] == pytest.approx(expected["losses"], rel=FP32_ERROR)
+    assert stand_in_jobs.wrong_figures(training) == WAITS.get(case, [])
 
 
 @pytest.mark.parametrize(
@@ -94,10 +94,10 @@ def test_autocast_computes_in_16_bits_and_waits_for_nothing(
     elsewhere: Any, cache: Path, in_fp32: Any, case: str, precision: str
 ) -> None:
     fp32 = in_fp32(case)
-    found = elsewhere(stand_in_jobs.train_on_stand_in, case, cache, precision=precision)
-    assert found["losses"] != fp32["losses"]
-    assert found["losses"] == pytest.approx(fp32["losses"], rel=BF16_ERROR)
-    assert stand_in_jobs.wrong_figures(found) == WAITS.get(case, [])
+    training = elsewhere(stand_in_jobs.train_on_stand_in, case, cache, precision=precision)
+    assert training["losses"] != fp32["losses"]
+    assert training["losses"] == pytest.approx(fp32["losses"], rel=BF16_ERROR)
+    assert stand_in_jobs.wrong_figures(training) == WAITS.get(case, [])
 
 
 EDGE = "        device.synchronize()\n        end_ns = self.clock()\n"
@@ -121,15 +121,15 @@ CHANGES = {
 def test_a_loop_with_a_mistake_gives_figures_that_are_found_wrong(
     elsewhere: Any, cache: Path, change: tuple[str, str]
 ) -> None:
-    found = elsewhere(stand_in_jobs.train_on_stand_in, "toy", cache, change_loop=change)
-    assert stand_in_jobs.wrong_figures(found) != []
+    training = elsewhere(stand_in_jobs.train_on_stand_in, "toy", cache, change_loop=change)
+    assert stand_in_jobs.wrong_figures(training) != []
 
 
 def test_a_job_that_reads_its_loss_in_a_step_is_found(elsewhere: Any, cache: Path) -> None:
-    found = elsewhere(
+    training = elsewhere(
         stand_in_jobs.train_on_stand_in, "toy", cache, change_job=stand_in_jobs.read_each_loss
     )
-    assert stand_in_jobs.wrong_figures(found) == ["step_waits"]
+    assert stand_in_jobs.wrong_figures(training) == ["step_waits"]
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,8 @@ def test_a_job_that_reads_its_loss_in_a_step_is_found(elsewhere: Any, cache: Pat
 def test_a_device_with_a_wrong_clock_is_found(
     elsewhere: Any, cache: Path, fault: str, wrong: list[str]
 ) -> None:
-    found = elsewhere(stand_in_jobs.train_on_stand_in, "toy", cache, fault=fault)
-    assert stand_in_jobs.wrong_figures(found) == wrong
+    training = elsewhere(stand_in_jobs.train_on_stand_in, "toy", cache, fault=fault)
+    assert stand_in_jobs.wrong_figures(training) == wrong
 
 
 def test_preflight_refuses_marks_of_the_host(elsewhere: Any) -> None:

@@ -30,9 +30,9 @@ def script(folder: Path, text: str, name: str = "vendor-smi") -> Path:
 
 
 def fault(*argv: str, timeout_s: float = 5.0) -> MonitorFault:
-    with pytest.raises(MonitorFault) as found:
+    with pytest.raises(MonitorFault) as caught:
         tool.run_tool(argv, timeout_s=timeout_s)
-    return found.value
+    return caught.value
 
 
 def test_what_a_tool_prints_is_returned_in_the_c_locale(on_path: Path) -> None:
@@ -46,16 +46,16 @@ def test_a_tool_in_the_vendors_folder_is_found(on_path: Path) -> None:
     file = script(folder, "echo here", "hidden-smi")
     assert tool.find_tool("hidden-smi", folders=[str(folder)]) == str(file)
     assert tool.run_tool([str(file)]) == "here\n"
-    with pytest.raises(MonitorFault) as found:
+    with pytest.raises(MonitorFault) as caught:
         tool.find_tool("hidden-smi")
-    assert found.value.kind == "absent"
+    assert caught.value.kind == "absent"
 
 
 def test_a_tool_that_fails_or_is_missing_is_a_fault(on_path: Path) -> None:
     assert fault("vendor-smi").kind == "absent"
     script(on_path, "echo 'no permission' >&2; exit 1")
-    found = fault("vendor-smi")
-    assert (found.kind, "no permission" in found.said) == ("failed", True)
+    error = fault("vendor-smi")
+    assert (error.kind, "no permission" in error.said) == ("failed", True)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="epoll")
@@ -77,9 +77,9 @@ def test_a_monitor_without_devices_is_unreadable(on_path: Path) -> None:
     script(on_path, "echo nothing")
     monitor = tool.ToolMonitor(tool.Command(("vendor-smi",), lambda text: []))
     assert monitor.name == "vendor-smi"
-    with pytest.raises(MonitorFault) as found:
+    with pytest.raises(MonitorFault) as caught:
         monitor.read()
-    assert found.value.kind == "unreadable"
+    assert caught.value.kind == "unreadable"
     named = tool.Command(("vendor-smi",), lambda text: [DeviceSample(index=0, name=text)])
     monitor = tool.ToolMonitor(named)
     assert monitor.read() == [DeviceSample(index=0, name="nothing\n")]

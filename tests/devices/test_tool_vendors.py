@@ -129,9 +129,12 @@ def test_the_variable_chooses_and_orders(
     assert vendor.visible_devices is not None
     last = len(case.names) - 1
     for value, visible in (
-        (f"{last}", [last]), (f"{last},0", [last, 0][: len(case.names)]), ("0,99,0", [0]),
-        ("", []), ("all", []),
-    ):  # fmt: skip
+        (f"{last}", [last]),
+        (f"{last},0", [last, 0][: len(case.names)]),
+        ("0,99,0", [0]),
+        ("", []),
+        ("all", []),
+    ):
         monkeypatch.setenv(vendor.visible_devices, value)
         assert vendor.visible() == visible
         assert vendor.monitored(8) == visible
@@ -144,10 +147,14 @@ def test_the_variable_chooses_and_orders(
 def test_kunlunxins_older_variable_comes_first(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in (0, 1):
         write(here / f"dev/xpu{number}")
-    for own, cuda, left in (("1", None, [1]), ("1,0", "0", [1]), (None, "2", [])):
-        for name, value in (("XPU_VISIBLE_DEVICES", own), ("CUDA_VISIBLE_DEVICES", cuda)):
+    for xpu_variable, cuda, visible_devices in (
+        ("1", None, [1]),
+        ("1,0", "0", [1]),
+        (None, "2", []),
+    ):
+        for name, value in (("XPU_VISIBLE_DEVICES", xpu_variable), ("CUDA_VISIBLE_DEVICES", cuda)):
             monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name, raising=False)
-        assert Kunlunxin().visible() == left
+        assert Kunlunxin().visible() == visible_devices
 
 
 def test_without_the_vendors_torch(vendor: TorchVendor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,9 +184,9 @@ def test_a_tool_that_does_not_tell(
     tool(here.parent / "bin", vendor.commands[0].argv[0], script)
     monitor = vendor.monitor()
     assert monitor is not None
-    with pytest.raises(MonitorFault) as found:
+    with pytest.raises(MonitorFault) as caught:
         monitor.read()
-    assert found.value.kind == kind
+    assert caught.value.kind == kind
     assert vendor.product_names() == ["unknown"] * len(case.names)
 
 
@@ -199,7 +206,7 @@ def test_memory_is_read_anew_and_the_rest_once(vendor: TorchVendor, case: Case, 
 
 
 @pytest.mark.parametrize(
-    ("own", "installed", "expected"),
+    ("vendor_name", "installed", "expected"),
     [
         ("2.10.0", "2.10.0+corex.4.5.0", ("2.10.0+corex.4.5.0", "iluvatar")),
         ("2.8.0+metax3.5.3.9", "", ("2.8.0+metax3.5.3.9", "metax")),
@@ -210,13 +217,15 @@ def test_memory_is_read_anew_and_the_rest_once(vendor: TorchVendor, case: Case, 
 def test_who_made_the_installed_torch(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    own: str,
+    vendor_name: str,
     installed: str,
     expected: tuple[str, str | None],
 ) -> None:
     folder = tmp_path / "torch"
     folder.mkdir()
-    (folder / "version.py").write_text(f"__version__ = '{own}'\ncuda = '10.2'\nhip = None\n")
+    (folder / "version.py").write_text(
+        f"__version__ = '{vendor_name}'\ncuda = '10.2'\nhip = None\n"
+    )
     if installed:
         (tmp_path / f"torch-{installed}.dist-info").mkdir()
 

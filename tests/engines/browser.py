@@ -125,10 +125,10 @@ class Visit:
 
         tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
         asked = {"runOnly": {"type": "tag", "values": tags}, "resultTypes": ["violations"]}
-        found = Axe().run(self.page, options=asked).response["violations"]
+        violations = Axe().run(self.page, options=asked).response["violations"]
         return [
             f"{rule['id']}: {node['html'][:200]} {node['failureSummary'][:300]}"
-            for rule in found
+            for rule in violations
             for node in rule["nodes"][:5]
         ]
 
@@ -178,9 +178,9 @@ def visit(browser: Browser) -> Iterator[Any]:
         return visits[-1]
 
     yield opened
-    for one in visits:
-        one.page.context.close()
-    wrong = [item for one in visits for item in one.wrong]
+    for window in visits:
+        window.page.context.close()
+    wrong = [item for window in visits for item in window.wrong]
     assert not wrong, "\n".join(wrong)
 
 

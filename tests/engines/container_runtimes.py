@@ -82,27 +82,33 @@ class Rootless:
         self, path: Path, *, environment: dict[str, str], mounts: list[str], **container: object
     ) -> Path:
         """Write a cluster file for a container that has the machine's programs."""
-        told = {
+        settings = {
             "image": IMAGE,
             "runtime": self.runtime,
             "python": self.python,
             "shared_memory": "1g",
             "mounts": [*mounts, *self.programs()],
         }
-        own = {"PYTHONPATH": self.variables["PYTHONPATH"], **environment}
+        all_variables = {"PYTHONPATH": self.variables["PYTHONPATH"], **environment}
         with socket.socket() as free:  # containers have the host's network
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         path.write_text(
-            json.dumps({"environment": own, "master_port": port, "container": told | container})
+            json.dumps(
+                {
+                    "environment": all_variables,
+                    "master_port": port,
+                    "container": settings | container,
+                }
+            )
         )
         return path
 
     def programs(self) -> list[str]:
         """Return the mounts with this machine's programs, as far as the user may read them."""
         folders = sorted({*_FOLDERS, str(SOURCES.parent), sys.prefix, sys.base_prefix})
-        readable = [one for one in folders if not self.ask("test", "-r", one).returncode]
-        return [f"{one}:{one}:ro" for one in readable]
+        readable = [folder for folder in folders if not self.ask("test", "-r", folder).returncode]
+        return [f"{folder}:{folder}:ro" for folder in readable]
 
 
 def why_not(name: str) -> str | None:
@@ -186,7 +192,7 @@ def _fault(user: Rootless) -> str | None:
     made = user.ask(user.runtime, "import", "-", IMAGE, given=_image())
     if made.returncode:
         return f"import: {made.stderr.decode().strip()}"
-    mounts = [f"--volume={one}" for one in user.programs()]
+    mounts = [f"--volume={mount}" for mount in user.programs()]
     start = (user.runtime, "run", "--rm", "--network=host", "--env=PYTHONPATH", *mounts, IMAGE)
     ran = user.ask(*start, "/usr/bin/true")
     if ran.returncode:
@@ -203,7 +209,14 @@ def _image() -> bytes:
     """Return an archive with the folders that a container must have."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:
-        for name in ("tmp", "dev", "proc", "sys", "run", *(one.lstrip("/") for one in _FOLDERS)):
+        for name in (
+            "tmp",
+            "dev",
+            "proc",
+            "sys",
+            "run",
+            *(folder.lstrip("/") for folder in _FOLDERS),
+        ):
             entry = tarfile.TarInfo(name)
             entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755
             archive.addfile(entry)

@@ -26,11 +26,14 @@ POD = 'trap : TERM; sh -c "$1"; echo $? > "$2"'
 
 
 def create(words: list[str]) -> None:
-    told = yaml.safe_load(Path(words[words.index("-f") + 1]).read_text())
+    manifest = yaml.safe_load(Path(words[words.index("-f") + 1]).read_text())
     if "--dry-run=server" in words:
         return
-    JOB.write_text(json.dumps(told))
-    name, job = told["metadata"]["name"], told["spec"]["replicatedJobs"][0]["template"]["spec"]
+    JOB.write_text(json.dumps(manifest))
+    name, job = (
+        manifest["metadata"]["name"],
+        manifest["spec"]["replicatedJobs"][0]["template"]["spec"],
+    )
     (box,) = job["template"]["spec"]["containers"]
     script = box["command"][-1].replace("$$", "$")  # as a kubelet does
     script = script.replace(f"{name}-node-0-0.{name}", "127.0.0.1")
@@ -61,18 +64,18 @@ def status(file: Path) -> dict[str, Any]:
 
 def get(_: list[str]) -> None:
     files = [file for file in sorted(FOLDER.glob("*.pid")) if JOB.exists() or alive(file)]
-    found = [
+    pods = [
         {"kind": "Pod", "metadata": {"annotations": {INDEX: file.stem}}, "status": status(file)}
         for file in files
     ]
     if JOB.exists():
-        phases = {pod["status"]["phase"] for pod in found}
+        phases = {pod["status"]["phase"] for pod in pods}
         ended = []
         if phases <= {"Succeeded", "Failed"}:
             kind = "Failed" if "Failed" in phases else "Completed"
             ended = [{"type": kind, "status": "True", "reason": "AllJobs"}]
-        found.append({"kind": "JobSet", "status": {"conditions": ended}})
-    print(json.dumps({"items": found}))
+        pods.append({"kind": "JobSet", "status": {"conditions": ended}})
+    print(json.dumps({"items": pods}))
 
 
 def delete(_: list[str]) -> None:

@@ -49,8 +49,8 @@ cluster.shutdown()
 def program() -> str | None:
     """Return the folder of ``ray``, beside the interpreter or on the path; None if it is absent."""
     beside = Path(sys.executable).parent
-    found = shutil.which("ray", path=f"{beside}:{os.environ.get('PATH', '')}")
-    return found and str(Path(found).parent)
+    ray_path = shutil.which("ray", path=f"{beside}:{os.environ.get('PATH', '')}")
+    return ray_path and str(Path(ray_path).parent)
 
 
 def _until_it_listens(port: int) -> None:
@@ -72,9 +72,9 @@ class RayCluster:
 
     def __init__(self, folder: str) -> None:
         held = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-        ports = [str(one.getsockname()[1]) for one in held]
-        for one in held:
-            one.close()
+        ports = [str(opened.getsockname()[1]) for opened in held]
+        for opened in held:
+            opened.close()
         self.url = f"http://127.0.0.1:{ports[0]}"
         self.id = Path(folder).name
         (Path(folder) / "ray").mkdir(exist_ok=True)  # where Ray keeps everything
@@ -93,11 +93,11 @@ class RayCluster:
             _until_it_listens(int(port))
 
     def down(self) -> None:
-        while left := processes_with(_VARIABLE, self.id):
-            for process in left:
+        while processes := processes_with(_VARIABLE, self.id):
+            for process in processes:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
-            psutil.wait_procs(left, timeout=5)
+            psutil.wait_procs(processes, timeout=5)
         self.process.communicate()
 
 

@@ -76,9 +76,9 @@ def _path(name: str) -> str | None:
 
 def _free_ports(count: int) -> list[int]:
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
+    ports = [opened.getsockname()[1] for opened in held]
+    for opened in held:
+        opened.close()
     return ports
 
 
@@ -147,19 +147,19 @@ class SlurmCluster:
 
     def tasks(self, node: str) -> list[psutil.Process]:
         """Return what runs on a node but its daemon: slurmstepd, scripts, tasks, their children."""
-        found = []
+        processes = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 variables = process.environ()
                 if variables.get("SLURM_CONF") != self.variables["SLURM_CONF"]:
                     continue
                 if variables.get("SLURMD_NODENAME") == node:
-                    found += [process, *self._steps_above(process)]
-        return list(dict.fromkeys(found))
+                    processes += [process, *self._steps_above(process)]
+        return list(dict.fromkeys(processes))
 
     @staticmethod
     def _steps_above(process: psutil.Process) -> list[psutil.Process]:
-        return [one for one in process.parents() if one.name() == "slurmstepd"]
+        return [parent for parent in process.parents() if parent.name() == "slurmstepd"]
 
     def down(self) -> None:
         """End the jobs, then the daemons, by their process ids."""

@@ -35,10 +35,10 @@ def why_not() -> str | None:
 
 
 def run(*words: str, **options: object) -> str:
-    found = program(words[0])
-    assert found is not None
+    path = program(words[0])
+    assert path is not None
     return subprocess.run(
-        [found, *words[1:]], check=True, capture_output=True, text=True, **options
+        [path, *words[1:]], check=True, capture_output=True, text=True, **options
     ).stdout
 
 
@@ -151,7 +151,7 @@ class Hosts:
 
     def site(self, *hosts: str, **more: object) -> dict[str, object]:
         """Return the site's settings for these hosts."""
-        named = hosts or [self.address(one) for one in range(self.count)]
+        named = hosts or [self.address(number) for number in range(self.count)]
         options = {
             "UserKnownHostsFile": str(self.folder / "known_hosts"),
             "GlobalKnownHostsFile": "/dev/null",
@@ -159,12 +159,12 @@ class Hosts:
             "IdentitiesOnly": "yes",
             "IdentityAgent": "none",
         }
-        own = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
+        environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
         if "PYTHONPATH" in os.environ:
-            own["PYTHONPATH"] = os.environ["PYTHONPATH"]
+            environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
         return {
             "python": sys.executable,
-            "environment": own,
+            "environment": environment,
             "ssh": {
                 "hosts": named, "options": options, "run_root": str(self.folder / "root"), **more,
             },

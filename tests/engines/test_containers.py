@@ -19,10 +19,10 @@ def user(request):
     name = request.param
     if why_not(name):
         pytest.skip(f"no {name} here: {why_not(name)}")
-    with runtime_of_user(name) as found:
-        if isinstance(found, str):
-            pytest.skip(f"{name} runs no container here: {found}")
-        yield found
+    with runtime_of_user(name) as runtime:
+        if isinstance(runtime, str):
+            pytest.skip(f"{name} runs no container here: {runtime}")
+        yield runtime
 
 
 @pytest.fixture
@@ -65,16 +65,16 @@ def test_distilbert_in_a_container(run, user):
     assert code == 0, out + err
     record = checked(run_dir)
     assert (record.status, len(record.ranks), record.plan.launcher) == ("passed", 2, "container")
-    told = record.environment
-    assert (told["container"], told["container_image"]) == (user.runtime, IMAGE)
+    recorded = record.environment
+    assert (recorded["container"], recorded["container_image"]) == (user.runtime, IMAGE)
     # An image that was never in a registry has none there with docker.
     digest, part = ("{{.Digest}}", "Client") if user.runtime == "podman" else ("{{.Id}}", "Server")
     known = user.ask(user.runtime, "image", "inspect", "--format", digest, IMAGE).stdout
-    assert told["container_digest"].rpartition("@")[2] == known.decode().strip()
+    assert recorded["container_digest"].rpartition("@")[2] == known.decode().strip()
     version = user.ask(user.runtime, "version", "--format", f"{{{{.{part}.Version}}}}").stdout
-    assert told["container_version"] == version.decode().strip()
+    assert recorded["container_version"] == version.decode().strip()
     assert containers_of(user) == []
-    assert [one["phase"] for one in job_states(run_dir)] == ["running", "ended"]
+    assert [state["phase"] for state in job_states(run_dir)] == ["running", "ended"]
     # The files that start the container have the password; what is measured has not.
     for path in (run_dir / "record.json", *run_dir.glob("*.jsonl")):
         assert b"hush-hush" not in path.read_bytes(), path

@@ -19,8 +19,8 @@ if program() is None:
 def cluster():
     # Ray hands the variables of its own processes on to what it runs.
     os.environ["TRAINMARK_CASE_PATH"] = str(CASES)
-    with ray_cluster() as found:
-        yield found
+    with ray_cluster() as ray:
+        yield ray
 
 
 @pytest.fixture

@@ -30,14 +30,14 @@ def runs(tmp_path_factory):
 def pages(runs, tmp_path_factory):
     """Return the files of the pages by the runs' names."""
     folder = tmp_path_factory.mktemp("pages")
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for name in RUNS:
-        found[name] = folder / f"{name}.html"
-        found[name].write_text(html_page([read_record(runs / name)]), encoding="utf-8")
-    found["several"] = folder / "several.html"
+        files[name] = folder / f"{name}.html"
+        files[name].write_text(html_page([read_record(runs / name)]), encoding="utf-8")
+    files["several"] = folder / "several.html"
     records = [read_record(runs / name) for name in RUNS]
-    found["several"].write_text(html_page(records), encoding="utf-8")
-    return found
+    files["several"].write_text(html_page(records), encoding="utf-8")
+    return files
 
 
 @pytest.mark.parametrize("name", [*RUNS, "several"])
@@ -141,7 +141,7 @@ def test_states_differ_by_mark_and_form(pages, visit, dark):
     for name in ("eight-ranks", "failed"):
         shown = visit(file_home(pages[name]), dark=dark).open("")
         seen.append(shown.page.locator(".badge:visible").evaluate(style))
-    assert all(one != other for one, other in zip(*seen, strict=True))
+    assert all(first != second for first, second in zip(*seen, strict=True))
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -215,9 +215,9 @@ def test_the_site_of_plain_files_is_read_and_searched(runs, visit, tmp_path):
         shown.page.fill("input[name=q]", "two-ranks")
         shown.page.keyboard.press("Enter")
         settled(shown, 1)
-        found = shown.page.locator("table.runs tbody tr:visible th a")
-        assert found.get_attribute("href") == "runs/two-ranks.html"
-        found.click()
+        links = shown.page.locator("table.runs tbody tr:visible th a")
+        assert links.get_attribute("href") == "runs/two-ranks.html"
+        links.click()
         shown.page.wait_for_url("**/runs/two-ranks.html")
         unfold(shown)
         assert shown.page.locator("figure.chart .drawing svg").first.is_visible()

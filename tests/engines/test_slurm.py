@@ -30,8 +30,8 @@ TWO = ("--launcher", "slurm", "--nnodes", "2", "--nproc", "1")
 
 @pytest.fixture(scope="module")
 def cluster():
-    with slurm_cluster() as found:
-        yield found
+    with slurm_cluster() as slurm:
+        yield slurm
 
 
 @pytest.fixture

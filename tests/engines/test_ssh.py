@@ -30,9 +30,9 @@ PORT = 29_511
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory):
-    found = Hosts(tmp_path_factory.mktemp("hosts"))
-    yield found
-    found.end()
+    ssh_hosts = Hosts(tmp_path_factory.mktemp("hosts"))
+    yield ssh_hosts
+    ssh_hosts.end()
 
 
 @pytest.fixture
@@ -58,8 +58,8 @@ def words(hosts, tmp_path):
 def run(hosts, started, words):
     """Start ``trainmark run`` on the login machine."""
 
-    def start(*own, case="faulty"):
-        return started(*own, *words(), case=case, prefix=hosts.login.inside())
+    def start(*options, case="faulty"):
+        return started(*options, *words(), case=case, prefix=hosts.login.inside())
 
     return start
 
@@ -67,11 +67,13 @@ def run(hosts, started, words):
 def left(run_dir):
     """Return the ranks of a run, and all else that has its folder, that are still alive."""
     run_id = Plan.read(run_dir).run_id
-    found = [ids for name, ids in processes.find_alive_runs().items() if name.startswith(run_id)]
+    process_ids = [
+        ids for name, ids in processes.find_alive_runs().items() if name.startswith(run_id)
+    ]
     listed = subprocess.run(
         ["pgrep", "-f", f"root/{run_id}"], capture_output=True, text=True, check=False
     )
-    return found + listed.stdout.split()
+    return process_ids + listed.stdout.split()
 
 
 def test_distilbert_on_two_hosts(run, hosts):

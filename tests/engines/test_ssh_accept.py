@@ -27,9 +27,9 @@ HANGS = 2
 def hosts(tmp_path):
     folder = tmp_path / "hosts"
     folder.mkdir()
-    found = Hosts(folder, count=4)
-    yield found
-    found.end()
+    ssh_hosts = Hosts(folder, count=4)
+    yield ssh_hosts
+    ssh_hosts.end()
 
 
 def stop_agent(rank, patience_s=300.0):

@@ -23,9 +23,9 @@ def _rank(offset_ns: int, skew_ns: int = 0, *, synced: bool = True) -> list[dict
     if synced:
         events.insert(2, event("synced", 3 * S, unix_ns=UNIX + 3 * S + skew_ns))
     moved = []
-    for one in events:
-        times = {k: one[k] + offset_ns for k in ("t_ns", "start_ns", "end_ns") if k in one}
-        moved.append(one | times)
+    for entry in events:
+        times = {k: entry[k] + offset_ns for k in ("t_ns", "start_ns", "end_ns") if k in entry}
+        moved.append(entry | times)
     return moved
 
 
@@ -99,10 +99,10 @@ def test_a_node_whose_events_were_lost_is_named_and_moves_no_clock(tmp_path: Pat
     write_events(run / "events.node1.jsonl", _node(1, offset, 0, _exit(12 * S + offset)))
     timeline = read_run(run, 2, 2)
     assert timeline.launch_ns == 0
-    found = find_failure(timeline, None)
-    assert found is not None
-    assert found.kind == "events_incomplete"
-    assert found.message == message("node_events_lost", nodes="0")
+    failure = find_failure(timeline, None)
+    assert failure is not None
+    assert failure.kind == "events_incomplete"
+    assert failure.message == message("node_events_lost", nodes="0")
     (run / "events.node1.jsonl").unlink()
     timeline = read_run(run, 2, 2)
     assert timeline.launch_ns == min(rank.start_ns or 0 for rank in timeline.ranks) > 0

@@ -31,19 +31,21 @@ def made(folder: Path) -> list[SeriesLine]:
     return reduce.reduce(folder).series
 
 
-def line(found: list[SeriesLine], quantity: str, of: str, *, of_host: bool = False) -> Any:
-    (one,) = (x.points for x in found if (x.quantity, x.of, x.of_host) == (quantity, of, of_host))
-    return one
+def line(series: list[SeriesLine], quantity: str, of: str, *, of_host: bool = False) -> Any:
+    (matching_points,) = (
+        x.points for x in series if (x.quantity, x.of, x.of_host) == (quantity, of, of_host)
+    )
+    return matching_points
 
 
 def test_devices_and_host_over_time(tmp_path: Path) -> None:
-    told = {"utilization_percent": 25.0, "memory_used_bytes": 8 * GIB}
-    lines = [start(0, 1), *readings(0, 1), *(host(t_s, **told) for t_s in (2.0, 4.0)), end()]
-    found = made(sampled_run(tmp_path / "run", lines))
-    assert line(found, "temperature_c", "1") == [(t_s, 50.0 + t_s) for t_s in TIMES_S]
-    assert line(found, "memory_used_bytes", "1")[2:4] == [(4.0, GIB), (6.0, 11 * GIB)]
-    assert line(found, "utilization_percent", "0", of_host=True) == [(2.0, 25.0), (4.0, 25.0)]
-    assert {(x.quantity, x.of) for x in found if x.of_host} == {
+    values = {"utilization_percent": 25.0, "memory_used_bytes": 8 * GIB}
+    lines = [start(0, 1), *readings(0, 1), *(host(t_s, **values) for t_s in (2.0, 4.0)), end()]
+    series = made(sampled_run(tmp_path / "run", lines))
+    assert line(series, "temperature_c", "1") == [(t_s, 50.0 + t_s) for t_s in TIMES_S]
+    assert line(series, "memory_used_bytes", "1")[2:4] == [(4.0, GIB), (6.0, 11 * GIB)]
+    assert line(series, "utilization_percent", "0", of_host=True) == [(2.0, 25.0), (4.0, 25.0)]
+    assert {(x.quantity, x.of) for x in series if x.of_host} == {
         ("utilization_percent", "0"), ("memory_used_bytes", "0"),
     }  # fmt: skip
 
@@ -54,8 +56,8 @@ def test_long_series_keep_their_extremes(tmp_path: Path) -> None:
         devices(t_s, busy(t_s, 0, temperature_c={3.33: 99.0, 7.77: 11.0}.get(t_s, 50.0)))
         for t_s in times
     ]
-    found = made(sampled_run(tmp_path / "run", [start(0), *lines, end()], ranks=cards(1)))
-    points = line(found, "temperature_c", "0")
+    drawn = made(sampled_run(tmp_path / "run", [start(0), *lines, end()], ranks=cards(1)))
+    points = line(drawn, "temperature_c", "0")
     assert len(points) <= series.MAX_LINE_POINTS
     assert (3.33, 99.0) in points
     assert (7.77, 11.0) in points
@@ -67,19 +69,19 @@ def test_many_devices_are_drawn_together(tmp_path: Path) -> None:
         devices(t_s, *(busy(t_s, n, temperature_c=40.0 + n) for n in range(world)))
         for t_s in TIMES_S
     ]
-    found = made(sampled_run(tmp_path / "run", [start(*range(world)), *lines, end()],
+    drawn = made(sampled_run(tmp_path / "run", [start(*range(world)), *lines, end()],
                                 ranks=cards(world)))  # fmt: skip
     for of, value in (("lowest", 40.0), ("median", 44.0), ("highest", 48.0)):
-        points = line(found, "temperature_c", of)
-        assert [told for _, told in points] == [value] * len(TIMES_S)
+        points = line(drawn, "temperature_c", of)
+        assert [value_at_time for _, value_at_time in points] == [value] * len(TIMES_S)
         assert [s for s, _ in points] == list(TIMES_S)
 
 
-def later(one: dict[str, Any], by_s: float) -> dict[str, Any]:
+def later(moment: dict[str, Any], by_s: float) -> dict[str, Any]:
     """Return an event of a machine whose clock shows more."""
     return {
         name: value + round(by_s * S) if name in ("t_ns", "start_ns", "end_ns") else value
-        for name, value in one.items()
+        for name, value in moment.items()
     }
 
 
@@ -91,19 +93,23 @@ def two_machines(tmp_path: Path) -> Path:
     for node in range(2):
         ranks = rank_events()
         ranks.insert(2, event("synced", 3 * S, unix_ns=3 * S))
-        for one in (one for one in ranks if one["event"] == "window"):
-            one["step_samples"] = [2 * samples for samples in one["samples"]]
+        for window_event in (
+            window_event for window_event in ranks if window_event["event"] == "window"
+        ):
+            window_event["step_samples"] = [2 * samples for samples in window_event["samples"]]
         ended = event("ranks_ended", 12 * S, failures=[])
-        own = [launch_event(node=node), ended, event("finished", 13 * S)]
+        node_events = [launch_event(node=node), ended, event("finished", 13 * S)]
         samples = [start(0), *readings(0, power_w=100.0 + node), end()]
-        files = {f"rank{node}": ranks, f"node{node}": own, "telemetry": samples}
+        files = {f"rank{node}": ranks, f"node{node}": node_events, "telemetry": samples}
         for name, events in files.items():
             file = f"telemetry.node{node}.jsonl" if name == "telemetry" else f"events.{name}.jsonl"
-            write_events(folder / file, [later(one, 1000 * node) for one in events])
+            write_events(
+                folder / file, [later(window_event, 1000 * node) for window_event in events]
+            )
     return folder
 
 
 def test_several_machines_are_on_one_clock(tmp_path: Path) -> None:
-    found = made(two_machines(tmp_path))
+    series = made(two_machines(tmp_path))
     for rank in ("0", "1"):
-        assert line(found, "power_w", rank) == [(t_s, 100.0 + int(rank)) for t_s in TIMES_S]
+        assert line(series, "power_w", rank) == [(t_s, 100.0 + int(rank)) for t_s in TIMES_S]

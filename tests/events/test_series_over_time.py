@@ -35,11 +35,11 @@ def nearest_mean(interval: tuple[int, int], inside: Sequence[tuple[int, int]]) -
     start, end = interval
     total = Fraction(0)
     for place, (t_ns, value) in enumerate(inside):
-        left = Fraction(inside[place - 1][0] + t_ns, 2) if place else Fraction(start)
+        begin = Fraction(inside[place - 1][0] + t_ns, 2) if place else Fraction(start)
         right = (
             Fraction(t_ns + inside[place + 1][0], 2) if place + 1 < len(inside) else Fraction(end)
         )
-        total += value * (right - left)
+        total += value * (right - begin)
     return float(total / (end - start))
 
 
@@ -49,17 +49,17 @@ def test_a_mean_gives_each_moment_the_value_of_the_nearest_reading(
 ) -> None:
     readings = list(zip(times, values, strict=False))
     inside = [(t, value) for t, value in readings if interval[0] <= t <= interval[1]]
-    found = mean_of(interval, readings)
+    computed_mean = mean_of(interval, readings)
     if not inside:
-        assert found is None
+        assert computed_mean is None
         return
-    assert found is not None
-    assert found.readings == len(inside)
-    assert found.mean == pytest.approx(nearest_mean(interval, inside), rel=1e-12, abs=1e-12)
-    assert found.lowest == min(value for _, value in inside)
-    assert found.highest == max(value for _, value in inside)
+    assert computed_mean is not None
+    assert computed_mean.readings == len(inside)
+    assert computed_mean.mean == pytest.approx(nearest_mean(interval, inside), rel=1e-12, abs=1e-12)
+    assert computed_mean.lowest == min(value for _, value in inside)
+    assert computed_mean.highest == max(value for _, value in inside)
     edges = [interval[0], *(t for t, _ in inside), interval[1]]
-    assert found.longest_gap_s == max(b - a for a, b in pairwise(edges))
+    assert computed_mean.longest_gap_s == max(b - a for a, b in pairwise(edges))
 
 
 def test_a_reading_that_does_not_tell_the_quantity_changes_nothing() -> None:
@@ -87,24 +87,24 @@ def test_a_counter_is_interpolated_at_both_edges(
     times: list[int], steps: list[int], edges: tuple[int, int]
 ) -> None:
     values = np.cumsum(steps)[: len(times)].tolist()
-    found = counter(edges, list(zip(times, values, strict=True)))
+    difference = counter(edges, list(zip(times, values, strict=True)))
     if times[0] > edges[0] or times[-1] < edges[1]:
-        assert found == Energy(reason=message("counter_not_around"))
+        assert difference == Energy(reason=message("counter_not_around"))
         return
     around = [
         next(b - a for a, b in pairwise(times) if a < edge < b)
         for edge in edges
         if edge not in times
     ]
-    assert found.between_s == sum(around)
+    assert difference.between_s == sum(around)
     if sum(around) > 0.1 * (edges[1] - edges[0]):
-        assert found.joules is None
-        assert found.reason is not None
-        assert found.reason.code == "counter_read_seldom"
+        assert difference.joules is None
+        assert difference.reason is not None
+        assert difference.reason.code == "counter_read_seldom"
         return
     first, last = np.interp(edges, times, values)
-    assert found.joules == pytest.approx(last - first)
-    assert found.reason is None
+    assert difference.joules == pytest.approx(last - first)
+    assert difference.reason is None
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_counter_is_interpolated_at_both_edges(
 def test_a_difference_that_is_not_known_is_none_with_its_reason(
     readings: list[tuple[int, float]], reason: str
 ) -> None:
-    found = counter((0, 10), readings)
-    assert found.joules is None
-    assert found.reason is not None
-    assert found.reason.code == reason
+    difference = counter((0, 10), readings)
+    assert difference.joules is None
+    assert difference.reason is not None
+    assert difference.reason.code == reason

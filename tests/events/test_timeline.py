@@ -169,8 +169,8 @@ def test_losses_weigh_samples_and_leave_out_what_is_not_finite(tmp_path: Path) -
         rank = [event("start", S, pid=1), facts(3 * S), made]
         run_dir.mkdir(parents=True)
         run = read_run(write_run(run_dir / "run", [launch_event(S // 2)], rank), 1)
-        found = compute_figures(measure(run, precision="bf16", warmup_steps=3))
-        return [found["loss"], found["final_loss"]]
+        figures = compute_figures(measure(run, precision="bf16", warmup_steps=3))
+        return [figures["loss"], figures["final_loss"]]
 
     whole, last = losses([9.0] * 17 + [None, 1.0, 2.0])
     assert (whole.value, last.value) == ((170 * 9 + 30 + 20) / 210, 50 / 40)
@@ -185,12 +185,12 @@ def test_samples_of_several_sequences_are_counted_in_these_too(tmp_path: Path) -
             item["sequences"] *= 3
     run = read_run(write_run(tmp_path / "run", [launch_event(S // 2)], *ranks), 2)
     figures = compute_figures(measure(run, precision="bf16", warmup_steps=3))
-    own, other = (sum(run.ranks[n].counts.samples for n in n_) for n_ in ([0], [1]))
-    sequences = own + 3 * other
-    found = figures["p_train_sequences"]
-    assert found.value == pytest.approx(sequences / 11)
+    first_rank, second_rank = (sum(run.ranks[n].counts.samples for n in n_) for n_ in ([0], [1]))
+    sequences = first_rank + 3 * second_rank
+    sequence_rate = figures["p_train_sequences"]
+    assert sequence_rate.value == pytest.approx(sequences / 11)
     assert FIGURES["p_train_sequences"].unit == "sequences/s"
-    assert found.note == message("sequences_per_sample", sequences=sequences / 34)
+    assert sequence_rate.note == message("sequences_per_sample", sequences=sequences / 34)
     tokens = figures["p_train_tokens"]
     assert tokens.value == pytest.approx(340 / 11)
     assert FIGURES["p_train_tokens"].unit == "tokens/s"
@@ -241,11 +241,13 @@ def figures_of(
 def test_the_same_names_whatever_is_known_and_a_reason_for_every_null(tmp_path: Path) -> None:
     nothing, whole = figures_of(tmp_path, []), uneven_ranks()
     assert set(nothing) < set(FIGURES)
-    assert all(one.value is None and one.reason for one in nothing.values())
+    assert all(figure.value is None and figure.reason for figure in nothing.values())
     for ranks in (whole, uneven_ranks(flops=None), [rank[:5] for rank in whole]):
-        found = figures_of(tmp_path, ranks)
-        assert found.keys() == nothing.keys()
-        assert all((one.value is None) == (one.reason is not None) for one in found.values())
+        figures = figures_of(tmp_path, ranks)
+        assert figures.keys() == nothing.keys()
+        assert all(
+            (figure.value is None) == (figure.reason is not None) for figure in figures.values()
+        )
 
 
 def test_mfu_of_an_unknown_product_is_null(tmp_path: Path) -> None:
@@ -258,8 +260,9 @@ def test_mfu_of_an_unknown_product_is_null(tmp_path: Path) -> None:
 
 
 def test_a_run_without_measured_steps_says_so(tmp_path: Path) -> None:
-    figures = figures_of(tmp_path, [[e for e in rank if e.get("phase") != "train"]
-                                    for rank in uneven_ranks()])  # fmt: skip
+    figures = figures_of(
+        tmp_path, [[e for e in rank if e.get("phase") != "train"] for rank in uneven_ranks()]
+    )
     assert figures["final_result"].reason == message("no_step_after_warmup", steps=3)
     assert figures["matmul_flops_per_device"].value == 4e14  # measured all the same
     assert figures["p_whole"].value == pytest.approx(21 / 13)

@@ -177,8 +177,8 @@ def test_wandb_offline(run_dir: Path, tmp_path: Path) -> None:
     from wandb.proto import wandb_internal_pb2
 
     for _ in range(2):
-        said = follow(run_dir, "wandb=speed", WANDB_MODE="offline")
-        assert "16 steps" in said
+        output = follow(run_dir, "wandb=speed", WANDB_MODE="offline")
+        assert "16 steps" in output
     (path,) = run_dir.glob("wandb/offline-run-*/*.wandb")
     got: Values = {}
     summary: dict[str, Any] = {}
@@ -255,12 +255,12 @@ def test_a_place_that_cannot_be_used_is_one_fault(
     file = tmp_path / "file"
     file.write_text("")
     before = sorted(path.name for path in run_dir.glob("[!.]*"))
-    said = follow(
+    output = follow(
         run_dir, target.format(file=file), code=1, WANDB_API_KEY="", WANDB_MODE="online",
         MLFLOW_HTTP_REQUEST_MAX_RETRIES="0", HOME=str(tmp_path),
     )  # fmt: skip
-    remarks = [line for line in said.splitlines() if line.startswith("trainmark:")]
+    remarks = [line for line in output.splitlines() if line.startswith("trainmark:")]
     assert len(remarks) == 1
     assert fault in remarks[0] or package == "alembic", remarks
-    assert "Traceback" not in said
+    assert "Traceback" not in output
     assert sorted(path.name for path in run_dir.glob("[!.]*") if path.name != "wandb") == before

@@ -271,11 +271,11 @@ def test_settings_name_no_folder(tmp_path: Path) -> None:
     assert "/" not in "".join(map(str, described.settings.values()))
 
 
-@pytest.mark.parametrize("at", ["events.rank0.jsonl", "telemetry.jsonl"])
-def test_lines_that_are_no_events_are_left_out(tmp_path: Path, at: str) -> None:
+@pytest.mark.parametrize("place", ["events.rank0.jsonl", "telemetry.jsonl"])
+def test_lines_that_are_no_events_are_left_out(tmp_path: Path, place: str) -> None:
     lines = [start(0), devices(1.0, {"index": 0, "power_w": 1.0})]
     run_dir = sampled_run(tmp_path / "run", lines)
     expected = read(run_dir)
-    path = run_dir / at
+    path = run_dir / place
     path.write_bytes(b'not json\n{"event":"unknown","t_ns":1}\n' + path.read_bytes() + b'{"event"')
     assert read(run_dir) == expected

@@ -51,9 +51,9 @@ def test_the_importer_finds_the_same_figures(run, tmp_path):
     (tmp_path / "mlperf.log").write_text(to_mlperf(made, folder), encoding="ascii")
     (tmp_path / "table.csv").write_text(to_csv([made]), encoding="utf-8")
     for name in ("perflog.log", "mlperf.log", "table.csv"):
-        found = importers.read_files([tmp_path / name])
-        assert found.unread == []
-        (row,) = found.rows
+        imported = importers.read_files([tmp_path / name])
+        assert imported.unread == []
+        (row,) = imported.rows
         named = {figure: entry for figure, entry in row.figures.items() if figure in made.figures}
         same = {"p_whole", "p_train", "p_core", "e2e_time", "train_time", "final_loss"}
         if name == "mlperf.log":  # its lines have times and losses alone

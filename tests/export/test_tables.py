@@ -28,15 +28,15 @@ def rows_of(text):
 
 def test_json_is_an_array_of_whole_records():
     made = [record(), record(run_id="b")]
-    found = json.loads(to_json(made))
-    assert [item.pop("verification") for item in found] == ["unverified"] * 2
-    assert [Record.model_validate(item) for item in found] == made
+    entries = json.loads(to_json(made))
+    assert [item.pop("verification") for item in entries] == ["unverified"] * 2
+    assert [Record.model_validate(item) for item in entries] == made
     assert json.loads(to_json([])) == []
 
 
 def test_figures_of_a_case_come_last_with_their_unit():
-    own = {"energy": FigureEntry(value=1.5, unit="J/sample")}
-    first, second = rows_of(to_csv([record(), record(figures=record().figures | own)]))
+    case_figures = {"energy": FigureEntry(value=1.5, unit="J/sample")}
+    first, second = rows_of(to_csv([record(), record(figures=record().figures | case_figures)]))
     assert list(second)[-1] == "energy_J_per_sample"
     assert (first["energy_J_per_sample"], second["energy_J_per_sample"]) == ("", "1.5")
 
@@ -55,12 +55,12 @@ def test_the_texts_are_golden():
 def test_parquet_has_the_rows_of_the_table_with_their_types(run, tmp_path):
     records = [run[0], run[0].model_copy(update={"run_id": "second"})]
     write_parquet(records, tmp_path / "a.parquet")
-    found = pq.read_table(tmp_path / "a.parquet")
+    read_back = pq.read_table(tmp_path / "a.parquet")
     names, rows = table(records)
-    assert found.column_names == names
-    assert [list(row.values()) for row in found.to_pylist()] == rows
+    assert read_back.column_names == names
+    assert [list(row.values()) for row in read_back.to_pylist()] == rows
     assert names[: len(COLUMNS)] == list(COLUMNS)
-    kinds = {name: str(found.schema.field(name).type) for name in names}
+    kinds = {name: str(read_back.schema.field(name).type) for name in names}
     # The second is null in both.
     assert kinds["p_train_samples_per_s"] == kinds["energy_to_target_j"] == "double"
     assert (kinds["samples"], kinds["quality_reached"]) == ("int64", "bool")

@@ -62,8 +62,12 @@ def test_ceilings_say_that_nothing_was_computed(call):
     code, output = call("trainmark", "ceilings", "--device", "nvidia", "--budget-s", 0.01, "--json")
     assert code in (0, 1)
     measurements = json.loads(output)["ranks"][0]["measurements"]
-    matmuls = [one for one in measurements if one["name"].startswith("matmul")]
-    assert [one["name"] for one in matmuls] == [f"matmul_{name}" for name in PRECISIONS]
+    matmuls = [
+        measurement for measurement in measurements if measurement["name"].startswith("matmul")
+    ]
+    assert [measurement["name"] for measurement in matmuls] == [
+        f"matmul_{name}" for name in PRECISIONS
+    ]
     for matmul in matmuls:
         assert matmul["best"] is None
         # Products are what the memory held before: zeros, or remains of other tensors.

@@ -42,8 +42,10 @@ def test_machine_is_measured_judged_and_gone_on_with(tmp_path: Path) -> None:
     result = read_result(folder)
     assert [member.name.rpartition(":")[2] for member in result.members] == ["0", "1"]
     assert all(member.step_s for member in result.members)
-    assert [one.control for one in result.bits] == ["deterministic"]
-    assert {"step", "matmul", "memory_copy"} <= {one.name for one in result.quantities}
+    assert [comparison.control for comparison in result.bits] == ["deterministic"]
+    assert {"step", "matmul", "memory_copy"} <= {
+        comparison.name for comparison in result.quantities
+    }
     assert num_events(folder, "measured") == 3
     assert (folder / "page.html").stat().st_size > 10_000
     names = [
@@ -155,5 +157,5 @@ def test_round_that_reaches_its_deadline_is_reported_and_the_rest_goes_on(tmp_pa
 
     assert ended.returncode == 1, ended.stderr
     result = read_result(folder)
-    assert [one.findings[0].code for one in result.members] == ["no_answer", "no_answer"]
+    assert [member.findings[0].code for member in result.members] == ["no_answer", "no_answer"]
     assert num_events(folder, "not_measured") == 2

@@ -83,7 +83,9 @@ def test_nodes_measure_alone_and_in_pairs_and_again_only_what_is_missing(cluster
     assert result.unit == "node"
     assert [member.name for member in result.members] == list(HOSTS)
     assert all(member.step is not None for member in result.members)
-    assert [(one.control, one.devices) for one in result.bits] == [("deterministic", 3)]
+    assert [(comparison.control, comparison.devices) for comparison in result.bits] == [
+        ("deterministic", 3)
+    ]
     # Each node: twice its device, twice itself, and both pairs; links that looked slow once more.
     measured = cluster.events("measured")
     planned = [event for event in measured if event["phase"] != "pairs" or event["round"] < 3]
@@ -196,8 +198,9 @@ def test_first_node_that_dies_costs_the_others_no_result(cluster: Cluster) -> No
     assert HOSTS[0] in result.names("fail")
     members = {member.name: member for member in result.members}
     assert {finding.code for finding in members[HOSTS[0]].findings} >= {"no_answer"}
-    pairs = {tuple(event["members"]) for event in cluster.events("measured")
-             if event["phase"] == "pairs"}  # fmt: skip
+    pairs = {
+        tuple(event["members"]) for event in cluster.events("measured") if event["phase"] == "pairs"
+    }
     assert pairs == {(HOSTS[1], HOSTS[2])}
 
 

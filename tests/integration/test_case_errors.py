@@ -116,6 +116,8 @@ def test_method_of_a_job_that_raises_leaves_a_record_that_names_the_place(
     expected = "AttributeError" if method == "steps_per_epoch" else raised
     assert record.cause.type == expected
     assert record.cause.traceback
-    assert "evidence_disagrees" not in [one.code for one in verify_evidence(record, run_dir)]
+    assert "evidence_disagrees" not in [
+        finding.code for finding in verify_evidence(record, run_dir)
+    ]
     monkeypatch.setenv("TRAINMARK_CASE_PATH", str(CASES))
     assert verify_evidence(record, run_dir) == []

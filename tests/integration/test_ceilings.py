@@ -47,10 +47,10 @@ def test_two_ranks(trainmark: Any) -> None:
     assert [rank["collectives"] for rank in document["ranks"]] == ["gloo", "gloo"]
     # What is collective is the same for both: the slowest rank's time.
     names = ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "send_receive"]
-    one, two = (rank["measurements"][-5:] for rank in document["ranks"])
-    assert one == two
-    assert [kind["name"] for kind in one] == names
-    assert all(kind["points"][0]["status"] == "measured" for kind in one)
+    first, second = (rank["measurements"][-5:] for rank in document["ranks"])
+    assert first == second
+    assert [kind["name"] for kind in first] == names
+    assert all(kind["points"][0]["status"] == "measured" for kind in first)
     (pair,) = document["links"]["pairs"]
     assert (pair["ranks"], pair["point"]["status"]) == ([0, 1], "measured")
     assert pair["point"]["rate"]["max"] > 0

@@ -28,10 +28,14 @@ def test_the_full_form_examines_everything(tmp_path):
     expected = 2 if "stops" in severities else 1 if "spoils" in severities else 0
     assert done.returncode == document["exit_code"] == expected
     assert (document["schema_version"], document["device"], document["nproc"]) == (1, "cpu", 1)
-    found = {check["code"]: check["severity"] for check in document["checks"]}
+    severity_by_code = {check["code"]: check["severity"] for check in document["checks"]}
     silent = {"occupants", "monitor"}
-    assert set(found) == set(CHECKS) - silent | {"recipe"}
-    assert (found["torch"], found["data"], found["recipe"]) == ("fine", "fine", "fine")
+    assert set(severity_by_code) == set(CHECKS) - silent | {"recipe"}
+    assert (severity_by_code["torch"], severity_by_code["data"], severity_by_code["recipe"]) == (
+        "fine",
+        "fine",
+        "fine",
+    )
     assert all(check["fix"] for check in document["checks"] if check["severity"] != "fine")
     assert not (tmp_path / "runs").exists()
 
@@ -44,5 +48,5 @@ def test_quick_does_not_import_torch(tmp_path):
         "except SystemExit: print('torch' in sys.modules)\n"
     )
     words = [sys.executable, "-c", code]
-    said = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    assert said.splitlines()[-1] == "False"
+    output = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert output.splitlines()[-1] == "False"

@@ -72,7 +72,7 @@ def test_a_rank_on_a_full_disk_says_so_by_its_exit_code(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "expected_codes"),
     [
         ("evaluation_not_reduced", "scores were not added up over ranks"),
         pytest.param("evaluation_of_training_rows", "it scores rows that were trained",
@@ -84,12 +84,12 @@ def test_a_rank_on_a_full_disk_says_so_by_its_exit_code(tmp_path):
         pytest.param("evaluation_silent", "return Evaluation.scores", marks=pytest.mark.nightly),
     ],
 )  # fmt: skip
-def test_check_of_a_case_finds_its_wrong_evaluation(trainmark, monkeypatch, fault, said):
+def test_check_of_a_case_finds_its_wrong_evaluation(trainmark, monkeypatch, fault, expected_codes):
     monkeypatch.setenv("TRAINMARK_CASE_PATH", str(CASES))
     checked_case = trainmark("check", "faulty", f"fault={fault}", "--device", "cpu")
     assert checked_case.returncode == 1, checked_case.stdout + checked_case.stderr
     faults = [line for line in checked_case.stdout.splitlines() if line.startswith("FAULT")]
-    assert any(said in line for line in faults), checked_case.stdout
+    assert any(expected_codes in line for line in faults), checked_case.stdout
 
 
 def test_ranks_that_report_other_qualities_fail_at_once(started):

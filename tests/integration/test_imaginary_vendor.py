@@ -87,5 +87,5 @@ def test_the_page_works_as_it_is_written(folder: Path, variables: dict[str, str]
     assert (note.code, note.args["tflops"]) == ("given_peak", 2.0)
     assert built.environment["variables"]["IMAGINARY_DEVICES"].endswith("/devices")
     lines = (folder / "first" / "telemetry.jsonl").read_text().splitlines()
-    told = [event for line in lines if (event := json.loads(line))["event"] == "devices"]
-    assert [one.get("power_w") for one in told[0]["devices"]] == [95.5, None]
+    readings = [event for line in lines if (event := json.loads(line))["event"] == "devices"]
+    assert [entry.get("power_w") for entry in readings[0]["devices"]] == [95.5, None]

@@ -31,8 +31,9 @@ def test_the_tiny_recipe_learns(trainmark, tmp_path, case):
     if case == "glm_superglue":
         assert record.quality.eval_samples == record.plan.data.eval_samples
         for name_of, count in (
-            ("sequences", record.counts.sequences), ("tokens", record.counts.tokens),
-        ):  # fmt: skip
+            ("sequences", record.counts.sequences),
+            ("tokens", record.counts.tokens),
+        ):
             ratio = record.figure(f"p_train_{name_of}") / record.figure("p_train")
             assert ratio == pytest.approx(count / record.counts.samples, rel=1e-9)
     speed = json.loads((tmp_path / "run/index" / name).read_text())

@@ -46,7 +46,7 @@ def test_guide_prints_the_files_that_the_template_has(page: str) -> None:
     if os.environ.get("UPDATE_GOLDEN"):
         text = (DOCS / page).read_text(encoding="utf-8")
         files = read_example_files()
-        text = FILE.sub(lambda found: found[0].replace(found[2], files[found[1]]), text)
+        text = FILE.sub(lambda match: match[0].replace(match[2], files[match[1]]), text)
         (DOCS / page).write_text(text, encoding="utf-8")
     assert printed(page) == read_example_files()
     assert list(printed(page)) == NAMES
@@ -103,10 +103,10 @@ def test_the_guide_works_as_it_is_printed(line: Path, trainmark: Any) -> None:
     assert ended.returncode == 0, ended.stderr
     built = record.read_record(line / "run")
     assert built.plan.data.train_samples == 900
-    own, rate = built.figures["features"].value, built.figures["p_core"].value
-    assert own is not None
+    features, rate = built.figures["features"].value, built.figures["p_core"].value
+    assert features is not None
     assert rate is not None
-    assert own > 0
+    assert features > 0
     shown = trainmark("report", "run", "--all")
     assert "features/s" in shown.stdout
     listed = json.loads(trainmark("list", "--json").stdout)

@@ -49,9 +49,9 @@ def two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> A
         launcher: Here, *, request: StopRequest | None = None, device: str = "cpu", **fields: str
     ) -> Record:
         monkeypatch.setattr(launchers, "load_launcher", lambda _: launcher)
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            port = found.getsockname()[1]
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            port = listener.getsockname()[1]
         plan = resolve(
             RunRequest(
                 case="toy", overrides=fields, device=device, nnodes=2, nproc=1, sample_every=0.1,
@@ -62,8 +62,8 @@ def two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> A
         record = submission.launch(
             plan, Cluster(master_port=port), request or StopRequest(), lambda _: None
         )
-        left = [psutil.Process(pid) for ids in _processes(plan.run_id) for pid in ids]
-        assert psutil.wait_procs(left)[1] == []  # the kernel ends them in turn
+        processes = [psutil.Process(pid) for ids in _processes(plan.run_id) for pid in ids]
+        assert psutil.wait_procs(processes)[1] == []  # the kernel ends them in turn
         return record
 
     return run
@@ -114,8 +114,12 @@ def test_other_packages_on_a_node_are_named_before_training(two_nodes: Any, tmp_
     record = two_nodes(Here({1: f"export PYTHONPATH='{path}'\n"}))
     assert record.status == "failed"
     assert record.cause.message.code == "packages_differ"
-    said = record.cause.message.args
-    assert (said["node"], said["package"], said["here"]) == (1, "peft", "99.0")
+    message_args = record.cause.message.args
+    assert (message_args["node"], message_args["package"], message_args["here"]) == (
+        1,
+        "peft",
+        "99.0",
+    )
     (failure,) = read_run(tmp_path / "run", 2, 2).nodes[1].events["ranks_ended"].failures
     assert (failure.rank, failure.exit_code) == (1, 1)
     assert record.counts.steps == 0

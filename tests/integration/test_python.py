@@ -69,8 +69,8 @@ def test_the_type_checker_finds_what_is_wrong_and_nothing_on_the_page(tmp_path: 
     cache = ("--cache-dir", str(ROOT / ".mypy_cache"))
     done = call("-m", "mypy", *settings, *cache, "page.py", folder=tmp_path,
                 MYPYPATH=str(ROOT / "src"))  # fmt: skip
-    found = re.findall(r"^page.py:(\d+): error: .*\[([a-z-]+)\]$", done.stdout, re.MULTILINE)
-    assert found == [(str(len(lines) - 1), "arg-type"), (str(len(lines)), "operator")], done.stdout
+    errors = re.findall(r"^page.py:(\d+): error: .*\[([a-z-]+)\]$", done.stdout, re.MULTILINE)
+    assert errors == [(str(len(lines) - 1), "arg-type"), (str(len(lines)), "operator")], done.stdout
 
 
 def test_importing_the_package_loads_nothing_heavy(tmp_path: Path) -> None:
@@ -87,8 +87,8 @@ def test_importing_the_package_loads_nothing_heavy(tmp_path: Path) -> None:
     assert loaded == []
     assert second == "False False"
     stub = ast.parse(STUB.read_text(encoding="utf-8"))
-    told = {x.names[0].name for x in stub.body if isinstance(x, ast.ImportFrom)}
-    assert set(names) == told | {"__version__"}
+    stub_names = {x.names[0].name for x in stub.body if isinstance(x, ast.ImportFrom)}
+    assert set(names) == stub_names | {"__version__"}
 
 
 HELD = """

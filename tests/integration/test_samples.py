@@ -73,19 +73,21 @@ def events_of(run_dir):
     return list(EventFile(path)) if path.exists() else []
 
 
-def wait_until(run_dir, found):
+def wait_until(run_dir, accepts):
     """Return the events once ``found`` accepts one of them."""
     deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
         events = events_of(run_dir)
-        if any(found(event) for event in events):
+        if any(accepts(event) for event in events):
             return events
         time.sleep(0.02)
     raise AssertionError(events_of(run_dir))
 
 
 def sampler_of(run_id):
-    (process,) = [one for one in find_processes(run_id) if MODULE in one.cmdline()]
+    (process,) = [
+        candidate for candidate in find_processes(run_id) if MODULE in candidate.cmdline()
+    ]
     return process
 
 
@@ -119,15 +121,15 @@ def test_a_tool_that(fault, tooled, tmp_path):
     assert (process.returncode, errors) == (0, b"")
     assert find_processes(str(tmp_path)) == []
     *_, last = events = events_of(tmp_path)
-    told = [(event["source"], event["kind"]) for event in events if event["event"] == "fault"]
+    faults = [(event["source"], event["kind"]) for event in events if event["event"] == "fault"]
     # On a loaded machine a tool that works may take too long first: the sampler has no priority.
-    assert [one for one in told if one != ("monitor", "hung") or kind == "hung"] == [
-        ("monitor", kind)
-    ]
+    assert [
+        reported for reported in faults if reported != ("monitor", "hung") or kind == "hung"
+    ] == [("monitor", kind)]
     assert last["event"] == "end"
     works = [event["devices"] for event in events if event["event"] == "devices"]
-    one = [{"index": 0, "power_w": 90.5}, {"index": 1, "power_w": 91.5}]
-    assert works == ([one] if FIRST_WORKS in script else [])
+    reported = [{"index": 0, "power_w": 90.5}, {"index": 1, "power_w": 91.5}]
+    assert works == ([reported] if FIRST_WORKS in script else [])
 
 
 def test_a_killed_sampler_fails_nothing(started, fifo):
@@ -147,9 +149,9 @@ def test_a_killed_launcher_ends_sampler_and_hung_tool(started, fifo, tooled):
     variables = tooled("sleep 1000 & sleep 1000")
     process, run_dir = started("--device", "tooled", "fault=wait", **variables)
     wait_for_fault(fifo)
-    left = find_processes(run_id_of(run_dir))
-    assert len(left) > 2
+    processes = find_processes(run_id_of(run_dir))
+    assert len(processes) > 2
     process.kill()
     ended(process)
-    assert psutil.wait_procs(left)[1] == []
+    assert psutil.wait_procs(processes)[1] == []
     assert events_of(run_dir)[-1]["event"] == "end"

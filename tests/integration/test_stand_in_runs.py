@@ -67,13 +67,13 @@ def test_accumulation_autocast_checkpointing_evaluation_and_artifacts(run, tmp_p
     ],
 )
 def test_two_ranks_train_as_on_a_cpu(run, case, words):
-    found, code = run(case, case, "--nproc", "2", *words)
+    record, code = run(case, case, "--nproc", "2", *words)
     expected, _ = run(case, f"{case}-cpu", "--nproc", "2", *words, device="cpu")
-    assert (code, found.status, expected.status) == (0, "passed", "passed")
-    assert found.steps.loss == pytest.approx(expected.steps.loss, rel=FP32_ERROR)
-    assert found.quality.value == pytest.approx(expected.quality.value, rel=1e-5)
-    assert found.environment["collective"] == "gloo through host memory"
-    assert [x.counts for x in found.ranks] == [x.counts for x in expected.ranks]
+    assert (code, record.status, expected.status) == (0, "passed", "passed")
+    assert record.steps.loss == pytest.approx(expected.steps.loss, rel=FP32_ERROR)
+    assert record.quality.value == pytest.approx(expected.quality.value, rel=1e-5)
+    assert record.environment["collective"] == "gloo through host memory"
+    assert [x.counts for x in record.ranks] == [x.counts for x in expected.ranks]
 
 
 def test_a_full_device_ends_the_run_as_out_of_memory(run):

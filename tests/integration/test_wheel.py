@@ -48,8 +48,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(place / "venv", with_pip=False)
     python = place / "venv/bin/python"
     succeed(*pip, "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=place)
-    own = succeed(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=place)
-    (Path(own.strip()) / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
+    site_packages = succeed(
+        python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=place
+    )
+    (Path(site_packages.strip()) / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
     return python.parent
 
 

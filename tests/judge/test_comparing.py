@@ -36,45 +36,45 @@ def times(rates: list[float], factor: float) -> list[float]:
     ],
 )
 def test_verdict_needs_whole_interval(factor: float, verdict: str, code: int) -> None:
-    found = compare(series("a", RATES), series("b", times(RATES, factor), first_minute=10))
-    assert (found.verdict, found.exit_code, found.paired) == (verdict, code, False)
-    assert {one.verdict for one in found.figures} == {verdict}
-    assert [one.name for one in found.figures] == ["p_core", "p_train", "p_whole"]
-    for one in found.figures:
-        assert one.ratio == pytest.approx(factor)
-        assert (one.low or 0) < factor < (one.high or 0)
+    comparison = compare(series("a", RATES), series("b", times(RATES, factor), first_minute=10))
+    assert (comparison.verdict, comparison.exit_code, comparison.paired) == (verdict, code, False)
+    assert {figure.verdict for figure in comparison.figures} == {verdict}
+    assert [figure.name for figure in comparison.figures] == ["p_core", "p_train", "p_whole"]
+    for figure in comparison.figures:
+        assert figure.ratio == pytest.approx(factor)
+        assert (figure.low or 0) < factor < (figure.high or 0)
         for lang in ("en", "zh"):
-            assert f"{factor:.3f}" in render(one.sentence, lang)
-            assert f"{one.low:.3f}" in render(one.sentence, lang)
+            assert f"{factor:.3f}" in render(figure.sentence, lang)
+            assert f"{figure.low:.3f}" in render(figure.sentence, lang)
 
 
 def test_longer_time_is_slower_and_more_memory_is_worse() -> None:
     a = [launch(f"a{n}", n, n, figures={"e2e_time": 50.0, "mem": 1e9}) for n in range(1, 6)]
     b = [launch(f"b{n}", n, 9 + n, figures={"e2e_time": 60.0, "mem": 2e9}) for n in range(1, 6)]
-    found = compare(a, b, figures=["e2e_time", "mem", "mem_total"])
-    verdicts = [one.verdict for one in found.figures]
+    comparison = compare(a, b, figures=["e2e_time", "mem", "mem_total"])
+    verdicts = [figure.verdict for figure in comparison.figures]
     assert verdicts == ["slower", "worse", "no_direction"]
-    assert [(one.a, one.b) for one in found.figures[:2]] == [
+    assert [(figure.a, figure.b) for figure in comparison.figures[:2]] == [
         (pytest.approx(50.0), pytest.approx(60.0)), (pytest.approx(1e9), pytest.approx(2e9)),
     ]  # fmt: skip
-    assert [one.verdict for one in compare(b, a, figures=["e2e_time", "mem"]).figures] == [
+    assert [figure.verdict for figure in compare(b, a, figures=["e2e_time", "mem"]).figures] == [
         "faster", "better",
     ]  # fmt: skip
 
 
 def test_fewer_than_five_launches_have_too_little_data() -> None:
-    found = compare(series("a", RATES[:4]), series("b", times(RATES, 0.5), first_minute=10))
-    (one, *_) = found.figures
-    assert (one.verdict, one.launches) == ("too_little_data", (4, 5))
-    assert (one.ratio, one.low, one.high) == (pytest.approx(0.5, rel=1e-2), None, None)
-    assert (found.exit_code, found.sentence.code) == (3, "compare_no_interval")
+    comparison = compare(series("a", RATES[:4]), series("b", times(RATES, 0.5), first_minute=10))
+    (figure, *_) = comparison.figures
+    assert (figure.verdict, figure.launches) == ("too_little_data", (4, 5))
+    assert (figure.ratio, figure.low, figure.high) == (pytest.approx(0.5, rel=1e-2), None, None)
+    assert (comparison.exit_code, comparison.sentence.code) == (3, "compare_no_interval")
 
 
 def test_alternating_launches_are_paired() -> None:
     """The machine drifts by 20%, both sides alike: only pairs see the 5%."""
     drift = [100.0, 105.0, 110.0, 115.0, 120.0]
-    found = compare(*turns(drift, times(drift, 0.95)))
-    assert (found.paired, found.verdict) == (True, "slower")
+    comparison = compare(*turns(drift, times(drift, 0.95)))
+    assert (comparison.paired, comparison.verdict) == (True, "slower")
     one_by_one = compare(series("a", drift), series("b", times(drift, 0.95), first_minute=10))
     assert (one_by_one.paired, one_by_one.verdict) == (False, "too_noisy")
 
@@ -84,16 +84,17 @@ def test_incomplete_round_is_left_out() -> None:
     b[5] = b[5].model_copy(
         update={"status": "oom", "cause": Cause(kind="oom", message=message("x"))}
     )
-    found = compare(a, b)
-    assert found.paired
-    assert found.a.names == ("a1", "a2", "a3", "a4", "a5")
-    assert [(one.name, one.reason.code) for one in found.a.left_out] == [
+    comparison = compare(a, b)
+    assert comparison.paired
+    assert comparison.a.names == ("a1", "a2", "a3", "a4", "a5")
+    assert [(excluded.name, excluded.reason.code) for excluded in comparison.a.left_out] == [
         ("a6", "compare_alone_in_round")
     ]
-    assert [(one.name, one.reason.code, one.reason.args) for one in found.b.left_out] == [
-        ("b6", "compare_not_passed", {"status": "oom"})
-    ]
-    assert found.figures[0].launches == (5, 5)
+    assert [
+        (excluded.name, excluded.reason.code, excluded.reason.args)
+        for excluded in comparison.b.left_out
+    ] == [("b6", "compare_not_passed", {"status": "oom"})]
+    assert comparison.figures[0].launches == (5, 5)
 
 
 def test_refuted_launches_are_left_out_and_doubtful_ones_keep_their_trust() -> None:
@@ -101,11 +102,13 @@ def test_refuted_launches_are_left_out_and_doubtful_ones_keep_their_trust() -> N
     refuted = grade_reasons([message("evidence_altered", file="plan.json")])
     b = series("b", RATES, first_minute=10, trust=doubtful)
     b.append(launch("b6", 6, 16, trust=refuted, figures={"p_core": 1.0}))
-    found = compare(series("a", RATES), b)
-    assert [(one.name, one.reason.code) for one in found.b.left_out] == [("b6", "compare_refuted")]
-    assert found.b.trust.grade == "do_not_quote"
-    assert [reason.code for reason in found.b.trust.reasons] == ["trust_generated_data"]
-    assert found.verdict == "no_difference"
+    comparison = compare(series("a", RATES), b)
+    assert [(excluded.name, excluded.reason.code) for excluded in comparison.b.left_out] == [
+        ("b6", "compare_refuted")
+    ]
+    assert comparison.b.trust.grade == "do_not_quote"
+    assert [reason.code for reason in comparison.b.trust.reasons] == ["trust_generated_data"]
+    assert comparison.verdict == "no_difference"
 
 
 def missed(record: Any) -> Any:
@@ -132,19 +135,21 @@ def test_launch_that_failed_before_its_model_was_built_is_left_out(failed_of: st
     }
     for name in failed_of:
         sides[name].append(early_failure(f"{name}-failed"))
-    found = compare(sides["a"], sides["b"])
-    assert (found.verdict, found.allowed) == ("slower", ())
-    left_out = {name: [(one.name, one.reason.code) for one in side.left_out]
-                for name, side in (("a", found.a), ("b", found.b))}  # fmt: skip
+    comparison = compare(sides["a"], sides["b"])
+    assert (comparison.verdict, comparison.allowed) == ("slower", ())
+    left_out = {
+        name: [(excluded.name, excluded.reason.code) for excluded in side.left_out]
+        for name, side in (("a", comparison.a), ("b", comparison.b))
+    }
     expected = {name: [] for name in "ab"}
     expected |= {name: [(f"{name}-failed", "compare_not_passed")] for name in failed_of}
     assert left_out == expected
 
 
 def test_side_with_only_failed_launches_has_too_little_data() -> None:
-    found = compare(series("a", RATES), [early_failure("b1")])
-    assert (found.verdict, found.exit_code) == ("too_little_data", 3)
-    assert [one.launches for one in found.figures] == [(5, 0)]
+    comparison = compare(series("a", RATES), [early_failure("b1")])
+    assert (comparison.verdict, comparison.exit_code) == ("too_little_data", 3)
+    assert [figure.launches for figure in comparison.figures] == [(5, 0)]
 
 
 @pytest.mark.parametrize(
@@ -165,10 +170,10 @@ def test_target_that_only_side_a_reaches_is_missed(
     a[:of_a], b[:of_b] = map(missed, a[:of_a]), map(missed, b[:of_b])
     if of_b == 4:
         a, b = a[:5], b[:5]
-    found = compare(a, b)
-    assert (found.verdict, found.exit_code) == (verdict, code)
-    assert found.quality is not None
-    assert (found.a.reached, found.b.judged) == (len(a) - of_a, len(b))
+    comparison = compare(a, b)
+    assert (comparison.verdict, comparison.exit_code) == (verdict, code)
+    assert comparison.quality is not None
+    assert (comparison.a.reached, comparison.b.judged) == (len(a) - of_a, len(b))
 
 
 def test_other_work_is_refused_with_key_and_both_values() -> None:
@@ -182,8 +187,8 @@ def test_other_work_is_refused_with_key_and_both_values() -> None:
     assert fault.value.rule.endswith("compile, max_steps")
     with pytest.raises(UsageError, match="max_steps is None and 7"):
         compare(a, b, allow=["compile"])
-    found = compare(a, b, allow=["compile", "max_steps"])
-    assert [(one.name, one.a, one.b) for one in found.allowed] == [
+    comparison = compare(a, b, allow=["compile", "max_steps"])
+    assert [(difference.name, difference.a, difference.b) for difference in comparison.allowed] == [
         ("compile", (False,), (True,)), ("max_steps", (None,), (7,)),
     ]  # fmt: skip
     assert compare(a, series("b", RATES, recipe={"seed": 2})).allowed == ()
@@ -217,8 +222,10 @@ def test_only_differences_of_environment_are_listed() -> None:
         "driver": "590.1", "variables": {}, "others_cpu_share": 0.5,
         "packages": base["packages"] | {"torch": "2.11.0"},
     }  # fmt: skip
-    found = compare(series("a", RATES), series("b", RATES, first_minute=9, environment=other))
-    assert {one.name: (one.a, one.b) for one in found.differences} == {
+    comparison = compare(series("a", RATES), series("b", RATES, first_minute=9, environment=other))
+    assert {
+        difference.name: (difference.a, difference.b) for difference in comparison.differences
+    } == {
         "driver": (("580.65.06",), ("590.1",)),
         "torch": (("2.13.0+cu130",), ("2.11.0",)),
         "OMP_NUM_THREADS": (("8",), ()),
@@ -228,11 +235,11 @@ def test_only_differences_of_environment_are_listed() -> None:
 def test_trend_of_unpaired_side_is_too_noisy() -> None:
     """The machine slows down by 0.6% a launch: B is as fast as A, and seems 3% slower."""
     rates = [100 * 0.994**n * (1 + 0.0005 * (-1) ** n) for n in range(10)]
-    found = compare(series("a", rates[:5]), series("b", rates[5:], first_minute=10))
-    assert (found.verdict, found.exit_code) == ("too_noisy", 3)
-    assert found.sentence.code == "compare_trend"
-    assert found.sentence.args["change"] == pytest.approx(-0.006, rel=0.1)
-    assert "alternate" in render(found.sentence, "en")
+    comparison = compare(series("a", rates[:5]), series("b", rates[5:], first_minute=10))
+    assert (comparison.verdict, comparison.exit_code) == ("too_noisy", 3)
+    assert comparison.sentence.code == "compare_trend"
+    assert comparison.sentence.args["change"] == pytest.approx(-0.006, rel=0.1)
+    assert "alternate" in render(comparison.sentence, "en")
     paired = compare(*turns(rates[:5], times(rates[:5], 0.9)))
     assert paired.verdict == "slower"
 
@@ -257,8 +264,10 @@ def test_another_case_or_data_set_is_refused_in_one_sentence(key: str) -> None:
     update: dict[str, Any] = {"case": "toy"} if key == "case" else {
         "data": plan.data.model_copy(update={"content_id": "feed"})
     }  # fmt: skip
-    b = [one.model_copy(update={"plan": one.plan.model_copy(update=update)})
-         for one in series("b", RATES, recipe={"max_steps": 7})]  # fmt: skip
+    b = [
+        launch.model_copy(update={"plan": launch.plan.model_copy(update=update)})
+        for launch in series("b", RATES, recipe={"max_steps": 7})
+    ]
     for allow in ([], [key]):
         with pytest.raises(UsageError, match="never compared") as fault:
             compare(series("a", RATES), b, allow=allow)
@@ -266,17 +275,26 @@ def test_another_case_or_data_set_is_refused_in_one_sentence(key: str) -> None:
 
 
 def test_other_model_is_refused_even_if_its_recipe_is_allowed() -> None:
-    b = [one.model_copy(update={"environment": one.environment | {"job": {"parameters": 7}}})
-         for one in series("b", RATES, recipe={"max_steps": 7})]  # fmt: skip
+    b = [
+        launch.model_copy(update={"environment": launch.environment | {"job": {"parameters": 7}}})
+        for launch in series("b", RATES, recipe={"max_steps": 7})
+    ]
     with pytest.raises(UsageError, match="never compared") as fault:
         compare(series("a", RATES), b, allow=["max_steps"])
     assert fault.value.fix is None
 
 
 def test_a_balanced_bound_is_never_compared_with_a_training() -> None:
-    b = [one.model_copy(update={"plan": one.plan.model_copy(
-             update={"labels": [*one.plan.labels, "balanced-bound"]})})
-         for one in series("b", RATES, first_minute=10)]  # fmt: skip
+    b = [
+        launch.model_copy(
+            update={
+                "plan": launch.plan.model_copy(
+                    update={"labels": [*launch.plan.labels, "balanced-bound"]}
+                )
+            }
+        )
+        for launch in series("b", RATES, first_minute=10)
+    ]
     for allow in ([], ["bound"]):
         with pytest.raises(UsageError, match="never compared") as fault:
             compare(series("a", RATES), b, allow=allow)
@@ -286,70 +304,70 @@ def test_a_balanced_bound_is_never_compared_with_a_training() -> None:
 def at_ranks(name: str, rates: list[float], nproc: int, minute: int = 0, **recipe: Any) -> Any:
     """Return launches on so many ranks, with these throughputs of all ranks."""
     made = []
-    for one, rate in zip(
+    for record, rate in zip(
         series(name, rates, first_minute=minute, recipe=recipe), rates, strict=True
     ):
-        result = one.figures["final_result"].model_copy(update={"value": rate, "reason": None})
-        plan = one.plan.model_copy(update={"nproc": nproc})
-        figures = one.figures | {"final_result": result}
-        made.append(one.model_copy(update={"plan": plan, "figures": figures}))
+        result = record.figures["final_result"].model_copy(update={"value": rate, "reason": None})
+        plan = record.plan.model_copy(update={"nproc": nproc})
+        figures = record.figures | {"final_result": result}
+        made.append(record.model_copy(update={"plan": plan, "figures": figures}))
     return made
 
 
 @pytest.mark.parametrize("swapped", [False, True])
 def test_other_numbers_of_ranks_show_the_efficiency(swapped: bool) -> None:
     sides = [at_ranks("a", [100.0, 101.0, 99.0], 2), at_ranks("b", [360.0, 356.4, 363.6], 8, 10)]
-    found = compare(*(reversed(sides) if swapped else sides))
-    assert (found.verdict, found.exit_code, found.figures) == ("other_world", 2, ())
-    assert found.sentence.code == "compare_weak_scaling"
-    assert found.scaling is not None
-    small, large = found.scaling.worlds
+    comparison = compare(*(reversed(sides) if swapped else sides))
+    assert (comparison.verdict, comparison.exit_code, comparison.figures) == ("other_world", 2, ())
+    assert comparison.sentence.code == "compare_weak_scaling"
+    assert comparison.scaling is not None
+    small, large = comparison.scaling.worlds
     assert (small.name, small.efficiency, large.name) == ("1x2", 1.0, "1x8")
     assert large.efficiency == pytest.approx(0.9, rel=1e-6)
     assert large.low == pytest.approx(0.25 * 356.4 / 101)
     assert large.high == pytest.approx(0.25 * 363.6 / 99)
-    assert found.scaling.doubts == []
-    assert found.as_dict()["scaling"]["worlds"][1]["ranks"] == 8
+    assert comparison.scaling.doubts == []
+    assert comparison.as_dict()["scaling"]["worlds"][1]["ranks"] == 8
 
 
 def test_equal_batch_of_all_ranks_is_strong_scaling() -> None:
     a = at_ranks("a", [100.0], 2, micro_batch_size=96)
     b = at_ranks("b", [300.0], 8, 10, micro_batch_size=24)
-    found = compare(a, b)
-    assert found.sentence.code == "compare_strong_scaling"
-    assert found.sentence.args["efficiency"] == pytest.approx(0.75)
+    comparison = compare(a, b)
+    assert comparison.sentence.code == "compare_strong_scaling"
+    assert comparison.sentence.args["efficiency"] == pytest.approx(0.75)
 
 
 def test_scaling_is_shown_with_allowed_differences() -> None:
     a, b = at_ranks("a", [100.0], 2, max_epochs=10), at_ranks("b", [360.0], 8, 10, max_epochs=2)
     with pytest.raises(UsageError, match="max_epochs"):
         compare(a, b)
-    found = compare(a, b, allow=["max_epochs"])
-    assert found.sentence.code == "compare_weak_scaling"
-    assert found.sentence.args["efficiency"] == pytest.approx(0.9)
-    assert [one.name for one in found.allowed] == ["max_epochs"]
+    comparison = compare(a, b, allow=["max_epochs"])
+    assert comparison.sentence.code == "compare_weak_scaling"
+    assert comparison.sentence.args["efficiency"] == pytest.approx(0.9)
+    assert [difference.name for difference in comparison.allowed] == ["max_epochs"]
 
 
 def test_efficiency_above_one_is_doubted() -> None:
-    found = compare(at_ranks("a", [100.0], 1), at_ranks("b", [733.0], 2, 10))
-    assert found.scaling is not None
-    (doubt,) = found.scaling.doubts
+    comparison = compare(at_ranks("a", [100.0], 1), at_ranks("b", [733.0], 2, 10))
+    assert comparison.scaling is not None
+    (doubt,) = comparison.scaling.doubts
     assert (doubt.code, doubt.args["efficiency"]) == ("scaling_above_one", pytest.approx(3.665))
-    said = render(doubt, "en")
-    assert "366.5%" in said
+    sentence = render(doubt, "en")
+    assert "366.5%" in sentence
 
 
 def test_allowed_ranks_are_compared_and_other_work_is_refused() -> None:
     a, b = at_ranks("a", RATES, 2), at_ranks("b", RATES, 8, 10)
-    found = compare(a, b, allow=["ran_world"])
-    assert (found.scaling, found.verdict) == (None, "no_difference")
+    comparison = compare(a, b, allow=["ran_world"])
+    assert (comparison.scaling, comparison.verdict) == (None, "no_difference")
     other = at_ranks("b", RATES, 8, 10, learning_rate=1.0)
     with pytest.raises(UsageError, match="learning_rate"):
         compare(a, other)
     for unlike in ({"micro_batch_size": 11}, {"grad_accum_steps": 3}):  # no kind of scaling
         with pytest.raises(UsageError, match="differing: "):
             compare(a, at_ranks("b", RATES, 8, 10, **unlike))
-    failed = [one.model_copy(update={"status": "failed"}) for one in b]
+    failed = [launch.model_copy(update={"status": "failed"}) for launch in b]
     with pytest.raises(UsageError, match="ran_world"):
         compare(a, failed)
 
@@ -357,7 +375,7 @@ def test_allowed_ranks_are_compared_and_other_work_is_refused() -> None:
 def test_each_side_has_its_trust() -> None:
     doubtful = grade_reasons([message("trust_generated_data")])
     a, b = series("a", RATES), series("b", RATES, first_minute=10, trust=doubtful)
-    found = compare(a, b)
-    assert (found.a.trust.grade, found.b.trust.grade) == ("usable", "do_not_quote")
-    assert [reason.code for reason in found.a.trust.reasons] == []
-    assert [reason.code for reason in found.b.trust.reasons] == ["trust_generated_data"]
+    comparison = compare(a, b)
+    assert (comparison.a.trust.grade, comparison.b.trust.grade) == ("usable", "do_not_quote")
+    assert [reason.code for reason in comparison.a.trust.reasons] == []
+    assert [reason.code for reason in comparison.b.trust.reasons] == ["trust_generated_data"]

@@ -45,8 +45,8 @@ def broken(launches: list[Record]) -> set[str]:
 
 @pytest.mark.parametrize("changes", [{}, OPEN])
 def test_five_sound_launches_comply(changes: dict[str, Any]) -> None:
-    found = check_rules([planned(**changes)] * 5)
-    assert (found.division, found.compliant) == (changes.get("rules", "closed"), True)
+    compliance = check_rules([planned(**changes)] * 5)
+    assert (compliance.division, compliance.compliant) == (changes.get("rules", "closed"), True)
 
 
 @pytest.mark.parametrize(

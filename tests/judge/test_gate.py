@@ -203,12 +203,14 @@ def test_other_work_names_the_key_and_both_values() -> None:
 
 def test_balanced_bound_is_other_work_than_training() -> None:
     bounds = [
-        one.model_copy(
+        launch.model_copy(
             update={
-                "plan": one.plan.model_copy(update={"labels": [*one.plan.labels, "balanced-bound"]})
+                "plan": launch.plan.model_copy(
+                    update={"labels": [*launch.plan.labels, "balanced-bound"]}
+                )
             }
         )
-        for one in make_launches("run", [100.0])
+        for launch in make_launches("run", [100.0])
     ]
     (judgement,) = judge_against_baseline(bounds, make_baseline([100.0]), [])
     assert (judgement.verdict, judgement.exit_code) == ("other_work", 2)

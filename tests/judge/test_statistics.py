@@ -30,22 +30,29 @@ def test_points_of_students_distribution() -> None:
 
 def test_launches_have_a_geometric_mean_and_students_interval() -> None:
     """Logarithms -0.02 … 0.02: variance 0.00025, t(4) = 2.776."""
-    found = summarize_launches([100 * exp(n / 100) for n in range(-2, 3)])
+    summary = summarize_launches([100 * exp(n / 100) for n in range(-2, 3)])
     half = 2.77645 * sqrt(0.00025 / 5)
-    assert found.mean == pytest.approx(100.0)
-    assert (log(found.low / 100), log(found.high / 100)) == pytest.approx((-half, half), rel=1e-4)
-    assert not found.is_range
+    assert summary.mean == pytest.approx(100.0)
+    assert (log(summary.low / 100), log(summary.high / 100)) == pytest.approx(
+        (-half, half), rel=1e-4
+    )
+    assert not summary.is_range
 
 
 def test_fewer_than_five_values_have_range() -> None:
-    found = summarize_launches([1.0, 4.0])
-    assert (found.mean, found.low, found.high, found.is_range) == (pytest.approx(2), 1, 4, True)
+    summary = summarize_launches([1.0, 4.0])
+    assert (summary.mean, summary.low, summary.high, summary.is_range) == (
+        pytest.approx(2),
+        1,
+        4,
+        True,
+    )
     assert estimate_ratio([1.0] * 5, [2.0] * 4) == (pytest.approx(2.0), None, None)
 
 
 def test_mean_is_arithmetic_if_value_is_not_positive() -> None:
-    found = summarize_launches([-1.0, 0.0, 1.0, 2.0, 3.0])
-    assert (found.mean, found.low) == (1.0, pytest.approx(1 - 2.77645 * sqrt(0.5), rel=1e-4))
+    summary = summarize_launches([-1.0, 0.0, 1.0, 2.0, 3.0])
+    assert (summary.mean, summary.low) == (1.0, pytest.approx(1 - 2.77645 * sqrt(0.5), rel=1e-4))
 
 
 def test_two_groups_have_welchs_interval() -> None:
@@ -87,8 +94,8 @@ def stated(name: str) -> list[list[float]]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_coverage_of_intervals_matches_page(kind: str) -> None:
     for count, known in zip(LAUNCHES[:2], stated(kind), strict=False):
-        found = coverage(kind, count, repetitions=600, seed=3)
-        assert [100 * x for x in found.values()] == pytest.approx(known, abs=3)
+        share = coverage(kind, count, repetitions=600, seed=3)
+        assert [100 * x for x in share.values()] == pytest.approx(known, abs=3)
 
 
 def test_detected_differences_match_page() -> None:

@@ -41,9 +41,9 @@ def site(**container: Any) -> Cluster:
 
 @pytest.fixture
 def plan() -> Plan:
-    found = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
-    data = found.data.model_copy(update={"folder": "/data/toy", "origin": "real"})
-    return found.model_copy(update={"data": data})
+    toy_plan = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
+    data = toy_plan.data.model_copy(update={"folder": "/data/toy", "origin": "real"})
+    return toy_plan.model_copy(update={"data": data})
 
 
 @pytest.fixture
@@ -72,13 +72,13 @@ def at(node: Path, plan: Plan) -> Plan:
 
 
 def started(
-    node: Path, plan: Plan, told: Cluster, monkeypatch: pytest.MonkeyPatch, **needs: Any
+    node: Path, plan: Plan, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, **needs: Any
 ) -> list[str]:
     """Return the arguments and the variables that the fake runtime was started with."""
     vendor: Any = SimpleNamespace(**_VENDOR, container_needs=ContainerNeeds(**needs))
     monkeypatch.setattr(devices, "list_vendors", lambda: {plan.device.vendor: vendor})
     text = render_node_script(
-        at(node, plan), told, node_rank="0", master="a", folder=node / "runs" / "a"
+        at(node, plan), cluster, node_rank="0", master="a", folder=node / "runs" / "a"
     )
     done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
@@ -87,7 +87,7 @@ def started(
 @pytest.mark.parametrize("vendor", ["cpu", "nvidia", "amd", "ascend", "mthreads"])
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_the_command_is_golden(runtime: str, vendor: str, plan: Plan) -> None:
-    told = site(
+    cluster = site(
         runtime=runtime,
         mounts=["/opt/site:/opt/site:ro", "/scratch:/tmp"],
         shared_memory=None if vendor == "cpu" else "16g",
@@ -95,7 +95,7 @@ def test_the_command_is_golden(runtime: str, vendor: str, plan: Plan) -> None:
     ).model_copy(update={"environment": {"NCCL_DEBUG": "WARN"}, "setup": ("module load x",)})
     device = plan.device.model_copy(update={"vendor": vendor})
     planned = plan.model_copy(update={"run_dir": "/runs/a", "device": device})
-    text = render_node_script(planned, told, node_rank="$SLURM_NODEID", master="node0")
+    text = render_node_script(planned, cluster, node_rank="$SLURM_NODEID", master="node0")
     subprocess.run(["sh", "-n", "-c", text], check=True)
     check_golden(f"containers/{runtime}.{vendor}.sh", text)
 
@@ -130,8 +130,8 @@ def test_a_node_gives_what_it_has_to_the_image_that_was_inspected(
 
 
 def test_mounts_are_given_from_the_outside_in(plan: Plan) -> None:
-    told = site(mounts=["/data:/data", "/a:/data/toy/cache", "/data/toy:/data/toy", "/z:/b:rw"])
-    assert list_mounts(plan, told, "/data/runs/a") == [
+    cluster = site(mounts=["/data:/data", "/a:/data/toy/cache", "/data/toy:/data/toy", "/z:/b:rw"])
+    assert list_mounts(plan, cluster, "/data/runs/a") == [
         Mount("/z", "/b"),
         Mount("/data", "/data"),
         Mount("/data/runs/a", "/data/runs/a"),
@@ -162,9 +162,9 @@ def test_every_accelerator_says_what_a_container_needs() -> None:
 
 @pytest.mark.parametrize("container", [None, {"image": "a"}, {"image": "a", "runtime": "pyxis"}])
 def test_a_local_run_is_not_in_the_container_of_an_engine(container: Any) -> None:
-    told = Cluster.model_validate({"container": container})
-    assert told.find_remote_target("local") is None
-    assert "docker" in (explain_absence("container", told) or "")
+    cluster = Cluster.model_validate({"container": container})
+    assert cluster.find_remote_target("local") is None
+    assert "docker" in (explain_absence("container", cluster) or "")
     here = RemoteTarget(launcher="container", nodes=1, has_our_files=True)
     assert site(runtime="podman").find_remote_target(None) == here
 
@@ -182,6 +182,6 @@ def test_its_end_is_told_in_the_words_of_the_runtime(plan: Plan, tmp_path: Path)
     job = start_job(Command(argv=("sh", "-c", script), files={}), here, site())
     assert job.process is not None
     job.process.wait()
-    said = "no such image; see --help"
-    assert Container().state(job) == JobState(phase="ended", said=said)
+    message = "no such image; see --help"
+    assert Container().state(job) == JobState(phase="ended", said=message)
     assert Container().state(EngineJob(here, site())) == JobState(phase="ended")

@@ -17,7 +17,7 @@ TOLD = {
 
 
 @pytest.mark.parametrize(
-    ("files", "variables", "found"),
+    ("files", "variables", "container"),
     [
         ({}, {}, (None, None, None)),
         ({".dockerenv": ""}, {}, ("docker", None, None)),
@@ -32,10 +32,10 @@ TOLD = {
         ({}, {"container": "lxc"}, ("lxc", None, None)),
     ],
 )  # fmt: skip
-def test_a_container_is_told_by_its_traces_and_by_variables(tmp_path, files, variables, found):
+def test_a_container_is_told_by_its_traces_and_by_variables(tmp_path, files, variables, container):
     (tmp_path / "run").mkdir()
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     names = ("container", "container_version", "container_image")
-    told = dict(zip(names, found, strict=True))
-    assert describe_container(variables, tmp_path) == told | {"container_digest": None}
+    expected = dict(zip(names, container, strict=True))
+    assert describe_container(variables, tmp_path) == expected | {"container_digest": None}

@@ -57,13 +57,13 @@ class Held(Launcher):
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
-    found = resolve(
+    resolved = resolve(
         RunRequest(case="toy", device="cpu", nnodes=2, nproc=1, out=tmp_path / "run"),
         generated_root=tmp_path, remote=RemoteTarget(launcher="slurm"),
     )  # fmt: skip
     (tmp_path / "run").mkdir()
-    run_dir.begin_run(found, tmp_path / "run", {}).close()
-    return found
+    run_dir.begin_run(resolved, tmp_path / "run", {}).close()
+    return resolved
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ def test_a_signal_cancels_the_job_and_leaves_a_record(
     held(Held())
     job, request = EngineJob(plan, Cluster()), StopRequest()
 
-    def shown(said: str) -> None:
-        if said != "RUNNING":
+    def shown(message: str) -> None:
+        if message != "RUNNING":
             return
         with pytest.raises(RecordError, match="another process follows"):
             submission.follow(job, StopRequest())
@@ -105,10 +105,10 @@ def test_a_job_that_does_not_end_is_given_up_after_its_limit(
     monkeypatch.setattr(submission, "_CANCEL_PATIENCE_S", 0.1)
     monkeypatch.setattr(submission, "_CANCEL_INTERVAL_S", 0.03)
     short = plan.model_copy(update={"recipe": plan.recipe | {"timeout_s": 0.1}})
-    job, said = EngineJob(short, Cluster()), list[str]()
-    assert submission.follow(job, StopRequest(), said.append).status == "timed_out"
+    job, messages = EngineJob(short, Cluster()), list[str]()
+    assert submission.follow(job, StopRequest(), messages.append).status == "timed_out"
     assert job.cancels > 1
-    assert said[-1] == ("RUNNING" if answers else "no controller")
+    assert messages[-1] == ("RUNNING" if answers else "no controller")
 
 
 def test_the_id_of_a_job_is_kept_by_the_command_itself(plan: Plan) -> None:

@@ -97,9 +97,9 @@ def test_a_thousand_ranks_at_two_places_are_two_groups(tmp_path: Path) -> None:
     files = {rank: tmp_path / f"stacks.rank{rank}.txt" for rank in range(1024)}
     for rank, path in files.items():
         path.write_text(thread((JOB, 65, "load"), *MAIN) if rank == 517 else BARRIER)
-    at = {"where": "mine/job.py:31 step", "state": "collective", "call": "barrier"}
+    position = {"where": "mine/job.py:31 step", "state": "collective", "call": "barrier"}
     assert group_ranks(files | {1024: tmp_path / "absent"}) == [
-        {**at, "ranks": "0-516,518-1023"},
+        {**position, "ranks": "0-516,518-1023"},
         {"where": "mine/job.py:65 load", "state": "elsewhere", "call": None, "ranks": "517"},
         {"where": "?", "state": "silent", "call": None, "ranks": "1024"},
     ]
@@ -140,14 +140,14 @@ def test_two_real_ranks_of_which_one_enters_no_collective(tmp_path: Path) -> Non
         for rank in ranks:
             assert rank.stdout is not None
             assert rank.stdout.readline() == b"ready\n"
-        found: list[dict[str, object]] = []
+        stacks: list[dict[str, object]] = []
         for _ in range(50):  # they are not there at once
-            if found == expected:
+            if stacks == expected:
                 break
             save_stacks(ranks, list(files.values()), STACKS_SIGNAL)
-            found = sorted(group_ranks(files), key=lambda group: str(group["ranks"]))
+            stacks = sorted(group_ranks(files), key=lambda group: str(group["ranks"]))
     finally:
         for rank in ranks:
             rank.kill()
             rank.communicate()
-    assert found == expected
+    assert stacks == expected

@@ -64,8 +64,8 @@ def _plan(run_dir: Path | str = "/runs/toy", nnodes: int = 2, nproc: int = 2) ->
     )  # fmt: skip
 
 
-def _site(told: dict[str, Any], **more: Any) -> Cluster:
-    return Cluster.model_validate(told | {"kubernetes": told["kubernetes"] | more})
+def _site(settings: dict[str, Any], **more: Any) -> Cluster:
+    return Cluster.model_validate(settings | {"kubernetes": settings["kubernetes"] | more})
 
 
 # Manifests
@@ -73,39 +73,39 @@ def _site(told: dict[str, Any], **more: Any) -> Cluster:
 
 def _strict(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of an API server that takes unknown fields for errors."""
-    found = {key: _strict_value(value) for key, value in schema.items()}
+    strict = {key: _strict_value(value) for key, value in schema.items()}
     if "properties" in schema and "additionalProperties" not in schema:
-        found["additionalProperties"] = False
-    return found
+        strict["additionalProperties"] = False
+    return strict
 
 
 def _strict_value(value: Any) -> Any:
     if isinstance(value, dict):
         return _strict(value)
-    return [_strict_value(one) for one in value] if isinstance(value, list) else value
+    return [_strict_value(item) for item in value] if isinstance(value, list) else value
 
 
 def _schema() -> dict[str, Any]:
-    found = _strict(json.loads((_HERE / "jobset-v0.12.0.json").read_text()))
+    strict = _strict(json.loads((_HERE / "jobset-v0.12.0.json").read_text()))
     # The server checks these of every object; a schema of a custom resource leaves them open.
-    found["properties"]["metadata"] = {
+    strict["properties"]["metadata"] = {
         "properties": {"name": {"maxLength": 63}, "labels": {"additionalProperties": {
             "type": "string", "maxLength": 63,
             "pattern": r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$",
         }}},
         "additionalProperties": False,
     }  # fmt: skip
-    return found
+    return strict
 
 
-@pytest.mark.parametrize(("told", "golden"), [(_SHARED, "shared"), (_ALL_KEYS, "all_keys")])
-def test_manifests_are_valid_by_the_published_schema(told: dict[str, Any], golden: str) -> None:
-    text = render_manifest(_plan(), _site(told))
-    found = yaml.safe_load(text)
-    jsonschema.validate(found, _schema())
+@pytest.mark.parametrize(("settings", "golden"), [(_SHARED, "shared"), (_ALL_KEYS, "all_keys")])
+def test_manifests_are_valid_by_the_published_schema(settings: dict[str, Any], golden: str) -> None:
+    text = render_manifest(_plan(), _site(settings))
+    manifest = yaml.safe_load(text)
+    jsonschema.validate(manifest, _schema())
     check_golden(f"kubernetes_jobset_{golden}.yaml", text)
-    assert found["spec"]["failurePolicy"] == {"maxRestarts": 0}
-    (job,) = found["spec"]["replicatedJobs"]
+    assert manifest["spec"]["failurePolicy"] == {"maxRestarts": 0}
+    (job,) = manifest["spec"]["replicatedJobs"]
     assert job["template"]["spec"]["backoffLimit"] == 0
     pod = job["template"]["spec"]["template"]["spec"]
     assert pod["restartPolicy"] == "Never"
@@ -114,7 +114,7 @@ def test_manifests_are_valid_by_the_published_schema(told: dict[str, Any], golde
     script = pod["containers"][0]["command"][2].replace("$$", "\0")
     assert "$" not in script
     assert '--node-rank "\0JOB_COMPLETION_INDEX"' in script
-    if told is _ALL_KEYS:  # kubectl reads y as true, and 1e3 as a number, where they are bare
+    if settings is _ALL_KEYS:  # kubectl reads y as true, and 1e3 as a number, where they are bare
         assert pod["nodeSelector"] == {"gpu": "y", "rev": "1e3"}
         assert '"gpu": "y"' in text
 
@@ -123,12 +123,12 @@ _NO_RESOURCE = {"cpu", "apple"}
 
 
 def test_each_accelerator_has_its_resource() -> None:
-    found = {
+    resources = {
         key: getattr(vendor, "kubernetes_resource", None)
         for key, vendor in devices.list_vendors().items()
     }
-    assert {key for key, value in found.items() if value is None} == _NO_RESOURCE
-    assert len(set(found.values())) == len(found) - len(_NO_RESOURCE) + 1
+    assert {key for key, value in resources.items() if value is None} == _NO_RESOURCE
+    assert len(set(resources.values())) == len(resources) - len(_NO_RESOURCE) + 1
 
 
 # States
@@ -136,7 +136,7 @@ def test_each_accelerator_has_its_resource() -> None:
 
 def _found(job: str | None, *pods: str) -> list[dict[str, Any]]:
     """Return what kubectl lists of a job and its pods."""
-    found = [
+    items = [
         {
             "kind": "Pod",
             "metadata": {"annotations": {"batch.kubernetes.io/job-completion-index": str(index)}},
@@ -146,12 +146,12 @@ def _found(job: str | None, *pods: str) -> list[dict[str, Any]]:
         if pod != "-"
     ]
     if job is None:
-        return found
-    return [{"kind": job.partition("_")[0], "status": _STATES.get(job, {})}, *found]
+        return items
+    return [{"kind": job.partition("_")[0], "status": _STATES.get(job, {})}, *items]
 
 
 @pytest.mark.parametrize(
-    ("job", "pods", "phase", "said"),
+    ("job", "pods", "phase", "message"),
     [
         ("jobset_suspended", (), "waiting",
          "0 of 2 pods run; SuspendedJobs (jobset is suspended)"),
@@ -167,8 +167,8 @@ def _found(job: str | None, *pods: str) -> list[dict[str, Any]]:
         (None, ("running",), "running", "its pods are being deleted"),
     ],
 )  # fmt: skip
-def test_a_job_that_goes_on(job: str, pods: tuple[str, ...], phase: Any, said: str) -> None:
-    assert derive_state(_found(job, *pods), 2) == JobState(phase=phase, said=said)
+def test_a_job_that_goes_on(job: str, pods: tuple[str, ...], phase: Any, message: str) -> None:
+    assert derive_state(_found(job, *pods), 2) == JobState(phase=phase, said=message)
 
 
 @pytest.mark.parametrize(
@@ -220,10 +220,10 @@ def _calls(cluster: Path) -> list[list[str]]:
     return [json.loads(line) for line in (cluster / "calls").read_text().splitlines()]
 
 
-def _started(cluster: Path, tmp_path: Path, told: dict[str, Any]) -> tuple[Plan, Cluster, Any]:
+def _started(cluster: Path, tmp_path: Path, settings: dict[str, Any]) -> tuple[Plan, Cluster, Any]:
     folder = tmp_path / "run"
     folder.mkdir()
-    plan, site = _plan(folder), _site(told)
+    plan, site = _plan(folder), _site(settings)
     command = load_launcher("kubernetes").command(plan, site)
     (folder / MANIFEST).write_text(command.files[MANIFEST])
     (cluster / "create").write_text(f"jobset.jobset.x-k8s.io/{_NAME}\n")
@@ -264,7 +264,7 @@ def test_the_cluster_checks_the_manifest_before_submission(cluster: Path, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("told", "key"),
+    ("settings", "key"),
     [
         (_SHARED | {"container": {"image": "a", "runtime": "docker"}}, "container.runtime"),
         (_SHARED | {"container": {"image": "a", "mounts": ["/a:/b"]}}, "container.mounts"),
@@ -274,9 +274,9 @@ def test_the_cluster_checks_the_manifest_before_submission(cluster: Path, tmp_pa
     ],
 )
 def test_what_pods_cannot_have_is_told_before_the_cluster_is_asked(
-    cluster: Path, told: dict[str, Any], key: str
+    cluster: Path, settings: dict[str, Any], key: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        Kubernetes().check(_plan(), Cluster.model_validate(told))
+        Kubernetes().check(_plan(), Cluster.model_validate(settings))
     assert caught.value.where == f"cluster file, {key}"
     assert not (cluster / "calls").exists()

@@ -27,10 +27,17 @@ def test_a_rank_is_told_which_it_is(tmp_path: Path) -> None:
     setup = local.Setup(8, dict(os.environ), {})
     script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT"
     with (
-        (tmp_path / "said").open("w+b") as said,
-        local.start_ranks(["sh", "-c", script], setup, output=said, errors=said, node=1, nnodes=2,
-                      master=("a", 29500)) as ranks,
-    ):  # fmt: skip
+        (tmp_path / "said").open("w+b") as output_file,
+        local.start_ranks(
+            ["sh", "-c", script],
+            setup,
+            output=output_file,
+            errors=output_file,
+            node=1,
+            nnodes=2,
+            master=("a", 29500),
+        ) as ranks,
+    ):
         while None in [rank.poll() for rank in ranks]:
             time.sleep(0.01)
     assert "11 16 3 8 a 29500" in (tmp_path / "said").read_text().splitlines()

@@ -75,11 +75,11 @@ def test_narrow_line_drops_parts_and_keeps_the_speed() -> None:
         ProgressPart("epoch 1", progress._EPOCH),
         ProgressPart("evaluation in 0:45", progress._EVALUATION),
     ]
-    step, speed, loss, left, *_ = (part.text for part in parts)
+    step, speed, loss, time_left, *_ = (part.text for part in parts)
     label = "distilbert_sst2"
     assert fit_line(label, parts, 200) == f"{label}: {line(parts)}"
-    assert fit_line(label, parts, 79) == f"{label}: {step}  {speed}  {loss}  {left}"
-    assert fit_line(label, parts, 64) == f"{label}: {step}  {speed}  {left}"
+    assert fit_line(label, parts, 79) == f"{label}: {step}  {speed}  {loss}  {time_left}"
+    assert fit_line(label, parts, 64) == f"{label}: {step}  {speed}  {time_left}"
     assert fit_line(label, parts, 59) == f"{label}: {step}  {speed}"
     assert fit_line(label, parts, 40) == f"{step}  {speed}"
     assert fit_line(label, parts, 20) == speed

@@ -41,9 +41,9 @@ class Dashboard(ThreadingHTTPServer):
         self.asked: list[tuple[str, str, str | None]] = []
 
     def says(self, run_id: str, name: str, log: str | None = None) -> None:
-        told = RECORDED[name]
-        self.answers[run_id] = told["job"]
-        self.answers[f"{run_id}/logs"] = {"logs": told["log"] if log is None else log}
+        recording = RECORDED[name]
+        self.answers[run_id] = recording["job"]
+        self.answers[f"{run_id}/logs"] = {"logs": recording["log"] if log is None else log}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -55,10 +55,10 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         what = self.path.removeprefix("/api/jobs/")
         self.server.asked.append((self.command, what, self.headers["X-Token"]))
-        found = self.server.answers.get(what)
-        self.send_response(404 if found is None else 200)
+        answer = self.server.answers.get(what)
+        self.send_response(404 if answer is None else 200)
         self.end_headers()
-        self.wfile.write(json.dumps(found).encode())
+        self.wfile.write(json.dumps(answer).encode())
 
     def do_POST(self) -> None:
         self.do_GET()
@@ -79,9 +79,9 @@ def site(address: str | None = "http://head:8265", **settings: Any) -> Cluster:
     return Cluster(python="/opt/trainmark/bin/python", ray=ray, **settings)
 
 
-def asked_of_the_driver(plan: Plan, told: Cluster) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(Ray().command(plan, told).files["ray.json"])
-    return found
+def asked_of_the_driver(plan: Plan, cluster: Cluster) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(Ray().command(plan, cluster).files["ray.json"])
+    return document
 
 
 # The command

@@ -66,7 +66,7 @@ class Launcher:
     endings: dict[str, str] = field(default_factory=dict)
     launched: list[str] = field(default_factory=list)
     request: StopRequest = field(default_factory=StopRequest)
-    said: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
 
     def __call__(self, plan: Plan, site: Cluster, label: str, follow: list[str]) -> Record:
         folder, entry = Path(plan.run_dir), label.rpartition(" ")[2]
@@ -117,7 +117,7 @@ def go(tmp_path: Path, launcher: Launcher) -> Callable[..., list[SeriesEntry]]:
     def call(text: str, **choices: Any) -> list[SeriesEntry]:
         entries = checked(tmp_path, text, **choices)
         launcher.launched.clear()
-        launcher.said.clear()
+        launcher.messages.clear()
         launcher.request = StopRequest()
         return do(entries, launcher)
 
@@ -126,7 +126,7 @@ def go(tmp_path: Path, launcher: Launcher) -> Callable[..., list[SeriesEntry]]:
 
 def do(entries: list[SeriesEntry], launcher: Launcher, **other: Any) -> list[SeriesEntry]:
     """Run checked entries with the fake launcher."""
-    given = {"launch": launcher, "report": launcher.said.append} | other
+    given = {"launch": launcher, "report": launcher.messages.append} | other
     series.run_entries(entries, launcher.request, **given)
     return entries
 
@@ -187,7 +187,7 @@ def test_whoever_stops_one_stops_the_rest(
     assert states(outcomes) == {"a": state, "b": "left", "c": "skipped", "d": "finished"}
     assert [outcome.reason for outcome in outcomes[:2]] == [reason, "stopped after 0 of 1 launches"]
     assert launcher.launched == ["a/r1"]
-    assert "2/4 b: left" in launcher.said
+    assert "2/4 b: left" in launcher.messages
     assert exit_code(outcomes) == 1
 
     launcher.endings = {}
@@ -309,25 +309,29 @@ def test_a_submitted_job_is_waited_for_and_its_launch_kept(
     (outcome,) = do(checked(tmp_path, text), launcher)
     assert attached == [folder]
     assert launcher.launched == ["a-2/r2"]
-    assert launcher.said[0] == f"a: {folder} is a submitted job: waiting"
+    assert launcher.messages[0] == f"a: {folder} is a submitted job: waiting"
     assert (outcome.state, outcome.folders[0], outcome.earlier_failures) == ("passed", folder, [])
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "expected_error"),
     [
         ("{case: toy, nproc: 64, set: {bss: 1}}", "'bss'"),
         ("{case: toy, data: nowhere}", "No such file"),
     ],
 )
 def test_every_entry_is_checked_before_the_first_starts(
-    go: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path, line: str, said: str
+    go: Callable[..., list[SeriesEntry]],
+    launcher: Launcher,
+    tmp_path: Path,
+    line: str,
+    expected_error: str,
 ) -> None:
     with pytest.raises((UsageError, DataError)) as caught:
         go(f"runs:\n- {{case: toy, name: first}}\n- {line}\n")
     message = str(caught.value)
     assert f"{tmp_path}/plan.yaml, runs[2]" in message
-    assert said in message
+    assert expected_error in message
     assert launcher.launched == []
     assert not (tmp_path / "runs").exists()
 
@@ -412,8 +416,8 @@ runs:
         replace(outcome, run_dir=outcome.run_dir and outcome.run_dir.relative_to(here))
         for outcome in outcomes
     ]
-    said = build_series_table(outcomes, width=110)
-    check_golden("plan_summary.txt", f"{said}\nexit code {exit_code(outcomes)}\n")
+    table = build_series_table(outcomes, width=110)
+    check_golden("plan_summary.txt", f"{table}\nexit code {exit_code(outcomes)}\n")
 
 
 @pytest.fixture
@@ -488,8 +492,14 @@ def test_dry_run_shows_launches_in_their_order_with_the_time_of_earlier_ones(
     took_s = leave(first, "passed").figures["e2e_time"].value
     code, out, _ = cli("run", "plan.yaml", "--dry-run", "--json")
     order = [
-        (one["name"], one["launch"], one["run_dir"], one["expected_s"], one["limit_s"])
-        for one in json.loads(out)["launches_to_do"]
+        (
+            launch["name"],
+            launch["launch"],
+            launch["run_dir"],
+            launch["expected_s"],
+            launch["limit_s"],
+        )
+        for launch in json.loads(out)["launches_to_do"]
     ]
     limit_s = first.recipe["timeout_s"]
     assert code == 0
@@ -499,8 +509,8 @@ def test_dry_run_shows_launches_in_their_order_with_the_time_of_earlier_ones(
     ]  # fmt: skip
     code, out, _ = cli("run", "plan.yaml", "--dry-run")
     lines = [line.split() for line in out.splitlines()]
-    at = lines.index(["order", "run", "launch", "time"])
-    assert [line[:3] for line in lines[at + 2 : at + 5]] == [
+    header_line = lines.index(["order", "run", "launch", "time"])
+    assert [line[:3] for line in lines[header_line + 2 : header_line + 5]] == [
         ["1", "b", "1/2"], ["2", "b", "2/2"], ["3", "a", "2/2"],
     ]  # fmt: skip
     assert out.splitlines()[-1].startswith("launches to do: 3; about ")

@@ -29,14 +29,14 @@ def site(**settings: object) -> Cluster:
 
 
 def state(
-    monkeypatch: pytest.MonkeyPatch, job: EngineJob, said: str, *, fails: bool = False
+    monkeypatch: pytest.MonkeyPatch, job: EngineJob, output: str, *, fails: bool = False
 ) -> JobState:
     """Return the state of a job of which Slurm's programs say this."""
 
     def ask(*_: str) -> str:
         if fails:
-            raise EnvironmentFault(said)
-        return said
+            raise EnvironmentFault(output)
+        return output
 
     monkeypatch.setattr(slurm, "run_program", ask)
     return Slurm().state(job)
@@ -62,11 +62,11 @@ def test_the_script_of_all_keys_is_golden(plan: Plan) -> None:
         "reservation": "maintenance test", "gres": "gpu:{nproc}", "mem": "64G",
         "comment": "it's \"ours\" # $HOME", "contiguous": "true",
     })  # fmt: skip
-    told = site(
+    settings = site(
         slurm=keys, setup=("module load cuda/12.8",), environment={"NCCL_DEBUG": "WARN INFO"},
         data=Path("/scratch/data"), master_port=31_000,
     )  # fmt: skip
-    check_golden("slurm/all_keys.sh", Slurm().command(plan, told).script(Path(plan.run_dir)))
+    check_golden("slurm/all_keys.sh", Slurm().command(plan, settings).script(Path(plan.run_dir)))
 
 
 @pytest.mark.parametrize("runtime", ["pyxis", "apptainer"])
@@ -107,14 +107,14 @@ STATES = {
 def test_states_are_told_apart(
     monkeypatch: pytest.MonkeyPatch, job: EngineJob, recording: str
 ) -> None:
-    phase, said = STATES[recording]
-    found = state(monkeypatch, job, RECORDED[recording]["scontrol"])
-    assert found == JobState(phase=phase, said=said)
+    phase, message = STATES[recording]
+    state_of_job = state(monkeypatch, job, RECORDED[recording]["scontrol"])
+    assert state_of_job == JobState(phase=phase, said=message)
 
 
 def test_a_job_that_slurm_forgot_ended(monkeypatch: pytest.MonkeyPatch, job: EngineJob) -> None:
-    found = state(monkeypatch, job, RECORDED["unknown"]["stderr"], fails=True)
-    assert found == JobState(phase="ended", said="Slurm does not know job 4711 any more")
+    state_of_job = state(monkeypatch, job, RECORDED["unknown"]["stderr"], fails=True)
+    assert state_of_job == JobState(phase="ended", said="Slurm does not know job 4711 any more")
 
 
 # JOB STATE CODES of https://slurm.schedmd.com/squeue.html, Slurm 24.11
@@ -131,8 +131,8 @@ def test_every_state_of_slurm_has_a_meaning(
     monkeypatch: pytest.MonkeyPatch, job: EngineJob, phase: str
 ) -> None:
     for code in CODES[phase].split():
-        found = state(monkeypatch, job, f"JobId=1 JobState={code} Reason=None")
-        assert found.phase == phase, code
+        state_of_job = state(monkeypatch, job, f"JobId=1 JobState={code} Reason=None")
+        assert state_of_job.phase == phase, code
 
 
 def test_a_cancelled_job_is_killed_when_it_stays(

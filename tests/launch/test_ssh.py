@@ -44,8 +44,8 @@ def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def plan(tmp_path: Path) -> Plan:
     run = tmp_path / "run"
     run.mkdir()
-    found = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
-    return found.model_copy(update={"nnodes": 2, "nproc": 1, "run_dir": str(run)})
+    toy_plan = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
+    return toy_plan.model_copy(update={"nnodes": 2, "nproc": 1, "run_dir": str(run)})
 
 
 @pytest.fixture
@@ -75,9 +75,9 @@ def test_a_host_is_named_once_and_by_its_name(make_site: Callable[..., Cluster])
 
 
 def test_options_outrank_the_usual_ones_but_ssh_never_asks() -> None:
-    own = {"StrictHostKeyChecking": "accept-new", "BatchMode": "no"}
+    own_options = {"StrictHostKeyChecking": "accept-new", "BatchMode": "no"}
     first: dict[str, str] = {}
-    for word in ssh.build_ssh_arguments("ssh://a", SshSettings(options=own), "true"):
+    for word in ssh.build_ssh_arguments("ssh://a", SshSettings(options=own_options), "true"):
         name, _, value = word.removeprefix("-o").partition("=")
         first.setdefault(name, value)  # as ssh takes them
     assert (first["StrictHostKeyChecking"], first["BatchMode"]) == ("accept-new", "yes")
@@ -122,11 +122,11 @@ def _run(plan: Plan, site: Cluster, *starts: str) -> EngineJob:
 
 
 @pytest.mark.parametrize(
-    ("phase", "said"),
+    ("phase", "message"),
     [("lost", "node 1: ssh: Timeout, server n1 not responding."), ("ended", "")],
 )
 def test_a_failing_node_ends_the_job_once_the_others_ended(
-    plan: Plan, fakes: Path, make_site: Callable[..., Cluster], phase: str, said: str
+    plan: Plan, fakes: Path, make_site: Callable[..., Cluster], phase: str, message: str
 ) -> None:
     lost = phase == "lost"
     if lost:
@@ -135,7 +135,7 @@ def test_a_failing_node_ends_the_job_once_the_others_ended(
     assert job.process is not None
     assert job.process.wait() == 1
     state = ssh.Ssh().state(job)
-    assert (state.phase, state.said) == (phase, said)
+    assert (state.phase, state.said) == (phase, message)
 
 
 def test_cancelling_ends_the_input_of_all_nodes(
@@ -170,11 +170,11 @@ def test_what_nodes_wrote_is_copied_and_hosts_that_are_away_are_named(
     for name in ("core", "artifacts/it's large"):
         with (there / name).open("wb") as file:
             file.truncate(100 << 30)  # a hole
-    one = plan.model_copy(update={"nnodes": 1})
-    ssh.Ssh().collect(EngineJob(one, site))
-    said = capsys.readouterr().err
+    single_node_plan = plan.model_copy(update={"nnodes": 1})
+    ssh.Ssh().collect(EngineJob(single_node_plan, site))
+    message = capsys.readouterr().err
     for name in ("core", "artifacts/it's large"):
-        assert f"a:{there}/{name}: left there" in said
+        assert f"a:{there}/{name}: left there" in message
     assert not (Path(plan.run_dir) / "core").exists()
     assert not (Path(plan.run_dir) / "artifacts/it's large").exists()
     run = Path(plan.run_dir)

@@ -92,10 +92,13 @@ def test_ranks_that_cannot_be_started_are_one_error():
     with (
         pytest.raises(MeasurementError, match="/nowhere/python"),
         supervise_ranks(
-            ["/nowhere/python"], os.environ, [{}], output=subprocess.DEVNULL,
+            ["/nowhere/python"],
+            os.environ,
+            [{}],
+            output=subprocess.DEVNULL,
             errors=subprocess.DEVNULL,
         ),
-    ):  # fmt: skip
+    ):
         pass
 
 

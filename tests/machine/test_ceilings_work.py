@@ -38,8 +38,8 @@ def candidate(
         while True:
             yield times_ns[-1]
 
-    left = times()
-    work = rates.Work(lambda: next(left), lambda: fault)
+    remaining_times = times()
+    work = rates.Work(lambda: next(remaining_times), lambda: fault)
     return Candidate(Point((int(amount),), amount), held, lambda: work)
 
 
@@ -80,35 +80,37 @@ def test_a_size_is_skipped_when_it_would_take_longer_than_what_is_left(measured:
 
 def test_ranks_skip_the_same_sizes(clock: FakeClock) -> None:
     """The first rank alone would have no time for the second size."""
-    told, together = [0.0, 0.0], Barrier(2)
+    shares, together = [0.0, 0.0], Barrier(2)
 
     def measure(rank: int) -> list[Point]:
         def most(value: float) -> float:
-            told[rank] = value
+            shares[rank] = value
             together.wait()
-            largest = max(told)
+            largest = max(shares)
             together.wait()
             return largest
 
         sizes = [candidate(1.0, 100), candidate(10.0 ** (1 - rank), 1)]
         return sweep(
-            SyncDevice(clock), [Candidate(Point((i,), one.point.amount), *one[1:])
-                                for i, one in enumerate(sizes)],
+            SyncDevice(clock), [Candidate(Point((i,), size.point.amount), *size[1:])
+                                for i, size in enumerate(sizes)],
             budget_ns=3000, memory_bytes=1e9, clock=lambda: int(most(0)),
             most=most, elapsed=lambda _, run: run(),
         )  # fmt: skip
 
     with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(measure, range(2)))
-    assert [[point.status for point in points] for points in found] == [["measured", "skipped"]] * 2
+        measurements = list(pool.map(measure, range(2)))
+    assert [[point.status for point in points] for points in measurements] == [
+        ["measured", "skipped"]
+    ] * 2
 
 
 def test_sums_over_all_ranks_that_may_be_asked_for_are_exact(sync_device: SyncDevice) -> None:
     """In any order: partial sums are whole numbers below 2**24."""
     sent: list[float] = []
 
-    def told(found: Any, expected: Any) -> None:
-        sent.append(float(found.double().max()))
+    def told(actual: Any, expected: Any) -> None:
+        sent.append(float(actual.double().max()))
         assert float(expected.double().max()) < 2**24
         assert float(expected.double().max()) == sum(1023 + rank for rank in range(1024))
 
@@ -189,8 +191,8 @@ def test_a_matmul_with_fewer_bits_than_its_precision_is_wrong(
 ) -> None:
     exact = torch.mm
 
-    def coarse(left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor) -> None:
-        out.copy_(exact(left.bfloat16(), right.bfloat16()))
+    def coarse(first: torch.Tensor, second: torch.Tensor, *, out: torch.Tensor) -> None:
+        out.copy_(exact(first.bfloat16(), second.bfloat16()))
 
     monkeypatch.setattr(torch, "mm", coarse)
     work = rates.prepare_matmul(sync_device, "fp32", (128, 128, 128))

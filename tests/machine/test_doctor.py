@@ -53,9 +53,9 @@ def test_the_codes_are_stable():
 )  # fmt: skip
 def test_the_exit_code_is_that_of_the_worst(tmp_path, severities, code):
     checks = {f"check{index}": of(severity) for index, severity in enumerate(severities)}
-    found = examine(machine(tmp_path), checks)
-    assert found.exit_code == code
-    assert [one.severity for one in found.checks] == list(severities)
+    report = examine(machine(tmp_path), checks)
+    assert report.exit_code == code
+    assert [check.severity for check in report.checks] == list(severities)
 
 
 @pytest.mark.parametrize(
@@ -69,10 +69,10 @@ def test_a_check_that_fails_is_unknown_and_keeps_what_it_found(tmp_path, error):
         yield Condition("", "spoils", "before", "do this")
         raise error
 
-    found = examine(machine(tmp_path), {"failing": check, "sound": of("fine")})
-    assert [one.severity for one in found.checks] == ["spoils", "unknown", "fine"]
-    assert all(one.fix for one in found.checks if one.severity != "fine")
-    assert str(error).splitlines()[0] in found.checks[1].what
+    report = examine(machine(tmp_path), {"failing": check, "sound": of("fine")})
+    assert [result.severity for result in report.checks] == ["spoils", "unknown", "fine"]
+    assert all(result.fix for result in report.checks if result.severity != "fine")
+    assert str(error).splitlines()[0] in report.checks[1].what
 
 
 @pytest.fixture
@@ -87,9 +87,9 @@ def subject(tmp_path):
 
 def test_a_device_that_is_not_here_is_a_finding_and_an_unknown_one_is_not(subject, monkeypatch):
     monkeypatch.setattr(registry, "list_vendors", lambda: {"fake": Card(devices=0)})
-    found = subject(device="fake")
-    assert (found.vendor, found.nproc) == (None, 1)
-    assert only(doctor.check_device(found)).severity == "stops"
+    request = subject(device="fake")
+    assert (request.vendor, request.nproc) == (None, 1)
+    assert only(doctor.check_device(request)).severity == "stops"
     with pytest.raises(UsageError):
         subject(device="fkae")
     with pytest.raises(UsageError):
@@ -110,9 +110,9 @@ def vendors(monkeypatch):
 
 
 def test_too_few_devices_stop_a_run(tmp_path):
-    found = only(doctor.check_device(machine(tmp_path, nproc=3)))
-    assert (found.severity, found.what) == ("stops", "3 fake devices needed, 2 here")
-    assert "--nproc 2" in found.fix
+    condition = only(doctor.check_device(machine(tmp_path, nproc=3)))
+    assert (condition.severity, condition.what) == ("stops", "3 fake devices needed, 2 here")
+    assert "--nproc 2" in condition.fix
     cores = machine(tmp_path, vendor=Card(name="cpu"), nproc=3)
     assert only(doctor.check_device(cores)).severity == "fine"  # `cores` says that they compete
 
@@ -124,16 +124,16 @@ def test_torch_is_opened_in_a_process_of_its_own(tmp_path):
         started.append((argv[-3:], timeout_s))
         return 'a warning\n{"fp8": "no units", "tf32": "no units"}\n'
 
-    found = only(doctor.check_torch(machine(tmp_path, tool=tool)))
-    assert found.severity == "fine"
-    assert found.what.endswith("opens the device of each rank in fp32, bf16, fp16")
+    condition = only(doctor.check_torch(machine(tmp_path, tool=tool)))
+    assert condition.severity == "fine"
+    assert condition.what.endswith("opens the device of each rank in fp32, bf16, fp16")
     assert started == [(["fake", "2", str(os.getpid())], doctor._OPENING_S)]
 
 
 def test_a_precision_that_the_recipe_needs_and_the_device_refuses_stops_a_run(here):
     subject = here("toy", tool=lambda *_, **__: '{"fp32": "no units"}')
-    fine, found = map(said, doctor.check_torch(subject))
-    assert (fine.severity, found.severity, found.what) == ("fine", "stops", "fp32: no units")
+    fine, refused = map(said, doctor.check_torch(subject))
+    assert (fine.severity, refused.severity, refused.what) == ("fine", "stops", "fp32: no units")
 
 
 def test_a_torch_that_crashes_or_hangs_stops_a_run(tmp_path):
@@ -142,8 +142,8 @@ def test_a_torch_that_crashes_or_hangs_stops_a_run(tmp_path):
     def tool(*_, **__):
         raise MonitorFault("failed", crash)
 
-    found = only(doctor.check_torch(machine(tmp_path, tool=tool)))
-    assert (found.severity, crash in found.what) == ("stops", True)
+    condition = only(doctor.check_torch(machine(tmp_path, tool=tool)))
+    assert (condition.severity, crash in condition.what) == ("stops", True)
 
 
 def test_processes_on_the_devices_are_named(tmp_path, vendors):
@@ -151,9 +151,9 @@ def test_processes_on_the_devices_are_named(tmp_path, vendors):
              Occupant("card 0", "Xorg (process 8)", 1 << 20, False))  # fmt: skip
     card = Card(users=users)
     vendors(card)
-    found = list(map(said, doctor.check_occupants(machine(tmp_path, vendor=card))))
-    assert [one.severity for one in found] == ["spoils", "fine"]
-    assert "python (process 7), 2.0 GiB" in found[0].what
+    conditions = list(map(said, doctor.check_occupants(machine(tmp_path, vendor=card))))
+    assert [condition.severity for condition in conditions] == ["spoils", "fine"]
+    assert "python (process 7), 2.0 GiB" in conditions[0].what
     vendors(Card())
     assert only(doctor.check_occupants(machine(tmp_path))).severity == "fine"
 
@@ -169,33 +169,37 @@ def test_processes_on_the_devices_are_named(tmp_path, vendors):
 def test_the_monitor_is_tried_once(tmp_path, monkeypatch, reads, severity, text):
     closed = []
     monkeypatch.setattr(Reader, "close", lambda self: closed.append(self.name))
-    found = only(doctor.check_monitor(machine(tmp_path, vendor=Card(reads=reads))))
-    assert (found.severity, text in found.what) == (severity, True)
+    condition = only(doctor.check_monitor(machine(tmp_path, vendor=Card(reads=reads))))
+    assert (condition.severity, text in condition.what) == (severity, True)
     assert len(closed) == (reads is not None)
 
 
-@pytest.mark.parametrize(("busy", "found"), [(None, 1), (10.0, 1), (11.0, 2)])
-def test_a_device_that_computes_before_the_run_is_found(tmp_path, monkeypatch, busy, found):
+@pytest.mark.parametrize(("busy", "num_conditions"), [(None, 1), (10.0, 1), (11.0, 2)])
+def test_a_device_that_computes_before_the_run_is_found(
+    tmp_path, monkeypatch, busy, num_conditions
+):
     samples = [DeviceSample(index=i, utilization_percent=busy) for i in (3, 4)]
     monkeypatch.setattr(Reader, "read", lambda _: samples)
     monkeypatch.setattr(Card, "monitored", lambda *_: [4])
     conditions = list(map(said, doctor.check_monitor(machine(tmp_path))))
-    assert len(conditions) == found
-    assert [one.severity for one in conditions[1:]] == ["spoils"] * (found - 1)
-    assert all("device 4 is busy 11%" in one.what for one in conditions[1:])
+    assert len(conditions) == num_conditions
+    assert [condition.severity for condition in conditions[1:]] == ["spoils"] * (num_conditions - 1)
+    assert all("device 4 is busy 11%" in condition.what for condition in conditions[1:])
 
 
 @pytest.mark.parametrize(
-    ("reasons", "found"),
+    ("reasons", "codes"),
     [((), []), (("power_cap",), []), (("set_clocks", "thermal", "power_cap"), ["clocks"])],
 )  # at rest a power cap says nothing
-def test_lowered_clocks_at_rest_are_found(tmp_path, monkeypatch, reasons, found):
+def test_lowered_clocks_at_rest_are_found(tmp_path, monkeypatch, reasons, codes):
     sample = DeviceSample(index=0, throttle_reasons=reasons)
     monkeypatch.setattr(Reader, "read", lambda _: [sample])
     monkeypatch.setattr(Card, "monitored", lambda *_: [0])
     _, *others = map(said, doctor.check_monitor(machine(tmp_path)))
-    assert [one.code for one in others] == found
-    assert all("device 0 are lowered: set_clocks, thermal" in one.what for one in others)
+    assert [condition.code for condition in others] == codes
+    assert all(
+        "device 0 are lowered: set_clocks, thermal" in condition.what for condition in others
+    )
 
 
 @pytest.fixture
@@ -220,10 +224,10 @@ def test_generated_data_is_sound(here):
 
 
 def test_a_missing_folder_stops_a_run(here, tmp_path):
-    found = only(doctor.check_plan(here("distilbert_sst2", data=tmp_path / "none")))
-    assert (found.code, found.severity) == ("data", "stops")
-    assert str(tmp_path / "none") in found.what
-    assert "prepare" in found.fix
+    condition = only(doctor.check_plan(here("distilbert_sst2", data=tmp_path / "none")))
+    assert (condition.code, condition.severity) == ("data", "stops")
+    assert str(tmp_path / "none") in condition.what
+    assert "prepare" in condition.fix
 
 
 def test_a_recipe_that_does_not_fit_stops_a_run(here):
@@ -233,9 +237,9 @@ def test_a_recipe_that_does_not_fit_stops_a_run(here):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "choose_vendor", lambda _: Small())
-        found = only(doctor.check_plan(here("gpt_megatron", vendor=Small())))
-    assert (found.code, found.severity) == ("recipe", "stops")
-    assert "needs about" in found.what
+        condition = only(doctor.check_plan(here("gpt_megatron", vendor=Small())))
+    assert (condition.code, condition.severity) == ("recipe", "stops")
+    assert "needs about" in condition.what
 
 
 @dataclass
@@ -257,11 +261,11 @@ def test_settings_of_devices_are_shown_and_a_lowered_power_limit_spoils(tmp_path
         DeviceSettings(index=3),
     )
     subject = machine(tmp_path, vendor=SetUpCard(shown=shown), nproc=4)
-    found = [said(one) for one in doctor.check_settings(subject)]
-    assert [(one.severity, one.what) for one in found] == [
+    conditions = [said(condition) for condition in doctor.check_settings(subject)]
+    assert [(condition.severity, condition.what) for condition in conditions] == [
         ("fine", "devices 0-1: power limit 700 W (default 700 W), persistence on, ECC on, MIG off"),
         ("spoils", "devices 2: power limit 500 W (default 700 W), persistence on, ECC off"),
         ("fine", "devices 3: –"),
     ]
-    assert "nvidia-smi --power-limit" in found[1].fix
+    assert "nvidia-smi --power-limit" in conditions[1].fix
     assert list(doctor.check_settings(machine(tmp_path))) == []  # a vendor that tells none

@@ -14,10 +14,10 @@ QUOTA = "sys/fs/cgroup/cpu.max"
 MIB = 1 << 20
 
 
-def cgroup(most: int | str, used_gib: int) -> dict[str, str]:
+def cgroup(limit: int | str, used_gib: int) -> dict[str, str]:
     """Return the files of a cgroup, a GiB of whose memory holds files."""
     return {
-        "sys/fs/cgroup/memory.max": f"{most}\n",
+        "sys/fs/cgroup/memory.max": f"{limit}\n",
         "sys/fs/cgroup/memory.current": f"{used_gib * GIB}\n",
         "sys/fs/cgroup/memory.stat": f"anon 1\ninactive_file {GIB}\n",
     }
@@ -53,10 +53,10 @@ def processor(cores: int) -> Card:
 def test_a_fault_is_found_and_its_neighbour_is_not(
     tmp_path, *, check, files, readings, severity, numbers
 ):
-    found = only(check(machine(tmp_path, files, **readings)))
-    assert found.severity == severity
-    assert numbers in found.what
-    assert bool(found.fix) == (severity != "fine")
+    condition = only(check(machine(tmp_path, files, **readings)))
+    assert condition.severity == severity
+    assert numbers in condition.what
+    assert bool(condition.fix) == (severity != "fine")
 
 
 @pytest.mark.parametrize(("parent", "fix"), [(1, "`kill {}`"), (2, "wait until it has ended")])
@@ -64,17 +64,17 @@ def test_only_processes_that_lost_their_launcher_are_to_be_ended(
     tmp_path, monkeypatch, parent, fix
 ):
     monkeypatch.setattr(psutil.Process, "ppid", lambda _: parent)
-    found = only(host.check_other_runs(machine(tmp_path, runs={"r1": [os.getpid()]})))
-    assert (found.severity, found.fix) == ("spoils", fix.format(os.getpid()))
+    condition = only(host.check_other_runs(machine(tmp_path, runs={"r1": [os.getpid()]})))
+    assert (condition.severity, condition.fix) == ("spoils", fix.format(os.getpid()))
 
 
 def test_a_file_that_is_missing_makes_the_check_unknown(tmp_path):
     subject = machine(tmp_path, cgroup(16 * GIB, 5))
     (tmp_path / "sys/fs/cgroup/memory.stat").unlink()
-    (found,) = examine(subject, {"memory": host.check_memory}).checks
-    assert (found.code, found.severity) == ("memory", "unknown")
-    assert "FileNotFoundError" in found.what
-    assert found.fix
+    (check,) = examine(subject, {"memory": host.check_memory}).checks
+    assert (check.code, check.severity) == ("memory", "unknown")
+    assert "FileNotFoundError" in check.what
+    assert check.fix
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def governors(**of_core: tuple[str, str]) -> dict[str, str]:
     ],
 )  # fmt: skip
 def test_a_governor_that_keeps_the_lowest_clock_spoils(tmp_path, files, severity, text):
-    found = only(host.check_governor(machine(tmp_path, files)))
-    assert (found.severity, text in found.what) == (severity, True)
+    condition = only(host.check_governor(machine(tmp_path, files)))
+    assert (condition.severity, text in condition.what) == (severity, True)
 
 
 def test_a_machine_without_governors_has_no_condition(tmp_path):
@@ -132,5 +132,5 @@ def test_pages_that_move_between_nodes_spoil(tmp_path, cores, balancing, severit
     }
     if balancing is not None:
         files["proc/sys/kernel/numa_balancing"] = f"{balancing}\n"
-    found = only(host.check_numa(machine(tmp_path, files)))
-    assert (found.severity, found.what.startswith(text)) == (severity, True)
+    condition = only(host.check_numa(machine(tmp_path, files)))
+    assert (condition.severity, condition.what.startswith(text)) == (severity, True)

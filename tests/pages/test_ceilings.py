@@ -49,12 +49,14 @@ def document(*ranks: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def tables(found: dict[str, Any]) -> list[Table]:
-    return [block for block in blocks(found) if isinstance(block, Table)]
+def tables(document: dict[str, Any]) -> list[Table]:
+    return [block for block in blocks(document) if isinstance(block, Table)]
 
 
-def lines(found: dict[str, Any]) -> list[str]:
-    return [translate(block.text, "en") for block in blocks(found) if isinstance(block, Paragraph)]
+def lines(document: dict[str, Any]) -> list[str]:
+    return [
+        translate(block.text, "en") for block in blocks(document) if isinstance(block, Paragraph)
+    ]
 
 
 def test_a_kind_shows_its_slowest_rank() -> None:
@@ -79,10 +81,10 @@ def test_what_a_rank_computes_wrongly_is_named_with_it() -> None:
     right = kind("memory_copy", point([1 << 20], 5e9))
     bad = point([1 << 20], None, status="wrong", reason="7 numbers are wrong")
     wrong = kind("memory_copy", bad, best=None)
-    found = document([right], [wrong], [wrong])
-    assert has_wrong_results(found)
-    assert lines(found)[1:] == ["rank 1, 2: memory copy wrong: 1 MiB (7 numbers are wrong)"]
-    assert tables(found) == []  # the slowest rank has no rate
+    ceilings = document([right], [wrong], [wrong])
+    assert has_wrong_results(ceilings)
+    assert lines(ceilings)[1:] == ["rank 1, 2: memory copy wrong: 1 MiB (7 numbers are wrong)"]
+    assert tables(ceilings) == []  # the slowest rank has no rate
     assert not has_wrong_results(document([right], [right]))
 
 
@@ -96,8 +98,8 @@ def test_any_rank_above_the_published_peak_is_named() -> None:
 
 def test_what_was_skipped_or_cannot_be_is_told() -> None:
     some = point([64, 64, 64], 2e12), point([8, 8, 8], None, reason="would take 3 s")
-    found = document([kind("matmul_bf16", *some), kind("matmul_tf32", reason="no such units")])
-    assert lines(found) == [
+    ceilings = document([kind("matmul_bf16", *some), kind("matmul_tf32", reason="no such units")])
+    assert lines(ceilings) == [
         "Card",
         "rank 0: matmul bf16 skipped: 8x8x8 (would take 3 s)",
         "rank 0: matmul tf32: no such units",
@@ -113,28 +115,28 @@ def test_notes_are_in_the_language_of_the_page() -> None:
         why=asdict(message("ceiling_precision", precision="fp8")),
     )
     copied = kind("host_to_device", why=asdict(message("ceiling_host_memory")), reason="it does")
-    found = document([kind("matmul_bf16", point([64, 64, 64], 2e12), skipped), refused, copied])
-    assert [translate(x.text, "zh") for x in blocks(found)[2:]] == [
+    ceilings = document([kind("matmul_bf16", point([64, 64, 64], 2e12), skipped), refused, copied])
+    assert [translate(x.text, "zh") for x in blocks(ceilings)[2:]] == [
         "rank 0：矩阵乘 bf16 已跳过：8x8x8（需要 3 s，剩余 1 s）",
         "rank 0：矩阵乘 fp8：该设备不能以 fp8 计算",
         "rank 0：主机到设备：该设备在主机内存中计算",
     ]
-    assert lines(found)[1] == "rank 0: matmul bf16 skipped: 8x8x8 (3 s needed, 1 s left)"
-    (table,) = tables(found)
+    assert lines(ceilings)[1] == "rank 0: matmul bf16 skipped: 8x8x8 (3 s needed, 1 s left)"
+    (table,) = tables(ceilings)
     assert translate(table.rows[0][0], "zh") == "矩阵乘 bf16"
 
 
 def test_a_collective_shows_its_bus_bandwidth() -> None:
-    one = point([1 << 20], 3e9)
-    (found,) = tables(document([kind("all_reduce", one, bus_factor=1.5)]))
-    (row,) = found.rows
+    measured_point = point([1 << 20], 3e9)
+    (table,) = tables(document([kind("all_reduce", measured_point, bus_factor=1.5)]))
+    (row,) = table.rows
     assert (translate(row[0], "en"), row[1], row[4]) == ("all reduce (bus)", "1 MiB", "GB/s")
 
 
 def test_others_on_the_machine_are_told() -> None:
-    found = document([kind("memory_copy", point([1 << 20], 5e9))])
-    assert not any("other programs" in line for line in lines(found))
-    assert any("other programs used 71%" in x for x in lines(found | {"others_cpu_share": 0.71}))
+    ceilings = document([kind("memory_copy", point([1 << 20], 5e9))])
+    assert not any("other programs" in line for line in lines(ceilings))
+    assert any("other programs used 71%" in x for x in lines(ceilings | {"others_cpu_share": 0.71}))
 
 
 def pair(ranks: list[int], rate: float | None, **more: Any) -> dict[str, Any]:
@@ -142,20 +144,20 @@ def pair(ranks: list[int], rate: float | None, **more: Any) -> dict[str, Any]:
 
 
 def test_pairs_are_listed_from_the_slowest_which_is_named() -> None:
-    found = document([], [], [])
-    found["links"] = {
+    ceilings = document([], [], [])
+    ceilings["links"] = {
         "reason": None,
         "why": None,
         "pairs": [pair([0, 1], 40e9), pair([0, 2], 20e9), pair([1, 2], 50e9)],
     }
 
-    (links,) = tables(found)
+    (links,) = tables(ceilings)
     assert [[translate(cell, "en") for cell in row] for row in links.rows] == [
         ["rank 0 - rank 2", "15.0", "20.0", "GB/s", "5.0%", "50%"],
         ["rank 0 - rank 1", "30.0", "40.0", "GB/s", "5.0%", "100%"],
         ["rank 1 - rank 2", "37.5", "50.0", "GB/s", "5.0%", "125%"],
     ]
-    (named,) = [line for line in lines(found) if line.startswith("slowest pair")]
+    (named,) = [line for line in lines(ceilings) if line.startswith("slowest pair")]
     assert "rank 0 - rank 2, 20.0 GB/s, 50% of the median of 3 pairs" in named
     assert "64 MiB in both directions" in named
 

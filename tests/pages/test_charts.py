@@ -106,10 +106,15 @@ def test_a_long_loss_is_smoothed_by_a_moving_mean() -> None:
 
 def test_curves_of_several_runs_stand_in_one_chart() -> None:
     made = record()
-    found = {one.name: one for one in steps.chart_overlays({"A": [made], "B": [record(loss=[])]})}
-    assert list(found) == ["sides-step_time", "sides-quality"]  # of the loss there is one
-    found = {one.name: one for one in steps.chart_overlays({"A": [made], "B": [made]})}
-    loss = drawn(found["sides-loss"])
+    overlays = {
+        overlay.name: overlay
+        for overlay in steps.chart_overlays({"A": [made], "B": [record(loss=[])]})
+    }
+    assert list(overlays) == ["sides-step_time", "sides-quality"]  # of the loss there is one
+    overlays = {
+        overlay.name: overlay for overlay in steps.chart_overlays({"A": [made], "B": [made]})
+    }
+    loss = drawn(overlays["sides-loss"])
     labels = {row["side"] for row in data(loss)["steps"]}
     assert labels == {"A · 2 x NVIDIA A100-SXM4-40GB", "B · 2 x NVIDIA A100-SXM4-40GB"}
     many = {str(place): [made] for place in range(9)}
@@ -141,8 +146,8 @@ def test_very_many_steps_and_evaluations_are_thinned() -> None:
     )
     point = made.quality.history[0]
     history = [point.model_copy(update={"step": step}) for step in range(1, 6_001)]
-    found = made.quality.model_copy(update={"history": history})
-    made = made.model_copy(update={"quality": found})
+    long_quality = made.quality.model_copy(update={"history": history})
+    made = made.model_copy(update={"quality": long_quality})
     assert len(data(steps.chart_step_time(made))["steps"]) <= 1000
     assert len(data(steps.chart_quality(made))["steps"]) <= 1000
     curve = steps.chart_loss(made)
@@ -184,8 +189,8 @@ def sampled(tmp_path: Path, world: int = 2) -> Record:
 
 
 def test_each_quantity_has_a_chart_in_its_order(tmp_path: Path) -> None:
-    found = charts(steps.chart_over_time(sampled(tmp_path)))
-    assert list(found) == [
+    charts_by_name = charts(steps.chart_over_time(sampled(tmp_path)))
+    assert list(charts_by_name) == [
         "time-device-memory",
         "time-device-busy",
         "time-device-power",
@@ -193,35 +198,38 @@ def test_each_quantity_has_a_chart_in_its_order(tmp_path: Path) -> None:
         "time-host-memory",
         "time-host-busy",
     ]
-    memory, heat = drawn(found["time-device-memory"]), drawn(found["time-device-temperature"])
+    memory, heat = (
+        drawn(charts_by_name["time-device-memory"]),
+        drawn(charts_by_name["time-device-temperature"]),
+    )
     assert data(memory)["lines"][2:4] == [
         {"s": 8.0, "v": 10.0, "of": "0"},
         {"s": 9.0, "v": 10.0, "of": "0"},
     ]
     assert data(memory)["measured"] == [{"from": 8.0, "to": 9.625}]
-    said = "Temperature, 2 devices: 40.0 to 53.0 °C, highest on rank 1 at 12 s."
-    assert translate(heat.description, "en") == said
+    sentence = "Temperature, 2 devices: 40.0 to 53.0 °C, highest on rank 1 at 12 s."
+    assert translate(heat.description, "en") == sentence
     (tmp_path / "many").mkdir()
     many = charts(
         steps.chart_over_time(sampled(tmp_path / "many", 10))
     )  # of which there are three lines
-    said = "Temperature, 10 devices: 40.0 to 61.0 °C, highest on rank 9 at 12 s."
-    assert translate(drawn(many["time-device-temperature"]).description, "en") == said
+    sentence = "Temperature, 10 devices: 40.0 to 61.0 °C, highest on rank 9 at 12 s."
+    assert translate(drawn(many["time-device-temperature"]).description, "en") == sentence
     host_load = drawn(many["time-host-busy"])
     assert "highest on node 0 at " in translate(host_load.description, "en")
 
 
 def test_ranks_stand_in_a_table_the_slowest_first() -> None:
     made = series("r", [100.0])[0]
-    told = ((100, 4e12), (100, 2e12), (120, 4e12))
+    rank_facts = ((100, 4e12), (100, 2e12), (120, 4e12))
     names = ("step_ns", "matmul_flops_per_second")
     ranks = [
         made.ranks[0].model_copy(update={"rank": rank, **dict(zip(names, of, strict=True))})
-        for rank, of in enumerate(told)
+        for rank, of in enumerate(rank_facts)
     ]
-    found = figures.build_ranks(made.model_copy(update={"ranks": ranks}))
-    assert found is not None
-    (shown,) = found.blocks
+    table = figures.build_ranks(made.model_copy(update={"ranks": ranks}))
+    assert table is not None
+    (shown,) = table.blocks
     assert isinstance(shown, Table)
     assert [row[0] for row in rows(shown)] == ["2", "0", "1"]
     assert rows(shown)[2][3:5] == ("7", "2")  # 350 ms in 50 steps
@@ -233,9 +241,9 @@ def test_what_was_not_read_of_a_rank_has_its_reason() -> None:
     reason = message("devices_unmonitored")
     power = made.figures["p_core"].model_copy(update={"value": None, "reason": reason})
     changes = {"ranks": ranks, "figures": made.figures | {"power": power}}
-    found = figures.build_ranks(made.model_copy(update=changes))
-    assert found is not None
-    (shown,) = found.blocks
+    table = figures.build_ranks(made.model_copy(update=changes))
+    assert table is not None
+    (shown,) = table.blocks
     assert isinstance(shown, Table)
     column = [translate(head, "en") for head in shown.headers].index("power W")
     cell = shown.rows[0][column]

@@ -40,8 +40,8 @@ def test_a_comparison_on_a_terminal(lang: str) -> None:
             }
         )
     )
-    found = compare(a, b, figures=["p_core", "mem"], allow=["max_steps"])
-    text = show(build_comparison(found), lang, width=100)
+    comparison = compare(a, b, figures=["p_core", "mem"], allow=["max_steps"])
+    text = show(build_comparison(comparison), lang, width=100)
     assert "\x1b" not in text
     check_golden(f"comparison.{lang}.txt", text + "\n")
 
@@ -69,11 +69,11 @@ def test_ratios_are_drawn_with_good_and_bad_marked(
         series(x, [y * z for z in rates], first_minute=n)
         for x, y, n in (("a", 1, 0), ("b", times, 9))
     )
-    found = chart_ratios({"B": compare(a, b, figures=["p_core"])})
-    assert found
-    assert found.table
-    ((name, ratio, low, high, said),) = found.table.rows
+    chart = chart_ratios({"B": compare(a, b, figures=["p_core"])})
+    assert chart
+    assert chart.table
+    ((name, ratio, low, high, said),) = chart.table.rows
     assert (name, ratio, translate(said, "en")[2:]) == ("B p_core", f"{times:.3f}", verdict)
     assert str(low) < ratio < str(high)
-    scale = found.spec["layer"][0]["encoding"]["x"]["scale"]
+    scale = chart.spec["layer"][0]["encoding"]["x"]["scale"]
     assert (scale.get("type") == "log") is logarithmic

@@ -57,8 +57,8 @@ def test_junit_has_a_test_case_a_judgement(word: str) -> None:
 
 
 def test_documents_have_code_numbers_and_sentence() -> None:
-    found = to_json_documents(judgements())
-    assert [one["exit_code"] for one in found] == [1, 0, 3, 2, 0]
-    assert found[0]["message"]["code"] == "gate_regressed"
-    assert found[0]["message"]["args"]["change"] == -0.1
-    assert "100: 10.0% worse (" in found[0]["sentence"]
+    documents = to_json_documents(judgements())
+    assert [document["exit_code"] for document in documents] == [1, 0, 3, 2, 0]
+    assert documents[0]["message"]["code"] == "gate_regressed"
+    assert documents[0]["message"]["args"]["change"] == -0.1
+    assert "100: 10.0% worse (" in documents[0]["sentence"]

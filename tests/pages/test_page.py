@@ -130,8 +130,8 @@ def visible(made, lang="en"):
     )
     words = Reader(f"{body}</header>").texts
     text = " ".join(word for word in words if word.strip())
-    found = re.findall(r"(?<![\w.])[-+×]?\d[\d,.]*", text)
-    return text.split(), found
+    numbers = re.findall(r"(?<![\w.])[-+×]?\d[\d,.]*", text)
+    return text.split(), numbers
 
 
 def test_the_first_screen_has_few_words_and_figures():
@@ -142,9 +142,9 @@ def test_the_first_screen_has_few_words_and_figures():
         page.build_document([read("sampled")]),
         page.build_document([read("toy")]),
     ):
-        words, found = visible(made)
+        words, numbers = visible(made)
         assert len(words) <= 180, words
-        assert len(found) <= 50, found
+        assert len(numbers) <= 50, numbers
 
 
 def test_the_first_screen_says_how_fast_whether_good_and_what_limits():
@@ -156,9 +156,9 @@ def test_the_first_screen_says_how_fast_whether_good_and_what_limits():
     assert "Training speed p_train 457 samples/s 1 launch" in text
     assert "2 x H100 (own run, noisy) × 1.00" in text
     assert "computing + communication 89%" in text
-    told = " ".join(visible(page.build_document([record()], [planned("z", case="toy")]))[0])
-    assert "No comparable result. Closest: 2 x NVIDIA A100" in told
-    assert "case: distilbert_sst2 here, toy there" in told
+    first_screen = " ".join(visible(page.build_document([record()], [planned("z", case="toy")]))[0])
+    assert "No comparable result. Closest: 2 x NVIDIA A100" in first_screen
+    assert "case: distilbert_sst2 here, toy there" in first_screen
 
 
 def counting_tokens(**changes):
@@ -177,7 +177,7 @@ def test_a_case_that_counts_tokens_has_them_first_and_its_cost_in_them():
 
 
 @pytest.mark.parametrize(
-    ("changes", "job", "lang", "told"),
+    ("changes", "job", "lang", "size_name"),
     [
         (
             {"recipe_name": "tiny"},
@@ -191,10 +191,12 @@ def test_a_case_that_counts_tokens_has_them_first_and_its_cost_in_them():
         ({}, {}, "en", "DistilBERT on SST-2 · 2 x"),
     ],
 )
-def test_a_model_of_another_size_than_the_standard_is_named_by_its_size(changes, job, lang, told):
+def test_a_model_of_another_size_than_the_standard_is_named_by_its_size(
+    changes, job, lang, size_name
+):
     made = planned(**changes)
     made = made.model_copy(update={"environment": made.environment | {"job": job}})
-    assert translate(build_title(made), lang).startswith(told)
+    assert translate(build_title(made), lang).startswith(size_name)
 
 
 @pytest.mark.parametrize(("lang", "word"), [("en", "open rules"), ("zh", "开放规则")])
@@ -226,14 +228,14 @@ def published_twin():
 
 
 def test_a_published_row_is_compared_with_a_run_of_the_same_work():
-    own, row = published_twin()
+    run, row = published_twin()
     assert (row.nnodes, row.precision, row.stated.precision) == (1, "fp32", "tf32")
-    text = " ".join(visible(page.build_document([own], [row]))[0])
+    text = " ".join(visible(page.build_document([run], [row]))[0])
     assert "A100 1 node x 8 (1x8) (published) × 0.214" in text  # 457.2 / 2135.8
 
 
 @pytest.mark.parametrize(
-    ("plan", "environment", "told"),
+    ("plan", "environment", "expected"),
     [
         ({}, {"job": {"parameters": 12_690}}, "parameters: 12,690 here, 66,955,010 there"),
         ({"seq_length": 24}, {}, "seq_length: 24 here, 512 there"),
@@ -243,30 +245,30 @@ def test_a_published_row_is_compared_with_a_run_of_the_same_work():
         ({"nproc": 2}, {}, "nodes x devices: 1x2 here, 1x8 there"),
     ],
 )
-def test_a_published_row_of_other_work_is_the_closest_result(plan, environment, told):
-    own, row = published_twin()
-    samples = plan.pop("train_samples", own.plan.data.train_samples)
+def test_a_published_row_of_other_work_is_the_closest_result(plan, environment, expected):
+    run, row = published_twin()
+    samples = plan.pop("train_samples", run.plan.data.train_samples)
     changes = {
         "nproc": plan.pop("nproc", 8),
-        "recipe": own.plan.recipe | plan,
-        "data": own.plan.data.model_copy(update={"train_samples": samples}),
+        "recipe": run.plan.recipe | plan,
+        "data": run.plan.data.model_copy(update={"train_samples": samples}),
     }
-    own = own.model_copy(
+    run = run.model_copy(
         update={
-            "plan": own.plan.model_copy(update=changes),
-            "environment": own.environment | environment,
+            "plan": run.plan.model_copy(update=changes),
+            "environment": run.environment | environment,
         }
     )
-    text = " ".join(visible(page.build_document([own], [row]))[0])
-    assert f"No comparable result. Closest: A100 1 node x 8 (1x8): {told}" in text
+    text = " ".join(visible(page.build_document([run], [row]))[0])
+    assert f"No comparable result. Closest: A100 1 node x 8 (1x8): {expected}" in text
     assert "×" not in text
 
 
 def test_a_row_of_a_foreign_page_is_of_its_case_s_standard_model():
-    own, row = published_twin()
+    run, row = published_twin()
     foreign = row.model_copy(update={"stated": None, "precision": "tf32"})
-    assert find_row_differences(own, foreign) == {}
-    small = own.model_copy(update={"environment": own.environment | {"job": {"parameters": 610}}})
+    assert find_row_differences(run, foreign) == {}
+    small = run.model_copy(update={"environment": run.environment | {"job": {"parameters": 610}}})
     assert find_row_differences(small, foreign) == {"parameters": (610, 66_955_010)}
     generated = foreign.model_copy(update={"data_origin": "generated"})
     assert find_row_differences(small, generated) == {"data": ("real", "generated")}
@@ -289,9 +291,9 @@ def test_a_throughput_that_counts_samples_several_times_is_not_compared():
 def test_of_a_failed_run_cause_rank_and_what_to_try_come_first():
     made = page.build_document([failed()])
     text = " ".join(visible(made)[0])
-    told = "out of memory while the model was built, rank 1: out of memory|after <2 GiB>"
-    assert f"not checked against raw events {told} What to try lower bs" in text
-    assert text.count(told) == 1
+    expected = "out of memory while the model was built, rank 1: out of memory|after <2 GiB>"
+    assert f"not checked against raw events {expected} What to try lower bs" in text
+    assert text.count(expected) == 1
     assert "Training" not in text
     assert "tile-" not in to_body_html(made, "en")
 
@@ -317,9 +319,9 @@ def test_a_doubt_stands_once_on_a_page():
 
 
 def test_a_doubt_of_some_launches_says_of_how_many():
-    one = record(trust=Trust(grade="noisy", reasons=[message("machine_busy", share=0.5)]))
+    launch = record(trust=Trust(grade="noisy", reasons=[message("machine_busy", share=0.5)]))
     calm = record(run_id="calm", trust=Trust(grade="usable", reasons=[]))
-    busy, few = page.build_document([one, calm]).doubts
+    busy, few = page.build_document([launch, calm]).doubts
     assert translate(busy.full, "en").endswith("during the run (1 of 2 launches)")
     assert translate(few.full, "en") == "fewer than 5 launches (2)"
 
@@ -350,24 +352,24 @@ def test_facts_of_the_run_stand_beside_its_figures():
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "expected"),
     [
         ({}, "Share of the peak: 31.6 % (40.7% of the measured matmul rate)"),
         ({"MFU": None}, "Share of the matmul rate: 40.7 %"),
         ({"MFU": None, "MAMFU": None}, "Share of the peak: – (no dense bf16 peak is known for X)"),
     ],
 )
-def test_the_use_of_the_device_is_a_tile_or_has_a_reason(values, told):
+def test_the_use_of_the_device_is_a_tile_or_has_a_reason(values, expected):
     made = read()
     reason = message("peak_unknown", precision="bf16", product="X")
     figures = made.figures | {
         name: made.figures[name].model_copy(update={"value": value, "reason": reason})
         for name, value in values.items()
     }
-    own = record(figures=figures)
-    assert told in markdown(own)
+    run = record(figures=figures)
+    assert expected in markdown(run)
     if len(values) > 1:
-        assert '<abbr title="no dense bf16 peak is known for X">–</abbr>' in html(own)
+        assert '<abbr title="no dense bf16 peak is known for X">–</abbr>' in html(run)
 
 
 def test_the_reason_of_a_figure_that_was_not_measured_is_on_its_mark():
@@ -417,15 +419,15 @@ def test_fewer_threads_are_advised_on_a_busy_processor_alone(torch_type, threads
         plan=plan.model_copy(update={"device": device}),
         environment=read().environment | facts,
     )
-    (limit,) = [one for one in find_limits(busy) if one.rule == "other_work"]
+    (limit,) = [candidate for candidate in find_limits(busy) if candidate.rule == "other_work"]
     assert ("OMP_NUM_THREADS=1" in translate(limit.advice, "en")) is advises
     assert ("OMP_NUM_THREADS=1" in translate(limit.advice, "zh")) is advises
 
 
 def test_sections_stand_in_the_order_in_which_they_are_read():
-    found = [one.anchor for one in page.build_document([read("sampled")]).sections]
+    anchors = [section.anchor for section in page.build_document([read("sampled")]).sections]
     wanted = ["performance", "ranks", "time", "figures", "quality"]
-    assert [*found[:5], found[-1]] == [*wanted, "provenance"]
+    assert [*anchors[:5], anchors[-1]] == [*wanted, "provenance"]
 
 
 def test_a_quality_that_was_not_measured_has_its_reason():
@@ -479,15 +481,15 @@ def throttling(**shares):
     """Return a run with telemetry whose devices were throttled for shares of intervals."""
     made = read("sampled")
     devices = [
-        one.model_copy(
+        device.model_copy(
             update={
                 "over": {
                     name: use.model_copy(update={"throttled": shares.get(f"{name}{place}", {})})
-                    for name, use in one.over.items()
+                    for name, use in device.over.items()
                 }
             }
         )
-        for place, one in enumerate(made.telemetry.devices)
+        for place, device in enumerate(made.telemetry.devices)
     ]
     return made.model_copy(
         update={"telemetry": made.telemetry.model_copy(update={"devices": devices})}
@@ -496,10 +498,10 @@ def throttling(**shares):
 
 def test_throttling_is_named_by_rank_and_told_apart_by_when_it_was():
     hot = throttling(measured1={"hot": 0.4}, run0={"hot": 0.1}, run1={"hot": 0.3})
-    said = translate(build_rank_strip(hot).said, "en")
-    assert "throttled: 1 (40% of the measured time)" in said
-    assert "throttled only outside the measured time: 0" in said
-    assert [one.rule for one in find_limits(hot)] == ["clocks"]
+    sentence = translate(build_rank_strip(hot).said, "en")
+    assert "throttled: 1 (40% of the measured time)" in sentence
+    assert "throttled only outside the measured time: 0" in sentence
+    assert [limit.rule for limit in find_limits(hot)] == ["clocks"]
     (clocks,) = find_limits(hot)
     assert (clocks.cost, clocks.arithmetic) == (0.4, "40.0% > 1%")
     assert find_limits(throttling(measured0={"hot": 0.01}, measured1={"power_cap": 0.9})) == []
@@ -511,7 +513,7 @@ def test_throttling_is_named_by_rank_and_told_apart_by_when_it_was():
 
 
 @pytest.mark.parametrize(
-    ("medians_ms", "torch_type", "told"),
+    ("medians_ms", "torch_type", "expected"),
     [
         ((100, 100), "cuda", "the slowest rank's steps are 0.0% longer than the median rank's"),
         ((100, 103), "cuda", "the slowest rank's steps are 3.0% longer than the median rank's"),
@@ -530,15 +532,15 @@ def test_throttling_is_named_by_rank_and_told_apart_by_when_it_was():
         ((100, None), "cuda", "fewer than two ranks measured a step"),
     ],
 )
-def test_the_strip_says_how_far_the_ranks_are_apart(medians_ms, torch_type, told):
+def test_the_strip_says_how_far_the_ranks_are_apart(medians_ms, torch_type, expected):
     made = read()
     ranks = [
-        one.model_copy(update={"step_ns": None if ms is None else ms * 10**6})
-        for one, ms in zip(made.ranks, medians_ms, strict=True)
+        rank.model_copy(update={"step_ns": None if ms is None else ms * 10**6})
+        for rank, ms in zip(made.ranks, medians_ms, strict=True)
     ]
     device = made.plan.device.model_copy(update={"torch_type": torch_type})
-    own = planned(device=device).model_copy(update={"ranks": ranks})
-    assert translate(build_rank_strip(own).said, "en") == told
+    run = planned(device=device).model_copy(update={"ranks": ranks})
+    assert translate(build_rank_strip(run).said, "en") == expected
 
 
 def test_a_little_used_device_is_advised_a_larger_batch():
@@ -549,7 +551,7 @@ def test_a_little_used_device_is_advised_a_larger_batch():
         for name, value in values.items()
     }
     small = waits(0.01).model_copy(update={"figures": figures})
-    assert [one.rule for one in find_limits(small)] == ["batch"]
+    assert [limit.rule for limit in find_limits(small)] == ["batch"]
     full = figures | {"mem": figures["mem"].model_copy(update={"value": 30e9})}
     assert find_limits(small.model_copy(update={"figures": full})) == []
 
@@ -572,8 +574,8 @@ def test_a_hang_of_many_ranks_is_a_row_for_each_place():
         {"ranks": waiting, "state": "collective", "call": "barrier", "where": "a.py:1 f"},
         {"ranks": "9", "state": "silent", "call": None, "where": "zombie"},
     ]
-    said = message("timed_out", limit_s=5, steps=8)
-    cause = Cause(kind="timeout", message=said, stacks=["a", "b"], hang=groups)
+    message_of_cause = message("timed_out", limit_s=5, steps=8)
+    cause = Cause(kind="timeout", message=message_of_cause, stacks=["a", "b"], hang=groups)
     made = markdown(record(status="timed_out", cause=cause), lang="zh")
     assert "stacks.rank&lt;N>.txt (2)" in made
     first = "10,12,14,16,18,20,22,24,26,28,30,32,34,3…"
@@ -583,25 +585,25 @@ def test_a_hang_of_many_ranks_is_a_row_for_each_place():
 
 def test_html_is_one_file_in_both_languages_that_loads_nothing():
     made = html_page([failed(), planned(case="other")], "zh")
-    found = Reader(made)
-    assert not {"link", "img", "iframe", "object", "form"} & set(found.seen)
-    assert found.values("src", "srcset", "action") == []
+    reader = Reader(made)
+    assert not {"link", "img", "iframe", "object", "form"} & set(reader.seen)
+    assert reader.values("src", "srcset", "action") == []
     style = made[made.index("<style>") : made.index("</style>")]
     assert "url(" not in style
     assert ":root:has(#lang-zh:checked) .in-en" in style.replace(", ", " ")
     (program,) = re.findall(r"<script>(.*?)</script>", made, re.DOTALL)
     digest = b64encode(sha256(program.encode()).digest()).decode()
-    (policy,) = [value for value in found.values("content") if "default-src" in value]
+    (policy,) = [value for value in reader.values("content") if "default-src" in value]
     assert f"script-src 'sha256-{digest}';" in policy
-    ids = found.values("id")
+    ids = reader.values("id")
     assert len(ids) == len(set(ids))
-    assert {link[1:] for link in found.values("href")} <= set(ids)
-    checked = [place for place, pair in enumerate(found.attributes) if pair == ("checked", None)]
-    assert [found.attributes[place - 1] for place in checked] == [
+    assert {link[1:] for link in reader.values("href")} <= set(ids)
+    checked = [place for place, pair in enumerate(reader.attributes) if pair == ("checked", None)]
+    assert [reader.attributes[place - 1] for place in checked] == [
         ("value", "zh"),
         ("value", "auto"),
     ]
-    assert found.seen.count("table") == found.seen.count("caption") > 10
+    assert reader.seen.count("table") == reader.seen.count("caption") > 10
     scopes = made.count('<th scope="col">') + made.count('<th scope="row">')
     assert made.count("<th>") + made.count("<th ") == scopes
 
@@ -664,7 +666,7 @@ def test_any_records_make_a_page_for_each_work_after_a_table():
     assert len(made) == 1 + 5
     text = markdown_page(records, "zh")
     assert "[模拟设备" in text
-    bodies = "".join(to_body_html(one, "en", live=True) for one in made)
+    bodies = "".join(to_body_html(document, "en", live=True) for document in made)
     ids = re.findall(r' id="([^"]*)"', bodies)
     assert len(ids) == len(set(ids))
     assert markdown_page([record(), record()]) == markdown_page([record()])
@@ -672,8 +674,8 @@ def test_any_records_make_a_page_for_each_work_after_a_table():
 
 def test_a_run_that_broke_off_is_on_a_page(tmp_path):
     broken, _ = write_two_ranks(tmp_path / "run", ends_after=7)
-    for one in page.build_documents([record(), broken]):
-        Reader(to_body_html(one, "en", live=True))
+    for document in page.build_documents([record(), broken]):
+        Reader(to_body_html(document, "en", live=True))
 
 
 def test_no_record_and_no_language_are_refused():
@@ -709,9 +711,9 @@ SPREAD = PageSpec(
 def of_spread_model(**job):
     made = record()
     about = made.plan.about.model_copy(update={"page": SPREAD})
-    told = {**(made.environment["job"] or {}), **job}
+    job_facts = {**(made.environment["job"] or {}), **job}
     plan = made.plan.model_copy(update={"about": about})
-    return record(plan=plan, environment=made.environment | {"job": told})
+    return record(plan=plan, environment=made.environment | {"job": job_facts})
 
 
 def test_a_case_s_lists_and_tables_are_filled_with_what_the_run_says():

@@ -73,11 +73,11 @@ def test_without_a_choice_earlier_runs_beside_it_are_on_the_ruler(
         folder.mkdir()
         record = BERT.model_copy(update={"run_id": folder.name})
         (folder / "record.json").write_text(record.model_dump_json() if kept else "{")
-    for day, found in (("03", 1), ("01", 0)):
+    for day, num_earlier in (("03", 1), ("01", 0)):
         assert report(f"202611{day}T000000Z-{case}-a", "-o", "page.html")[0] == 0
         assert (tmp_path / "page.html").read_text(encoding="utf-8").count(
             "(own run, noisy)"
-        ) == found
+        ) == num_earlier
 
 
 def test_reason_why_nothing_is_comparable_is_on_the_terminal(report: Call, tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_text_of_a_terminal_is_written_to_a_file_that_is_named(
 
 
 @pytest.mark.parametrize(
-    ("words", "where", "told"),
+    ("words", "where", "expected_error"),
     [
         (["-o", "x.pdf"], "x.pdf", "the ending is .html, .md, .svg or .png"),
         (["-o", "x.svg", "--chart", "heat"], "--chart", "one of loss, step_time, quality"),
@@ -124,15 +124,15 @@ def test_text_of_a_terminal_is_written_to_a_file_that_is_named(
     ],
 )
 def test_a_form_that_is_none_is_refused(
-    report: Call, tmp_path: Path, words: list[str], where: str, told: str
+    report: Call, tmp_path: Path, words: list[str], where: str, expected_error: str
 ) -> None:
     code, out, err = report("bert", *words)
-    assert (code, out, where in err, told in err) == (2, "", True, True)
+    assert (code, out, where in err, expected_error in err) == (2, "", True, True)
     assert not [*tmp_path.glob("x.*")]
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected_error"),
     [
         (["--format", "md", "--against", "other"], "--against"),
         # which has no rows
@@ -140,7 +140,7 @@ def test_a_form_that_is_none_is_refused(
     ],
 )
 def test_what_cannot_be_compared_is_refused(
-    report: Call, tmp_path: Path, words: list[str], told: str
+    report: Call, tmp_path: Path, words: list[str], expected_error: str
 ) -> None:
     code, _, err = report("bert", *words)
-    assert (code, told in err, (tmp_path / "x.html").exists()) == (2, True, False)
+    assert (code, expected_error in err, (tmp_path / "x.html").exists()) == (2, True, False)

@@ -49,7 +49,11 @@ def weak() -> list[Record]:
 
 def sections(runs: list[Record]) -> list[Section]:
     """Return the sections of scaling on the first page of a report."""
-    return [one for one in build_documents(runs)[0].sections if one.anchor.startswith("scaling")]
+    return [
+        section
+        for section in build_documents(runs)[0].sections
+        if section.anchor.startswith("scaling")
+    ]
 
 
 def worlds(section: Section) -> list[tuple[str, ...]]:
@@ -59,9 +63,9 @@ def worlds(section: Section) -> list[tuple[str, ...]]:
 
 
 def test_weak_scaling_has_throughput_and_efficiency_of_each_world() -> None:
-    (found,) = sections(weak())
-    assert translate(found.heading, "en").endswith("weak scaling")
-    assert worlds(found) == [
+    (section,) = sections(weak())
+    assert translate(section.heading, "en").endswith("weak scaling")
+    assert worlds(section) == [
         ("1x1", "3", "32", "100.0 (80.0 – 125.0)", "100.0%"),
         ("1x8", "1", "32", "760.0 (1 launch)", "95.0%"),
         ("2x8", "2", "32", "1360.0 (1156.0 – 1600.0)", "85.0% (57.8% – 125.0%)"),
@@ -69,8 +73,8 @@ def test_weak_scaling_has_throughput_and_efficiency_of_each_world() -> None:
 
 
 def test_strong_scaling_keeps_the_global_batch() -> None:
-    (found,) = sections([run("1x2", 200.0, micro=64), run("2x4", 640.0, micro=16)])
-    assert [(row[2], row[4].split()[0]) for row in worlds(found)] == [
+    (section,) = sections([run("1x2", 200.0, micro=64), run("2x4", 640.0, micro=16)])
+    assert [(row[2], row[4].split()[0]) for row in worlds(section)] == [
         ("64", "100.0%"),
         ("16", "80.0%"),
     ]
@@ -89,8 +93,10 @@ def test_other_work_and_runs_without_a_result_do_not_scale(other: Record) -> Non
 
 
 def test_one_world_with_two_batches_scales_weakly_and_strongly() -> None:
-    found = sections([run("1x1", 1.0), run("1x8", 8.0), run("1x8", 6.0, number=1, micro=4)])
-    assert [len(worlds(one)) for one in found] == [2, 2]
+    scaling_sections = sections(
+        [run("1x1", 1.0), run("1x8", 8.0), run("1x8", 6.0, number=1, micro=4)]
+    )
+    assert [len(worlds(section)) for section in scaling_sections] == [2, 2]
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
@@ -102,8 +108,8 @@ def test_the_golden_pages(lang: str) -> None:
     ("rate", "doubted"), [(200.0, False), (209.0, False), (212.0, True), (733.0, True)]
 )
 def test_efficiency_above_105_percent_has_a_doubt(rate: float, doubted: bool) -> None:
-    (found,) = sections([run("1x1", 100.0), run("1x2", rate)])
-    paragraphs = [block for block in found.blocks if isinstance(block, Paragraph)]
+    (section,) = sections([run("1x1", 100.0), run("1x2", rate)])
+    paragraphs = [block for block in section.blocks if isinstance(block, Paragraph)]
     doubts = [block.text for block in paragraphs if block.tone == "warn"]
     expected = message(
         "scaling_above_one", world="1x2", first="1x1", efficiency=rate / 200, most=1.05

@@ -60,11 +60,11 @@ def test_every_link_of_every_page_leads_to_a_file(runs, tmp_path):
     pages = sorted(site.rglob("*.html"))
     assert len(pages) == 2 * (1 + 8 + 3 + 1)
     for page in pages:
-        found = read(page)
+        reader = read(page)
         for address in [
-            *found.of("a", "href"),
-            *found.of("link", "href"),
-            *found.of("script", "src"),
+            *reader.of("a", "href"),
+            *reader.of("link", "href"),
+            *reader.of("script", "src"),
         ]:
             parts = urlsplit(address)
             if parts.scheme:
@@ -104,10 +104,10 @@ def test_launches_are_one_row_with_mean_and_range(tmp_path):
 
 
 def test_a_run_has_the_tone_of_its_page_in_the_list():
-    one = {"status": "passed", "trust": "noisy", "trust_reasons": "trust_few_launches"}
-    tones = [lists._choose_badge([one] * launches)[2] for launches in (1, 5)]
-    assert lists._choose_badge([one | {"status": "imported"}])[2] == "plain"
-    assert [*tones, lists._choose_badge([one | {"trust": "do_not_quote"}])[2]] == [
+    entry = {"status": "passed", "trust": "noisy", "trust_reasons": "trust_few_launches"}
+    tones = [lists._choose_badge([entry] * launches)[2] for launches in (1, 5)]
+    assert lists._choose_badge([entry | {"status": "imported"}])[2] == "plain"
+    assert [*tones, lists._choose_badge([entry | {"trust": "do_not_quote"}])[2]] == [
         "warn",
         "good",
         "doubt",
@@ -135,7 +135,7 @@ def test_a_folder_that_is_no_site_is_left_alone(runs, tmp_path):
     for folder in (tmp_path / "mine", tmp_path / "mine" / "a.txt"):
         with pytest.raises(UsageError, match="not a site"):
             writing.write_site(runs, folder)
-    assert [one.name for one in (tmp_path / "mine").iterdir()] == ["a.txt"]
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["a.txt"]
 
 
 def test_a_record_that_cannot_be_read_has_a_page_that_says_so(runs, tmp_path):
@@ -199,9 +199,9 @@ def test_a_case_has_its_speed_by_machine_and_steps_over_time_with_their_commits(
     assert (shown == sorted(shown), "case" in page.texts) == (True, False)
     assert page.texts.count("H100") > 19  # in each row of the history, by what differs alone
     assert any(text.endswith("(95%), 19 launches") for text in page.texts)
-    told = [text for text in page.texts if text.strip()]
-    change = told.index("+49.5%")
-    assert (told[change - 3], told[change + 1]) == ("2026-11-11 00:00", "new")
+    words = [text for text in page.texts if text.strip()]
+    change = words.index("+49.5%")
+    assert (words[change - 3], words[change + 1]) == ("2026-11-11 00:00", "new")
     assert page.of("figure", "id") == ["chart-history"]
     assert {"H100", "H200"} <= set(page.texts)
 
@@ -221,12 +221,12 @@ def test_all_machines_stand_in_a_table_with_time_to_target_and_speed(tmp_path):
         )
         for device, case in (("H100", "a"), ("H100", "b"), ("H200", "a"))
     ]
-    every = views.list_all_runs(store(tmp_path, *runs), lists.KEYS)
-    page = Reader(lists.build_machines_page(every, Links("machines.html")))
+    all_runs = views.list_all_runs(store(tmp_path, *runs), lists.KEYS)
+    page = Reader(lists.build_machines_page(all_runs, Links("machines.html")))
     assert page.texts.count("90.0 s · 100.0 samples/s [not to be quoted]") == 2
     assert "100.0 samples/s [not to be quoted]" in page.texts
     assert {"cases/a.html", "cases/b.html", "runs/h100-a.html"} <= set(page.of("a", "href"))
-    bars = Reader(lists.build_case_page(every, "a", Links("cases/a.html")))
+    bars = Reader(lists.build_case_page(all_runs, "a", Links("cases/a.html")))
     assert "100.0 samples/s · 50 W · 2.000 samples/s/W" in bars.texts
     assert "1 launch" in bars.texts
 
@@ -248,8 +248,8 @@ def test_a_run_that_may_be_quoted_hides_no_other_machine(tmp_path, monkeypatch):
         )
         for device, grade in (("H100", "usable"), ("A100", "do_not_quote"))
     ]
-    every = views.list_all_runs(store(tmp_path, *runs), lists.KEYS)
-    page = Reader(lists.build_machines_page(every, Links("machines.html")))
+    all_runs = views.list_all_runs(store(tmp_path, *runs), lists.KEYS)
+    page = Reader(lists.build_machines_page(all_runs, Links("machines.html")))
     assert {"runs/h100.html", "runs/a100.html"} <= set(page.of("a", "href"))
     assert any("1,181 samples/s" in text for text in page.texts)
 
@@ -261,8 +261,8 @@ def test_a_case_without_quotable_runs_shows_those_that_passed(tmp_path):
         ("a", document("run-a", trust=doubtful, figures={"p_train": 100.0})),
         ("b", document("run-b", trust=doubtful, figures={"p_train": 200.0}, **FAILED)),
     )
-    every = views.list_all_runs(database, lists.KEYS)
-    page = Reader(lists.build_case_page(every, every[0][0]["case"], Links("cases/x.html")))
+    all_runs = views.list_all_runs(database, lists.KEYS)
+    page = Reader(lists.build_case_page(all_runs, all_runs[0][0]["case"], Links("cases/x.html")))
     assert "../runs/run-a.html" in page.of("a", "href")
     assert "../runs/run-b.html" not in page.of("a", "href")
     assert "not to be quoted" in page.texts
@@ -346,8 +346,10 @@ def test_rows_that_others_published_stand_in_the_lists_without_a_page(tmp_path):
     table = "configuration,model,precision,p_train\nA100 1x8,toy,fp32,5000\nH100 1x8,GNMT,fp16,70\n"
     (runs / "imported" / "rows.csv").write_text(table)
     database.refresh()
-    found = list_runs(database, ["status=imported"], columns=["case", "device", "world", "p_train"])
-    assert sorted(found.rows) == [["GNMT", "H100", 8, 70.0], ["toy", "A100", 8, 5000.0]]
+    listing = list_runs(
+        database, ["status=imported"], columns=["case", "device", "world", "p_train"]
+    )
+    assert sorted(listing.rows) == [["GNMT", "H100", 8, 70.0], ["toy", "A100", 8, 5000.0]]
     writing.write_site(database, tmp_path / "site")
     rows = read(tmp_path / "site" / "index.html")
     assert "imported/rows.csv:2" in " ".join(rows.texts)
@@ -363,14 +365,20 @@ def test_rows_that_others_published_stand_in_the_lists_without_a_page(tmp_path):
 def rules_of_single_classes(sheet):
     """Return the classes that a style sheet styles by their name alone: ``.top { … }``."""
     text = re.sub(r"/\*.*?\*/", "", sheet, flags=re.DOTALL)
-    selectors = [one.strip() for part in re.findall(r"([^{}]+)\{", text) for one in part.split(",")]
-    return {one[1:] for one in selectors if re.fullmatch(r"\.[\w-]+", one)}
+    selectors = [
+        selector.strip() for part in re.findall(r"([^{}]+)\{", text) for selector in part.split(",")
+    ]
+    return {selector[1:] for selector in selectors if re.fullmatch(r"\.[\w-]+", selector)}
 
 
 def test_the_site_styles_no_class_of_the_report():
     templates = ("body.html.j2", "head.html.j2", "blocks.html.j2")
     markup = "".join(rendering.read_shipped_file(name) for name in templates)
-    used = {word for found in re.findall(r'class="([^"{}]*)', markup) for word in found.split()}
+    used = {
+        word
+        for class_names in re.findall(r'class="([^"{}]*)', markup)
+        for word in class_names.split()
+    }
     assert {"title-row", "bar", "columns", "badge"} <= used
     site = (Path(lists.__file__).with_name("static") / "site.css").read_text(encoding="utf-8")
     assert not rules_of_single_classes(site) & used
@@ -378,8 +386,8 @@ def test_the_site_styles_no_class_of_the_report():
 
 def test_a_run_is_called_by_the_end_of_its_id():
     ids = ("20261128T095901Z-toy-25b06f-r1", "20261128T095901Z-my_case-25b06f", "eight-ranks")
-    found = [lists._RUN_ID.fullmatch(one) for one in ids]
-    assert [one[1] if one else None for one in found] == ["25b06f", "25b06f", None]
+    matches = [lists._RUN_ID.fullmatch(run_id) for run_id in ids]
+    assert [run_id[1] if run_id else None for run_id in matches] == ["25b06f", "25b06f", None]
 
 
 def three_batch_sizes(tmp_path):

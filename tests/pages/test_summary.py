@@ -26,14 +26,14 @@ def with_recipe(**fields):
 
 
 def test_mean_interval_and_cv_over_launches():
-    found = build_summary(
+    summary = build_summary(
         [launch(n, value) for n, value in enumerate([100.0, 102.0, 98.0, 101.0, 99.0])]
     )
-    core = found.figures["p_core"]
+    core = summary.figures["p_core"]
     ends = (99.9900, 98.0457, 101.9728)  # of the logarithms: variance 2.5e-4, t(4) = 2.776
     assert (core.mean, core.low, core.high) == pytest.approx(ends, abs=1e-3)
     assert core.cv == pytest.approx(0.0158114, abs=1e-6)
-    table, *lines = build_repeats(found)
+    table, *lines = build_repeats(summary)
     assert paragraphs(lines) == ["5 of 5 launches passed"]
     assert "95% interval" in heads(table)
 
@@ -41,11 +41,11 @@ def test_mean_interval_and_cv_over_launches():
 def test_failed_launches_are_named_and_never_averaged_in():
     launches = [launch(0, 100.0), launch(1, 1.0, status="failed"), launch(2, 104.0)]
     launches.append(launch(3, 2.0, status="target_missed"))
-    found = build_summary(launches)
-    assert found.figures["p_core"].mean == pytest.approx(101.98039)
-    assert found.figures["p_core"].launches == 2
-    assert (len(found.passed), len(found.records)) == (2, 4)
-    table, *lines = build_repeats(found)
+    summary = build_summary(launches)
+    assert summary.figures["p_core"].mean == pytest.approx(101.98039)
+    assert summary.figures["p_core"].launches == 2
+    assert (len(summary.passed), len(summary.records)) == (2, 4)
+    table, *lines = build_repeats(summary)
     assert "range" in heads(table)
     assert "范围" in heads(table, "zh")
     assert paragraphs(lines) == [
@@ -59,8 +59,8 @@ def test_failed_launches_are_named_and_never_averaged_in():
 def test_a_figure_of_one_launch_has_no_cv_and_of_none_is_not_there():
     table, *_ = build_repeats(build_summary([launch(0, 100.0)]))
     assert ("p_core", "100.0", "samples/s", "100.0 – 100.0", "–", "1") in rows(table)
-    found = build_summary([launch(0, 1.0, status="failed"), launch(1, 1.0, status="oom")])
-    assert (found.figures, len(build_repeats(found))) == ({}, 3)
+    summary = build_summary([launch(0, 1.0, status="failed"), launch(1, 1.0, status="oom")])
+    assert (summary.figures, len(build_repeats(summary))) == ({}, 3)
 
 
 def tiny(**plan_changes):
@@ -77,10 +77,13 @@ def test_another_world_or_other_data_is_other_work():
         ({"nnodes": 2}, "ran_world is '2x1', elsewhere '1x1'"),
         ({"data": data}, "content_id is 'feed', elsewhere '9ae5ab26d6dc5efc'"),
     ):
-        one, two = record(run_id="one", plan=tiny()), record(run_id="two", plan=tiny(**changes))
-        assert len(group_by_work([one, two])) == 2
+        first, second = (
+            record(run_id="one", plan=tiny()),
+            record(run_id="two", plan=tiny(**changes)),
+        )
+        assert len(group_by_work([first, second])) == 2
         with pytest.raises(RecordError) as caught:
-            build_summary([one, two])
+            build_summary([first, second])
         assert words in str(caught.value)
 
 

@@ -276,8 +276,8 @@ FINE_TUNING = ("fix_hp", "token/p/s", "loss", "mem", tables.QUALITY, "MFU")
 def test_a_fine_tuning_page_is_another_column_set():
     made = record()
     named = made.plan.about.references.model_copy(update={"columns": FOUNDING["llama2_7b_lora"][0]})
-    told = made.plan.about.model_copy(update={"references": named})
-    made = record(plan=made.plan.model_copy(update={"about": told}))
+    new_about = made.plan.about.model_copy(update={"references": named})
+    made = record(plan=made.plan.model_copy(update={"about": new_about}))
     table = tables.build_performance_table([made])
     assert heads(table) == [
         "configuration",

@@ -67,9 +67,9 @@ def test_the_end_of_a_run_answers_whether_that_is_good():
 
 def test_what_may_not_be_quoted_is_a_hint():
     odd = record(run_id="odd", trust=Trust(grade="do_not_quote", reasons=[]))
-    for own, others in (([record()], [odd]), ([odd], [record()])):
+    for chosen, others in (([record()], [odd]), ([odd], [record()])):
         for lang, words in (("en", "For orientation only: p_train"), ("zh", "仅供参考：p_train")):
-            assert any(x.startswith(words) for x in list_first_lines(own, others, lang))
+            assert any(x.startswith(words) for x in list_first_lines(chosen, others, lang))
     (line,) = [x for x in list_first_lines([record()], [odd]) if "orientation" in x]
     assert line.endswith("(own run, do not quote)")
 
@@ -186,8 +186,8 @@ def test_what_is_said_of_charts_stands_where_charts_are():
 
 
 def test_the_end_of_a_failed_run_is_its_cause_and_what_to_try():
-    said = message("exception", text="no memory left")
-    cause = Cause(kind="oom", message=said, rank=1, place="model_build")
+    failure = message("exception", text="no memory left")
+    cause = Cause(kind="oom", message=failure, rank=1, place="model_build")
     lines = list_first_lines([record(status="oom", cause=cause)])
     assert lines[1:3] == [
         "failed, unverified",
@@ -214,8 +214,8 @@ def test_the_end_of_a_run_that_missed_its_target_says_so_once():
 
 def test_the_first_screen_of_a_failed_run_has_its_traceback_line_by_line():
     lines = ['  File "job.py", line 7, in step', "\treturn x / y", "ZeroDivisionError: \x1b[2J"]
-    said = message("exception", text="division by zero")
-    cause = Cause(kind="error", message=said, rank=0, traceback="\n".join(lines) + "\n")
+    failure = message("exception", text="division by zero")
+    cause = Cause(kind="error", message=failure, rank=0, traceback="\n".join(lines) + "\n")
     made = record(status="failed", cause=cause)
     shown = page(made).splitlines()
     start = shown.index(lines[0])

@@ -17,12 +17,12 @@ def places(sentence):
 
 def test_every_text_is_there_twice_with_the_same_places():
     odd = ("reference.as_printed", "spans.name", "nodes.", "configuration.", "sep.space")
-    for key, found in TEXTS.items():
-        assert found.en, key
-        assert not CJK.search(found.en), key
+    for key, texts in TEXTS.items():
+        assert texts.en, key
+        assert not CJK.search(texts.en), key
         if not key.startswith(odd):
-            assert found.zh, key
-            assert places(found.en) == places(found.zh), key
+            assert texts.zh, key
+            assert places(texts.en) == places(texts.zh), key
 
 
 def test_every_text_is_used():

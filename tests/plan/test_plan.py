@@ -141,16 +141,16 @@ def test_what_a_shipped_recipe_leaves_out_is_no_change() -> None:
     standard = Recipe(target_value=0.9, max_epochs=10, weight_decay=0.1)
     named = replace(standard, target_value=None, max_steps=100, micro_batch_size=96)
 
-    def told(**by_hand: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def calls(**by_hand: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         return recipes.compare_with_standard(
             replace(named, **by_hand), named=named, standard=standard
         )
 
-    assert told() == ({"micro_batch_size": 96}, {})
-    assert told(micro_batch_size=32) == ({}, {})  # back at the standard's
-    assert told(max_steps=50) == ({"micro_batch_size": 96}, {"max_steps": 50})
-    assert told(target_value=0.9)[1] == {}
-    assert told(weight_decay=0.0, seed=7)[1] == {"weight_decay": 0.0}
+    assert calls() == ({"micro_batch_size": 96}, {})
+    assert calls(micro_batch_size=32) == ({}, {})  # back at the standard's
+    assert calls(max_steps=50) == ({"micro_batch_size": 96}, {"max_steps": 50})
+    assert calls(target_value=0.9)[1] == {}
+    assert calls(weight_decay=0.0, seed=7)[1] == {"weight_decay": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -294,11 +294,11 @@ def test_two_ranks_without_collectives_are_refused(
 
 def test_a_case_is_told_the_memory_of_a_rank(resolve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(folder: Path, recipe: Recipe, world_size: int, memory: RankMemory) -> None:
-        told.append((world_size, memory))
+        calls.append((world_size, memory))
         if memory.rank_bytes < 40:
             raise EnvironmentFault("does not fit")
 
-    told: list[tuple[int, RankMemory]] = []
+    calls: list[tuple[int, RankMemory]] = []
     known = {"cpu": FakeVendor("cpu", memory_bytes=64)}
     monkeypatch.setattr(devices, "list_vendors", lambda: known)
     monkeypatch.setattr(data, "check_fit", refuse, raising=False)
@@ -307,7 +307,7 @@ def test_a_case_is_told_the_memory_of_a_rank(resolve: Any, monkeypatch: pytest.M
         resolve(nproc=2)
     known["cpu"].memory_bytes = None  # nobody can tell: left to the ranks
     resolve(nproc=2)
-    assert told == [(1, RankMemory(64, 64)), (2, RankMemory(32, 64))]
+    assert calls == [(1, RankMemory(64, 64)), (2, RankMemory(32, 64))]
 
 
 def test_several_machines_need_another_launcher(resolve: Any) -> None:

@@ -148,10 +148,10 @@ runs:
 
 
 def test_the_shipped_plans_can_be_read() -> None:
-    found = {path.stem: parsed(path).entries for path in sorted(PLANS.glob("*.yaml"))}
-    assert list(found) == ["batch_sizes", "demo", "gpt_reproduction"]
-    assert found["batch_sizes"][1].name == "toy-tiny-bs_32-precision_bf16"
-    gpt = found["gpt_reproduction"]
+    entries = {path.stem: parsed(path).entries for path in sorted(PLANS.glob("*.yaml"))}
+    assert list(entries) == ["batch_sizes", "demo", "gpt_reproduction"]
+    assert entries["batch_sizes"][1].name == "toy-tiny-bs_32-precision_bf16"
+    gpt = entries["gpt_reproduction"]
     assert (len(gpt), gpt[0].name, gpt[0].device) == (6, "sp-bs8-fp32", "accelerator")
 
 

@@ -81,9 +81,9 @@ def speed(path, **options):
 
 
 def test_plain_log(log):
-    found = speed(log(LINES), skip_steps=2)
-    all_ = found.figures
-    assert found.record.FINAL_RESULT == 6.0
+    analysis = speed(log(LINES), skip_steps=2)
+    all_ = analysis.figures
+    assert analysis.record.FINAL_RESULT == 6.0
     assert (all_["values"], all_["values_skipped"], all_["p50"]) == (6, 2, 6.0)
     assert all_["p90"] == pytest.approx(np.percentile(np.arange(3.5, 9), 90))
     assert all_["first_value"] == "line 6: step 3, ips: 3.5 samples/s"
@@ -103,15 +103,15 @@ def test_plain_log(log):
     ],
 )
 def test_terminal_codes_and_crash_output_change_no_value(log, spoil):
-    found = speed(log(spoil(LINES.encode())))
-    assert found.record.FINAL_RESULT == 5.0
-    assert (found.figures["values"], found.figures["lines_malformed"]) == (8, 0)
+    analysis = speed(log(spoil(LINES.encode())))
+    assert analysis.record.FINAL_RESULT == 5.0
+    assert (analysis.figures["values"], analysis.figures["lines_malformed"]) == (8, 0)
 
 
 def test_malformed_lines_are_counted_and_the_first_is_shown(log):
-    found = speed(log("ips: 1\nips: -\nips: nan\nips: 3\nips: 55"))  # the last may have been cut
-    assert (found.record.FINAL_RESULT, found.figures["lines_malformed"]) == (2.0, 3)
-    assert "first malformed is line 2: ips: -" in summarize(found)
+    analysis = speed(log("ips: 1\nips: -\nips: nan\nips: 3\nips: 55"))  # the last may have been cut
+    assert (analysis.record.FINAL_RESULT, analysis.figures["lines_malformed"]) == (2.0, 3)
+    assert "first malformed is line 2: ips: -" in summarize(analysis)
 
 
 @pytest.mark.parametrize(
@@ -125,10 +125,10 @@ def test_malformed_lines_are_counted_and_the_first_is_shown(log):
     ],
 )
 def test_failed_run_has_a_record_with_zero_and_the_flag(log, data, options, why):
-    found = speed(log(data), ips_unit="steps/s", **options)
-    assert (found.record.FINAL_RESULT, found.record.JOB_FAIL_FLAG) == (0.0, 1)
-    assert why in summarize(found)
-    assert summarize(found).endswith("FAILED")
+    analysis = speed(log(data), ips_unit="steps/s", **options)
+    assert (analysis.record.FINAL_RESULT, analysis.record.JOB_FAIL_FLAG) == (0.0, 1)
+    assert why in summarize(analysis)
+    assert summarize(analysis).endswith("FAILED")
 
 
 def test_names_of_profiles_are_in_the_record(log):
@@ -146,10 +146,10 @@ def test_damaged_or_missing_log_is_refused(log):
 
 
 def test_loss_that_is_not_finite_fails_the_record(log):
-    found = speed(log("ips: 1 loss: 5.5\nips: 1 loss: nan\n"), keyword_loss="loss:")
-    assert found.record.JOB_FAIL_FLAG == 1
-    assert "LOSS_RESULT" not in json.loads(found.record.to_json())
-    assert "diverged" in summarize(found)
+    analysis = speed(log("ips: 1 loss: 5.5\nips: 1 loss: nan\n"), keyword_loss="loss:")
+    assert analysis.record.JOB_FAIL_FLAG == 1
+    assert "LOSS_RESULT" not in json.loads(analysis.record.to_json())
+    assert "diverged" in summarize(analysis)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_other_indexes_print_the_figure_of_the_log(log, index, result):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected_error"),
     [
         ({"model_mode": 0}, "base_batch_size"),
         ({"index": 4}, "index 4"),
@@ -180,8 +180,8 @@ def test_other_indexes_print_the_figure_of_the_log(log, index, result):
         ({"range": "1:2:3"}, "range"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(log, options, told):
-    with pytest.raises(UsageError, match=told):
+def test_options_that_do_not_fit_are_refused(log, options, expected_error):
+    with pytest.raises(UsageError, match=expected_error):
         speed(log(LINES), **options)
 
 
@@ -189,6 +189,6 @@ def test_unit_does_not_rename_what_the_log_counts(log):
     with pytest.raises(UsageError, match="counts samples/s"):
         speed(log("ips: 5 samples/sec\n"), ips_unit="tokens/s", model_mode=-1)
     assert speed(log("ips: 5\n"), ips_unit="tokens/s", model_mode=None).record.UNIT == "tokens/s"
-    found = speed(log("ips: 5\n"), model_mode=-1)
-    assert found.record.UNIT == ""
-    assert "result 5 (no unit: give ips_unit)" in summarize(found)
+    analysis = speed(log("ips: 5\n"), model_mode=-1)
+    assert analysis.record.UNIT == ""
+    assert "result 5 (no unit: give ips_unit)" in summarize(analysis)

@@ -59,7 +59,7 @@ def test_failed_run_has_a_record_and_exits_with_one(analyze):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected_error"),
     [
         ([], "Missing argument"),
         (["train.log"], "preset=auto"),
@@ -67,10 +67,10 @@ def test_failed_run_has_a_record_and_exits_with_one(analyze):
         (["train.log", "keyword=ips:", "time_unit=us"], "time_unit"),
     ],
 )
-def test_invalid_options_print_no_record_and_exit_with_two(analyze, words, said):
+def test_invalid_options_print_no_record_and_exit_with_two(analyze, words, expected_error):
     code, out, err = analyze(*words)
     assert (code, out) == (2, "")
-    assert said in err
+    assert expected_error in err
 
 
 def test_pipe_is_read():

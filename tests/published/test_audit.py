@@ -32,25 +32,25 @@ def row(figures: dict[str, float], **given: Any) -> subject.AuditSubject:
 
 
 def of_reference(case: str) -> list[Finding]:
-    return audit([subject.view_row(one) for one in select_results([f"reference:{case}"]).rows])
+    return audit([subject.view_row(row) for row in select_results([f"reference:{case}"]).rows])
 
 
-def arithmetic(found: list[Finding], code: str, name: str) -> list[Any]:
-    return [one.message.args[name] for one in found if one.message.code == code]
+def arithmetic(findings: list[Finding], code: str, name: str) -> list[Any]:
+    return [finding.message.args[name] for finding in findings if finding.message.code == code]
 
 
 def test_rows_of_distilbert_stopped_after_different_epochs_and_ran_in_tf32() -> None:
-    found = of_reference("distilbert_sst2")
-    assert {*arithmetic(found, "audit_passes_differ", "passes")} == {"9.5, 10.0, 3.0, 3.1"}
-    shares = arithmetic(found, "audit_tf32", "share")
+    findings = of_reference("distilbert_sst2")
+    assert {*arithmetic(findings, "audit_passes_differ", "passes")} == {"9.5, 10.0, 3.0, 3.1"}
+    shares = arithmetic(findings, "audit_tf32", "share")
     assert [round(share, 1) for share in shares] == [1.8, 2.0, 2.1, 1.9]
-    assert {one.severity for one in found} == {"warning"}
+    assert {finding.severity for finding in findings} == {"warning"}
 
 
 def test_rows_of_dlrm_count_samples_twice_for_each_device() -> None:
-    found = of_reference("dlrm_criteo")
-    assert arithmetic(found, "audit_per_rank", "times") == [2, 16, 32]
-    once = arithmetic(found, "audit_per_rank", "once")
+    findings = of_reference("dlrm_criteo")
+    assert arithmetic(findings, "audit_per_rank", "times") == [2, 16, 32]
+    once = arithmetic(findings, "audit_per_rank", "once")
     assert [round(rate / 1e6, 2) for rate in once] == [3.64, 1.20, 0.88]
 
 
@@ -82,8 +82,8 @@ def test_target_is_judged_by_direction_of_metric(
     metric: str, value: float, rules: list[str]
 ) -> None:
     figures = {"e2e_time": 1.9, "p_whole": 3531.1, metric: value, f"{metric}_target": 3.0}
-    found = audit([row(figures, case="distilbert_sst2", metric=metric)])
-    assert [one.rule for one in found] == rules
+    findings = audit([row(figures, case="distilbert_sst2", metric=metric)])
+    assert [finding.rule for finding in findings] == rules
 
 
 def test_unknown_device_or_model_has_no_finding() -> None:
@@ -122,20 +122,24 @@ def test_per_cent_among_shares_is_found_in_csv(tmp_path: Path) -> None:
     file = tmp_path / "r.csv"
     lines = ["device,samples/s,auc", "A100,9,0.8026", "A100,9.1,80.24", "A100,9.2,0.8025"]
     file.write_text("\n".join(lines), encoding="utf-8")
-    found = audit([subject.view_row(one) for one in select_results([str(file)]).rows])
-    assert [(one.rule, one.subject.line) for one in found] == [("range", 3)]
+    findings = audit([subject.view_row(row) for row in select_results([str(file)]).rows])
+    assert [(row.rule, row.subject.line) for row in findings] == [("range", 3)]
 
 
 def test_translation_of_page_is_not_copy(tmp_path: Path) -> None:
     table = "| GPUs | tokens/s/GPU | samples/s |\n|---|---|---|\n| 8 | 3314 | 51 |\n"
     for name, title in (("en.md", "Performance"), ("zh.md", "性能")):
         (tmp_path / name).write_text(f"# {title}\n\n{table}", encoding="utf-8")
-    assert audit([subject.view_row(one) for one in select_results([str(tmp_path)]).rows]) == []
+    assert (
+        audit([subject.view_row(finding) for finding in select_results([str(tmp_path)]).rows]) == []
+    )
     text = f"# Performance\n\n## Small\n\n{table}\n## Large\n\n{table}"
     (tmp_path / "zh.md").unlink()
     (tmp_path / "en.md").write_text(text, encoding="utf-8")
-    found = audit([subject.view_row(one) for one in select_results([str(tmp_path)]).rows])
-    assert [one.rule for one in found] == ["same_figures"]
+    findings = audit(
+        [subject.view_row(finding) for finding in select_results([str(tmp_path)]).rows]
+    )
+    assert [finding.rule for finding in findings] == ["same_figures"]
 
 
 def test_missing_sequence_length_counts_as_shortest() -> None:
@@ -143,8 +147,8 @@ def test_missing_sequence_length_counts_as_shortest() -> None:
     figures = {"p_whole": 320.0}
     given = {"model": "bert large uncased", "device": "V100", "nnodes": 1, "nproc": 1}
     assert audit([row(figures, **given)]) == []
-    found = audit([row(figures, **given, cells={"fix_hp": "/"})])
-    assert [one.message.code for one in found] == ["audit_peak"]
+    findings = audit([row(figures, **given, cells={"fix_hp": "/"})])
+    assert [finding.message.code for finding in findings] == ["audit_peak"]
 
 
 @pytest.mark.parametrize(
@@ -164,8 +168,8 @@ def test_size_of_language_model_is_read_from_name(
     model: str, changes: dict[str, str], codes: list[str]
 ) -> None:
     given = {"model": model, "device": "A100", "precision": "bf16", "changes": changes}
-    found = audit([row({"token/p/s": 7766.36}, **given)])
-    assert [one.message.code for one in found] == codes
+    findings = audit([row({"token/p/s": 7766.36}, **given)])
+    assert [finding.message.code for finding in findings] == codes
 
 
 def test_workloads_have_source_and_unique_name() -> None:
@@ -186,13 +190,13 @@ def test_page_lists_all_rules(page: str, lang: str) -> None:
 
 
 def test_both_pages_of_published_results_have_the_same_findings() -> None:
-    found = [
+    findings = [
         [line.split(" | ")[:4] for line in (DOCS / page).read_text(encoding="utf-8").splitlines()
          if line.startswith("| [")]
         for page in ("published.md", "published.zh.md")
     ]  # fmt: skip
-    assert found[0] == found[1]
-    assert len(found[0]) > 20
+    assert findings[0] == findings[1]
+    assert len(findings[0]) > 20
 
 
 @pytest.mark.parametrize(
@@ -214,12 +218,18 @@ def test_speeds_of_mixtures_say_how_tokens_were_routed(
 ) -> None:
     given = {"device": "H100", "precision": "bf16", "changes": changes}
     for figure in ({"token/p/s": 3000.0}, {"MFU": 30.0}):
-        found = audit([row(figure, model="gpt_oss_20b", **given)])
-        assert [one.message.code for one in found if one.rule == "routing"] == codes
-    assert not [one for one in audit([row({"mem": 1e9}, model="gpt_oss_20b", **given)])
-                if one.rule == "routing"]  # fmt: skip
-    assert not [one for one in audit([row({"token/p/s": 3000.0}, model="llama3 8b", **given)])
-                if one.rule == "routing"]  # fmt: skip
+        findings = audit([row(figure, model="gpt_oss_20b", **given)])
+        assert [finding.message.code for finding in findings if finding.rule == "routing"] == codes
+    assert not [
+        finding
+        for finding in audit([row({"mem": 1e9}, model="gpt_oss_20b", **given)])
+        if finding.rule == "routing"
+    ]
+    assert not [
+        finding
+        for finding in audit([row({"token/p/s": 3000.0}, model="llama3 8b", **given)])
+        if finding.rule == "routing"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -237,5 +247,5 @@ def test_mfu_of_mixture_counts_no_dropped_tokens(
     changes: dict[str, str], mfu: float, codes: list[str]
 ) -> None:
     given = {"device": "H100", "precision": "bf16", "changes": changes}
-    found = audit([row({"token/p/s": 10_000.0, "MFU": mfu}, model="gpt_oss_20b", **given)])
-    assert [one.message.code for one in found if one.rule == "mfu"] == codes
+    findings = audit([row({"token/p/s": 10_000.0, "MFU": mfu}, model="gpt_oss_20b", **given)])
+    assert [finding.message.code for finding in findings if finding.rule == "mfu"] == codes

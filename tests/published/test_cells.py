@@ -16,7 +16,7 @@ def column(header):
 
 
 def values(header, cell):
-    return {name: found.value for name, found in cells.read_cell(cell, column(header)).items()}
+    return {name: figure.value for name, figure in cells.read_cell(cell, column(header)).items()}
 
 
 @pytest.mark.parametrize(
@@ -85,15 +85,17 @@ def test_invalid_figure_is_refused_with_reason(header, cell, code):
     ],
 )
 def test_commas_are_decimal_where_other_cells_of_the_column_say_so(cells_, values_):
-    (own,) = cells.mark_decimal_commas([column("p_core")], [[cell] for cell in cells_])
-    assert [cells.read_cell(cell, own)["p_core"].value for cell in cells_] == values_
+    (marked_column,) = cells.mark_decimal_commas([column("p_core")], [[cell] for cell in cells_])
+    assert [cells.read_cell(cell, marked_column)["p_core"].value for cell in cells_] == values_
 
 
 @pytest.mark.parametrize("others", [["0,250"], ["12.5"], []])
 def test_comma_that_may_be_either_is_refused(others):
-    (own,) = cells.mark_decimal_commas([column("p_core")], [[cell] for cell in ["0,125", *others]])
+    (marked_column,) = cells.mark_decimal_commas(
+        [column("p_core")], [[cell] for cell in ["0,125", *others]]
+    )
     with pytest.raises(CellError):
-        cells.read_cell("0,125", own)
+        cells.read_cell("0,125", marked_column)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def test_comma_that_may_be_either_is_refused(others):
     ],
 )
 def test_unknown_column_with_a_unit_is_a_figure_of_it(header, name, unit):
-    own = column(header)
-    assert (own.role, own.name, own.unit) == ("figure", name, unit)
-    assert cells.read_cell(f"12.5 {unit}", own)[name].value == 12.5
+    unknown_column = column(header)
+    assert (unknown_column.role, unknown_column.name, unknown_column.unit) == ("figure", name, unit)
+    assert cells.read_cell(f"12.5 {unit}", unknown_column)[name].value == 12.5
     assert column("acc(MMLU)").role == column("acc (%)").role == "quality"

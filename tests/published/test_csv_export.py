@@ -13,9 +13,9 @@ from trainmark.record.work import describe_printed_work
 def test_our_csv_gives_back_the_figures_of_its_records(imported):
     text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
     record = Record.model_validate_json(text)
-    found = imported(to_csv([record, record]), "results.csv")
-    row, again = found.rows
-    assert found.unread == []
+    imported_rows = imported(to_csv([record, record]), "results.csv")
+    row, again = imported_rows.rows
+    assert imported_rows.unread == []
     assert (row.line, again.line, row.form) == (2, 3, "csv")
     assert (row.case, row.device, row.nnodes, row.nproc, row.vendor) == (
         "distilbert_sst2", "NVIDIA A100-SXM4-40GB", 1, 2, "nvidia",
@@ -48,11 +48,11 @@ def test_row_has_the_status_and_the_data_that_it_tells(imported, status, codes):
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 def test_csv_with_named_columns(imported, delimiter):
     text = "device,nnodes,nproc,p_whole,note\nX100,2,8,12.5,mine\nX100,1,1,n/a,,\n\nX100,8,1,7\n"
-    found = imported(text.replace(",", delimiter), "r.csv")
-    (row,) = found.rows
+    imported_rows = imported(text.replace(",", delimiter), "r.csv")
+    (row,) = imported_rows.rows
     assert (row.configuration, row.world_size, row.figure("p_whole")) == ("X100 (2x8)", 16, 12.5)
     assert row.cells["note"] == "mine"
-    assert [(entry.line, entry.reason.code) for entry in found.unread] == [
+    assert [(entry.line, entry.reason.code) for entry in imported_rows.unread] == [
         (3, "row_without_figures"), (5, "row_has_other_cells"),
     ]  # fmt: skip
 
@@ -68,5 +68,8 @@ def test_csv_with_named_columns(imported, delimiter):
     ],
 )
 def test_csv_that_cannot_be_read(imported, text, code):
-    found = imported(text, "r.csv")
-    assert (found.rows, [entry.reason.code for entry in found.unread]) == ([], [code])
+    imported_rows = imported(text, "r.csv")
+    assert (imported_rows.rows, [entry.reason.code for entry in imported_rows.unread]) == (
+        [],
+        [code],
+    )

@@ -22,7 +22,7 @@ def test_record_is_a_row_of_its_line(imported):
     assert (row.configuration, row.raw) == ("nlp_gpt_sp_bs32_fp32_1", text.strip())
     assert (row.model, row.case, row.precision) == ("gpt", "gpt_megatron", "fp32")
     assert (row.world_size, row.changes) == (1, {"bs": "32"})
-    assert {name: (found.value, found.unit) for name, found in row.figures.items()} == {
+    assert {name: (figure.value, figure.unit) for name, figure in row.figures.items()} == {
         "final_result": (9000.0, "tokens/s"),
     }  # fmt: skip
     assert row.cells["mission_name"] == "语义表示"
@@ -32,7 +32,7 @@ def test_failed_job_has_no_figure(imported):
     failed = INDEX | {"FINAL_RESULT": 0.0, "JOB_FAIL_FLAG": 1, "LOSS_RESULT": 2.5}
     (row,) = imported(IndexRecord(**failed).to_json(), "file.json").rows
     assert [note.code for note in row.notes] == ["run_not_successful"]
-    assert {name: found.value for name, found in row.figures.items()} == {
+    assert {name: figure.value for name, figure in row.figures.items()} == {
         "final_result": None, "final_loss": 2.5,
     }  # fmt: skip
 

@@ -36,8 +36,12 @@ from trainmark.published.importers import labels
     ],
 )
 def test_label_gives_device_and_world(label, config_file, device, world):
-    found = labels.read_label(label, config_file)
-    assert (found.device, (found.nnodes, found.nproc), found.notes) == (device, world, [])
+    label_facts = labels.read_label(label, config_file)
+    assert (label_facts.device, (label_facts.nnodes, label_facts.nproc), label_facts.notes) == (
+        device,
+        world,
+        [],
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,9 +66,9 @@ def test_contradiction_is_noted(label, config_file, code):
     ],
 )
 def test_world_of_columns_is_compared_with_label(label, columns, device, world, codes):
-    found = labels.read_label(label, columns=columns)
-    assert (found.device, (found.nnodes, found.nproc)) == (device, world)
-    assert [note.code for note in found.notes] == codes
+    label_facts = labels.read_label(label, columns=columns)
+    assert (label_facts.device, (label_facts.nnodes, label_facts.nproc)) == (device, world)
+    assert [note.code for note in label_facts.notes] == codes
 
 
 def test_device_and_vendor_of_a_short_name():

@@ -40,7 +40,7 @@ TOTALS = {
 
 
 def values(row):
-    return {name: found.value for name, found in row.figures.items()}
+    return {name: figure.value for name, figure in row.figures.items()}
 
 
 def test_totals_come_before_step_lines(imported):
@@ -78,9 +78,9 @@ def test_case_key_says_what_ran(imported):
 
 
 def test_totals_that_are_no_numbers_are_listed(imported):
-    found = imported(perflog("FINISHED", 0, {"e2e_time": "soon", "train_time": 1.0}))
-    assert values(found.rows[0]) == {"train_time": 1.0}
-    assert [(entry.kind, entry.raw) for entry in found.unread] == [("cell", "soon")]
+    imported_rows = imported(perflog("FINISHED", 0, {"e2e_time": "soon", "train_time": 1.0}))
+    assert values(imported_rows.rows[0]) == {"train_time": 1.0}
+    assert [(entry.kind, entry.raw) for entry in imported_rows.unread] == [("cell", "soon")]
     (row,) = imported(
         '[PerfLog] {"event": "FINISHED", "value": {"e2e_time": NaN}, "metadata": {}}'
     ).rows
@@ -152,11 +152,11 @@ def test_each_run_in_a_log_is_a_row(imported):
 
 
 def test_malformed_events_are_listed_once_with_their_number(imported):
-    found = imported("[PerfLog] {broken\n" * 3 + perflog("FINISHED", 0, TOTALS))
-    assert len(found.rows) == 1
-    assert [(entry.line, entry.reason.code, entry.reason.args) for entry in found.unread] == [
-        (1, "events_malformed", {"count": 3})
-    ]
+    imported_rows = imported("[PerfLog] {broken\n" * 3 + perflog("FINISHED", 0, TOTALS))
+    assert len(imported_rows.rows) == 1
+    assert [
+        (entry.line, entry.reason.code, entry.reason.args) for entry in imported_rows.unread
+    ] == [(1, "events_malformed", {"count": 3})]
 
 
 @pytest.mark.parametrize(
@@ -169,8 +169,11 @@ def test_malformed_events_are_listed_once_with_their_number(imported):
     ],
 )
 def test_logs_without_figures(imported, text, code):
-    found = imported(text)
-    assert (found.rows, [entry.reason.code for entry in found.unread]) == ([], [code])
+    imported_rows = imported(text)
+    assert (imported_rows.rows, [entry.reason.code for entry in imported_rows.unread]) == (
+        [],
+        [code],
+    )
 
 
 TWO_ATTEMPTS = (GOLDEN / "logs/reported/mllog_two_attempts.txt").read_text(encoding="utf-8")
@@ -182,13 +185,15 @@ def notes(row):
 
 
 def test_run_that_another_one_follows_is_aborted(imported):
-    found = imported(TWO_ATTEMPTS, "result_0.txt")
-    (row,) = found.rows
+    imported_rows = imported(TWO_ATTEMPTS, "result_0.txt")
+    (row,) = imported_rows.rows
     assert values(row) == pytest.approx(
         {"train_time": 600.3, "final_eval_accuracy": 0.58, "p_train": 262144 / 600}
     )
     assert row.line == 15
-    assert [(x.line, x.kind, x.reason.code) for x in found.unread] == [(1, "row", "run_aborted")]
+    assert [(x.line, x.kind, x.reason.code) for x in imported_rows.unread] == [
+        (1, "row", "run_aborted")
+    ]
 
 
 def test_aborted_run_with_a_speed_is_a_row_that_failed(imported):
@@ -211,9 +216,9 @@ def test_run_that_died_while_it_started_is_aborted(imported):
         + mllog("tracked_stats", {"throughput": 5.0}, 101_000)
         + mllog("run_stop", None, 110_000, status="success")
     )  # fmt: skip
-    found = imported(died + finished)
-    assert [row.figure("train_time") for row in found.rows] == [10.0]
-    assert [entry.reason.code for entry in found.unread] == ["run_aborted"]
+    imported_rows = imported(died + finished)
+    assert [row.figure("train_time") for row in imported_rows.rows] == [10.0]
+    assert [entry.reason.code for entry in imported_rows.unread] == ["run_aborted"]
 
 
 def test_processes_that_print_the_same_start_are_one_run(imported):

@@ -39,14 +39,14 @@ def test_nine_column_table():
     assert (first.device, first.nnodes, first.nproc, first.vendor) == ("X100", 1, 8, "nvidia")
     assert (first.precision, first.changes, first.metric) == ("fp32", {}, "acc")
     assert (first.model, first.case) == ("distilbert", "distilbert_sst2")
-    assert {name: found.value for name, found in first.figures.items()} == {
+    assert {name: figure.value for name, figure in first.figures.items()} == {
         "e2e_time": 361.0, "p_whole": 1764.0, "p_train": 1861.9, "p_core": 1942.6, "acc": 0.915,
         "mem": 13.9 * 1024**3, "mem_total": 40.0 * 1024**3,
     }  # fmt: skip
     assert first.figures["mem"].unit == "bytes"
     assert second.precision == "amp"
     assert second.changes == {"bs": "96", "lr": "0.00015"}
-    assert [name for name, found in second.figures.items() if found.value is not None] == [
+    assert [name for name, figure in second.figures.items() if figure.value is not None] == [
         "p_whole", "p_core",
     ]  # fmt: skip
     assert second.figures["mem"].raw == "OOM"
@@ -173,9 +173,9 @@ def test_place_of_a_page_says_model_and_vendor(tmp_path):
 def test_hostile_files_are_listed(tmp_path, name, content, code):
     path = tmp_path / name
     path.write_bytes(content)
-    found = files.read_files([path])
-    assert [entry.reason.code for entry in found.unread] == [code]
-    assert found.rows == []
+    imported_rows = files.read_files([path])
+    assert [entry.reason.code for entry in imported_rows.unread] == [code]
+    assert imported_rows.rows == []
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "gb18030", "utf-16"])
@@ -196,11 +196,11 @@ def test_folder_is_read_whole_but_for_hidden_files(tmp_path):
     (folder / "b" / "README.md").write_text(NINE)
     (folder / "a.md").symlink_to("b/README.md")
     (folder / "d").symlink_to("b")
-    found = files.read_files([folder])
-    assert [(row.file, row.line) for row in found.rows] == [
+    imported_rows = files.read_files([folder])
+    assert [(row.file, row.line) for row in imported_rows.rows] == [
         (str(folder / name), line) for name in ("a.md", "b/README.md") for line in (3, 4)
     ]
-    assert found.unread == []
+    assert imported_rows.unread == []
 
 
 def test_page_beside_the_records_that_it_shows_is_no_published_result(tmp_path):
@@ -210,9 +210,9 @@ def test_page_beside_the_records_that_it_shows_is_no_published_result(tmp_path):
     for folder in ("a", "b", "c"):
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / "page.en.md").write_text(FACTS + NINE, encoding="utf-8")
-    found = files.read_files([tmp_path])
-    assert {row.file for row in found.rows} == {str(tmp_path / "c/page.en.md")}
-    assert found.unread == []
+    imported_rows = files.read_files([tmp_path])
+    assert {row.file for row in imported_rows.rows} == {str(tmp_path / "c/page.en.md")}
+    assert imported_rows.unread == []
     assert len(files.read_files([tmp_path / "a" / "page.en.md"]).rows) == 2
 
 

@@ -20,7 +20,9 @@ def found_in(text: str, folder: Path) -> tuple[int, set[int | None]]:
     page = folder / "page.md"
     page.write_text(text, encoding="utf-8")
     rows = select_results([str(page)]).rows
-    return len(rows), {one.subject.line for one in audit([subject.view_row(row) for row in rows])}
+    return len(rows), {
+        finding.subject.line for finding in audit([subject.view_row(row) for row in rows])
+    }
 
 
 def test_planted_errors_are_found_in_their_row(tmp_path: Path) -> None:
@@ -31,6 +33,6 @@ def test_planted_errors_are_found_in_their_row(tmp_path: Path) -> None:
 
 
 def test_no_honest_row_is_flagged(tmp_path: Path) -> None:
-    found = [found_in(text, tmp_path) for text in honest_pages()]
-    assert sum(rows for rows, _ in found) >= HONEST
-    assert all(lines == set() for _, lines in found)
+    audits = [found_in(text, tmp_path) for text in honest_pages()]
+    assert sum(rows for rows, _ in audits) >= HONEST
+    assert all(lines == set() for _, lines in audits)

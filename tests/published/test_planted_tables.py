@@ -23,8 +23,8 @@ def audited(document: Document, folder: Path) -> tuple[int, set[int]]:
     file.write_text(document.text, encoding="utf-8")
     chosen = select_results([str(file)])
     assert chosen.unread == []
-    found = audit([subject.view_row(row) for row in chosen.rows])
-    return len({row.line for row in chosen.rows}), {one.subject.line for one in found}
+    findings = audit([subject.view_row(row) for row in chosen.rows])
+    return len({row.line for row in chosen.rows}), {finding.subject.line for finding in findings}
 
 
 def test_planted_errors_are_found_in_their_line(tmp_path: Path) -> None:
@@ -35,6 +35,6 @@ def test_planted_errors_are_found_in_their_line(tmp_path: Path) -> None:
 
 
 def test_no_honest_line_is_flagged(tmp_path: Path) -> None:
-    found = [audited(document, tmp_path) for document in honest_documents()]
-    assert sum(lines for lines, _ in found) >= HONEST
-    assert all(flagged == set() for _, flagged in found)
+    audits = [audited(document, tmp_path) for document in honest_documents()]
+    assert sum(lines for lines, _ in audits) >= HONEST
+    assert all(flagged == set() for _, flagged in audits)

@@ -28,28 +28,32 @@ def run(name, more="", **options):
 
 
 def test_records_of_the_sample_logs_are_the_golden_ones():
-    records = {path.stem: run(path.stem, skip_steps=int(path.stem != "transformers"), gpu_num=8)
-               for path in LOGS}  # fmt: skip
-    lines = "".join(f"{name}\t{one.record.to_json()}\n" for name, one in records.items())
+    records = {
+        path.stem: run(path.stem, skip_steps=int(path.stem != "transformers"), gpu_num=8)
+        for path in LOGS
+    }
+    lines = "".join(f"{name}\t{analysis.record.to_json()}\n" for name, analysis in records.items())
     check_golden("analysis_presets.tsv", lines)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_sample_line_is_recognised_as_its_own_preset_only(preset):
     sample = PRESETS[preset].sample
-    found = [name for name, one in PRESETS.items() if re.search(one.signature, sample)]
-    assert found == [preset]
+    recognized = [
+        name for name, candidate in PRESETS.items() if re.search(candidate.signature, sample)
+    ]
+    assert recognized == [preset]
 
 
 def test_explicit_options_win_over_the_preset():
-    found = run(
+    analyzed = run(
         "megatron", base_batch_size=1024, gpu_num=8, skip_steps=1, ips_unit="tokens/s"
     ).record
-    assert (found.FINAL_RESULT, found.UNIT) == (8 * 1024 / 2, "tokens/s")
-    found = run("megatron", model_mode=2, skip_steps=1).record
-    assert (found.FINAL_RESULT, found.UNIT) == (0.5, "steps/s")
-    found = run("megatron", keyword="forward:", model_mode=4).record
-    assert (found.FINAL_RESULT, found.UNIT) == (0.011, "s/epoch")
+    assert (analyzed.FINAL_RESULT, analyzed.UNIT) == (8 * 1024 / 2, "tokens/s")
+    analyzed = run("megatron", model_mode=2, skip_steps=1).record
+    assert (analyzed.FINAL_RESULT, analyzed.UNIT) == (0.5, "steps/s")
+    analyzed = run("megatron", keyword="forward:", model_mode=4).record
+    assert (analyzed.FINAL_RESULT, analyzed.UNIT) == (0.011, "s/epoch")
     assert run("megatron", keyword_loss="loss scale:").record.LOSS_RESULT == 1.0
 
 
@@ -60,21 +64,21 @@ def test_step_times_without_a_batch_become_steps_a_second():
 
 
 def test_preset_of_most_lines_is_taken():
-    found = run("megatron", (GOLDEN / "logs/nanogpt.log").read_text())
-    assert found.figures["notes"][0] == "preset megatron"
+    record = run("megatron", (GOLDEN / "logs/nanogpt.log").read_text())
+    assert record.figures["notes"][0] == "preset megatron"
 
 
 def test_log_of_batches_without_samples_has_no_speed():
     line = "iteration 1/ 2 | elapsed time per iteration (ms): 100.0 | global batch size: 0 |\n"
     Path("train.log").write_text(line)
-    found = analyze("train.log", Options(preset="megatron")).record
-    assert (found.FINAL_RESULT, found.JOB_FAIL_FLAG) == (0.0, 1)
+    analyzed = analyze("train.log", Options(preset="megatron")).record
+    assert (analyzed.FINAL_RESULT, analyzed.JOB_FAIL_FLAG) == (0.0, 1)
 
 
 def test_log_of_no_known_trainer_is_read_by_the_widest_keywords_or_refused_with_a_fix():
     Path("train.log").write_text("step 3 throughput: 320.5 samples/s loss: 2.1\n" * 2)
-    found = analyze("train.log", Options(preset="auto")).record
-    assert (found.FINAL_RESULT, found.UNIT, found.LOSS_RESULT) == (320.5, "samples/s", 2.1)
+    analyzed = analyze("train.log", Options(preset="auto")).record
+    assert (analyzed.FINAL_RESULT, analyzed.UNIT, analyzed.LOSS_RESULT) == (320.5, "samples/s", 2.1)
     assert run("paddle").figures["notes"][0] == "preset paddle"
     Path("train.log").write_text("step 3 speedy 7\n")
     assert "keyword=TEXT" in analyze("train.log", Options(preset="auto")).figures["notes"][0]

@@ -60,9 +60,11 @@ def subjects(plant: dict[str, Any], *, changed: bool) -> list[subject.AuditSubje
             given["records"][int(number)][key] = value
         else:
             put(given, path, value)
-    records = [record(one) for one in given["records"]]
-    views = [subject.view_record(one, f"runs/{number}") for number, one in enumerate(records)]
-    return views + [subject.view_row(row(one, number)) for number, one in enumerate(given["rows"])]
+    records = [record(entry) for entry in given["records"]]
+    views = [subject.view_record(entry, f"runs/{number}") for number, entry in enumerate(records)]
+    return views + [
+        subject.view_row(row(entry, number)) for number, entry in enumerate(given["rows"])
+    ]
 
 
 def test_rules_and_planted_errors_match() -> None:
@@ -72,14 +74,14 @@ def test_rules_and_planted_errors_match() -> None:
 @pytest.mark.parametrize("name", PLANTS)
 def test_planted_error_is_found(name: str) -> None:
     rule, plant = PLANTS[name]
-    found = [one for one in audit(subjects(plant, changed=True)) if one.rule == rule]
-    assert [(one.message.code, one.severity) for one in found] == [
+    findings = [finding for finding in audit(subjects(plant, changed=True)) if finding.rule == rule]
+    assert [(finding.message.code, finding.severity) for finding in findings] == [
         (plant["code"], plant.get("severity", RULES[rule].severity))
     ]
-    (one,) = found
-    assert one.subject.line == plant.get("line", one.subject.line)
+    (finding,) = findings
+    assert finding.subject.line == plant.get("line", finding.subject.line)
     for part, value in plant["arithmetic"].items():
-        shown = one.message.args[part]
+        shown = finding.message.args[part]
         assert shown == (value if isinstance(value, str) else pytest.approx(value)), part
 
 

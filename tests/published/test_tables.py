@@ -28,9 +28,9 @@ def page(imported: Callable[..., files.Imported], text: str) -> files.Imported:
 
 
 def test_units_in_heads_decide_and_settings_are_no_figures() -> None:
-    found = read("precision_and_units.md")
-    assert found.unread == []
-    row = found.rows[0]
+    imported_rows = read("precision_and_units.md")
+    assert imported_rows.unread == []
+    row = imported_rows.rows[0]
     assert (row.device, row.world_size, row.precision) == ("h100_80gb", 64, "amp_bf16")
     assert {name: reading.value for name, reading in row.figures.items()} == {
         "MFU": 42.57, "HFU": 56.76, "Model TFLOP": 4.212583e14, "p_whole": 32.0,
@@ -41,36 +41,36 @@ def test_units_in_heads_decide_and_settings_are_no_figures() -> None:
         "global_batch_size": "2048", "global_batch_tokens": "4194304",
         "parameters": "64862437376",
     }  # fmt: skip
-    assert [row.line for row in found.rows] == [6, 7, 8, 13]
+    assert [row.line for row in imported_rows.rows] == [6, 7, 8, 13]
 
 
 def test_column_for_each_precision_gives_a_row_for_each() -> None:
-    found = read("two_precisions.md")
-    assert found.unread == []
-    assert len({row.table for row in found.rows}) == 3
-    first, second = found.rows[:2]
+    imported_rows = read("two_precisions.md")
+    assert imported_rows.unread == []
+    assert len({row.table for row in imported_rows.rows}) == 3
+    first, second = imported_rows.rows[:2]
     assert (first.line, first.precision, first.figure("p_whole")) == (9, "fp32", 8.36)
     assert (second.line, second.precision, second.figure("p_whole")) == (9, "amp", 30.08)
     assert (first.device, first.world_size) == ("V100 32G", 1)
     assert (first.changes["micro_batch_size"], second.changes["micro_batch_size"]) == ("4", "8")
     # Inference is not training, and a point may be escaped.
-    last = found.rows[-2]
+    last = imported_rows.rows[-2]
     assert {name: x.value for name, x in last.figures.items()} == {"inference Throughput": 28.32}
 
 
 def test_headers_of_four_lines_are_joined_and_options_name_the_precision() -> None:
-    found = read("four_header_lines.md")
-    assert found.unread == []
-    assert [(row.precision, row.figure("p_whole")) for row in found.rows] == [
+    imported_rows = read("four_header_lines.md")
+    assert imported_rows.unread == []
+    assert [(row.precision, row.figure("p_whole")) for row in imported_rows.rows] == [
         ("fp32", 93.68), ("tf32", 210.53), ("fp16", 217.75), ("bf16", 224.09),
     ]  # fmt: skip
-    assert found.rows[0].device == "A100"
-    assert found.rows[0].figure("final_loss") == 2.21
+    assert imported_rows.rows[0].device == "A100"
+    assert imported_rows.rows[0].figure("final_loss") == 2.21
 
 
 def test_units_in_cells_decide_where_heads_have_none() -> None:
-    found = read("units_in_cells.md")
-    row = found.rows[1]
+    imported_rows = read("units_in_cells.md")
+    row = imported_rows.rows[1]
     assert (row.model, row.device, row.world_size) == ("Llama 2", "A100-SXM4-40GB", 1)
     assert row.figure("mem") == pytest.approx(21.30 * GIB)
     assert row.figures["mem"].raw == "21.30 GB"
@@ -78,15 +78,15 @@ def test_units_in_cells_decide_where_heads_have_none() -> None:
         2.36,
         "min",
     )
-    assert [(x.line, x.kind, x.reason.code) for x in found.unread] == [
+    assert [(x.line, x.kind, x.reason.code) for x in imported_rows.unread] == [
         (11, "row", "row_out_of_memory"), (12, "row", "row_without_figures"),
     ]  # fmt: skip
 
 
 def test_table_of_benchmarks_by_nodes_is_read() -> None:
-    found = read("mlperf_summary.csv")
-    assert found.unread == []
-    rows = [row for row in found.rows if row.model == "llama2"]
+    imported_rows = read("mlperf_summary.csv")
+    assert imported_rows.unread == []
+    rows = [row for row in imported_rows.rows if row.model == "llama2"]
     assert [(row.nnodes, row.figures["e2e_time"].raw) for row in rows] == [
         (1, "1687.8"), (8, "309.6"), (64, "126.3"),
     ]  # fmt: skip
@@ -99,29 +99,29 @@ def test_counts_in_heads_need_a_unit_and_what_they_count(imported) -> None:
     text = "nodes,1,2,4\nssd,10,6,3\n"
     assert [x.reason.code for x in imported(text, "r.csv").unread] == ["counts_without_unit"]
     text = "tokens/s by GPUs,1,2,4\nssd,10,19,36\n"
-    found = imported("Throughput (tokens/s) by GPUs,1,2,4\ngpt,10,19,36\n", "r.csv")
-    assert [(row.world_size, row.figure("p_train_tokens")) for row in found.rows] == [
+    imported_rows = imported("Throughput (tokens/s) by GPUs,1,2,4\ngpt,10,19,36\n", "r.csv")
+    assert [(row.world_size, row.figure("p_train_tokens")) for row in imported_rows.rows] == [
         (1, 10.0), (2, 19.0), (4, 36.0),
     ]  # fmt: skip
 
 
 def test_text_table_in_a_block_of_code() -> None:
-    found = read("text_table.md")
-    assert found.unread == []
-    row = found.rows[2]
+    imported_rows = read("text_table.md")
+    assert imported_rows.unread == []
+    row = imported_rows.rows[2]
     assert (row.line, row.model, row.world_size) == (19, "llm-lora-ddp-gpus", 4)
     assert row.device == "A100 80GB PCIe"
     assert (row.figure("perf"), row.figures["perf"].unit) == (5415.41, "")
 
 
 def test_flat_json_object_of_a_node() -> None:
-    found = read("flat.jsonl")
-    assert found.unread == []
-    row = found.rows[0]
+    imported_rows = read("flat.jsonl")
+    assert imported_rows.unread == []
+    row = imported_rows.rows[0]
     assert (row.model, row.precision, row.configuration) == ("pytorch-bert-base", "fp32", "node-01")
     assert row.figure("sample/p/s") == pytest.approx(279.8794623591105)
     assert row.figure("step_time") == pytest.approx(0.11459167)
-    assert len(found.rows) == 3
+    assert len(imported_rows.rows) == 3
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def test_flat_json_object_of_a_node() -> None:
     ],
 )  # fmt: skip
 def test_plain_english_heads(name: str, figures: list[dict[str, float]]) -> None:
-    found = read(name)
-    assert found.unread == []
-    values = [{key: x.value for key, x in row.figures.items()} for row in found.rows]
+    imported_rows = read(name)
+    assert imported_rows.unread == []
+    values = [{key: x.value for key, x in row.figures.items()} for row in imported_rows.rows]
     assert values == [pytest.approx(row) for row in figures]
 
 
@@ -186,9 +186,11 @@ def test_throughput_without_unit_is_not_read(imported) -> None:
 
 def test_unit_that_contradicts_its_head_is_refused(imported) -> None:
     text = "| device | samples/s | MFU |\n|---|---|---|\n| A100 | 412 tokens/s | 40% |\n"
-    found = page(imported, text)
-    assert "p_whole" not in found.rows[0].figures
-    assert [(x.kind, x.reason.code) for x in found.unread] == [("cell", "cell_is_no_number")]
+    imported_rows = page(imported, text)
+    assert "p_whole" not in imported_rows.rows[0].figures
+    assert [(x.kind, x.reason.code) for x in imported_rows.unread] == [
+        ("cell", "cell_is_no_number")
+    ]
 
 
 def test_count_or_a_name_under_the_same_head() -> None:
@@ -198,19 +200,21 @@ def test_count_or_a_name_under_the_same_head() -> None:
 
 def test_rows_without_any_figure_are_not_read(imported, cli, tmp_path) -> None:
     text = "| device | samples/s |\n|---|---|\n| A100 | - |\n| H100 | |\n"
-    found = page(imported, text)
-    assert found.rows == []
-    assert "table_without_figures" in [entry.reason.code for entry in found.unread]
+    imported_rows = page(imported, text)
+    assert imported_rows.rows == []
+    assert "table_without_figures" in [entry.reason.code for entry in imported_rows.unread]
     (tmp_path / "page.md").write_text(text, encoding="utf-8")
     assert cli("import", "page.md")[0] == 1
     assert cli("audit", "page.md")[0] == 2
 
 
 def test_unknown_columns_of_numbers_are_listed(imported) -> None:
-    found = page(imported, "| device | samples/s | goodness |\n|---|---|---|\n| A100 | 9 | 3 |\n")
-    (entry,) = found.unread
+    imported_rows = page(
+        imported, "| device | samples/s | goodness |\n|---|---|---|\n| A100 | 9 | 3 |\n"
+    )
+    (entry,) = imported_rows.unread
     assert (entry.reason.code, entry.reason.args) == ("columns_not_read", {"columns": "goodness"})
-    assert found.rows[0].changes == {"goodness": "3"}
+    assert imported_rows.rows[0].changes == {"goodness": "3"}
 
 
 def test_two_columns_of_one_figure_keep_their_names(imported) -> None:

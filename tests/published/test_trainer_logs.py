@@ -36,25 +36,25 @@ def analyze_text(folder: Path, text: str, **options: Any) -> Analysis:
     return analyze(str(path), Options(**{"preset": "auto"} | options))
 
 
-def answer(found: Analysis) -> tuple[float | None, str]:
+def answer(analysis: Analysis) -> tuple[float | None, str]:
     """Return the result and its unit; None: the log has no speed."""
-    record = found.record
+    record = analysis.record
     return (None, "") if record.JOB_FAIL_FLAG else (record.FINAL_RESULT, record.UNIT)
 
 
 @pytest.mark.parametrize("log", REPORTED, ids=[f"{x['file']}-{i}" for i, x in enumerate(REPORTED)])
 def test_reported_log_has_the_answer_that_a_person_expects(log: dict[str, Any]) -> None:
     options = log.get("options", {"preset": "auto"})
-    found = analyze(str(LOGS / "reported" / log["file"]), Options(**options))
-    assert answer(found) == (log.get("result"), log.get("unit", ""))
-    assert log.get("loss") == found.record.LOSS_RESULT
-    assert log.get("note", "") in "\n".join(found.figures["notes"])
+    analysis = analyze(str(LOGS / "reported" / log["file"]), Options(**options))
+    assert answer(analysis) == (log.get("result"), log.get("unit", ""))
+    assert log.get("loss") == analysis.record.LOSS_RESULT
+    assert log.get("note", "") in "\n".join(analysis.figures["notes"])
 
 
 @pytest.mark.parametrize("log", TRAINERS, ids=[log["name"] for log in TRAINERS])
 def test_log_of_a_trainer_has_its_speed(tmp_path: Path, log: dict[str, Any]) -> None:
-    found = analyze_text(tmp_path, log["text"], **log.get("options", {}))
-    assert answer(found) == (log.get("result"), log.get("unit", ""))
+    analysis = analyze_text(tmp_path, log["text"], **log.get("options", {}))
+    assert answer(analysis) == (log.get("result"), log.get("unit", ""))
 
 
 @pytest.mark.parametrize("text", KEYS["rates"])
@@ -63,8 +63,8 @@ def test_key_with_a_rate_unit_says_what_it_counts_and_of_how_many(
 ) -> None:
     lines = "".join(f"step {i}, loss 2.{i}, {text}\n" for i in range(4))
     result, unit = KEYS["rates"][text]
-    found = answer(analyze_text(tmp_path, lines, gpu_num=8))
-    assert found == (result or None, unit)
+    analysis = answer(analyze_text(tmp_path, lines, gpu_num=8))
+    assert analysis == (result or None, unit)
 
 
 @pytest.mark.parametrize("text", KEYS["step_times"]["texts"])
@@ -87,10 +87,10 @@ def test_progress_bar_is_read_by_its_counter_and_clock(tmp_path: Path) -> None:
 
 
 def test_each_state_of_a_progress_bar_has_its_values(tmp_path: Path) -> None:
-    found = analyze_text(tmp_path, "starting\n" + bar(0, 50, ", tok/s=12345"))
-    assert answer(found) == (12345.0, "tokens/s")
-    assert found.figures["values"] == 50
-    assert str(found.figures["first_value"]).startswith("line 2: ")
+    analysis = analyze_text(tmp_path, "starting\n" + bar(0, 50, ", tok/s=12345"))
+    assert answer(analysis) == (12345.0, "tokens/s")
+    assert analysis.figures["values"] == 50
+    assert str(analysis.figures["first_value"]).startswith("line 2: ")
 
 
 def test_progress_bar_after_a_resume_does_not_count_the_steps_before(tmp_path: Path) -> None:
@@ -98,9 +98,9 @@ def test_progress_bar_after_a_resume_does_not_count_the_steps_before(tmp_path: P
         f"\r 90%|## | {done}/900 [00:{clock:02d}<01:30, 0.10s/it]"
         for done, clock in [(0, 0), (810, 1), (820, 11), (830, 21)]
     )
-    found = analyze_text(tmp_path, text + "\n")
-    assert answer(found) == (1.0, "steps/s")
-    assert "line 1 says that the run resumed" in summarize(found)
+    analysis = analyze_text(tmp_path, text + "\n")
+    assert answer(analysis) == (1.0, "steps/s")
+    assert "line 1 says that the run resumed" in summarize(analysis)
 
 
 def test_closing_line_after_a_resume_is_no_speed(tmp_path: Path) -> None:
@@ -108,24 +108,26 @@ def test_closing_line_after_a_resume_is_no_speed(tmp_path: Path) -> None:
     assert answer(analyze_text(tmp_path, end)) == (180.8, "samples/s")
     resumed = "Continuing training from checkpoint, will skip to saved global_step\n" + end
     for preset in ("auto", "transformers"):
-        found = analyze_text(tmp_path, resumed, preset=preset)
-        assert answer(found) == (None, "")
-        assert "resumed from a checkpoint (line 1)" in found.figures["notes"][0]
+        analysis = analyze_text(tmp_path, resumed, preset=preset)
+        assert answer(analysis) == (None, "")
+        assert "resumed from a checkpoint (line 1)" in analysis.figures["notes"][0]
 
 
 def test_settings_that_name_resumes_and_evaluations_change_nothing(tmp_path: Path) -> None:
     settings = "resume_from_checkpoint: None\nresume: False\neval_interval: 10\nval_loss: off\n"
     steps = "".join(f"step {i} step_time_ms: {500 if i == 1 else 100}\n" for i in range(1, 6))
-    found = analyze_text(tmp_path, settings + steps)
-    assert answer(found) == (5.556, "steps/s")  # 5 steps in 0.9 s, the slow one with them
-    assert not any("resumed" in note for note in found.figures["notes"])
+    analysis = analyze_text(tmp_path, settings + steps)
+    assert answer(analysis) == (5.556, "steps/s")  # 5 steps in 0.9 s, the slow one with them
+    assert not any("resumed" in note for note in analysis.figures["notes"])
 
 
 def test_slow_values_are_named_with_the_median(tmp_path: Path) -> None:
     steps = "".join(f"step {i} step_time_ms: {900 if i == 1 else 100}\n" for i in range(1, 10))
-    found = analyze_text(tmp_path, steps)
-    assert found.figures["result_of_median"] == 10.0
-    assert any(note.startswith("1 of 9 values are over twice") for note in found.figures["notes"])
+    analysis = analyze_text(tmp_path, steps)
+    assert analysis.figures["result_of_median"] == 10.0
+    assert any(
+        note.startswith("1 of 9 values are over twice") for note in analysis.figures["notes"]
+    )
     even = "".join(f"step {i} step_time_ms: {100 + i}\n" for i in range(1, 10))
     notes = analyze_text(tmp_path, even).figures["notes"]
     assert not any("twice the median" in note for note in notes)
@@ -143,18 +145,18 @@ def test_values_after_a_checkpoint_are_left_out_only_if_they_are_longer(tmp_path
             )
         return "".join(lines)
 
-    found = analyze_text(tmp_path, steps(700))
-    assert (answer(found), found.figures["values_left_out"]) == ((10.0, "steps/s"), 3)
-    found = analyze_text(tmp_path, steps(109))
-    assert (answer(found), found.figures["values_left_out"]) == ((9.709, "steps/s"), 0)
+    analysis = analyze_text(tmp_path, steps(700))
+    assert (answer(analysis), analysis.figures["values_left_out"]) == ((10.0, "steps/s"), 3)
+    analysis = analyze_text(tmp_path, steps(109))
+    assert (answer(analysis), analysis.figures["values_left_out"]) == ((9.709, "steps/s"), 0)
 
 
 def test_new_run_in_a_log_closes_the_one_before(tmp_path: Path) -> None:
     died = "".join(f"step: {i} tokens/s: 1000\n" for i in range(1, 6))
     second = "".join(f"step: {i} tokens/s: 2000\n" for i in range(1, 9))
-    found = analyze_text(tmp_path, died + second)
-    assert answer(found) == (2000.0, "tokens/s")
-    (note,) = (note for note in found.figures["notes"] if note.startswith("run 1 of 2"))
+    analysis = analyze_text(tmp_path, died + second)
+    assert answer(analysis) == (2000.0, "tokens/s")
+    (note,) = (note for note in analysis.figures["notes"] if note.startswith("run 1 of 2"))
     assert "lines 1 to 5: aborted at step 5" in note
 
 
@@ -168,15 +170,15 @@ def test_new_run_in_a_log_closes_the_one_before(tmp_path: Path) -> None:
     ],
 )
 def test_steps_of_epochs_are_one_run(tmp_path: Path, text: str) -> None:
-    found = analyze_text(tmp_path, text)
-    assert found.figures["values"] == text.count("tokens/s")
-    assert not any(note.startswith("run 1") for note in found.figures["notes"])
+    analysis = analyze_text(tmp_path, text)
+    assert analysis.figures["values"] == text.count("tokens/s")
+    assert not any(note.startswith("run 1") for note in analysis.figures["notes"])
 
 
 def test_epochs_of_a_known_trainer_are_one_run(tmp_path: Path) -> None:
     text = "".join(f"iter {i}: loss 2.5, time {5 + i}.00ms\n" for _ in range(3) for i in range(3))
-    found = analyze_text(tmp_path, text)
-    assert (answer(found), found.figures["values"]) == ((166.667, "steps/s"), 9)
+    analysis = analyze_text(tmp_path, text)
+    assert (answer(analysis), analysis.figures["values"]) == ((166.667, "steps/s"), 9)
 
 
 def test_loss_of_a_step_is_the_one_that_is_trained(tmp_path: Path) -> None:
@@ -187,8 +189,8 @@ def test_loss_of_a_step_is_the_one_that_is_trained(tmp_path: Path) -> None:
 def test_ranks_that_print_out_of_order_are_one_run(tmp_path: Path) -> None:
     order = [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (2, 2), (3, 1), (4, 0), (3, 2), (4, 1)]
     text = "".join(f"[rank{rank}] step: {step} tokens/s: {step * 10}\n" for step, rank in order)
-    found = analyze_text(tmp_path, text)
-    assert (answer(found), found.figures["values"]) == ((25.0, "tokens/s"), 4)
+    analysis = analyze_text(tmp_path, text)
+    assert (answer(analysis), analysis.figures["values"]) == ((25.0, "tokens/s"), 4)
 
 
 def test_total_of_a_job_counts_unless_the_devices_are_given(tmp_path: Path) -> None:
@@ -203,26 +205,26 @@ def test_rates_are_averaged_by_the_work_of_each_value(tmp_path: Path) -> None:
     lines = "".join(
         f"step {i} samples/s: {rate} global batch size: 64\n" for i, rate in enumerate((10, 40))
     )
-    found = analyze_text(tmp_path, lines)  # 128 samples in 6.4 + 1.6 s
-    assert (answer(found), found.figures["mean_by"]) == ((16.0, "samples/s"), "work")
+    analysis = analyze_text(tmp_path, lines)  # 128 samples in 6.4 + 1.6 s
+    assert (answer(analysis), analysis.figures["mean_by"]) == ((16.0, "samples/s"), "work")
     counted = "".join(
         f"step {i} tokens/s: {rate} consumed tokens: {64 * (i + 1)}\n"
         for i, rate in enumerate((7, 10, 40))
     )
-    found = analyze_text(tmp_path, counted, skip_steps=1)
-    assert (answer(found), found.figures["mean_by"]) == ((16.0, "tokens/s"), "work")
-    found = analyze_text(tmp_path, "step 1 tokens/s: 10\nstep 2 tokens/s: 40\n")
-    assert (answer(found), found.figures["mean_by"]) == ((25.0, "tokens/s"), "value")
+    analysis = analyze_text(tmp_path, counted, skip_steps=1)
+    assert (answer(analysis), analysis.figures["mean_by"]) == ((16.0, "tokens/s"), "work")
+    analysis = analyze_text(tmp_path, "step 1 tokens/s: 10\nstep 2 tokens/s: 40\n")
+    assert (answer(analysis), analysis.figures["mean_by"]) == ((25.0, "tokens/s"), "value")
 
 
 def test_named_preset_is_used_where_another_recognises_more_lines(tmp_path: Path) -> None:
     torchtitan = "step: 1  loss: 2.5  tps: 100  mfu: 1%\n"
     nanogpt = "".join(f"iter {i}: loss 2.5, time 100.00ms, mfu 1%\n" for i in range(9))
-    found = analyze_text(tmp_path, nanogpt + torchtitan, preset="torchtitan")
-    assert answer(found) == (100.0, "tokens/s")
-    found = analyze_text(tmp_path, nanogpt, preset="torchtitan")
-    assert answer(found) == (None, "")
-    assert found.figures["notes"][0].startswith("no value with preset torchtitan")
+    analysis = analyze_text(tmp_path, nanogpt + torchtitan, preset="torchtitan")
+    assert answer(analysis) == (100.0, "tokens/s")
+    analysis = analyze_text(tmp_path, nanogpt, preset="torchtitan")
+    assert answer(analysis) == (None, "")
+    assert analysis.figures["notes"][0].startswith("no value with preset torchtitan")
 
 
 def test_log_without_a_speed_shows_its_repeated_numeric_keys(tmp_path: Path) -> None:
@@ -233,24 +235,24 @@ def test_log_without_a_speed_shows_its_repeated_numeric_keys(tmp_path: Path) -> 
 
 
 def test_speed_of_one_node_is_not_taken_as_that_of_a_device(tmp_path: Path) -> None:
-    found = analyze_text(tmp_path, "step 1 tokens/s/node: 100\n", gpu_num=16)
-    assert answer(found) == (100.0, "tokens/s")
-    assert any("of one node" in note for note in found.figures["notes"])
+    analysis = analyze_text(tmp_path, "step 1 tokens/s/node: 100\n", gpu_num=16)
+    assert answer(analysis) == (100.0, "tokens/s")
+    assert any("of one node" in note for note in analysis.figures["notes"])
 
 
 def test_byte_order_mark_and_other_separators_split_no_line(tmp_path: Path) -> None:
     text = "\ufeffips: 5 samples/s\r\nnote\u2028a\x0bb\x85c\r\nips: 7 samples/s\r\n"
-    found = analyze_text(tmp_path, text, preset=None, keyword="ips:", skip_steps=1)
-    assert answer(found) == (7.0, "samples/s")
-    assert found.figures["first_value"] == "line 3: ips: 7 samples/s"
+    analysis = analyze_text(tmp_path, text, preset=None, keyword="ips:", skip_steps=1)
+    assert answer(analysis) == (7.0, "samples/s")
+    assert analysis.figures["first_value"] == "line 3: ips: 7 samples/s"
 
 
 def test_steps_per_value_needs_values_that_are_times(tmp_path: Path) -> None:
     text = "step 1 tokens/s: 100\n"
     with pytest.raises(UsageError, match="steps_per_value"):
         analyze_text(tmp_path, text, steps_per_value=10)
-    found = analyze_text(tmp_path, "step 10 time 5 s\n", steps_per_value=10)
-    assert answer(found) == (2.0, "steps/s")
+    analysis = analyze_text(tmp_path, "step 10 time 5 s\n", steps_per_value=10)
+    assert answer(analysis) == (2.0, "steps/s")
 
 
 def test_events_and_steps_of_one_log_give_the_wall_time_of_the_events(tmp_path: Path) -> None:
@@ -264,11 +266,11 @@ def test_events_and_steps_of_one_log_give_the_wall_time_of_the_events(tmp_path: 
 
 def test_event_log_of_a_failed_run_is_flagged(tmp_path: Path) -> None:
     text = (LOGS / "reported/mllog_two_attempts.txt").read_text()
-    found = analyze_text(tmp_path, text.replace('"status": "success"', '"status": "aborted"'))
-    assert found.record.JOB_FAIL_FLAG == 1
-    assert found.figures["result"] == 436.907
-    found = analyze_text(tmp_path, "no events\n", preset="mllog")
-    assert "no :::MLLOG lines" in found.figures["notes"][0]
+    analysis = analyze_text(tmp_path, text.replace('"status": "success"', '"status": "aborted"'))
+    assert analysis.record.JOB_FAIL_FLAG == 1
+    assert analysis.figures["result"] == 436.907
+    analysis = analyze_text(tmp_path, "no events\n", preset="mllog")
+    assert "no :::MLLOG lines" in analysis.figures["notes"][0]
 
 
 def test_perflog_is_analyzed_with_its_devices(tmp_path: Path) -> None:

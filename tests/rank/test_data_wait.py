@@ -51,9 +51,9 @@ class PlayedThread(Executor):
         self.clock.now_ns = max(here_ns, self.free_at_ns)
         result = call(*args, **named)
         self.free_at_ns, self.clock.now_ns = self.clock.now_ns, here_ns
-        found = Arriving(self.clock, self.free_at_ns)
-        found.set_result(result)
-        return found
+        arriving = Arriving(self.clock, self.free_at_ns)
+        arriving.set_result(result)
+        return arriving
 
 
 @dataclass(frozen=True)
@@ -204,9 +204,9 @@ def test_each_step_s_wait_is_what_a_queue_of_that_depth_gives(  # noqa: PLR0917
     device = kind(FakeClock(START_NS), times=times)
     schedule = {"window_steps": window_steps, "max_steps": max_steps}
     windows = windows_of(device, all_epochs, depth, **schedule)
-    found = [wait_ns for window in windows for wait_ns in window["wait_ns"]]
+    waits_ns = [wait_ns for window in windows for wait_ns in window["wait_ns"]]
     asynchronous = kind is Card
-    assert found == expected_waits(
+    assert waits_ns == expected_waits(
         all_epochs, times, depth=depth, asynchronous=asynchronous, **schedule
     )
     # What was trained is the same as without reading ahead.

@@ -64,7 +64,7 @@ def told(record: Record) -> tuple[str, str, dict[str, Any]]:
 def doubts(record: Record) -> list[Message]:
     """Return the findings but for those of this machine and of a short run."""
     usual = {"machine_busy", "not_steady", "steadiness_unknown", "read_before_measured"}
-    return [one for one in record.findings if one.code not in usual]
+    return [finding for finding in record.findings if finding.code not in usual]
 
 
 def test_an_honest_job_passes_without_a_finding(run: Run) -> None:
@@ -194,14 +194,14 @@ class ClaimsUpdates(WorksInEvaluation):
 
 
 def test_work_put_off_to_the_evaluation_fails_the_run(run: Run) -> None:
-    found = told(run(WorksInEvaluation))
-    assert found == ("untimed_work", "parameters_changed_in_evaluation", {"step": 64})
+    failure = told(run(WorksInEvaluation))
+    assert failure == ("untimed_work", "parameters_changed_in_evaluation", {"step": 64})
 
 
 def test_steps_that_train_nothing_fail_the_run(run: Run) -> None:
-    found = told(run(ClaimsUpdates))
+    failure = told(run(ClaimsUpdates))
     args = {"first": 1, "last": 1, "updates": 1, "parameters": 4}
-    assert found == ("not_trained", "parameters_unchanged_in_window", args)
+    assert failure == ("not_trained", "parameters_unchanged_in_window", args)
 
 
 class StopsAfterWarmup(ToyJob):
@@ -309,16 +309,16 @@ class SameLoss(ToyJob):
 def test_a_loss_that_never_changes_is_a_finding(run: Run) -> None:
     record = run(SameLoss, max_epochs=1)
     assert record.status == "passed"
-    (found,) = doubts(record)
-    assert (found.code, found.args) == ("loss_never_changes", {"loss": 0.25, "steps": 64})
+    (finding,) = doubts(record)
+    assert (finding.code, finding.args) == ("loss_never_changes", {"loss": 0.25, "steps": 64})
 
 
 @pytest.mark.parametrize(("ahead", "noted"), [(2, False), (5, False), (6, True)])
 def test_batches_read_before_measuring_are_noted(run: Run, ahead: int, noted: bool) -> None:
     # 60 steps, of which 10 warm up: 5 of the 50 measured are a tenth.
     record = run(ToyJob, max_steps=60, read_ahead_batches=ahead)
-    found = [note.args for note in record.findings if note.code == "read_before_measured"]
-    assert found == [{"ahead": ahead, "batches": 50}] * noted
+    notes = [note.args for note in record.findings if note.code == "read_before_measured"]
+    assert notes == [{"ahead": ahead, "batches": 50}] * noted
 
 
 class SlowSteps(ToyJob):
@@ -343,10 +343,10 @@ def test_marks_at_half_the_hosts_rate_are_a_finding(
 ) -> None:
     monkeypatch.setattr(CpuDevice, "elapsed_ns", lambda _self, start, end: (end - start) // 2)
     record = run(SlowSteps, max_epochs=1, max_steps=20)
-    (found,) = doubts(record)
-    assert found.code == "steps_beside_windows"
-    assert found.args["rank"] == 0
-    assert found.args["steps_s"] <= found.args["windows_s"] / 2
+    (finding,) = doubts(record)
+    assert finding.code == "steps_beside_windows"
+    assert finding.args["rank"] == 0
+    assert finding.args["steps_s"] <= finding.args["windows_s"] / 2
     assert "steps_beside_windows" in [reason.code for reason in record.trust.reasons]
 
 
@@ -378,8 +378,8 @@ class ScoresHalf(ToyJob):
     """Says that it scored half of the validation rows."""
 
     def evaluate(self) -> Evaluation:
-        found = super().evaluate()
-        return replace(found, samples=found.samples // 2)
+        quality = super().evaluate()
+        return replace(quality, samples=quality.samples // 2)
 
 
 def test_an_evaluation_over_fewer_rows_is_a_finding(run: Run) -> None:
@@ -482,8 +482,8 @@ class SaysNothing(ByHand):
 def test_wrong_evaluation_fails_the_run(
     run: Run, job_type: type[ToyJob], code: str, args: dict[str, Any]
 ) -> None:
-    kind, found, details = told(run(job_type, target_value="none", max_epochs=1))
-    assert (kind, found) == ("wrong_evaluation", code)
+    kind, found_code, details = told(run(job_type, target_value="none", max_epochs=1))
+    assert (kind, found_code) == ("wrong_evaluation", code)
     assert {name: details[name] for name in args} == args
 
 
@@ -494,7 +494,9 @@ def test_evaluation_by_hand_that_is_right_passes(run: Run) -> None:
     assert point.scored == {
         "rows": 1000, "digest": point.scored["digest"], "mean": point.value, "of": "",
     }  # fmt: skip
-    assert {one.scored["digest"] for one in record.quality.history} == {point.scored["digest"]}
+    assert {evaluation.scored["digest"] for evaluation in record.quality.history} == {
+        point.scored["digest"]
+    }
 
 
 @pytest.mark.parametrize(
@@ -510,7 +512,7 @@ def test_doubtful_evaluation_is_a_finding(
 ) -> None:
     record = run(job_type, target_value="none")
     assert record.status == "passed"
-    assert [(one.code, one.args) for one in doubts(record)] == [(code, args)]
+    assert [(finding.code, finding.args) for finding in doubts(record)] == [(code, args)]
     assert (code in [reason.code for reason in record.trust.reasons]) is grade
 
 
@@ -579,9 +581,9 @@ class ClaimsFlops(ToyJob):
 
 
 def test_flops_that_a_step_does_not_compute_are_a_finding(run: Run) -> None:
-    (found,) = doubts(run(ClaimsFlops))
-    assert found.code == "flops_above_counted"
-    assert found.args["share"] == pytest.approx(2.0, rel=0.05)
+    (finding,) = doubts(run(ClaimsFlops))
+    assert finding.code == "flops_above_counted"
+    assert finding.args["share"] == pytest.approx(2.0, rel=0.05)
 
 
 class SameRows(ToyJob):
@@ -594,5 +596,5 @@ class SameRows(ToyJob):
 
 def test_rows_that_are_read_again_within_an_epoch_are_a_finding(run: Run) -> None:
     record = run(SameRows, target_value=0.1)
-    assert "rows_repeated" in [found.code for found in record.findings]
+    assert "rows_repeated" in [finding.code for finding in record.findings]
     assert record.trust.grade == "do_not_quote"

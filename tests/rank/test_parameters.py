@@ -62,13 +62,17 @@ def tensors() -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("name", [name for name in tensors() if name != "none"])
 def test_the_sum_of_a_tensor_shows_every_bit(name: str) -> None:
-    found = tensors()
-    digest = TensorDigest(found)
+    checked_tensors = tensors()
+    digest = TensorDigest(checked_tensors)
     before = digest.sums()
-    assert set(before) == set(found) - {"none"}
+    assert set(before) == set(checked_tensors) - {"none"}
     assert digest.sums() == before
-    for place in range(found[name].numel()):
-        spot = found[name].view(()) if found[name].dim() == 0 else found[name]
+    for place in range(checked_tensors[name].numel()):
+        spot = (
+            checked_tensors[name].view(())
+            if checked_tensors[name].dim() == 0
+            else checked_tensors[name]
+        )
         index = () if spot.dim() == 0 else tuple(int(x[0]) for x in torch.unravel_index(
             torch.tensor([place]), spot.shape))  # fmt: skip
         old = spot[index].clone()
@@ -163,12 +167,12 @@ def step_with(weights: dict[str, torch.Tensor], gradients: dict[str, torch.Tenso
 def test_gradients_are_looked_at_in_the_first_steps_of_any_optimizer() -> None:
     weights = {name: torch.ones(3, requires_grad=True) for name in ("seen", "late", "zero", "none")}
     watch = GradientWatch(weights, looks=2)
-    one, zero = torch.tensor([0.0, 0.0, 1.0]), torch.zeros(3)
+    nonzero, zero = torch.tensor([0.0, 0.0, 1.0]), torch.zeros(3)
     step_with({"other": torch.ones(1, requires_grad=True)}, {"other": torch.ones(1)})
-    step_with(weights, {"seen": one, "late": zero, "zero": zero, "none": None})
+    step_with(weights, {"seen": nonzero, "late": zero, "zero": zero, "none": None})
     assert not watch.finished
-    step_with(weights, {"seen": zero, "late": one, "zero": zero, "none": None})
+    step_with(weights, {"seen": zero, "late": nonzero, "zero": zero, "none": None})
     assert watch.finished
-    step_with(weights, {"zero": one})  # too late
+    step_with(weights, {"zero": nonzero})  # too late
     assert watch.found() == {"seen": True, "late": True, "zero": False}
     watch.close()

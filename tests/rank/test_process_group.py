@@ -19,15 +19,15 @@ Calls = list[dict[str, Any]]
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """Return the arguments of each call of ``init_process_group``, which joins nobody."""
-    found: Calls = []
+    arguments: Calls = []
 
     def init_process_group(backend: str, **options: Any) -> None:
-        found.append({"backend": backend, **options})
+        arguments.append({"backend": backend, **options})
 
     for name in ("new_group", "barrier", "destroy_process_group"):
         monkeypatch.setattr(torch.distributed, name, lambda **_: None)
     monkeypatch.setattr(torch.distributed, "init_process_group", init_process_group)
-    return found
+    return arguments
 
 
 @pytest.fixture

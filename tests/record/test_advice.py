@@ -23,11 +23,11 @@ def failed(kind: str, cause: Message, *, steps: int = 250, **recipe: Any) -> Rec
 
 
 def codes(record: Record) -> list[str]:
-    found = advise(record)
-    for one in found:
+    advice = advise(record)
+    for item in advice:
         for lang in ("en", "zh"):
-            assert "{" not in render(one, lang)
-    return [one.code for one in found]
+            assert "{" not in render(item, lang)
+    return [item.code for item in advice]
 
 
 OOM = message("exception", text="no memory left")
@@ -96,6 +96,6 @@ def test_stopped_run_goes_on_only_from_a_checkpoint(steps: int, may_go_on: bool)
 
 
 def test_fix_of_an_error_comes_first_and_an_unknown_cause_has_general_advice() -> None:
-    own = message("exception", text="no memory left", fix="lower bs")
-    assert codes(failed("oom", own)) == ["own_fix"]
+    cause = message("exception", text="no memory left", fix="lower bs")
+    assert codes(failed("oom", cause)) == ["own_fix"]
     assert codes(failed("of_tomorrow", message("of_tomorrow"))) == ["fix.unknown"]

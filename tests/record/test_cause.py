@@ -60,9 +60,9 @@ def ranks_ended(*failures: dict[str, Any]) -> dict[str, Any]:
 def ending(tmp_path: Path) -> Any:
     def call(launcher: Events, *ranks: Events, target: Target | None = TARGET) -> SimpleNamespace:
         run_dir = write_run(tmp_path / "run", [launch_event(), *launcher], *ranks)
-        found = find_failure(read_run(run_dir, max(len(ranks), 1)), target)
-        cause = None if found is None else found.model_dump(exclude_defaults=True)
-        return SimpleNamespace(status=decide_status(found), cause=cause)
+        failure = find_failure(read_run(run_dir, max(len(ranks), 1)), target)
+        cause = None if failure is None else failure.model_dump(exclude_defaults=True)
+        return SimpleNamespace(status=decide_status(failure), cause=cause)
 
     return call
 
@@ -142,7 +142,7 @@ def test_a_launcher_that_left_no_word_is_a_failure(ending: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stop", "status", "told"),
+    ("stop", "status", "expected"),
     [
         ({"reason": "timeout", "timeout_s": 120.0, "stacks": ["stacks.rank0.txt"]}, "timed_out",
          message("timed_out_training", limit_s=120.0, steps=1, quiet_s=5.0)),
@@ -155,11 +155,11 @@ def test_a_launcher_that_left_no_word_is_a_failure(ending: Any) -> None:
     ],
 )  # fmt: skip
 def test_what_stopped_the_run_from_outside_comes_first(
-    ending: Any, stop: dict[str, Any], status: str, told: Message
+    ending: Any, stop: dict[str, Any], status: str, expected: Message
 ) -> None:
     launcher = [event("stop", 8 * S, **stop), ranks_ended(failure(0, -15, 8))]
     result = ending(launcher, failed_rank("error"))
-    assert (result.status, result.cause["message"]) == (status, told.as_dict())
+    assert (result.status, result.cause["message"]) == (status, expected.as_dict())
 
 
 def test_a_rank_that_stopped_without_a_word_is_a_failure(ending: Any) -> None:

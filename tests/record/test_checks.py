@@ -52,31 +52,31 @@ def timeline(tmp_path: Path, *ranks: list[dict[str, Any]]) -> RunTimeline:
     return read_run(write_run(tmp_path / "run", [launch_event()], *ranks), len(ranks))
 
 
-def figures(found: RunTimeline) -> dict[str, FigureEntry]:
+def figures(timeline: RunTimeline) -> dict[str, FigureEntry]:
     return {
         name: FigureEntry(
             value=item.value, unit=FIGURES[name].unit, reason=item.reason, note=item.note
         )
-        for name, item in compute_figures(measure(found, warmup_steps=0)).items()
+        for name, item in compute_figures(measure(timeline, warmup_steps=0)).items()
     }
 
 
-def cause(plan: Plan, found: RunTimeline) -> tuple[str, dict[str, Any]] | None:
-    why = find_broken_rule(plan, found, figures(found))
+def cause(plan: Plan, timeline: RunTimeline) -> tuple[str, dict[str, Any]] | None:
+    why = find_broken_rule(plan, timeline, figures(timeline))
     return None if why is None else (why.message.code, why.message.args)
 
 
 def test_ranks_that_share_a_step_unevenly_agree(plan: Plan, tmp_path: Path) -> None:
-    found = timeline(
+    run_timeline = timeline(
         tmp_path,
         rank_events([64, 10], of_all=[128, 19], changed=["a"]),
         rank_events([64, 9], of_all=[128, 19], changed=["a"]),
     )
-    assert cause(plan, found) is None
+    assert cause(plan, run_timeline) is None
 
 
 @pytest.mark.parametrize(
-    ("samples", "of_all", "said"),
+    ("samples", "of_all", "expected"),
     [
         ([[64, 10], [64, 10]], [[128, 19]] * 2,
          ("samples_of_step", {"step": 2, "samples": 20, "step_samples": 19})),
@@ -93,36 +93,36 @@ def test_ranks_that_contradict_each_other(
     tmp_path: Path,
     samples: list[list[int]],
     of_all: list[list[int]],
-    said: tuple[str, dict[str, int]],
+    expected: tuple[str, dict[str, int]],
 ) -> None:
     ranks = [
         rank_events(mine, of_all=whole, changed=["a"])
         for mine, whole in zip(samples, of_all, strict=True)
     ]
-    assert cause(plan, timeline(tmp_path, *ranks)) == said
+    assert cause(plan, timeline(tmp_path, *ranks)) == expected
 
 
 def test_more_tokens_than_the_sequences_can_hold(plan: Plan, tmp_path: Path) -> None:
     recipe = {**plan.recipe, "seq_length": 8}
     long = plan.model_copy(update={"recipe": recipe})
     more = {"sequences": 64, "tokens": 300, "tokens_padded": 513}
-    found = timeline(tmp_path, rank_events([64], of_all=[64], changed=["a"], **more))
-    assert cause(long, found) == (
+    run_timeline = timeline(tmp_path, rank_events([64], of_all=[64], changed=["a"], **more))
+    assert cause(long, run_timeline) == (
         "tokens_above_length", {"tokens": 513, "sequences": 64, "length": 8},
     )  # fmt: skip
-    assert cause(plan, found) is None
+    assert cause(plan, run_timeline) is None
 
 
 def test_a_parameter_counts_as_trained_where_one_rank_changed_it(
     plan: Plan, tmp_path: Path
 ) -> None:
     # Each rank holds rows of "table"; those of the second were asked for by nobody.
-    found = timeline(
+    run_timeline = timeline(
         tmp_path,
         rank_events([32] * 3, of_all=[64] * 3, changed=["a", "table"]),
         rank_events([32] * 3, of_all=[64] * 3, changed=["a"], unchanged=["table"]),
     )
-    assert cause(plan, found) is None
+    assert cause(plan, run_timeline) is None
 
 
 @pytest.mark.parametrize(
@@ -136,17 +136,17 @@ def test_a_parameter_that_no_rank_changed(
         rank_events([32] * 3, of_all=[64] * 3, changed=["a"], unchanged=names, updates=updates)
         for _ in range(2)
     ]
-    found = cause(plan, timeline(tmp_path, *ranks))
-    assert (found and found[0]) == code
+    finding = cause(plan, timeline(tmp_path, *ranks))
+    assert (finding and finding[0]) == code
     if code == "parameters_never_changed":
-        assert found is not None
-        assert found[1] == {
+        assert finding is not None
+        assert finding[1] == {
             "names": "layer0, layer1, layer2", "number": 5, "parameters": 6, "updates": 2,
         }  # fmt: skip
 
 
-def doubts(found: RunTimeline, device: str = "cuda") -> list[Message]:
-    known = findings.find_findings(measure(found, device=device), figures(found), found)
+def doubts(timeline: RunTimeline, device: str = "cuda") -> list[Message]:
+    known = findings.find_findings(measure(timeline, device=device), figures(timeline), timeline)
     return [finding for finding in known if finding.code != "steadiness_unknown"]
 
 
@@ -164,10 +164,10 @@ def test_more_flops_than_preflight_measured_are_doubted(
     plan: Plan, tmp_path: Path, flops: float, doubted: bool
 ) -> None:
     events = rank_events([10, 10], of_all=[10, 10], changed=["a"], model_flops=flops)
-    found = doubts(timeline(tmp_path, events))
-    assert [item.code for item in found] == ["flops_above_preflight"] * doubted
+    findings = doubts(timeline(tmp_path, events))
+    assert [item.code for item in findings] == ["flops_above_preflight"] * doubted
     if doubted:
-        assert found[0].args == {
+        assert findings[0].args == {
             "tflops": pytest.approx(1.001e-9), "matmul_tflops": pytest.approx(1e-9),
             "share": pytest.approx(1.001),
         }  # fmt: skip
@@ -180,13 +180,13 @@ def test_a_graph_compiled_after_the_warm_up_is_noted(tmp_path: Path) -> None:
 
 def devices_of(*rates: float | None, last: str = "X1") -> list[Any]:
     """Return a rank for each matmul rate, in FLOP/s; the last one's device is a ``last``."""
-    found = []
+    ranks = []
     for number, rate in enumerate(rates):
         facts, *rest = rank_events([8], of_all=[8 * len(rates)], changed=["a"])
         name = last if number == len(rates) - 1 else "X1"
         changed = {"device": {"name": name}, "matmul_flops_per_second": rate}
-        found.append([facts | changed, *rest])
-    return found
+        ranks.append([facts | changed, *rest])
+    return ranks
 
 
 @pytest.mark.parametrize(
@@ -204,11 +204,12 @@ def devices_of(*rates: float | None, last: str = "X1") -> list[Any]:
 def test_a_device_slower_than_its_siblings_is_doubted(
     plan: Plan, tmp_path: Path, ranks: list[Any], slow: list[tuple[int, float, float]]
 ) -> None:
-    found = [item.args for item in doubts(timeline(tmp_path, *ranks))
-             if item.code == "slow_device"]  # fmt: skip
-    assert [(args["rank"], args["tflops"], args["others_tflops"]) for args in found] == slow
-    assert [args["share"] for args in found] == [1 - own / others for _, own, others in slow]
-    assert all(args["device"] == "X1" for args in found)
+    findings = [
+        item.args for item in doubts(timeline(tmp_path, *ranks)) if item.code == "slow_device"
+    ]
+    assert [(args["rank"], args["tflops"], args["others_tflops"]) for args in findings] == slow
+    assert [args["share"] for args in findings] == [1 - rate / others for _, rate, others in slow]
+    assert all(args["device"] == "X1" for args in findings)
     on_cores = doubts(timeline(tmp_path, *ranks), device="cpu")  # which ranks share
     assert "slow_device" not in [item.code for item in on_cores]
 
@@ -216,11 +217,11 @@ def test_a_device_slower_than_its_siblings_is_doubted(
 def test_parameters_that_differ_between_ranks_fail_the_run(plan: Plan, tmp_path: Path) -> None:
     ranks = [rank_events([8], of_all=[16], changed=["a", "b"]) for _ in range(2)]
     for number, events in enumerate(ranks):
-        (told,) = [one for one in events if one["event"] == "parameters"]
-        told["sums"] = {"a": 5, "b": 7 + number}
-    found = cause(plan, timeline(tmp_path, *ranks))
+        (parameters,) = [entry for entry in events if entry["event"] == "parameters"]
+        parameters["sums"] = {"a": 5, "b": 7 + number}
+    finding = cause(plan, timeline(tmp_path, *ranks))
     args = {"names": "b", "number": 1, "parameters": 2, "rank": 1}
-    assert found == ("parameters_differ", args)
+    assert finding == ("parameters_differ", args)
 
 
 def evaluation(value: float, samples: int = 1000, **scores: Any) -> dict[str, Any]:
@@ -234,8 +235,10 @@ def evaluation(value: float, samples: int = 1000, **scores: Any) -> dict[str, An
 
 
 def two_ranks(tmp_path: Path, first: dict[str, Any], second: dict[str, Any]) -> RunTimeline:
-    ranks = (rank_events([64], of_all=[128], changed=["a"], evaluations=[one], updates=9)
-             for one in (first, second))  # fmt: skip
+    ranks = (
+        rank_events([64], of_all=[128], changed=["a"], evaluations=[entry], updates=9)
+        for entry in (first, second)
+    )
     return timeline(tmp_path, *ranks)
 
 
@@ -244,7 +247,7 @@ def test_ranks_that_scored_the_validation_data_together_agree(plan: Plan, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "said"),
+    ("first", "second", "expected"),
     [
         (evaluation(0.8), evaluation(0.7),
          ("evaluation_differs_over_ranks",
@@ -263,10 +266,14 @@ def test_ranks_that_scored_the_validation_data_together_agree(plan: Plan, tmp_pa
     ],
 )  # fmt: skip
 def test_wrong_evaluation_over_ranks_is_named(
-    plan: Plan, tmp_path: Path, first: dict[str, Any], second: dict[str, Any], said: tuple[str, Any]
+    plan: Plan,
+    tmp_path: Path,
+    first: dict[str, Any],
+    second: dict[str, Any],
+    expected: tuple[str, Any],
 ) -> None:
     # 128 known rows of training, and 500 of 4096 on each rank: 16 of them would be scored.
-    assert cause(plan, two_ranks(tmp_path, first, second)) == said
+    assert cause(plan, two_ranks(tmp_path, first, second)) == expected
 
 
 def test_few_rows_that_are_in_both_splits_are_no_training_rows(plan: Plan, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ def cause(kind: str, code: str, *, traceback: str | None = None, **args: str | i
 
 
 @pytest.mark.parametrize(
-    ("found", "code"),
+    ("failure_cause", "code"),
     [
         (cause("oom", "rank_killed_out_of_memory", rank=3), "rank_killed_out_of_memory"),
         (cause("oom", "exception", text="CUDA out of memory", traceback="tb"), "oom"),
@@ -24,10 +24,10 @@ def cause(kind: str, code: str, *, traceback: str | None = None, **args: str | i
         (cause("of_tomorrow", "of_tomorrow"), "unknown"),
     ],
 )
-def test_fix_suits_the_cause(found: Cause, code: str) -> None:
-    assert find_fix(found).code == f"fix.{code}"
+def test_fix_suits_the_cause(failure_cause: Cause, code: str) -> None:
+    assert find_fix(failure_cause).code == f"fix.{code}"
     for lang in ("en", "zh"):
-        assert "{" not in render(find_fix(found), lang)
+        assert "{" not in render(find_fix(failure_cause), lang)
 
 
 def test_fix_of_an_earlier_record_is_its_remedy() -> None:

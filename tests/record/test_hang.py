@@ -41,42 +41,42 @@ def cause(tmp_path: Path) -> Any:
             "stop", stop_s * S, reason="timeout", timeout_s=59.0, stacks=[], hang=list(groups)
         )
         run_dir = write_run(tmp_path / "run", [launch_event(), stop], *map(rank, steps))
-        found = find_failure(read_run(run_dir, len(steps)), None)
-        assert decide_status(found) == "timed_out"
-        return found
+        failure = find_failure(read_run(run_dir, len(steps)), None)
+        assert decide_status(failure) == "timed_out"
+        return failure
 
     return call
 
 
 def test_the_rank_that_is_missing_from_a_collective_is_named(cause: Any) -> None:
-    found = cause(
+    failure = cause(
         group("0-1", "collective", "all_reduce"), group("2", "elsewhere", None, "a.py:5 f")
     )
-    assert (found.kind, found.message.code) == ("timeout", "timed_out_missing")
-    assert found.message.args == {
+    assert (failure.kind, failure.message.code) == ("timeout", "timed_out_missing")
+    assert failure.message.args == {
         "limit_s": 59.0, "steps": 3, "quiet_s": 55.0, "waiting": "0-1", "call": "all_reduce",
         "missing": "2",
     }  # fmt: skip
-    assert found.hang == [
+    assert failure.hang == [
         group("0-1", "collective", "all_reduce"),
         group("2", "elsewhere", None, "a.py:5 f"),
     ]  # fmt: skip
-    assert find_fix(found).code == "fix.timed_out_missing"
+    assert find_fix(failure).code == "fix.timed_out_missing"
 
 
 def test_a_backward_pass_waits_unless_others_are_in_a_collective(cause: Any) -> None:
     backward = group("0-1", "waits", "backward")
     assert cause(backward, group("2", "elsewhere")).message.args["waiting"] == "0-1"
-    found = cause(backward, group("2", "collective", "barrier", "b.py:1 g"))
-    assert found.message.args["waiting"] == "2"
-    assert found.message.args["missing"] == "0-1"
+    failure = cause(backward, group("2", "collective", "barrier", "b.py:1 g"))
+    assert failure.message.args["waiting"] == "2"
+    assert failure.message.args["missing"] == "0-1"
 
 
 def test_no_rank_is_missing_where_all_wait_or_none_does(cause: Any) -> None:
     for state in ("collective", "elsewhere"):
-        found = cause(group("0-1", state, "barrier"), group("2", state, "all_reduce"))
-        assert found.message == message("timed_out", limit_s=59.0, steps=3)
-        assert find_fix(found).code == "fix.timeout"
+        failure = cause(group("0-1", state, "barrier"), group("2", state, "all_reduce"))
+        assert failure.message == message("timed_out", limit_s=59.0, steps=3)
+        assert find_fix(failure).code == "fix.timeout"
 
 
 @pytest.mark.parametrize(("stop_s", "code"), [(7, "timed_out_training"), (8, "timed_out_missing")])
@@ -89,21 +89,21 @@ def test_a_run_that_still_trained_does_not_hang(cause: Any, stop_s: int, code: s
 def test_the_groups_of_all_nodes_are_one_account(tmp_path: Path) -> None:
     """Node 1's clock counts from another moment; the nodes saved stacks a second apart."""
     run_dir = write_run(tmp_path / "run", [launch_event(argv=["trainmark"])], *[rank(3)] * 4)
-    at = group("0-1", "collective", "barrier"), group("2", "collective", "barrier")
+    node_groups = group("0-1", "collective", "barrier"), group("2", "collective", "barrier")
     for node, (groups, begun_s) in enumerate(
-        [([at[0]], 0), ([at[1], group("3", "elsewhere", None, "a.py:5 f")], 500)]
+        [([node_groups[0]], 0), ([node_groups[1], group("3", "elsewhere", None, "a.py:5 f")], 500)]
     ):
         stop_ns = (begun_s + 60 + node) * S
         stop = event("stop", stop_ns, reason="timeout", timeout_s=59.0, stacks=[], hang=groups)
         launch = launch_event(begun_s * S, node=node)
         ended = event("ranks_ended", stop_ns, failures=[])
         write_events(run_dir / f"events.node{node}.jsonl", [launch, stop, ended])
-    found = find_failure(read_run(run_dir, 4, 2), None)
-    assert found is not None
-    assert [(item["ranks"], item["state"], item["call"]) for item in found.hang] == [
+    failure = find_failure(read_run(run_dir, 4, 2), None)
+    assert failure is not None
+    assert [(item["ranks"], item["state"], item["call"]) for item in failure.hang] == [
         ("0-2", "collective", "barrier"), ("3", "elsewhere", None),
     ]  # fmt: skip
-    args = found.message.args
+    args = failure.message.args
     assert (args["waiting"], args["missing"], args["quiet_s"]) == ("0-2", "3", 55.0)
 
 
@@ -114,6 +114,6 @@ def test_a_window_that_takes_long_is_not_a_hang(tmp_path: Path) -> None:
         stop = event("stop", stop_s * S, reason="timeout", timeout_s=25.0, stacks=[], hang=[])
         events = [event("start", S, pid=1), long_window]
         run_dir = write_run(tmp_path / f"run{stop_s}", [launch_event(), stop], events)
-        found = find_failure(read_run(run_dir, 1), None)
-        assert found is not None
-        assert found.message.code == code
+        failure = find_failure(read_run(run_dir, 1), None)
+        assert failure is not None
+        assert failure.message.code == code

@@ -78,7 +78,7 @@ def test_results_keep_three_places_or_below_a_tenth_three_digits(value: float, k
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "said"),
+    ("key", "value", "expected_error"),
     [
         ("mission_name", "语义", "语义表示"),
         ("run_mode", "dp", "sp, mp"),
@@ -86,8 +86,8 @@ def test_results_keep_three_places_or_below_a_tenth_three_digits(value: float, k
         ("FINAL_RESULT", 0, "JOB_FAIL_FLAG"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_key(key: str, value: Any, said: str) -> None:
+def test_what_does_not_fit_is_refused_by_key(key: str, value: Any, expected_error: str) -> None:
     with pytest.raises(UsageError) as caught:
         IndexRecord(**{**GOOD, key: value})
     assert key in str(caught.value)
-    assert said in str(caught.value)
+    assert expected_error in str(caught.value)

@@ -44,7 +44,7 @@ def _code(node: ast.expr) -> str | None:
 
 def emitted() -> list[tuple[str, str, set[str] | None]]:
     """Return place, code pattern and argument names of every call of ``message`` with a code."""
-    found = []
+    calls = []
     for path in sorted(SOURCE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
@@ -58,8 +58,8 @@ def emitted() -> list[tuple[str, str, set[str] | None]]:
             ):
                 code = _code(expression)
                 if code is not None:  # else it is from a table
-                    found.append((place, code, None if None in names else names))
-    return found
+                    calls.append((place, code, None if None in names else names))
+    return calls
 
 
 def test_every_code_that_is_emitted_has_its_sentences() -> None:
@@ -72,11 +72,11 @@ def test_every_code_that_is_emitted_has_its_sentences() -> None:
 
 
 def test_every_sentence_is_there_twice_with_the_same_arguments() -> None:
-    for code, found in TEXTS.items():
-        assert found.en, code
-        assert CJK.search(found.zh), code
-        assert not CJK.search(found.en), code
-        assert places(found.en) == places(found.zh), code
+    for code, texts in TEXTS.items():
+        assert texts.en, code
+        assert CJK.search(texts.zh), code
+        assert not CJK.search(texts.en), code
+        assert places(texts.en) == places(texts.zh), code
 
 
 def test_every_sentence_can_be_emitted() -> None:
@@ -84,11 +84,11 @@ def test_every_sentence_can_be_emitted() -> None:
     source = "".join(path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py"))
     for code in TEXTS:
         written = f'"{code}"' in source or f'"{code.partition(".")[0]}.{{' in source
-        assert written or any(re.fullmatch(one, code) for one in patterns), code
+        assert written or any(re.fullmatch(known_pattern, code) for known_pattern in patterns), code
 
 
 @pytest.mark.parametrize(
-    ("found", "shown"),
+    ("unknown", "shown"),
     [
         (Message("of_tomorrow", {"a": 1, "b": "x"}), "of_tomorrow (a=1, b=x)"),
         (Message("of_tomorrow"), "of_tomorrow"),
@@ -96,8 +96,8 @@ def test_every_sentence_can_be_emitted() -> None:
         (Message("not_steady"), "not_steady"),
     ],
 )
-def test_what_is_not_known_here_is_shown_as_it_stands(found: Message, shown: str) -> None:
-    assert render(found, "en") == shown
+def test_what_is_not_known_here_is_shown_as_it_stands(unknown: Message, shown: str) -> None:
+    assert render(unknown, "en") == shown
 
 
 @pytest.mark.parametrize(
@@ -109,11 +109,11 @@ def test_what_is_not_known_here_is_shown_as_it_stands(found: Message, shown: str
     ],
 )
 def test_direction_of_a_change_is_a_word(drift: float, english: str, chinese: str) -> None:
-    found = Message("short.not_steady", {"drift": drift})
-    assert (render(found, "en"), render(found, "zh")) == (english, chinese)
+    note = Message("short.not_steady", {"drift": drift})
+    assert (render(note, "en"), render(note, "zh")) == (english, chinese)
 
 
 def test_no_sentence_explains_a_sign() -> None:
-    for code, found in TEXTS.items():
-        for text in (found.en, found.zh):
+    for code, texts in TEXTS.items():
+        for text in (texts.en, texts.zh):
             assert not re.search(r"plus(:| is) |正为", text), code

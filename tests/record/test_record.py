@@ -170,8 +170,8 @@ def test_a_quality_that_is_null_has_a_reason(run_dir: Path) -> None:
     change(run_dir, "evaluate", value=None)
     assert reduce.reduce(run_dir).quality.reason == message("evaluation_not_finite")
     change(run_dir, "evaluate", reason=message("nobody_asked").as_dict())
-    found = reduce.reduce(run_dir).quality
-    assert (found.value, found.reason) == (None, message("nobody_asked"))
+    quality = reduce.reduce(run_dir).quality
+    assert (quality.value, quality.reason) == (None, message("nobody_asked"))
 
 
 @pytest.mark.parametrize("required", [True, False])

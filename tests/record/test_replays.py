@@ -39,7 +39,9 @@ def replay(
 
 @pytest.fixture
 def measured(tmp_path: Path) -> Any:
-    def call(*ranks: list[dict[str, Any]], every: int | None = 1, nproc: int = 2) -> Measurement:
+    def call(
+        *ranks: list[dict[str, Any]], replay_every: int | None = 1, nproc: int = 2
+    ) -> Measurement:
         """Return the measurement of ranks with these repeats after a window."""
         events = [
             [
@@ -54,7 +56,9 @@ def measured(tmp_path: Path) -> Any:
             for replays in ranks
         ]
         run_dir = write_run(tmp_path / "run", [launch_event()], *events)
-        return measure(read_run(run_dir, len(ranks)), nproc=nproc, replay_every_windows=every)
+        return measure(
+            read_run(run_dir, len(ranks)), nproc=nproc, replay_every_windows=replay_every
+        )
 
     return call
 
@@ -81,7 +85,7 @@ def test_run_that_ended_before_the_first_repeat_has_no_figure(measured: Any) -> 
     figure = compute_figures(measured([]))["replayed_windows"]
 
     assert (figure.value, figure.reason) == (None, message("no_window_replayed"))
-    assert "replayed_windows" not in compute_figures(measured([], every=None))
+    assert "replayed_windows" not in compute_figures(measured([], replay_every=None))
 
 
 def test_equal_repeats_are_counted_and_raise_no_finding(measured: Any) -> None:

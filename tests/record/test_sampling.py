@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 OFTEN_S = [0.125 * number for number in range(97)]
 
 
-def lines(**told: Any) -> list[dict[str, Any]]:
+def lines(**facts: Any) -> list[dict[str, Any]]:
     """Return samples of two devices and the host."""
     plain = {"throttle_reasons": []}
     taken = [host(t_s, utilization_percent=25.0, memory_used_bytes=2**34) for t_s in TIMES_S]
-    return [start(0, 1), *taken, *readings(0, 1, **plain | told), end()]
+    return [start(0, 1), *taken, *readings(0, 1, **plain | facts), end()]
 
 
 def built(tmp_path: Path, samples: Sequence[dict[str, Any]] | bytes | None) -> Record:
@@ -64,16 +64,16 @@ def test_lowered_clocks_in_the_measured_time_make_the_result_noisy(tmp_path: Pat
     for line in samples:
         if line["event"] == "devices" and line["t_ns"] >= 9 * S:
             line["devices"][1]["throttle_reasons"] = ["hw_thermal"]
-    found = built(tmp_path, samples)
-    (finding,) = found.findings
+    record = built(tmp_path, samples)
+    (finding,) = record.findings
     # From halfway between 8 s and 9 s to the last window's end.
     share = pytest.approx(1.125 / 1.625)
     assert finding.code == "throttled_while_measured"
     assert finding.args == {
         "devices": 1, "of": 2, "rank": 1, "share": share, "reasons": "hw_thermal 69%",
     }  # fmt: skip
-    assert found.trust.grade == "noisy"
-    assert found.trust.reasons[0].code == "throttled_while_measured"
+    assert record.trust.grade == "noisy"
+    assert record.trust.reasons[0].code == "throttled_while_measured"
 
 
 def with_errors(counts: dict[str, list[int]], fault: str | None = None) -> list[dict[str, Any]]:
@@ -89,11 +89,11 @@ def with_errors(counts: dict[str, list[int]], fault: str | None = None) -> list[
 
 
 def test_counters_of_errors_that_stay_are_no_finding(tmp_path: Path) -> None:
-    found = built(tmp_path, with_errors({}))
+    record = built(tmp_path, with_errors({}))
 
-    assert found.findings == []
-    assert found.telemetry is not None
-    first, _ = found.telemetry.devices
+    assert record.findings == []
+    assert record.telemetry is not None
+    first, _ = record.telemetry.devices
     assert {name: (x.last, x.rise) for name, x in first.errors.items()} == {
         "ecc_corrected": (7, 0), "ecc_uncorrected": (0, 0), "link_replays": (2, 0),
     }  # fmt: skip
@@ -101,48 +101,48 @@ def test_counters_of_errors_that_stay_are_no_finding(tmp_path: Path) -> None:
 
 def test_corrected_errors_are_a_finding_that_leaves_the_grade(tmp_path: Path) -> None:
     # A counter that falls was reset: 7 to 9, then 1 more.
-    found = built(tmp_path, with_errors({"ecc_corrected": [9, 1], "link_replays": [2, 5]}))
+    record = built(tmp_path, with_errors({"ecc_corrected": [9, 1], "link_replays": [2, 5]}))
 
-    (finding,) = found.findings
+    (finding,) = record.findings
     assert finding.code == "device_errors_corrected"
     assert finding.args == {
         "devices": 1, "of": 2, "rank": 1, "node": 0,
         "errors": "ecc_corrected +3, link_replays +3",
     }  # fmt: skip
-    assert finding not in found.trust.reasons
+    assert finding not in record.trust.reasons
 
 
 def test_uncorrected_errors_and_faults_are_not_to_be_quoted(tmp_path: Path) -> None:
-    found = built(tmp_path, with_errors({"ecc_uncorrected": [2]}, fault="Xid 48"))
+    record = built(tmp_path, with_errors({"ecc_uncorrected": [2]}, fault="Xid 48"))
 
-    (finding,) = found.findings
+    (finding,) = record.findings
     assert (finding.code, finding.args["errors"]) == ("device_errors", "ecc_uncorrected +2, Xid 48")
-    assert found.trust.grade == "do_not_quote"
-    assert found.telemetry is not None
-    assert found.telemetry.devices[1].faults == ["Xid 48"]
+    assert record.trust.grade == "do_not_quote"
+    assert record.telemetry is not None
+    assert record.telemetry.devices[1].faults == ["Xid 48"]
 
 
 @pytest.mark.parametrize("kind", ["absent", "hung", "failed", "unreadable"])
 def test_a_monitor_that_failed_is_a_finding(tmp_path: Path, kind: str) -> None:
     fault = event("fault", 3 * S, source="monitor", kind=kind, said="nvidia-smi: why")
     again = fault | {"t_ns": 5 * S}
-    found = built(tmp_path, [*lines()[:-1], fault, again, end()])
-    (note,) = found.findings
+    record = built(tmp_path, [*lines()[:-1], fault, again, end()])
+    (note,) = record.findings
     assert note.code == f"source.{kind}"
     assert note.args == {"source": "nvml 13.580", "said": "nvidia-smi: why", "times": 2}
-    assert found.passed
+    assert record.passed
 
 
 def test_an_estimate_is_called_one_in_record_and_export(tmp_path: Path) -> None:
     samples = [start(0, 1), *readings(0, 1, times_s=OFTEN_S, energy_j=None), end()]
-    found = built(tmp_path, samples)
-    head, row = (line.split(",") for line in to_csv([found]).splitlines())
+    record = built(tmp_path, samples)
+    head, row = (line.split(",") for line in to_csv([record]).splitlines())
     cells = dict(zip(head, row, strict=True))
     assert cells["energy_to_target_j"] == cells["energy_per_sample_j"] == ""
     assert float(cells["estimated_energy_to_target_j"]) == pytest.approx(2 * 400 * 5)
     assert float(cells["estimated_energy_per_sample_j"]) == pytest.approx(2 * 400 * 3.625 / 2048)
     assert cells["monitor"] == "nvml 13.580"
     assert (cells["power_W"], cells["temperature_c"]) == ("400.0", "59.625")
-    note = found.figures["estimated_energy_to_target"].note
+    note = record.figures["estimated_energy_to_target"].note
     assert note is not None
     assert note.code == "estimated_of_devices"

@@ -42,8 +42,8 @@ def run_dir(tmp_path: Path) -> Path:
     return folder
 
 
-def job(said: str) -> dict[str, Any]:
-    return event("job", 13 * S, phase="ended", said=said)
+def job(job_id: str) -> dict[str, Any]:
+    return event("job", 13 * S, phase="ended", said=job_id)
 
 
 def node(
@@ -60,11 +60,11 @@ def node(
     events = [launch_event(node=number, unix_ns=UNIX + skew_ns, environment=machine)]
     ranks = rank_events()
     ranks.insert(2, event("synced", 3 * S, unix_ns=UNIX + 3 * S + skew_ns))
-    for one in ranks:
-        if one["event"] == "facts":
-            one["device"] = {"name": device}
-        if one["event"] == "window":
-            one["step_samples"] = [3 * samples for samples in one["samples"]]
+    for entry in ranks:
+        if entry["event"] == "facts":
+            entry["device"] = {"name": device}
+        if entry["event"] == "window":
+            entry["step_samples"] = [3 * samples for samples in entry["samples"]]
     if lost:
         steps = range(5)
         ranks[9] = window(
@@ -93,8 +93,8 @@ def test_nodes_that_differ_are_found(run_dir: Path) -> None:
     assert made.environment["nodes"] == [
         {}, {"driver": "1.3", "device": "Other CPU", "numpy": "2.2"}, {},
     ]  # fmt: skip
-    found = {item.code: item.args for item in made.findings}
-    assert found["nodes_differ"] == {"nodes": "1", "names": "driver, numpy, device"}
+    args_by_code = {item.code: item.args for item in made.findings}
+    assert args_by_code["nodes_differ"] == {"nodes": "1", "names": "driver, numpy, device"}
 
 
 def test_a_lost_node_leaves_a_partial_record_that_can_be_verified(run_dir: Path) -> None:

@@ -19,7 +19,7 @@ MS = 1_000_000
 
 
 @pytest.fixture
-def found(tmp_path: Path) -> Any:
+def find_skew(tmp_path: Path) -> Any:
     def call(
         *ranks: tuple[int, int], steps: int = 100, nproc: int = 2
     ) -> list[tuple[str, dict[str, Any]]]:
@@ -42,21 +42,21 @@ def slow(run_dir: Path, ranks: int, nproc: int) -> list[Message]:
     return [finding for finding in known if finding.code in {"slow_rank", "slow_data"}]
 
 
-def test_the_slowest_rank_is_named_with_its_node_and_how_many_are_slow(found: Any) -> None:
-    assert found((100, 1), (101, 1), (100, 1), (100, 1), (125, 1), (130, 1)) == [
+def test_the_slowest_rank_is_named_with_its_node_and_how_many_are_slow(find_skew: Any) -> None:
+    assert find_skew((100, 1), (101, 1), (100, 1), (100, 1), (125, 1), (130, 1)) == [
         ("slow_rank", {"rank": 5, "node": 2, "own_s": 0.13, "median_s": 0.1, "share": 0.3,
                        "slow": 2, "nodes": 1}),
     ]  # fmt: skip
 
 
-def test_of_two_ranks_the_slower_is_compared_with_the_faster(found: Any) -> None:
-    ((code, args),) = found((100, 0), (106, 0))
+def test_of_two_ranks_the_slower_is_compared_with_the_faster(find_skew: Any) -> None:
+    ((code, args),) = find_skew((100, 0), (106, 0))
     assert (code, args["rank"], args["share"]) == ("slow_rank", 1, pytest.approx(0.06, rel=1e-12))
-    assert found((100, 0), (105, 0)) == []
+    assert find_skew((100, 0), (105, 0)) == []
 
 
-def test_a_rank_that_waits_for_data_makes_all_ranks_wait(found: Any) -> None:
-    ((code, args),) = found((100, 2), (100, 2), (100, 12), (100, 2))
+def test_a_rank_that_waits_for_data_makes_all_ranks_wait(find_skew: Any) -> None:
+    ((code, args),) = find_skew((100, 2), (100, 2), (100, 12), (100, 2))
     assert code == "slow_data"
     assert (args["rank"], args["node"], args["share"]) == (2, 1, pytest.approx(0.1, rel=1e-12))
     assert (args["own_s"], args["median_s"]) == (0.012, 0.002)

@@ -21,9 +21,9 @@ def test_percentiles_mad_and_cv() -> None:
 
 def test_no_step_has_no_spread_and_one_has_none_to_speak_of() -> None:
     assert summarize_step_times(np.empty(0, np.int64)) is None
-    one = summarize_step_times(np.array([2 * 10**9]))
-    assert one is not None
-    assert (one["p50"], one["p99"], one["mad"], one["cv"]) == (2.0, 2.0, 0.0, None)
+    single = summarize_step_times(np.array([2 * 10**9]))
+    assert single is not None
+    assert (single["p50"], single["p99"], single["mad"], single["cv"]) == (2.0, 2.0, 0.0, None)
     zero = summarize_step_times(np.zeros(3, np.int64))
     assert zero is not None
     assert zero["cv"] is None

@@ -207,14 +207,14 @@ def test_a_record_that_contradicts_itself_is_refuted_without_its_events(
     sound = verify.check_record(record.read_record(alone), alone.parent)
     assert (sound.verification, is_refuted(sound.trust)) == ("unverified", False)
     edit(alone, *keys, value=value)
-    found = verify.check_record(record.read_record(alone), alone.parent)
-    assert (found.verification, is_refuted(found.trust)) == ("unverified", True)
-    args = found.trust.reasons[0].args
+    verified = verify.check_record(record.read_record(alone), alone.parent)
+    assert (verified.verification, is_refuted(verified.trust)) == ("unverified", True)
+    args = verified.trust.reasons[0].args
     assert args["field"] == field
     if field == "trust.reasons":  # which are named by their codes
         assert args["recorded"] == "none"
         assert args["recomputed"] == "trust_few_launches, trust_generated_data"
-    assert "evidence" not in render(found.trust.reasons[0], "en")  # of which there is none
+    assert "evidence" not in render(verified.trust.reasons[0], "en")  # of which there is none
 
 
 def test_a_record_beside_its_events_is_verified(run_dir: Path) -> None:

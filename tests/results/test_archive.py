@@ -29,9 +29,14 @@ def changed(path: Path, **how: Any) -> Path:
 
 
 def codes(path: Path) -> tuple[int, list[str]]:
-    found = bundle.verify(path)
-    broken = [said.code for x in found.checks if x.state == "broken" for said in x.sentences]
-    return found.exit_code, broken
+    verification = bundle.verify(path)
+    broken = [
+        sentence.code
+        for x in verification.checks
+        if x.state == "broken"
+        for sentence in x.sentences
+    ]
+    return verification.exit_code, broken
 
 
 @pytest.mark.parametrize(
@@ -49,9 +54,9 @@ def test_files_that_are_not_those_of_the_manifest_are_found(
 def test_changed_byte_anywhere_in_a_file_is_found(packed: Path) -> None:
     with zipfile.ZipFile(packed) as zipped:
         info = zipped.getinfo("1-toy/events.rank0.jsonl")
-        at = info.header_offset + 30 + len(info.filename) + 40
+        offset = info.header_offset + 30 + len(info.filename) + 40
     content = bytearray(packed.read_bytes())
-    content[at] ^= 1
+    content[offset] ^= 1
     packed.write_bytes(content)
     assert codes(packed) == (1, ["bundle_altered"])
 

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def test_bundle_gives_the_records_in_it(packed: Path, run_dir: Path) -> None:
-    found = select_results([str(packed), str(run_dir)])
-    first, second = found.records
+    selection = select_results([str(packed), str(run_dir)])
+    first, second = selection.records
     assert (first.figures, first.steps) == (second.figures, second.steps)
     assert second == record.read_record(run_dir).model_copy(update={"verification": "verified"})
-    assert found.places == [f"{packed}/1-toy", str(run_dir)]
-    assert found.refuted == []
+    assert selection.places == [f"{packed}/1-toy", str(run_dir)]
+    assert selection.refuted == []
 
 
 def test_program_reports_bundles_and_verifies_several_paths(
@@ -36,8 +36,8 @@ def test_program_reports_bundles_and_verifies_several_paths(
     assert [line for line in printed if not line.startswith(" ")] == [str(packed), str(run_dir)]
     assert any(line.startswith("  ok    record: ") for line in printed)
     assert any(line.startswith("  ok    record 1-toy: ") for line in printed)
-    (told,) = [line for line in printed if line.startswith("  -     trust: ")]
-    assert "do not quote, generated data" in told
+    (trust_line,) = [line for line in printed if line.startswith("  -     trust: ")]
+    assert "do not quote, generated data" in trust_line
     (run_dir / "plan.json").write_text("{}")
     assert cli("verify", packed, run_dir)[0] == 1
     (run_dir / "record.json").unlink()
@@ -102,7 +102,9 @@ def test_damaged_record_among_judged_runs_is_a_failed_judgement(
     run_dir: Path, broken: Path, cli: Callable[..., Any]
 ) -> None:
     code, out, _ = cli("gate", run_dir.parent, "--history", run_dir, "--json")
-    judged = [(one["figure"], one["verdict"]) for one in json.loads(out)["judgements"]]
+    judged = [
+        (judgement["figure"], judgement["verdict"]) for judgement in json.loads(out)["judgements"]
+    ]
     assert (code, ("record", "failed") in judged) == (1, True)
 
 

@@ -150,12 +150,12 @@ def test_same_input_gives_the_same_bytes(
     assert first.read_bytes() == second.read_bytes()
     names = contents(first)
     assert {"1-toy/r1/record.json", "1-toy/r3/plan.json", "2-toy/record.json"} < names.keys()
-    found = bundle.verify(first)
-    records = {check.place: check.state for check in found.checks if check.name == "record"}
+    verification = bundle.verify(first)
+    records = {check.place: check.state for check in verification.checks if check.name == "record"}
     assert records == dict.fromkeys(("1-toy/r1", "1-toy/r2", "1-toy/r3", "2-toy"), "held")
-    broken = [check for check in found.checks if check.state == "broken"]
+    broken = [check for check in verification.checks if check.state == "broken"]
     assert {check.name for check in broken} == {"audit"}  # the launches are copies of one
-    assert "audit_copy" in {said.code for check in broken for said in check.sentences}
+    assert "audit_copy" in {sentence.code for check in broken for sentence in check.sentences}
     with zipfile.ZipFile(first) as archive:
         assert archive.testzip() is None
 

@@ -20,7 +20,9 @@ def many(tmp_path_factory):
     folder = tmp_path_factory.mktemp("many")
     values = [100.0, 80.5, None, 120.0]
     times, warmup = (document("r")["steps"][name] for name in ("time_ns", "warmup"))
-    slower = [2 * time_ns if 2 * at > len(times) else time_ns for at, time_ns in enumerate(times)]
+    slower = [
+        2 * time_ns if 2 * place > len(times) else time_ns for place, time_ns in enumerate(times)
+    ]
     for number, value in enumerate(values):
         made = document(
             f"r{number}", plan__case=("toy", "Gpt_x%y")[number % 2], plan__nproc=number + 1,
@@ -47,9 +49,9 @@ def many(tmp_path_factory):
     ],
 )  # fmt: skip
 def test_filters_find_the_runs_that_meet_all_of_them(many, words, runs):
-    found = list_runs(many, words.split(), columns=["run_id"])
-    assert "".join(run_id[1] for (run_id,) in found.rows) == runs
-    assert found.total == len(runs)
+    listing = list_runs(many, words.split(), columns=["run_id"])
+    assert "".join(run_id[1] for (run_id,) in listing.rows) == runs
+    assert listing.total == len(runs)
 
 
 def test_runs_are_sorted_with_those_without_a_value_last_and_limited(many):
@@ -59,8 +61,8 @@ def test_runs_are_sorted_with_those_without_a_value_last_and_limited(many):
         ["r3"],
         ["r2"],
     ]
-    found = list_runs(many, columns=["run_id", "p_core"], sort="-p_core", limit=2)
-    assert (found.total, found.rows) == (4, [["r3", 120.0], ["r0", 100.0]])
+    listing = list_runs(many, columns=["run_id", "p_core"], sort="-p_core", limit=2)
+    assert (listing.total, listing.rows) == (4, [["r3", 120.0], ["r0", 100.0]])
 
 
 @pytest.mark.parametrize(
@@ -88,8 +90,8 @@ def test_unit_of_the_final_result_is_that_of_the_runs_that_are_listed(tmp_path):
 
 
 def listed(folder, *words):
-    found = list_runs(opened(folder), words, columns=["run_id"])
-    return "".join(name for (name,) in found.rows)
+    listing = list_runs(opened(folder), words, columns=["run_id"])
+    return "".join(name for (name,) in listing.rows)
 
 
 def test_index_follows_the_files(tmp_path):
@@ -109,8 +111,8 @@ def test_index_follows_the_files(tmp_path):
 def test_run_whose_launcher_was_killed_gets_its_record(tmp_path):
     write_run(tmp_path / "a", [launch_event()], rank_events())
     (tmp_path / "a" / "plan.json").write_bytes((GOLDEN / "plan_toy.json").read_bytes())
-    found = list_runs(opened(tmp_path), columns=["case", "status"])
-    assert found.rows == [["toy", "interrupted"]]
+    listing = list_runs(opened(tmp_path), columns=["case", "status"])
+    assert listing.rows == [["toy", "interrupted"]]
     assert (tmp_path / "a" / "record.json").exists()
 
 
@@ -157,6 +159,6 @@ def test_no_acknowledged_record_is_lost_when_writers_are_killed(tmp_path):
     index = Index(str(tmp_path))
     with index.open_connection() as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    found = list_runs(index, columns=["run_id"])
-    assert {run_id for (run_id,) in found.rows} >= names
-    assert len({run_id for (run_id,) in found.rows}) == found.total
+    listing = list_runs(index, columns=["run_id"])
+    assert {run_id for (run_id,) in listing.rows} >= names
+    assert len({run_id for (run_id,) in listing.rows}) == listing.total

@@ -62,11 +62,11 @@ def test_runs_stand_side_by_side(served):
 
 def test_the_list_is_json_without_places_on_the_server(served, runs):
     client = served()
-    found = client.get("/runs.json").json()
-    assert [(run["run_id"], run["p_core"]) for run in found["runs"]] == [
+    listing = client.get("/runs.json").json()
+    assert [(run["run_id"], run["p_core"]) for run in listing["runs"]] == [
         ("c", 300.0), ("b", 200.0), ("a", 100.0),
     ]  # fmt: skip
-    assert str(runs) not in str(found)
+    assert str(runs) not in str(listing)
 
 
 def test_files_outside_of_the_site_are_not_served(served, runs):

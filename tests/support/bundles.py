@@ -32,7 +32,7 @@ def _slower(events: list[dict[str, Any]], run_id: str) -> list[dict[str, Any]]:
 
     def longer(time_ns: Any) -> Any:
         if isinstance(time_ns, list):
-            return [longer(one) for one in time_ns]
+            return [longer(duration) for duration in time_ns]
         assert time_ns % 1000 == 0  # or sums would differ
         return time_ns * thousandths // 1000
 

@@ -63,9 +63,9 @@ def shard(device, rank, world):
     mesh = init_device_mesh(device.torch_type, (world, 1), mesh_dim_names=("data", "tensor"))
     replicas = parallelize(cut, Ranks(rank, world, mesh=mesh), shards=cut.blocks)
     with micro_batch(replicas, last=True):
-        found = replicas(ids[:, :-1], ids[:, 1:])
-        found.backward()
-    torch.testing.assert_close(found, expected)
+        loss = replicas(ids[:, :-1], ids[:, 1:])
+        loss.backward()
+    torch.testing.assert_close(loss, expected)
     gradients = {name: item.grad for name, item in cut.named_parameters()}
     assert all(isinstance(item, DTensor) for item in gradients.values())
     plain = {name: item.full_tensor() for name, item in gradients.items()}

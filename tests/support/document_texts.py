@@ -40,8 +40,8 @@ def heads(table: Table, lang: str = "en") -> list[str]:
 def data(chart: Chart | None, lang: str = "en") -> dict[str, Any]:
     """Return the datasets of a chart as they are drawn."""
     assert chart is not None
-    found: dict[str, Any] = rendering.build_script_chart(chart, lang)["datasets"]
-    return found
+    datasets: dict[str, Any] = rendering.build_script_chart(chart, lang)["datasets"]
+    return datasets
 
 
 def charts(blocks: Iterable[Any]) -> dict[str, Chart]:
@@ -89,7 +89,11 @@ class Reader(HTMLParser):
         return [tag for tag, _ in self.elements]
 
     def of(self, tag: str, key: str) -> list[Any]:
-        return [given[key] for found, given in self.elements if found == tag and key in given]
+        return [
+            given[key]
+            for tag_of_element, given in self.elements
+            if tag_of_element == tag and key in given
+        ]
 
     def values(self, *names: str) -> list[Any]:
         return [value for name, value in self.attributes if name in names]

@@ -56,22 +56,22 @@ class FakeCard:
 
 def nvml(*cards: FakeCard, names: dict[int, str] | None = None, old: bool = False) -> ModuleType:
     """Return the library as a module; ``old``: a driver without the newer functions."""
-    told: Any = ModuleType("pynvml")
-    told.NVMLError = NVMLError
-    told.NVMLLibraryMismatchError = NVMLLibraryMismatchError
-    told.nvmlMemory_v2 = 0x02000028
-    told.nvmlInit = told.nvmlShutdown = lambda: None
-    told.nvmlDeviceGetCount = lambda: len(cards)
+    library: Any = ModuleType("pynvml")
+    library.NVMLError = NVMLError
+    library.NVMLLibraryMismatchError = NVMLLibraryMismatchError
+    library.nvmlMemory_v2 = 0x02000028
+    library.nvmlInit = library.nvmlShutdown = lambda: None
+    library.nvmlDeviceGetCount = lambda: len(cards)
 
     def by_index(index: int) -> FakeCard:
         if cards[index].lost:
             raise NVMLError("GPU is lost")
         return cards[index]
 
-    told.nvmlDeviceGetHandleByIndex = by_index
-    told.nvmlSystemGetNVMLVersion = lambda: "11.515.65" if old else "13.580.65.06"
-    told.nvmlDeviceGetName = lambda card: card.name
-    told.nvmlDeviceGetUUID = lambda card: card.uuid
+    library.nvmlDeviceGetHandleByIndex = by_index
+    library.nvmlSystemGetNVMLVersion = lambda: "11.515.65" if old else "13.580.65.06"
+    library.nvmlDeviceGetName = lambda card: card.name
+    library.nvmlDeviceGetUUID = lambda card: card.uuid
 
     def memory(card: FakeCard, version: int | None = None) -> SimpleNamespace:
         free = card.total - card.used - card.reserved
@@ -79,7 +79,7 @@ def nvml(*cards: FakeCard, names: dict[int, str] | None = None, old: bool = Fals
             return SimpleNamespace(total=card.total, free=free, used=card.used + card.reserved)
         if old:
             raise NVMLError("Function Not Found")
-        assert version == told.nvmlMemory_v2
+        assert version == library.nvmlMemory_v2
         return SimpleNamespace(
             total=card.total, free=free, used=card.used, reserved=card.reserved, version=version
         )
@@ -95,17 +95,17 @@ def nvml(*cards: FakeCard, names: dict[int, str] | None = None, old: bool = Fals
             for pid, used in getattr(card, which).items()
         ]
 
-    told.nvmlDeviceGetMemoryInfo = memory
-    told.nvmlDeviceGetComputeRunningProcesses = listed("computing")
-    told.nvmlDeviceGetGraphicsRunningProcesses = listed("drawing")
-    told.nvmlSystemGetProcessName = process_name
-    told.NVML_CLOCK_SM, told.NVML_TEMPERATURE_GPU = 1, 0
+    library.nvmlDeviceGetMemoryInfo = memory
+    library.nvmlDeviceGetComputeRunningProcesses = listed("computing")
+    library.nvmlDeviceGetGraphicsRunningProcesses = listed("drawing")
+    library.nvmlSystemGetProcessName = process_name
+    library.NVML_CLOCK_SM, library.NVML_TEMPERATURE_GPU = 1, 0
 
     def by_uuid(uuid: str) -> FakeCard:
         for card in cards:
-            for one in (card, *(card.slices or ())):
-                if one.uuid == uuid and not one.lost:
-                    return one
+            for candidate in (card, *(card.slices or ())):
+                if candidate.uuid == uuid and not candidate.lost:
+                    return candidate
         raise NVMLError("Not Found")
 
     def by_bus(bus: bytes) -> FakeCard:
@@ -114,21 +114,21 @@ def nvml(*cards: FakeCard, names: dict[int, str] | None = None, old: bool = Fals
                 return card
         raise NVMLError("Not Found")
 
-    told.nvmlDeviceGetHandleByPciBusId = by_bus
-    told.nvmlDeviceGetIndex = cards.index
+    library.nvmlDeviceGetHandleByPciBusId = by_bus
+    library.nvmlDeviceGetIndex = cards.index
 
     def no_power(card: FakeCard) -> int:
         raise NVMLError("Not Supported")
 
-    told.nvmlDeviceGetHandleByUUID = by_uuid
-    told.nvmlDeviceGetClockInfo = lambda card, kind: 1755
-    told.nvmlDeviceGetPowerUsage = no_power if old else lambda card: 123_456
-    told.nvmlDeviceGetTemperature = lambda card, sensor: 41 + sensor
-    _put_state(told, old=old)
-    return told
+    library.nvmlDeviceGetHandleByUUID = by_uuid
+    library.nvmlDeviceGetClockInfo = lambda card, kind: 1755
+    library.nvmlDeviceGetPowerUsage = no_power if old else lambda card: 123_456
+    library.nvmlDeviceGetTemperature = lambda card, sensor: 41 + sensor
+    _put_state(library, old=old)
+    return library
 
 
-def _put_state(told: Any, *, old: bool) -> None:
+def _put_state(library: Any, *, old: bool) -> None:
     """Add what monitors ask besides."""
 
     def supported(value: Any) -> Any:
@@ -136,34 +136,34 @@ def _put_state(told: Any, *, old: bool) -> None:
             raise NVMLError("Not Supported")
         return value
 
-    told.nvmlDeviceGetTotalEnergyConsumption = lambda card: supported(card.energy_mj)
-    told.nvmlDeviceGetUtilizationRates = lambda card: SimpleNamespace(
+    library.nvmlDeviceGetTotalEnergyConsumption = lambda card: supported(card.energy_mj)
+    library.nvmlDeviceGetUtilizationRates = lambda card: SimpleNamespace(
         gpu=card.busy_percent, memory=5
     )
-    _put_errors(told, supported, old=old)
+    _put_errors(library, supported, old=old)
     # An older driver has the older name alone.
-    told.nvmlDeviceGetCurrentClocksThrottleReasons = lambda card: card.events
-    told.nvmlDeviceGetCurrentClocksEventReasons = lambda card: supported(
+    library.nvmlDeviceGetCurrentClocksThrottleReasons = lambda card: card.events
+    library.nvmlDeviceGetCurrentClocksEventReasons = lambda card: supported(
         None if old else card.events
     )
 
 
-def _put_errors(told: Any, supported: Any, *, old: bool) -> None:
+def _put_errors(library: Any, supported: Any, *, old: bool) -> None:
     """Add error counters and events; an older driver has no fields of links."""
-    told.NVML_MEMORY_ERROR_TYPE_CORRECTED, told.NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 0, 1
-    told.NVML_VOLATILE_ECC = 0
-    told.nvmlEventTypeXidCriticalError = 8
-    told.nvmlDeviceGetTotalEccErrors = lambda card, kind, counter: supported(card.ecc)[kind]
-    told.nvmlDeviceGetRemappedRows = lambda card: (*supported(card.remapped), 0, 0)
-    told.nvmlDeviceGetPcieReplayCounter = lambda card: supported(card.pcie_replays)
-    told.nvmlDeviceGetPowerManagementLimit = lambda card: supported(card.power_limit_mw)
-    told.nvmlDeviceGetPowerManagementDefaultLimit = lambda card: 700_000
-    told.nvmlDeviceGetPersistenceMode = lambda card: supported(card.persistence)
-    told.nvmlDeviceGetEccMode = lambda card: [supported(card.ecc_mode), 0]
-    told.nvmlDeviceGetMigMode = lambda card: [supported(card.mig_mode), 1]
+    library.NVML_MEMORY_ERROR_TYPE_CORRECTED, library.NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 0, 1
+    library.NVML_VOLATILE_ECC = 0
+    library.nvmlEventTypeXidCriticalError = 8
+    library.nvmlDeviceGetTotalEccErrors = lambda card, kind, counter: supported(card.ecc)[kind]
+    library.nvmlDeviceGetRemappedRows = lambda card: (*supported(card.remapped), 0, 0)
+    library.nvmlDeviceGetPcieReplayCounter = lambda card: supported(card.pcie_replays)
+    library.nvmlDeviceGetPowerManagementLimit = lambda card: supported(card.power_limit_mw)
+    library.nvmlDeviceGetPowerManagementDefaultLimit = lambda card: 700_000
+    library.nvmlDeviceGetPersistenceMode = lambda card: supported(card.persistence)
+    library.nvmlDeviceGetEccMode = lambda card: [supported(card.ecc_mode), 0]
+    library.nvmlDeviceGetMigMode = lambda card: [supported(card.mig_mode), 1]
     kinds = ("REPLAY", "RECOVERY", "CRC_FLIT", "CRC_DATA")
     for place, kind in enumerate(kinds):
-        setattr(told, f"NVML_FI_DEV_NVLINK_{kind}_ERROR_COUNT_TOTAL", place)
+        setattr(library, f"NVML_FI_DEV_NVLINK_{kind}_ERROR_COUNT_TOTAL", place)
 
     def fields(card: FakeCard, places: list[int]) -> list[SimpleNamespace]:
         counts = supported(None if old else card.nvlink or (None,) * 4)
@@ -177,7 +177,7 @@ def _put_errors(told: Any, supported: Any, *, old: bool) -> None:
         ]
 
     def register(card: FakeCard, kind: int, events: list[FakeCard]) -> None:
-        assert kind == told.nvmlEventTypeXidCriticalError
+        assert kind == library.nvmlEventTypeXidCriticalError
         events.append(card)
 
     def wait(events: list[FakeCard], timeout_ms: int) -> SimpleNamespace:
@@ -187,16 +187,18 @@ def _put_errors(told: Any, supported: Any, *, old: bool) -> None:
                 return SimpleNamespace(eventType=8, eventData=card.xids.pop(0))
         raise NVMLError("Timeout")
 
-    told.nvmlDeviceGetFieldValues = fields
-    told.nvmlEventSetCreate = list[FakeCard]
-    told.nvmlDeviceRegisterEvents = register
-    told.nvmlEventSetWait_v2 = wait
+    library.nvmlDeviceGetFieldValues = fields
+    library.nvmlEventSetCreate = list[FakeCard]
+    library.nvmlDeviceRegisterEvents = register
+    library.nvmlEventSetWait_v2 = wait
 
 
 def put_cards(
-    monkeypatch: pytest.MonkeyPatch, *cards: FakeCard, seen: list[FakeCard] | None = None,
+    monkeypatch: pytest.MonkeyPatch,
+    *cards: FakeCard,
+    seen: list[FakeCard] | None = None,
     **more: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Let the driver be loaded and the management library tell these cards; see ``nvml``.
 
     Args:
@@ -211,9 +213,11 @@ def put_cards(
             part.bus = card.bus
     if seen is None:
         seen = [
-            one for card in cards for one in ([card] if card.slices is None else card.slices[:1])
+            device
+            for card in cards
+            for device in ([card] if card.slices is None else card.slices[:1])
         ]
-    visible = [driver.Card(one.name, one.uuid, one.bus[-12:].lower()) for one in seen]
+    visible = [driver.Card(device.name, device.uuid, device.bus[-12:].lower()) for device in seen]
     monkeypatch.setattr(driver, "loaded", lambda: True)
     monkeypatch.setattr(driver, "visible", lambda: visible)
     monkeypatch.setitem(sys.modules, "pynvml", nvml(*cards, **more))
@@ -235,10 +239,10 @@ def cuda_library(*devices: tuple[str, bytes, bytes], version: int = 13000) -> An
 
     def text(place: int) -> Any:
         def ask(buffer: Any, *rest: Any) -> int:
-            found = devices[rest[-1].value][place]
-            buffer.raw = (found.encode() if isinstance(found, str) else found).ljust(
-                len(buffer), b"\0"
-            )
+            device_value = devices[rest[-1].value][place]
+            buffer.raw = (
+                device_value.encode() if isinstance(device_value, str) else device_value
+            ).ljust(len(buffer), b"\0")
             return 0
 
         return ask

@@ -337,9 +337,13 @@ def span(name: str, start_ns: int, end_ns: int) -> dict[str, Any]:
 
 
 def parameters_event(
-    t_ns: int, *, changed: Sequence[str] = ("weight",), unchanged: Sequence[str] = (),
-    updates: int = 100, **fields: Any,
-) -> dict[str, Any]:  # fmt: skip
+    t_ns: int,
+    *,
+    changed: Sequence[str] = ("weight",),
+    unchanged: Sequence[str] = (),
+    updates: int = 100,
+    **fields: Any,
+) -> dict[str, Any]:
     """Return a ``parameters`` event of a rank whose parameters were all trained."""
     names = dict.fromkeys(changed, True) | dict.fromkeys(unchanged, False)
     plain = {"changed": names, "gradients": {"weight": True}, "updates": updates}

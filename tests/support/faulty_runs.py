@@ -113,15 +113,18 @@ def _wait_until_quiet(run_dir: Path) -> None:
 
 def _missing(record: Record, last: int) -> None:
     """Hold the report of a hang to naming the rank that spins in the job and what others do."""
-    found = record.cause
-    spinning = next(group for group in found.hang if group["ranks"] == str(last))
+    recorded_cause = record.cause
+    spinning = next(group for group in recorded_cause.hang if group["ranks"] == str(last))
     assert spinning["state"] == "elsewhere"
     assert spinning["where"].startswith("faulty/job.py:")
     assert spinning["where"].endswith(" fault")
     if last:
-        assert found.message.code == "timed_out_missing"
-        assert (found.message.args["missing"], found.message.args["steps"]) == (str(last), 14)
-        (waiting,) = (group for group in found.hang if group is not spinning)
+        assert recorded_cause.message.code == "timed_out_missing"
+        assert (recorded_cause.message.args["missing"], recorded_cause.message.args["steps"]) == (
+            str(last),
+            14,
+        )
+        (waiting,) = (group for group in recorded_cause.hang if group is not spinning)
         assert waiting["state"] == "waits"
         assert waiting["call"] in ("backward", "synchronize")
 

@@ -40,10 +40,10 @@ def ids_of(text):
     """Return the ids by hand: cut as GPT-2 does for ASCII words, merge in order."""
     known = vocab()
     tokens = ["Ġ" if letter == " " else letter for letter in text]
-    for left, right in MERGES:
-        at = 0
-        while at < len(tokens) - 1:
-            if tokens[at] == left and tokens[at + 1] == right:
-                tokens[at : at + 2] = [left + right]
-            at += 1
+    for first, second in MERGES:
+        place = 0
+        while place < len(tokens) - 1:
+            if tokens[place] == first and tokens[place + 1] == second:
+                tokens[place : place + 2] = [first + second]
+            place += 1
     return [known[token] for token in tokens]

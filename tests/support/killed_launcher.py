@@ -57,9 +57,9 @@ def left_after(plan: Plan, moment: int) -> dict[str, Any]:
         pid, _ = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
             time.sleep(0.01)
-    left = psutil.Process().children(recursive=True)
-    lines = [" ".join(process.cmdline()) for process in left]
-    for process in left:
+    processes = psutil.Process().children(recursive=True)
+    lines = [" ".join(process.cmdline()) for process in processes]
+    for process in processes:
         process.kill()
         process.wait()
     return {"moment": moment, "code": os.waitstatus_to_exitcode(status), "left": lines}

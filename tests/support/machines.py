@@ -88,17 +88,17 @@ def machine(root: Path, files: dict[str, str] | None = None, **changes: Any) -> 
     return ExaminedMachine(**(sound | changes))
 
 
-def said(found: Condition) -> Condition:
+def said(condition: Condition) -> Condition:
     """Return a condition in English; its Chinese must be there, with the same values."""
-    texts = [render_sentence(text, "en") for text in (found.what, found.fix)]
-    assert found.fix == "" or render_sentence(found.fix, "zh") != texts[1]
-    assert isinstance(found.what, str) or render_sentence(found.what, "zh") != texts[0]
-    return replace(found, what=texts[0], fix=texts[1])
+    texts = [render_sentence(text, "en") for text in (condition.what, condition.fix)]
+    assert condition.fix == "" or render_sentence(condition.fix, "zh") != texts[1]
+    assert isinstance(condition.what, str) or render_sentence(condition.what, "zh") != texts[0]
+    return replace(condition, what=texts[0], fix=texts[1])
 
 
-def only(found: Iterator[Condition]) -> Condition:
-    (one,) = found
-    return said(one)
+def only(conditions: Iterator[Condition]) -> Condition:
+    (condition,) = conditions
+    return said(condition)
 
 
 @dataclass

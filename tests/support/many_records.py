@@ -50,8 +50,8 @@ def _bert(name: str, device: str, precision: str, repeat: int, *, rate: float) -
         started=f"2026-11-{10 + repeat}T08:00:00+00:00",
         figures={"p_core": rate, "p_train": 0.98 * rate, "p_whole": 0.9 * rate},
     )
-    for one in made["environment"]["devices"]:
-        one["name"] = device
+    for device_entry in made["environment"]["devices"]:
+        device_entry["name"] = device
     return made
 
 
@@ -62,8 +62,12 @@ def with_evidence(folder: Path, ranks: int, *, slow: int | None = None) -> Path:
     for event in () if slow is None else events[slow]:
         if event["event"] == "window":
             event["step_ns"] = [2 * step_ns for step_ns in event["step_ns"]]
-    lines = [start(*range(ranks)), *readings(*range(ranks)),
-             *(host(t_s, utilization_percent=50.0) for t_s in (1.0, 5.0, 9.0)), end()]  # fmt: skip
+    lines = [
+        start(*range(ranks)),
+        *readings(*range(ranks)),
+        *(host(t_s, utilization_percent=50.0) for t_s in (1.0, 5.0, 9.0)),
+        end(),
+    ]
     sampled_run(folder, lines, ranks=events)
     plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     plan["run_id"] = folder.name

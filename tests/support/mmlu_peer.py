@@ -74,7 +74,7 @@ def score_with_lm_eval(folder, batch_size=4):
     from lm_eval.tasks import TaskManager
     from transformers import AutoTokenizer
 
-    own = Path(lm_eval.__file__).parent / "tasks" / "mmlu" / "default"
+    task_folder = Path(lm_eval.__file__).parent / "tasks" / "mmlu" / "default"
     tasks = folder / "tasks"
     tasks.mkdir()
     for subject in subjects():
@@ -86,16 +86,18 @@ def score_with_lm_eval(folder, batch_size=4):
             ]
             Path(files[split]).write_text("".join(json.dumps(line) + "\n" for line in lines))
         config = {
-            "include": str(own / f"mmlu_{subject.name}.yaml"), "task": f"peer_{subject.name}",
-            "dataset_path": "json", "dataset_name": None,
+            "include": str(task_folder / f"mmlu_{subject.name}.yaml"),
+            "task": f"peer_{subject.name}",
+            "dataset_path": "json",
+            "dataset_name": None,
             "dataset_kwargs": {"data_files": files, "cache_dir": str(folder / "cache")},
-        }  # fmt: skip
+        }
         (tasks / f"{subject.name}.yaml").write_text(json.dumps(config))
     model = HFLM(
         pretrained=open_model(folder / "model"), tokenizer=AutoTokenizer.from_pretrained(
             folder / "model"), batch_size=batch_size, device="cpu",
     )  # fmt: skip
-    found = lm_eval.simple_evaluate(
+    results = lm_eval.simple_evaluate(
         model, tasks=[f"peer_{name}" for name in NAMES], num_fewshot=DEV_ROWS, log_samples=True,
         bootstrap_iters=0, task_manager=TaskManager(include_path=str(tasks)),
     )  # fmt: skip
@@ -105,10 +107,10 @@ def score_with_lm_eval(folder, batch_size=4):
                 "log_probabilities": [round(float(x[0]), 6) for x in sample["filtered_resps"]],
                 "acc": float(sample["acc"]),
             }
-            for sample in sorted(found["samples"][f"peer_{name}"], key=lambda x: x["doc_id"])
+            for sample in sorted(results["samples"][f"peer_{name}"], key=lambda x: x["doc_id"])
         ]
         for name in NAMES
-    } | {"acc": {name: found["results"][f"peer_{name}"]["acc,none"] for name in NAMES}}
+    } | {"acc": {name: results["results"][f"peer_{name}"]["acc,none"] for name in NAMES}}
 
 
 if __name__ == "__main__":

@@ -38,9 +38,12 @@ def replace_choice(
         calls = iter(range(10_000))
 
         def forward(
-            tokens: Any, router: Any = router, own: Any = router.forward, calls: Any = calls
+            tokens: Any,
+            router: Any = router,
+            router_forward: Any = router.forward,
+            calls: Any = calls,
         ) -> Any:
-            scores, weights, chosen = own(tokens)
+            scores, weights, chosen = router_forward(tokens)
             del weights
             chosen = choose(scores, chosen, next(calls))
             return scores, scores.gather(1, chosen).softmax(1), chosen
@@ -78,10 +81,12 @@ def forced_after_the_warmup(job: Any) -> None:
 def half_of_the_tokens_routed(job: Any) -> None:
     """Leave every second token out of the layer, as beyond a capacity."""
     for layer in routed_layers(job.model):
-        own = layer._dispatcher
+        dispatch_all = layer._dispatcher
 
-        def dispatch(experts: Any, tokens: Any, chosen: Any, weights: Any, own: Any = own) -> Any:
-            summed, routed, received = own(experts, tokens[::2], chosen[::2], weights[::2])
+        def dispatch(
+            experts: Any, tokens: Any, chosen: Any, weights: Any, dispatch_all: Any = dispatch_all
+        ) -> Any:
+            summed, routed, received = dispatch_all(experts, tokens[::2], chosen[::2], weights[::2])
             whole = torch.zeros_like(tokens)
             whole[::2] = summed
             return whole, routed, received
@@ -91,10 +96,12 @@ def half_of_the_tokens_routed(job: Any) -> None:
 
 def beyond_capacity_lost_on_arrival(job: Any) -> None:
     for layer in routed_layers(job.model):
-        own = layer._dispatcher
+        dispatch_all = layer._dispatcher
 
-        def dispatch(experts: Any, tokens: Any, chosen: Any, weights: Any, own: Any = own) -> Any:
-            summed, routed, received = own(experts, tokens, chosen, weights)
+        def dispatch(
+            experts: Any, tokens: Any, chosen: Any, weights: Any, dispatch_all: Any = dispatch_all
+        ) -> Any:
+            summed, routed, received = dispatch_all(experts, tokens, chosen, weights)
             return summed, routed, received.clamp(max=int(routed.sum()) // len(routed))
 
         layer._dispatcher = dispatch
@@ -106,10 +113,10 @@ def fewer_experts_than_said(job: Any) -> None:
 
 
 def tokens_counted_twice(job: Any) -> None:
-    own = job.batches
+    job_batches = job.batches
 
     def batches(epoch: int) -> Any:
-        for batch in own(epoch):
+        for batch in job_batches(epoch):
             counts = batch.counts
             yield replace(batch, counts=replace(
                 counts, tokens=2 * counts.tokens, tokens_padded=2 * counts.tokens_padded
@@ -144,16 +151,16 @@ def one_bias_frozen(job: Any) -> None:
 
 def experts_of_a_layer_detached(job: Any) -> None:
     layer = routed_layers(job.model)[0]
-    own = layer.experts._local
-    layer.experts._local = lambda parameter: own(parameter).detach()
+    compute_locally = layer.experts._local
+    layer.experts._local = lambda parameter: compute_locally(parameter).detach()
 
 
 def noise_of_the_rank(job: Any) -> None:
     rank = job.context.rank
     for router in routers(job):
 
-        def forward(tokens: Any, own: Any = router.forward, router: Any = router) -> Any:
-            del own
+        def forward(tokens: Any, router_forward: Any = router.forward, router: Any = router) -> Any:
+            del router_forward
             noise = torch.randn(router.bias.shape, generator=torch.Generator().manual_seed(rank))
             scores = torch.nn.functional.linear(tokens, router.weight, router.bias + noise)
             top = scores.topk(router.top_k)
@@ -268,21 +275,21 @@ def found_in(job: Any) -> dict[str, Any]:
 
 
 def on_rank(rank: int, names: list[str]) -> list[dict[str, Any]]:
-    found = []
+    results = []
     for name in names:
         plant, _, changes = TWO_RANKS.get(name, (lambda _: None, "", {"expert_parallel": 2}))
         job = tiny_gpt_oss.new_job(rank=rank, world_size=2, micro_batch_size=4, **changes)
         plant(job)
-        found.append(found_in(job))
-    return found
+        results.append(found_in(job))
+    return results
 
 
-def codes_of(found: tuple[dict[str, Any], ...]) -> set[str]:
+def codes_of(rank_parameters: tuple[dict[str, Any], ...]) -> set[str]:
     """Return what ranks found, and what the record says of their parameters together."""
-    codes = {one["code"] for one in found}
+    codes = {entry["code"] for entry in rank_parameters}
     ranks = [
-        SimpleNamespace(rank=one["rank"], parameters=SimpleNamespace(**one["parameters"]))
-        for one in found if "parameters" in one
+        SimpleNamespace(rank=entry["rank"], parameters=SimpleNamespace(**entry["parameters"]))
+        for entry in rank_parameters if "parameters" in entry
     ]  # fmt: skip
     plan: Any = SimpleNamespace(recipe={})
     run: Any = SimpleNamespace(ranks=ranks)

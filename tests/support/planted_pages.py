@@ -214,9 +214,9 @@ def planted_pages() -> Iterator[Planted]:
     for kind, (times, world, change) in KINDS.items():
         for _ in range(times):
             work, card, rows = _pick(draw)
-            at = draw.randrange(3) if world is None else world
-            rows[at] = change(draw, work, card, rows[at])
-            yield Planted(kind, page(work, rows, card.name), (FIRST_LINE + at,))
+            world_index = draw.randrange(3) if world is None else world
+            rows[world_index] = change(draw, work, card, rows[world_index])
+            yield Planted(kind, page(work, rows, card.name), (FIRST_LINE + world_index,))
     for times in (1.25, 0.8, 1.5, 0.5, 1.1):
         work, card, rows = _pick(draw)
         other = [

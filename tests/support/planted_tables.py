@@ -358,8 +358,11 @@ def planted_documents() -> Iterator[Plant]:
     """Yield files with one error each."""
     draw = random.Random(4711)
     for kinds, rows_of in (
-        (LANGUAGE, language_rows), (IMAGES, image_rows), (PAIRS, pair_rows), (SWEEPS, sweep_rows),
-    ):  # fmt: skip
+        (LANGUAGE, language_rows),
+        (IMAGES, image_rows),
+        (PAIRS, pair_rows),
+        (SWEEPS, sweep_rows),
+    ):
         for kind, (times, fixed, change) in kinds.items():  # type: ignore[attr-defined]
             for _ in range(times):
                 rows = rows_of(draw)  # type: ignore[operator]

@@ -81,9 +81,9 @@ def distilbert_on_two_ranks(started: Any, *words: str) -> Path:
 
 def processes_with(variable: str, value: str) -> list[psutil.Process]:
     """Return the living processes with a value in their environment."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):  # ended meanwhile, or another user's
             if process.environ().get(variable) == value:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes

@@ -28,8 +28,8 @@ class Server:
         self.lines: list[str] = []
         for line in self.process.stdout:
             self.lines.append(line)
-            if found := re.search(r"http://127\.0\.0\.1:([0-9]+)/", line):
-                self.address, self.port = found[0], found[1]
+            if match := re.search(r"http://127\.0\.0\.1:([0-9]+)/", line):
+                self.address, self.port = match[0], match[1]
                 break
         else:
             raise AssertionError("".join(self.lines))

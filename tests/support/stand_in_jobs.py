@@ -151,21 +151,21 @@ def train_on_stand_in(
 ) -> dict[str, Any]:
     """Return what ``train`` finds on the stand-in, and the peak of its memory."""
     device = stand_in(fault)
-    found = train(case_name, cache, device=device, **more)
-    return found | {"peak_bytes": device.memory().allocator_peak_bytes}
+    training = train(case_name, cache, device=device, **more)
+    return training | {"peak_bytes": device.memory().allocator_peak_bytes}
 
 
-def wrong_figures(found: dict[str, Any]) -> list[str]:
+def wrong_figures(training: dict[str, Any]) -> list[str]:
     """Return the names of figures that differ from what the operations of each step must take."""
-    windows = found["windows"]
+    windows = training["windows"]
     step_ns = [ns for window in windows for ns in window["step_ns"]]
     right = {
-        "start_ns": found["trained"]["start_ns"] == found["queued_before_ns"],
-        "step_ns": step_ns == [count * OPERATION_NS for count in found["operations"]],
-        "step_waits": not any(found["synchronizations"]),
+        "start_ns": training["trained"]["start_ns"] == training["queued_before_ns"],
+        "step_ns": step_ns == [count * OPERATION_NS for count in training["operations"]],
+        "step_waits": not any(training["synchronizations"]),
         # At both ends of training and at the end of each window.
-        "loop_waits": found["waits"].get("synchronize()") == len(windows) + 2,
-        "mark_waits": "mark()" not in found["waits"],
+        "loop_waits": training["waits"].get("synchronize()") == len(windows) + 2,
+        "mark_waits": "mark()" not in training["waits"],
         "window_ns": all(w["end_ns"] - w["start_ns"] == sum(w["step_ns"]) for w in windows),
     }
     return [name for name, is_right in right.items() if not is_right]

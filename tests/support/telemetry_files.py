@@ -34,9 +34,9 @@ def devices(t_s: float, *samples: dict[str, Any], took_ns: int = 0) -> dict[str,
     return event("devices", round(t_s * S), took_ns=took_ns, devices=list(samples))
 
 
-def host(t_s: float, **told: Any) -> dict[str, Any]:
+def host(t_s: float, **facts: Any) -> dict[str, Any]:
     """Return a reading of the host."""
-    return event("host", round(t_s * S), took_ns=0, **told)
+    return event("host", round(t_s * S), took_ns=0, **facts)
 
 
 def end(t_s: float = 12.0) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def end(t_s: float = 12.0) -> dict[str, Any]:
     return event("end", round(t_s * S))
 
 
-def busy(t_s: float, index: int, **told: Any) -> dict[str, Any]:
+def busy(t_s: float, index: int, **facts: Any) -> dict[str, Any]:
     """Return a device that is idle until 6 s and then draws 400 W, counting its joules."""
     trains = t_s >= 6.0
     plain = {
@@ -59,12 +59,12 @@ def busy(t_s: float, index: int, **told: Any) -> dict[str, Any]:
         "throttle_reasons": ["power_cap"] if t_s == 9.0 else [],
         "energy_j": 5000.0 + 100.0 * min(t_s, 6.0) + 400.0 * max(0.0, t_s - 6.0),
     }
-    return {name: value for name, value in (plain | told).items() if value is not None}
+    return {name: value for name, value in (plain | facts).items() if value is not None}
 
 
-def readings(*indices: int, times_s: Iterable[float] = TIMES_S, **told: Any) -> list[Any]:
+def readings(*indices: int, times_s: Iterable[float] = TIMES_S, **facts: Any) -> list[Any]:
     """Return the readings of busy devices; a fact given as None is not told."""
-    return [devices(t_s, *(busy(t_s, index, **told) for index in indices)) for t_s in times_s]
+    return [devices(t_s, *(busy(t_s, index, **facts) for index in indices)) for t_s in times_s]
 
 
 def cards(world: int = 2) -> list[list[dict[str, Any]]]:

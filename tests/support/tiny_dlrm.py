@@ -117,8 +117,10 @@ def train(
     for numerical, labels, ids in data(cardinalities):
         size, before = len(labels), sent.total if sent else 0
         here = slice(size * rank // ranks, size * (rank + 1) // ranks)
-        found = dense(numerical[here], start(ids[columns]))
-        loss = nn.functional.binary_cross_entropy_with_logits(found, labels[here], reduction="sum")
+        dense_logits = dense(numerical[here], start(ids[columns]))
+        loss = nn.functional.binary_cross_entropy_with_logits(
+            dense_logits, labels[here], reduction="sum"
+        )
         # Weighed as the stepper weighs: DDP takes the mean over ranks.
         (loss * (spread.loss_scale * ranks / size)).backward()
         for parameter in dense.parameters():
@@ -127,7 +129,7 @@ def train(
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-        logits.append(found.detach())
+        logits.append(dense_logits.detach())
         if sent:
             bytes_sent.append((sent.total - before, tables.exchanged_bytes(size)))
     if ranks == 1:
@@ -195,9 +197,9 @@ def train_rank(rank: int, clicks: Path, ranks: int) -> tuple[dict[str, Any], dic
     """Train all spreads, then the job: starting ranks takes longer than training."""
     groups = {size: dist.new_group(list(range(size))) for size in (2, 4)}
     sent = SentBytes(rank)
-    found = {
+    trainings = {
         name: train(spread, rank=rank, group=groups[spread.ranks], sent=sent)
         for name, spread in SPREADS.items()
         if rank < spread.ranks
     }
-    return found, train_job(clicks, rank=rank, ranks=ranks)
+    return trainings, train_job(clicks, rank=rank, ranks=ranks)

@@ -23,15 +23,17 @@ VOCAB, LENGTH, SAMPLES, VALIDATION = 40, 24, 22, 13
 class DrawnExamples(Examples):
     """Samples of random tokens with 1 to ``most`` candidates; any may be right in evaluation."""
 
-    def __init__(self, samples: int, *, most: int, seed: int, evaluation: bool = False) -> None:
+    def __init__(
+        self, samples: int, *, max_tokens: int, seed: int, evaluation: bool = False
+    ) -> None:
         self.seq_length, self.seed, self.evaluation = LENGTH, seed, evaluation
-        self.num_choices = np.random.default_rng(seed).integers(1, most + 1, samples)
+        self.num_choices = np.random.default_rng(seed).integers(1, max_tokens + 1, samples)
 
     def sequences(self, row: int) -> list[ChoiceSequence]:
         rng = np.random.default_rng([self.seed, row])
         context = rng.integers(2, VOCAB, rng.integers(5, 12))
         mask = int(rng.integers(1, len(context)))
-        found = []
+        sequences = []
         for slot in range(self.num_choices[row]):
             answer = rng.integers(2, VOCAB, rng.integers(1, 5))
             block = len(answer) + 1  # the start token and the answer; the end token is a target
@@ -41,12 +43,12 @@ class DrawnExamples(Examples):
             rows = np.arange(len(context), len(ids))
             right = bool(rng.random() < 0.4) if self.evaluation else slot == 0
             targets = np.concatenate([answer, [0]])
-            found.append(
+            sequences.append(
                 ChoiceSequence(
                     ids, positions, blocks.astype(np.int64), len(context), rows, targets, right
                 )
             )
-        return found
+        return sequences
 
 
 class NamedOften(Examples):
@@ -99,8 +101,8 @@ def new_job(
         device=CpuDevice(threads=1),
     )  # fmt: skip
     data = SimpleNamespace(
-        train=train or DrawnExamples(SAMPLES, most=5, seed=3),
-        validation=validation or DrawnExamples(VALIDATION, most=23, seed=4, evaluation=True),
+        train=train or DrawnExamples(SAMPLES, max_tokens=5, seed=3),
+        validation=validation or DrawnExamples(VALIDATION, max_tokens=23, seed=4, evaluation=True),
     )
     return build(context, data)
 

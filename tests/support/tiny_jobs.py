@@ -48,10 +48,10 @@ def without_dropout(job: Any) -> Any:
 def losses(job: Any, device: Device, steps: int) -> list[float]:
     """Return the losses of the first ``steps`` steps."""
     batches = batches_of(job, device, 0, depth=0)
-    found = [job.step(batches) for _ in range(steps)]
+    results = [job.step(batches) for _ in range(steps)]
     batches.close()
     device.synchronize()
-    return device.read(found)
+    return device.read(results)
 
 
 def run_measured(job: Job, device: Device, recipe: Any) -> list[dict[str, Any]]:

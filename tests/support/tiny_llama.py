@@ -79,19 +79,19 @@ def train(made: job.LlamaJob, *, epochs: int = 2) -> dict[str, Any]:
             assert loss is not None
             steps.append((loss.item(), samples))
     made.check()
-    found = made.evaluate()
+    quality = made.evaluate()
     weights = {n: whole(x) for n, x in made.model.named_parameters() if x.requires_grad}
     return {
-        "steps": steps, "weights": weights, "quality": (found.value, found.samples),
-        "detail": dict(found.detail), "facts": dict(made.facts()),
+        "steps": steps, "weights": weights, "quality": (quality.value, quality.samples),
+        "detail": dict(quality.detail), "facts": dict(made.facts()),
     }  # fmt: skip
 
 
 def train_rank(rank: int, folder: Path, out: Path, spreads: Any) -> dict[str, Any]:
     """Train on two ranks one way after the other: starting them costs more than all of it."""
-    found = {}
+    trainings = {}
     for name, changes in spreads.items():
         made = new_job(folder, rank=rank, world_size=2, **changes)
-        found[name] = train(made)
+        trainings[name] = train(made)
         made.save(out / name)
-    return found
+    return trainings

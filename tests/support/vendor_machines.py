@@ -34,7 +34,7 @@ def kfd_node(
     root: Path, number: int, *, vendor: int, minor: int = 0, bus: int = 0, unique_id: int = 0
 ) -> None:
     """Add a compute device to KFD's list; with minor 0 a processor."""
-    told = {
+    properties = {
         "cpu_cores_count": 0 if minor else 64,
         "simd_count": 304 if minor else 0,
         "vendor_id": vendor,
@@ -43,7 +43,7 @@ def kfd_node(
         "drm_render_minor": minor,
         "unique_id": unique_id,
     }
-    text = "".join(f"{name} {value}\n" for name, value in told.items())
+    text = "".join(f"{name} {value}\n" for name, value in properties.items())
     write(root / f"sys/class/kfd/kfd/topology/nodes/{number}/properties", text)
     write(root / "dev/kfd")
     if minor:
@@ -51,9 +51,14 @@ def kfd_node(
 
 
 def pci_card(
-    root: Path, address: str, *, vendor: int, kind: str = "0x030000",
-    driver: str = "", minor: int = 0,
-) -> Path:  # fmt: skip
+    root: Path,
+    address: str,
+    *,
+    vendor: int,
+    kind: str = "0x030000",
+    driver: str = "",
+    minor: int = 0,
+) -> Path:
     """Add a card to the PCI bus and return its folder."""
     folder = root / "sys/bus/pci/devices" / address
     write(folder / "vendor", f"0x{vendor:04x}\n")
@@ -77,9 +82,13 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(torch_vendor, "ROOT", root)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     for name in (
-        "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
-        "XPU_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY",
-    ):  # fmt: skip
+        "CUDA_VISIBLE_DEVICES",
+        "HIP_VISIBLE_DEVICES",
+        "ROCR_VISIBLE_DEVICES",
+        "XPU_VISIBLE_DEVICES",
+        "ZE_AFFINITY_MASK",
+        "ZE_FLAT_DEVICE_HIERARCHY",
+    ):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 

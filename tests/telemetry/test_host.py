@@ -31,7 +31,10 @@ def zone(root: Path, number: str, name: str, energy_uj: int | str) -> Path:
 
 def test_packages_are_added_up_and_their_parts_left_out(tmp_path: Path) -> None:
     first, second = (zone(tmp_path, str(n), f"package-{n}", 1_000_000) for n in (0, 1))
-    parts = [zone(tmp_path, *one, 5) for one in (("0:0", "core"), ("0:1", "dram"), ("2", "psys"))]
+    parts = [
+        zone(tmp_path, *zone_and_name, 5)
+        for zone_and_name in (("0:0", "core"), ("0:1", "dram"), ("2", "psys"))
+    ]
     energy = PackageEnergy(root=tmp_path)
     assert energy.read() == {"energy_j": 0.0}
     first.write_text("4000000\n")
@@ -60,12 +63,17 @@ def test_no_energy_after_a_gap_in_which_a_counter_could_wrap_unseen(
 def test_use_is_told_of_a_time_that_is_long_enough(tmp_path: Path, clock: FakeClock) -> None:
     machine = HostReader(root=tmp_path, clock=clock)
     assert machine.sources == ["psutil"]
-    found = []
+    readings = []
     for after_ms in (50, 60, 99, 1):
         clock.advance(after_ms * 10**6)
-        found.append(set(machine.read(lambda _: nullcontext())))
+        readings.append(set(machine.read(lambda _: nullcontext())))
     plain = {"memory_used_bytes"}
-    assert found == [plain, plain | {"utilization_percent"}, plain, plain | {"utilization_percent"}]
+    assert readings == [
+        plain,
+        plain | {"utilization_percent"},
+        plain,
+        plain | {"utilization_percent"},
+    ]
 
 
 # What ipmitool prints, by https://github.com/ipmitool/ipmitool, lib/ipmi_dcmi.c, 2026-11-22; not
@@ -102,6 +110,6 @@ def test_node_power_is_told_once(ipmitool: Path, tmp_path: Path) -> None:
     machine = HostReader(root=tmp_path)
     assert machine.sources == ["psutil", "rapl", "ipmi"]
     machine.ask_controller()
-    told = [machine.read(lambda _: nullcontext()) for _ in range(2)]
-    assert [one.get("power_w") for one in told] == [1206.0, None]
-    assert [one["energy_j"] for one in told] == [0.0, 0.0]
+    readings = [machine.read(lambda _: nullcontext()) for _ in range(2)]
+    assert [reading.get("power_w") for reading in readings] == [1206.0, None]
+    assert [reading["energy_j"] for reading in readings] == [0.0, 0.0]

@@ -50,17 +50,17 @@ def run_ticks(clock: FakeClock, work_ns: Sequence[int], interval_s: float) -> li
         clock.advance(round(seconds * 1e9))
         return False
 
-    found = []
+    ticks = []
     taken = islice(iterate_ticks(interval_s, clock=clock, stopped=wait), len(work_ns))
     for number, duration_ns in zip(taken, work_ns, strict=True):
-        found.append((number, clock() - began))
+        ticks.append((number, clock() - began))
         clock.advance(duration_ns)
-    return found
+    return ticks
 
 
 def test_ticks_keep_to_the_grid(clock: FakeClock) -> None:
-    found = run_ticks(clock, [0, 300_000_000, 999_999_999, 1], 1.0)
-    assert found == [(number, number * SECOND_NS) for number in range(4)]
+    ticks = run_ticks(clock, [0, 300_000_000, 999_999_999, 1], 1.0)
+    assert ticks == [(number, number * SECOND_NS) for number in range(4)]
 
 
 def test_a_fault_is_written_when_it_begins_or_changes(log: SampleLog, tmp_path: Path) -> None:
@@ -93,10 +93,10 @@ def test_a_value_out_of_bounds_is_left_out_alone(
     samples = [DeviceSample(index=0, **sound | {name: value}), DeviceSample(index=1, **sound)]
     take(OneVendor(lambda: samples, (0, 1)), log, clock, times=2)
     first, fault, second = written(tmp_path)
-    told = {"index": 1} | sound | {"throttle_reasons": ["heat"]}
+    reading = {"index": 1} | sound | {"throttle_reasons": ["heat"]}
     odd, even = first["devices"]
-    assert even == told
-    assert odd == {key: kept for key, kept in (told | {"index": 0}).items() if key != name}
+    assert even == reading
+    assert odd == {key: kept for key, kept in (reading | {"index": 0}).items() if key != name}
     assert fault["kind"] == "unreadable"
     assert f"{name} of device 0" in fault["said"]
     assert second["devices"] == first["devices"]
@@ -131,7 +131,7 @@ def take(
 ) -> list[tuple[str, list[int]]]:
     """Take readings in their thread; return what is told when the monitor opens."""
     opened: list[tuple[str, list[int]]] = []
-    devices = DeviceReader(lambda: vendor, 2, log, lambda *told: opened.append(told))
+    devices = DeviceReader(lambda: vendor, 2, log, lambda *opening: opened.append(opening))
     background = BackgroundReading("monitor", devices.take, log, clock=clock)
     for _ in range(times):
         background.start()

@@ -44,12 +44,12 @@ def told(
     ranks = [rank_events()] if on_processor else ranks or cards()
     run_dir = sampled_run(tmp_path / "run", lines, ranks=ranks)
     timeline = read_run(run_dir, len(ranks))
-    found = telemetry.summarize_samples(telemetry.read_samples(run_dir, timeline), timeline)
+    summary = telemetry.summarize_samples(telemetry.read_samples(run_dir, timeline), timeline)
     device = "cpu" if on_processor else "cuda"
     figures = figures_of.compute_figures(
-        measure(timeline, telemetry=found, device=device, warmup_steps=3)
+        measure(timeline, telemetry=summary, device=device, warmup_steps=3)
     )
-    return found, figures
+    return summary, figures
 
 
 def values(figures: dict[str, Figure], *names: str) -> list[float | None]:
@@ -62,15 +62,15 @@ def codes(figures: dict[str, Figure], *names: str) -> list[str | None]:
 
 
 def test_two_devices_give_exact_numbers(tmp_path: Path) -> None:
-    found, figures = told(tmp_path, [start(4, 2), *readings(2, 4), end()])
-    assert found.intervals_s == {
+    summary, figures = told(tmp_path, [start(4, 2), *readings(2, 4), end()])
+    assert summary.intervals_s == {
         "run": (0.0, 12.0),
         "train": (6.0, 9.625),
         "to_target": (6.0, 11.0),
         "measured": (8.0, 9.625),
     }
-    assert [(device.ranks, device.index) for device in found.devices] == [([0], 4), ([1], 2)]
-    first = found.devices[0]
+    assert [(device.ranks, device.index) for device in summary.devices] == [([0], 4), ([1], 2)]
+    first = summary.devices[0]
     train = first.over["train"]
     memory, clock = train.quantities["memory_used_bytes"], train.quantities["clock_mhz"]
     assert (train.readings, memory.readings, memory.longest_gap_s) == (5, 5, 1.0)
@@ -88,7 +88,7 @@ def test_two_devices_give_exact_numbers(tmp_path: Path) -> None:
     assert first.over["measured"].throttled == {"power_cap": pytest.approx(0.8125 / 1.625)}
     assert train.energy.joules == 400.0 * 3.625
     assert first.over["run"].energy.joules == 100.0 * 6 + 400.0 * 6
-    assert (found.monitor, found.interval_s, found.host_sources) == (MONITOR, 1.0, ["psutil"])
+    assert (summary.monitor, summary.interval_s, summary.host_sources) == (MONITOR, 1.0, ["psutil"])
 
     assert values(figures, "utilization", "power", "temperature") == [90.0, 400.0, 59.625]
     assert figures["power"].note == message("over_devices", devices=2, readings=5)
@@ -109,10 +109,10 @@ def test_two_devices_give_exact_numbers(tmp_path: Path) -> None:
 
 def test_an_energy_is_interpolated_between_the_readings_around_an_edge(tmp_path: Path) -> None:
     times = [0.0, 5.9375, *(6.0 + TICK / S * number for number in range(1, 60))]
-    found, figures = told(tmp_path, [start(0), *readings(0, times_s=times)], ranks=cards(1))
+    summary, figures = told(tmp_path, [start(0), *readings(0, times_s=times)], ranks=cards(1))
     # 5.9375 s is read at 100 W, 6.125 s at 400 W: 6.25 J and 50 J on a line over 0.1875 s.
     before = (6.25 + 50) * (0.0625 / 0.1875)
-    energy = found.devices[0].over["train"].energy
+    energy = summary.devices[0].over["train"].energy
     assert energy.joules == pytest.approx(6.25 + 400 * 3.625 - before)
     assert (energy.between_s, energy.reason) == (0.1875, None)
     note = figures["energy_per_sample"].note
@@ -145,8 +145,8 @@ def test_an_energy_without_a_counter_is_estimated_under_another_name(
 
 def test_what_a_monitor_does_not_tell_is_none_with_a_reason(tmp_path: Path) -> None:
     lines = [start(0), *readings(0, utilization_percent=None, throttle_reasons=None)]
-    found, figures = told(tmp_path, lines, ranks=cards(1))
-    assert found.devices[0].over["train"].throttled is None
+    summary, figures = told(tmp_path, lines, ranks=cards(1))
+    assert summary.devices[0].over["train"].throttled is None
     assert figures["utilization"] == Figure(
         None, message("quantity_untold", quantity="utilization_percent")
     )
@@ -154,8 +154,8 @@ def test_what_a_monitor_does_not_tell_is_none_with_a_reason(tmp_path: Path) -> N
 
 
 def test_ranks_that_share_a_device_count_its_energy_once(tmp_path: Path) -> None:
-    found, figures = told(tmp_path, [start(3, 3), *readings(3)])
-    assert [device.ranks for device in found.devices] == [[0, 1]]
+    summary, figures = told(tmp_path, [start(3, 3), *readings(3)])
+    assert [device.ranks for device in summary.devices] == [[0, 1]]
     assert values(figures, "energy_to_target") == [400 * 5.0]
 
 
@@ -169,8 +169,8 @@ def test_on_a_cpu_the_packages_count_as_the_device(tmp_path: Path) -> None:
             for t in TIMES_S
         ),
     ]  # fmt: skip
-    found, figures = told(tmp_path, [*lines, end()], on_processor=True)
-    cpu = found.hosts[0]["train"].quantities["utilization_percent"]
+    summary, figures = told(tmp_path, [*lines, end()], on_processor=True)
+    cpu = summary.hosts[0]["train"].quantities["utilization_percent"]
     expected = sum(8 * t * weight for t, weight in WEIGHTS_S.items()) / 3.625
     assert (cpu.mean, cpu.highest) == (pytest.approx(expected), 77.0)
     assert values(figures, "energy_per_sample", "energy_to_target") == [

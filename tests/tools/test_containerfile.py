@@ -27,15 +27,15 @@ def instructions() -> list[list[str]]:
 
 def stages() -> dict[str, list[list[str]]]:
     """Return the instructions of each stage by its name, with those of the stage it is built on."""
-    found: dict[str, list[list[str]]] = {}
+    stage_instructions: dict[str, list[list[str]]] = {}
     name = ""
     for word, rest in instructions():
         if word == "FROM":
             source, _, name = rest.partition(" AS ")
-            found[name] = list(found.get(source, []))
+            stage_instructions[name] = list(stage_instructions.get(source, []))
         elif name:
-            found[name].append([word, rest])
-    return found
+            stage_instructions[name].append([word, rest])
+    return stage_instructions
 
 
 def of(stage: str, word: str) -> list[str]:
@@ -81,8 +81,10 @@ def test_all_versions_are_those_of_the_lock(target: str) -> None:
 
 def test_the_build_for_processors_has_the_version_of_the_lock() -> None:
     (words,) = re.findall(r'"\$\((.*?)\)"', " ".join(of("cpu", "RUN")))
-    found = subprocess.run(shlex.split(words), cwd=ROOT, capture_output=True, text=True, check=True)
-    assert found.stdout == f"torch=={lock()['torch']}\n"
+    result = subprocess.run(
+        shlex.split(words), cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert result.stdout == f"torch=={lock()['torch']}\n"
 
 
 def test_the_python_is_one_that_the_project_takes() -> None:

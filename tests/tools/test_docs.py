@@ -29,8 +29,8 @@ def command_lines(text):
     """Return the words after ``trainmark`` of each command in blocks and spans of code."""
     code = re.findall(r"^ *```.*?^ *```|`[^`\n]+`", text, re.MULTILINE | re.DOTALL)
     lines = [line for block in code for line in block.strip("`").splitlines()]
-    found = [re.search(r"(?:^|[\s/;&|])trainmark ([a-z].*)", line) for line in lines]
-    return [re.split(r" [|>&#]|;", one[1])[0].split() for one in found if one]
+    matches = [re.search(r"(?:^|[\s/;&|])trainmark ([a-z].*)", line) for line in lines]
+    return [re.split(r" [|>&#]|;", match[1])[0].split() for match in matches if match]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_command_lines_name_verbs_and_options_that_exist(page):
         made = getattr(made, "commands", {}).get(words[0] if words else "", made)
         # What follows `--` is another program's.
         arguments = words[: words.index("--")] if "--" in words else words
-        known = {name for one in made.params for name in one.opts} | {"--help"}
+        known = {name for spelling in made.params for name in spelling.opts} | {"--help"}
         options = {
             word.partition("=")[0] for word in arguments if re.match("--[a-z]|-[a-z]$", word)
         }

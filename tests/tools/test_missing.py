@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 TOOL = Path(__file__).parents[2] / "tools" / "missing.py"
 
 
-def wheel(folder: Path, name: str, at: str, *requires: str, tag: str = "py3-none-any") -> None:
-    lines = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {at}"]
+def wheel(folder: Path, name: str, version: str, *requires: str, tag: str = "py3-none-any") -> None:
+    lines = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}"]
     lines += [f"Requires-Dist: {line}" for line in requires]
-    with ZipFile(folder / f"{name}-{at}-{tag}.whl", "w") as made:
-        made.writestr(f"{name}-{at}.dist-info/METADATA", "\n".join(lines) + "\n")
+    with ZipFile(folder / f"{name}-{version}-{tag}.whl", "w") as made:
+        made.writestr(f"{name}-{version}.dist-info/METADATA", "\n".join(lines) + "\n")
 
 
 def asked(folder: Path, *lines: str) -> tuple[int, list[str], list[str]]:

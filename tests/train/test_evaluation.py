@@ -101,10 +101,10 @@ def test_digest_of_all_ranks_does_not_depend_on_how_rows_lie_on_them() -> None:
             scored = EvaluationSum()
             scored.add(ScoredRows.of(rows[part], len(rows[part])), total=1.0)
             events.append(summarize_scores(scored.scores(), []))
-        found = combine_scores(events)
-        assert found is not None
-        assert found.rows == found.distinct == 101
-        return found.digest
+        combined = combine_scores(events)
+        assert combined is not None
+        assert combined.rows == combined.distinct == 101
+        return combined.digest
 
     whole = digest(slice(0, 101))
     assert whole == digest(slice(0, 101, 2), slice(1, 101, 2)) == digest(slice(60), slice(60, 101))

@@ -49,7 +49,7 @@ def published_scales(overflows: list[bool], *, window: int, hysteresis: int) -> 
     ``min_scale`` is left out: a run of ours ends there. Read on 2026-11-21 in
     https://github.com/FlagOpen/FlagPerf, training/benchmarks/glm/pytorch/optimizers.
     """
-    scale, credit, last_overflow, found = START, hysteresis, -1, []
+    scale, credit, last_overflow, scales = START, hysteresis, -1, []
     for step, overflow in enumerate(overflows):
         if overflow and credit > 1:
             credit, last_overflow = credit - 1, step
@@ -57,8 +57,8 @@ def published_scales(overflows: list[bool], *, window: int, hysteresis: int) -> 
             scale, last_overflow = scale / 2, step
         elif (step - last_overflow) % window == 0:
             scale, credit = scale * 2, hysteresis
-        found.append(scale)
-    return found
+        scales.append(scale)
+    return scales
 
 
 @given(

@@ -34,8 +34,8 @@ def test_rank_of_sharded_model_holds_only_shards_of_gradients(tmp_path: Path) ->
     loss = ((whole(features[:32]) - targets[:32]) ** 2).mean()
     loss.backward()
     torch.optim.SGD(whole.parameters(), lr=0.05).step()
-    for found in (first, second):
-        torch.testing.assert_close(found["weights"], weights(whole), rtol=1e-6, atol=1e-6)
+    for sizes in (first, second):
+        torch.testing.assert_close(sizes["weights"], weights(whole), rtol=1e-6, atol=1e-6)
 
 
 def test_buffers_of_replicas_are_not_exchanged(tmp_path: Path) -> None:

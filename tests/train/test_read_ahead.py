@@ -143,11 +143,11 @@ class Recorder(SyncDevice):
 def test_every_tensor_is_pinned_by_the_thread_and_moved_by_the_caller(
     clock: FakeClock, depth: int, moved: int
 ) -> None:
-    one = torch.zeros(())
-    value = [(one, "a"), Pair(one, 3), {"z": [one]}, Choices(one, 5), None, 0.5]
+    tensor = torch.zeros(())
+    value = [(tensor, "a"), Pair(tensor, 3), {"z": [tensor]}, Choices(tensor, 5), None, 0.5]
     device = Recorder(clock)
-    (found,) = read_ahead(iter([value]), device, depth=depth)
-    (first, name), pair, table, choices, none, half = found
+    (read_value,) = read_ahead(iter([value]), device, depth=depth)
+    (first, name), pair, table, choices, none, half = read_value
     assert type(pair) is Pair
     assert type(choices) is Choices
     tensors = [first, pair.x, table["z"][0], choices.ids]

@@ -56,14 +56,14 @@ def test_digest_of_a_step_has_gradients_in_the_order_of_the_backward_pass() -> N
 
     loss = float(job.step(iter([second])))
     digests.end_step()
-    step, left = digests.finish([loss])
+    step, remaining_parts = digests.finish([loss])
 
     assert step.loss == loss.hex()
     assert set(step.weights) == set(step.gradients) == set(job.trained_parameters())
     names = list(step.gradients)
     assert names.index("blocks.1.up.weight") < names.index("blocks.0.up.weight")
-    assert left.weights["blocks.0.up.weight"] != step.weights["blocks.0.up.weight"]
-    assert "blocks.0.up.weight exp_avg" in left.weights
+    assert remaining_parts.weights["blocks.0.up.weight"] != step.weights["blocks.0.up.weight"]
+    assert "blocks.0.up.weight exp_avg" in remaining_parts.weights
 
 
 def located(outcomes: Sequence[list[WindowOutcome]], window: int) -> list[ReplayDifference]:

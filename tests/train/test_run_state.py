@@ -66,8 +66,8 @@ def interrupted(
         new_job(**{**fields, "checkpoint_every_steps": None}), folder / "none", steps=STEPS
     )
     train(new_job(**fields), folder, steps=5)
-    left = Progress(4, *divmod(4, new_job(**fields).steps_per_epoch), samples=0)
-    rest = train(new_job(**fields), folder / "on", steps=STEPS, begin=(folder / "step-4", left))
+    progress = Progress(4, *divmod(4, new_job(**fields).steps_per_epoch), samples=0)
+    rest = train(new_job(**fields), folder / "on", steps=STEPS, begin=(folder / "step-4", progress))
     return [whole, rest]
 
 
@@ -104,8 +104,8 @@ def test_shards_of_two_ranks_go_on_with_two_and_with_one(
     places = [tmp_path / name for name in ("ranks", "checkpoints")]
     for place in places:
         place.mkdir()
-    found = on_ranks(2, places[0], interrupted, 2, new_job, places[1], changes)
-    for whole, rest in found:
+    ranks = on_ranks(2, places[0], interrupted, 2, new_job, places[1], changes)
+    for whole, rest in ranks:
         for step, expected in zip(rest, whole[4:], strict=True):
             assert step == pytest.approx(expected, abs=1e-6)
     alone = train(
@@ -113,7 +113,7 @@ def test_shards_of_two_ranks_go_on_with_two_and_with_one(
         begin=(places[1] / "step-4", Progress(4, 0, 4, 32)),
     )  # fmt: skip
     means = [
-        sum(step[0] for step in steps) / 2 for steps in zip(*(x[0][4:] for x in found), strict=True)
+        sum(step[0] for step in steps) / 2 for steps in zip(*(x[0][4:] for x in ranks), strict=True)
     ]
     assert [step[0] for step in alone] == pytest.approx(means, abs=1e-6)
 

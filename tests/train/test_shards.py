@@ -101,7 +101,8 @@ def test_the_same_global_batch_holds_the_same_rows_however_it_is_split() -> None
 
 @given(num_rows=st.integers(0, 100), world_size=st.integers(1, 9))
 def test_evaluation_rows_are_disjoint_and_complete(num_rows: int, world_size: int) -> None:
-    parts = [evaluation_rows(num_rows, rank=rank, world_size=world_size)
-             for rank in range(world_size)]  # fmt: skip
+    parts = [
+        evaluation_rows(num_rows, rank=rank, world_size=world_size) for rank in range(world_size)
+    ]
     assert sorted(row for part in parts for row in part) == list(range(num_rows))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1

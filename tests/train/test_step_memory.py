@@ -39,14 +39,14 @@ def wider(folder: Path, to: Path) -> Path:
 
     shutil.copytree(folder, to)
     config = to / "model" / "config.json"
-    told = json.loads(config.read_text()) | {"dim": 128, "hidden_dim": 512, "n_layers": 3}
-    config.write_text(json.dumps(told))
+    model_config = json.loads(config.read_text()) | {"dim": 128, "hidden_dim": 512, "n_layers": 3}
+    config.write_text(json.dumps(model_config))
     return to
 
 
 @predicts_memory
 @pytest.mark.parametrize(
-    ("case", "fields", "least"),
+    ("case", "fields", "min_share"),
     [
         ("gpt_megatron", {"kernels": "library"}, 0.98),
         ("gpt_megatron", GPT | {"kernels": "library"}, 0.98),
@@ -62,9 +62,14 @@ def wider(folder: Path, to: Path) -> Path:
     ],
 )  # fmt: skip
 def test_a_real_step_takes_what_is_predicted_or_a_little_more(
-    root: Path, tmp_path: Path, sync_device: SyncDevice, *, case: str, fields: dict[str, Any],
-    least: float,
-) -> None:  # fmt: skip
+    root: Path,
+    tmp_path: Path,
+    sync_device: SyncDevice,
+    *,
+    case: str,
+    fields: dict[str, Any],
+    min_share: float,
+) -> None:
     described = cases.load(case)
     recipe = replace(described.recipes["tiny"], **fields)
     folder = cases.generated_folder(described, recipe, root)
@@ -79,7 +84,7 @@ def test_a_real_step_takes_what_is_predicted_or_a_little_more(
         for _ in range(3):
             job.step(batches)
     predicted = prediction(case, folder, recipe)
-    assert least * live.peak <= predicted.total <= live.peak
+    assert min_share * live.peak <= predicted.total <= live.peak
     weights = 4 * sum(item.numel() for item in job.trained_parameters().values())
     assert 0.98 * weights <= predicted.weights <= weights  # DistilBERT's biases are left out
     assert predicted.optimizer == 2 * predicted.weights
@@ -89,20 +94,20 @@ def prediction(case: str, folder: Path, recipe: Any, world_size: int = 1) -> Pre
     """Return what the check of a recipe finds, by the estimate of its case."""
     memory = importlib.import_module(f"trainmark.cases.{case}.data")
     if case == "gpt_megatron":
-        found = memory.predict(recipe, world_size)
+        estimate = memory.predict(recipe, world_size)
     elif case == "glm_superglue":
         from trainmark.cases.glm_superglue.data import load
 
         train = load(folder, recipe).train
         choices = float(train.num_choices.mean())
         tokens = train.mean_tokens() if recipe.trim_padding else None
-        found = memory.predict(recipe, world_size, choices=choices, tokens=tokens)
+        estimate = memory.predict(recipe, world_size, choices=choices, tokens=tokens)
     else:
         from trainmark.cases.distilbert_sst2.data.model_files import read_config
 
-        found = memory.predict(read_config(folder / "model"), recipe, world_size)
-    assert isinstance(found, Prediction)
-    return found
+        estimate = memory.predict(read_config(folder / "model"), recipe, world_size)
+    assert isinstance(estimate, Prediction)
+    return estimate
 
 
 def gpt(**fields: Any) -> Any:
@@ -155,13 +160,13 @@ def test_a_rank_refuses_where_planning_could_not_know(sync_device: SyncDevice) -
         case="gpt_megatron", world_size=1, nproc=1, data=SimpleNamespace(folder="none")
     )
     sync_device.memory = lambda: MemoryUse(None, 0, 8 * GIB, "device")  # type: ignore[method-assign]
-    found: Any = Silent(None)
+    monitor: Any = Silent(None)
     with pytest.raises(EnvironmentFault, match=r"a rank needs about .* and has 8\.0 GiB"):
-        agree_on_memory(plan, gpt(), found, sync_device)
-    found.known = RankMemory(1)  # planning knew, and let it pass
-    assert agree_on_memory(plan, gpt(), found, sync_device) == RankMemory(8 * GIB)
-    plan.case, found.known = "toy", None  # a case without an estimate
-    assert agree_on_memory(plan, gpt(), found, sync_device) == RankMemory(8 * GIB)
+        agree_on_memory(plan, gpt(), monitor, sync_device)
+    monitor.known = RankMemory(1)  # planning knew, and let it pass
+    assert agree_on_memory(plan, gpt(), monitor, sync_device) == RankMemory(8 * GIB)
+    plan.case, monitor.known = "toy", None  # a case without an estimate
+    assert agree_on_memory(plan, gpt(), monitor, sync_device) == RankMemory(8 * GIB)
 
 
 # Criteo's terabytes of clicks, as its published recipe counts rows.
@@ -192,15 +197,15 @@ def predicted_at_published_size(case: str, recipe: Any, world_size: int) -> Pred
         return placement.predict(recipe, tables, 13)
     data: Any = cases.part(case, "data")
     if case == "glm_superglue":
-        found = data.predict(recipe, world_size, choices=10.0, tokens=None)
+        estimate = data.predict(recipe, world_size, choices=10.0, tokens=None)
     elif case == "distilbert_sst2":
         from trainmark.cases.distilbert_sst2.data.model_files import ModelConfig
 
-        found = data.predict(ModelConfig.model_validate(DISTILBERT), recipe, world_size)
+        estimate = data.predict(ModelConfig.model_validate(DISTILBERT), recipe, world_size)
     else:
-        found = data.predict(recipe, world_size)
-    assert isinstance(found, Prediction)
-    return found
+        estimate = data.predict(recipe, world_size)
+    assert isinstance(estimate, Prediction)
+    return estimate
 
 
 @pytest.mark.parametrize(
@@ -279,5 +284,5 @@ def test_published_recipes_are_within_a_tenth_of_what_the_allocator_reserved(
     2.15 where the recipe stands twice, 2.11 for the mixture of experts, and else 2.13.
     """
     recipe = replace(cases.load(case).recipes[name], **changes)
-    found = predicted_at_published_size(case, recipe, world_size)
-    assert found.reserved / GIB == pytest.approx(reserved_gib, rel=0.1)
+    estimate = predicted_at_published_size(case, recipe, world_size)
+    assert estimate.reserved / GIB == pytest.approx(reserved_gib, rel=0.1)

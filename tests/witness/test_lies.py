@@ -71,12 +71,12 @@ def test_lie_is_found(tmp_path, lie):
 
 @pytest.mark.nightly
 def test_eighteen_of_twenty_lies_are_found(tmp_path):
-    found = []
+    found_lies = []
     for lie, expected in LIES.items():
         folder = tmp_path / lie
         folder.mkdir()
         record = measure(folder, "liar.py", "--lie", lie, work=WORK)
         if expected & list_suspicions(record):
-            found.append(lie)
+            found_lies.append(lie)
     assert len(LIES) >= 20
-    assert len(found) >= len(LIES) - 2, sorted(LIES.keys() - found)
+    assert len(found_lies) >= len(LIES) - 2, sorted(LIES.keys() - found_lies)

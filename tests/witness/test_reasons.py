@@ -83,8 +83,8 @@ def test_speed_that_agrees_has_no_reason():
 
 def test_speed_without_a_measured_one_is_named():
     measurement = measured({"mfu_percent": [40.0] * 20})
-    found = list(find_in_printed(measurement, figures(mfu=None)))
-    assert [x.code for x in found] == ["printed_unmeasured"]
+    findings = list(find_in_printed(measurement, figures(mfu=None)))
+    assert [x.code for x in findings] == ["printed_unmeasured"]
 
 
 def test_output_without_a_speed_is_said():

@@ -68,8 +68,8 @@ def test_generated_data_is_deterministic_and_passes_the_check(tmp_path):
 def true_label(sentence):
     """Judge as a reader who knows the grammar: the adjective, and a ``not`` right before it."""
     words = sentence.split()
-    at = next(i for i, w in enumerate(words) if w in (*generated.POSITIVE, *generated.NEGATIVE))
-    return int((words[at] in generated.POSITIVE) != (words[at - 1] == "not"))
+    place = next(i for i, w in enumerate(words) if w in (*generated.POSITIVE, *generated.NEGATIVE))
+    return int((words[place] in generated.POSITIVE) != (words[place - 1] == "not"))
 
 
 @pytest.mark.parametrize("split", data.SPLITS)
@@ -239,18 +239,20 @@ def test_parquet_tsv_and_npz_hold_the_same_rows(tmp_path):
     for name in ("parquet", "tsv"):
         generated.write_model_folder(tmp_path / name / "model")
     write_weights(tmp_path / "tsv" / "model")
-    said = []
-    prepare(tmp_path / "tsv", tmp_path / "npz", said.append)
-    assert any(line.startswith("train: 11 rows") and "NOT the published" in line for line in said)
+    outputs = []
+    prepare(tmp_path / "tsv", tmp_path / "npz", outputs.append)
+    assert any(
+        line.startswith("train: 11 rows") and "NOT the published" in line for line in outputs
+    )
     recipe = replace(REAL, seq_length=64)
     wanted = data.load(tmp_path / "parquet", recipe)
     for name in ("tsv", "npz"):
-        found = data.load(tmp_path / name, recipe)
+        content = data.load(tmp_path / name, recipe)
         for split in data.SPLITS:
-            left, right = getattr(wanted, split), getattr(found, split)
-            np.testing.assert_array_equal(left.ids.values, right.ids.values)
-            np.testing.assert_array_equal(left.ids.starts, right.ids.starts)
-            np.testing.assert_array_equal(left.labels, right.labels)
+            expected_split, split_content = getattr(wanted, split), getattr(content, split)
+            np.testing.assert_array_equal(expected_split.ids.values, split_content.ids.values)
+            np.testing.assert_array_equal(expected_split.ids.starts, split_content.ids.starts)
+            np.testing.assert_array_equal(expected_split.labels, split_content.labels)
     assert data.check(tmp_path / "npz", replace(recipe, init="pretrained")).layout == "npz"
     ids = {data.check(tmp_path / name, recipe).content_id for name in ("tsv", "parquet")}
     assert len(ids) == 1

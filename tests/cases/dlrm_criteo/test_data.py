@@ -161,25 +161,25 @@ def test_a_file_of_rows_that_no_block_divides_is_read_whole(tmp_path):
     (np.arange(13 * 20) / 7).astype("<f2").tofile(file)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "BLOCK_BYTES", 64)
-        found = data.read_content(tmp_path, {file: kind})[file]
-    assert found.digest == sha256(file.read_bytes()).hexdigest()
-    assert found.largest == np.float16(259 / 7).view(np.uint16)
+        content = data.read_content(tmp_path, {file: kind})[file]
+    assert content.digest == sha256(file.read_bytes()).hexdigest()
+    assert content.largest == np.float16(259 / 7).view(np.uint16)
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    split=st.sampled_from(["train", "test"]), at=st.integers(0, 6), column=st.integers(0, 4),
+    split=st.sampled_from(["train", "test"]), row=st.integers(0, 6), column=st.integers(0, 4),
     above=st.booleans(), block=st.integers(1, 30),
 )  # fmt: skip
-def test_a_value_outside_its_range_is_named(spec, tmp_path, split, at, column, above, block):  # noqa: PLR0917
+def test_a_value_outside_its_range_is_named(spec, tmp_path, split, row, column, above, block):  # noqa: PLR0917
     file, kind = list(spec.row_types(split).items())[column]
     before = file.read_bytes()
     pairs = [(2, 255), (np.inf, np.nan), *((n, -3) for n in CARDINALITIES)]
     value = pairs[column][0 if above else 1]
     values = np.fromfile(file, kind.base)
-    values[at] = value
+    values[row] = value
     values.tofile(file)
-    os.utime(file, ns=(at + block, at + block))  # a change within the clock's step
+    os.utime(file, ns=(row + block, row + block))  # a change within the clock's step
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "BLOCK_BYTES", 4 * block)
         error = fault(data.check, tmp_path, REAL)
@@ -206,11 +206,11 @@ def test_test_rows_of_one_label_alone_are_refused(spec, tmp_path):
 )
 def test_a_run_on_data_of_other_rules_is_open(spec, tmp_path, rules, rated, extra):
     write_spec(tmp_path, CARDINALITIES, num_numerical=2, rules=rules)
-    found = resolving.resolve(
+    plan = resolving.resolve(
         RunRequest(case="dlrm_criteo", recipe="tiny", data=tmp_path, device="cpu", nproc=1),
         generated_root=tmp_path,
     )  # fmt: skip
-    assert (found.rules, found.extra) == (rated, extra)
+    assert (plan.rules, plan.extra) == (rated, extra)
 
 
 @settings(
@@ -224,12 +224,12 @@ def test_ranks_share_rows_as_sharding_cuts_them(spec, batch_size, world_size, se
     numbers = range(count) if order is None else order
     for rank in range(world_size):
         columns = [c for c in range(3) if c % world_size == rank]
-        found = list(
+        rows = list(
             SplitReader(spec, "train", columns).batches(
                 batch_size, rank=rank, world_size=world_size, order=order
             )
         )
-        for number, batch in zip(numbers, found, strict=True):
+        for number, batch in zip(numbers, rows, strict=True):
             whole = range(103)[number * batch_size : (number + 1) * batch_size]
             first, end = (len(whole) * r // world_size for r in (rank, rank + 1))
             mine = whole[first:end]
@@ -245,12 +245,12 @@ def test_the_expected_auc_counts_every_pair(values):
     scores = np.array(values, float)
     chance = 1 / (1 + np.exp(-scores))
     right = pairs = 0.0
-    for i, one in enumerate(scores):
+    for i, score in enumerate(scores):
         for j, other in enumerate(scores):
             if i != j:
                 weight = chance[i] * (1 - chance[j])
                 pairs += weight
-                right += weight * ((one > other) + (one == other) / 2)
+                right += weight * ((score > other) + (score == other) / 2)
     assert generated.expected_auc(scores) == pytest.approx(right / pairs, abs=1e-12)
 
 
@@ -262,12 +262,12 @@ def test_generated_clicks_are_written_as_drawn_with_the_best_auc_they_allow(tmp_
     for folder, recipe in zip(folders, recipes, strict=True):
         folder.mkdir()
         generated.generate(folder, recipe)
-    one, again, other = (
+    first, again, other = (
         {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*.*")}
         for folder in folders
     )
-    assert one == again
-    assert [name.name for name in one if one[name] == other[name]] == ["feature_spec.yaml"]
+    assert first == again
+    assert [name.name for name in first if first[name] == other[name]] == ["feature_spec.yaml"]
     spec = read_spec(folders[0])
     assert set(spec.category_dtypes) == {"int8", "int16", "int32"}
     assert spec.cardinalities == generated.CARDINALITIES

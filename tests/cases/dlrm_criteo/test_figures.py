@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.fakes import event, launch_event, measure, window, write_run
-from trainmark.cases.dlrm_criteo import figures as own
+from trainmark.cases.dlrm_criteo import figures as case_figures
 from trainmark.cases.dlrm_criteo.figures import RESOURCES, bound_by
 from trainmark.events.timeline import read_run
 from trainmark.record.figures import compute_figures
@@ -49,7 +49,7 @@ def figures(
     run = run_of(tmp_path, *jobs, parts_ns=PARTS if parts_ns is None else parts_ns)
     known = compute_figures(measure(run, warmup_steps=0))
     return known | dict(
-        own.compute([rank.make_work(rank.result.job) for rank in run.ranks], known).figures
+        case_figures.compute([rank.make_work(rank.result.job) for rank in run.ranks], known).figures
     )
 
 
@@ -60,24 +60,24 @@ JOB = {"embedding_bytes_per_sample": 1000, "exchanged_bytes_per_sample": 60.0,
 
 def test_rates_are_a_devices_over_the_steady_windows(tmp_path: Path) -> None:
     second = JOB | {"exchanged_bytes_per_sample": 20.0, "copy_bytes_per_second": 30e3}
-    found = figures(tmp_path, JOB, second)
+    values = figures(tmp_path, JOB, second)
     # 2 x (3 + 4) samples in 2 s on two devices; of each 60 + 20 bytes are sent.
-    assert found["embedding_bytes_per_device"].value == 14 * 1000 / 2 / 2
-    assert found["exchange_bytes_per_device"].value == 14 * 80 / 2 / 2
-    assert found["copy_bytes_per_device"].value == 35e3
-    assert (found["MFU"].value, found["MFU"].reason) == (None, message("no_headline_mfu"))
-    assert found["model_flops_per_device"].value == 8e8 / 2
+    assert values["embedding_bytes_per_device"].value == 14 * 1000 / 2 / 2
+    assert values["exchange_bytes_per_device"].value == 14 * 80 / 2 / 2
+    assert values["copy_bytes_per_device"].value == 35e3
+    assert (values["MFU"].value, values["MFU"].reason) == (None, message("no_headline_mfu"))
+    assert values["model_flops_per_device"].value == 8e8 / 2
 
 
 def test_shares_take_the_steps_time_apart(tmp_path: Path) -> None:
-    found = figures(tmp_path, JOB, JOB)
-    shares = {name: found[name].value for name in RESOURCES}
+    values = figures(tmp_path, JOB, JOB)
+    shares = {name: values[name].value for name in RESOURCES}
     # Of 2 s on each rank 0.5 s are embeddings, 0.2 s exchanges, 0.1 s input.
     assert shares == {
         "embedding_share": 25.0, "dense_share": 60.0, "exchange_share": 10.0, "input_share": 5.0,
     }  # fmt: skip
     # 14,000 bytes in 2 x 0.5 s of the stage.
-    assert found["embedding_bandwidth_share"].value == 100 * 14e3 / 40e3
+    assert values["embedding_bandwidth_share"].value == 100 * 14e3 / 40e3
 
 
 @pytest.mark.parametrize(
@@ -91,16 +91,16 @@ def test_shares_take_the_steps_time_apart(tmp_path: Path) -> None:
 def test_the_part_that_takes_longest_binds(
     tmp_path: Path, parts_ns: dict[str, int], resource: str
 ) -> None:
-    found = figures(tmp_path, JOB, JOB, parts_ns=parts_ns)
-    said = bound_by({name: figure.value for name, figure in found.items()})
-    assert said is not None
-    assert said.code.removesuffix("_far_from_limit") == f"bound_by_{resource}"
+    values = figures(tmp_path, JOB, JOB, parts_ns=parts_ns)
+    sentence = bound_by({name: figure.value for name, figure in values.items()})
+    assert sentence is not None
+    assert sentence.code.removesuffix("_far_from_limit") == f"bound_by_{resource}"
 
 
 def test_one_rank_exchanges_nothing(tmp_path: Path) -> None:
-    found = figures(tmp_path, JOB, parts_ns={"embedding": S})
-    alone = found["exchange_share"]
+    values = figures(tmp_path, JOB, parts_ns={"embedding": S})
+    alone = values["exchange_share"]
     assert (alone.value, alone.reason) == (None, message("one_rank_no_exchange"))
-    said = bound_by({name: figure.value for name, figure in found.items()})
-    assert said is not None
-    assert said.args["exchange_share"] == 0.0
+    sentence = bound_by({name: figure.value for name, figure in values.items()})
+    assert sentence is not None
+    assert sentence.args["exchange_share"] == 0.0

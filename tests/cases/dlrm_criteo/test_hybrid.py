@@ -50,13 +50,13 @@ def of_ranks(
 
 @pytest.fixture(scope="module")
 def spread_over_ranks(of_ranks: list[tuple[dict[str, Any], Any]]) -> list[dict[str, Any]]:
-    return [found for found, _ in of_ranks]
+    return [by_spread for by_spread, _ in of_ranks]
 
 
-def joined(found: list[dict[str, Any]]) -> dict[int, torch.Tensor]:
+def joined(ranks: list[dict[str, Any]]) -> dict[int, torch.Tensor]:
     """Return whole tables out of the pieces of all ranks."""
     pieces: dict[int, list[tuple[int, torch.Tensor]]] = {}
-    for item in found:
+    for item in ranks:
         for (table, first_row), rows in item["pieces"].items():
             pieces.setdefault(table, []).append((first_row, rows))
     return {
@@ -70,12 +70,14 @@ def test_spread_tables_train_as_one(spread_over_ranks: list[dict[str, Any]], nam
     spread = SPREADS[name]
     tolerance = 1e-5 if spread.dtype == torch.float32 else 2e-2
     alone = tiny_dlrm.train(Spread(cardinalities=spread.cardinalities))
-    found = [item[name] for item in spread_over_ranks[: spread.ranks]]
+    rank_results = [item[name] for item in spread_over_ranks[: spread.ranks]]
     for step, loss in enumerate(alone["losses"]):
-        assert sum(item["losses"][step] for item in found) == pytest.approx(loss, rel=tolerance)
-        logits = torch.cat([item["logits"][step] for item in found])
+        assert sum(item["losses"][step] for item in rank_results) == pytest.approx(
+            loss, rel=tolerance
+        )
+        logits = torch.cat([item["logits"][step] for item in rank_results])
         torch.testing.assert_close(logits, alone["logits"][step], rtol=0, atol=5 * tolerance)
-    tables = joined(found)
+    tables = joined(rank_results)
     assert sorted(tables) == list(range(len(spread.cardinalities)))
     for table, rows in joined([alone]).items():
         torch.testing.assert_close(tables[table], rows, rtol=0, atol=tolerance)
@@ -83,7 +85,7 @@ def test_spread_tables_train_as_one(spread_over_ranks: list[dict[str, Any]], nam
         fresh = torch.empty_like(rows)
         fill_rows(fresh, table=table, first_row=0, cardinality=len(rows), seed=SEED)
         assert (rows - fresh).abs().max() > 5e-3
-    for item in found:
+    for item in rank_results:
         for value, wanted in zip(item["dense"], alone["dense"], strict=True):
             torch.testing.assert_close(value, wanted, rtol=0, atol=tolerance)
 
@@ -92,29 +94,29 @@ def test_the_job_on_four_ranks_is_the_job_on_one(
     of_ranks: list[tuple[Any, dict[str, Any]]], clicks: Path
 ) -> None:
     alone = tiny_dlrm.train_job(clicks)
-    found = [job for _, job in of_ranks]
+    jobs = [job for _, job in of_ranks]
     rows = BATCH * (STEPS - 1) + LAST
     assert len(alone["losses"]) == STEPS
-    assert sum(sum(job["samples"]) for job in found) == sum(alone["samples"]) == rows
+    assert sum(sum(job["samples"]) for job in jobs) == sum(alone["samples"]) == rows
     for step, loss in enumerate(alone["losses"]):
-        total = sum(job["losses"][step] * job["samples"][step] for job in found)
+        total = sum(job["losses"][step] * job["samples"][step] for job in jobs)
         assert total / alone["samples"][step] == pytest.approx(loss, abs=1e-4)
-    for job in found:
+    for job in jobs:
         assert job["quality"] == (pytest.approx(alone["quality"][0], abs=1e-4), rows)
         for value, wanted in zip(job["dense"], alone["dense"], strict=True):
             torch.testing.assert_close(value, wanted, rtol=0, atol=1e-4)
         assert [row["rank"] for row in job["facts"]["placement"]] == list(range(RANKS))
     # Every rank names its dense replica, and the rows it holds of a table.
     held = Counter[str]()
-    for job in found:
+    for job in jobs:
         held.update(job["trained"])
     rows_of_tables = {name: n for name, n in alone["trained"].items() if name.startswith("table ")}
     assert len(rows_of_tables) == 7
     assert {name: held[name] for name in rows_of_tables} == rows_of_tables
     dense = set(alone["trained"]) - set(rows_of_tables)
-    assert all(dense <= set(job["trained"]) for job in found)
+    assert all(dense <= set(job["trained"]) for job in jobs)
     # A vector goes out and back for each of the 7 tables, save where table and sample share a rank.
-    sent = [job["facts"]["exchanged_bytes_per_sample"] for job in found]
+    sent = [job["facts"]["exchanged_bytes_per_sample"] for job in jobs]
     assert sum(sent) == 2 * 7 * DIM * 4 * (RANKS - 1) / RANKS
 
 
@@ -124,7 +126,7 @@ def test_exchanged_bytes_are_those_that_are_sent(
 ) -> None:
     for item in spread_over_ranks[: SPREADS[name].ranks]:
         counted = [sent for sent, _ in item[name]["bytes"]]
-        assert counted == [said for _, said in item[name]["bytes"]]
+        assert counted == [reported for _, reported in item[name]["bytes"]]
         assert min(counted) > 0
 
 

@@ -81,11 +81,11 @@ def test_an_epoch_trains_each_row_once(folder: Path, shuffle: bool) -> None:
     assert (sizes[-1] == 3) is (not shuffle)
     files = read_spec(folder).files["train"]
     expected = np.fromfile(files.numerical, "<f2").reshape(-1, 13)
-    found = torch.cat([item.tensors[0] for item in batches]).numpy()
-    assert np.array_equal(np.sort(found, 0), np.sort(expected, 0))
+    rows = torch.cat([item.tensors[0] for item in batches]).numpy()
+    assert np.array_equal(np.sort(rows, 0), np.sort(expected, 0))
     if shuffle:
         other = torch.cat([item.tensors[0] for item in job.batches(1)]).numpy()
-        assert not np.array_equal(other, found)
+        assert not np.array_equal(other, rows)
 
 
 def test_steps_follow_the_schedule_in_tables_and_dense_layers(folder: Path) -> None:
@@ -106,8 +106,8 @@ def test_steps_follow_the_schedule_in_tables_and_dense_layers(folder: Path) -> N
             (value - rate * grad).detach()
             for value, grad in zip([weight, *dense], grads, strict=True)
         ]
-        found = job.step(iter([batch]))
-        assert found.item() == pytest.approx(loss.item(), abs=1e-6)
+        result = job.step(iter([batch]))
+        assert result.item() == pytest.approx(loss.item(), abs=1e-6)
         for value, wanted in zip([job.tables.weight, *dense], expected, strict=True):
             torch.testing.assert_close(value.detach(), wanted, rtol=0, atol=1e-6)
 
@@ -115,9 +115,9 @@ def test_steps_follow_the_schedule_in_tables_and_dense_layers(folder: Path) -> N
 def test_it_learns_and_scores_each_test_row_once(folder: Path) -> None:
     job = job_of(folder, micro_batch_size=50)
     train(job, 12)
-    found = job.evaluate()
-    assert found.samples == 601
-    assert found.value > 0.9
+    quality = job.evaluate()
+    assert quality.samples == 601
+    assert quality.value > 0.9
 
 
 def test_tables_beyond_memory_are_refused_with_the_world_that_fits(folder: Path) -> None:

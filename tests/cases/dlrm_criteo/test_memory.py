@@ -70,5 +70,7 @@ def test_a_real_step_takes_what_is_predicted_or_more(
     folder: Path, sync_device: SyncDevice, *, fields: dict[str, Any], precision: str
 ) -> None:
     recipe = tiny(precision=precision, **{"micro_batch_size": 2048} | fields)
-    taken, found = peak_beside_weights(recipe, folder, rank=0, world_size=1, device=sync_device)
-    assert 0.6 * taken <= found.total - found.weights <= taken
+    taken, prediction = peak_beside_weights(
+        recipe, folder, rank=0, world_size=1, device=sync_device
+    )
+    assert 0.6 * taken <= prediction.total - prediction.weights <= taken

@@ -61,8 +61,8 @@ class PlainDlrm(nn.Module):
 
     def forward(self, numerical: Tensor, ids: Tensor) -> Tensor:
         dense = self.bottom(numerical)
-        found = [bag(row[:, None]) for bag, row in zip(self.bags, ids, strict=True)]
-        vectors = torch.stack([dense, *found], 1)
+        embeddings = [bag(row[:, None]) for bag, row in zip(self.bags, ids, strict=True)]
+        vectors = torch.stack([dense, *embeddings], 1)
         products = vectors @ vectors.mT
         pairs = torch.stack([products[:, i, j] for i, j in self.pairs], 1)
         padding = dense.new_zeros(len(dense), self.num_features - dense.shape[1] - pairs.shape[1])
@@ -98,9 +98,9 @@ def test_logits_and_three_steps_equal_the_plain_reference() -> None:
     tables.learning_rate = rate
     for number in range(3):
         numerical, labels, ids = batch(number)
-        found, expected = model(numerical, tables(ids)), plain(numerical, ids)
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
-        for logits in (found, expected):
+        our_logits, expected = model(numerical, tables(ids)), plain(numerical, ids)
+        torch.testing.assert_close(our_logits, expected, rtol=0, atol=1e-5)
+        for logits in (our_logits, expected):
             nn.functional.binary_cross_entropy_with_logits(logits, labels).backward()
         for optimizer in (ours, theirs):
             optimizer.step()
@@ -108,10 +108,11 @@ def test_logits_and_three_steps_equal_the_plain_reference() -> None:
     for part, bag in zip(tables.tables(), plain.bags, strict=True):
         torch.testing.assert_close(part, bag.weight.detach(), rtol=0, atol=1e-5)
     for mine, other in (
-        (model.bottom, plain.bottom), (model.top, plain.top),
-    ):  # fmt: skip
-        for found, expected in zip(mine.parameters(), other.parameters(), strict=True):
-            torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        (model.bottom, plain.bottom),
+        (model.top, plain.top),
+    ):
+        for our_logits, expected in zip(mine.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(our_logits, expected, rtol=0, atol=1e-5)
 
 
 def by_pairs(scores: list[float], labels: list[int]) -> float:
@@ -132,14 +133,14 @@ def test_repeated_rows_get_the_sum_of_their_gradients(
     ids = torch.stack([torch.randint(n, (samples,), generator=generator) for n in (2, 5, 1)])
     grad = torch.randn(samples, 3, 4, generator=generator)
     tables.learning_rate, tables.grad_scale = 0.5, 4.0
-    found = tables(ids.int() if narrow else ids)
+    embeddings = tables(ids.int() if narrow else ids)
     expected = before.clone()
     for sample in range(samples):
         for table, start in enumerate((0, 2, 7)):
             row = start + int(ids[table, sample])
-            assert torch.equal(found[sample, table], before[row])
+            assert torch.equal(embeddings[sample, table], before[row])
             expected[row] -= 0.5 / 4.0 * grad[sample, table]
-    found.backward(grad)
+    embeddings.backward(grad)
     torch.testing.assert_close(tables.weight, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -150,8 +151,8 @@ def test_gradients_that_overflowed_under_a_loss_scale_are_dropped(
     tables = FusedTables((4,), 2, seed=1)
     tables.learning_rate, tables.grad_scale = 1.0, torch.tensor(2.0)
     before = tables.weight.clone()
-    found = tables(torch.tensor([[1, 2]]))
-    found.backward(torch.tensor([[[1.0, 1.0]], [[1.0, worst]]]))
+    embeddings = tables(torch.tensor([[1, 2]]))
+    embeddings.backward(torch.tensor([[[1.0, 1.0]], [[1.0, worst]]]))
     expected = before.clone()
     if moves:
         expected[1:3] -= 0.5
@@ -212,8 +213,8 @@ def test_model_flops_are_those_of_an_unpadded_model(
 )
 def test_the_auc_is_the_share_of_pairs_in_order(rows: list[tuple[float, int]]) -> None:
     scores, labels = [score for score, _ in rows], [label for _, label in rows]
-    found = roc_auc(np.array(scores, np.float32), np.array(labels, np.float32))
-    assert found == pytest.approx(by_pairs(scores, labels), abs=1e-12)
+    auc = roc_auc(np.array(scores, np.float32), np.array(labels, np.float32))
+    assert auc == pytest.approx(by_pairs(scores, labels), abs=1e-12)
 
 
 def test_scores_without_an_order_are_refused() -> None:

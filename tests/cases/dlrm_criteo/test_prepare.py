@@ -71,8 +71,8 @@ def expected(rows, splits, threshold=15, *, logarithm=log_of):
         cardinalities.append(1 + len(numbers))
         dtype = np.int8 if len(numbers) < 128 else np.int16
         for split, part in splits.items():
-            found = [numbers.get(fields[column], 0) for fields in part]
-            files[f"{split}/cat_{column - 14}.bin"] = np.array(found, dtype).tobytes()
+            codes = [numbers.get(fields[column], 0) for fields in part]
+            files[f"{split}/cat_{column - 14}.bin"] = np.array(codes, dtype).tobytes()
     for split, part in splits.items():
         files[f"{split}/label.bin"] = bytes(int(fields[0]) for fields in part)
         logs = [[logarithm(x) for x in fields[1:14]] for fields in part]
@@ -81,14 +81,14 @@ def expected(rows, splits, threshold=15, *, logarithm=log_of):
 
 
 def files_of(folder, suffix=".bin"):
-    found = folder.rglob(f"*{suffix}")
-    return {str(p.relative_to(folder)): p.read_bytes() for p in found if p.is_file()}
+    paths = folder.rglob(f"*{suffix}")
+    return {str(p.relative_to(folder)): p.read_bytes() for p in paths if p.is_file()}
 
 
 def run(raw, data, **options):
-    said = []
-    prepare(raw, data, said.append, **{"workers": 2, **options})
-    return said
+    progress_lines = []
+    prepare(raw, data, progress_lines.append, **{"workers": 2, **options})
+    return progress_lines
 
 
 DAYS = [rows_of(1, 700), rows_of(2, 300), rows_of(3, 401)]
@@ -120,7 +120,7 @@ def small(monkeypatch):
 @pytest.mark.parametrize("threshold", [1, 4, 15])
 def test_days_give_the_bytes_of_a_plain_reading_of_the_rules(days, tmp_path, threshold):
     data = tmp_path / "data"
-    said = run(days, data, frequency_threshold=threshold)
+    progress_lines = run(days, data, frequency_threshold=threshold)
     files, cardinalities = expected(ALL, SPLITS, threshold)
     assert files_of(data) == files
     spec = read_spec(data)
@@ -138,7 +138,7 @@ def test_days_give_the_bytes_of_a_plain_reading_of_the_rules(days, tmp_path, thr
         "feature_spec.yaml", "manifest.json", "test", "train", "validation"
     ]  # fmt: skip
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "raw"]
-    assert said[-1] == f"done: {data}"
+    assert progress_lines[-1] == f"done: {data}"
 
 
 def test_packed_logs_are_read_together_and_give_the_same_bytes(days, tmp_path):

@@ -81,12 +81,12 @@ def test_a_trimmed_batch_is_as_wide_as_its_longest_sequence(monkeypatch, rows, w
     assert picked.tolist() == full.target_rows.tolist()
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 50])
-def test_parts_hold_all_sequences_once_with_their_own_targets(most):
+@pytest.mark.parametrize("max_sequences", [1, 2, 3, 50])
+def test_parts_hold_all_sequences_once_with_their_own_targets(max_sequences):
     batch, _ = HELD.batch([0, 1, 0])
-    parts = list(batch.chunks(most))
+    parts = list(batch.chunks(max_sequences))
     assert [len(part.ids) for part in parts] == [
-        min(most, 5 - first) for first in range(0, 5, most)
+        min(max_sequences, 5 - first) for first in range(0, 5, max_sequences)
     ]
     assert np.concatenate([part.owner for part in parts]).tolist() == batch.owner.tolist()
     scored = [

@@ -96,7 +96,7 @@ def test_a_checkpoint_of_another_shape_is_refused_by_key(
     file = write(tmp_path, {"module": weights()})
     other = model(**sizes)
     before = {name: item.clone() for name, item in other.state_dict().items()}
-    found = fault(tmp_path, other)
-    assert found.where == f"{file}, {key}"
-    assert what in str(found)
+    error = fault(tmp_path, other)
+    assert error.where == f"{file}, {key}"
+    assert what in str(error)
     assert all(torch.equal(item, before[name]) for name, item in other.state_dict().items())

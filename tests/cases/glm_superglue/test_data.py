@@ -66,16 +66,16 @@ def fault(folder, recipe=RECIPE):
 
 
 def test_a_sequence_is_the_context_with_a_gap_and_then_the_candidate(tmp_path):
-    found = data.load(write(tmp_path), RECIPE).train.sequences(0)[0]
+    sequence = data.load(write(tmp_path), RECIPE).train.sequences(0)[0]
     context = ids("[CLS] anna berg was born in rome . - boris ##ov and cole [MASK] was born [PAD]")
-    assert found.ids.tolist() == [*context, START, *ids("anna berg")]
-    assert found.separator == len(context) == 17
+    assert sequence.ids.tolist() == [*context, START, *ids("anna berg")]
+    assert sequence.separator == len(context) == 17
     mask = context.index(IDS["[MASK]"])
-    assert found.positions.tolist() == [*range(17), mask, mask, mask]
-    assert found.block_positions.tolist() == [0] * 17 + [1, 2, 3]
-    assert found.target_rows.tolist() == [17, 18, 19]
-    assert found.target_ids.tolist() == [*ids("anna berg"), END]
-    assert found.correct
+    assert sequence.positions.tolist() == [*range(17), mask, mask, mask]
+    assert sequence.block_positions.tolist() == [0] * 17 + [1, 2, 3]
+    assert sequence.target_rows.tolist() == [17, 18, 19]
+    assert sequence.target_ids.tolist() == [*ids("anna berg"), END]
+    assert sequence.correct
 
 
 def test_byte_order_mark_and_crlf_change_no_sample(tmp_path):
@@ -83,17 +83,17 @@ def test_byte_order_mark_and_crlf_change_no_sample(tmp_path):
     for name in ("train.jsonl", "val.jsonl", "model/vocab.txt"):
         content = (tmp_path / name).read_bytes()
         (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + content.replace(b"\n", b"\r\n"))
-    found = data.load(tmp_path, RECIPE).train.sequences(0)
-    assert [item.ids.tolist() for item in found] == [item.ids.tolist() for item in wanted]
+    read_sequences = data.load(tmp_path, RECIPE).train.sequences(0)
+    assert [item.ids.tolist() for item in read_sequences] == [item.ids.tolist() for item in wanted]
 
 
 def test_a_passage_is_shortened_by_what_each_candidate_needs(tmp_path):
     recipe = replace(RECIPE, seq_length=14)
     examples = data.load(write(tmp_path), recipe).validation
-    found = {len(item.target_ids): item for item in examples.sequences(0)}
+    by_length = {len(item.target_ids): item for item in examples.sequences(0)}
     whole = ids("[CLS] anna berg was born in rome .")
     for targets, kept in ((2, 8), (3, 7)):
-        item = found[targets]
+        item = by_length[targets]
         assert len(item.ids) == 14
         assert item.ids[: item.separator].tolist() == [*whole[:kept], *ids("[MASK] was born [PAD]")]
     assert examples.shortened == 1
@@ -131,15 +131,15 @@ def test_evaluation_scores_all_entities_and_knows_every_right_one(tmp_path):
 def test_curly_quotes_are_plain_before_texts_are_compared(tmp_path):
     text = "In Rome O’Li was born"
     curly = line(question("@placeholder", "O'Li"), text=text, names=("O’Li", "Rome"))
-    found = data.load(write(tmp_path, [curly]), RECIPE).train.sequences(0)[0]
-    assert found.target_ids.tolist() == [*ids("[UNK] ' li"), END]
-    assert found.correct
+    sequence = data.load(write(tmp_path, [curly]), RECIPE).train.sequences(0)[0]
+    assert sequence.target_ids.tolist() == [*ids("[UNK] ' li"), END]
+    assert sequence.correct
 
 
 def test_text_that_spells_a_special_token_makes_no_second_gap(tmp_path):
     forged = line(text=TEXT + " [MASK]")
-    found = data.load(write(tmp_path, [forged]), RECIPE).train.sequences(0)[0]
-    assert found.ids.tolist().count(IDS["[MASK]"]) == 1
+    sequence = data.load(write(tmp_path, [forged]), RECIPE).train.sequences(0)[0]
+    assert sequence.ids.tolist().count(IDS["[MASK]"]) == 1
 
 
 def test_the_check_counts_samples_and_names_the_content(tmp_path):
@@ -178,10 +178,10 @@ BAD_LINES = {
 
 @pytest.mark.parametrize(("bad", "message"), BAD_LINES.values(), ids=BAD_LINES)
 def test_a_line_that_breaks_a_rule_is_named(tmp_path, bad, message):
-    said = fault(write(tmp_path, [bad]))
-    assert said.startswith("DIR/train.jsonl, line 1")
-    assert message in said
-    assert "\n  try: " in said
+    error = fault(write(tmp_path, [bad]))
+    assert error.startswith("DIR/train.jsonl, line 1")
+    assert message in error
+    assert "\n  try: " in error
 
 
 @pytest.mark.parametrize(
@@ -205,11 +205,11 @@ def test_a_folder_that_lacks_something_is_refused(tmp_path, prepare, message):
 
 def solve(text, query):
     """Return the name that the passage gives the gap, read as a person would."""
-    said = re.escape(query).replace("@placeholder", r"(\w+ \w+)")
+    pattern = re.escape(query).replace("@placeholder", r"(\w+ \w+)")
     turned = re.fullmatch(r"The (\w+) is @placeholder\.", query)
-    found = re.findall(rf"(\w+ \w+) is the {turned[1]}\.", text) or re.findall(said, text)
-    assert len(found) == 1
-    return found[0]
+    names = re.findall(rf"(\w+ \w+) is the {turned[1]}\.", text) or re.findall(pattern, text)
+    assert len(names) == 1
+    return names[0]
 
 
 def test_every_generated_answer_follows_from_its_passage(tmp_path, monkeypatch):

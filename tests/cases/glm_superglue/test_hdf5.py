@@ -46,18 +46,18 @@ def write(folder, splits, **storage):
 
 def same(ours, theirs):
     assert len(ours) == len(theirs)
-    left, right = (examples.batch(range(len(ours))) for examples in (ours, theirs))
-    assert left[1] == right[1]
-    for name in left[0].__slots__:
-        np.testing.assert_array_equal(getattr(left[0], name), getattr(right[0], name))
+    our_batch, their_batch = (examples.batch(range(len(ours))) for examples in (ours, theirs))
+    assert our_batch[1] == their_batch[1]
+    for name in our_batch[0].__slots__:
+        np.testing.assert_array_equal(getattr(our_batch[0], name), getattr(their_batch[0], name))
 
 
 @pytest.mark.parametrize("storage", [{}, {"chunks": (4,), "compression": "gzip"}])
 def test_text_and_sparse_file_give_equal_batches(tmp_path, splits, storage):
-    found = data.load(write(tmp_path / "raw", splits, **storage), RECIPE)
-    same(found.train, splits.train)
-    same(found.validation, splits.validation)
-    assert found.train.shortened is None
+    content = data.load(write(tmp_path / "raw", splits, **storage), RECIPE)
+    same(content.train, splits.train)
+    same(content.validation, splits.validation)
+    assert content.train.shortened is None
 
 
 @pytest.mark.parametrize("form", ["csr", "csc"])
@@ -69,9 +69,9 @@ def test_a_download_is_prepared_and_read(tmp_path, splits, form):
     prepare(folder, tmp_path / "data", lambda _: None)
     facts = data.check(tmp_path / "data", RECIPE)
     assert (facts.train_samples, facts.eval_samples, facts.layout) == (12, 8, "hdf5")
-    found = data.load(tmp_path / "data", RECIPE)
-    same(found.train, splits.train)
-    same(found.validation, splits.validation)
+    content = data.load(tmp_path / "data", RECIPE)
+    same(content.train, splits.train)
+    same(content.validation, splits.validation)
 
 
 def test_longer_sequences_and_damaged_files_are_refused(folder):
@@ -86,9 +86,9 @@ def change(folder, name, edit, split="validation"):
     """Replace an array of a file by what ``edit`` makes of it; return the file."""
     file = next(folder.rglob(FILES[split]))
     with h5py.File(file, "r+") as opened:
-        found = opened[name][()]
+        array = opened[name][()]
         del opened[name]
-        opened[name] = edit(found)
+        opened[name] = edit(array)
     return file
 
 

@@ -61,10 +61,10 @@ def test_accuracy_takes_the_best_of_all_candidates(micro_batch_size: int, trim: 
         for row in range(len(examples)):
             best = int(np.argmax(literal_scores(job.model, examples, row)))
             right += examples.sequences(row)[best].correct
-    found = job.evaluate()
+    quality = job.evaluate()
     assert 0 < right < len(examples)
-    assert (found.value, found.samples) == (right / tiny_glm.VALIDATION, tiny_glm.VALIDATION)
-    assert found.detail == {"correct": float(right)}
+    assert (quality.value, quality.samples) == (right / tiny_glm.VALIDATION, tiny_glm.VALIDATION)
+    assert quality.detail == {"correct": float(right)}
     assert job.model.training
 
 
@@ -75,10 +75,10 @@ def test_accumulation_trimming_and_checkpointing_train_the_same() -> None:
         {"trim_padding": True},
         {"checkpoint_activations": True},
     ):
-        found = tiny_glm.train(tiny_glm.new_job(**changes))
-        assert found["losses"] == pytest.approx(whole["losses"], rel=1e-4), changes
-        assert found["samples"] == whole["samples"] == [8, 8, 6] * 2
-        assert found["quality"] == whole["quality"]
+        training = tiny_glm.train(tiny_glm.new_job(**changes))
+        assert training["losses"] == pytest.approx(whole["losses"], rel=1e-4), changes
+        assert training["samples"] == whole["samples"] == [8, 8, 6] * 2
+        assert training["quality"] == whole["quality"]
 
 
 def test_grouping_puts_samples_of_like_size_together() -> None:
@@ -95,11 +95,11 @@ def test_the_learning_rate_rises_and_falls_in_straight_lines() -> None:
     standard = load("glm_superglue").recipes["standard-1x8"]
     steps = (0, 216, 433, 434, 2386, 4338, 10_000)
     middle, falling = (1 - 0.9 * (step - 433.8) / (4338 - 433.8) for step in (2386, 434))
-    found = [lr_factor(standard, step) for step in steps]
-    assert found == pytest.approx([0.0, 216 / 433.8, 433 / 433.8, falling, middle, 0.1, 0.1])
+    factors = [lr_factor(standard, step) for step in steps]
+    assert factors == pytest.approx([0.0, 216 / 433.8, 433 / 433.8, falling, middle, 0.1, 0.1])
     published = load("glm_superglue").recipes
     for world in ("1x1", "1x8", "2x8"):  # one schedule for every published world
-        assert [lr_factor(published[f"standard-{world}"], step) for step in steps] == found
+        assert [lr_factor(published[f"standard-{world}"], step) for step in steps] == factors
     assert lr_factor(GlmRecipe(lr_warmup_fraction=0.0), 0) == 1.0
     assert lr_factor(GlmRecipe(lr_floor=1.0), 4000) == 1.0
 
@@ -121,11 +121,11 @@ def test_the_optimizer_is_the_published_one() -> None:
 def test_the_flop_formula_by_hand() -> None:
     job = tiny_glm.new_job(hidden_size=64, num_heads=2)
     batch = next(job.batches(0))
-    found = job.model_flops(batch.counts)
+    flops = job.model_flops(batch.counts)
     # 12 L D^2 weights, 6 FLOPs each, and 12 L D S, a token.
     sequences = batch.counts.sequences
     by_hand = (6 * 12 * 2 * 64**2 + 12 * 2 * 64 * 24) * sequences * 24
-    assert found == by_hand
+    assert flops == by_hand
     assert job.model_flops(Counts()) == 0.0
 
 
@@ -137,13 +137,13 @@ def test_an_answer_in_the_passage_is_learned_and_a_shuffled_one_is_not(shuffled:
         train=train, validation=validation, vocab_size=16, seq_length=13, num_layers=1,
         micro_batch_size=16, learning_rate=5e-3, lr_decay_steps=200, weight_decay=0.0,
     )  # fmt: skip
-    found, samples = tiny_glm.train(job)["quality"]
+    accuracy, samples = tiny_glm.train(job)["quality"]
     chance = float((1 / validation.num_choices).mean())
     noise = (chance * (1 - chance) / samples) ** 0.5
     if shuffled:
-        assert abs(found - chance) < 4 * noise
+        assert abs(accuracy - chance) < 4 * noise
     else:
-        assert found > 0.75  # chance is 0.29
+        assert accuracy > 0.75  # chance is 0.29
 
 
 RUNS: list[dict[str, Any]] = [
@@ -156,8 +156,8 @@ RUNS: list[dict[str, Any]] = [
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
     """Return what each of two real ranks found, by run."""
-    found = on_ranks(2, tmp_path_factory.mktemp("ranks"), tiny_glm.train_rank, RUNS)
-    return [list(pair) for pair in zip(*found, strict=True)]
+    ranks = on_ranks(2, tmp_path_factory.mktemp("ranks"), tiny_glm.train_rank, RUNS)
+    return [list(pair) for pair in zip(*ranks, strict=True)]
 
 
 @pytest.mark.parametrize("run", range(len(RUNS)))
@@ -166,13 +166,13 @@ def test_two_ranks_train_as_one(two_ranks: Any, run: int) -> None:
     alone = tiny_glm.train(
         tiny_glm.new_job(**{**changes, "micro_batch_size": 2 * changes["micro_batch_size"]})
     )
-    found = two_ranks[run]
-    samples = np.array([item["samples"] for item in found])
+    training = two_ranks[run]
+    samples = np.array([item["samples"] for item in training])
     assert samples.sum(0).tolist() == alone["samples"]
-    losses = np.array([item["losses"] for item in found])
+    losses = np.array([item["losses"] for item in training])
     means = (losses * samples).sum(0) / samples.sum(0)
     assert means == pytest.approx(np.array(alone["losses"]), rel=1e-4)
-    for item in found:
+    for item in training:
         assert item["quality"] == alone["quality"]  # every validation sample scored once
         for name, value in alone["weights"].items():
             # Adam turns rounding of a gradient near 0 into part of a step of 0.01.

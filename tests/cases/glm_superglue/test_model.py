@@ -33,8 +33,8 @@ def pair(**switches: Any) -> tuple[Glm, PlainGlm]:
     return ours, plain
 
 
-def close(found: Any, wanted: Any) -> None:
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+def close(actual: Any, wanted: Any) -> None:
+    torch.testing.assert_close(actual, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_the_counts_are_those_of_the_parameters() -> None:
@@ -87,8 +87,8 @@ def test_a_recomputed_layer_drops_what_it_dropped() -> None:
         gradients(pair(dropout=0.3, checkpoint_activations=switch)[0])
         for switch in (False, True, False)
     )
-    for one, two, three in zip(kept, recomputed, other, strict=True):
-        torch.testing.assert_close(one, two, rtol=0, atol=0)
-        torch.testing.assert_close(one, three, rtol=0, atol=0)  # the seed decides
+    for first, second, third in zip(kept, recomputed, other, strict=True):
+        torch.testing.assert_close(first, second, rtol=0, atol=0)
+        torch.testing.assert_close(first, third, rtol=0, atol=0)  # the seed decides
     nothing_dropped = gradients(pair(dropout=0.0)[0])
     assert not torch.allclose(kept[0], nothing_dropped[0], rtol=1e-3)

@@ -30,21 +30,21 @@ def raw(tmp_path, monkeypatch):
 
 
 def prepare(raw):
-    said = []
-    prepare_folder(raw, raw.parent / "data", said.append)
-    return raw.parent / "data", said
+    progress_lines = []
+    prepare_folder(raw, raw.parent / "data", progress_lines.append)
+    return raw.parent / "data", progress_lines
 
 
 def test_a_download_becomes_a_folder_that_a_run_reads(raw):
-    folder, said = prepare(raw)
+    folder, progress_lines = prepare(raw)
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["counts"]["train"]["passages"] == 10
     assert manifest["counts"]["train"]["questions"] == 10
     assert set(manifest["files"]) == {"train.jsonl", "val.jsonl", "model/vocab.txt"}
-    assert "train: 10 questions, 10 passages; NOT the published 100,730" in said
-    assert "no checkpoint: only init=random will run on this data" in said
+    assert "train: 10 questions, 10 passages; NOT the published 100,730" in progress_lines
+    assert "no checkpoint: only init=random will run on this data" in progress_lines
     words = len(generated.vocabulary())
-    assert f"vocab.txt: {words} tokens; NOT bert-large-uncased's 30,522" in said
+    assert f"vocab.txt: {words} tokens; NOT bert-large-uncased's 30,522" in progress_lines
     assert data.check(folder, RECIPE).train_samples == 10
     assert "already prepared" in prepare(raw)[1][-1]
 

@@ -69,15 +69,15 @@ def test_a_validation_split_is_needed_only_where_something_is_evaluated(tmp_path
 
 
 def test_ids_past_the_vocabulary_are_refused(folder):
-    said = fault(folder, replace(RECIPE, vocab_size=95))
-    assert f"{NAME}.bin: token ids from 0 to 99" in said
-    assert "[0, 95)" in said
+    error = fault(folder, replace(RECIPE, vocab_size=95))
+    assert f"{NAME}.bin: token ids from 0 to 99" in error
+    assert "[0, 95)" in error
     assert "[0, 98)" in fault(folder, replace(RECIPE, vocab_size=98))  # from the kept content
     assert data.check(folder, replace(RECIPE, vocab_size=100)).train_samples == 19
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected_error"),
     [
         ({"split": "1"}, "the validation split has 0 documents with 0 tokens"),
         (
@@ -89,10 +89,10 @@ def test_ids_past_the_vocabulary_are_refused(folder):
         ({"seq_length": 10**12}, "the train split has 8 documents with 80 tokens"),
     ],
 )
-def test_a_split_without_a_whole_sample_is_refused(folder, changes, said):
+def test_a_split_without_a_whole_sample_is_refused(folder, changes, expected_error):
     recipe = replace(RECIPE, **changes)
     error = fault(folder, recipe)
-    assert f"{said}: not one whole sample" in error
+    assert f"{expected_error}: not one whole sample" in error
     assert f"seq_length + 1 = {recipe.seq_length + 1} tokens" in error
     assert not (folder / "indices").exists()  # refused before the scan
 

@@ -180,20 +180,20 @@ def test_a_spread_model_trains_as_one(tmp_path: Path, name: str) -> None:
     ranks, changes = SPREADS[name]
     tensor_size = changes.get("tensor_parallel", 1)
     alone = tiny_gpt.train(tiny_gpt.new_job())
-    (found,) = tiny_gpt.spawn(tiny_gpt.new_job, tmp_path, ranks, [changes])
+    (training,) = tiny_gpt.spawn(tiny_gpt.new_job, tmp_path, ranks, [changes])
     # Counts: every sample once, by one rank of those that hold a replica.
-    counting = [item for rank, item in enumerate(found) if rank % tensor_size == 0]
+    counting = [item for rank, item in enumerate(training) if rank % tensor_size == 0]
     assert sum(sum(item["samples"]) for item in counting) == tiny_gpt.SAMPLES
-    assert all(sum(item["samples"]) == 0 for item in found if item not in counting)
+    assert all(sum(item["samples"]) == 0 for item in training if item not in counting)
     # The mean loss of each step, then weights and validation loss after all of them.
     if ranks == tensor_size:
-        assert found[0]["losses"] == pytest.approx(alone["losses"], abs=1e-5)
+        assert training[0]["losses"] == pytest.approx(alone["losses"], abs=1e-5)
     else:
         means = [
             sum(step) / len(step) for step in zip(*(x["losses"] for x in counting), strict=True)
         ]
         assert means == pytest.approx(alone["losses"], abs=1e-5)
-    for item in found:
+    for item in training:
         assert item["quality"][1] == 7
         assert item["quality"][0] == pytest.approx(alone["quality"][0], abs=1e-5)
         for key, value in alone["weights"].items():
@@ -202,4 +202,4 @@ def test_a_spread_model_trains_as_one(tmp_path: Path, name: str) -> None:
                 item["weights"][key][: len(value)], value, rtol=0, atol=1e-3, msg=f"{name} {key}"
             )
     parallel = {"data": ranks // tensor_size, "tensor": tensor_size, "fsdp": "fsdp" in changes}
-    assert found[0]["facts"]["parallel"] == parallel
+    assert training[0]["facts"]["parallel"] == parallel

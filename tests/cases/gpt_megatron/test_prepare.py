@@ -42,9 +42,9 @@ def small(monkeypatch):
 
 
 def run(corpus, data, tokenizer, **options):
-    said = []
-    prepare(corpus, data, said.append, tokenizer=tokenizer, **options)
-    return said
+    progress_lines = []
+    prepare(corpus, data, progress_lines.append, tokenizer=tokenizer, **options)
+    return progress_lines
 
 
 def documents(data):
@@ -59,12 +59,12 @@ def files_of(folder):
 
 def test_every_document_is_there_in_order_and_ends_with_the_end_token(corpus, tokenizer, tmp_path):
     data = tmp_path / "data"
-    said = run(corpus, data, tokenizer)
+    progress_lines = run(corpus, data, tokenizer)
     wanted = [[*ids_of(text), 263] for text in TEXTS]
     assert documents(data) == wanted
     tokens = sum(map(len, wanted))
-    assert f"60 documents, {tokens:,} tokens, largest id 263 of 264" in said
-    assert said[-1] == f"done: {data}"
+    assert f"60 documents, {tokens:,} tokens, largest id 263 of 264" in progress_lines
+    assert progress_lines[-1] == f"done: {data}"
     manifest = json.loads((data / "manifest.json").read_bytes())
     names = ["corpus_text_document.bin", "corpus_text_document.idx",
              "tokenizer/merges.txt", "tokenizer/vocab.json"]  # fmt: skip
@@ -154,9 +154,9 @@ def test_a_corpus_without_a_document_is_refused(tmp_path, tokenizer):
 class Stopping(Reporter):
     """Interrupts the call at an advance, counted from 1 within the stage of tokens."""
 
-    def __init__(self, at):
+    def __init__(self, stop_at):
         super().__init__(lambda _: None)
-        self.at, self.begun = at, []
+        self.at, self.begun = stop_at, []
 
     def begin(self, stage, total, done=0):
         self.begun.append((stage, done))
@@ -168,11 +168,11 @@ class Stopping(Reporter):
                 raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("at", [1, 2, 9])
+@pytest.mark.parametrize("stop_at", [1, 2, 9])
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.usefixtures("small")
 def test_a_stopped_call_goes_on_after_the_last_saved_block(
-    tokenizer, tmp_path, monkeypatch, at, packed
+    tokenizer, tmp_path, monkeypatch, stop_at, packed
 ):
     monkeypatch.setattr(encoding, "SAVE_EVERY_TOKENS", 1)
     raw = tmp_path / "raw"
@@ -182,13 +182,13 @@ def test_a_stopped_call_goes_on_after_the_last_saved_block(
         (raw / f"{number}.jsonl").write_bytes(gzip.compress(content) if packed else content)
     run(raw, tmp_path / "whole", tokenizer)
     with pytest.raises(KeyboardInterrupt):
-        run_with(raw, tmp_path / "data", tokenizer, Stopping(at))
+        run_with(raw, tmp_path / "data", tokenizer, Stopping(stop_at))
     with (tmp_path / ".data.partial" / "corpus_text_document.bin").open("ab") as stream:
         stream.write(b"written after the last save")
     again = Stopping(0)
     run_with(raw, tmp_path / "data", tokenizer, again)
     (done,) = (done for stage, done in again.begun if stage.startswith("tokenising"))
-    assert (done > 0) == (at > 1)
+    assert (done > 0) == (stop_at > 1)
     assert files_of(tmp_path / "data") == files_of(tmp_path / "whole")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "gpt2", "raw", "whole"]
 

@@ -66,10 +66,10 @@ def library_losses(job: GptOssJob) -> list[float]:
 
 def test_twenty_steps_have_the_losses_of_the_librarys_model() -> None:
     expected = library_losses(tiny_gpt_oss.new_job())
-    found = train(tiny_gpt_oss.new_job())
+    training = train(tiny_gpt_oss.new_job())
     assert len(expected) == 20
-    assert found["losses"] == pytest.approx(expected, abs=1e-6)
-    routed = found["facts"]["assignments"]
+    assert training["losses"] == pytest.approx(expected, abs=1e-6)
+    routed = training["facts"]["assignments"]
     assert routed == tiny_gpt_oss.SAMPLES * 12 * 2 * 2  # tokens, layers, experts of each
 
 
@@ -78,9 +78,9 @@ def test_twenty_steps_have_the_losses_of_the_librarys_model() -> None:
 def test_a_spread_model_trains_as_one(tmp_path: Path, ranks: int) -> None:
     alone = train(tiny_gpt_oss.new_job())
     spreads = spawn(tiny_gpt_oss.new_job, tmp_path, ranks, SPREADS[ranks])
-    for changes, found in zip(SPREADS[ranks], spreads, strict=True):
-        assert sum(sum(item["samples"]) for item in found) == tiny_gpt_oss.SAMPLES
-        of_steps = zip(*(item["losses"] for item in found), strict=True)
+    for changes, training in zip(SPREADS[ranks], spreads, strict=True):
+        assert sum(sum(item["samples"]) for item in training) == tiny_gpt_oss.SAMPLES
+        of_steps = zip(*(item["losses"] for item in training), strict=True)
         means = [sum(step) / len(step) for step in of_steps]
         if "grad_accum_steps" in changes:  # another order of samples within a step
             means = [sum(means) / len(means)]
@@ -88,8 +88,8 @@ def test_a_spread_model_trains_as_one(tmp_path: Path, ranks: int) -> None:
             continue
         assert len(means) == 20
         assert means == pytest.approx(alone["losses"], abs=1e-5), changes
-        facts = found[0]["facts"]
-        for item in found:
+        facts = training[0]["facts"]
+        for item in training:
             assert item["quality"] == (pytest.approx(alone["quality"][0], abs=1e-5), 7)
             for name in ("loads_of_ranks", "loads_of_experts", "overload_trend"):
                 assert item["facts"][name] == facts[name]
@@ -100,31 +100,31 @@ def test_a_spread_model_trains_as_one(tmp_path: Path, ranks: int) -> None:
         if changes.get("expert_parallel") == ranks:  # the first rank has the first experts
             held = [row["assignments"] for row in facts["loads_of_experts"]]
             assert of_ranks[0] == sum(held[: 8 // ranks])
-            sent = sum(item["facts"]["sent_assignments"] for item in found)
+            sent = sum(item["facts"]["sent_assignments"] for item in training)
             assert 0 < sent < facts["assignments"]
 
 
 def test_recomputing_changes_no_loss() -> None:
     alone = train(tiny_gpt_oss.new_job())
     for activations in ("selective", "full"):
-        found = train(tiny_gpt_oss.new_job(checkpoint_activations=activations))
-        assert found["losses"] == pytest.approx(alone["losses"], abs=1e-6)
-        assert found["facts"]["assignments"] == alone["facts"]["assignments"]
+        training = train(tiny_gpt_oss.new_job(checkpoint_activations=activations))
+        assert training["losses"] == pytest.approx(alone["losses"], abs=1e-6)
+        assert training["facts"]["assignments"] == alone["facts"]["assignments"]
 
 
 @needs_fsdp
 def test_a_last_step_with_fewer_samples_than_ranks_counts_no_filler(tmp_path: Path) -> None:
     changes = {"micro_batch_size": 53, "expert_parallel": 2, "max_steps": 2}
-    (found,) = spawn(tiny_gpt_oss.new_job, tmp_path, 2, [changes])
-    assert sum(sum(item["samples"]) for item in found) == tiny_gpt_oss.SAMPLES
-    assert found[0]["facts"]["loads_of_ranks"] == found[1]["facts"]["loads_of_ranks"]
+    (training,) = spawn(tiny_gpt_oss.new_job, tmp_path, 2, [changes])
+    assert sum(sum(item["samples"]) for item in training) == tiny_gpt_oss.SAMPLES
+    assert training[0]["facts"]["loads_of_ranks"] == training[1]["facts"]["loads_of_ranks"]
 
 
 def test_balanced_routing_gives_each_expert_as_many_tokens() -> None:
-    found = train(tiny_gpt_oss.new_job(routing="balanced"))["facts"]
-    loads = {row["assignments"] for row in found["loads_of_experts"]}
+    facts = train(tiny_gpt_oss.new_job(routing="balanced"))["facts"]
+    loads = {row["assignments"] for row in facts["loads_of_experts"]}
     assert loads == {tiny_gpt_oss.SAMPLES * 12 * 2 * 2 // 8}
-    assert found["expert_overload_worst"] == 1.0
+    assert facts["expert_overload_worst"] == 1.0
 
 
 def test_weights_are_drawn_as_megatron_draws_them() -> None:
@@ -185,7 +185,7 @@ def test_flops_are_of_the_experts_of_a_token_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "ranks", "said"),
+    ("changes", "ranks", "expected_error"),
     [
         ({"num_experts": 9, "expert_parallel": 2}, 2, "does not divide num_experts 9"),
         ({"expert_parallel": 3}, 4, "does not divide"),
@@ -197,10 +197,10 @@ def test_flops_are_of_the_experts_of_a_token_alone() -> None:
     ],
 )
 def test_experts_that_cannot_be_spread_are_refused(
-    changes: dict[str, Any], ranks: int, said: str
+    changes: dict[str, Any], ranks: int, expected_error: str
 ) -> None:
     tiny_gpt_oss.recipe(expert_parallel=2).check(4)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=expected_error):
         tiny_gpt_oss.recipe(**changes).check(ranks)
 
 

@@ -159,8 +159,8 @@ def test_summaries_follow_from_their_dialogues():
     for dialogue, summary in generating.dialogues("train", rows=300, seed=3):
         lines = dialogue.split("\n")
         if ": I bring " in lines[0]:
-            name, said = lines[0].split(": I bring ")
-            assert summary == f"{name} brings {said}"
+            name, thing = lines[0].split(": I bring ")
+            assert summary == f"{name} brings {thing}"
             seen.add("chat")
             continue
         answers = [line.removeprefix("Answer: ") for line in lines if line.startswith("Answer")]

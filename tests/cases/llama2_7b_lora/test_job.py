@@ -45,13 +45,13 @@ def test_the_published_mfu_follows_from_the_pages_own_inputs() -> None:
 
 
 def test_the_count_for_the_published_setup_is_exact_where_it_can_be() -> None:
-    found = estimates.predict_peak_bytes(PRESETS["7b"], LlamaRecipe(micro_batch_size=2), 1)
-    assert found.weights == 4 * (6_738_415_616 + 4_194_304)
-    assert found.gradients == 4 * 4_194_304
-    assert found.optimizer == 8 * 4_194_304
-    assert found.total == found.weights + 12 * 4_194_304 + found.activations
+    peak_bytes = estimates.predict_peak_bytes(PRESETS["7b"], LlamaRecipe(micro_batch_size=2), 1)
+    assert peak_bytes.weights == 4 * (6_738_415_616 + 4_194_304)
+    assert peak_bytes.gradients == 4 * 4_194_304
+    assert peak_bytes.optimizer == 8 * 4_194_304
+    assert peak_bytes.total == peak_bytes.weights + 12 * 4_194_304 + peak_bytes.activations
     # The published run took 37.3 of 40 GiB, of which this is what tensors need at least.
-    assert 28 << 30 < found.total < 37.3 * 2**30
+    assert 28 << 30 < peak_bytes.total < 37.3 * 2**30
 
 
 def test_the_first_blocks_unneeded_gradients_by_hand() -> None:
@@ -133,23 +133,23 @@ def spread(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", SPREADS)
 def test_two_ranks_train_as_one(folder: Path, spread: Path, name: str) -> None:
     changes = SPREADS[name]
-    found = [torch.load(spread / f"rank{rank}.pt")[name] for rank in range(2)]
+    trainings = [torch.load(spread / f"rank{rank}.pt")[name] for rank in range(2)]
     batch = 2 * changes.get("micro_batch_size", 4)  # what two ranks take together
     job = tiny_llama.new_job(folder, **{**changes, "micro_batch_size": batch, "fsdp": False})
     alone = tiny_llama.train(job)
     # The last step of an epoch is uneven over the ranks.
     means = []
-    for step in zip(*(item["steps"] for item in found), strict=True):
+    for step in zip(*(item["steps"] for item in trainings), strict=True):
         samples = sum(count for _, count in step)
         means.append((sum(loss * count for loss, count in step) / samples, samples))
     assert means == [(pytest.approx(loss, abs=1e-5), count) for loss, count in alone["steps"]]
-    for item in found:
+    for item in trainings:
         assert item["quality"] == alone["quality"]
         assert item["detail"] == pytest.approx(alone["detail"], abs=1e-4)
         for key, value in alone["weights"].items():
             # Adam turns rounding of a gradient near 0 into part of a step of 0.001.
             torch.testing.assert_close(item["weights"][key], value, rtol=0, atol=3e-4, msg=key)
-    assert found[0]["facts"]["parallel"] == {"data": 2, "fsdp": name == "fsdp"}
+    assert trainings[0]["facts"]["parallel"] == {"data": 2, "fsdp": name == "fsdp"}
     saved = spread / name / "adapters"
     assert sorted(path.name for path in saved.iterdir() if path.suffix != ".md") == [
         "adapter_config.json", "adapter_model.safetensors",

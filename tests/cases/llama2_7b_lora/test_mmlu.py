@@ -96,7 +96,9 @@ def test_csv_with_byte_order_mark_crlf_and_separators_keeps_its_rows(tmp_path):
 def test_scores_with_reuse_equal_each_prompt_alone(model, tokenizer, mmlu):
     plan = plan_scoring(tokenizer, mmlu, max_length=2048)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scoring, "_with_prefix", lambda *of, own=scoring._alone: own(*of[:2]))
+        patch.setattr(
+            scoring, "_with_prefix", lambda *of, score_alone=scoring._alone: score_alone(*of[:2])
+        )
         alone = of_items(score(model, mmlu, plan, batch_tokens=1))
     assert len(alone) == 36
     for batch_tokens in (1, 100, 10_000):
@@ -148,22 +150,22 @@ def test_scores_equal_those_lm_eval_gives_now(folder, model, tokenizer, mmlu):
 def test_ranks_add_up_and_keep_step(model, tokenizer, mmlu, monkeypatch):
     """Two ranks, one after the other, with the sums handed over by hand."""
     single = score(model, mmlu, plan_scoring(tokenizer, mmlu, max_length=2048), batch_tokens=60)
-    told, passes = [], []
+    outputs, passes = [], []
 
     def first_call(*values, world_size, device):
-        told[-1].append(values)
+        outputs[-1].append(values)
         return list(values)
 
     monkeypatch.setattr(scoring, "add_over_ranks", first_call)
     for rank in range(2):
-        told.append([])
+        outputs.append([])
         plan = plan_scoring(tokenizer, mmlu, max_length=2048, rank=rank, world_size=2)
         with pytest.raises(AssertionError, match="of 36 items"):
             score(model, mmlu, plan, batch_tokens=60, in_step=True, rank=rank, world_size=2)
-        passes.append(told[-1][0][rank])
+        passes.append(outputs[-1][0][rank])
     made = []
     for rank in range(2):
-        sums = iter([passes, [a + b for a, b in zip(told[0][1], told[1][1], strict=True)]])
+        sums = iter([passes, [a + b for a, b in zip(outputs[0][1], outputs[1][1], strict=True)]])
 
         def handed(*values, world_size, device, sums=sums):
             return next(sums)

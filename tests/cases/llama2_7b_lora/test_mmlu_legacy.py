@@ -66,8 +66,10 @@ def published_columns(rows: list[list[str]]) -> list[list[Any]]:
         missing = [cell in ("NA", "None", "N/A", "", "null") for cell in cells]
         for kind in (int, float):
             try:
-                return [nan if gone and kind is float else kind(cell)
-                        for cell, gone in zip(cells, missing, strict=True)]  # fmt: skip
+                return [
+                    nan if gone and kind is float else kind(cell)
+                    for cell, gone in zip(cells, missing, strict=True)
+                ]
             except ValueError:
                 pass
         return [nan if gone else cell for cell, gone in zip(cells, missing, strict=True)]
@@ -84,15 +86,15 @@ def published_prompts(name: str, dev: list[list[str]], test: list[list[str]]) ->
     head = "The following are multiple choice questions (with answers) about "
     head += "".join(f" {word}" for word in name.split("_")) + ".\n\n"
     shots = "".join(example(row, f" {row[5]}\n\n") for row in published_columns(dev)[:5])
-    found = []
+    prompts = []
     for row in published_columns(test):
         prompt = head + shots + example(row, "")
         while len(prompt) + 1 > LIMIT:
             parts = prompt.split("\n\n")
             parts.pop(1)
             prompt = "\n\n".join(parts)
-        found.append(prompt)
-    return found
+        prompts.append(prompt)
+    return prompts
 
 
 @pytest.fixture(scope="module")

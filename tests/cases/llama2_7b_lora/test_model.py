@@ -78,14 +78,14 @@ def some_rows(config: ModelConfig = TINY) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    found = {}
+    actual_gradients = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             assert parameter.grad is not None, name
-            found[name] = parameter.grad
+            actual_gradients[name] = parameter.grad
         else:
             assert parameter.grad is None, name
-    return found
+    return actual_gradients
 
 
 def trained(model: LlamaLora, *inputs: Any) -> tuple[float, dict[str, torch.Tensor]]:
@@ -116,15 +116,15 @@ def test_peft_alone_loads_what_was_saved_and_finds_our_loss_and_gradients(
 
     theirs = load_with_peft_alone(tmp_path / "model", tmp_path / "adapters")
     ids, labels = some_rows()
-    ours, found = trained(model, ids, labels)
+    ours, actual_gradients = trained(model, ids, labels)
     counted = int((labels[:, 1:] != IGNORED).sum())
     loss = theirs(input_ids=ids, labels=labels).loss * counted
     loss.backward()
     assert ours == pytest.approx(loss.item(), rel=1e-5)
     expected = gradients(theirs)
-    assert {f"peft.{name}" for name in expected} == set(found)
+    assert {f"peft.{name}" for name in expected} == set(actual_gradients)
     for name, grad in expected.items():
-        torch.testing.assert_close(found[f"peft.{name}"], grad, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(actual_gradients[f"peft.{name}"], grad, rtol=1e-3, atol=1e-4)
     settings = json.loads((tmp_path / "adapters" / "adapter_config.json").read_text())
     assert settings["base_model_name_or_path"] == str(tmp_path / "model")
     assert (settings["r"], settings["lora_alpha"]) == (8, 32)
@@ -157,14 +157,14 @@ def test_random_weights_of_the_7b_model_never_lie_on_the_host() -> None:
 def test_a_recomputed_block_gives_the_same_gradients() -> None:
     rows = some_rows()
     loss, expected = trained(new_model(), *rows)
-    again, found = trained(new_model(checkpoint_activations=True), *rows)
+    again, actual_gradients = trained(new_model(checkpoint_activations=True), *rows)
     assert again == loss
     for name, grad in expected.items():
-        torch.testing.assert_close(found[name], grad)
+        torch.testing.assert_close(actual_gradients[name], grad)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected_error"),
     [
         ({"model_type": "mistral"}, "model_type is 'mistral'"),
         ({"num_attention_heads": 3}, "num_attention_heads is 3"),
@@ -173,10 +173,10 @@ def test_a_recomputed_block_gives_the_same_gradients() -> None:
     ],
 )
 def test_a_config_that_cannot_be_trained_is_refused(
-    tmp_path: Path, changes: dict[str, Any], said: str
+    tmp_path: Path, changes: dict[str, Any], expected_error: str
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**TINY.raw, **changes}))
-    with pytest.raises(DataError, match=said) as caught:
+    with pytest.raises(DataError, match=expected_error) as caught:
         read_config(tmp_path)
     assert "config.json" in str(caught.value.where)
     assert caught.value.fix

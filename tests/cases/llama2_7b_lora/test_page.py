@@ -20,7 +20,9 @@ STRATEGY = {
 LORA = "LoraConfig(task_type='CAUSAL_LM', r=8, target_modules=['q_proj', 'v_proj'], lora_alpha=32)"
 
 
-def record(recipe: str = "standard-fp16-1x1", *, told: bool = True, nproc: int = 1) -> Record:
+def record(
+    recipe: str = "standard-fp16-1x1", *, with_details: bool = True, nproc: int = 1
+) -> Record:
     """Return a finished run with round figures."""
     text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
     made = Record.model_validate_json(text)
@@ -46,7 +48,7 @@ def record(recipe: str = "standard-fp16-1x1", *, told: bool = True, nproc: int =
     return made.model_copy(
         update={
             "plan": plan, "figures": figures, "status": "passed",
-            "environment": made.environment | {"job": job if told else None},
+            "environment": made.environment | {"job": job if with_details else None},
             "quality": made.quality.model_copy(update={"metric": "mmlu", "value": 0.43}),
         }
     )  # fmt: skip

@@ -29,26 +29,26 @@ def raw(tmp_path, monkeypatch):
 
 
 def test_a_raw_folder_becomes_a_data_folder(raw, tmp_path):
-    said = []
+    progress_lines = []
     with (raw / "mmlu" / "dev" / "notes.csv").open("wb") as file:
         file.truncate(1 << 40)  # no subject: not copied
-    prepare(raw, tmp_path / "out", said.append)
+    prepare(raw, tmp_path / "out", progress_lines.append)
     facts = data.check(tmp_path / "out", TINY)
     assert (facts.layout, facts.eval_samples) == ("jsonl", 57 * generating.ITEMS)
-    assert "train: 30 dialogues; NOT the published 14,732" in said
-    assert said[-1] == f"done: {tmp_path / 'out'}"
+    assert "train: 30 dialogues; NOT the published 14,732" in progress_lines
+    assert progress_lines[-1] == f"done: {tmp_path / 'out'}"
     assert len(list((tmp_path / "out" / "mmlu").rglob("*.csv"))) == 114
-    prepare(raw, tmp_path / "out", said.append)
-    assert "is already prepared" in said[-1]
+    prepare(raw, tmp_path / "out", progress_lines.append)
+    assert "is already prepared" in progress_lines[-1]
 
 
 def test_what_is_missing_is_said_and_bounds_the_recipes(raw, tmp_path):
     shutil.rmtree(raw / "mmlu")
     (raw / "model" / "model.safetensors").unlink()
-    said = []
-    prepare(raw, tmp_path / "out", said.append)
-    assert said[0].startswith("no safetensors in the model folder: only init=random")
-    assert said[1].startswith("no MMLU found: only mmlu_mode=off will run")
+    progress_lines = []
+    prepare(raw, tmp_path / "out", progress_lines.append)
+    assert progress_lines[0].startswith("no safetensors in the model folder: only init=random")
+    assert progress_lines[1].startswith("no MMLU found: only mmlu_mode=off will run")
     data.check(tmp_path / "out", dataclasses.replace(TINY, init="random", mmlu_mode="off"))
     with pytest.raises(DataError, match="114 of 114 files are missing"):
         data.check(tmp_path / "out", dataclasses.replace(TINY, init="random"))

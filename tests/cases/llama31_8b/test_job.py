@@ -143,9 +143,9 @@ def test_the_batch_and_the_layers_that_fit_are_named() -> None:
 def test_mfu_by_both_published_counts_of_attention() -> None:
     share = tiny_llama31.new_job().facts()["attention_flops_share"]
     ranks: Any = [SimpleNamespace(facts={"attention_flops_share": share})]
-    found = compute(ranks, {"MFU": Figure(50.0)}).figures["MFU_causal"].value
+    mfu = compute(ranks, {"MFU": Figure(50.0)}).figures["MFU_causal"].value
     weights, attention = 6 * tiny_llama31.recipe().matmul_weights, 12 * 2 * 32 * 12
-    assert found == pytest.approx(50 * (weights + attention / 2) / (weights + attention))
+    assert mfu == pytest.approx(50 * (weights + attention / 2) / (weights + attention))
     unknown = compute([SimpleNamespace(facts={})], {"MFU": Figure(50.0)})  # type: ignore[list-item]
     assert unknown.figures["MFU_causal"].value is None
 
@@ -153,8 +153,8 @@ def test_mfu_by_both_published_counts_of_attention() -> None:
 @pytest.mark.parametrize("activations", ["selective", "full"])
 def test_recomputing_changes_no_loss(activations: str) -> None:
     alone = train(tiny_llama31.new_job())
-    found = train(tiny_llama31.new_job(checkpoint_activations=activations))
-    assert found["losses"] == pytest.approx(alone["losses"], abs=1e-6)
+    training = train(tiny_llama31.new_job(checkpoint_activations=activations))
+    assert training["losses"] == pytest.approx(alone["losses"], abs=1e-6)
 
 
 @pytest.mark.filterwarnings("default")  # torchao's own imports warn
@@ -170,9 +170,9 @@ def test_fp8_rounds_all_linear_layers_but_the_first_and_last() -> None:
         if isinstance(layer, torch.nn.Linear)
     ]  # fmt: skip
     assert kinds == ["Linear", *["Float8Linear"] * 12, "Linear", "Linear"]  # the last is the head
-    found = train(job)
-    assert found["losses"] == pytest.approx(exact["losses"], rel=0.02)
-    assert found["losses"] != pytest.approx(exact["losses"], rel=1e-5)
+    training = train(job)
+    assert training["losses"] == pytest.approx(exact["losses"], rel=0.02)
+    assert training["losses"] != pytest.approx(exact["losses"], rel=1e-5)
 
 
 def test_fp8_without_its_extra_or_with_other_sizes_is_refused(
@@ -212,8 +212,8 @@ def test_blocks_compile_to_one_graph_each_pass(activations: str) -> None:
     torch._dynamo.reset()
     changes = {"checkpoint_activations": activations}
     alone = train(tiny_llama31.new_job(**changes))
-    found = train(tiny_llama31.new_job(compile=True, **changes))
-    assert found["losses"] == pytest.approx(alone["losses"], abs=1e-5)
+    training = train(tiny_llama31.new_job(compile=True, **changes))
+    assert training["losses"] == pytest.approx(alone["losses"], abs=1e-5)
     assert counters["stats"]["unique_graphs"] == 2  # training and evaluation
     assert not counters["graph_break"]
 
@@ -223,14 +223,14 @@ def test_blocks_compile_to_one_graph_each_pass(activations: str) -> None:
 def test_a_spread_model_trains_as_one(tmp_path: Path, ranks: int) -> None:
     alone = train(tiny_llama31.new_job())
     spreads = spawn(tiny_llama31.new_job, tmp_path, ranks, SPREADS[ranks])
-    for changes, found in zip(SPREADS[ranks], spreads, strict=True):
-        counting = found[:: changes.get("tensor_parallel", 1)]
+    for changes, training in zip(SPREADS[ranks], spreads, strict=True):
+        counting = training[:: changes.get("tensor_parallel", 1)]
         assert sum(sum(item["samples"]) for item in counting) == tiny_llama31.SAMPLES
         of_steps = zip(*(item["losses"] for item in counting), strict=True)
         means = [sum(step) / len(step) for step in of_steps]
         assert len(means) == 20
         assert means == pytest.approx(alone["losses"], abs=1e-5), changes
-        for item in found:
+        for item in training:
             assert item["quality"] == (pytest.approx(alone["quality"][0], abs=1e-5), 7)
 
 

@@ -46,15 +46,15 @@ def _fp32(args: Any) -> torch.dtype:
 
 
 def _widest(args: Any) -> torch.dtype:
-    found: list[torch.dtype] = []
-    mapped(lambda x: found.append(x.dtype) if isinstance(x, Tensor) else None, args)
-    return torch.float32 if torch.float32 in found else torch.get_autocast_dtype(NAME)
+    dtypes: list[torch.dtype] = []
+    mapped(lambda x: dtypes.append(x.dtype) if isinstance(x, Tensor) else None, args)
+    return torch.float32 if torch.float32 in dtypes else torch.get_autocast_dtype(NAME)
 
 
 def register() -> list[torch.library.Library]:
     """Add the rules; they hold as long as the result is alive."""
-    every, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
-    every.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    any_namespace, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+    any_namespace.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     for names, dtype_of in ((_LOWER, _lower), (_FP32, _fp32), (_WIDEST, _widest)):
         for name in names:
             packet, _, overload = name.partition(".")
@@ -67,4 +67,4 @@ def register() -> list[torch.library.Library]:
                     return of(*cast_args, **cast_more)
 
             aten.impl(name, run, "AutocastPrivateUse1")
-    return [every, aten]
+    return [any_namespace, aten]

@@ -42,11 +42,14 @@ class Operations:
 
     def register(self) -> list[torch.library.Library]:
         """Make torch call this object; it does as long as the result is alive."""
-        every, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
-        every.fallback(self.run, "PrivateUse1")
+        any_namespace, aten = (
+            torch.library.Library("_", "IMPL"),
+            torch.library.Library("aten", "IMPL"),
+        )
+        any_namespace.fallback(self.run, "PrivateUse1")
         aten.impl("_copy_from", self.copy, "PrivateUse1")
         aten.impl("resize_", self.resize, "PrivateUse1")
-        return [every, aten]
+        return [any_namespace, aten]
 
     def run(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
         """Run any operation. Results that share memory with an argument still do."""

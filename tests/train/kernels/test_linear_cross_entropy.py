@@ -22,11 +22,11 @@ def inputs(rows: int, classes: int, *, scale: float = 1.0) -> tuple[torch.Tensor
 def test_equals_the_plain_loss(rows: int, classes: int, at_once: int) -> None:
     hidden, weight, targets = inputs(rows, classes)
     loss = linear_cross_entropy_sum(hidden, weight, targets, scores_at_once=at_once)
-    found = torch.autograd.grad(loss * 0.5, (hidden, weight))
+    gradients = torch.autograd.grad(loss * 0.5, (hidden, weight))
     plain = torch.nn.functional.cross_entropy(hidden @ weight.t(), targets, reduction="sum")
     wanted = torch.autograd.grad(plain * 0.5, (hidden, weight))
     torch.testing.assert_close(loss, plain, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(gradients, wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("dtype", "off"), [(torch.bfloat16, 0.03), (torch.float16, 0.004)])
@@ -37,11 +37,11 @@ def test_autocast_multiplies_in_its_dtype_and_adds_in_float32(
     with torch.autocast("cpu", dtype=dtype):
         loss = linear_cross_entropy_sum(hidden, weight, targets, scores_at_once=500)
     assert loss.dtype == torch.float32
-    found = torch.autograd.grad(loss, (hidden, weight))
-    assert [item.dtype for item in found] == [torch.float32] * 2
+    gradients = torch.autograd.grad(loss, (hidden, weight))
+    assert [item.dtype for item in gradients] == [torch.float32] * 2
     plain = torch.nn.functional.cross_entropy(hidden @ weight.t(), targets, reduction="sum")
     wanted = torch.autograd.grad(plain, (hidden, weight))
-    for mine, other in zip((loss, *found), (plain, *wanted), strict=True):
+    for mine, other in zip((loss, *gradients), (plain, *wanted), strict=True):
         difference = (mine - other).norm() / other.norm()
         assert 0 < difference < off
 
@@ -52,11 +52,11 @@ def test_padding_behind_the_classes_has_no_part() -> None:
     loss = linear_cross_entropy_sum(hidden, padded, targets, classes=12)
     wanted = torch.nn.functional.cross_entropy(hidden @ weight.t(), targets, reduction="sum")
     torch.testing.assert_close(loss, wanted)
-    found = torch.autograd.grad(loss, (hidden, padded))
+    gradients = torch.autograd.grad(loss, (hidden, padded))
     plain = torch.autograd.grad(wanted, (hidden, weight))
-    torch.testing.assert_close(found[0], plain[0], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(found[1][:12], plain[1], rtol=1e-5, atol=1e-5)
-    assert not found[1][12:].any()
+    torch.testing.assert_close(gradients[0], plain[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(gradients[1][:12], plain[1], rtol=1e-5, atol=1e-5)
+    assert not gradients[1][12:].any()
 
 
 def test_ignored_targets_add_nothing_to_loss_or_gradients() -> None:
@@ -66,9 +66,9 @@ def test_ignored_targets_add_nothing_to_loss_or_gradients() -> None:
         hidden @ weight.t(), targets, reduction="sum", ignore_index=-100
     )
     expected = torch.autograd.grad(plain, (hidden, weight))
-    found = linear_cross_entropy_sum(hidden, weight, targets, ignored=-100, scores_at_once=33)
-    torch.testing.assert_close(found, plain)
-    for got, wanted in zip(torch.autograd.grad(found, (hidden, weight)), expected, strict=True):
+    gradients = linear_cross_entropy_sum(hidden, weight, targets, ignored=-100, scores_at_once=33)
+    torch.testing.assert_close(gradients, plain)
+    for got, wanted in zip(torch.autograd.grad(gradients, (hidden, weight)), expected, strict=True):
         torch.testing.assert_close(got, wanted)
     frozen = linear_cross_entropy_sum(hidden, weight.detach(), targets, ignored=-100)
     (alone,) = torch.autograd.grad(frozen, hidden)

@@ -20,8 +20,17 @@ def build(context, data):
     def fail(*_):
         raise_if_broken(recipe, recipe.broken)
 
-    if recipe.broken in ("step", "check", "updates", "evaluate", "model_flops", "facts", "batches",
-                         "trained_parameters", "save"):  # fmt: skip
+    if recipe.broken in (
+        "step",
+        "check",
+        "updates",
+        "evaluate",
+        "model_flops",
+        "facts",
+        "batches",
+        "trained_parameters",
+        "save",
+    ):
         setattr(made, recipe.broken, fail)
     if recipe.broken == "steps_per_epoch":
         del made.steps_per_epoch
@@ -30,5 +39,5 @@ def build(context, data):
 
 class BrokenJob(toy.ToyJob):
     def facts(self):
-        told = super().facts()
-        return {**told, "figures": "raise"} if self.context.recipe.broken == "figures" else told
+        facts = super().facts()
+        return {**facts, "figures": "raise"} if self.context.recipe.broken == "figures" else facts
