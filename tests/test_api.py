@@ -40,7 +40,7 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_row_is_a_record_with_the_columns_of_the_csv() -> None:
+def test_table_has_one_row_per_record_with_the_csv_columns() -> None:
     rows_table = trainmark.table([TOY, BERT])
     assert rows_table.schema.names == to_csv([TOY, BERT]).splitlines()[0].split(",")
     assert rows_table.column("case").to_pylist() == ["toy", "distilbert_sst2"]
@@ -51,13 +51,13 @@ def test_a_row_is_a_record_with_the_columns_of_the_csv() -> None:
     assert frame["quality_reached"].tolist() == [True, BERT.quality.reached]
 
 
-def test_a_frame_names_the_extra_that_brings_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pandas_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(EnvironmentFault, match=r"pandas.*\s.*trainmark\[prepare\]"):
         trainmark.frame([TOY])
 
 
-def test_records_know_their_places_pages_and_summary(runs: Path) -> None:
+def test_records_have_their_paths_pages_and_summary(runs: Path) -> None:
     loaded = trainmark.load(runs, verify=False)
     assert loaded.places == [runs / "a", runs / "b"]
     assert [record.plan.case for record in loaded] == ["toy", "distilbert_sst2"]
@@ -80,7 +80,7 @@ def test_a_record_that_its_evidence_contradicts_is_loaded_with_a_warning(runs: P
         trainmark.load("reference:distilbert_sst2")
 
 
-def test_sides_are_records_or_words(runs: Path) -> None:
+def test_sides_are_records_or_paths(runs: Path) -> None:
     times = [int(time * (1 + 1e-3 * (-1) ** n)) for n, time in enumerate(TOY.steps.time_ns)]
     steps = TOY.steps.model_copy(update={"time_ns": times})
     other = TOY.model_copy(update={"run_id": "other", "steps": steps})
@@ -94,7 +94,7 @@ def test_sides_are_records_or_words(runs: Path) -> None:
         trainmark.compare(str(runs / "a"), str(runs / "b"))
 
 
-def test_damaged_record_of_a_side_is_left_out_with_a_warning(runs: Path) -> None:
+def test_damaged_record_of_a_side_is_excluded_with_a_warning(runs: Path) -> None:
     damaged = runs / "toys" / "r2"
     damaged.mkdir(parents=True)
     (damaged / "record.json").write_text('{"suite": ')
@@ -107,7 +107,7 @@ def test_damaged_record_of_a_side_is_left_out_with_a_warning(runs: Path) -> None
     assert comparison.figures[0].launches == (1, 1)
 
 
-def test_a_plan_file_runs_and_what_is_left_the_next_time(
+def test_plan_file_runs_and_resumes_with_missing_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[str] = []
@@ -145,7 +145,7 @@ def usual_sigint() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("usual_sigint")
-def test_a_signal_is_delivered_again_when_asked_for() -> None:
+def test_signal_is_delivered_again_on_request() -> None:
     def stopped() -> None:
         with note_stop_signals(deliver=True) as request:
             signal.raise_signal(signal.SIGINT)
@@ -166,7 +166,7 @@ def limited_address_space() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("limited_address_space")
-def test_limited_address_space_leaves_page_out_and_run_as_it_is(
+def test_limited_address_space_skips_the_page_and_keeps_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "launch", lambda *_: TOY)
@@ -187,7 +187,7 @@ def test_missing_vl_convert_is_one_error_after_the_markdown_pages(
     assert {path.name for path in tmp_path.iterdir()} == {"page.en.md", "page.zh.md"}
 
 
-def test_a_page_for_which_the_disk_has_no_room_is_not_left_cut_off(tmp_path: Path) -> None:
+def test_page_on_a_full_disk_is_not_truncated(tmp_path: Path) -> None:
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**15, limit[1]))  # above the pages in Markdown
     try:
@@ -203,7 +203,7 @@ def test_the_typed_fields_of_run_are_those_of_a_request() -> None:
     assert RunFields.__annotations__.keys() == fields
 
 
-def test_after_a_launch_that_timed_out_the_others_are_left_out(
+def test_launches_after_a_timeout_are_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = TOY.model_copy(update={"status": "timed_out"})

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_message_says_what_where_by_which_rule_and_how_to_fix_it() -> None:
+def test_message_has_what_where_rule_and_fix() -> None:
     error = errors.UsageError("bs is 0", where="bs=0", rule="at least 1", fix="write bs=1")
     assert str(error) == "bs=0: bs is 0; at least 1\n  try: write bs=1"
     assert str(errors.UsageError("bs is 0")) == "bs is 0"
@@ -57,7 +57,7 @@ def test_a_report_keeps_the_place_and_a_bounded_traceback() -> None:
     assert report["traceback"].endswith("x\n")
 
 
-def test_a_rank_remembers_where_it_was(tmp_path: Path) -> None:
+def test_rank_reports_its_last_phase(tmp_path: Path) -> None:
     rank = RankReporter(tmp_path, 3)
     with rank.span("init"):
         pass

@@ -108,7 +108,7 @@ def hostile() -> Record:
         "table", "narrow", "repeats", "end", "series", "md", "md-zh", "html", "html-zh", "csv",
     ],
 )  # fmt: skip
-def test_no_string_of_a_record_moves_a_cursor(hostile, show):
+def test_record_strings_contain_no_terminal_escapes_when_printed(hostile, show):
     shown = show(hostile)
     assert _CONTROL.findall(shown) == []
     assert r"\u001b]0;x" in shown.replace("\\\\", "\\").replace("\n", "")
@@ -158,7 +158,7 @@ def call(monkeypatch, capfd, tmp_path):
     "words", [["report"], ["report", "--format", "md"], ["export", "--to", "json"],
               ["export", "--to", "csv"], ["report", "--format", "html", "--lang", "zh"]],
 )  # fmt: skip
-def test_no_verb_prints_a_sequence_of_a_record(call, hostile, tmp_path, words):
+def test_no_command_prints_escape_sequences_of_a_record(call, hostile, tmp_path, words):
     path = _written(tmp_path, hostile)
     code, out, err = call(*words, str(path))
     assert code == 0

@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 import grimp
 
 
-def test_there_is_no_import_circle() -> None:
+def test_imports_have_no_cycle() -> None:
     graph = grimp.build_graph("trainmark", cache_dir=None)
     imported = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
     assert len(imported) > 100

@@ -40,7 +40,7 @@ def package(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("package")
-def test_a_packages_case_is_found_by_name_and_alias():
+def test_case_of_a_package_is_found_by_name_and_alias():
     assert "play" in cases.names()
     assert cases.load("play").name == "play"
     assert cases.load("spiel") is cases.load("play")
@@ -82,6 +82,6 @@ def test_a_vendor_that_fails_is_named_and_skipped(tmp_path, monkeypatch, source,
 
 
 @pytest.mark.usefixtures("package")
-def test_a_packages_vendor_is_found_before_the_cpu():
+def test_vendor_of_a_package_precedes_the_cpu():
     assert list(devices.list_vendors())[-2:] == ["abacus", "cpu"]
     assert devices.choose_vendor("abacus").name == "abacus"

@@ -27,7 +27,7 @@ OF_THE_LIBRARY = ("Input should", "should be", "Value error", "Field required", 
 
 
 @pytest.mark.parametrize("kind", [*get_args(core_schema.ErrorType), "path_type"])
-def test_every_kind_of_error_has_a_phrase_of_ours(kind: str) -> None:
+def test_every_kind_of_error_has_our_wording(kind: str) -> None:
     rule = rule_of(kind, CONTEXT)
     assert rule != rule_of("a later kind", {}) == "it must be of another form"
     assert not [words for words in OF_THE_LIBRARY if words in rule]
@@ -90,7 +90,7 @@ def test_text_that_is_not_json_names_the_line(tmp_path: Path) -> None:
     )
 
 
-def test_misspelt_key_is_named_with_those_beside_it() -> None:
+def test_misspelt_key_is_named_with_the_valid_keys() -> None:
     with pytest.raises(ValidationError) as raised:
         Outer.model_validate({"name": "a", "inner": {"cuont": 2}})
     fault = usage_error(raised.value, Outer, "file: ")

@@ -40,7 +40,7 @@ def alone(num_nodes: int, step_s: float) -> Measurements:
     )
 
 
-def test_cluster_that_is_slow_as_a_whole_is_slow_beside_a_baseline() -> None:
+def test_uniformly_slow_cluster_fails_against_a_baseline() -> None:
     measured = alone(8, 1.1)
 
     assert judge(measured).nodes.verdict == [Verdict.PASS] * 8
@@ -56,7 +56,7 @@ def test_single_node_is_judged_by_a_baseline(step_s: float, verdict: Verdict) ->
     assert nodes.verdict == [verdict]
 
 
-def test_few_measurements_of_a_baseline_widen_the_intervals() -> None:
+def test_baseline_with_few_measurements_widens_the_intervals() -> None:
     few = judge(alone(4, 1.0), baseline=Baseline(seconds=1.0, count=1)).nodes
     many = judge(alone(4, 1.0), baseline=Baseline(seconds=1.0, count=100)).nodes
 
@@ -108,7 +108,7 @@ def test_later_acceptance_is_compared_with_an_earlier_one(earlier: Path, tmp_pat
     assert interval.slower == pytest.approx(0.2)
 
 
-def test_baseline_is_the_median_of_what_passed(earlier: Path) -> None:
+def test_baseline_is_the_median_of_passed_devices(earlier: Path) -> None:
     plans = resolve_plans(request_in(earlier), [(1, 2)])
 
     baselines = baselines_of_acceptance(earlier, plans)
@@ -135,7 +135,7 @@ def test_baseline_of_other_work_is_refused_before_the_folder_is_made(
     assert not (tmp_path / "later").exists()
 
 
-def test_session_without_a_baseline_forgets_it(tmp_path: Path) -> None:
+def test_later_session_without_a_baseline_does_not_use_the_earlier_one(tmp_path: Path) -> None:
     request = request_in(tmp_path / "out")
     with prepared(request, read_baselines=lambda _: Baselines(source="x", times=())):
         assert load_baselines(tmp_path / "out") is not None

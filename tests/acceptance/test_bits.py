@@ -27,7 +27,7 @@ def test_devices_that_agree_are_deterministic() -> None:
     assert compared == Comparison(control="deterministic", deviations=[], unclear=[])
 
 
-def test_minority_is_named_with_step_and_first_tensor() -> None:
+def test_deviating_minority_is_named_with_step_and_first_tensor() -> None:
     flipped = run((2, "gradient", 1), (3, "weight", 5), (3, "loss", 1))
 
     compared = compare_devices({"a": [run(), run()], "b": [flipped, flipped], "c": [run(), run()]})
@@ -48,7 +48,7 @@ def test_device_that_differs_from_itself_among_consistent_ones_is_named() -> Non
     ]
 
 
-def test_software_that_is_not_deterministic_blames_nobody() -> None:
+def test_nondeterministic_software_blames_no_device() -> None:
     noisy = [run(), run((1, "loss", 1))]
 
     for devices in ({"a": noisy}, {"a": noisy, "b": [run(), run()]}, {"a": noisy, "b": noisy}):
@@ -56,7 +56,7 @@ def test_software_that_is_not_deterministic_blames_nobody() -> None:
         assert compared == Comparison(control="not_deterministic", deviations=[], unclear=[])
 
 
-def test_two_devices_that_differ_cannot_be_told_apart() -> None:
+def test_of_two_differing_devices_neither_is_blamed() -> None:
     other = run((1, "loss", 1))
 
     compared = compare_devices({"a": [run(), run()], "b": [other, other]})
@@ -64,6 +64,6 @@ def test_two_devices_that_differ_cannot_be_told_apart() -> None:
     assert compared == Comparison(control="no_majority", deviations=[], unclear=["a", "b"])
 
 
-def test_devices_that_were_not_measured_are_left_out() -> None:
+def test_unmeasured_devices_are_excluded() -> None:
     assert compare_devices({"a": [], "b": []}).control == "not_measured"
     assert compare_devices({"a": [], "b": [run(), run()]}).control == "deterministic"

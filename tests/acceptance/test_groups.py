@@ -69,7 +69,7 @@ def test_ring_of_many_nodes_sends_twice_what_a_pair_sends() -> None:
     assert PARTS.predict_s(1_000_000) == pytest.approx(1.4)
 
 
-def test_whole_that_is_as_predicted_is_measured_and_nothing_else() -> None:
+def test_search_ends_after_all_nodes_if_their_time_is_as_predicted() -> None:
     cluster = Cluster(16)
 
     search = cluster.search()
@@ -81,7 +81,7 @@ def test_whole_that_is_as_predicted_is_measured_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("num_nodes", [64, 61, 1024])
-def test_eight_nodes_behind_a_switch_are_named_after_few_sets(num_nodes: int) -> None:
+def test_eight_nodes_behind_a_slow_switch_are_found_with_few_measurements(num_nodes: int) -> None:
     behind = names(*range(8, 16))
     cluster = Cluster(num_nodes, behind)
 
@@ -96,7 +96,7 @@ def test_eight_nodes_behind_a_switch_are_named_after_few_sets(num_nodes: int) ->
     assert len(cluster.seconds) <= 3 * num_nodes.bit_length() + 1
 
 
-def test_group_across_two_halves_is_one_group() -> None:
+def test_slow_group_that_spans_both_halves_is_found_as_one_group() -> None:
     behind = names(*range(28, 36))
 
     search = Cluster(64, behind).search()
@@ -104,7 +104,7 @@ def test_group_across_two_halves_is_one_group() -> None:
     assert [group.members for group in search.groups] == [behind]
 
 
-def test_two_switches_are_two_groups() -> None:
+def test_two_slow_switches_are_found_as_two_groups() -> None:
     first, second = names(*range(8, 16)), names(*range(40, 48))
 
     search = Cluster(64, first, second).search()
@@ -112,7 +112,7 @@ def test_two_switches_are_two_groups() -> None:
     assert {group.members for group in search.groups} == {first, second}
 
 
-def test_group_whose_trainings_fail_is_named_with_the_error() -> None:
+def test_group_that_fails_to_train_is_named_with_its_error() -> None:
     behind = names(*range(8, 16))
 
     search = Cluster(64, behind, fails=True).search()
@@ -122,7 +122,7 @@ def test_group_whose_trainings_fail_is_named_with_the_error() -> None:
     assert search.whole is None
 
 
-def test_half_against_half_blames_nobody() -> None:
+def test_slow_path_between_two_halves_blames_no_node() -> None:
     behind = names(*range(8, 16))
 
     search = Cluster(16, behind).search()
@@ -132,7 +132,7 @@ def test_half_against_half_blames_nobody() -> None:
     assert search.parts == (names(*range(8)), behind)
 
 
-def test_wrong_prediction_blames_nobody_and_ends_early() -> None:
+def test_wrong_prediction_blames_no_node_and_ends_the_search_early() -> None:
     cluster = Cluster(64, growth=0.2)
 
     search = cluster.search()
@@ -148,7 +148,7 @@ def test_wrong_prediction_does_not_hide_a_group() -> None:
     assert [group.members for group in cluster.search().groups] == [behind]
 
 
-def test_search_goes_on_with_what_was_measured_before() -> None:
+def test_search_reuses_earlier_measurements() -> None:
     cluster = Cluster(64, names(*range(8, 16)))
     finished = cluster.search()
 

@@ -71,7 +71,7 @@ def test_slow_links_of_one_node_are_its_network() -> None:
     assert judgement.links.with_verdict(Verdict.SLOW) == []
 
 
-def test_link_that_was_slow_in_its_only_round_is_undecided_and_measured_again() -> None:
+def test_link_slow_in_its_only_round_is_undecided_and_measured_again() -> None:
     pairs = round_robin_pairs(5) | {(1, 3): 2.5}
 
     judgement = judge(exact(5, [1.0] * 5, pairs, repeats=1))
@@ -80,20 +80,20 @@ def test_link_that_was_slow_in_its_only_round_is_undecided_and_measured_again() 
     assert judgement.links.suspects() == [(1, 3)]
 
 
-def test_slower_one_of_two_nodes_is_slow_beside_its_only_peer() -> None:
+def test_slower_of_two_nodes_fails_against_its_only_peer() -> None:
     judgement = judge(exact(2, [1.0, 1.2], {(0, 1): 3.0}))
 
     assert verdicts(judgement) == ["pass", "slow"]
     assert judgement.nodes.slower[1] == pytest.approx(0.2)
 
 
-def test_pairs_alone_do_not_tell_which_of_two_nodes_is_slow() -> None:
+def test_pair_measurements_alone_do_not_show_which_of_two_nodes_is_slow() -> None:
     judgement = judge(exact(2, [], {(0, 1): 3.0}))
 
     assert judgement.nodes.slower.tolist() == pytest.approx([0, 0])
 
 
-def test_few_pairs_without_nodes_alone_blame_no_link() -> None:
+def test_few_pairs_without_single_node_measurements_blame_no_link() -> None:
     # Of five residuals the median is 0: it tells nothing of the noise.
     pairs = {(0, 1): 2.0, (0, 2): 2.0, (0, 3): 2.6, (1, 2): 2.0, (1, 3): 2.1, (2, 3): 9.0}
 
@@ -115,7 +115,7 @@ def test_node_without_measurement_is_undecided() -> None:
     assert judgement.nodes.more_rounds[3] == -1
 
 
-def test_nothing_measured_decides_nothing() -> None:
+def test_no_measurements_give_no_verdicts() -> None:
     judgement = judge(Measurements(num_nodes=3))
 
     assert verdicts(judgement) == ["undecided"] * 3
@@ -123,7 +123,7 @@ def test_nothing_measured_decides_nothing() -> None:
     assert judgement.noise_alone is judgement.noise_pairs is judgement.trend is None
 
 
-def test_heat_that_all_nodes_share_is_removed_and_reported() -> None:
+def test_common_slowdown_of_all_nodes_is_removed_and_reported() -> None:
     rounds = pair_rounds(8, 14)
     pairs = np.array([pair for round_pairs in rounds for pair in round_pairs])
     number = np.repeat(np.arange(14), 4)
@@ -138,7 +138,7 @@ def test_heat_that_all_nodes_share_is_removed_and_reported() -> None:
     assert judgement.trend == pytest.approx(1.01**10 - 1)  # from rounds 0 to 3 to rounds 10 to 13
 
 
-def test_wide_interval_is_undecided_and_says_how_many_rounds_would_decide() -> None:
+def test_wide_interval_is_undecided_and_reports_how_many_rounds_would_decide() -> None:
     generator = np.random.default_rng(3)
     few = measure(8, pair_rounds(8, 2), Faults(nodes={2: 0.01}), generator)
 
@@ -153,7 +153,7 @@ def test_wide_interval_is_undecided_and_says_how_many_rounds_would_decide() -> N
         assert nodes.more_rounds[node] > 0 or abs(nodes.slower[node] - 0.01) < 0.001
 
 
-def test_promised_rounds_decide() -> None:
+def test_reported_number_of_rounds_decides() -> None:
     generator = np.random.default_rng(4)
     rounds = pair_rounds(8, 6)
     judgement = judge(measure(8, rounds, Faults(), generator), worse_by=0.02)

@@ -122,7 +122,7 @@ def test_node_that_never_joined_fails(tmp_path: Path) -> None:
     assert result.names("pass") == ["a", "b", "d"]
 
 
-def test_node_that_did_not_come_fails_once_and_its_partners_pass(tmp_path: Path) -> None:
+def test_node_that_missed_its_pairs_fails_once_and_its_partners_pass(tmp_path: Path) -> None:
     writers = [join(tmp_path, rank) for rank in range(4)]
     for writer in writers:
         measure_alone(writer)
@@ -139,7 +139,7 @@ def test_node_that_did_not_come_fails_once_and_its_partners_pass(tmp_path: Path)
     assert len(result.not_measured) == 3
 
 
-def test_node_that_came_late_is_not_blamed(tmp_path: Path) -> None:
+def test_late_node_is_not_blamed(tmp_path: Path) -> None:
     writers = [join(tmp_path, rank) for rank in range(4)]
     for writer in writers:
         measure_alone(writer)
@@ -174,7 +174,9 @@ def measure_set(writers: list[EvidenceWriter], members: str, step_s: float) -> N
             )  # fmt: skip
 
 
-def test_whole_that_is_slow_is_halved_and_half_against_half_blames_nobody(tmp_path: Path) -> None:
+def test_slow_set_of_all_nodes_is_halved_and_slow_path_between_halves_blames_no_node(
+    tmp_path: Path,
+) -> None:
     writers = [join(tmp_path, rank) for rank in range(4)]
     for writer in writers:
         measure_alone(writer)
@@ -200,7 +202,7 @@ def test_whole_that_is_slow_is_halved_and_half_against_half_blames_nobody(tmp_pa
     assert conclusion.sets_to_measure == []
 
 
-def test_set_of_which_a_node_reported_nothing_is_not_measured(tmp_path: Path) -> None:
+def test_set_with_a_node_that_reported_nothing_has_no_measurement(tmp_path: Path) -> None:
     writers = [join(tmp_path, rank) for rank in range(4)]
     for writer in writers:
         measure_alone(writer)
@@ -244,7 +246,7 @@ def test_groups_of_other_software_are_named_on_the_page(tmp_path: Path) -> None:
     assert result.names("pass") == list(NODES)
 
 
-def test_clocks_of_nodes_that_are_minutes_apart_change_nothing(
+def test_node_clocks_minutes_apart_change_no_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = evidence.time.time()
@@ -267,7 +269,7 @@ def test_two_nodes_are_compared_with_each_other(tmp_path: Path) -> None:
     assert [member.decision for member in result.members] == ["pass", "fail"]
 
 
-def test_node_that_cannot_see_the_folder_is_named_with_its_own_words(tmp_path: Path) -> None:
+def test_node_without_the_shared_folder_is_named_with_its_error(tmp_path: Path) -> None:
     for rank in (0, 1, 2):
         measure_alone(join(tmp_path, rank))
     (tmp_path / "log.job.txt").write_text(
@@ -280,7 +282,7 @@ def test_node_that_cannot_see_the_folder_is_named_with_its_own_words(tmp_path: P
     assert result.members[-1].findings[0].text == "host7 cannot read /shared/out"
 
 
-def test_two_nodes_of_one_name_get_different_ones(tmp_path: Path) -> None:
+def test_two_nodes_with_the_same_name_get_different_names(tmp_path: Path) -> None:
     assert join(tmp_path, 0).node == "a"
     assert EvidenceWriter(tmp_path, "a", 1).node == "a-2"
     assert EvidenceWriter(tmp_path, "a", 2).node == "a"
@@ -290,7 +292,7 @@ def never() -> bool:
     return False
 
 
-def test_node_that_arrived_is_met_and_one_that_left_is_not_waited_for(tmp_path: Path) -> None:
+def test_pair_waits_for_an_arrived_node_but_not_for_one_that_left(tmp_path: Path) -> None:
     first, second = join(tmp_path, 0), join(tmp_path, 1)
     session = Session(tmp_path, 1)
     assert session.wait_for_all(2, timeout_s=60, is_stopped=never) == [0, 1]
@@ -304,7 +306,7 @@ def test_node_that_arrived_is_met_and_one_that_left_is_not_waited_for(tmp_path: 
     assert not session.wait_for(2, "pairs 3", timeout_s=60, is_stopped=never)  # it never joined
 
 
-def test_silent_node_is_lost_and_a_beat_brings_it_back(
+def test_silent_node_is_lost_until_its_next_heartbeat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 1000.0
@@ -323,7 +325,7 @@ def test_silent_node_is_lost_and_a_beat_brings_it_back(
     assert session.peers[0].is_alive
 
 
-def test_other_sessions_are_not_read(tmp_path: Path) -> None:
+def test_events_of_other_sessions_are_ignored(tmp_path: Path) -> None:
     join(tmp_path, 0, session=1)
     join(tmp_path, 1, session=2)
     session = Session(tmp_path, 2)
@@ -331,7 +333,7 @@ def test_other_sessions_are_not_read(tmp_path: Path) -> None:
     assert session.wait_for_all(1, timeout_s=60, is_stopped=never) == [1]
 
 
-def test_rounds_of_each_phase() -> None:
+def test_each_phase_has_its_planned_rounds() -> None:
     request = AcceptRequest(repeats=4, phases="nodes,pairs")
 
     assert num_rounds(request, 64) == {"nodes": 4, "pairs": 63}

@@ -93,12 +93,12 @@ def test_same_seed_gives_same_digests(planned: tuple[Plan, JobContext]) -> None:
     assert first[0] != first[1]
 
 
-def test_no_control_is_no_training(planned: tuple[Plan, JobContext]) -> None:
+def test_without_a_control_run_nothing_is_trained(planned: tuple[Plan, JobContext]) -> None:
     assert control_trainings(*planned, 0) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_flipped_bit_is_found_in_its_step(planned: tuple[Plan, JobContext], kind: str) -> None:
+def test_flipped_bit_is_found_in_its_step(planned: tuple[Plan, JobContext], kind: str) -> None:
     usual = digest_steps(Training(*planned), STEPS)
     for seed in range(8):
         step, run = flipped_run(*planned, kind, seed)
@@ -129,7 +129,7 @@ def test_1000_clean_trainings_raise_no_alarm(planned: tuple[Plan, JobContext]) -
     assert all(digest_steps(Training(*planned), STEPS) == usual for _ in range(1000))
 
 
-def test_training_goes_on_into_the_next_epoch(planned: tuple[Plan, JobContext]) -> None:
+def test_training_continues_into_the_next_epoch(planned: tuple[Plan, JobContext]) -> None:
     training = Training(*planned)
     steps = training.job.steps_per_epoch + 2
 

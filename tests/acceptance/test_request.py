@@ -44,7 +44,7 @@ def test_value_out_of_bounds_names_its_option(field: str, value: float) -> None:
     assert refused.value.where == f"--{field.replace('_', '-')}"
 
 
-def test_rounds_of_four_devices(tmp_path: Path) -> None:
+def test_four_devices_have_rounds_of_devices_nodes_and_pairs(tmp_path: Path) -> None:
     rounds = acceptance_in(tmp_path).rounds
 
     assert [planned_round.phase for planned_round in rounds] == ["devices"] * 5 + ["nodes"] + [
@@ -73,7 +73,7 @@ def test_other_work_in_a_folder_with_an_acceptance_is_refused(tmp_path: Path) ->
     assert refused.value.what == "nproc was 2 and is 1"
 
 
-def test_folder_in_use_or_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_folder_that_is_in_use_or_holds_other_files_is_refused(tmp_path: Path) -> None:
     request = AcceptRequest.of(case="toy", device="cpu", nproc=1, out=tmp_path / "a")
     with prepared(request), pytest.raises(EnvironmentFault) as refused, prepared(request):
         pass

@@ -67,7 +67,7 @@ def test_slow_matmul_fails_a_device_whose_step_is_not_slow(tmp_path: Path) -> No
     assert [finding.quantity for finding in result.members[1].findings] == ["matmul"]
 
 
-def test_bad_link_excludes_one_end(tmp_path: Path) -> None:
+def test_bad_link_excludes_one_of_its_devices(tmp_path: Path) -> None:
     DeviceEvidence(tmp_path, link_s={(DEVICES[0], DEVICES[3]): 0.3}).everything(pair_rounds=3)
 
     result = judged(tmp_path)
@@ -133,7 +133,7 @@ def test_device_that_fails_alone_is_blamed(tmp_path: Path) -> None:
     assert len(result.not_measured) == 1
 
 
-def test_what_a_signal_stopped_blames_nobody(tmp_path: Path) -> None:
+def test_round_stopped_by_a_signal_blames_no_device(tmp_path: Path) -> None:
     measured = DeviceEvidence(tmp_path)
     measured.alone(DEVICES)
     measured.failure("pairs", (DEVICES[0], DEVICES[1]), "stopped")
@@ -216,7 +216,7 @@ def test_folder_without_a_result_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_page_names_what_to_exclude_first(tmp_path: Path, lang: str) -> None:
+def test_page_names_devices_to_exclude_first(tmp_path: Path, lang: str) -> None:
     DeviceEvidence(
         tmp_path, step_s={DEVICES[2]: 0.12}, link_s={(DEVICES[0], DEVICES[3]): 0.3}
     ).everything(pair_rounds=3)
@@ -233,6 +233,6 @@ def test_page_names_what_to_exclude_first(tmp_path: Path, lang: str) -> None:
     assert to_html([page]).count('class="heat-map"') == 2  # a language each
 
 
-def test_shipped_schema_is_that_of_the_result() -> None:
+def test_shipped_schema_matches_the_result() -> None:
     shipped = files("trainmark.acceptance").joinpath("acceptance.schema.json")
     assert shipped.read_text() == schema()

@@ -158,7 +158,7 @@ def test_findings_are_kept_and_shown(sections: Sections) -> None:
     assert "| no | unknown |" in page
 
 
-def test_what_fails_fails_the_call_and_only_it_runs_again(sections: Sections) -> None:
+def test_failed_section_fails_the_call_and_alone_runs_again(sections: Sections) -> None:
     sections.add("bad", FAILS)
     sections.add("nan", NAN)
     sections.add("good", GOOD)
@@ -216,7 +216,7 @@ def brief_call(sections: Sections, *more: str, clock: Callable[[], float]) -> in
     return command.main(words, sections.modules, limit_s=NEVER_S, clock=clock)
 
 
-def test_sections_share_what_is_left_of_a_budget() -> None:
+def test_sections_share_the_remaining_budget() -> None:
     now_s = 100.0
     budget = command.Budget(600.0, 480.0, 100.0, lambda: now_s)
 
@@ -237,7 +237,7 @@ def test_sections_share_what_is_left_of_a_budget() -> None:
     assert unlimited.section_s("contract", names[1:]) == 480.0
 
 
-def test_each_section_of_a_budget_knows_what_time_it_has(sections: Sections) -> None:
+def test_section_with_a_budget_knows_its_remaining_time(sections: Sections) -> None:
     sections.add("first", BRIEF)
     sections.add("second", BRIEF)
 
@@ -252,7 +252,7 @@ def test_each_section_of_a_budget_knows_what_time_it_has(sections: Sections) -> 
     assert not (sections.folder / "results" / "some-card-tiny.json").exists()
 
 
-def test_a_section_without_a_budget_has_all_the_time(sections: Sections) -> None:
+def test_section_without_a_budget_has_no_time_limit(sections: Sections) -> None:
     sections.add("first", """
 def run(card):
     return Findings([], {"is_brief": float(card.is_brief), "left_s": card.seconds_left()})
@@ -264,7 +264,7 @@ def run(card):
     assert NEVER_S / 2 < figures["left_s"] <= 0.85 * NEVER_S  # the rest is to end and to write
 
 
-def test_the_time_that_a_process_takes_to_start_is_the_sections(
+def test_start_time_of_a_process_counts_as_time_of_its_section(
     sections: Sections, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sections.add("first", """
@@ -306,7 +306,7 @@ def run(card):
 """
 
 
-def test_a_section_that_trained_nothing_says_so_in_a_sentence(sections: Sections) -> None:
+def test_section_that_trained_nothing_fails_with_a_sentence(sections: Sections) -> None:
     sections.add("bad", NOT_TRAINED)
 
     assert sections.measure() == 1
@@ -316,7 +316,7 @@ def test_a_section_that_trained_nothing_says_so_in_a_sentence(sections: Sections
     assert "Traceback" not in output
 
 
-def test_what_a_spent_budget_leaves_out_is_named_and_runs_the_next_time(
+def test_sections_skipped_by_a_spent_budget_are_named_and_run_next_time(
     sections: Sections, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sections.add("first", BRIEF)
@@ -336,7 +336,7 @@ def test_what_a_spent_budget_leaves_out_is_named_and_runs_the_next_time(
     assert (sections.calls("first"), sections.calls("second")) == (1, 1)
 
 
-def test_the_sections_of_a_budget_are_the_most_important() -> None:
+def test_budget_runs_the_most_important_sections() -> None:
     given = command._arguments(["--budget", "90s"], SECTIONS)
 
     assert given.budget == 90.0
@@ -399,7 +399,7 @@ def test_the_test_that_runs_when_the_time_is_over_is_skipped_and_a_report_remain
     assert [case.verdict for case in contract.read(report)] == ["passed", "skipped"]
 
 
-def test_rounds_end_with_the_time() -> None:
+def test_rounds_stop_when_time_is_up() -> None:
     answers = iter([True, False])
     timings = interleave(
         {"one": lambda: 1.0, "two": lambda: 2.0}, rounds=9, warmup=1,
@@ -408,7 +408,7 @@ def test_rounds_end_with_the_time() -> None:
     assert timings == {"one": [1.0, 1.0], "two": [2.0, 2.0]}
 
 
-def test_a_variant_without_time_is_neither_missed_nor_met() -> None:
+def test_variant_skipped_for_time_neither_fails_nor_passes_its_bar() -> None:
     measured = Measured(
         {"ours": [1.0]}, {"ours": 1}, [1.0], 1.0, {"tokens": 1}, None, "a card",
         left_out=["trainer"],

@@ -39,7 +39,7 @@ def plain_like(ours: torch.nn.Module) -> PlainGpt:
     return plain
 
 
-def test_the_plain_model_computes_the_cases_loss() -> None:
+def test_plain_model_computes_the_loss_of_the_case() -> None:
     ours = build_model(SMALL, seed=3)
     ids = torch.randint(0, SMALL.vocab_size, (2, SMALL.seq_length + 1))
 
@@ -49,7 +49,7 @@ def test_the_plain_model_computes_the_cases_loss() -> None:
     assert loss.item() == pytest.approx(ours(ids[:, :-1], ids[:, 1:]).item() / tokens, rel=1e-5)
 
 
-def test_the_published_figure_is_the_cell_of_its_page() -> None:
+def test_published_figure_equals_the_cell_of_its_page() -> None:
     assert distilbert.published_samples_per_second() == 287.9
 
 
@@ -62,7 +62,7 @@ def test_the_published_figure_is_the_cell_of_its_page() -> None:
         ("NVIDIA A100-SXM4-80GB", distilbert.LARGE, 0.01, None),
     ],
 )
-def test_the_published_figure_is_a_bar_on_its_own_card_alone(
+def test_published_figure_is_a_bar_only_on_its_own_card(
     product: str, batch: int, seconds: float, met: bool | None
 ) -> None:
     bar, beside = distilbert.against_published(measured(product, seconds), batch)

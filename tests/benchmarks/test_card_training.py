@@ -37,7 +37,7 @@ MEASURED = Measured(
 )  # fmt: skip
 
 
-def test_shares_are_of_the_peak_and_of_the_matmuls_of_the_same_round() -> None:
+def test_shares_are_relative_to_the_peak_and_to_matmuls_of_the_same_round() -> None:
     mfu = MEASURED.mfu("ours")
     assert mfu is not None
     assert (mfu.low, mfu.median, mfu.high) == (0.1, 0.2, 0.2)
@@ -155,7 +155,7 @@ def test_plain_bags_without_time_are_left_out(
 
 
 @pytest.mark.parametrize("total_gib", [2, 80])
-def test_the_largest_tables_fit_and_with_a_row_more_each_they_do_not(
+def test_largest_tables_fit_and_one_more_row_each_does_not(
     monkeypatch: pytest.MonkeyPatch, total_gib: int
 ) -> None:
     total = total_gib << 30
@@ -170,7 +170,7 @@ def test_the_largest_tables_fit_and_with_a_row_more_each_they_do_not(
         place(rank_memory, [rows + 1] * NUM_TABLES, DIM, 1)
 
 
-def test_the_original_scores_our_batch_as_our_model_does() -> None:
+def test_original_model_scores_a_batch_as_our_model_does() -> None:
     examples = glm_loader.cloze()
     shape = GlmShape(
         num_layers=1, hidden_size=8, num_heads=2, vocab_size=glm_loader.VOCAB_SIZE,

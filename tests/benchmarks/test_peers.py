@@ -44,7 +44,7 @@ def take_turns(device: CountingDevice, monkeypatch: pytest.MonkeyPatch, asked: s
     return taken
 
 
-def test_a_turn_reports_seconds_a_step_up_to_the_synchronisation(
+def test_turn_reports_seconds_per_step_including_the_synchronization(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert take_turns(CountingDevice(None), monkeypatch, "1\n4\n") == 5
@@ -57,7 +57,7 @@ def test_a_turn_reports_seconds_a_step_up_to_the_synchronisation(
         assert int(peak) > 2**20  # of this process
 
 
-def test_with_an_allocator_memory_is_its_peak_and_one_step_comes_before_the_clock(
+def test_memory_is_the_allocator_peak_and_one_step_runs_before_timing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     freed: list[bool] = []
@@ -70,6 +70,6 @@ def test_with_an_allocator_memory_is_its_peak_and_one_step_comes_before_the_cloc
     assert freed == [True]
 
 
-def test_a_peer_that_ends_says_why() -> None:
+def test_peer_that_exits_reports_its_error() -> None:
     with pytest.raises(PeerFailedError, match="no_such_vendor"):
         Peer("benchmarks.matmul", "no_such_vendor", "fp32")

@@ -55,7 +55,7 @@ def test_a_generator_that_fails_leaves_nothing(folder_of: Any, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", cases.names())
-def test_only_the_fields_that_data_depends_on_name_the_folder(
+def test_folder_name_depends_only_on_fields_that_change_the_data(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = cases.load(name)

@@ -90,7 +90,7 @@ def test_compiled_and_eager_steps_have_the_same_gradients(
 
 
 @pytest.mark.parametrize("name", ["gpt_megatron", "llama2_7b_lora"])
-def test_case_trains_alike_with_either_loss_kernel(name: str, tmp_path: Path) -> None:
+def test_case_trains_equally_with_either_loss_kernel(name: str, tmp_path: Path) -> None:
     recipe, folder = small(name, tmp_path)
     wanted = two_steps(name, folder, replace(recipe, kernels="library"))
     actual = two_steps(name, folder, recipe)
@@ -123,7 +123,7 @@ def figures(name: str, folder: Path, recipe: Any) -> tuple[list[float], list[Any
 
 
 @pytest.mark.parametrize("name", cases.names())
-def test_a_case_gives_the_same_figures_at_any_depth(name: str, tmp_path: Path) -> None:
+def test_prefetch_depth_changes_no_result_of_a_case(name: str, tmp_path: Path) -> None:
     case = cases.load(name)
     recipe = case.recipes["tiny"]
     folder = generated_folder(case, recipe, tmp_path)

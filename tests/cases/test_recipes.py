@@ -37,7 +37,7 @@ def test_dlrm_recipes_have_the_published_global_batches() -> None:
     }  # fmt: skip
 
 
-def test_published_rows_of_dlrm_stand_as_printed() -> None:
+def test_published_rows_of_dlrm_are_kept_as_printed() -> None:
     (package,) = trainmark.cases.__path__
     reference_rows = reference.read_reference_file(Path(package) / "dlrm_criteo" / "reference.toml")
     assert reference_rows.samples_per_pass == 4_195_197_692

@@ -31,7 +31,7 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
     ("name", "changes"),
     [(name, fields) for name, field_sets in CHANGES.items() for fields in field_sets],
 )
-def test_sizes_are_those_of_the_job(
+def test_planned_sizes_equal_those_of_the_job(
     name: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CpuDevice, "matmul_rate", SyncDevice.matmul_rate)
@@ -49,6 +49,6 @@ def test_sizes_are_those_of_the_job(
         assert sizes.flops(counts) == pytest.approx(job.model_flops(counts), rel=1e-12)
 
 
-def test_every_case_of_ours_says_what_follows_from_its_recipe() -> None:
+def test_every_shipped_case_derives_sizes_from_its_recipe() -> None:
     assert {name for name in cases.names() if cases.is_shipped(name)} == CHANGES.keys()
     assert all(cases.has_part(name, "sizes") for name in CHANGES)

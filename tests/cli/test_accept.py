@@ -78,7 +78,7 @@ def test_dry_run_of_an_engine_starts_an_agent_on_every_node(
     assert not out.exists()
 
 
-def test_dry_run_in_words_tells_times_and_the_command(cli, tmp_path: Path) -> None:
+def test_dry_run_prints_times_and_the_command(cli, tmp_path: Path) -> None:
     words = ("accept", "toy", "--device", "cpu", "--nproc", "2", "--out", str(tmp_path / "out"))
 
     code, printed, _ = cli(*words, "--dry-run")

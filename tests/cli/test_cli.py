@@ -42,7 +42,7 @@ def test_every_help_begins_with_examples(cli):
         assert second.startswith("  trainmark ")
 
 
-def test_verbs_and_options_stay_few():
+def test_number_of_verbs_and_options_is_limited():
     made = [command(name) for name in VERBS]
     made += [child for verb in made for child in getattr(verb, "commands", {}).values()]
     options = [x for child in made for x in child.params if x.param_type_name == "option"]
@@ -50,7 +50,7 @@ def test_verbs_and_options_stay_few():
     assert len([x for x in options if x.name != "help"]) <= 124
 
 
-def test_help_of_output_says_what_happens_without_it(cli, leave_runs):
+def test_help_of_output_option_describes_its_default(cli, leave_runs):
     leave_runs("a")
     words = {"report": ["runs/a"], "export": ["runs/a", "--to", "json"], "bundle": ["runs/a"]}
     prints = {}
@@ -66,7 +66,7 @@ def test_help_of_output_says_what_happens_without_it(cli, leave_runs):
     assert prints == {"report": (0, True), "export": (0, True), "bundle": (2, False)}
 
 
-def test_help_names_every_verb_in_a_group_and_says_what_it_does_uncut(cli):
+def test_help_groups_every_verb_with_an_uncut_description(cli):
     _, out, _ = cli("--help")
     assert [verb for verb in VERBS if f"\n  {verb} " not in out] == []
     assert "Commands:" not in out
@@ -111,7 +111,7 @@ def test_help_names_every_verb_in_a_group_and_says_what_it_does_uncut(cli):
         (["report", "nowhere"], ["no record found"]),
     ],
 )
-def test_bad_words_end_in_one_clear_error(cli, words, expected_error):
+def test_invalid_arguments_give_one_clear_error(cli, words, expected_error):
     code, out, err = cli(*words)
     assert code == 2
     assert out == ""
@@ -158,7 +158,7 @@ def own_case(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("own_case")
-def test_a_case_is_handed_the_options_that_it_declares(cli):
+def test_case_receives_its_declared_options(cli):
     words = ("text_order=sorted", "labels=a.txt")
     assert cli("prepare", "mine", *words, "--from", "raw", "--data", "out") == (
         0, "out\n", "from raw\n",
@@ -176,7 +176,7 @@ def test_a_case_is_handed_the_options_that_it_declares(cli):
         assert (code, out, expected_error in err, Path("none").exists()) == (2, "", True, False)
 
 
-def test_a_card_that_cannot_be_used_is_named_and_the_processor_labelled(cli, monkeypatch):
+def test_unusable_accelerator_is_named_and_the_cpu_run_is_labelled(cli, monkeypatch):
     from trainmark.devices.accelerator import TorchBuild
     from trainmark.devices.vendors import nvidia
 
@@ -200,7 +200,7 @@ def test_a_card_that_cannot_be_used_is_named_and_the_processor_labelled(cli, mon
     assert "has no CUDA" in err
 
 
-def test_dry_run_prints_plan_and_command_and_starts_nothing(cli, tmp_path):
+def test_dry_run_prints_plan_and_command_without_starting(cli, tmp_path):
     code, out, _ = cli("run", "toy", "bs=32", "--nproc", "2", "--dry-run", "--json")
     document = json.loads(out)
     assert code == 0
@@ -213,7 +213,7 @@ def test_dry_run_prints_plan_and_command_and_starts_nothing(cli, tmp_path):
 
 
 @pytest.mark.parametrize(("words", "warned"), [([], True), (["--device", "cpu"], False)])
-def test_a_processor_taken_for_other_machines_is_told(cli, words, warned, monkeypatch):
+def test_plan_for_other_machines_warns_that_it_chose_the_cpu(cli, words, warned, monkeypatch):
     monkeypatch.setattr(devices, "choose_vendor", lambda _: devices.list_vendors()["cpu"])
     code, _, err = cli("run", "toy", "--launcher", "slurm", "--dry-run", *words)
     assert code == 0
@@ -261,14 +261,14 @@ def test_dry_run_of_a_plan_file_for_other_machines_names_each_folder_once(cli):
     assert err.count("/not/here is not on this machine") == 1
 
 
-def test_what_a_library_in_c_prints_stays_out_of_the_output(capfd):
+def test_output_of_c_libraries_does_not_reach_standard_output(capfd):
     with others_to_stderr():
         os.write(sys.stdout.fileno(), b"a vendor's greeting\n")
     say("{}")
     assert capfd.readouterr() == ("{}\n", "a vendor's greeting\n")
 
 
-def test_schema_is_a_schema(cli):
+def test_schema_command_prints_a_valid_json_schema(cli):
     code, out, _ = cli("list", "schema")
     assert code == 0
     jsonschema.Draft202012Validator.check_schema(json.loads(out))
@@ -276,7 +276,7 @@ def test_schema_is_a_schema(cli):
 
 
 @pytest.mark.parametrize("words", [["--help"], ["list"]])
-def test_start_up_imports_nothing_heavy(words, tmp_path):
+def test_start_imports_no_heavy_module(words, tmp_path):
     script = (
         "import sys\n"
         "from trainmark.cli.app import app\n"
@@ -291,7 +291,7 @@ def test_start_up_imports_nothing_heavy(words, tmp_path):
     assert done.stderr.splitlines()[-1] == "[]"
 
 
-def test_a_closed_pipe_is_no_traceback(tmp_path):
+def test_closed_pipe_gives_no_traceback(tmp_path):
     reader, writer = os.pipe()
     os.close(reader)
     program = Path(sys.executable).with_name("trainmark")
@@ -319,7 +319,7 @@ def leave_runs(tmp_path):
     return leave
 
 
-def test_report_after_a_series_shows_all_of_it(cli, leave_runs):
+def test_report_of_a_series_shows_all_its_runs(cli, leave_runs):
     leave_runs("older")
     leave_runs("twice/r1", 1, 2)
     leave_runs("twice/r2", 2, 2)
@@ -343,7 +343,7 @@ def test_results_without_runs_or_of_an_unknown_key_are_one_clear_error(cli, leav
     ("lang", "first", "last"),
     [("en", "ok    flops: the formula for FLOPs", "no fault in 8 checks"), ("zh", "公式", "8 项")],
 )
-def test_each_check_of_a_case_says_what_it_means(cli, lang, first, last, monkeypatch):
+def test_each_check_of_a_case_is_described(cli, lang, first, last, monkeypatch):
     report = CaseReport([CaseCheck(name) for name in CHECKS], {})
     monkeypatch.setattr("trainmark.conformance.case_check.check_case", lambda *_, **__: report)
     code, out, _ = cli("check", "toy", "--lang", lang)
@@ -412,7 +412,7 @@ def test_dry_run_prints_a_summary(cli, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_dry_run_knows_the_time_of_an_earlier_run_of_the_same_work(cli, tmp_path):
+def test_dry_run_shows_the_time_of_an_earlier_run_of_the_same_work(cli, tmp_path):
     words = ["run", "toy", "--dry-run", "--device", "cpu", "--out", "runs/b"]
     plan = Plan.model_validate(json.loads(cli(*words, "--json")[1])["plan"])
     made = record.read_record(GOLDEN / "record_toy.json")
@@ -424,7 +424,7 @@ def test_dry_run_knows_the_time_of_an_earlier_run_of_the_same_work(cli, tmp_path
     assert "in an earlier run" not in cli(*words, "bs=17")[1]
 
 
-def test_dry_run_of_an_engine_is_a_script_or_json(cli):
+def test_dry_run_of_an_engine_prints_a_script_or_json(cli):
     words = ("run", "toy", "--launcher", "slurm", "--nproc", "2", "--device", "cpu", "--dry-run")
     code, out, err = cli(*words)
     assert (code, "sbatch" in out, "case: toy" in err) == (0, True, True)
@@ -434,7 +434,7 @@ def test_dry_run_of_an_engine_is_a_script_or_json(cli):
 
 @pytest.mark.parametrize("width", [80, 60])
 @pytest.mark.parametrize("verb", ["", *VERBS])
-def test_help_fits_the_terminal_and_its_examples_are_whole(cli, verb, width, monkeypatch):
+def test_help_fits_the_terminal_and_keeps_examples_uncut(cli, verb, width, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
     code, out, _ = cli(*filter(None, [verb]), "--help")
     assert code == 0

@@ -50,7 +50,7 @@ def read_excluded(factor: float = 1.0, **of_b: Any) -> None:
     ("factor", "code", "verdict"),
     [(1.0, 0, "no_difference"), (0.9, 1, "slower"), (0.97, 3, "too_noisy"), (1.2, 0, "faster")],
 )
-def test_the_exit_code_is_the_verdict(cli: Call, factor: float, code: int, verdict: str) -> None:
+def test_exit_code_follows_the_verdict(cli: Call, factor: float, code: int, verdict: str) -> None:
     read_excluded(factor)
     exit_code, out, err = cli("a", "b c", "--json")
     assert (exit_code, err) == (code, "")
@@ -75,7 +75,7 @@ def test_damaged_record_of_a_side_fails(cli: Call) -> None:
     assert "a/r9/record.json" in err
 
 
-def test_several_words_make_one_side(cli: Call) -> None:
+def test_quoted_paths_form_one_side(cli: Call) -> None:
     write("a", series("a", RATES[:3]))
     write("more", series("m", RATES[3:], first_minute=20))
     write("b", series("b", RATES, first_minute=10))
@@ -86,7 +86,7 @@ def test_several_words_make_one_side(cli: Call) -> None:
     assert document["threshold"] == 0.05
 
 
-def test_other_work_ends_with_2_and_allowed_work_is_told(cli: Call) -> None:
+def test_other_work_exits_with_2_and_allowed_differences_are_listed(cli: Call) -> None:
     read_excluded(recipe={"compile": True})
     code, out, err = cli("a", "b c")
     assert (code, out) == (2, "")
@@ -98,7 +98,7 @@ def test_other_work_ends_with_2_and_allowed_work_is_told(cli: Call) -> None:
     assert "compile" in out
 
 
-def test_what_is_left_out_and_what_differs_is_told(cli: Call) -> None:
+def test_excluded_launches_and_differences_are_listed(cli: Call) -> None:
     a, b = turns([100.0] * 6, [100.0] * 6)
     b[2] = b[2].model_copy(update={"environment": b[2].environment | {"driver": "590.1"}})
     write("a", a)

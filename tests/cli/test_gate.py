@@ -40,7 +40,7 @@ def run(folder: str, rate: float, **changes: Any) -> Path:
     return path
 
 
-def test_later_runs_are_held_against_the_runs_of_a_baseline(gate: Call) -> None:
+def test_later_runs_are_judged_by_a_baseline(gate: Call) -> None:
     for name, rate in (("good", 100.0), ("same", 99.0), ("slow", 90.0)):
         run(name, rate)
     words = ("--baseline", "runs/good", "--figure", "p_train")
@@ -53,7 +53,7 @@ def test_later_runs_are_held_against_the_runs_of_a_baseline(gate: Call) -> None:
     assert gate("gate", "runs/slow", *words, "--worse-by", "0.2")[0] == 0
 
 
-def test_a_report_for_a_pipeline(gate: Call) -> None:
+def test_junit_report_is_written_for_a_pipeline(gate: Call) -> None:
     run("good", 100.0)
     run("slow", 90.0)
     code, _, err = gate("gate", "runs/slow", "--baseline", "runs/good", "--junit", "gate.xml")
@@ -62,7 +62,7 @@ def test_a_report_for_a_pipeline(gate: Call) -> None:
 
 
 @pytest.mark.parametrize("words", [["--baseline", "runs/good"], ["--history", "runs"]])
-def test_a_record_without_its_evidence_is_refused_unless_asked(cli: Call, words: list[str]) -> None:
+def test_record_without_evidence_is_refused_unless_allowed(cli: Call, words: list[str]) -> None:
     run("good", 100.0)
     code, out, err = cli("gate", "runs/good", *words)
     assert (code, out) == (2, "")
@@ -70,7 +70,7 @@ def test_a_record_without_its_evidence_is_refused_unless_asked(cli: Call, words:
     assert "--unverified" in err
 
 
-def test_runs_against_their_own_history(gate: Call) -> None:
+def test_run_is_judged_by_its_history(gate: Call) -> None:
     first = datetime(2026, 1, 5, tzinfo=timezone.utc)
     for night in range(25):
         rate = (100.0 if night < 20 else 90.0) + night % 3 / 10
@@ -93,7 +93,7 @@ def test_runs_against_their_own_history(gate: Call) -> None:
         (["gate", "runs/good", "--baseline", "runs"], "is its own baseline"),
     ],
 )
-def test_what_cannot_be_judged_is_a_usage_error(
+def test_input_that_cannot_be_judged_is_a_usage_error(
     gate: Call, words: list[str], expected_error: str
 ) -> None:
     run("good", 100.0)

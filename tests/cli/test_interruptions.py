@@ -52,7 +52,7 @@ def test_signal_during_imports_is_one_message(interrupted, number):
     assert interrupted(number, 300, "list")[:2] == (1, [f"trainmark: {SIGNALS[number]}"])
 
 
-def test_signal_at_any_moment_of_planning_is_one_message_and_leaves_nothing(interrupted, tmp_path):
+def test_signal_while_planning_gives_one_message_and_leaves_no_files(interrupted, tmp_path):
     code, _, events = interrupted("SIGTERM", 0, "run", "toy", "--dry-run", "--device", "cpu")
     assert code == 0
     os.rename(tmp_path / "cache", tmp_path / "whole")  # noqa: PTH104 - data is made again
@@ -66,7 +66,7 @@ def test_signal_at_any_moment_of_planning_is_one_message_and_leaves_nothing(inte
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("number", SIGNALS)
-def test_signal_at_any_moment_of_a_run_is_no_traceback(interrupted, number):
+def test_signal_during_a_run_gives_no_traceback(interrupted, number):
     _, _, events = interrupted(number, 0, "run", "toy", "--device", "cpu")
     assert events > 6000
     for moment in chain(range(1, 3000, 211), range(3000, events * 3 // 4, 997)):
@@ -75,7 +75,7 @@ def test_signal_at_any_moment_of_a_run_is_no_traceback(interrupted, number):
         assert not [line for line in lines if "Traceback" in line], moment
 
 
-def test_signal_before_the_first_launch_starts_none(cli, monkeypatch):
+def test_signal_before_the_first_launch_prevents_it(cli, monkeypatch):
     class Stopped(StopRequest):
         """A request that came between the plan and the first launch."""
 

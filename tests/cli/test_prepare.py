@@ -20,7 +20,7 @@ class Clock:
         return self.now_s
 
 
-def test_long_stage_is_a_line_a_minute_with_percent_and_time_left():
+def test_long_stage_prints_percent_and_remaining_time_each_minute():
     lines, clock = [], Clock()
     reporter = LineReporter(lines.append, clock)
     reporter.begin("tokenising", 1_000, done=200)
@@ -69,7 +69,7 @@ def raw(tmp_path):
     return tmp_path / "raw"
 
 
-def test_a_few_lines_are_printed_off_a_terminal_and_none_with_quiet(cli, raw):
+def test_without_a_terminal_few_lines_are_printed_and_none_with_quiet(cli, raw):
     code, out, err = cli("prepare", "distilbert", "--from", str(raw), "--data", "made")
     assert (code, out) == (0, "made\n")
     assert err.splitlines()[:2] == [

@@ -46,13 +46,13 @@ def test_full_output_is_one_message(shell, words):
 
 
 @pytest.mark.parametrize("words", PRINTS)
-def test_closed_streams_are_as_the_null_device(shell, words):
+def test_closed_streams_behave_like_the_null_device(shell, words):
     assert shell(f"$T {words} >&- 2>&- <&-") == (EXIT_PASSED, "", "")
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("verb", [name for group in VERBS.values() for name in group])
-def test_no_verb_fails_otherwise_without_its_streams(shell, verb):
+def test_help_of_every_verb_handles_closed_and_full_streams(shell, verb):
     assert shell(f"$T {verb} --help >&-") == (EXIT_PASSED, "", "")
     assert shell(f"$T {verb} --help >&- 2>&-") == (EXIT_PASSED, "", "")
     assert shell(f"$T {verb} --help > {FULL}") == (EXIT_FAILED, "", LOST)
@@ -64,7 +64,7 @@ def test_error_that_cannot_be_printed_keeps_its_exit_code(shell, errors):
     assert shell(f"$T run nothing 2> {errors}".replace("> &", ">&")) == (EXIT_USAGE, "", "")
 
 
-def test_reader_that_went_away_is_no_message(shell):
+def test_broken_pipe_gives_no_message(shell):
     # The second program opens the pipe and ends before the first has begun.
     line = "mkfifo p; exec 3<>p; exec 4>p; exec 3<&-; $T list >&4"
     assert shell(line) == (EXIT_FAILED, "", "")

@@ -62,7 +62,7 @@ def faults(checks: list[CaseCheck]) -> dict[str, list[str]]:
     return {check.check: [item.code for item in check.faults] for check in checks if check.faults}
 
 
-def test_a_sound_case_has_no_fault() -> None:
+def test_valid_case_has_no_fault() -> None:
     checks = apply_rules(CaseEvidence(runs(), LOOKED))
     assert [check.check for check in checks] == list(CHECKS)
     assert faults(checks) == {}
@@ -94,7 +94,7 @@ def test_a_broken_rule_is_named(
     }
 
 
-def test_what_could_not_be_looked_at_is_no_pass() -> None:
+def test_check_that_could_not_run_does_not_pass() -> None:
     gone = message("check_without_second_rank", text="one device")
     no_formula = LOOKED | {"model_flops": None, "waits": None}
     checks_by_name = {
@@ -153,7 +153,7 @@ class ReusesItsBuffer(toy.ToyJob):
         (ReusesItsBuffer, {"batches": ["check_batches_overwritten"]}),
     ],
 )
-def test_a_look_at_a_job_finds_what_it_announces_wrongly(
+def test_inspection_of_a_job_detects_wrong_declarations(
     look: Look, job_type: type[toy.ToyJob], expected: dict[str, list[str]]
 ) -> None:
     assert faults(apply_rules(CaseEvidence(runs(), look(job_type)))) == expected
@@ -166,7 +166,7 @@ class ReadsItsLoss(toy.ToyJob):
         return loss
 
 
-def test_a_step_that_waits_is_found_where_the_device_can_tell(
+def test_synchronizing_step_is_detected_if_the_device_can_detect_it(
     look: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager

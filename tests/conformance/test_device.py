@@ -122,7 +122,7 @@ def test_each_fault_of_a_device_is_named(members, fault):
     assert any(sentence.startswith(fault) for sentence in faults), faults
 
 
-def test_a_good_device_has_no_fault():
+def test_valid_device_has_no_fault():
     assert device_faults(Good()) == []
     assert device_faults(_changed(Good, open=_raises)()) == ["open(0, 1) raised OSError: no tool"]
 

@@ -24,7 +24,7 @@ RECIPES = [(name, recipe) for name in cases.names() for recipe in cases.load(nam
 
 
 @pytest.mark.parametrize("name", cases.names())
-def test_a_case_keeps_what_every_case_must(name: str) -> None:
+def test_shipped_case_passes_all_checks(name: str) -> None:
     assert description_faults(name) == []
 
 
@@ -114,7 +114,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_case_may_lie_anywhere(outside: Path) -> None:
+def test_case_can_live_in_any_folder(outside: Path) -> None:
     assert "far_case" in cases.names()
     assert cases.load("far_case").name == "far_case"
     assert cases.load("elsewhere") is cases.load("far_case")
@@ -130,7 +130,7 @@ def test_a_case_may_lie_anywhere(outside: Path) -> None:
         ("from trainmark.cases.toy.case import CASE\n", "CASE.name is 'toy' in the folder 'mine'"),
     ],
 )
-def test_a_broken_case_is_named_and_leaves_the_others(
+def test_broken_case_is_named_and_other_cases_still_load(
     text: str, expected_error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mine").mkdir()

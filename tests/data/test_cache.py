@@ -54,7 +54,7 @@ def other_list(file):
 
 
 @pytest.mark.parametrize("damage", [zeros, cut, lambda file: file.unlink(), no_list, other_list])
-def test_arrays_that_are_not_as_they_were_written_are_built_again(read, built, tmp_path, damage):
+def test_damaged_arrays_are_rebuilt(read, built, tmp_path, damage):
     read()
     damage(tmp_path / "kept" / "00.npy")
     read()
@@ -62,7 +62,7 @@ def test_arrays_that_are_not_as_they_were_written_are_built_again(read, built, t
     assert len(built) == 2
 
 
-def test_a_folder_that_cannot_be_written_costs_a_build_each_time(tmp_path, built):
+def test_arrays_are_rebuilt_each_time_in_a_read_only_folder(tmp_path, built):
     (tmp_path / "file").write_text("")
 
     def build():

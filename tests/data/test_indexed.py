@@ -48,14 +48,14 @@ def parts(prefix):
     return prefix.with_name(prefix.name + ".idx"), prefix.with_name(prefix.name + ".bin")
 
 
-def test_the_bytes_are_megatrons(pair):
+def test_bytes_equal_those_of_megatron(pair):
     idx, data = parts(pair)
     assert idx.read_bytes() == bytes.fromhex(GOLDEN_IDX)
     assert data.read_bytes() == bytes.fromhex(GOLDEN_BIN)
     assert sorted(pair.parent.iterdir()) == [data, idx]
 
 
-def test_a_pair_reads_back(pair):
+def test_written_index_and_data_are_read_back(pair):
     reader = IndexedReader.open(pair)
     assert reader.dtype == np.uint16
     assert (len(reader.sizes), reader.num_documents, reader.num_tokens) == (3, 3, 4)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_the_entropy_rate_is_that_of_sampled_text() -> None:
+def test_entropy_rate_matches_sampled_text() -> None:
     text = language.symbols(documents=400, length=500, seed=7)
     last, before = language.tables()
     chances = (last[text[:, 1:-1]] + before[text[:, :-2]]) / 2
@@ -28,7 +28,7 @@ def test_the_entropy_rate_is_that_of_sampled_text() -> None:
 
 
 @pytest.mark.parametrize("vocab_size", [SYMBOLS, 50257])
-def test_text_is_spread_over_the_vocabulary(tmp_path: Path, vocab_size: int) -> None:
+def test_text_uses_the_whole_vocabulary(tmp_path: Path, vocab_size: int) -> None:
     language.generate(tmp_path, vocab_size=vocab_size, seed=4)
     reader = IndexedReader.open(tmp_path / language.PREFIX)
     assert reader.dtype == np.uint16
@@ -56,7 +56,7 @@ def least_loss(joint: Any) -> float:
 
 
 @pytest.mark.parametrize("case", ["gpt_megatron", "gpt_oss_20b", "llama31_8b"])
-def test_a_tiny_target_is_reached_with_both_symbols_of_context_only(case: str) -> None:
+def test_tiny_target_needs_both_symbols_of_context(case: str) -> None:
     last, before = language.tables()
     pairs = np.full((SYMBOLS, SYMBOLS), SYMBOLS**-2.0)  # P(last, before)
     for _ in range(100):

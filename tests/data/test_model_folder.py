@@ -67,7 +67,7 @@ def read(folder: Path, content: Any) -> Keys:
     return read_config(folder, Keys, FAULT)
 
 
-def test_a_sound_config_is_read_and_keeps_the_keys_that_it_gave(tmp_path: Path) -> None:
+def test_valid_config_is_read_and_keeps_its_keys(tmp_path: Path) -> None:
     config = read(tmp_path, {**SOUND, "dropout": 0, "tied": False})
     assert (config.width, config.heads, config.dropout) == (8, 1, 0.0)
     assert config.raw == {"model_type": "small", "hidden_size": 8, "dropout": 0.0}
@@ -105,7 +105,7 @@ def test_a_value_outside_its_range_is_named(
         {"use_cache": True, "torch_dtype": "float16", "temperature": 0.7, "is_decoder": False},
     ],
 )
-def test_keys_that_change_nothing_are_passed_over(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_keys_without_effect_are_ignored(tmp_path: Path, changes: dict[str, Any]) -> None:
     assert read(tmp_path, {**SOUND, **changes}).raw == {"model_type": "small", "hidden_size": 8}
 
 
@@ -133,7 +133,7 @@ def test_key_that_may_change_the_model_is_refused(
 @pytest.mark.parametrize(
     ("library", "keys"), [(LlamaConfig, LlamaKeys), (DistilBertConfig, DistilbertKeys)]
 )
-def test_every_key_of_the_library_is_honoured_held_to_its_default_or_named_as_unused(
+def test_every_key_of_transformers_is_used_or_fixed_or_listed_as_unused(
     tmp_path: Path, library: Any, keys: type[ConfigKeys]
 ) -> None:
     written = library(attn_implementation="sdpa").to_dict()
@@ -150,7 +150,7 @@ def test_every_key_of_the_library_is_honoured_held_to_its_default_or_named_as_un
         ("[]", "must be a table of keys and values"),
     ],
 )
-def test_a_file_without_keys_is_refused(tmp_path: Path, content: str, what: str) -> None:
+def test_config_that_is_not_an_object_is_refused(tmp_path: Path, content: str, what: str) -> None:
     with pytest.raises(DataError, match=what):
         read(tmp_path, content)
 
@@ -217,7 +217,7 @@ def test_weight_that_is_stored_twice_is_refused() -> None:
         ({"a": "1.safetensors"}, None, None),  # the other file is not this index's
     ],
 )  # fmt: skip
-def test_files_hold_what_their_index_lists(
+def test_files_must_hold_the_tensors_of_their_index(
     tmp_path: Path, listed: dict[str, str], where: str | None, what: str | None
 ) -> None:
     for number, name in enumerate("ab", 1):
@@ -275,7 +275,7 @@ def test_code_in_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "sprung").exists()
 
 
-def test_an_index_names_its_files_once(tmp_path: Path) -> None:
+def test_each_file_of_an_index_is_listed_once(tmp_path: Path) -> None:
     index = tmp_path / INDEX
     names = {"a": "part-2.safetensors", "b": "part-1.safetensors", "c": "part-2.safetensors"}
     index.write_text(json.dumps({"weight_map": names}))

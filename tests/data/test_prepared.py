@@ -44,7 +44,7 @@ def write(raw, *, fail=False, progress_lines=None, **options):
     return made
 
 
-def test_a_folder_takes_its_name_last_and_is_written_once(raw, tmp_path):
+def test_folder_gets_its_name_when_complete_and_is_written_once(raw, tmp_path):
     assert write(raw) == ["abc", "late"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "raw"]
     manifest = json.loads((tmp_path / "data" / "manifest.json").read_bytes())
@@ -57,7 +57,7 @@ def test_a_folder_takes_its_name_last_and_is_written_once(raw, tmp_path):
     assert "is already prepared" in progress_lines[-1]
 
 
-def test_a_stopped_call_is_gone_on_with(raw, tmp_path):
+def test_interrupted_preparation_resumes(raw, tmp_path):
     with pytest.raises(EnvironmentFault, match="No space left") as caught:
         write(raw, fail=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == [".data.partial", "raw"]
@@ -91,14 +91,14 @@ def no_state(raw):
 
 
 @pytest.mark.parametrize("change", [other_source, other_option, damaged_part, no_state])
-def test_what_no_longer_fits_is_made_again(raw, tmp_path, change):
+def test_outdated_or_damaged_parts_are_rebuilt(raw, tmp_path, change):
     with pytest.raises(EnvironmentFault):
         write(raw, fail=True)
     assert write(raw, **change(raw)) == ["abc", "late"]
     assert (tmp_path / "data" / "sub" / "abc.txt").read_bytes() == b"abc"
 
 
-def test_digest_of_an_unchanged_source_is_not_taken_again(raw, monkeypatch):
+def test_unchanged_source_is_not_hashed_again(raw, monkeypatch):
     with pytest.raises(EnvironmentFault):
         write(raw, fail=True)
     taken = []
@@ -109,7 +109,7 @@ def test_digest_of_an_unchanged_source_is_not_taken_again(raw, monkeypatch):
     assert "a.txt" not in taken
 
 
-def test_a_fault_of_the_data_leaves_nothing(raw, tmp_path):
+def test_data_error_leaves_no_folder(raw, tmp_path):
     def prepare():
         with prepared.writing(tmp_path / "data", raw, {}, print, case="a", form=1) as unfinished:
             unfinished.file("a", lambda target: target.write_bytes(b"a"))
@@ -142,7 +142,7 @@ def test_a_stage_is_done_once_and_its_result_kept(raw, tmp_path):
 
 @pytest.mark.parametrize("begin", [b"", b"begin"])
 @pytest.mark.parametrize("end", [b"", b"end"])
-def test_holes_of_a_file_stay_holes_in_its_copy(tmp_path, begin, end, monkeypatch):
+def test_copy_of_a_sparse_file_is_sparse(tmp_path, begin, end, monkeypatch):
     monkeypatch.setattr(prepared, "BLOCK_BYTES", 1 << 16)
     source, target = tmp_path / "source", tmp_path / "target"
     with source.open("wb") as file:
@@ -170,7 +170,7 @@ class Units(prepared.Reporter):
         self.stages[self.stage][1] += units
 
 
-def test_a_copied_file_is_shown_as_progress_also_when_it_is_kept(raw, tmp_path):
+def test_copied_file_counts_as_progress_even_if_already_copied(raw, tmp_path):
     def prepare(*, stop):
         units = Units()
         sources = {"a.txt": raw / "a.txt"}
@@ -191,14 +191,14 @@ def test_a_copied_file_is_shown_as_progress_also_when_it_is_kept(raw, tmp_path):
     ("options", "says"),
     [({"tokenizer": "x"}, "with this tokenizer"), ({"case": "b"}, "with this case")],
 )
-def test_a_finished_folder_made_of_something_else_is_refused(raw, tmp_path, options, says):
+def test_finished_folder_of_another_source_is_refused(raw, tmp_path, options, says):
     write(raw)
     with pytest.raises(DataError, match=says):
         write(raw, **options)
     assert (tmp_path / "data" / "late.txt").read_bytes() == b"abc"
 
 
-def test_a_folder_is_written_by_one_call_at_a_time_and_not_into_its_source(raw, tmp_path):
+def test_folder_has_one_writer_and_is_not_its_source(raw, tmp_path):
     data = tmp_path / "data"
     with (
         prepared.writing(data, raw, {}, print, case="a", form=1),

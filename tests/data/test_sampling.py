@@ -44,7 +44,7 @@ def walk(sizes, seq_length):
 
 @settings(max_examples=200, deadline=None)
 @given(sizes=SIZES, seq_length=st.integers(1, 15))
-def test_cuts_equal_a_walk_over_the_documents(sizes, seq_length):
+def test_sample_boundaries_equal_a_walk_over_the_documents(sizes, seq_length):
     positions, offsets = sampling.cut(np.array(sizes, np.int64), seq_length)
     expected = walk(sizes, seq_length) if sum(sizes) else []
     assert list(zip(positions.tolist(), offsets.tolist(), strict=True)) == expected

@@ -36,7 +36,7 @@ def write(folder, *names):
     return folder
 
 
-def test_the_first_form_that_is_there_is_read(tmp_path):
+def test_first_existing_file_format_is_read(tmp_path):
     write(tmp_path, "train.tsv", "dev.tsv", "validation.tsv")
     assert find(tmp_path) == ("text", {"train": ["train.tsv"], "validation": ["validation.tsv"]})
     parts = [f"data/train-0000{part}-of-00002.parquet" for part in range(2)]
@@ -71,7 +71,7 @@ FOUND = Extremes(sha256(VALUES.tobytes()).hexdigest(), -2, 9)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 6])
-def test_extremes_do_not_depend_on_the_blocks(size):
+def test_extremes_do_not_depend_on_block_size(size):
     assert extremes(np.split(VALUES, range(size, 6, size))) == FOUND
 
 
@@ -129,7 +129,7 @@ def read(folder, text):
     return documents.checked(Outer, documents.read_yaml(file), file, fix="see the docs")
 
 
-def test_words_stay_words_and_become_what_a_field_asks_for(tmp_path):
+def test_yaml_words_stay_text_and_are_converted_by_field_type(tmp_path):
     assert read(tmp_path, "inner:\n  time: 12:30:00\n  many: 8\non: true\n") == Outer(
         inner=Inner(time="12:30:00", many=8), on=True
     )
@@ -144,14 +144,14 @@ def test_words_stay_words_and_become_what_a_field_asks_for(tmp_path):
         ("on: [", "not YAML"),
     ],
 )
-def test_a_fault_of_a_yaml_file_names_the_key(tmp_path, text, says):
+def test_yaml_error_names_the_key(tmp_path, text, says):
     with pytest.raises(UsageError, match=says) as caught:
         read(tmp_path, text)
     assert str(tmp_path / "a.yaml") in caught.value.where
     assert caught.value.fix
 
 
-def test_a_document_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_document_is_written_atomically(tmp_path, monkeypatch):
     file = tmp_path / "a.json"
     file.write_bytes(b"old")
     with pytest.raises(TypeError), documents.written_whole(file) as stream:

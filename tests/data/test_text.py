@@ -54,7 +54,7 @@ def test_rows_of_csv_keep_quoted_line_breaks_and_separators(tmp_path, mark, end)
 
 @pytest.mark.parametrize(("read", "gap"), [(read_tsv, "\t"), (read_csv, ",")])
 @pytest.mark.parametrize("fields", [["1"], ["1", "2", "3"]])
-def test_row_with_other_fields_than_header_is_named(tmp_path, read, gap, fields):
+def test_row_with_other_number_of_fields_than_header_is_named(tmp_path, read, gap, fields):
     lines = [gap.join(row) for row in (["a", "b"], ["1", "2"], fields)]
     file = write(tmp_path, "\n".join(lines).encode())
     with pytest.raises(ValueError, match=f"line 3 has {len(fields)} fields, the header 2"):
@@ -66,7 +66,7 @@ def test_quote_without_end_is_named_by_its_line():
         list(csv_rows('a,b\n"c\nd,e'))
 
 
-def test_hole_in_a_file_is_not_held_in_memory(tmp_path, monkeypatch):
+def test_sparse_hole_in_a_file_is_not_held_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "MAX_LINE_BYTES", 1 << 10)
     file = write(tmp_path, b"a\n")
     os.truncate(file, 1 << 40)

@@ -24,7 +24,7 @@ def encode(opened, text):
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_both_forms_give_the_same_ids(tmp_path, write):
+def test_both_file_formats_give_the_same_ids(tmp_path, write):
     opened = open_corpus_tokenizer(write(tmp_path))
     assert (opened.vocab_size, opened.end_of_document, opened.end_id) == (264, END, 263)
     assert encode(opened, "hello world") == ids_of("hello world")
@@ -72,7 +72,7 @@ def fault(folder):
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_space_before_a_text_that_the_tokenizer_does_not_put_there_is_refused(tmp_path, write):
+def test_missing_prefix_space_is_refused(tmp_path, write):
     settings = write(tmp_path) / "tokenizer_config.json"
     settings.write_text(json.dumps({"add_prefix_space": False}))
     assert open_corpus_tokenizer(tmp_path).vocab_size == 264
@@ -93,7 +93,7 @@ def test_space_before_a_text_that_the_tokenizer_does_not_put_there_is_refused(tm
         ("model_max_length", 512, False),
     ],
 )
-def test_settings_of_a_bert_that_its_tokenizer_does_not_follow_are_refused(
+def test_bert_settings_that_contradict_its_tokenizer_are_refused(
     tmp_path, form, key, value, refused
 ):
     (tmp_path / WORDPIECE).write_text(
@@ -116,7 +116,7 @@ def test_settings_of_a_bert_that_its_tokenizer_does_not_follow_are_refused(
         (50_257, 50_305, 128, True),
     ],
 )
-def test_only_padding_explains_a_shorter_vocabulary(
+def test_vocabulary_may_differ_from_the_model_only_by_padding(
     tmp_path, entries, vocab_size, multiple, refused
 ):
     expectation = pytest.raises(DataError, match=f"{entries} entries, the model has {vocab_size}")

@@ -22,19 +22,19 @@ def check(device, work):
 
 @pytest.mark.parametrize("precision", get_args(Precision))
 @pytest.mark.parametrize("shape", [(512, 512, 512), (3000, 96, 160)])
-def test_matmuls_are_right(vendor, device, precision, shape):
+def test_matmul_results_are_correct(vendor, device, precision, shape):
     why = explain_refusal(vendor, device, precision)
     if why is not None:
         pytest.skip(why)
     check(device, rates.prepare_matmul(device, precision, shape))
 
 
-def test_copies_within_the_memory_are_right(device):
+def test_device_copy_results_are_correct(device):
     check(device, rates.prepare_copy(device, 8 * MIB))
 
 
 @pytest.mark.parametrize("to_device", [True, False])
-def test_copies_from_and_to_the_host_are_right(device, to_device):
+def test_host_copy_results_are_correct(device, to_device):
     work = rates.prepare_transfer(device, 8 * MIB, to_device=to_device)
     if work is None:
         pytest.skip("the device computes in the host's memory")

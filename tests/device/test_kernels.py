@@ -47,7 +47,7 @@ def assert_close(actual: Sequence[Tensor], expected: Sequence[Tensor], precision
 
 
 @pytest.mark.parametrize("precision", BOUNDS)
-def test_cross_entropy(device: Device, precision: str) -> None:
+def test_cross_entropy_kernel_equals_the_plain_loss(device: Device, precision: str) -> None:
     device.set_precision("fp32")
     kernel_choice = choose(replace(Recipe(), kernels="own"), device.torch_type)
     generator = torch.Generator().manual_seed(3)

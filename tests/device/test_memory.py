@@ -44,7 +44,7 @@ def seen(vendor):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_the_allocators_peak_is_what_was_held_at_most(seen):
+def test_allocator_peak_is_the_most_memory_held(seen):
     peaks = [item["allocator_peak_bytes"] for item in seen]
     if peaks[0] is None:
         assert peaks == [None] * 4
@@ -56,7 +56,7 @@ def test_the_allocators_peak_is_what_was_held_at_most(seen):
     ), grown
 
 
-def test_use_grows_by_what_is_held_and_stays_below_the_total(seen):
+def test_used_memory_grows_by_what_is_held_and_stays_below_the_total(seen):
     used = [item["used_bytes"] for item in seen]
     if used[0] is None:
         pytest.skip("it cannot tell what is in use")

@@ -69,7 +69,9 @@ def test_a_reading_has_every_device_of_the_ranks(monitor: Monitor, numbers: list
     assert set(numbers) <= set(samples)
 
 
-def test_its_memory_is_the_devices(monitor: Monitor, numbers: list[int], device: Device) -> None:
+def test_monitor_reports_the_memory_of_the_device(
+    monitor: Monitor, numbers: list[int], device: Device
+) -> None:
     reported, total = read(monitor)[numbers[0]].memory_total_bytes, device.memory().total_bytes
     if reported is None or total is None:
         pytest.skip(f"monitor {reported}, device {total}")
@@ -95,7 +97,7 @@ def heard(stream: IO[str] | None) -> str:
     return stream.readline().strip()
 
 
-def test_memory_that_a_rank_takes_is_taken_on_its_device_alone(
+def test_rank_takes_memory_on_its_device_only(
     monitor: Monitor, numbers: list[int], accelerator: Vendor
 ) -> None:
     for rank in {0, len(numbers) - 1}:

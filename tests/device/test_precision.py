@@ -39,7 +39,7 @@ def product_error(device, precision):
 
 
 @pytest.mark.parametrize("precision", BOUNDS)
-def test_flags_say_what_a_product_shows(vendor, device, precision):
+def test_precision_flags_match_the_error_of_a_product(vendor, device, precision):
     flags = set_precision(vendor, device, precision)
     assert flags["tf32"] is (precision == "tf32")
     assert flags["autocast"] == (precision if precision in AUTOCAST_DTYPES else None)

@@ -56,16 +56,16 @@ def faulty(accelerator, started):
     return start
 
 
-def test_a_killed_rank(faulty, fifo):
+def test_killed_rank_is_the_recorded_cause(faulty, fifo):
     faulty_runs.rank_killed(faulty, fifo, rank=0)
 
 
-def test_a_hang_is_named(faulty, fifo):
+def test_hang_is_the_recorded_cause(faulty, fifo):
     faulty_runs.hang(faulty, fifo, ranks=1)
 
 
 @pytest.mark.parametrize(
     "fault", [faulty_runs.loss_becomes_nan, faulty_runs.diverged, faulty_runs.out_of_memory]
 )
-def test_a_fault_is_named(faulty, fault):
+def test_fault_is_the_recorded_cause(faulty, fault):
     fault(faulty)

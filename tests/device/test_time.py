@@ -66,7 +66,7 @@ def timed_ns(device: Device, work: Callable[[], Any], repeats: int) -> tuple[int
     return device.elapsed_ns(start, end), wall_ns
 
 
-def test_time_between_marks_is_synchronised_wall_time(accelerator, device):
+def test_time_between_marks_equals_synchronized_wall_time(accelerator, device):
     work, repeats = work_behind_the_host(device)
     timings = [timed_ns(device, work, repeats) for _ in range(ATTEMPTS)]
     ratios = [device_ns / wall_ns for device_ns, wall_ns in timings]

@@ -69,7 +69,7 @@ def test_no_step_waits_for_the_device(name, precision, kernels, device, generate
     assert windows == [("compile", 1), ("warmup", 1), ("train", 3), ("train", 2)]
 
 
-def test_the_device_itself_tells_a_wait(device):
+def test_device_detects_a_wait(device):
     value = device.place(torch.ones(3)).sum()
     with pytest.raises(RuntimeError), device.forbid_synchronization():
         value.item()

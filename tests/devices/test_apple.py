@@ -34,7 +34,7 @@ def put_tool(folder: Path, name: str, script: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def test_elsewhere_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_device_on_other_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apple, "sys", SimpleNamespace(platform="linux"))
     vendor = Apple()
     assert (vendor.count(), vendor.product_names(), vendor.monitor()) == (0, [], None)
@@ -55,7 +55,7 @@ def test_a_mac_has_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert vendor.unusable() is not None
 
 
-def test_root_reads_the_device(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_reads_device_telemetry(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_tool(machine, "powermetrics", f"cat {RECORDED}/24F74.txt")
     monkeypatch.setattr(apple.os, "geteuid", lambda: 0)
     monitor = Apple().monitor()

@@ -94,7 +94,7 @@ def test_backend_without_an_allocator_of_torch_uses_its_module() -> None:
 
 
 @pytest.mark.parametrize("missing", ["max_memory_allocated", "reset_peak_memory_stats"])
-def test_peak_that_cannot_be_counted_from_now_on_is_unknown(missing: str) -> None:
+def test_peak_that_cannot_be_reset_is_unknown(missing: str) -> None:
     module = SimpleNamespace(
         mem_get_info=lambda _: (0, GIB),
         max_memory_allocated=lambda _: GIB,
@@ -106,7 +106,7 @@ def test_peak_that_cannot_be_counted_from_now_on_is_unknown(missing: str) -> Non
     backend.release()
 
 
-def test_events_of_the_module_do_where_torch_has_none() -> None:
+def test_events_of_the_backend_module_replace_missing_torch_events() -> None:
     module = SimpleNamespace(mem_get_info=lambda _: (0, GIB), Event=Event)
     backend = opened(torch_of(module, event=fails("Backend doesn't support events.")))
     assert isinstance(backend.new_event(), Event)
@@ -125,14 +125,14 @@ def test_events_of_the_module_do_where_torch_has_none() -> None:
          "nothing waits for the device: no stream"),
     ],
 )  # fmt: skip
-def test_what_a_backend_lacks_is_named(torch: Any, task: str) -> None:
+def test_missing_backend_function_is_named(torch: Any, task: str) -> None:
     with pytest.raises(EnvironmentFault) as refused:
         opened(torch)
     assert refused.value.what.startswith(f"torch 2.13.0, acme device 1: {task}")
     assert "mem_get_info" in (refused.value.rule or "")
 
 
-def test_card_that_does_not_compute_is_refused_first() -> None:
+def test_device_that_does_not_compute_is_refused_first() -> None:
     torch = torch_of(SimpleNamespace())
     torch.zeros = fails("no kernel image is available")
     with pytest.raises(EnvironmentFault) as refused:

@@ -44,7 +44,7 @@ MACHINES = {
 
 
 @pytest.mark.parametrize(("files", "limits", "quota"), MACHINES.values(), ids=MACHINES)
-def test_every_limit_above_is_found(
+def test_memory_limits_of_all_parent_groups_are_read(
     tmp_path: Path, files: dict[str, str], limits: list[tuple[str, int]], quota: float | None
 ) -> None:
     (tmp_path / TOP / STEP).mkdir(parents=True)
@@ -63,7 +63,7 @@ def test_every_limit_above_is_found(
      ({"memory.usage_in_bytes": "900\n",
        "memory.stat": "inactive_file 1\ntotal_inactive_file 300\n"}, 600)],
 )  # fmt: skip
-def test_files_that_were_read_are_not_used_memory(
+def test_file_cache_is_not_counted_as_used_memory(
     tmp_path: Path, files: dict[str, str], used: int
 ) -> None:
     write_files(tmp_path, files)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from support.fakes import SyncDevice
 
 
-def test_a_cpu_refuses_what_it_has_no_units_for() -> None:
+def test_cpu_refuses_unsupported_precision() -> None:
     vendor = cpu.Cpu()
     assert vendor.refuse(Recipe(precision="bf16"), 99) is None
     assert vendor.refuse(Recipe(precision="tf32"), 1) is not None
@@ -66,7 +66,7 @@ def put_vendors(monkeypatch: pytest.MonkeyPatch, *vendors: cpu.Cpu) -> None:
     monkeypatch.setattr(devices, "list_vendors", lambda: known)
 
 
-def test_a_device_is_chosen_by_torchs_type_where_one_vendor_has_it(
+def test_device_is_chosen_by_torch_type_if_one_vendor_has_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     put_vendors(monkeypatch, Typed("a", "cuda", 0), Typed("b", "cuda", 2), Typed("c", "xpu", 0))
@@ -80,7 +80,7 @@ def test_a_device_is_chosen_by_torchs_type_where_one_vendor_has_it(
     assert "cuda" in (unknown.value.fix or "")
 
 
-def test_a_vendor_that_must_be_named_is_never_taken_otherwise(
+def test_vendor_that_must_be_named_is_never_chosen_by_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     put_vendors(monkeypatch, Typed("fake", "npu", 4, named_only=True))
@@ -91,7 +91,7 @@ def test_a_vendor_that_must_be_named_is_never_taken_otherwise(
         devices.choose_vendor("npu")
 
 
-def test_a_cpu_device_says_what_is_in_force() -> None:
+def test_cpu_device_describes_its_settings() -> None:
     threads = torch.get_num_threads()
     before = torch.get_float32_matmul_precision()
     ticks = iter([5, 17])
@@ -134,7 +134,7 @@ def test_the_best_product_gives_the_matmul_rate(sync_device: SyncDevice) -> None
 ROOMS = ("cli", "data", "judge", "launch", "pages", "plan", "record", "server", "train")
 
 
-def test_no_vendor_is_named_outside_its_file() -> None:
+def test_vendor_names_occur_only_in_vendor_modules() -> None:
     package = Path(devices.__file__).parents[1]
     files = list(package.glob("*.py"))
     for room in ROOMS:
@@ -144,7 +144,7 @@ def test_no_vendor_is_named_outside_its_file() -> None:
     assert [file.name for file in files if words.search(file.read_text(encoding="utf-8"))] == []
 
 
-def test_what_cannot_be_opened_is_refused_with_torchs_words() -> None:
+def test_device_that_cannot_be_opened_is_refused_with_the_error_of_torch() -> None:
     with pytest.raises(EnvironmentFault, match="torch_nowhere") as caught:
         Accelerator(3, vendor="ascend", torch_type="npu", modules=("torch_nowhere",))
     assert caught.value.where == "--device ascend"

@@ -54,7 +54,7 @@ def test_tiles_are_devices_and_their_cards_are_read(two_max: Path) -> None:
     ("mask", "visible_devices"),
     [("", [0, 1, 2, 3]), ("2", [2]), ("3,0", [0, 3]), ("0.1", []), ("4", [])],
 )
-def test_the_mask_chooses_and_does_not_order(
+def test_device_mask_selects_but_does_not_reorder(
     two_max: Path, monkeypatch: pytest.MonkeyPatch, mask: str, visible_devices: list[int]
 ) -> None:
     monkeypatch.setenv("ZE_AFFINITY_MASK", mask)
@@ -63,7 +63,7 @@ def test_the_mask_chooses_and_does_not_order(
     assert (Intel().unusable() is None) is bool(visible_devices)
 
 
-def test_graphics_in_the_processor_are_taken_without_a_card(
+def test_integrated_graphics_are_used_without_a_discrete_card(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built(monkeypatch, xpu="20250302")

@@ -55,7 +55,7 @@ def test_wrong_marks_are_refused(kind: Any, clock: FakeClock) -> None:
     assert refused.value.where == "device fake"
 
 
-def test_marks_of_the_devices_queue_pass(async_device: AsyncDevice, clock: FakeClock) -> None:
+def test_marks_in_the_device_queue_pass(async_device: AsyncDevice, clock: FakeClock) -> None:
     refuse_wrong_marks(async_device, product_on(async_device), clock=clock)
     # Sixteen products take 22.4 ms, the first count of 20 ms or more.
     assert async_device.calls.count("elapsed") == 5
@@ -77,6 +77,6 @@ def test_a_busy_host_does_not_make_marks_wrong(clock: FakeClock) -> None:
     refuse_wrong_marks(device, product_on(device), clock=clock)
 
 
-def test_work_too_fast_to_compare_passes(clock: FakeClock) -> None:
+def test_work_too_short_to_compare_passes(clock: FakeClock) -> None:
     device = HostMarks(clock)
     refuse_wrong_marks(device, lambda: device.work(10), clock=clock)

@@ -29,7 +29,7 @@ SLICE = FakeCard(f"{H100} MIG 1g.10gb", "MIG-77", total=10 * GIB)
 WHOLE, PART = bytes(range(16)), bytes(range(16, 32))
 
 
-def test_devices_are_those_that_the_drivers_library_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_are_those_visible_to_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     library = cuda_library(
         (H100, b"00000000:C1:00.0", WHOLE), (f"{H100} MIG 1g", b"0000:41:00.0", PART)
     )
@@ -43,7 +43,7 @@ def test_devices_are_those_that_the_drivers_library_leaves(monkeypatch: pytest.M
     assert driver.visible() == []
 
 
-def test_a_torch_without_cuda_beside_a_card_is_named(
+def test_torch_without_cuda_on_a_machine_with_a_card_is_named(
     vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_cards(monkeypatch, FakeCard())
@@ -88,7 +88,7 @@ def test_a_driver_too_old_for_torch_is_refused_with_both_versions(
         assert "a torch built for CUDA 12" in refusal.fix
 
 
-def test_the_vendor_tells_what_planning_asks(
+def test_vendor_answers_questions_of_planning(
     vendor: nvidia.Nvidia, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_cards(monkeypatch, FakeCard("NVIDIA H200"))
@@ -110,7 +110,7 @@ def test_the_vendor_tells_what_planning_asks(
     assert vendor.driver_version() is None
 
 
-def test_a_slice_has_its_own_memory_and_one_rank(
+def test_mig_slice_has_its_own_memory_and_one_rank(
     vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_cards(monkeypatch, FakeCard(slices=[SLICE]))
@@ -120,7 +120,7 @@ def test_a_slice_has_its_own_memory_and_one_rank(
     assert vendor.count() == 1  # CUDA shows a process one slice
 
 
-def test_memory_is_what_others_leave_free(
+def test_rank_memory_excludes_memory_of_other_processes(
     vendor: nvidia.Nvidia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busy = FakeCard(
@@ -202,7 +202,7 @@ def test_a_cuda_device_refuses_a_precision_it_would_emulate(
         ("", "fp32", None),
     ],
 )
-def test_precision_that_the_environment_overrules_is_refused(
+def test_precision_overridden_by_the_environment_is_refused(
     vendor: nvidia.Nvidia,
     monkeypatch: pytest.MonkeyPatch,
     override: str,
@@ -225,7 +225,7 @@ def test_precision_that_the_environment_overrules_is_refused(
 
 
 @pytest.mark.parametrize("node", ["iluvatar0", None])
-def test_cards_of_another_vendors_driver_are_not_its_own(
+def test_cards_of_another_vendor_are_ignored(
     vendor: nvidia.Nvidia, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: str | None
 ) -> None:
     """Their libraries may answer to NVML's name; the driver's files tell whose cards they are."""

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
         (0x1001, ("other",)),
     ],
 )
-def test_reasons_are_words_and_idle_is_none(
+def test_throttle_reasons_have_names_and_idle_is_not_one(
     monkeypatch: pytest.MonkeyPatch, mask: int, words: tuple[str, ...]
 ) -> None:
     put_cards(monkeypatch, FakeCard(events=mask))
     assert NvmlMonitor().read()[0].throttle_reasons == words
 
 
-def test_the_library_tells_every_card(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_cards_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     other = FakeCard(uuid="GPU-2", used=3 * GIB, reserved=GIB, events=0x21, energy_mj=None,
                      busy_percent=12, ecc=None, remapped=None, pcie_replays=None)  # fmt: skip
     put_cards(monkeypatch, FakeCard(), other)
@@ -81,7 +81,9 @@ def test_last_fault_of_each_card_stays_until_another_one(monkeypatch: pytest.Mon
     assert [sample.last_fault for sample in monitor.read()] == ["Xid 79", None]
 
 
-def test_a_lost_card_tells_nothing_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_card_has_no_readings_and_others_are_still_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     put_cards(monkeypatch, FakeCard(), FakeCard(lost=True), FakeCard(uuid="GPU-3"))
     samples = NvmlMonitor().read()
     assert samples[1].known() == {"index": 1}
@@ -103,7 +105,9 @@ def test_ranks_cards_are_found_by_their_bus(
     assert vendor.monitored(3) == []
 
 
-def test_settings_are_those_of_the_cards_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_power_limit_persistence_and_ecc_are_read_for_each_visible_card(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cards = (
         FakeCard(),
         FakeCard(uuid="GPU-2", power_limit_mw=500_000, persistence=0, ecc_mode=0, mig_mode=1),

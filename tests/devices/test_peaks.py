@@ -25,7 +25,7 @@ OWN_KEYS = {
 CORRECTED = {("MI250-GCD", "fp32_tflops"): 45.3, ("MI250X-GCD", "fp32_tflops"): 47.9}
 
 
-def test_the_table_is_the_data_set_in_every_row_and_column() -> None:
+def test_documented_table_equals_the_data_set() -> None:
     with DATA_SET.open(newline="") as file:
         listed = list(csv.DictReader(file))
     assert len(listed) == len(ROWS) == 35
@@ -69,7 +69,7 @@ def test_every_figure_has_source_date_and_evidence() -> None:
         ("NVIDIA B300 SXM6 AC", "fp32", "unverified"),
     ],
 )
-def test_a_figure_of_other_evidence_than_its_row_says_so(
+def test_figure_with_other_evidence_than_its_row_has_its_own_provenance(
     product: str, precision: Any, evidence: str
 ) -> None:
     peak = peaks.find_peak(product, precision)
@@ -116,7 +116,7 @@ def test_only_the_exact_name_of_a_row_finds_it(name: str) -> None:
         assert peaks.find_peak(other, None) is None
 
 
-def test_a_partition_is_not_the_whole_whose_name_it_prints() -> None:
+def test_partition_is_not_matched_as_the_whole_device() -> None:
     assert peaks.name_partition("AMD Instinct MI300X", 304) == "AMD Instinct MI300X"
     part = peaks.name_partition("AMD Instinct MI300X", 38)
     assert part == "AMD Instinct MI300X partition, 38 of 304 units"
@@ -150,7 +150,9 @@ def test_bandwidth_has_its_source_too() -> None:
         ("GB200", ["GB200"]),
     ],
 )
-def test_the_products_that_a_name_in_tables_can_mean(name: str, accelerators: list[str]) -> None:
+def test_name_in_published_tables_lists_matching_products(
+    name: str, accelerators: list[str]
+) -> None:
     assert [row["accelerator"] for row in peaks.find_products(name)] == accelerators
 
 
@@ -163,6 +165,6 @@ def test_a_vendor_or_a_family_alone_names_no_product(name: str) -> None:
     assert peaks.find_products(name) == ()
 
 
-def test_every_row_is_found_by_its_own_words() -> None:
+def test_every_row_is_found_by_its_name() -> None:
     for row in ROWS:
         assert row in peaks.find_products(f"{row['product']} {row.get('form', '')}".strip())

@@ -65,7 +65,7 @@ def test_every_recorded_output_is_tested_and_has_its_source() -> None:
      '[{"gpu": "x"}]', "DCU  Temp   AvgPwr\n", "Timestamp, DeviceId\n", "Device ID,Device Name\n"],
 )  # fmt: skip
 @pytest.mark.parametrize("parse", PARSERS.values())
-def test_what_names_no_device_is_unreadable_or_empty(parse: Parse, text: str) -> None:
+def test_output_without_a_device_is_unreadable_or_empty(parse: Parse, text: str) -> None:
     try:
         assert parse(text) == []
     except MonitorFault as fault:

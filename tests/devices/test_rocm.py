@@ -48,7 +48,7 @@ def two_mi100(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @BOTH
-def test_vendors_are_told_apart_by_the_id_on_the_bus(
+def test_vendors_are_distinguished_by_their_pci_id(
     vendor: RocmVendor, pci_vendor: int, machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built(monkeypatch, hip="6.0")
@@ -60,7 +60,7 @@ def test_vendors_are_told_apart_by_the_id_on_the_bus(
     assert vendor.product_names() == ["unknown"]
 
 
-def test_devices_are_mapped_to_the_tools_numbers_by_their_ids(two_mi100: Path) -> None:
+def test_devices_are_mapped_to_tool_numbers_by_their_ids(two_mi100: Path) -> None:
     vendor = Amd()
     assert vendor.count() == 2
     assert vendor.product_names() == ["Arcturus GL-XL [Instinct MI100]"] * 2
@@ -104,7 +104,7 @@ def test_both_runtimes_hide_devices(
     [(b"\x80\0\x02\x04", False), (b"\x08\1\x03\0", False), (b"\x78\0\x01\x06", True), (b"", True),
      (None, True)],
 )  # fmt: skip
-def test_graphics_in_a_processor_beside_another_torch_are_no_loss(
+def test_integrated_graphics_beside_another_torch_are_not_reported_as_unused(
     two_mi100: Path, monkeypatch: pytest.MonkeyPatch, metrics: bytes | None, named: bool
 ) -> None:
     """The form of the metrics tells them from cards, and from the MI300A."""
@@ -130,7 +130,7 @@ def test_graphics_in_a_processor_beside_another_torch_are_no_loss(
         [{"PCI Bus": "0000:36:00.0"}, {"PCI Bus": "0000:09:00.0"}],
     ],
 )  # fmt: skip
-def test_an_address_or_an_id_is_enough(
+def test_address_or_id_identifies_a_device(
     machine: Path, monkeypatch: pytest.MonkeyPatch, cards: list[dict[str, str]]
 ) -> None:
     built(monkeypatch, hip="6.3")
@@ -142,7 +142,7 @@ def test_an_address_or_an_id_is_enough(
     assert Hygon().monitored(2) == [1, 0]
 
 
-def test_names_come_once(machine: Path) -> None:
+def test_tool_is_asked_for_names_once(machine: Path) -> None:
     folder = RECORDED / "amd-smi"
     calls = machine / "calls"
     metric = shlex.quote(str(folder / "6.3-metric-mi300x.documentation.json"))

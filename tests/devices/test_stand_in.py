@@ -54,7 +54,7 @@ def test_vendor_and_device_conform(elsewhere: Any) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_case_takes_the_cpus_steps_and_every_time_is_exact(
+def test_case_trains_as_on_a_cpu_with_exact_times(
     elsewhere: Any, cache: Path, in_fp32: Any, case: str
 ) -> None:
     expected = elsewhere(stand_in_jobs.train, case, cache)
@@ -78,7 +78,7 @@ def test_a_case_takes_the_cpus_steps_and_every_time_is_exact(
         ),
     ],
 )
-def test_accumulated_steps_and_drawn_weights_are_the_cpus(
+def test_gradient_accumulation_and_random_weights_equal_those_of_a_cpu(
     elsewhere: Any, cache: Path, case: str, changes: dict[str, Any]
 ) -> None:
     expected = elsewhere(stand_in_jobs.train, case, cache, **changes)
@@ -118,14 +118,14 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_a_loop_with_a_mistake_gives_figures_that_are_found_wrong(
+def test_mistake_in_the_loop_gives_wrong_figures_that_are_detected(
     elsewhere: Any, cache: Path, change: tuple[str, str]
 ) -> None:
     training = elsewhere(stand_in_jobs.train_on_stand_in, "toy", cache, change_loop=change)
     assert stand_in_jobs.wrong_figures(training) != []
 
 
-def test_a_job_that_reads_its_loss_in_a_step_is_found(elsewhere: Any, cache: Path) -> None:
+def test_job_that_reads_its_loss_within_a_step_is_detected(elsewhere: Any, cache: Path) -> None:
     training = elsewhere(
         stand_in_jobs.train_on_stand_in, "toy", cache, change_job=stand_in_jobs.read_each_loss
     )
@@ -140,7 +140,7 @@ def test_a_job_that_reads_its_loss_in_a_step_is_found(elsewhere: Any, cache: Pat
         ("waiting_marks", ["step_waits", "mark_waits"]),
     ],
 )
-def test_a_device_with_a_wrong_clock_is_found(
+def test_device_with_a_wrong_clock_is_detected(
     elsewhere: Any, cache: Path, fault: str, wrong: list[str]
 ) -> None:
     training = elsewhere(stand_in_jobs.train_on_stand_in, "toy", cache, fault=fault)
@@ -153,7 +153,7 @@ def test_preflight_refuses_marks_of_the_host(elsewhere: Any) -> None:
     assert elsewhere(stand_in_jobs.matmul_rate, "none") == 2 * 256**3 / 0.03
 
 
-def test_operations_that_wait_are_those_whose_result_the_host_needs(elsewhere: Any) -> None:
+def test_only_operations_whose_result_the_host_needs_wait(elsewhere: Any) -> None:
     assert elsewhere(stand_in_jobs.waiting_operations) == {
         "item": True, "tolist": True, "to the host": True, "from the host": True,
         "from the host, queued": False, "nonzero": True, "a mask as index": True,

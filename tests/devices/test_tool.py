@@ -35,7 +35,7 @@ def fault(*argv: str, timeout_s: float = 5.0) -> MonitorFault:
     return caught.value
 
 
-def test_what_a_tool_prints_is_returned_in_the_c_locale(on_path: Path) -> None:
+def test_tool_runs_in_the_c_locale(on_path: Path) -> None:
     script(on_path, 'echo "$LC_ALL $1"; echo warning >&2')
     assert tool.run_tool(["vendor-smi", "-q"]) == "C -q\n"
 

@@ -112,7 +112,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     return CASES[request.param]
 
 
-def test_devices_names_driver_and_memory(vendor: TorchVendor, case: Case) -> None:
+def test_devices_have_names_driver_and_memory(vendor: TorchVendor, case: Case) -> None:
     assert vendor_faults(vendor) == []
     assert vendor.here()
     assert vendor.count() == len(case.names)
@@ -123,7 +123,7 @@ def test_devices_names_driver_and_memory(vendor: TorchVendor, case: Case) -> Non
     assert vendor.rank_memory(1) == RankMemory(case.free_mib << 20)
 
 
-def test_the_variable_chooses_and_orders(
+def test_visible_devices_variable_selects_and_orders(
     vendor: TorchVendor, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert vendor.visible_devices is not None
@@ -144,7 +144,9 @@ def test_the_variable_chooses_and_orders(
     assert vendor.visible_devices in refusal.why
 
 
-def test_kunlunxins_older_variable_comes_first(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_kunlunxin_variable_takes_precedence(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in (0, 1):
         write(here / f"dev/xpu{number}")
     for xpu_variable, cuda, visible_devices in (
@@ -157,14 +159,16 @@ def test_kunlunxins_older_variable_comes_first(here: Path, monkeypatch: pytest.M
         assert Kunlunxin().visible() == visible_devices
 
 
-def test_without_the_vendors_torch(vendor: TorchVendor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_torch_of_the_vendor_is_named(
+    vendor: TorchVendor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for build in (PYTORCH, None):
         installed(monkeypatch, build)
         assert (vendor.here(), vendor.count()) == (True, 0)
         assert vendor.unusable() is not None
 
 
-def test_devices_on_the_bus_without_their_driver(here: Path, case: Case) -> None:
+def test_devices_without_a_driver_are_named(here: Path, case: Case) -> None:
     vendor = case.kind()
     pci_card(here, "0000:1a:00.0", vendor=0x8086, kind="0x120000")
     assert vendor.unusable() is None
@@ -178,7 +182,7 @@ def test_devices_on_the_bus_without_their_driver(here: Path, case: Case) -> None
 @pytest.mark.parametrize(
     ("script", "kind"), [("exit 3", "failed"), ("echo 'Some new form'", "unreadable")]
 )
-def test_a_tool_that_does_not_tell(
+def test_tool_without_usable_output_is_a_fault(
     vendor: TorchVendor, case: Case, here: Path, script: str, kind: str
 ) -> None:
     tool(here.parent / "bin", vendor.commands[0].argv[0], script)
@@ -191,7 +195,9 @@ def test_a_tool_that_does_not_tell(
 
 
 @pytest.mark.parametrize("case", ["metax"], indirect=True)
-def test_memory_is_read_anew_and_the_rest_once(vendor: TorchVendor, case: Case, here: Path) -> None:
+def test_memory_is_read_each_time_and_other_facts_once(
+    vendor: TorchVendor, case: Case, here: Path
+) -> None:
     asked = here / "asked"
     script = f"echo >> '{asked}'; {printing(RECORDED / case.file)}"
     tool(here.parent / "bin", "mx-smi", script)
@@ -214,7 +220,7 @@ def test_memory_is_read_anew_and_the_rest_once(vendor: TorchVendor, case: Case, 
         ("2.13.0+cu130", "2.13.0", ("2.13.0+cu130", None)),
     ],
 )
-def test_who_made_the_installed_torch(
+def test_vendor_of_the_installed_torch_is_recognized(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     vendor_name: str,

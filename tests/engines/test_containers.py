@@ -58,7 +58,7 @@ def containers_of(user):
 
 
 @BOTH
-def test_distilbert_in_a_container(run, user):
+def test_distilbert_trains_in_a_container(run, user):
     words = ("max_epochs=1", "target=none", "--nproc", "2")
     process, run_dir = run(*words, case="distilbert_sst2")
     code, out, err = ended(process)
@@ -91,7 +91,7 @@ def test_ctrl_c_ends_the_container(run, user, work):
 
 @pytest.mark.nightly
 @BOTH
-def test_a_container_ends_with_a_killed_launcher(run, user, work, trainmark):
+def test_container_ends_if_its_launcher_is_killed(run, user, work, trainmark):
     process, run_dir = run("fault=wait")
     wait_for_fault(work / "fifo")
     (container,) = containers_of(user)

@@ -54,7 +54,7 @@ def run(cluster, started, tmp_path):
     return start
 
 
-def test_distilbert_in_two_pods(run, cluster):
+def test_distilbert_trains_in_two_pods(run, cluster):
     distilbert_on_two_ranks(run)
     assert not (cluster / "job.json").exists()  # deleted at the end
 

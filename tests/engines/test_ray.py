@@ -53,7 +53,7 @@ def run(cluster, on_path, started, tmp_path):
     return start
 
 
-def test_distilbert_on_two_nodes(run):
+def test_distilbert_trains_on_two_nodes(run):
     distilbert_on_two_ranks(run, "max_steps=40")
 
 

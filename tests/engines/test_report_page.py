@@ -41,7 +41,7 @@ def pages(runs, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", [*RUNS, "several"])
-def test_no_width_breaks_the_page(pages, visit, name):
+def test_page_fits_every_width(pages, visit, name):
     shown = visit(file_home(pages[name])).open("")
     for width in WIDTHS:
         shown.page.set_viewport_size({"width": width, "height": 900})
@@ -56,7 +56,7 @@ def switch(shown, name, value):
 @pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("name", RUNS)
-def test_axe_finds_no_barrier(pages, visit, name, dark, lang):
+def test_axe_finds_no_accessibility_violation(pages, visit, name, dark, lang):
     shown = visit(file_home(pages[name]), dark=dark).open("")
     switch(shown, "lang", lang)
     assert shown.barriers() == []
@@ -82,7 +82,7 @@ def test_language_and_theme_are_switched(pages, visit, scripts):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_every_control_is_reached_by_keyboard_and_is_marked_then(pages, visit, name):
+def test_every_control_is_reachable_by_keyboard_with_visible_focus(pages, visit, name):
     shown = visit(file_home(pages[name])).open("")
     assert shown.tabbed() == ([], [])
 
@@ -111,7 +111,7 @@ def test_the_first_screen_has_at_most_180_words_and_50_figures(pages, visit, nam
     assert len(re.findall(r"(?<![\w.])[-+×]?\d[\d,.]*", text)) <= 50, text
 
 
-def test_a_table_that_goes_on_beyond_a_narrow_screen_says_so(pages, visit):
+def test_table_wider_than_the_screen_shows_that_it_scrolls(pages, visit):
     shown = visit(file_home(pages[RUNS[0]]), width=360).open("")
     table = shown.page.locator(".performance .scroll:visible")
     hint = "e => getComputedStyle(e, '::before').content"
@@ -123,7 +123,7 @@ def test_a_table_that_goes_on_beyond_a_narrow_screen_says_so(pages, visit):
 
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no-scripts"])
-def test_all_reasons_to_doubt_are_reached_from_the_first(pages, visit, scripts):
+def test_all_trust_reasons_are_reachable_from_the_first(pages, visit, scripts):
     shown = visit(file_home(pages["eight-ranks"]), java_script_enabled=scripts).open("")
     reasons = shown.page.locator(".doubts:visible li:visible")
     assert reasons.count() == 0
@@ -134,7 +134,7 @@ def test_all_reasons_to_doubt_are_reached_from_the_first(pages, visit, scripts):
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_states_differ_by_mark_and_form(pages, visit, dark):
+def test_states_differ_by_mark_and_shape(pages, visit, dark):
     style = """e => { const own = getComputedStyle(e), mark = getComputedStyle(e, '::before');
         return [mark.content, own.borderTopStyle, own.backgroundColor]; }"""
     seen = []
@@ -145,7 +145,7 @@ def test_states_differ_by_mark_and_form(pages, visit, dark):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_charts_are_drawn_when_they_are_seen(pages, visit, name):
+def test_charts_are_drawn_when_they_become_visible(pages, visit, name):
     shown = visit(file_home(pages[name])).open("")
     unfold(shown)
     charts = shown.page.locator("figure.chart:visible")
@@ -158,7 +158,7 @@ def test_charts_are_drawn_when_they_are_seen(pages, visit, name):
     assert shown.page.locator("figure.chart:visible details table").count() >= 1
 
 
-def test_without_scripts_charts_are_pictures_with_tables(pages, visit):
+def test_without_scripts_charts_are_images_with_tables(pages, visit):
     shown = visit(file_home(pages[RUNS[1]]), java_script_enabled=False).open("")
     click_folds(shown)
     charts = shown.page.locator("figure.chart:visible")
@@ -172,7 +172,7 @@ def test_without_scripts_charts_are_pictures_with_tables(pages, visit):
         assert chart.locator("table").is_visible()
 
 
-def test_the_page_is_printed(pages, visit):
+def test_page_prints_completely(pages, visit):
     shown = visit(file_home(pages[RUNS[1]]), dark=True).open("")
     shown.page.emulate_media(media="print")
     assert shown.page.locator("figure.chart .drawing svg:visible").count() >= 1

@@ -68,7 +68,7 @@ def settled(shown, count):
      pytest.param("zh", False, marks=nightly), ("zh", True)],
 )  # fmt: skip
 @pytest.mark.parametrize("name", PAGES)
-def test_axe_finds_no_barrier(opened, name, dark, lang):
+def test_axe_finds_no_accessibility_violation(opened, name, dark, lang):
     shown = opened(PAGES[name] if lang == "en" else f"/{lang}{PAGES[name]}", dark=dark)
     assert shown.barriers() == []
     assert shown.page.locator("html").get_attribute("lang").startswith(lang)
@@ -77,14 +77,14 @@ def test_axe_finds_no_barrier(opened, name, dark, lang):
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_no_width_breaks_a_page(opened, name):
+def test_pages_fit_every_width(opened, name):
     shown = opened(PAGES[name])
     for width in WIDTHS:
         shown.page.set_viewport_size({"width": width, "height": 900})
         assert shown.overflow() == [], width
 
 
-def test_filters_stand_in_the_address_and_lead_back(site, opened):
+def test_filters_are_part_of_the_address_and_survive_going_back(site, opened):
     shown = opened("/")
     everything = rows(shown).count()
     shown.page.select_option("select[name=precision]", "bf16")
@@ -101,7 +101,7 @@ def test_filters_stand_in_the_address_and_lead_back(site, opened):
     assert rows(shown).count() == everything
 
 
-def test_a_condition_that_no_run_meets_says_why(opened):
+def test_filter_without_matches_explains_why(opened):
     shown = opened("/")
     search, why = shown.page.locator("input[name=q]"), shown.page.locator(".why")
 
@@ -126,7 +126,7 @@ def test_a_condition_that_no_run_meets_says_why(opened):
     assert why.is_hidden()
 
 
-def test_the_head_of_a_report_is_not_the_bar_of_the_site(opened):
+def test_report_header_is_distinct_from_the_site_header(opened):
     shown = opened(PAGES["run"])
     style = """name => (({backgroundColor, borderBottomWidth, display}) =>
         [backgroundColor, borderBottomWidth, display])(
@@ -136,7 +136,7 @@ def test_the_head_of_a_report_is_not_the_bar_of_the_site(opened):
     assert shown.page.evaluate(style, "header.top")[1] == "1px"
 
 
-def test_an_address_without_a_page_has_one_in_its_language(site, visit):
+def test_missing_page_is_shown_in_the_language_of_its_address(site, visit):
     for path, heading in (("/runs/gone.html", "Page not found"), ("/zh/a/b", "页面不存在")):
         shown = visit(site)
         with shown.expecting_errors():
@@ -147,7 +147,7 @@ def test_an_address_without_a_page_has_one_in_its_language(site, visit):
         shown.page.wait_for_url("**/index.html")
 
 
-def test_ticked_runs_are_compared_side_by_side(opened):
+def test_selected_runs_are_compared_side_by_side(opened):
     shown = opened("/")
     button = shown.page.locator(".compare button")
     assert button.is_disabled()
@@ -187,7 +187,7 @@ def test_other_work_is_compared_by_a_link_that_says_what_differs(opened):
 
 
 @pytest.mark.parametrize("name", ["case", "compared"])
-def test_nothing_of_a_chart_is_cut_on_a_phone(opened, name):
+def test_charts_are_not_cropped_on_a_phone(opened, name):
     shown = opened(PAGES[name], width=360)
     shown.page.locator(".drawing svg").first.wait_for()
     cut = """[...document.querySelectorAll(".drawing svg")].flatMap(svg => [...svg.querySelectorAll(
@@ -197,7 +197,7 @@ def test_nothing_of_a_chart_is_cut_on_a_phone(opened, name):
 
 
 @pytest.mark.parametrize("name", ["list", "run", "compared"])
-def test_the_site_is_read_without_scripts(opened, name):
+def test_site_is_readable_without_scripts(opened, name):
     shown = opened(PAGES[name], java_script_enabled=False)
     assert shown.page.locator("h1").count() == 1
     click_folds(shown)
@@ -206,7 +206,7 @@ def test_the_site_is_read_without_scripts(opened, name):
         assert chart.locator("table").is_visible()
 
 
-def test_the_site_of_plain_files_is_read_and_searched(runs, visit, tmp_path):
+def test_static_site_is_readable_and_searchable(runs, visit, tmp_path):
     database = Index(str(runs))
     database.refresh()
     write_site(database, tmp_path / "public")

@@ -71,7 +71,7 @@ def run(on_slurm, started, tmp_path):
     return start
 
 
-def test_distilbert_on_two_nodes(run):
+def test_distilbert_trains_on_two_nodes(run):
     run_dir = distilbert_on_two_ranks(run)
     for node in (0, 1):
         assert (run_dir / f"events.node{node}.jsonl").exists()
@@ -86,9 +86,7 @@ runs:
 
 
 @pytest.mark.nightly
-def test_a_plan_goes_on_after_kill_9_with_the_job_that_it_submitted(
-    on_slurm, fifo, tmp_path, monkeypatch
-):
+def test_killed_plan_resumes_with_its_submitted_job(on_slurm, fifo, tmp_path, monkeypatch):
     go, runs = tmp_path / "go", tmp_path / "runs/plan"
     site = json.loads(cluster_file(tmp_path).read_text())
     (tmp_path / "cluster.yaml").write_text(json.dumps(site | {"nodes": 2}))
@@ -122,7 +120,7 @@ def test_a_plan_goes_on_after_kill_9_with_the_job_that_it_submitted(
 
 
 @pytest.mark.nightly
-def test_a_killed_rank_leaves_its_signal(run, fifo):
+def test_killed_rank_is_recorded_with_its_signal(run, fifo):
     record = faulty_runs.rank_killed(run, fifo, rank=1)
     assert record.ranks[1].steps == 14
 
@@ -152,7 +150,7 @@ def test_a_detached_job_is_cancelled_later(on_slurm, trainmark, tmp_path, fifo):
 
 
 @pytest.mark.nightly
-def test_a_pasted_dry_run_is_the_same_run(on_slurm, trainmark, tmp_path):
+def test_script_of_a_dry_run_starts_the_same_run(on_slurm, trainmark, tmp_path):
     site = cluster_file(tmp_path)
     run_dir = tmp_path / "a run"
     words = ("run", "toy", "max_epochs=1", "target=none", *TWO, "--cluster", str(site))

@@ -49,7 +49,7 @@ def accept(tmp_path):
 
 
 @pytest.mark.nightly
-def test_two_nodes_of_slurm_are_accepted_and_go_on_with_what_is_missing(accept, tmp_path):
+def test_acceptance_of_two_slurm_nodes_resumes_with_missing_measurements(accept, tmp_path):
     out = tmp_path / "out"
     words = (
         "toy", "--launcher", "slurm", "--nnodes", "2", "--nproc", "1", "--seconds", "0.2",

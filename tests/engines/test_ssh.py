@@ -76,7 +76,7 @@ def left(run_dir):
     return process_ids + listed.stdout.split()
 
 
-def test_distilbert_on_two_hosts(run, hosts):
+def test_distilbert_trains_on_two_hosts(run, hosts):
     run_dir = distilbert_on_two_ranks(run)
     for node in (0, 1):
         (there,) = hosts.disk(node).glob(f"{Plan.read(run_dir).run_id}/events.node{node}.jsonl")
@@ -93,7 +93,7 @@ def test_ctrl_c_ends_all_nodes(run, fifo):
 
 
 @pytest.mark.nightly
-def test_a_cut_link_ends_both_sides_and_names_the_node(run, hosts, fifo):
+def test_lost_connection_ends_both_sides_and_names_the_node(run, hosts, fifo):
     process, run_dir = run("fault=wait", "fault_rank=0")
     wait_for_fault(fifo)
     hosts.link(1, "down")
@@ -110,7 +110,7 @@ def test_a_cut_link_ends_both_sides_and_names_the_node(run, hosts, fifo):
 
 
 @pytest.mark.nightly
-def test_nodes_end_with_a_killed_launcher(run, hosts, fifo):
+def test_nodes_end_if_their_launcher_is_killed(run, hosts, fifo):
     process, run_dir = run("fault=wait", "fault_rank=1")
     wait_for_fault(fifo)
     process.kill()

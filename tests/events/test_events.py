@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_cut_at_any_byte_leaves_exactly_the_complete_lines(tmp_path: Path) -> None:
+def test_file_truncated_at_any_byte_yields_exactly_its_complete_lines(tmp_path: Path) -> None:
     path, clock = tmp_path / rank_file(0), FakeClock()
     writer = EventWriter(path, clock)
     expected = []
@@ -41,7 +41,7 @@ def test_a_cut_at_any_byte_leaves_exactly_the_complete_lines(tmp_path: Path) -> 
         assert file.malformed_lines == 0
 
 
-def test_malformed_lines_are_counted_and_passed_over(tmp_path: Path) -> None:
+def test_malformed_lines_are_counted_and_skipped(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     lines = [
         b'{"event":"a","t_ns":1}', b"", b"not json", b"[1,2]", b'"event"', b'{"no":"event"}',
@@ -55,7 +55,7 @@ def test_malformed_lines_are_counted_and_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("begin", [b"", b'{"event":"c"'])
-def test_hole_in_a_file_is_a_malformed_line_and_is_not_held_in_memory(
+def test_sparse_hole_in_a_file_is_one_malformed_line_not_held_in_memory(
     tmp_path: Path, begin: bytes
 ) -> None:
     path = tmp_path / "events.jsonl"
@@ -66,7 +66,7 @@ def test_hole_in_a_file_is_a_malformed_line_and_is_not_held_in_memory(
     assert file.malformed_lines == 1
 
 
-def test_a_line_torn_by_a_full_disk_takes_no_later_event_with_it(
+def test_line_torn_by_a_full_disk_does_not_lose_later_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "events.jsonl"
@@ -103,7 +103,7 @@ def test_a_line_torn_by_a_full_disk_takes_no_later_event_with_it(
         (b'{"event":"unknown","t_ns":1}', "Invalid value 'unknown'"),
     ],
 )
-def test_a_line_that_is_no_event_is_refused(line: bytes, what: str) -> None:
+def test_line_that_is_not_an_event_is_refused(line: bytes, what: str) -> None:
     with pytest.raises(ValueError, match=what):
         read_event(line)
 
@@ -116,7 +116,7 @@ def test_a_window_has_an_entry_for_each_step() -> None:
             read_event(json.dumps(whole | change).encode())
 
 
-def test_tail_returns_each_event_once_whatever_cuts_the_reads(tmp_path: Path) -> None:
+def test_tail_returns_each_event_once_for_any_partial_reads(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     whole = b"".join(b'{"event":"synced","t_ns":%d,"unix_ns":0}\n' % t for t in range(5))
     tail, small = EventTail(path), EventTail(path, chunk_bytes=7)
@@ -132,7 +132,7 @@ def test_tail_returns_each_event_once_whatever_cuts_the_reads(tmp_path: Path) ->
     assert seen_in_small == seen == [0, 1, 2, 3, 4]
 
 
-def test_tail_leaves_out_holes_and_lines_that_are_no_events(tmp_path: Path) -> None:
+def test_tail_skips_sparse_holes_and_lines_that_are_not_events(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     good = b'{"event":"end","t_ns":3}\n'
     path.write_bytes(b'not json\n{"event":"unknown","t_ns":1}\n' + good)

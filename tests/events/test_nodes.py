@@ -40,7 +40,7 @@ def _exit(t_ns: int, **fields: Any) -> dict[str, Any]:
     return event("ranks_ended", t_ns, **{"failures": []} | fields)
 
 
-def test_nodes_are_moved_to_the_clock_of_the_first(tmp_path: Path) -> None:
+def test_node_times_are_converted_to_the_clock_of_the_first_node(tmp_path: Path) -> None:
     offset, skew = 5_000 * S, 7 * S  # a clock of another machine, its wall clock 7 s ahead
     run = write_run(tmp_path / "run", [launch_event(99 * S)], _rank(0), _rank(offset, skew))
     write_events(run / "events.node0.jsonl", _node(0, 0, 0, _exit(12 * S)))
@@ -57,7 +57,7 @@ def test_nodes_are_moved_to_the_clock_of_the_first(tmp_path: Path) -> None:
     assert timeline.launcher.ranks_ended.failures == []
 
 
-def test_without_a_shared_moment_wall_clocks_must_do(tmp_path: Path) -> None:
+def test_without_a_shared_event_wall_clocks_are_used(tmp_path: Path) -> None:
     offset = 5_000 * S
     run = write_run(
         tmp_path / "run", [launch_event()], _rank(0, synced=False), _rank(offset, synced=False)
@@ -70,7 +70,7 @@ def test_without_a_shared_moment_wall_clocks_must_do(tmp_path: Path) -> None:
     assert [node.finished for node in timeline.nodes] == [True, False]
 
 
-def test_failures_of_all_nodes_are_those_of_the_launch(tmp_path: Path) -> None:
+def test_failures_of_all_nodes_belong_to_the_launch(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [launch_event()], _rank(0), _rank(0))
     failure = {"rank": 1, "exit_code": -9, "t_ns": 10 * S}
     stop = event("stop", 9 * S, reason="signal", signal="SIGTERM")
@@ -93,7 +93,7 @@ def test_failures_of_all_nodes_are_those_of_the_launch(tmp_path: Path) -> None:
     assert read_run(run, 2, 2).launcher.stop.reason == "signal"
 
 
-def test_a_node_whose_events_were_lost_is_named_and_moves_no_clock(tmp_path: Path) -> None:
+def test_node_with_lost_events_is_named_and_shifts_no_clock(tmp_path: Path) -> None:
     offset = 5_000 * S  # of the second node; the launcher's own clock is another one again
     run = write_run(tmp_path / "run", [launch_event(10**18)], _rank(0), _rank(offset))
     write_events(run / "events.node1.jsonl", _node(1, offset, 0, _exit(12 * S + offset)))

@@ -38,7 +38,7 @@ def line(series: list[SeriesLine], quantity: str, of: str, *, of_host: bool = Fa
     return matching_points
 
 
-def test_devices_and_host_over_time(tmp_path: Path) -> None:
+def test_devices_and_host_have_series_over_time(tmp_path: Path) -> None:
     values = {"utilization_percent": 25.0, "memory_used_bytes": 8 * GIB}
     lines = [start(0, 1), *readings(0, 1), *(host(t_s, **values) for t_s in (2.0, 4.0)), end()]
     series = made(sampled_run(tmp_path / "run", lines))
@@ -63,7 +63,7 @@ def test_long_series_keep_their_extremes(tmp_path: Path) -> None:
     assert (7.77, 11.0) in points
 
 
-def test_many_devices_are_drawn_together(tmp_path: Path) -> None:
+def test_many_devices_share_one_series(tmp_path: Path) -> None:
     world = series.MAX_LINES + 1
     lines = [
         devices(t_s, *(busy(t_s, n, temperature_c=40.0 + n) for n in range(world)))
@@ -109,7 +109,7 @@ def two_machines(tmp_path: Path) -> Path:
     return folder
 
 
-def test_several_machines_are_on_one_clock(tmp_path: Path) -> None:
+def test_series_of_several_machines_share_one_clock(tmp_path: Path) -> None:
     series = made(two_machines(tmp_path))
     for rank in ("0", "1"):
         assert line(series, "power_w", rank) == [(t_s, 100.0 + int(rank)) for t_s in TIMES_S]

@@ -44,7 +44,7 @@ def nearest_mean(interval: tuple[int, int], inside: Sequence[tuple[int, int]]) -
 
 
 @given(times=TIMES, values=VALUES, interval=st.tuples(st.integers(0, 40), st.integers(41, 100)))
-def test_a_mean_gives_each_moment_the_value_of_the_nearest_reading(
+def test_mean_weighs_each_moment_by_its_nearest_reading(
     times: list[int], values: list[int], interval: tuple[int, int]
 ) -> None:
     readings = list(zip(times, values, strict=False))
@@ -62,7 +62,7 @@ def test_a_mean_gives_each_moment_the_value_of_the_nearest_reading(
     assert computed_mean.longest_gap_s == max(b - a for a, b in pairwise(edges))
 
 
-def test_a_reading_that_does_not_tell_the_quantity_changes_nothing() -> None:
+def test_reading_without_the_quantity_changes_no_mean() -> None:
     untold = [(-1, None), (1, None), (5, None)]
     assert mean_of((0, 10), untold) is None
     readings = [(2, 1.0), (9, 3.0)]
@@ -119,7 +119,7 @@ def test_a_counter_is_interpolated_at_both_edges(
         ([(-1, 0.0), (1, 1.0), (10, 5.0)], "counter_read_seldom"),
     ],
 )
-def test_a_difference_that_is_not_known_is_none_with_its_reason(
+def test_unknown_difference_is_none_with_a_reason(
     readings: list[tuple[int, float]], reason: str
 ) -> None:
     difference = counter((0, 10), readings)

@@ -138,7 +138,7 @@ def test_two_uneven_ranks_give_exact_figures(uneven: RunTimeline) -> None:
         ([None, None, None], None, None),
     ],
 )
-def test_memory_is_highest_reading(
+def test_memory_is_the_highest_reading(
     tmp_path: Path, readings: list[int | None], of_result: int | None, highest: int | None
 ) -> None:
     ranks = [
@@ -158,7 +158,7 @@ def test_memory_is_highest_reading(
     assert compute_figures(measure(run)).get("mem").value == max(highest or 0, 500)
 
 
-def test_losses_weigh_samples_and_leave_out_what_is_not_finite(tmp_path: Path) -> None:
+def test_losses_are_weighted_by_samples_and_skip_nonfinite_values(tmp_path: Path) -> None:
     def losses(loss: list[float | None]) -> list[Any]:
         run_dir = tmp_path / str(len(loss)) / str(loss[-1])
         steps = [S] * len(loss)
@@ -178,7 +178,7 @@ def test_losses_weigh_samples_and_leave_out_what_is_not_finite(tmp_path: Path) -
         assert (figure.value, figure.reason) == (None, message("no_finite_loss"))
 
 
-def test_samples_of_several_sequences_are_counted_in_these_too(tmp_path: Path) -> None:
+def test_samples_of_several_sequences_are_also_counted_as_sequences(tmp_path: Path) -> None:
     ranks = uneven_ranks()
     for item in ranks[1]:
         if item["event"] == "window":
@@ -238,7 +238,7 @@ def figures_of(
     return compute_figures(measure(timeline, precision="bf16", warmup_steps=3, **more))
 
 
-def test_the_same_names_whatever_is_known_and_a_reason_for_every_null(tmp_path: Path) -> None:
+def test_figure_names_are_always_the_same_and_null_has_a_reason(tmp_path: Path) -> None:
     nothing, whole = figures_of(tmp_path, []), uneven_ranks()
     assert set(nothing) < set(FIGURES)
     assert all(figure.value is None and figure.reason for figure in nothing.values())
@@ -259,7 +259,7 @@ def test_mfu_of_an_unknown_product_is_null(tmp_path: Path) -> None:
     assert figures["MAMFU"].value == pytest.approx(100 * 4e14 / 4.5 / 2 / 4e14)
 
 
-def test_a_run_without_measured_steps_says_so(tmp_path: Path) -> None:
+def test_run_without_measured_steps_gives_the_reason(tmp_path: Path) -> None:
     figures = figures_of(
         tmp_path, [[e for e in rank if e.get("phase") != "train"] for rank in uneven_ranks()]
     )
@@ -268,7 +268,7 @@ def test_a_run_without_measured_steps_says_so(tmp_path: Path) -> None:
     assert figures["p_whole"].value == pytest.approx(21 / 13)
 
 
-def test_a_rank_that_left_no_word_takes_the_throughputs_with_it(tmp_path: Path) -> None:
+def test_rank_without_events_makes_throughputs_null(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     figures = figures_of(tmp_path, uneven_ranks()[:1])
     for name in ("train_time", "p_whole", "p_train", "p_core", "token/p/s"):
@@ -277,7 +277,7 @@ def test_a_rank_that_left_no_word_takes_the_throughputs_with_it(tmp_path: Path) 
         assert figures[name].reason == message("rank_without_measured_step")
 
 
-def test_a_killed_rank_keeps_what_it_wrote(tmp_path: Path) -> None:
+def test_events_of_a_killed_rank_are_used(tmp_path: Path) -> None:
     ranks = uneven_ranks()
     ranks[1] = ranks[1][:5]  # up to its warm-up window, which ended at 8 s
     timeline = read_run(write_run(tmp_path / "run", [launch_event()], *ranks), 2)
@@ -288,7 +288,7 @@ def test_a_killed_rank_keeps_what_it_wrote(tmp_path: Path) -> None:
     assert timeline.series.step_ns.tolist() == [2 * S, S, S // 2, 2 * S, 3 * S // 2]
 
 
-def test_time_up_to_an_end_that_only_the_launcher_saw_has_a_name(tmp_path: Path) -> None:
+def test_time_until_the_end_seen_by_the_launcher_is_a_span(tmp_path: Path) -> None:
     cut_off = [event("start", S, pid=1), span("init", S, 3 * S)]
     raised = [
         event("start", S, pid=2),

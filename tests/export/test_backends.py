@@ -83,7 +83,7 @@ def assert_same(got: Values, expected: Values, *, time_within_s: float) -> None:
         assert got[key][1] == pytest.approx(time_s, abs=time_within_s), key
 
 
-def test_tensorboard(run_dir: Path, tmp_path: Path) -> None:
+def test_tensorboard_has_all_values_of_the_run(run_dir: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason=MISSING)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -109,7 +109,7 @@ def test_tensorboard(run_dir: Path, tmp_path: Path) -> None:
         assert b"| precision | fp32 |" in text.tensor_proto.string_val[0]
 
 
-def test_mlflow_in_a_database(run_dir: Path, tmp_path: Path) -> None:
+def test_mlflow_database_has_all_values_of_the_run(run_dir: Path, tmp_path: Path) -> None:
     for package in ("mlflow", "alembic", "sqlalchemy"):
         pytest.importorskip(package, reason=MISSING)
     target = f"mlflow=sqlite:///{tmp_path / 'mlflow.db'}"
@@ -147,7 +147,7 @@ def test_mlflow_completes_what_a_killed_follower_left(run_dir: Path, tmp_path: P
     assert sorted(rows) == sorted(expected)
 
 
-def test_mlflow_in_a_folder(run_dir: Path, tmp_path: Path) -> None:
+def test_mlflow_folder_has_all_values_of_the_run(run_dir: Path, tmp_path: Path) -> None:
     pytest.importorskip("mlflow", reason=MISSING)
     folder = tmp_path / "mlruns"
     for _ in range(2):
@@ -172,7 +172,7 @@ def read_wandb_file(path: Path) -> Iterator[bytes]:
             record_part = b""
 
 
-def test_wandb_offline(run_dir: Path, tmp_path: Path) -> None:
+def test_wandb_offline_run_has_all_values(run_dir: Path, tmp_path: Path) -> None:
     pytest.importorskip("wandb", reason=MISSING)
     from wandb.proto import wandb_internal_pb2
 
@@ -206,7 +206,7 @@ def test_wandb_offline(run_dir: Path, tmp_path: Path) -> None:
     assert summary["status"] == "passed"
 
 
-def test_openmetrics(run_dir: Path, tmp_path: Path) -> None:
+def test_openmetrics_file_has_the_final_values(run_dir: Path, tmp_path: Path) -> None:
     pytest.importorskip("prometheus_client", reason=MISSING)
     from prometheus_client.openmetrics import parser as openmetrics
     from prometheus_client.parser import text_string_to_metric_families
@@ -248,7 +248,7 @@ def test_openmetrics(run_dir: Path, tmp_path: Path) -> None:
         ("wandb", "wandb", "API key"),
     ],
 )
-def test_a_place_that_cannot_be_used_is_one_fault(
+def test_unusable_destination_is_one_fault(
     run_dir: Path, tmp_path: Path, target: str, package: str, fault: str
 ) -> None:
     pytest.importorskip(package, reason=MISSING)

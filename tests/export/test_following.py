@@ -45,7 +45,7 @@ def run_dir(tmp_path: Path) -> Path:
     return folder
 
 
-def test_every_poll_hands_over_what_is_new_and_the_end_the_result(tmp_path: Path) -> None:
+def test_each_poll_exports_new_points_and_the_end_exports_the_result(tmp_path: Path) -> None:
     source = sampled_run(tmp_path / "source", None)
     run_dir = tmp_path / "run"
     run_dir.mkdir()
@@ -65,7 +65,7 @@ def test_every_poll_hands_over_what_is_new_and_the_end_the_result(tmp_path: Path
     assert (followed.fault, followed.is_complete, followed.num_points) == (None, True, 17)
 
 
-def test_after_a_fault_the_run_is_handed_over_again_from_its_beginning(run_dir: Path) -> None:
+def test_after_a_fault_the_run_is_exported_again_from_its_start(run_dir: Path) -> None:
     kept, clock = KeptRun(fault=ConnectionError("refused.")), Seconds()
     followed = follow(run_dir, kept, clock)
     followed.poll()
@@ -83,7 +83,7 @@ def test_after_a_fault_the_run_is_handed_over_again_from_its_beginning(run_dir: 
     assert (followed.num_steps, followed.is_complete) == (16, False)
 
 
-def test_the_end_is_tried_at_once_also_soon_after_a_fault(run_dir: Path) -> None:
+def test_end_of_a_run_is_exported_immediately_after_a_fault(run_dir: Path) -> None:
     kept = KeptRun(fault=ValueError())
     followed = follow(run_dir, kept)
     followed.poll()
@@ -94,7 +94,7 @@ def test_the_end_is_tried_at_once_also_soon_after_a_fault(run_dir: Path) -> None
     assert (kept.steps(), len(kept.results)) == (list(range(1, 17)), 1)
 
 
-def test_only_one_process_hands_a_run_to_a_target(run_dir: Path) -> None:
+def test_only_one_process_exports_a_run_to_a_target(run_dir: Path) -> None:
     first, second = KeptRun(), KeptRun()
     followed, other = follow(run_dir, first), follow(run_dir, second)
     followed.poll()
@@ -113,7 +113,7 @@ def test_a_run_without_a_record_has_no_result(tmp_path: Path) -> None:
     assert (followed.fault, followed.is_complete, kept.results) == (None, True, [None])
 
 
-def test_a_run_that_never_began_opens_nothing(tmp_path: Path) -> None:
+def test_run_that_never_started_opens_no_target(tmp_path: Path) -> None:
     folder = sampled_run(tmp_path / "run", None)
     (folder / "events.launcher.jsonl").unlink()
     kept = KeptRun()
@@ -122,7 +122,7 @@ def test_a_run_that_never_began_opens_nothing(tmp_path: Path) -> None:
     assert (kept.opened, followed.fault, followed.is_complete) == (0, None, False)
 
 
-def test_runs_that_are_under_way_are_followed_until_their_end(
+def test_running_runs_are_followed_until_they_end(
     tmp_path: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = KeptRun()
@@ -144,7 +144,7 @@ def test_runs_that_are_under_way_are_followed_until_their_end(
     assert len(waits) == 1
 
 
-def test_a_job_of_nodes_is_under_way_until_each_has_ended(tmp_path: Path) -> None:
+def test_job_is_running_until_all_nodes_have_ended(tmp_path: Path) -> None:
     folder = sampled_run(tmp_path / "run", None)
     path = folder / "plan.json"
     path.write_text(path.read_text().replace('"launcher": "local"', '"launcher": "slurm"'))
@@ -155,7 +155,9 @@ def test_a_job_of_nodes_is_under_way_until_each_has_ended(tmp_path: Path) -> Non
     assert not followed.is_under_way
 
 
-def test_follow_from_python(run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_api_follows_a_run(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept = KeptRun()
     monkeypatch.setattr(following_module, "load_backend", lambda _: kept.open)
     monkeypatch.setattr("trainmark.api.require_backends", lambda *_, **__: None)

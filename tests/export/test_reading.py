@@ -36,7 +36,7 @@ def changed_plan(run_dir: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_steps_are_those_of_the_record(tmp_path: Path) -> None:
+def test_exported_steps_equal_those_of_the_record(tmp_path: Path) -> None:
     ranks = cards(2)
     ranks[1][7]["step_ns"] = [S // 4, S // 2]  # the first of two warm-up steps is faster
     ranks[1][8]["loss"] = [0.5] * 13
@@ -53,7 +53,7 @@ def test_steps_are_those_of_the_record(tmp_path: Path) -> None:
     assert steps[-1].unix_ns == UNIX_NS + 8 * S + 13 * TICK
 
 
-def test_values_of_a_window_stand_at_its_last_step(tmp_path: Path) -> None:
+def test_values_of_a_window_are_at_its_last_step(tmp_path: Path) -> None:
     ranks = cards(2)
     for rank in ranks:
         rank[8] |= {"tokens": 13_000, "model_flops": 13e9, "wait_ns": [TICK // 8] * 13}
@@ -84,7 +84,7 @@ def test_memory_of_processes_is_added(tmp_path: Path) -> None:
     assert along(read(run_dir), "train/step")[-1].values["memory/used_gib"] == 3.0
 
 
-def test_what_is_not_known_has_no_series(tmp_path: Path) -> None:
+def test_unknown_values_have_no_series(tmp_path: Path) -> None:
     ranks = cards(1)
     ranks[0][8] |= {"tokens": 0, "model_flops": None, "used_bytes": None}
     run_dir = sampled_run(tmp_path / "run", None, ranks=ranks)
@@ -95,7 +95,7 @@ def test_what_is_not_known_has_no_series(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_loss_that_is_no_number_is_shown(tmp_path: Path) -> None:
+def test_nan_loss_is_exported(tmp_path: Path) -> None:
     ranks = cards(1)
     ranks[0][8]["loss"] = [0.25] * 12 + [None]
     last = along(read(sampled_run(tmp_path / "run", None, ranks=ranks)), "train/step")[-1]
@@ -119,12 +119,12 @@ def test_evaluations_have_the_case_metric_details_and_parts(tmp_path: Path) -> N
     }
 
 
-def test_names_of_qualities_become_parts_of_names() -> None:
+def test_quality_names_become_parts_of_series_names() -> None:
     assert format_name("MMLU (5-shot) %") == "MMLU_5-shot"
     assert format_name("准确率") == "value"
 
 
-def test_readings_have_the_names_of_the_field(tmp_path: Path) -> None:
+def test_readings_have_standard_names(tmp_path: Path) -> None:
     card = {
         "index": 1, "power_w": 400.0, "temperature_c": 60.0, "utilization_percent": 90.0,
         "clock_mhz": 1500.0, "memory_used_bytes": 8 * GIB, "memory_total_bytes": 16 * GIB,
@@ -193,7 +193,7 @@ def test_nodes_have_their_own_clocks_and_prefixes(tmp_path: Path) -> None:
     assert not reader.waits_for_nodes
 
 
-def test_points_are_the_same_however_the_files_grow(tmp_path: Path) -> None:
+def test_points_do_not_depend_on_how_files_grow(tmp_path: Path) -> None:
     lines = [start(0), *(devices(t, {"index": 0, "power_w": t}) for t in (1.0, 2.0, 3.0))]
     whole = sampled_run(tmp_path / "whole", lines)
     expected = read(whole)
@@ -215,7 +215,7 @@ def test_points_are_the_same_however_the_files_grow(tmp_path: Path) -> None:
         assert numbers == sorted(set(numbers))
 
 
-def test_a_step_waits_for_the_slowest_rank_until_the_run_has_ended(tmp_path: Path) -> None:
+def test_step_is_exported_once_the_slowest_rank_reported_it(tmp_path: Path) -> None:
     ranks = cards(2)
     ranks[1] = ranks[1][:8]  # it stopped after the warm-up
     run_dir = sampled_run(tmp_path / "run", None, ranks=ranks)
@@ -229,7 +229,7 @@ def test_a_step_waits_for_the_slowest_rank_until_the_run_has_ended(tmp_path: Pat
     assert [point.values["train/loss"] for point in rest] == expected.loss[3:]
 
 
-def test_steps_of_a_resumed_training_go_on(tmp_path: Path) -> None:
+def test_steps_of_a_resumed_training_continue(tmp_path: Path) -> None:
     progress = {"steps": 100, "epoch": 1, "steps_of_epoch": 36, "samples": 6_400}
     run_dir = sampled_run(tmp_path / "run", None)
     resumed = {"runs": ["a"], "checkpoint": "step-100", "progress": progress}
@@ -257,7 +257,7 @@ def test_result_has_the_known_figures_under_the_names_of_the_table(tmp_path: Pat
     assert len(result.figures) == len(known) < len(built.figures)
 
 
-def test_settings_name_no_folder(tmp_path: Path) -> None:
+def test_exported_settings_contain_no_folder(tmp_path: Path) -> None:
     run_dir = sampled_run(tmp_path / "run", None)
     plan = json.loads((run_dir / "plan.json").read_text())
     changed_plan(run_dir, recipe=plan["recipe"] | {"model_folder": "/home/someone/model"})
@@ -272,7 +272,7 @@ def test_settings_name_no_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["events.rank0.jsonl", "telemetry.jsonl"])
-def test_lines_that_are_no_events_are_left_out(tmp_path: Path, place: str) -> None:
+def test_lines_that_are_not_events_are_skipped(tmp_path: Path, place: str) -> None:
     lines = [start(0), devices(1.0, {"index": 0, "power_w": 1.0})]
     run_dir = sampled_run(tmp_path / "run", lines)
     expected = read(run_dir)

@@ -31,7 +31,7 @@ def documents(form, run):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_log_of_a_run_is_golden(form, run):
+def test_log_of_a_run_matches_its_golden_file(form, run):
     check_golden(f"export_{form}.txt", FORMS[form][0](*run))
 
 
@@ -67,7 +67,7 @@ def test_the_importer_finds_the_same_figures(run, tmp_path):
 
 
 @pytest.mark.parametrize("events", [5, 7])  # with the first window; in the second epoch
-def test_a_run_that_broke_off_has_no_totals_and_was_aborted(events, tmp_path):
+def test_interrupted_run_has_no_totals_and_is_aborted(events, tmp_path):
     run = write_two_ranks(tmp_path / "run", ends_after=events)
     assert not run[0].passed
     assert "FINISHED" not in {item["event"] for item in documents("perflog", run)}
@@ -90,7 +90,7 @@ def test_on_several_nodes_times_are_those_of_the_first_nodes_clock(run):
     assert first["metadata"]["time_ms"] == 10**12 + 5_000
 
 
-def test_the_public_checker_misses_only_what_makes_a_submission(run, tmp_path):
+def test_public_checker_misses_only_the_keys_of_a_submission(run, tmp_path):
     path = tmp_path / "result_0.txt"
     path.write_text(to_mlperf(*run), encoding="utf-8")
     # The limit of the start-up, which ends with init_stop, is that of a division.

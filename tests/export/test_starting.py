@@ -70,7 +70,7 @@ def list_steps(calls: Path) -> list[int]:
     return [document["train/step"] for document in documents if "train/step" in document]
 
 
-def test_a_follower_hands_over_everything_and_is_not_mentioned(
+def test_successful_follower_exports_everything_without_a_remark(
     run_dir: Path, stand_in: Path
 ) -> None:
     assert follow(run_dir, "wandb=keep") == []
@@ -81,9 +81,7 @@ def test_a_follower_hands_over_everything_and_is_not_mentioned(
     assert "stands in the follower's log" in log
 
 
-def test_steps_are_handed_over_while_the_run_works(
-    tmp_path: Path, run_dir: Path, stand_in: Path
-) -> None:
+def test_steps_are_exported_during_the_run(tmp_path: Path, run_dir: Path, stand_in: Path) -> None:
     live = tmp_path / "live"
     os.mkfifo(stand_in)  # a read of it waits for the follower
     with Followers(live, parse_targets(["wandb=keep"]), 60.0) as followers:
@@ -106,9 +104,7 @@ def test_steps_are_handed_over_while_the_run_works(
         ("wandb=die", "ended", "exit code -9"),
     ],
 )
-def test_a_follower_that_fails_is_one_remark(
-    run_dir: Path, word: str, code: str, text: str
-) -> None:
+def test_failed_follower_gives_one_remark(run_dir: Path, word: str, code: str, text: str) -> None:
     (remark,) = follow(run_dir, word)
     assert (remark.message.code, remark.message.args["text"]) == (code, text)
     for lang in ("en", "zh"):
@@ -116,24 +112,24 @@ def test_a_follower_that_fails_is_one_remark(
     assert remark.render("en") == str(remark) != remark.render("zh")
 
 
-def test_a_backend_that_blocks_is_left_after_some_time(run_dir: Path) -> None:
+def test_blocked_backend_is_abandoned_after_a_timeout(run_dir: Path) -> None:
     (remark,) = follow(run_dir, "wandb=block", patience_s=0.5)
     assert remark.message.code == "slow"
     assert remark.message.args["step"] == 0
 
 
-def test_a_follower_that_was_stopped_is_killed_after_some_time(run_dir: Path) -> None:
+def test_suspended_follower_is_killed_after_a_timeout(run_dir: Path) -> None:
     (remark,) = follow(run_dir, "wandb=keep", patience_s=0.0, act=lambda child: child.suspend())
     assert remark.message.code == "killed"
 
 
-def test_ctrl_c_is_meant_for_the_launcher(run_dir: Path, stand_in: Path) -> None:
+def test_ctrl_c_does_not_interrupt_the_follower(run_dir: Path, stand_in: Path) -> None:
     remarks = follow(run_dir, "wandb=keep", act=lambda child: child.send_signal(signal.SIGINT))
     assert remarks == []
     assert list_steps(stand_in)[-1] == 16
 
 
-def test_a_program_that_cannot_be_imported_is_one_remark(
+def test_backend_that_cannot_be_imported_gives_one_remark(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = tmp_path / "broken"
@@ -145,12 +141,12 @@ def test_a_program_that_cannot_be_imported_is_one_remark(
     assert remark.message.args["text"] == "RuntimeError: built for another Python"
 
 
-def test_a_run_that_did_not_begin_is_not_followed(tmp_path: Path) -> None:
+def test_run_that_did_not_start_is_not_followed(tmp_path: Path) -> None:
     assert follow(tmp_path / "nothing", "wandb=keep") == []
     assert not (tmp_path / "nothing").exists()
 
 
-def test_a_follower_ends_with_a_launcher_that_was_killed(run_dir: Path, stand_in: Path) -> None:
+def test_follower_ends_if_its_launcher_is_killed(run_dir: Path, stand_in: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path\n"
         "from trainmark.export.followers.starting import Followers\n"

@@ -47,7 +47,7 @@ def test_cells_that_a_spreadsheet_would_run_are_text():
     assert row["case_key"] == """'=HYPERLINK("x") """.strip()
 
 
-def test_the_texts_are_golden():
+def test_text_formats_match_their_golden_files():
     check_golden("export_csv.csv", to_csv([record()]))
     check_golden("export_index.jsonl", to_index([record()]))
 
@@ -67,7 +67,7 @@ def test_parquet_has_the_rows_of_the_table_with_their_types(run, tmp_path):
 
 
 @pytest.mark.parametrize("form", ["csv", "perflog"])
-def test_a_text_goes_to_stdout_or_to_a_file_that_is_replaced_as_a_whole(form, run, cli, tmp_path):
+def test_text_is_printed_or_replaces_a_file_atomically(form, run, cli, tmp_path):
     made, folder = run
     file, words = tmp_path / "out.txt", ("export", folder, "--to", form)
     code, out, err = cli(*words)
@@ -79,7 +79,7 @@ def test_a_text_goes_to_stdout_or_to_a_file_that_is_replaced_as_a_whole(form, ru
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "run"]
 
 
-def test_what_an_export_cannot_do_is_said(run, cli, tmp_path):
+def test_impossible_export_is_refused_with_the_reason(run, cli, tmp_path):
     (tmp_path / "file").touch()
     for form, words, reported in (
         ("parquet", (), "-o FILE"),

@@ -24,7 +24,7 @@ PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 BACKENDS = ("tensorboard", "wandb", "mlflow", "openmetrics")
 
 
-def test_a_target_is_a_backend_and_perhaps_a_destination() -> None:
+def test_target_is_a_backend_with_an_optional_destination() -> None:
     words = ["tensorboard", "wandb=team/project", "mlflow=sqlite:///a.db?x=1"]
     assert parse_targets(words) == [
         FollowTarget("tensorboard"),
@@ -43,7 +43,7 @@ def test_a_target_is_a_backend_and_perhaps_a_destination() -> None:
         (["mlflow", "mlflow"], "mlflow is there twice"),
     ],
 )
-def test_words_that_name_no_target_are_refused(words: list[str], what: str) -> None:
+def test_invalid_target_is_refused(words: list[str], what: str) -> None:
     with pytest.raises(UsageError, match=what):
         parse_targets(words)
 
@@ -60,7 +60,7 @@ def test_a_missing_program_is_refused_with_its_extra(
     assert extras[backend]
 
 
-def test_a_database_of_mlflow_needs_more_than_its_small_distribution(
+def test_mlflow_database_needs_the_full_mlflow_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(targets, "find_spec", lambda name: name == "mlflow" or None)
@@ -86,7 +86,7 @@ def test_run_refuses_a_missing_program_before_anything_starts(
     assert not (tmp_path / "runs").exists()
 
 
-def test_follow_of_the_command_line_holds_for_all_runs_of_a_plan_file(tmp_path: Path) -> None:
+def test_follow_option_applies_to_all_runs_of_a_plan_file(tmp_path: Path) -> None:
     from trainmark.plan.plan_file import read_plan_file
     from trainmark.plan.request import RunRequest
 
@@ -99,7 +99,7 @@ def test_follow_of_the_command_line_holds_for_all_runs_of_a_plan_file(tmp_path: 
     assert [entry.follow for entry in read_plan_file(given).entries] == [["openmetrics"]] * 3
 
 
-def test_a_job_that_is_left_alone_has_no_follower(cli: Callable[..., Any], tmp_path: Path) -> None:
+def test_detached_job_has_no_follower(cli: Callable[..., Any], tmp_path: Path) -> None:
     pytest.importorskip("prometheus_client", reason="no prometheus_client (make test-nightly)")
     code, _, err = cli("run", "toy", "--detach", "--follow", "openmetrics", "--out", "run")
     assert (code, "--follow does not go with --detach" in err) == (2, True)

@@ -33,7 +33,7 @@ def num_events(folder: Path, kind: str) -> int:
     return sum(json.loads(line)["event"] == kind for line in lines)
 
 
-def test_machine_is_measured_judged_and_gone_on_with(tmp_path: Path) -> None:
+def test_acceptance_of_a_machine_measures_judges_and_resumes(tmp_path: Path) -> None:
     folder = tmp_path / "accept"
 
     ended = accept(*WORDS, "--out", str(folder), "--phases", "devices,nodes")
@@ -65,7 +65,7 @@ def test_machine_is_measured_judged_and_gone_on_with(tmp_path: Path) -> None:
 TOLERANT = ("--worse-by", "10", "--rates-worse-by", "10")  # the machine may be busy
 
 
-def test_exit_code_is_0_where_all_pass(tmp_path: Path) -> None:
+def test_exit_code_is_0_if_all_devices_pass(tmp_path: Path) -> None:
     folder = tmp_path / "accept"
     words = ("toy", "--device", "cpu", "--nproc", "2", "--repeats", "3", "--seconds", "0.2")
 
@@ -77,7 +77,7 @@ def test_exit_code_is_0_where_all_pass(tmp_path: Path) -> None:
     assert len(result.names("pass")) == 2
 
 
-def test_exit_code_is_3_where_one_round_cannot_decide(tmp_path: Path) -> None:
+def test_exit_code_is_3_if_one_round_cannot_decide(tmp_path: Path) -> None:
     folder = tmp_path / "accept"
 
     ended = accept(*WORDS, "--out", str(folder), "--phases", "devices", *TOLERANT)
@@ -88,14 +88,14 @@ def test_exit_code_is_3_where_one_round_cannot_decide(tmp_path: Path) -> None:
     assert (folder / "undecided.txt").read_text().splitlines() == result.names("undecided")
 
 
-def test_exit_code_is_2_where_nothing_was_started(tmp_path: Path) -> None:
+def test_exit_code_is_2_if_nothing_was_started(tmp_path: Path) -> None:
     ended = accept("no_such_case", "--device", "cpu", "--out", str(tmp_path / "accept"))
 
     assert ended.returncode == 2
     assert not (tmp_path / "accept").exists()
 
 
-def test_run_is_a_baseline_of_one_device(tmp_path: Path) -> None:
+def test_record_of_a_run_is_a_baseline_for_one_device(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "trainmark", "run", "toy", "--device", "cpu", "--out",
          str(tmp_path / "run"), "-q"],
@@ -119,7 +119,7 @@ def test_run_is_a_baseline_of_one_device(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("phase", ["devices", "nodes", "pairs"])
 @pytest.mark.nightly
-def test_interrupted_phase_ends_and_goes_on_with_the_same_command(
+def test_interrupted_phase_ends_and_resumes_with_the_same_command(
     tmp_path: Path, phase: str
 ) -> None:
     folder = tmp_path / "accept"
@@ -150,7 +150,7 @@ def test_interrupted_phase_ends_and_goes_on_with_the_same_command(
     assert num_events(folder, "measured") > before
 
 
-def test_round_that_reaches_its_deadline_is_reported_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_round_that_reaches_its_deadline_is_reported_and_others_continue(tmp_path: Path) -> None:
     folder = tmp_path / "accept"
 
     ended = accept(*WORDS, "--out", str(folder), "--phases", "devices", "--deadline", "0.01")

@@ -75,7 +75,9 @@ def cluster(tmp_path: Path) -> Cluster:
     return Cluster(tmp_path)
 
 
-def test_nodes_measure_alone_and_in_pairs_and_again_only_what_is_missing(cluster: Cluster) -> None:
+def test_nodes_measure_alone_and_in_pairs_and_resume_with_missing_measurements(
+    cluster: Cluster,
+) -> None:
     ended = cluster.accept()
 
     assert ended.returncode in (0, 1, 3), ended.stderr  # the machine may be busy
@@ -107,7 +109,7 @@ def test_nodes_measure_alone_and_in_pairs_and_again_only_what_is_missing(cluster
     assert [event for event in later if event["phase"] != "pairs" or event["round"] < 3] == []
 
 
-def test_node_that_never_starts_is_named_and_costs_nobody_a_result(cluster: Cluster) -> None:
+def test_node_that_never_starts_is_named_and_others_keep_their_results(cluster: Cluster) -> None:
     cluster.before(HOSTS[1], 'case "$*" in *agent*) exit 255;; esac')
 
     ended = cluster.accept("--phases", "devices,nodes", "--join", "10")
@@ -120,7 +122,7 @@ def test_node_that_never_starts_is_named_and_costs_nobody_a_result(cluster: Clus
         assert by_name[name].step is not None
 
 
-def test_node_that_does_not_see_the_folder_says_so(cluster: Cluster) -> None:
+def test_node_without_the_shared_folder_reports_it(cluster: Cluster) -> None:
     # What it is told to open is elsewhere for it.
     elsewhere = f'set -- "$(echo "$*" | sed "s#{cluster.out}#/nowhere#g")"'
     cluster.before(HOSTS[1], f'case "$*" in *agent*) {elsewhere};; esac')
@@ -176,7 +178,7 @@ def test_interrupted_phase_ends_all_nodes_and_keeps_what_was_measured(
 
 
 @pytest.mark.nightly
-def test_first_node_that_dies_costs_the_others_no_result(cluster: Cluster) -> None:
+def test_death_of_the_first_node_loses_no_result_of_others(cluster: Cluster) -> None:
     process = subprocess.Popen(
         cluster.command("--phases", "devices,nodes,pairs", "--deadline", "120"),
         env=cluster.environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -205,7 +207,7 @@ def test_first_node_that_dies_costs_the_others_no_result(cluster: Cluster) -> No
 
 
 @pytest.mark.nightly
-def test_clock_of_a_node_may_be_wrong_by_minutes(cluster: Cluster) -> None:
+def test_node_clock_wrong_by_minutes_changes_no_result(cluster: Cluster) -> None:
     (cluster.folder / "sitecustomize.py").write_text(
         "import time\nreal = time.time\ntime.time = lambda: real() + 600\n"
     )

@@ -78,7 +78,7 @@ def test_broken_case_in_a_plan_file_leaves_a_record_in_each_attempt(cli, monkeyp
         assert read_record(Path(f"runs/plan/{folder}/r1")).cause.place == "data_check"
 
 
-def test_python_raises_what_the_case_did(tmp_path, monkeypatch):
+def test_python_api_raises_the_error_of_the_case(tmp_path, monkeypatch):
     monkeypatch.setenv("TRAINMARK_CASE_PATH", str(CASES))
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
     with pytest.warns(UserWarning, match="record: "), pytest.raises(UnplannableError) as raised:

@@ -38,7 +38,7 @@ class Faulty(Cpu):
 
 
 @two_cores
-def test_two_ranks(trainmark: Any) -> None:
+def test_ceilings_of_two_ranks_are_measured(trainmark: Any) -> None:
     ended = trainmark("ceilings", "--device", "cpu", "--nproc", "2", *TINY, "--json")
     assert ended.returncode == 0, ended.stderr
     document = json.loads(ended.stdout)
@@ -57,7 +57,7 @@ def test_two_ranks(trainmark: Any) -> None:
 
 
 @two_cores
-def test_a_fast_and_wrong_collective_is_found(tmp_path: Path) -> None:
+def test_fast_but_wrong_collective_is_detected(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "trainmark", "ceilings", "--device", "faulty", "--nproc", "2",
          *TINY, "--json"],

@@ -21,7 +21,7 @@ def doctor(*words: str, cwd, **variables: str) -> subprocess.CompletedProcess[st
     )  # fmt: skip
 
 
-def test_the_full_form_examines_everything(tmp_path):
+def test_full_doctor_runs_every_check(tmp_path):
     done = doctor("toy", "--device", "cpu", "--json", cwd=tmp_path)
     document = json.loads(done.stdout)
     severities = {check["severity"] for check in document["checks"]}

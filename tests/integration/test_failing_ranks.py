@@ -14,7 +14,7 @@ from support.run_fixtures import CASES
 from trainmark.rank.failure import DISK_FULL_EXIT
 
 
-def test_rank_that_raises(started):
+def test_exception_of_a_rank_is_the_cause(started):
     process, run_dir = started("--nproc", "2", "fault=raise", "fault_rank=1")
     code, out, _ = ended(process)
     record = checked(run_dir)
@@ -30,24 +30,24 @@ def test_rank_that_raises(started):
 
 
 @pytest.mark.nightly
-def test_rank_killed(started, fifo):
+def test_killed_rank_is_the_cause(started, fifo):
     faulty_runs.rank_killed(started, fifo, "--nproc", "2", rank=1)
 
 
 @pytest.mark.nightly
-def test_divergence_for_real(started):
+def test_diverged_loss_is_the_cause(started):
     faulty_runs.diverged(started)
 
 
-def test_hang_past_the_timeout(started, fifo):
+def test_hang_is_the_cause_after_the_timeout(started, fifo):
     faulty_runs.hang(started, fifo, "--nproc", "2", ranks=2)
 
 
-def test_out_of_memory(started):
+def test_out_of_memory_is_the_cause(started):
     faulty_runs.out_of_memory(started)
 
 
-def test_target_missed(started):
+def test_missed_target_is_the_cause(started):
     process, run_dir = started("lr=1e-5", "epochs=1", case="toy")
     code, out, _ = ended(process)
     record = checked(run_dir)
@@ -57,7 +57,7 @@ def test_target_missed(started):
     assert "target" in out
 
 
-def test_a_rank_on_a_full_disk_says_so_by_its_exit_code(tmp_path):
+def test_full_disk_is_reported_by_the_exit_code_of_a_rank(tmp_path):
     script = (
         "import errno, os, sys; from pathlib import Path; from trainmark.rank import worker\n"
         "def full(*_): raise OSError(errno.ENOSPC, 'No space left on device')\n"
@@ -84,7 +84,7 @@ def test_a_rank_on_a_full_disk_says_so_by_its_exit_code(tmp_path):
         pytest.param("evaluation_silent", "return Evaluation.scores", marks=pytest.mark.nightly),
     ],
 )  # fmt: skip
-def test_check_of_a_case_finds_its_wrong_evaluation(trainmark, monkeypatch, fault, expected_codes):
+def test_case_check_detects_a_wrong_evaluation(trainmark, monkeypatch, fault, expected_codes):
     monkeypatch.setenv("TRAINMARK_CASE_PATH", str(CASES))
     checked_case = trainmark("check", "faulty", f"fault={fault}", "--device", "cpu")
     assert checked_case.returncode == 1, checked_case.stdout + checked_case.stderr
@@ -92,7 +92,7 @@ def test_check_of_a_case_finds_its_wrong_evaluation(trainmark, monkeypatch, faul
     assert any(expected_codes in line for line in faults), checked_case.stdout
 
 
-def test_ranks_that_report_other_qualities_fail_at_once(started):
+def test_ranks_that_report_different_qualities_fail_immediately(started):
     process, run_dir = started("fault=evaluation_not_reduced", "--nproc", "2", "target=0.5")
     code, out, err = ended(process)
     assert code == 1, out + err

@@ -39,7 +39,7 @@ def find_followers(run_dir):
     return followers
 
 
-def test_followers_that_fail_change_nothing_and_are_one_remark_each(started, calls):
+def test_failed_followers_change_nothing_and_give_one_remark_each(started, calls):
     words = ("wandb=keep", "wandb=refuse", "wandb=die")
     process, run_dir = started(*(f"--follow={word}" for word in words), "--lang", "zh", "--quiet")
     code, out, err = ended(process)

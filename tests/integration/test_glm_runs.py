@@ -33,7 +33,7 @@ def write_downloads(folder):
     (weights.parent / "latest_checkpointed_iteration.txt").write_text("300")
 
 
-def test_downloads_become_a_folder_and_a_checkpoint_a_run_on_two_ranks(trainmark, tmp_path):
+def test_downloads_are_prepared_and_their_checkpoint_trains_on_two_ranks(trainmark, tmp_path):
     write_downloads(tmp_path / "raw")
     done = trainmark("prepare", "glm_superglue", "--from", "raw", "--data", "data")
     assert done.returncode == 0, done.stderr

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.nightly
 SMALL = ("num_layers=1", "hidden_size=16", "num_heads=2", "seq_length=16", "bs=4", "target=none")
 
 
-def test_text_becomes_tokens_and_tokens_a_run(trainmark, tmp_path):
+def test_text_is_tokenized_and_trained(trainmark, tmp_path):
     words = np.random.default_rng(3).choice(["hello", "world", "'s", "well", "who"], (400, 30))
     texts = [" ".join(row) for row in words]
     lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)

@@ -67,7 +67,7 @@ def test_both_languages_print_the_same_files() -> None:
     assert FILE.findall(chinese) == FILE.findall(PAGE.read_text(encoding="utf-8"))
 
 
-def test_the_page_works_as_it_is_written(folder: Path, variables: dict[str, str]) -> None:
+def test_documented_vendor_package_works(folder: Path, variables: dict[str, str]) -> None:
     (script,) = re.findall(r"```console\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     for words in ("list devices", "run toy --device imaginary", "pytest test_imaginary.py"):
         assert words in script

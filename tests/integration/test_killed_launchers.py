@@ -11,7 +11,7 @@ from trainmark.launch.processes import find_processes
 from trainmark.plan.plan import Plan
 
 
-def test_a_killed_launcher_leaves_events_of_which_report_makes_the_record(started, fifo, trainmark):
+def test_report_builds_the_record_from_events_of_a_killed_launcher(started, fifo, trainmark):
     process, run_dir = started("--nproc", "2", "fault=wait")
     rank = psutil.Process(wait_for_fault(fifo))
     running = trainmark("report", str(run_dir))

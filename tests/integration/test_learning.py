@@ -21,7 +21,7 @@ CASES = {
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("case", CASES)
-def test_the_tiny_recipe_learns(trainmark, tmp_path, case):
+def test_tiny_recipe_reaches_its_target(trainmark, tmp_path, case):
     name, unit, (low, high) = CASES[case]
     words = ("run", case, "--out", "run", "--quiet")
     done = trainmark(*words)

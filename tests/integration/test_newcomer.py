@@ -41,7 +41,7 @@ def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("page", ["adding-a-case.md", "adding-a-case.zh.md"])
-def test_guide_prints_the_files_that_the_template_has(page: str) -> None:
+def test_guide_shows_the_files_of_the_template(page: str) -> None:
     """UPDATE_GOLDEN=1 writes the files of the template into the guide."""
     if os.environ.get("UPDATE_GOLDEN"):
         text = (DOCS / page).read_text(encoding="utf-8")
@@ -52,7 +52,7 @@ def test_guide_prints_the_files_that_the_template_has(page: str) -> None:
     assert list(printed(page)) == NAMES
 
 
-def test_template_of_a_case_is_a_case_of_that_name(
+def test_template_creates_a_case_with_the_given_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_new_case("points", tmp_path / "cases")
@@ -73,7 +73,7 @@ def test_template_refuses_other_names_and_existing_folders(name: str, tmp_path: 
     assert list((tmp_path / "points").iterdir()) == []
 
 
-def test_the_guides_job_has_no_fault(line: Path) -> None:
+def test_job_of_the_guide_passes_all_checks(line: Path) -> None:
     assert description_faults("line") == []
     resolve(RunRequest(case="line", device="cpu"), generated_root=line / "made").save(line)
     looked = probe.probe_job(line)
@@ -82,7 +82,7 @@ def test_the_guides_job_has_no_fault(line: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_the_guide_works_as_it_is_printed(line: Path, trainmark: Any) -> None:
+def test_commands_of_the_guide_work(line: Path, trainmark: Any) -> None:
     checked = trainmark("check", "line", "--device", "cpu")
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "FAULT" not in checked.stdout

@@ -69,7 +69,7 @@ def two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> A
     return run
 
 
-def test_a_run_on_two_nodes_has_the_record_of_one(two_nodes: Any, tmp_path: Path) -> None:
+def test_record_of_two_nodes_equals_that_of_one(two_nodes: Any, tmp_path: Path) -> None:
     record = two_nodes(Here())
     run = tmp_path / "run"
     assert (record.status, record.plan.nnodes, len(record.ranks)) == ("passed", 2, 2)

@@ -43,7 +43,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     return folder, done.stdout.splitlines()
 
 
-def test_the_pages_script_does_what_the_page_says(ran: tuple[Path, list[str]]) -> None:
+def test_documented_script_does_what_its_page_says(ran: tuple[Path, list[str]]) -> None:
     folder, lines = ran
     assert [line.split()[1] for line in lines[:2]] == ["passed", "passed"]
     assert lines[2].startswith("unknown recipe field 'batch' | did you mean batch_size?")
@@ -60,7 +60,7 @@ def test_the_pages_script_does_what_the_page_says(ran: tuple[Path, list[str]]) -
     assert "broken" not in ast.literal_eval(states)
 
 
-def test_the_type_checker_finds_what_is_wrong_and_nothing_on_the_page(tmp_path: Path) -> None:
+def test_type_checker_accepts_the_documented_script_and_rejects_wrong_calls(tmp_path: Path) -> None:
     wrong = ("trainmark.run(case=5)", 'print(1 + records[0].figure("p_train"))')
     lines = [*script("measuring.md").splitlines(), *wrong]
     (tmp_path / "page.py").write_text("\n".join(lines), encoding="utf-8")
@@ -73,7 +73,7 @@ def test_the_type_checker_finds_what_is_wrong_and_nothing_on_the_page(tmp_path: 
     assert errors == [(str(len(lines) - 1), "arg-type"), (str(len(lines)), "operator")], done.stdout
 
 
-def test_importing_the_package_loads_nothing_heavy(tmp_path: Path) -> None:
+def test_importing_the_package_loads_no_heavy_module(tmp_path: Path) -> None:
     code = (
         "import json, sys, trainmark\n"
         "heavy = {'torch', 'pydantic', 'numpy', 'pandas', 'pyarrow', 'sqlite3', 'typer'}\n"

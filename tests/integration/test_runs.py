@@ -50,7 +50,7 @@ def test_distilbert_on_two_ranks_from_command_to_page(trainmark, tmp_path):
     assert exported.stdout.splitlines()[1].split(",")[0] == record.run_id
 
 
-def test_windows_of_a_real_run_are_repeated_without_a_difference(trainmark, tmp_path):
+def test_repeated_windows_of_a_real_run_have_no_difference(trainmark, tmp_path):
     words = ("replay_every_windows=2", "max_steps=50", "target_value=none", "window_steps=5")
     done = trainmark("run", "toy", "--nproc", "2", *words, "--out", "run", "--quiet")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -96,7 +96,7 @@ def test_another_process_on_the_device_is_named_before_and_in_the_record(
     assert [user["computes"] for user in record.environment["device_users"]] == [True, False]
 
 
-def test_repeats_are_launches_of_their_own(trainmark, tmp_path):
+def test_repeats_are_separate_launches(trainmark, tmp_path):
     done = trainmark("run", "toy", "--repeat", "2", "--out", "runs", "--json", "--quiet")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

@@ -103,7 +103,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_tool_that(fault, tooled, tmp_path):
+def test_failing_monitor_tool_is_a_recorded_fault(fault, tooled, tmp_path):
     """The host's samples go on, and the sampler ends with all it started when it is told to."""
     script, kind = FAULTS[fault]
     variables = tooled(script)

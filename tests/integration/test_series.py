@@ -55,7 +55,7 @@ def attempts(runs):
     return sorted(path.name for path in runs.iterdir() if not path.name.startswith("."))
 
 
-def test_a_plan_is_stopped_then_killed_then_finished_then_kept(start, tmp_path):
+def test_plan_resumes_after_a_stop_and_a_kill_and_keeps_finished_runs(start, tmp_path):
     """Launches go a/r1, b, a/r2; those of a wait at a step until the test lets them go."""
     runs, fifo = tmp_path / "runs/plan", tmp_path / "fifo"
 

@@ -39,7 +39,7 @@ def run(trainmark, tmp_path, monkeypatch):
     return call
 
 
-def test_accumulation_autocast_checkpointing_evaluation_and_artifacts(run, tmp_path):
+def test_every_training_feature_runs_on_the_stand_in_device(run, tmp_path):
     record, code = run(
         "llama2_7b_lora", "llama", "precision=bf16", "gas=2",
         "checkpoint_activations=true", "mmlu_mode=off", STANDIN_OPERATION_NS="30000",

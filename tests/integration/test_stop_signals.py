@@ -13,7 +13,7 @@ from support.real_runs import checked, ended, wait_for_fault
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)]
 )
-def test_stopped_by_a_signal(started, fifo, number):
+def test_run_stopped_by_a_signal_leaves_a_record(started, fifo, number):
     process, run_dir = started("fault=wait")
     wait_for_fault(fifo)
     process.send_signal(number)
@@ -26,7 +26,7 @@ def test_stopped_by_a_signal(started, fifo, number):
 
 
 @pytest.mark.nightly
-def test_an_ignored_hangup_stays_ignored(started, fifo):
+def test_ignored_hangup_stays_ignored(started, fifo):
     """As under nohup: the signal is ignored before the program starts."""
     process, run_dir = started("fault=wait", prefix=("sh", "-c", 'trap "" HUP; exec "$@"', "sh"))
     rank_pid = wait_for_fault(fifo)

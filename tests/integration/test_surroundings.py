@@ -51,7 +51,7 @@ def nobody():
     return NOBODY
 
 
-def test_a_user_without_a_home(started, nobody):
+def test_run_works_without_a_home_folder(started, nobody):
     process, run_dir = started(case="toy", prefix=nobody)
     code, _, err = ended(process)
     assert code == 0, err

@@ -55,7 +55,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python.parent
 
 
-def test_the_wheel_holds_the_program_and_its_data(installed: Path, tmp_path: Path) -> None:
+def test_wheel_contains_the_program_and_its_data(installed: Path, tmp_path: Path) -> None:
     where = succeed(
         installed / "python", "-c", "import trainmark; print(trainmark.__file__)", cwd=tmp_path
     )

@@ -35,7 +35,9 @@ def times(rates: list[float], factor: float) -> list[float]:
         (1.031, "too_noisy", 3),
     ],
 )
-def test_verdict_needs_whole_interval(factor: float, verdict: str, code: int) -> None:
+def test_verdict_needs_the_whole_interval_on_one_side(
+    factor: float, verdict: str, code: int
+) -> None:
     comparison = compare(series("a", RATES), series("b", times(RATES, factor), first_minute=10))
     assert (comparison.verdict, comparison.exit_code, comparison.paired) == (verdict, code, False)
     assert {figure.verdict for figure in comparison.figures} == {verdict}
@@ -284,7 +286,7 @@ def test_other_model_is_refused_even_if_its_recipe_is_allowed() -> None:
     assert fault.value.fix is None
 
 
-def test_a_balanced_bound_is_never_compared_with_a_training() -> None:
+def test_run_with_forced_expert_balance_is_never_compared_with_a_training() -> None:
     b = [
         launch.model_copy(
             update={
@@ -348,7 +350,7 @@ def test_scaling_is_shown_with_allowed_differences() -> None:
     assert [difference.name for difference in comparison.allowed] == ["max_epochs"]
 
 
-def test_efficiency_above_one_is_doubted() -> None:
+def test_efficiency_above_one_has_a_doubt() -> None:
     comparison = compare(at_ranks("a", [100.0], 1), at_ranks("b", [733.0], 2, 10))
     assert comparison.scaling is not None
     (doubt,) = comparison.scaling.doubts

@@ -201,7 +201,7 @@ def test_other_work_names_the_key_and_both_values() -> None:
     }  # fmt: skip
 
 
-def test_balanced_bound_is_other_work_than_training() -> None:
+def test_run_with_forced_expert_balance_is_other_work_than_training() -> None:
     bounds = [
         launch.model_copy(
             update={
@@ -278,13 +278,13 @@ def judge_last_night(rates: Sequence[float], *, repeat: int = 1) -> Judgement:
 NOISE = list(100 * (1 + 0.005 * np.random.default_rng(5).standard_normal(80)))
 
 
-def test_usual_night_passes() -> None:
+def test_night_within_the_usual_scatter_passes() -> None:
     judgement = judge_last_night(NOISE[:40])
     assert (judgement.verdict, judgement.message.code) == ("passed", "gate_usual_passed")
     assert judgement.message.args["expected"] == pytest.approx(100.0, rel=0.005)
 
 
-def test_single_slow_launch_is_noisy_and_five_are_regression() -> None:
+def test_single_slow_launch_is_noisy_and_five_slow_launches_are_a_regression() -> None:
     slow = [*NOISE[:40], 90.0]
     judgement = judge_last_night(slow)
     assert (judgement.verdict, judgement.message.code, judgement.exit_code) == (

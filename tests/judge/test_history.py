@@ -96,7 +96,7 @@ def test_drift_of_one_per_mille_per_night_is_found_within_thirty(
     assert alarms.any(axis=0).mean() >= 0.95
 
 
-def test_only_steps_are_reported_of_year_with_steps_and_drift() -> None:
+def test_year_with_steps_and_drift_reports_only_the_steps() -> None:
     data = years(1, 0.01, seed=3, outliers=OUTLIERS)[0]
     data *= np.linspace(1.0, 1.02, len(data))  # slowly faster
     data[90:] *= 0.95

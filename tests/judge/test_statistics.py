@@ -21,7 +21,7 @@ from trainmark.record.stats import (
 PAGE = Path(__file__).parents[2] / "docs" / "compare.md"
 
 
-def test_points_of_students_distribution() -> None:
+def test_quantiles_of_students_distribution_match_the_tables() -> None:
     """The tables of any textbook."""
     for freedom, point in ((1, 12.7062), (4, 2.77645), (5.88, 2.45907), (30, 2.04227)):
         assert compute_student_quantile(freedom) == pytest.approx(point, rel=1e-4)
@@ -55,7 +55,7 @@ def test_mean_is_arithmetic_if_value_is_not_positive() -> None:
     assert (summary.mean, summary.low) == (1.0, pytest.approx(1 - 2.77645 * sqrt(0.5), rel=1e-4))
 
 
-def test_two_groups_have_welchs_interval() -> None:
+def test_ratio_of_two_groups_has_welchs_interval() -> None:
     """Means 0.1 and 0, variances of the means 0.0002 and 0.0008, 5.88 degrees of freedom."""
     spread = np.array([-2.0, -1.0, 0.0, 1.0, 2.0]) / sqrt(2.5)  # variance 1
     a, b = np.exp(sqrt(0.004) * spread), np.exp(0.1 + sqrt(0.001) * spread)
@@ -65,7 +65,7 @@ def test_two_groups_have_welchs_interval() -> None:
     assert (log(low or 0), log(high or 0)) == pytest.approx((0.1 - half, 0.1 + half), rel=1e-3)
 
 
-def test_trend_is_change_beyond_chance() -> None:
+def test_trend_is_a_significant_change() -> None:
     rng = np.random.default_rng(3)
     noise = np.exp(0.002 * rng.standard_normal((2, 5)))
     drift = np.exp(0.006 * np.arange(10)).reshape(2, 5)
@@ -76,7 +76,7 @@ def test_trend_is_change_beyond_chance() -> None:
     )
 
 
-def test_only_step_times_of_copy_are_proportional() -> None:
+def test_step_times_are_proportional_only_for_a_copy() -> None:
     rng = np.random.default_rng(4)
     times = (1e8 * (1 + 0.01 * rng.standard_normal(50))).astype(int)
     assert is_proportional(times.tolist(), (0.93 * times).astype(int).tolist())

@@ -86,7 +86,7 @@ def started(
 
 @pytest.mark.parametrize("vendor", ["cpu", "nvidia", "amd", "ascend", "mthreads"])
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_the_command_is_golden(runtime: str, vendor: str, plan: Plan) -> None:
+def test_command_matches_its_golden_file(runtime: str, vendor: str, plan: Plan) -> None:
     cluster = site(
         runtime=runtime,
         mounts=["/opt/site:/opt/site:ro", "/scratch:/tmp"],
@@ -100,7 +100,7 @@ def test_the_command_is_golden(runtime: str, vendor: str, plan: Plan) -> None:
     check_golden(f"containers/{runtime}.{vendor}.sh", text)
 
 
-def test_a_node_gives_what_it_has_to_the_image_that_was_inspected(
+def test_container_mounts_the_resources_of_the_node(
     node: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(node, "docker")
@@ -129,7 +129,7 @@ def test_a_node_gives_what_it_has_to_the_image_that_was_inspected(
     assert "TRAINMARK_CONTAINER_VERSION=28.2.2" in words
 
 
-def test_mounts_are_given_from_the_outside_in(plan: Plan) -> None:
+def test_outer_mounts_precede_inner_mounts(plan: Plan) -> None:
     cluster = site(mounts=["/data:/data", "/a:/data/toy/cache", "/data/toy:/data/toy", "/z:/b:rw"])
     assert list_mounts(plan, cluster, "/data/runs/a") == [
         Mount("/z", "/b"),
@@ -145,7 +145,7 @@ def test_mounts_are_given_from_the_outside_in(plan: Plan) -> None:
     ]
 
 
-def test_every_accelerator_says_what_a_container_needs() -> None:
+def test_every_accelerator_declares_its_container_options() -> None:
     for vendor in devices.list_vendors().values():
         if vendor.counts_cores or vendor.name in ("apple", "imaginary"):
             continue
@@ -169,14 +169,16 @@ def test_a_local_run_is_not_in_the_container_of_an_engine(container: Any) -> Non
     assert site(runtime="podman").find_remote_target(None) == here
 
 
-def test_an_image_that_is_not_here_is_told_before_a_run(node: Path, plan: Plan) -> None:
+def test_missing_image_is_reported_before_a_run(node: Path, plan: Plan) -> None:
     program(node, "docker")
     Container().check(at(node, plan), site())
     with pytest.raises(EnvironmentFault, match="no such image: other:2"):
         Container().check(at(node, plan), site(image="other:2"))
 
 
-def test_its_end_is_told_in_the_words_of_the_runtime(plan: Plan, tmp_path: Path) -> None:
+def test_end_of_a_container_is_described_by_the_message_of_its_runtime(
+    plan: Plan, tmp_path: Path
+) -> None:
     here = plan.model_copy(update={"launcher": "container", "run_dir": str(tmp_path)})
     script = "echo 1; echo no such image >&2; echo; echo see --help; exit 125"
     job = start_job(Command(argv=("sh", "-c", script), files={}), here, site())

@@ -13,7 +13,7 @@ from trainmark.launch.cluster import Cluster, read_cluster
 from trainmark.launch.launchers import Command
 
 
-def test_a_pasted_script_does_what_the_command_says(tmp_path: Path) -> None:
+def test_pasted_script_runs_its_command(tmp_path: Path) -> None:
     folder, text = tmp_path / "a b" / "it's", "a 'b' $HOME \"c\""
     show = "import sys; print(repr((sys.argv[1:], open('f').read())))"
     command = Command(argv=(sys.executable, "-c", show, text), files={"f": text}, submits=True)
@@ -37,7 +37,7 @@ def test_a_pasted_script_writes_into_no_other_folder(tmp_path: Path) -> None:
     assert (used / "f").read_text() == file.read_text() == "old"
 
 
-def test_a_site_file_is_read_and_its_words_stay_words(tmp_path: Path) -> None:
+def test_site_file_is_read_and_its_words_stay_text(tmp_path: Path) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(
         "launcher: slurm\nnodes: 16\nssh: {run_root: /scratch}\n"
@@ -62,7 +62,7 @@ def test_a_site_file_is_read_and_its_words_stay_words(tmp_path: Path) -> None:
         ("container: {image: a, mounts: ['/a,b:/b']}\n", "container.mounts.0"),
     ],
 )
-def test_a_fault_in_a_site_file_is_told_with_its_key(tmp_path: Path, text: str, word: str) -> None:
+def test_error_in_a_site_file_names_its_key(tmp_path: Path, text: str, word: str) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(text)
     with pytest.raises(UsageError) as caught:
@@ -71,7 +71,7 @@ def test_a_fault_in_a_site_file_is_told_with_its_key(tmp_path: Path, text: str, 
     assert word in str(caught.value)
 
 
-def test_no_site_file_is_needed_but_a_named_one_is(
+def test_site_file_is_optional_but_a_named_one_must_exist(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

@@ -32,7 +32,7 @@ TOLD = {
         ({}, {"container": "lxc"}, ("lxc", None, None)),
     ],
 )  # fmt: skip
-def test_a_container_is_told_by_its_traces_and_by_variables(tmp_path, files, variables, container):
+def test_container_is_recognized_by_its_files_and_variables(tmp_path, files, variables, container):
     (tmp_path / "run").mkdir()
     for name, text in files.items():
         (tmp_path / name).write_text(text)

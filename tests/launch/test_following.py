@@ -97,7 +97,7 @@ def test_a_signal_cancels_the_job_and_leaves_a_record(
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_a_job_that_does_not_end_is_given_up_after_its_limit(
+def test_job_that_does_not_end_is_abandoned_after_its_time_limit(
     plan: Plan, held: Callable[[Held], None], monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
     held(Held(stays=True, answers=answers))  # a silent engine leaves the job where it was
@@ -111,7 +111,7 @@ def test_a_job_that_does_not_end_is_given_up_after_its_limit(
     assert messages[-1] == ("RUNNING" if answers else "no controller")
 
 
-def test_the_id_of_a_job_is_kept_by_the_command_itself(plan: Plan) -> None:
+def test_submitting_command_saves_the_job_id(plan: Plan) -> None:
     text = "echo 7; cp job.id seen"  # as if this process were killed before the command ended
     launchers.start_job(Command(argv=("sh", "-c", text), files={}, submits=True), plan, Cluster())
     assert (Path(plan.run_dir) / "seen").read_text() == "7\n"

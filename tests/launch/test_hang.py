@@ -87,13 +87,13 @@ READER = thread(
         ([(f"{LIB}/ssl.py", 3, "read")], ("elsewhere", None, "python3.12/ssl.py:3 read")),
     ],
 )
-def test_a_stack_tells_where_its_rank_is(calls: list, expected: tuple) -> None:
+def test_stack_shows_the_position_of_its_rank(calls: list, expected: tuple) -> None:
     only_library = calls[0][0].endswith("ssl.py")
     outer = [("<frozen runpy>", 88, "<module>")] if only_library else MAIN
     assert find_place(READER + "\n" + thread(*calls, *outer)) == RankPlace(*expected)
 
 
-def test_a_thousand_ranks_at_two_places_are_two_groups(tmp_path: Path) -> None:
+def test_thousand_ranks_at_two_positions_are_two_groups(tmp_path: Path) -> None:
     files = {rank: tmp_path / f"stacks.rank{rank}.txt" for rank in range(1024)}
     for rank, path in files.items():
         path.write_text(thread((JOB, 65, "load"), *MAIN) if rank == 517 else BARRIER)
@@ -118,7 +118,7 @@ sys.stdin.read()
 """
 
 
-def test_two_real_ranks_of_which_one_enters_no_collective(tmp_path: Path) -> None:
+def test_real_rank_missing_from_a_collective_is_named(tmp_path: Path) -> None:
     code = tmp_path / "rank.py"
     code.write_text(RANK)
     files = {rank: tmp_path / f"stacks.rank{rank}.txt" for rank in (0, 1)}

@@ -167,7 +167,9 @@ def _found(job: str | None, *pods: str) -> list[dict[str, Any]]:
         (None, ("running",), "running", "its pods are being deleted"),
     ],
 )  # fmt: skip
-def test_a_job_that_goes_on(job: str, pods: tuple[str, ...], phase: Any, message: str) -> None:
+def test_unfinished_job_has_phase_and_message(
+    job: str, pods: tuple[str, ...], phase: Any, message: str
+) -> None:
     assert derive_state(_found(job, *pods), 2) == JobState(phase=phase, said=message)
 
 
@@ -182,7 +184,9 @@ def test_a_job_that_goes_on(job: str, pods: tuple[str, ...], phase: Any, message
         (None, (), "lost"),
     ],
 )
-def test_how_a_job_ended(job: str | None, pods: tuple[str, ...], phase: str) -> None:
+def test_ended_job_has_its_phase_and_message(
+    job: str | None, pods: tuple[str, ...], phase: str
+) -> None:
     assert derive_state(_found(job, *pods), 2).phase == phase
 
 
@@ -273,7 +277,7 @@ def test_the_cluster_checks_the_manifest_before_submission(cluster: Path, tmp_pa
         (_SHARED | {"kubernetes": {}}, "kubernetes.volumes"),
     ],
 )
-def test_what_pods_cannot_have_is_told_before_the_cluster_is_asked(
+def test_options_unsupported_by_pods_are_refused_before_submission(
     cluster: Path, settings: dict[str, Any], key: str
 ) -> None:
     with pytest.raises(UsageError) as caught:

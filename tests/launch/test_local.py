@@ -23,7 +23,7 @@ def toy_plan() -> Plan:
     return Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
 
 
-def test_a_rank_is_told_which_it_is(tmp_path: Path) -> None:
+def test_rank_gets_its_number_in_the_environment(tmp_path: Path) -> None:
     setup = local.Setup(8, dict(os.environ), {})
     script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT"
     with (
@@ -44,7 +44,7 @@ def test_a_rank_is_told_which_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["0", "abc", "4,x"])
-def test_a_thread_count_that_is_none_is_refused_before_anything_starts(
+def test_invalid_thread_count_is_refused_before_anything_starts(
     toy_plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", given)
@@ -57,7 +57,7 @@ def test_a_thread_count_that_is_none_is_refused_before_anything_starts(
     assert not run_dir.exists()
 
 
-def test_what_others_used_is_busy_time_less_that_of_our_children() -> None:
+def test_use_by_others_is_busy_time_minus_that_of_our_processes() -> None:
     before = processes.CpuUse(busy_s=100.0, total_s=1000.0, children_s=5.0)
     later = processes.CpuUse(busy_s=112.0, total_s=1020.0, children_s=13.0)
     assert before.others_share(later) == (12.0 - 8.0) / 20.0

@@ -94,7 +94,7 @@ def test_wide_characters_of_a_label_take_two_columns() -> None:
     assert fit_line("批次", parts, 25) == "批次: 1 samples/s"
 
 
-def test_limit_that_the_matmul_rate_cannot_meet_is_known_before_the_first_step(
+def test_run_too_slow_for_its_time_limit_is_warned_before_the_first_step(
     plan: Plan, tmp_path: Path
 ) -> None:
     shown = RunProgress(plan)
@@ -120,7 +120,7 @@ def test_run_that_may_reach_its_target_in_time_has_no_warning(plan: Plan, tmp_pa
     assert shown.limit_warning == ""
 
 
-def test_estimate_reaches_to_the_next_evaluation(plan: Plan, tmp_path: Path) -> None:
+def test_estimate_extends_to_the_next_evaluation(plan: Plan, tmp_path: Path) -> None:
     """Steps of a second with 32 samples each, 8 an epoch; evaluated after 100, 180, 260 … too."""
     limits = {
         "max_epochs": 10, "max_steps": None, "timeout_s": 600.0, "eval_every_epochs": 1,
@@ -134,7 +134,9 @@ def test_estimate_reaches_to_the_next_evaluation(plan: Plan, tmp_path: Path) -> 
         assert line(shown.poll()).endswith(f"  evaluation in 0:0{seconds}  1.0 GiB  epoch 1")
 
 
-def test_limit_before_the_end_is_known_once_the_speed_is(plan: Plan, tmp_path: Path) -> None:
+def test_time_limit_before_the_end_is_warned_once_the_speed_is_known(
+    plan: Plan, tmp_path: Path
+) -> None:
     """Steps of a second, 8 an epoch."""
     recipe = plan.recipe | {"max_epochs": 10, "max_steps": None, "timeout_s": 60.0}
     shown = RunProgress(plan.model_copy(update={"recipe": recipe}))
@@ -149,7 +151,7 @@ def test_limit_before_the_end_is_known_once_the_speed_is(plan: Plan, tmp_path: P
     assert "take 1:16 more at this speed, and its time limit comes in 0:58" in shown.limit_warning
 
 
-def test_limit_before_the_next_evaluation_is_known(plan: Plan, tmp_path: Path) -> None:
+def test_time_limit_before_the_next_evaluation_is_warned(plan: Plan, tmp_path: Path) -> None:
     """Steps of a second; the first evaluation is after 80 of them."""
     limits = {"max_epochs": 10, "max_steps": None, "timeout_s": 60.0, "eval_every_epochs": 10}
     shown = RunProgress(with_target(plan, **limits))
@@ -167,7 +169,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_terminal_has_one_line_of_its_width(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_shows_one_line_of_its_width(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((11, 5)))
     texts = iter(["one\r", "one\r", "more than there is room for"])
@@ -180,7 +182,7 @@ def test_terminal_has_one_line_of_its_width(plan: Plan, monkeypatch: pytest.Monk
     assert terminal.getvalue() == "\rone\\u000d \rmore than \rend       \n"
 
 
-def test_log_has_a_line_now_and_then(
+def test_log_gets_a_progress_line_at_intervals(
     plan: Plan, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(RunProgress, "is_unstarted", False)

@@ -87,7 +87,7 @@ def asked_of_the_driver(plan: Plan, cluster: Cluster) -> dict[str, Any]:
 # The command
 
 
-def test_the_command_is_golden(plan: Plan) -> None:
+def test_command_matches_its_golden_file(plan: Plan) -> None:
     command = Ray().command(plan, site())
     check_golden("ray/common_folder.sh", command.script(Path(plan.run_dir)))
 
@@ -110,7 +110,7 @@ def test_a_node_is_asked_for_its_devices(
     assert asked_of_the_driver(of_vendor, site(ray={"resources": more}))["bundle"] == bundle
 
 
-def test_a_cluster_that_does_not_answer_is_told_before_submission(plan: Plan) -> None:
+def test_unreachable_cluster_is_reported_before_submission(plan: Plan) -> None:
     with Dashboard() as closed:
         url = closed.url
     with pytest.raises(EnvironmentFault) as refused:
@@ -137,7 +137,9 @@ def test_a_cluster_that_does_not_answer_is_told_before_submission(plan: Plan) ->
         ("driver_out_of_memory", "ended"),
     ],
 )
-def test_states_are_told_apart(plan: Plan, cluster: Dashboard, name: str, expected: str) -> None:
+def test_job_states_are_distinguished(
+    plan: Plan, cluster: Dashboard, name: str, expected: str
+) -> None:
     cluster.says(plan.run_id, name)
     state = Ray().state(EngineJob(plan, site(cluster.url)))
     assert state.phase == expected

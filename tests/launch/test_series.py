@@ -145,7 +145,7 @@ def states(outcomes: list[SeriesEntry]) -> dict[str, str]:
 TWO = "runs:\n- {case: toy, name: a}\n- {case: toy, name: b, set: {bs: 32}}\n"
 
 
-def test_what_did_not_pass_is_tried_again_beside_it(
+def test_failed_run_is_repeated_in_a_new_folder(
     go: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path
 ) -> None:
     launcher.endings = {"a": "oom"}
@@ -174,7 +174,7 @@ def test_what_did_not_pass_is_tried_again_beside_it(
         ("between", ("left", "stopped after 1 of 2 launches", "a-2/r2")),
     ],
 )
-def test_whoever_stops_one_stops_the_rest(
+def test_stopping_one_run_stops_the_remaining_runs(
     go: Callable[..., list[SeriesEntry]], launcher: Launcher, ending: str, expected: tuple[str, ...]
 ) -> None:
     state, reason, again = expected
@@ -195,7 +195,7 @@ def test_whoever_stops_one_stops_the_rest(
     assert set(launcher.launched) >= {again, "b"}
 
 
-def test_changed_work_is_a_new_attempt_and_going_back_finds_the_old(
+def test_changed_work_is_a_new_attempt_and_the_earlier_one_is_still_found(
     go: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path
 ) -> None:
     go(TWO)
@@ -210,7 +210,7 @@ def test_changed_work_is_a_new_attempt_and_going_back_finds_the_old(
 REPEATED = "runs:\n- {case: toy, name: a, repeat: 3}\n- {case: toy, name: b, set: {bs: 32}}\n"
 
 
-def test_finished_launches_of_a_series_are_kept_and_only_the_others_done(
+def test_finished_launches_of_a_series_are_kept_and_only_missing_ones_run(
     go: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path
 ) -> None:
     launcher.endings = {"a r2": "failed"}
@@ -243,7 +243,7 @@ def test_finished_launches_of_a_series_are_kept_and_only_the_others_done(
         ("disk", "less than 8 MiB are free", []),
     ],
 )
-def test_launches_go_in_rounds_as_far_as_an_ending_lets_them(
+def test_launches_run_in_rounds_and_stop_after_a_timeout_or_full_disk(
     go: Callable[..., list[SeriesEntry]],
     launcher: Launcher,
     ending: str,
@@ -257,7 +257,7 @@ def test_launches_go_in_rounds_as_far_as_an_ending_lets_them(
     assert reason in str(outcomes[0].reason)
 
 
-def test_what_this_machine_cannot_do_is_skipped_with_its_reason(
+def test_run_impossible_on_this_machine_is_skipped_with_its_reason(
     go: Callable[..., list[SeriesEntry]],
     vendors: dict[str, FakeVendor],
     monkeypatch: pytest.MonkeyPatch,
@@ -283,7 +283,7 @@ runs:
     assert states(go(text, device="cpu"))["sp"] == "passed"
 
 
-def test_a_submitted_job_is_waited_for_and_its_launch_kept(
+def test_submitted_job_is_awaited_and_its_launch_kept(
     tmp_path: Path, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after SIGKILL of the launcher, which an engine's job outlives."""
@@ -336,7 +336,7 @@ def test_every_entry_is_checked_before_the_first_starts(
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_single_runs_folder_takes_no_plan(
+def test_folder_of_a_single_run_is_refused_for_a_plan(
     go: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path
 ) -> None:
     """As after `trainmark run CASE --out runs/plan`."""
@@ -350,7 +350,7 @@ def test_a_single_runs_folder_takes_no_plan(
     assert launcher.launched == []
 
 
-def test_two_calls_never_work_in_one_folder(
+def test_two_calls_never_share_a_folder(
     go: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path, cli: Any
 ) -> None:
     endings: list[tuple[int, str, str]] = []
@@ -384,7 +384,7 @@ def _at_rates(outcome: SeriesEntry, rates: list[float]) -> SeriesEntry:
     return replace(outcome, plan=plan, ended=ended)
 
 
-def test_the_summary_of_a_plan(
+def test_summary_of_a_plan_lists_its_runs(
     go: Callable[..., list[SeriesEntry]], launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every state, medians and intervals over few and many launches, reasons and exit code."""
@@ -468,7 +468,7 @@ def test_resumed_plan_verifies_its_finished_launches(cli: Any, tmp_path: Path) -
         trainmark.run(str(path))
 
 
-def test_a_dry_run_says_what_would_be_done_and_does_nothing(cli: Any, tmp_path: Path) -> None:
+def test_dry_run_lists_the_runs_and_starts_none(cli: Any, tmp_path: Path) -> None:
     (tmp_path / "plan.yaml").write_text(TWO + "- {case: toy, name: mp, nproc: 8}\n")
     leave(checked(tmp_path, (tmp_path / "plan.yaml").read_text())[0].plan, "passed")  # type: ignore[arg-type]
     code, out, _ = cli("run", "plan.yaml", "--dry-run", "--json")

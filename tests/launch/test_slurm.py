@@ -51,12 +51,12 @@ def job(plan: Plan, tmp_path: Path) -> EngineJob:
 # The command
 
 
-def test_the_script_of_the_defaults_is_golden(plan: Plan) -> None:
+def test_script_with_defaults_matches_its_golden_file(plan: Plan) -> None:
     command = Slurm().command(plan, site())
     check_golden("slurm/defaults.sh", command.script(Path(plan.run_dir)))
 
 
-def test_the_script_of_all_keys_is_golden(plan: Plan) -> None:
+def test_script_with_all_keys_matches_its_golden_file(plan: Plan) -> None:
     keys = SlurmSettings(options={
         "partition": "gpu", "time": "1-02:30:00", "constraint": "[rack1|rack2]&a100",
         "reservation": "maintenance test", "gres": "gpu:{nproc}", "mem": "64G",
@@ -70,7 +70,7 @@ def test_the_script_of_all_keys_is_golden(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("runtime", ["pyxis", "apptainer"])
-def test_the_scripts_of_containers_are_golden(plan: Plan, runtime: str) -> None:
+def test_scripts_with_containers_match_their_golden_files(plan: Plan, runtime: str) -> None:
     box = ContainerSettings(
         image="registry.example/trainmark:1" if runtime == "pyxis" else "/images/trainmark.sif",
         runtime=runtime, mounts=("/etc/hosts:/etc/hosts:ro",), python="python3",
@@ -79,7 +79,7 @@ def test_the_scripts_of_containers_are_golden(plan: Plan, runtime: str) -> None:
     check_golden(f"slurm/{runtime}.sh", command.script(Path(plan.run_dir)))
 
 
-def test_a_shared_node_is_asked_for_no_memory_and_the_launchers_options_are_its_own(
+def test_shared_node_gets_no_memory_request(
     plan: Plan,
 ) -> None:
     argv = Slurm().command(plan, site(slurm=SlurmSettings(exclusive=False))).argv
@@ -104,7 +104,7 @@ STATES = {
 
 
 @pytest.mark.parametrize("recording", STATES)
-def test_states_are_told_apart(
+def test_job_states_are_distinguished(
     monkeypatch: pytest.MonkeyPatch, job: EngineJob, recording: str
 ) -> None:
     phase, message = STATES[recording]
@@ -112,7 +112,7 @@ def test_states_are_told_apart(
     assert state_of_job == JobState(phase=phase, said=message)
 
 
-def test_a_job_that_slurm_forgot_ended(monkeypatch: pytest.MonkeyPatch, job: EngineJob) -> None:
+def test_job_unknown_to_slurm_has_ended(monkeypatch: pytest.MonkeyPatch, job: EngineJob) -> None:
     state_of_job = state(monkeypatch, job, RECORDED["unknown"]["stderr"], fails=True)
     assert state_of_job == JobState(phase="ended", said="Slurm does not know job 4711 any more")
 
@@ -135,7 +135,7 @@ def test_every_state_of_slurm_has_a_meaning(
         assert state_of_job.phase == phase, code
 
 
-def test_a_cancelled_job_is_killed_when_it_stays(
+def test_cancelled_job_that_does_not_end_is_killed(
     monkeypatch: pytest.MonkeyPatch, job: EngineJob
 ) -> None:
     asked: list[tuple[str, ...]] = []
@@ -163,7 +163,7 @@ def stand_in(folder: Path, name: str, script: str) -> None:
     path.chmod(0o755)
 
 
-def test_what_sbatch_refuses_is_refused_before_the_run_begins(plan: Plan, programs: Path) -> None:
+def test_refusal_of_sbatch_is_reported_before_the_run_starts(plan: Plan, programs: Path) -> None:
     stand_in(
         programs, "sbatch",
         "echo 'sbatch: error: invalid partition specified: nope' >&2\n"
@@ -176,7 +176,7 @@ def test_what_sbatch_refuses_is_refused_before_the_run_begins(plan: Plan, progra
     )
 
 
-def test_a_start_leaves_the_jobs_number(plan: Plan, programs: Path, tmp_path: Path) -> None:
+def test_started_job_has_its_number_recorded(plan: Plan, programs: Path, tmp_path: Path) -> None:
     here = plan.model_copy(update={"run_dir": str(tmp_path)})
     with pytest.raises(RecordError, match=r"job\.id"):
         assert EngineJob(here, site()).id
@@ -204,7 +204,7 @@ def run_script(plan: Plan, programs: Path, folder: Path, srun: str, node_address
     ("shown", "master"),
     [("NodeName=far0 NodeAddr=10.0.0.7 NodeHostName=far0", "10.0.0.7"), ("", "far0")],
 )
-def test_ranks_meet_on_the_first_host(
+def test_ranks_connect_to_the_first_host(
     plan: Plan, programs: Path, tmp_path: Path, shown: str, master: str
 ) -> None:
     assert run_script(plan, programs, tmp_path, 'echo "$TRAINMARK_MASTER" > met', shown) == 0

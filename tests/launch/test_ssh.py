@@ -74,7 +74,7 @@ def test_a_host_is_named_once_and_by_its_name(make_site: Callable[..., Cluster])
             ssh.select_hosts(make_site(hosts), nnodes=2)
 
 
-def test_options_outrank_the_usual_ones_but_ssh_never_asks() -> None:
+def test_options_override_defaults_but_ssh_never_prompts() -> None:
     own_options = {"StrictHostKeyChecking": "accept-new", "BatchMode": "no"}
     first: dict[str, str] = {}
     for word in ssh.build_ssh_arguments("ssh://a", SshSettings(options=own_options), "true"):
@@ -83,13 +83,13 @@ def test_options_outrank_the_usual_ones_but_ssh_never_asks() -> None:
     assert (first["StrictHostKeyChecking"], first["BatchMode"]) == ("accept-new", "yes")
 
 
-def test_what_would_be_submitted_is_golden(plan: Plan, make_site: Callable[..., Cluster]) -> None:
+def test_dry_run_matches_its_golden_file(plan: Plan, make_site: Callable[..., Cluster]) -> None:
     site = make_site("a\nme@b:2222\n", run_root=Path("/scratch"))
     plan = plan.model_copy(update={"run_dir": "/somewhere/run"})
     check_golden("ssh_command.sh", ssh.Ssh().command(plan, site).script(Path(plan.run_dir)))
 
 
-def test_every_host_is_asked_and_named_with_its_fault(
+def test_every_host_is_checked_and_named_with_its_fault(
     plan: Plan, fakes: Path, make_site: Callable[..., Cluster]
 ) -> None:
     (fakes / "changed.said").write_text(
@@ -155,7 +155,7 @@ def test_cancelling_ends_the_input_of_all_nodes(
     assert ssh.Ssh().state(EngineJob(plan, make_site())).phase == "ended"
 
 
-def test_what_nodes_wrote_is_copied_and_hosts_that_are_away_are_named(
+def test_files_of_nodes_are_copied_and_unreachable_hosts_are_named(
     plan: Plan,
     fakes: Path,
     make_site: Callable[..., Cluster],

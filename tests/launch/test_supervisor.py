@@ -61,12 +61,12 @@ def codes_of(ranks: list[RankProcess]) -> list[int | None]:
     return codes
 
 
-def test_how_each_rank_ended_is_reported(ranks):
+def test_exit_of_each_rank_is_reported(ranks):
     with ranks("case $RANK in 0) exit 0;; 1) exit 3;; 2) kill -KILL $$;; esac", 3) as running:
         assert codes_of(running) == [0, 3, -signal.SIGKILL]
 
 
-def test_a_rank_that_ignores_sigterm_is_killed_when_the_block_ends(ranks, tmp_path):
+def test_rank_that_ignores_sigterm_is_killed_at_the_end(ranks, tmp_path):
     script = f"trap '' TERM; touch {tmp_path}/ready; while :; do sleep 0.1; done"
     with ranks(script) as running:
         wait_for(tmp_path / "ready")
@@ -88,7 +88,7 @@ def test_a_process_with_its_own_session_and_environment_ends_with_the_ranks(rank
     assert not hidden.is_running()
 
 
-def test_ranks_that_cannot_be_started_are_one_error():
+def test_ranks_that_cannot_be_started_give_one_error():
     with (
         pytest.raises(MeasurementError, match="/nowhere/python"),
         supervise_ranks(
@@ -125,7 +125,7 @@ def plan_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     return folder
 
 
-def test_no_process_outlives_a_launcher_that_is_killed_at_any_moment(plan_folder):
+def test_no_process_outlives_a_killed_launcher(plan_folder):
     """Moments are counted calls, from before the first process to the wait for the ranks."""
     moments = [1, 1500, *range(2200, 3700, 150)]
     done = subprocess.run(
@@ -140,7 +140,7 @@ def test_no_process_outlives_a_launcher_that_is_killed_at_any_moment(plan_folder
     assert ends == [{"moment": x, "code": -signal.SIGKILL, "left": []} for x in moments]
 
 
-def test_a_rank_whose_parent_is_dead_before_it_looks_does_nothing(tmp_path):
+def test_rank_whose_launcher_is_already_dead_does_nothing(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "trainmark.rank.worker", str(tmp_path)],
         env=os.environ | {"RANK": "0", "LOCAL_RANK": "0", PARENT_VARIABLE: str(2**22 + 1)},
@@ -149,7 +149,7 @@ def test_a_rank_whose_parent_is_dead_before_it_looks_does_nothing(tmp_path):
     assert (done.returncode, list(tmp_path.iterdir())) == (1, [])
 
 
-def test_an_engines_command_whose_parent_is_dead_before_it_looks_is_not_started(tmp_path):
+def test_command_whose_launcher_is_already_dead_is_not_started(tmp_path):
     words = [sys.executable, "-m", "trainmark.rank.parent"]
     command = ["touch", str(tmp_path / "started")]
     assert subprocess.run([*words, str(2**22 + 1), *command], check=False).returncode == 1

@@ -19,7 +19,7 @@ from trainmark.machine.ceilings import measure_ceilings
         ({"nproc": Cpu().count() + 1}, EnvironmentFault, "--nproc"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_before_anything_starts(
+def test_impossible_measurement_is_refused_before_anything_starts(
     changes: dict[str, Any], kind: type[TrainmarkError], where: str
 ) -> None:
     options = {"device": "cpu", "nproc": 1, "budget_s": 0.1}

@@ -46,7 +46,7 @@ def candidate(
 @pytest.mark.parametrize(
     ("memory_gib", "largest_mib"), [(141, 4096), (64, 4096), (24, 1536), (2, 128)]
 )
-def test_copies_within_the_memory_scale_with_it(memory_gib: int, largest_mib: int) -> None:
+def test_copy_sizes_scale_with_the_memory(memory_gib: int, largest_mib: int) -> None:
     sizes = choose_copy_sizes(memory_gib * 2**30 / 2)  # half of it, as ``run_rank`` gives
     assert sizes == [largest_mib * 2**16, largest_mib * 2**18, largest_mib * 2**20]
 
@@ -67,7 +67,7 @@ def measured(clock: FakeClock) -> Callable[..., tuple[Point, ...]]:
     return call
 
 
-def test_a_size_is_skipped_when_it_would_take_longer_than_what_is_left(measured: Any) -> None:
+def test_size_is_skipped_if_it_would_exceed_the_remaining_time(measured: Any) -> None:
     """The first one shows 1 a ns: four runs of 251 need 1004 ns, of 200 only 800."""
     points = measured(
         candidate(10.0, 10, 10), candidate(251.0, 1), candidate(200.0, 200, 200), budget_ns=1200
@@ -105,7 +105,7 @@ def test_ranks_skip_the_same_sizes(clock: FakeClock) -> None:
     ] * 2
 
 
-def test_sums_over_all_ranks_that_may_be_asked_for_are_exact(sync_device: SyncDevice) -> None:
+def test_checked_sums_are_exact_for_any_number_of_ranks(sync_device: SyncDevice) -> None:
     """In any order: partial sums are whole numbers below 2**24."""
     sent: list[float] = []
 
@@ -119,7 +119,7 @@ def test_sums_over_all_ranks_that_may_be_asked_for_are_exact(sync_device: SyncDe
     assert sent == [1023 + 1023]
 
 
-def test_a_wrong_result_has_no_rate_and_never_counts(measured: Any) -> None:
+def test_wrong_result_has_no_rate_and_is_never_the_best(measured: Any) -> None:
     points = measured(
         candidate(10.0, 1, fault=message("ceiling_numbers", wrong=7, of=9)),
         candidate(1.0, 1),
@@ -143,7 +143,7 @@ def test_bus_bandwidth_is_defined_as_by_nccl_tests(name: str, ranks: int, factor
     assert rates.get_bus_factor(name, ranks) == factor
 
 
-def test_a_line_of_nccl_tests_gives_its_bandwidths(measured: Any) -> None:
+def test_bandwidths_match_a_line_of_nccl_tests(measured: Any) -> None:
     """Four A100, 4,218,900 bytes in 1011.4 us: 4.17 and 6.26 GB/s.
 
     https://gist.github.com/kwen2501/89c28b6d12045b45ccf7e33816af2713, 2026-11-22.
@@ -203,7 +203,7 @@ def test_a_matmul_with_fewer_bits_than_its_precision_is_wrong(
 
 
 @pytest.mark.parametrize(("value", "code"), [(0.0, "ceiling_zeros"), (inf, "ceiling_not_finite")])
-def test_matmul_of_operands_that_did_not_arrive_is_wrong(
+def test_matmul_of_zero_or_infinite_operands_is_wrong(
     value: float, code: str, sync_device: SyncDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sync_device, "place", lambda tensor: torch.full_like(tensor, value))

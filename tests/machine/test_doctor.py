@@ -40,7 +40,7 @@ def of(severity: str, what: str = "found"):
     return check
 
 
-def test_the_codes_are_stable():
+def test_condition_codes_are_stable():
     assert list(CHECKS) == CODES
 
 
@@ -51,7 +51,7 @@ def test_the_codes_are_stable():
         (("unknown", "spoils"), 1), (("stops", "spoils"), 2), (("fine", "stops"), 2),
     ],
 )  # fmt: skip
-def test_the_exit_code_is_that_of_the_worst(tmp_path, severities, code):
+def test_exit_code_follows_the_worst_condition(tmp_path, severities, code):
     checks = {f"check{index}": of(severity) for index, severity in enumerate(severities)}
     report = examine(machine(tmp_path), checks)
     assert report.exit_code == code
@@ -64,7 +64,7 @@ def test_the_exit_code_is_that_of_the_worst(tmp_path, severities, code):
         ValueError("odd"), SystemExit(3), EnvironmentFault("no library"),
     ],
 )  # fmt: skip
-def test_a_check_that_fails_is_unknown_and_keeps_what_it_found(tmp_path, error):
+def test_failed_check_is_unknown_and_keeps_its_conditions(tmp_path, error):
     def check(subject):
         yield Condition("", "spoils", "before", "do this")
         raise error
@@ -85,7 +85,7 @@ def subject(tmp_path):
     return read
 
 
-def test_a_device_that_is_not_here_is_a_finding_and_an_unknown_one_is_not(subject, monkeypatch):
+def test_missing_device_is_a_condition_and_unknown_device_is_an_error(subject, monkeypatch):
     monkeypatch.setattr(registry, "list_vendors", lambda: {"fake": Card(devices=0)})
     request = subject(device="fake")
     assert (request.vendor, request.nproc) == (None, 1)
@@ -175,9 +175,7 @@ def test_the_monitor_is_tried_once(tmp_path, monkeypatch, reads, severity, text)
 
 
 @pytest.mark.parametrize(("busy", "num_conditions"), [(None, 1), (10.0, 1), (11.0, 2)])
-def test_a_device_that_computes_before_the_run_is_found(
-    tmp_path, monkeypatch, busy, num_conditions
-):
+def test_device_busy_before_the_run_is_found(tmp_path, monkeypatch, busy, num_conditions):
     samples = [DeviceSample(index=i, utilization_percent=busy) for i in (3, 4)]
     monkeypatch.setattr(Reader, "read", lambda _: samples)
     monkeypatch.setattr(Card, "monitored", lambda *_: [4])
@@ -252,7 +250,7 @@ class SetUpCard(Card):
         return list(self.shown[:nproc])
 
 
-def test_settings_of_devices_are_shown_and_a_lowered_power_limit_spoils(tmp_path):
+def test_device_settings_are_shown_and_lowered_power_limit_skews_results(tmp_path):
     usual = {"power_limit_w": 700.0, "default_power_limit_w": 700.0, "persistence": True}
     shown = (
         DeviceSettings(index=0, ecc=True, partitioned=False, **usual),

@@ -50,7 +50,7 @@ def processor(cores: int) -> Card:
          "0 MiB needed"),
     ],
 )  # fmt: skip
-def test_a_fault_is_found_and_its_neighbour_is_not(
+def test_condition_changes_severity_exactly_at_its_limit(
     tmp_path, *, check, files, readings, severity, numbers
 ):
     condition = only(check(machine(tmp_path, files, **readings)))
@@ -60,9 +60,7 @@ def test_a_fault_is_found_and_its_neighbour_is_not(
 
 
 @pytest.mark.parametrize(("parent", "fix"), [(1, "`kill {}`"), (2, "wait until it has ended")])
-def test_only_processes_that_lost_their_launcher_are_to_be_ended(
-    tmp_path, monkeypatch, parent, fix
-):
+def test_only_processes_without_a_launcher_should_be_ended(tmp_path, monkeypatch, parent, fix):
     monkeypatch.setattr(psutil.Process, "ppid", lambda _: parent)
     condition = only(host.check_other_runs(machine(tmp_path, runs={"r1": [os.getpid()]})))
     assert (condition.severity, condition.fix) == ("spoils", fix.format(os.getpid()))
@@ -105,7 +103,7 @@ def governors(**of_core: tuple[str, str]) -> dict[str, str]:
          "spoils", "performance (acpi-cpufreq), powersave (acpi-cpufreq)"),
     ],
 )  # fmt: skip
-def test_a_governor_that_keeps_the_lowest_clock_spoils(tmp_path, files, severity, text):
+def test_governor_that_keeps_the_lowest_clock_skews_results(tmp_path, files, severity, text):
     condition = only(host.check_governor(machine(tmp_path, files)))
     assert (condition.severity, text in condition.what) == (severity, True)
 
@@ -125,7 +123,7 @@ def test_a_machine_without_governors_has_no_condition(tmp_path):
         (("0-1", "2-3"), "1", "spoils", "2 NUMA nodes, and the kernel moves pages"),
     ],
 )
-def test_pages_that_move_between_nodes_spoil(tmp_path, cores, balancing, severity, text):
+def test_numa_balancing_skews_results(tmp_path, cores, balancing, severity, text):
     files = {
         f"sys/devices/system/node/node{node}/cpulist": f"{numbers}\n"
         for node, numbers in enumerate(cores)

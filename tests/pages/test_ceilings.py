@@ -59,7 +59,7 @@ def lines(document: dict[str, Any]) -> list[str]:
     ]
 
 
-def test_a_kind_shows_its_slowest_rank() -> None:
+def test_table_shows_the_slowest_rank_of_each_kind() -> None:
     fast = kind("matmul_bf16", point([8, 8, 8], 8e12), share_of_peak=0.8)
     slow = kind("matmul_bf16", point([8, 8, 8], 4e12), share_of_peak=0.4)
     (first,) = tables(document([fast], [slow]))
@@ -77,7 +77,7 @@ def test_a_kind_shows_its_slowest_rank() -> None:
     ]
 
 
-def test_what_a_rank_computes_wrongly_is_named_with_it() -> None:
+def test_wrong_result_is_named_with_its_rank() -> None:
     right = kind("memory_copy", point([1 << 20], 5e9))
     bad = point([1 << 20], None, status="wrong", reason="7 numbers are wrong")
     wrong = kind("memory_copy", bad, best=None)
@@ -96,7 +96,7 @@ def test_any_rank_above_the_published_peak_is_named() -> None:
     ]
 
 
-def test_what_was_skipped_or_cannot_be_is_told() -> None:
+def test_skipped_and_unsupported_measurements_are_listed() -> None:
     some = point([64, 64, 64], 2e12), point([8, 8, 8], None, reason="would take 3 s")
     ceilings = document([kind("matmul_bf16", *some), kind("matmul_tf32", reason="no such units")])
     assert lines(ceilings) == [
@@ -133,7 +133,7 @@ def test_a_collective_shows_its_bus_bandwidth() -> None:
     assert (translate(row[0], "en"), row[1], row[4]) == ("all reduce (bus)", "1 MiB", "GB/s")
 
 
-def test_others_on_the_machine_are_told() -> None:
+def test_use_by_other_processes_is_reported() -> None:
     ceilings = document([kind("memory_copy", point([1 << 20], 5e9))])
     assert not any("other programs" in line for line in lines(ceilings))
     assert any("other programs used 71%" in x for x in lines(ceilings | {"others_cpu_share": 0.71}))
@@ -143,7 +143,7 @@ def pair(ranks: list[int], rate: float | None, **more: Any) -> dict[str, Any]:
     return {"ranks": ranks, "point": point([64 << 20], rate, **more)}
 
 
-def test_pairs_are_listed_from_the_slowest_which_is_named() -> None:
+def test_pairs_are_listed_from_the_slowest() -> None:
     ceilings = document([], [], [])
     ceilings["links"] = {
         "reason": None,

@@ -21,11 +21,11 @@ GIB = 1024**3
         (19331640.04, "19331640.0"),
     ],
 )
-def test_throughput(value, text):
+def test_throughput_has_four_digits_or_one_decimal(value, text):
     assert cells.format_rate(value) == text
 
 
-def test_memory():
+def test_memory_shows_used_and_total_gib():
     assert cells.format_memory(33.4 * GIB, 40 * GIB) == "33.4/40.0"
     assert cells.format_memory(33.4 * GIB, None) == "33.4"
     assert cells.format_memory(None, 40 * GIB) == "–"
@@ -44,7 +44,7 @@ def test_memory():
         (None, 0.91, "–"),
     ],
 )
-def test_a_quality_stands_with_its_target(value, target, shown):
+def test_quality_is_shown_with_its_target(value, target, shown):
     assert cells.format_quality_and_target(value, target) == shown
 
 

@@ -68,7 +68,7 @@ def test_the_table_behind_a_chart_covers_every_step() -> None:
     assert rows(gap.table)[1] == ("2", "–", "–", "–")
 
 
-def test_the_loss_names_its_ends() -> None:
+def test_loss_chart_names_first_and_last_loss() -> None:
     chart = drawn(steps.chart_loss(record()))
     assert translate(chart.description, "en") == ("Loss of 60 steps, from 0.7815 to 0.1447")
     assert data(chart)["steps"][0] == {"step": 1, "value": 0.7815}
@@ -104,7 +104,7 @@ def test_a_long_loss_is_smoothed_by_a_moving_mean() -> None:
     assert list(data(short)) == ["steps"]
 
 
-def test_curves_of_several_runs_stand_in_one_chart() -> None:
+def test_curves_of_several_runs_share_one_chart() -> None:
     made = record()
     overlays = {
         overlay.name: overlay
@@ -155,7 +155,7 @@ def test_very_many_steps_and_evaluations_are_thinned() -> None:
     assert "value of every 200 steps" in translate(curve.note, "en")
 
 
-def test_quality_stands_against_its_target() -> None:
+def test_quality_chart_shows_its_target() -> None:
     chart = drawn(steps.chart_quality(record()))
     assert rule(chart) == [{"value": 0.91, "label": "target 0.91"}]
     assert translate(chart.description, "en") == "3 evaluations, from 0.8796 to 0.9117; target 0.91"
@@ -219,7 +219,7 @@ def test_each_quantity_has_a_chart_in_its_order(tmp_path: Path) -> None:
     assert "highest on node 0 at " in translate(host_load.description, "en")
 
 
-def test_ranks_stand_in_a_table_the_slowest_first() -> None:
+def test_ranks_are_listed_from_the_slowest() -> None:
     made = series("r", [100.0])[0]
     rank_facts = ((100, 4e12), (100, 2e12), (120, 4e12))
     names = ("step_ns", "matmul_flops_per_second")
@@ -235,7 +235,7 @@ def test_ranks_stand_in_a_table_the_slowest_first() -> None:
     assert rows(shown)[2][3:5] == ("7", "2")  # 350 ms in 50 steps
 
 
-def test_what_was_not_read_of_a_rank_has_its_reason() -> None:
+def test_missing_value_of_a_rank_has_a_reason() -> None:
     made = series("r", [100.0])[0]
     ranks = [made.ranks[0].model_copy(update={"rank": rank, "step_ns": 100}) for rank in range(2)]
     reason = message("devices_unmonitored")
@@ -252,7 +252,7 @@ def test_what_was_not_read_of_a_rank_has_its_reason() -> None:
     assert translate(cell.reason, "en") == "no library or tool on this machine reads these devices"
 
 
-def test_a_picture_has_the_page_s_colours() -> None:
+def test_picture_uses_colours_of_the_page() -> None:
     inner = rendering.draw_static_picture(drawn(steps.chart_loss(record())), "en")
     assert set(re.findall(r'(?:fill|stroke)="([^"]+)"', inner)) <= {
         "none",
@@ -265,14 +265,14 @@ def test_a_picture_has_the_page_s_colours() -> None:
     assert "style=" not in inner
 
 
-def test_the_script_is_whole_and_can_stand_in_a_page() -> None:
+def test_script_is_complete_and_safe_inside_html() -> None:
     made = rendering.build_chart_script()
     assert "figure.chart" in made
     assert "</script" not in made
     assert len(made.encode()) < 1_000_000
 
 
-def test_a_title_is_no_expression_and_has_no_control_character() -> None:
+def test_title_is_never_evaluated_and_has_no_control_character() -> None:
     chart = steps.chart_loss(record())
     assert chart is not None
     for word in ('\\" + datum.x + "', "a\nb\u202e"):

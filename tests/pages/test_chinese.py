@@ -51,7 +51,7 @@ def faulty(texts: list[str]) -> list[str]:
     return [text for text, of in shown.items() if re.search(HAN, text) and FAULT.search(of)]
 
 
-def test_chinese_texts_are_set_by_one_rule() -> None:
+def test_chinese_texts_follow_one_typographic_rule() -> None:
     paths = [path for path in SOURCE.rglob("*.toml") if path.name != OF_OTHERS]
     texts = [text for path in paths for text in strings(read_toml(path))]
     assert len(texts) > 300

@@ -16,7 +16,7 @@ from trainmark.spec import message
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_a_comparison_on_a_terminal(lang: str) -> None:
+def test_comparison_is_printed_on_a_terminal(lang: str) -> None:
     rates = [100.0, 101.0, 99.0, 100.5, 99.5]
     noisy = Trust(grade="noisy", reasons=[message("machine_busy", share=0.25)])
     a = series("a", rates)
@@ -46,7 +46,7 @@ def test_a_comparison_on_a_terminal(lang: str) -> None:
     check_golden(f"comparison.{lang}.txt", text + "\n")
 
 
-def test_sentences_name_the_side_that_they_are_of() -> None:
+def test_sentences_name_their_side() -> None:
     a, b = series("a", [100.0]), series("b", [100.0])
     text = show(build_comparison(compare(a, b), "C"), width=200)
     assert "p_core of C is 1.000 times A's" in text

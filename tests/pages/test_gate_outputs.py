@@ -41,7 +41,7 @@ def judgements(word: str = "p_train") -> list[Judgement]:
 
 
 @pytest.mark.parametrize("word", ["p_train", HOSTILE])
-def test_junit_has_a_test_case_a_judgement(word: str) -> None:
+def test_junit_has_one_test_case_per_judgement(word: str) -> None:
     suite = ET.fromstring(to_junit(judgements(word)))
     assert (suite.tag, set(suite.attrib) <= SUITE) == ("testsuite", True)
     counts = [suite.attrib[name] for name in ("tests", "failures", "errors", "skipped")]

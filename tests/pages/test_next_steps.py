@@ -22,7 +22,7 @@ def commands(blocks):
     return [translate(block.text, "en").strip() for block in blocks if isinstance(block, Code)]
 
 
-def test_trial_is_followed_by_preparing_and_measuring_real_data():
+def test_trial_run_suggests_preparing_and_measuring_real_data():
     blocks = suggest_next_steps([trial(nnodes=1, nproc=8)])
     assert commands(blocks) == [
         "trainmark prepare distilbert_sst2 --from DOWNLOADS --data data/distilbert_sst2",
@@ -33,7 +33,7 @@ def test_trial_is_followed_by_preparing_and_measuring_real_data():
     assert translate(blocks[0].text, "zh").startswith("这是一次试运行")
 
 
-def test_world_without_a_recipe_of_its_own_gets_the_first_on_real_data():
+def test_number_of_ranks_without_a_recipe_gets_the_first_real_data_recipe():
     (*_, run) = commands(suggest_next_steps([trial(nnodes=1, nproc=3)]))
     assert "--recipe standard-1x1 " in run
 
@@ -50,7 +50,7 @@ def test_case_without_real_data_has_no_command():
     assert (len(blocks), commands(blocks)) == (1, [])
 
 
-def test_run_on_real_data_or_that_failed_or_of_an_unknown_case_has_no_next_steps():
+def test_run_that_is_real_or_failed_or_of_an_unknown_case_has_no_next_steps():
     assert golden().plan.data.origin == "real"
     failed = trial().model_copy(update={"status": "failed"})
     for made in (golden(), failed, trial(case="not_installed_here")):

@@ -101,7 +101,7 @@ def undrawn(made):
         ("page.sampled.en.md", lambda: markdown(read("sampled"))),
     ],
 )
-def test_golden_pages(name, make):
+def test_pages_match_their_golden_files(name, make):
     check_golden(name, make())
 
 
@@ -113,7 +113,7 @@ def test_each_language_has_its_own_script():
     assert '<html lang="zh-Hans">' in html_page([record()], "zh")
 
 
-def test_published_rows_of_other_work_say_so():
+def test_published_rows_of_other_work_are_marked():
     assert "Runs with recipe throughput-1x1 do not train to the target" in markdown(
         planned(recipe_name="throughput-1x1")
     )
@@ -147,7 +147,7 @@ def test_the_first_screen_has_few_words_and_figures():
         assert len(numbers) <= 50, numbers
 
 
-def test_the_first_screen_says_how_fast_whether_good_and_what_limits():
+def test_first_screen_shows_speed_and_rating_and_limit():
     nearest = record(
         run_id="h100", environment=read().environment | {"devices": [{"name": "H100"}] * 2}
     )
@@ -166,7 +166,7 @@ def counting_tokens(**changes):
     return planned(about=about, **changes)
 
 
-def test_a_case_that_counts_tokens_has_them_first_and_its_cost_in_them():
+def test_token_case_shows_tokens_first_and_its_cost_per_token():
     made = page.build_document([counting_tokens()], price=Price.of("36 EUR"))
     text = to_markdown([made])
     assert "5,710 tokens/s per device; reached acc" in text
@@ -191,16 +191,14 @@ def test_a_case_that_counts_tokens_has_them_first_and_its_cost_in_them():
         ({}, {}, "en", "DistilBERT on SST-2 · 2 x"),
     ],
 )
-def test_a_model_of_another_size_than_the_standard_is_named_by_its_size(
-    changes, job, lang, size_name
-):
+def test_nonstandard_model_is_named_by_its_size(changes, job, lang, size_name):
     made = planned(**changes)
     made = made.model_copy(update={"environment": made.environment | {"job": job}})
     assert translate(build_title(made), lang).startswith(size_name)
 
 
 @pytest.mark.parametrize(("lang", "word"), [("en", "open rules"), ("zh", "开放规则")])
-def test_open_rules_stand_in_the_title_of_every_form(lang, word):
+def test_open_rules_are_shown_in_every_title(lang, word):
     made = planned(rules="open")
     assert translate(build_title(made), lang).endswith(f" · {word}")
     assert f" · {word}\n" in markdown(made, lang=lang)
@@ -264,7 +262,7 @@ def test_a_published_row_of_other_work_is_the_closest_result(plan, environment, 
     assert "×" not in text
 
 
-def test_a_row_of_a_foreign_page_is_of_its_case_s_standard_model():
+def test_published_row_is_assumed_to_use_the_standard_model():
     run, row = published_twin()
     foreign = row.model_copy(update={"stated": None, "precision": "tf32"})
     assert find_row_differences(run, foreign) == {}
@@ -288,7 +286,7 @@ def test_a_throughput_that_counts_samples_several_times_is_not_compared():
     assert find_row_differences(record(), rows[0])["sample_count"] == (1, 2)
 
 
-def test_of_a_failed_run_cause_rank_and_what_to_try_come_first():
+def test_failed_run_shows_cause_rank_and_advice_first():
     made = page.build_document([failed()])
     text = " ".join(visible(made)[0])
     expected = "out of memory while the model was built, rank 1: out of memory|after <2 GiB>"
@@ -298,7 +296,7 @@ def test_of_a_failed_run_cause_rank_and_what_to_try_come_first():
     assert "tile-" not in to_body_html(made, "en")
 
 
-def test_a_doubt_stands_once_on_a_page():
+def test_each_trust_reason_is_shown_once_on_a_page():
     busy = message("machine_busy", share=0.81)
     reasons = [message("trust_generated_data"), busy, message("trust_cv", cv=0.3)]
     doubtful = record(trust=Trust(grade="do_not_quote", reasons=reasons), findings=[busy])
@@ -318,7 +316,7 @@ def test_a_doubt_stands_once_on_a_page():
     assert body.count("<li>step time CV 30.0%</li>") == 1
 
 
-def test_a_doubt_of_some_launches_says_of_how_many():
+def test_trust_reason_of_some_launches_shows_their_number():
     launch = record(trust=Trust(grade="noisy", reasons=[message("machine_busy", share=0.5)]))
     calm = record(run_id="calm", trust=Trust(grade="usable", reasons=[]))
     busy, few = page.build_document([launch, calm]).doubts
@@ -326,12 +324,12 @@ def test_a_doubt_of_some_launches_says_of_how_many():
     assert translate(few.full, "en") == "fewer than 5 launches (2)"
 
 
-def test_a_failed_run_has_no_doubts_about_figures():
+def test_failed_run_shows_no_trust_reasons():
     made = page.build_document([failed()])
     assert (made.doubts, made.reasons) == ((), ())
 
 
-def test_facts_of_the_run_stand_beside_its_figures():
+def test_run_facts_are_shown_beside_its_figures():
     lead = page.build_document([record()]).lead
     facts = {translate(name, "en"): translate(value, "en") for name, value in lead[0].items}
     assert facts == {
@@ -359,7 +357,7 @@ def test_facts_of_the_run_stand_beside_its_figures():
         ({"MFU": None, "MAMFU": None}, "Share of the peak: – (no dense bf16 peak is known for X)"),
     ],
 )
-def test_the_use_of_the_device_is_a_tile_or_has_a_reason(values, expected):
+def test_device_utilization_has_a_tile_or_a_reason(values, expected):
     made = read()
     reason = message("peak_unknown", precision="bf16", product="X")
     figures = made.figures | {
@@ -372,7 +370,7 @@ def test_the_use_of_the_device_is_a_tile_or_has_a_reason(values, expected):
         assert '<abbr title="no dense bf16 peak is known for X">–</abbr>' in html(run)
 
 
-def test_the_reason_of_a_figure_that_was_not_measured_is_on_its_mark():
+def test_unmeasured_figure_has_its_reason_as_a_tooltip():
     reason = message("no_train_time")
     entry = read().figures["p_core"].model_copy(update={"value": None, "reason": reason})
     made = html(record(figures=read().figures | {"p_core": entry}))
@@ -386,7 +384,7 @@ def waits(share):
     return record(spans=spans)
 
 
-def test_the_costliest_rule_advises_with_its_arithmetic():
+def test_most_limiting_rule_gives_advice_with_its_arithmetic():
     assert translate(describe_dominant_limit(waits(0.31)), "en").startswith(
         "31% of the time was spent waiting for data"
     )
@@ -411,7 +409,7 @@ def test_the_costliest_rule_advises_with_its_arithmetic():
     ("torch_type", "threads", "advises"),
     [("cpu", "2", True), ("cpu", "1", False), ("cuda", "2", False)],
 )
-def test_fewer_threads_are_advised_on_a_busy_processor_alone(torch_type, threads, advises):
+def test_fewer_threads_are_advised_only_on_a_busy_cpu(torch_type, threads, advises):
     plan = read().plan
     device = plan.device.model_copy(update={"torch_type": torch_type})
     facts = {"others_cpu_share": 0.47, "variables": {"OMP_NUM_THREADS": threads}}
@@ -424,7 +422,7 @@ def test_fewer_threads_are_advised_on_a_busy_processor_alone(torch_type, threads
     assert ("OMP_NUM_THREADS=1" in translate(limit.advice, "zh")) is advises
 
 
-def test_sections_stand_in_the_order_in_which_they_are_read():
+def test_sections_are_in_reading_order():
     anchors = [section.anchor for section in page.build_document([read("sampled")]).sections]
     wanted = ["performance", "ranks", "time", "figures", "quality"]
     assert [*anchors[:5], anchors[-1]] == [*wanted, "provenance"]
@@ -439,7 +437,7 @@ def test_a_quality_that_was_not_measured_has_its_reason():
     assert "| acc |" not in text.split("## Figures")[1].split("##")[0]
 
 
-def test_figures_that_were_not_measured_share_one_line_by_their_reason():
+def test_unmeasured_figures_are_grouped_by_their_reason():
     figures = {
         name: entry.model_copy(update={"value": None, "reason": message(reason)})
         for name, reason in (
@@ -457,7 +455,7 @@ def test_figures_that_were_not_measured_share_one_line_by_their_reason():
     assert not any(f"| {name} |" in text.split("## Figures")[1] for name in figures)
 
 
-def test_spans_have_milliseconds_and_their_rank_is_named_once():
+def test_spans_are_in_milliseconds_with_their_rank_named_once():
     spans = {"launch": 2_000_000_000, "init": 999_999, "train": 1_234_567}
     made = read().spans.model_copy(update={"by_name_ns": spans, "wall_ns": 4 * 10**9})
     text = markdown(record(spans=made))
@@ -466,7 +464,7 @@ def test_spans_have_milliseconds_and_their_rank_is_named_once():
     assert "| set-up |" not in text
 
 
-def test_earlier_evaluations_are_where_the_whole_record_is():
+def test_earlier_evaluations_link_to_the_full_record():
     (point, *_) = read().quality.history
     made = record(quality=read().quality.model_copy(update={"history": [point] * 7}))
     link = '<a href="{}">2 earlier ones are in record.json.</a>'
@@ -496,7 +494,7 @@ def throttling(**shares):
     )
 
 
-def test_throttling_is_named_by_rank_and_told_apart_by_when_it_was():
+def test_throttling_is_named_by_rank_and_distinguished_by_its_time():
     hot = throttling(measured1={"hot": 0.4}, run0={"hot": 0.1}, run1={"hot": 0.3})
     sentence = translate(build_rank_strip(hot).said, "en")
     assert "throttled: 1 (40% of the measured time)" in sentence
@@ -532,7 +530,7 @@ def test_throttling_is_named_by_rank_and_told_apart_by_when_it_was():
         ((100, None), "cuda", "fewer than two ranks measured a step"),
     ],
 )
-def test_the_strip_says_how_far_the_ranks_are_apart(medians_ms, torch_type, expected):
+def test_rank_strip_states_the_spread_of_ranks(medians_ms, torch_type, expected):
     made = read()
     ranks = [
         rank.model_copy(update={"step_ns": None if ms is None else ms * 10**6})
@@ -543,7 +541,7 @@ def test_the_strip_says_how_far_the_ranks_are_apart(medians_ms, torch_type, expe
     assert translate(build_rank_strip(run).said, "en") == expected
 
 
-def test_a_little_used_device_is_advised_a_larger_batch():
+def test_larger_batch_is_advised_for_an_underused_device():
     made = read()
     values = {"MAMFU": 20.0, "mem": 10e9, "mem_total": 40e9}
     figures = made.figures | {
@@ -556,7 +554,7 @@ def test_a_little_used_device_is_advised_a_larger_batch():
     assert find_limits(small.model_copy(update={"figures": full})) == []
 
 
-def test_a_price_gives_the_cost_of_a_million_samples():
+def test_price_gives_the_cost_per_million_samples():
     made = page.build_document([record()], price=Price.of("36 EUR"))
     assert Price.of("$2.50") == Price(2.5, "$")
     with pytest.raises(UsageError, match="no price: free"):
@@ -568,7 +566,7 @@ def test_a_price_gives_the_cost_of_a_million_samples():
     assert how in to_body_html(made, "en")
 
 
-def test_a_hang_of_many_ranks_is_a_row_for_each_place():
+def test_hang_of_many_ranks_has_one_row_per_position():
     waiting = ",".join(str(rank) for rank in range(10, 1410, 2))
     groups = [
         {"ranks": waiting, "state": "collective", "call": "barrier", "where": "a.py:1 f"},
@@ -608,7 +606,7 @@ def test_html_is_one_file_in_both_languages_that_loads_nothing():
     assert made.count("<th>") + made.count("<th ") == scopes
 
 
-def test_drawing_a_page_tells_how_far_it_is():
+def test_page_rendering_reports_its_progress():
     seen = []
     pages = page.build_documents([record(), planned("b", case="other")])
     rendering.to_html(pages, progress=lambda *given: seen.append(given))
@@ -617,7 +615,7 @@ def test_drawing_a_page_tells_how_far_it_is():
     assert list(pictures.list_charts(pages))[:3] == ["1-loss", "1-step_time", "1-quality"]
 
 
-def test_several_works_of_a_case_have_their_curves_in_one_chart():
+def test_curves_of_different_work_of_a_case_share_one_chart():
     recipe = read().plan.recipe | {"micro_batch_size": 32}
     overview, *_ = page.build_documents([record(), planned("b", recipe=recipe)])
     assert translate(overview.title, "en") == "2 workloads, 2 launches"
@@ -630,7 +628,7 @@ def test_several_works_of_a_case_have_their_curves_in_one_chart():
     }
 
 
-def test_the_page_has_the_command_as_it_was_typed():
+def test_page_shows_the_command_as_typed():
     argv = ["trainmark", "run", "toy", "--out", "a b", HOSTILE]
     assert "trainmark run toy --out &#39;a b&#39; &#39;&lt;script&gt;" in html(record(argv=argv))
 
@@ -649,7 +647,7 @@ def test_several_launches_share_a_page_with_their_median():
     assert len(ids) == len(set(ids))
 
 
-def test_any_records_make_a_page_for_each_work_after_a_table():
+def test_different_work_gets_a_table_and_one_page_each():
     recipe, device = read().plan.recipe, read().plan.device
     records = [
         record(),
@@ -672,13 +670,13 @@ def test_any_records_make_a_page_for_each_work_after_a_table():
     assert markdown_page([record(), record()]) == markdown_page([record()])
 
 
-def test_a_run_that_broke_off_is_on_a_page(tmp_path):
+def test_interrupted_run_has_a_page(tmp_path):
     broken, _ = write_two_ranks(tmp_path / "run", ends_after=7)
     for document in page.build_documents([record(), broken]):
         Reader(to_body_html(document, "en", live=True))
 
 
-def test_no_record_and_no_language_are_refused():
+def test_missing_record_or_language_is_refused():
     with pytest.raises(RecordError, match="no record"):
         html_page([])
     with pytest.raises(UsageError, match="'fr'"):
@@ -716,7 +714,7 @@ def of_spread_model(**job):
     return record(plan=plan, environment=made.environment | {"job": job_facts})
 
 
-def test_a_case_s_lists_and_tables_are_filled_with_what_the_run_says():
+def test_lists_and_tables_of_a_case_are_filled_from_the_run():
     spread = of_spread_model(parallel={"data": 4, "tensor": 2, "fsdp": True}, share=0.125)
     assert "- Ranks: data 4, tensor 2, fsdp yes\n- Share: 12.5%\n- Batch: 192\n" in markdown(spread)
     assert "- rank 划分：data 4，tensor 2，fsdp 是" in markdown(spread, lang="zh")
@@ -728,14 +726,14 @@ def test_a_case_s_lists_and_tables_are_filled_with_what_the_run_says():
 
 
 @pytest.mark.parametrize(("higher", "words"), [(True, "expected best"), (False, "lowest expected")])
-def test_what_is_possible_is_told_as_an_expectation(higher, words):
+def test_advice_states_its_gain_as_an_expectation(higher, words):
     run = read("sampled")
     about = run.plan.about.model_copy(update={"higher_is_better": higher})
     run = run.model_copy(update={"plan": run.plan.model_copy(update={"about": about})})
     assert words in translate(describe_verdict(run), "en")
 
 
-def test_choice_of_kernels_that_was_left_open_is_told_by_what_ran():
+def test_automatic_kernel_choice_shows_the_kernels_that_ran():
     made = read()
     job = (made.environment.get("job") or {}) | {
         "kernels": {"attention": "own", "cross_entropy": "library"}
@@ -774,7 +772,7 @@ def trained():
     return record(plan=plan.model_copy(update={"recipe": recipe}))
 
 
-def test_page_prints_what_balance_is_worth():
+def test_page_shows_the_gain_of_balanced_experts():
     rate = trained().figures["p_train"]
     faster = rate.model_copy(update={"value": 1.25 * rate.value})
     bound = balanced(figures=trained().figures | {"p_train": faster})
@@ -788,7 +786,7 @@ def test_page_prints_what_balance_is_worth():
     assert "What balance is worth" not in to_markdown([alone])
 
 
-def test_bound_of_other_work_does_not_show_what_balance_is_worth():
+def test_balanced_run_of_other_work_does_not_show_the_gain():
     plan = balanced().plan
     longer = plan.model_copy(update={"recipe": plan.recipe | {"max_steps": 7}})
     for other in (record(run_id="x", plan=longer), balanced(status="failed")):

@@ -39,9 +39,7 @@ def report(tmp_path: Path, cli: Call) -> Call:
     return partial(cli, "report")
 
 
-def test_a_report_is_compared_with_chosen_runs_else_with_published_rows(
-    report: Call, tmp_path: Path
-) -> None:
+def test_report_compares_with_chosen_runs_or_published_rows(report: Call, tmp_path: Path) -> None:
     assert report("bert", "-o", "page.html", "--against", "other")[0] == 0
     assert "(own run, " in (tmp_path / "page.html").read_text(encoding="utf-8")
     assert report("bert", "-o", "page.html")[0] == 0
@@ -64,7 +62,7 @@ def test_a_terminal_shows_colours(report: Call, tmp_path: Path) -> None:
     assert rb"\u001b" not in shown
 
 
-def test_without_a_choice_earlier_runs_beside_it_are_on_the_ruler(
+def test_by_default_earlier_runs_of_the_folder_are_on_the_ruler(
     report: Call, tmp_path: Path
 ) -> None:
     case = BERT.plan.case
@@ -80,7 +78,7 @@ def test_without_a_choice_earlier_runs_beside_it_are_on_the_ruler(
         ) == num_earlier
 
 
-def test_reason_why_nothing_is_comparable_is_on_the_terminal(report: Call, tmp_path: Path) -> None:
+def test_terminal_shows_why_no_run_is_comparable(report: Call, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "other")
     assert "No comparable result. Closest: A100" in report("bert")[1]
     assert "no earlier run of this case" in report("toy")[1]
@@ -94,7 +92,7 @@ def test_reason_why_nothing_is_comparable_is_on_the_terminal(report: Call, tmp_p
     assert "step_time_p50" in report("toy", "--all")[1]
 
 
-def test_a_chart_is_a_file_of_its_own(report: Call, tmp_path: Path) -> None:
+def test_chart_is_a_separate_file(report: Call, tmp_path: Path) -> None:
     assert report("bert", "-o", "loss.png")[0] == 0
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert report("bert", "-o", "steps.svg", "--chart", "step_time", "--lang", "zh")[0] == 0
@@ -123,7 +121,7 @@ def test_text_of_a_terminal_is_written_to_a_file_that_is_named(
         (["--format", "png"], "--format", "name a file"),
     ],
 )
-def test_a_form_that_is_none_is_refused(
+def test_unknown_format_is_refused(
     report: Call, tmp_path: Path, words: list[str], where: str, expected_error: str
 ) -> None:
     code, out, err = report("bert", *words)

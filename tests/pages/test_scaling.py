@@ -62,7 +62,7 @@ def worlds(section: Section) -> list[tuple[str, ...]]:
     return rows(section.blocks[0])
 
 
-def test_weak_scaling_has_throughput_and_efficiency_of_each_world() -> None:
+def test_weak_scaling_has_throughput_and_efficiency_per_number_of_ranks() -> None:
     (section,) = sections(weak())
     assert translate(section.heading, "en").endswith("weak scaling")
     assert worlds(section) == [
@@ -92,7 +92,7 @@ def test_other_work_and_runs_without_a_result_do_not_scale(other: Record) -> Non
     assert sections([run("1x1", 100.0), other]) == []
 
 
-def test_one_world_with_two_batches_scales_weakly_and_strongly() -> None:
+def test_runs_with_two_batch_sizes_show_weak_and_strong_scaling() -> None:
     scaling_sections = sections(
         [run("1x1", 1.0), run("1x8", 8.0), run("1x8", 6.0, number=1, micro=4)]
     )
@@ -100,7 +100,7 @@ def test_one_world_with_two_batches_scales_weakly_and_strongly() -> None:
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_the_golden_pages(lang: str) -> None:
+def test_scaling_pages_match_their_golden_files(lang: str) -> None:
     check_golden(f"page.scaling.{lang}.md", to_markdown(build_documents(weak())[:1], lang))
 
 
@@ -135,7 +135,7 @@ def graded(grade: str) -> Trust:
         ("usable", "usable", "failed", "bad", "1 of 2 launches passed"),
     ],
 )
-def test_badge_of_several_works_is_that_of_the_worst(
+def test_badge_of_different_work_is_that_of_the_worst_run(
     first: str, second: str, status: str, tone: str, words: str
 ) -> None:
     runs = [

@@ -77,7 +77,7 @@ def test_every_link_of_every_page_leads_to_a_file(runs, tmp_path):
         assert str(tmp_path) not in file.read_text(encoding="utf-8")
 
 
-def test_the_list_has_a_row_a_run_the_newest_first(runs, tmp_path):
+def test_list_has_one_row_per_run_with_the_newest_first(runs, tmp_path):
     writing.write_site(runs, tmp_path / "site")
     first = read(tmp_path / "site" / "index.html")
     assert "5 of 7 runs" in first.texts
@@ -91,7 +91,7 @@ def test_the_list_has_a_row_a_run_the_newest_first(runs, tmp_path):
     assert served.of("form", "action") == ["compare"]
 
 
-def test_launches_are_one_row_with_mean_and_range(tmp_path):
+def test_launches_of_a_run_share_one_row_with_mean_and_range(tmp_path):
     made = [
         (f"s/r{n}", document(f"s-{n}", plan__repeat_index=n, figures={"p_train": rate}))
         for n, rate in enumerate((100.0, 130.0, 110.0), start=1)
@@ -103,7 +103,7 @@ def test_launches_are_one_row_with_mean_and_range(tmp_path):
     assert not any(str(tmp_path) in text for text in page.texts)
 
 
-def test_a_run_has_the_tone_of_its_page_in_the_list():
+def test_run_has_the_same_badge_in_the_list_and_on_its_page():
     entry = {"status": "passed", "trust": "noisy", "trust_reasons": "trust_few_launches"}
     tones = [lists._choose_badge([entry] * launches)[2] for launches in (1, 5)]
     assert lists._choose_badge([entry | {"status": "imported"}])[2] == "plain"
@@ -114,7 +114,7 @@ def test_a_run_has_the_tone_of_its_page_in_the_list():
     ]
 
 
-def test_only_runs_that_change_are_made_again_and_gone_ones_go(runs, tmp_path):
+def test_only_changed_runs_are_rebuilt_and_deleted_runs_removed(runs, tmp_path):
     site = tmp_path / "site"
     writing.write_site(runs, site)
     page = site / "runs" / "run-1.html"
@@ -129,7 +129,7 @@ def test_only_runs_that_change_are_made_again_and_gone_ones_go(runs, tmp_path):
     assert "launch 3" in read(site / "runs" / "s-1.html").texts
 
 
-def test_a_folder_that_is_no_site_is_left_alone(runs, tmp_path):
+def test_folder_without_a_site_is_not_overwritten(runs, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "a.txt").write_text("mine")
     for folder in (tmp_path / "mine", tmp_path / "mine" / "a.txt"):
@@ -138,13 +138,13 @@ def test_a_folder_that_is_no_site_is_left_alone(runs, tmp_path):
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["a.txt"]
 
 
-def test_a_record_that_cannot_be_read_has_a_page_that_says_so(runs, tmp_path):
+def test_unreadable_record_has_a_page_with_the_error(runs, tmp_path):
     (tmp_path / "runs" / "1" / "record.json").write_text("{}", encoding="utf-8")
     writing.write_site(runs, tmp_path / "site")
     assert "This address cannot be answered" in read(tmp_path / "site/runs/run-1.html").texts
 
 
-def test_hostile_text_of_a_record_is_text(tmp_path):
+def test_hostile_text_of_a_record_stays_text(tmp_path):
     made = document(
         HOSTILE,
         plan__case=HOSTILE,
@@ -162,9 +162,7 @@ def test_hostile_text_of_a_record_is_text(tmp_path):
         assert "7*7" in text or "49" not in Reader(text).texts
 
 
-def test_a_case_has_its_speed_by_machine_and_steps_over_time_with_their_commits(
-    tmp_path, monkeypatch
-):
+def test_case_page_shows_speed_by_machine_and_changes_with_commits(tmp_path, monkeypatch):
     # These records have no evidence, and one without may not be quoted.
     monkeypatch.setattr(
         "trainmark.results.store.index.check_record", lambda record, *_, **__: record
@@ -206,7 +204,7 @@ def test_a_case_has_its_speed_by_machine_and_steps_over_time_with_their_commits(
     assert {"H100", "H200"} <= set(page.texts)
 
 
-def test_all_machines_stand_in_a_table_with_time_to_target_and_speed(tmp_path):
+def test_all_machines_are_listed_with_time_to_target_and_speed(tmp_path):
     runs = [
         (
             device + case,
@@ -231,7 +229,7 @@ def test_all_machines_stand_in_a_table_with_time_to_target_and_speed(tmp_path):
     assert "1 launch" in bars.texts
 
 
-def test_a_run_that_may_be_quoted_hides_no_other_machine(tmp_path, monkeypatch):
+def test_quotable_run_hides_no_other_machine(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "trainmark.results.store.index.check_record", lambda record, *_, **__: record
     )
@@ -268,7 +266,7 @@ def test_a_case_without_quotable_runs_shows_those_that_passed(tmp_path):
     assert "not to be quoted" in page.texts
 
 
-def test_runs_side_by_side_are_compared_where_their_work_is_the_same(tmp_path, monkeypatch):
+def test_selected_runs_of_the_same_work_are_compared(tmp_path, monkeypatch):
     monkeypatch.setattr("trainmark.pages.site.views.check_record", lambda record, *_, **__: record)
     rates = {"a": 100.0, "b": 120.0, "c": 120.0}
     runs = [
@@ -308,7 +306,7 @@ def test_runs_side_by_side_are_compared_where_their_work_is_the_same(tmp_path, m
             views.compare_page(database, chosen)
 
 
-def test_runs_of_other_numbers_of_ranks_show_how_they_scale(tmp_path, monkeypatch):
+def test_runs_with_different_numbers_of_ranks_show_scaling(tmp_path, monkeypatch):
     monkeypatch.setattr("trainmark.pages.site.views.check_record", lambda record, *_, **__: record)
     runs = [
         (
@@ -339,7 +337,7 @@ def test_addresses_are_relative_and_names_are_safe():
     assert re.fullmatch("[0-9a-f]{24}", name("../../etc"))
 
 
-def test_rows_that_others_published_stand_in_the_lists_without_a_page(tmp_path):
+def test_published_rows_are_listed_without_a_page(tmp_path):
     runs = tmp_path / "runs"
     database = store(runs, ("a", document("a", plan__case="toy", figures={"p_train": 100.0})))
     (runs / "imported").mkdir()
@@ -371,7 +369,7 @@ def rules_of_single_classes(sheet):
     return {selector[1:] for selector in selectors if re.fullmatch(r"\.[\w-]+", selector)}
 
 
-def test_the_site_styles_no_class_of_the_report():
+def test_site_style_sheet_uses_no_class_of_the_report():
     templates = ("body.html.j2", "head.html.j2", "blocks.html.j2")
     markup = "".join(rendering.read_shipped_file(name) for name in templates)
     used = {
@@ -384,7 +382,7 @@ def test_the_site_styles_no_class_of_the_report():
     assert not rules_of_single_classes(site) & used
 
 
-def test_a_run_is_called_by_the_end_of_its_id():
+def test_run_is_named_by_the_end_of_its_id():
     ids = ("20261128T095901Z-toy-25b06f-r1", "20261128T095901Z-my_case-25b06f", "eight-ranks")
     matches = [lists._RUN_ID.fullmatch(run_id) for run_id in ids]
     assert [run_id[1] if run_id else None for run_id in matches] == ["25b06f", "25b06f", None]

@@ -25,7 +25,7 @@ def with_recipe(**fields):
     return record(run_id="other", plan=plan.model_copy(update={"recipe": plan.recipe | fields}))
 
 
-def test_mean_interval_and_cv_over_launches():
+def test_summary_has_mean_interval_and_variation_over_launches():
     summary = build_summary(
         [launch(n, value) for n, value in enumerate([100.0, 102.0, 98.0, 101.0, 99.0])]
     )
@@ -56,7 +56,7 @@ def test_failed_launches_are_named_and_never_averaged_in():
     ]
 
 
-def test_a_figure_of_one_launch_has_no_cv_and_of_none_is_not_there():
+def test_figure_of_one_launch_has_no_variation_and_of_none_is_absent():
     table, *_ = build_repeats(build_summary([launch(0, 100.0)]))
     assert ("p_core", "100.0", "samples/s", "100.0 – 100.0", "–", "1") in rows(table)
     summary = build_summary([launch(0, 1.0, status="failed"), launch(1, 1.0, status="oom")])
@@ -87,7 +87,7 @@ def test_another_world_or_other_data_is_other_work():
         assert words in str(caught.value)
 
 
-def test_what_is_the_same_work_and_what_no_summary():
+def test_only_launches_of_the_same_work_have_a_summary():
     assert len(build_summary([record(), with_recipe(seed=2, timeout_s=60.0)]).records) == 2
     suite = record().suite
     by = {

@@ -257,7 +257,7 @@ def about(case):
     return PlannedCase.of(cases.load(case))
 
 
-def test_only_a_published_word_replaces_a_precision():
+def test_only_a_published_name_replaces_a_precision():
     made = record()
 
     def label(case, precision):
@@ -273,7 +273,7 @@ def test_only_a_published_word_replaces_a_precision():
 FINE_TUNING = ("fix_hp", "token/p/s", "loss", "mem", tables.QUALITY, "MFU")
 
 
-def test_a_fine_tuning_page_is_another_column_set():
+def test_fine_tuning_page_has_other_columns():
     made = record()
     named = made.plan.about.references.model_copy(update={"columns": FOUNDING["llama2_7b_lora"][0]})
     new_about = made.plan.about.model_copy(update={"references": named})
@@ -302,7 +302,7 @@ def test_the_references_choose_the_column_set():
         tables.list_columns(named("acc", "p_hole"))
 
 
-def test_configurations():
+def test_configuration_label_has_ranks_and_nodes():
     for nnodes, nproc, en, zh in (
         (1, 1, "X 1 node x 1 (1x1)", "X单机单卡（1x1）"),
         (1, 8, "X 1 node x 8 (1x8)", "X单机8卡（1x8）"),
@@ -313,7 +313,7 @@ def test_configurations():
         assert (translate(name, "en"), translate(name, "zh")) == (en, zh)
 
 
-def test_only_the_form_of_published_pages_has_slashes_for_what_is_missing():
+def test_only_the_published_form_shows_slashes_for_missing_values():
     made = record()
     figures = made.figures | {
         name: made.figures[name].model_copy(update={"value": None}) for name in ("p_core", "mem")

@@ -42,7 +42,7 @@ def page(made, width=80, extent="screen"):
     return show_page(build_document([made]), width=width, extent=extent)
 
 
-def test_the_end_of_a_run_is_title_sentence_row_ruler_and_limit():
+def test_summary_of_a_run_has_title_sentence_row_ruler_and_limit():
     assert list_first_lines([record()]) == [
         "DistilBERT on SST-2 · 2 x NVIDIA A100-SXM4-40GB · tf32",
         "passed, noisy, unverified",
@@ -55,7 +55,7 @@ def test_the_end_of_a_run_is_title_sentence_row_ruler_and_limit():
     ]
 
 
-def test_the_end_of_a_run_answers_whether_that_is_good():
+def test_summary_of_a_run_rates_the_result():
     other = record(run_id="other")
     (line,) = [x for x in list_first_lines([record()], [other]) if "comparable" in x]
     ratio = "× 1.00 of 2 x NVIDIA A100-SXM4-40GB (own run, noisy)"
@@ -65,7 +65,7 @@ def test_the_end_of_a_run_answers_whether_that_is_good():
     assert "20 of 20 launches passed; p_train 457.2 – 457.2 (95%)" in list_first_lines(many)
 
 
-def test_what_may_not_be_quoted_is_a_hint():
+def test_result_not_to_be_quoted_has_a_hint():
     odd = record(run_id="odd", trust=Trust(grade="do_not_quote", reasons=[]))
     for chosen, others in (([record()], [odd]), ([odd], [record()])):
         for lang, words in (("en", "For orientation only: p_train"), ("zh", "仅供参考：p_train")):
@@ -74,7 +74,7 @@ def test_what_may_not_be_quoted_is_a_hint():
     assert line.endswith("(own run, do not quote)")
 
 
-def test_a_table_folds_at_blanks_where_they_are_enough():
+def test_table_cells_wrap_at_blanks_if_that_suffices():
     listed = Listing(
         1,
         ["case", "device", "trust", "path"],
@@ -92,7 +92,7 @@ def test_a_table_folds_at_blanks_where_they_are_enough():
     assert {"用例", "机器", "do_not_quote", "*f3c135/r2", "Processor"} <= set(text.split())
 
 
-def test_a_run_is_told_to_be_unverified_beside_its_trust_and_keeps_its_words_at_80():
+def test_unverified_run_is_marked_beside_its_trust_within_80_columns():
     heads = ["case", "device", "world", "precision", "status", "trust", "verification", "p_core"]
     row = ["distilbert_sst2", "A100-SXM4-40GB", "2x8", "bf16", "passed", "do_not_quote"]
     path = "runs/20261126T155330Z-toy-f3c135"
@@ -110,7 +110,7 @@ def test_a_run_is_told_to_be_unverified_beside_its_trust_and_keeps_its_words_at_
     assert build_listing_table(alone, "zh").split()[0] == "核验"
 
 
-def test_table_of_one_row_that_does_not_fit_stands_as_a_column():
+def test_too_wide_table_of_one_row_becomes_a_column():
     text = page(record(), extent="all")
     assert re.search(r"configuration +NVIDIA A100-SXM4-40GB 1 node x 2 \(1x2\)\n", text)
     assert re.search(r"acc +0.9117/0.91\n", text)
@@ -140,7 +140,7 @@ def test_lines_end_between_words_and_between_chinese_characters():
 
 @pytest.mark.parametrize("width", [80, 60])
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_first_screen_has_few_lines_and_all_has_more(width, lang):
+def test_first_screen_is_short_and_all_option_shows_more(width, lang):
     sampled = Record.model_validate_json((GOLDEN / "record_sampled.json").read_bytes())
     for made in (record(), sampled):
         screen = show_page(build_document([made]), lang, width=width)
@@ -179,13 +179,13 @@ def test_key_figures_of_a_case_follow_those_of_all_cases():
     assert " · overload 1.250 x · memory 33.4" in translate(describe_key_figures([made]), "en")
 
 
-def test_what_is_said_of_charts_stands_where_charts_are():
+def test_sentences_about_charts_appear_only_with_charts():
     sampled = Record.model_validate_json((GOLDEN / "record_sampled.json").read_bytes())
     assert "Curves keep" not in page(sampled)
     assert "Curves keep" in to_body_html(build_document([sampled]), "en")
 
 
-def test_the_end_of_a_failed_run_is_its_cause_and_what_to_try():
+def test_summary_of_a_failed_run_has_cause_and_advice():
     failure = message("exception", text="no memory left")
     cause = Cause(kind="oom", message=failure, rank=1, place="model_build")
     lines = list_first_lines([record(status="oom", cause=cause)])
@@ -200,7 +200,7 @@ def test_the_end_of_a_failed_run_is_its_cause_and_what_to_try():
     )
 
 
-def test_the_end_of_a_run_that_missed_its_target_says_so_once():
+def test_summary_of_a_run_that_missed_its_target_says_so_once():
     missed = message("target_missed", metric="acc", target=0.95, epochs=1, steps=250, value=0.9117)
     quality = record().quality.model_copy(update={"target": 0.95, "reached": False})
     cause = Cause(kind="target_missed", message=missed, rank=0)
@@ -229,21 +229,21 @@ def test_no_line_is_wider_than_80(make):
     assert max(cell_len(line) for line in text.splitlines()) <= 80
 
 
-def test_text_of_a_record_is_neither_markup_nor_control():
+def test_text_of_a_record_is_escaped():
     for text in (page(hostile()), "\n".join(list_first_lines([hostile()]))):
         assert not {"\x1b", "\x07"} & set(text)
         assert "[bold red]X[/]" in text
         assert "[/nope]" in text
 
 
-def test_colour_is_there_only_when_asked(monkeypatch):
+def test_colour_is_used_only_on_request(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     lines = [Paragraph("DistilBERT", "warn")]
     assert show(lines, colour=True) == "\x1b[33mDistilBERT\x1b[0m"
     assert show(lines) == "DistilBERT"
 
 
-def test_the_figures_of_a_repeat_are_the_launches_means():
+def test_figures_of_repeated_launches_are_their_means():
     speeds = 400.0, 625.0  # their geometric mean is 500
     many = [
         record(

@@ -15,7 +15,7 @@ def places(sentence):
     return sorted(name for _, name, _, _ in string.Formatter().parse(sentence) if name)
 
 
-def test_every_text_is_there_twice_with_the_same_places():
+def test_every_text_exists_in_both_languages_with_the_same_placeholders():
     odd = ("reference.as_printed", "spans.name", "nodes.", "configuration.", "sep.space")
     for key, texts in TEXTS.items():
         assert texts.en, key

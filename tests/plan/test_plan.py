@@ -58,11 +58,11 @@ def stable(resolved: plan.Plan, tmp_path: Path) -> str:
     return text.replace(resolved.data.content_id, "fedcba9876543210") + "\n"
 
 
-def test_the_plan_of_toy_is_golden(resolve: Any, tmp_path: Path) -> None:
+def test_plan_of_the_toy_case_matches_its_golden_file(resolve: Any, tmp_path: Path) -> None:
     check_golden("plan_toy.json", stable(resolve(), tmp_path))
 
 
-def test_a_plan_is_read_as_it_was_written(resolve: Any, tmp_path: Path) -> None:
+def test_written_plan_is_read_back(resolve: Any, tmp_path: Path) -> None:
     written = resolve(words=["bs=96", "precision=bf16"])
     written.save(tmp_path)
     assert plan.Plan.read(tmp_path) == written
@@ -70,7 +70,7 @@ def test_a_plan_is_read_as_it_was_written(resolve: Any, tmp_path: Path) -> None:
     assert written.load_case() is cases.load("toy")
 
 
-def test_a_key_says_what_a_name_and_options_say(resolve: Any) -> None:
+def test_plan_from_a_key_equals_plan_from_options(resolve: Any) -> None:
     by_key = resolve("toy:pytorch_2.13:cpu:1:2:3")
     by_options = resolve("toy", nproc=2, repeat=3)
     assert by_key == by_options
@@ -101,7 +101,7 @@ def test_values_are_parsed_by_the_fields_type(resolve: Any) -> None:
     assert "performance-only" in resolved.labels
 
 
-def test_closed_fields_are_fix_hp_and_others_make_the_run_open(resolve: Any) -> None:
+def test_tunable_fields_are_listed_and_fixed_fields_make_the_run_open(resolve: Any) -> None:
     closed = resolve(words=["bs=96", "gas=2"])
     assert (closed.rules, closed.extra) == ("closed", {})
     opened = resolve(words=["bs=96", "wd=0.1", "epochs=3"])
@@ -137,7 +137,7 @@ def sized(name: str) -> str | None:
     return world if "x" in world else None
 
 
-def test_what_a_shipped_recipe_leaves_out_is_no_change() -> None:
+def test_default_of_a_shipped_recipe_is_no_change() -> None:
     standard = Recipe(target_value=0.9, max_epochs=10, weight_decay=0.1)
     named = replace(standard, target_value=None, max_steps=100, micro_batch_size=96)
 
@@ -172,7 +172,7 @@ def test_what_a_shipped_recipe_leaves_out_is_no_change() -> None:
         ),
     ],
 )
-def test_a_word_that_does_not_fit_is_refused(resolve: Any, word: str, what: str, fix: str) -> None:
+def test_invalid_argument_is_refused(resolve: Any, word: str, what: str, fix: str) -> None:
     with pytest.raises(UsageError) as caught:
         resolve(words=[word])
     assert what in str(caught.value)
@@ -199,7 +199,7 @@ def test_a_word_that_does_not_fit_is_refused(resolve: Any, word: str, what: str,
         ),
     ],
 )
-def test_repeats_of_windows_that_cannot_show_anything_are_refused(
+def test_useless_window_repeats_are_refused(
     resolve: Any, case: str, words: tuple[str, ...], what: str, fix: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -234,13 +234,13 @@ def sized_case() -> cases.Case:
         ("tiny", "1x1", True, "tiny"),
     ],
 )
-def test_the_recipe_follows_the_world(
+def test_recipe_is_chosen_by_number_of_ranks(
     name: str | None, world: str, real_data: bool, chosen: str
 ) -> None:
     assert recipes.choose_recipe(sized_case(), name, world=world, real_data=real_data) == chosen
 
 
-def test_a_real_recipe_needs_data_that_is_there(
+def test_real_data_recipe_needs_existing_data(
     resolve: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with pytest.raises(DataError, match="No such file"):
@@ -292,7 +292,7 @@ def test_two_ranks_without_collectives_are_refused(
     assert "--nproc 1" in (refused.value.fix or "")
 
 
-def test_a_case_is_told_the_memory_of_a_rank(resolve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_case_receives_the_memory_of_a_rank(resolve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(folder: Path, recipe: Recipe, world_size: int, memory: RankMemory) -> None:
         calls.append((world_size, memory))
         if memory.rank_bytes < 40:
@@ -317,7 +317,7 @@ def test_several_machines_need_another_launcher(resolve: Any) -> None:
         assert "--launcher" in (caught.value.fix or "")
 
 
-def test_nproc_says_that_there_is_one_machine() -> None:
+def test_nproc_option_means_one_machine() -> None:
     of_two = choose_work(RunRequest(case="distilbert", recipe="standard-2x8"))
     assert of_two.world == "2x8"
     on_one = choose_work(RunRequest(case="distilbert", recipe="standard-2x8", nproc=4))
@@ -326,7 +326,9 @@ def test_nproc_says_that_there_is_one_machine() -> None:
     assert keyed.nnodes == 2
 
 
-def test_labels_say_what_a_reader_must_know(resolve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_name_every_deviation_of_the_run(
+    resolve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for label, given in (("oversubscribed", {"nproc": 5}), ("given-peak", {"peak_tflops": 1.5})):
         assert label not in resolve(nproc=4).labels
         assert label in resolve(**given).labels
@@ -340,7 +342,7 @@ def test_labels_say_what_a_reader_must_know(resolve: Any, monkeypatch: pytest.Mo
     assert "recipe-written-for-1x8" not in resolve(nproc=8).labels
 
 
-def test_forced_balance_is_labelled_as_a_bound_and_not_to_be_quoted(resolve: Any) -> None:
+def test_forced_expert_balance_is_labelled_and_not_to_be_quoted(resolve: Any) -> None:
     bound = resolve("gpt_oss_20b", words=["routing=balanced", "target=none"])
     assert "balanced-bound" in bound.labels
     assert "balanced-bound" not in resolve("gpt_oss_20b").labels
@@ -353,13 +355,13 @@ def test_forced_balance_is_labelled_as_a_bound_and_not_to_be_quoted(resolve: Any
 
 
 @pytest.mark.parametrize("seconds", [0.01, 3_601.0])
-def test_no_time_between_samples(resolve: Any, seconds: float) -> None:
+def test_sampling_interval_must_be_positive(resolve: Any, seconds: float) -> None:
     with pytest.raises(UsageError) as caught:
         resolve(sample_every=seconds)
     assert caught.value.where == "--sample-every"
 
 
-def test_every_repeat_is_a_launch_in_its_own_folder(resolve: Any) -> None:
+def test_every_repeat_is_a_launch_with_its_own_folder(resolve: Any) -> None:
     first = resolve(repeat=3)
     second = resolving.of_repeat(first, 2)
     assert second.run_id == f"{first.run_id}-r2"
@@ -379,7 +381,9 @@ def test_every_repeat_is_a_launch_in_its_own_folder(resolve: Any) -> None:
         ({"seq_length": None}, "seq_length=none"),
     ],
 )
-def test_fix_hp_is_written_as_on_the_founding_pages(values: dict[str, Any], text: str) -> None:
+def test_changed_hyperparameters_are_written_as_on_the_founding_pages(
+    values: dict[str, Any], text: str
+) -> None:
     assert recipes.format_fix_hp(values) == text
 
 
@@ -393,7 +397,7 @@ def test_a_plan_refuses_unknown_keys(resolve: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "nproc"), [("checkpoint_every_steps", "2", 1), ("fsdp", "true", 2)]
 )
-def test_what_the_installed_torch_lacks_is_refused(
+def test_feature_missing_from_the_installed_torch_is_refused(
     monkeypatch: pytest.MonkeyPatch, field: str, value: str, nproc: int
 ) -> None:
     request = RunRequest(case="gpt_megatron", recipe="tiny", nproc=nproc, overrides={field: value})

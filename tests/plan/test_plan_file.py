@@ -82,7 +82,7 @@ def test_every_key_is_read(parse: Parse, tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_defaults(parse: Parse) -> None:
+def test_plan_file_has_defaults(parse: Parse) -> None:
     plan = parse("runs:\n- {case: toy, recipe: tiny}\n- case: toy:pytorch:cpu:1:2:1\n")
     assert (plan.name, plan.out) == ("plan", Path("runs/plan"))
     first, keyed = plan.entries
@@ -90,7 +90,7 @@ def test_defaults(parse: Parse) -> None:
     assert (keyed.name, keyed.device) == ("toy-pytorch-cpu-1-2-1", None)  # the key says it
 
 
-def test_options_win_over_the_file_or_are_refused(parse: Parse) -> None:
+def test_options_override_the_file_or_are_refused(parse: Parse) -> None:
     plan = parse(FULL, device="fake", seed=1, out="elsewhere", sample_every=0)
     for entry in plan.entries:
         assert (entry.device, entry.seed, entry.sample_every) == ("fake", 1, 0)
@@ -156,7 +156,7 @@ def test_the_shipped_plans_can_be_read() -> None:
 
 
 @pytest.mark.parametrize("page", ["measuring.md", "measuring.zh.md"])
-def test_the_documented_example_is_a_plan(parse: Parse, page: str) -> None:
+def test_documented_example_is_a_valid_plan(parse: Parse, page: str) -> None:
     guide = (PLANS.parent / "docs" / page).read_text(encoding="utf-8")
     plan = parse(guide.split("```yaml\n")[1].split("```")[0])
     worlds = [f"nproc_{count}-bs_{size}" for count in (1, 2) for size in (8, 16)]

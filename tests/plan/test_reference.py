@@ -56,7 +56,7 @@ def test_a_row_keeps_its_cells_as_printed(tmp_path):
         ("columns = [", "cannot be read"),
     ],
 )
-def test_a_wrong_file_is_refused_by_name(tmp_path, text, words):
+def test_invalid_file_is_refused_with_its_name(tmp_path, text, words):
     with pytest.raises(RecordError) as caught:
         reference.read_reference_file(write(tmp_path, text))
     assert words in str(caught.value)

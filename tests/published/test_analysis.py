@@ -37,7 +37,7 @@ LINES = "".join(f"noise\nstep {i}, ips: {i}.5 samples/s\n" for i in range(1, 9))
         )),
     ],
 )  # fmt: skip
-def test_leading_number_behind_the_keyword_is_the_value(keyword, line, expected):
+def test_number_after_the_keyword_is_the_value(keyword, line, expected):
     reader = KeywordReader(keyword=keyword)
     reader.read([(1, f"{line}\n")])
     assert list(reader.values) == ([] if expected is None else [expected])
@@ -57,7 +57,7 @@ def test_leading_number_behind_the_keyword_is_the_value(keyword, line, expected)
         ({"separator": ","}, "ips,12,13", 12.0),
     ],
 )
-def test_position_separator_and_range(options, line, expected):
+def test_value_is_selected_by_position_separator_and_range(options, line, expected):
     reader = KeywordReader(keyword="ips", **options)
     reader.read([(1, f"{line}\n")])
     assert list(reader.values) == ([] if expected is None else [expected])
@@ -80,7 +80,7 @@ def speed(path, **options):
     return analyze(path, Options(**{"keyword": "ips:", "model_mode": 1} | options))
 
 
-def test_plain_log(log):
+def test_speed_of_a_plain_log_is_its_mean(log):
     analysis = speed(log(LINES), skip_steps=2)
     all_ = analysis.figures
     assert analysis.record.FINAL_RESULT == 6.0

@@ -33,7 +33,7 @@ RECORD = (
 )
 
 
-def test_public_tools_words_give_its_record(analyze):
+def test_arguments_of_the_public_tool_give_its_record(analyze):
     code, out, err = analyze(*PUBLIC)
     assert (code, out) == (0, RECORD)
     assert "2 values, 1 skipped, 1 malformed lines" in err
@@ -41,7 +41,7 @@ def test_public_tools_words_give_its_record(analyze):
     assert "mean 15  min 10  p50 15  p90 19  p99 19.9  max 20" in err
 
 
-def test_public_tools_own_words_are_taken(analyze):
+def test_option_names_of_the_public_tool_are_accepted(analyze):
     words = [word for pair in PUBLIC[1:] for word in pair.split("=")]
     words[::2] = [f"--{name}" for name in words[::2]]
     assert analyze("--filename", "train.log", *words)[:2] == (0, RECORD)
@@ -73,7 +73,7 @@ def test_invalid_options_print_no_record_and_exit_with_two(analyze, words, expec
     assert expected_error in err
 
 
-def test_pipe_is_read():
+def test_log_is_read_from_a_pipe():
     words = [sys.executable, "-m", "trainmark", "analyze", "-", "keyword=ips:", "model_mode=1"]
     done = subprocess.run(words, input=LOG, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["FINAL_RESULT"] == 40.0

@@ -118,7 +118,7 @@ def test_share_is_recognised_by_whole_words(name: str, share: bool) -> None:
     assert is_fraction(name) is share
 
 
-def test_per_cent_among_shares_is_found_in_csv(tmp_path: Path) -> None:
+def test_percentage_among_fractions_is_found_in_csv(tmp_path: Path) -> None:
     file = tmp_path / "r.csv"
     lines = ["device,samples/s,auc", "A100,9,0.8026", "A100,9.1,80.24", "A100,9.2,0.8025"]
     file.write_text("\n".join(lines), encoding="utf-8")
@@ -213,7 +213,7 @@ def test_both_pages_of_published_results_have_the_same_findings() -> None:
         ({"token_dropping": "false", "aux_loss_coeff": "0.001"}, []),
     ],
 )
-def test_speeds_of_mixtures_say_how_tokens_were_routed(
+def test_speed_of_mixture_of_experts_must_state_its_routing(
     changes: dict[str, str], codes: list[str]
 ) -> None:
     given = {"device": "H100", "precision": "bf16", "changes": changes}
@@ -243,7 +243,7 @@ def test_speeds_of_mixtures_say_how_tokens_were_routed(
         ({"dropped": "0"}, 21.83, []),
     ],
 )
-def test_mfu_of_mixture_counts_no_dropped_tokens(
+def test_mfu_of_mixture_of_experts_excludes_dropped_tokens(
     changes: dict[str, str], mfu: float, codes: list[str]
 ) -> None:
     given = {"device": "H100", "precision": "bf16", "changes": changes}

@@ -50,7 +50,7 @@ def values(header, cell):
         ("目标精度", "0.67", {"quality_target": 0.67}),
     ],
 )  # fmt: skip
-def test_each_form_of_a_cell(header, cell, expected):
+def test_every_form_of_a_cell_is_read(header, cell, expected):
     assert values(header, cell) == expected
 
 

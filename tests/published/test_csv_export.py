@@ -10,7 +10,7 @@ from trainmark.record.record import Record
 from trainmark.record.work import describe_printed_work
 
 
-def test_our_csv_gives_back_the_figures_of_its_records(imported):
+def test_our_csv_is_imported_with_the_figures_of_its_records(imported):
     text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
     record = Record.model_validate_json(text)
     imported_rows = imported(to_csv([record, record]), "results.csv")
@@ -36,7 +36,7 @@ def test_our_csv_gives_back_the_figures_of_its_records(imported):
         ("failed", ["run_not_successful"]),
     ],
 )
-def test_row_has_the_status_and_the_data_that_it_tells(imported, status, codes):
+def test_row_has_its_stated_status_and_data(imported, status, codes):
     text = f"status,data_origin,nnodes,nproc,p_whole\n{status},generated,1,2,9\n"
     (row,) = imported(text, "r.csv").rows
     assert [note.code for note in row.notes] == codes
@@ -46,7 +46,7 @@ def test_row_has_the_status_and_the_data_that_it_tells(imported, status, codes):
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-def test_csv_with_named_columns(imported, delimiter):
+def test_csv_with_known_column_names_is_read(imported, delimiter):
     text = "device,nnodes,nproc,p_whole,note\nX100,2,8,12.5,mine\nX100,1,1,n/a,,\n\nX100,8,1,7\n"
     imported_rows = imported(text.replace(",", delimiter), "r.csv")
     (row,) = imported_rows.rows
@@ -67,7 +67,7 @@ def test_csv_with_named_columns(imported, delimiter):
         ("p_whole,device\n1,234,x\n", "row_has_other_cells"),
     ],
 )
-def test_csv_that_cannot_be_read(imported, text, code):
+def test_unreadable_csv_is_listed(imported, text, code):
     imported_rows = imported(text, "r.csv")
     assert (imported_rows.rows, [entry.reason.code for entry in imported_rows.unread]) == (
         [],

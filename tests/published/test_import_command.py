@@ -33,7 +33,7 @@ def test_json_is_exactly_rows_and_unread(cli, tmp_path):
     check_golden("import.json", json.dumps(document, ensure_ascii=False, indent=1) + "\n")
 
 
-def test_path_that_does_not_exist_is_a_fault_of_usage(cli):
+def test_missing_path_is_a_usage_error(cli):
     code, out, err = cli("import", "nonesuch.md", "--json")
     assert (code, out) == (2, "")
     assert "nonesuch.md" in err

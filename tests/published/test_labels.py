@@ -52,7 +52,7 @@ def test_label_gives_device_and_world(label, config_file, device, world):
         ("单机8卡", "config_A100x2x8", "label_contradicts_itself"),
     ],
 )
-def test_contradiction_is_noted(label, config_file, code):
+def test_contradiction_of_label_and_file_is_noted(label, config_file, code):
     assert [note.code for note in labels.read_label(label, config_file).notes] == [code]
 
 
@@ -71,13 +71,13 @@ def test_world_of_columns_is_compared_with_label(label, columns, device, world, 
     assert [note.code for note in label_facts.notes] == codes
 
 
-def test_device_and_vendor_of_a_short_name():
+def test_short_device_name_gives_device_and_vendor():
     assert labels.split_vendor("nvidia A100 (80G * 8) and (40G * 8)") == ("A100", "nvidia")
     assert labels.split_vendor("cambricon /") == (None, "cambricon")
     assert labels.split_vendor("R300") == ("R300", None)
 
 
-def test_changed_hyper_parameters():
+def test_changed_hyperparameters_are_read():
     assert labels.read_changes("bs=96,lr=0.00015") == {"bs": "96", "lr": "0.00015"}
     assert labels.read_changes("数据精度=fp16, local_batchsize=4") == {
         "数据精度": "fp16", "local_batchsize": "4",

@@ -69,7 +69,7 @@ def test_step_lines_alone_give_the_speed_of_their_intervals(imported):
     assert row.line == 0
 
 
-def test_case_key_says_what_ran(imported):
+def test_case_key_gives_the_work(imported):
     key = "distilbert:pytorch_1.8:A100:2:8:1"
     text = perflog("INIT_START", 0, {"case": key}) + perflog("FINISHED", 0, TOTALS)
     (row,) = imported(text).rows
@@ -87,7 +87,7 @@ def test_totals_that_are_no_numbers_are_listed(imported):
     assert values(row) == {"e2e_time": None}
 
 
-def test_mlperf_log(imported):
+def test_mlperf_log_gives_times_and_quality(imported):
     text = (
         mllog("submission_benchmark", "bert") + mllog("submission_platform", "4 nodes")
         + mllog("run_start", time_ms=1000)
@@ -121,7 +121,7 @@ def test_blocks_of_mlperf_logs_give_samples_over_their_seconds(imported, count):
     assert values(row) == {"last_loss": 2.5} | ({"p_train": 50.0} if count else {})
 
 
-def test_log_in_gzip_and_one_that_is_cut(imported):
+def test_gzip_log_and_truncated_gzip_log_are_read(imported):
     packed = gzip.compress((STEPS + perflog("FINISHED", 0, TOTALS)).encode())
     assert len(imported(packed, "log.gz").rows) == 1
     assert [entry.reason.code for entry in imported(packed[:-20], "log.gz").unread] == [
@@ -168,7 +168,7 @@ def test_malformed_events_are_listed_once_with_their_number(imported):
         (mllog("run_stop", None, 5), "table_without_results"),
     ],
 )
-def test_logs_without_figures(imported, text, code):
+def test_logs_without_figures_are_listed(imported, text, code):
     imported_rows = imported(text)
     assert (imported_rows.rows, [entry.reason.code for entry in imported_rows.unread]) == (
         [],
@@ -184,7 +184,7 @@ def notes(row):
     return [note.code for note in row.notes]
 
 
-def test_run_that_another_one_follows_is_aborted(imported):
+def test_run_followed_by_another_run_is_aborted(imported):
     imported_rows = imported(TWO_ATTEMPTS, "result_0.txt")
     (row,) = imported_rows.rows
     assert values(row) == pytest.approx(
@@ -298,7 +298,7 @@ def test_speeds_that_a_log_states_twice_are_compared(imported):
     assert notes(row) == ["log_speeds_differ"]
 
 
-def test_facts_stated_once_are_listed_as_unchecked(imported):
+def test_facts_stated_once_are_reported_as_unchecked(imported):
     (row,) = imported(TWO_ATTEMPTS, "result_0.txt").rows
     (note,) = row.notes
     assert (note.code, note.args) == ("log_not_checkable", {"what": "samples, batch, times"})

@@ -31,7 +31,7 @@ def read(text, **facts):
     return list(files.read_page(text, Page(file="page.md", form="flagperf", **facts)))
 
 
-def test_nine_column_table():
+def test_nine_column_table_is_read():
     first, second = read(FACTS + NINE)
     assert (first.line, first.table, first.form) == (9, 7, "flagperf")
     assert first.raw == NINE.splitlines()[2]
@@ -52,7 +52,7 @@ def test_nine_column_table():
     assert second.figures["mem"].raw == "OOM"
 
 
-def test_page_of_large_models():
+def test_page_of_large_models_is_read():
     (row,) = read(
         FACTS.replace("precision,见“性能指标”", "bf16")
         + "| 配置 | parallel | fix_hp | token/p/s | 是否精度对齐 | mem | MFU |\n"
@@ -65,7 +65,7 @@ def test_page_of_large_models():
     assert (row.figure("token/p/s"), row.figure("MFU"), row.metric) == (253.61, 21.5, None)
 
 
-def test_legacy_table():
+def test_legacy_table_is_read():
     row, empty = read(
         "| 训练资源 | 配置文件 | 运行时长(s) | 目标精度 | 收敛精度 | Steps数 | 性能（samples/s) |\n"
         "|---|---|---|---|---|---|---|\n"
@@ -79,7 +79,7 @@ def test_legacy_table():
     assert (empty.line, empty.reason.code) == (4, "row_without_figures")  # a target is none
 
 
-def test_table_with_headings_between_its_rows():
+def test_headings_between_rows_apply_to_following_rows():
     heading, row, text, empty = read(
         "| 配置 | config | precision | fix_hp | parallel_strategy | throughput | memory |\n"
         "|---|---|---|---|---|---|---|\n"
@@ -97,7 +97,7 @@ def test_table_with_headings_between_its_rows():
     assert empty.reason.code == "row_is_text"
 
 
-def test_cell_that_cannot_be_read_is_listed_beside_its_row():
+def test_unreadable_cell_is_listed_and_its_row_kept():
     row, cell = read(NINE.replace("361", "3-4天").replace("| X100单机单卡", "\n"))[:2]
     assert isinstance(row, Row)
     assert "e2e_time" not in row.figures
@@ -114,7 +114,7 @@ def test_other_tables_and_pages_without_results_are_listed():
     assert [entry.reason.code for entry in read("nothing")] == ["page_without_tables"]
 
 
-def test_pipes_code_and_quotes():
+def test_pipes_code_and_quotes_in_cells_are_read():
     text = "```\n" + NINE + "```\n\n> " + NINE.replace("\n", "\n> ").replace("fp32", r"fp32\|x")
     rows = [entry for entry in read(text) if isinstance(entry, Row)]
     assert [row.cells["precision"] for row in rows] == ["fp32", "amp", "fp32|x", "amp"]
@@ -153,7 +153,7 @@ def test_row_with_other_cells_than_headers_is_not_read(cells, count):
             assert row.reason.args == {"cells": count, "columns": 9}
 
 
-def test_place_of_a_page_says_model_and_vendor(tmp_path):
+def test_path_of_a_page_gives_model_and_vendor(tmp_path):
     page = files._add_folder_names(
         Page(file="p", form="flagperf"), tmp_path / "metax" / "glm-pytorch" / "README.md"
     )
@@ -180,7 +180,7 @@ def test_hostile_files_are_listed(tmp_path, name, content, code):
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "gb18030", "utf-16"])
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
-def test_encodings_and_line_ends(tmp_path, encoding, ending):
+def test_any_encoding_and_line_ending_is_read(tmp_path, encoding, ending):
     path = tmp_path / "README.md"
     path.write_bytes((FACTS + NINE).replace("\n", ending).encode(encoding))
     rows = files.read_files([path]).rows
@@ -230,7 +230,7 @@ def test_table_that_lacks_a_column_names_it():
     assert entry.reason.code == "table_without_configuration"
 
 
-def test_decimal_commas_of_a_column():
+def test_decimal_commas_are_recognized_by_column():
     text = "| 配置 | p_core | acc |\n|---|---|---|\n| 8卡 | 0,125 | 0,5 |\n| 16卡 | 12,5 | 0.5 |\n"
     first, cell, second = read(text)
     assert (first.figure("p_core"), second.figure("p_core")) == (0.125, 12.5)

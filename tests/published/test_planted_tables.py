@@ -34,7 +34,7 @@ def test_planted_errors_are_found_in_their_line(tmp_path: Path) -> None:
     assert sum(named) >= FOUND
 
 
-def test_no_honest_line_is_flagged(tmp_path: Path) -> None:
+def test_correct_lines_are_not_flagged(tmp_path: Path) -> None:
     audits = [audited(document, tmp_path) for document in honest_documents()]
     assert sum(lines for lines, _ in audits) >= HONEST
     assert all(flagged == set() for _, flagged in audits)

@@ -27,7 +27,7 @@ def run(name, more="", **options):
     return analyze("train.log", Options(**{"preset": "auto"} | options))
 
 
-def test_records_of_the_sample_logs_are_the_golden_ones():
+def test_records_of_the_sample_logs_match_their_golden_file():
     records = {
         path.stem: run(path.stem, skip_steps=int(path.stem != "transformers"), gpu_num=8)
         for path in LOGS
@@ -45,7 +45,7 @@ def test_every_sample_line_is_recognised_as_its_own_preset_only(preset):
     assert recognized == [preset]
 
 
-def test_explicit_options_win_over_the_preset():
+def test_explicit_options_override_the_preset():
     analyzed = run(
         "megatron", base_batch_size=1024, gpu_num=8, skip_steps=1, ips_unit="tokens/s"
     ).record

@@ -29,7 +29,7 @@ def page_of(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_founding_page_gives_the_rows_of_the_reference_cell_by_cell(case):
+def test_founding_page_equals_the_reference_rows_cell_by_cell(case):
     printed = list(files.read_page(page_of(case), Page(file="page.md", form="flagperf")))
     shipped = list(read_references(case))
     assert [type(entry) for entry in (*printed, *shipped)] == [Row] * 2 * CASES[case]
@@ -43,7 +43,7 @@ def test_founding_page_gives_the_rows_of_the_reference_cell_by_cell(case):
         assert [getattr(row, name) for name in same] == [getattr(known, name) for name in same]
 
 
-def test_row_of_a_reference_says_where_it_stands():
+def test_reference_row_names_its_file_and_line():
     first, second = select_results(["reference:distilbert"]).rows[:2]
     assert (first.file, first.form, first.case) == (
         "reference:distilbert_sst2", "reference", "distilbert_sst2",

@@ -67,7 +67,7 @@ def subjects(plant: dict[str, Any], *, changed: bool) -> list[subject.AuditSubje
     ]
 
 
-def test_rules_and_planted_errors_match() -> None:
+def test_every_rule_has_a_planted_error() -> None:
     assert {rule for rule, _ in PLANTS.values()} == set(RULES)
 
 
@@ -86,5 +86,5 @@ def test_planted_error_is_found(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PLANTS)
-def test_sound_neighbour_has_no_finding(name: str) -> None:
+def test_correct_value_beside_the_planted_error_has_no_finding(name: str) -> None:
     assert audit(subjects(PLANTS[name][1], changed=False)) == []

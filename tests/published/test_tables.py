@@ -93,7 +93,7 @@ def test_table_of_benchmarks_by_nodes_is_read() -> None:
     assert [row.figure("e2e_time") for row in rows] == pytest.approx([101268.0, 18576.0, 7578.0])
 
 
-def test_counts_in_heads_need_a_unit_and_what_they_count(imported) -> None:
+def test_counts_in_headers_need_a_unit_and_a_counted_thing(imported) -> None:
     text = "benchmark,1,2,4\nssd,10,6,3\n"
     assert [x.reason.code for x in imported(text, "r.csv").unread] == ["counts_of_what"]
     text = "nodes,1,2,4\nssd,10,6,3\n"
@@ -105,7 +105,7 @@ def test_counts_in_heads_need_a_unit_and_what_they_count(imported) -> None:
     ]  # fmt: skip
 
 
-def test_text_table_in_a_block_of_code() -> None:
+def test_text_table_in_a_code_block_is_read() -> None:
     imported_rows = read("text_table.md")
     assert imported_rows.unread == []
     row = imported_rows.rows[2]
@@ -114,7 +114,7 @@ def test_text_table_in_a_block_of_code() -> None:
     assert (row.figure("perf"), row.figures["perf"].unit) == (5415.41, "")
 
 
-def test_flat_json_object_of_a_node() -> None:
+def test_flat_json_object_is_read() -> None:
     imported_rows = read("flat.jsonl")
     assert imported_rows.unread == []
     row = imported_rows.rows[0]
@@ -134,7 +134,7 @@ def test_flat_json_object_of_a_node() -> None:
         ("unit_column.csv", [{"token/p/s": 11000.0}]),
     ],
 )  # fmt: skip
-def test_plain_english_heads(name: str, figures: list[dict[str, float]]) -> None:
+def test_plain_english_headers_are_read(name: str, figures: list[dict[str, float]]) -> None:
     imported_rows = read(name)
     assert imported_rows.unread == []
     values = [{key: x.value for key, x in row.figures.items()} for row in imported_rows.rows]
@@ -193,7 +193,7 @@ def test_unit_that_contradicts_its_head_is_refused(imported) -> None:
     ]
 
 
-def test_count_or_a_name_under_the_same_head() -> None:
+def test_number_or_name_under_the_same_header_is_distinguished() -> None:
     counts, names = read_headers(["GPU", "Devices"], [["8", "2 x A100"], ["16", "1 x A100"]])
     assert (counts.role, names.role) == ("devices", "device")
 
@@ -240,7 +240,7 @@ def test_two_columns_of_one_figure_keep_their_names(imported) -> None:
         ("ips", "rate", 1.0, "samples", False), ("tgs", "rate", 1.0, "tokens", True),
     ],
 )  # fmt: skip
-def test_printed_units(
+def test_printed_units_are_recognized(
     text: str, quantity: str, factor: float, work: str, per_device: bool
 ) -> None:
     unit = parse_unit(text)
@@ -264,18 +264,18 @@ def test_invalid_units_are_rejected(text: str) -> None:
         ("Results of BI-V100", "BI-V100"), ("NVIDIA results", None), ("MTT S5000", None),
     ],
 )  # fmt: skip
-def test_device_that_a_heading_names(heading: str, device: str | None) -> None:
+def test_device_in_a_heading_applies_to_its_table(heading: str, device: str | None) -> None:
     assert find_device(heading) == device
 
 
 @pytest.mark.parametrize(
     ("count", "world"), [(1, (1, 1)), (8, (1, 8)), (64, (8, 8)), (12, (1, 12))]
 )
-def test_devices_are_split_over_machines_of_eight(count: int, world: tuple[int, int]) -> None:
+def test_devices_are_grouped_into_machines_of_eight(count: int, world: tuple[int, int]) -> None:
     assert split_devices(count) == world
 
 
-def test_folder_without_results_is_not_asked_for_a_record(cli, tmp_path) -> None:
+def test_folder_without_results_is_listed_as_unread(cli, tmp_path) -> None:
     (tmp_path / "pages").mkdir()
     (tmp_path / "pages" / "notes.md").write_text("no table\n", encoding="utf-8")
     code, _, err = cli("audit", "pages")
@@ -284,7 +284,7 @@ def test_folder_without_results_is_not_asked_for_a_record(cli, tmp_path) -> None
     assert "notes.md" in err
 
 
-def test_json_without_figures_names_its_keys_and_no_insides(cli, tmp_path) -> None:
+def test_json_without_figures_is_listed_with_its_keys_only(cli, tmp_path) -> None:
     (tmp_path / "r.jsonl").write_text('{"node": "n1", "colour": 3}\n', encoding="utf-8")
     code, _, err = cli("import", "r.jsonl")
     assert code == 1
@@ -307,11 +307,11 @@ def test_json_without_figures_names_its_keys_and_no_insides(cli, tmp_path) -> No
         ("Step (ms)", "step_time"),
     ],
 )
-def test_marks_of_a_device_and_of_the_better_direction(header: str, name: str) -> None:
+def test_variants_of_a_header_give_the_figure_name(header: str, name: str) -> None:
     assert read_header(header).name == name
 
 
-def test_units_below_the_headers_and_in_headings(imported) -> None:
+def test_units_below_headers_and_in_headings_are_read(imported) -> None:
     text = "| method | Rate | Memory |\n|---|---|---|\n| | tokens/s | GB |\n| ours | 1500 | 30 |\n"
     (row,) = page(imported, text).rows
     assert (row.line, row.figure("p_train_tokens")) == (4, 1500.0)
@@ -321,7 +321,7 @@ def test_units_below_the_headers_and_in_headings(imported) -> None:
     assert [(row.precision, row.figure("step/s")) for row in rows] == [("fp32", 2.1), ("fp16", 5.0)]
 
 
-def test_bold_line_is_a_heading_and_devices_stand_across(imported) -> None:
+def test_bold_line_is_a_heading_and_devices_may_be_columns(imported) -> None:
     text = (
         "**Rate (samples/second)**\n\n| | 1 GPU | 8 GPUs |\n|---|---|---|\n| vit | 700 | 5,400 |\n"
     )
@@ -331,7 +331,7 @@ def test_bold_line_is_a_heading_and_devices_stand_across(imported) -> None:
     ]  # fmt: skip
 
 
-def test_devices_of_a_heading(imported) -> None:
+def test_devices_in_a_heading_are_counted(imported) -> None:
     text = (
         "# Training on 8xH100 SXM\n\n| Model | tokens/s/GPU |\n|---|---|\n| llama3 8b | 8,012 |\n"
     )
@@ -343,17 +343,19 @@ def test_devices_of_a_heading(imported) -> None:
     ("device", "world"),
     [("2 x A100", (1, 2)), ("32 x DGX A100 80GB", (32, None)), ("2x A3 (h100-80gb-8)", (2, None))],
 )
-def test_counted_devices_and_machines(imported, device: str, world: tuple[int, int | None]) -> None:
+def test_counts_of_devices_and_machines_are_read(
+    imported, device: str, world: tuple[int, int | None]
+) -> None:
     (row,) = page(imported, f"| GPU | tokens/s |\n|---|---|\n| {device} | 900 |\n").rows
     assert (row.nnodes, row.nproc) == world
 
 
-def test_comments_above_the_headers_of_csv(imported) -> None:
+def test_comments_above_csv_headers_are_skipped(imported) -> None:
     (row,) = imported("# results of May\nmodel;gpus;images/sec\nvit;8;12345.6\n", "r.csv").rows
     assert (row.line, row.world_size, row.figure("p_whole")) == (3, 8, 12345.6)
 
 
-def test_nested_json_objects(imported) -> None:
+def test_nested_json_objects_are_read(imported) -> None:
     text = (
         '{"config": {"model": "bert", "gpus": 8},'
         ' "results": {"throughput": {"value": 231.7, "unit": "samples/s"}, "train_runtime": 361.2}}'

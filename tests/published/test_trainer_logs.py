@@ -43,7 +43,7 @@ def answer(analysis: Analysis) -> tuple[float | None, str]:
 
 
 @pytest.mark.parametrize("log", REPORTED, ids=[f"{x['file']}-{i}" for i, x in enumerate(REPORTED)])
-def test_reported_log_has_the_answer_that_a_person_expects(log: dict[str, Any]) -> None:
+def test_reported_log_has_the_expected_speed(log: dict[str, Any]) -> None:
     options = log.get("options", {"preset": "auto"})
     analysis = analyze(str(LOGS / "reported" / log["file"]), Options(**options))
     assert answer(analysis) == (log.get("result"), log.get("unit", ""))
@@ -58,7 +58,7 @@ def test_log_of_a_trainer_has_its_speed(tmp_path: Path, log: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("text", KEYS["rates"])
-def test_key_with_a_rate_unit_says_what_it_counts_and_of_how_many(
+def test_key_with_a_rate_unit_gives_its_unit_and_number_of_devices(
     tmp_path: Path, text: str
 ) -> None:
     lines = "".join(f"step {i}, loss 2.{i}, {text}\n" for i in range(4))
@@ -68,7 +68,7 @@ def test_key_with_a_rate_unit_says_what_it_counts_and_of_how_many(
 
 
 @pytest.mark.parametrize("text", KEYS["step_times"]["texts"])
-def test_key_of_a_step_time_says_its_unit_and_of_how_many_steps(tmp_path: Path, text: str) -> None:
+def test_key_of_a_step_time_gives_its_unit_and_number_of_steps(tmp_path: Path, text: str) -> None:
     lines = "".join(f"iter {i}, loss 2.{i}, {text}\n" for i in range(4))
     assert answer(analyze_text(tmp_path, lines)) == (2.0, "steps/s")
 
@@ -113,7 +113,7 @@ def test_closing_line_after_a_resume_is_no_speed(tmp_path: Path) -> None:
         assert "resumed from a checkpoint (line 1)" in analysis.figures["notes"][0]
 
 
-def test_settings_that_name_resumes_and_evaluations_change_nothing(tmp_path: Path) -> None:
+def test_printed_settings_about_resuming_and_evaluation_change_nothing(tmp_path: Path) -> None:
     settings = "resume_from_checkpoint: None\nresume: False\neval_interval: 10\nval_loss: off\n"
     steps = "".join(f"step {i} step_time_ms: {500 if i == 1 else 100}\n" for i in range(1, 6))
     analysis = analyze_text(tmp_path, settings + steps)
@@ -181,7 +181,7 @@ def test_epochs_of_a_known_trainer_are_one_run(tmp_path: Path) -> None:
     assert (answer(analysis), analysis.figures["values"]) == ((166.667, "steps/s"), 9)
 
 
-def test_loss_of_a_step_is_the_one_that_is_trained(tmp_path: Path) -> None:
+def test_training_loss_is_read_not_the_validation_loss(tmp_path: Path) -> None:
     text = "step 1 load_balancing_loss: 0.01 train_loss: 2.5 val_loss: 3.5 tokens/s: 5\n"
     assert analyze_text(tmp_path, text).record.LOSS_RESULT == 2.5
 

@@ -191,7 +191,7 @@ epochs = (few | many).map(lambda found: [*found[:-1], replace(found[-1], closes_
     times=st.builds(Times, pin_ns=st.integers(0, 30), copy_ns=st.integers(0, 30)),
     window_steps=st.integers(1, 4), max_steps=st.integers(1, 60),
 )  # fmt: skip
-def test_each_step_s_wait_is_what_a_queue_of_that_depth_gives(  # noqa: PLR0917
+def test_data_wait_of_each_step_matches_a_model_of_the_queue(  # noqa: PLR0917
     kind: type[Host],
     of_epoch: list[Micro],
     number: int,

@@ -193,7 +193,7 @@ class ClaimsUpdates(WorksInEvaluation):
     claims_updates = True
 
 
-def test_work_put_off_to_the_evaluation_fails_the_run(run: Run) -> None:
+def test_work_deferred_to_the_evaluation_fails_the_run(run: Run) -> None:
     failure = told(run(WorksInEvaluation))
     assert failure == ("untimed_work", "parameters_changed_in_evaluation", {"step": 64})
 
@@ -289,7 +289,7 @@ class DropsTheRest(ToyJob):
         return itertools.islice(super().batches(epoch), self.steps_per_epoch)
 
 
-def test_an_epoch_that_drops_rows_says_so_and_passes_with_a_finding(run: Run) -> None:
+def test_epoch_that_drops_rows_is_reported_and_passes_with_a_finding(run: Run) -> None:
     record = run(DropsTheRest)
     assert record.status == "passed"
     assert [item.as_dict() for item in doubts(record)] == [
@@ -487,7 +487,7 @@ def test_wrong_evaluation_fails_the_run(
     assert {name: details[name] for name in args} == args
 
 
-def test_evaluation_by_hand_that_is_right_passes(run: Run) -> None:
+def test_correct_evaluation_without_the_helper_passes(run: Run) -> None:
     record = run(ByHand)
     assert (record.status, doubts(record)) == ("passed", [])
     (point, *_) = record.quality.history

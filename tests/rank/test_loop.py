@@ -152,7 +152,7 @@ def test_accumulated_micro_batches_are_one_step(sync_device: SyncDevice) -> None
     assert loop.outcome.steps == 2
 
 
-def test_parts_of_steps_are_added_up_a_window_and_those_of_evaluations_dropped(
+def test_parts_of_steps_are_summed_per_window_and_parts_of_evaluations_dropped(
     async_device: AsyncDevice,
 ) -> None:
     device, stages = async_device, StepStages()
@@ -182,7 +182,7 @@ def test_parts_of_steps_are_added_up_a_window_and_those_of_evaluations_dropped(
     assert stages.take_ns(device) == {}
 
 
-def test_nothing_is_written_read_or_synchronised_inside_a_window(
+def test_nothing_is_written_read_or_synchronized_within_a_window(
     async_device: AsyncDevice,
 ) -> None:
     loop, _ = make_loop(
@@ -225,7 +225,7 @@ def test_nothing_is_written_read_or_synchronised_inside_a_window(
         ({"eval_every_samples": 100}, None, [15]),  # never due: the end alone
     ],
 )
-def test_evaluation_cadence(
+def test_evaluations_follow_their_interval(
     sync_device: SyncDevice,
     cadence: dict[str, int],
     max_steps: int | None,
@@ -242,7 +242,7 @@ def test_evaluation_cadence(
     assert sum(length for *_, length in phases(events)) == outcome.steps
 
 
-def test_samples_of_all_ranks_call_for_an_evaluation(sync_device: SyncDevice) -> None:
+def test_evaluation_interval_counts_samples_of_all_ranks(sync_device: SyncDevice) -> None:
     # This rank trains 1 of the 4 samples of a step, in a micro-batch of its own.
     parts = [Micro(samples=0, step_samples=4, closes_step=False), Micro(samples=1, step_samples=4)]
     loop, events = make_loop(
@@ -269,7 +269,7 @@ def test_the_target_ends_the_run_within_an_epoch(sync_device: SyncDevice) -> Non
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_loss_that_is_no_number_stops_after_its_window_is_written(
+def test_nan_loss_stops_the_run_after_its_window_is_written(
     sync_device: SyncDevice, bad: float
 ) -> None:
     steps = [Micro()] * 4 + [Micro(loss=bad)] + [Micro()] * 4
@@ -282,7 +282,7 @@ def test_a_loss_that_is_no_number_stops_after_its_window_is_written(
     assert not events.named("trained")
 
 
-def test_a_quality_that_is_no_number_is_written_as_null(sync_device: SyncDevice) -> None:
+def test_nan_quality_is_written_as_null(sync_device: SyncDevice) -> None:
     loop, events = make_loop(
         sync_device,
         [[Micro()]],

@@ -61,7 +61,7 @@ def tensors() -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", [name for name in tensors() if name != "none"])
-def test_the_sum_of_a_tensor_shows_every_bit(name: str) -> None:
+def test_checksum_of_a_tensor_depends_on_every_bit(name: str) -> None:
     checked_tensors = tensors()
     digest = TensorDigest(checked_tensors)
     before = digest.sums()
@@ -115,7 +115,7 @@ def make_check() -> tuple[ParameterCheck, FakeDigest, list[int]]:
     return check, digest, updates
 
 
-def test_a_change_outside_the_sample_is_found_by_the_sums() -> None:
+def test_change_outside_the_sampled_elements_is_found_by_checksums() -> None:
     check, digest, updates = make_check()
     for step in range(5):
         updates[0] += 1
@@ -164,7 +164,7 @@ def step_with(weights: dict[str, torch.Tensor], gradients: dict[str, torch.Tenso
     torch.optim.AdamW(list(weights.values()), lr=0.1, weight_decay=0.5).step()
 
 
-def test_gradients_are_looked_at_in_the_first_steps_of_any_optimizer() -> None:
+def test_gradients_are_checked_in_the_first_steps_of_any_optimizer() -> None:
     weights = {name: torch.ones(3, requires_grad=True) for name in ("seen", "late", "zero", "none")}
     watch = GradientWatch(weights, looks=2)
     nonzero, zero = torch.tensor([0.0, 0.0, 1.0]), torch.zeros(3)

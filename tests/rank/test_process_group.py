@@ -64,6 +64,6 @@ def test_device_that_torch_does_not_count_is_not_bound(
     assert [call["device_id"] for call in calls] == [None, None]
 
 
-def test_timeout_is_below_what_overflows(calls: Calls, second_card: Any) -> None:
+def test_timeout_is_below_the_overflow_limit(calls: Calls, second_card: Any) -> None:
     join_ranks("nccl", second_card, timeout_s=1e300)
     assert calls[0]["timeout"] == timedelta(days=30)

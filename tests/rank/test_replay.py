@@ -110,7 +110,7 @@ def run(
     return events, replay
 
 
-def test_every_nth_measured_window_is_repeated_with_its_time_apart(
+def test_every_nth_measured_window_is_repeated_and_timed_separately(
     sync_device: SyncDevice,
 ) -> None:
     events, _ = run(sync_device, [[Micro()] * 14])
@@ -134,7 +134,7 @@ def test_every_nth_measured_window_is_repeated_with_its_time_apart(
         assert replay["difference"] is None
 
 
-def test_windows_of_the_warm_up_are_never_repeated(sync_device: SyncDevice) -> None:
+def test_warm_up_windows_are_never_repeated(sync_device: SyncDevice) -> None:
     events, _ = run(sync_device, [[Micro()] * 4], every_windows=1, warmup_steps=4)
 
     assert events.named("replay") == []
@@ -179,7 +179,7 @@ def test_difference_that_two_repeats_confirm_is_named(
     assert replay["end_ns"] - replay["start_ns"] == duration_ns
 
 
-def test_repeats_that_differ_from_each_other_blame_nobody(sync_device: SyncDevice) -> None:
+def test_repeats_that_differ_from_each_other_blame_no_rank(sync_device: SyncDevice) -> None:
     digests = ScriptedDigests({number: (0, "weight", number) for number in range(4)})
 
     events, _ = run(sync_device, [[Micro()] * 8], digests=digests)
@@ -189,7 +189,7 @@ def test_repeats_that_differ_from_each_other_blame_nobody(sync_device: SyncDevic
     assert replay["difference"] is None
 
 
-def test_all_ranks_take_the_control_if_one_differs(sync_device: SyncDevice) -> None:
+def test_all_ranks_run_the_control_repeat_if_one_differs(sync_device: SyncDevice) -> None:
     events, _ = run(sync_device, [[Micro()] * 8], flags_of_others=True)
 
     (replay,) = events.named("replay")

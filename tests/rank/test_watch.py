@@ -28,7 +28,7 @@ def test_shards_of_parameters_are_counted_and_clipped(tmp_path):
         torch.distributed.destroy_process_group()
 
 
-def test_attention_that_ran_is_noted():
+def test_attention_kernel_that_ran_is_recorded():
     query = torch.randn(1, 2, 8, 16, requires_grad=True)
     with StepWatch(dict) as fused:
         attention = torch.nn.functional.scaled_dot_product_attention(query, query, query)
@@ -40,7 +40,7 @@ def test_attention_that_ran_is_noted():
     assert (fused.attention, plain.attention, none.attention) == ({"flash"}, {"math"}, set())
 
 
-def test_attention_of_shared_keys_is_counted_by_the_querys_heads():
+def test_flops_of_grouped_query_attention_count_query_heads():
     query = torch.randn(1, 4, 8, 16, requires_grad=True)
     key = torch.randn(1, 2, 8, 16, requires_grad=True)
     with StepWatch(dict) as watch:

@@ -46,7 +46,9 @@ OOM = message("exception", text="no memory left")
           "fsdp": True}, ["try.more_memory"]),
     ],
 )  # fmt: skip
-def test_memory_of_a_device_that_ran_out(recipe: dict[str, Any], expected: list[str]) -> None:
+def test_out_of_device_memory_has_memory_advice(
+    recipe: dict[str, Any], expected: list[str]
+) -> None:
     assert codes(failed("oom", OOM, **recipe)) == expected
 
 
@@ -57,7 +59,7 @@ def test_recomputing_is_advised_by_the_values_of_the_case(now: Any, advised: str
     assert advice == message("try.checkpoint_activations", value=advised)
 
 
-def test_memory_of_a_host_that_ran_out() -> None:
+def test_out_of_host_memory_has_memory_advice() -> None:
     killed = message("rank_killed_out_of_memory", rank=0, signal="SIGKILL")
     made = failed("oom", killed, micro_batch_size=8, precision="fp32")
     assert codes(made) == ["try.fewer_ranks", "try.lower_batch", "try.more_memory_host"]
@@ -69,7 +71,7 @@ def test_memory_of_a_host_that_ran_out() -> None:
     ("precision", "expected"),
     [("fp16", ["try.lower_lr", "try.not_fp16"]), ("fp32", ["try.lower_lr"])],
 )
-def test_only_fp16_is_advised_against(precision: str, expected: list[str]) -> None:
+def test_diverged_loss_advises_against_fp16_only(precision: str, expected: list[str]) -> None:
     nan = message("loss_not_finite", value="nan", step=2)
     assert codes(failed("diverged", nan, precision=precision)) == expected
 
@@ -84,7 +86,9 @@ def test_missed_target_names_the_field_that_ended_the_training() -> None:
 
 
 @pytest.mark.parametrize(("steps", "may_go_on"), [(99, False), (100, True)])
-def test_stopped_run_goes_on_only_from_a_checkpoint(steps: int, may_go_on: bool) -> None:
+def test_stopped_run_is_advised_to_resume_only_from_a_checkpoint(
+    steps: int, may_go_on: bool
+) -> None:
     stopped = message("stopped_by_signal", signal="SIGINT", steps=steps)
     made = failed("signal", stopped, steps=steps, checkpoint_every_steps=100)
     assert codes(made) == ["try.resume" if may_go_on else "fix.stopped_by_signal"]

@@ -67,7 +67,7 @@ def ending(tmp_path: Path) -> Any:
     return call
 
 
-def test_a_missed_target_says_by_how_much(ending: Any) -> None:
+def test_missed_target_states_target_and_value(ending: Any) -> None:
     result = ending([ranks_ended()], whole_rank(value=0.8512))
     assert result.status == "target_missed"
     assert result.cause["message"] == {
@@ -80,7 +80,7 @@ def test_a_missed_target_says_by_how_much(ending: Any) -> None:
     ("kind", "status"),
     [("oom", "oom"), ("diverged", "diverged"), ("disk_full", "failed"), ("error", "failed")],
 )
-def test_a_rank_that_told_its_failure_is_believed(ending: Any, kind: str, status: str) -> None:
+def test_reported_failure_of_a_rank_is_the_cause(ending: Any, kind: str, status: str) -> None:
     result = ending([ranks_ended(failure(0, 1, 4))], failed_rank(kind))
     assert result.status == status
     assert result.cause == {
@@ -96,7 +96,7 @@ def test_of_two_errors_in_one_second_the_first_is_the_cause(ending: Any) -> None
     assert (result.cause["rank"], result.cause["message"]) == (1, said("why"))
 
 
-def test_a_full_disk_is_told_by_the_exit_code(ending: Any) -> None:
+def test_exit_code_of_a_full_disk_is_the_cause(ending: Any) -> None:
     result = ending([ranks_ended(failure(0, 28, 4))], whole_rank()[:3])
     assert (result.status, result.cause["kind"]) == ("failed", "disk_full")
 
@@ -115,7 +115,7 @@ def test_a_rank_that_was_ended_from_outside_precedes_the_errors_of_its_peers(end
     assert (result.cause["rank"], result.cause["signal"]) == (0, "SIGTERM")
 
 
-def test_no_exit_code_is_told_that_nobody_saw(ending: Any) -> None:
+def test_unknown_exit_code_is_not_reported(ending: Any) -> None:
     result = ending([], failed_rank("error"))
     assert "exit_code" not in result.cause
 
@@ -129,14 +129,14 @@ def test_a_kill_counted_by_the_kernel_is_out_of_memory(ending: Any) -> None:
     )
 
 
-def test_of_failures_at_one_moment_the_telling_one_is_the_cause(ending: Any) -> None:
+def test_of_simultaneous_failures_the_most_specific_is_the_cause(ending: Any) -> None:
     # Rank 0 notices the broken connection first; rank 1 ran out of memory.
     launcher = [ranks_ended(failure(0, 1, 4), failure(1, 1, 4.8))]
     result = ending(launcher, failed_rank("error", 4, "connection closed"), failed_rank("oom", 4.8))
     assert (result.status, result.cause["rank"]) == ("oom", 1)
 
 
-def test_a_launcher_that_left_no_word_is_a_failure(ending: Any) -> None:
+def test_missing_launcher_event_is_failure(ending: Any) -> None:
     result = ending([], whole_rank())
     assert (result.status, result.cause["kind"]) == ("failed", "launcher")
 
@@ -154,7 +154,7 @@ def test_a_launcher_that_left_no_word_is_a_failure(ending: Any) -> None:
          message("launcher_failed", text="OSError: x")),
     ],
 )  # fmt: skip
-def test_what_stopped_the_run_from_outside_comes_first(
+def test_external_stop_takes_precedence_as_the_cause(
     ending: Any, stop: dict[str, Any], status: str, expected: Message
 ) -> None:
     launcher = [event("stop", 8 * S, **stop), ranks_ended(failure(0, -15, 8))]
@@ -162,7 +162,7 @@ def test_what_stopped_the_run_from_outside_comes_first(
     assert (result.status, result.cause["message"]) == (status, expected.as_dict())
 
 
-def test_a_rank_that_stopped_without_a_word_is_a_failure(ending: Any) -> None:
+def test_rank_that_stopped_without_an_event_is_a_failure(ending: Any) -> None:
     result = ending([ranks_ended()], whole_rank(), whole_rank()[:-1])
     assert result.status == "failed"
     assert result.cause["kind"] == "events_incomplete"

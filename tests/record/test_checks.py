@@ -88,7 +88,7 @@ def test_ranks_that_share_a_step_unevenly_agree(plan: Plan, tmp_path: Path) -> N
          ("samples_above_global_batch", {"step": 1, "samples": 164, "most": 128})),
     ],
 )  # fmt: skip
-def test_ranks_that_contradict_each_other(
+def test_contradicting_ranks_fail_the_run(
     plan: Plan,
     tmp_path: Path,
     samples: list[list[int]],
@@ -102,7 +102,7 @@ def test_ranks_that_contradict_each_other(
     assert cause(plan, timeline(tmp_path, *ranks)) == expected
 
 
-def test_more_tokens_than_the_sequences_can_hold(plan: Plan, tmp_path: Path) -> None:
+def test_more_tokens_than_sequences_can_hold_fail_the_run(plan: Plan, tmp_path: Path) -> None:
     recipe = {**plan.recipe, "seq_length": 8}
     long = plan.model_copy(update={"recipe": recipe})
     more = {"sequences": 64, "tokens": 300, "tokens_padded": 513}
@@ -113,9 +113,7 @@ def test_more_tokens_than_the_sequences_can_hold(plan: Plan, tmp_path: Path) -> 
     assert cause(plan, run_timeline) is None
 
 
-def test_a_parameter_counts_as_trained_where_one_rank_changed_it(
-    plan: Plan, tmp_path: Path
-) -> None:
+def test_parameter_changed_by_one_rank_counts_as_trained(plan: Plan, tmp_path: Path) -> None:
     # Each rank holds rows of "table"; those of the second were asked for by nobody.
     run_timeline = timeline(
         tmp_path,
@@ -128,7 +126,7 @@ def test_a_parameter_counts_as_trained_where_one_rank_changed_it(
 @pytest.mark.parametrize(
     ("updates", "code"), [(0, "never_updated"), (1, None), (2, "parameters_never_changed")]
 )
-def test_a_parameter_that_no_rank_changed(
+def test_parameter_changed_by_no_rank_is_named(
     plan: Plan, tmp_path: Path, updates: int, code: str | None
 ) -> None:
     names = [f"layer{number}" for number in range(5)]
@@ -150,7 +148,7 @@ def doubts(timeline: RunTimeline, device: str = "cuda") -> list[Message]:
     return [finding for finding in known if finding.code != "steadiness_unknown"]
 
 
-def test_rows_left_out_of_an_evaluation_are_a_finding(tmp_path: Path) -> None:
+def test_rows_missing_from_an_evaluation_are_a_finding(tmp_path: Path) -> None:
     evaluation = event(
         "evaluate", 0, epoch=0, step=2, start_ns=0, end_ns=S, value=0.9, samples=100, detail={},
         target_reached=True,

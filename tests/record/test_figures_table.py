@@ -42,7 +42,7 @@ def test_the_documentation_shows_the_table(lang: str, page: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in cases.names() if cases.load(name).page.figures])
-def test_the_readme_of_a_case_shows_its_own(name: str) -> None:
+def test_readme_of_a_case_shows_its_figures(name: str) -> None:
     text = (cases.folder(name) / "README.md").read_text(encoding="utf-8")
     for spec in cases.load(name).page.figures:
         assert shown(spec) in text.splitlines()

@@ -80,13 +80,13 @@ def test_no_rank_is_missing_where_all_wait_or_none_does(cause: Any) -> None:
 
 
 @pytest.mark.parametrize(("stop_s", "code"), [(7, "timed_out_training"), (8, "timed_out_missing")])
-def test_a_run_that_still_trained_does_not_hang(cause: Any, stop_s: int, code: str) -> None:
+def test_run_that_still_trained_is_not_a_hang(cause: Any, stop_s: int, code: str) -> None:
     """The last window ended at 5 s, and each one took 1 s."""
     groups = group("0-1", "collective", "barrier"), group("2", "elsewhere")
     assert cause(*groups, stop_s=stop_s).message.code == code
 
 
-def test_the_groups_of_all_nodes_are_one_account(tmp_path: Path) -> None:
+def test_rank_groups_of_all_nodes_are_merged(tmp_path: Path) -> None:
     """Node 1's clock counts from another moment; the nodes saved stacks a second apart."""
     run_dir = write_run(tmp_path / "run", [launch_event(argv=["trainmark"])], *[rank(3)] * 4)
     node_groups = group("0-1", "collective", "barrier"), group("2", "collective", "barrier")

@@ -39,7 +39,7 @@ def distilbert(**changes: Any) -> Record:
     return made.model_copy(update={"figures": made.figures | figures, **changes})
 
 
-def test_the_text_of_both_records_is_golden() -> None:
+def test_text_of_both_records_matches_its_golden_file() -> None:
     assert [item.to_json() for item in list_index_records(distilbert())] == [SPEED, MEMORY]
     assert to_index([distilbert()]) == f"{SPEED}\n{MEMORY}\n"
 
@@ -86,7 +86,7 @@ def test_results_keep_three_places_or_below_a_tenth_three_digits(value: float, k
         ("FINAL_RESULT", 0, "JOB_FAIL_FLAG"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_key(key: str, value: Any, expected_error: str) -> None:
+def test_invalid_value_is_refused_with_its_key(key: str, value: Any, expected_error: str) -> None:
     with pytest.raises(UsageError) as caught:
         IndexRecord(**{**GOOD, key: value})
     assert key in str(caught.value)

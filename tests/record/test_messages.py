@@ -71,7 +71,7 @@ def test_every_code_that_is_emitted_has_its_sentences() -> None:
             assert places(TEXTS[name].en) <= names, f"{place}: {name}"
 
 
-def test_every_sentence_is_there_twice_with_the_same_arguments() -> None:
+def test_every_sentence_exists_in_both_languages_with_the_same_arguments() -> None:
     for code, texts in TEXTS.items():
         assert texts.en, code
         assert CJK.search(texts.zh), code
@@ -96,7 +96,7 @@ def test_every_sentence_can_be_emitted() -> None:
         (Message("not_steady"), "not_steady"),
     ],
 )
-def test_what_is_not_known_here_is_shown_as_it_stands(unknown: Message, shown: str) -> None:
+def test_unknown_message_is_shown_unchanged(unknown: Message, shown: str) -> None:
     assert render(unknown, "en") == shown
 
 
@@ -113,7 +113,7 @@ def test_direction_of_a_change_is_a_word(drift: float, english: str, chinese: st
     assert (render(note, "en"), render(note, "zh")) == (english, chinese)
 
 
-def test_no_sentence_explains_a_sign() -> None:
+def test_no_sentence_explains_a_plus_or_minus_sign() -> None:
     for code, texts in TEXTS.items():
         for text in (texts.en, texts.zh):
             assert not re.search(r"plus(:| is) |正为", text), code

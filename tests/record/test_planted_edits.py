@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("name", sorted({edit.record for edit in EDITS}))
-def test_an_honest_record_agrees_with_itself(name: str) -> None:
+def test_unedited_record_is_consistent(name: str) -> None:
     text = (GOLDEN / f"{name}.json").read_text(encoding="utf-8")
     assert check_itself(Record.model_validate_json(text)) == []
 
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: f"{edit.record}-{edit.path}")
-def test_an_edited_record_is_found(edit: Edit) -> None:
+def test_edited_record_is_detected(edit: Edit) -> None:
     document = json.loads((GOLDEN / f"{edit.record}.json").read_text(encoding="utf-8"))
     try:
         record = Record.model_validate_json(json.dumps(apply(document, edit)))
@@ -75,9 +75,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[st
 
 
 @pytest.mark.parametrize("name", ["gpt", "peak", "toy"])
-def test_record_of_a_real_run_agrees_with_itself(
-    real: dict[str, dict[str, Any]], name: str
-) -> None:
+def test_record_of_a_real_run_is_consistent(real: dict[str, dict[str, Any]], name: str) -> None:
     record = edited(real[name], {})
     assert record is not None
     assert record.passed
@@ -117,7 +115,7 @@ def test_record_of_a_real_run_agrees_with_itself(
         ("toy", {"environment.precision_flags.float32_matmul": "medium"}),
     ],
 )  # fmt: skip
-def test_edit_of_a_real_record_is_found(
+def test_edit_of_a_real_record_is_detected(
     real: dict[str, dict[str, Any]], name: str, changes: dict[str, Any]
 ) -> None:
     record = edited(real[name], changes)
@@ -134,7 +132,7 @@ def test_edit_of_a_real_record_is_found(
         {"evidence.0.sha256": "0" * 64},
     ],
 )
-def test_what_a_record_alone_cannot_show_needs_its_evidence(
+def test_some_edits_cannot_be_found_in_the_record_alone(
     real: dict[str, dict[str, Any]], changes: dict[str, Any]
 ) -> None:
     """These kinds are listed in docs/trust.md."""

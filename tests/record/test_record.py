@@ -68,13 +68,13 @@ def change(run_dir: Path, name: str, **fields: Any) -> None:
     path.write_text("".join(json.dumps(item) + "\n" for item in changed))
 
 
-def test_the_record_of_a_run_is_golden(run_dir: Path) -> None:
+def test_record_of_a_run_matches_its_golden_file(run_dir: Path) -> None:
     path = record.write_record(reduce.reduce(run_dir), run_dir)
     assert path == run_dir / "record.json"
     check_golden("record_toy.json", path.read_text())
 
 
-def test_a_record_is_built_the_same_again_and_read_as_written(run_dir: Path) -> None:
+def test_rebuilt_record_is_equal_and_read_back(run_dir: Path) -> None:
     first = reduce.reduce(run_dir)
     record.write_record(first, run_dir)
     assert reduce.reduce(run_dir) == first
@@ -84,7 +84,7 @@ def test_a_record_is_built_the_same_again_and_read_as_written(run_dir: Path) -> 
     assert first.figure("MFU") is None
 
 
-def test_a_record_holds_to_the_schema(run_dir: Path) -> None:
+def test_record_satisfies_the_schema(run_dir: Path) -> None:
     document = json.loads(record.write_record(reduce.reduce(run_dir), run_dir).read_text())
     schema = json.loads(record.describe_schema())
     jsonschema.validate(document, schema)
@@ -95,7 +95,7 @@ def test_a_record_holds_to_the_schema(run_dir: Path) -> None:
 @pytest.mark.skipif(
     Version(version("pydantic")) < Version("2.14"), reason="older ones describe dataclasses less"
 )
-def test_the_shipped_schema_is_that_of_the_records() -> None:
+def test_shipped_schema_matches_the_record_type() -> None:
     # To renew it: trainmark list schema > src/trainmark/record/record.schema.json
     shipped = files("trainmark.record").joinpath("record.schema.json").read_text("utf-8")
     assert shipped == record.describe_schema()
@@ -119,7 +119,7 @@ def test_a_record_is_never_replaced(run_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["plan.json", "events.launcher.jsonl"])
-def test_what_is_no_run_directory_is_named(run_dir: Path, file: str) -> None:
+def test_folder_that_is_not_a_run_is_named(run_dir: Path, file: str) -> None:
     (run_dir / file).unlink()
     with pytest.raises(RecordError, match=f"{file}: not a run directory"):
         reduce.reduce(run_dir)
@@ -132,7 +132,7 @@ def test_events_without_a_launch_are_no_run_directory(run_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{}", "no json"])
-def test_what_is_no_record_is_named(tmp_path: Path, text: str) -> None:
+def test_file_that_is_not_a_record_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "record.json").write_text(text)
     with pytest.raises(RecordError, match="not a record of this schema"):
         record.read_record(tmp_path)
@@ -175,7 +175,7 @@ def test_a_quality_that_is_null_has_a_reason(run_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("required", [True, False])
-def test_a_missed_target_is_a_failure_where_it_is_required(run_dir: Path, required: bool) -> None:
+def test_missed_target_is_a_failure_if_required(run_dir: Path, required: bool) -> None:
     planned = Plan.read(run_dir)
     recipe = planned.recipe | {"target_required": required}
     planned.model_copy(update={"recipe": recipe}).save(run_dir)

@@ -68,7 +68,7 @@ def find(measurement: Measurement) -> list[tuple[str, dict[str, Any]]]:
     return [(item.code, dict(item.args)) for item in known if item.code.startswith("replay")]
 
 
-def test_time_of_repeats_is_a_span_and_in_no_rate(measured: Any) -> None:
+def test_time_of_window_repeats_is_a_span_excluded_from_rates(measured: Any) -> None:
     measurement = measured([replay()])
 
     (rank,) = measurement.ranks
@@ -97,7 +97,7 @@ def test_equal_repeats_are_counted_and_raise_no_finding(measured: Any) -> None:
     assert find(measurement) == []
 
 
-def test_rank_whose_own_gradient_differs_first_is_named_with_its_node(measured: Any) -> None:
+def test_rank_whose_gradient_differs_first_is_named_with_its_node(measured: Any) -> None:
     # The reduction gives all ranks a wrong gradient: their weights of the next step follow.
     follows = (7, "weight", "head")
     measurement = measured(
@@ -116,14 +116,14 @@ def test_rank_whose_own_gradient_differs_first_is_named_with_its_node(measured: 
     assert grade_reasons([message(code, **args)]).grade == "do_not_quote"
 
 
-def test_ranks_that_differ_at_once_are_all_named(measured: Any) -> None:
+def test_ranks_that_differ_at_the_same_step_are_all_named(measured: Any) -> None:
     measurement = measured(*[[replay((5, "loss", None))]] * 3)
 
     ((_, args),) = find(measurement)
     assert (args["ranks"], args["nodes"], args["place"]) == ("0-2", "0-1", "loss")
 
 
-def test_software_that_is_not_deterministic_blames_no_rank(measured: Any) -> None:
+def test_nondeterministic_software_blames_no_rank(measured: Any) -> None:
     unstable = replay(first_step=8, control="not_deterministic")
 
     measurement = measured([replay((6, "weight", "head")), unstable], [replay(), unstable])

@@ -33,7 +33,7 @@ def built(tmp_path: Path, samples: Sequence[dict[str, Any]] | bytes | None) -> R
     return reduce.reduce(sampled_run(tmp_path / "run", samples))
 
 
-def test_the_record_of_a_sampled_run_is_golden(
+def test_record_of_a_sampled_run_matches_its_golden_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reduce, "__version__", "0.0.0")
@@ -42,7 +42,7 @@ def test_the_record_of_a_sampled_run_is_golden(
     check_golden("record_sampled.json", path.read_text(encoding="utf-8"))
 
 
-def test_the_summary_is_reproduced_from_its_file(tmp_path: Path) -> None:
+def test_summary_is_reproduced_from_the_sample_file(tmp_path: Path) -> None:
     run_dir = sampled_run(tmp_path / "run", lines())
     record.write_record(reduce.reduce(run_dir), run_dir)
     text = (run_dir / TELEMETRY_FILE).read_text(encoding="utf-8")
@@ -88,7 +88,7 @@ def with_errors(counts: dict[str, list[int]], fault: str | None = None) -> list[
     return samples
 
 
-def test_counters_of_errors_that_stay_are_no_finding(tmp_path: Path) -> None:
+def test_unchanged_error_counters_are_no_finding(tmp_path: Path) -> None:
     record = built(tmp_path, with_errors({}))
 
     assert record.findings == []
@@ -99,7 +99,7 @@ def test_counters_of_errors_that_stay_are_no_finding(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_corrected_errors_are_a_finding_that_leaves_the_grade(tmp_path: Path) -> None:
+def test_corrected_errors_are_a_finding_that_keeps_the_grade(tmp_path: Path) -> None:
     # A counter that falls was reset: 7 to 9, then 1 more.
     record = built(tmp_path, with_errors({"ecc_corrected": [9, 1], "link_replays": [2, 5]}))
 
@@ -133,7 +133,7 @@ def test_a_monitor_that_failed_is_a_finding(tmp_path: Path, kind: str) -> None:
     assert record.passed
 
 
-def test_an_estimate_is_called_one_in_record_and_export(tmp_path: Path) -> None:
+def test_estimated_energy_is_marked_in_record_and_export(tmp_path: Path) -> None:
     samples = [start(0, 1), *readings(0, 1, times_s=OFTEN_S, energy_j=None), end()]
     record = built(tmp_path, samples)
     head, row = (line.split(",") for line in to_csv([record]).splitlines())

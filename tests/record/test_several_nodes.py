@@ -84,7 +84,7 @@ def shown(made: Record) -> tuple[str, str]:
     return to_markdown([page.build_document([made])]), markdown_page([made], "zh")
 
 
-def test_nodes_that_differ_are_found(run_dir: Path) -> None:
+def test_differences_between_nodes_are_findings(run_dir: Path) -> None:
     node(run_dir, 0, SAME)
     other = {**SAME, "driver": "1.3", "packages": {"torch": "2.13", "numpy": "2.2"}}
     node(run_dir, 1, other, skew_s=-2.5, device="Other CPU")
@@ -118,7 +118,7 @@ def test_a_lost_node_leaves_a_partial_record_that_can_be_verified(run_dir: Path)
     assert "节点 1（rank 1）在 16 步后丢失：NODE_FAIL" in chinese
 
 
-def test_a_node_that_left_nothing_gives_null_figures_with_their_reason(run_dir: Path) -> None:
+def test_node_without_files_gives_null_figures_with_a_reason(run_dir: Path) -> None:
     node(run_dir, 0, SAME)
     node(run_dir, 2, SAME)
     write_events(run_dir / "events.job.jsonl", [job("node 1 went away")])

@@ -42,7 +42,7 @@ def slow(run_dir: Path, ranks: int, nproc: int) -> list[Message]:
     return [finding for finding in known if finding.code in {"slow_rank", "slow_data"}]
 
 
-def test_the_slowest_rank_is_named_with_its_node_and_how_many_are_slow(find_skew: Any) -> None:
+def test_slowest_rank_is_named_with_its_node_and_the_number_of_slow_ranks(find_skew: Any) -> None:
     assert find_skew((100, 1), (101, 1), (100, 1), (100, 1), (125, 1), (130, 1)) == [
         ("slow_rank", {"rank": 5, "node": 2, "own_s": 0.13, "median_s": 0.1, "share": 0.3,
                        "slow": 2, "nodes": 1}),

@@ -8,7 +8,7 @@ import pytest
 from trainmark.record.stats import measure_drift, summarize_step_times
 
 
-def test_percentiles_mad_and_cv() -> None:
+def test_step_times_have_percentiles_deviation_and_variation() -> None:
     times = summarize_step_times(np.array([4, 1, 3, 2, 10], np.int64) * 10**9)
     assert times is not None
     assert times["p50"] == 3.0
@@ -19,7 +19,7 @@ def test_percentiles_mad_and_cv() -> None:
     assert times["cv"] == pytest.approx(12.5**0.5 / 4)
 
 
-def test_no_step_has_no_spread_and_one_has_none_to_speak_of() -> None:
+def test_no_step_has_no_spread_and_a_single_step_has_zero_spread() -> None:
     assert summarize_step_times(np.empty(0, np.int64)) is None
     single = summarize_step_times(np.array([2 * 10**9]))
     assert single is not None

@@ -59,13 +59,11 @@ def said(trust: Trust) -> tuple[str, list[str]]:
          ["trust_generated_data", "trust_cv"]),
     ],
 )  # fmt: skip
-def test_each_reason_leads_to_its_grade(
-    changes: dict[str, Any], grade: str, codes: list[str]
-) -> None:
+def test_each_reason_gives_its_grade(changes: dict[str, Any], grade: str, codes: list[str]) -> None:
     assert launch(**changes) == (grade, codes)
 
 
-def test_each_finding_of_the_tables_leads_to_its_grade() -> None:
+def test_each_listed_finding_gives_its_grade() -> None:
     for known, grade in ((trust._NOISY, "noisy"), (trust._SERIOUS, "do_not_quote")):
         for code in {code for code in known if not code.startswith("trust_")}:
             assert launch(findings=[message(code)] * 2) == (grade, [code])
@@ -112,7 +110,7 @@ def test_launches_that_differ_by_more_than_a_tenth_are_noisy() -> None:
     assert said(grade_repeats(records)) == ("noisy", ["trust_launch_cv"])
 
 
-def test_only_launches_that_passed_count_and_a_reason_is_said_once() -> None:
+def test_only_passed_launches_count_and_each_reason_appears_once() -> None:
     failed = record(run_id="x", status="failed", trust=grade_reasons([message("trust_not_passed")]))
     drifted = grade_reasons([message("not_steady", drift=0.2)])
     trust = grade_repeats([*several(5, trust=drifted), failed])

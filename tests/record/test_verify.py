@@ -49,7 +49,7 @@ def found(run_dir: Path) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-def test_a_record_agrees_where_its_case_is_not_installed(
+def test_record_is_verified_without_its_case(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def not_here(name: str) -> None:
@@ -71,7 +71,7 @@ def test_a_record_agrees_where_its_case_is_not_installed(
         (("plan", "about", "dataset"), "another", "plan.about.dataset"),
     ],
 )
-def test_any_value_that_was_changed_is_named(
+def test_any_changed_value_is_named(
     run_dir: Path, keys: tuple[str, ...], value: Any, field: str | None
 ) -> None:
     edit(run_dir / "record.json", *keys, value=value)
@@ -80,7 +80,7 @@ def test_any_value_that_was_changed_is_named(
     assert all(code == "evidence_disagrees" for code, _ in findings)
 
 
-def test_ten_times_the_throughput_is_said_at_the_top_and_fails(run_dir: Path, cli: Any) -> None:
+def test_tenfold_throughput_is_reported_first_and_fails(run_dir: Path, cli: Any) -> None:
     code, out, _ = cli("report", run_dir)
     assert (code, "evidence" in out) == (0, False)
     edit(run_dir / "record.json", "figures", "p_train", "value", value=2560.0)
@@ -95,7 +95,7 @@ def test_ten_times_the_throughput_is_said_at_the_top_and_fails(run_dir: Path, cl
         assert "evidence_disagrees" in out or "256 when computed again" in out
 
 
-def test_an_event_file_that_was_changed_is_named(run_dir: Path) -> None:
+def test_changed_event_file_is_named(run_dir: Path) -> None:
     path = run_dir / "events.rank0.jsonl"
     path.write_text(path.read_text().replace('"value":0.9375', '"value":0.9376'))
     (altered, disagrees) = found(run_dir)
@@ -141,7 +141,7 @@ def test_a_record_alone_is_not_to_be_quoted_but_no_failure(
     assert (code, reason in out) == (0, True)
 
 
-def test_another_version_may_compute_otherwise(run_dir: Path) -> None:
+def test_difference_from_another_version_is_no_contradiction(run_dir: Path) -> None:
     edit(run_dir / "record.json", "suite", "version", value="9.9.0")
     assert found(run_dir) == []
     edit(run_dir / "record.json", "figures", "p_train", "value", value=257.0)
@@ -157,7 +157,7 @@ def test_another_version_may_compute_otherwise(run_dir: Path) -> None:
     assert [code for code, _ in found(run_dir)] == ["evidence_disagrees"]
 
 
-def test_what_only_an_absent_case_computes_is_not_verified(run_dir: Path) -> None:
+def test_figures_of_a_missing_case_are_not_verified(run_dir: Path) -> None:
     words = {"en": "energy", "zh": "能耗"}
     declared = {"name": "energy", "unit": "J", "label": words, "definition": words}
     (run_dir / "record.json").unlink()
@@ -170,7 +170,7 @@ def test_what_only_an_absent_case_computes_is_not_verified(run_dir: Path) -> Non
     assert found(run_dir) == [("evidence_case_absent", {"case": "from_elsewhere"})]
 
 
-def test_rounding_of_another_library_is_no_disagreement(run_dir: Path) -> None:
+def test_rounding_difference_is_no_contradiction(run_dir: Path) -> None:
     value = record.read_record(run_dir).figures["p_core"].value
     assert value is not None
     edit(run_dir / "record.json", "figures", "p_core", "value", value=value * (1 + 1e-12))

@@ -45,7 +45,7 @@ def codes(path: Path) -> tuple[int, list[str]]:
         {"1-toy/record.json": b"{}"}, {"1-toy/plan.json": None}, {"../climbs.txt": b"x"},
     ],
 )  # fmt: skip
-def test_files_that_are_not_those_of_the_manifest_are_found(
+def test_files_that_differ_from_the_manifest_are_found(
     packed: Path, items: dict[str, bytes | None]
 ) -> None:
     assert codes(changed(packed, items=items)) == (1, ["bundle_altered"])
@@ -61,7 +61,7 @@ def test_changed_byte_anywhere_in_a_file_is_found(packed: Path) -> None:
     assert codes(packed) == (1, ["bundle_altered"])
 
 
-def test_figures_that_their_evidence_does_not_give_are_found(packed: Path) -> None:
+def test_figures_that_contradict_their_evidence_are_found(packed: Path) -> None:
     from hashlib import sha256
 
     with zipfile.ZipFile(packed) as zipped:
@@ -89,7 +89,7 @@ FILE = {"name": "1-toy/record.json", "bytes": 1, "sha256": "0" * 64}
         )),
     ],
 )  # fmt: skip
-def test_manifest_of_another_form_is_refused(packed: Path, manifest: dict[str, Any]) -> None:
+def test_manifest_of_another_version_is_refused(packed: Path, manifest: dict[str, Any]) -> None:
     items = {}
     if names := [file["name"] for file in manifest.get("files", [])]:
         with zipfile.ZipFile(packed) as zipped:
@@ -101,7 +101,7 @@ def test_manifest_of_another_form_is_refused(packed: Path, manifest: dict[str, A
     assert str(refused.value.where).startswith(str(packed))
 
 
-def test_bundle_larger_than_may_be_unpacked_is_refused(packed: Path, tmp_path: Path) -> None:
+def test_bundle_above_the_size_limit_is_refused(packed: Path, tmp_path: Path) -> None:
     with pytest.raises(archive.BundleError, match="at most 1,000") as refused:
         archive.unpack(packed, tmp_path / "none", max_bytes=1000)
     assert refused.value.exit_code == 2

@@ -25,7 +25,7 @@ def test_bundle_gives_the_records_in_it(packed: Path, run_dir: Path) -> None:
     assert selection.refuted == []
 
 
-def test_program_reports_bundles_and_verifies_several_paths(
+def test_report_reads_bundles_and_verify_takes_several_paths(
     packed: Path, run_dir: Path, cli: Callable[..., Any]
 ) -> None:
     code, out, _ = cli("report", packed, "--format", "md")
@@ -75,7 +75,7 @@ def test_damaged_record_among_others_is_named_and_fails(
     assert (code, shown in out + err, str(broken) in err) == (1, True, True)
 
 
-def test_site_has_the_other_runs_and_fails(
+def test_site_with_a_damaged_record_has_the_other_runs_and_fails(
     run_dir: Path, broken: Path, tmp_path: Path, cli: Callable[..., Any]
 ) -> None:
     code, _, err = cli("site", run_dir.parent, "-o", tmp_path / "site")
@@ -116,13 +116,13 @@ def test_bundle_with_a_damaged_record_is_not_written(
     assert (code, file.exists(), str(broken) in err) == (2, False, True)
 
 
-def test_only_damaged_records_are_an_error(broken: Path, cli: Callable[..., Any]) -> None:
+def test_damaged_records_alone_are_an_error(broken: Path, cli: Callable[..., Any]) -> None:
     for verb in ("report", "audit"):
         code, out, err = cli(verb, broken)
         assert (code, out, str(broken) in err) == (2, "", True)
 
 
-def test_wrong_name_among_others_is_error(
+def test_wrong_path_among_others_is_an_error(
     run_dir: Path, tmp_path: Path, cli: Callable[..., Any]
 ) -> None:
     code, out, err = cli("report", run_dir, tmp_path / "typo")

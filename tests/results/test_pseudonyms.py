@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 KEY = bytes(range(32))
 
 
-def test_pseudonym_depends_on_name_and_key_alone() -> None:
+def test_pseudonym_depends_only_on_name_and_key() -> None:
     first = make_pseudonym("gpu-node17", KEY)
 
     assert first == "<host-e95a0b49>"
@@ -27,7 +27,7 @@ def test_pseudonym_depends_on_name_and_key_alone() -> None:
     assert make_pseudonym(first, KEY) == first
 
 
-def test_key_is_made_once_and_readable_by_its_user_alone(tmp_path: Path) -> None:
+def test_key_is_created_once_and_readable_only_by_its_user(tmp_path: Path) -> None:
     key = load_key(tmp_path / "cache")
 
     assert key is not None
@@ -36,14 +36,14 @@ def test_key_is_made_once_and_readable_by_its_user_alone(tmp_path: Path) -> None
     assert (tmp_path / "cache" / KEY_FILE).stat().st_mode & 0o777 == 0o600
 
 
-def test_without_a_place_for_the_key_nodes_are_not_told_apart(tmp_path: Path) -> None:
+def test_without_a_stored_key_all_nodes_share_one_name(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be")
 
     assert load_key(tmp_path / "cache") is None
     assert make_pseudonym("gpu-node17", None) == "<host>"
 
 
-def test_node_names_leave_as_pseudonyms_that_all_documents_share(
+def test_node_names_become_the_same_pseudonyms_in_all_documents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path))

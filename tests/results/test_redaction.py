@@ -65,18 +65,18 @@ KEPT = [
 ]
 
 
-def test_text_is_replaced(redactor):
+def test_secrets_in_text_are_replaced(redactor):
     for text, clean in REPLACED:
         assert redactor.redact_text(text) == clean
         assert redactor.redact_text(clean) == clean
 
 
-def test_text_similar_to_secrets_stays(redactor):
+def test_text_similar_to_secrets_is_kept(redactor):
     for text in KEPT:
         assert redactor.redact_text(text) == text
 
 
-def test_user_or_host_named_like_known_word_changes_no_single_word(monkeypatch):
+def test_user_or_host_named_like_a_known_word_keeps_that_word(monkeypatch):
     word = "train"
     document = {"event": word, "name": word, "labels": [word], "kind": "error"}
     assert _redactor(monkeypatch, user=word, host=word).redact_document(document) == document
@@ -85,7 +85,7 @@ def test_user_or_host_named_like_known_word_changes_no_single_word(monkeypatch):
     assert redacted == {"user": "<user>", "comment": "by <user>"}
 
 
-def test_documents_are_read_by_their_keys(redactor):
+def test_documents_are_redacted_by_their_keys(redactor):
     document = {
         "peer": "12.13.0.1",
         "hostname": "gpuhost",
@@ -131,12 +131,12 @@ def test_innermost_folder_is_replaced_first(tmp_path):
         ("openmetrics=/srv/bob/trainmark.prom", "openmetrics=<path>"),
     ],
 )
-def test_destinations_of_followers_in_a_command_name_no_one(argument, expected):
+def test_follower_destinations_in_a_command_are_redacted(argument, expected):
     assert Redactor().redact_text(argument) == expected
 
 
 @pytest.mark.parametrize("unit", ["a", "a.", "1.", "eyJ-", "a1a", "0:"])
-def test_word_of_any_length_is_read_in_one_pass(unit):
+def test_redaction_time_is_linear_in_word_length(unit):
     text = unit * 200_000  # where a pattern begins anew at each letter, this takes an hour
     assert Redactor().redact_text(text) == text
 

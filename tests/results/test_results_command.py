@@ -37,7 +37,7 @@ def listed(cli, *words):
     return [run["run_id"] for run in json.loads(out)["runs"]]
 
 
-def test_folder_of_runs_is_listed_the_newest_first(cli, runs):
+def test_runs_are_listed_with_the_newest_first(cli, runs):
     assert listed(cli, "device~a100", "--sort", "p_core") == ["a", "c"]
     code, out, err = cli("results")
     assert (code, err) == (0, "")
@@ -62,7 +62,7 @@ def test_json_values_keep_their_types(cli, runs):
     assert run == {"path": "runs/c", "torch": "2.11.0", "labels": "self-reported odd"}
 
 
-def test_record_that_cannot_be_read_is_listed(cli, runs):
+def test_unreadable_record_is_listed(cli, runs):
     (runs / "a" / "record.json").write_text('{"suite": ')
     code, out, err = cli("results")
     assert (code, "runs/c" in out, "runs/a" in out) == (1, True, False)
@@ -87,7 +87,7 @@ def test_store_without_runs_is_reported(cli, tmp_path):
         ("starlette", ["serve", "--port", "0"], "server"),
     ],
 )
-def test_verb_whose_extra_is_missing_names_it(package, words, extra, tmp_path):
+def test_command_without_its_extra_names_the_extra(package, words, extra, tmp_path):
     script = (
         f"import sys\nsys.modules[{package!r}] = None\nsys.argv[1:] = {words}\n"
         "from trainmark.cli.app import main\nmain()\n"
@@ -119,7 +119,7 @@ def table_of(out):
     return [dict(zip(heads, row, strict=True)) for row in rows]
 
 
-def test_settings_that_differ_have_columns(cli, batch_sizes):
+def test_differing_settings_have_columns(cli, batch_sizes):
     heads, *rows = (line.split() for line in cli("results")[1].splitlines() if line.strip("─ "))
     assert {"bs", "compile"} <= set(heads)
     assert not {"seed", "lr", "learning_rate", "recipe"} & set(heads)

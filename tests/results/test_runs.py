@@ -23,7 +23,7 @@ def found(folder: Path) -> list[list[str]]:
     return [[str(path.relative_to(folder)) for path in run] for run in find_runs(folder)]
 
 
-def test_runs_are_found_beside_those_of_plan_files_and_their_repeats(tmp_path: Path) -> None:
+def test_runs_of_plan_files_and_repeats_are_found(tmp_path: Path) -> None:
     left(tmp_path, "A", "S/r1", "S/r2", "S/r10", "P/x", "P/y", "P/z/r1", "P/z/r2")
     assert found(tmp_path) == [
         ["A"], ["P/x"], ["P/y"], ["P/z/r1", "P/z/r2"], ["S/r1", "S/r2", "S/r10"],

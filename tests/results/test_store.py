@@ -48,7 +48,7 @@ def many(tmp_path_factory):
         ("case=toy p_core<1000", "0"),
     ],
 )  # fmt: skip
-def test_filters_find_the_runs_that_meet_all_of_them(many, words, runs):
+def test_filters_select_runs_that_meet_all_conditions(many, words, runs):
     listing = list_runs(many, words.split(), columns=["run_id"])
     assert "".join(run_id[1] for (run_id,) in listing.rows) == runs
     assert listing.total == len(runs)
@@ -81,7 +81,7 @@ def test_invalid_filter_is_refused_with_fix(many, word, reason):
     assert reason in str(refused.value)
 
 
-def test_unit_of_the_final_result_is_that_of_the_runs_that_are_listed(tmp_path):
+def test_unit_of_the_final_result_is_that_of_the_listed_runs(tmp_path):
     for name, unit in (("toy", "samples/s"), ("gpt", "tokens/s")):
         write(tmp_path / name, document(name, plan__case=name, figures__final_result__unit=unit))
     index = opened(tmp_path)
@@ -94,7 +94,7 @@ def listed(folder, *words):
     return "".join(name for (name,) in listing.rows)
 
 
-def test_index_follows_the_files(tmp_path):
+def test_index_is_updated_with_the_files(tmp_path):
     for name, day in zip("abc", (1, 3, 2), strict=True):
         write(tmp_path / name, document(name, started=f"2026-11-0{day}T08:00:00+00:00"))
     assert listed(tmp_path) == "bca"
@@ -142,7 +142,7 @@ def test_stores_that_cannot_be_opened_are_refused(tmp_path):
         Index(str(tmp_path))
 
 
-def test_hostile_text_is_data(tmp_path):
+def test_hostile_text_is_stored_as_data(tmp_path):
     drop = "'; drop table runs; --"
     made = document(
         "x", plan__case_key='"; --\x00', plan__case=drop, labels=["a\x00b", "%_\\"],

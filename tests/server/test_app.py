@@ -10,7 +10,7 @@ from trainmark.server import serving
 from trainmark.server.app import create_app
 
 
-def test_the_site_is_served_and_follows_the_store(served, runs):
+def test_site_is_served_and_updated_with_the_store(served, runs):
     client = served()
     page = client.get("/")
     assert (page.status_code, 'href="runs/a.html"' in page.text) == (200, True)
@@ -26,7 +26,7 @@ def test_the_site_is_served_and_follows_the_store(served, runs):
     assert client.get("/.serve/tokens").status_code == 404
 
 
-def test_what_comes_before_the_first_pages_are_written_is_asked_to_wait(runs):
+def test_request_before_the_first_pages_gets_a_retry_answer(runs):
     answer = TestClient(create_app(str(runs))).get("/")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
 
@@ -47,7 +47,7 @@ def test_a_full_disk_does_not_stop_reading(served, runs, monkeypatch):
     assert client.get("/runs/d.html").status_code == 200
 
 
-def test_runs_stand_side_by_side(served):
+def test_selected_runs_are_shown_side_by_side(served):
     client = served()
     page = client.get("/compare?run=c&run=a")
     assert (page.status_code, "200%" in page.text or "side" in page.text) == (200, True)
@@ -60,7 +60,7 @@ def test_runs_stand_side_by_side(served):
     assert "&lt;b&gt;" in missing.text  # the run is named
 
 
-def test_the_list_is_json_without_places_on_the_server(served, runs):
+def test_list_is_json_without_server_paths(served, runs):
     client = served()
     listing = client.get("/runs.json").json()
     assert [(run["run_id"], run["p_core"]) for run in listing["runs"]] == [
@@ -69,7 +69,7 @@ def test_the_list_is_json_without_places_on_the_server(served, runs):
     assert str(runs) not in str(listing)
 
 
-def test_files_outside_of_the_site_are_not_served(served, runs):
+def test_files_outside_the_site_are_not_served(served, runs):
     (runs / ".serve").mkdir(exist_ok=True)
     (runs / ".serve" / "secret.gz").write_bytes(b"")
     client = served()
@@ -77,7 +77,7 @@ def test_files_outside_of_the_site_are_not_served(served, runs):
         assert client.get(path).status_code == 404
 
 
-def test_an_address_without_a_page_has_one_that_says_so(served):
+def test_unknown_address_has_a_not_found_page(served):
     client = served()
     for path, text, home in (
         ("/runs/gone.html", "Page not found", "../index.html"),
@@ -94,7 +94,7 @@ def test_an_address_without_a_page_has_one_that_says_so(served):
         assert not any(word in answer.text for word in ("javascript:", "<b>", "gone"))
 
 
-def test_pages_are_sent_compressed_once_and_plain_to_who_cannot_read_that(served):
+def test_pages_are_compressed_once_and_plain_for_clients_without_gzip(served):
     client = served()
     page = client.get("/", headers={"Accept-Encoding": "gzip"})
     plain = client.get("/", headers={"Accept-Encoding": "identity"})

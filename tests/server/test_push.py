@@ -43,7 +43,7 @@ def asked(file, answer, address="https://lab.example/site"):
         return error, requests
 
 
-def test_a_bundle_is_sent_with_its_token_and_its_pages_are_addresses(file):
+def test_bundle_is_sent_with_its_token_and_the_answer_has_page_addresses(file):
     stored, requests = asked(file, httpx2.Response(201, json=STORED))
     assert [run.page for run in stored.runs] == ["https://lab.example/site/runs/a-1.html"]
     assert requests == [("https://lab.example/site/api/runs", "Bearer secret", b"content")]
@@ -58,7 +58,7 @@ def test_a_bundle_is_sent_with_its_token_and_its_pages_are_addresses(file):
         (httpx2.ConnectError("CERTIFICATE_VERIFY_FAILED"), EnvironmentFault),
     ],
 )
-def test_a_refusal_and_a_fault_end_differently(file, answer, kind):
+def test_refused_bundle_and_other_errors_have_different_exit_codes(file, answer, kind):
     error, _ = asked(file, answer)
     assert type(error) is kind
     assert error.exit_code == (1 if kind is RefusedBundleError else 2)
@@ -67,7 +67,7 @@ def test_a_refusal_and_a_fault_end_differently(file, answer, kind):
 @pytest.mark.parametrize(
     "address", ["lab.example", "ftp://lab.example", "http://lab.example", "http://["]
 )
-def test_an_address_that_is_none_or_has_no_tls_is_refused(address, monkeypatch):
+def test_invalid_address_or_address_without_tls_is_refused(address, monkeypatch):
     monkeypatch.setenv("TRAINMARK_TOKEN", "secret")
     with pytest.raises(UsageError, match="not the address"):
         open_client(address)
@@ -97,9 +97,7 @@ def ends(monkeypatch, *words):
     return int(ending.value.code or 0)
 
 
-def test_runs_and_bundles_are_sent_and_what_is_refused_is_named(
-    server, tmp_path, monkeypatch, capfd
-):
+def test_runs_and_bundles_are_sent_and_refused_ones_are_named(server, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("TRAINMARK_TOKEN", server.secret)
     runs = [recorded(tmp_path / "runs" / f"push-{n}", f"push-{n}") for n in (1, 2)]
     altered = packed(tmp_path, "push-3")
@@ -114,9 +112,7 @@ def test_runs_and_bundles_are_sent_and_what_is_refused_is_named(
     assert "script-src 'self'" in answer.headers["content-security-policy"]
 
 
-def test_a_token_that_does_not_admit_ends_with_2_before_the_bundle_is_sent(
-    server, tmp_path, monkeypatch, capfd
-):
+def test_invalid_token_exits_with_2_before_the_bundle_is_sent(server, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("TRAINMARK_TOKEN", "wrong")
     file = tmp_path / "large.trainmark.zip"
     with file.open("wb") as large:
@@ -126,7 +122,7 @@ def test_a_token_that_does_not_admit_ends_with_2_before_the_bundle_is_sent(
     assert (out, "401" in err, "Traceback" in err) == ("", True, False)
 
 
-def test_who_may_not_is_told_before_the_body_is_read(server):
+def test_unauthorized_or_too_large_upload_is_refused_before_its_body_is_read(server):
     for secret, status in (("", 401), (server.secret, 413)):
         head = "POST /api/runs HTTP/1.1\r\nHost: x\r\nContent-Type: application/zip\r\n"
         head += f"Content-Length: {10**15}\r\nAuthorization: Bearer {secret}\r\n\r\n"
@@ -138,7 +134,7 @@ def test_who_may_not_is_told_before_the_body_is_read(server):
         assert answer.startswith(f"HTTP/1.1 {status} ".encode())
 
 
-def test_tokens_are_made_by_the_program(tmp_path, monkeypatch, capfd):
+def test_token_command_creates_tokens(tmp_path, monkeypatch, capfd):
     assert ends(monkeypatch, "serve", "token", "a", "--store", tmp_path) == 0
     out, err = capfd.readouterr()
     assert out.startswith("trainmark_")
@@ -146,7 +142,7 @@ def test_tokens_are_made_by_the_program(tmp_path, monkeypatch, capfd):
     assert ends(monkeypatch, "serve", "token", "a", "--store", tmp_path / "nothing") == 2
 
 
-def test_token_goes_into_the_store_that_is_named_before_it(tmp_path, monkeypatch, capfd):
+def test_token_is_saved_in_the_named_store(tmp_path, monkeypatch, capfd):
     store, runs = tmp_path / "srv", tmp_path / "runs"
     for folder in (store, runs):
         folder.mkdir()

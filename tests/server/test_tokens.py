@@ -32,7 +32,7 @@ def test_a_secret_has_256_random_bits_and_is_in_no_file(tokens, tmp_path):
     assert (tmp_path / ".serve").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_token_admits_until_its_line_is_deleted(tokens):
+def test_token_is_valid_until_its_line_is_deleted(tokens):
     secret, other = tokens.create("a"), tokens.create("b")
     assert admits(tokens, f"Bearer {secret}")
     assert admits(tokens, f"bearer  {other}")
@@ -44,7 +44,7 @@ def test_a_token_admits_until_its_line_is_deleted(tokens):
     assert list(tokens.read_hashes()) == ["a"]
 
 
-def test_what_cannot_be_a_token_is_refused(tokens):
+def test_invalid_token_is_refused(tokens):
     tokens.create("a")
     for name in ("a", "../b"):
         with pytest.raises(UsageError):

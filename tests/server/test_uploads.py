@@ -53,7 +53,7 @@ def listed(client):
     return sorted(run["run_id"] for run in client.get("/runs.json").json()["runs"])
 
 
-def test_a_bundle_is_stored_once_under_the_digest_of_its_bytes(store, start, send, tmp_path):
+def test_bundle_is_stored_once_under_its_digest(store, start, send, tmp_path):
     client, file = start(), packed(tmp_path, "a-1")
     first, second = send(client, file), send(client, file)
     digest = sha256(file.read_bytes()).hexdigest()
@@ -69,7 +69,7 @@ def test_a_bundle_is_stored_once_under_the_digest_of_its_bytes(store, start, sen
     assert listed(client) == []
 
 
-def test_a_run_that_is_there_is_not_replaced(store, start, send, tmp_path):
+def test_existing_run_is_not_replaced(store, start, send, tmp_path):
     client = start()
     assert send(client, packed(tmp_path, "a-1")).status_code == 201
     both = packed(tmp_path, "b-1", "a-1", name="both", started="2026-01-02T03:04:06+00:00")
@@ -91,7 +91,7 @@ def test_a_bundle_that_does_not_verify_is_refused(store, start, send, tmp_path):
     assert left(store) == []
 
 
-def test_a_run_whose_id_is_no_name_of_a_file_has_a_page_all_the_same(start, send, tmp_path):
+def test_run_whose_id_is_not_a_file_name_has_a_page(start, send, tmp_path):
     bundle.pack([[recorded(tmp_path / "run", "a/../b")]], tmp_path / "a.trainmark.zip")
     client = start()
     (run,) = send(client, tmp_path / "a.trainmark.zip").json()["runs"]
@@ -99,7 +99,7 @@ def test_a_run_whose_id_is_no_name_of_a_file_has_a_page_all_the_same(start, send
     assert client.get(run["page"]).status_code == 200
 
 
-def test_what_is_no_bundle_is_refused_without_a_trace_of_it(store, start, send, tmp_path):
+def test_file_that_is_not_a_bundle_is_refused_and_leaves_no_file(store, start, send, tmp_path):
     client, file = start(max_upload_bytes=1000), tmp_path / "file"
     file.write_bytes(b"x" * 1001)
     large = send(client, file)
@@ -113,7 +113,7 @@ def test_what_is_no_bundle_is_refused_without_a_trace_of_it(store, start, send, 
     assert left(store) == []
 
 
-def test_who_has_no_token_for_it_is_refused(start, tmp_path):
+def test_upload_without_a_valid_token_is_refused(start, tmp_path):
     client, file = start(), packed(tmp_path, "a-1")
     for headers in ({}, {"Authorization": "Bearer x"}):
         answer = client.post("/api/runs", content=file.read_bytes(), headers=ZIP | headers)
@@ -126,7 +126,7 @@ def test_a_store_that_cannot_be_written_is_not_served(store, tmp_path, monkeypat
         create_app(str(store))
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(store, start, send, tmp_path, monkeypatch):
+def test_full_disk_is_reported_and_leaves_no_file(store, start, send, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 

@@ -29,7 +29,7 @@ def zone(root: Path, number: str, name: str, energy_uj: int | str) -> Path:
     return folder / "energy_uj"
 
 
-def test_packages_are_added_up_and_their_parts_left_out(tmp_path: Path) -> None:
+def test_package_energy_is_summed_without_its_parts(tmp_path: Path) -> None:
     first, second = (zone(tmp_path, str(n), f"package-{n}", 1_000_000) for n in (0, 1))
     parts = [
         zone(tmp_path, *zone_and_name, 5)
@@ -44,7 +44,7 @@ def test_packages_are_added_up_and_their_parts_left_out(tmp_path: Path) -> None:
     assert energy.read() == {"energy_j": 3.5}
 
 
-def test_no_energy_after_a_gap_in_which_a_counter_could_wrap_unseen(
+def test_gap_in_which_a_counter_could_wrap_gives_no_energy(
     tmp_path: Path, clock: FakeClock
 ) -> None:
     counter = zone(tmp_path, "0", "package-0", 0)
@@ -60,7 +60,7 @@ def test_no_energy_after_a_gap_in_which_a_counter_could_wrap_unseen(
     assert (fault.value.kind, bool(energy)) == ("failed", False)
 
 
-def test_use_is_told_of_a_time_that_is_long_enough(tmp_path: Path, clock: FakeClock) -> None:
+def test_cpu_use_needs_a_long_enough_interval(tmp_path: Path, clock: FakeClock) -> None:
     machine = HostReader(root=tmp_path, clock=clock)
     assert machine.sources == ["psutil"]
     readings = []
@@ -102,7 +102,9 @@ def ipmitool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / "it"
 
 
-def test_node_power_is_told_once(ipmitool: Path, tmp_path: Path) -> None:
+def test_each_power_reading_of_the_controller_is_reported_once(
+    ipmitool: Path, tmp_path: Path
+) -> None:
     ipmitool.write_text(DCMI)
     zone(tmp_path, "0", "package-0", 7)
     (tmp_path / "dev").mkdir()

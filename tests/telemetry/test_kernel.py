@@ -45,7 +45,7 @@ def test_messages_about_devices_have_a_kind(text: str, kind: str | None) -> None
     assert classify_message(text) == kind
 
 
-def test_kmsg_yields_what_is_written_after_it_was_opened(tmp_path: Path) -> None:
+def test_kmsg_yields_messages_written_after_opening(tmp_path: Path) -> None:
     # A pipe answers as /dev/kmsg does: a record a read, and nothing to wait for at its end.
     path = tmp_path / "kmsg"
     os.mkfifo(path)
@@ -60,13 +60,13 @@ def test_kmsg_yields_what_is_written_after_it_was_opened(tmp_path: Path) -> None
     os.close(writer)
 
 
-def test_file_of_messages_that_is_not_there_is_a_fault(tmp_path: Path) -> None:
+def test_missing_message_file_is_a_fault(tmp_path: Path) -> None:
     with pytest.raises(MonitorFault) as caught:
         KmsgSource(tmp_path / "kmsg")
     assert caught.value.kind == "absent"
 
 
-def test_dmesg_yields_what_is_newer_than_its_first_answer() -> None:
+def test_dmesg_yields_messages_newer_than_its_first_output() -> None:
     printed = ["[    1.000000] old\n[    2.500000] also old\n"]
     source = DmesgSource(lambda _: printed[0])
     assert list(source.read()) == []
@@ -89,7 +89,7 @@ class FakeSource:
         yield from self.readings.pop(0)
 
 
-def test_reader_writes_each_kind_once_a_reading_with_its_first_message() -> None:
+def test_reader_writes_each_kind_once_per_reading_with_its_first_message() -> None:
     written: list[tuple[str, dict[str, Any]]] = []
     source = FakeSource([XID, "usb 1-1: new device", XID.replace("79", "48"), MCE], [], [XID])
     reader = KernelReader(lambda name, **fields: written.append((name, fields)), lambda: source)
@@ -105,7 +105,7 @@ def test_reader_writes_each_kind_once_a_reading_with_its_first_message() -> None
     ]
 
 
-def test_log_that_cannot_be_read_is_one_fault_and_no_more() -> None:
+def test_unreadable_log_is_one_fault() -> None:
     def refuse() -> FakeSource:
         raise MonitorFault("absent", "Operation not permitted")
 
@@ -144,7 +144,7 @@ def test_messages_during_a_run_are_a_finding_with_count_and_first_message(tmp_pa
     assert finding in record.trust.reasons
 
 
-def test_log_that_cannot_be_read_is_null_with_a_reason_and_no_finding(tmp_path: Path) -> None:
+def test_unreadable_log_is_null_with_a_reason_and_no_finding(tmp_path: Path) -> None:
     fault = event("fault", 0, source="kernel", kind="absent", said="/dev/kmsg: not permitted")
 
     record = reduce.reduce(sampled_run(tmp_path / "run", [start(0), fault, end()]))
@@ -157,7 +157,7 @@ def test_log_that_cannot_be_read_is_null_with_a_reason_and_no_finding(tmp_path: 
     assert not [item for item in record.findings if item.code.startswith(("kernel", "source"))]
 
 
-def test_addresses_and_processes_leave_no_machine() -> None:
+def test_addresses_and_process_ids_are_removed_from_messages() -> None:
     texts = {
         XID: "NVRM: Xid (PCI:<address>): 79, pid=<process>, name=<process>, "
         "GPU has fallen off the bus.",

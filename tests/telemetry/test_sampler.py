@@ -58,12 +58,12 @@ def run_ticks(clock: FakeClock, work_ns: Sequence[int], interval_s: float) -> li
     return ticks
 
 
-def test_ticks_keep_to_the_grid(clock: FakeClock) -> None:
+def test_ticks_stay_on_the_time_grid(clock: FakeClock) -> None:
     ticks = run_ticks(clock, [0, 300_000_000, 999_999_999, 1], 1.0)
     assert ticks == [(number, number * SECOND_NS) for number in range(4)]
 
 
-def test_a_fault_is_written_when_it_begins_or_changes(log: SampleLog, tmp_path: Path) -> None:
+def test_fault_is_written_when_it_starts_or_changes(log: SampleLog, tmp_path: Path) -> None:
     hung, failed = MonitorFault("hung", "no answer"), MonitorFault("failed", "exit code 1")
     for fault in (hung, hung, failed, failed):
         log.report_fault("monitor", fault)
@@ -86,7 +86,7 @@ def test_a_fault_is_written_when_it_begins_or_changes(log: SampleLog, tmp_path: 
         ("throttle_reasons", "heat"),
     ],
 )
-def test_a_value_out_of_bounds_is_left_out_alone(
+def test_only_the_value_out_of_bounds_is_dropped(
     name: str, value: Any, log: SampleLog, tmp_path: Path, clock: FakeClock
 ) -> None:
     sound = {"power_w": 100, "throttle_reasons": ("heat",), "name": "Card", "energy_j": 0.0}
@@ -139,7 +139,7 @@ def take(
     return opened
 
 
-def test_a_reading_that_hangs_is_not_started_again(
+def test_hung_reading_is_not_started_again(
     log: SampleLog, tmp_path: Path, clock: FakeClock
 ) -> None:
     go, calls = threading.Event(), []
@@ -164,7 +164,7 @@ def test_a_reading_that_hangs_is_not_started_again(
     assert calls == [1]
 
 
-def test_it_starts_without_torch_and_pydantic() -> None:
+def test_sampler_starts_without_torch_and_pydantic() -> None:
     code = (
         "import sys, trainmark.telemetry.sampler, trainmark.devices\n"
         "print([name for name in ('torch', 'pydantic', 'numpy') if name in sys.modules])"
@@ -192,7 +192,7 @@ class SilentKernel:
         return []
 
 
-def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampler_writes_a_complete_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler, "lower_priority", lambda: None)
     monkeypatch.setattr(sampler, "KernelReader", lambda write: KernelReader(write, SilentKernel))
     plan = {"device": {"vendor": "cpu"}, "nproc": 2, "sample_every_s": 0.5}

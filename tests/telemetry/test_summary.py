@@ -107,7 +107,7 @@ def test_two_devices_give_exact_numbers(tmp_path: Path) -> None:
     )
 
 
-def test_an_energy_is_interpolated_between_the_readings_around_an_edge(tmp_path: Path) -> None:
+def test_energy_is_interpolated_at_interval_edges(tmp_path: Path) -> None:
     times = [0.0, 5.9375, *(6.0 + TICK / S * number for number in range(1, 60))]
     summary, figures = told(tmp_path, [start(0), *readings(0, times_s=times)], ranks=cards(1))
     # 5.9375 s is read at 100 W, 6.125 s at 400 W: 6.25 J and 50 J on a line over 0.1875 s.
@@ -143,7 +143,7 @@ def test_an_energy_without_a_counter_is_estimated_under_another_name(
     )
 
 
-def test_what_a_monitor_does_not_tell_is_none_with_a_reason(tmp_path: Path) -> None:
+def test_unreported_values_are_none_with_a_reason(tmp_path: Path) -> None:
     lines = [start(0), *readings(0, utilization_percent=None, throttle_reasons=None)]
     summary, figures = told(tmp_path, lines, ranks=cards(1))
     assert summary.devices[0].over["train"].throttled is None

@@ -58,7 +58,7 @@ def test_there_is_a_target_for_each_kind_of_device() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_what_is_copied_is_there_and_not_ignored(target: str) -> None:
+def test_copied_files_exist_and_are_not_ignored(target: str) -> None:
     copied = {source for rest in of(target, "COPY") for source in rest.split()[:-1]}
     assert copied == {"requirements.lock", "pyproject.toml", "README.md", "LICENSE", "src"}
     ignored = (ROOT / ".containerignore").read_text(encoding="utf-8").splitlines()
@@ -68,7 +68,7 @@ def test_what_is_copied_is_there_and_not_ignored(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_all_versions_are_those_of_the_lock(target: str) -> None:
+def test_all_versions_equal_those_of_the_lock(target: str) -> None:
     runs = " ".join(of(target, "RUN"))
     assert "pip install --requirement requirements.lock" in runs
     assert "pip install --no-deps --no-build-isolation ." in runs
@@ -79,7 +79,7 @@ def test_all_versions_are_those_of_the_lock(target: str) -> None:
             assert needed.specifier.contains(lock()[needed.name]), needed
 
 
-def test_the_build_for_processors_has_the_version_of_the_lock() -> None:
+def test_cpu_build_has_the_torch_version_of_the_lock() -> None:
     (words,) = re.findall(r'"\$\((.*?)\)"', " ".join(of("cpu", "RUN")))
     result = subprocess.run(
         shlex.split(words), cwd=ROOT, capture_output=True, text=True, check=True
@@ -87,7 +87,7 @@ def test_the_build_for_processors_has_the_version_of_the_lock() -> None:
     assert result.stdout == f"torch=={lock()['torch']}\n"
 
 
-def test_the_python_is_one_that_the_project_takes() -> None:
+def test_python_version_is_supported_by_the_project() -> None:
     project = read_toml(ROOT / "pyproject.toml")["project"]
     assert SpecifierSet(project["requires-python"]).contains(python_version())
     assert f"Programming Language :: Python :: {python_version()}" in project["classifiers"]

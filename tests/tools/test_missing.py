@@ -37,7 +37,7 @@ def asked(folder: Path, *lines: str) -> tuple[int, list[str], list[str]]:
     return done.returncode, named, re.findall(r"^    (python3 .*)", done.stdout, re.MULTILINE)
 
 
-def test_nothing_is_missing_where_all_is_installed(tmp_path: Path) -> None:
+def test_complete_installation_misses_nothing(tmp_path: Path) -> None:
     assert asked(tmp_path, f"rich=={version('rich')}") == (0, [], [])
 
 
@@ -49,7 +49,7 @@ def test_each_package_is_named_at_once_with_a_command_for_this_python(tmp_path: 
     assert f"--python-version {sys.version_info[0]}.{sys.version_info[1]} " in command
 
 
-def test_a_wheel_serves_and_its_own_requirements_count(tmp_path: Path) -> None:
+def test_wheel_satisfies_a_requirement_and_adds_its_requirements(tmp_path: Path) -> None:
     wheel(tmp_path, "no_such_one", "2.1", "no-such-two>=1", 'no-such-three; extra == "more"')
 
     assert asked(tmp_path, "no-such-one>=2")[:2] == (1, ["no-such-two"])

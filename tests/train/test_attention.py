@@ -47,7 +47,7 @@ def cuda_device() -> Iterator[CudaDevice]:
         (0.1, False, False), (1e-9, False, False), (0.0, True, False), (0.125, True, False),
     ],
 )  # fmt: skip
-def test_cudnn_computes_attention_where_it_drops_exactly_and_plans_once(
+def test_cudnn_attention_is_used_only_with_exact_dropout(
     cuda_device: CudaDevice, dropout: float, shapes_vary: bool, cudnn: bool
 ) -> None:
     cuda_device.fit_attention(dropout=dropout, shapes_vary=shapes_vary)
@@ -74,7 +74,7 @@ def test_job_names_what_its_attention_needs(
     assert device.needs == [needs]
 
 
-def test_questions_of_varying_length_leave_the_jobs_attention_as_it_was() -> None:
+def test_mmlu_prompts_leave_the_attention_setting_unchanged() -> None:
     device = Recorder()
     with varying_shapes(device, dropout=0.25):
         assert device.needs == [VARYING]

@@ -7,7 +7,7 @@ import torch
 from trainmark.train.parallel import graphs_compiled
 
 
-def test_graphs_and_a_recompilation_are_counted() -> None:
+def test_graphs_and_recompilations_are_counted() -> None:
     torch._dynamo.reset()
     before = graphs_compiled() or 0
 

@@ -68,14 +68,14 @@ def test_mean_is_over_rows_and_not_over_batches() -> None:
     assert len(evaluation.scores.keys) == 4
 
 
-def test_weights_are_those_given() -> None:
+def test_mean_uses_the_given_weights() -> None:
     scored = EvaluationSum()
     scored.add(ScoredRows.of(torch.arange(2), 2), total=30.0, weight=20)
     scored.add(ScoredRows.of(torch.arange(1), 0), total=0.0)  # a batch without rows of its own
     assert scored.mean(**HERE).value == 1.5
 
 
-def test_quality_that_is_no_mean_has_rows_alone() -> None:
+def test_quality_that_is_not_a_mean_has_only_rows() -> None:
     scored = EvaluationSum()
     scored.add(ScoredRows.of(torch.arange(5), 5))
     scores = scored.scores()
@@ -110,7 +110,7 @@ def test_digest_of_all_ranks_does_not_depend_on_how_rows_lie_on_them() -> None:
     assert whole == digest(slice(0, 101, 2), slice(1, 101, 2)) == digest(slice(60), slice(60, 101))
 
 
-def test_rows_of_training_among_the_scored_ones_are_counted() -> None:
+def test_training_rows_among_the_scored_rows_are_counted() -> None:
     rows = torch.arange(40).reshape(20, 2)
     scored = EvaluationSum()
     scored.add(ScoredRows.of(rows[:10], 10))

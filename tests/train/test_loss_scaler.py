@@ -67,7 +67,7 @@ def published_scales(overflows: list[bool], *, window: int, hysteresis: int) -> 
     hysteresis=st.integers(1, 4),
 )
 @settings(max_examples=60, deadline=None)
-def test_the_scales_are_the_published_rules(
+def test_loss_scale_follows_the_published_rules(
     overflows: list[bool], window: int, hysteresis: int
 ) -> None:
     scales, weights, skipped = scales_of(overflows, window=window, hysteresis=hysteresis)

@@ -68,7 +68,7 @@ def test_all_values_come_in_order_from_one_thread(device: SyncDevice, depth: int
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-def test_no_more_is_read_ahead_than_the_depth(device: SyncDevice, depth: int) -> None:
+def test_at_most_depth_values_are_read_ahead(device: SyncDevice, depth: int) -> None:
     source = Source()
     values = read_ahead(iter(source), device, depth=depth)
     assert not threads()
@@ -82,7 +82,7 @@ def test_no_more_is_read_ahead_than_the_depth(device: SyncDevice, depth: int) ->
 
 @DEPTHS
 @pytest.mark.parametrize("fault", [OSError("gone"), KeyboardInterrupt()])
-def test_a_fault_of_the_source_comes_after_the_values_before_it(
+def test_error_of_the_source_is_raised_after_earlier_values(
     device: SyncDevice, depth: int, fault: BaseException
 ) -> None:
     values = read_ahead(iter(Source(length=3, fault=fault)), device, depth=depth)

@@ -74,9 +74,7 @@ def located(outcomes: Sequence[list[WindowOutcome]], window: int) -> list[Replay
 
 
 @pytest.mark.parametrize("fsdp", [DDP, FSDP])
-def test_flipped_bit_is_found_on_its_rank_and_clean_windows_are_not(
-    tmp_path: Path, fsdp: bool
-) -> None:
+def test_flipped_bit_is_found_on_its_rank_without_false_alarms(tmp_path: Path, fsdp: bool) -> None:
     flips = [Flip(number, kind, number % 2, 40 + number) for number, kind in enumerate(KINDS)]
 
     outcomes = run_ranks(2, tmp_path, fsdp=fsdp, num_windows=6, flips=flips)

@@ -81,7 +81,7 @@ def interrupted(
         (tiny_gpt.new_job, {"precision": "fp16"}),
     ],
 )
-def test_the_steps_after_a_checkpoint_are_those_of_one_training(
+def test_training_resumed_from_a_checkpoint_equals_uninterrupted_training(
     tmp_path: Path, new_job: Any, changes: dict[str, Any]
 ) -> None:
     whole, rest = interrupted(0, 1, new_job, tmp_path, changes)
@@ -98,7 +98,7 @@ def test_the_steps_after_a_checkpoint_are_those_of_one_training(
         (tiny_gpt_oss.new_job, {"micro_batch_size": 4, "expert_parallel": 2}),
     ],
 )
-def test_shards_of_two_ranks_go_on_with_two_and_with_one(
+def test_sharded_checkpoint_resumes_on_two_ranks_and_on_one(
     tmp_path: Path, new_job: Any, changes: dict[str, Any]
 ) -> None:
     places = [tmp_path / name for name in ("ranks", "checkpoints")]
@@ -160,7 +160,7 @@ def earlier(planned: Any, folder: Path, *steps: int) -> Plan:
     return plan
 
 
-def test_the_last_complete_checkpoint_is_taken_and_all_launches_are_named(
+def test_last_complete_checkpoint_is_used_and_all_launches_are_named(
     tmp_path: Path, planned: Any
 ) -> None:
     first = earlier(planned, tmp_path / "a", 90, 100, 110)

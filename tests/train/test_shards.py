@@ -47,7 +47,7 @@ def ranks_of(
 
 
 @given(**SIZES)
-def test_an_epoch_is_cut_completely_and_evenly(epoch: int, **sizes: int) -> None:
+def test_epoch_is_divided_completely_and_evenly(epoch: int, **sizes: int) -> None:
     shardings = ranks_of(**sizes)
     by_rank = [steps_of(list(item.micro_batches(epoch))) for item in shardings]
     full, rows = shardings[0].global_batch_size, sizes["num_rows"]
@@ -78,7 +78,7 @@ def test_an_epoch_is_cut_completely_and_evenly(epoch: int, **sizes: int) -> None
         assert len({len(micros) for micros in ranks}) == 1
 
 
-def test_the_same_global_batch_holds_the_same_rows_however_it_is_split() -> None:
+def test_global_batch_has_the_same_rows_for_any_split() -> None:
     def step_rows(micro: int, accumulate: int, world: int) -> list[list[int]]:
         by_rank = [
             steps_of(list(item.micro_batches(3)))

@@ -12,7 +12,7 @@ from trainmark.train.sink_attention import sink_attention
 @pytest.mark.parametrize(
     ("length", "window"), [(12, None), (12, 12), (12, 4), (13, 4), (12, 5), (12, 1), (3, 8)]
 )
-def test_results_and_gradients_are_the_librarys(length: int, window: int | None) -> None:
+def test_results_and_gradients_equal_those_of_transformers(length: int, window: int | None) -> None:
     generator = torch.Generator().manual_seed(1)
 
     def draw(*shape: int) -> torch.Tensor:

@@ -61,7 +61,7 @@ def wider(folder: Path, to: Path) -> Path:
          0.85),
     ],
 )  # fmt: skip
-def test_a_real_step_takes_what_is_predicted_or_a_little_more(
+def test_real_step_needs_the_predicted_memory_or_slightly_more(
     root: Path,
     tmp_path: Path,
     sync_device: SyncDevice,
@@ -115,7 +115,7 @@ def gpt(**fields: Any) -> Any:
 
 
 @pytest.mark.parametrize("case", ["gpt_megatron", "glm_superglue", "distilbert_sst2"])
-def test_what_does_not_fit_is_refused(root: Path, case: str) -> None:
+def test_recipe_that_does_not_fit_is_refused(root: Path, case: str) -> None:
     described = cases.load(case)
     recipe = replace(described.recipes["tiny"], kernels="library")
     folder = cases.generated_folder(described, recipe, root)
@@ -133,7 +133,9 @@ def test_what_does_not_fit_is_refused(root: Path, case: str) -> None:
     ("fields", "world_size"),
     [({"compile": True}, 1), ({"tensor_parallel": 2}, 2), ({"fsdp": True}, 4)],
 )
-def test_what_shares_or_recomputes_needs_less(fields: dict[str, Any], world_size: int) -> None:
+def test_sharding_and_recomputation_need_less_memory(
+    fields: dict[str, Any], world_size: int
+) -> None:
     whole = prediction("gpt_megatron", Path(), gpt(kernels="library"), world_size)
     less = prediction("gpt_megatron", Path(), gpt(kernels="library", **fields), world_size)
     assert less.total < whole.total
@@ -153,7 +155,7 @@ class Silent:
         return self.known
 
 
-def test_a_rank_refuses_where_planning_could_not_know(sync_device: SyncDevice) -> None:
+def test_rank_refuses_a_recipe_that_planning_could_not_check(sync_device: SyncDevice) -> None:
     from types import SimpleNamespace
 
     plan: Any = SimpleNamespace(

@@ -134,7 +134,7 @@ def test_an_overflow_is_a_skipped_step_and_counted(max_grad_norm: float | None) 
     assert stepper.steps == 5
 
 
-def test_a_loss_scale_at_its_floor_ends_the_run() -> None:
+def test_loss_scale_at_its_minimum_ends_the_run() -> None:
     features, targets = rows_of_data()
 
     def overflow(model: nn.Module, batch: Batch) -> torch.Tensor:
@@ -151,7 +151,7 @@ def test_a_loss_scale_at_its_floor_ends_the_run() -> None:
     assert caught.value.details == {"scale": 0.5, "step": 17, "floor": 1.0}
 
 
-def test_two_ranks_equal_one(tmp_path: Path) -> None:
+def test_two_ranks_train_as_one_rank(tmp_path: Path) -> None:
     first, second = on_ranks(2, tmp_path, train_rank)
     alone = new_model()
     stepper = new_stepper(alone)

@@ -50,7 +50,7 @@ def test_killed_program_is_the_cause(tmp_path):
     assert (record.cause.kind, record.cause.signal) == ("signal", "SIGKILL")
 
 
-def test_output_that_went_elsewhere_is_said(tmp_path, monkeypatch):
+def test_missing_output_is_reported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     record = measure(tmp_path, "bad.py", "redirects", work=WORK)
     assert record.status == "passed"
@@ -74,14 +74,14 @@ def test_second_optimizer_withholds_figures_with_the_reason(tmp_path):
         assert (entry.reason.code, entry.reason.args["optimizers"]) == ("witness_optimizers", 2)
 
 
-def test_two_optimizers_that_the_file_names_make_one_step(tmp_path):
+def test_two_declared_optimizers_form_one_step(tmp_path):
     work = WORK.replace("[step]", "optimizers = 2\n[step]")
     record = measure(tmp_path, "bad.py", "two_optimizers", work=work)
     assert (record.status, record.counts.steps) == ("passed", 20)
     assert record.figures["final_result"].value is not None
 
 
-def test_optimizers_that_step_unevenly_withhold_figures(tmp_path):
+def test_unevenly_stepping_optimizers_withhold_figures(tmp_path):
     work = WORK.replace("[step]", "optimizers = 2\n[step]")
     record = measure(tmp_path, "bad.py", "alternating", work=work)
     reason = record.figures["final_result"].reason

@@ -27,7 +27,7 @@ MARKS = (0, 0)
         ({"number": torch.tensor(1.0)}, None),
     ],
 )  # fmt: skip
-def test_counts_of_a_batch(batch, counts):
+def test_samples_and_tokens_of_a_batch_are_counted(batch, counts):
     assert BatchCounter().measure(batch) == counts
 
 
@@ -36,7 +36,7 @@ def test_dimension_that_the_file_names_is_counted():
     assert counter.measure(torch.zeros(7, 3)) == Counts(3, 3, 21, 21)
 
 
-def test_batches_of_evaluation_are_not_trained():
+def test_evaluation_batches_are_not_counted_as_trained():
     counter = BatchCounter()
     counter.add(TRAIN, torch.zeros(4, 3), MARKS)
     counter.backward()
@@ -46,7 +46,7 @@ def test_batches_of_evaluation_are_not_trained():
     assert [fetch.counts for fetch in counter.take_step()] == [Counts(4, 4), Counts(4, 4)]
 
 
-def test_another_data_set_is_trained_once_the_first_is_no_longer_read():
+def test_second_data_set_counts_as_training_after_the_first_ends():
     counter = BatchCounter()
     counter.add(TRAIN, torch.zeros(4, 3), MARKS)
     counter.backward()
@@ -58,7 +58,7 @@ def test_another_data_set_is_trained_once_the_first_is_no_longer_read():
     assert [fetch.counts for fetch in fetched] == [Counts(2, 2)]
 
 
-def test_rows_of_the_first_epoch_are_told_apart():
+def test_first_epoch_rows_have_equal_digests_only_if_equal():
     counter = BatchCounter()
     rows = torch.arange(6).reshape(3, 2)
     counter.add(TRAIN, rows, MARKS, iterator=1)

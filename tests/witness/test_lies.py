@@ -64,13 +64,13 @@ def test_honest_program_is_not_flagged(tmp_path):
 
 
 @pytest.mark.parametrize("lie", FAST)
-def test_lie_is_found(tmp_path, lie):
+def test_dishonest_program_is_detected(tmp_path, lie):
     record = measure(tmp_path, "liar.py", "--lie", lie, work=WORK)
     assert LIES[lie] & list_suspicions(record)
 
 
 @pytest.mark.nightly
-def test_eighteen_of_twenty_lies_are_found(tmp_path):
+def test_eighteen_of_twenty_dishonest_programs_are_detected(tmp_path):
     found_lies = []
     for lie, expected in LIES.items():
         folder = tmp_path / lie

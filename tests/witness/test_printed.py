@@ -33,7 +33,7 @@ def test_number_is_read_as_printed(text, number):
     assert read_number(text) == number
 
 
-def test_each_group_of_a_line_is_a_quantity(tmp_path):
+def test_each_pattern_group_is_a_quantity(tmp_path):
     lines = ["step 1 tps: 1,000 tflops: 2.5", "evaluating", "step 2 tps: 3,000 tflops: 7.5"]
     (tmp_path / "log.launcher.txt").write_text("\n".join(lines))
     pattern = r"tps: (?P<tokens_per_second_per_device>[0-9,]+) tflops: (?P<tflops_per_device>\S+)"
@@ -62,7 +62,7 @@ def test_files_of_all_nodes_are_read(tmp_path):
     assert read_printed(tmp_path, witness)[0]["values"] == [1.0, 2.0]
 
 
-def test_file_of_the_program_replaces_its_output(tmp_path):
+def test_log_file_of_the_program_replaces_its_output(tmp_path):
     (tmp_path / "log.launcher.txt").write_text("1 ms\n")
     (tmp_path / "own.log").write_text("5 ms\n")
     witness = describe(r"(?P<step_ms>[0-9]+) ms", tmp_path, log="own.log")

@@ -65,7 +65,7 @@ def test_difference_has_its_reason(printed, phase, reason):
     assert comparison.reason.code == f"printed_because_{reason}"
 
 
-def test_one_rank_is_told_from_all():
+def test_speed_per_rank_is_distinguished_from_the_total():
     measurement = measured({"tokens_per_second": [1e4] * 20}, ranks=4)
     (comparison,) = compare_printed(measurement, figures())
     assert comparison.measured == pytest.approx(4e4)
@@ -87,7 +87,7 @@ def test_speed_without_a_measured_one_is_named():
     assert [x.code for x in findings] == ["printed_unmeasured"]
 
 
-def test_output_without_a_speed_is_said():
+def test_output_without_a_speed_is_reported():
     measurement = measured({"tokens_per_second": []})
     assert [x.code for x in find_in_printed(measurement, figures())] == ["printed_nothing"]
 

@@ -38,14 +38,14 @@ def test_batch_that_contradicts_the_file_is_found(tmp_path):
     assert record.trust.grade == "do_not_quote"
 
 
-def test_batches_are_counted_where_the_file_says_so(tmp_path):
+def test_batches_are_counted_as_the_file_declares(tmp_path):
     work = WORK.replace("[step]\nsamples = 8", "[batch]\nsamples = 0")
     record = measure(tmp_path, "plain.py", "--steps", "20", "--accumulate", "3", work=work)
     assert (record.status, codes(record)) == ("passed", set())
     assert (record.counts.samples, record.counts.steps) == (20 * 3 * 8, 20)
 
 
-def test_command_line_passes_and_says_where(tmp_path):
+def test_command_line_runs_a_program_and_prints_its_folder(tmp_path):
     work, out = tmp_path / "work.toml", tmp_path / "run"
     work.write_text(WORK)
     words = ["run", "--witness", str(work), "--out", str(out), "--device", "cpu", "--json"]
@@ -64,7 +64,7 @@ def test_command_line_passes_and_says_where(tmp_path):
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "ranks"])
-def test_ranks_are_measured_whoever_starts_them(tmp_path, launcher):
+def test_ranks_are_measured_with_any_launcher(tmp_path, launcher):
     words = (sys.executable,)
     fields = {"nproc": 2}
     if launcher == "torchrun":
@@ -78,7 +78,7 @@ def test_ranks_are_measured_whoever_starts_them(tmp_path, launcher):
     assert record.environment["collective"] == "gloo"
 
 
-def test_ranks_that_nobody_planned_are_refused(tmp_path):
+def test_unplanned_ranks_are_refused(tmp_path):
     words = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
     work = WORK.replace("[step]", "starts_ranks = true\n[step]")
     record = measure(tmp_path, "ddp.py", launcher=("env", *words), work=work)

@@ -133,7 +133,7 @@ def test_name_of_a_case_is_refused(tmp_path):
     assert "which is a case" in fault.value.what
 
 
-def test_program_is_no_work_of_a_case_nor_of_another_command(tmp_path):
+def test_program_is_not_comparable_with_a_case_or_another_command(tmp_path):
     first = describe_planned_work(plan(tmp_path, "python train.py"))
     other = describe_planned_work(plan(tmp_path, "python train.py --lr 3"))
     case = describe_planned_work(resolve(RunRequest.of(case="toy", device="cpu")))

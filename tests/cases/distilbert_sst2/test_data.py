@@ -73,7 +73,7 @@ def true_label(sentence):
 
 
 @pytest.mark.parametrize("split", data.SPLITS)
-def test_the_known_rule_scores_exactly_the_best_accuracy(split):
+def test_labels_by_the_generating_rule_score_the_best_accuracy(split):
     rows = generated.ROWS[split]
     sentences, labels, flipped = generated.sentences(split, rows=rows, seed=3)
     wrong = [row for row, text in enumerate(sentences) if true_label(text) != labels[row]]
@@ -110,7 +110,7 @@ def write_weights(model, *, without=(), extra=None):
     save_file(tensors | (extra or {}), model / "model.safetensors")
 
 
-def test_weights_without_head_and_with_language_head_pass(folder):
+def test_weights_without_a_head_and_with_a_language_model_head_are_accepted(folder):
     heads = [f"{a}.{b}" for a in ("classifier", "pre_classifier") for b in ("weight", "bias")]
     assert "no model.safetensors and no pytorch_model.bin" in fault(folder, PRETRAINED)
     write_weights(

@@ -78,7 +78,7 @@ def test_the_base_model_has_the_published_number_of_parameters():
     assert sum(item.numel() for item in model.parameters()) == 66_955_010
 
 
-def test_decay_leaves_out_biases_and_norms(folder, loaded):
+def test_weight_decay_excludes_biases_and_norms(folder, loaded):
     model = build(folder, loaded).model
     decayed, plain = parameter_groups(model, 0.01)
     names = {id(item): name for name, item in model.named_parameters()}
@@ -114,7 +114,7 @@ def library_model(the_job):
 
 
 @pytest.mark.parametrize("dropout", [False, True])
-def test_twenty_steps_lose_what_a_plain_loop_loses(folder, loaded, dropout):
+def test_twenty_steps_have_the_losses_of_a_plain_loop(folder, loaded, dropout):
     the_job = build(folder, loaded if dropout else without_dropout(loaded))
     theirs = library_model(the_job).train()
     batches = [batch.tensors for batch in the_job.batches(0)]

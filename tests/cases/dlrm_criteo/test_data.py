@@ -97,7 +97,7 @@ def fault(act, *arguments):
     return error
 
 
-def test_what_is_written_is_read_again(spec, tmp_path):
+def test_written_spec_is_read_back(spec, tmp_path):
     assert read_spec(tmp_path) == spec == FeatureSpec.of(tmp_path, CARDINALITIES, num_numerical=2)
     assert spec.category_dtypes == ("int8", "int16", "int32")
     assert spec.files["test"].categories[2] == tmp_path / "test" / "cat_2.bin"
@@ -107,7 +107,7 @@ def test_what_is_written_is_read_again(spec, tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
-def test_the_form_with_aliases_is_read(tmp_path):
+def test_spec_with_yaml_aliases_is_read(tmp_path):
     (tmp_path / "feature_spec.yaml").write_text(NVIDIA_FORM)
     spec = read_spec(tmp_path)
     assert (spec.num_numerical, spec.cardinalities) == (2, (127, 2**31))
@@ -138,7 +138,7 @@ def test_a_spec_that_breaks_a_rule_is_refused(spec, tmp_path, pattern, new, what
     assert what in str(error)
 
 
-def test_files_of_other_rows_are_named_with_their_counts(spec, tmp_path):
+def test_files_with_other_numbers_of_rows_are_named_with_their_counts(spec, tmp_path):
     file = spec.files["train"].categories[2]
     file.write_bytes(bytes(4 * 6 + 1))
     error = fault(spec.num_rows, "train")
@@ -147,7 +147,7 @@ def test_files_of_other_rows_are_named_with_their_counts(spec, tmp_path):
     assert error.what == f"25 bytes: 6 rows and 1 bytes, where {label} has 103 rows"
 
 
-def test_a_sound_folder_passes_and_loads(spec, tmp_path):
+def test_valid_folder_passes_its_check_and_loads(spec, tmp_path):
     facts = data.check(tmp_path, REAL)
     assert (facts.train_samples, facts.eval_samples) == (103, 7)
     assert (facts.layout, facts.best_quality) == ("criteo-split-binary", None)
@@ -156,7 +156,7 @@ def test_a_sound_folder_passes_and_loads(spec, tmp_path):
     assert loaded.content_id == facts.content_id
 
 
-def test_a_file_of_rows_that_no_block_divides_is_read_whole(tmp_path):
+def test_file_whose_rows_are_no_multiple_of_the_block_is_read_whole(tmp_path):
     file, kind = tmp_path / "numerical.bin", np.dtype(("<f2", (13,)))
     (np.arange(13 * 20) / 7).astype("<f2").tofile(file)
     with pytest.MonkeyPatch.context() as patch:
@@ -189,7 +189,7 @@ def test_a_value_outside_its_range_is_named(spec, tmp_path, split, row, column, 
     file.write_bytes(before)
 
 
-def test_test_rows_of_one_label_alone_are_refused(spec, tmp_path):
+def test_split_with_a_single_label_is_refused(spec, tmp_path):
     file = spec.files["test"].label
     np.zeros(7, bool).tofile(file)
     error = fault(data.check, tmp_path, REAL)
@@ -204,7 +204,7 @@ def test_test_rows_of_one_label_alone_are_refused(spec, tmp_path):
         ({**PUBLISHED_RULES, "log_offset": 1}, "open", {"prepare.log_offset": "1"}),
     ],
 )
-def test_a_run_on_data_of_other_rules_is_open(spec, tmp_path, rules, rated, extra):
+def test_run_on_data_with_other_preprocessing_rules_is_open(spec, tmp_path, rules, rated, extra):
     write_spec(tmp_path, CARDINALITIES, num_numerical=2, rules=rules)
     plan = resolving.resolve(
         RunRequest(case="dlrm_criteo", recipe="tiny", data=tmp_path, device="cpu", nproc=1),
@@ -217,7 +217,7 @@ def test_a_run_on_data_of_other_rules_is_open(spec, tmp_path, rules, rated, extr
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(batch_size=st.integers(1, 120), world_size=st.integers(1, 5), seed=st.none() | st.just(3))
-def test_ranks_share_rows_as_sharding_cuts_them(spec, batch_size, world_size, seed):
+def test_ranks_read_the_rows_of_their_shards(spec, batch_size, world_size, seed):
     numerical, labels, categories = rows_of("train")
     count = -(-103 // batch_size)
     order = None if seed is None else np.random.default_rng(seed).permutation(count)
@@ -241,7 +241,7 @@ def test_ranks_share_rows_as_sharding_cuts_them(spec, batch_size, world_size, se
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(-3, 3), min_size=2, max_size=8))
-def test_the_expected_auc_counts_every_pair(values):
+def test_expected_auc_counts_every_pair(values):
     scores = np.array(values, float)
     chance = 1 / (1 + np.exp(-scores))
     right = pairs = 0.0

@@ -58,7 +58,7 @@ JOB = {"embedding_bytes_per_sample": 1000, "exchanged_bytes_per_sample": 60.0,
        "copy_bytes_per_second": 40e3}  # fmt: skip
 
 
-def test_rates_are_a_devices_over_the_steady_windows(tmp_path: Path) -> None:
+def test_rates_are_per_device_over_measured_windows(tmp_path: Path) -> None:
     second = JOB | {"exchanged_bytes_per_sample": 20.0, "copy_bytes_per_second": 30e3}
     values = figures(tmp_path, JOB, second)
     # 2 x (3 + 4) samples in 2 s on two devices; of each 60 + 20 bytes are sent.
@@ -69,7 +69,7 @@ def test_rates_are_a_devices_over_the_steady_windows(tmp_path: Path) -> None:
     assert values["model_flops_per_device"].value == 8e8 / 2
 
 
-def test_shares_take_the_steps_time_apart(tmp_path: Path) -> None:
+def test_shares_divide_the_step_time(tmp_path: Path) -> None:
     values = figures(tmp_path, JOB, JOB)
     shares = {name: values[name].value for name in RESOURCES}
     # Of 2 s on each rank 0.5 s are embeddings, 0.2 s exchanges, 0.1 s input.
@@ -88,7 +88,7 @@ def test_shares_take_the_steps_time_apart(tmp_path: Path) -> None:
         ({"embedding": S // 5, "exchange": S}, "exchange"),
     ],
 )
-def test_the_part_that_takes_longest_binds(
+def test_longest_part_limits_the_run(
     tmp_path: Path, parts_ns: dict[str, int], resource: str
 ) -> None:
     values = figures(tmp_path, JOB, JOB, parts_ns=parts_ns)
@@ -97,7 +97,7 @@ def test_the_part_that_takes_longest_binds(
     assert sentence.code.removesuffix("_far_from_limit") == f"bound_by_{resource}"
 
 
-def test_one_rank_exchanges_nothing(tmp_path: Path) -> None:
+def test_single_rank_has_no_exchange(tmp_path: Path) -> None:
     values = figures(tmp_path, JOB, parts_ns={"embedding": S})
     alone = values["exchange_share"]
     assert (alone.value, alone.reason) == (None, message("one_rank_no_exchange"))

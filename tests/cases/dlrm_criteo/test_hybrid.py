@@ -66,7 +66,9 @@ def joined(ranks: list[dict[str, Any]]) -> dict[int, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", SPREADS)
-def test_spread_tables_train_as_one(spread_over_ranks: list[dict[str, Any]], name: str) -> None:
+def test_distributed_tables_train_as_on_one_rank(
+    spread_over_ranks: list[dict[str, Any]], name: str
+) -> None:
     spread = SPREADS[name]
     tolerance = 1e-5 if spread.dtype == torch.float32 else 2e-2
     alone = tiny_dlrm.train(Spread(cardinalities=spread.cardinalities))
@@ -90,7 +92,7 @@ def test_spread_tables_train_as_one(spread_over_ranks: list[dict[str, Any]], nam
             torch.testing.assert_close(value, wanted, rtol=0, atol=tolerance)
 
 
-def test_the_job_on_four_ranks_is_the_job_on_one(
+def test_job_on_four_ranks_trains_as_on_one(
     of_ranks: list[tuple[Any, dict[str, Any]]], clicks: Path
 ) -> None:
     alone = tiny_dlrm.train_job(clicks)
@@ -121,7 +123,7 @@ def test_the_job_on_four_ranks_is_the_job_on_one(
 
 
 @pytest.mark.parametrize("name", SPREADS)
-def test_exchanged_bytes_are_those_that_are_sent(
+def test_exchanged_bytes_equal_sent_bytes(
     spread_over_ranks: list[dict[str, Any]], name: str
 ) -> None:
     for item in spread_over_ranks[: SPREADS[name].ranks]:
@@ -146,7 +148,7 @@ class Echo:
         self.received.copy_(self.sent)  # only now, so that nobody can have read it before
 
 
-def test_both_exchanges_go_on_beside_the_bottom_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_exchanges_overlap_with_the_bottom_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
     monkeypatch.setattr(dist, "all_to_all_single", Echo(notes))
     spread, timed = Spread(1), list[str]()
@@ -178,7 +180,7 @@ def test_both_exchanges_go_on_beside_the_bottom_layers(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("first_row", [0, 1, 10, BLOCK_ROWS - 1, BLOCK_ROWS, 2 * BLOCK_ROWS + 5])
 @pytest.mark.parametrize("rows", [1, 3, BLOCK_ROWS, BLOCK_ROWS + 7])
-def test_rows_start_alike_wherever_they_live(first_row: int, rows: int) -> None:
+def test_initial_rows_do_not_depend_on_their_rank(first_row: int, rows: int) -> None:
     cardinality = 3 * BLOCK_ROWS + 100
     whole, part = torch.empty(cardinality, 2), torch.empty(rows, 2)
     fill_rows(whole, table=3, first_row=0, cardinality=cardinality, seed=5)

@@ -120,7 +120,7 @@ def test_it_learns_and_scores_each_test_row_once(folder: Path) -> None:
     assert quality.value > 0.9
 
 
-def test_tables_beyond_memory_are_refused_with_the_world_that_fits(folder: Path) -> None:
+def test_tables_beyond_memory_are_refused_with_the_number_of_ranks_that_fits(folder: Path) -> None:
     class Small(CpuDevice):
         def memory(self) -> Any:
             return replace(super().memory(), total_bytes=4_000)
@@ -133,7 +133,7 @@ def test_tables_beyond_memory_are_refused_with_the_world_that_fits(folder: Path)
     assert "use 3 machines like this one" in str(caught.value)
 
 
-def test_the_learning_rate_rises_stays_and_falls_as_a_square() -> None:
+def test_learning_rate_warms_up_stays_and_decays_quadratically() -> None:
     standard = CASE.recipes["standard-1x1"]
     factors = {step: lr_factor(standard, step) for step in (0, 7_999, 8_000, 47_999, 59_999)}
     assert factors == {0: 1 / 8_000, 7_999: 1.0, 8_000: 1.0, 47_999: 1.0, 59_999: 0.25}

@@ -66,7 +66,7 @@ def peak_beside_weights(
         *((WIDE_ROWS, precision) for precision in ("fp32", "bf16", "fp16")),
     ],
 )
-def test_a_real_step_takes_what_is_predicted_or_more(
+def test_real_step_needs_at_least_the_predicted_memory(
     folder: Path, sync_device: SyncDevice, *, fields: dict[str, Any], precision: str
 ) -> None:
     recipe = tiny(precision=precision, **{"micro_batch_size": 2048} | fields)

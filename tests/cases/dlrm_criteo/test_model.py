@@ -211,13 +211,13 @@ def test_model_flops_are_those_of_an_unpadded_model(
         st.tuples(st.floats(allow_nan=False, width=32), st.integers(0, 1)), min_size=2, max_size=60
     ).filter(lambda rows: 0 < sum(label for _, label in rows) < len(rows))
 )
-def test_the_auc_is_the_share_of_pairs_in_order(rows: list[tuple[float, int]]) -> None:
+def test_auc_is_the_share_of_correctly_ordered_pairs(rows: list[tuple[float, int]]) -> None:
     scores, labels = [score for score, _ in rows], [label for _, label in rows]
     auc = roc_auc(np.array(scores, np.float32), np.array(labels, np.float32))
     assert auc == pytest.approx(by_pairs(scores, labels), abs=1e-12)
 
 
-def test_scores_without_an_order_are_refused() -> None:
+def test_scores_that_are_nan_are_refused() -> None:
     with pytest.raises(DivergedError, match="scores_not_finite") as caught:
         roc_auc(np.array([np.nan, 1.0]), np.array([0, 1]))
     assert caught.value.details == {"found": 1, "scores": 2}

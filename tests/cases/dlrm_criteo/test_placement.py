@@ -40,7 +40,7 @@ def test_every_row_has_one_owner_within_the_budget(
         assert pieces == 1 or rows > spare_rows
 
 
-def test_a_table_larger_than_a_rank_is_cut_evenly_over_few_ranks() -> None:
+def test_table_larger_than_a_rank_is_split_evenly_over_few_ranks() -> None:
     placement = place(memory_of(30, DIM), [50, 5, 4], DIM, 4)
     assert placement.parts == (
         (Part(0, 0, 25),),

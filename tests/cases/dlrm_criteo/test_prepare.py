@@ -118,7 +118,7 @@ def small(monkeypatch):
 
 
 @pytest.mark.parametrize("threshold", [1, 4, 15])
-def test_days_give_the_bytes_of_a_plain_reading_of_the_rules(days, tmp_path, threshold):
+def test_prepared_bytes_equal_a_plain_implementation_of_the_rules(days, tmp_path, threshold):
     data = tmp_path / "data"
     progress_lines = run(days, data, frequency_threshold=threshold)
     files, cardinalities = expected(ALL, SPLITS, threshold)
@@ -141,7 +141,7 @@ def test_days_give_the_bytes_of_a_plain_reading_of_the_rules(days, tmp_path, thr
     assert progress_lines[-1] == f"done: {data}"
 
 
-def test_packed_logs_are_read_together_and_give_the_same_bytes(days, tmp_path):
+def test_compressed_logs_give_the_same_bytes(days, tmp_path):
     for name in ("day_0", "day_2"):
         (days / f"{name}.gz").write_bytes(gzip.compress((days / name).read_bytes()))
         (days / name).unlink()
@@ -180,7 +180,7 @@ def test_lone_carriage_return_ends_no_row(days, tmp_path):
     assert caught.value.where == f"{days / 'day_0'}, row 1"
 
 
-def test_other_rules_give_their_bytes_and_are_named(days, tmp_path):
+def test_other_rules_give_other_bytes_and_are_recorded(days, tmp_path):
     def other_log(cell):
         return math.log1p(max(int(cell or 0), 0))
 
@@ -191,7 +191,7 @@ def test_other_rules_give_their_bytes_and_are_named(days, tmp_path):
     assert read_spec(data).changed_rules == {"log_offset": "1"}
 
 
-def test_the_bytes_do_not_depend_on_turns_groups_or_threads(days, tmp_path, small):
+def test_prepared_bytes_do_not_depend_on_batches_groups_or_threads(days, tmp_path, small):
     for workers in (1, 3):
         data = tmp_path / f"data{workers}"
         run(days, data, frequency_threshold=3, workers=workers)
@@ -260,7 +260,7 @@ STAGES = [
 
 @pytest.mark.parametrize("stop_after", range(len(STAGES)))
 @pytest.mark.usefixtures("small")
-def test_a_stopped_call_goes_on_after_its_last_finished_stage(
+def test_interrupted_preparation_resumes_after_its_last_finished_stage(
     days, tmp_path, monkeypatch, stop_after
 ):
     done = []
@@ -286,7 +286,7 @@ def test_a_stopped_call_goes_on_after_its_last_finished_stage(
 
 
 @pytest.mark.usefixtures("small")
-def test_other_rules_begin_anew_after_a_stopped_call(days, tmp_path):
+def test_interrupted_preparation_restarts_with_other_rules(days, tmp_path):
     def stop(line):
         if line.startswith("tables of"):
             raise KeyboardInterrupt
@@ -298,7 +298,7 @@ def test_other_rules_begin_anew_after_a_stopped_call(days, tmp_path):
 
 
 @pytest.mark.usefixtures("small")
-def test_a_lost_scratch_database_begins_anew(days, tmp_path):
+def test_preparation_restarts_without_its_scratch_database(days, tmp_path):
     def stop(line):
         if line == "writing rows":
             raise KeyboardInterrupt

@@ -45,7 +45,7 @@ HELD = Held(
 )
 
 
-def test_a_batch_holds_the_candidates_that_exist_and_no_others():
+def test_batch_holds_only_existing_candidates():
     batch, counts = HELD.batch([1, 0])
     assert counts == Counts(2, len(batch.ids), int(batch.lengths.sum()), batch.ids.size)
     assert batch.samples == 2
@@ -82,7 +82,7 @@ def test_a_trimmed_batch_is_as_wide_as_its_longest_sequence(monkeypatch, rows, w
 
 
 @pytest.mark.parametrize("max_sequences", [1, 2, 3, 50])
-def test_parts_hold_all_sequences_once_with_their_own_targets(max_sequences):
+def test_parts_of_a_batch_hold_each_sequence_once_with_its_targets(max_sequences):
     batch, _ = HELD.batch([0, 1, 0])
     parts = list(batch.chunks(max_sequences))
     assert [len(part.ids) for part in parts] == [
@@ -117,7 +117,9 @@ def sharding(rows, *, micro=4, accumulate=1, world=1, rank=0, seed=1):
     accumulate=st.integers(1, 3),
     world=st.integers(1, 4),
 )
-def test_every_sample_is_there_once_and_groups_hold_like_numbers(choices, micro, accumulate, world):
+def test_each_sample_occurs_once_and_groups_hold_similar_numbers_of_candidates(
+    choices, micro, accumulate, world
+):
     num_choices = np.array(choices)
     ranks = [
         sharding(len(choices), micro=micro, accumulate=accumulate, world=world, rank=rank)

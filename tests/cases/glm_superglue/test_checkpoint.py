@@ -52,7 +52,7 @@ def fault(folder: Path, into: Glm | None = None) -> DataError:
 
 
 @pytest.mark.parametrize("wrapper", ["", "module.", "model.", "module.model."])
-def test_the_originals_layout_loads(tmp_path: Path, wrapper: str) -> None:
+def test_checkpoint_in_the_original_layout_loads(tmp_path: Path, wrapper: str) -> None:
     wanted = weights()
     state = {wrapper + name: item.half() for name, item in wanted.items()}
     file = write(tmp_path / "blocklm-large", {"iteration": 250000, "module": state})
@@ -65,7 +65,7 @@ def test_the_originals_layout_loads(tmp_path: Path, wrapper: str) -> None:
         assert torch.equal(item, wanted[name].half().float())
 
 
-def test_longer_position_tables_keep_their_further_rows(tmp_path: Path) -> None:
+def test_longer_position_tables_keep_their_extra_rows(tmp_path: Path) -> None:
     write(tmp_path, {"module": weights()})
     loaded, fresh = model(max_positions=12), model(max_positions=12).state_dict()
     assert load(loaded, tmp_path) == report(extended=(POSITIONS, BLOCK_POSITIONS))

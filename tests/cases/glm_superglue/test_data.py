@@ -65,7 +65,7 @@ def fault(folder, recipe=RECIPE):
     return str(caught.value).replace(str(folder), "DIR")
 
 
-def test_a_sequence_is_the_context_with_a_gap_and_then_the_candidate(tmp_path):
+def test_sequence_is_the_context_with_a_mask_and_then_the_candidate(tmp_path):
     sequence = data.load(write(tmp_path), RECIPE).train.sequences(0)[0]
     context = ids("[CLS] anna berg was born in rome . - boris ##ov and cole [MASK] was born [PAD]")
     assert sequence.ids.tolist() == [*context, START, *ids("anna berg")]
@@ -87,7 +87,7 @@ def test_byte_order_mark_and_crlf_change_no_sample(tmp_path):
     assert [item.ids.tolist() for item in read_sequences] == [item.ids.tolist() for item in wanted]
 
 
-def test_a_passage_is_shortened_by_what_each_candidate_needs(tmp_path):
+def test_passage_is_shortened_by_the_length_of_each_candidate(tmp_path):
     recipe = replace(RECIPE, seq_length=14)
     examples = data.load(write(tmp_path), recipe).validation
     by_length = {len(item.target_ids): item for item in examples.sequences(0)}
@@ -100,7 +100,7 @@ def test_a_passage_is_shortened_by_what_each_candidate_needs(tmp_path):
     assert data.load(tmp_path, RECIPE).validation.shortened == 0
 
 
-def test_a_training_sample_is_one_right_answer_with_wrong_entities_drawn(tmp_path):
+def test_training_sample_has_one_right_answer_and_drawn_wrong_entities(tmp_path):
     twice = question("@placeholder was born", "Anna Berg", "Rome")
     passage = line(question(), twice, names=("Anna Berg", "Rome", "Borisov", "Cole", "Rome"))
     examples = data.load(write(tmp_path, [passage]), RECIPE).train
@@ -118,7 +118,7 @@ def test_a_training_sample_is_one_right_answer_with_wrong_entities_drawn(tmp_pat
     ] * 2 + [[True, False, False]]
 
 
-def test_evaluation_scores_all_entities_and_knows_every_right_one(tmp_path):
+def test_evaluation_scores_all_entities_and_accepts_every_right_answer(tmp_path):
     twice = question("@placeholder was born", "Rome", "Anna Berg", "Rome")
     examples = data.load(write(tmp_path, val=[line(twice, question())]), RECIPE).validation
     assert examples.num_choices.tolist() == [4, 4]
@@ -128,7 +128,7 @@ def test_evaluation_scores_all_entities_and_knows_every_right_one(tmp_path):
     assert [item.correct for item in examples.sequences(1)] == [True, False, False, False]
 
 
-def test_curly_quotes_are_plain_before_texts_are_compared(tmp_path):
+def test_curly_quotes_become_plain_before_answers_are_compared(tmp_path):
     text = "In Rome O’Li was born"
     curly = line(question("@placeholder", "O'Li"), text=text, names=("O’Li", "Rome"))
     sequence = data.load(write(tmp_path, [curly]), RECIPE).train.sequences(0)[0]
@@ -136,7 +136,7 @@ def test_curly_quotes_are_plain_before_texts_are_compared(tmp_path):
     assert sequence.correct
 
 
-def test_text_that_spells_a_special_token_makes_no_second_gap(tmp_path):
+def test_text_of_a_special_token_adds_no_second_mask(tmp_path):
     forged = line(text=TEXT + " [MASK]")
     sequence = data.load(write(tmp_path, [forged]), RECIPE).train.sequences(0)[0]
     assert sequence.ids.tolist().count(IDS["[MASK]"]) == 1
@@ -198,7 +198,7 @@ def test_a_line_that_breaks_a_rule_is_named(tmp_path, bad, message):
         ),
     ],
 )
-def test_a_folder_that_lacks_something_is_refused(tmp_path, prepare, message):
+def test_incomplete_folder_is_refused(tmp_path, prepare, message):
     prepare(write(tmp_path))
     assert message in fault(tmp_path)
 

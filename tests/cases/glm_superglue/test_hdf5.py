@@ -53,7 +53,7 @@ def same(ours, theirs):
 
 
 @pytest.mark.parametrize("storage", [{}, {"chunks": (4,), "compression": "gzip"}])
-def test_text_and_sparse_file_give_equal_batches(tmp_path, splits, storage):
+def test_text_and_hdf5_files_give_equal_batches(tmp_path, splits, storage):
     content = data.load(write(tmp_path / "raw", splits, **storage), RECIPE)
     same(content.train, splits.train)
     same(content.validation, splits.validation)
@@ -141,7 +141,7 @@ def test_arrays_of_a_file_that_contradict_each_other_are_refused(folder, kind):
     assert caught.value.where == f"{file}, {name.partition('/')[0]}"
 
 
-def test_files_of_other_numbers_of_sequences_are_refused(folder):
+def test_files_with_other_numbers_of_sequences_are_refused(folder):
     file = next(folder.rglob(FILES["train"]))
     with h5py.File(file, "r+") as opened:
         del opened["target"]
@@ -164,7 +164,7 @@ def test_prepare_refuses_arrays_that_contradict_each_other(folder, tmp_path, kin
 
 
 @pytest.mark.parametrize("kind", ["indptr falls", "column outside", "more data than indices"])
-def test_prepare_refuses_to_turn_a_contradictory_matrix(tmp_path, splits, kind):
+def test_prepare_refuses_to_transpose_a_contradictory_matrix(tmp_path, splits, kind):
     folder = write(tmp_path / "raw", splits, form="csc")
     name, edit, _ = CONTRADICTIONS[kind]
     change(folder, name, other((0, 10_000)) if kind == "column outside" else edit)

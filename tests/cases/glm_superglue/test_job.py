@@ -81,7 +81,7 @@ def test_accumulation_trimming_and_checkpointing_train_the_same() -> None:
         assert training["quality"] == whole["quality"]
 
 
-def test_grouping_puts_samples_of_like_size_together() -> None:
+def test_grouping_batches_samples_of_similar_size() -> None:
     spread = {}
     for grouped in (False, True):
         job = tiny_glm.new_job(group_by_choices=grouped, micro_batch_size=2)
@@ -91,7 +91,7 @@ def test_grouping_puts_samples_of_like_size_together() -> None:
     assert spread[True] < spread[False]
 
 
-def test_the_learning_rate_rises_and_falls_in_straight_lines() -> None:
+def test_learning_rate_rises_and_falls_linearly() -> None:
     standard = load("glm_superglue").recipes["standard-1x8"]
     steps = (0, 216, 433, 434, 2386, 4338, 10_000)
     middle, falling = (1 - 0.9 * (step - 433.8) / (4338 - 433.8) for step in (2386, 434))
@@ -118,7 +118,7 @@ def test_the_optimizer_is_the_published_one() -> None:
     assert {(g["betas"], g["eps"]) for g in optimizer.param_groups} == {((0.9, 0.999), 1e-8)}
 
 
-def test_the_flop_formula_by_hand() -> None:
+def test_flop_formula_matches_a_count_by_hand() -> None:
     job = tiny_glm.new_job(hidden_size=64, num_heads=2)
     batch = next(job.batches(0))
     flops = job.model_flops(batch.counts)
@@ -161,7 +161,7 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, A
 
 
 @pytest.mark.parametrize("run", range(len(RUNS)))
-def test_two_ranks_train_as_one(two_ranks: Any, run: int) -> None:
+def test_two_ranks_train_as_one_rank(two_ranks: Any, run: int) -> None:
     changes = RUNS[run]
     alone = tiny_glm.train(
         tiny_glm.new_job(**{**changes, "micro_batch_size": 2 * changes["micro_batch_size"]})

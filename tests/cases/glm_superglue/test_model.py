@@ -37,7 +37,7 @@ def close(actual: Any, wanted: Any) -> None:
     torch.testing.assert_close(actual, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_the_counts_are_those_of_the_parameters() -> None:
+def test_parameter_counts_match_the_model() -> None:
     assert sum(item.numel() for item in Glm(SHAPE).parameters()) == SHAPE.parameters
     large = GlmShape()
     assert large.parameters == 334_688_256
@@ -82,7 +82,7 @@ def gradients(ours: Glm) -> list[torch.Tensor]:
     return [chances.detach(), *torch.autograd.grad(chances.sum(), list(ours.parameters()))]
 
 
-def test_a_recomputed_layer_drops_what_it_dropped() -> None:
+def test_recomputed_layer_repeats_its_dropout_mask() -> None:
     kept, recomputed, other = (
         gradients(pair(dropout=0.3, checkpoint_activations=switch)[0])
         for switch in (False, True, False)

@@ -49,7 +49,7 @@ def test_a_download_becomes_a_folder_that_a_run_reads(raw):
     assert "already prepared" in prepare(raw)[1][-1]
 
 
-def test_a_checkpoint_comes_along(raw, one_thread):
+def test_checkpoint_is_prepared_with_the_data(raw, one_thread):
     import torch
 
     from trainmark.cases.glm_superglue.case import GlmShape
@@ -86,7 +86,7 @@ def broken(raw):
         (broken, r"train\.jsonl, line 1: passage: missing; it is required"),
     ],
 )
-def test_what_is_no_download_is_refused(raw, damage, message):
+def test_folder_that_is_not_a_download_is_refused(raw, damage, message):
     damage(raw)
     with pytest.raises(DataError, match=message):
         prepare(raw)

@@ -43,7 +43,7 @@ def fault(folder, recipe=RECIPE):
     return str(error)
 
 
-def test_a_sound_pair_passes_and_loads(folder):
+def test_valid_data_passes_its_check_and_loads(folder):
     facts = data.check(folder, RECIPE)
     assert (facts.train_samples, facts.eval_samples, facts.layout) == (19, 2, "megatron-indexed")
     assert facts.best_quality is None
@@ -57,7 +57,7 @@ def test_a_sound_pair_passes_and_loads(folder):
     assert rows.max() < 80
 
 
-def test_a_validation_split_is_needed_only_where_something_is_evaluated(tmp_path):
+def test_validation_split_is_required_only_for_evaluation(tmp_path):
     recipe = CASE.recipes["tiny"]
     data.generate(tmp_path, recipe)
     with pytest.raises(DataError, match="validation split has 0 documents"):
@@ -68,7 +68,7 @@ def test_a_validation_split_is_needed_only_where_something_is_evaluated(tmp_path
     assert (facts.train_samples, facts.eval_samples) == ((1024 * 1024 - 1) // 64, 0)
 
 
-def test_ids_past_the_vocabulary_are_refused(folder):
+def test_ids_outside_the_vocabulary_are_refused(folder):
     error = fault(folder, replace(RECIPE, vocab_size=95))
     assert f"{NAME}.bin: token ids from 0 to 99" in error
     assert "[0, 95)" in error
@@ -101,7 +101,7 @@ def test_a_split_without_a_whole_sample_is_refused(folder, changes, expected_err
     weights=st.lists(st.integers(0, 10**6), min_size=1, max_size=3).filter(any),
     documents=st.integers(0, 10**9),
 )
-def test_splits_cover_every_document_once(weights, documents):
+def test_splits_contain_every_document_once(weights, documents):
     parts = list(data.split_documents(",".join(map(str, weights)), documents).values())
     assert parts[0].start == 0
     assert parts[-1].stop == documents

@@ -75,7 +75,7 @@ CONFIG = GptRecipe(
 )  # fmt: skip
 
 
-def test_logits_and_gradients_equal_the_librarys() -> None:
+def test_logits_and_gradients_equal_those_of_transformers() -> None:
     ours, theirs = build_model(CONFIG, seed=1), library_model(CONFIG)
     copy_from_library(ours, theirs, CONFIG)
     ids = torch.randint(0, CONFIG.vocab_size, (5, CONFIG.seq_length + 1))
@@ -123,14 +123,14 @@ def test_the_standard_shape_has_the_published_parameters() -> None:
     assert sum(p.numel() for p in model.parameters()) == 124_439_808 + 47 * 768
 
 
-def test_the_flop_formula_by_hand() -> None:
+def test_flop_formula_matches_a_count_by_hand() -> None:
     job = tiny_gpt.new_job(seq_length=12)
     # 12 L D^2 + D V weights, 6 FLOPs each, and 12 L D T, for 8 x 12 tokens.
     by_hand = (6 * (12 * 2 * 32**2 + 32 * 128) + 12 * 2 * 32 * 12) * 96
     assert job.model_flops(Counts(tokens_padded=96)) == by_hand
 
 
-def test_checkpointed_activations_change_no_number() -> None:
+def test_activation_checkpointing_changes_no_result() -> None:
     plain = tiny_gpt.train(tiny_gpt.new_job())
     again = tiny_gpt.train(tiny_gpt.new_job(checkpoint_activations=True))
     assert again["losses"] == plain["losses"]
@@ -162,7 +162,7 @@ SPREADS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
-def test_replicas_cut_over_ranks_need_fsdp() -> None:
+def test_tensor_parallel_replicas_need_fsdp() -> None:
     GptRecipe(tensor_parallel=2).check(2)
     GptRecipe(tensor_parallel=2, fsdp=True).check(4)
     with pytest.raises(UsageError, match="2 replicas cut over tensor_parallel=2 ranks"):
@@ -176,7 +176,7 @@ def test_replicas_cut_over_ranks_need_fsdp() -> None:
         for name, (_, changes) in SPREADS.items()
     ],
 )
-def test_a_spread_model_trains_as_one(tmp_path: Path, name: str) -> None:
+def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, name: str) -> None:
     ranks, changes = SPREADS[name]
     tensor_size = changes.get("tensor_parallel", 1)
     alone = tiny_gpt.train(tiny_gpt.new_job())

@@ -57,7 +57,7 @@ def files_of(folder):
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_every_document_is_there_in_order_and_ends_with_the_end_token(corpus, tokenizer, tmp_path):
+def test_documents_keep_their_order_and_end_with_the_end_token(corpus, tokenizer, tmp_path):
     data = tmp_path / "data"
     progress_lines = run(corpus, data, tokenizer)
     wanted = [[*ids_of(text), 263] for text in TEXTS]
@@ -83,14 +83,14 @@ def test_every_document_is_there_in_order_and_ends_with_the_end_token(corpus, to
     assert sorted(p.name for p in tmp_path.iterdir()) == ["corpus.jsonl", "data", "gpt2"]
 
 
-def test_the_bytes_do_not_depend_on_blocks(corpus, tokenizer, tmp_path, request):
+def test_prepared_bytes_do_not_depend_on_block_size(corpus, tokenizer, tmp_path, request):
     run(corpus, tmp_path / "whole", tokenizer)
     request.getfixturevalue("small")
     run(corpus, tmp_path / "cut", tokenizer)
     assert files_of(tmp_path / "whole") == files_of(tmp_path / "cut")
 
 
-def test_a_folder_plain_and_gzip_gives_what_its_files_give_in_order(tokenizer, tmp_path, small):
+def test_folder_of_plain_and_gzip_files_is_read_in_order(tokenizer, tmp_path, small):
     raw = tmp_path / "raw"
     (raw / "b").mkdir(parents=True)
     (raw / "a.jsonl").write_text(lines(TEXTS[:20]).rstrip("\n"))  # no newline at the end
@@ -105,7 +105,7 @@ def test_a_folder_plain_and_gzip_gives_what_its_files_give_in_order(tokenizer, t
     assert documents(tmp_path / "data") == [[*ids_of(text), 263] for text in TEXTS]
 
 
-def test_byte_order_mark_and_crlf_are_no_part_of_a_text(corpus, tokenizer, tmp_path):
+def test_byte_order_mark_and_crlf_do_not_become_text(corpus, tokenizer, tmp_path):
     separated = "one\u2028two\x85three"
     text = lines([*TEXTS, separated]).replace("\\u2028", "\u2028").replace("\\u0085", "\x85")
     corpus.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
@@ -134,7 +134,7 @@ BAD_LINES = [
 
 
 @pytest.mark.parametrize(("line", "says"), BAD_LINES)
-def test_a_line_without_a_text_is_a_fault(tmp_path, line, says):
+def test_line_without_text_is_refused(tmp_path, line, says):
     whole = [b'{"text": "a"}\n', b"\n", line, b'{"text": "b"}\n']
     with pytest.raises(DataError) as caught:
         texts_of(whole, "text", tmp_path / "c.jsonl")
@@ -171,7 +171,7 @@ class Stopping(Reporter):
 @pytest.mark.parametrize("stop_at", [1, 2, 9])
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.usefixtures("small")
-def test_a_stopped_call_goes_on_after_the_last_saved_block(
+def test_interrupted_preparation_resumes_after_the_last_saved_block(
     tokenizer, tmp_path, monkeypatch, stop_at, packed
 ):
     monkeypatch.setattr(encoding, "SAVE_EVERY_TOKENS", 1)
@@ -210,7 +210,7 @@ def test_workers_write_the_same_bytes_and_name_the_faulty_line(
     assert f"{corpus}, line 61: no 'text'; its keys: body" in message
 
 
-def test_hole_in_a_corpus_is_a_line_without_a_text(tmp_path, tokenizer, monkeypatch):
+def test_sparse_hole_in_a_corpus_is_a_line_without_text(tmp_path, tokenizer, monkeypatch):
     monkeypatch.setattr(encoding, "MAX_LINE_BYTES", 1 << 10)
     (tmp_path / "c.jsonl").write_text(lines(TEXTS[:1]))
     os.truncate(tmp_path / "c.jsonl", 1 << 24)
@@ -218,7 +218,7 @@ def test_hole_in_a_corpus_is_a_line_without_a_text(tmp_path, tokenizer, monkeypa
     assert "line 2: not JSON" in message
 
 
-def test_lines_are_read_at_most_as_many_as_asked_for_over_files_and_calls(tmp_path, small):
+def test_line_limit_holds_over_files_and_calls(tmp_path, small):
     paths = []
     for number in range(3):
         paths.append(tmp_path / str(number))

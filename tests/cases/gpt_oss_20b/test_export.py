@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("ruleset", ["6.0.0", "6.1.0"])
-def test_the_compliance_checker_wants_nothing_but_the_submissions_keys(
+def test_compliance_checker_misses_only_the_keys_of_a_submission(
     tmp_path: Path, ruleset: str
 ) -> None:
     log = with_submission(write_log(tmp_path / "run", CASE), "gpt_oss_20b", ruleset)
@@ -26,7 +26,7 @@ def test_the_compliance_checker_wants_nothing_but_the_submissions_keys(
     assert complaints(path, ruleset) == (set(), [])
 
 
-def test_published_results_are_drawn_with_this_cases_columns() -> None:
+def test_published_results_have_the_columns_of_this_case() -> None:
     references = read_references("gpt_oss_20b")
     assert set(references.columns) - {"log_perplexity"} <= set(COLUMNS)
     assert references.parameters == CASE.recipes["standard-1x8"].parameters

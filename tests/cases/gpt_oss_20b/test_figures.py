@@ -35,7 +35,7 @@ def figures_of(number: int, facts: dict[str, Any]) -> Any:
     return compute(ranks(number, facts), {"MFU": Figure(40.0)})
 
 
-def test_one_rank_has_the_mean_load_and_says_why() -> None:
+def test_single_rank_has_the_mean_load_with_a_reason() -> None:
     figures, (note,) = figures_of(1, FACTS)
     for name in ("expert_overload", "expert_overload_worst"):
         assert figures[name].value == 1.0
@@ -45,7 +45,7 @@ def test_one_rank_has_the_mean_load_and_says_why() -> None:
     assert figures["all_to_all_share"].reason.code == "experts_not_shared"
 
 
-def test_busiest_of_two_ranks_is_told_with_their_exchange() -> None:
+def test_load_of_the_busiest_rank_and_exchange_are_reported() -> None:
     figures, (note,) = figures_of(2, SHARED)
     assert figures["expert_overload"] == Figure(1.25)
     assert figures["expert_overload_worst"] == Figure(1.75)
@@ -55,7 +55,7 @@ def test_busiest_of_two_ranks_is_told_with_their_exchange() -> None:
     assert figures["all_to_all_share"].value == pytest.approx(25.0)
 
 
-def test_bound_says_that_its_router_was_not_trained() -> None:
+def test_balanced_routing_has_a_note() -> None:
     _, (note,) = figures_of(1, FACTS | {"routing": "balanced"})
     assert note.code == "balanced_routing"
 

@@ -64,7 +64,7 @@ def library_losses(job: GptOssJob) -> list[float]:
     return losses
 
 
-def test_twenty_steps_have_the_losses_of_the_librarys_model() -> None:
+def test_twenty_steps_have_the_losses_of_the_transformers_model() -> None:
     expected = library_losses(tiny_gpt_oss.new_job())
     training = train(tiny_gpt_oss.new_job())
     assert len(expected) == 20
@@ -75,7 +75,7 @@ def test_twenty_steps_have_the_losses_of_the_librarys_model() -> None:
 
 @needs_fsdp
 @pytest.mark.parametrize("ranks", SPREADS)
-def test_a_spread_model_trains_as_one(tmp_path: Path, ranks: int) -> None:
+def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, ranks: int) -> None:
     alone = train(tiny_gpt_oss.new_job())
     spreads = spawn(tiny_gpt_oss.new_job, tmp_path, ranks, SPREADS[ranks])
     for changes, training in zip(SPREADS[ranks], spreads, strict=True):
@@ -113,14 +113,14 @@ def test_recomputing_changes_no_loss() -> None:
 
 
 @needs_fsdp
-def test_a_last_step_with_fewer_samples_than_ranks_counts_no_filler(tmp_path: Path) -> None:
+def test_last_step_with_fewer_samples_than_ranks_counts_no_padding_samples(tmp_path: Path) -> None:
     changes = {"micro_batch_size": 53, "expert_parallel": 2, "max_steps": 2}
     (training,) = spawn(tiny_gpt_oss.new_job, tmp_path, 2, [changes])
     assert sum(sum(item["samples"]) for item in training) == tiny_gpt_oss.SAMPLES
     assert training[0]["facts"]["loads_of_ranks"] == training[1]["facts"]["loads_of_ranks"]
 
 
-def test_balanced_routing_gives_each_expert_as_many_tokens() -> None:
+def test_balanced_routing_gives_each_expert_the_same_number_of_tokens() -> None:
     facts = train(tiny_gpt_oss.new_job(routing="balanced"))["facts"]
     loads = {row["assignments"] for row in facts["loads_of_experts"]}
     assert loads == {tiny_gpt_oss.SAMPLES * 12 * 2 * 2 // 8}
@@ -144,7 +144,7 @@ def test_weights_are_drawn_as_megatron_draws_them() -> None:
     assert torch.all(drawn[f"{block}mlp.experts.gate_up_proj_bias"] == 0)
 
 
-def test_the_published_rates() -> None:
+def test_learning_rates_are_the_published_ones() -> None:
     recipe = CASE.recipes["standard-1x8"]
     assert isinstance(recipe, GptOssRecipe)
     assert recipe.learning_rate * lr_factor(recipe, 0) == 0.0
@@ -164,7 +164,7 @@ def test_a_published_step_takes_16_sequences(name: str) -> None:
     recipe.check(ranks)
 
 
-def test_flops_are_of_the_experts_of_a_token_alone() -> None:
+def test_flops_count_only_the_active_experts_of_a_token() -> None:
     recipe = GptOssRecipe()
     # OpenAI publishes 20,914,757,184 with 201,088 rows in table and head, of 2880.
     assert recipe.parameters == 20_914_757_184 - 2 * (201_088 - 128_256) * 2880
@@ -196,7 +196,7 @@ def test_flops_are_of_the_experts_of_a_token_alone() -> None:
         ({"expert_parallel": 2, "ffn_size": 49}, 4, "2 replicas do not divide"),
     ],
 )
-def test_experts_that_cannot_be_spread_are_refused(
+def test_experts_that_cannot_be_distributed_are_refused(
     changes: dict[str, Any], ranks: int, expected_error: str
 ) -> None:
     tiny_gpt_oss.recipe(expert_parallel=2).check(4)
@@ -220,7 +220,7 @@ TINY = {
         TINY | {"grad_accum_steps": 2, "micro_batch_size": 16},
     ],
 )
-def test_a_real_step_takes_no_less_than_is_predicted(changes: dict[str, Any]) -> None:
+def test_real_step_needs_at_least_the_predicted_memory(changes: dict[str, Any]) -> None:
     with LiveTensors() as live:
         job = tiny_gpt_oss.new_job(**changes)
         for epoch in range(2):

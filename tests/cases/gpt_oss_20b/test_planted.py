@@ -20,7 +20,7 @@ def test_a_job_without_mistakes_passes() -> None:
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_planted_mistake_is_found(name: str) -> None:
+def test_planted_mistake_is_detected(name: str) -> None:
     plant, code = MISTAKES[name]
     job = tiny_gpt_oss.new_job()
     plant(job)
@@ -28,7 +28,7 @@ def test_a_planted_mistake_is_found(name: str) -> None:
 
 
 @needs_fsdp
-def test_routers_that_differ_between_ranks_are_found(tmp_path: Path) -> None:
+def test_routers_that_differ_between_ranks_are_detected(tmp_path: Path) -> None:
     names = [*TWO_RANKS, "none"]
     found = dict(zip(names, zip(*on_ranks(2, tmp_path, on_rank, names), strict=True), strict=True))
     for name, (_, code, _) in TWO_RANKS.items():

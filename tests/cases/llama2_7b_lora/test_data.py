@@ -70,7 +70,7 @@ def write(folder, kind, names=("train", "val")):
         ("csv", ".", ("train", "validation")),
     ],
 )
-def test_every_form_gives_the_same_rows(tmp_path, kind, place, names):
+def test_every_file_format_gives_the_same_rows(tmp_path, kind, place, names):
     write(tmp_path / place, kind, names)
     layout = find_layout(tmp_path, FORMS, DataError)
     train, validation = (read_dialogues(files) for files in layout.files.values())
@@ -125,7 +125,7 @@ def test_csv_row_with_a_comma_outside_quotes_is_refused(tmp_path):
     assert where == "train.csv"
 
 
-def test_ids_are_those_of_transformers(tmp_path):
+def test_ids_equal_those_of_transformers(tmp_path):
     from transformers import AutoTokenizer
 
     generating.write_tokenizer(tmp_path, vocab_size=256)
@@ -136,7 +136,7 @@ def test_ids_are_those_of_transformers(tmp_path):
     assert ours.documents(texts) == [[*ids, 2] for ids in library(texts)["input_ids"]]
 
 
-def test_a_missing_tokenizer_and_ids_past_the_embedding_are_named(tmp_path):
+def test_missing_tokenizer_and_ids_outside_the_embedding_are_named(tmp_path):
     with pytest.raises(DataError, match=r"no tokenizer\.json"):
         open_tokenizer(tmp_path, vocab_size=256)
     size = len(generating.vocabulary())
@@ -179,7 +179,7 @@ def test_summaries_follow_from_their_dialogues():
     assert seen == {"chat", 1, 2, 3}
 
 
-def test_check_names_the_content_and_load_gives_what_was_checked(generated, tmp_path):
+def test_check_summarizes_the_content_and_load_returns_it(generated, tmp_path):
     facts = data.check(generated, TINY)
     loaded = data.load(generated, TINY)
     assert (

@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_llama.write_data(tmp_path_factory.mktemp("data"))
 
 
-def test_the_published_mfu_follows_from_the_pages_own_inputs() -> None:
+def test_published_mfu_follows_from_the_published_inputs() -> None:
     config = PRESETS["7b"]
     trained = lora_parameters(config, 8, ["q_proj", "v_proj"])
     assert (parameters(config), trained) == (6_738_415_616, 4_194_304)
@@ -44,7 +44,7 @@ def test_the_published_mfu_follows_from_the_pages_own_inputs() -> None:
     assert mfu(ours) == "35.0%"
 
 
-def test_the_count_for_the_published_setup_is_exact_where_it_can_be() -> None:
+def test_memory_estimate_of_the_published_setup_is_exact_without_activations() -> None:
     peak_bytes = estimates.predict_peak_bytes(PRESETS["7b"], LlamaRecipe(micro_batch_size=2), 1)
     assert peak_bytes.weights == 4 * (6_738_415_616 + 4_194_304)
     assert peak_bytes.gradients == 4 * 4_194_304
@@ -54,7 +54,7 @@ def test_the_count_for_the_published_setup_is_exact_where_it_can_be() -> None:
     assert 28 << 30 < peak_bytes.total < 37.3 * 2**30
 
 
-def test_the_first_blocks_unneeded_gradients_by_hand() -> None:
+def test_flops_exclude_the_unneeded_gradients_of_the_first_block() -> None:
     config, length = PRESETS["tiny"], 100  # 64 wide, 172 in the feed-forward layer
 
     def unneeded(*names: str) -> float:
@@ -89,7 +89,7 @@ def test_batches_hold_every_row_once_and_weigh_tokens_alike(folder: Path) -> Non
             step = []
 
 
-def test_published_rows_come_in_the_files_order_without_the_short_one(folder: Path) -> None:
+def test_published_batches_keep_the_order_of_the_file_and_drop_the_short_one(folder: Path) -> None:
     shuffled = tiny_llama.new_job(folder)
     job = tiny_llama.new_job(folder, shuffle=False, short_row="drop")
     rows = len(shuffled.data.train) - 1
@@ -131,7 +131,7 @@ def spread(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", SPREADS)
-def test_two_ranks_train_as_one(folder: Path, spread: Path, name: str) -> None:
+def test_two_ranks_train_as_one_rank(folder: Path, spread: Path, name: str) -> None:
     changes = SPREADS[name]
     trainings = [torch.load(spread / f"rank{rank}.pt")[name] for rank in range(2)]
     batch = 2 * changes.get("micro_batch_size", 4)  # what two ranks take together

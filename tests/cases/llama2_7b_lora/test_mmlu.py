@@ -93,7 +93,7 @@ def test_csv_with_byte_order_mark_crlf_and_separators_keeps_its_rows(tmp_path):
     )
 
 
-def test_scores_with_reuse_equal_each_prompt_alone(model, tokenizer, mmlu):
+def test_scores_with_a_reused_prefix_equal_scores_of_single_prompts(model, tokenizer, mmlu):
     plan = plan_scoring(tokenizer, mmlu, max_length=2048)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
@@ -126,9 +126,7 @@ def check_against(peer, model, tokenizer, mmlu):
     assert result.macro == pytest.approx(sum(peer["acc"].values()) / len(NAMES))
 
 
-def test_a_choice_that_does_not_exist_is_an_error_and_no_answer(
-    model, tokenizer, mmlu, monkeypatch
-):
+def test_missing_choice_is_an_error(model, tokenizer, mmlu, monkeypatch):
     """As a device answers that computes nothing: its memory holds any number."""
     monkeypatch.setattr(torch.Tensor, "argmax", lambda scores, _: torch.full((len(scores),), 7))
     plan = plan_scoring(tokenizer, mmlu, max_length=2048)
@@ -138,16 +136,18 @@ def test_a_choice_that_does_not_exist_is_an_error_and_no_answer(
     assert raised.value.details == {"position": 7, "choices": 4}
 
 
-def test_scores_equal_those_lm_eval_gave(model, tokenizer, mmlu):
+def test_scores_equal_recorded_scores_of_lm_eval(model, tokenizer, mmlu):
     check_against(json.loads(GOLDEN.read_text(encoding="utf-8")), model, tokenizer, mmlu)
 
 
-def test_scores_equal_those_lm_eval_gives_now(folder, model, tokenizer, mmlu):
+def test_scores_equal_scores_of_the_installed_lm_eval(folder, model, tokenizer, mmlu):
     pytest.importorskip("lm_eval", reason="needs the extra [eval]")
     check_against(score_with_lm_eval(folder), model, tokenizer, mmlu)
 
 
-def test_ranks_add_up_and_keep_step(model, tokenizer, mmlu, monkeypatch):
+def test_ranks_sum_their_scores_and_run_equally_many_forward_passes(
+    model, tokenizer, mmlu, monkeypatch
+):
     """Two ranks, one after the other, with the sums handed over by hand."""
     single = score(model, mmlu, plan_scoring(tokenizer, mmlu, max_length=2048), batch_tokens=60)
     outputs, passes = [], []
@@ -210,7 +210,7 @@ def test_shots_are_dropped_until_the_prompt_fits_and_counted(model, tokenizer, m
             assert [*group.prefix, *group.rests[0]] == end[-120:]
 
 
-def test_legacy_keeps_dropout_and_asks_the_whole_vocabulary(tokenizer, mmlu):
+def test_legacy_mode_keeps_dropout_and_ranks_the_whole_vocabulary(tokenizer, mmlu):
     plan = plan_scoring(tokenizer, mmlu, legacy=True, max_length=100)
 
     class Fixed(torch.nn.Module):

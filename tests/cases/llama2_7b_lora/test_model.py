@@ -102,7 +102,7 @@ def load_with_peft_alone(model_folder: Path, adapter_folder: Path) -> torch.nn.M
 
 
 @pytest.mark.parametrize("targets", ["q_proj,v_proj", EVERY])
-def test_peft_alone_loads_what_was_saved_and_finds_our_loss_and_gradients(
+def test_saved_adapters_give_the_same_loss_and_gradients_in_peft(
     tmp_path: Path, targets: str
 ) -> None:
     config = write_folder(tmp_path / "model", dtype=torch.float16, shards=3)
@@ -141,7 +141,7 @@ def test_only_adapters_are_trained_and_counted() -> None:
     assert lora_parameters(PRESETS["7b"], 8, ["q_proj", "v_proj"]) == 4_194_304
 
 
-def test_random_weights_of_the_7b_model_never_lie_on_the_host() -> None:
+def test_random_weights_are_never_allocated_on_the_host() -> None:
     class Elsewhere(CpuDevice):
         def place(self, value: Any) -> Any:
             return value.to("meta")

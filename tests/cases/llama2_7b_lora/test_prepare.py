@@ -42,7 +42,7 @@ def test_a_raw_folder_becomes_a_data_folder(raw, tmp_path):
     assert "is already prepared" in progress_lines[-1]
 
 
-def test_what_is_missing_is_said_and_bounds_the_recipes(raw, tmp_path):
+def test_missing_parts_are_reported_with_the_recipes_they_exclude(raw, tmp_path):
     shutil.rmtree(raw / "mmlu")
     (raw / "model" / "model.safetensors").unlink()
     progress_lines = []
@@ -54,7 +54,7 @@ def test_what_is_missing_is_said_and_bounds_the_recipes(raw, tmp_path):
         data.check(tmp_path / "out", dataclasses.replace(TINY, init="random"))
 
 
-def test_nothing_is_left_where_a_source_is_missing(raw, tmp_path):
+def test_missing_source_leaves_no_folder(raw, tmp_path):
     out = tmp_path / "out"
     (raw / "model").rename(raw / "Llama-2-7b-hf")
     with pytest.raises(DataError, match=r"model/config.json: cannot be read"):

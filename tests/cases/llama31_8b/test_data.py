@@ -53,7 +53,7 @@ def prepared(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path / "data"
 
 
-def test_the_published_documents_become_two_pairs_without_ends(prepared: Path) -> None:
+def test_published_documents_become_two_splits_without_end_tokens(prepared: Path) -> None:
     train, validation = (
         texts_of(IndexedReader.open(prepared / name)) for name in (data.TRAIN, data.VALIDATION)
     )
@@ -63,7 +63,7 @@ def test_the_published_documents_become_two_pairs_without_ends(prepared: Path) -
     assert validation == [ids_of(line) for line in lines[:45]]
 
 
-def test_a_part_of_the_published_data_counts_as_open(prepared: Path) -> None:
+def test_run_on_part_of_the_published_data_is_open(prepared: Path) -> None:
     recipe = tiny_llama31.recipe(data="c4", vocab_size=264, eval_samples=8, shuffled_together=900)
     facts = data.check(prepared, recipe)
     assert facts.changed_rules == {"train_shards": 2, "validation_documents": 45}
@@ -73,7 +73,7 @@ def test_a_part_of_the_published_data_counts_as_open(prepared: Path) -> None:
     assert len(orders) == 4  # for the other ranks to map
 
 
-def test_validation_tokens_are_counted_against_the_published(
+def test_number_of_validation_tokens_is_compared_with_the_published_one(
     prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data, "VALIDATION_DOCUMENTS", 45)
@@ -87,7 +87,7 @@ def test_validation_tokens_are_counted_against_the_published(
 
 
 @pytest.mark.parametrize("case", [tiny_llama31, tiny_gpt_oss])
-def test_bad_data_is_refused_with_a_fix(prepared: Path, raw: Path, case: Any) -> None:
+def test_invalid_data_is_refused_with_a_fix(prepared: Path, raw: Path, case: Any) -> None:
     recipe = case.recipe(data="c4", vocab_size=264)
     with pytest.raises(DataError, match="set vocab_size") as larger:
         data.check(prepared, replace(recipe, vocab_size=1000))

@@ -22,7 +22,7 @@ def log(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("ruleset", ["5.1.0", "6.1.0"])
-def test_the_compliance_checker_wants_nothing_but_the_submissions_keys(
+def test_compliance_checker_misses_only_the_keys_of_a_submission(
     log: str, tmp_path: Path, ruleset: str
 ) -> None:
     path = tmp_path / "result_0.txt"
@@ -33,7 +33,7 @@ def test_the_compliance_checker_wants_nothing_but_the_submissions_keys(
     assert complaints(path, ruleset)[0] == {"opt_name"}
 
 
-def test_the_convergence_checker_reads_it(log: str, tmp_path: Path) -> None:
+def test_convergence_checker_reads_the_log(log: str, tmp_path: Path) -> None:
     from mlperf_logging.rcp_checker import rcp_checker
 
     for number in range(10):
@@ -47,7 +47,7 @@ def test_the_convergence_checker_reads_it(log: str, tmp_path: Path) -> None:
     assert checked[:2] == (False, "RCP found")  # 768 samples are far fewer than the reference's
 
 
-def test_published_results_are_drawn_with_this_cases_columns() -> None:
+def test_published_results_have_the_columns_of_this_case() -> None:
     references = read_references("llama31_8b")
     assert set(references.columns) - {"log_perplexity"} <= set(COLUMNS)
     (fastest,) = (row for row in references.rows if row.device == "GB300")

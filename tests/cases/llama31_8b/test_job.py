@@ -39,7 +39,7 @@ SPREADS: dict[int, list[dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def test_the_loss_is_the_librarys_own() -> None:
+def test_loss_equals_that_of_transformers() -> None:
     job = tiny_llama31.new_job()
     ids = torch.from_numpy(job.data.train.in_order().tokens(range(8)))
     ours = job.model(ids[:, :-1], ids[:, 1:]) / ids[:, 1:].numel()
@@ -63,7 +63,7 @@ def test_weights_are_drawn_as_the_reference_draws_them() -> None:
     assert torch.all(drawn[f"{block}input_layernorm.weight"] == 1)
 
 
-def test_the_published_rates() -> None:
+def test_learning_rates_are_the_published_ones() -> None:
     recipe = CASE.recipes["standard-1x8"]
     assert isinstance(recipe, Llama31Recipe)
     assert lr_factor(recipe, 0) == 1 / 513
@@ -115,7 +115,7 @@ MIDDLE = {
         MIDDLE | {"micro_batch_size": 8},  # all gradients take more than activations
     ],
 )
-def test_a_real_step_takes_what_is_predicted(changes: dict[str, Any]) -> None:
+def test_real_step_needs_the_predicted_memory(changes: dict[str, Any]) -> None:
     with LiveTensors() as live:
         job = tiny_llama31.new_job(**changes)
         for epoch in range(2):
@@ -127,7 +127,7 @@ def test_a_real_step_takes_what_is_predicted(changes: dict[str, Any]) -> None:
         check_fit(Path(), recipe, 1, RankMemory(needed))
 
 
-def test_the_batch_and_the_layers_that_fit_are_named() -> None:
+def test_error_names_the_batch_and_layers_that_fit() -> None:
     recipe = tiny_llama31.recipe(kernels="own", micro_batch_size=8, num_layers=6)
     less, fewer = replace(recipe, micro_batch_size=5), replace(recipe, num_layers=3)
     for fits, named in ((less, "micro_batch_size=5"), (fewer, "num_layers=3")):
@@ -140,7 +140,7 @@ def test_the_batch_and_the_layers_that_fit_are_named() -> None:
     assert "fits" not in str(caught.value.fix)
 
 
-def test_mfu_by_both_published_counts_of_attention() -> None:
+def test_mfu_is_reported_by_both_published_attention_formulas() -> None:
     share = tiny_llama31.new_job().facts()["attention_flops_share"]
     ranks: Any = [SimpleNamespace(facts={"attention_flops_share": share})]
     mfu = compute(ranks, {"MFU": Figure(50.0)}).figures["MFU_causal"].value
@@ -205,7 +205,7 @@ def test_fp8_with_a_torch_that_torchao_cannot_use_is_refused(
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("default")  # torch's compiler warns of torch
 @pytest.mark.parametrize("activations", ["none", "selective", "full"])
-def test_blocks_compile_to_one_graph_each_pass(activations: str) -> None:
+def test_blocks_compile_to_one_graph_per_pass(activations: str) -> None:
     from torch._dynamo.utils import counters
 
     counters.clear()
@@ -220,7 +220,7 @@ def test_blocks_compile_to_one_graph_each_pass(activations: str) -> None:
 
 @needs_fsdp
 @pytest.mark.parametrize("ranks", SPREADS)
-def test_a_spread_model_trains_as_one(tmp_path: Path, ranks: int) -> None:
+def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, ranks: int) -> None:
     alone = train(tiny_llama31.new_job())
     spreads = spawn(tiny_llama31.new_job, tmp_path, ranks, SPREADS[ranks])
     for changes, training in zip(SPREADS[ranks], spreads, strict=True):

@@ -19,6 +19,8 @@ from trainmark.train.kernels import choose
         ({"kernels": "own"}, "cuda", "own"),
     ],
 )
-def test_recipe_and_device_decide(fields: dict[str, Any], torch_type: str, source: str) -> None:
+def test_kernel_choice_depends_on_recipe_and_device(
+    fields: dict[str, Any], torch_type: str, source: str
+) -> None:
     kernels = choose(Recipe(**fields), torch_type)
     assert kernels.used("cross_entropy") == {"cross_entropy": source}

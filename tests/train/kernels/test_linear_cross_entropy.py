@@ -19,7 +19,7 @@ def inputs(rows: int, classes: int, *, scale: float = 1.0) -> tuple[torch.Tensor
 
 @settings(max_examples=30, deadline=None)
 @given(rows=st.integers(1, 30), classes=st.integers(1, 40), at_once=st.integers(1, 2000))
-def test_equals_the_plain_loss(rows: int, classes: int, at_once: int) -> None:
+def test_kernel_equals_the_plain_loss(rows: int, classes: int, at_once: int) -> None:
     hidden, weight, targets = inputs(rows, classes)
     loss = linear_cross_entropy_sum(hidden, weight, targets, scores_at_once=at_once)
     gradients = torch.autograd.grad(loss * 0.5, (hidden, weight))
@@ -46,7 +46,7 @@ def test_autocast_multiplies_in_its_dtype_and_adds_in_float32(
         assert 0 < difference < off
 
 
-def test_padding_behind_the_classes_has_no_part() -> None:
+def test_padding_classes_are_ignored() -> None:
     hidden, weight, targets = inputs(9, 12)
     padded = torch.cat([weight, 10 * torch.randn(4, 8)]).detach().requires_grad_()
     loss = linear_cross_entropy_sum(hidden, padded, targets, classes=12)
