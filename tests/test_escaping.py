@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.document_texts import Reader, html_page, markdown_page
 from support.fakes import GOLDEN
 from trainmark.cli.app import main
-from trainmark.errors import escaped
+from trainmark.errors import escape_controls
 from trainmark.export.tables import to_csv
 from trainmark.launch.series import SeriesEntry
 from trainmark.pages.page import build_document
@@ -169,8 +169,8 @@ def test_no_command_prints_escape_sequences_of_a_record(call, hostile, tmp_path,
 
 @given(st.text(st.characters(exclude_categories=())))
 def test_escaping_leaves_no_control_character_and_plain_text_as_it_is(text):
-    shown = escaped(text)
+    shown = escape_controls(text)
     assert _CONTROL.findall(shown) == []
-    assert escaped(shown) == shown
+    assert escape_controls(shown) == shown
     plain = _CONTROL.sub("", text).replace("\u061c", "").replace("\ufeff", "")
-    assert escaped(plain) == plain
+    assert escape_controls(plain) == plain

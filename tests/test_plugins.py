@@ -33,9 +33,9 @@ def package(tmp_path, monkeypatch):
         "from trainmark.devices.vendors.cpu import Cpu\nclass Abacus(Cpu):\n    name = 'abacus'\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    plugins._anybody_offers.cache_clear()
+    plugins._any_package_offers.cache_clear()
     yield
-    plugins._anybody_offers.cache_clear()
+    plugins._any_package_offers.cache_clear()
     sys.modules.pop("elsewhere_device", None)
 
 

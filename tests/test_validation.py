@@ -10,10 +10,10 @@ import pytest
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic_core import core_schema
 
-from trainmark.documents import Frozen, damaged, usage_error
+from trainmark.documents import Frozen, make_damage_error, make_usage_error
 from trainmark.launch.cluster import Cluster, read_cluster
 from trainmark.plan.request import RunRequest
-from trainmark.validation import first_misfit, in_words, rule_of, written_as
+from trainmark.validation import describe_error, describe_rule, find_first_misfit, require_form
 
 # A value for each place in the phrases.
 CONTEXT = {
@@ -28,8 +28,8 @@ OF_THE_LIBRARY = ("Input should", "should be", "Value error", "Field required", 
 
 @pytest.mark.parametrize("kind", [*get_args(core_schema.ErrorType), "path_type"])
 def test_every_kind_of_error_has_our_wording(kind: str) -> None:
-    rule = rule_of(kind, CONTEXT)
-    assert rule != rule_of("a later kind", {}) == "it must be of another form"
+    rule = describe_rule(kind, CONTEXT)
+    assert rule != describe_rule("a later kind", {}) == "it must be of another form"
     assert not [words for words in OF_THE_LIBRARY if words in rule]
 
 
@@ -45,7 +45,7 @@ class Outer(Frozen):
     inner: Inner = Inner()
     places: tuple[Path, ...] = ()
     started: datetime = datetime(2026, 1, 1, tzinfo=timezone.utc)
-    host: Annotated[str, written_as(r"[a-z]+(:\d+)?", "HOST[:PORT]")] = "a"
+    host: Annotated[str, require_form(r"[a-z]+(:\d+)?", "HOST[:PORT]")] = "a"
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,16 @@ class Outer(Frozen):
 def test_value_key_and_rule_are_named(document: Any, words: str) -> None:
     with pytest.raises(ValidationError) as raised:
         Outer.model_validate(document)
-    assert in_words(raised.value) == words
+    assert describe_error(raised.value) == words
 
 
 def test_text_that_is_not_json_names_the_line(tmp_path: Path) -> None:
     with pytest.raises(ValidationError) as raised:
         Outer.model_validate_json('{\n"name": }')
-    assert in_words(raised.value).endswith("it must be JSON; reading stopped at line 2 column 9")
-    fault = damaged(raised.value, tmp_path / "a.json", "not a plan", rule="r")
+    assert describe_error(raised.value).endswith(
+        "it must be JSON; reading stopped at line 2 column 9"
+    )
+    fault = make_damage_error(raised.value, tmp_path / "a.json", "not a plan", rule="r")
     assert str(fault) == (
         f"{tmp_path}/a.json:2: not a plan: it must be JSON; reading stopped at line 2 column 9; r"
     )
@@ -93,15 +95,15 @@ def test_text_that_is_not_json_names_the_line(tmp_path: Path) -> None:
 def test_misspelt_key_is_named_with_the_valid_keys() -> None:
     with pytest.raises(ValidationError) as raised:
         Outer.model_validate({"name": "a", "inner": {"cuont": 2}})
-    fault = usage_error(raised.value, Outer, "file: ")
+    fault = make_usage_error(raised.value, Outer, "file: ")
     assert (fault.what, fault.where) == ("unknown key 'inner.cuont'", "file: inner.cuont")
     assert fault.fix == "did you mean inner.count? Known: inner.count"
 
 
 def test_other_errors_keep_their_first_line() -> None:
-    assert in_words(OSError(28, "No space left on device")) == "No space left on device"
-    assert in_words(ValueError("first\nsecond")) == "first"
-    assert in_words(ValueError()) == "ValueError"
+    assert describe_error(OSError(28, "No space left on device")) == "No space left on device"
+    assert describe_error(ValueError("first\nsecond")) == "first"
+    assert describe_error(ValueError()) == "ValueError"
 
 
 @pytest.mark.parametrize("model", [Cluster, RunRequest])
@@ -113,7 +115,7 @@ def test_no_field_of_a_user_shows_a_pattern_or_a_name_of_the_library(
             try:
                 TypeAdapter(model).validate_python({name: value})
             except ValidationError as error:
-                words = first_misfit(error).rule
+                words = find_first_misfit(error).rule
                 assert not [x for x in (*OF_THE_LIBRARY, "^", "\\") if x in words], (name, words)
 
 

@@ -18,7 +18,7 @@ from trainmark.errors import RunError
 
 
 def main(words: list[str]) -> None:
-    from trainmark.documents import written_whole
+    from trainmark.documents import write_atomically
     from trainmark.rank.parent import die_with_parent
 
     parent, module_name, device, size, scratch, stacks_after_s, ends_at_s, extent, result = words
@@ -33,7 +33,7 @@ def main(words: list[str]) -> None:
     except RunError as error:
         sys.exit(describe(error))
     document: dict[str, Any] = {"title": module.TITLE, "found": asdict(found)}
-    with written_whole(Path(result)) as file:
+    with write_atomically(Path(result)) as file:
         file.write(json.dumps(document, allow_nan=False).encode())
 
 

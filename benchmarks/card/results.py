@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Bar
-from trainmark.documents import written_whole
-from trainmark.errors import RecordError, escaped
+from trainmark.documents import write_atomically
+from trainmark.errors import RecordError, escape_controls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -131,10 +131,10 @@ class Results:
     def write(self) -> None:
         """Write both files, each whole or not at all."""
         self.json.parent.mkdir(parents=True, exist_ok=True)
-        with written_whole(self.json) as file:
+        with write_atomically(self.json) as file:
             file.write((json.dumps(self.document, indent=1, allow_nan=False) + "\n").encode())
-        with written_whole(self.page) as file:
-            file.write((escaped("\n".join(self._lines())) + "\n").encode())
+        with write_atomically(self.page) as file:
+            file.write((escape_controls("\n".join(self._lines())) + "\n").encode())
 
     def failures(self, asked: Iterable[str]) -> list[str]:
         """Return which of the sections asked for did not end, and the bars they missed.

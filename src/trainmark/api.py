@@ -22,7 +22,7 @@ from trainmark.acceptance.baseline import (
 )
 from trainmark.acceptance.node_session import Acceptance
 from trainmark.acceptance.request import AcceptRequest
-from trainmark.documents import written_whole
+from trainmark.documents import write_atomically
 from trainmark.errors import RecordError, TrainmarkError, UsageError
 from trainmark.export import tables
 from trainmark.export.followers.following import FollowedRuns
@@ -152,7 +152,7 @@ def plan_run(request: RunRequest, *, say: Say, dry_run: bool = False) -> tuple[P
     if request.device is None:  # the first vendor that works is chosen
         _report_unusable_vendors(say)
     settings = read_cluster(request.cluster)
-    with _unplannable_recorded(say=say, dry_run=dry_run):
+    with _recording_failed_planning(say=say, dry_run=dry_run):
         plan = resolve(
             request, remote=settings.find_remote_target(request.launcher), dry_run=dry_run
         )
@@ -178,24 +178,25 @@ def _report_unusable_vendors(say: Say) -> None:
 
 
 @contextmanager
-def _unplannable_recorded(*, say: Say, dry_run: bool) -> Iterator[None]:
-    """Leave a record of a run for which planning in the block fails in the code of its case."""
+def _recording_failed_planning(*, say: Say, dry_run: bool) -> Iterator[None]:
+    """Write the record of a run whose planning in the block fails in the code of its case."""
     try:
         yield
     except UnplannableError as error:
         if not dry_run:
-            _leave_unplannable(error, say)
+            _record_failed_planning(error, say)
         raise
 
 
-def _leave_unplannable(error: UnplannableError, say: Say) -> None:
+def _record_failed_planning(error: UnplannableError, say: Say) -> None:
+    """Write the record and the pages of a run that could not be planned."""
     folder = Path(error.plan.run_dir)
     try:
         record = record_unplannable(error)
-    except TrainmarkError as fault:  # what failed before is what the user has to know
+    except TrainmarkError as fault:  # the caller raises ``error``, which matters more
         say(fault)
         return
-    _draw(write_pages, [record], folder, say=say)
+    _write_pages_or_explain(write_pages, [record], folder, say=say)
     say(f"record: {folder}/{RECORD_FILE}")
 
 
@@ -226,8 +227,8 @@ def launch_run(
 ) -> Records:
     """Launch as often as the plan says and write the pages; return the records.
 
-    A failed launch does not stop the others, but for one that came to its time limit: the others
-    would too. They are then fewer than the plan says, as where ``stop`` came to hold a signal.
+    A failed launch does not stop the others, unless it reached its time limit: the others would
+    reach it too. After that, or after a stop signal, there are fewer records than planned launches.
     """
     if plan.repeat_count > 1:
         refuse_used(Path(plan.run_dir))
@@ -243,15 +244,15 @@ def launch_run(
             say(f"skipped {num_skipped} more launches: they would also time out")
             break
     if plan.repeat_count > 1 and records:
-        _draw(write_pages, records, Path(plan.run_dir), say=say)
+        _write_pages_or_explain(write_pages, records, Path(plan.run_dir), say=say)
     return records
 
 
-def _draw(write: Callable[..., None], *given: Any, say: Say) -> None:
-    """Write pages; what prevents it is no fault of the run, whose record is there."""
+def _write_pages_or_explain(write: Callable[..., None], *arguments: Any, say: Say) -> None:
+    """Write pages; if that fails, say so: the run's record is written already."""
     try:
-        write(*given)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the run ended as it did
+        write(*arguments)
+    except Exception as error:  # noqa: BLE001 - no error of a page may lose the run's result
         say(f"{error or type(error).__name__}; `trainmark report -o page.html` draws it later")
 
 
@@ -265,7 +266,7 @@ def launch_one(
     say: Say,
     follow: Sequence[FollowTarget] = (),
 ) -> Record:
-    """Do one launch, followed by processes of their own, and write its pages."""
+    """Launch once, with a process for each target of ``follow``, and write the pages."""
     runs_on_this_machine = single.node_processes == 0
     if runs_on_this_machine:
         for occupant in devices.list_occupants(single.device.vendor, single.nproc):
@@ -275,7 +276,7 @@ def launch_one(
         followers.wait_until_ready(stop)
         record = launch_with_progress(single, cluster, label, stop, quiet=quiet)
         followers.end_inputs()
-        _draw(write_pages, [record], Path(single.run_dir), say=say)
+        _write_pages_or_explain(write_pages, [record], Path(single.run_dir), say=say)
     for remark in followers.iterate_remarks():
         say(remark)
     return record
@@ -308,7 +309,7 @@ def plan_entries(
         select_followers(entry.follow, where=f"{entry.where}: follow")
     if request.device is None:
         _report_unusable_vendors(say)
-    with _unplannable_recorded(say=say, dry_run=dry_run):
+    with _recording_failed_planning(say=say, dry_run=dry_run):
         entries = series.check_entries(file, dry_run=dry_run)
     _remark_unchecked([entry.plan for entry in entries if entry.plan], say)
     return file, entries
@@ -317,7 +318,11 @@ def plan_entries(
 def run_entries(
     entries: Sequence[SeriesEntry], *, quiet: bool, say: Say, deliver: bool = False
 ) -> None:
-    """Do what is left of the entries and write their pages."""
+    """Launch what is not done yet of the entries, and write their pages.
+
+    Args:
+        deliver: raise a stop signal again once all records are written; see ``note_stop_signals``.
+    """
     with note_stop_signals(deliver=deliver) as stop:
 
         def launch(plan: Plan, cluster: Cluster, label: str, follow: list[str]) -> Record:
@@ -331,7 +336,7 @@ def run_entries(
             report=_discard if quiet else end_line,
         )
         for entry in entries:
-            _draw(write_summary, entry, say=say)
+            _write_pages_or_explain(write_summary, entry, say=say)
 
 
 def submit_run(plan: Plan, cluster: Cluster) -> str:
@@ -374,7 +379,7 @@ def attach_run(
     with Followers(job.folder, follow) as followers:
         record = submission.follow(job, stop, report)
         followers.end_inputs()
-        _draw(write_pages, [record], folder, say=say)
+        _write_pages_or_explain(write_pages, [record], folder, say=say)
     for remark in followers.iterate_remarks():
         say(remark)
     return Records([record], [folder])
@@ -485,7 +490,7 @@ def accept(
         UsageError, DataError, EnvironmentFault: before anything starts.
     """
     request = AcceptRequest.of(case=case, overrides=overrides or None, **fields)
-    with prepared_acceptance(request) as prepared, note_stop_signals(deliver=True) as stop:
+    with prepare_acceptance(request) as prepared, note_stop_signals(deliver=True) as stop:
         return measure_acceptance(prepared, stop, show=lambda _: None)
 
 
@@ -500,7 +505,7 @@ def plan_acceptance(request: AcceptRequest) -> Acceptance | OpenedSession:
     return acceptance_cluster.plan_session(request, dry_run=True)[0]
 
 
-def prepared_acceptance(
+def prepare_acceptance(
     request: AcceptRequest, *, attach: Path | None = None
 ) -> AbstractContextManager[Acceptance | OpenedSession]:
     """Check everything for an acceptance of this machine's devices, or of a launcher's nodes.
@@ -541,7 +546,7 @@ def measure_acceptance(
     texts = {f"page.{lang}.md": to_markdown(pages, lang) for lang in LANGUAGES}
     texts[HTML_PAGE] = to_html(pages)
     for name, text in texts.items():
-        with written_whole(prepared.folder / name) as file:
+        with write_atomically(prepared.folder / name) as file:
             file.write(text.encode())
     return result
 

@@ -9,8 +9,8 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from trainmark.errors import RecordError, UsageError, nearest
-from trainmark.validation import first_misfit, in_words
+from trainmark.errors import RecordError, UsageError, suggest_nearest
+from trainmark.validation import describe_error, find_first_misfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[IO[bytes]]:
+def write_atomically(path: Path) -> Iterator[IO[bytes]]:
     """Open a file that takes the place of ``path`` at the end of the block, whole or not at all.
 
     A device, a pipe or a link is written to: it is no file to replace.
@@ -91,7 +91,7 @@ def read_yaml(file: Path) -> Any:
     raise UsageError(what, where=str(file), fix="name a file in YAML")
 
 
-def checked(kind: type[Model], document: object, file: Path, *, fix: str) -> Model:
+def validate_document(kind: type[Model], document: object, file: Path, *, fix: str) -> Model:
     """Return the content of a file as a pydantic model.
 
     Args:
@@ -104,12 +104,12 @@ def checked(kind: type[Model], document: object, file: Path, *, fix: str) -> Mod
     try:
         return kind.model_validate(document)
     except ValidationError as error:
-        fault = usage_error(error, kind, f"{file}: ")
+        fault = make_usage_error(error, kind, f"{file}: ")
     fault.fix = fault.fix or fix
     raise fault
 
 
-def damaged(
+def make_damage_error(
     error: OSError | ValueError, file: Path, what: str, *, rule: str, fix: str | None = None
 ) -> RecordError:
     """Return the fault of a JSON file of ours that cannot be read.
@@ -119,9 +119,9 @@ def damaged(
     Args:
         what: the fault in short, which the reason follows.
     """
-    where, reason = str(file), in_words(error)
+    where, reason = str(file), describe_error(error)
     if isinstance(error, ValidationError):
-        misfit = first_misfit(error)
+        misfit = find_first_misfit(error)
         reason = f"{misfit.what}; {misfit.rule}"
         line = _JSON_LINE.search(misfit.rule) if misfit.kind == "json_invalid" else None
         if misfit.kind == "json_invalid":
@@ -131,18 +131,18 @@ def damaged(
     return RecordError(f"{what}: {reason}", where=where, rule=rule, fix=fix)
 
 
-def usage_error(error: ValidationError, model: type[BaseModel], where: str) -> UsageError:
+def make_usage_error(error: ValidationError, model: type[BaseModel], where: str) -> UsageError:
     """Return the first fault of a document as an error of the user.
 
     Args:
         where: start of the place, before the key; ``--``: the key is an option.
     """
-    misfit = first_misfit(error)
+    misfit = find_first_misfit(error)
     key = misfit.key
     place = where + (key.replace("_", "-") if where == "--" else key)
     if misfit.kind == "extra_forbidden":
         known = _keys_beside(model, key.split("."))
-        return UsageError(f"unknown key {key!r}", where=place, fix=nearest(key, known))
+        return UsageError(f"unknown key {key!r}", where=place, fix=suggest_nearest(key, known))
     return UsageError(misfit.what, where=place.removesuffix(": "), rule=misfit.rule)
 
 

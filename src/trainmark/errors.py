@@ -27,7 +27,7 @@ _CONTROL = re.compile(
 )
 
 
-def escaped(text: object) -> str:
+def escape_controls(text: object) -> str:
     r"""Return ``text`` with control characters as ``\u001b``, which in JSON means the same.
 
     Everything that is printed, written to a page or quoted in a message goes through here.
@@ -38,7 +38,7 @@ def escaped(text: object) -> str:
 
 def to_one_line(text: object) -> str:
     """Return ``text`` on one line, control and direction characters escaped."""
-    return escaped(re.sub(r"(?:\r?\n|\t)+", " ", str(text))).strip()
+    return escape_controls(re.sub(r"(?:\r?\n|\t)+", " ", str(text))).strip()
 
 
 _MAX_LISTED = 40  # known names after the nearest one
@@ -78,7 +78,7 @@ class TrainmarkError(Exception):
             text += f"; {self.rule}"
         if self.fix:
             text += f"\n  try: {self.fix}"
-        return escaped(text)
+        return escape_controls(text)
 
 
 class UsageError(TrainmarkError):
@@ -176,7 +176,7 @@ class NotTrainedError(RunError):
     kind = "not_trained"
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def suggest_nearest(word: str, known: Iterable[str]) -> str:
     """Return a fix sentence naming the nearest of ``known``, and all if they are few or far."""
     names = sorted(known)
     close = get_close_matches(word, names, n=1, cutoff=0.5)

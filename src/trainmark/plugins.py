@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @cache
-def _anybody_offers() -> bool:
+def _any_package_offers() -> bool:
     for folder in sys.path:
         try:
             packages = [item.path for item in scandir(folder) if item.name.endswith("-info")]
@@ -32,9 +32,9 @@ def _anybody_offers() -> bool:
     return False
 
 
-def offered(group: str) -> list[EntryPoint]:
+def find_entry_points(group: str) -> list[EntryPoint]:
     """Return the entry points of ``group``, which begins with ``trainmark.``."""
-    if not _anybody_offers():
+    if not _any_package_offers():
         return []
     from importlib.metadata import entry_points
 

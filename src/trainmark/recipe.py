@@ -143,7 +143,7 @@ class Recipe:
         return self.eval_every_epochs is not None or self.eval_every_samples is not None
 
 
-def fields_under(recipe_type: type[Recipe], rule: Rule) -> frozenset[str]:
+def list_fields_with_rule(recipe_type: type[Recipe], rule: Rule) -> frozenset[str]:
     """Return the names of the fields with ``rule``; see ``recipe_field``."""
     return frozenset(i.name for i in fields(recipe_type) if i.metadata.get("rule") == rule)
 

@@ -188,10 +188,10 @@ def _read(path: Path, form: Callable[[dict[str, Any]], _Read]) -> _Read:
     try:
         return form(read_toml(path))
     except (OSError, ValueError, TypeError) as error:
-        from trainmark.validation import in_words  # not needed to import a case
+        from trainmark.validation import describe_error  # not needed to import a case
 
         raise UsageError(
-            f"cannot be read: {in_words(error)}",
+            f"cannot be read: {describe_error(error)}",
             where=f"{path.parent.name}/{path.name}",
             rule="it is TOML in UTF-8 with texts of en and zh, as docs/adding-a-case.md says",
         ) from None

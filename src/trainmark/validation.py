@@ -166,7 +166,7 @@ class Misfit(NamedTuple):
         return f"{self.key}: {self.what}; {self.rule}" if self.key else f"{self.what}; {self.rule}"
 
 
-def rule_of(kind: str, context: Mapping[str, Any]) -> str:
+def describe_rule(kind: str, context: Mapping[str, Any]) -> str:
     """Return what is valid where pydantic found an error of a kind, as a short sentence.
 
     Args:
@@ -183,39 +183,39 @@ def rule_of(kind: str, context: Mapping[str, Any]) -> str:
     return f"it must be {_MUST_BE.get(kind, 'of another form').format_map(context)}"
 
 
-def misfit_of(details: ErrorDetails) -> Misfit:
+def describe_misfit(details: ErrorDetails) -> Misfit:
     """Return one of pydantic's errors in words of ours."""
     kind, value = details["type"], details["input"]
     is_whole = kind in MISSING or isinstance(value, dict | list)
     return Misfit(
         key=".".join(str(part) for part in details["loc"] if part != "[key]"),
         value=None if is_whole else f"{value!r:.{_MOST_CHARACTERS}}",
-        rule=rule_of(kind, details.get("ctx", {})),
+        rule=describe_rule(kind, details.get("ctx", {})),
         kind=kind,
     )
 
 
-def first_misfit(error: ValidationError) -> Misfit:
+def find_first_misfit(error: ValidationError) -> Misfit:
     """Return the error that says most.
 
     A misspelt key may also be a missing one: the misspelling says more.
     """
     errors = error.errors(include_url=False)
     unknown_keys = [details for details in errors if details["type"] == "extra_forbidden"]
-    return misfit_of((unknown_keys or errors)[0])
+    return describe_misfit((unknown_keys or errors)[0])
 
 
-def in_words(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return an error as one line: of pydantic's the first misfit, of others their first line."""
     if isinstance(error, ValidationError):
-        return str(first_misfit(error))
+        return str(find_first_misfit(error))
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     lines: Sequence[str] = str(error).splitlines()
     return lines[0] if lines else type(error).__name__
 
 
-def written_as(pattern: str, form: str) -> AfterValidator:
+def require_form(pattern: str, form: str) -> AfterValidator:
     """Return a validator of text.
 
     Args:

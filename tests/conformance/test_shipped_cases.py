@@ -14,7 +14,7 @@ from trainmark.conformance.case_check import description_faults
 from trainmark.errors import UsageError
 from trainmark.plan import plan, recipes, resolving
 from trainmark.plan.request import RunRequest
-from trainmark.recipe import Recipe, Rule, fields_under
+from trainmark.recipe import Recipe, Rule, list_fields_with_rule
 from trainmark.spec import Case, DataFacts
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def test_every_field_of_a_recipe_is_described(name: str) -> None:
     # Derived at most by way of the fields that language models share.
     assert len(recipe_type.__mro__) - len(Recipe.__mro__) <= 2
     names = {item.name for item in fields(recipe_type)}
-    rules = [fields_under(recipe_type, rule) for rule in get_args(Rule)]
+    rules = [list_fields_with_rule(recipe_type, rule) for rule in get_args(Rule)]
     assert set().union(*rules) == names
 
 

@@ -126,7 +126,7 @@ class Outer(BaseModel):
 def read(folder, text):
     file = folder / "a.yaml"
     file.write_text(text)
-    return documents.checked(Outer, documents.read_yaml(file), file, fix="see the docs")
+    return documents.validate_document(Outer, documents.read_yaml(file), file, fix="see the docs")
 
 
 def test_yaml_words_stay_text_and_are_converted_by_field_type(tmp_path):
@@ -154,10 +154,10 @@ def test_yaml_error_names_the_key(tmp_path, text, says):
 def test_document_is_written_atomically(tmp_path, monkeypatch):
     file = tmp_path / "a.json"
     file.write_bytes(b"old")
-    with pytest.raises(TypeError), documents.written_whole(file) as stream:
+    with pytest.raises(TypeError), documents.write_atomically(file) as stream:
         stream.write("text")
     assert file.read_bytes() == b"old"
-    with documents.written_whole(file) as stream:
+    with documents.write_atomically(file) as stream:
         stream.write(b"new")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.json", b"new")]
     monkeypatch.setattr(documents, "_MOST_BYTES", 2)

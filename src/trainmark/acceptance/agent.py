@@ -41,8 +41,8 @@ from trainmark.acceptance.schedule import default_num_rounds, disjoint_rounds, p
 from trainmark.acceptance.session import opened_session
 from trainmark.acceptance.tasks import RankTask
 from trainmark.acceptance.teams import Team
-from trainmark.documents import written_whole
-from trainmark.errors import escaped
+from trainmark.documents import write_atomically
+from trainmark.errors import escape_controls
 from trainmark.launch.node import is_input_lost, locate_data
 from trainmark.launch.processes import note_stop_signals
 from trainmark.rank.worker import DATA_VARIABLE
@@ -135,7 +135,7 @@ class Agent:
             alive = self._session.alive(self._joined)
             if alive and alive[0] == self._node_rank:
                 rounds = choose()
-                with written_whole(path) as file:
+                with write_atomically(path) as file:
                     file.write(json.dumps(rounds).encode())
                 break
             time.sleep(_POLL_S)
@@ -293,7 +293,7 @@ def main(words: list[str]) -> int:
             f"{socket.gethostname()} cannot read {options.session_dir}: {error}; "
             "name an --out on a file system that every node sees under the same path"
         )
-        print(escaped(f"{REFUSAL}{options.node_rank}: {text}"), file=sys.stderr, flush=True)
+        print(escape_controls(f"{REFUSAL}{options.node_rank}: {text}"), file=sys.stderr, flush=True)
         return _EXIT_CANNOT_TAKE_PART
     _measure_node(opened, options)
     return 0

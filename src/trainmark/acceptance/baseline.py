@@ -16,7 +16,7 @@ from trainmark.acceptance.model import Baseline
 from trainmark.acceptance.result import read_result
 from trainmark.acceptance.tasks import STEP
 from trainmark.acceptance.verdicts import collect_times
-from trainmark.documents import Frozen, written_whole
+from trainmark.documents import Frozen, write_atomically
 from trainmark.errors import UsageError
 from trainmark.plan.plan import Plan
 from trainmark.record.work import describe_planned_work, describe_work
@@ -91,7 +91,7 @@ def save_baselines(folder: Path, baselines: Baselines | None) -> None:
     if baselines is None:
         path.unlink(missing_ok=True)
         return
-    with written_whole(path) as file:
+    with write_atomically(path) as file:
         file.write(baselines.model_dump_json(indent=2).encode() + b"\n")
 
 

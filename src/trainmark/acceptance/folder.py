@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.acceptance.request import AcceptRequest
-from trainmark.documents import written_whole
+from trainmark.documents import write_atomically
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.launch import run_dir
 from trainmark.plan.resolving import resolve
@@ -138,5 +138,5 @@ def save_request(folder: Path, request: AcceptRequest, plans: Iterable[Plan]) ->
             path = plan_folder(folder, plan.nproc)
             path.mkdir(parents=True, exist_ok=True)
             plan.save(path)
-    with written_whole(folder / REQUEST_FILE) as file:
+    with write_atomically(folder / REQUEST_FILE) as file:
         file.write(request.model_dump_json(indent=2).encode() + b"\n")

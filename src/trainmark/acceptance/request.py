@@ -9,8 +9,8 @@ from pydantic import BeforeValidator, Field, ValidationError
 from typing_extensions import Self
 
 from trainmark.acceptance import DEFAULT_WORSE_BY
-from trainmark.documents import Frozen, usage_error
-from trainmark.errors import UsageError, nearest
+from trainmark.documents import Frozen, make_usage_error
+from trainmark.errors import UsageError, suggest_nearest
 from trainmark.plan.request import Count, RunRequest
 
 PHASES = ("devices", "nodes", "pairs", "groups")
@@ -89,7 +89,7 @@ class AcceptRequest(Frozen):
         for name in chosen:
             if name not in PHASES:
                 raise UsageError(
-                    f"unknown phase {name!r}", where="--phases", fix=nearest(name, PHASES)
+                    f"unknown phase {name!r}", where="--phases", fix=suggest_nearest(name, PHASES)
                 )
         if "groups" in chosen and not {"nodes", "pairs"} <= set(chosen):
             raise UsageError(
@@ -122,4 +122,4 @@ class AcceptRequest(Frozen):
         try:
             return cls(**{name: value for name, value in fields.items() if value is not None})
         except ValidationError as error:
-            raise usage_error(error, cls, "--") from None
+            raise make_usage_error(error, cls, "--") from None

@@ -202,7 +202,7 @@ class AcceptanceResult(Frozen):
         for decision, name in LISTS.items():
             files[name] = "".join(f"{member}\n" for member in self.names(decision))
         for name, text in files.items():
-            with documents.written_whole(folder / name) as file:
+            with documents.write_atomically(folder / name) as file:
                 file.write(text.encode())
 
 
@@ -217,7 +217,7 @@ def read_result(folder: Path) -> AcceptanceResult:
         return AcceptanceResult.model_validate_json(documents.read_bytes(path))
     except (OSError, ValueError) as error:
         rule = "`trainmark accept --out FOLDER` writes it"
-        raise documents.damaged(error, path, "not an acceptance", rule=rule) from None
+        raise documents.make_damage_error(error, path, "not an acceptance", rule=rule) from None
 
 
 def schema() -> str:

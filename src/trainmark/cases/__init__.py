@@ -30,8 +30,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
-from trainmark.errors import CaseError, EnvironmentFault, TrainmarkError, UsageError, nearest
-from trainmark.plugins import offered
+from trainmark.errors import (
+    CaseError,
+    EnvironmentFault,
+    TrainmarkError,
+    UsageError,
+    suggest_nearest,
+)
+from trainmark.plugins import find_entry_points
 from trainmark.spec import MESSAGES_FILE, PAGE_FILE, DataFacts, read_messages, read_page
 
 if TYPE_CHECKING:
@@ -51,7 +57,7 @@ Part = Literal["data", "figures", "job", "prepare", "sizes"]
 def _packages() -> dict[str, Path | str]:
     """Return each case's folder, or its package where an entry point names it."""
     packages: dict[str, Path | str] = {
-        entry.name: entry.value for entry in offered(ENTRY_POINT_GROUP)
+        entry.name: entry.value for entry in find_entry_points(ENTRY_POINT_GROUP)
     }
     roots = [Path(item) for item in os.environ.get(PATH_VARIABLE, "").split(os.pathsep) if item]
     for root in (*roots, Path(__file__).parent):
@@ -268,7 +274,9 @@ def load(name: str) -> Case:
     aliases = {alias: case for case in loaded for alias in case.aliases}
     if name in aliases:
         return _with_tables(aliases[name])
-    raise UsageError(f"unknown case {name!r}", where="CASE", fix=nearest(name, [*known, *aliases]))
+    raise UsageError(
+        f"unknown case {name!r}", where="CASE", fix=suggest_nearest(name, [*known, *aliases])
+    )
 
 
 def load_all() -> tuple[list[Case], list[UsageError]]:

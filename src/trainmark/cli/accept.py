@@ -75,7 +75,7 @@ def accept(
         print_accept_dry_run(api.plan_acceptance(request), as_json=as_json)
         return
     with (
-        api.prepared_acceptance(request, attach=attach) as acceptance,
+        api.prepare_acceptance(request, attach=attach) as acceptance,
         note_stop_signals() as stop,
     ):
         if not quiet:

@@ -11,7 +11,7 @@ import typer
 
 from trainmark.cli.options import Json, Lang
 from trainmark.cli.output import say, say_faults, say_json
-from trainmark.errors import escaped
+from trainmark.errors import escape_controls
 from trainmark.pages.cells import are_numbers
 from trainmark.pages.wrapping import measure_width
 
@@ -149,7 +149,7 @@ def _audit_rules(lang: str) -> Rows:
 def _print_table(title: str, rows: Rows) -> None:
     """Print rows in columns that fit the terminal; in a pipe each row is one line."""
     heads = [name for name in rows[0] if name not in _IN_JSON] if rows else ["none"]
-    texts = [["-" if row[x] is None else escaped(row[x]) for x in heads] for row in rows]
+    texts = [["-" if row[x] is None else escape_controls(row[x]) for x in heads] for row in rows]
     say(title.upper())
     if sys.stdout.isatty():
         from trainmark.pages.document import build_table

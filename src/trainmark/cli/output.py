@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from trainmark.cli.streams import LostOutputError, drop_output, flush_output
-from trainmark.errors import EXIT_FAILED, EnvironmentFault, escaped
+from trainmark.errors import EXIT_FAILED, EnvironmentFault, escape_controls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +27,7 @@ _MIN_ROOM = 20  # columns of a text behind what stands before it
 
 def say(text: object, *, err: bool = False, newline: bool = True) -> None:
     """Print ``text``, control characters escaped, to standard output or standard error."""
-    typer.echo(escaped(text), err=err, nl=newline)
+    typer.echo(escape_controls(text), err=err, nl=newline)
 
 
 def say_lines(lines: Iterable[str], *, before: str = "") -> None:
@@ -38,9 +38,9 @@ def say_lines(lines: Iterable[str], *, before: str = "") -> None:
     """
     from trainmark.pages.wrapping import measure_width, wrap
 
-    first, indent = escaped(before), " " * measure_width(escaped(before))
+    first, indent = escape_controls(before), " " * measure_width(escape_controls(before))
     room = max(shutil.get_terminal_size().columns - len(indent), _MIN_ROOM)
-    for line in map(escaped, lines):
+    for line in map(escape_controls, lines):
         for part in wrap(line, room) if sys.stdout.isatty() else [line]:
             say(f"{first}{part}".rstrip())
             first = indent
@@ -152,12 +152,12 @@ def write_text(output: Path | None, text: str) -> None:
     Raises:
         EnvironmentFault: it cannot be written.
     """
-    from trainmark.documents import written_whole
+    from trainmark.documents import write_atomically
 
     if output is None:
         say(text, newline=False)
         return
-    with writing(output), written_whole(output) as file:
+    with writing(output), write_atomically(output) as file:
         file.write(text.encode())
     say(str(output), err=True)
 
@@ -168,9 +168,9 @@ def write_bytes(output: Path, data: bytes) -> None:
     Raises:
         EnvironmentFault: it cannot be written.
     """
-    from trainmark.documents import written_whole
+    from trainmark.documents import write_atomically
 
-    with writing(output), written_whole(output) as file:
+    with writing(output), write_atomically(output) as file:
         file.write(data)
     say(str(output), err=True)
 

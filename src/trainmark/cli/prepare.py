@@ -14,7 +14,7 @@ import typer
 from trainmark.cli.options import Quiet, completed_by
 from trainmark.cli.output import say
 from trainmark.data.prepared import Reporter
-from trainmark.errors import UsageError, escaped, nearest
+from trainmark.errors import UsageError, escape_controls, suggest_nearest
 from trainmark.plan.recipes import parse_assignments
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _read_options(case: Case, words: list[str]) -> dict[str, int | str | Path]:
     known = {option.name: option for option in case.prepare_options}
     given = parse_assignments(words, example=f"{next(iter(known), 'name')}=VALUE")
     for name in given.keys() - known.keys():
-        fix = nearest(name, known) if known else f"{case.name} takes no option"
+        fix = suggest_nearest(name, known) if known else f"{case.name} takes no option"
         raise UsageError(f"no option of {case.name}", where=name, fix=fix)
     for name, option in known.items():
         if option.required and name not in given:
@@ -149,7 +149,9 @@ class BarReporter(Reporter):
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 
         super().__init__(
-            lambda line: console.print(escaped(line), markup=False, highlight=False, soft_wrap=True)
+            lambda line: console.print(
+                escape_controls(line), markup=False, highlight=False, soft_wrap=True
+            )
         )
         self.progress = Progress(
             "{task.description}",

@@ -10,7 +10,7 @@ import typer
 
 from trainmark.cli.options import Json, Lang, Output
 from trainmark.cli.output import fail_if_damaged, write_bytes, write_text
-from trainmark.errors import UsageError, escaped
+from trainmark.errors import UsageError, escape_controls
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,7 +104,7 @@ def report(
         for page in pages:
             extent: Extent = "all" if everything else "head" if len(pages) > 1 else "screen"
             text += show_page(page, lang, colour=colour, extent=extent) + "\n\n"
-        text += "".join(f"record: {escaped(place)}\n" for place in selection.places)
+        text += "".join(f"record: {escape_controls(place)}\n" for place in selection.places)
         if output is None:
             typer.echo(text, nl=False)  # whose text is escaped, and which may have colours
         else:

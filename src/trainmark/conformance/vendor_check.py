@@ -32,7 +32,7 @@ from trainmark.protocols import (
 )
 from trainmark.recipe import Precision, Recipe
 from trainmark.spec import RankMemory
-from trainmark.validation import first_misfit
+from trainmark.validation import find_first_misfit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +66,7 @@ def _explain_misfit(value: Any, kind: Any) -> str:
     try:
         TypeAdapter(tuple[kind], config=config).validate_python((value,))
     except ValidationError as error:
-        return first_misfit(error).rule
+        return find_first_misfit(error).rule
     return ""
 
 

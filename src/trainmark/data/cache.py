@@ -18,7 +18,7 @@ import numpy as np
 from filelock import FileLock
 
 from trainmark.digests import hash_stream
-from trainmark.documents import written_whole
+from trainmark.documents import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,7 +37,7 @@ def replace_file(file: Path, write: Callable[[IO[bytes]], object]) -> bool:
     """
     try:
         file.parent.mkdir(exist_ok=True)
-        with written_whole(file) as stream:
+        with write_atomically(file) as stream:
             write(stream)
     except OSError:  # read-only or full: a cache is no condition of a run
         return False

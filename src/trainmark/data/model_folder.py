@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from trainmark.data.splits import readable, refuse_unreadable
 from trainmark.documents import read_bytes
 from trainmark.errors import DataError
-from trainmark.validation import rule_of
+from trainmark.validation import describe_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -86,7 +86,7 @@ def read_config(folder: Path, keys: type[Keys], fault: Fault) -> Keys:
         config = keys.model_validate(raw)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        rule = rule_of(first["type"], first.get("ctx", {}))
+        rule = describe_rule(first["type"], first.get("ctx", {}))
     else:
         _refuse_unknown_keys(raw, keys, file, fault)
         return config

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from filelock import FileLock, Timeout
 
-from trainmark.documents import written_whole
+from trainmark.documents import write_atomically
 from trainmark.errors import DataError, EnvironmentFault
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Unfinished:
 
     def save(self) -> None:
         """Write the state, whole or not at all."""
-        with written_whole(self.folder / STATE) as stream:
+        with write_atomically(self.folder / STATE) as stream:
             stream.write(json.dumps(self.state).encode())
 
     def forget(self) -> None:

@@ -21,8 +21,8 @@ from trainmark.devices.vendors.kunlunxin import Kunlunxin
 from trainmark.devices.vendors.metax import MetaX
 from trainmark.devices.vendors.mthreads import MThreads
 from trainmark.devices.vendors.nvidia import Nvidia
-from trainmark.errors import EnvironmentFault, UsageError, nearest
-from trainmark.plugins import offered
+from trainmark.errors import EnvironmentFault, UsageError, suggest_nearest
+from trainmark.plugins import find_entry_points
 from trainmark.protocols import Diagnoses, Occupant, Vendor, missing_members
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def load_all() -> tuple[dict[str, Vendor], list[EnvironmentFault]]:
     """
     vendors = {vendor.name: vendor for vendor in (kind() for kind in _ACCELERATORS)}
     faults = []
-    for entry in offered(ENTRY_POINT_GROUP):
+    for entry in find_entry_points(ENTRY_POINT_GROUP):
         try:
             vendor = _load(entry, taken=(*vendors, Cpu.name))
         except EnvironmentFault as fault:
@@ -187,7 +187,7 @@ def choose_vendor(name: str | None) -> Vendor:
             if fault.where and fault.where.startswith(f"device {name} "):
                 raise fault
         raise UsageError(
-            f"unknown device {name!r}", where="--device", fix=nearest(name, list_choices())
+            f"unknown device {name!r}", where="--device", fix=suggest_nearest(name, list_choices())
         )
     present = [vendor for vendor in meant if vendor.count() > 0]
     if len(present) == 1:

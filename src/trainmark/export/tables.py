@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json as to_json_text
 
-from trainmark.documents import written_whole
+from trainmark.documents import write_atomically
 from trainmark.errors import RecordError, UsageError, to_one_line
 from trainmark.export.run_logs import to_mlperf, to_perflog
 from trainmark.record import figures as figures_of
@@ -101,7 +101,7 @@ def write_parquet(records: Sequence[Record], path: Path) -> None:
     """
     from pyarrow import parquet
 
-    with written_whole(path) as file:
+    with write_atomically(path) as file:
         parquet.write_table(arrow(*table(records)), file)
 
 

@@ -13,7 +13,7 @@ from trainmark import cases
 from trainmark.errors import RecordError
 from trainmark.plan.recipes import format_fix_hp
 from trainmark.plan.rules import read_rules
-from trainmark.recipe import fields_under
+from trainmark.recipe import list_fields_with_rule
 from trainmark.record.trust import grade_reasons
 from trainmark.record.work import describe_work, find_differences
 from trainmark.spec import Message, message
@@ -122,7 +122,7 @@ def _check_closed(records: Sequence[Record], case: Case | None) -> Iterator[Rule
     violations = []
     for plan in plans:
         standard = case.recipes.get(plan.compared_with)
-        for name in fields_under(case.recipe_type, "scope"):
+        for name in list_fields_with_rule(case.recipe_type, "scope"):
             if standard is None or plan.recipe.get(name) != getattr(standard, name):
                 violations.append(f"{name}={plan.recipe.get(name)}")
     yield keep_if_empty("scope", violations)

@@ -16,9 +16,9 @@ from pydantic import Field, PrivateAttr
 
 from trainmark import documents
 from trainmark.documents import Frozen
-from trainmark.errors import UsageError, nearest
+from trainmark.errors import UsageError, suggest_nearest
 from trainmark.plan.choosing import RemoteTarget
-from trainmark.validation import written_as
+from trainmark.validation import require_form
 
 # The names of the launchers: cluster files and verbs name engines that they never load.
 LOCAL = "local"  # this machine: ``launch.local`` starts its ranks without an engine
@@ -29,14 +29,14 @@ Count = Annotated[int, Ge(1), Le(1_000_000)]
 
 
 Variable = Annotated[
-    str, written_as(r"[A-Za-z_][A-Za-z0-9_]*", "a name of letters, digits and _, no digit first")
+    str, require_form(r"[A-Za-z_][A-Za-z0-9_]*", "a name of letters, digits and _, no digit first")
 ]
 Host = Annotated[
-    str, written_as(r"([\w.][\w.-]*@)?(\w[\w.-]*|\[[\w:.]+\])(:\d{1,5})?", "[user@]host[:port]")
+    str, require_form(r"([\w.][\w.-]*@)?(\w[\w.-]*|\[[\w:.]+\])(:\d{1,5})?", "[user@]host[:port]")
 ]
 MountText = Annotated[
     str,
-    written_as(
+    require_form(
         r"/[^:,]*:/[^:,]*(:r[ow])?", "HOST:CONTAINER[:ro], both paths from the root without comma"
     ),
 ]
@@ -107,7 +107,7 @@ class RaySettings(Frozen):
         resources: amount by name, that each node is asked for beside CPU and GPU of its ranks.
     """
 
-    address: Annotated[str, written_as(r"https?://[!-~]+", "http://HOST:8265")] | None = None
+    address: Annotated[str, require_form(r"https?://[!-~]+", "http://HOST:8265")] | None = None
     resources: dict[str, float] = Field(default_factory=dict)
 
 
@@ -185,7 +185,7 @@ class Cluster(Frozen):
             return None
         if name not in NAMES:
             raise UsageError(
-                f"unknown launcher {name!r}", where="--launcher", fix=nearest(name, NAMES)
+                f"unknown launcher {name!r}", where="--launcher", fix=suggest_nearest(name, NAMES)
             )
         return RemoteTarget(
             launcher=name,
@@ -217,7 +217,7 @@ def read_cluster(path: Path | None) -> Cluster:
     if file is None:
         return Cluster()
     document = documents.read_yaml(file)
-    cluster = documents.checked(
+    cluster = documents.validate_document(
         Cluster, {} if document is None else document, file, fix="docs/launchers.md has the keys"
     )
     cluster._file = file

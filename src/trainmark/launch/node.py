@@ -25,7 +25,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark import __version__, cases, devices
-from trainmark.errors import DataError, TrainmarkError, escaped
+from trainmark.errors import DataError, TrainmarkError, escape_controls
 from trainmark.events.schema import EventWriter, node_file
 from trainmark.launch import environment, processes, run_dir
 from trainmark.launch.launchers import render_template
@@ -271,7 +271,7 @@ def main(words: list[str]) -> int:
         try:
             succeeded = _run_node(asked, events, reason_to_stop)
         except TrainmarkError as fault:
-            print(escaped(f"node {number}: {fault}"), file=sys.stderr, flush=True)
+            print(escape_controls(f"node {number}: {fault}"), file=sys.stderr, flush=True)
             text = str(TrainmarkError(fault.what, where=fault.where, rule=fault.rule))
             refusal = message("node_refused", node=number, text=text, fix=fault.fix)
             events.emit("refused", message=refusal.as_dict())

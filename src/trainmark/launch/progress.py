@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
-from trainmark.errors import escaped
+from trainmark.errors import escape_controls
 from trainmark.events.schema import (
     Evaluate,
     EventTail,
@@ -257,8 +257,8 @@ class ProgressLine:
         parts = [ProgressPart(engine_state, _ENGINE)] if engine_state else []
         if not engine_state or not self._progress.is_unstarted:
             parts += steps
-        parts = [part._replace(text=escaped(part.text)) for part in parts]
-        label, on_terminal = escaped(self._label), sys.stderr.isatty()
+        parts = [part._replace(text=escape_controls(part.text)) for part in parts]
+        label, on_terminal = escape_controls(self._label), sys.stderr.isatty()
         text, now_s = _join(label, parts), time.monotonic()
         if text != self._shown and (on_terminal or now_s - self._shown_s >= _LINE_EVERY_S):
             self._shown, self._shown_s = text, now_s
@@ -270,7 +270,7 @@ class ProgressLine:
 
 def end_line(text: str) -> None:
     """Replace the updated line by ``text``, whole, on as many lines as it takes."""
-    _write(escaped(text), moving=False)
+    _write(escape_controls(text), moving=False)
 
 
 def _get_columns() -> int:

@@ -13,14 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from trainmark.errors import EnvironmentFault, LostRunError, RecordError, TrainmarkError, escaped
+from trainmark.errors import (
+    EnvironmentFault,
+    LostRunError,
+    RecordError,
+    TrainmarkError,
+    escape_controls,
+)
 from trainmark.events.schema import LAUNCHER_FILE, EventFile, EventWriter
 from trainmark.launch import processes
 from trainmark.launch.environment import read_node_name
 from trainmark.plan.plan import PLAN_FILE, Plan, read_plan
 from trainmark.rank.failure import error_report
 from trainmark.record import index_record, record, reduce
-from trainmark.validation import in_words
+from trainmark.validation import describe_error
 from trainmark.witness.printed import read_printed
 
 if TYPE_CHECKING:
@@ -183,7 +189,10 @@ def finish_run(run_dir: Path, events: EventWriter) -> Record:
     try:
         index_record.write_index(built, run_dir)
     except (OSError, TrainmarkError) as error:  # the record is there
-        print(escaped(f"trainmark: {run_dir / index_record.INDEX_DIR}: {error}"), file=sys.stderr)
+        print(
+            escape_controls(f"trainmark: {run_dir / index_record.INDEX_DIR}: {error}"),
+            file=sys.stderr,
+        )
     # It was computed from its events just now.
     return built.model_copy(update={"verification": "verified"})
 
@@ -236,7 +245,7 @@ def make_record(folder: Path) -> None:
         fix = "wait for its end, or stop it with Ctrl-C"
         raise RecordError("the run is still running", where=str(folder), fix=fix) from None
     except (OSError, ValueError) as error:
-        what = f"cannot be read: {in_words(error)}"
+        what = f"cannot be read: {describe_error(error)}"
         raise RecordError(what, where=str(folder)) from None
 
 

@@ -21,7 +21,7 @@ from trainmark.launch.cluster import Cluster
 from trainmark.launch.launchers import EngineJob, JobState, compute_job_limit_s
 from trainmark.plan.plan import PLAN_FILE, Plan
 from trainmark.record.record import RECORD_FILE
-from trainmark.validation import in_words
+from trainmark.validation import describe_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +94,7 @@ def attach(folder: Path) -> EngineJob:
         cluster = Cluster.model_validate_json((folder / CLUSTER_FILE).read_bytes())
     except (OSError, ValueError) as error:
         raise RecordError(
-            f"not a run of a launcher: {in_words(error)}",
+            f"not a run of a launcher: {describe_error(error)}",
             where=str(folder),
             rule=f"it needs plan.json and {CLUSTER_FILE}",
         ) from None

@@ -12,7 +12,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from trainmark.documents import written_whole
+from trainmark.documents import write_atomically
 from trainmark.errors import EnvironmentFault, RecordError
 from trainmark.pages import cells, charts, summary
 from trainmark.pages.document import (
@@ -266,7 +266,7 @@ def write_pages(records: Sequence[Record], folder: Path) -> None:
         OSError: a page cannot be written.
     """
     for lang in LANGUAGES:
-        with written_whole(folder / f"page.{lang}.md") as file:
+        with write_atomically(folder / f"page.{lang}.md") as file:
             file.write(to_markdown(build_documents(records), lang).encode())
     _check_drawing()
     pages = build_documents(records, find_default_comparisons(records, folder))
@@ -276,7 +276,7 @@ def write_pages(records: Sequence[Record], folder: Path) -> None:
         raise EnvironmentFault(
             f"{HTML_PAGE} was not drawn: {' '.join(str(error).split())[:300]}"
         ) from error
-    with written_whole(folder / HTML_PAGE) as file:
+    with write_atomically(folder / HTML_PAGE) as file:
         file.write(html.encode())
 
 

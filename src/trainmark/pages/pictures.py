@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from trainmark.errors import UsageError, nearest
+from trainmark.errors import UsageError, suggest_nearest
 from trainmark.pages.document import find_charts
 from trainmark.pages.rendering import complete_spec, read_shipped_file, render_template
 from trainmark.pages.texts import LANGUAGES
@@ -43,7 +43,7 @@ def choose_chart(pages: Sequence[Document], name: str | None) -> Chart:
         return next(iter(charts.values()))
     if name not in charts:
         rule = f"one of {', '.join(charts)}"
-        fix = nearest(name, charts)
+        fix = suggest_nearest(name, charts)
         raise UsageError(f"no chart {name!r}", where="--chart", rule=rule, fix=fix)
     return charts[name]
 

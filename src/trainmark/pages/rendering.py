@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from trainmark.errors import UsageError, escaped, nearest, to_one_line
+from trainmark.errors import UsageError, escape_controls, suggest_nearest, to_one_line
 from trainmark.pages import cells
 from trainmark.pages.texts import LANGUAGES, Link, Missing, Phrase, phrase, translate
 
@@ -83,8 +83,10 @@ def render_template(template: str, lang: str, **values: Any) -> str:
         UsageError: no such language.
     """
     if lang not in LANGUAGES:
-        raise UsageError(f"no page in {lang!r}", where="--lang", fix=nearest(lang, LANGUAGES))
-    return escaped(load_templates().get_template(template).render(lang=lang, **values))
+        raise UsageError(
+            f"no page in {lang!r}", where="--lang", fix=suggest_nearest(lang, LANGUAGES)
+        )
+    return escape_controls(load_templates().get_template(template).render(lang=lang, **values))
 
 
 def to_markdown(pages: Sequence[Document], lang: str = "en") -> str:
@@ -111,7 +113,7 @@ def to_html(
             draw_static_picture(chart, language)  # which is remembered
         if progress is not None:
             progress(number, len(charts))
-    script = escaped(read_shipped_file("report.js"))
+    script = escape_controls(read_shipped_file("report.js"))
     assert "</script" not in script
     digest = b64encode(sha256(script.encode()).digest()).decode()
     script_hash = f"sha256-{digest}"
@@ -232,10 +234,13 @@ def _translate_texts(value: Any, lang: str, key: str = "") -> Any:
     the string there, and what follows would be evaluated.
     """
     if isinstance(value, dict):
-        return {escaped(name): _translate_texts(item, lang, name) for name, item in value.items()}
+        return {
+            escape_controls(name): _translate_texts(item, lang, name)
+            for name, item in value.items()
+        }
     if isinstance(value, list):
         return [_translate_texts(item, lang, key) for item in value]
     if value is None or isinstance(value, int | float):
         return value
-    shown = escaped(translate(value, lang))
+    shown = escape_controls(translate(value, lang))
     return shown.replace("\n", " ").replace("\\", "\u2216") if key == "title" else shown

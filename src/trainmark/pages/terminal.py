@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.console import Console
 from rich.text import Text
 
-from trainmark.errors import escaped, to_one_line
+from trainmark.errors import escape_controls, to_one_line
 from trainmark.pages.document import (
     Bars,
     Block,
@@ -90,7 +90,7 @@ def show(
                         console.print()
                 case Code():
                     for code_line in translate(block.text, lang).splitlines():
-                        text = Text(escaped(code_line.expandtabs(4)).rstrip())
+                        text = Text(escape_controls(code_line.expandtabs(4)).rstrip())
                         console.print(text, no_wrap=True, crop=False, overflow="ignore")
     shown = "\n".join(line.rstrip() for line in printed.get().strip("\n").split("\n"))
     return re.sub(r"\n{3,}", "\n\n", shown)

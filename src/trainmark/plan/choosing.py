@@ -13,7 +13,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from trainmark import cases, devices
-from trainmark.errors import EnvironmentFault, UsageError, nearest
+from trainmark.errors import EnvironmentFault, UsageError, suggest_nearest
 from trainmark.plan.recipes import apply_overrides, choose_recipe
 from trainmark.torch_version import installed_torch, refuse_missing_features
 
@@ -230,7 +230,9 @@ def _find_vendor(name: str) -> Vendor:
     """Return the vendor called ``name``, whose devices need not be on this machine."""
     vendors = devices.list_vendors()
     if name not in vendors:
-        raise UsageError(f"no vendor {name!r}", where="--device", fix=nearest(name, vendors))
+        raise UsageError(
+            f"no vendor {name!r}", where="--device", fix=suggest_nearest(name, vendors)
+        )
     return vendors[name]
 
 

@@ -246,7 +246,7 @@ def read_plan(run_dir: Path) -> Plan:
         where, rule = str(run_dir / PLAN_FILE), f"it needs {PLAN_FILE} and events"
         raise RecordError("not a run directory", where=where, rule=rule) from None
     except (OSError, ValueError) as error:
-        raise documents.damaged(
+        raise documents.make_damage_error(
             error,
             run_dir / PLAN_FILE,
             "not a plan of this schema",

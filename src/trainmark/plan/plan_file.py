@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from trainmark.documents import Frozen, read_yaml, usage_error
-from trainmark.errors import UsageError, nearest
+from trainmark.documents import Frozen, make_usage_error, read_yaml
+from trainmark.errors import UsageError, suggest_nearest
 from trainmark.plan.choosing import ACCELERATOR
 from trainmark.plan.plan import RUNS_DIR
 from trainmark.plan.request import RunRequest
@@ -128,7 +128,7 @@ def read_plan_file(request: RunRequest) -> PlanFile:
     try:
         file = _File.model_validate(read_yaml(path) or {})
     except ValidationError as error:
-        raise usage_error(error, _File, f"{path}: ") from None
+        raise make_usage_error(error, _File, f"{path}: ") from None
     name = file.name or _format_name(path.stem)
     out = given.pop("out", None) or RUNS_DIR / name
     entries = []
@@ -150,7 +150,7 @@ def _iterate_combinations(run: dict[str, Any], where: str) -> Iterator[dict[str,
     """
     for key in run:
         if key not in _KEYS:
-            raise UsageError(f"unknown key {key!r}", where=where, fix=nearest(key, _KEYS))
+            raise UsageError(f"unknown key {key!r}", where=where, fix=suggest_nearest(key, _KEYS))
     settings = run.get("set") or {}
     if not isinstance(settings, dict):
         raise UsageError("not KEY: VALUE", where=f"{where}: set", fix="write {bs: 16}")

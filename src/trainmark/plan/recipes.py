@@ -14,9 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from trainmark.errors import UsageError, nearest
-from trainmark.recipe import FIELD_ALIASES, PRECISION_ALIASES, SHORT_NAMES, Recipe, fields_under
-from trainmark.validation import misfit_of
+from trainmark.errors import UsageError, suggest_nearest
+from trainmark.recipe import (
+    FIELD_ALIASES,
+    PRECISION_ALIASES,
+    SHORT_NAMES,
+    Recipe,
+    list_fields_with_rule,
+)
+from trainmark.validation import describe_misfit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,7 +61,7 @@ def choose_recipe(case: Case, name: str | None, *, world: str, real_data: bool) 
             where="--recipe",
             fix=f"name one of {', '.join(family)}",
         )
-    raise UsageError(what, where="--recipe", fix=nearest(base_name, case.recipes))
+    raise UsageError(what, where="--recipe", fix=suggest_nearest(base_name, case.recipes))
 
 
 def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
@@ -70,7 +76,7 @@ def apply_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> Recipe:
         changed: Recipe = _build_adapter(kind).validate_python({**asdict(recipe), **values})
     except ValidationError as error:
         # A field of several types has a misfit for each.
-        misfits = [misfit_of(details) for details in error.errors(include_url=False)]
+        misfits = [describe_misfit(details) for details in error.errors(include_url=False)]
         name = misfits[0].key.partition(".")[0] or "recipe"
         rules = [x.rule for x in misfits if x.key.partition(".")[0] in (name, "")]
         default = getattr(recipe, name, None)
@@ -90,7 +96,7 @@ def _read_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> dict[str, A
         UsageError: a field that is unknown, cannot be changed, or is given twice.
     """
     field_names = {item.name for item in fields(recipe)}
-    fixed_names = fields_under(type(recipe), "fixed")
+    fixed_names = list_fields_with_rule(type(recipe), "fixed")
     values: dict[str, Any] = {}
     for key, text in overrides.items():
         name = FIELD_ALIASES.get(key, key)
@@ -100,7 +106,7 @@ def _read_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> dict[str, A
             raise UsageError(
                 f"unknown recipe field {key!r}",
                 where=where,
-                fix=nearest(key, field_names | aliases),
+                fix=suggest_nearest(key, field_names | aliases),
             )
         if name in fixed_names:
             raise UsageError(

@@ -20,7 +20,7 @@ from trainmark.documents import Frozen
 from trainmark.errors import RecordError
 from trainmark.spec import Text  # noqa: TC001 - pydantic reads it at run time
 from trainmark.toml_file import read_toml
-from trainmark.validation import in_words, written_as
+from trainmark.validation import describe_error, require_form
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +59,7 @@ class _Row(Frozen):
     device: str
     world: Annotated[
         str,
-        written_as(_WORLD, "NODESxRANKS, such as 1x8"),
+        require_form(_WORLD, "NODESxRANKS, such as 1x8"),
         Field(json_schema_extra={"pattern": f"^{_WORLD}$"}),
     ]
     precision: str
@@ -149,7 +149,7 @@ def read_reference_file(path: Path) -> References:
         rows = tuple(_build_reference(file, number) for number in range(len(file.reference)))
     except (OSError, ValueError) as error:
         raise RecordError(
-            f"cannot be read: {in_words(error)}",
+            f"cannot be read: {describe_error(error)}",
             where=f"{path.parent.name}/{path.name}",
             rule=f"top-level keys are {', '.join(_File.model_fields)}; "
             f"a reference has {', '.join(_PrintedRow.model_fields)}",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from typing_extensions import Self
 
-from trainmark.documents import Frozen, usage_error
+from trainmark.documents import Frozen, make_usage_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,7 +118,7 @@ class RunRequest(Frozen):
         """Return the request with ``fields``; those that are None are not given.
 
         Args:
-            place: start of the place that errors name, as for ``usage_error``.
+            place: start of the place that errors name, as for ``make_usage_error``.
 
         Raises:
             UsageError: an unknown field, or a value outside its type or bounds.
@@ -126,4 +126,4 @@ class RunRequest(Frozen):
         try:
             return cls(**{name: value for name, value in fields.items() if value is not None})
         except ValidationError as error:
-            raise usage_error(error, cls, place) from None
+            raise make_usage_error(error, cls, place) from None

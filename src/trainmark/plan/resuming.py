@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trainmark.errors import DataError, UsageError
 from trainmark.plan.plan import CHECKPOINTS_DIR, Plan, Resumed
 from trainmark.protocols.job import PROGRESS_FILE, Progress
-from trainmark.recipe import fields_under
+from trainmark.recipe import list_fields_with_rule
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,7 +87,11 @@ def _refuse_different_work(plan: Plan, earlier: Plan, where: str) -> None:
 def _fixed_settings(plan: Plan) -> dict[str, Any]:
     """Return by name what must be equal for one run to continue another."""
     recipe_type: type[Recipe] = plan.load_case().recipe_type
-    free = fields_under(recipe_type, "closed") | fields_under(recipe_type, "free") | _MAY_DIFFER
+    free = (
+        list_fields_with_rule(recipe_type, "closed")
+        | list_fields_with_rule(recipe_type, "free")
+        | _MAY_DIFFER
+    )
     may_change = free - _FREE_BUT_DECISIVE
     recipe = plan.recipe
     rows = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * plan.world_size

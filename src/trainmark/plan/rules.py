@@ -15,7 +15,7 @@ from trainmark import cases
 from trainmark.documents import Frozen
 from trainmark.errors import UsageError
 from trainmark.toml_file import read_toml
-from trainmark.validation import in_words
+from trainmark.validation import describe_error
 
 if TYPE_CHECKING:
     from trainmark.spec import Case
@@ -64,7 +64,7 @@ def read_rules(case: Case | None) -> Rules:
         return Rules.model_validate(of_case | merged, strict=True)
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(
-            f"cannot be read: {in_words(error)}",
+            f"cannot be read: {describe_error(error)}",
             where=f"{case.name if case else 'general'}/{RULES_FILE}",
             rule=f"a division has {', '.join(Division.model_fields)}",
             fix="docs/audit.md describes the file",

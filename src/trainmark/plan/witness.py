@@ -147,7 +147,7 @@ def read_witness_spec(path: Path) -> WitnessSpec:
         raise UsageError(
             f"not TOML: {' '.join(str(error).split())}", where=str(path), fix=_FIX
         ) from None
-    return documents.checked(WitnessSpec, document, path, fix=_FIX)
+    return documents.validate_document(WitnessSpec, document, path, fix=_FIX)
 
 
 # Programs that start the ranks of a machine, with their options for how many.

@@ -17,13 +17,13 @@ _TERSE = (AssertionError, GeneratorExit, KeyboardInterrupt, LookupError, StopIte
 
 def error_kind(error: BaseException) -> str:
     """Return the kind of a failure: ``oom``, ``disk_full``, ``error``, or a ``RunError``'s."""
-    from trainmark.errors import RunError, escaped
+    from trainmark.errors import RunError, escape_controls
 
     if isinstance(error, RunError):
         return error.kind
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "disk_full"
-    text = escaped(error)
+    text = escape_controls(error)
     out_of_memory = (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
@@ -36,7 +36,7 @@ def error_kind(error: BaseException) -> str:
 
 def _describe_error(error: BaseException) -> dict[str, Any]:
     """Return an exception's message as code and arguments."""
-    from trainmark.errors import RunError, TrainmarkError, escaped
+    from trainmark.errors import RunError, TrainmarkError, escape_controls
     from trainmark.spec import message
 
     if isinstance(error, RunError):
@@ -44,7 +44,7 @@ def _describe_error(error: BaseException) -> dict[str, Any]:
     if isinstance(error, TrainmarkError):
         fault = TrainmarkError(error.what, where=error.where, rule=error.rule)
         return message("fault", text=str(fault)[:4000], fix=error.fix).as_dict()
-    text = escaped(error).strip()
+    text = escape_controls(error).strip()
     if not text or isinstance(error, _TERSE):
         text = f"{type(error).__name__}: {text}".removesuffix(": ")
     return message("exception", text=text[:4000]).as_dict()
@@ -52,12 +52,12 @@ def _describe_error(error: BaseException) -> dict[str, Any]:
 
 def error_report(error: BaseException, place: str) -> dict[str, Any]:
     """Describe a failure for the record."""
-    from trainmark.errors import escaped
+    from trainmark.errors import escape_controls
 
     return {
         "kind": error_kind(error),
         "type": type(error).__name__,
         "message": _describe_error(error),
         "place": place,
-        "traceback": escaped("".join(traceback.format_exception(error)))[-8000:],
+        "traceback": escape_controls("".join(traceback.format_exception(error)))[-8000:],
     }

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from trainmark.documents import written_whole
+from trainmark.documents import write_atomically
 from trainmark.errors import UsageError
 
 if TYPE_CHECKING:
@@ -215,6 +215,6 @@ def write_index(record: Record, run_dir: Path) -> list[Path]:
         path = folder / f"{item.model_name}_{INDEXES[item.index]}"
         paths.append(path)
         if not path.exists():
-            with written_whole(path) as file:
+            with write_atomically(path) as file:
                 file.write(f"{item.to_json()}\n".encode())
     return paths

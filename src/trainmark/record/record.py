@@ -333,7 +333,7 @@ def write_record(record: Record, run_dir: Path) -> Path:
     path = run_dir / RECORD_FILE
     if path.exists():
         raise RecordError("the record exists already", where=str(path), rule="records never change")
-    with documents.written_whole(path) as file:
+    with documents.write_atomically(path) as file:
         file.write(serialize_record(record))
     return path
 
@@ -364,7 +364,7 @@ def read_record(path: Path) -> Record:
     except (OSError, ValueError) as error:
         rule = "a record is read by the version that wrote it"
         fix = "name a run directory or its record.json; the schema: `trainmark list schema`"
-        raise documents.damaged(
+        raise documents.make_damage_error(
             error, file, "not a record of this schema", rule=rule, fix=fix
         ) from None
     return record.model_copy(update={"verification": "unverified"})  # whatever the file says

@@ -21,7 +21,7 @@ from trainmark.digests import hash_stream
 from trainmark.documents import Frozen
 from trainmark.errors import EXIT_FAILED, EnvironmentFault, RecordError, TrainmarkError
 from trainmark.record.record import RECORD_FILE, Evidence, Suite
-from trainmark.validation import in_words, written_as
+from trainmark.validation import describe_error, require_form
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,7 @@ class AlteredError(BundleError):
 class PackedFile(Evidence):
     """A file of a bundle with its size and digest."""
 
-    name: Annotated[str, written_as(_NAME, "a name of a file in a bundle")]
+    name: Annotated[str, require_form(_NAME, "a name of a file in a bundle")]
 
 
 class Manifest(Frozen):
@@ -152,7 +152,7 @@ def _unpack_archive(archive: zipfile.ZipFile, folder: Path, max_bytes: int) -> U
     try:
         manifest = Manifest.model_validate_json(archive.read(MANIFEST_FILE), strict=True)
     except (KeyError, ValidationError) as error:
-        what = f"no manifest of this version: {in_words(error)}"
+        what = f"no manifest of this version: {describe_error(error)}"
         raise BundleError(what, where=MANIFEST_FILE) from None
     expected_names = [*(file.name for file in manifest.files), MANIFEST_FILE]
     if sorted(names) != sorted(expected_names):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainmark import cases
-from trainmark.documents import written_whole
+from trainmark.documents import write_atomically
 from trainmark.errors import (
     EXIT_FAILED,
     EXIT_PASSED,
@@ -56,7 +56,7 @@ def pack(runs: Sequence[Sequence[Path]], output: Path) -> Manifest:
         fix = f"end it in {archive.ENDING}"
         raise BundleError("not the name of a bundle", where=str(output), fix=fix)
     try:
-        with tempfile.TemporaryDirectory() as temporary, written_whole(output) as file:
+        with tempfile.TemporaryDirectory() as temporary, write_atomically(output) as file:
             for number, launches in enumerate(runs, 1):
                 for launch, path in enumerate(launches, 1):
                     subfolder = f"r{launch}" if len(launches) > 1 else ""

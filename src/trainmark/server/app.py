@@ -20,7 +20,7 @@ from starlette.responses import (
 )
 from starlette.routing import Route
 
-from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError, escaped
+from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError, escape_controls
 from trainmark.pages.site.views import Links, build_error_page, build_not_found_page, compare_page
 from trainmark.server import uploads
 from trainmark.server.serving import LOG, RefusedRequestError, Serving
@@ -84,7 +84,7 @@ def _answer_error(request: Request, error: Any) -> Response:
         links = Links("compare", _choose_language(request), served=True)
         return HTMLResponse(build_error_page(error, links), status, headers)
     parts = {name: getattr(error, name) for name in ("what", "where", "rule", "fix")}
-    problem = {"error": {name: text and escaped(text) for name, text in parts.items()}}
+    problem = {"error": {name: text and escape_controls(text) for name, text in parts.items()}}
     return JSONResponse(problem, status, headers)
 
 

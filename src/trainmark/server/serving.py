@@ -17,7 +17,7 @@ import threading
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from trainmark.documents import written_whole
+from trainmark.documents import write_atomically
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError
 from trainmark.pages.site.writing import write_site
 from trainmark.results.store.index import Index
@@ -84,7 +84,7 @@ class Tokens:
             raise UsageError("there is a token of this name", where=name, fix="choose another")
         secret = _SECRET_PREFIX + secrets.token_urlsafe(32)
         create_state_folder(self._folder)
-        with written_whole(self.file) as file:
+        with write_atomically(self.file) as file:
             entries = (hashes | {name: _hash_secret(secret)}).items()
             lines = [f"{token_name} {token_hash}\n" for token_name, token_hash in entries]
             file.write("".join(lines).encode())

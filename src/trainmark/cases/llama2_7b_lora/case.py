@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from trainmark.errors import UsageError, nearest
+from trainmark.errors import UsageError, suggest_nearest
 from trainmark.recipe import (
     NonNegativeInt,
     PositiveFloat,
@@ -116,7 +116,7 @@ def targets(recipe: LlamaRecipe) -> list[str]:
             f"no linear layer is called {strange!r}",
             where="recipe field lora_targets",
             rule="layer names separated by commas, without spaces",
-            fix=nearest(strange, TARGETS),
+            fix=suggest_nearest(strange, TARGETS),
         )
     if len(set(names)) < len(names):
         raise UsageError(

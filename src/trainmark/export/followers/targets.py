@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from trainmark.errors import EnvironmentFault, UsageError, nearest
+from trainmark.errors import EnvironmentFault, UsageError, suggest_nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -60,7 +60,7 @@ def parse_targets(words: Iterable[str], *, where: str = OPTION) -> list[FollowTa
         backend, equals, destination = word.partition("=")
         if backend not in BACKENDS:
             raise UsageError(
-                f"unknown backend {backend!r}", where=where, fix=nearest(backend, BACKENDS)
+                f"unknown backend {backend!r}", where=where, fix=suggest_nearest(backend, BACKENDS)
             )
         if equals and not destination:
             raise UsageError(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
-from trainmark.errors import UsageError, nearest
+from trainmark.errors import UsageError, suggest_nearest
 from trainmark.recipe import FIELD_ALIASES
 from trainmark.record.stats import is_proportional
 from trainmark.record.trust import combine_verifications, grade_repeats, is_refuted
@@ -93,7 +93,9 @@ def reject_unknown_figures(names: Iterable[str], known: Collection[str]) -> None
     """Raise a UsageError for the first name that is no figure."""
     for name in names:
         if name not in known:
-            raise UsageError(f"no figure {name!r}", where="--figure", fix=nearest(name, known))
+            raise UsageError(
+                f"no figure {name!r}", where="--figure", fix=suggest_nearest(name, known)
+            )
 
 
 def select_counted(a: Sequence[Record], b: Sequence[Record]) -> CountedLaunches:
@@ -171,7 +173,7 @@ def find_work_differences(
     for key in allowed_keys:
         if key not in known_keys:
             what = f"no key {key!r} of the work"
-            raise UsageError(what, where="--allow", fix=nearest(key, known_keys))
+            raise UsageError(what, where="--allow", fix=suggest_nearest(key, known_keys))
     allowed, refused = [], []
     for fact in _pair_facts(works[: len(a)], works[len(a) :]):
         distinct_values = {repr(value) for value in (*fact.a, *fact.b)}

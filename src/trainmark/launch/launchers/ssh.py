@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
-from trainmark.errors import EnvironmentFault, escaped
+from trainmark.errors import EnvironmentFault, escape_controls
 from trainmark.launch.launchers import (
     Command,
     EngineJob,
@@ -202,7 +202,7 @@ class Ssh(Launcher):
             for name in large:
                 place = f"{url.removeprefix('ssh://')}:{folder}/{name.removeprefix('./')}"
                 print(
-                    escaped(
+                    escape_controls(
                         f"trainmark: {place}: left there, larger than {MAX_COPIED_BYTES:,} bytes"
                     ),
                     file=sys.stderr,

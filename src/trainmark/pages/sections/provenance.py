@@ -11,7 +11,7 @@ import shlex
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trainmark.errors import RecordError, escaped, to_one_line
+from trainmark.errors import RecordError, escape_controls, to_one_line
 from trainmark.pages import cells
 from trainmark.pages.charts import chart_case_curve
 from trainmark.pages.document import (
@@ -213,7 +213,9 @@ def build_cause(record: Record) -> Section | None:
     if run_cause.traceback:
         lines = run_cause.traceback.rstrip().splitlines()[-_TRACEBACK_LINES:]
         blocks.append(Paragraph(phrase("cause.traceback"), "muted"))
-        blocks.append(Code("\n".join(escaped(line.expandtabs(4)).rstrip() for line in lines)))
+        blocks.append(
+            Code("\n".join(escape_controls(line.expandtabs(4)).rstrip() for line in lines))
+        )
     return build_folded_section("cause", *blocks, is_open=True)
 
 

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 from markupsafe import Markup
 
-from trainmark.errors import RecordError, UsageError, escaped
+from trainmark.errors import RecordError, UsageError, escape_controls
 from trainmark.judge.comparison import Comparison, compare
 from trainmark.judge.comparison.scaling import find_scaling_of_sides
 from trainmark.judge.comparison.sides import NEVER_ALLOWED
@@ -151,7 +151,10 @@ def run_page(record: Record, launches: Sequence[str], links: Links) -> str:
     """Return the page of a run: its report, with its other launches and its record."""
     rows = read_published([record.plan.case])
     document = build_document([record], [*rows], address=links.record(record.run_id))
-    run_id, case = escaped(record.run_id), escaped(record.plan.case)  # by which they are found
+    run_id, case = (
+        escape_controls(record.run_id),
+        escape_controls(record.plan.case),
+    )  # by which they are found
     several = enumerate(launches if len(launches) > 1 else (), start=1)
     actions = [
         Link(phrase("site.launch", n=place), links.run(launch_id)) for place, launch_id in several
@@ -188,7 +191,7 @@ def compare_page(
     first, *others = sides = _list_sides(database, chosen)
     rows: list[list[Phrase]] = []
     for letter, run_id, side in zip(ascii_uppercase, chosen, sides, strict=False):
-        case = escaped(side[0].plan.case)
+        case = escape_controls(side[0].plan.case)
         rows.append(
             [
                 letter,

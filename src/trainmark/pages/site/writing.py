@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark import __version__
-from trainmark.documents import written_whole
+from trainmark.documents import write_atomically
 from trainmark.errors import RecordError, UsageError
 from trainmark.pages.rendering import build_chart_script, read_shipped_file
 from trainmark.pages.results import to_listing_json
@@ -96,7 +96,7 @@ def write_site(database: Index, folder: Path, *, served: bool = False) -> tuple[
 def _write(file: Path, text: str | bytes, *, served: bool = False) -> None:
     data = text.encode() if isinstance(text, str) else text
     file.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(file.with_name(f"{file.name}.gz") if served else file) as out:
+    with write_atomically(file.with_name(f"{file.name}.gz") if served else file) as out:
         out.write(gzip.compress(data, 6, mtime=0) if served else data)
 
 

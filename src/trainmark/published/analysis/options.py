@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_types import Ge, Le
 from pydantic import ValidationError
 
-from trainmark.documents import Frozen, usage_error
-from trainmark.errors import UsageError, nearest
+from trainmark.documents import Frozen, make_usage_error
+from trainmark.errors import UsageError, suggest_nearest
 from trainmark.published.analysis.sources import NAMES
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Options(Frozen):
             UsageError: one of both does not hold.
         """
         if self.preset not in {None, AUTO, *NAMES}:
-            fix = nearest(str(self.preset), [*NAMES, AUTO])
+            fix = suggest_nearest(str(self.preset), [*NAMES, AUTO])
             raise UsageError(f"no preset {self.preset!r}", where="preset", fix=fix)
         if not (self.keyword or self.preset):
             fix = "give keyword=TEXT, as in the log, or preset=auto"
@@ -71,4 +71,4 @@ def parse_options(values: Mapping[str, str]) -> Options:
     try:
         return Options.model_validate(values)
     except ValidationError as error:
-        raise usage_error(error, Options, "") from None
+        raise make_usage_error(error, Options, "") from None

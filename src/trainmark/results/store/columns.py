@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
 
-from trainmark.errors import escaped
+from trainmark.errors import escape_controls
 from trainmark.plan.recipes import format_fix_hp
 from trainmark.record.figures import FIGURES
 from trainmark.record.work import describe_work
@@ -37,7 +37,7 @@ def get_device_name(record: Record) -> str:
     """Return the product name of the device: as ranks reported it, else as planned."""
     reported = [entry.get("name") for entry in record.environment.get("devices") or [] if entry]
     names = [name for name in (*reported, *record.plan.device.product_names) if name]
-    return escaped(" ".join(str(names[0]).split())) if names else "/"
+    return escape_controls(" ".join(str(names[0]).split())) if names else "/"
 
 
 # The path of an attribute in the record, or a function that computes the value.
@@ -177,4 +177,4 @@ def _digest(value: Any) -> str:
 
 
 def _shorten(text: str) -> str:
-    return escaped(text[:_MAX_TEXT])[:_MAX_TEXT]
+    return escape_controls(text[:_MAX_TEXT])[:_MAX_TEXT]

@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from trainmark import cases
-from trainmark.errors import UsageError, nearest
+from trainmark.errors import UsageError, suggest_nearest
 from trainmark.recipe import FIELD_ALIASES
 from trainmark.record.figures import FIGURES
 from trainmark.results.store.columns import COLUMNS, INDEX_COLUMNS, INTERNAL_COLUMNS
@@ -142,9 +142,9 @@ def _make_expression(key: str) -> str:
         columns = _KEY_TYPES.keys() - {"id", *INTERNAL_COLUMNS}
         all_keys = {*columns, *known_fields, *FIELD_ALIASES}
         if get_close_matches(key, all_keys):
-            fix = nearest(key, all_keys)
+            fix = suggest_nearest(key, all_keys)
         else:
-            fix = f"{nearest(key, columns)}, and recipe fields (`trainmark list fields`)"
+            fix = f"{suggest_nearest(key, columns)}, and recipe fields (`trainmark list fields`)"
         raise UsageError(f"unknown key {key!r}", where=key, fix=fix)
     return f"json_extract(settings, '$.{field}')"  # a name of a dataclass field
 

@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trainmark.data import splits
-from trainmark.documents import Frozen, checked, read_yaml, written_whole
+from trainmark.documents import Frozen, read_yaml, validate_document, write_atomically
 from trainmark.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def read_spec(folder: Path) -> FeatureSpec:
     """
     file, fix = folder / SPEC_FILE, f"correct the file, or {PREPARE}"
     try:
-        spec = checked(_Spec, read_yaml(file), file, fix=fix)
+        spec = validate_document(_Spec, read_yaml(file), file, fix=fix)
     except UsageError as error:
         rule = error.rule or "it describes the columns in YAML"
         raise DataError(error.what, where=error.where, rule=rule, fix=fix) from None
@@ -278,6 +278,6 @@ def write_spec(
         metadata=_Metadata(trainmark_prepare=spec.rules),
     )
     document = written.model_dump(exclude_defaults=True)
-    with written_whole(folder / SPEC_FILE) as stream:
+    with write_atomically(folder / SPEC_FILE) as stream:
         stream.write(yaml.safe_dump(document, sort_keys=False).encode())
     return spec

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, ValidationError
 from trainmark.data import splits
 from trainmark.data.text import numbered_lines
 from trainmark.errors import DataError
-from trainmark.validation import in_words
+from trainmark.validation import describe_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,7 +113,7 @@ def read_passages(file: Path) -> Iterator[Passage]:
             try:
                 yield _passage(number, _Row.model_validate_json(line, strict=True))
             except ValidationError as error:
-                raise _fault(in_words(error), file, number) from None
+                raise _fault(describe_error(error), file, number) from None
             except ValueError as error:
                 raise _fault(str(error), file, number) from None
     if not has_passage:

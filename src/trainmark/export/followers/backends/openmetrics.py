@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.documents import written_whole
+from trainmark.documents import write_atomically
 from trainmark.export.followers.points import TRAIN_STEP
 
 if TYPE_CHECKING:
@@ -85,5 +85,5 @@ class OpenMetrics:
     def _write(self) -> None:
         from prometheus_client.openmetrics.exposition import generate_latest
 
-        with written_whole(self._path) as file:
+        with write_atomically(self._path) as file:
             file.write(generate_latest(self._registry))
