@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.document_texts import Reader, html_page, markdown_page
+from support.document_texts import Reader, render_html, render_markdown
 from support.fakes import GOLDEN
 from trainmark.cli.app import main
 from trainmark.errors import escape_controls
@@ -98,10 +98,10 @@ def hostile() -> Record:
             [SeriesEntry(name=ATTACK, state="failed", reason=ATTACK, run_dir=Path(WORD),
                      ended={1: (Path(WORD), record)})]
         ),
-        lambda record: markdown_page([record]),
-        lambda record: markdown_page(_twice(record), "zh"),
-        lambda record: html_page([record]),
-        lambda record: html_page([record], "zh"),
+        lambda record: render_markdown([record]),
+        lambda record: render_markdown(_twice(record), "zh"),
+        lambda record: render_html([record]),
+        lambda record: render_html([record], "zh"),
         lambda record: to_csv([record]),
     ],
     ids=[
@@ -115,10 +115,10 @@ def test_record_strings_contain_no_terminal_escapes_when_printed(hostile, show):
 
 
 def test_markup_of_a_record_stays_text(hostile):
-    reader = Reader(html_page([hostile]))
-    assert (reader.seen.count("script"), "img" in reader.seen) == (1, False)
+    reader = Reader(render_html([hostile]))
+    assert (reader.tags.count("script"), "img" in reader.tags) == (1, False)
     assert any(MARKUP in text for text in reader.texts)
-    made = markdown_page([hostile])
+    made = render_markdown([hostile])
     outside = re.sub(r"(?ms)^(`{3,})text$.*?^\1$", "", made)
     assert "<script" not in outside
     tables = re.findall(r"(?m)(?:^\|.*\n)+", outside)

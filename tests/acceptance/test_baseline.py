@@ -31,7 +31,7 @@ VARIATION = (1.0, 1.002, 0.998, 1.001, 0.999)
 PRODUCT = "card"
 
 
-def alone(num_nodes: int, step_s: float) -> Measurements:
+def write_single_node_times(num_nodes: int, step_s: float) -> Measurements:
     return Measurements(
         num_nodes=num_nodes,
         alone_node=np.tile(np.arange(num_nodes), len(VARIATION)),
@@ -41,7 +41,7 @@ def alone(num_nodes: int, step_s: float) -> Measurements:
 
 
 def test_uniformly_slow_cluster_fails_against_a_baseline() -> None:
-    measured = alone(8, 1.1)
+    measured = write_single_node_times(8, 1.1)
 
     assert judge(measured).nodes.verdict == [Verdict.PASS] * 8
     nodes = judge(measured, baseline=Baseline(seconds=1.0, count=40)).nodes
@@ -51,19 +51,21 @@ def test_uniformly_slow_cluster_fails_against_a_baseline() -> None:
 
 @pytest.mark.parametrize(("step_s", "verdict"), [(1.0, Verdict.PASS), (1.2, Verdict.SLOW)])
 def test_single_node_is_judged_by_a_baseline(step_s: float, verdict: Verdict) -> None:
-    nodes = judge(alone(1, step_s), baseline=Baseline(seconds=1.0, count=40)).nodes
+    nodes = judge(
+        write_single_node_times(1, step_s), baseline=Baseline(seconds=1.0, count=40)
+    ).nodes
 
     assert nodes.verdict == [verdict]
 
 
 def test_baseline_with_few_measurements_widens_the_intervals() -> None:
-    few = judge(alone(4, 1.0), baseline=Baseline(seconds=1.0, count=1)).nodes
-    many = judge(alone(4, 1.0), baseline=Baseline(seconds=1.0, count=100)).nodes
+    few = judge(write_single_node_times(4, 1.0), baseline=Baseline(seconds=1.0, count=1)).nodes
+    many = judge(write_single_node_times(4, 1.0), baseline=Baseline(seconds=1.0, count=100)).nodes
 
     assert few.high[0] - few.low[0] > 1.2 * (many.high[0] - many.low[0])
 
 
-def request_in(folder: Path, **changes: object) -> AcceptRequest:
+def make_request(folder: Path, **changes: object) -> AcceptRequest:
     return AcceptRequest.of(
         case="toy", device="cpu", nproc=2, phases="devices", out=folder, **changes
     )
@@ -86,32 +88,34 @@ def measure(acceptance: Acceptance, step_s: float) -> None:
 
 
 @pytest.fixture
-def earlier(tmp_path: Path) -> Path:
+def earlier_acceptance(tmp_path: Path) -> Path:
     """Return the folder of an acceptance whose steps took 0.1 s."""
-    with prepared(request_in(tmp_path / "earlier")) as acceptance:
+    with prepared(make_request(tmp_path / "earlier")) as acceptance:
         measure(acceptance, 0.1)
     return tmp_path / "earlier"
 
 
-def test_later_acceptance_is_compared_with_an_earlier_one(earlier: Path, tmp_path: Path) -> None:
-    later = request_in(tmp_path / "later", baseline=str(earlier))
+def test_later_acceptance_is_compared_with_an_earlier_one(
+    earlier_acceptance: Path, tmp_path: Path
+) -> None:
+    later = make_request(tmp_path / "later", baseline=str(earlier_acceptance))
     with prepared(
-        later, read_baselines=lambda plans: baselines_of_acceptance(earlier, plans)
+        later, read_baselines=lambda plans: baselines_of_acceptance(earlier_acceptance, plans)
     ) as new:
         measure(new, 0.12)
         result = conclude(new, interrupted=None)[0]
 
-    assert result.baseline == str(earlier)
+    assert result.baseline == str(earlier_acceptance)
     assert [member.decision for member in result.members] == ["fail", "fail"]
     interval = result.members[0].findings[0].interval
     assert interval is not None
     assert interval.slower == pytest.approx(0.2)
 
 
-def test_baseline_is_the_median_of_passed_devices(earlier: Path) -> None:
-    plans = resolve_plans(request_in(earlier), [(1, 2)])
+def test_baseline_is_the_median_of_passed_devices(earlier_acceptance: Path) -> None:
+    plans = resolve_plans(make_request(earlier_acceptance), [(1, 2)])
 
-    baselines = baselines_of_acceptance(earlier, plans)
+    baselines = baselines_of_acceptance(earlier_acceptance, plans)
 
     assert baselines.times == (
         BaselineTime(phase="devices", product=PRODUCT, quantity="step", seconds=0.1, count=10),
@@ -121,13 +125,15 @@ def test_baseline_is_the_median_of_passed_devices(earlier: Path) -> None:
 
 
 def test_baseline_of_other_work_is_refused_before_the_folder_is_made(
-    earlier: Path, tmp_path: Path
+    earlier_acceptance: Path, tmp_path: Path
 ) -> None:
-    later = request_in(tmp_path / "later", overrides={"micro_batch_size": "32"})
+    later = make_request(tmp_path / "later", overrides={"micro_batch_size": "32"})
 
     with (
         pytest.raises(UsageError) as refused,
-        prepared(later, read_baselines=lambda plans: baselines_of_acceptance(earlier, plans)),
+        prepared(
+            later, read_baselines=lambda plans: baselines_of_acceptance(earlier_acceptance, plans)
+        ),
     ):
         pass
 
@@ -136,7 +142,7 @@ def test_baseline_of_other_work_is_refused_before_the_folder_is_made(
 
 
 def test_later_session_without_a_baseline_does_not_use_the_earlier_one(tmp_path: Path) -> None:
-    request = request_in(tmp_path / "out")
+    request = make_request(tmp_path / "out")
     with prepared(request, read_baselines=lambda _: Baselines(source="x", times=())):
         assert load_baselines(tmp_path / "out") is not None
     with prepared(request):

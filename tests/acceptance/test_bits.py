@@ -6,7 +6,7 @@ from trainmark.acceptance.bits import Comparison, Deviation, compare_devices
 from trainmark.acceptance.tasks import StepDigest
 
 
-def run(*changes: tuple[int, str, int], steps: int = 3) -> list[StepDigest]:
+def make_digests_of_run(*changes: tuple[int, str, int], steps: int = 3) -> list[StepDigest]:
     """Return the digests of a training; ``changes`` are step, part and what is added to it."""
     digests = []
     for step in range(1, steps + 1):
@@ -22,15 +22,23 @@ def run(*changes: tuple[int, str, int], steps: int = 3) -> list[StepDigest]:
 
 
 def test_devices_that_agree_are_deterministic() -> None:
-    compared = compare_devices({name: [run(), run()] for name in "abc"})
+    compared = compare_devices(
+        {name: [make_digests_of_run(), make_digests_of_run()] for name in "abc"}
+    )
 
     assert compared == Comparison(control="deterministic", deviations=[], unclear=[])
 
 
 def test_deviating_minority_is_named_with_step_and_first_tensor() -> None:
-    flipped = run((2, "gradient", 1), (3, "weight", 5), (3, "loss", 1))
+    flipped = make_digests_of_run((2, "gradient", 1), (3, "weight", 5), (3, "loss", 1))
 
-    compared = compare_devices({"a": [run(), run()], "b": [flipped, flipped], "c": [run(), run()]})
+    compared = compare_devices(
+        {
+            "a": [make_digests_of_run(), make_digests_of_run()],
+            "b": [flipped, flipped],
+            "c": [make_digests_of_run(), make_digests_of_run()],
+        }
+    )
 
     assert compared.deviations == [
         Deviation(device="b", compared_with="peers", step=2, part="gradient", tensor="last")
@@ -39,7 +47,11 @@ def test_deviating_minority_is_named_with_step_and_first_tensor() -> None:
 
 def test_device_that_differs_from_itself_among_consistent_ones_is_named() -> None:
     compared = compare_devices(
-        {"a": [run(), run()], "b": [run(), run((3, "weight", 1))], "c": [run(), run()]}
+        {
+            "a": [make_digests_of_run(), make_digests_of_run()],
+            "b": [make_digests_of_run(), make_digests_of_run((3, "weight", 1))],
+            "c": [make_digests_of_run(), make_digests_of_run()],
+        }
     )
 
     assert compared.control == "deterministic"
@@ -49,21 +61,30 @@ def test_device_that_differs_from_itself_among_consistent_ones_is_named() -> Non
 
 
 def test_nondeterministic_software_blames_no_device() -> None:
-    noisy = [run(), run((1, "loss", 1))]
+    noisy = [make_digests_of_run(), make_digests_of_run((1, "loss", 1))]
 
-    for devices in ({"a": noisy}, {"a": noisy, "b": [run(), run()]}, {"a": noisy, "b": noisy}):
+    for devices in (
+        {"a": noisy},
+        {"a": noisy, "b": [make_digests_of_run(), make_digests_of_run()]},
+        {"a": noisy, "b": noisy},
+    ):
         compared = compare_devices(devices)
         assert compared == Comparison(control="not_deterministic", deviations=[], unclear=[])
 
 
 def test_of_two_differing_devices_neither_is_blamed() -> None:
-    other = run((1, "loss", 1))
+    other = make_digests_of_run((1, "loss", 1))
 
-    compared = compare_devices({"a": [run(), run()], "b": [other, other]})
+    compared = compare_devices(
+        {"a": [make_digests_of_run(), make_digests_of_run()], "b": [other, other]}
+    )
 
     assert compared == Comparison(control="no_majority", deviations=[], unclear=["a", "b"])
 
 
 def test_unmeasured_devices_are_excluded() -> None:
     assert compare_devices({"a": [], "b": []}).control == "not_measured"
-    assert compare_devices({"a": [], "b": [run(), run()]}).control == "deterministic"
+    assert (
+        compare_devices({"a": [], "b": [make_digests_of_run(), make_digests_of_run()]}).control
+        == "deterministic"
+    )

@@ -17,7 +17,7 @@ PARTS = Parts(alone_s=1.0, pair_s=1.2, noise=0.001, freedom=100)
 REPEATS = 2
 
 
-def names(*numbers: int) -> Team:
+def node_names(*numbers: int) -> Team:
     return tuple(f"node{number}" for number in numbers)
 
 
@@ -33,7 +33,7 @@ class Cluster:
     def __init__(
         self, num_nodes: int, *behind: Team, fails: bool = False, growth: float = 0.0
     ) -> None:
-        self.nodes = names(*range(num_nodes))
+        self.nodes = node_names(*range(num_nodes))
         self.behind, self.fails, self.growth = behind, fails, growth
         self.seconds: dict[Team, list[float]] = {}
         self.errors: dict[Team, str] = {}
@@ -82,7 +82,7 @@ def test_search_ends_after_all_nodes_if_their_time_is_as_predicted() -> None:
 
 @pytest.mark.parametrize("num_nodes", [64, 61, 1024])
 def test_eight_nodes_behind_a_slow_switch_are_found_with_few_measurements(num_nodes: int) -> None:
-    behind = names(*range(8, 16))
+    behind = node_names(*range(8, 16))
     cluster = Cluster(num_nodes, behind)
 
     search = cluster.search()
@@ -97,7 +97,7 @@ def test_eight_nodes_behind_a_slow_switch_are_found_with_few_measurements(num_no
 
 
 def test_slow_group_that_spans_both_halves_is_found_as_one_group() -> None:
-    behind = names(*range(28, 36))
+    behind = node_names(*range(28, 36))
 
     search = Cluster(64, behind).search()
 
@@ -105,7 +105,7 @@ def test_slow_group_that_spans_both_halves_is_found_as_one_group() -> None:
 
 
 def test_two_slow_switches_are_found_as_two_groups() -> None:
-    first, second = names(*range(8, 16)), names(*range(40, 48))
+    first, second = node_names(*range(8, 16)), node_names(*range(40, 48))
 
     search = Cluster(64, first, second).search()
 
@@ -113,7 +113,7 @@ def test_two_slow_switches_are_found_as_two_groups() -> None:
 
 
 def test_group_that_fails_to_train_is_named_with_its_error() -> None:
-    behind = names(*range(8, 16))
+    behind = node_names(*range(8, 16))
 
     search = Cluster(64, behind, fails=True).search()
 
@@ -123,13 +123,13 @@ def test_group_that_fails_to_train_is_named_with_its_error() -> None:
 
 
 def test_slow_path_between_two_halves_blames_no_node() -> None:
-    behind = names(*range(8, 16))
+    behind = node_names(*range(8, 16))
 
     search = Cluster(16, behind).search()
 
     assert search.outcome == "cannot_tell"
     assert search.groups == ()
-    assert search.parts == (names(*range(8)), behind)
+    assert search.parts == (node_names(*range(8)), behind)
 
 
 def test_wrong_prediction_blames_no_node_and_ends_the_search_early() -> None:
@@ -142,14 +142,14 @@ def test_wrong_prediction_blames_no_node_and_ends_the_search_early() -> None:
 
 
 def test_wrong_prediction_does_not_hide_a_group() -> None:
-    behind = names(*range(8, 16))
+    behind = node_names(*range(8, 16))
     cluster = Cluster(64, behind, growth=0.01)
 
     assert [group.members for group in cluster.search().groups] == [behind]
 
 
 def test_search_reuses_earlier_measurements() -> None:
-    cluster = Cluster(64, names(*range(8, 16)))
+    cluster = Cluster(64, node_names(*range(8, 16)))
     finished = cluster.search()
 
     assert cluster.so_far() == finished

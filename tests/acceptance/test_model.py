@@ -14,7 +14,7 @@ from trainmark.acceptance.model import judge
 from trainmark.acceptance.schedule import pair_rounds, round_robin
 
 
-def exact(
+def make_exact_measurements(
     num_nodes: int, alone_s: list[float], pairs: dict[tuple[int, int], float], repeats: int = 4
 ) -> Measurements:
     """Return measurements without noise."""
@@ -35,7 +35,7 @@ def round_robin_pairs(num_nodes: int, seconds: float = 2.0) -> dict[tuple[int, i
     return {pair: seconds for round_pairs in round_robin(num_nodes) for pair in round_pairs}
 
 
-def verdicts(judgement: Judgement) -> list[str]:
+def judge_nodes(judgement: Judgement) -> list[str]:
     return [verdict.value for verdict in judgement.nodes.verdict]
 
 
@@ -43,9 +43,9 @@ def test_slow_node_is_named_with_its_exact_share() -> None:
     pairs = round_robin_pairs(4)
     slow = {pair: 2.2 if 1 in pair else seconds for pair, seconds in pairs.items()}
 
-    judgement = judge(exact(4, [1.0, 1.1, 1.0, 1.0], slow))
+    judgement = judge(make_exact_measurements(4, [1.0, 1.1, 1.0, 1.0], slow))
 
-    assert verdicts(judgement) == ["pass", "slow", "pass", "pass"]
+    assert judge_nodes(judgement) == ["pass", "slow", "pass", "pass"]
     assert judgement.nodes.cause == [None, Cause.NODE, None, None]
     assert judgement.nodes.slower.tolist() == pytest.approx([0, 0.1, 0, 0])
     assert set(judgement.links.verdict) == {Verdict.PASS}
@@ -54,9 +54,9 @@ def test_slow_node_is_named_with_its_exact_share() -> None:
 def test_slow_link_blames_neither_of_its_nodes() -> None:
     pairs = round_robin_pairs(5) | {(1, 3): 2.5}
 
-    judgement = judge(exact(5, [1.0] * 5, pairs))
+    judgement = judge(make_exact_measurements(5, [1.0] * 5, pairs))
 
-    assert verdicts(judgement) == ["pass"] * 5
+    assert judge_nodes(judgement) == ["pass"] * 5
     slow = judgement.links.with_verdict(Verdict.SLOW)
     assert [(judgement.links.first[x], judgement.links.second[x]) for x in slow] == [(1, 3)]
     assert judgement.links.slower[slow].tolist() == pytest.approx([0.25])
@@ -65,7 +65,7 @@ def test_slow_link_blames_neither_of_its_nodes() -> None:
 def test_slow_links_of_one_node_are_its_network() -> None:
     pairs = {pair: 2.2 if 2 in pair else 2.0 for pair in round_robin_pairs(6)}
 
-    judgement = judge(exact(6, [1.0] * 6, pairs))
+    judgement = judge(make_exact_measurements(6, [1.0] * 6, pairs))
 
     assert judgement.nodes.cause == [None, None, Cause.NETWORK, None, None, None]
     assert judgement.links.with_verdict(Verdict.SLOW) == []
@@ -74,21 +74,21 @@ def test_slow_links_of_one_node_are_its_network() -> None:
 def test_link_slow_in_its_only_round_is_undecided_and_measured_again() -> None:
     pairs = round_robin_pairs(5) | {(1, 3): 2.5}
 
-    judgement = judge(exact(5, [1.0] * 5, pairs, repeats=1))
+    judgement = judge(make_exact_measurements(5, [1.0] * 5, pairs, repeats=1))
 
     assert judgement.links.with_verdict(Verdict.SLOW) == []
     assert judgement.links.suspects() == [(1, 3)]
 
 
 def test_slower_of_two_nodes_fails_against_its_only_peer() -> None:
-    judgement = judge(exact(2, [1.0, 1.2], {(0, 1): 3.0}))
+    judgement = judge(make_exact_measurements(2, [1.0, 1.2], {(0, 1): 3.0}))
 
-    assert verdicts(judgement) == ["pass", "slow"]
+    assert judge_nodes(judgement) == ["pass", "slow"]
     assert judgement.nodes.slower[1] == pytest.approx(0.2)
 
 
 def test_pair_measurements_alone_do_not_show_which_of_two_nodes_is_slow() -> None:
-    judgement = judge(exact(2, [], {(0, 1): 3.0}))
+    judgement = judge(make_exact_measurements(2, [], {(0, 1): 3.0}))
 
     assert judgement.nodes.slower.tolist() == pytest.approx([0, 0])
 
@@ -97,7 +97,7 @@ def test_few_pairs_without_single_node_measurements_blame_no_link() -> None:
     # Of five residuals the median is 0: it tells nothing of the noise.
     pairs = {(0, 1): 2.0, (0, 2): 2.0, (0, 3): 2.6, (1, 2): 2.0, (1, 3): 2.1, (2, 3): 9.0}
 
-    judgement = judge(exact(4, [], pairs, repeats=1))
+    judgement = judge(make_exact_measurements(4, [], pairs, repeats=1))
 
     assert judgement.links.with_verdict(Verdict.SLOW) == []
     assert judgement.links.suspects() == []
@@ -108,9 +108,9 @@ def test_few_pairs_without_single_node_measurements_blame_no_link() -> None:
 def test_node_without_measurement_is_undecided() -> None:
     pairs = dict.fromkeys(round_robin_pairs(3), 2.0)
 
-    judgement = judge(exact(4, [1.0, 1.0, 1.0], pairs))
+    judgement = judge(make_exact_measurements(4, [1.0, 1.0, 1.0], pairs))
 
-    assert verdicts(judgement) == ["pass", "pass", "pass", "undecided"]
+    assert judge_nodes(judgement) == ["pass", "pass", "pass", "undecided"]
     assert np.isnan(judgement.nodes.slower[3])
     assert judgement.nodes.more_rounds[3] == -1
 
@@ -118,7 +118,7 @@ def test_node_without_measurement_is_undecided() -> None:
 def test_no_measurements_give_no_verdicts() -> None:
     judgement = judge(Measurements(num_nodes=3))
 
-    assert verdicts(judgement) == ["undecided"] * 3
+    assert judge_nodes(judgement) == ["undecided"] * 3
     assert judgement.links.verdict == []
     assert judgement.noise_alone is judgement.noise_pairs is judgement.trend is None
 
@@ -134,7 +134,7 @@ def test_common_slowdown_of_all_nodes_is_removed_and_reported() -> None:
         )
     )  # fmt: skip
 
-    assert verdicts(judgement) == ["pass"] * 8
+    assert judge_nodes(judgement) == ["pass"] * 8
     assert judgement.trend == pytest.approx(1.01**10 - 1)  # from rounds 0 to 3 to rounds 10 to 13
 
 
@@ -162,7 +162,7 @@ def test_reported_number_of_rounds_decides() -> None:
 
     judgement = judge(measure(8, pair_rounds(8, 6 + 2 * more), Faults(), generator), worse_by=0.02)
 
-    assert verdicts(judgement) == ["pass"] * 8
+    assert judge_nodes(judgement) == ["pass"] * 8
 
 
 def test_larger_tolerance_lets_a_slow_node_pass() -> None:

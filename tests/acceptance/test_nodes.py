@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from support.acceptance_evidence import digest
+from support.acceptance_evidence import make_digests
 from trainmark.acceptance import evidence, peers
 from trainmark.acceptance.cluster import attached_session, prepared_session
 from trainmark.acceptance.conclusion import conclude_nodes
@@ -52,10 +52,12 @@ def join(
     return writer
 
 
-def result_of(rank: int, step_s: float, *, product: str = "gpu", bits: bool = False) -> RankResult:
+def read_set_result(
+    rank: int, step_s: float, *, product: str = "gpu", bits: bool = False
+) -> RankResult:
     return RankResult(
         rank=rank, device=0, product=product, seconds={"step": [step_s]}, faults={},
-        trainings=[digest(), digest()] if bits else [],
+        trainings=[make_digests(), make_digests()] if bits else [],
     )  # fmt: skip
 
 
@@ -64,15 +66,15 @@ def measure_alone(writer: EvidenceWriter, step_s: float = 0.1) -> None:
         for phase, member in (("devices", f"{writer.node}:gpu:0"), ("nodes", writer.node)):
             writer.write(
                 Measured, phase=phase, round=number, members=[member],
-                results=[result_of(0, factor * step_s, bits=number == 0)],
+                results=[read_set_result(0, factor * step_s, bits=number == 0)],
             )  # fmt: skip
 
 
-def judged(folder: Path, num_nodes: int = 4) -> AcceptanceResult:
-    return concluded(folder, num_nodes).result
+def judge_folder(folder: Path, num_nodes: int = 4) -> AcceptanceResult:
+    return conclude_session(folder, num_nodes).result
 
 
-def concluded(folder: Path, num_nodes: int = 4) -> Conclusion:
+def conclude_session(folder: Path, num_nodes: int = 4) -> Conclusion:
     plan = SimpleNamespace(case="toy", recipe_name="tiny", nnodes=num_nodes, launcher="slurm")
     opened = SimpleNamespace(
         folder=folder, session_dir=folder, plan=plan,
@@ -87,7 +89,7 @@ def test_equal_nodes_pass_and_a_slow_one_fails(tmp_path: Path) -> None:
     for rank in range(4):
         measure_alone(join(tmp_path, rank), step_s=0.13 if rank == 2 else 0.1)
 
-    result = judged(tmp_path)
+    result = judge_folder(tmp_path)
 
     assert result.unit == "node"
     assert [member.decision for member in result.members] == ["pass", "pass", "fail", "pass"]
@@ -104,10 +106,14 @@ def test_both_nodes_of_a_pair_are_one_measurement(tmp_path: Path) -> None:
         measure_alone(writer)
     for rank, seconds in ((0, 0.2), (1, 0.3)):  # the slower rank counts
         writers[rank].write(
-            Measured, phase="pairs", round=0, members=["a", "b"], results=[result_of(rank, seconds)]
+            Measured,
+            phase="pairs",
+            round=0,
+            members=["a", "b"],
+            results=[read_set_result(rank, seconds)],
         )
 
-    links = [link for link in judged(tmp_path).links if link.quantity == "step"]
+    links = [link for link in judge_folder(tmp_path).links if link.quantity == "step"]
 
     assert [(link.members, link.rounds) for link in links] == [(("a", "b"), 1)]
 
@@ -116,7 +122,7 @@ def test_node_that_never_joined_fails(tmp_path: Path) -> None:
     for rank in (0, 1, 3):
         measure_alone(join(tmp_path, rank))
 
-    result = judged(tmp_path)
+    result = judge_folder(tmp_path)
 
     assert result.names("fail") == ["node 2"]
     assert result.names("pass") == ["a", "b", "d"]
@@ -132,7 +138,7 @@ def test_node_that_missed_its_pairs_fails_once_and_its_partners_pass(tmp_path: P
             reason="deadline", error="c did not come", absent="c",
         )  # fmt: skip
 
-    result = judged(tmp_path)
+    result = judge_folder(tmp_path)
 
     assert result.names("fail") == ["c"]
     assert [finding.code for finding in result.members[2].findings] == ["no_answer"]
@@ -149,7 +155,7 @@ def test_late_node_is_not_blamed(tmp_path: Path) -> None:
     )  # fmt: skip
     writers[2].write(Arrived, meeting="pairs 1")  # it had waited for a node that hangs
 
-    result = judged(tmp_path)
+    result = judge_folder(tmp_path)
 
     assert result.names("fail") == []
     assert result.not_measured == ("pairs, round 2, a and c: c did not come",)
@@ -161,7 +167,7 @@ def measure_pairs(writers: list[EvidenceWriter], rounds: int = 3) -> None:
             for place, rank in enumerate((first, second)):
                 writers[rank].write(
                     Measured, phase="pairs", round=number, members=[NODES[first], NODES[second]],
-                    results=[result_of(place, 0.2 * VARIATION[number])],
+                    results=[read_set_result(place, 0.2 * VARIATION[number])],
                 )  # fmt: skip
 
 
@@ -170,7 +176,7 @@ def measure_set(writers: list[EvidenceWriter], members: str, step_s: float) -> N
         for place, name in enumerate(members):
             writers[NODES.index(name)].write(
                 Measured, phase="groups", round=number, members=list(members),
-                results=[result_of(place, step_s)],
+                results=[read_set_result(place, step_s)],
             )  # fmt: skip
 
 
@@ -181,10 +187,10 @@ def test_slow_set_of_all_nodes_is_halved_and_slow_path_between_halves_blames_no_
     for writer in writers:
         measure_alone(writer)
     measure_pairs(writers)
-    assert concluded(tmp_path).sets_to_measure == [("a", "b", "c", "d")]
+    assert conclude_session(tmp_path).sets_to_measure == [("a", "b", "c", "d")]
     measure_set(writers, "abcd", 0.4)  # predicted: 0.1 + 0.1 * 2 * 3 / 4
 
-    conclusion = concluded(tmp_path)
+    conclusion = conclude_session(tmp_path)
 
     assert conclusion.sets_to_measure == [("a", "b"), ("c", "d")]
     (whole,) = conclusion.result.wholes
@@ -195,7 +201,7 @@ def test_slow_set_of_all_nodes_is_halved_and_slow_path_between_halves_blames_no_
     measure_set(writers, "ab", 0.2)
     measure_set(writers, "cd", 0.2)
 
-    conclusion = concluded(tmp_path)  # nobody can be blamed: half against half
+    conclusion = conclude_session(tmp_path)  # nobody can be blamed: half against half
     assert conclusion.result.names("fail") == []
     assert conclusion.result.wholes[0].outcome == "cannot_tell"
     assert conclusion.result.wholes[0].parts == (("a", "b"), ("c", "d"))
@@ -208,10 +214,10 @@ def test_set_with_a_node_that_reported_nothing_has_no_measurement(tmp_path: Path
         measure_alone(writer)
     measure_pairs(writers)
     writers[0].write(
-        Measured, phase="groups", round=0, members=list(NODES), results=[result_of(0, 0.25)]
+        Measured, phase="groups", round=0, members=list(NODES), results=[read_set_result(0, 0.25)]
     )
 
-    conclusion = concluded(tmp_path)
+    conclusion = conclude_session(tmp_path)
 
     assert conclusion.sets_to_measure == [NODES]
     assert conclusion.result.wholes == ()
@@ -222,7 +228,7 @@ def test_nodes_of_another_product_or_software_are_not_compared(tmp_path: Path) -
         product = "old" if rank == 3 else "gpu"
         measure_alone(join(tmp_path, rank, product=product), step_s=0.3 if rank == 3 else 0.1)
 
-    result = judged(tmp_path)
+    result = judge_folder(tmp_path)
 
     assert [member.decision for member in result.members] == ["pass", "pass", "pass", "undecided"]
     assert result.members[3].doubt == "no_peers"
@@ -232,7 +238,7 @@ def test_groups_of_other_software_are_named_on_the_page(tmp_path: Path) -> None:
     for rank in range(4):
         measure_alone(join(tmp_path, rank, torch="2.12.1" if rank > 1 else "2.13.0"))
 
-    result = judged(tmp_path)
+    result = judge_folder(tmp_path)
 
     groups = [(group.members, group.products, group.software) for group in result.peer_groups]
     assert groups == [
@@ -257,14 +263,14 @@ def test_node_clocks_minutes_apart_change_no_verdict(
     session.scan()
 
     assert session.alive(range(4)) == [0, 1, 2, 3]
-    assert judged(tmp_path).names("pass") == list(NODES)
+    assert judge_folder(tmp_path).names("pass") == list(NODES)
 
 
 def test_two_nodes_are_compared_with_each_other(tmp_path: Path) -> None:
     for rank in range(2):
         measure_alone(join(tmp_path, rank), step_s=0.12 if rank else 0.1)
 
-    result = judged(tmp_path, num_nodes=2)
+    result = judge_folder(tmp_path, num_nodes=2)
 
     assert [member.decision for member in result.members] == ["pass", "fail"]
 
@@ -276,7 +282,7 @@ def test_node_without_the_shared_folder_is_named_with_its_error(tmp_path: Path) 
         "2: started\n3: trainmark accept: node 3: host7 cannot read /shared/out\n"
     )
 
-    result = judged(tmp_path)
+    result = judge_folder(tmp_path)
 
     assert result.names("fail") == ["node 3"]
     assert result.members[-1].findings[0].text == "host7 cannot read /shared/out"
@@ -288,22 +294,24 @@ def test_two_nodes_with_the_same_name_get_different_names(tmp_path: Path) -> Non
     assert EvidenceWriter(tmp_path, "a", 2).node == "a"
 
 
-def never() -> bool:
+def never_stop() -> bool:
     return False
 
 
 def test_pair_waits_for_an_arrived_node_but_not_for_one_that_left(tmp_path: Path) -> None:
     first, second = join(tmp_path, 0), join(tmp_path, 1)
     session = Session(tmp_path, 1)
-    assert session.wait_for_all(2, timeout_s=60, is_stopped=never) == [0, 1]
+    assert session.wait_for_all(2, timeout_s=60, is_stopped=never_stop) == [0, 1]
     assert session.address(1) == "host-1"
 
     first.write(Arrived, meeting="pairs 3")
     second.write(Left, signal=None)
 
-    assert session.wait_for(0, "pairs 3", timeout_s=60, is_stopped=never)
-    assert not session.wait_for(1, "pairs 3", timeout_s=60, is_stopped=never)
-    assert not session.wait_for(2, "pairs 3", timeout_s=60, is_stopped=never)  # it never joined
+    assert session.wait_for(0, "pairs 3", timeout_s=60, is_stopped=never_stop)
+    assert not session.wait_for(1, "pairs 3", timeout_s=60, is_stopped=never_stop)
+    assert not session.wait_for(
+        2, "pairs 3", timeout_s=60, is_stopped=never_stop
+    )  # it never joined
 
 
 def test_silent_node_is_lost_until_its_next_heartbeat(
@@ -330,7 +338,7 @@ def test_events_of_other_sessions_are_ignored(tmp_path: Path) -> None:
     join(tmp_path, 1, session=2)
     session = Session(tmp_path, 2)
 
-    assert session.wait_for_all(1, timeout_s=60, is_stopped=never) == [1]
+    assert session.wait_for_all(1, timeout_s=60, is_stopped=never_stop) == [1]
 
 
 def test_each_phase_has_its_planned_rounds() -> None:

@@ -25,7 +25,7 @@ KINDS = ("weight", "gradient", "activation")
 
 
 @pytest.fixture(scope="module")
-def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, JobContext]:
+def planned_training(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, JobContext]:
     folder = tmp_path_factory.mktemp("toy")
     plan = resolve(RunRequest.of(case="toy", device="cpu", nproc=1, out=folder / "run"),
                    generated_root=folder)  # fmt: skip
@@ -38,7 +38,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, JobContext]
     return plan, context
 
 
-def flip(tensor: torch.Tensor, chance: random.Random) -> None:
+def flip_random_bit(tensor: torch.Tensor, chance: random.Random) -> None:
     """Flip one random bit of a random element.
 
     One of the upper half of the mantissa: what rounding removes in the next operation changes no
@@ -48,7 +48,9 @@ def flip(tensor: torch.Tensor, chance: random.Random) -> None:
     words[chance.randrange(len(words))] ^= 1 << chance.randrange(12, 23)
 
 
-def flipped_run(plan: Plan, context: JobContext, kind: str, seed: int) -> tuple[int, Any]:
+def train_with_flipped_bit(
+    plan: Plan, context: JobContext, kind: str, seed: int
+) -> tuple[int, Any]:
     """Return in which step a bit was flipped, and the digests."""
     chance = random.Random(seed)
     training, step = Training(plan, context), chance.randrange(STEPS) + 1
@@ -60,9 +62,9 @@ def flipped_run(plan: Plan, context: JobContext, kind: str, seed: int) -> tuple[
     def on_forward(_module: Any, _inputs: Any, output: torch.Tensor) -> None:
         calls[0] += 1
         if calls[0] == step and kind == "activation":
-            flip(output, chance)
+            flip_random_bit(output, chance)
         elif calls[0] == step and kind == "weight":
-            flip(chance.choice(parameters).data, chance)
+            flip_random_bit(chance.choice(parameters).data, chance)
 
     if kind == "gradient":
         parameter = chance.choice(parameters)
@@ -71,7 +73,7 @@ def flipped_run(plan: Plan, context: JobContext, kind: str, seed: int) -> tuple[
             calls[0] += 1
             changed = gradient.clone()
             if calls[0] == step:
-                flip(changed, chance)
+                flip_random_bit(changed, chance)
             return changed
 
         handles.append(parameter.register_hook(on_gradient))
@@ -84,8 +86,8 @@ def flipped_run(plan: Plan, context: JobContext, kind: str, seed: int) -> tuple[
     return step, digests
 
 
-def test_same_seed_gives_same_digests(planned: tuple[Plan, JobContext]) -> None:
-    first, second = control_trainings(*planned, STEPS)
+def test_same_seed_gives_same_digests(planned_training: tuple[Plan, JobContext]) -> None:
+    first, second = control_trainings(*planned_training, STEPS)
 
     assert len(first) == STEPS + 1  # the last has the weights that the training leaves
     assert first == second
@@ -93,25 +95,31 @@ def test_same_seed_gives_same_digests(planned: tuple[Plan, JobContext]) -> None:
     assert first[0] != first[1]
 
 
-def test_without_a_control_run_nothing_is_trained(planned: tuple[Plan, JobContext]) -> None:
-    assert control_trainings(*planned, 0) == []
+def test_without_a_control_run_nothing_is_trained(
+    planned_training: tuple[Plan, JobContext],
+) -> None:
+    assert control_trainings(*planned_training, 0) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_flipped_bit_is_found_in_its_step(planned: tuple[Plan, JobContext], kind: str) -> None:
-    usual = digest_steps(Training(*planned), STEPS)
+def test_flipped_bit_is_found_in_its_step(
+    planned_training: tuple[Plan, JobContext], kind: str
+) -> None:
+    usual = digest_steps(Training(*planned_training), STEPS)
     for seed in range(8):
-        step, run = flipped_run(*planned, kind, seed)
+        step, run = train_with_flipped_bit(*planned_training, kind, seed)
         place = find_difference(usual, run)
         assert place is not None, seed
         assert place.step == step, seed
 
 
 @pytest.mark.nightly
-def test_200_flipped_bits_are_found_at_the_right_device(planned: tuple[Plan, JobContext]) -> None:
-    usual = digest_steps(Training(*planned), STEPS)
+def test_200_flipped_bits_are_found_at_the_right_device(
+    planned_training: tuple[Plan, JobContext],
+) -> None:
+    usual = digest_steps(Training(*planned_training), STEPS)
     for seed in range(200):
-        step, run = flipped_run(*planned, KINDS[seed % 3], seed)
+        step, run = train_with_flipped_bit(*planned_training, KINDS[seed % 3], seed)
         guilty = f"device{seed % 4}"
         devices = {f"device{number}": [usual, usual] for number in range(4)}
         devices[guilty] = [run, run]
@@ -124,13 +132,13 @@ def test_200_flipped_bits_are_found_at_the_right_device(planned: tuple[Plan, Job
 
 
 @pytest.mark.nightly
-def test_1000_clean_trainings_raise_no_alarm(planned: tuple[Plan, JobContext]) -> None:
-    usual = digest_steps(Training(*planned), STEPS)
-    assert all(digest_steps(Training(*planned), STEPS) == usual for _ in range(1000))
+def test_1000_clean_trainings_raise_no_alarm(planned_training: tuple[Plan, JobContext]) -> None:
+    usual = digest_steps(Training(*planned_training), STEPS)
+    assert all(digest_steps(Training(*planned_training), STEPS) == usual for _ in range(1000))
 
 
-def test_training_continues_into_the_next_epoch(planned: tuple[Plan, JobContext]) -> None:
-    training = Training(*planned)
+def test_training_continues_into_the_next_epoch(planned_training: tuple[Plan, JobContext]) -> None:
+    training = Training(*planned_training)
     steps = training.job.steps_per_epoch + 2
 
     losses = [float(training.step()) for _ in range(steps)]
@@ -139,8 +147,8 @@ def test_training_continues_into_the_next_epoch(planned: tuple[Plan, JobContext]
     assert losses[-1] < losses[0]
 
 
-def test_windows_are_timed_one_by_one(planned: tuple[Plan, JobContext]) -> None:
-    plan, context = planned
+def test_windows_are_timed_one_by_one(planned_training: tuple[Plan, JobContext]) -> None:
+    plan, context = planned_training
     training = Training(plan, context)
 
     seconds = time_training(training, context.device, RankGroup(0, 1), windows=4, budget_s=0.01)
@@ -150,12 +158,14 @@ def test_windows_are_timed_one_by_one(planned: tuple[Plan, JobContext]) -> None:
 
 
 def test_one_slow_step_before_the_windows_does_not_shorten_them(
-    planned: tuple[Plan, JobContext], monkeypatch: pytest.MonkeyPatch
+    planned_training: tuple[Plan, JobContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = FakeClock(pauses={2: 0.1, 40: 0.1})
     monkeypatch.setattr("trainmark.acceptance.rank.perf_counter", clock.read)
 
-    seconds = time_training(clock, planned[1].device, RankGroup(0, 1), windows=2, budget_s=0.1)
+    seconds = time_training(
+        clock, planned_training[1].device, RankGroup(0, 1), windows=2, budget_s=0.1
+    )
 
     # 50 steps of 1 ms each; the pause in the 40th step is in the first window.
     assert seconds == pytest.approx([(0.05 + 0.1) / 50, 0.001])

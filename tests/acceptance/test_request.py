@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.acceptance_evidence import acceptance_in
+from support.acceptance_evidence import make_acceptance
 from trainmark.acceptance.acceptance import prepared
 from trainmark.acceptance.request import AcceptRequest
 from trainmark.errors import EnvironmentFault, UsageError
@@ -45,7 +45,7 @@ def test_value_out_of_bounds_names_its_option(field: str, value: float) -> None:
 
 
 def test_four_devices_have_rounds_of_devices_nodes_and_pairs(tmp_path: Path) -> None:
-    rounds = acceptance_in(tmp_path).rounds
+    rounds = make_acceptance(tmp_path).rounds
 
     assert [planned_round.phase for planned_round in rounds] == ["devices"] * 5 + ["nodes"] + [
         "pairs"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import jsonschema
 import pytest
 
-from support.acceptance_evidence import DEVICES, NODE, DeviceEvidence, acceptance_in, digest
+from support.acceptance_evidence import DEVICES, NODE, DeviceEvidence, make_acceptance, make_digests
 from trainmark.acceptance.acceptance import conclude
 from trainmark.acceptance.evidence import EVIDENCE_DIR, Evidence
 from trainmark.acceptance.result import read_result, schema
@@ -24,166 +24,166 @@ if TYPE_CHECKING:
     from trainmark.acceptance.result import AcceptanceResult
 
 
-def judged(folder: Path, interrupted: str | None = None) -> AcceptanceResult:
-    return conclude(acceptance_in(folder), interrupted=interrupted)[0]
+def judge_folder(folder: Path, interrupted: str | None = None) -> AcceptanceResult:
+    return conclude(make_acceptance(folder), interrupted=interrupted)[0]
 
 
-def decisions(result: AcceptanceResult) -> list[str]:
+def list_decisions(result: AcceptanceResult) -> list[str]:
     return [member.decision for member in result.members]
 
 
-def codes(result: AcceptanceResult, name: str) -> list[str]:
+def list_finding_codes(result: AcceptanceResult, name: str) -> list[str]:
     findings = next(member for member in result.members if member.name == name).findings
     return [finding.code for finding in findings]
 
 
 def test_equal_devices_pass(tmp_path: Path) -> None:
-    DeviceEvidence(tmp_path).everything()
+    DeviceEvidence(tmp_path).write_all_phases()
 
-    result = judged(tmp_path)
+    result = judge_folder(tmp_path)
 
-    assert decisions(result) == ["pass"] * 4
+    assert list_decisions(result) == ["pass"] * 4
     assert result.exit_code == 0
     assert [comparison.control for comparison in result.bits] == ["deterministic"]
 
 
 def test_slow_device_fails_with_its_share(tmp_path: Path) -> None:
-    DeviceEvidence(tmp_path, step_s={DEVICES[2]: 0.12}).everything()
+    DeviceEvidence(tmp_path, step_s={DEVICES[2]: 0.12}).write_all_phases()
 
-    result = judged(tmp_path)
+    result = judge_folder(tmp_path)
 
     assert result.names("fail") == [DEVICES[2]]
-    assert codes(result, DEVICES[2]) == ["slow"]
+    assert list_finding_codes(result, DEVICES[2]) == ["slow"]
     assert result.members[2].findings[0].interval.slower == pytest.approx(0.2, abs=0.01)
     assert result.exit_code == 1
 
 
 def test_slow_matmul_fails_a_device_whose_step_is_not_slow(tmp_path: Path) -> None:
-    DeviceEvidence(tmp_path, matmul_s={DEVICES[1]: 0.02}).everything()
+    DeviceEvidence(tmp_path, matmul_s={DEVICES[1]: 0.02}).write_all_phases()
 
-    result = judged(tmp_path)
+    result = judge_folder(tmp_path)
 
     assert result.names("fail") == [DEVICES[1]]
     assert [finding.quantity for finding in result.members[1].findings] == ["matmul"]
 
 
 def test_bad_link_excludes_one_of_its_devices(tmp_path: Path) -> None:
-    DeviceEvidence(tmp_path, link_s={(DEVICES[0], DEVICES[3]): 0.3}).everything(pair_rounds=3)
+    DeviceEvidence(tmp_path, link_s={(DEVICES[0], DEVICES[3]): 0.3}).write_all_phases(pair_rounds=3)
 
-    result = judged(tmp_path)
+    result = judge_folder(tmp_path)
 
     assert result.names("fail") == [DEVICES[0]]
-    assert codes(result, DEVICES[0]) == ["slow_link"]
+    assert list_finding_codes(result, DEVICES[0]) == ["slow_link"]
     slow = [link.members for link in result.links if link.decision == "fail"]
     assert slow == [(DEVICES[0], DEVICES[3])]
 
 
 def test_link_that_was_slow_once_is_measured_again(tmp_path: Path) -> None:
-    DeviceEvidence(tmp_path, link_s={(DEVICES[0], DEVICES[3]): 0.3}).everything(pair_rounds=1)
+    DeviceEvidence(tmp_path, link_s={(DEVICES[0], DEVICES[3]): 0.3}).write_all_phases(pair_rounds=1)
 
-    result, again = conclude(acceptance_in(tmp_path), interrupted=None)
+    result, again = conclude(make_acceptance(tmp_path), interrupted=None)
 
     assert again == [(DEVICES[0], DEVICES[3])] * 2
     assert result.names("fail") == []
 
 
 def test_device_that_computes_differently_fails(tmp_path: Path) -> None:
-    DeviceEvidence(tmp_path, trainings={DEVICES[3]: [digest(1)] * 2}).everything()
+    DeviceEvidence(tmp_path, trainings={DEVICES[3]: [make_digests(1)] * 2}).write_all_phases()
 
-    result = judged(tmp_path)
+    result = judge_folder(tmp_path)
 
     assert result.names("fail") == [DEVICES[3]]
-    assert codes(result, DEVICES[3]) == ["computes_differently"]
+    assert list_finding_codes(result, DEVICES[3]) == ["computes_differently"]
     assert "weight of layer in step 1" in result.members[3].findings[0].text
 
 
 def test_device_without_peers_of_its_product_is_undecided(tmp_path: Path) -> None:
-    DeviceEvidence(tmp_path, products={DEVICES[0]: "other"}).everything()
+    DeviceEvidence(tmp_path, products={DEVICES[0]: "other"}).write_all_phases()
 
-    result = judged(tmp_path)
+    result = judge_folder(tmp_path)
 
-    assert decisions(result) == ["undecided", "pass", "pass", "pass"]
+    assert list_decisions(result) == ["undecided", "pass", "pass", "pass"]
     assert result.members[0].doubt == "no_peers"
     assert result.exit_code == 3
 
 
 def test_device_that_was_not_measured_is_undecided(tmp_path: Path) -> None:
-    DeviceEvidence(tmp_path).alone(DEVICES[:3])
+    DeviceEvidence(tmp_path).write_device_phase(DEVICES[:3])
 
-    result = judged(tmp_path, interrupted="SIGINT")
+    result = judge_folder(tmp_path, interrupted="SIGINT")
 
-    assert decisions(result) == ["pass", "pass", "pass", "undecided"]
+    assert list_decisions(result) == ["pass", "pass", "pass", "undecided"]
     assert result.members[3].doubt == "not_measured"
 
 
 def test_interrupted_acceptance_never_passes_as_a_whole(tmp_path: Path) -> None:
-    DeviceEvidence(tmp_path).everything()
+    DeviceEvidence(tmp_path).write_all_phases()
 
-    assert judged(tmp_path, interrupted="SIGTERM").exit_code == 3
+    assert judge_folder(tmp_path, interrupted="SIGTERM").exit_code == 3
 
 
 def test_device_that_fails_alone_is_blamed(tmp_path: Path) -> None:
     measured = DeviceEvidence(tmp_path)
-    measured.alone(DEVICES[:3])
-    measured.failure("devices", (DEVICES[3],), "deadline")
+    measured.write_device_phase(DEVICES[:3])
+    measured.write_failed_round("devices", (DEVICES[3],), "deadline")
 
-    result = judged(tmp_path)
+    result = judge_folder(tmp_path)
 
-    assert codes(result, DEVICES[3]) == ["no_answer"]
+    assert list_finding_codes(result, DEVICES[3]) == ["no_answer"]
     assert len(result.not_measured) == 1
 
 
 def test_round_stopped_by_a_signal_blames_no_device(tmp_path: Path) -> None:
     measured = DeviceEvidence(tmp_path)
-    measured.alone(DEVICES)
-    measured.failure("pairs", (DEVICES[0], DEVICES[1]), "stopped")
+    measured.write_device_phase(DEVICES)
+    measured.write_failed_round("pairs", (DEVICES[0], DEVICES[1]), "stopped")
 
-    assert judged(tmp_path).names("fail") == []
+    assert judge_folder(tmp_path).names("fail") == []
 
 
 def test_device_whose_pairs_all_fail_is_blamed_and_its_partners_are_not(tmp_path: Path) -> None:
     measured = DeviceEvidence(tmp_path)
-    measured.alone(DEVICES)
+    measured.write_device_phase(DEVICES)
     for first, second in combinations(DEVICES, 2):
         if DEVICES[1] in (first, second):
-            measured.failure("pairs", (first, second), "failed")
+            measured.write_failed_round("pairs", (first, second), "failed")
         else:
-            measured.pair(first, second)
+            measured.write_pair_round(first, second)
 
-    result = judged(tmp_path)
+    result = judge_folder(tmp_path)
 
     assert result.names("fail") == [DEVICES[1]]
-    assert codes(result, DEVICES[1]) == ["failed"]
+    assert list_finding_codes(result, DEVICES[1]) == ["failed"]
 
 
 def test_pair_that_fails_by_itself_is_a_failed_link(tmp_path: Path) -> None:
     measured = DeviceEvidence(tmp_path)
-    measured.alone(DEVICES)
+    measured.write_device_phase(DEVICES)
     for first, second in combinations(DEVICES, 2):
         if (first, second) == (DEVICES[0], DEVICES[2]):
-            measured.failure("pairs", (first, second), "deadline")
+            measured.write_failed_round("pairs", (first, second), "deadline")
         else:
-            measured.pair(first, second)
+            measured.write_pair_round(first, second)
 
-    result = judged(tmp_path)
+    result = judge_folder(tmp_path)
 
     assert result.names("fail") == [DEVICES[0]]
-    assert codes(result, DEVICES[0]) == ["link_failed"]
+    assert list_finding_codes(result, DEVICES[0]) == ["link_failed"]
 
 
 def test_later_session_replaces_a_failure(tmp_path: Path) -> None:
     measured = DeviceEvidence(tmp_path)
-    measured.failure("devices", (DEVICES[3],), "deadline")
-    DeviceEvidence(tmp_path).everything()
+    measured.write_failed_round("devices", (DEVICES[3],), "deadline")
+    DeviceEvidence(tmp_path).write_all_phases()
 
-    result = judged(tmp_path)
+    result = judge_folder(tmp_path)
 
-    assert decisions(result) == ["pass"] * 4
+    assert list_decisions(result) == ["pass"] * 4
     assert result.not_measured == ()
 
 
 def test_incomplete_last_line_of_a_killed_node_is_counted_and_skipped(tmp_path: Path) -> None:
-    DeviceEvidence(tmp_path).everything()
+    DeviceEvidence(tmp_path).write_all_phases()
     (path,) = (tmp_path / EVIDENCE_DIR).glob("*.jsonl")
     path.write_bytes(path.read_bytes()[:-20])
 
@@ -194,8 +194,8 @@ def test_incomplete_last_line_of_a_killed_node_is_counted_and_skipped(tmp_path: 
 
 
 def test_result_follows_its_schema_and_is_read_back(tmp_path: Path) -> None:
-    DeviceEvidence(tmp_path, step_s={DEVICES[2]: 0.12}).everything()
-    result = judged(tmp_path)
+    DeviceEvidence(tmp_path, step_s={DEVICES[2]: 0.12}).write_all_phases()
+    result = judge_folder(tmp_path)
     result.write(tmp_path)
 
     jsonschema.validate(
@@ -219,8 +219,8 @@ def test_folder_without_a_result_is_refused(tmp_path: Path) -> None:
 def test_page_names_devices_to_exclude_first(tmp_path: Path, lang: str) -> None:
     DeviceEvidence(
         tmp_path, step_s={DEVICES[2]: 0.12}, link_s={(DEVICES[0], DEVICES[3]): 0.3}
-    ).everything(pair_rounds=3)
-    result = judged(tmp_path)
+    ).write_all_phases(pair_rounds=3)
+    result = judge_folder(tmp_path)
     page = build_acceptance_document(result)
 
     markdown = to_markdown([page], lang)

@@ -1,5 +1,5 @@
 """Benchmarks are programs that stop signals end."""
 
-from support.run_fixtures import signals_as_usual
+from support.run_fixtures import restore_default_signals
 
-__all__ = ["signals_as_usual"]
+__all__ = ["restore_default_signals"]

@@ -177,14 +177,14 @@ def test_failed_section_fails_the_call_and_alone_runs_again(sections: Sections) 
     assert all("Error" in section_results[name]["output"] for name in ("bad", "nan"))
 
 
-def alive(pids: list[int]) -> list[int]:
+def is_alive(pids: list[int]) -> list[int]:
     return [
         pid for pid in pids
         if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     ]  # fmt: skip
 
 
-def jumps_when(path: Path) -> Callable[[], float]:
+def make_clock_that_jumps(path: Path) -> Callable[[], float]:
     """Return a clock that stands still until ``path`` exists, then is past any limit."""
     return lambda: 2 * NEVER_S if path.exists() else 0.0
 
@@ -195,10 +195,10 @@ def test_a_section_that_hangs_is_ended_with_all_its_processes(
     sections.add("hangs", HANGS)
     pids = tmp_path / "pids"
     ended = run("injected_hangs", Card("cpu", "tiny", tmp_path), limit_s=NEVER_S,
-                stop=StopRequest(), clock=jumps_when(pids))  # fmt: skip
+                stop=StopRequest(), clock=make_clock_that_jumps(pids))  # fmt: skip
     assert ended.state == "timed out"
     assert ended.document is None
-    assert alive([int(pid) for pid in pids.read_text().split()]) == []
+    assert is_alive([int(pid) for pid in pids.read_text().split()]) == []
 
 
 BRIEF = """
@@ -209,7 +209,7 @@ def run(card):
 """
 
 
-def brief_call(sections: Sections, *more: str, clock: Callable[[], float]) -> int:
+def measure_briefly(sections: Sections, *more: str, clock: Callable[[], float]) -> int:
     """Measure the sections of the test within ten minutes of ``clock``."""
     names = " ".join(sections.modules)
     words = sections.words("--budget", "10m", "--sections", names, *more)
@@ -241,7 +241,7 @@ def test_section_with_a_budget_knows_its_remaining_time(sections: Sections) -> N
     sections.add("first", BRIEF)
     sections.add("second", BRIEF)
 
-    assert brief_call(sections, clock=lambda: 0.0) == 0
+    assert measure_briefly(sections, clock=lambda: 0.0) == 0
 
     section_results = sections.document("some-card-tiny-brief")
     assert section_results["is_brief"] is True
@@ -324,7 +324,7 @@ def test_sections_skipped_by_a_spent_budget_are_named_and_run_next_time(
     done = sections.folder / "scratch" / "injected_first.calls"
 
     # The first section leaves three seconds.
-    assert brief_call(sections, clock=lambda: 597.0 if done.exists() else 0.0) == 1
+    assert measure_briefly(sections, clock=lambda: 597.0 if done.exists() else 0.0) == 1
 
     assert (sections.calls("first"), sections.calls("second")) == (1, 0)
     assert "second: not run" in capsys.readouterr().out
@@ -332,7 +332,7 @@ def test_sections_skipped_by_a_spent_budget_are_named_and_run_next_time(
     assert list(sections.document(stem)["sections"]) == ["first"]
     assert "second (not run)" in (sections.folder / "results" / f"{stem}.md").read_text()
 
-    assert brief_call(sections, clock=lambda: 0.0) == 0
+    assert measure_briefly(sections, clock=lambda: 0.0) == 0
     assert (sections.calls("first"), sections.calls("second")) == (1, 1)
 
 

@@ -17,14 +17,16 @@ SMALL = GptRecipe(
 )  # fmt: skip
 
 
-def measured(product_name: str, seconds: float, peak_flops: float | None = None) -> Measured:
+def make_measured_speed(
+    product_name: str, seconds: float, peak_flops: float | None = None
+) -> Measured:
     return Measured(
         {"ours": [seconds] * 3}, {"ours": 1}, [1e12] * 3, flops=9e11, units={"samples": 96},
         peak_flops=peak_flops, product_name=product_name,
     )  # fmt: skip
 
 
-def plain_like(ours: torch.nn.Module) -> PlainGpt:
+def make_plain_model(ours: torch.nn.Module) -> PlainGpt:
     """Return the plain model with the weights of ours."""
     plain = PlainGpt(SMALL)
     width, heads = SMALL.hidden_size, SMALL.num_heads
@@ -43,7 +45,7 @@ def test_plain_model_computes_the_loss_of_the_case() -> None:
     ours = build_model(SMALL, seed=3)
     ids = torch.randint(0, SMALL.vocab_size, (2, SMALL.seq_length + 1))
 
-    loss = plain_like(ours)(ids[:, :-1], ids[:, 1:])
+    loss = make_plain_model(ours)(ids[:, :-1], ids[:, 1:])
 
     tokens = 2 * SMALL.seq_length
     assert loss.item() == pytest.approx(ours(ids[:, :-1], ids[:, 1:]).item() / tokens, rel=1e-5)
@@ -65,7 +67,7 @@ def test_published_figure_equals_the_cell_of_its_page() -> None:
 def test_published_figure_is_a_bar_only_on_its_own_card(
     product: str, batch: int, seconds: float, met: bool | None
 ) -> None:
-    bar, beside = distilbert.against_published(measured(product, seconds), batch)
+    bar, beside = distilbert.against_published(make_measured_speed(product, seconds), batch)
 
     assert (None if bar is None else bar.met) == met
     assert "287.9" in beside

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 NO_BENCHMARK = {"__init__", "accept_groups", "__main__", "harness", "jobs", "peers"}
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
+def run_benchmark(*words: str) -> subprocess.CompletedProcess[str]:
     # One thread: the tests beside this one need the other cores.
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
@@ -25,16 +25,16 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def tables_of_full_runs() -> dict[str, bytes]:
+def list_result_tables() -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (ROOT / "benchmarks/results").glob("*.md")}
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", NAMES)
 def test_a_benchmark_ends_with_a_table_of_numbers(name: str, tmp_path: Path) -> None:
-    kept = tables_of_full_runs()
+    kept = list_result_tables()
 
-    done = run(name, "--size", "tiny", "--results", str(tmp_path))
+    done = run_benchmark(name, "--size", "tiny", "--results", str(tmp_path))
 
     assert done.returncode == 0, done.stderr
     rows = re.findall(
@@ -48,7 +48,7 @@ def test_a_benchmark_ends_with_a_table_of_numbers(name: str, tmp_path: Path) -> 
     for what, measured, _bar, _met in rows:
         assert re.search(r"\d", measured) or what.startswith("heavy imports"), (what, measured)
         assert not re.search(r"\b(nan|inf)\b", measured), (what, measured)
-    assert tables_of_full_runs() == kept
+    assert list_result_tables() == kept
 
 
 def test_every_module_with_bars_is_listed_and_has_a_table() -> None:
@@ -59,9 +59,9 @@ def test_every_module_with_bars_is_listed_and_has_a_table() -> None:
     }
     assert modules == set(NAMES)
     of_cards = {path.stem for path in (ROOT / "benchmarks/results").glob("*.json")}
-    tables = {Path(name).stem for name in tables_of_full_runs()}
+    tables = {Path(name).stem for name in list_result_tables()}
     assert tables - of_cards - {"hollow", "accept_faults"} <= modules  # tests write those two
 
 
 def test_an_unknown_benchmark_is_refused() -> None:
-    assert run("no_such_benchmark").returncode == 2
+    assert run_benchmark("no_such_benchmark").returncode == 2

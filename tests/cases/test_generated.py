@@ -19,12 +19,12 @@ RECIPE = Recipe(data="generated")
 
 
 @pytest.fixture
-def folder_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def make_generated_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return the folder with what a generator of this source writes."""
     file = tmp_path / "sources" / "generator.py"
     file.parent.mkdir()
 
-    def folder_of(written: str) -> Path:
+    def make_generated_folder(written: str) -> Path:
         file.write_text(f"def generate(folder, recipe):\n    {written}\n")
         names: dict[str, Any] = {}
         exec(compile(file.read_text(), str(file), "exec"), names)
@@ -32,23 +32,25 @@ def folder_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(cases, "folder", lambda _: file.parent)
         return cases.generated_folder(TOY, RECIPE, tmp_path / "root")
 
-    return folder_of
+    return make_generated_folder
 
 
-def test_data_is_generated_once_for_each_generator(folder_of: Any, tmp_path: Path) -> None:
-    first = folder_of("(folder / 'a.txt').write_text(str(recipe.seed))")
+def test_data_is_generated_once_for_each_generator(
+    make_generated_folder: Any, tmp_path: Path
+) -> None:
+    first = make_generated_folder("(folder / 'a.txt').write_text(str(recipe.seed))")
     assert (first / "a.txt").read_text() == "1"
     assert [path.name for path in (tmp_path / "root").iterdir()] == [first.name]
     assert first.stat().st_mode & 0o777 == 0o755
     (first / "a.txt").write_text("kept")
-    assert folder_of("(folder / 'a.txt').write_text(str(recipe.seed))") == first
+    assert make_generated_folder("(folder / 'a.txt').write_text(str(recipe.seed))") == first
     assert (first / "a.txt").read_text() == "kept"
-    assert folder_of("(folder / 'a.txt').write_text('other')") != first
+    assert make_generated_folder("(folder / 'a.txt').write_text('other')") != first
 
 
-def test_a_generator_that_fails_leaves_nothing(folder_of: Any, tmp_path: Path) -> None:
+def test_a_generator_that_fails_leaves_nothing(make_generated_folder: Any, tmp_path: Path) -> None:
     with pytest.raises(CaseError, match="ZeroDivisionError") as raised:
-        folder_of("(folder / 'half.txt').write_text(str(1 / 0))")
+        make_generated_folder("(folder / 'half.txt').write_text(str(1 / 0))")
     assert raised.value.place == "data_generate"
     assert f"{tmp_path}/sources/generator.py:2" in str(raised.value)
     assert list((tmp_path / "root").iterdir()) == []

@@ -30,14 +30,14 @@ DROPOUT = {  # fields of the recipes
 }  # fmt: skip
 
 
-def job_of(name: str, folder: Path, recipe: Any, device: CpuDevice) -> Any:
+def make_job(name: str, folder: Path, recipe: Any, device: CpuDevice) -> Any:
     context = JobContext(recipe=recipe, data_dir=folder, rank=0, world_size=1, device=device)
     module = cases.part(name, "job")
     torch.manual_seed(recipe.seed)  # as the worker does
     return module.build(context, module.load_data(context))
 
 
-def small(name: str, root: Path) -> tuple[Any, Path]:
+def make_small_recipe(name: str, root: Path) -> tuple[Any, Path]:
     """Return a recipe without dropout, and its data."""
     case, field = cases.load(name), DROPOUT.get(name)
     fields = {field: 0.0} if field else {}
@@ -45,11 +45,11 @@ def small(name: str, root: Path) -> tuple[Any, Path]:
     return recipe, generated_folder(case, recipe, root)
 
 
-def two_steps(
+def train_two_steps(
     name: str, folder: Path, recipe: Any
 ) -> tuple[list[float], list[dict[str, Tensor]], Any]:
     """Return losses and gradients of a new job's first two steps, and what it says of itself."""
-    job = job_of(name, folder, recipe, CpuDevice(threads=1))
+    job = make_job(name, folder, recipe, CpuDevice(threads=1))
     for module in job.stepper.model.modules():
         if isinstance(module, torch.nn.Dropout) and module.p:
             module.p = 0.0
@@ -82,18 +82,18 @@ def test_compiled_and_eager_steps_have_the_same_gradients(
 ) -> None:
     # Without generated C++, which takes a minute a model and has no part in gradients.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    recipe, folder = small(name, tmp_path)  # masks are drawn differently when compiled
-    actual = two_steps(name, folder, replace(recipe, compile=True))
+    recipe, folder = make_small_recipe(name, tmp_path)  # masks are drawn differently when compiled
+    actual = train_two_steps(name, folder, replace(recipe, compile=True))
     assert_alike(
-        actual, two_steps(name, folder, recipe), step=1
+        actual, train_two_steps(name, folder, recipe), step=1
     )  # what the first one leaves behind
 
 
 @pytest.mark.parametrize("name", ["gpt_megatron", "llama2_7b_lora"])
 def test_case_trains_equally_with_either_loss_kernel(name: str, tmp_path: Path) -> None:
-    recipe, folder = small(name, tmp_path)
-    wanted = two_steps(name, folder, replace(recipe, kernels="library"))
-    actual = two_steps(name, folder, recipe)
+    recipe, folder = make_small_recipe(name, tmp_path)
+    wanted = train_two_steps(name, folder, replace(recipe, kernels="library"))
+    actual = train_two_steps(name, folder, recipe)
     assert wanted[2]["kernels"] == {"cross_entropy": "library"}
     assert actual[2]["kernels"] == {"cross_entropy": "own"}
     assert_alike(actual, wanted, step=0)
@@ -109,10 +109,10 @@ class Copying(CpuDevice):
         return value.clone() if isinstance(value, torch.Tensor) else value
 
 
-def figures(name: str, folder: Path, recipe: Any) -> tuple[list[float], list[Any], Any]:
+def train_and_evaluate(name: str, folder: Path, recipe: Any) -> tuple[list[float], list[Any], Any]:
     """Return losses and counts of the first steps of a new job, dropout included, and its score."""
     device = Copying(threads=1)
-    job = job_of(name, folder, recipe, device)
+    job = make_job(name, folder, recipe, device)
     losses, counts = [], []
     with closing(batches_of(job, device, 0, depth=recipe.read_ahead_batches)) as batches:
         for _ in range(STEPS):
@@ -128,7 +128,8 @@ def test_prefetch_depth_changes_no_result_of_a_case(name: str, tmp_path: Path) -
     recipe = case.recipes["tiny"]
     folder = generated_folder(case, recipe, tmp_path)
     plain, ahead = (
-        figures(name, folder, replace(recipe, read_ahead_batches=depth)) for depth in (0, 2)
+        train_and_evaluate(name, folder, replace(recipe, read_ahead_batches=depth))
+        for depth in (0, 2)
     )
     assert ahead == plain
     assert len(set(plain[0])) == STEPS

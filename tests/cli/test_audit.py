@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Cli = Callable[..., tuple[int, str, str]]
 
 
-def written(path: Path, **changed: Any) -> Path:
+def write_record_with(path: Path, **changed: Any) -> Path:
     """Write the golden record with other figures."""
     document = json.loads((GOLDEN / "record_toy.json").read_text(encoding="utf-8"))
     for name, value in changed.items():
@@ -26,7 +26,7 @@ def written(path: Path, **changed: Any) -> Path:
 
 
 def test_an_error_is_printed_with_its_arithmetic_and_ends_with_1(cli: Cli, tmp_path: Path) -> None:
-    code, out, err = cli("audit", written(tmp_path / "sound"), "--json")
+    code, out, err = cli("audit", write_record_with(tmp_path / "sound"), "--json")
     assert (code, json.loads(out)) == (0, {"findings": [], "audited": 1})
     assert "1 result audited, no findings" in err
     page = tmp_path / "rows.csv"
@@ -49,12 +49,12 @@ def test_an_error_is_printed_with_its_arithmetic_and_ends_with_1(cli: Cli, tmp_p
 
 
 def test_a_record_that_contradicts_itself_ends_with_1(cli: Cli, tmp_path: Path) -> None:
-    code, _, err = cli("audit", written(tmp_path / "run", p_core=255.0), "--json")
+    code, _, err = cli("audit", write_record_with(tmp_path / "run", p_core=255.0), "--json")
     assert (code, "does not match" in err) == (1, True)
 
 
 def test_a_record_that_its_evidence_contradicts_ends_with_1(cli: Cli, tmp_path: Path) -> None:
-    run = written(tmp_path / "run")
+    run = write_record_with(tmp_path / "run")
     shutil.copy(GOLDEN / "plan_toy.json", run / "plan.json")
     code, _, err = cli("audit", run, "--json")
     assert code == 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.comparison_records import series, turns
+from support.comparison_records import make_alternating_launches, make_series
 from trainmark.record import record as records
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def write(name: str, launches: list[Record]) -> None:
 
 
 def read_excluded(factor: float = 1.0, **of_b: Any) -> None:
-    write("a", series("a", RATES))
-    write("b c", series("b", [rate * factor for rate in RATES], first_minute=10, **of_b))
+    write("a", make_series("a", RATES))
+    write("b c", make_series("b", [rate * factor for rate in RATES], first_minute=10, **of_b))
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def test_damaged_record_of_a_side_fails(cli: Call) -> None:
 
 
 def test_quoted_paths_form_one_side(cli: Call) -> None:
-    write("a", series("a", RATES[:3]))
-    write("more", series("m", RATES[3:], first_minute=20))
-    write("b", series("b", RATES, first_minute=10))
+    write("a", make_series("a", RATES[:3]))
+    write("more", make_series("m", RATES[3:], first_minute=20))
+    write("b", make_series("b", RATES, first_minute=10))
     _, out, _ = cli("a more", "b", "--json", "--figure", "p_core", "--threshold", "0.05")
     document = json.loads(out)
     assert document["a"]["names"] == ["a1", "a2", "a3", "m1", "m2"]
@@ -99,7 +99,7 @@ def test_other_work_exits_with_2_and_allowed_differences_are_listed(cli: Call) -
 
 
 def test_excluded_launches_and_differences_are_listed(cli: Call) -> None:
-    a, b = turns([100.0] * 6, [100.0] * 6)
+    a, b = make_alternating_launches([100.0] * 6, [100.0] * 6)
     b[2] = b[2].model_copy(update={"environment": b[2].environment | {"driver": "590.1"}})
     write("a", a)
     write("b", b[:5])

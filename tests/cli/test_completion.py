@@ -21,7 +21,7 @@ PROGRAM = [
 GPT_RECIPES = [*cases.load("gpt_megatron").recipes]
 
 
-def completed(line: str, folder: Path, **more: str) -> list[str]:
+def complete_in_bash(line: str, folder: Path, **more: str) -> list[str]:
     """Return what bash is given at the end of a line."""
     words = (
         line.replace("=", " = ").rstrip(" ").split(" ") if line.endswith("=") else line.split(" ")
@@ -63,12 +63,12 @@ def test_shell_completes(line: str, expected: list[str], tmp_path: Path) -> None
     (tmp_path / "plans").mkdir()
     (tmp_path / "plans" / "demo.yaml").touch()
     (tmp_path / "plans" / "notes.txt").touch()
-    assert completed(line, tmp_path) == expected
+    assert complete_in_bash(line, tmp_path) == expected
 
 
 def test_bash_completes_the_value_behind_an_equals_sign(tmp_path: Path) -> None:
     values = ["fp32", "tf32", "bf16", "fp16", "fp8"]
-    assert completed("trainmark run toy precision =", tmp_path) == values
+    assert complete_in_bash("trainmark run toy precision =", tmp_path) == values
 
 
 def test_zsh_completes_key_and_value_as_one_word(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def _signals_as_a_terminal_leaves_them():
 
 
 @pytest.fixture
-def interrupted(tmp_path):
+def run_interrupted(tmp_path):
     """Return exit code, lines of standard error without the count, and the count of events."""
 
     def run(number: str, moment: int, *words: str) -> tuple[int, list[str], int]:
@@ -47,17 +47,17 @@ def interrupted(tmp_path):
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_signal_during_imports_is_one_message(interrupted, number):
-    assert interrupted(number, 5, "list")[:2] == (1, [f"trainmark: {SIGNALS[number]}"])
-    assert interrupted(number, 300, "list")[:2] == (1, [f"trainmark: {SIGNALS[number]}"])
+def test_signal_during_imports_is_one_message(run_interrupted, number):
+    assert run_interrupted(number, 5, "list")[:2] == (1, [f"trainmark: {SIGNALS[number]}"])
+    assert run_interrupted(number, 300, "list")[:2] == (1, [f"trainmark: {SIGNALS[number]}"])
 
 
-def test_signal_while_planning_gives_one_message_and_leaves_no_files(interrupted, tmp_path):
-    code, _, events = interrupted("SIGTERM", 0, "run", "toy", "--dry-run", "--device", "cpu")
+def test_signal_while_planning_gives_one_message_and_leaves_no_files(run_interrupted, tmp_path):
+    code, _, events = run_interrupted("SIGTERM", 0, "run", "toy", "--dry-run", "--device", "cpu")
     assert code == 0
     os.rename(tmp_path / "cache", tmp_path / "whole")  # noqa: PTH104 - data is made again
     for moment in range(events // 12, events, events // 12):
-        outcome = interrupted("SIGTERM", moment, "run", "toy", "--dry-run", "--device", "cpu")
+        outcome = run_interrupted("SIGTERM", moment, "run", "toy", "--dry-run", "--device", "cpu")
         assert outcome[:2] == (1, ["trainmark: stopped by SIGTERM"]), moment
         assert sorted(path.name for path in tmp_path.glob("cache/*")) in (
             [], sorted(path.name for path in tmp_path.glob("whole/*")),
@@ -66,11 +66,11 @@ def test_signal_while_planning_gives_one_message_and_leaves_no_files(interrupted
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("number", SIGNALS)
-def test_signal_during_a_run_gives_no_traceback(interrupted, number):
-    _, _, events = interrupted(number, 0, "run", "toy", "--device", "cpu")
+def test_signal_during_a_run_gives_no_traceback(run_interrupted, number):
+    _, _, events = run_interrupted(number, 0, "run", "toy", "--device", "cpu")
     assert events > 6000
     for moment in chain(range(1, 3000, 211), range(3000, events * 3 // 4, 997)):
-        code, lines, _ = interrupted(number, moment, "run", "toy", "--device", "cpu")
+        code, lines, _ = run_interrupted(number, moment, "run", "toy", "--device", "cpu")
         assert code == 1, moment
         assert not [line for line in lines if "Traceback" in line], moment
 
@@ -89,10 +89,10 @@ def test_signal_before_the_first_launch_prevents_it(cli, monkeypatch):
     assert cli("run", "toy", "--device", "cpu", "--json")[:2] == (1, "")
 
 
-def test_ignored_signal_stays_ignored(interrupted):
+def test_ignored_signal_stays_ignored(run_interrupted):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        code, lines, _ = interrupted("SIGHUP", 300, "list", "cases")
+        code, lines, _ = run_interrupted("SIGHUP", 300, "list", "cases")
     finally:
         signal.signal(signal.SIGHUP, before)
     assert (code, lines) == (0, [])

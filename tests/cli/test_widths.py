@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.cells import cell_len
 
-from support.comparison_records import series
+from support.comparison_records import make_series
 from trainmark.conformance.case_check import CHECKS, CaseCheck, CaseReport
 from trainmark.pages.document import build_table
 from trainmark.pages.terminal import show
@@ -81,7 +81,7 @@ def terminal(
     for verb in ("doctor", "ceilings"):
         monkeypatch.setattr(f"trainmark.cli.{verb}.others_to_stderr", nullcontext)
     sides: dict[str, list[Record]] = {
-        name: series(name, [100.0, 101.0, 99.0, 100.5, 99.5], recipe={"micro_batch_size": bs})
+        name: make_series(name, [100.0, 101.0, 99.0, 100.5, 99.5], recipe={"micro_batch_size": bs})
         for name, bs in (("a", 96), ("b", 32), ("c", 8), ("d", 32))
     }
     for name, launches in sides.items():

@@ -43,53 +43,54 @@ LOOKED = {
 }  # fmt: skip
 
 
-def record(losses: list[float] | None = None, **changes: Any) -> Record:
+def make_record(losses: list[float] | None = None, **changes: Any) -> Record:
     made = Record.model_validate_json((GOLDEN / "record_toy.json").read_bytes())
     losses = [1.0 - 0.01 * step for step in range(40)] if losses is None else losses
     steps = made.steps.model_copy(update={"loss": losses})
     return made.model_copy(update={"steps": steps, "status": "passed", "cause": None, **changes})
 
 
-def runs(**second: Any) -> dict[int, Record]:
-    return {1: record(), 2: record(**second)}
+def make_runs(**second: Any) -> dict[int, Record]:
+    return {1: make_record(), 2: make_record(**second)}
 
 
-def failed(kind: str, cause: Message, **more: Any) -> dict[int, Record]:
-    return runs(status="failed", cause=Cause(kind=kind, message=cause, **more))
+def make_failed_runs(kind: str, cause: Message, **more: Any) -> dict[int, Record]:
+    return make_runs(status="failed", cause=Cause(kind=kind, message=cause, **more))
 
 
-def faults(checks: list[CaseCheck]) -> dict[str, list[str]]:
+def list_faults(checks: list[CaseCheck]) -> dict[str, list[str]]:
     return {check.check: [item.code for item in check.faults] for check in checks if check.faults}
 
 
 def test_valid_case_has_no_fault() -> None:
-    checks = apply_rules(CaseEvidence(runs(), LOOKED))
+    checks = apply_rules(CaseEvidence(make_runs(), LOOKED))
     assert [check.check for check in checks] == list(CHECKS)
-    assert faults(checks) == {}
+    assert list_faults(checks) == {}
     assert [check.check for check in checks if check.skipped] == []
 
 
 @pytest.mark.parametrize(
     ("given", "looked", "expected"),
     [
-        (failed("impossible_figure", message("samples_above_step")), {},
+        (make_failed_runs("impossible_figure", message("samples_above_step")), {},
          {"runs": ["check_run_failed", "samples_above_step"]}),
-        (failed("error", message("exception", text="boom"), place="model_build"), {},
+        (make_failed_runs("error", message("exception", text="boom"), place="model_build"), {},
          {"runs": ["check_run_failed", "exception"]}),
-        (runs(findings=[message("steps_beside_windows")]), {}, {"runs": ["steps_beside_windows"]}),
-        (runs(findings=[message("evaluated_rows")]), {}, {"evaluation": ["evaluated_rows"]}),
-        (runs(losses=[1.0] * 40), {},
+        (make_runs(findings=[message("steps_beside_windows")]), {},
+         {"runs": ["steps_beside_windows"]}),
+        (make_runs(findings=[message("evaluated_rows")]), {}, {"evaluation": ["evaluated_rows"]}),
+        (make_runs(losses=[1.0] * 40), {},
          {"loss_falls": ["check_loss_not_falling"], "equal_losses": []}),
-        (runs(losses=[2.0 - 0.01 * step for step in range(40)]), {},
+        (make_runs(losses=[2.0 - 0.01 * step for step in range(40)]), {},
          {"equal_losses": ["check_losses_differ"]}),
-        (runs(), {"waits": {"operation": "item", "place": "job.py:1"}},
+        (make_runs(), {"waits": {"operation": "item", "place": "job.py:1"}},
          {"no_waits": ["check_step_waits"]}),
     ],
 )  # fmt: skip
 def test_a_broken_rule_is_named(
     given: dict[int, Record], looked: dict[str, Any], expected: dict[str, list[str]]
 ) -> None:
-    assert faults(apply_rules(CaseEvidence(given, LOOKED | looked))) == {
+    assert list_faults(apply_rules(CaseEvidence(given, LOOKED | looked))) == {
         k: v for k, v in expected.items() if v
     }
 
@@ -98,16 +99,16 @@ def test_check_that_could_not_run_does_not_pass() -> None:
     gone = message("check_without_second_rank", text="one device")
     no_formula = LOOKED | {"model_flops": None, "waits": None}
     checks_by_name = {
-        c.check: c for c in apply_rules(CaseEvidence({1: record()}, no_formula, gone))
+        c.check: c for c in apply_rules(CaseEvidence({1: make_record()}, no_formula, gone))
     }
     assert checks_by_name["equal_losses"].skipped == gone
     assert checks_by_name["flops"].skipped == message("no_flop_formula")
     assert checks_by_name["no_waits"].skipped == message("check_waits_unknown")
-    few = apply_rules(CaseEvidence({1: record([1.0, 0.5])}, LOOKED, gone))
+    few = apply_rules(CaseEvidence({1: make_record([1.0, 0.5])}, LOOKED, gone))
     skipped = {check.check: check.skipped.code for check in few if check.skipped}
     assert skipped["loss_falls"] == "check_too_few_steps"
-    lost = apply_rules(CaseEvidence(runs(), message("exception", text="boom")))
-    assert faults(lost) == {"runs": ["exception"]}
+    lost = apply_rules(CaseEvidence(make_runs(), message("exception", text="boom")))
+    assert list_faults(lost) == {"runs": ["exception"]}
     assert {c.check for c in lost if c.skipped} == {"batches", "flops", "no_waits"}
 
 
@@ -156,7 +157,7 @@ class ReusesItsBuffer(toy.ToyJob):
 def test_inspection_of_a_job_detects_wrong_declarations(
     look: Look, job_type: type[toy.ToyJob], expected: dict[str, list[str]]
 ) -> None:
-    assert faults(apply_rules(CaseEvidence(runs(), look(job_type)))) == expected
+    assert list_faults(apply_rules(CaseEvidence(make_runs(), look(job_type)))) == expected
 
 
 class ReadsItsLoss(toy.ToyJob):

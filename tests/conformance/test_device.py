@@ -59,11 +59,11 @@ def _torch_as_before():
     torch.set_float32_matmul_precision(precision)
 
 
-def _changed(base, **members):
+def make_changed_class(base, **members):
     return type("Changed", (base,), members)
 
 
-def _raises(*_):
+def make_raising_method(*_):
     raise OSError("no tool")
 
 
@@ -86,13 +86,13 @@ class Reading:
 
 VENDORS = [
     ({"count": lambda _: 3}, "count() is 3, but product_names() has 2"),
-    ({"count": _raises}, "count() raised OSError: no tool"),
+    ({"count": make_raising_method}, "count() raised OSError: no tool"),
     ({"rank_memory": lambda *_: 5}, "rank_memory(1) is 5"),
     ({"visible_devices": "GOOD_DEVICES"},
      "visible_devices is 'GOOD_DEVICES', which is none of recorded_variables"),
     ({"monitored": lambda *_: [0]},
      "monitored(2) is [0], not a number for each device or nothing"),
-    ({"monitor": _raises}, "monitor() raised OSError: no tool"),
+    ({"monitor": make_raising_method}, "monitor() raised OSError: no tool"),
     ({"monitor": lambda _: Reading(DeviceSample(index=0, temperature_c=float("nan")))},
      "DeviceSample(index=0, "),
     ({"monitor": lambda _: Reading(DeviceSample(index=0)), "monitored": lambda *_: [0, 1]},
@@ -110,21 +110,23 @@ DEVICES = [
 @pytest.mark.parametrize(("members", "fault"), VENDORS)
 def test_each_fault_of_a_vendor_is_named(members, fault):
     assert vendor_faults(Good()) == []
-    faults = vendor_faults(_changed(Good, **members)())
+    faults = vendor_faults(make_changed_class(Good, **members)())
     assert any(sentence.startswith(fault) for sentence in faults), faults
 
 
 @pytest.mark.parametrize(("members", "fault"), DEVICES)
 def test_each_fault_of_a_device_is_named(members, fault):
-    device = _changed(GoodDevice, **members)
-    vendor = _changed(Good, open=lambda *_: device(threads=1))()
+    device = make_changed_class(GoodDevice, **members)
+    vendor = make_changed_class(Good, open=lambda *_: device(threads=1))()
     faults = device_faults(vendor)
     assert any(sentence.startswith(fault) for sentence in faults), faults
 
 
 def test_valid_device_has_no_fault():
     assert device_faults(Good()) == []
-    assert device_faults(_changed(Good, open=_raises)()) == ["open(0, 1) raised OSError: no tool"]
+    assert device_faults(make_changed_class(Good, open=make_raising_method)()) == [
+        "open(0, 1) raised OSError: no tool"
+    ]
 
 
 @pytest.mark.parametrize("page", ["adding-a-device.md", "adding-a-device.zh.md"])

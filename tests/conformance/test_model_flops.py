@@ -19,41 +19,41 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def same(data: Any) -> Any:
+def keep_recipe(data: Any) -> Any:
     return data
 
 
-def with_sizes(data: Any, sizes: dict[str, int]) -> Any:
+def change_sizes(data: Any, sizes: dict[str, int]) -> Any:
     config = type(data.config).model_validate({**data.config.raw, **sizes})
     return replace(data, config=config)
 
 
-def wider_distilbert(data: Any) -> Any:
+def widen_distilbert(data: Any) -> Any:
     sizes = {"dim": 96, "hidden_dim": 200, "n_layers": 3, "n_heads": 4}
-    return with_sizes(data, sizes)
+    return change_sizes(data, sizes)
 
 
-def wider_llama(data: Any) -> Any:
+def widen_llama(data: Any) -> Any:
     sizes = {
         "hidden_size": 96, "intermediate_size": 200, "num_hidden_layers": 3,
         "num_key_value_heads": 2,
     }  # fmt: skip
-    return with_sizes(data, sizes)
+    return change_sizes(data, sizes)
 
 
 # Case, what differs from its tiny recipe, what is done to the data that it loads.
 SIZES: list[tuple[str, dict[str, Any], Callable[[Any], Any]]] = [
-    ("distilbert_sst2", {}, same),
-    ("distilbert_sst2", {"seq_length": 48}, wider_distilbert),
-    ("glm_superglue", {}, same),
-    ("glm_superglue", {"hidden_size": 128, "num_layers": 3, "seq_length": 60}, same),
-    ("glm_superglue", {"trim_padding": True}, same),
-    ("gpt_megatron", {}, same),
-    ("gpt_megatron", {"hidden_size": 96, "num_layers": 3, "vocab_size": 300}, same),
-    ("llama2_7b_lora", {}, same),
-    ("llama2_7b_lora", {"init": "random", "seq_length": 64}, wider_llama),
+    ("distilbert_sst2", {}, keep_recipe),
+    ("distilbert_sst2", {"seq_length": 48}, widen_distilbert),
+    ("glm_superglue", {}, keep_recipe),
+    ("glm_superglue", {"hidden_size": 128, "num_layers": 3, "seq_length": 60}, keep_recipe),
+    ("glm_superglue", {"trim_padding": True}, keep_recipe),
+    ("gpt_megatron", {}, keep_recipe),
+    ("gpt_megatron", {"hidden_size": 96, "num_layers": 3, "vocab_size": 300}, keep_recipe),
+    ("llama2_7b_lora", {}, keep_recipe),
+    ("llama2_7b_lora", {"init": "random", "seq_length": 64}, widen_llama),
     *(
-        ("llama2_7b_lora", {"init": "random", "lora_targets": targets}, same)
+        ("llama2_7b_lora", {"init": "random", "lora_targets": targets}, keep_recipe)
         for targets in ("q_proj,v_proj", "v_proj", "k_proj,gate_proj", "down_proj")
     ),
 ]

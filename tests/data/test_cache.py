@@ -11,15 +11,15 @@ ARRAYS = [np.arange(5), np.ones((2, 3), np.float32)]
 
 
 @pytest.fixture
-def built():
+def num_builds():
     """How often arrays were built."""
     return []
 
 
 @pytest.fixture
-def read(tmp_path, built):
+def read(tmp_path, num_builds):
     def build():
-        built.append(1)
+        num_builds.append(1)
         return ARRAYS
 
     def read():
@@ -31,44 +31,46 @@ def read(tmp_path, built):
     return read
 
 
-def test_arrays_are_built_once_and_then_mapped(read, built):
+def test_arrays_are_built_once_and_then_mapped(read, num_builds):
     for _ in range(2):
         assert all(isinstance(array, np.memmap) for array in read())
-    assert len(built) == 1
+    assert len(num_builds) == 1
 
 
-def zeros(file):
+def fill_with_zeros(file):
     np.save(file, np.zeros(5, np.int64))
 
 
-def cut(file):
+def truncate(file):
     file.write_bytes(file.read_bytes()[:-8])
 
 
-def no_list(file):
+def remove_list(file):
     file.with_name(ARRAYS_FILE).unlink()
 
 
-def other_list(file):
+def change_list(file):
     file.with_name(ARRAYS_FILE).write_text(json.dumps([1]))
 
 
-@pytest.mark.parametrize("damage", [zeros, cut, lambda file: file.unlink(), no_list, other_list])
-def test_damaged_arrays_are_rebuilt(read, built, tmp_path, damage):
+@pytest.mark.parametrize(
+    "damage", [fill_with_zeros, truncate, lambda file: file.unlink(), remove_list, change_list]
+)
+def test_damaged_arrays_are_rebuilt(read, num_builds, tmp_path, damage):
     read()
     damage(tmp_path / "kept" / "00.npy")
     read()
     read()
-    assert len(built) == 2
+    assert len(num_builds) == 2
 
 
-def test_arrays_are_rebuilt_each_time_in_a_read_only_folder(tmp_path, built):
+def test_arrays_are_rebuilt_each_time_in_a_read_only_folder(tmp_path, num_builds):
     (tmp_path / "file").write_text("")
 
     def build():
-        built.append(1)
+        num_builds.append(1)
         return ARRAYS
 
     for _ in range(2):
         assert mapped_arrays(tmp_path / "file" / "kept", build) is ARRAYS
-    assert len(built) == 2
+    assert len(num_builds) == 2

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.gpt_tokens import document_of
+from support.gpt_tokens import make_document_tokens
 from trainmark.data import indexed
 from trainmark.data.indexed import IndexedReader, write_pair
 from trainmark.errors import DataError
@@ -21,13 +21,13 @@ GOLDEN_IDX = (
 GOLDEN_BIN = "0100 0200 ffff 0700"
 
 
-def write(prefix, documents, dtype=np.uint16):
+def write_data(prefix, documents, dtype=np.uint16):
     tokens = np.array([token for document in documents for token in document], np.int64)
     sizes = np.array([len(document) for document in documents], np.int32)
     write_pair(prefix, tokens, sizes, np.dtype(dtype))
 
 
-def raw_idx(sizes, pointers, bounds, *, version=1, code=8, sequences=None, tail=b""):
+def make_index_bytes(sizes, pointers, bounds, *, version=1, code=8, sequences=None, tail=b""):
     count = len(sizes) if sequences is None else sequences
     return (
         struct.pack("<9sqBqq", b"MMIDIDX\0\0", version, code, count, len(bounds))
@@ -40,16 +40,16 @@ def raw_idx(sizes, pointers, bounds, *, version=1, code=8, sequences=None, tail=
 
 @pytest.fixture
 def pair(tmp_path):
-    write(tmp_path / "a.b_text_document", [[1, 2, 65_535], [], [7]])
+    write_data(tmp_path / "a.b_text_document", [[1, 2, 65_535], [], [7]])
     return tmp_path / "a.b_text_document"
 
 
-def parts(prefix):
+def list_parts(prefix):
     return prefix.with_name(prefix.name + ".idx"), prefix.with_name(prefix.name + ".bin")
 
 
 def test_bytes_equal_those_of_megatron(pair):
-    idx, data = parts(pair)
+    idx, data = list_parts(pair)
     assert idx.read_bytes() == bytes.fromhex(GOLDEN_IDX)
     assert data.read_bytes() == bytes.fromhex(GOLDEN_BIN)
     assert sorted(pair.parent.iterdir()) == [data, idx]
@@ -59,19 +59,19 @@ def test_written_index_and_data_are_read_back(pair):
     reader = IndexedReader.open(pair)
     assert reader.dtype == np.uint16
     assert (len(reader.sizes), reader.num_documents, reader.num_tokens) == (3, 3, 4)
-    assert [document_of(reader, i) for i in range(3)] == [[1, 2, 65_535], [], [7]]
+    assert [make_document_tokens(reader, i) for i in range(3)] == [[1, 2, 65_535], [], [7]]
     assert isinstance(reader.tokens, np.memmap)
     assert not reader.tokens.flags.writeable
 
 
 def test_a_document_may_hold_many_sequences_or_none(tmp_path):
     prefix = tmp_path / "many"
-    idx, data = parts(prefix)
-    idx.write_bytes(raw_idx([2, 1, 3], [0, 8, 12], [0, 0, 2, 3, 3], code=4))
+    idx, data = list_parts(prefix)
+    idx.write_bytes(make_index_bytes([2, 1, 3], [0, 8, 12], [0, 0, 2, 3, 3], code=4))
     data.write_bytes(np.arange(6, dtype="<i4").tobytes())
     reader = IndexedReader.open(prefix)
     assert reader.num_documents == 4
-    assert [document_of(reader, i) for i in range(4)] == [[], [0, 1, 2], [3, 4, 5], []]
+    assert [make_document_tokens(reader, i) for i in range(4)] == [[], [0, 1, 2], [3, 4, 5], []]
     assert list(reader.token_starts(range(1, 4))) == [0, 3, 6, 6]
     assert list(reader.token_starts(range(4, 4))) == [6]
 
@@ -81,9 +81,9 @@ def test_a_document_may_hold_many_sequences_or_none(tmp_path):
     [(1, "uint8"), (2, "int8"), (3, "int16"), (4, "int32"), (5, "int64"), (8, "uint16")],
 )
 def test_every_whole_number_type_is_read(tmp_path, code, name):
-    idx, data = parts(tmp_path / "x")
+    idx, data = list_parts(tmp_path / "x")
     data.write_bytes(np.array([3, 4], name).tobytes())
-    idx.write_bytes(raw_idx([2], [0], [0, 1], code=code))
+    idx.write_bytes(make_index_bytes([2], [0], [0, 1], code=code))
     reader = IndexedReader.open(tmp_path / "x")
     assert reader.dtype == np.dtype(name)
     assert list(reader.tokens) == [3, 4]
@@ -132,8 +132,8 @@ SIZES, POINTERS, BOUNDS = [2, 1, 3], [0, 4, 6], [0, 1, 2, 3]
 )
 @pytest.mark.usefixtures("block")
 def test_arrays_of_an_index_that_contradict_each_other_are_refused(tmp_path, arrays, where, what):
-    idx, data = parts(tmp_path / "x")
-    idx.write_bytes(raw_idx(*arrays))
+    idx, data = list_parts(tmp_path / "x")
+    idx.write_bytes(make_index_bytes(*arrays))
     data.write_bytes(np.arange(6, dtype="<u2").tobytes())
     with pytest.raises(DataError) as caught:
         IndexedReader.open(tmp_path / "x")
@@ -142,8 +142,8 @@ def test_arrays_of_an_index_that_contradict_each_other_are_refused(tmp_path, arr
 
 
 def test_header_that_claims_more_than_an_index_can_hold_is_refused(tmp_path):
-    idx, data = parts(tmp_path / "x")
-    idx.write_bytes(raw_idx([2], [0], [0, 1], sequences=(1 << 63) - 1))
+    idx, data = list_parts(tmp_path / "x")
+    idx.write_bytes(make_index_bytes([2], [0], [0, 1], sequences=(1 << 63) - 1))
     data.write_bytes(bytes(4))
     with pytest.raises(DataError, match="as long as its header says"):
         IndexedReader.open(tmp_path / "x")

@@ -48,7 +48,7 @@ def test_a_vocabulary_smaller_than_the_language_is_refused(tmp_path: Path) -> No
     assert not list(tmp_path.iterdir())
 
 
-def least_loss(joint: Any) -> float:
+def compute_min_loss(joint: Any) -> float:
     """Return the least cross-entropy that a context allows, of P(context, next)."""
     of_context = joint.sum(1, keepdims=True)
     chances = np.divide(joint, of_context, out=np.ones_like(joint), where=of_context > 0)
@@ -63,9 +63,9 @@ def test_tiny_target_needs_both_symbols_of_context(case: str) -> None:
         pairs = ((pairs.sum(1)[:, None] * last + pairs @ before) / 2).T
     joint = pairs[:, :, None] * (last[:, None, :] + before[None, :, :]) / 2
     losses = [
-        least_loss(joint.reshape(-1, SYMBOLS)),
-        least_loss(joint.sum(1)),  # P(last, next)
-        least_loss(joint.sum(0)),  # P(the one before, next)
+        compute_min_loss(joint.reshape(-1, SYMBOLS)),
+        compute_min_loss(joint.sum(1)),  # P(last, next)
+        compute_min_loss(joint.sum(0)),  # P(the one before, next)
     ]
     assert losses == pytest.approx([language.entropy_rate(), 2.7106, 2.7360], abs=1e-4)
     target = cases.load(case).recipes["tiny"].target_value

@@ -61,14 +61,14 @@ class Keys(ConfigKeys):
 SOUND: dict[str, Any] = {"model_type": "small", "hidden_size": 8, "of_the_writer": {"a": 1}}
 
 
-def read(folder: Path, content: Any) -> Keys:
+def read_model_config(folder: Path, content: Any) -> Keys:
     file = folder / "config.json"
     file.write_text(content if isinstance(content, str) else json.dumps(content))
     return read_config(folder, Keys, FAULT)
 
 
 def test_valid_config_is_read_and_keeps_its_keys(tmp_path: Path) -> None:
-    config = read(tmp_path, {**SOUND, "dropout": 0, "tied": False})
+    config = read_model_config(tmp_path, {**SOUND, "dropout": 0, "tied": False})
     assert (config.width, config.heads, config.dropout) == (8, 1, 0.0)
     assert config.raw == {"model_type": "small", "hidden_size": 8, "dropout": 0.0}
 
@@ -88,7 +88,7 @@ def test_a_value_outside_its_range_is_named(
     tmp_path: Path, changes: dict[str, Any], key: str, what: str, rule: str
 ) -> None:
     with pytest.raises(DataError) as caught:
-        read(tmp_path, {**SOUND, **changes})
+        read_model_config(tmp_path, {**SOUND, **changes})
     error = caught.value
     assert error.where == f"{tmp_path / 'config.json'}, {key}"
     assert error.what.startswith(key)
@@ -106,7 +106,10 @@ def test_a_value_outside_its_range_is_named(
     ],
 )
 def test_keys_without_effect_are_ignored(tmp_path: Path, changes: dict[str, Any]) -> None:
-    assert read(tmp_path, {**SOUND, **changes}).raw == {"model_type": "small", "hidden_size": 8}
+    assert read_model_config(tmp_path, {**SOUND, **changes}).raw == {
+        "model_type": "small",
+        "hidden_size": 8,
+    }
 
 
 @pytest.mark.parametrize(
@@ -123,7 +126,7 @@ def test_key_that_may_change_the_model_is_refused(
     tmp_path: Path, changes: dict[str, Any], what: str
 ) -> None:
     with pytest.raises(DataError) as caught:
-        read(tmp_path, {**SOUND, **changes})
+        read_model_config(tmp_path, {**SOUND, **changes})
     assert caught.value.what == what
     assert caught.value.where == f"{tmp_path / 'config.json'}, {next(iter(changes))}"
     assert caught.value.rule
@@ -152,18 +155,18 @@ def test_every_key_of_transformers_is_used_or_fixed_or_listed_as_unused(
 )
 def test_config_that_is_not_an_object_is_refused(tmp_path: Path, content: str, what: str) -> None:
     with pytest.raises(DataError, match=what):
-        read(tmp_path, content)
+        read_model_config(tmp_path, content)
 
 
 SHAPES = {"table": (8, 4), "layers.0.weight": (4, 4), "head.bias": (2,)}
 
 
-def expected(**changes: Any) -> ModelWeights:
+def make_expected_tensors(**changes: Any) -> ModelWeights:
     fields = {"model": "the model", "shapes": SHAPES, "fix": "use another"}
     return ModelWeights(**{**fields, **changes})
 
 
-def held(prefix: str = "", **changes: Any) -> list[StoredTensor]:
+def make_held_tensors(prefix: str = "", **changes: Any) -> list[StoredTensor]:
     shapes = {**SHAPES, **changes}
     return [
         StoredTensor(Path("file"), f"{prefix}{key}", shape)
@@ -173,11 +176,13 @@ def held(prefix: str = "", **changes: Any) -> list[StoredTensor]:
 
 
 def test_every_weight_is_matched_by_the_models_name() -> None:
-    match = expected().match(held(), where=Path("folder"))
+    match = make_expected_tensors().match(make_held_tensors(), where=Path("folder"))
     assert {name: tensor.key for name, tensor in match.items()} == {name: name for name in SHAPES}
-    headless, extra = held(**{"head.bias": None}), held(extra=(3,))
-    assert len(expected(optional=("head.",)).match(headless, where=Path("folder"))) == 2
-    ignoring = expected(unused=lambda name: name == "extra")
+    headless, extra = make_held_tensors(**{"head.bias": None}), make_held_tensors(extra=(3,))
+    assert (
+        len(make_expected_tensors(optional=("head.",)).match(headless, where=Path("folder"))) == 2
+    )
+    ignoring = make_expected_tensors(unused=lambda name: name == "extra")
     assert "extra" not in ignoring.match(extra, where=Path("folder"))
 
 
@@ -194,16 +199,16 @@ def test_weights_of_another_model_are_refused(
     changes: dict[str, Any], what: str, where: str, rule: str
 ) -> None:
     with pytest.raises(DataError) as caught:
-        expected().match(held(**changes), where=Path("folder"))
+        make_expected_tensors().match(make_held_tensors(**changes), where=Path("folder"))
     error = caught.value
     assert (error.what, error.where, error.rule) == (what, where, rule)
     assert error.fix == "use another"
 
 
 def test_weight_that_is_stored_twice_is_refused() -> None:
-    twice = [*held(), StoredTensor(Path("other"), "table", SHAPES["table"])]
+    twice = [*make_held_tensors(), StoredTensor(Path("other"), "table", SHAPES["table"])]
     with pytest.raises(DataError, match="table is also in file") as caught:
-        expected().match(twice, where=Path("folder"))
+        make_expected_tensors().match(twice, where=Path("folder"))
     assert caught.value.where == "other, table"
 
 
@@ -231,7 +236,7 @@ def test_files_must_hold_the_tensors_of_their_index(
     assert caught.value.where == f"{tmp_path}/{where}"
 
 
-def stored(file: Path) -> list[StoredTensor]:
+def store_tensors(file: Path) -> list[StoredTensor]:
     return stored_weights(file, FAULT)
 
 
@@ -246,7 +251,7 @@ def test_headers_give_names_types_and_shapes(tmp_path: Path, kind: str) -> None:
         torch.save({"module": state, "rng": torch.get_rng_state(), "numpy": rng}, file)
     else:
         torch.save(state, file, _use_new_zipfile_serialization=kind != "old")
-    assert {x.key: x.shape for x in stored(file)} == {
+    assert {x.key: x.shape for x in store_tensors(file)} == {
         "a": (2, 3), "b": (4,), "c": (),
     }  # fmt: skip
 
@@ -259,7 +264,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, name: str, size: int) -> None
     save_file(state, file) if name == SINGLE else torch.save(state, file)
     file.write_bytes(file.read_bytes()[:size])
     with pytest.raises(DataError, match=r"empty|not readable|damaged") as caught:
-        stored(file)
+        store_tensors(file)
     assert caught.value.where == str(file)
 
 
@@ -271,7 +276,7 @@ def test_code_in_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
     file = tmp_path / "weights.pt"
     torch.save({"a": torch.ones(2), "args": Trap()}, file)
     with pytest.raises(DataError, match="not readable as weights alone"):
-        stored(file)
+        store_tensors(file)
     assert not (tmp_path / "sprung").exists()
 
 

@@ -20,7 +20,7 @@ def raw(tmp_path):
     return tmp_path / "raw"
 
 
-def write(raw, *, fail=False, progress_lines=None, **options):
+def write_prepared(raw, *, fail=False, progress_lines=None, **options):
     """Write ``data`` with two files; return the calls that made something."""
     made = []
 
@@ -45,7 +45,7 @@ def write(raw, *, fail=False, progress_lines=None, **options):
 
 
 def test_folder_gets_its_name_when_complete_and_is_written_once(raw, tmp_path):
-    assert write(raw) == ["abc", "late"]
+    assert write_prepared(raw) == ["abc", "late"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "raw"]
     manifest = json.loads((tmp_path / "data" / "manifest.json").read_bytes())
     assert manifest == {
@@ -53,16 +53,16 @@ def test_folder_gets_its_name_when_complete_and_is_written_once(raw, tmp_path):
         "files": {"sub/abc.txt": ABC, "late.txt": ABC},
     }  # fmt: skip
     progress_lines = []
-    assert write(raw, progress_lines=progress_lines) == []
+    assert write_prepared(raw, progress_lines=progress_lines) == []
     assert "is already prepared" in progress_lines[-1]
 
 
 def test_interrupted_preparation_resumes(raw, tmp_path):
     with pytest.raises(EnvironmentFault, match="No space left") as caught:
-        write(raw, fail=True)
+        write_prepared(raw, fail=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == [".data.partial", "raw"]
     assert ".data.partial" in caught.value.fix
-    assert write(raw) == ["late"]
+    assert write_prepared(raw) == ["late"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "raw"]
     assert sorted(p.name for p in (tmp_path / "data").iterdir()) == [
         "late.txt", "manifest.json", "sub"
@@ -71,41 +71,41 @@ def test_interrupted_preparation_resumes(raw, tmp_path):
     assert manifest["files"] == {"sub/abc.txt": ABC, "late.txt": ABC}
 
 
-def other_source(raw):
+def change_source(raw):
     (raw / "a.txt").write_bytes(b"xyz")
     return {}
 
 
-def other_option(raw):
+def change_option(raw):
     return {"seed": 2}
 
 
-def damaged_part(raw):
+def damage_part(raw):
     (raw.parent / ".data.partial" / "sub" / "abc.txt").write_bytes(b"xyz")
     return {}
 
 
-def no_state(raw):
+def remove_state(raw):
     (raw.parent / ".data.partial" / prepared.STATE).write_text("{")
     return {}
 
 
-@pytest.mark.parametrize("change", [other_source, other_option, damaged_part, no_state])
+@pytest.mark.parametrize("change", [change_source, change_option, damage_part, remove_state])
 def test_outdated_or_damaged_parts_are_rebuilt(raw, tmp_path, change):
     with pytest.raises(EnvironmentFault):
-        write(raw, fail=True)
-    assert write(raw, **change(raw)) == ["abc", "late"]
+        write_prepared(raw, fail=True)
+    assert write_prepared(raw, **change(raw)) == ["abc", "late"]
     assert (tmp_path / "data" / "sub" / "abc.txt").read_bytes() == b"abc"
 
 
 def test_unchanged_source_is_not_hashed_again(raw, monkeypatch):
     with pytest.raises(EnvironmentFault):
-        write(raw, fail=True)
+        write_prepared(raw, fail=True)
     taken = []
     take = prepared.fingerprint
     monkeypatch.setattr(prepared, "fingerprint", lambda file, *rest: (
         taken.append(file.name), take(file, *rest))[1])  # fmt: skip
-    write(raw)
+    write_prepared(raw)
     assert "a.txt" not in taken
 
 
@@ -192,9 +192,9 @@ def test_copied_file_counts_as_progress_even_if_already_copied(raw, tmp_path):
     [({"tokenizer": "x"}, "with this tokenizer"), ({"case": "b"}, "with this case")],
 )
 def test_finished_folder_of_another_source_is_refused(raw, tmp_path, options, says):
-    write(raw)
+    write_prepared(raw)
     with pytest.raises(DataError, match=says):
-        write(raw, **options)
+        write_prepared(raw, **options)
     assert (tmp_path / "data" / "late.txt").read_bytes() == b"abc"
 
 

@@ -13,7 +13,7 @@ from trainmark.data.sampling import Samples
 SIZES = st.lists(st.integers(0, 12), max_size=40)
 
 
-def corpus(sizes):
+def make_corpus(sizes):
     """Tokens that are their own number, so that every sample says where it comes from."""
     starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
     return FakeReader(starts)
@@ -28,7 +28,7 @@ class FakeReader:
         return self.starts[documents.start : documents.stop + 1]
 
 
-def walk(sizes, seq_length):
+def cut_one_by_one(sizes, seq_length):
     """Cut documents one sample after another: the slow way to say what ``cut`` returns."""
     samples = max(0, (sum(sizes) - 1) // seq_length)
     cuts, document, offset = [(0, 0)], 0, 0
@@ -46,7 +46,7 @@ def walk(sizes, seq_length):
 @given(sizes=SIZES, seq_length=st.integers(1, 15))
 def test_sample_boundaries_equal_a_walk_over_the_documents(sizes, seq_length):
     positions, offsets = sampling.cut(np.array(sizes, np.int64), seq_length)
-    expected = walk(sizes, seq_length) if sum(sizes) else []
+    expected = cut_one_by_one(sizes, seq_length) if sum(sizes) else []
     assert list(zip(positions.tolist(), offsets.tolist(), strict=True)) == expected
 
 
@@ -60,7 +60,7 @@ def test_sample_boundaries_equal_a_walk_over_the_documents(sizes, seq_length):
 )
 def test_an_epoch_predicts_every_token_of_the_split_once(sizes, seq_length, seed, number, ends):
     first, last = sorted(min(end, len(sizes)) for end in ends)
-    reader = corpus(sizes)
+    reader = make_corpus(sizes)
     samples = Samples(reader, range(first, last), seq_length, seed)
     total = sum(sizes[first:last])
     assert len(samples) == max(0, (total - 1) // seq_length)
@@ -82,7 +82,7 @@ def test_an_epoch_predicts_every_token_of_the_split_once(sizes, seq_length, seed
         assert (shuffled == rows[index.shuffle]).all()
 
 
-def published_order(sizes, seq_length, seed, samples):
+def compute_published_order(sizes, seq_length, seed, samples):
     """Return documents, their cuts and the samples' order as Megatron's GPTDataset draws them.
 
     Written down from what it does: as many epochs as hold the samples, their documents shuffled
@@ -99,7 +99,7 @@ def published_order(sizes, seq_length, seed, samples):
         documents = list(range(len(sizes))) * count
         random.shuffle(documents)
         order += documents
-    cuts = walk([sizes[document] for document in order], seq_length)
+    cuts = cut_one_by_one([sizes[document] for document in order], seq_length)
     bounds = [0, len(cuts) - 1] if together else [0, without_last, len(cuts) - 1]
     for start, end in pairwise(bounds):
         numbers = list(range(start, end))
@@ -111,8 +111,8 @@ def published_order(sizes, seq_length, seed, samples):
 @pytest.mark.parametrize(("together", "epochs"), [(1, 1), (1000, 4), (900, 4), (1300, 5)])
 def test_the_order_of_samples_is_the_published_one(together, epochs, tmp_path):
     sizes = np.random.default_rng(5).integers(0, 60, 120)
-    samples = Samples(corpus(sizes), range(120), 13, 1234, together=together, cache=tmp_path)
-    order, cuts, shuffle = published_order(sizes.tolist(), 13, 1234, together)
+    samples = Samples(make_corpus(sizes), range(120), 13, 1234, together=together, cache=tmp_path)
+    order, cuts, shuffle = compute_published_order(sizes.tolist(), 13, 1234, together)
     for _ in range(2):  # built, then mapped
         orders = np.concatenate([samples.epoch(n).shuffle for n in range(epochs)])
         index = samples.epoch(0)

@@ -21,7 +21,7 @@ FORMS = (
 )  # fmt: skip
 
 
-def find(folder):
+def find_splits(folder):
     layout = find_layout(folder, FORMS, FAULT)
     return layout.kind, {
         split: [file.relative_to(folder).as_posix() for file in files]
@@ -29,7 +29,7 @@ def find(folder):
     }
 
 
-def write(folder, *names):
+def write_file(folder, *names):
     for name in names:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("x")
@@ -37,19 +37,22 @@ def write(folder, *names):
 
 
 def test_first_existing_file_format_is_read(tmp_path):
-    write(tmp_path, "train.tsv", "dev.tsv", "validation.tsv")
-    assert find(tmp_path) == ("text", {"train": ["train.tsv"], "validation": ["validation.tsv"]})
+    write_file(tmp_path, "train.tsv", "dev.tsv", "validation.tsv")
+    assert find_splits(tmp_path) == (
+        "text",
+        {"train": ["train.tsv"], "validation": ["validation.tsv"]},
+    )
     parts = [f"data/train-0000{part}-of-00002.parquet" for part in range(2)]
-    write(tmp_path, *parts, "data/validation.parquet")
+    write_file(tmp_path, *parts, "data/validation.parquet")
     expected = {"train": parts, "validation": ["data/validation.parquet"]}
-    assert find(tmp_path) == ("table", expected)
+    assert find_splits(tmp_path) == ("table", expected)
 
 
 @pytest.mark.parametrize(
     ("damage", "where", "what"),
     [
         (lambda f: (f / "dev.tsv").write_bytes(b""), "DIR/dev.tsv", "empty (0 bytes)"),
-        (lambda f: write(f, "train-00000-of-00002.parquet"), "DIR", "numbered parts"),
+        (lambda f: write_file(f, "train-00000-of-00002.parquet"), "DIR", "numbered parts"),
         (lambda f: (f / "dev.tsv").unlink(), "DIR, validation.tsv or dev.tsv",
          "no validation split"),
         (lambda f: [file.unlink() for file in f.iterdir()], "DIR", "no data files"),
@@ -59,9 +62,9 @@ def test_first_existing_file_format_is_read(tmp_path):
 def test_a_folder_without_both_splits_is_refused(tmp_path, damage, where, what):
     folder = tmp_path / "data"
     folder.mkdir()
-    damage(write(folder, "train.tsv", "dev.tsv"))
+    damage(write_file(folder, "train.tsv", "dev.tsv"))
     with pytest.raises(DataError) as caught:
-        find(folder)
+        find_splits(folder)
     assert caught.value.where.replace(str(folder), "DIR") == where
     assert what in str(caught.value)
 

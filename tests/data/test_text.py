@@ -11,7 +11,7 @@ MARK = b"\xef\xbb\xbf"
 SEPARATORS = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei\rj"  # str.splitlines ends lines at them
 
 
-def write(tmp_path, content):
+def write_raw(tmp_path, content):
     file = tmp_path / "file"
     file.write_bytes(content)
     return file
@@ -20,7 +20,7 @@ def write(tmp_path, content):
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("mark", [b"", MARK])
 def test_lines_end_at_line_feeds_with_or_without_a_carriage_return(tmp_path, mark, end):
-    file = write(tmp_path, mark + end.join([SEPARATORS, "", "last", ""]).encode())
+    file = write_raw(tmp_path, mark + end.join([SEPARATORS, "", "last", ""]).encode())
     assert split_lines(read_text(file)) == [SEPARATORS, "", "last"]
 
 
@@ -34,7 +34,7 @@ def test_last_line_needs_no_end():
 @pytest.mark.parametrize("mark", [b"", MARK])
 def test_rows_of_tsv_keep_quotes_and_separators(tmp_path, mark, end):
     lines = ["text\tlabel", f'"{SEPARATORS}\t1', "", 'b"\t0', ""]
-    file = write(tmp_path, mark + end.join(lines).encode())
+    file = write_raw(tmp_path, mark + end.join(lines).encode())
     assert list(read_tsv(file)) == [
         {"text": f'"{SEPARATORS}', "label": "1"},
         {"text": 'b"', "label": "0"},
@@ -45,7 +45,7 @@ def test_rows_of_tsv_keep_quotes_and_separators(tmp_path, mark, end):
 @pytest.mark.parametrize("mark", [b"", MARK])
 def test_rows_of_csv_keep_quoted_line_breaks_and_separators(tmp_path, mark, end):
     lines = ["id,text", f'1,"a ""b"",{end}{SEPARATORS}"', "", f"2,{SEPARATORS}", ""]
-    file = write(tmp_path, mark + end.join(lines).encode())
+    file = write_raw(tmp_path, mark + end.join(lines).encode())
     assert list(read_csv(file)) == [
         {"id": "1", "text": f'a "b",{end}{SEPARATORS}'},
         {"id": "2", "text": SEPARATORS},
@@ -56,7 +56,7 @@ def test_rows_of_csv_keep_quoted_line_breaks_and_separators(tmp_path, mark, end)
 @pytest.mark.parametrize("fields", [["1"], ["1", "2", "3"]])
 def test_row_with_other_number_of_fields_than_header_is_named(tmp_path, read, gap, fields):
     lines = [gap.join(row) for row in (["a", "b"], ["1", "2"], fields)]
-    file = write(tmp_path, "\n".join(lines).encode())
+    file = write_raw(tmp_path, "\n".join(lines).encode())
     with pytest.raises(ValueError, match=f"line 3 has {len(fields)} fields, the header 2"):
         list(read(file))
 
@@ -68,7 +68,7 @@ def test_quote_without_end_is_named_by_its_line():
 
 def test_sparse_hole_in_a_file_is_not_held_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "MAX_LINE_BYTES", 1 << 10)
-    file = write(tmp_path, b"a\n")
+    file = write_raw(tmp_path, b"a\n")
     os.truncate(file, 1 << 40)
     with pytest.raises(ValueError, match="larger than 256 MiB"):
         read_text(file)
@@ -80,4 +80,4 @@ def test_sparse_hole_in_a_file_is_not_held_in_memory(tmp_path, monkeypatch):
 
 def test_text_that_is_not_utf_8_is_refused(tmp_path):
     with pytest.raises(ValueError, match="utf-8"):
-        list(read_tsv(write(tmp_path, b"a\tb\n\xff\t1\n")))
+        list(read_tsv(write_raw(tmp_path, b"a\tb\n\xff\t1\n")))

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from support.gpt_tokenizers import END, ids_of, write_one_file, write_two_files
+from support.gpt_tokenizers import END, encode_by_hand, write_one_file, write_two_files
 from trainmark.data.tokenizer import (
     CORPUS_FAULT,
     FAST,
@@ -19,7 +19,7 @@ from trainmark.errors import DataError
 WRITERS = [write_two_files, write_one_file]
 
 
-def encode(opened, text):
+def encode_text(opened, text):
     return opened.library.encode(text, add_special_tokens=False).ids
 
 
@@ -27,14 +27,14 @@ def encode(opened, text):
 def test_both_file_formats_give_the_same_ids(tmp_path, write):
     opened = open_corpus_tokenizer(write(tmp_path))
     assert (opened.vocab_size, opened.end_of_document, opened.end_id) == (264, END, 263)
-    assert encode(opened, "hello world") == ids_of("hello world")
-    assert encode(opened, "hello wo") == [259, 261]
+    assert encode_text(opened, "hello world") == encode_by_hand("hello world")
+    assert encode_text(opened, "hello wo") == [259, 261]
 
 
 @pytest.mark.parametrize("write", WRITERS)
 def test_a_text_that_spells_the_end_token_stays_text(tmp_path, write):
     opened = open_corpus_tokenizer(write(tmp_path))
-    ids = encode(opened, f"a{END}b")
+    ids = encode_text(opened, f"a{END}b")
     assert 263 not in ids
     assert opened.library.decode(ids) == f"a{END}b"
 
@@ -43,13 +43,15 @@ def test_a_text_that_spells_the_end_token_stays_text(tmp_path, write):
 def test_byte_order_mark_and_crlf_change_no_id(tmp_path, write):
     for file in write(tmp_path).iterdir():
         file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
-    assert encode(open_corpus_tokenizer(tmp_path), "hello world") == ids_of("hello world")
+    assert encode_text(open_corpus_tokenizer(tmp_path), "hello world") == encode_by_hand(
+        "hello world"
+    )
 
 
 def test_merge_that_is_not_two_tokens_is_named_by_its_line(tmp_path):
     write_two_files(tmp_path)
     (tmp_path / "merges.txt").write_text("#version: 0.2\nh e\nl l l\n")
-    assert "merges.txt, line 3" in fault(tmp_path)
+    assert "merges.txt, line 3" in read_fault(tmp_path)
 
 
 @pytest.mark.parametrize("file", ["tokenizer_config.json", "special_tokens_map.json"])
@@ -59,10 +61,10 @@ def test_the_tokenizers_own_end_token_is_used(tmp_path, file):
         (tmp_path / file).write_text(json.dumps({"eos_token": end_token}))
         assert open_corpus_tokenizer(tmp_path).end_id == end_id
     (tmp_path / file).write_text(json.dumps({"eos_token": "<none>"}))
-    assert "no token '<none>', which ends a document" in fault(tmp_path)
+    assert "no token '<none>', which ends a document" in read_fault(tmp_path)
 
 
-def fault(folder):
+def read_fault(folder):
     with pytest.raises(DataError) as caught:
         open_corpus_tokenizer(folder)
     assert caught.value.where
@@ -77,7 +79,7 @@ def test_missing_prefix_space_is_refused(tmp_path, write):
     settings.write_text(json.dumps({"add_prefix_space": False}))
     assert open_corpus_tokenizer(tmp_path).vocab_size == 264
     settings.write_text(json.dumps({"add_prefix_space": True}))
-    assert f"{settings}, add_prefix_space: add_prefix_space is true" in fault(tmp_path)
+    assert f"{settings}, add_prefix_space: add_prefix_space is true" in read_fault(tmp_path)
 
 
 @pytest.mark.parametrize("form", [WORDPIECE, FAST])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from support.run_fixtures import fifo, signals_as_usual, started, trainmark
+from support.run_fixtures import fifo, restore_default_signals, start_run, trainmark
 from trainmark import devices
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import Device, Vendor
 
-__all__ = ["fifo", "signals_as_usual", "started", "trainmark"]
+__all__ = ["fifo", "restore_default_signals", "start_run", "trainmark"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

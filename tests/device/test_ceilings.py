@@ -13,7 +13,7 @@ from trainmark.recipe import Precision
 MIB = 1 << 20
 
 
-def check(device, work):
+def check_result(device, work):
     work.run()
     device.synchronize()
     fault = work.fault()  # by itself: an error would show the device's tensors too
@@ -26,11 +26,11 @@ def test_matmul_results_are_correct(vendor, device, precision, shape):
     why = explain_refusal(vendor, device, precision)
     if why is not None:
         pytest.skip(why)
-    check(device, rates.prepare_matmul(device, precision, shape))
+    check_result(device, rates.prepare_matmul(device, precision, shape))
 
 
 def test_device_copy_results_are_correct(device):
-    check(device, rates.prepare_copy(device, 8 * MIB))
+    check_result(device, rates.prepare_copy(device, 8 * MIB))
 
 
 @pytest.mark.parametrize("to_device", [True, False])
@@ -38,4 +38,4 @@ def test_host_copy_results_are_correct(device, to_device):
     work = rates.prepare_transfer(device, 8 * MIB, to_device=to_device)
     if work is None:
         pytest.skip("the device computes in the host's memory")
-    check(device, work)
+    check_result(device, work)

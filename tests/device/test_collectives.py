@@ -5,22 +5,22 @@ from __future__ import annotations
 import pytest
 import torch
 
-from support.contract_ranks import rank_main
+from support.contract_ranks import run_task
 from support.old_torch import missing_feature
 from trainmark.cases.gpt_megatron.case import GptRecipe
 
 
-def spawn(task, vendor, world, tmp_path):
+def spawn_ranks(task, vendor, world, tmp_path):
     if vendor.count() < world:
         pytest.skip(f"{vendor.count()} device here")
     torch.multiprocessing.spawn(
-        rank_main, args=(task, vendor.name, world, str(tmp_path / "rendezvous")), nprocs=world
+        run_task, args=(task, vendor.name, world, str(tmp_path / "rendezvous")), nprocs=world
     )
 
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_ranks_exchange_numbers(vendor, world, tmp_path):
-    spawn("exchange", vendor, world, tmp_path)
+    spawn_ranks("exchange", vendor, world, tmp_path)
 
 
 @pytest.mark.parametrize("world", [1, 2])
@@ -30,4 +30,4 @@ def test_sharded_model_equals_the_unsharded_one(vendor, device, world, tmp_path)
     missing = missing_feature(GptRecipe(fsdp=True), vendor, world)
     if missing is not None:
         pytest.skip(f"planning refuses it: {missing}")
-    spawn("shard", vendor, world, tmp_path)
+    spawn_ranks("shard", vendor, world, tmp_path)

@@ -25,7 +25,7 @@ ROWS, WIDTH, CLASSES, PADDED, IGNORED = 96, 64, 4990, 5000, -100
 BOUNDS = {"fp32": 1e-5, "bf16": 2e-2}
 
 
-def results(
+def compute_loss_and_gradients(
     device: Device,
     precision: str,
     factors: Sequence[Tensor],
@@ -57,7 +57,7 @@ def test_cross_entropy_kernel_equals_the_plain_loss(device: Device, precision: s
     targets[::7] = IGNORED
     wanted = device.place(targets)
     actual, expected = (
-        results(
+        compute_loss_and_gradients(
             device, precision, (hidden, weight),
             lambda h, w, kernels=kernels: kernels.cross_entropy(
                 h, w, wanted, classes=CLASSES, ignored=IGNORED, scores_at_once=40 * PADDED

@@ -24,8 +24,8 @@ def test_the_first_losses_are_those_of_the_libraries_on_a_cpu(name, device, gene
     fields = FIELDS.get(name, {})
     on_cpu = Cpu().open(0, count_usable_cores())  # one thread: other tests have the other cores
     plain = tiny_jobs.build(name, on_cpu, generated, kernels="library", **fields)
-    expected = tiny_jobs.losses(tiny_jobs.without_dropout(plain), on_cpu, STEPS)
+    expected = tiny_jobs.list_losses(tiny_jobs.disable_dropout(plain), on_cpu, STEPS)
     job = tiny_jobs.build(name, device, generated, **fields)
-    losses = tiny_jobs.losses(tiny_jobs.without_dropout(job), device, STEPS)
+    losses = tiny_jobs.list_losses(tiny_jobs.disable_dropout(job), device, STEPS)
     assert losses == pytest.approx(expected, rel=1e-4)
     assert len(set(expected)) == STEPS

@@ -35,7 +35,7 @@ ROUNDED = 2 * MIB  # an allocator hands out whole pages of this size at most
 
 
 @pytest.fixture(scope="module")
-def seen(vendor):
+def memory_readings(vendor):
     """Return memory before and after holding 64, then 32, then 96 MiB."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, vendor.name], capture_output=True, text=True, check=False
@@ -44,8 +44,8 @@ def seen(vendor):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_allocator_peak_is_the_most_memory_held(seen):
-    peaks = [item["allocator_peak_bytes"] for item in seen]
+def test_allocator_peak_is_the_most_memory_held(memory_readings):
+    peaks = [item["allocator_peak_bytes"] for item in memory_readings]
     if peaks[0] is None:
         assert peaks == [None] * 4
         pytest.skip("it has no allocator of its own")
@@ -56,14 +56,14 @@ def test_allocator_peak_is_the_most_memory_held(seen):
     ), grown
 
 
-def test_used_memory_grows_by_what_is_held_and_stays_below_the_total(seen):
-    used = [item["used_bytes"] for item in seen]
+def test_used_memory_grows_by_what_is_held_and_stays_below_the_total(memory_readings):
+    used = [item["used_bytes"] for item in memory_readings]
     if used[0] is None:
         pytest.skip("it cannot tell what is in use")
     # A page of the process may have been there before.
     assert used[1] - used[0] >= 64 * MIB - ROUNDED
     assert used[3] - used[0] >= 96 * MIB - ROUNDED
     assert used == sorted(used)
-    totals = {item["total_bytes"] for item in seen}
+    totals = {item["total_bytes"] for item in memory_readings}
     assert all(total is None or used[3] <= total for total in totals)
     assert len(totals) == 1

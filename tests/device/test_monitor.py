@@ -51,7 +51,7 @@ def monitor(accelerator: Vendor) -> Iterator[Monitor]:
 
 
 @pytest.fixture
-def numbers(accelerator: Vendor) -> list[int]:
+def monitor_numbers(accelerator: Vendor) -> list[int]:
     """Return the monitor's number of each rank's device."""
     monitored = accelerator.monitored(accelerator.count())
     if not monitored:
@@ -59,27 +59,32 @@ def numbers(accelerator: Vendor) -> list[int]:
     return monitored
 
 
-def read(monitor: Monitor) -> dict[int, DeviceSample]:
+def read_monitor(monitor: Monitor) -> dict[int, DeviceSample]:
     return {sample.index: sample for sample in monitor.read()}
 
 
-def test_a_reading_has_every_device_of_the_ranks(monitor: Monitor, numbers: list[int]) -> None:
-    samples = read(monitor)
+def test_a_reading_has_every_device_of_the_ranks(
+    monitor: Monitor, monitor_numbers: list[int]
+) -> None:
+    samples = read_monitor(monitor)
     assert [fault for sample in samples.values() for fault in sample_faults(sample)] == []
-    assert set(numbers) <= set(samples)
+    assert set(monitor_numbers) <= set(samples)
 
 
 def test_monitor_reports_the_memory_of_the_device(
-    monitor: Monitor, numbers: list[int], device: Device
+    monitor: Monitor, monitor_numbers: list[int], device: Device
 ) -> None:
-    reported, total = read(monitor)[numbers[0]].memory_total_bytes, device.memory().total_bytes
+    reported, total = (
+        read_monitor(monitor)[monitor_numbers[0]].memory_total_bytes,
+        device.memory().total_bytes,
+    )
     if reported is None or total is None:
         pytest.skip(f"monitor {reported}, device {total}")
     assert reported == pytest.approx(total, rel=0.05)
 
 
 @contextmanager
-def rank_of(vendor: Vendor, rank: int) -> Iterator[subprocess.Popen[str]]:
+def find_rank(vendor: Vendor, rank: int) -> Iterator[subprocess.Popen[str]]:
     words = [vendor.name, str(rank), str(vendor.count()), str(HELD_BYTES)]
     process = subprocess.Popen(
         [sys.executable, "-c", RANK, *words],
@@ -98,22 +103,22 @@ def heard(stream: IO[str] | None) -> str:
 
 
 def test_rank_takes_memory_on_its_device_only(
-    monitor: Monitor, numbers: list[int], accelerator: Vendor
+    monitor: Monitor, monitor_numbers: list[int], accelerator: Vendor
 ) -> None:
-    for rank in {0, len(numbers) - 1}:
-        with rank_of(accelerator, rank) as process:
+    for rank in {0, len(monitor_numbers) - 1}:
+        with find_rank(accelerator, rank) as process:
             assert heard(process.stdout) == "opened"
-            before = read(monitor)
+            before = read_monitor(monitor)
             print(file=process.stdin, flush=True)
             assert heard(process.stdout) == "held"
-            after = read(monitor)
-        if before[numbers[rank]].memory_used_bytes is None:
+            after = read_monitor(monitor)
+        if before[monitor_numbers[rank]].memory_used_bytes is None:
             pytest.skip("it does not tell the memory in use")
         grown = {
             index: (after[index].memory_used_bytes or 0) - (before[index].memory_used_bytes or 0)
             for index in before
         }
-        assert max(grown, key=lambda index: grown[index]) == numbers[rank]
-        assert grown[numbers[rank]] >= 0.9 * HELD_BYTES, grown
-        others = [bytes_ for index, bytes_ in grown.items() if index != numbers[rank]]
+        assert max(grown, key=lambda index: grown[index]) == monitor_numbers[rank]
+        assert grown[monitor_numbers[rank]] >= 0.9 * HELD_BYTES, grown
+        others = [bytes_ for index, bytes_ in grown.items() if index != monitor_numbers[rank]]
         assert all(bytes_ < 0.5 * HELD_BYTES for bytes_ in others), grown

@@ -26,7 +26,7 @@ def set_precision(vendor, device, precision):
         pytest.skip(str(refused))
 
 
-def product_error(device, precision):
+def measure_product_error(device, precision):
     """Return the error of a product of random matrices as a job computes it in ``precision``."""
     generator = torch.Generator().manual_seed(5)
     first, second = (torch.randn(SIZE, SIZE, generator=generator) for _ in range(2))
@@ -44,4 +44,4 @@ def test_precision_flags_match_the_error_of_a_product(vendor, device, precision)
     assert flags["tf32"] is (precision == "tf32")
     assert flags["autocast"] == (precision if precision in AUTOCAST_DTYPES else None)
     low, high = BOUNDS[precision]
-    assert low <= product_error(device, precision) <= high
+    assert low <= measure_product_error(device, precision) <= high

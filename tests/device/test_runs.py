@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support import faulty_runs, tiny_jobs
-from support.real_runs import checked
+from support.real_runs import read_checked_record
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def run(trainmark, vendor, tmp_path):
         out = tmp_path / "run"
         ended = trainmark("run", case, "--device", vendor.name, "--out", str(out), *words)
         assert ended.returncode == 0, ended.stdout + ended.stderr
-        record = checked(out)
+        record = read_checked_record(out)
         assert record.status == "passed"
         assert record.plan.device.vendor == vendor.name
         return record
@@ -24,48 +24,49 @@ def run(trainmark, vendor, tmp_path):
     return call
 
 
-def reached(record):
+def is_target_reached(record):
     return record.plan.target.reached(record.quality.value)
 
 
 def test_the_smallest_case_reaches_its_target(run):
     record = run("toy")
-    assert reached(record)
+    assert is_target_reached(record)
     used, total = (record.figures[name].value for name in ("mem", "mem_total"))
     assert 0 < used <= total
 
 
 @pytest.mark.parametrize("case", [name for name in tiny_jobs.CASES if name != "toy"])
 def test_every_case_reaches_its_target(accelerator, run, case):
-    assert reached(run(case))
+    assert is_target_reached(run(case))
 
 
 def test_two_devices_train_together(accelerator, run):
     if accelerator.count() < 2:
         pytest.skip("one device here")
     record = run("toy", "--nproc", "2")
-    assert reached(record)
+    assert is_target_reached(record)
     assert len(record.ranks) == 2
 
 
 @pytest.fixture
-def faulty(accelerator, started):
+def start_faulty_run(accelerator, start_run):
     def start(*words, **more):
-        return started("--device", accelerator.name, *words, **more)
+        return start_run("--device", accelerator.name, *words, **more)
 
     return start
 
 
-def test_killed_rank_is_the_recorded_cause(faulty, fifo):
-    faulty_runs.rank_killed(faulty, fifo, rank=0)
+def test_killed_rank_is_the_recorded_cause(start_faulty_run, fifo):
+    faulty_runs.check_killed_rank(start_faulty_run, fifo, rank=0)
 
 
-def test_hang_is_the_recorded_cause(faulty, fifo):
-    faulty_runs.hang(faulty, fifo, ranks=1)
+def test_hang_is_the_recorded_cause(start_faulty_run, fifo):
+    faulty_runs.check_hang(start_faulty_run, fifo, ranks=1)
 
 
 @pytest.mark.parametrize(
-    "fault", [faulty_runs.loss_becomes_nan, faulty_runs.diverged, faulty_runs.out_of_memory]
+    "fault",
+    [faulty_runs.check_nan_loss, faulty_runs.check_divergence, faulty_runs.check_out_of_memory],
 )
-def test_fault_is_the_recorded_cause(faulty, fault):
-    fault(faulty)
+def test_fault_is_the_recorded_cause(start_faulty_run, fault):
+    fault(start_faulty_run)

@@ -21,7 +21,7 @@ MOST_REPEATS = 4096
 ATTEMPTS = 7  # the best counts: another program may have the host for a moment
 
 
-def work_behind_the_host(device: Device) -> tuple[Callable[[], Any], int]:
+def prepare_long_work(device: Device) -> tuple[Callable[[], Any], int]:
     """Return a product and how many take ``WORK_NS`` or more, most of it after their launch.
 
     The size is chosen by the host's clock, with a number read back at the end: the device's clock
@@ -53,7 +53,7 @@ def work_behind_the_host(device: Device) -> tuple[Callable[[], Any], int]:
     pytest.skip("work never takes longer than its launch: its marks cannot be told from the host's")
 
 
-def timed_ns(device: Device, work: Callable[[], Any], repeats: int) -> tuple[int, int]:
+def time_repeats(device: Device, work: Callable[[], Any], repeats: int) -> tuple[int, int]:
     """Return device time and wall time of some repeats."""
     device.synchronize()
     started_ns = time.perf_counter_ns()
@@ -67,8 +67,8 @@ def timed_ns(device: Device, work: Callable[[], Any], repeats: int) -> tuple[int
 
 
 def test_time_between_marks_equals_synchronized_wall_time(accelerator, device):
-    work, repeats = work_behind_the_host(device)
-    timings = [timed_ns(device, work, repeats) for _ in range(ATTEMPTS)]
+    work, repeats = prepare_long_work(device)
+    timings = [time_repeats(device, work, repeats) for _ in range(ATTEMPTS)]
     ratios = [device_ns / wall_ns for device_ns, wall_ns in timings]
     assert min(abs(ratio - 1) for ratio in ratios) <= 0.01, ratios
 

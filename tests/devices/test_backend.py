@@ -35,14 +35,14 @@ class BackwardEvent(Event):
         return -super().elapsed_time(end)
 
 
-def fails(message: str) -> Any:
+def make_failing_call(message: str) -> Any:
     def call(*_: Any, **__: Any) -> Any:
         raise RuntimeError(message)
 
     return call
 
 
-def torch_of(module: Any, *, event: Any = Event, **accelerator: Any) -> Any:
+def make_torch(module: Any, *, event: Any = Event, **accelerator: Any) -> Any:
     """Return a torch whose backend has ``module`` and these calls of ``torch.accelerator``."""
     calls = {"set_device_index": lambda _: None, "synchronize": lambda: None, **accelerator}
     scalar = SimpleNamespace(add_=lambda _: SimpleNamespace(item=lambda: 1.0))
@@ -52,7 +52,7 @@ def torch_of(module: Any, *, event: Any = Event, **accelerator: Any) -> Any:
     )  # fmt: skip
 
 
-def with_allocator(calls: list[str]) -> dict[str, Any]:
+def make_allocator_calls(calls: list[str]) -> dict[str, Any]:
     """Return the memory calls of torch's ``DeviceAllocator``."""
     return {
         "get_memory_info": lambda _: (3 * GIB, 4 * GIB),
@@ -62,13 +62,13 @@ def with_allocator(calls: list[str]) -> dict[str, Any]:
     }
 
 
-def opened(torch: Any) -> Backend:
+def open_backend(torch: Any) -> Backend:
     return Backend(torch, "acme", 1, where="--device acme")
 
 
 def test_backend_with_an_allocator_of_torch_uses_it() -> None:
     calls: list[str] = []
-    backend = opened(torch_of(SimpleNamespace(), **with_allocator(calls)))
+    backend = open_backend(make_torch(SimpleNamespace(), **make_allocator_calls(calls)))
     assert backend.free_and_total_bytes() == (3 * GIB, 4 * GIB)
     assert backend.peak_allocated_bytes() == 2 * GIB
     calls.clear()
@@ -84,8 +84,8 @@ def test_backend_without_an_allocator_of_torch_uses_its_module() -> None:
         reset_peak_memory_stats=calls.append,
         empty_cache=lambda: calls.append("empty"),
     )
-    failing = dict.fromkeys(with_allocator([]), fails(NO_ALLOCATOR))
-    backend = opened(torch_of(module, **failing))
+    failing = dict.fromkeys(make_allocator_calls([]), make_failing_call(NO_ALLOCATOR))
+    backend = open_backend(make_torch(module, **failing))
     assert backend.free_and_total_bytes() == (GIB, 4 * GIB)
     assert backend.peak_allocated_bytes() == GIB // 2
     calls.clear()
@@ -101,41 +101,44 @@ def test_peak_that_cannot_be_reset_is_unknown(missing: str) -> None:
         reset_peak_memory_stats=lambda _: None,
     )
     delattr(module, missing)
-    backend = opened(torch_of(module))
+    backend = open_backend(make_torch(module))
     assert backend.peak_allocated_bytes() is None
     backend.release()
 
 
 def test_events_of_the_backend_module_replace_missing_torch_events() -> None:
     module = SimpleNamespace(mem_get_info=lambda _: (0, GIB), Event=Event)
-    backend = opened(torch_of(module, event=fails("Backend doesn't support events.")))
+    backend = open_backend(
+        make_torch(module, event=make_failing_call("Backend doesn't support events."))
+    )
     assert isinstance(backend.new_event(), Event)
 
 
 @pytest.mark.parametrize(
     ("torch", "task"),
     [
-        (torch_of(SimpleNamespace(mem_get_info=lambda _: (0, 1)), event=fails("no events")),
+        (make_torch(SimpleNamespace(mem_get_info=lambda _: (0, 1)),
+                    event=make_failing_call("no events")),
          "nothing makes timed events: no events"),
-        (torch_of(SimpleNamespace(mem_get_info=lambda _: (0, 1)), event=BackwardEvent),
+        (make_torch(SimpleNamespace(mem_get_info=lambda _: (0, 1)), event=BackwardEvent),
          "nothing makes timed events: -1.0 ms between two events"),
-        (torch_of(SimpleNamespace(), get_memory_info=fails(NO_ALLOCATOR)),
+        (make_torch(SimpleNamespace(), get_memory_info=make_failing_call(NO_ALLOCATOR)),
          f"nothing tells the device's memory: {NO_ALLOCATOR}"),
-        (torch_of(SimpleNamespace(), synchronize=fails("no stream")),
+        (make_torch(SimpleNamespace(), synchronize=make_failing_call("no stream")),
          "nothing waits for the device: no stream"),
     ],
 )  # fmt: skip
 def test_missing_backend_function_is_named(torch: Any, task: str) -> None:
     with pytest.raises(EnvironmentFault) as refused:
-        opened(torch)
+        open_backend(torch)
     assert refused.value.what.startswith(f"torch 2.13.0, acme device 1: {task}")
     assert "mem_get_info" in (refused.value.rule or "")
 
 
 def test_device_that_does_not_compute_is_refused_first() -> None:
-    torch = torch_of(SimpleNamespace())
-    torch.zeros = fails("no kernel image is available")
+    torch = make_torch(SimpleNamespace())
+    torch.zeros = make_failing_call("no kernel image is available")
     with pytest.raises(EnvironmentFault) as refused:
-        opened(torch)
+        open_backend(torch)
     assert refused.value.what.endswith("it does not compute: no kernel image is available")
     assert "driver" in (refused.value.fix or "")

@@ -26,7 +26,7 @@ StandInDevice.mark = waiting
 """
 
 
-def contract(chosen: str, *more: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def check_contract(chosen: str, *more: str, **variables: str) -> subprocess.CompletedProcess[str]:
     paths = [str(stand_in_jobs.SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
     paths += more
     env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"} | variables
@@ -39,18 +39,18 @@ def contract(chosen: str, *more: str, **variables: str) -> subprocess.CompletedP
 
 @pytest.mark.nightly
 def test_the_contract_holds_on_the_stand_in() -> None:
-    done = contract(CHOSEN)
+    done = check_contract(CHOSEN)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("fault", ["host_marks", "no_wait"])
 def test_wrong_clock_breaks_the_contract(fault: str) -> None:
-    done = contract("test_time", STANDIN_FAULT=fault, STANDIN_OPERATION_NS="20000000")
+    done = check_contract("test_time", STANDIN_FAULT=fault, STANDIN_OPERATION_NS="20000000")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "skipped" not in done.stdout
 
 
 def test_a_mark_that_waits_breaks_the_contract(tmp_path: Path) -> None:
     (tmp_path / "waiting_marks.py").write_text(BROKEN)
-    done = contract("windows and toy-fp32", str(tmp_path), PYTEST_PLUGINS="waiting_marks")
+    done = check_contract("windows and toy-fp32", str(tmp_path), PYTEST_PLUGINS="waiting_marks")
     assert done.returncode == 1, done.stdout + done.stderr

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.vendor_machines import built, machine, pci_card, tool
+from support.vendor_machines import add_pci_card, install_tool, machine, set_torch_build
 from trainmark.devices.vendors.intel import Intel
 
 __all__ = ["machine"]
@@ -29,17 +29,17 @@ VERSION_2 = (
 def two_max(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two cards of two tiles each, with the driver xe, and graphics in the processor."""
     root = machine / "root"
-    pci_card(root, "0000:00:02.0", vendor=0x8086, driver="i915", minor=130)
+    add_pci_card(root, "0000:00:02.0", vendor=0x8086, driver="i915", minor=130)
     for place, address in enumerate(("0000:18:00.0", "0000:3a:00.0")):
-        card = pci_card(
+        card = add_pci_card(
             root, address, vendor=0x8086, kind="0x038000", driver="xe",
             minor=128 + place,
         )  # fmt: skip
         for tile in (0, 1):
             (card / f"tile{tile}").mkdir()
-    pci_card(root, "0000:6a:00.0", vendor=0x8086, kind="0x0b4000", driver="4xxx")  # compresses
-    tool(machine / "bin", "xpu-smi", VERSION_1)
-    built(monkeypatch, xpu="20250302")
+    add_pci_card(root, "0000:6a:00.0", vendor=0x8086, kind="0x0b4000", driver="4xxx")  # compresses
+    install_tool(machine / "bin", "xpu-smi", VERSION_1)
+    set_torch_build(monkeypatch, xpu="20250302")
     return machine
 
 
@@ -66,8 +66,8 @@ def test_device_mask_selects_but_does_not_reorder(
 def test_integrated_graphics_are_used_without_a_discrete_card(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built(monkeypatch, xpu="20250302")
-    card = pci_card(machine / "root", "0000:00:02.0", vendor=0x8086, driver="i915", minor=128)
+    set_torch_build(monkeypatch, xpu="20250302")
+    card = add_pci_card(machine / "root", "0000:00:02.0", vendor=0x8086, driver="i915", minor=128)
     for gt in ("gt0", "gt1"):  # the second one decodes videos
         (card / f"drm/card0/gt/{gt}").mkdir(parents=True)
     assert Intel().count() == 1
@@ -87,7 +87,7 @@ def test_integrated_graphics_are_used_without_a_discrete_card(
 def test_readings_are_joined_with_names_and_memory(
     two_max: Path, shell: str, readings: list[tuple[float | None, ...]]
 ) -> None:
-    tool(two_max / "bin", "xpu-smi", shell)
+    install_tool(two_max / "bin", "xpu-smi", shell)
     monitor = Intel().monitor()
     assert monitor.name == "xpu-smi"
     for _ in range(2):

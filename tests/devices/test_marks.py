@@ -37,7 +37,7 @@ class Microseconds(AsyncDevice):
         return 1000 * super().elapsed_ns(start, end)
 
 
-def product_on(device: AsyncDevice) -> Callable[[], object]:
+def make_product(device: AsyncDevice) -> Callable[[], object]:
     """Return work that the host launches and the device does."""
 
     def run() -> None:
@@ -51,12 +51,12 @@ def product_on(device: AsyncDevice) -> Callable[[], object]:
 def test_wrong_marks_are_refused(kind: Any, clock: FakeClock) -> None:
     device = kind(clock)
     with pytest.raises(EnvironmentFault) as refused:
-        refuse_wrong_marks(device, product_on(device), clock=clock)
+        refuse_wrong_marks(device, make_product(device), clock=clock)
     assert refused.value.where == "device fake"
 
 
 def test_marks_in_the_device_queue_pass(async_device: AsyncDevice, clock: FakeClock) -> None:
-    refuse_wrong_marks(async_device, product_on(async_device), clock=clock)
+    refuse_wrong_marks(async_device, make_product(async_device), clock=clock)
     # Sixteen products take 22.4 ms, the first count of 20 ms or more.
     assert async_device.calls.count("elapsed") == 5
 
@@ -74,7 +74,7 @@ def test_a_busy_host_does_not_make_marks_wrong(clock: FakeClock) -> None:
             return super().mark()
 
     device = Interrupted(clock)
-    refuse_wrong_marks(device, product_on(device), clock=clock)
+    refuse_wrong_marks(device, make_product(device), clock=clock)
 
 
 def test_work_too_short_to_compare_passes(clock: FakeClock) -> None:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from support.fake_nvml import GIB, H100, FakeCard, cuda_library, put_cards
-from support.fake_nvml import nvml as fake_nvml
-from support.vendor_machines import pci_card
+from support.fake_nvml import GIB, H100, FakeCard, make_cuda_library, make_nvml_library, put_cards
+from support.vendor_machines import add_pci_card
 from trainmark import devices
 from trainmark.devices import torch_vendor
 from trainmark.devices.accelerator import TorchBuild
@@ -30,7 +29,7 @@ WHOLE, PART = bytes(range(16)), bytes(range(16, 32))
 
 
 def test_devices_are_those_visible_to_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    library = cuda_library(
+    library = make_cuda_library(
         (H100, b"00000000:C1:00.0", WHOLE), (f"{H100} MIG 1g", b"0000:41:00.0", PART)
     )
     monkeypatch.setattr(driver, "loaded", lambda: True)
@@ -39,7 +38,7 @@ def test_devices_are_those_visible_to_the_driver(monkeypatch: pytest.MonkeyPatch
         (H100, "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", "0000:c1:00.0"),
         (f"{H100} MIG 1g", "MIG-10111213-1415-1617-1819-1a1b1c1d1e1f", "0000:41:00.0"),
     ]
-    monkeypatch.setattr(driver.ctypes, "CDLL", lambda name: cuda_library())
+    monkeypatch.setattr(driver.ctypes, "CDLL", lambda name: make_cuda_library())
     assert driver.visible() == []
 
 
@@ -150,7 +149,7 @@ def test_rank_memory_excludes_memory_of_other_processes(
     assert devices.list_occupants("cpu", 3) == []
 
 
-def device_of(capability: tuple[int, int]) -> nvidia.NvidiaDevice:
+def make_device(capability: tuple[int, int]) -> nvidia.NvidiaDevice:
     """Return a device of a torch that has no card."""
     device = object.__new__(nvidia.NvidiaDevice)
     device.index = 0
@@ -182,7 +181,7 @@ def device_of(capability: tuple[int, int]) -> nvidia.NvidiaDevice:
 def test_a_cuda_device_refuses_a_precision_it_would_emulate(
     capability: tuple[int, int], precision: str, fix: str | None
 ) -> None:
-    device = device_of(capability)
+    device = make_device(capability)
     if fix is None:
         assert device.set_precision(precision)["deterministic"] is False
         return
@@ -210,7 +209,7 @@ def test_precision_overridden_by_the_environment_is_refused(
     fix: str | None,
 ) -> None:
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", override)
-    device = device_of((9, 0))
+    device = make_device((9, 0))
     refusal = vendor.refuse(Recipe(precision=precision), 1)
     if fix is None:
         assert refusal is None
@@ -233,7 +232,7 @@ def test_cards_of_another_vendor_are_ignored(
         (tmp_path / node).touch()
     monkeypatch.setattr(driver, "PROC", tmp_path / "none")
     monkeypatch.setattr(driver, "DEVICE_NODES", tmp_path)
-    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(FakeCard("Iluvatar BI-V150")))
+    monkeypatch.setitem(sys.modules, "pynvml", make_nvml_library(FakeCard("Iluvatar BI-V150")))
     assert (vendor.count(), vendor.unusable()) == (0, None)
     (tmp_path / "nvidia0").touch()
     assert driver.loaded()
@@ -244,9 +243,9 @@ def test_a_card_on_the_bus_without_its_driver_is_named(
 ) -> None:
     monkeypatch.setattr(driver, "loaded", lambda: False)
     monkeypatch.setattr(torch_vendor, "ROOT", tmp_path)
-    pci_card(tmp_path, "0000:00:02.0", vendor=vendor.pci_vendor)  # it draws
+    add_pci_card(tmp_path, "0000:00:02.0", vendor=vendor.pci_vendor)  # it draws
     assert vendor.unusable() is None
-    pci_card(tmp_path, "0000:41:00.0", vendor=vendor.pci_vendor, kind="0x030200")
+    add_pci_card(tmp_path, "0000:41:00.0", vendor=vendor.pci_vendor, kind="0x030200")
     refusal = vendor.unusable()
     assert refusal is not None
     assert "1 nvidia device(s) on the PCI bus" in refusal.why

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.vendor_machines import built, kfd_node, machine, pci_card, printing, tool, write
+from support.vendor_machines import (
+    add_kfd_node,
+    add_pci_card,
+    install_tool,
+    machine,
+    print_text,
+    set_torch_build,
+    write_text_file,
+)
 from trainmark.devices.vendors.amd import Amd
 from trainmark.devices.vendors.hygon import Hygon
 
@@ -27,12 +35,12 @@ BOTH = pytest.mark.parametrize(("vendor", "pci_vendor"), [(Amd(), AMD), (Hygon()
 def two_mi100(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two cards whose order in KFD's list is not that of the tool, and a processor."""
     root = machine / "root"
-    kfd_node(root, 0, vendor=0)
-    kfd_node(root, 1, vendor=AMD, minor=128, bus=0xA3, unique_id=0x92A3B4C5D6E7F801)
-    kfd_node(root, 2, vendor=AMD, minor=129, bus=0x83, unique_id=0x1A2B3C4D5E6F7081)
-    pci_card(root, "0000:83:00.0", vendor=AMD, kind="0x120000")
-    pci_card(root, "0000:a3:00.0", vendor=AMD, kind="0x120000")
-    write(root / "sys/module/amdgpu/version", "6.10.5\n")
+    add_kfd_node(root, 0, vendor=0)
+    add_kfd_node(root, 1, vendor=AMD, minor=128, bus=0xA3, unique_id=0x92A3B4C5D6E7F801)
+    add_kfd_node(root, 2, vendor=AMD, minor=129, bus=0x83, unique_id=0x1A2B3C4D5E6F7081)
+    add_pci_card(root, "0000:83:00.0", vendor=AMD, kind="0x120000")
+    add_pci_card(root, "0000:a3:00.0", vendor=AMD, kind="0x120000")
+    write_text_file(root / "sys/module/amdgpu/version", "6.10.5\n")
     memory = {"total_vram": {"value": 32752, "unit": "MB"}, "used_vram": {"value": 6, "unit": "MB"}}
     metric = [{"gpu": gpu, "mem_usage": memory} for gpu in (0, 1)]
     asic = {"market_name": "Arcturus GL-XL [Instinct MI100]"}
@@ -42,8 +50,8 @@ def two_mi100(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ]
     printed = {"metric": metric, "static": static}
     shell = " ".join(f"{verb}) echo {shlex.quote(json.dumps(x))};;" for verb, x in printed.items())
-    tool(machine / "bin", "amd-smi", f"case $1 in {shell} esac")
-    built(monkeypatch, hip="6.0.32830")
+    install_tool(machine / "bin", "amd-smi", f"case $1 in {shell} esac")
+    set_torch_build(monkeypatch, hip="6.0.32830")
     return machine
 
 
@@ -51,11 +59,11 @@ def two_mi100(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_vendors_are_distinguished_by_their_pci_id(
     vendor: RocmVendor, pci_vendor: int, machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built(monkeypatch, hip="6.0")
+    set_torch_build(monkeypatch, hip="6.0")
     other = AMD + HYGON - pci_vendor
-    kfd_node(machine / "root", 1, vendor=other, minor=128)
+    add_kfd_node(machine / "root", 1, vendor=other, minor=128)
     assert vendor.count() == 0
-    kfd_node(machine / "root", 2, vendor=pci_vendor, minor=129)
+    add_kfd_node(machine / "root", 2, vendor=pci_vendor, minor=129)
     assert vendor.count() == 1
     assert vendor.product_names() == ["unknown"]
 
@@ -113,7 +121,7 @@ def test_integrated_graphics_beside_another_torch_are_not_reported_as_unused(
         if metrics is not None:
             (bus / address / "gpu_metrics").write_bytes(metrics)
     assert (Amd().count(), Amd().unusable()) == (2, None)
-    built(monkeypatch, cuda="13.0")
+    set_torch_build(monkeypatch, cuda="13.0")
     assert Amd().count() == 0
     assert (Amd().unusable() is not None) is named
     (bus / "0000:83:00.0/gpu_metrics").write_bytes(b"\x78\0\x01\x06")  # a card beside it
@@ -133,12 +141,12 @@ def test_integrated_graphics_beside_another_torch_are_not_reported_as_unused(
 def test_address_or_id_identifies_a_device(
     machine: Path, monkeypatch: pytest.MonkeyPatch, cards: list[dict[str, str]]
 ) -> None:
-    built(monkeypatch, hip="6.3")
+    set_torch_build(monkeypatch, hip="6.3")
     for number, bus in ((1, 0x09), (2, 0x36)):
         node = {"minor": 127 + number, "bus": bus, "unique_id": bus}
-        kfd_node(machine / "root", number, vendor=HYGON, **node)
+        add_kfd_node(machine / "root", number, vendor=HYGON, **node)
     output = json.dumps({f"card{number}": card for number, card in enumerate(cards)})
-    tool(machine / "bin", "hy-smi", f"echo {shlex.quote(output)}")
+    install_tool(machine / "bin", "hy-smi", f"echo {shlex.quote(output)}")
     assert Hygon().monitored(2) == [1, 0]
 
 
@@ -147,7 +155,7 @@ def test_tool_is_asked_for_names_once(machine: Path) -> None:
     calls = machine / "calls"
     metric = shlex.quote(str(folder / "6.3-metric-mi300x.documentation.json"))
     static = shlex.quote(str(folder / "7-static-mi300x.json"))
-    tool(
+    install_tool(
         machine / "bin", "amd-smi",
         f'echo "$*" >> {calls}; case $1 in metric) cat {metric};; static) cat {static};; esac',
     )  # fmt: skip
@@ -167,13 +175,13 @@ def test_hygon_reads_json_and_the_newer_modules_version(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = machine / "root"
-    built(monkeypatch, hip="6.3")
-    kfd_node(root, 1, vendor=HYGON, minor=128, bus=0x09, unique_id=0x5E6F708192A3B4C5)
-    write(root / "sys/module/hydcu/version", "6.3.31\n")
-    tool(machine / "bin", "hy-smi", printing(RECORDED / "hy-smi/24.04.3-k100ai.json"))
+    set_torch_build(monkeypatch, hip="6.3")
+    add_kfd_node(root, 1, vendor=HYGON, minor=128, bus=0x09, unique_id=0x5E6F708192A3B4C5)
+    write_text_file(root / "sys/module/hydcu/version", "6.3.31\n")
+    install_tool(machine / "bin", "hy-smi", print_text(RECORDED / "hy-smi/24.04.3-k100ai.json"))
     vendor = Hygon()
     assert vendor.product_names() == ["DCU xxxx"]
     assert vendor.monitored(1) == [0]
     assert vendor.driver_version() == "6.3.31"
-    write(root / "sys/module/hycu/version", "6.3.40\n")
+    write_text_file(root / "sys/module/hycu/version", "6.3.40\n")
     assert vendor.driver_version() == "6.3.40"

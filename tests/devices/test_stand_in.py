@@ -27,7 +27,7 @@ WAITS = {"gpt_oss_20b": ["step_waits"]}
 
 
 @pytest.fixture(scope="module")
-def elsewhere() -> Iterator[Callable[..., Any]]:
+def call_in_process() -> Iterator[Callable[..., Any]]:
     """Call a function in a process where torch knows the device."""
     with pytest.MonkeyPatch.context() as patch:
         paths = [str(stand_in_jobs.SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -44,24 +44,26 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def in_fp32(elsewhere: Any, cache: Path) -> Callable[[str], dict[str, Any]]:
+def train_in_fp32(call_in_process: Any, cache: Path) -> Callable[[str], dict[str, Any]]:
     """Return what a case's tiny recipe does on the device."""
-    return functools.cache(lambda case: elsewhere(stand_in_jobs.train_on_stand_in, case, cache))
+    return functools.cache(
+        lambda case: call_in_process(stand_in_jobs.train_on_stand_in, case, cache)
+    )
 
 
-def test_vendor_and_device_conform(elsewhere: Any) -> None:
-    assert elsewhere(stand_in_jobs.faults) == ([], [])
+def test_vendor_and_device_conform(call_in_process: Any) -> None:
+    assert call_in_process(stand_in_jobs.list_faults) == ([], [])
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_case_trains_as_on_a_cpu_with_exact_times(
-    elsewhere: Any, cache: Path, in_fp32: Any, case: str
+    call_in_process: Any, cache: Path, train_in_fp32: Any, case: str
 ) -> None:
-    expected = elsewhere(stand_in_jobs.train, case, cache)
-    training = in_fp32(case)
+    expected = call_in_process(stand_in_jobs.train, case, cache)
+    training = train_in_fp32(case)
     assert training["losses"] == pytest.approx(expected["losses"], rel=FP32_ERROR)
     assert len(training["losses"]) == stand_in_jobs.STEPS
-    assert stand_in_jobs.wrong_figures(training) == WAITS.get(case, [])
+    assert stand_in_jobs.list_wrong_figures(training) == WAITS.get(case, [])
     assert training["quality"] == pytest.approx(expected["quality"], rel=1e-5)
 
 
@@ -79,25 +81,25 @@ def test_case_trains_as_on_a_cpu_with_exact_times(
     ],
 )
 def test_gradient_accumulation_and_random_weights_equal_those_of_a_cpu(
-    elsewhere: Any, cache: Path, case: str, changes: dict[str, Any]
+    call_in_process: Any, cache: Path, case: str, changes: dict[str, Any]
 ) -> None:
-    expected = elsewhere(stand_in_jobs.train, case, cache, **changes)
-    training = elsewhere(stand_in_jobs.train_on_stand_in, case, cache, **changes)
+    expected = call_in_process(stand_in_jobs.train, case, cache, **changes)
+    training = call_in_process(stand_in_jobs.train_on_stand_in, case, cache, **changes)
     assert training["losses"] == pytest.approx(expected["losses"], rel=FP32_ERROR)
-    assert stand_in_jobs.wrong_figures(training) == WAITS.get(case, [])
+    assert stand_in_jobs.list_wrong_figures(training) == WAITS.get(case, [])
 
 
 @pytest.mark.parametrize(
     ("case", "precision"), [*((case, "bf16") for case in CASES), ("toy", "fp16")]
 )
 def test_autocast_computes_in_16_bits_and_waits_for_nothing(
-    elsewhere: Any, cache: Path, in_fp32: Any, case: str, precision: str
+    call_in_process: Any, cache: Path, train_in_fp32: Any, case: str, precision: str
 ) -> None:
-    fp32 = in_fp32(case)
-    training = elsewhere(stand_in_jobs.train_on_stand_in, case, cache, precision=precision)
+    fp32 = train_in_fp32(case)
+    training = call_in_process(stand_in_jobs.train_on_stand_in, case, cache, precision=precision)
     assert training["losses"] != fp32["losses"]
     assert training["losses"] == pytest.approx(fp32["losses"], rel=BF16_ERROR)
-    assert stand_in_jobs.wrong_figures(training) == WAITS.get(case, [])
+    assert stand_in_jobs.list_wrong_figures(training) == WAITS.get(case, [])
 
 
 EDGE = "        device.synchronize()\n        end_ns = self.clock()\n"
@@ -119,17 +121,19 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 def test_mistake_in_the_loop_gives_wrong_figures_that_are_detected(
-    elsewhere: Any, cache: Path, change: tuple[str, str]
+    call_in_process: Any, cache: Path, change: tuple[str, str]
 ) -> None:
-    training = elsewhere(stand_in_jobs.train_on_stand_in, "toy", cache, change_loop=change)
-    assert stand_in_jobs.wrong_figures(training) != []
+    training = call_in_process(stand_in_jobs.train_on_stand_in, "toy", cache, change_loop=change)
+    assert stand_in_jobs.list_wrong_figures(training) != []
 
 
-def test_job_that_reads_its_loss_within_a_step_is_detected(elsewhere: Any, cache: Path) -> None:
-    training = elsewhere(
+def test_job_that_reads_its_loss_within_a_step_is_detected(
+    call_in_process: Any, cache: Path
+) -> None:
+    training = call_in_process(
         stand_in_jobs.train_on_stand_in, "toy", cache, change_job=stand_in_jobs.read_each_loss
     )
-    assert stand_in_jobs.wrong_figures(training) == ["step_waits"]
+    assert stand_in_jobs.list_wrong_figures(training) == ["step_waits"]
 
 
 @pytest.mark.parametrize(
@@ -141,20 +145,20 @@ def test_job_that_reads_its_loss_within_a_step_is_detected(elsewhere: Any, cache
     ],
 )
 def test_device_with_a_wrong_clock_is_detected(
-    elsewhere: Any, cache: Path, fault: str, wrong: list[str]
+    call_in_process: Any, cache: Path, fault: str, wrong: list[str]
 ) -> None:
-    training = elsewhere(stand_in_jobs.train_on_stand_in, "toy", cache, fault=fault)
-    assert stand_in_jobs.wrong_figures(training) == wrong
+    training = call_in_process(stand_in_jobs.train_on_stand_in, "toy", cache, fault=fault)
+    assert stand_in_jobs.list_wrong_figures(training) == wrong
 
 
-def test_preflight_refuses_marks_of_the_host(elsewhere: Any) -> None:
-    assert elsewhere(stand_in_jobs.matmul_rate, "host_marks") == "device standin"
+def test_preflight_refuses_marks_of_the_host(call_in_process: Any) -> None:
+    assert call_in_process(stand_in_jobs.matmul_rate, "host_marks") == "device standin"
     # 2 x 256^3 FLOP in an operation of 30 ms.
-    assert elsewhere(stand_in_jobs.matmul_rate, "none") == 2 * 256**3 / 0.03
+    assert call_in_process(stand_in_jobs.matmul_rate, "none") == 2 * 256**3 / 0.03
 
 
-def test_only_operations_whose_result_the_host_needs_wait(elsewhere: Any) -> None:
-    assert elsewhere(stand_in_jobs.waiting_operations) == {
+def test_only_operations_whose_result_the_host_needs_wait(call_in_process: Any) -> None:
+    assert call_in_process(stand_in_jobs.list_waiting_operations) == {
         "item": True, "tolist": True, "to the host": True, "from the host": True,
         "from the host, queued": False, "nonzero": True, "a mask as index": True,
         "numbers as index": False, "matmul": False, "backward": False, "compare": True,

@@ -17,33 +17,33 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tool_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
     return tmp_path
 
 
-def script(folder: Path, text: str, name: str = "vendor-smi") -> Path:
+def write_tool(folder: Path, text: str, name: str = "vendor-smi") -> Path:
     file = folder / name
     file.write_text(f"#!/bin/sh\n{text}\n")
     file.chmod(0o755)
     return file
 
 
-def fault(*argv: str, timeout_s: float = 5.0) -> MonitorFault:
+def read_fault(*argv: str, timeout_s: float = 5.0) -> MonitorFault:
     with pytest.raises(MonitorFault) as caught:
         tool.run_tool(argv, timeout_s=timeout_s)
     return caught.value
 
 
-def test_tool_runs_in_the_c_locale(on_path: Path) -> None:
-    script(on_path, 'echo "$LC_ALL $1"; echo warning >&2')
+def test_tool_runs_in_the_c_locale(tool_folder: Path) -> None:
+    write_tool(tool_folder, 'echo "$LC_ALL $1"; echo warning >&2')
     assert tool.run_tool(["vendor-smi", "-q"]) == "C -q\n"
 
 
-def test_a_tool_in_the_vendors_folder_is_found(on_path: Path) -> None:
-    folder = on_path / "opt"
+def test_a_tool_in_the_vendors_folder_is_found(tool_folder: Path) -> None:
+    folder = tool_folder / "opt"
     folder.mkdir()
-    file = script(folder, "echo here", "hidden-smi")
+    file = write_tool(folder, "echo here", "hidden-smi")
     assert tool.find_tool("hidden-smi", folders=[str(folder)]) == str(file)
     assert tool.run_tool([str(file)]) == "here\n"
     with pytest.raises(MonitorFault) as caught:
@@ -51,21 +51,21 @@ def test_a_tool_in_the_vendors_folder_is_found(on_path: Path) -> None:
     assert caught.value.kind == "absent"
 
 
-def test_a_tool_that_fails_or_is_missing_is_a_fault(on_path: Path) -> None:
-    assert fault("vendor-smi").kind == "absent"
-    script(on_path, "echo 'no permission' >&2; exit 1")
-    error = fault("vendor-smi")
+def test_a_tool_that_fails_or_is_missing_is_a_fault(tool_folder: Path) -> None:
+    assert read_fault("vendor-smi").kind == "absent"
+    write_tool(tool_folder, "echo 'no permission' >&2; exit 1")
+    error = read_fault("vendor-smi")
     assert (error.kind, "no permission" in error.said) == ("failed", True)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="epoll")
 @pytest.mark.parametrize("then", ["wait", "echo done"])
-def test_a_hanging_tool_is_killed_with_its_children(on_path: Path, then: str) -> None:
-    held = on_path / "held"
+def test_a_hanging_tool_is_killed_with_its_children(tool_folder: Path, then: str) -> None:
+    held = tool_folder / "held"
     os.mkfifo(held)
     end = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
-    script(on_path, f"sleep 600 9> {held} & {then}")
-    assert fault("vendor-smi", timeout_s=0.3).kind == "hung"
+    write_tool(tool_folder, f"sleep 600 9> {held} & {then}")
+    assert read_fault("vendor-smi", timeout_s=0.3).kind == "hung"
     # The pipe ends, and so can be read, when the last process that may write to it is gone.
     with select.epoll() as poll:
         poll.register(end, select.EPOLLHUP)
@@ -73,8 +73,8 @@ def test_a_hanging_tool_is_killed_with_its_children(on_path: Path, then: str) ->
     os.close(end)
 
 
-def test_a_monitor_without_devices_is_unreadable(on_path: Path) -> None:
-    script(on_path, "echo nothing")
+def test_a_monitor_without_devices_is_unreadable(tool_folder: Path) -> None:
+    write_tool(tool_folder, "echo nothing")
     monitor = tool.ToolMonitor(tool.Command(("vendor-smi",), lambda text: []))
     assert monitor.name == "vendor-smi"
     with pytest.raises(MonitorFault) as caught:

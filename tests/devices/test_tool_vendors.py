@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from support.vendor_machines import machine, pci_card, printing, tool, write
+from support.vendor_machines import add_pci_card, install_tool, machine, print_text, write_text_file
 from trainmark import devices
 from trainmark.conformance.vendor_check import vendor_faults
 from trainmark.devices import accelerator, torch_vendor
@@ -72,38 +72,45 @@ VARIABLES = ("CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_
 
 
 @pytest.fixture
-def here(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def bare_machine(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine of no vendor with PyTorch's own torch; its root."""
     monkeypatch.setattr(nvidia_driver, "PROC", machine / "root/proc/driver/nvidia")
     monkeypatch.setattr(nvidia_driver, "DEVICE_NODES", machine / "root/dev")
     monkeypatch.setattr(nvidia_driver, "LIBRARY", "no-such-library.so")
     for variable in VARIABLES:
         monkeypatch.delenv(variable, raising=False)
-    installed(monkeypatch, PYTORCH)
+    install_vendor(monkeypatch, PYTORCH)
     return machine / "root"
 
 
-def installed(monkeypatch: pytest.MonkeyPatch, build: TorchBuild | None, *packages: str) -> None:
+def install_vendor(
+    monkeypatch: pytest.MonkeyPatch, build: TorchBuild | None, *packages: str
+) -> None:
     for module in (nvidia, torch_vendor):
         monkeypatch.setattr(module, "read_torch_build", lambda: build)
     monkeypatch.setattr(torch_vendor, "find_spec", lambda name: name in packages or None)
 
 
 @pytest.fixture
-def vendor(here: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> TorchVendor:
+def vendor(bare_machine: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> TorchVendor:
     """The vendor on a machine with its cards, driver, torch and tool."""
     vendor = case.kind()
     first = {"metax": 128, "ascend": 12}.get(vendor.name, 0)
     for number in range(first, first + len(case.names)):
-        write(here / case.node.format(number))
-        write(here / f"sys/class/drm/renderD{number}/device/vendor", "0x9999\n")
+        write_text_file(bare_machine / case.node.format(number))
+        write_text_file(bare_machine / f"sys/class/drm/renderD{number}/device/vendor", "0x9999\n")
     for file in ("mxcd", "davinci_manager", "cambricon_ctl", "xpuctrl"):
-        write(here / "dev" / file)
-    write(here / "usr/local/Ascend/driver/version.info", "Version=23.0.3\nascendhal_version=7\n")
-    write(here / "sys/module/kunlun/version", "5.0.21\n")
-    tool(here.parent / "bin", vendor.commands[0].argv[0], printing(RECORDED / case.file))
+        write_text_file(bare_machine / "dev" / file)
+    write_text_file(
+        bare_machine / "usr/local/Ascend/driver/version.info",
+        "Version=23.0.3\nascendhal_version=7\n",
+    )
+    write_text_file(bare_machine / "sys/module/kunlun/version", "5.0.21\n")
+    install_tool(
+        bare_machine.parent / "bin", vendor.commands[0].argv[0], print_text(RECORDED / case.file)
+    )
     makers = {"iluvatar": COREX, "metax": MACA}
-    installed(monkeypatch, makers.get(vendor.name, PYTORCH), vendor.package or "none")
+    install_vendor(monkeypatch, makers.get(vendor.name, PYTORCH), vendor.package or "none")
     return vendor
 
 
@@ -145,10 +152,10 @@ def test_visible_devices_variable_selects_and_orders(
 
 
 def test_older_kunlunxin_variable_takes_precedence(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+    bare_machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in (0, 1):
-        write(here / f"dev/xpu{number}")
+        write_text_file(bare_machine / f"dev/xpu{number}")
     for xpu_variable, cuda, visible_devices in (
         ("1", None, [1]),
         ("1,0", "0", [1]),
@@ -163,16 +170,16 @@ def test_missing_torch_of_the_vendor_is_named(
     vendor: TorchVendor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for build in (PYTORCH, None):
-        installed(monkeypatch, build)
+        install_vendor(monkeypatch, build)
         assert (vendor.here(), vendor.count()) == (True, 0)
         assert vendor.unusable() is not None
 
 
-def test_devices_without_a_driver_are_named(here: Path, case: Case) -> None:
+def test_devices_without_a_driver_are_named(bare_machine: Path, case: Case) -> None:
     vendor = case.kind()
-    pci_card(here, "0000:1a:00.0", vendor=0x8086, kind="0x120000")
+    add_pci_card(bare_machine, "0000:1a:00.0", vendor=0x8086, kind="0x120000")
     assert vendor.unusable() is None
-    pci_card(here, "0000:1a:00.0", vendor=vendor.pci_vendor, kind="0x120000")
+    add_pci_card(bare_machine, "0000:1a:00.0", vendor=vendor.pci_vendor, kind="0x120000")
     refusal = vendor.unusable()
     assert refusal is not None
     assert vendor.nodes in refusal.why
@@ -183,9 +190,9 @@ def test_devices_without_a_driver_are_named(here: Path, case: Case) -> None:
     ("script", "kind"), [("exit 3", "failed"), ("echo 'Some new form'", "unreadable")]
 )
 def test_tool_without_usable_output_is_a_fault(
-    vendor: TorchVendor, case: Case, here: Path, script: str, kind: str
+    vendor: TorchVendor, case: Case, bare_machine: Path, script: str, kind: str
 ) -> None:
-    tool(here.parent / "bin", vendor.commands[0].argv[0], script)
+    install_tool(bare_machine.parent / "bin", vendor.commands[0].argv[0], script)
     monitor = vendor.monitor()
     assert monitor is not None
     with pytest.raises(MonitorFault) as caught:
@@ -196,17 +203,17 @@ def test_tool_without_usable_output_is_a_fault(
 
 @pytest.mark.parametrize("case", ["metax"], indirect=True)
 def test_memory_is_read_each_time_and_other_facts_once(
-    vendor: TorchVendor, case: Case, here: Path
+    vendor: TorchVendor, case: Case, bare_machine: Path
 ) -> None:
-    asked = here / "asked"
-    script = f"echo >> '{asked}'; {printing(RECORDED / case.file)}"
-    tool(here.parent / "bin", "mx-smi", script)
+    asked = bare_machine / "asked"
+    script = f"echo >> '{asked}'; {print_text(RECORDED / case.file)}"
+    install_tool(bare_machine.parent / "bin", "mx-smi", script)
     for _ in range(2):
         chosen = devices.choose_vendor("metax")
         assert chosen.product_names() == case.names
         assert chosen.driver_version() == case.driver
     assert len(asked.read_text().splitlines()) == 1
-    tool(here.parent / "bin", "mx-smi", f"{script} | sed 's|666/65536|1666/65536|'")
+    install_tool(bare_machine.parent / "bin", "mx-smi", f"{script} | sed 's|666/65536|1666/65536|'")
     assert chosen.rank_memory(1) == RankMemory((case.free_mib - 1000) << 20)
     assert len(asked.read_text().splitlines()) == 2
 

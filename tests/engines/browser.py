@@ -51,8 +51,8 @@ def browser() -> Iterator[Browser]:
     pytest.importorskip("playwright", reason="no playwright here (make test-engines)")
     if program() is None:
         pytest.skip("no chromium here (make test-engines)")
-    with chromium() as started:
-        yield started
+    with chromium() as chromium_browser:
+        yield chromium_browser
 
 
 @dataclass

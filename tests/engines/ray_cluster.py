@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from support.real_runs import processes_with
+from support.real_runs import find_processes_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +93,7 @@ class RayCluster:
             _until_it_listens(int(port))
 
     def down(self) -> None:
-        while processes := processes_with(_VARIABLE, self.id):
+        while processes := find_processes_with(_VARIABLE, self.id):
             for process in processes:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()

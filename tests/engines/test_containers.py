@@ -7,7 +7,13 @@ import os
 import pytest
 
 from engines.container_runtimes import IMAGE, runtime_of_user, why_not
-from support.real_runs import checked, ended, interrupted, job_states, wait_for_fault
+from support.real_runs import (
+    interrupt_run,
+    read_checked_record,
+    read_job_states,
+    wait_for_end,
+    wait_for_fault,
+)
 from support.run_fixtures import CASES
 
 DOCKER = pytest.param("docker", marks=pytest.mark.nightly)
@@ -36,14 +42,14 @@ def work(user, request):
 
 
 @pytest.fixture
-def run(user, work, started):
+def run(user, work, start_run):
     """Start ``trainmark run`` as the user; the ranks are in a container."""
 
     def start(*words, case="faulty", **container):
         faulty = {"TRAINMARK_CASE_PATH": str(CASES), "FAULT_FIFO": str(work / "fifo")}
         mounts = [f"{work}:{work}"]
         site = user.site(work / "cluster.yaml", environment=faulty, mounts=mounts, **container)
-        process, _ = started(
+        process, _ = start_run(
             *words, "--device", "cpu", "--launcher", "local", "--cluster", str(site),
             case=case, prefix=user.prefix, program=(user.python, "-m", "trainmark"), cwd=work,
             RUN_DIR=str(work / "run"), **user.variables, **faulty,
@@ -53,7 +59,7 @@ def run(user, work, started):
     return start
 
 
-def containers_of(user):
+def list_containers(user):
     return user.ask(user.runtime, "ps", "--quiet").stdout.split()
 
 
@@ -61,9 +67,9 @@ def containers_of(user):
 def test_distilbert_trains_in_a_container(run, user):
     words = ("max_epochs=1", "target=none", "--nproc", "2")
     process, run_dir = run(*words, case="distilbert_sst2")
-    code, out, err = ended(process)
+    code, out, err = wait_for_end(process)
     assert code == 0, out + err
-    record = checked(run_dir)
+    record = read_checked_record(run_dir)
     assert (record.status, len(record.ranks), record.plan.launcher) == ("passed", 2, "container")
     recorded = record.environment
     assert (recorded["container"], recorded["container_image"]) == (user.runtime, IMAGE)
@@ -73,8 +79,8 @@ def test_distilbert_trains_in_a_container(run, user):
     assert recorded["container_digest"].rpartition("@")[2] == known.decode().strip()
     version = user.ask(user.runtime, "version", "--format", f"{{{{.{part}.Version}}}}").stdout
     assert recorded["container_version"] == version.decode().strip()
-    assert containers_of(user) == []
-    assert [state["phase"] for state in job_states(run_dir)] == ["running", "ended"]
+    assert list_containers(user) == []
+    assert [state["phase"] for state in read_job_states(run_dir)] == ["running", "ended"]
     # The files that start the container have the password; what is measured has not.
     for path in (run_dir / "record.json", *run_dir.glob("*.jsonl")):
         assert b"hush-hush" not in path.read_bytes(), path
@@ -85,8 +91,8 @@ def test_distilbert_trains_in_a_container(run, user):
 @BOTH
 def test_ctrl_c_ends_the_container(run, user, work):
     process, run_dir = run("fault=wait")
-    interrupted(process, run_dir, work / "fifo")
-    assert containers_of(user) == []
+    interrupt_run(process, run_dir, work / "fifo")
+    assert list_containers(user) == []
 
 
 @pytest.mark.nightly
@@ -94,10 +100,10 @@ def test_ctrl_c_ends_the_container(run, user, work):
 def test_container_ends_if_its_launcher_is_killed(run, user, work, trainmark):
     process, run_dir = run("fault=wait")
     wait_for_fault(work / "fifo")
-    (container,) = containers_of(user)
+    (container,) = list_containers(user)
     process.kill()
     user.ask(user.runtime, "wait", container.decode())
-    assert containers_of(user) == []
+    assert list_containers(user) == []
     attached = user.ask(user.python, "-m", "trainmark", "run", "--attach", str(run_dir))
     assert attached.returncode == 1, attached.stderr
-    assert checked(run_dir).status in ("interrupted", "failed")
+    assert read_checked_record(run_dir).status in ("interrupted", "failed")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.real_runs import distilbert_on_two_ranks, interrupted, job_states
+from support.real_runs import interrupt_run, read_job_states, train_distilbert_on_two_ranks
 from support.run_fixtures import CASES
 
 TWO = ("--launcher", "kubernetes", "--nnodes", "2", "--nproc", "1")
@@ -36,7 +36,7 @@ def cluster(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(cluster, started, tmp_path):
+def run(cluster, start_run, tmp_path):
     """Start ``trainmark run`` with two pods."""
 
     def start(*words, case="faulty"):
@@ -49,19 +49,19 @@ def run(cluster, started, tmp_path):
             "kubernetes": {"volumes": {str(tmp_path): {"hostPath": {"path": str(tmp_path)}}}},
         }  # fmt: skip
         (tmp_path / "cluster.yaml").write_text(json.dumps(site))
-        return started(*words, *TWO, "--cluster", str(tmp_path / "cluster.yaml"), case=case)
+        return start_run(*words, *TWO, "--cluster", str(tmp_path / "cluster.yaml"), case=case)
 
     return start
 
 
 def test_distilbert_trains_in_two_pods(run, cluster):
-    distilbert_on_two_ranks(run)
+    train_distilbert_on_two_ranks(run)
     assert not (cluster / "job.json").exists()  # deleted at the end
 
 
 @pytest.mark.nightly
 def test_ctrl_c_deletes_the_job(run, cluster, fifo):
     process, run_dir = run("fault=wait", "fault_rank=1")
-    interrupted(process, run_dir, fifo)
-    assert job_states(run_dir)[-1]["phase"] == "lost"
+    interrupt_run(process, run_dir, fifo)
+    assert read_job_states(run_dir)[-1]["phase"] == "lost"
     assert not (cluster / "job.json").exists()

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from engines.ray_cluster import program, ray_cluster
-from support.real_runs import distilbert_on_two_ranks, interrupted, job_states
+from support.real_runs import interrupt_run, read_job_states, train_distilbert_on_two_ranks
 from support.run_fixtures import CASES
 
 if program() is None:
@@ -29,7 +29,7 @@ def on_path(monkeypatch):
 
 
 @pytest.fixture
-def run(cluster, on_path, started, tmp_path):
+def run(cluster, on_path, start_run, tmp_path):
     """Start ``trainmark run`` on the cluster's nodes."""
 
     def start(*words, case="faulty", nnodes=2):
@@ -48,17 +48,17 @@ def run(cluster, on_path, started, tmp_path):
             "--cluster",
             str(file),
         )
-        return started(*words, *many, case=case)
+        return start_run(*words, *many, case=case)
 
     return start
 
 
 def test_distilbert_trains_on_two_nodes(run):
-    distilbert_on_two_ranks(run, "max_steps=40")
+    train_distilbert_on_two_ranks(run, "max_steps=40")
 
 
 @pytest.mark.nightly
 def test_ctrl_c_stops_the_job_and_ends_its_processes(run, fifo):
     process, run_dir = run("fault=wait", "fault_rank=1")
-    interrupted(process, run_dir, fifo)
-    assert job_states(run_dir)[-1]["phase"] == "lost"
+    interrupt_run(process, run_dir, fifo)
+    assert read_job_states(run_dir)[-1]["phase"] == "lost"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from engines.browser import WIDTHS, click_folds, file_home, unfold
-from support.document_texts import html_page
+from support.document_texts import render_html
 from support.many_records import write_runs
 from trainmark.record.record import read_record
 
@@ -33,10 +33,10 @@ def pages(runs, tmp_path_factory):
     files: dict[str, Path] = {}
     for name in RUNS:
         files[name] = folder / f"{name}.html"
-        files[name].write_text(html_page([read_record(runs / name)]), encoding="utf-8")
+        files[name].write_text(render_html([read_record(runs / name)]), encoding="utf-8")
     files["several"] = folder / "several.html"
     records = [read_record(runs / name) for name in RUNS]
-    files["several"].write_text(html_page(records), encoding="utf-8")
+    files["several"].write_text(render_html(records), encoding="utf-8")
     return files
 
 
@@ -48,7 +48,7 @@ def test_page_fits_every_width(pages, visit, name):
         assert shown.overflow() == [], width
 
 
-def switch(shown, name, value):
+def choose_option(shown, name, value):
     """Choose a language or a theme as a reader does."""
     shown.page.locator(f"label[for={name}-{value}]").click()
 
@@ -58,7 +58,7 @@ def switch(shown, name, value):
 @pytest.mark.parametrize("name", RUNS)
 def test_axe_finds_no_accessibility_violation(pages, visit, name, dark, lang):
     shown = visit(file_home(pages[name]), dark=dark).open("")
-    switch(shown, "lang", lang)
+    choose_option(shown, "lang", lang)
     assert shown.barriers() == []
     unfold(shown)
     assert shown.barriers() == []
@@ -73,11 +73,11 @@ def test_language_and_theme_are_switched(pages, visit, scripts):
     shown = visit(file_home(pages[RUNS[0]]), java_script_enabled=scripts).open("")
     heading = shown.page.locator(".sentence:visible")
     english = heading.inner_text()
-    switch(shown, "lang", "zh")
+    choose_option(shown, "lang", "zh")
     assert shown.page.locator("#en").is_hidden()
     assert heading.inner_text() != english
     assert CJK.search(heading.inner_text())
-    switch(shown, "lang", "en")
+    choose_option(shown, "lang", "en")
     assert heading.inner_text() == english
 
 

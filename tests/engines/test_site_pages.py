@@ -43,7 +43,7 @@ def site(runs):
 
 
 @pytest.fixture
-def opened(site, visit):
+def open_page(site, visit):
     """Return a function that opens a page of the site."""
 
     def at(address, **window):
@@ -52,11 +52,11 @@ def opened(site, visit):
     return at
 
 
-def rows(shown):
+def count_rows(shown):
     return shown.page.locator("table.runs tbody tr:visible")
 
 
-def settled(shown, count):
+def wait_for_rows(shown, count):
     """Wait until the list shows so many runs."""
     counts = f"document.querySelectorAll('table.runs tbody tr:not([hidden])').length === {count}"
     shown.page.wait_for_function(counts)
@@ -68,8 +68,8 @@ def settled(shown, count):
      pytest.param("zh", False, marks=nightly), ("zh", True)],
 )  # fmt: skip
 @pytest.mark.parametrize("name", PAGES)
-def test_axe_finds_no_accessibility_violation(opened, name, dark, lang):
-    shown = opened(PAGES[name] if lang == "en" else f"/{lang}{PAGES[name]}", dark=dark)
+def test_axe_finds_no_accessibility_violation(open_page, name, dark, lang):
+    shown = open_page(PAGES[name] if lang == "en" else f"/{lang}{PAGES[name]}", dark=dark)
     assert shown.barriers() == []
     assert shown.page.locator("html").get_attribute("lang").startswith(lang)
     if lang == "zh":
@@ -77,40 +77,40 @@ def test_axe_finds_no_accessibility_violation(opened, name, dark, lang):
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_pages_fit_every_width(opened, name):
-    shown = opened(PAGES[name])
+def test_pages_fit_every_width(open_page, name):
+    shown = open_page(PAGES[name])
     for width in WIDTHS:
         shown.page.set_viewport_size({"width": width, "height": 900})
         assert shown.overflow() == [], width
 
 
-def test_filters_are_part_of_the_address_and_survive_going_back(site, opened):
-    shown = opened("/")
-    everything = rows(shown).count()
+def test_filters_are_part_of_the_address_and_survive_going_back(site, open_page):
+    shown = open_page("/")
+    everything = count_rows(shown).count()
     shown.page.select_option("select[name=precision]", "bf16")
     shown.page.select_option("select[name=device]", DEVICES[1])
     shown.page.wait_for_url("**device=*")
     asked = parse_qs(urlsplit(shown.page.url).query)
     assert (asked["precision"], asked["device"]) == (["bf16"], [DEVICES[1]])
-    assert rows(shown).count() == REPEATS < everything
-    again = opened(shown.page.url)  # what somebody else sees who gets the address
-    settled(again, REPEATS)
-    assert rows(again).all_inner_texts() == rows(shown).all_inner_texts()
+    assert count_rows(shown).count() == REPEATS < everything
+    again = open_page(shown.page.url)  # what somebody else sees who gets the address
+    wait_for_rows(again, REPEATS)
+    assert count_rows(again).all_inner_texts() == count_rows(shown).all_inner_texts()
     shown.page.locator("a.clear").click()
     shown.page.wait_for_url(site + "/index.html")
-    assert rows(shown).count() == everything
+    assert count_rows(shown).count() == everything
 
 
-def test_filter_without_matches_explains_why(opened):
-    shown = opened("/")
+def test_filter_without_matches_explains_why(open_page):
+    shown = open_page("/")
     search, why = shown.page.locator("input[name=q]"), shown.page.locator(".why")
 
     def filtered(text):
         search.fill(text)
         shown.page.keyboard.press("Enter")
-        return rows(shown).count()
+        return count_rows(shown).count()
 
-    everything = rows(shown).count()
+    everything = count_rows(shown).count()
     assert 0 < filtered("p_core>1000") < everything
     assert why.is_hidden()
     assert filtered("device~H100 precision=bf16") == REPEATS
@@ -126,8 +126,8 @@ def test_filter_without_matches_explains_why(opened):
     assert why.is_hidden()
 
 
-def test_report_header_is_distinct_from_the_site_header(opened):
-    shown = opened(PAGES["run"])
+def test_report_header_is_distinct_from_the_site_header(open_page):
+    shown = open_page(PAGES["run"])
     style = """name => (({backgroundColor, borderBottomWidth, display}) =>
         [backgroundColor, borderBottomWidth, display])(
             getComputedStyle(document.querySelector(name)))"""
@@ -147,12 +147,12 @@ def test_missing_page_is_shown_in_the_language_of_its_address(site, visit):
         shown.page.wait_for_url("**/index.html")
 
 
-def test_selected_runs_are_compared_side_by_side(opened):
-    shown = opened("/")
+def test_selected_runs_are_compared_side_by_side(open_page):
+    shown = open_page("/")
     button = shown.page.locator(".compare button")
     assert button.is_disabled()
     for place in range(2):
-        rows(shown).nth(place).locator("input").check()
+        count_rows(shown).nth(place).locator("input").check()
     button.click()
     shown.page.wait_for_url("**/compare?*")
     asked = parse_qs(urlsplit(shown.page.url).query)["run"]
@@ -161,8 +161,8 @@ def test_selected_runs_are_compared_side_by_side(opened):
     assert all(name in text for name in asked)
 
 
-def test_language_and_theme_are_switched_and_kept(opened):
-    shown = opened("/runs/two-ranks.html")
+def test_language_and_theme_are_switched_and_kept(open_page):
+    shown = open_page("/runs/two-ranks.html")
     color = "getComputedStyle(document.body).backgroundColor"
     light = shown.page.evaluate(color)
     shown.page.locator("label[for=theme-dark]").click()
@@ -176,8 +176,8 @@ def test_language_and_theme_are_switched_and_kept(opened):
     assert shown.page.locator("html").get_attribute("lang") == "zh-Hans"
 
 
-def test_other_work_is_compared_by_a_link_that_says_what_differs(opened):
-    shown = opened("/compare?run=two-ranks&run=eight-ranks", width=360)
+def test_other_work_is_compared_by_a_link_that_says_what_differs(open_page):
+    shown = open_page("/compare?run=two-ranks&run=eight-ranks", width=360)
     shown.page.get_by_role("link", name="Compare although these differ: nodes x devices").click()
     shown.page.wait_for_url("**&allow=ran_world")
     for name in ("ratios", "sides-loss"):
@@ -187,8 +187,8 @@ def test_other_work_is_compared_by_a_link_that_says_what_differs(opened):
 
 
 @pytest.mark.parametrize("name", ["case", "compared"])
-def test_charts_are_not_cropped_on_a_phone(opened, name):
-    shown = opened(PAGES[name], width=360)
+def test_charts_are_not_cropped_on_a_phone(open_page, name):
+    shown = open_page(PAGES[name], width=360)
     shown.page.locator(".drawing svg").first.wait_for()
     cut = """[...document.querySelectorAll(".drawing svg")].flatMap(svg => [...svg.querySelectorAll(
         "text")].filter(x => x.getBoundingClientRect().right > svg.getBoundingClientRect().right + 1
@@ -197,8 +197,8 @@ def test_charts_are_not_cropped_on_a_phone(opened, name):
 
 
 @pytest.mark.parametrize("name", ["list", "run", "compared"])
-def test_site_is_readable_without_scripts(opened, name):
-    shown = opened(PAGES[name], java_script_enabled=False)
+def test_site_is_readable_without_scripts(open_page, name):
+    shown = open_page(PAGES[name], java_script_enabled=False)
     assert shown.page.locator("h1").count() == 1
     click_folds(shown)
     for chart in shown.page.locator("figure.chart:has(summary)").all():
@@ -214,7 +214,7 @@ def test_static_site_is_readable_and_searchable(runs, visit, tmp_path):
         shown = visit(address).open("/index.html")
         shown.page.fill("input[name=q]", "two-ranks")
         shown.page.keyboard.press("Enter")
-        settled(shown, 1)
+        wait_for_rows(shown, 1)
         links = shown.page.locator("table.runs tbody tr:visible th a")
         assert links.get_attribute("href") == "runs/two-ranks.html"
         links.click()

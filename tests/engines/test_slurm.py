@@ -13,10 +13,10 @@ import pytest
 from engines.slurm_cluster import NODES, missing, slurm_cluster
 from support import faulty_runs
 from support.real_runs import (
-    checked,
-    distilbert_on_two_ranks,
-    interrupted,
-    job_states,
+    interrupt_run,
+    read_checked_record,
+    read_job_states,
+    train_distilbert_on_two_ranks,
     wait_for_fault,
 )
 from support.run_fixtures import CASES
@@ -35,7 +35,7 @@ def cluster():
 
 
 @pytest.fixture
-def on_slurm(cluster, monkeypatch, tmp_path):
+def idle_cluster(cluster, monkeypatch, tmp_path):
     """The cluster for this process and what it starts; idle again before the next test."""
     variables = {"TRAINMARK_CASE_PATH": str(CASES), "FAULT_FIFO": str(tmp_path / "fifo")}
     for name, value in (cluster.variables | variables).items():
@@ -44,7 +44,7 @@ def on_slurm(cluster, monkeypatch, tmp_path):
     cluster.until(lambda: cluster.states() == ["idle", "idle"], "idle nodes")
 
 
-def cluster_file(folder, **keys):
+def write_cluster_file(folder, **keys):
     """Write a cluster file for nodes that share this host: its loopback, and free ports."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -62,17 +62,19 @@ def cluster_file(folder, **keys):
 
 
 @pytest.fixture
-def run(on_slurm, started, tmp_path):
+def run(idle_cluster, start_run, tmp_path):
     """Start ``trainmark run`` on both nodes."""
 
     def start(*words, case="faulty", **keys):
-        return started(*words, *TWO, "--cluster", str(cluster_file(tmp_path, **keys)), case=case)
+        return start_run(
+            *words, *TWO, "--cluster", str(write_cluster_file(tmp_path, **keys)), case=case
+        )
 
     return start
 
 
 def test_distilbert_trains_on_two_nodes(run):
-    run_dir = distilbert_on_two_ranks(run)
+    run_dir = train_distilbert_on_two_ranks(run)
     for node in (0, 1):
         assert (run_dir / f"events.node{node}.jsonl").exists()
 
@@ -86,9 +88,9 @@ runs:
 
 
 @pytest.mark.nightly
-def test_killed_plan_resumes_with_its_submitted_job(on_slurm, fifo, tmp_path, monkeypatch):
+def test_killed_plan_resumes_with_its_submitted_job(idle_cluster, fifo, tmp_path, monkeypatch):
     go, runs = tmp_path / "go", tmp_path / "runs/plan"
-    site = json.loads(cluster_file(tmp_path).read_text())
+    site = json.loads(write_cluster_file(tmp_path).read_text())
     (tmp_path / "cluster.yaml").write_text(json.dumps(site | {"nodes": 2}))
     (tmp_path / "plan.yaml").write_text(PLAN)
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
@@ -106,7 +108,7 @@ def test_killed_plan_resumes_with_its_submitted_job(on_slurm, fifo, tmp_path, mo
             assert "a/r1 is a submitted job" in process.stderr.readline()
             go.write_text("")
             wait_for_fault(fifo)
-            assert checked(runs / "a/r1").status == "passed"
+            assert read_checked_record(runs / "a/r1").status == "passed"
             go.write_text("")
             out, err = process.communicate(timeout=240)
         finally:
@@ -114,44 +116,46 @@ def test_killed_plan_resumes_with_its_submitted_job(on_slurm, fifo, tmp_path, mo
     assert process.returncode == 0, err
     done = {run["name"]: run for run in json.loads(out)["runs"]}
     assert (done["a"]["status"], done["a"]["statuses"]) == ("passed", ["passed", "passed"])
-    assert done["a"]["run_ids"] == [checked(runs / name).run_id for name in ("a/r1", "a-2/r2")]
+    assert done["a"]["run_ids"] == [
+        read_checked_record(runs / name).run_id for name in ("a/r1", "a-2/r2")
+    ]
     assert done["a"]["did_not_pass_before"] == []
     assert done["big"]["reason"] == "9 nodes needed, at most 2"
 
 
 @pytest.mark.nightly
 def test_killed_rank_is_recorded_with_its_signal(run, fifo):
-    record = faulty_runs.rank_killed(run, fifo, rank=1)
+    record = faulty_runs.check_killed_rank(run, fifo, rank=1)
     assert record.ranks[1].steps == 14
 
 
 @pytest.mark.nightly
-def test_ctrl_c_cancels_the_job_and_ends_its_processes(run, on_slurm, fifo):
+def test_ctrl_c_cancels_the_job_and_ends_its_processes(run, idle_cluster, fifo):
     process, run_dir = run("fault=wait", "fault_rank=1")
-    interrupted(process, run_dir, fifo)
-    assert job_states(run_dir)[-1]["phase"] == "lost"
+    interrupt_run(process, run_dir, fifo)
+    assert read_job_states(run_dir)[-1]["phase"] == "lost"
     number = (run_dir / "job.id").read_text().strip()
-    assert "JobState=CANCELLED" in on_slurm.ask("scontrol", "show", "job", number)
-    assert [on_slurm.tasks(node) for node in NODES] == [[], []]
+    assert "JobState=CANCELLED" in idle_cluster.ask("scontrol", "show", "job", number)
+    assert [idle_cluster.tasks(node) for node in NODES] == [[], []]
 
 
 @pytest.mark.nightly
-def test_a_detached_job_is_cancelled_later(on_slurm, trainmark, tmp_path, fifo):
+def test_a_detached_job_is_cancelled_later(idle_cluster, trainmark, tmp_path, fifo):
     words = ("run", "faulty", "fault=wait", "fault_rank=1", *TWO)
     submitted = trainmark(
-        *words, "--cluster", str(cluster_file(tmp_path)), "--out", "run", "--detach"
+        *words, "--cluster", str(write_cluster_file(tmp_path)), "--out", "run", "--detach"
     )
     assert submitted.returncode == 0, submitted.stderr
     wait_for_fault(fifo)
     cancelled = trainmark("run", "--attach", "run", "--cancel")
-    record = checked(tmp_path / "run")
+    record = read_checked_record(tmp_path / "run")
     assert (cancelled.returncode, record.status) == (1, "interrupted")
-    assert job_states(tmp_path / "run")[-1]["phase"] == "lost"
+    assert read_job_states(tmp_path / "run")[-1]["phase"] == "lost"
 
 
 @pytest.mark.nightly
-def test_script_of_a_dry_run_starts_the_same_run(on_slurm, trainmark, tmp_path):
-    site = cluster_file(tmp_path)
+def test_script_of_a_dry_run_starts_the_same_run(idle_cluster, trainmark, tmp_path):
+    site = write_cluster_file(tmp_path)
     run_dir = tmp_path / "a run"
     words = ("run", "toy", "max_epochs=1", "target=none", *TWO, "--cluster", str(site))
     shown = trainmark(*words, "--out", str(run_dir), "--dry-run")
@@ -164,4 +168,4 @@ def test_script_of_a_dry_run_starts_the_same_run(on_slurm, trainmark, tmp_path):
     assert (pasted.returncode, pasted.stderr) == (0, "")
     attached = trainmark("run", "--attach", str(run_dir))
     assert attached.returncode == 0, attached.stdout + attached.stderr
-    assert checked(run_dir).status == "passed"
+    assert read_checked_record(run_dir).status == "passed"

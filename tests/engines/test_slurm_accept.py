@@ -19,7 +19,7 @@ if missing():
     pytest.skip(f"no Slurm here: {lacking} missing (make test-engines)", allow_module_level=True)
 
 
-def free_port():
+def find_free_port():
     """Return a port after which some more are free."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -32,7 +32,7 @@ def accept(tmp_path):
     settings = {
         "device": "cpu",
         "environment": {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
-        "master_port": free_port(),
+        "master_port": find_free_port(),
         "slurm": {"exclusive": False, "options": {"partition": "main"}},
     }
     (tmp_path / "cluster.yaml").write_text(json.dumps(settings))

@@ -10,11 +10,11 @@ import pytest
 
 from engines.ssh_hosts import Hosts, wait_until, why_not
 from support.real_runs import (
-    checked,
-    distilbert_on_two_ranks,
-    ended,
-    interrupted,
-    job_states,
+    interrupt_run,
+    read_checked_record,
+    read_job_states,
+    train_distilbert_on_two_ranks,
+    wait_for_end,
     wait_for_fault,
 )
 from support.run_fixtures import CASES
@@ -36,7 +36,7 @@ def hosts(tmp_path_factory):
 
 
 @pytest.fixture
-def words(hosts, tmp_path):
+def make_words(hosts, tmp_path):
     """Return the words of a run on both hosts, with a cluster file of its own."""
 
     def make(*lines, site=None, **ssh):
@@ -55,16 +55,16 @@ def words(hosts, tmp_path):
 
 
 @pytest.fixture
-def run(hosts, started, words):
+def run(hosts, start_run, make_words):
     """Start ``trainmark run`` on the login machine."""
 
     def start(*options, case="faulty"):
-        return started(*options, *words(), case=case, prefix=hosts.login.inside())
+        return start_run(*options, *make_words(), case=case, prefix=hosts.login.inside())
 
     return start
 
 
-def left(run_dir):
+def list_processes_left(run_dir):
     """Return the ranks of a run, and all else that has its folder, that are still alive."""
     run_id = Plan.read(run_dir).run_id
     process_ids = [
@@ -77,19 +77,19 @@ def left(run_dir):
 
 
 def test_distilbert_trains_on_two_hosts(run, hosts):
-    run_dir = distilbert_on_two_ranks(run)
+    run_dir = train_distilbert_on_two_ranks(run)
     for node in (0, 1):
         (there,) = hosts.disk(node).glob(f"{Plan.read(run_dir).run_id}/events.node{node}.jsonl")
         assert len(list(EventFile(there))) == len(list(EventFile(run_dir / there.name)))
         assert (run_dir / f"telemetry.node{node}.jsonl").exists()
-    assert left(run_dir) == []
+    assert list_processes_left(run_dir) == []
 
 
 @pytest.mark.nightly
 def test_ctrl_c_ends_all_nodes(run, fifo):
     process, run_dir = run("fault=wait", "fault_rank=1")
-    interrupted(process, run_dir, fifo)
-    assert left(run_dir) == []
+    interrupt_run(process, run_dir, fifo)
+    assert list_processes_left(run_dir) == []
 
 
 @pytest.mark.nightly
@@ -97,14 +97,16 @@ def test_lost_connection_ends_both_sides_and_names_the_node(run, hosts, fifo):
     process, run_dir = run("fault=wait", "fault_rank=0")
     wait_for_fault(fifo)
     hosts.link(1, "down")
-    code, _, err = ended(process)
-    record = checked(run_dir)
+    code, _, err = wait_for_end(process)
+    record = read_checked_record(run_dir)
     assert (code, record.status) == (1, "failed")
     assert (record.cause.kind, record.cause.message.args["nodes"]) == ("node_lost", "1")
-    assert job_states(run_dir)[-1]["phase"] == "lost"
+    assert read_job_states(run_dir)[-1]["phase"] == "lost"
     assert f"{hosts.address(1)}: ssh: " in err
     assert not (run_dir / "events.node1.jsonl").exists()
-    wait_until(lambda: left(run_dir) == [], "the end of the lost node's processes", 90)
+    wait_until(
+        lambda: list_processes_left(run_dir) == [], "the end of the lost node's processes", 90
+    )
     hosts.link(1, "up")
     wait_until(lambda: hosts.answers(1), "the link")
 
@@ -114,7 +116,7 @@ def test_nodes_end_if_their_launcher_is_killed(run, hosts, fifo):
     process, run_dir = run("fault=wait", "fault_rank=1")
     wait_for_fault(fifo)
     process.kill()
-    wait_until(lambda: left(run_dir) == [], "the end of the nodes", 120)
+    wait_until(lambda: list_processes_left(run_dir) == [], "the end of the nodes", 120)
     words = ("-m", "trainmark", "run", "--attach", str(run_dir))
     subprocess.run(hosts.login.inside(sys.executable, *words), capture_output=True, check=False)
-    assert checked(run_dir).status == "interrupted"
+    assert read_checked_record(run_dir).status == "interrupted"

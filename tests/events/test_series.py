@@ -9,14 +9,14 @@ from support.fakes import GOLDEN, S, event, launch_event, rank_events, write_eve
 from support.telemetry_files import (
     GIB,
     TIMES_S,
-    busy,
-    cards,
-    devices,
-    end,
-    host,
-    readings,
-    sampled_run,
-    start,
+    make_busy_device,
+    make_device_lines,
+    make_devices_line,
+    make_end_line,
+    make_host_line,
+    make_ranks_with_devices,
+    make_start_line,
+    write_sampled_run,
 )
 from trainmark.events import series
 from trainmark.record import reduce
@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from trainmark.events.series import SeriesLine
 
 
-def made(folder: Path) -> list[SeriesLine]:
+def read_series(folder: Path) -> list[SeriesLine]:
     return reduce.reduce(folder).series
 
 
-def line(series: list[SeriesLine], quantity: str, of: str, *, of_host: bool = False) -> Any:
+def select_points(
+    series: list[SeriesLine], quantity: str, of: str, *, of_host: bool = False
+) -> Any:
     (matching_points,) = (
         x.points for x in series if (x.quantity, x.of, x.of_host) == (quantity, of, of_host)
     )
@@ -40,11 +42,19 @@ def line(series: list[SeriesLine], quantity: str, of: str, *, of_host: bool = Fa
 
 def test_devices_and_host_have_series_over_time(tmp_path: Path) -> None:
     values = {"utilization_percent": 25.0, "memory_used_bytes": 8 * GIB}
-    lines = [start(0, 1), *readings(0, 1), *(host(t_s, **values) for t_s in (2.0, 4.0)), end()]
-    series = made(sampled_run(tmp_path / "run", lines))
-    assert line(series, "temperature_c", "1") == [(t_s, 50.0 + t_s) for t_s in TIMES_S]
-    assert line(series, "memory_used_bytes", "1")[2:4] == [(4.0, GIB), (6.0, 11 * GIB)]
-    assert line(series, "utilization_percent", "0", of_host=True) == [(2.0, 25.0), (4.0, 25.0)]
+    lines = [
+        make_start_line(0, 1),
+        *make_device_lines(0, 1),
+        *(make_host_line(t_s, **values) for t_s in (2.0, 4.0)),
+        make_end_line(),
+    ]
+    series = read_series(write_sampled_run(tmp_path / "run", lines))
+    assert select_points(series, "temperature_c", "1") == [(t_s, 50.0 + t_s) for t_s in TIMES_S]
+    assert select_points(series, "memory_used_bytes", "1")[2:4] == [(4.0, GIB), (6.0, 11 * GIB)]
+    assert select_points(series, "utilization_percent", "0", of_host=True) == [
+        (2.0, 25.0),
+        (4.0, 25.0),
+    ]
     assert {(x.quantity, x.of) for x in series if x.of_host} == {
         ("utilization_percent", "0"), ("memory_used_bytes", "0"),
     }  # fmt: skip
@@ -53,11 +63,19 @@ def test_devices_and_host_have_series_over_time(tmp_path: Path) -> None:
 def test_long_series_keep_their_extremes(tmp_path: Path) -> None:
     times = [n / 100 for n in range(1200)]
     lines = [
-        devices(t_s, busy(t_s, 0, temperature_c={3.33: 99.0, 7.77: 11.0}.get(t_s, 50.0)))
+        make_devices_line(
+            t_s, make_busy_device(t_s, 0, temperature_c={3.33: 99.0, 7.77: 11.0}.get(t_s, 50.0))
+        )
         for t_s in times
     ]
-    drawn = made(sampled_run(tmp_path / "run", [start(0), *lines, end()], ranks=cards(1)))
-    points = line(drawn, "temperature_c", "0")
+    drawn = read_series(
+        write_sampled_run(
+            tmp_path / "run",
+            [make_start_line(0), *lines, make_end_line()],
+            ranks=make_ranks_with_devices(1),
+        )
+    )
+    points = select_points(drawn, "temperature_c", "0")
     assert len(points) <= series.MAX_LINE_POINTS
     assert (3.33, 99.0) in points
     assert (7.77, 11.0) in points
@@ -66,18 +84,25 @@ def test_long_series_keep_their_extremes(tmp_path: Path) -> None:
 def test_many_devices_share_one_series(tmp_path: Path) -> None:
     world = series.MAX_LINES + 1
     lines = [
-        devices(t_s, *(busy(t_s, n, temperature_c=40.0 + n) for n in range(world)))
+        make_devices_line(
+            t_s, *(make_busy_device(t_s, n, temperature_c=40.0 + n) for n in range(world))
+        )
         for t_s in TIMES_S
     ]
-    drawn = made(sampled_run(tmp_path / "run", [start(*range(world)), *lines, end()],
-                                ranks=cards(world)))  # fmt: skip
+    drawn = read_series(
+        write_sampled_run(
+            tmp_path / "run",
+            [make_start_line(*range(world)), *lines, make_end_line()],
+            ranks=make_ranks_with_devices(world),
+        )
+    )
     for of, value in (("lowest", 40.0), ("median", 44.0), ("highest", 48.0)):
-        points = line(drawn, "temperature_c", of)
+        points = select_points(drawn, "temperature_c", of)
         assert [value_at_time for _, value_at_time in points] == [value] * len(TIMES_S)
         assert [s for s, _ in points] == list(TIMES_S)
 
 
-def later(moment: dict[str, Any], by_s: float) -> dict[str, Any]:
+def shift_event(moment: dict[str, Any], by_s: float) -> dict[str, Any]:
     """Return an event of a machine whose clock shows more."""
     return {
         name: value + round(by_s * S) if name in ("t_ns", "start_ns", "end_ns") else value
@@ -85,7 +110,7 @@ def later(moment: dict[str, Any], by_s: float) -> dict[str, Any]:
     }
 
 
-def two_machines(tmp_path: Path) -> Path:
+def write_two_machines(tmp_path: Path) -> Path:
     folder = write_run(tmp_path / "run", [launch_event()])
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     plan |= {"nnodes": 2, "nproc": 1, "launcher": "slurm", "labels": [], "sample_every_s": 1.0}
@@ -99,17 +124,19 @@ def two_machines(tmp_path: Path) -> Path:
             window_event["step_samples"] = [2 * samples for samples in window_event["samples"]]
         ended = event("ranks_ended", 12 * S, failures=[])
         node_events = [launch_event(node=node), ended, event("finished", 13 * S)]
-        samples = [start(0), *readings(0, power_w=100.0 + node), end()]
+        samples = [make_start_line(0), *make_device_lines(0, power_w=100.0 + node), make_end_line()]
         files = {f"rank{node}": ranks, f"node{node}": node_events, "telemetry": samples}
         for name, events in files.items():
             file = f"telemetry.node{node}.jsonl" if name == "telemetry" else f"events.{name}.jsonl"
             write_events(
-                folder / file, [later(window_event, 1000 * node) for window_event in events]
+                folder / file, [shift_event(window_event, 1000 * node) for window_event in events]
             )
     return folder
 
 
 def test_series_of_several_machines_share_one_clock(tmp_path: Path) -> None:
-    series = made(two_machines(tmp_path))
+    series = read_series(write_two_machines(tmp_path))
     for rank in ("0", "1"):
-        assert line(series, "power_w", rank) == [(t_s, 100.0 + int(rank)) for t_s in TIMES_S]
+        assert select_points(series, "power_w", rank) == [
+            (t_s, 100.0 + int(rank)) for t_s in TIMES_S
+        ]

@@ -21,7 +21,7 @@ TIMES = st.lists(st.integers(-50, 150), min_size=1, max_size=20, unique=True).ma
 VALUES = st.lists(st.integers(-1000, 1000), min_size=20, max_size=20)
 
 
-def mean_of(
+def summarize_readings(
     interval: tuple[float, float], readings: Sequence[tuple[float, float | None]]
 ) -> Quantity | None:
     """Return the summary of a quantity from readings of which some are not in the interval."""
@@ -30,7 +30,7 @@ def mean_of(
     return summarize_quantity(times, values, interval)
 
 
-def nearest_mean(interval: tuple[int, int], inside: Sequence[tuple[int, int]]) -> float:
+def compute_nearest_mean(interval: tuple[int, int], inside: Sequence[tuple[int, int]]) -> float:
     """Return the mean in which each reading stands for the moments that are nearest to it."""
     start, end = interval
     total = Fraction(0)
@@ -49,13 +49,15 @@ def test_mean_weighs_each_moment_by_its_nearest_reading(
 ) -> None:
     readings = list(zip(times, values, strict=False))
     inside = [(t, value) for t, value in readings if interval[0] <= t <= interval[1]]
-    computed_mean = mean_of(interval, readings)
+    computed_mean = summarize_readings(interval, readings)
     if not inside:
         assert computed_mean is None
         return
     assert computed_mean is not None
     assert computed_mean.readings == len(inside)
-    assert computed_mean.mean == pytest.approx(nearest_mean(interval, inside), rel=1e-12, abs=1e-12)
+    assert computed_mean.mean == pytest.approx(
+        compute_nearest_mean(interval, inside), rel=1e-12, abs=1e-12
+    )
     assert computed_mean.lowest == min(value for _, value in inside)
     assert computed_mean.highest == max(value for _, value in inside)
     edges = [interval[0], *(t for t, _ in inside), interval[1]]
@@ -64,14 +66,18 @@ def test_mean_weighs_each_moment_by_its_nearest_reading(
 
 def test_reading_without_the_quantity_changes_no_mean() -> None:
     untold = [(-1, None), (1, None), (5, None)]
-    assert mean_of((0, 10), untold) is None
+    assert summarize_readings((0, 10), untold) is None
     readings = [(2, 1.0), (9, 3.0)]
-    assert mean_of((0, 10), sorted(untold + readings)) == mean_of((0, 10), readings)
+    assert summarize_readings((0, 10), sorted(untold + readings)) == summarize_readings(
+        (0, 10), readings
+    )
     counted = [(-4, 1.0), (0, 2.0), (10, 6.0)]
-    assert counter((0, 10), sorted(untold + counted)) == counter((0, 10), counted)
+    assert interpolate_counter((0, 10), sorted(untold + counted)) == interpolate_counter(
+        (0, 10), counted
+    )
 
 
-def counter(
+def interpolate_counter(
     interval: tuple[float, float], readings: Sequence[tuple[float, float | None]]
 ) -> Energy:
     times, values = np.array(readings, dtype=float).reshape(-1, 2).T
@@ -87,7 +93,7 @@ def test_a_counter_is_interpolated_at_both_edges(
     times: list[int], steps: list[int], edges: tuple[int, int]
 ) -> None:
     values = np.cumsum(steps)[: len(times)].tolist()
-    difference = counter(edges, list(zip(times, values, strict=True)))
+    difference = interpolate_counter(edges, list(zip(times, values, strict=True)))
     if times[0] > edges[0] or times[-1] < edges[1]:
         assert difference == Energy(reason=message("counter_not_around"))
         return
@@ -122,7 +128,7 @@ def test_a_counter_is_interpolated_at_both_edges(
 def test_unknown_difference_is_none_with_a_reason(
     readings: list[tuple[int, float]], reason: str
 ) -> None:
-    difference = counter((0, 10), readings)
+    difference = interpolate_counter((0, 10), readings)
     assert difference.joules is None
     assert difference.reason is not None
     assert difference.reason.code == reason

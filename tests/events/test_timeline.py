@@ -22,7 +22,7 @@ S = 1_000_000_000
 SAID = {"code": "exception", "args": {"text": "m"}}
 
 
-def facts(t_ns: int, product: str = H100, matmul: float | None = 4e14) -> dict[str, Any]:
+def make_facts(t_ns: int, product: str = H100, matmul: float | None = 4e14) -> dict[str, Any]:
     return event(
         "facts",
         t_ns,
@@ -32,7 +32,9 @@ def facts(t_ns: int, product: str = H100, matmul: float | None = 4e14) -> dict[s
     )
 
 
-def uneven_ranks(*, product: str = H100, flops: float | None = 2e14) -> list[list[dict[str, Any]]]:
+def make_uneven_ranks(
+    *, product: str = H100, flops: float | None = 2e14
+) -> list[list[dict[str, Any]]]:
     """Return the events of two ranks: 5 steps, 2 of them measured, one evaluation.
 
     Rank 0 trains 4 samples a step and rank 1 three, two in the last step. Times in seconds:
@@ -50,7 +52,7 @@ def uneven_ranks(*, product: str = H100, flops: float | None = 2e14) -> list[lis
             [
                 event("start", start, pid=100 + rank),
                 span("init", start, 3 * S),
-                facts(3 * S, product),
+                make_facts(3 * S, product),
                 window(
                     4 * S, 6 * S, phase="compile", step_ns=[first_step], wait_ns=[S // 4],
                     samples=[samples], loss=[3.0 + rank], tokens=10 * samples, model_flops=flops,
@@ -81,17 +83,17 @@ def uneven_ranks(*, product: str = H100, flops: float | None = 2e14) -> list[lis
 
 
 @pytest.fixture
-def uneven(tmp_path: Path) -> RunTimeline:
-    return read_run(write_run(tmp_path / "run", [launch_event(S // 2)], *uneven_ranks()), 2)
+def uneven_run(tmp_path: Path) -> RunTimeline:
+    return read_run(write_run(tmp_path / "run", [launch_event(S // 2)], *make_uneven_ranks()), 2)
 
 
-def test_two_uneven_ranks_give_exact_figures(uneven: RunTimeline) -> None:
-    figures = compute_figures(measure(uneven, precision="bf16", warmup_steps=3))
+def test_two_uneven_ranks_give_exact_figures(uneven_run: RunTimeline) -> None:
+    figures = compute_figures(measure(uneven_run, precision="bf16", warmup_steps=3))
     values = {name: figure.value for name, figure in figures.items()}
     sampled = {"utilization", "power", "temperature", "energy_per_sample", "energy_to_target"}
     assert {values.pop(name) for name in sampled} == {None}
     samples = 5 * 4 + 4 * 3 + 2
-    assert uneven.counts == Counts(samples, samples, 10 * samples, samples)
+    assert uneven_run.counts == Counts(samples, samples, 10 * samples, samples)
     assert values == pytest.approx(
         {
             "e2e_time": 17.5,  # 0.5 to rank 1's end at 18
@@ -166,7 +168,7 @@ def test_losses_are_weighted_by_samples_and_skip_nonfinite_values(tmp_path: Path
             4 * S, 40 * S, step_ns=steps, wait_ns=[0] * len(loss), loss=loss,
             samples=[10] * (len(loss) - 2) + [30, 10],
         )  # fmt: skip
-        rank = [event("start", S, pid=1), facts(3 * S), made]
+        rank = [event("start", S, pid=1), make_facts(3 * S), made]
         run_dir.mkdir(parents=True)
         run = read_run(write_run(run_dir / "run", [launch_event(S // 2)], rank), 1)
         figures = compute_figures(measure(run, precision="bf16", warmup_steps=3))
@@ -179,7 +181,7 @@ def test_losses_are_weighted_by_samples_and_skip_nonfinite_values(tmp_path: Path
 
 
 def test_samples_of_several_sequences_are_also_counted_as_sequences(tmp_path: Path) -> None:
-    ranks = uneven_ranks()
+    ranks = make_uneven_ranks()
     for item in ranks[1]:
         if item["event"] == "window":
             item["sequences"] *= 3
@@ -197,12 +199,18 @@ def test_samples_of_several_sequences_are_also_counted_as_sequences(tmp_path: Pa
     assert figures["p_train"].value == pytest.approx(34 / 11)
 
 
-def test_two_uneven_ranks_give_an_exact_series_and_spans(uneven: RunTimeline) -> None:
-    assert uneven.series.step_ns.tolist() == [2 * S, S, S // 2, 2 * S, 2 * S]
-    assert uneven.series.samples.tolist() == [7, 7, 7, 7, 6]
-    assert uneven.series.loss.tolist() == [(4 * 3 + 3 * 4) / 7, 2.0, 2.0, 1.0, (4 * 0.5 - 1) / 6]
-    assert uneven.warmup_steps == 3
-    first = uneven.ranks[0]
+def test_two_uneven_ranks_give_an_exact_series_and_spans(uneven_run: RunTimeline) -> None:
+    assert uneven_run.series.step_ns.tolist() == [2 * S, S, S // 2, 2 * S, 2 * S]
+    assert uneven_run.series.samples.tolist() == [7, 7, 7, 7, 6]
+    assert uneven_run.series.loss.tolist() == [
+        (4 * 3 + 3 * 4) / 7,
+        2.0,
+        2.0,
+        1.0,
+        (4 * 0.5 - 1) / 6,
+    ]
+    assert uneven_run.warmup_steps == 3
+    first = uneven_run.ranks[0]
     assert first.spans_ns == {
         "launch": S // 2,
         "init": 2 * S,
@@ -220,7 +228,7 @@ def test_two_uneven_ranks_give_an_exact_series_and_spans(uneven: RunTimeline) ->
         "other": 4 * S,  # 3-4, 8-8.5, 12.5-13, 15-17
     }
     assert first.wall_ns == sum(first.spans_ns.values()) == 16_500_000_000
-    second = measure(uneven).spans
+    second = measure(uneven_run).spans
     assert (second.rank, second.wall_ns) == (1, 17_500_000_000)
     assert second.train_parts_ns == {
         "data_wait": S,  # 0.25, 0.25 and 0.5 s of the steps' 2, 1, 0.5, 2 and 2 s
@@ -231,7 +239,7 @@ def test_two_uneven_ranks_give_an_exact_series_and_spans(uneven: RunTimeline) ->
     assert (first.trained.steps, first.target_reached, first.train_ns) == (5, True, 12 * S)
 
 
-def figures_of(
+def compute_run_figures(
     tmp_path: Path, ranks: list[list[dict[str, Any]]], world_size: int = 2, **more: Any
 ) -> Any:
     timeline = read_run(write_run(tmp_path / "run", [launch_event()], *ranks), world_size)
@@ -239,11 +247,11 @@ def figures_of(
 
 
 def test_figure_names_are_always_the_same_and_null_has_a_reason(tmp_path: Path) -> None:
-    nothing, whole = figures_of(tmp_path, []), uneven_ranks()
+    nothing, whole = compute_run_figures(tmp_path, []), make_uneven_ranks()
     assert set(nothing) < set(FIGURES)
     assert all(figure.value is None and figure.reason for figure in nothing.values())
-    for ranks in (whole, uneven_ranks(flops=None), [rank[:5] for rank in whole]):
-        figures = figures_of(tmp_path, ranks)
+    for ranks in (whole, make_uneven_ranks(flops=None), [rank[:5] for rank in whole]):
+        figures = compute_run_figures(tmp_path, ranks)
         assert figures.keys() == nothing.keys()
         assert all(
             (figure.value is None) == (figure.reason is not None) for figure in figures.values()
@@ -251,7 +259,7 @@ def test_figure_names_are_always_the_same_and_null_has_a_reason(tmp_path: Path) 
 
 
 def test_mfu_of_an_unknown_product_is_null(tmp_path: Path) -> None:
-    figures = figures_of(tmp_path, uneven_ranks(product="NVIDIA H100 80GB HBM3e"))
+    figures = compute_run_figures(tmp_path, make_uneven_ranks(product="NVIDIA H100 80GB HBM3e"))
     assert figures["MFU"].value is None
     assert figures["MFU"].reason == message(
         "peak_unknown", precision="bf16", product="NVIDIA H100 80GB HBM3e"
@@ -260,8 +268,8 @@ def test_mfu_of_an_unknown_product_is_null(tmp_path: Path) -> None:
 
 
 def test_run_without_measured_steps_gives_the_reason(tmp_path: Path) -> None:
-    figures = figures_of(
-        tmp_path, [[e for e in rank if e.get("phase") != "train"] for rank in uneven_ranks()]
+    figures = compute_run_figures(
+        tmp_path, [[e for e in rank if e.get("phase") != "train"] for rank in make_uneven_ranks()]
     )
     assert figures["final_result"].reason == message("no_step_after_warmup", steps=3)
     assert figures["matmul_flops_per_device"].value == 4e14  # measured all the same
@@ -270,7 +278,7 @@ def test_run_without_measured_steps_gives_the_reason(tmp_path: Path) -> None:
 
 def test_rank_without_events_makes_throughputs_null(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    figures = figures_of(tmp_path, uneven_ranks()[:1])
+    figures = compute_run_figures(tmp_path, make_uneven_ranks()[:1])
     for name in ("train_time", "p_whole", "p_train", "p_core", "token/p/s"):
         assert figures[name].reason == message("no_train_time")
     for name in ("final_result", "step_time_p50", "MFU"):
@@ -278,7 +286,7 @@ def test_rank_without_events_makes_throughputs_null(tmp_path: Path) -> None:
 
 
 def test_events_of_a_killed_rank_are_used(tmp_path: Path) -> None:
-    ranks = uneven_ranks()
+    ranks = make_uneven_ranks()
     ranks[1] = ranks[1][:5]  # up to its warm-up window, which ended at 8 s
     timeline = read_run(write_run(tmp_path / "run", [launch_event()], *ranks), 2)
     second = timeline.ranks[1]

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.telemetry_files import GIB, cards, devices, host, sampled_run, start
+from support.telemetry_files import (
+    GIB,
+    make_devices_line,
+    make_host_line,
+    make_ranks_with_devices,
+    make_start_line,
+    write_sampled_run,
+)
 from trainmark.export.followers.reading import RunReader
 from trainmark.plan.plan import read_plan
 from trainmark.record import record, reduce
@@ -32,14 +39,14 @@ Values = dict[tuple[str, int], tuple[float, float]]  # value and time by series 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     """Return a run that has ended, of two ranks with a card each."""
-    lines: list[dict[str, Any]] = [start(0, 1)]
+    lines: list[dict[str, Any]] = [make_start_line(0, 1)]
     for t_s in (7.0, 8.0, 9.0):
         samples = [{"index": index, "power_w": 100.0 * t_s + index} for index in (0, 1)]
-        lines += [devices(t_s, *samples), host(t_s, memory_used_bytes=GIB)]
-    ranks = cards(2)
+        lines += [make_devices_line(t_s, *samples), make_host_line(t_s, memory_used_bytes=GIB)]
+    ranks = make_ranks_with_devices(2)
     for rank in ranks:
         rank[9]["detail"] = {"F1 score": 0.5}
-    folder = sampled_run(tmp_path / "run", lines, ranks=ranks)
+    folder = write_sampled_run(tmp_path / "run", lines, ranks=ranks)
     record.write_record(reduce.reduce(folder), folder)
     return folder
 

@@ -9,7 +9,7 @@ import pytest
 import trainmark
 from support.fake_backends import KeptRun, write_part
 from support.fakes import FakeClock
-from support.telemetry_files import cards, sampled_run
+from support.telemetry_files import make_ranks_with_devices, write_sampled_run
 from trainmark.errors import RecordError, UsageError
 from trainmark.export.followers import following as following_module
 from trainmark.export.followers.following import RETRY_S, FollowedRuns, Following
@@ -33,25 +33,25 @@ class Seconds(FakeClock):
         self.advance(round(seconds * 1e9))
 
 
-def follow(run_dir: Path, kept: KeptRun, clock: Any = None) -> Following:
+def make_followed_run(run_dir: Path, kept: KeptRun, clock: Any = None) -> Following:
     return Following(run_dir, TARGET, kept.open, clock or Seconds())
 
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     """Return a run of 16 steps on two ranks that has ended, with its record."""
-    folder = sampled_run(tmp_path / "run", None)
+    folder = write_sampled_run(tmp_path / "run", None)
     record.write_record(reduce.reduce(folder), folder)
     return folder
 
 
 def test_each_poll_exports_new_points_and_the_end_exports_the_result(tmp_path: Path) -> None:
-    source = sampled_run(tmp_path / "source", None)
+    source = write_sampled_run(tmp_path / "source", None)
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     (run_dir / "plan.json").write_bytes((source / "plan.json").read_bytes())
     kept = KeptRun()
-    followed = follow(run_dir, kept)
+    followed = make_followed_run(run_dir, kept)
     for lines, steps in ((5, 0), (7, 1), (8, 3), (9, 16), (99, 16)):
         write_part(run_dir, source, lines)
         followed.poll()
@@ -67,7 +67,7 @@ def test_each_poll_exports_new_points_and_the_end_exports_the_result(tmp_path: P
 
 def test_after_a_fault_the_run_is_exported_again_from_its_start(run_dir: Path) -> None:
     kept, clock = KeptRun(fault=ConnectionError("refused.")), Seconds()
-    followed = follow(run_dir, kept, clock)
+    followed = make_followed_run(run_dir, kept, clock)
     followed.poll()
     assert (followed.fault, kept.opened) == ("ConnectionError: refused", 0)
     kept.fault = None
@@ -85,7 +85,7 @@ def test_after_a_fault_the_run_is_exported_again_from_its_start(run_dir: Path) -
 
 def test_end_of_a_run_is_exported_immediately_after_a_fault(run_dir: Path) -> None:
     kept = KeptRun(fault=ValueError())
-    followed = follow(run_dir, kept)
+    followed = make_followed_run(run_dir, kept)
     followed.poll()
     assert followed.fault == "ValueError"
     kept.fault = None
@@ -96,7 +96,7 @@ def test_end_of_a_run_is_exported_immediately_after_a_fault(run_dir: Path) -> No
 
 def test_only_one_process_exports_a_run_to_a_target(run_dir: Path) -> None:
     first, second = KeptRun(), KeptRun()
-    followed, other = follow(run_dir, first), follow(run_dir, second)
+    followed, other = make_followed_run(run_dir, first), make_followed_run(run_dir, second)
     followed.poll()
     other.poll()
     assert other.fault == "FollowedElsewhereError: another process follows the run to there"
@@ -108,16 +108,16 @@ def test_only_one_process_exports_a_run_to_a_target(run_dir: Path) -> None:
 
 def test_a_run_without_a_record_has_no_result(tmp_path: Path) -> None:
     kept = KeptRun()
-    followed = follow(sampled_run(tmp_path / "run", None), kept)
+    followed = make_followed_run(write_sampled_run(tmp_path / "run", None), kept)
     followed.finish()
     assert (followed.fault, followed.is_complete, kept.results) == (None, True, [None])
 
 
 def test_run_that_never_started_opens_no_target(tmp_path: Path) -> None:
-    folder = sampled_run(tmp_path / "run", None)
+    folder = write_sampled_run(tmp_path / "run", None)
     (folder / "events.launcher.jsonl").unlink()
     kept = KeptRun()
-    followed = follow(folder, kept)
+    followed = make_followed_run(folder, kept)
     followed.finish()
     assert (kept.opened, followed.fault, followed.is_complete) == (0, None, False)
 
@@ -127,8 +127,10 @@ def test_running_runs_are_followed_until_they_end(
 ) -> None:
     kept = KeptRun()
     monkeypatch.setattr(following_module, "load_backend", lambda _: kept.open)
-    live = sampled_run(tmp_path / "live", None, ranks=[rank[:7] for rank in cards(2)])
-    whole = sampled_run(tmp_path / "whole", None)
+    live = write_sampled_run(
+        tmp_path / "live", None, ranks=[rank[:7] for rank in make_ranks_with_devices(2)]
+    )
+    whole = write_sampled_run(tmp_path / "whole", None)
     waits: list[int] = []
 
     def wait(_: float) -> None:
@@ -145,10 +147,10 @@ def test_running_runs_are_followed_until_they_end(
 
 
 def test_job_is_running_until_all_nodes_have_ended(tmp_path: Path) -> None:
-    folder = sampled_run(tmp_path / "run", None)
+    folder = write_sampled_run(tmp_path / "run", None)
     path = folder / "plan.json"
     path.write_text(path.read_text().replace('"launcher": "local"', '"launcher": "slurm"'))
-    followed = follow(folder, KeptRun())
+    followed = make_followed_run(folder, KeptRun())
     assert followed.is_under_way
     (folder / "events.node0.jsonl").write_text('{"event":"finished","t_ns":1}\n')
     followed.poll()

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.fakes import TICK, S, event, launch_event, rank_events, write_events, write_run
-from support.telemetry_files import GIB, cards, devices, host, sampled_run, start
+from support.telemetry_files import (
+    GIB,
+    make_devices_line,
+    make_host_line,
+    make_ranks_with_devices,
+    make_start_line,
+    write_sampled_run,
+)
 from trainmark.export.followers.reading import RunReader, format_name
 from trainmark.plan.plan import read_plan
 from trainmark.record import record, reduce
@@ -21,27 +28,27 @@ if TYPE_CHECKING:
 UNIX_NS = 1_000_000_000_000_000_000  # of the launch of ``fakes.launch_event``, whose clock is at 0
 
 
-def read(run_dir: Path) -> list[Point]:
+def read_points(run_dir: Path) -> list[Point]:
     """Return all points of a run that has ended."""
     reader = RunReader(read_plan(run_dir), run_dir)
     return [point for points in reader.iterate_new() for point in points] + reader.take_rest()
 
 
-def along(points: list[Point], axis: str) -> list[Point]:
+def select_points(points: list[Point], axis: str) -> list[Point]:
     return [point for point in points if point.axis == axis]
 
 
-def changed_plan(run_dir: Path, **changes: Any) -> None:
+def change_plan(run_dir: Path, **changes: Any) -> None:
     path = run_dir / "plan.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def test_exported_steps_equal_those_of_the_record(tmp_path: Path) -> None:
-    ranks = cards(2)
+    ranks = make_ranks_with_devices(2)
     ranks[1][7]["step_ns"] = [S // 4, S // 2]  # the first of two warm-up steps is faster
     ranks[1][8]["loss"] = [0.5] * 13
-    run_dir = sampled_run(tmp_path / "run", None, ranks=ranks)
-    steps = along(read(run_dir), "train/step")
+    run_dir = write_sampled_run(tmp_path / "run", None, ranks=ranks)
+    steps = select_points(read_points(run_dir), "train/step")
     expected = reduce.reduce(run_dir).steps
     assert [step.number for step in steps] == list(range(1, 17))
     assert [step.values["train/loss"] for step in steps] == expected.loss
@@ -54,13 +61,13 @@ def test_exported_steps_equal_those_of_the_record(tmp_path: Path) -> None:
 
 
 def test_values_of_a_window_are_at_its_last_step(tmp_path: Path) -> None:
-    ranks = cards(2)
+    ranks = make_ranks_with_devices(2)
     for rank in ranks:
         rank[8] |= {"tokens": 13_000, "model_flops": 13e9, "wait_ns": [TICK // 8] * 13}
     ranks[1][8]["used_bytes"] = 3 * GIB
-    run_dir = sampled_run(tmp_path / "run", None, ranks=ranks)
-    changed_plan(run_dir, peak_tflops=0.032)
-    steps = along(read(run_dir), "train/step")
+    run_dir = write_sampled_run(tmp_path / "run", None, ranks=ranks)
+    change_plan(run_dir, peak_tflops=0.032)
+    steps = select_points(read_points(run_dir), "train/step")
     assert [step.number for step in steps if "perf/tokens_per_second" in step.values] == [1, 3, 16]
     assert steps[-1].values == {
         "train/loss": 0.25,
@@ -80,15 +87,15 @@ def test_values_of_a_window_are_at_its_last_step(tmp_path: Path) -> None:
 def test_memory_of_processes_is_added(tmp_path: Path) -> None:
     ranks = [rank_events(), rank_events()]
     ranks[0][8]["used_bytes"], ranks[1][8]["used_bytes"] = GIB, 2 * GIB
-    run_dir = sampled_run(tmp_path / "run", None, ranks=ranks)
-    assert along(read(run_dir), "train/step")[-1].values["memory/used_gib"] == 3.0
+    run_dir = write_sampled_run(tmp_path / "run", None, ranks=ranks)
+    assert select_points(read_points(run_dir), "train/step")[-1].values["memory/used_gib"] == 3.0
 
 
 def test_unknown_values_have_no_series(tmp_path: Path) -> None:
-    ranks = cards(1)
+    ranks = make_ranks_with_devices(1)
     ranks[0][8] |= {"tokens": 0, "model_flops": None, "used_bytes": None}
-    run_dir = sampled_run(tmp_path / "run", None, ranks=ranks)
-    last = along(read(run_dir), "train/step")[-1]
+    run_dir = write_sampled_run(tmp_path / "run", None, ranks=ranks)
+    last = select_points(read_points(run_dir), "train/step")[-1]
     assert last.values.keys() == {
         "train/loss", "train/samples", "train/epoch", "perf/step_time_seconds",
         "perf/samples_per_second", "perf/data_wait_percent",
@@ -96,18 +103,22 @@ def test_unknown_values_have_no_series(tmp_path: Path) -> None:
 
 
 def test_nan_loss_is_exported(tmp_path: Path) -> None:
-    ranks = cards(1)
+    ranks = make_ranks_with_devices(1)
     ranks[0][8]["loss"] = [0.25] * 12 + [None]
-    last = along(read(sampled_run(tmp_path / "run", None, ranks=ranks)), "train/step")[-1]
+    last = select_points(
+        read_points(write_sampled_run(tmp_path / "run", None, ranks=ranks)), "train/step"
+    )[-1]
     assert str(last.values["train/loss"]) == "nan"
 
 
 def test_evaluations_have_the_case_metric_details_and_parts(tmp_path: Path) -> None:
-    ranks = cards(2)
+    ranks = make_ranks_with_devices(2)
     for rank in ranks:
         rank[9] |= {"detail": {"loss": 0.5, "F1 score": 0.75, "none": None},
                     "parts": {"subject": {"law": 0.25}}}  # fmt: skip
-    (point,) = along(read(sampled_run(tmp_path / "run", None, ranks=ranks)), "eval/step")
+    (point,) = select_points(
+        read_points(write_sampled_run(tmp_path / "run", None, ranks=ranks)), "eval/step"
+    )
     assert (point.number, point.unix_ns) == (16, UNIX_NS + 11 * S)
     assert point.values == {
         "eval/acc": 0.9375,
@@ -131,15 +142,17 @@ def test_readings_have_standard_names(tmp_path: Path) -> None:
         "energy_j": 7.0, "throttle_reasons": ["too_hot"],
     }  # fmt: skip
     lines = [
-        start(1),
-        host(1.0, utilization_percent=50.0, memory_used_bytes=4 * GIB, power_w=900.0, energy_j=3.0),
-        devices(1.0, card, took_ns=2_000),
-        devices(2.0, {"index": 1, "throttle_reasons": []}, {"index": 2, "power_w": 5.0}),
+        make_start_line(1),
+        make_host_line(
+            1.0, utilization_percent=50.0, memory_used_bytes=4 * GIB, power_w=900.0, energy_j=3.0
+        ),
+        make_devices_line(1.0, card, took_ns=2_000),
+        make_devices_line(2.0, {"index": 1, "throttle_reasons": []}, {"index": 2, "power_w": 5.0}),
         event("fault", 3 * S, source="monitor", kind="hung", said="no answer"),
-        host(3.0, utilization_percent=25.0),
+        make_host_line(3.0, utilization_percent=25.0),
     ]
-    points = read(sampled_run(tmp_path / "run", lines))
-    hosts = along(points, "sys/reading")
+    points = read_points(write_sampled_run(tmp_path / "run", lines))
+    hosts = select_points(points, "sys/reading")
     assert [(point.number, point.unix_ns) for point in hosts] == [
         (1, UNIX_NS + S),
         (2, UNIX_NS + 3 * S),
@@ -150,7 +163,7 @@ def test_readings_have_standard_names(tmp_path: Path) -> None:
         "sys/power_watts": 900.0,
         "sys/cpu/energy_joules": 3.0,
     }
-    cards_read = along(points, "sys/gpu/reading")
+    cards_read = select_points(points, "sys/gpu/reading")
     assert cards_read[0].unix_ns == UNIX_NS + S - 1_000
     assert cards_read[0].values == {
         "sys/gpu1/power_watts": 400.0,
@@ -167,14 +180,14 @@ def test_readings_have_standard_names(tmp_path: Path) -> None:
 
 def test_nodes_have_their_own_clocks_and_prefixes(tmp_path: Path) -> None:
     launcher = [launch_event(9 * S, unix_ns=5 * S)]  # of another machine
-    run_dir = write_run(tmp_path / "run", launcher, *cards(2))
-    source = sampled_run(tmp_path / "other", None)
+    run_dir = write_run(tmp_path / "run", launcher, *make_ranks_with_devices(2))
+    source = write_sampled_run(tmp_path / "other", None)
     (run_dir / "plan.json").write_bytes((source / "plan.json").read_bytes())
-    changed_plan(run_dir, nnodes=2, nproc=1, launcher="slurm")
+    change_plan(run_dir, nnodes=2, nproc=1, launcher="slurm")
     for node in range(2):
         begin = launch_event(S, node=node, unix_ns=UNIX_NS + node * S)
         write_events(run_dir / f"events.node{node}.jsonl", [begin])
-        lines = [start(0), devices(2.0, {"index": 0, "power_w": 100.0 + node})]
+        lines = [make_start_line(0), make_devices_line(2.0, {"index": 0, "power_w": 100.0 + node})]
         write_events(run_dir / f"telemetry.node{node}.jsonl", lines)
     reader = RunReader(read_plan(run_dir), run_dir)
     points = [point for part in reader.iterate_new() for point in part]
@@ -184,7 +197,9 @@ def test_nodes_have_their_own_clocks_and_prefixes(tmp_path: Path) -> None:
         ("sys/node0/gpu/reading", UNIX_NS + S, {"sys/node0/gpu0/power_watts": 100.0}),
         ("sys/node1/gpu/reading", UNIX_NS + 2 * S, {"sys/node1/gpu0/power_watts": 101.0}),
     ]
-    assert along(points, "train/step")[0].unix_ns == UNIX_NS + 6 * S  # the first node's clock
+    assert (
+        select_points(points, "train/step")[0].unix_ns == UNIX_NS + 6 * S
+    )  # the first node's clock
     assert reader.waits_for_nodes
     for node in range(2):
         path = run_dir / f"events.node{node}.jsonl"
@@ -194,9 +209,12 @@ def test_nodes_have_their_own_clocks_and_prefixes(tmp_path: Path) -> None:
 
 
 def test_points_do_not_depend_on_how_files_grow(tmp_path: Path) -> None:
-    lines = [start(0), *(devices(t, {"index": 0, "power_w": t}) for t in (1.0, 2.0, 3.0))]
-    whole = sampled_run(tmp_path / "whole", lines)
-    expected = read(whole)
+    lines = [
+        make_start_line(0),
+        *(make_devices_line(t, {"index": 0, "power_w": t}) for t in (1.0, 2.0, 3.0)),
+    ]
+    whole = write_sampled_run(tmp_path / "whole", lines)
+    expected = read_points(whole)
     growing = tmp_path / "growing"
     growing.mkdir()
     (growing / "plan.json").write_bytes((whole / "plan.json").read_bytes())
@@ -210,18 +228,18 @@ def test_points_do_not_depend_on_how_files_grow(tmp_path: Path) -> None:
         points += [point for part in reader.iterate_new() for point in part]
     assert reader.take_rest() == []
     for axis in ("train/step", "eval/step", "sys/gpu/reading"):
-        assert along(points, axis) == along(expected, axis) != []
-        numbers = [point.number for point in along(points, axis)]
+        assert select_points(points, axis) == select_points(expected, axis) != []
+        numbers = [point.number for point in select_points(points, axis)]
         assert numbers == sorted(set(numbers))
 
 
 def test_step_is_exported_once_the_slowest_rank_reported_it(tmp_path: Path) -> None:
-    ranks = cards(2)
+    ranks = make_ranks_with_devices(2)
     ranks[1] = ranks[1][:8]  # it stopped after the warm-up
-    run_dir = sampled_run(tmp_path / "run", None, ranks=ranks)
+    run_dir = write_sampled_run(tmp_path / "run", None, ranks=ranks)
     reader = RunReader(read_plan(run_dir), run_dir)
     complete = [point for part in reader.iterate_new() for point in part]
-    assert [point.number for point in along(complete, "train/step")] == [1, 2, 3]
+    assert [point.number for point in select_points(complete, "train/step")] == [1, 2, 3]
     rest = reader.take_rest()
     assert [point.number for point in rest] == list(range(4, 17))
     assert [point.values["train/loss"] for point in rest] == [0.25] * 13
@@ -231,18 +249,18 @@ def test_step_is_exported_once_the_slowest_rank_reported_it(tmp_path: Path) -> N
 
 def test_steps_of_a_resumed_training_continue(tmp_path: Path) -> None:
     progress = {"steps": 100, "epoch": 1, "steps_of_epoch": 36, "samples": 6_400}
-    run_dir = sampled_run(tmp_path / "run", None)
+    run_dir = write_sampled_run(tmp_path / "run", None)
     resumed = {"runs": ["a"], "checkpoint": "step-100", "progress": progress}
-    changed_plan(run_dir, resumed=resumed)
-    points = read(run_dir)
-    first, last = along(points, "train/step")[0], along(points, "train/step")[-1]
+    change_plan(run_dir, resumed=resumed)
+    points = read_points(run_dir)
+    first, last = select_points(points, "train/step")[0], select_points(points, "train/step")[-1]
     assert (first.number, first.values["train/samples"]) == (101, 6_400 + 128)
     assert (last.number, last.values["train/epoch"]) == (116, 116 / 64)
-    assert along(points, "eval/step")[0].number == 116
+    assert select_points(points, "eval/step")[0].number == 116
 
 
 def test_result_has_the_known_figures_under_the_names_of_the_table(tmp_path: Path) -> None:
-    run_dir = sampled_run(tmp_path / "run", None)
+    run_dir = write_sampled_run(tmp_path / "run", None)
     reader = RunReader(read_plan(run_dir), run_dir)
     list(reader.iterate_new())
     assert reader.read_result() is None
@@ -258,9 +276,9 @@ def test_result_has_the_known_figures_under_the_names_of_the_table(tmp_path: Pat
 
 
 def test_exported_settings_contain_no_folder(tmp_path: Path) -> None:
-    run_dir = sampled_run(tmp_path / "run", None)
+    run_dir = write_sampled_run(tmp_path / "run", None)
     plan = json.loads((run_dir / "plan.json").read_text())
-    changed_plan(run_dir, recipe=plan["recipe"] | {"model_folder": "/home/someone/model"})
+    change_plan(run_dir, recipe=plan["recipe"] | {"model_folder": "/home/someone/model"})
     reader = RunReader(read_plan(run_dir), run_dir)
     list(reader.iterate_new())
     described = reader.describe_run()
@@ -273,9 +291,9 @@ def test_exported_settings_contain_no_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["events.rank0.jsonl", "telemetry.jsonl"])
 def test_lines_that_are_not_events_are_skipped(tmp_path: Path, place: str) -> None:
-    lines = [start(0), devices(1.0, {"index": 0, "power_w": 1.0})]
-    run_dir = sampled_run(tmp_path / "run", lines)
-    expected = read(run_dir)
+    lines = [make_start_line(0), make_devices_line(1.0, {"index": 0, "power_w": 1.0})]
+    run_dir = write_sampled_run(tmp_path / "run", lines)
+    expected = read_points(run_dir)
     path = run_dir / place
     path.write_bytes(b'not json\n{"event":"unknown","t_ns":1}\n' + path.read_bytes() + b'{"event"')
-    assert read(run_dir) == expected
+    assert read_points(run_dir) == expected

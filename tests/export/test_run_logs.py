@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from support.exported_runs import complaints, write_two_ranks
+from support.exported_runs import list_complaints, write_two_ranks
 from support.fakes import check_golden, event, launch_event, write_events
 from trainmark.errors import RecordError
 from trainmark.events.schema import node_file
@@ -23,7 +23,7 @@ def run(tmp_path):
     return write_two_ranks(tmp_path / "run")
 
 
-def documents(form, run):
+def read_log_events(form, run):
     make, marker = FORMS[form]
     lines = make(*run).splitlines()
     assert all(line.startswith(marker) for line in lines)
@@ -70,8 +70,8 @@ def test_the_importer_finds_the_same_figures(run, tmp_path):
 def test_interrupted_run_has_no_totals_and_is_aborted(events, tmp_path):
     run = write_two_ranks(tmp_path / "run", ends_after=events)
     assert not run[0].passed
-    assert "FINISHED" not in {item["event"] for item in documents("perflog", run)}
-    *_, last = documents("mlperf", run)
+    assert "FINISHED" not in {item["event"] for item in read_log_events("perflog", run)}
+    *_, last = read_log_events("mlperf", run)
     assert (last["key"], last["metadata"]["status"]) == ("run_stop", "aborted")
     assert last["metadata"]["samples_count"] == run[0].counts.samples
 
@@ -85,7 +85,7 @@ def test_on_several_nodes_times_are_those_of_the_first_nodes_clock(run):
     _, folder = run
     node = launch_event(0, unix_ns=10**18 + 5 * 10**9, node=0)
     write_events(folder / node_file(0), [node, event("finished", 12 * 10**9)])
-    first = documents("perflog", run)[0]
+    first = read_log_events("perflog", run)[0]
     assert first["metadata"]["file"] == node_file(0)
     assert first["metadata"]["time_ms"] == 10**12 + 5_000
 
@@ -102,8 +102,8 @@ def test_public_checker_misses_only_the_keys_of_a_submission(run, tmp_path):
         "lowest_numerical_precision_in_comm", "tensor_parallelism", "pipeline_parallelism",
         "context_parallelism", "expert_parallelism", "config_filename",
     }  # fmt: skip
-    assert complaints(path, "6.1.0") == (submission | disclosure, [])
-    assert complaints(path, "5.1.0") == (submission, [])
+    assert list_complaints(path, "6.1.0") == (submission | disclosure, [])
+    assert list_complaints(path, "5.1.0") == (submission, [])
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from support.fake_backends import STAND_INS, write_part
-from support.telemetry_files import sampled_run
+from support.telemetry_files import write_sampled_run
 from trainmark.export.followers.starting import MESSAGES, FollowerRemark, Followers
 from trainmark.export.followers.targets import parse_targets
 from trainmark.launch.processes import StopRequest
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def stand_in_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Put the stand-in before the real program; return the file of the calls that it keeps."""
     monkeypatch.setenv("PYTHONPATH", str(STAND_INS))
     calls = tmp_path / "calls.jsonl"
@@ -36,12 +36,12 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    folder = sampled_run(tmp_path / "run", None)
+    folder = write_sampled_run(tmp_path / "run", None)
     record.write_record(reduce.reduce(folder), folder)
     return folder
 
 
-def follow(
+def follow_finished_run(
     run_dir: Path,
     *words: str,
     patience_s: float = 60.0,
@@ -71,30 +71,32 @@ def list_steps(calls: Path) -> list[int]:
 
 
 def test_successful_follower_exports_everything_without_a_remark(
-    run_dir: Path, stand_in: Path
+    run_dir: Path, stand_in_calls: Path
 ) -> None:
-    assert follow(run_dir, "wandb=keep") == []
-    assert list_steps(stand_in) == list(range(1, 17))
-    last = json.loads(stand_in.read_text().splitlines()[-1])
+    assert follow_finished_run(run_dir, "wandb=keep") == []
+    assert list_steps(stand_in_calls) == list(range(1, 17))
+    last = json.loads(stand_in_calls.read_text().splitlines()[-1])
     assert (last["exit_code"], last["status"]) == (0, "passed")
     log = (run_dir / "log.follow.wandb.txt").read_text()
     assert "stands in the follower's log" in log
 
 
-def test_steps_are_exported_during_the_run(tmp_path: Path, run_dir: Path, stand_in: Path) -> None:
+def test_steps_are_exported_during_the_run(
+    tmp_path: Path, run_dir: Path, stand_in_calls: Path
+) -> None:
     live = tmp_path / "live"
-    os.mkfifo(stand_in)  # a read of it waits for the follower
+    os.mkfifo(stand_in_calls)  # a read of it waits for the follower
     with Followers(live, parse_targets(["wandb=keep"]), 60.0) as followers:
         followers.wait_until_ready(StopRequest())
         live.mkdir()
         (live / "plan.json").write_bytes((run_dir / "plan.json").read_bytes())
         write_part(live, run_dir, 7)
-        first = json.loads(stand_in.read_text().splitlines()[0])
+        first = json.loads(stand_in_calls.read_text().splitlines()[0])
         assert (first["train/step"], first["train/loss"]) == (1, 0.75)
-        stand_in.unlink()  # the rest goes into a file
+        stand_in_calls.unlink()  # the rest goes into a file
         write_part(live, run_dir, 99)
     assert list(followers.iterate_remarks()) == []
-    assert list_steps(stand_in)[-1] == 16
+    assert list_steps(stand_in_calls)[-1] == 16
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def test_steps_are_exported_during_the_run(tmp_path: Path, run_dir: Path, stand_
     ],
 )
 def test_failed_follower_gives_one_remark(run_dir: Path, word: str, code: str, text: str) -> None:
-    (remark,) = follow(run_dir, word)
+    (remark,) = follow_finished_run(run_dir, word)
     assert (remark.message.code, remark.message.args["text"]) == (code, text)
     for lang in ("en", "zh"):
         assert f"trainmark follow {run_dir} --to {word}" in remark.render(lang)
@@ -113,20 +115,24 @@ def test_failed_follower_gives_one_remark(run_dir: Path, word: str, code: str, t
 
 
 def test_blocked_backend_is_abandoned_after_a_timeout(run_dir: Path) -> None:
-    (remark,) = follow(run_dir, "wandb=block", patience_s=0.5)
+    (remark,) = follow_finished_run(run_dir, "wandb=block", patience_s=0.5)
     assert remark.message.code == "slow"
     assert remark.message.args["step"] == 0
 
 
 def test_suspended_follower_is_killed_after_a_timeout(run_dir: Path) -> None:
-    (remark,) = follow(run_dir, "wandb=keep", patience_s=0.0, act=lambda child: child.suspend())
+    (remark,) = follow_finished_run(
+        run_dir, "wandb=keep", patience_s=0.0, act=lambda child: child.suspend()
+    )
     assert remark.message.code == "killed"
 
 
-def test_ctrl_c_does_not_interrupt_the_follower(run_dir: Path, stand_in: Path) -> None:
-    remarks = follow(run_dir, "wandb=keep", act=lambda child: child.send_signal(signal.SIGINT))
+def test_ctrl_c_does_not_interrupt_the_follower(run_dir: Path, stand_in_calls: Path) -> None:
+    remarks = follow_finished_run(
+        run_dir, "wandb=keep", act=lambda child: child.send_signal(signal.SIGINT)
+    )
     assert remarks == []
-    assert list_steps(stand_in)[-1] == 16
+    assert list_steps(stand_in_calls)[-1] == 16
 
 
 def test_backend_that_cannot_be_imported_gives_one_remark(
@@ -136,17 +142,17 @@ def test_backend_that_cannot_be_imported_gives_one_remark(
     broken.mkdir()
     (broken / "wandb.py").write_text("raise RuntimeError('built for another Python')\n")
     monkeypatch.setenv("PYTHONPATH", str(broken))
-    (remark,) = follow(run_dir, "wandb")
+    (remark,) = follow_finished_run(run_dir, "wandb")
     assert remark.message.code == "failed"
     assert remark.message.args["text"] == "RuntimeError: built for another Python"
 
 
 def test_run_that_did_not_start_is_not_followed(tmp_path: Path) -> None:
-    assert follow(tmp_path / "nothing", "wandb=keep") == []
+    assert follow_finished_run(tmp_path / "nothing", "wandb=keep") == []
     assert not (tmp_path / "nothing").exists()
 
 
-def test_follower_ends_if_its_launcher_is_killed(run_dir: Path, stand_in: Path) -> None:
+def test_follower_ends_if_its_launcher_is_killed(run_dir: Path, stand_in_calls: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path\n"
         "from trainmark.export.followers.starting import Followers\n"
@@ -163,7 +169,7 @@ def test_follower_ends_if_its_launcher_is_killed(run_dir: Path, stand_in: Path) 
     launcher.communicate()
     psutil.wait_procs([follower])
     assert not follower.is_running()
-    assert list_steps(stand_in)[-1] == 16
+    assert list_steps(stand_in_calls)[-1] == 16
 
 
 def test_every_remark_has_both_languages() -> None:

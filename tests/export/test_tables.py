@@ -7,7 +7,7 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
-from support.comparison_records import golden as record
+from support.comparison_records import read_golden_record
 from support.exported_runs import write_two_ranks
 from support.fakes import check_golden
 from trainmark.export.tables import table, to_csv, to_index, to_json, to_text, write_parquet
@@ -22,12 +22,12 @@ def run(tmp_path, monkeypatch):
     return write_two_ranks(tmp_path / "run")
 
 
-def rows_of(text):
+def parse_csv(text):
     return list(csv.DictReader(io.StringIO(text)))
 
 
 def test_json_is_an_array_of_whole_records():
-    made = [record(), record(run_id="b")]
+    made = [read_golden_record(), read_golden_record(run_id="b")]
     entries = json.loads(to_json(made))
     assert [item.pop("verification") for item in entries] == ["unverified"] * 2
     assert [Record.model_validate(item) for item in entries] == made
@@ -36,20 +36,27 @@ def test_json_is_an_array_of_whole_records():
 
 def test_figures_of_a_case_come_last_with_their_unit():
     case_figures = {"energy": FigureEntry(value=1.5, unit="J/sample")}
-    first, second = rows_of(to_csv([record(), record(figures=record().figures | case_figures)]))
+    first, second = parse_csv(
+        to_csv(
+            [
+                read_golden_record(),
+                read_golden_record(figures=read_golden_record().figures | case_figures),
+            ]
+        )
+    )
     assert list(second)[-1] == "energy_J_per_sample"
     assert (first["energy_J_per_sample"], second["energy_J_per_sample"]) == ("", "1.5")
 
 
 def test_cells_that_a_spreadsheet_would_run_are_text():
-    plan = record().plan.model_copy(update={"case_key": '=HYPERLINK("x")\n'})
-    (row,) = rows_of(to_csv([record(plan=plan)]))
+    plan = read_golden_record().plan.model_copy(update={"case_key": '=HYPERLINK("x")\n'})
+    (row,) = parse_csv(to_csv([read_golden_record(plan=plan)]))
     assert row["case_key"] == """'=HYPERLINK("x") """.strip()
 
 
 def test_text_formats_match_their_golden_files():
-    check_golden("export_csv.csv", to_csv([record()]))
-    check_golden("export_index.jsonl", to_index([record()]))
+    check_golden("export_csv.csv", to_csv([read_golden_record()]))
+    check_golden("export_index.jsonl", to_index([read_golden_record()]))
 
 
 def test_parquet_has_the_rows_of_the_table_with_their_types(run, tmp_path):

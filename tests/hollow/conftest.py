@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _hollow_card() -> None:
-    if hollow_card.runtime() is not None:
+    if hollow_card.load_runtime() is not None:
         return
     if "HOLLOW_DEVICE_NODES" in os.environ:  # set by on_card.sh
         pytest.fail("torch does not run on the hollow card: another CUDA runtime is installed")

@@ -17,7 +17,7 @@ from trainmark.rank.watch import StepWatch
 from trainmark.train.read_ahead import batches_of
 
 
-def kernels_of_step(device, generated, name, fields: dict[str, Any]) -> set[str]:
+def list_kernels_of_step(device, generated, name, fields: dict[str, Any]) -> set[str]:
     job = tiny_jobs.build(name, device, generated, kernels="library", **fields)
     batches = batches_of(job, device, 0, depth=0)
     with StepWatch(dict) as watch:
@@ -32,5 +32,5 @@ def test_kernel_of_attention(row, device, generated):
         fields = {"precision": precision} | row.fields
         expected = row.kernel(precision, torch.__version__)
         if fields["precision"] == precision and expected is not None:
-            kernels = kernels_of_step(device, generated, row.case, fields)
+            kernels = list_kernels_of_step(device, generated, row.case, fields)
             assert kernels == {expected}, precision

@@ -1,5 +1,5 @@
 """Fixtures of real runs."""
 
-from support.run_fixtures import fifo, signals_as_usual, started, trainmark
+from support.run_fixtures import fifo, restore_default_signals, start_run, trainmark
 
-__all__ = ["fifo", "signals_as_usual", "started", "trainmark"]
+__all__ = ["fifo", "restore_default_signals", "start_run", "trainmark"]

@@ -27,7 +27,7 @@ def accept(*words: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def num_events(folder: Path, kind: str) -> int:
+def count_events(folder: Path, kind: str) -> int:
     paths = (folder / EVIDENCE_DIR).iterdir()
     lines = [line for path in paths for line in path.read_text().splitlines()]
     return sum(json.loads(line)["event"] == kind for line in lines)
@@ -46,7 +46,7 @@ def test_acceptance_of_a_machine_measures_judges_and_resumes(tmp_path: Path) -> 
     assert {"step", "matmul", "memory_copy"} <= {
         comparison.name for comparison in result.quantities
     }
-    assert num_events(folder, "measured") == 3
+    assert count_events(folder, "measured") == 3
     assert (folder / "page.html").stat().st_size > 10_000
     names = [
         name
@@ -59,7 +59,7 @@ def test_acceptance_of_a_machine_measures_judges_and_resumes(tmp_path: Path) -> 
 
     assert again.returncode == ended.returncode
     assert json.loads(again.stdout)["members"] == json.loads(result.model_dump_json())["members"]
-    assert num_events(folder, "measured") == 3  # nothing was missing
+    assert count_events(folder, "measured") == 3  # nothing was missing
 
 
 TOLERANT = ("--worse-by", "10", "--rates-worse-by", "10")  # the machine may be busy
@@ -141,13 +141,13 @@ def test_interrupted_phase_ends_and_resumes_with_the_same_command(
     ]  # fmt: skip
     _, alive = psutil.wait_procs(remaining, timeout=300)  # they may still be ending
     assert alive == []
-    before = num_events(folder, "measured")
+    before = count_events(folder, "measured")
 
     again = accept(*words, "--out", str(folder), *TOLERANT)
 
     assert again.returncode in (0, 1, 3), again.stderr
     assert read_result(folder).interrupted is None
-    assert num_events(folder, "measured") > before
+    assert count_events(folder, "measured") > before
 
 
 def test_round_that_reaches_its_deadline_is_reported_and_others_continue(tmp_path: Path) -> None:
@@ -158,4 +158,4 @@ def test_round_that_reaches_its_deadline_is_reported_and_others_continue(tmp_pat
     assert ended.returncode == 1, ended.stderr
     result = read_result(folder)
     assert [member.findings[0].code for member in result.members] == ["no_answer", "no_answer"]
-    assert num_events(folder, "not_measured") == 2
+    assert count_events(folder, "not_measured") == 2

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import trainmark
-from support.real_runs import checked, ended
+from support.real_runs import read_checked_record, wait_for_end
 from support.run_fixtures import CASES
 from trainmark.errors import CaseError, EnvironmentFault
 from trainmark.plan.resolving import UnplannableError
@@ -16,7 +16,7 @@ from trainmark.record.verify import verify_evidence
 
 
 @pytest.fixture
-def broken(cli, monkeypatch):
+def run_broken_case(cli, monkeypatch):
     """Run the case with one broken function in this process; no rank starts."""
     monkeypatch.setenv("TRAINMARK_CASE_PATH", str(CASES))
 
@@ -28,8 +28,8 @@ def broken(cli, monkeypatch):
 
 @pytest.mark.parametrize("raised", ["KeyError", "OSError", "SystemExit"])
 @pytest.mark.parametrize("place", ["data_check", "data_check_fit"])
-def test_error_while_planning_leaves_a_record_that_names_the_place(broken, place, raised):
-    code, out, err = broken(place, f"raised={raised}")
+def test_error_while_planning_leaves_a_record_that_names_the_place(run_broken_case, place, raised):
+    code, out, err = run_broken_case(place, f"raised={raised}")
     assert (code, out) == (1, "")
     assert f"case broken, {place} ({CASES}/broken/data.py:" in err
     assert "Traceback" not in err
@@ -43,27 +43,27 @@ def test_error_while_planning_leaves_a_record_that_names_the_place(broken, place
     assert Path("run/page.html").exists()
 
 
-def test_generator_that_raises_leaves_a_record_and_no_data(broken, tmp_path):
-    assert broken("data_generate")[0] == 1
+def test_generator_that_raises_leaves_a_record_and_no_data(run_broken_case, tmp_path):
+    assert run_broken_case("data_generate")[0] == 1
     assert read_record(Path("run")).cause.place == "data_generate"
     assert list(Path(tmp_path / "cache").iterdir()) == []
 
 
-def test_generator_on_a_full_disk_is_no_error_of_the_case(broken):
-    code, _, err = broken("data_generate", "raised=OSError")
+def test_generator_on_a_full_disk_is_no_error_of_the_case(run_broken_case):
+    code, _, err = run_broken_case("data_generate", "raised=OSError")
     assert code == EnvironmentFault.exit_code
     assert "cannot write there" in err
     assert not Path("run").exists()
 
 
-def test_dry_run_of_a_broken_case_leaves_nothing(broken):
-    assert broken("data_check", "--dry-run")[0] == 1
+def test_dry_run_of_a_broken_case_leaves_nothing(run_broken_case):
+    assert run_broken_case("data_check", "--dry-run")[0] == 1
     assert not Path("run").exists()
 
 
-def test_broken_case_in_a_used_folder_is_still_named(broken):
+def test_broken_case_in_a_used_folder_is_still_named(run_broken_case):
     for _ in range(2):
-        assert "planted in data_check" in broken("data_check")[2]
+        assert "planted in data_check" in run_broken_case("data_check")[2]
 
 
 def test_broken_case_in_a_plan_file_leaves_a_record_in_each_attempt(cli, monkeypatch):
@@ -106,11 +106,11 @@ PLACES = {
     ],
 )
 def test_method_of_a_job_that_raises_leaves_a_record_that_names_the_place(
-    started, method, place, raised, monkeypatch
+    start_run, method, place, raised, monkeypatch
 ):
-    process, run_dir = started(f"broken={method}", f"raised={raised}", case="broken")
-    code, out, err = ended(process)
-    record = checked(run_dir)
+    process, run_dir = start_run(f"broken={method}", f"raised={raised}", case="broken")
+    code, out, err = wait_for_end(process)
+    record = read_checked_record(run_dir)
     assert (code, record.status, record.cause.kind) == (1, "failed", "error"), out + err
     assert record.cause.place == place
     expected = "AttributeError" if method == "steps_per_epoch" else raised

@@ -14,7 +14,7 @@ from trainmark.machine.doctor import CHECKS
 pytestmark = pytest.mark.nightly
 
 
-def doctor(*words: str, cwd, **variables: str) -> subprocess.CompletedProcess[str]:
+def run_doctor(*words: str, cwd, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "trainmark", "doctor", *words], cwd=cwd, capture_output=True,
         text=True, check=False, env=os.environ | {"TRAINMARK_CACHE": str(cwd)} | variables,
@@ -22,7 +22,7 @@ def doctor(*words: str, cwd, **variables: str) -> subprocess.CompletedProcess[st
 
 
 def test_full_doctor_runs_every_check(tmp_path):
-    done = doctor("toy", "--device", "cpu", "--json", cwd=tmp_path)
+    done = run_doctor("toy", "--device", "cpu", "--json", cwd=tmp_path)
     document = json.loads(done.stdout)
     severities = {check["severity"] for check in document["checks"]}
     expected = 2 if "stops" in severities else 1 if "spoils" in severities else 0

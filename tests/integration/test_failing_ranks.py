@@ -9,15 +9,15 @@ import sys
 import pytest
 
 from support import faulty_runs
-from support.real_runs import checked, ended
+from support.real_runs import read_checked_record, wait_for_end
 from support.run_fixtures import CASES
 from trainmark.rank.failure import DISK_FULL_EXIT
 
 
-def test_exception_of_a_rank_is_the_cause(started):
-    process, run_dir = started("--nproc", "2", "fault=raise", "fault_rank=1")
-    code, out, _ = ended(process)
-    record = checked(run_dir)
+def test_exception_of_a_rank_is_the_cause(start_run):
+    process, run_dir = start_run("--nproc", "2", "fault=raise", "fault_rank=1")
+    code, out, _ = wait_for_end(process)
+    record = read_checked_record(run_dir)
     assert code == 1
     assert record.status == "failed"
     assert record.cause.kind == "error"
@@ -30,27 +30,27 @@ def test_exception_of_a_rank_is_the_cause(started):
 
 
 @pytest.mark.nightly
-def test_killed_rank_is_the_cause(started, fifo):
-    faulty_runs.rank_killed(started, fifo, "--nproc", "2", rank=1)
+def test_killed_rank_is_the_cause(start_run, fifo):
+    faulty_runs.check_killed_rank(start_run, fifo, "--nproc", "2", rank=1)
 
 
 @pytest.mark.nightly
-def test_diverged_loss_is_the_cause(started):
-    faulty_runs.diverged(started)
+def test_diverged_loss_is_the_cause(start_run):
+    faulty_runs.check_divergence(start_run)
 
 
-def test_hang_is_the_cause_after_the_timeout(started, fifo):
-    faulty_runs.hang(started, fifo, "--nproc", "2", ranks=2)
+def test_hang_is_the_cause_after_the_timeout(start_run, fifo):
+    faulty_runs.check_hang(start_run, fifo, "--nproc", "2", ranks=2)
 
 
-def test_out_of_memory_is_the_cause(started):
-    faulty_runs.out_of_memory(started)
+def test_out_of_memory_is_the_cause(start_run):
+    faulty_runs.check_out_of_memory(start_run)
 
 
-def test_missed_target_is_the_cause(started):
-    process, run_dir = started("lr=1e-5", "epochs=1", case="toy")
-    code, out, _ = ended(process)
-    record = checked(run_dir)
+def test_missed_target_is_the_cause(start_run):
+    process, run_dir = start_run("lr=1e-5", "epochs=1", case="toy")
+    code, out, _ = wait_for_end(process)
+    record = read_checked_record(run_dir)
     assert code == 1
     assert record.status == "target_missed"
     assert record.cause.message.code == "target_missed"
@@ -92,11 +92,11 @@ def test_case_check_detects_a_wrong_evaluation(trainmark, monkeypatch, fault, ex
     assert any(expected_codes in line for line in faults), checked_case.stdout
 
 
-def test_ranks_that_report_different_qualities_fail_immediately(started):
-    process, run_dir = started("fault=evaluation_not_reduced", "--nproc", "2", "target=0.5")
-    code, out, err = ended(process)
+def test_ranks_that_report_different_qualities_fail_immediately(start_run):
+    process, run_dir = start_run("fault=evaluation_not_reduced", "--nproc", "2", "target=0.5")
+    code, out, err = wait_for_end(process)
     assert code == 1, out + err
-    cause = checked(run_dir).cause
+    cause = read_checked_record(run_dir).cause
     assert (cause.kind, cause.message.code) == (
         "impossible_figure",
         "evaluation_differs_over_ranks",

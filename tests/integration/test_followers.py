@@ -10,13 +10,13 @@ import psutil
 import pytest
 
 from support.fake_backends import STAND_INS
-from support.real_runs import checked, ended, wait_for_fault
-from support.telemetry_files import sampled_run
+from support.real_runs import read_checked_record, wait_for_end, wait_for_fault
+from support.telemetry_files import write_sampled_run
 from trainmark.record.messages import render
 
 
 @pytest.fixture
-def calls(tmp_path, monkeypatch):
+def wandb_calls(tmp_path, monkeypatch):
     """Put the stand-in of W&B before the real one; return the file of the calls that it keeps."""
     monkeypatch.setenv("PYTHONPATH", str(STAND_INS))
     path = tmp_path / "calls.jsonl"
@@ -24,9 +24,9 @@ def calls(tmp_path, monkeypatch):
     return path
 
 
-def kept(calls):
+def read_calls(calls_file):
     """Return the calls that a stand-in kept."""
-    return [json.loads(line) for line in calls.read_text().splitlines()]
+    return [json.loads(line) for line in calls_file.read_text().splitlines()]
 
 
 def find_followers(run_dir):
@@ -39,51 +39,56 @@ def find_followers(run_dir):
     return followers
 
 
-def test_failed_followers_change_nothing_and_give_one_remark_each(started, calls):
+def test_failed_followers_change_nothing_and_give_one_remark_each(start_run, wandb_calls):
     words = ("wandb=keep", "wandb=refuse", "wandb=die")
-    process, run_dir = started(*(f"--follow={word}" for word in words), "--lang", "zh", "--quiet")
-    code, out, err = ended(process)
-    record = checked(run_dir)
+    process, run_dir = start_run(*(f"--follow={word}" for word in words), "--lang", "zh", "--quiet")
+    code, out, err = wait_for_end(process)
+    record = read_checked_record(run_dir)
     assert (code, record.status, record.verification) == (0, "passed", "unverified"), out + err
     remarks = [line for line in err.splitlines() if "trainmark follow" in line]
     assert len(remarks) == 2
     assert remarks[0].startswith("trainmark: wandb=refuse：ConnectionError: no server")
     assert remarks[1].startswith("trainmark: wandb=die：")
     assert find_followers(run_dir) == []
-    steps = [call for call in kept(calls) if "train/step" in call]
+    steps = [call for call in read_calls(wandb_calls) if "train/step" in call]
     assert [call["train/loss"] for call in steps] == record.steps.loss
     assert [call["train/step"] for call in steps] == list(range(1, record.counts.steps + 1))
-    assert kept(calls)[-1]["final/p_core_samples_per_s"] == record.figure("p_core")
+    assert read_calls(wandb_calls)[-1]["final/p_core_samples_per_s"] == record.figure("p_core")
     assert not any("--follow" in str(render(finding, "en")) for finding in record.findings)
 
 
-def test_a_follower_that_is_killed_does_not_change_the_run(started, calls, fifo):
-    process, run_dir = started("fault=hold", "--follow", "wandb=keep")
+def test_a_follower_that_is_killed_does_not_change_the_run(start_run, wandb_calls, fifo):
+    process, run_dir = start_run("fault=hold", "--follow", "wandb=keep")
     wait_for_fault(fifo)
     (follower,) = find_followers(run_dir)
     follower.send_signal(signal.SIGKILL)
     (fifo.parent / "go").write_text("go")
-    code, out, err = ended(process)
-    assert (code, checked(run_dir).status) == (0, "passed"), out + err
+    code, out, err = wait_for_end(process)
+    assert (code, read_checked_record(run_dir).status) == (0, "passed"), out + err
     assert "wandb=keep: the follower's process ended before the run (exit code -9)" in err
 
 
-def test_followers_end_with_a_run_that_is_stopped(started, calls, fifo):
-    process, run_dir = started("fault=wait", "--follow", "wandb=keep")
+def test_followers_end_with_a_run_that_is_stopped(start_run, wandb_calls, fifo):
+    process, run_dir = start_run("fault=wait", "--follow", "wandb=keep")
     wait_for_fault(fifo)
     for number in (process.pid, *(follower.pid for follower in find_followers(run_dir))):
         os.kill(number, signal.SIGINT)  # as Ctrl-C does
-    code, out, err = ended(process)
-    record = checked(run_dir)
+    code, out, err = wait_for_end(process)
+    record = read_checked_record(run_dir)
     assert (code, record.status) == (1, "interrupted"), out + err
     assert "trainmark follow" not in err
     assert find_followers(run_dir) == []
-    assert (kept(calls)[-1]["exit_code"], kept(calls)[-1]["status"]) == (1, "interrupted")
-    assert [call["train/loss"] for call in kept(calls) if "train/step" in call] == record.steps.loss
+    assert (read_calls(wandb_calls)[-1]["exit_code"], read_calls(wandb_calls)[-1]["status"]) == (
+        1,
+        "interrupted",
+    )
+    assert [
+        call["train/loss"] for call in read_calls(wandb_calls) if "train/step" in call
+    ] == record.steps.loss
 
 
-def test_follow_prints_json_alone_on_standard_output(trainmark, tmp_path, calls):
-    run_dir = sampled_run(tmp_path / "run", None)
+def test_follow_prints_json_alone_on_standard_output(trainmark, tmp_path, wandb_calls):
+    run_dir = write_sampled_run(tmp_path / "run", None)
     done = trainmark("follow", "run", "--to", "wandb=keep", "--to", "wandb=refuse", "--json")
     (kept_run, refused) = json.loads(done.stdout)
     assert done.returncode == 1

@@ -6,26 +6,26 @@ import signal
 
 import psutil
 
-from support.real_runs import checked, ended, wait_for_fault
+from support.real_runs import read_checked_record, wait_for_end, wait_for_fault
 from trainmark.launch.processes import find_processes
 from trainmark.plan.plan import Plan
 
 
-def test_report_builds_the_record_from_events_of_a_killed_launcher(started, fifo, trainmark):
-    process, run_dir = started("--nproc", "2", "fault=wait")
+def test_report_builds_the_record_from_events_of_a_killed_launcher(start_run, fifo, trainmark):
+    process, run_dir = start_run("--nproc", "2", "fault=wait")
     rank = psutil.Process(wait_for_fault(fifo))
     running = trainmark("report", str(run_dir))
     assert running.returncode == 2
     assert "still running" in running.stderr
     process.kill()
-    ended(process)
+    wait_for_end(process)
     psutil.wait_procs([rank, *find_processes(Plan.read(run_dir).run_id)])
     assert not rank.is_running()
     assert not (run_dir / "record.json").exists()
 
     done = trainmark("report", str(run_dir))
     assert done.returncode == 0, done.stderr
-    record = checked(run_dir)
+    record = read_checked_record(run_dir)
     assert (record.status, record.cause.kind) == ("interrupted", "launcher_killed")
     assert record.counts.steps == 14
     made = (run_dir / "record.json").read_bytes()
@@ -33,17 +33,17 @@ def test_report_builds_the_record_from_events_of_a_killed_launcher(started, fifo
     assert (run_dir / "record.json").read_bytes() == made
 
 
-def test_process_with_its_own_environment_ends_with_a_stopped_run(started, fifo):
-    process, _ = started("fault=hide_child")
+def test_process_with_its_own_environment_ends_with_a_stopped_run(start_run, fifo):
+    process, _ = start_run("fault=hide_child")
     hidden = psutil.Process(wait_for_fault(fifo))
     process.send_signal(signal.SIGTERM)
-    ended(process)
+    wait_for_end(process)
     assert not hidden.is_running()
 
 
-def test_process_with_its_own_environment_ends_with_a_killed_launcher(started, fifo):
-    process, _ = started("fault=hide_child")
+def test_process_with_its_own_environment_ends_with_a_killed_launcher(start_run, fifo):
+    process, _ = start_run("fault=hide_child")
     hidden = psutil.Process(wait_for_fault(fifo))
     process.kill()
-    ended(process)
+    wait_for_end(process)
     hidden.wait(timeout=600)

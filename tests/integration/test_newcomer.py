@@ -25,7 +25,7 @@ FILE = re.compile(r"^## `(\w+\.\w+)`\n.*?^```\w+\n(.*?)^```", re.DOTALL | re.MUL
 NAMES = ["case.py", "data.py", "job.py", "prepare.py", "figures.py", "page.toml"]
 
 
-def printed(page: str) -> dict[str, str]:
+def read_printed_files(page: str) -> dict[str, str]:
     return dict(FILE.findall((DOCS / page).read_text(encoding="utf-8")))
 
 
@@ -34,7 +34,7 @@ def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder with the page's files, which the program finds."""
     folder = tmp_path / "cases" / "line"
     folder.mkdir(parents=True)
-    for name, text in printed("adding-a-case.md").items():
+    for name, text in read_printed_files("adding-a-case.md").items():
         (folder / name).write_text(text, encoding="utf-8")
     monkeypatch.setenv(cases.PATH_VARIABLE, str(folder.parent))
     return tmp_path
@@ -48,8 +48,8 @@ def test_guide_shows_the_files_of_the_template(page: str) -> None:
         files = read_example_files()
         text = FILE.sub(lambda match: match[0].replace(match[2], files[match[1]]), text)
         (DOCS / page).write_text(text, encoding="utf-8")
-    assert printed(page) == read_example_files()
-    assert list(printed(page)) == NAMES
+    assert read_printed_files(page) == read_example_files()
+    assert list(read_printed_files(page)) == NAMES
 
 
 def test_template_creates_a_case_with_the_given_name(

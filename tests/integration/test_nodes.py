@@ -40,7 +40,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def run_two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run toy on two nodes with one rank each."""
     monkeypatch.setenv("TRAINMARK_CACHE", str(cache))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -69,8 +69,8 @@ def two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> A
     return run
 
 
-def test_record_of_two_nodes_equals_that_of_one(two_nodes: Any, tmp_path: Path) -> None:
-    record = two_nodes(Here())
+def test_record_of_two_nodes_equals_that_of_one(run_two_nodes: Any, tmp_path: Path) -> None:
+    record = run_two_nodes(Here())
     run = tmp_path / "run"
     assert (record.status, record.plan.nnodes, len(record.ranks)) == ("passed", 2, 2)
     rows = record.plan.data.train_samples
@@ -90,14 +90,14 @@ def test_record_of_two_nodes_equals_that_of_one(two_nodes: Any, tmp_path: Path) 
 
 @pytest.mark.nightly
 def test_a_follower_reads_the_files_of_nodes_while_they_write_them(
-    two_nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_two_nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = tmp_path / "calls.jsonl"
     monkeypatch.setenv("PYTHONPATH", str(STAND_INS))
     monkeypatch.setenv("STAND_IN_CALLS", str(calls))
     with Followers(tmp_path / "run", parse_targets(["wandb=keep"])) as followers:
         followers.wait_until_ready(StopRequest())
-        record = two_nodes(Here())
+        record = run_two_nodes(Here())
     assert list(followers.iterate_remarks()) == []
     kept = [json.loads(line) for line in calls.read_text().splitlines()]
     losses = [call["train/loss"] for call in kept if "train/step" in call]
@@ -107,11 +107,13 @@ def test_a_follower_reads_the_files_of_nodes_while_they_write_them(
     assert (kept[-1]["status"], kept[-1]["exit_code"]) == ("passed", 0)
 
 
-def test_other_packages_on_a_node_are_named_before_training(two_nodes: Any, tmp_path: Path) -> None:
+def test_other_packages_on_a_node_are_named_before_training(
+    run_two_nodes: Any, tmp_path: Path
+) -> None:
     (tmp_path / "other/peft-99.0.dist-info").mkdir(parents=True)
     (tmp_path / "other/peft-99.0.dist-info/METADATA").write_text("Name: peft\nVersion: 99.0\n")
     path = os.pathsep.join(filter(None, [str(tmp_path / "other"), os.environ.get("PYTHONPATH")]))
-    record = two_nodes(Here({1: f"export PYTHONPATH='{path}'\n"}))
+    record = run_two_nodes(Here({1: f"export PYTHONPATH='{path}'\n"}))
     assert record.status == "failed"
     assert record.cause.message.code == "packages_differ"
     message_args = record.cause.message.args
@@ -135,9 +137,9 @@ class Killing(Here):
         return super().state(job)
 
 
-def test_a_killed_node_leaves_no_process_and_a_partial_record(two_nodes: Any) -> None:
+def test_a_killed_node_leaves_no_process_and_a_partial_record(run_two_nodes: Any) -> None:
     launcher = Killing()
-    record = two_nodes(launcher, max_epochs="100000", target_value="none", max_steps="none")
+    record = run_two_nodes(launcher, max_epochs="100000", target_value="none", max_steps="none")
     assert (record.status, record.cause.kind) == ("failed", "node_lost")
     assert record.cause.message.args["nodes"] == "1"
     assert None not in [process.poll() for process in launcher.nodes]
@@ -147,8 +149,8 @@ def test_a_killed_node_leaves_no_process_and_a_partial_record(two_nodes: Any) ->
 
 
 @pytest.mark.nightly
-def test_node_without_the_interface_of_a_variable_is_named(two_nodes: Any) -> None:
-    record = two_nodes(Here({1: "export GLOO_SOCKET_IFNAME=eth9\n"}))
+def test_node_without_the_interface_of_a_variable_is_named(run_two_nodes: Any) -> None:
+    record = run_two_nodes(Here({1: "export GLOO_SOCKET_IFNAME=eth9\n"}))
     assert (record.status, record.cause.kind) == ("failed", "node_refused")
     assert record.cause.message.args["node"] == 1
     assert "GLOO_SOCKET_IFNAME=eth9" in record.cause.message.args["text"]

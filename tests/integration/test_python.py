@@ -20,7 +20,7 @@ STUB = ROOT / "src" / "trainmark" / "__init__.pyi"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def script(page: str) -> str:
+def read_script(page: str) -> str:
     return "\n".join(BLOCK.findall((ROOT / "docs" / page).read_text(encoding="utf-8")))
 
 
@@ -34,17 +34,19 @@ def call(*words: str, folder: Path, **options: str) -> subprocess.CompletedProce
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+def script_folder_and_output(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """Return the folder in which the page's script ran, and the lines that it printed."""
     folder = tmp_path_factory.mktemp("python")
-    (folder / "page.py").write_text(script("measuring.md"), encoding="utf-8")
+    (folder / "page.py").write_text(read_script("measuring.md"), encoding="utf-8")
     done = call("page.py", folder=folder)
     assert done.returncode == 0, done.stderr
     return folder, done.stdout.splitlines()
 
 
-def test_documented_script_does_what_its_page_says(ran: tuple[Path, list[str]]) -> None:
-    folder, lines = ran
+def test_documented_script_does_what_its_page_says(
+    script_folder_and_output: tuple[Path, list[str]],
+) -> None:
+    folder, lines = script_folder_and_output
     assert [line.split()[1] for line in lines[:2]] == ["passed", "passed"]
     assert lines[2].startswith("unknown recipe field 'batch' | did you mean batch_size?")
     assert lines[3].startswith("do_not_quote ['trust_generated_data'")
@@ -62,7 +64,7 @@ def test_documented_script_does_what_its_page_says(ran: tuple[Path, list[str]]) 
 
 def test_type_checker_accepts_the_documented_script_and_rejects_wrong_calls(tmp_path: Path) -> None:
     wrong = ("trainmark.run(case=5)", 'print(1 + records[0].figure("p_train"))')
-    lines = [*script("measuring.md").splitlines(), *wrong]
+    lines = [*read_script("measuring.md").splitlines(), *wrong]
     (tmp_path / "page.py").write_text("\n".join(lines), encoding="utf-8")
     # The project's own settings, which are strict, and its cache: this takes a minute without.
     settings = ("--config-file", str(ROOT / "pyproject.toml"))

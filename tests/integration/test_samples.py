@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from support.real_runs import checked, ended, wait_for_fault
+from support.real_runs import read_checked_record, wait_for_end, wait_for_fault
 from trainmark.events.schema import TELEMETRY_FILE, EventFile
 from trainmark.launch.processes import RUN_VARIABLE, find_processes
 
@@ -45,7 +45,7 @@ WORKS = "printf '0 90.5\\n1 91.5\\n'"
 
 
 @pytest.fixture
-def tooled(tmp_path):
+def install_tool_vendor(tmp_path):
     """Install a vendor read by a tool; return what writes the tool, and the variables for both."""
     packages, folder = tmp_path / "packages", tmp_path / "bin"
     (packages / "tooled-1.dist-info").mkdir(parents=True)
@@ -68,7 +68,7 @@ def tooled(tmp_path):
     return write
 
 
-def events_of(run_dir):
+def read_events(run_dir):
     path = run_dir / "telemetry.jsonl"
     return list(EventFile(path)) if path.exists() else []
 
@@ -77,21 +77,21 @@ def wait_until(run_dir, accepts):
     """Return the events once ``found`` accepts one of them."""
     deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
-        events = events_of(run_dir)
+        events = read_events(run_dir)
         if any(accepts(event) for event in events):
             return events
         time.sleep(0.02)
-    raise AssertionError(events_of(run_dir))
+    raise AssertionError(read_events(run_dir))
 
 
-def sampler_of(run_id):
+def find_sampler(run_id):
     (process,) = [
         candidate for candidate in find_processes(run_id) if MODULE in candidate.cmdline()
     ]
     return process
 
 
-def run_id_of(run_dir):
+def read_run_id(run_dir):
     return json.loads((run_dir / "plan.json").read_text())["run_id"]
 
 
@@ -103,10 +103,10 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_failing_monitor_tool_is_a_recorded_fault(fault, tooled, tmp_path):
+def test_failing_monitor_tool_is_a_recorded_fault(fault, install_tool_vendor, tmp_path):
     """The host's samples go on, and the sampler ends with all it started when it is told to."""
     script, kind = FAULTS[fault]
-    variables = tooled(script)
+    variables = install_tool_vendor(script)
     plan = {"device": {"vendor": "tooled"}, "nproc": 2, "sample_every_s": 0.1}
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     process = subprocess.Popen(
@@ -116,11 +116,13 @@ def test_failing_monitor_tool_is_a_recorded_fault(fault, tooled, tmp_path):
     )  # fmt: skip
     events = wait_until(tmp_path, lambda event: event.get("kind") == kind)
     before = sum(event["event"] == "host" for event in events)
-    wait_until(tmp_path, lambda _: [e["event"] for e in events_of(tmp_path)].count("host") > before)
+    wait_until(
+        tmp_path, lambda _: [e["event"] for e in read_events(tmp_path)].count("host") > before
+    )
     _, errors = process.communicate()
     assert (process.returncode, errors) == (0, b"")
     assert find_processes(str(tmp_path)) == []
-    *_, last = events = events_of(tmp_path)
+    *_, last = events = read_events(tmp_path)
     faults = [(event["source"], event["kind"]) for event in events if event["event"] == "fault"]
     # On a loaded machine a tool that works may take too long first: the sampler has no priority.
     assert [
@@ -132,26 +134,26 @@ def test_failing_monitor_tool_is_a_recorded_fault(fault, tooled, tmp_path):
     assert works == ([reported] if FIRST_WORKS in script else [])
 
 
-def test_a_killed_sampler_fails_nothing(started, fifo):
-    process, run_dir = started("fault=hold")
+def test_a_killed_sampler_fails_nothing(start_run, fifo):
+    process, run_dir = start_run("fault=hold")
     wait_for_fault(fifo)
     wait_until(run_dir, lambda event: event["event"] == "sampling")
-    sampler = sampler_of(run_id_of(run_dir))
+    sampler = find_sampler(read_run_id(run_dir))
     sampler.kill()
     fifo.with_name("go").write_text("on")
-    assert ended(process)[0] == 0
-    record = checked(run_dir)
+    assert wait_for_end(process)[0] == 0
+    record = read_checked_record(run_dir)
     assert record.status == "passed"
-    assert "end" not in [event["event"] for event in events_of(run_dir)]
+    assert "end" not in [event["event"] for event in read_events(run_dir)]
 
 
-def test_a_killed_launcher_ends_sampler_and_hung_tool(started, fifo, tooled):
-    variables = tooled("sleep 1000 & sleep 1000")
-    process, run_dir = started("--device", "tooled", "fault=wait", **variables)
+def test_a_killed_launcher_ends_sampler_and_hung_tool(start_run, fifo, install_tool_vendor):
+    variables = install_tool_vendor("sleep 1000 & sleep 1000")
+    process, run_dir = start_run("--device", "tooled", "fault=wait", **variables)
     wait_for_fault(fifo)
-    processes = find_processes(run_id_of(run_dir))
+    processes = find_processes(read_run_id(run_dir))
     assert len(processes) > 2
     process.kill()
-    ended(process)
+    wait_for_end(process)
     assert psutil.wait_procs(processes)[1] == []
-    assert events_of(run_dir)[-1]["event"] == "end"
+    assert read_events(run_dir)[-1]["event"] == "end"

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from support.real_runs import checked, ended, wait_for_fault
+from support.real_runs import read_checked_record, wait_for_end, wait_for_fault
 from support.run_fixtures import CASES
 
 PLAN = """\
@@ -51,7 +51,7 @@ def start(tmp_path):
         process.communicate()
 
 
-def attempts(runs):
+def list_attempts(runs):
     return sorted(path.name for path in runs.iterdir() if not path.name.startswith("."))
 
 
@@ -62,40 +62,42 @@ def test_plan_resumes_after_a_stop_and_a_kill_and_keeps_finished_runs(start, tmp
     process = start()
     wait_for_fault(fifo)
     process.send_signal(signal.SIGINT)
-    code, out, err = ended(process)
+    code, out, err = wait_for_end(process)
     assert code == 1, err
-    assert checked(runs / "a/r1").status == "interrupted"
+    assert read_checked_record(runs / "a/r1").status == "interrupted"
     assert "b: stopped after 0 of 1 launches" in out
-    assert attempts(runs) == ["a"]
+    assert list_attempts(runs) == ["a"]
 
     process = start()  # and kill it in the second round
     wait_for_fault(fifo)
     (tmp_path / "go").write_text("")
     wait_for_fault(fifo)
     process.kill()
-    _, _, err = ended(process)
+    _, _, err = wait_for_end(process)
     finished = [runs / "a-2/r1", runs / "b"]
     before = [(folder / "record.json").read_bytes() for folder in finished]
-    assert [checked(folder).status for folder in finished] == ["passed", "passed"]
+    assert [read_checked_record(folder).status for folder in finished] == ["passed", "passed"]
     assert not (runs / "a-2/r2/record.json").exists()
 
     process = start("--json")
     wait_for_fault(fifo)
-    record = checked(runs / "a-2/r2")  # left by this call, before it launched anything
+    record = read_checked_record(runs / "a-2/r2")  # left by this call, before it launched anything
     assert (record.status, record.cause.kind) == ("interrupted", "launcher_killed")
     (tmp_path / "go").write_text("")
-    code, out, err = ended(process)
+    code, out, err = wait_for_end(process)
     assert code == 0, err
     done = {run["name"]: run for run in json.loads(out)["runs"]}
     states = {name: run["status"] for name, run in done.items()}
     assert states == {"a": "passed", "b": "finished", "eight": "skipped"}
     assert (done["a"]["run_dir"], done["b"]["run_dir"]) == ("runs/plan/a-3", "runs/plan/b")
-    assert done["a"]["run_ids"] == [checked(runs / x).run_id for x in ("a-2/r1", "a-3/r2")]
+    assert done["a"]["run_ids"] == [
+        read_checked_record(runs / x).run_id for x in ("a-2/r1", "a-3/r2")
+    ]
     assert sorted(done["a"]["did_not_pass_before"]) == ["a-2/r2", "a/r1"]
     assert [(folder / "record.json").read_bytes() for folder in finished] == before
 
-    code, again, _ = ended(start("--json"))
+    code, again, _ = wait_for_end(start("--json"))
     assert code == 0
     kept = {run["name"]: run for run in json.loads(again)["runs"]}
     assert kept["a"] == done["a"] | {"status": "finished"}
-    assert attempts(runs) == ["a", "a-2", "a-3", "b"]
+    assert list_attempts(runs) == ["a", "a-2", "a-3", "b"]

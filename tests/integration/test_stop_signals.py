@@ -7,18 +7,18 @@ import signal
 
 import pytest
 
-from support.real_runs import checked, ended, wait_for_fault
+from support.real_runs import read_checked_record, wait_for_end, wait_for_fault
 
 
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)]
 )
-def test_run_stopped_by_a_signal_leaves_a_record(started, fifo, number):
-    process, run_dir = started("fault=wait")
+def test_run_stopped_by_a_signal_leaves_a_record(start_run, fifo, number):
+    process, run_dir = start_run("fault=wait")
     wait_for_fault(fifo)
     process.send_signal(number)
-    code, _, _ = ended(process)
-    record = checked(run_dir)
+    code, _, _ = wait_for_end(process)
+    record = read_checked_record(run_dir)
     assert code == 1
     assert record.status == "interrupted"
     assert record.cause.signal == number.name
@@ -26,12 +26,12 @@ def test_run_stopped_by_a_signal_leaves_a_record(started, fifo, number):
 
 
 @pytest.mark.nightly
-def test_ignored_hangup_stays_ignored(started, fifo):
+def test_ignored_hangup_stays_ignored(start_run, fifo):
     """As under nohup: the signal is ignored before the program starts."""
-    process, run_dir = started("fault=wait", prefix=("sh", "-c", 'trap "" HUP; exec "$@"', "sh"))
+    process, run_dir = start_run("fault=wait", prefix=("sh", "-c", 'trap "" HUP; exec "$@"', "sh"))
     rank_pid = wait_for_fault(fifo)
     process.send_signal(signal.SIGHUP)
     os.kill(rank_pid, signal.SIGKILL)
-    ended(process)
-    record = checked(run_dir)
+    wait_for_end(process)
+    record = read_checked_record(run_dir)
     assert (record.cause.kind, record.cause.signal) == ("signal", "SIGKILL")

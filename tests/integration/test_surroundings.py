@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.real_runs import checked, ended
+from support.real_runs import read_checked_record, wait_for_end
 
 pytestmark = pytest.mark.nightly
 
@@ -24,20 +24,20 @@ raise ImportError("planted")
 """
 
 
-def plant(folder, marker, *names):
+def plant_modules(folder, marker, *names):
     for name in names:
         (folder / f"{name}.py").write_text(PLANTED_MODULE.format(marker=str(marker)))
 
 
-def test_nothing_is_imported_from_the_working_directory(started, tmp_path):
+def test_nothing_is_imported_from_the_working_directory(start_run, tmp_path):
     here, marker = tmp_path / "here", tmp_path / "marker"
     (here / "trainmark").mkdir(parents=True)
-    plant(here, marker, "torch", "json", "psutil", "numpy", "signal", "trainmark/__init__")
-    process, run_dir = started(case="toy", cwd=here, program=PROGRAM)
-    code, _, err = ended(process)
+    plant_modules(here, marker, "torch", "json", "psutil", "numpy", "signal", "trainmark/__init__")
+    process, run_dir = start_run(case="toy", cwd=here, program=PROGRAM)
+    code, _, err = wait_for_end(process)
     assert code == 0, err
     assert not marker.exists(), marker.read_text()
-    assert checked(run_dir).passed
+    assert read_checked_record(run_dir).passed
 
 
 # A user id without an entry in the user table, as containers have.
@@ -51,9 +51,9 @@ def nobody():
     return NOBODY
 
 
-def test_run_works_without_a_home_folder(started, nobody):
-    process, run_dir = started(case="toy", prefix=nobody)
-    code, _, err = ended(process)
+def test_run_works_without_a_home_folder(start_run, nobody):
+    process, run_dir = start_run(case="toy", prefix=nobody)
+    code, _, err = wait_for_end(process)
     assert code == 0, err
-    assert checked(run_dir).passed
+    assert read_checked_record(run_dir).passed
     assert (run_dir / "page.html").exists()

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 INGREDIENTS = ("src", "pyproject.toml", "README.md", "LICENSE")
 
 
-def succeed(*words: str | Path, cwd: Path) -> str:
+def run_successfully(*words: str | Path, cwd: Path) -> str:
     done = subprocess.run(
         [str(word) for word in words],
         cwd=cwd, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False,
@@ -26,7 +26,7 @@ def succeed(*words: str | Path, cwd: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def program_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the programs' folder of an environment that holds the wheel.
 
     What the wheel depends on is seen where these tests have it: as a path, whose own path
@@ -41,25 +41,36 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for leftover in source.rglob("*.egg-info"):
         shutil.rmtree(leftover)
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-    succeed(*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir",
-            place, source, cwd=place)  # fmt: skip
+    run_successfully(
+        *pip,
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "--wheel-dir",
+        place,
+        source,
+        cwd=place,
+    )
     (wheel,) = place.glob("trainmark-*.whl")
 
     venv.create(place / "venv", with_pip=False)
     python = place / "venv/bin/python"
-    succeed(*pip, "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=place)
-    site_packages = succeed(
+    run_successfully(
+        *pip, "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=place
+    )
+    site_packages = run_successfully(
         python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=place
     )
     (Path(site_packages.strip()) / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
     return python.parent
 
 
-def test_wheel_contains_the_program_and_its_data(installed: Path, tmp_path: Path) -> None:
-    where = succeed(
-        installed / "python", "-c", "import trainmark; print(trainmark.__file__)", cwd=tmp_path
+def test_wheel_contains_the_program_and_its_data(program_folder: Path, tmp_path: Path) -> None:
+    where = run_successfully(
+        program_folder / "python", "-c", "import trainmark; print(trainmark.__file__)", cwd=tmp_path
     )
-    assert Path(where).is_relative_to(installed.parent)
+    assert Path(where).is_relative_to(program_folder.parent)
     packaged, tree = Path(where).parent, ROOT / "src/trainmark"
     data = {path.relative_to(tree) for path in tree.rglob("*") if is_data(path)}
     assert len(data) > len(list(tree.glob("cases/*/README.md"))) > 0
@@ -70,10 +81,12 @@ def is_data(path: Path) -> bool:
     return path.is_file() and path.suffix not in (".py", ".pyc")
 
 
-def test_the_installed_program_runs_the_toy_case(installed: Path, tmp_path: Path) -> None:
-    succeed(installed / "trainmark", "run", "toy", "--out", "run", cwd=tmp_path)
+def test_the_installed_program_runs_the_toy_case(program_folder: Path, tmp_path: Path) -> None:
+    run_successfully(program_folder / "trainmark", "run", "toy", "--out", "run", cwd=tmp_path)
 
     record = json.loads((tmp_path / "run/record.json").read_text())
     assert record["status"] == "passed"
-    page = succeed(installed / "trainmark", "report", "run", "--lang", "zh", cwd=tmp_path)
+    page = run_successfully(
+        program_folder / "trainmark", "report", "run", "--lang", "zh", cwd=tmp_path
+    )
     assert "p_train" in page

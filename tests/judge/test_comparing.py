@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from support.comparison_records import golden, launch, series, turns
+from support.comparison_records import (
+    make_alternating_launches,
+    make_launch,
+    make_series,
+    read_golden_record,
+)
 from trainmark.errors import UsageError
 from trainmark.judge.comparison import compare
 from trainmark.record.messages import render
@@ -21,7 +26,7 @@ if TYPE_CHECKING:
 RATES = [100.0, 101.0, 99.0, 100.5, 99.5]
 
 
-def times(rates: list[float], factor: float) -> list[float]:
+def multiply(rates: list[float], factor: float) -> list[float]:
     return [rate * factor for rate in rates]
 
 
@@ -38,7 +43,9 @@ def times(rates: list[float], factor: float) -> list[float]:
 def test_verdict_needs_the_whole_interval_on_one_side(
     factor: float, verdict: str, code: int
 ) -> None:
-    comparison = compare(series("a", RATES), series("b", times(RATES, factor), first_minute=10))
+    comparison = compare(
+        make_series("a", RATES), make_series("b", multiply(RATES, factor), first_minute=10)
+    )
     assert (comparison.verdict, comparison.exit_code, comparison.paired) == (verdict, code, False)
     assert {figure.verdict for figure in comparison.figures} == {verdict}
     assert [figure.name for figure in comparison.figures] == ["p_core", "p_train", "p_whole"]
@@ -51,8 +58,10 @@ def test_verdict_needs_the_whole_interval_on_one_side(
 
 
 def test_longer_time_is_slower_and_more_memory_is_worse() -> None:
-    a = [launch(f"a{n}", n, n, figures={"e2e_time": 50.0, "mem": 1e9}) for n in range(1, 6)]
-    b = [launch(f"b{n}", n, 9 + n, figures={"e2e_time": 60.0, "mem": 2e9}) for n in range(1, 6)]
+    a = [make_launch(f"a{n}", n, n, figures={"e2e_time": 50.0, "mem": 1e9}) for n in range(1, 6)]
+    b = [
+        make_launch(f"b{n}", n, 9 + n, figures={"e2e_time": 60.0, "mem": 2e9}) for n in range(1, 6)
+    ]
     comparison = compare(a, b, figures=["e2e_time", "mem", "mem_total"])
     verdicts = [figure.verdict for figure in comparison.figures]
     assert verdicts == ["slower", "worse", "no_direction"]
@@ -65,7 +74,9 @@ def test_longer_time_is_slower_and_more_memory_is_worse() -> None:
 
 
 def test_fewer_than_five_launches_have_too_little_data() -> None:
-    comparison = compare(series("a", RATES[:4]), series("b", times(RATES, 0.5), first_minute=10))
+    comparison = compare(
+        make_series("a", RATES[:4]), make_series("b", multiply(RATES, 0.5), first_minute=10)
+    )
     (figure, *_) = comparison.figures
     assert (figure.verdict, figure.launches) == ("too_little_data", (4, 5))
     assert (figure.ratio, figure.low, figure.high) == (pytest.approx(0.5, rel=1e-2), None, None)
@@ -75,14 +86,16 @@ def test_fewer_than_five_launches_have_too_little_data() -> None:
 def test_alternating_launches_are_paired() -> None:
     """The machine drifts by 20%, both sides alike: only pairs see the 5%."""
     drift = [100.0, 105.0, 110.0, 115.0, 120.0]
-    comparison = compare(*turns(drift, times(drift, 0.95)))
+    comparison = compare(*make_alternating_launches(drift, multiply(drift, 0.95)))
     assert (comparison.paired, comparison.verdict) == (True, "slower")
-    one_by_one = compare(series("a", drift), series("b", times(drift, 0.95), first_minute=10))
+    one_by_one = compare(
+        make_series("a", drift), make_series("b", multiply(drift, 0.95), first_minute=10)
+    )
     assert (one_by_one.paired, one_by_one.verdict) == (False, "too_noisy")
 
 
 def test_incomplete_round_is_left_out() -> None:
-    a, b = turns([100.0, 101.0, 99.0, 100.5, 99.5, 50.0], [100.0] * 6)
+    a, b = make_alternating_launches([100.0, 101.0, 99.0, 100.5, 99.5, 50.0], [100.0] * 6)
     b[5] = b[5].model_copy(
         update={"status": "oom", "cause": Cause(kind="oom", message=message("x"))}
     )
@@ -102,9 +115,9 @@ def test_incomplete_round_is_left_out() -> None:
 def test_refuted_launches_are_left_out_and_doubtful_ones_keep_their_trust() -> None:
     doubtful = Trust(grade="do_not_quote", reasons=[message("trust_generated_data")])
     refuted = grade_reasons([message("evidence_altered", file="plan.json")])
-    b = series("b", RATES, first_minute=10, trust=doubtful)
-    b.append(launch("b6", 6, 16, trust=refuted, figures={"p_core": 1.0}))
-    comparison = compare(series("a", RATES), b)
+    b = make_series("b", RATES, first_minute=10, trust=doubtful)
+    b.append(make_launch("b6", 6, 16, trust=refuted, figures={"p_core": 1.0}))
+    comparison = compare(make_series("a", RATES), b)
     assert [(excluded.name, excluded.reason.code) for excluded in comparison.b.left_out] == [
         ("b6", "compare_refuted")
     ]
@@ -113,15 +126,15 @@ def test_refuted_launches_are_left_out_and_doubtful_ones_keep_their_trust() -> N
     assert comparison.verdict == "no_difference"
 
 
-def missed(record: Any) -> Any:
+def make_missed_target(record: Any) -> Any:
     quality = record.quality.model_copy(update={"reached": False})
     cause = Cause(kind="target_missed", message=message("x"))
     return record.model_copy(update={"quality": quality, "status": "target_missed", "cause": cause})
 
 
-def early_failure(name: str) -> Record:
+def make_early_failure(name: str) -> Record:
     """Return a launch that failed before its ranks told their devices and built the model."""
-    failed = launch(name, 9, 50, status="failed",
+    failed = make_launch(name, 9, 50, status="failed",
                     cause=Cause(kind="error", message=message("exception", text="x")))  # fmt: skip
     device = failed.plan.device.model_copy(update={"product_names": []})  # of another machine
     plan = failed.plan.model_copy(update={"device": device})
@@ -132,11 +145,11 @@ def early_failure(name: str) -> Record:
 @pytest.mark.parametrize("failed_of", ["a", "b", "ab"])
 def test_launch_that_failed_before_its_model_was_built_is_left_out(failed_of: str) -> None:
     sides = {
-        "a": series("a", RATES),
-        "b": series("b", times(RATES, 0.9), first_minute=10),
+        "a": make_series("a", RATES),
+        "b": make_series("b", multiply(RATES, 0.9), first_minute=10),
     }
     for name in failed_of:
-        sides[name].append(early_failure(f"{name}-failed"))
+        sides[name].append(make_early_failure(f"{name}-failed"))
     comparison = compare(sides["a"], sides["b"])
     assert (comparison.verdict, comparison.allowed) == ("slower", ())
     left_out = {
@@ -149,7 +162,7 @@ def test_launch_that_failed_before_its_model_was_built_is_left_out(failed_of: st
 
 
 def test_side_with_only_failed_launches_has_too_little_data() -> None:
-    comparison = compare(series("a", RATES), [early_failure("b1")])
+    comparison = compare(make_series("a", RATES), [make_early_failure("b1")])
     assert (comparison.verdict, comparison.exit_code) == ("too_little_data", 3)
     assert [figure.launches for figure in comparison.figures] == [(5, 0)]
 
@@ -168,8 +181,8 @@ def test_target_that_only_side_a_reaches_is_missed(
     of_a: int, of_b: int, verdict: str, code: int
 ) -> None:
     """Of A and B so many launches miss it; the others go on to be compared."""
-    a, b = series("a", RATES * 2), series("b", RATES * 2, first_minute=20)
-    a[:of_a], b[:of_b] = map(missed, a[:of_a]), map(missed, b[:of_b])
+    a, b = make_series("a", RATES * 2), make_series("b", RATES * 2, first_minute=20)
+    a[:of_a], b[:of_b] = map(make_missed_target, a[:of_a]), map(make_missed_target, b[:of_b])
     if of_b == 4:
         a, b = a[:5], b[:5]
     comparison = compare(a, b)
@@ -179,8 +192,8 @@ def test_target_that_only_side_a_reaches_is_missed(
 
 
 def test_other_work_is_refused_with_key_and_both_values() -> None:
-    a = series("a", RATES)
-    b = series("b", RATES, first_minute=10, recipe={"compile": True, "max_steps": 7})
+    a = make_series("a", RATES)
+    b = make_series("b", RATES, first_minute=10, recipe={"compile": True, "max_steps": 7})
     with pytest.raises(UsageError) as fault:
         compare(a, b)
     assert fault.value.exit_code == 2
@@ -193,7 +206,7 @@ def test_other_work_is_refused_with_key_and_both_values() -> None:
     assert [(difference.name, difference.a, difference.b) for difference in comparison.allowed] == [
         ("compile", (False,), (True,)), ("max_steps", (None,), (7,)),
     ]  # fmt: skip
-    assert compare(a, series("b", RATES, recipe={"seed": 2})).allowed == ()
+    assert compare(a, make_series("b", RATES, recipe={"seed": 2})).allowed == ()
 
 
 @pytest.mark.parametrize(
@@ -207,11 +220,11 @@ def test_other_work_is_refused_with_key_and_both_values() -> None:
 )
 def test_wrong_arguments_are_refused(given: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        compare(series("a", RATES), series("b", RATES), **given)
+        compare(make_series("a", RATES), make_series("b", RATES), **given)
 
 
 def test_same_run_twice_and_an_empty_side_are_refused() -> None:
-    a = series("a", RATES)
+    a = make_series("a", RATES)
     with pytest.raises(UsageError, match="given twice"):
         compare(a, a)
     with pytest.raises(UsageError, match="without launches"):
@@ -219,12 +232,14 @@ def test_same_run_twice_and_an_empty_side_are_refused() -> None:
 
 
 def test_only_differences_of_environment_are_listed() -> None:
-    base = golden().environment
+    base = read_golden_record().environment
     other = base | {
         "driver": "590.1", "variables": {}, "others_cpu_share": 0.5,
         "packages": base["packages"] | {"torch": "2.11.0"},
     }  # fmt: skip
-    comparison = compare(series("a", RATES), series("b", RATES, first_minute=9, environment=other))
+    comparison = compare(
+        make_series("a", RATES), make_series("b", RATES, first_minute=9, environment=other)
+    )
     assert {
         difference.name: (difference.a, difference.b) for difference in comparison.differences
     } == {
@@ -237,12 +252,12 @@ def test_only_differences_of_environment_are_listed() -> None:
 def test_trend_of_unpaired_side_is_too_noisy() -> None:
     """The machine slows down by 0.6% a launch: B is as fast as A, and seems 3% slower."""
     rates = [100 * 0.994**n * (1 + 0.0005 * (-1) ** n) for n in range(10)]
-    comparison = compare(series("a", rates[:5]), series("b", rates[5:], first_minute=10))
+    comparison = compare(make_series("a", rates[:5]), make_series("b", rates[5:], first_minute=10))
     assert (comparison.verdict, comparison.exit_code) == ("too_noisy", 3)
     assert comparison.sentence.code == "compare_trend"
     assert comparison.sentence.args["change"] == pytest.approx(-0.006, rel=0.1)
     assert "alternate" in render(comparison.sentence, "en")
-    paired = compare(*turns(rates[:5], times(rates[:5], 0.9)))
+    paired = compare(*make_alternating_launches(rates[:5], multiply(rates[:5], 0.9)))
     assert paired.verdict == "slower"
 
 
@@ -250,64 +265,66 @@ def test_trend_of_unpaired_side_is_too_noisy() -> None:
 def test_copied_step_times_are_refused(factor: float) -> None:
     rng = np.random.default_rng(1)
     a, b = (
-        [launch(f"{x}{n}", n, steps_ns=rng.integers(10**8, 10**8 + 10**6, 40).tolist())
+        [make_launch(f"{x}{n}", n, steps_ns=rng.integers(10**8, 10**8 + 10**6, 40).tolist())
          for n in range(1, 6)]
         for x in "ab"
     )  # fmt: skip
     compare(a, b)
-    b[4] = launch("b5", 5, steps_ns=[int(factor * time) for time in a[0].steps.time_ns])
+    b[4] = make_launch("b5", 5, steps_ns=[int(factor * time) for time in a[0].steps.time_ns])
     with pytest.raises(UsageError, match="a1 and b5 are the same or proportional"):
         compare(a, b)
 
 
 @pytest.mark.parametrize("key", ["case", "content_id"])
 def test_another_case_or_data_set_is_refused_in_one_sentence(key: str) -> None:
-    plan = golden().plan
+    plan = read_golden_record().plan
     update: dict[str, Any] = {"case": "toy"} if key == "case" else {
         "data": plan.data.model_copy(update={"content_id": "feed"})
     }  # fmt: skip
     b = [
-        launch.model_copy(update={"plan": launch.plan.model_copy(update=update)})
-        for launch in series("b", RATES, recipe={"max_steps": 7})
+        sample.model_copy(update={"plan": sample.plan.model_copy(update=update)})
+        for sample in make_series("b", RATES, recipe={"max_steps": 7})
     ]
     for allow in ([], [key]):
         with pytest.raises(UsageError, match="never compared") as fault:
-            compare(series("a", RATES), b, allow=allow)
+            compare(make_series("a", RATES), b, allow=allow)
         assert fault.value.fix is None
 
 
 def test_other_model_is_refused_even_if_its_recipe_is_allowed() -> None:
     b = [
-        launch.model_copy(update={"environment": launch.environment | {"job": {"parameters": 7}}})
-        for launch in series("b", RATES, recipe={"max_steps": 7})
+        sample.model_copy(update={"environment": sample.environment | {"job": {"parameters": 7}}})
+        for sample in make_series("b", RATES, recipe={"max_steps": 7})
     ]
     with pytest.raises(UsageError, match="never compared") as fault:
-        compare(series("a", RATES), b, allow=["max_steps"])
+        compare(make_series("a", RATES), b, allow=["max_steps"])
     assert fault.value.fix is None
 
 
 def test_run_with_forced_expert_balance_is_never_compared_with_a_training() -> None:
     b = [
-        launch.model_copy(
+        sample.model_copy(
             update={
-                "plan": launch.plan.model_copy(
-                    update={"labels": [*launch.plan.labels, "balanced-bound"]}
+                "plan": sample.plan.model_copy(
+                    update={"labels": [*sample.plan.labels, "balanced-bound"]}
                 )
             }
         )
-        for launch in series("b", RATES, first_minute=10)
+        for sample in make_series("b", RATES, first_minute=10)
     ]
     for allow in ([], ["bound"]):
         with pytest.raises(UsageError, match="never compared") as fault:
-            compare(series("a", RATES), b, allow=allow)
+            compare(make_series("a", RATES), b, allow=allow)
         assert fault.value.fix is None
 
 
-def at_ranks(name: str, rates: list[float], nproc: int, minute: int = 0, **recipe: Any) -> Any:
+def make_series_at_ranks(
+    name: str, rates: list[float], nproc: int, minute: int = 0, **recipe: Any
+) -> Any:
     """Return launches on so many ranks, with these throughputs of all ranks."""
     made = []
     for record, rate in zip(
-        series(name, rates, first_minute=minute, recipe=recipe), rates, strict=True
+        make_series(name, rates, first_minute=minute, recipe=recipe), rates, strict=True
     ):
         result = record.figures["final_result"].model_copy(update={"value": rate, "reason": None})
         plan = record.plan.model_copy(update={"nproc": nproc})
@@ -318,7 +335,10 @@ def at_ranks(name: str, rates: list[float], nproc: int, minute: int = 0, **recip
 
 @pytest.mark.parametrize("swapped", [False, True])
 def test_other_numbers_of_ranks_show_the_efficiency(swapped: bool) -> None:
-    sides = [at_ranks("a", [100.0, 101.0, 99.0], 2), at_ranks("b", [360.0, 356.4, 363.6], 8, 10)]
+    sides = [
+        make_series_at_ranks("a", [100.0, 101.0, 99.0], 2),
+        make_series_at_ranks("b", [360.0, 356.4, 363.6], 8, 10),
+    ]
     comparison = compare(*(reversed(sides) if swapped else sides))
     assert (comparison.verdict, comparison.exit_code, comparison.figures) == ("other_world", 2, ())
     assert comparison.sentence.code == "compare_weak_scaling"
@@ -333,15 +353,18 @@ def test_other_numbers_of_ranks_show_the_efficiency(swapped: bool) -> None:
 
 
 def test_equal_batch_of_all_ranks_is_strong_scaling() -> None:
-    a = at_ranks("a", [100.0], 2, micro_batch_size=96)
-    b = at_ranks("b", [300.0], 8, 10, micro_batch_size=24)
+    a = make_series_at_ranks("a", [100.0], 2, micro_batch_size=96)
+    b = make_series_at_ranks("b", [300.0], 8, 10, micro_batch_size=24)
     comparison = compare(a, b)
     assert comparison.sentence.code == "compare_strong_scaling"
     assert comparison.sentence.args["efficiency"] == pytest.approx(0.75)
 
 
 def test_scaling_is_shown_with_allowed_differences() -> None:
-    a, b = at_ranks("a", [100.0], 2, max_epochs=10), at_ranks("b", [360.0], 8, 10, max_epochs=2)
+    a, b = (
+        make_series_at_ranks("a", [100.0], 2, max_epochs=10),
+        make_series_at_ranks("b", [360.0], 8, 10, max_epochs=2),
+    )
     with pytest.raises(UsageError, match="max_epochs"):
         compare(a, b)
     comparison = compare(a, b, allow=["max_epochs"])
@@ -351,7 +374,9 @@ def test_scaling_is_shown_with_allowed_differences() -> None:
 
 
 def test_efficiency_above_one_has_a_doubt() -> None:
-    comparison = compare(at_ranks("a", [100.0], 1), at_ranks("b", [733.0], 2, 10))
+    comparison = compare(
+        make_series_at_ranks("a", [100.0], 1), make_series_at_ranks("b", [733.0], 2, 10)
+    )
     assert comparison.scaling is not None
     (doubt,) = comparison.scaling.doubts
     assert (doubt.code, doubt.args["efficiency"]) == ("scaling_above_one", pytest.approx(3.665))
@@ -360,23 +385,23 @@ def test_efficiency_above_one_has_a_doubt() -> None:
 
 
 def test_allowed_ranks_are_compared_and_other_work_is_refused() -> None:
-    a, b = at_ranks("a", RATES, 2), at_ranks("b", RATES, 8, 10)
+    a, b = make_series_at_ranks("a", RATES, 2), make_series_at_ranks("b", RATES, 8, 10)
     comparison = compare(a, b, allow=["ran_world"])
     assert (comparison.scaling, comparison.verdict) == (None, "no_difference")
-    other = at_ranks("b", RATES, 8, 10, learning_rate=1.0)
+    other = make_series_at_ranks("b", RATES, 8, 10, learning_rate=1.0)
     with pytest.raises(UsageError, match="learning_rate"):
         compare(a, other)
     for unlike in ({"micro_batch_size": 11}, {"grad_accum_steps": 3}):  # no kind of scaling
         with pytest.raises(UsageError, match="differing: "):
-            compare(a, at_ranks("b", RATES, 8, 10, **unlike))
-    failed = [launch.model_copy(update={"status": "failed"}) for launch in b]
+            compare(a, make_series_at_ranks("b", RATES, 8, 10, **unlike))
+    failed = [sample.model_copy(update={"status": "failed"}) for sample in b]
     with pytest.raises(UsageError, match="ran_world"):
         compare(a, failed)
 
 
 def test_each_side_has_its_trust() -> None:
     doubtful = grade_reasons([message("trust_generated_data")])
-    a, b = series("a", RATES), series("b", RATES, first_minute=10, trust=doubtful)
+    a, b = make_series("a", RATES), make_series("b", RATES, first_minute=10, trust=doubtful)
     comparison = compare(a, b)
     assert (comparison.a.trust.grade, comparison.b.trust.grade) == ("usable", "do_not_quote")
     assert [reason.code for reason in comparison.a.trust.reasons] == []

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TOY = Record.model_validate_json((GOLDEN / "record_toy.json").read_text(encoding="utf-8"))
 
 
-def planned(*, recipe: dict[str, Any] | None = None, **changes: Any) -> Record:
+def make_launch_with_plan(*, recipe: dict[str, Any] | None = None, **changes: Any) -> Record:
     """Return a launch of toy that keeps all rules, with another plan."""
     updates = {
         "suite_version": __version__, "recipe": TOY.plan.recipe | (recipe or {}), **changes,
@@ -31,43 +31,45 @@ def planned(*, recipe: dict[str, Any] | None = None, **changes: Any) -> Record:
     return TOY.model_copy(update={"plan": TOY.plan.model_copy(update=updates)})
 
 
-def changed(**updates: Any) -> Record:
-    return planned().model_copy(update=updates)
+def change_launch(**updates: Any) -> Record:
+    return make_launch_with_plan().model_copy(update=updates)
 
 
 OPEN = {"rules": "open", "extra": {"weight_decay": 0.1}}
 
 
-def broken(launches: list[Record]) -> set[str]:
+def list_broken_rules(launches: list[Record]) -> set[str]:
     """Return the rules that are not kept."""
     return {judged.rule for judged in check_rules(launches).rules if not judged.kept}
 
 
 @pytest.mark.parametrize("changes", [{}, OPEN])
 def test_five_sound_launches_comply(changes: dict[str, Any]) -> None:
-    compliance = check_rules([planned(**changes)] * 5)
+    compliance = check_rules([make_launch_with_plan(**changes)] * 5)
     assert (compliance.division, compliance.compliant) == (changes.get("rules", "closed"), True)
 
 
 @pytest.mark.parametrize(
     ("rule", "launch", "in_open"),
     [
-        ("passed", changed(status="diverged"), True),
-        ("same_work", planned(recipe={"kernels": "own"}), True),
-        ("seeds", planned(recipe={"seed": 2}), False),
-        ("target", changed(quality=TOY.quality.model_copy(update={"reached": False})), False),
-        ("doubts", changed(trust=TOY.trust.model_copy(
+        ("passed", change_launch(status="diverged"), True),
+        ("same_work", make_launch_with_plan(recipe={"kernels": "own"}), True),
+        ("seeds", make_launch_with_plan(recipe={"seed": 2}), False),
+        ("target", change_launch(quality=TOY.quality.model_copy(update={"reached": False})), False),
+        ("doubts", change_launch(trust=TOY.trust.model_copy(
             update={"reasons": [message("evidence_altered", file="plan.json")]})), True),
-        ("doubts", changed(trust=TOY.trust.model_copy(
+        ("doubts", change_launch(trust=TOY.trust.model_copy(
             update={"reasons": [message("trust_simulated_device")]})), True),
     ],
 )  # fmt: skip
 def test_one_launch_of_five_that_breaks_a_rule_is_found(
     rule: str, launch: Record, *, in_open: bool
 ) -> None:
-    assert broken([*[planned()] * 4, launch]) == {rule}
+    assert list_broken_rules([*[make_launch_with_plan()] * 4, launch]) == {rule}
     claims = launch.model_copy(update={"plan": launch.plan.model_copy(update=OPEN)})
-    assert broken([*[planned(**OPEN)] * 4, claims]) == ({rule} if in_open else set())
+    assert list_broken_rules([*[make_launch_with_plan(**OPEN)] * 4, claims]) == (
+        {rule} if in_open else set()
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,12 +83,12 @@ def test_one_launch_of_five_that_breaks_a_rule_is_found(
 def test_all_launches_of_other_work_break_the_closed_rules(
     rule: str, changes: dict[str, Any]
 ) -> None:
-    assert broken([planned(**changes)] * 5) == {rule}
-    assert broken([planned(**changes | OPEN)] * 5) == set()
+    assert list_broken_rules([make_launch_with_plan(**changes)] * 5) == {rule}
+    assert list_broken_rules([make_launch_with_plan(**changes | OPEN)] * 5) == set()
 
 
 def test_four_launches_are_too_few_and_no_launch_is_error() -> None:
-    assert broken([planned()] * 4) == {"launches"}
+    assert list_broken_rules([make_launch_with_plan()] * 4) == {"launches"}
     with pytest.raises(RecordError):
         check_rules([])
 
@@ -103,7 +105,9 @@ GENERAL = read_rules(None)
 
 
 @pytest.fixture
-def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None], str]:
+def make_outside_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str | None], str]:
     """Return what makes a case outside the package, with a ``rules.toml``."""
 
     def make(text: str | None) -> str:
@@ -125,9 +129,9 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str | 
 
 @pytest.mark.parametrize(("text", "launches"), [(None, 5), ("[closed]\nlaunches = 10\n", 10)])
 def test_file_of_case_overrides_general_rules(
-    outside: Any, text: str | None, launches: int
+    make_outside_case: Any, text: str | None, launches: int
 ) -> None:
-    rules = read_rules(cases.load(outside(text)))
+    rules = read_rules(cases.load(make_outside_case(text)))
     assert rules.closed == GENERAL.closed.model_copy(update={"launches": launches})
     assert (rules.open, GENERAL.open.target) == (GENERAL.open, "any")
 
@@ -136,8 +140,8 @@ def test_file_of_case_overrides_general_rules(
     ("text", "named"),
     [("[closed", "cannot be read"), ("[closed]\nlaunches = 0", "closed.launches")],
 )
-def test_malformed_file_is_named(outside: Any, text: str, named: str) -> None:
-    name = outside(text)
+def test_malformed_file_is_named(make_outside_case: Any, text: str, named: str) -> None:
+    name = make_outside_case(text)
     with pytest.raises(UsageError, match=named) as fault:
         read_rules(cases.load(name))
     assert fault.value.where == f"{name}/rules.toml"
@@ -150,7 +154,9 @@ def test_exit_code_follows_claimed_division(
     for number in range(1, 6):
         place = tmp_path / "result" / f"r{number}"
         place.mkdir(parents=True)
-        (place / "record.json").write_text(planned().model_dump_json(), encoding="utf-8")
+        (place / "record.json").write_text(
+            make_launch_with_plan().model_dump_json(), encoding="utf-8"
+        )
     code, out, _ = cli("audit", "--rules", folder)
     (fault,) = [x for x in out.splitlines() if "FAULT" in x]
     assert (code, "evidence_absent" in fault) == (1, True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from support.comparison_records import golden, launch
+from support.comparison_records import make_launch, read_golden_record
 from trainmark.errors import RecordError, UsageError
 from trainmark.judge.comparison.gate import (
     Judgement,
@@ -33,7 +33,7 @@ def make_launches(
     name: str, rates: Sequence[float], figure: str = "p_train", **changes: Any
 ) -> list[Record]:
     return [
-        launch(f"{name}-r{n}", n, n, figures={figure: rate}, **changes)
+        make_launch(f"{name}-r{n}", n, n, figures={figure: rate}, **changes)
         for n, rate in enumerate(rates, 1)
     ]
 
@@ -78,12 +78,12 @@ def test_later_launch_rarely_exceeds_tolerance(count: int, max_share: float) -> 
 
 def test_failed_or_refuted_run_is_rejected_as_baseline() -> None:
     lying = grade_reasons([message("evidence_altered", file="events.rank0.jsonl")])
-    for bad in (launch("bad", **OOM), launch("bad", trust=lying)):
+    for bad in (make_launch("bad", **OOM), make_launch("bad", trust=lying)):
         with pytest.raises(RecordError) as caught:
-            list(judge_against_baseline([golden()], [golden(), bad], []))
+            list(judge_against_baseline([read_golden_record()], [read_golden_record(), bad], []))
         assert caught.value.where == "bad"
     with pytest.raises(UsageError):
-        list(judge_against_baseline([golden()], [], []))
+        list(judge_against_baseline([read_golden_record()], [], []))
 
 
 def test_run_is_not_its_own_baseline() -> None:
@@ -99,7 +99,7 @@ def test_run_is_not_its_own_baseline() -> None:
 @pytest.mark.parametrize("judge", [judge_against_baseline, judge_against_history])
 def test_unknown_figure_is_rejected_with_closest_name(judge: Any) -> None:
     with pytest.raises(UsageError, match="did you mean p_train"):
-        list(judge([golden()], [golden()], ["p_trian"]))
+        list(judge([read_golden_record()], [read_golden_record()], ["p_trian"]))
 
 
 # ---- Verdicts
@@ -170,25 +170,30 @@ def test_lower_time_is_better() -> None:
 
 
 def test_quality_is_judged_by_its_direction() -> None:
-    lower = golden().plan.about.model_copy(update={"higher_is_better": False})
-    plan = golden().plan.model_copy(update={"about": lower})
-    worse = golden().quality.model_copy(update={"value": 0.8})
-    for of, verdict in ((golden().plan, "regressed"), (plan, "improved")):
+    lower = read_golden_record().plan.about.model_copy(update={"higher_is_better": False})
+    plan = read_golden_record().plan.model_copy(update={"about": lower})
+    worse = read_golden_record().quality.model_copy(update={"value": 0.8})
+    for of, verdict in ((read_golden_record().plan, "regressed"), (plan, "improved")):
         (judgement,) = judge_against_baseline(
-            [launch("x", quality=worse).model_copy(update={"plan": of})], [golden()], ["quality"]
+            [make_launch("x", quality=worse).model_copy(update={"plan": of})],
+            [read_golden_record()],
+            ["quality"],
         )
         assert (judgement.figure, judgement.verdict) == ("quality", verdict)
 
 
 def test_missing_figure_fails() -> None:
-    gone = launch("x").model_copy(
+    gone = make_launch("x").model_copy(
         update={
-            "figures": {**golden().figures, "p_train": FigureEntry(value=None, unit="samples/s")}
+            "figures": {
+                **read_golden_record().figures,
+                "p_train": FigureEntry(value=None, unit="samples/s"),
+            }
         }
     )
     asked = list(judge_against_baseline([gone], make_baseline([100.0]), ["p_train"]))
     assert read_verdicts(asked) == [("p_train", "missing", 1)]
-    unasked = judge_against_baseline([golden()], [gone], [])
+    unasked = judge_against_baseline([read_golden_record()], [gone], [])
     assert "p_train" not in [judgement.figure for judgement in unasked]
 
 
@@ -203,14 +208,14 @@ def test_other_work_names_the_key_and_both_values() -> None:
 
 def test_run_with_forced_expert_balance_is_other_work_than_training() -> None:
     bounds = [
-        launch.model_copy(
+        sample.model_copy(
             update={
-                "plan": launch.plan.model_copy(
-                    update={"labels": [*launch.plan.labels, "balanced-bound"]}
+                "plan": sample.plan.model_copy(
+                    update={"labels": [*sample.plan.labels, "balanced-bound"]}
                 )
             }
         )
-        for launch in make_launches("run", [100.0])
+        for sample in make_launches("run", [100.0])
     ]
     (judgement,) = judge_against_baseline(bounds, make_baseline([100.0]), [])
     assert (judgement.verdict, judgement.exit_code) == ("other_work", 2)
@@ -218,8 +223,10 @@ def test_run_with_forced_expert_balance_is_other_work_than_training() -> None:
 
 
 def test_failed_or_refuted_runs_fail_and_others_are_judged() -> None:
-    lying = launch("lying", trust=grade_reasons([message("evidence_altered", file="plan.json")]))
-    failed, good = launch("failed", **OOM), launch("good", figures={"p_train": 100.0})
+    lying = make_launch(
+        "lying", trust=grade_reasons([message("evidence_altered", file="plan.json")])
+    )
+    failed, good = make_launch("failed", **OOM), make_launch("good", figures={"p_train": 100.0})
     judgements = list(
         judge_against_baseline([failed, lying, good], make_baseline([100.0]), ["p_train"])
     )
@@ -262,7 +269,7 @@ def make_nights(
 ) -> list[Record]:
     """Return a run each night, of ``repeat`` launches with the same rate."""
     return [
-        launch(f"night{night}-r{n}", n, figures={"p_train": rate},
+        make_launch(f"night{night}-r{n}", n, figures={"p_train": rate},
                started=(FIRST + timedelta(days=night, minutes=n)).isoformat(), **changes)
         for night, rate in enumerate(rates, first) for n in range(1, repeat + 1)
     ]  # fmt: skip

@@ -33,7 +33,7 @@ NIGHTS = [
 OUTLIERS = 0.02  # of the nights: 8% to 12% slower
 
 
-def years(
+def make_years(
     count: int, noise: float, *, seed: int, outliers: float = 0.0, rho1: float = 0.0
 ) -> Floats:
     """Return the nights of ``count`` years at a level of 100.
@@ -68,7 +68,7 @@ def assess_nights(data: Floats, nights: range) -> Iterator[tuple[NDArray[np.bool
     ("noise", "rho1"), [(0.005, 0.0), (0.01, 0.0), (0.02, 0.0), (0.01, 0.6), (0.03, 0.6)]
 )
 def test_alarms_are_rare_in_years_without_step(noise: float, rho1: float) -> None:
-    data = years(8, noise, seed=1, outliers=0 if rho1 else OUTLIERS, rho1=rho1)
+    data = make_years(8, noise, seed=1, outliers=0 if rho1 else OUTLIERS, rho1=rho1)
     step, doubt, drift = map(
         np.stack, zip(*assess_nights(data, range(MIN_RUNS, len(NIGHTS), 2)), strict=True)
     )
@@ -78,7 +78,7 @@ def test_alarms_are_rare_in_years_without_step(noise: float, rho1: float) -> Non
 
 @pytest.mark.parametrize(("noise", "max_delay"), [(0.005, 5), (0.01, 6)])
 def test_planted_steps_are_found_within_nights(noise: float, max_delay: int) -> None:
-    data = years(20, noise, seed=2, outliers=OUTLIERS)
+    data = make_years(20, noise, seed=2, outliers=OUTLIERS)
     data[:, 150:] *= 0.95
     alarms = np.stack([step for step, _, _ in assess_nights(data, range(150, 164))])
     delays = np.where(alarms.any(axis=0), alarms.argmax(axis=0) + 1, 99)
@@ -90,14 +90,14 @@ def test_planted_steps_are_found_within_nights(noise: float, max_delay: int) -> 
 def test_drift_of_one_per_mille_per_night_is_found_within_thirty(
     noise: float, outliers: float
 ) -> None:
-    data = years(20, noise, seed=4, outliers=outliers)
+    data = make_years(20, noise, seed=4, outliers=outliers)
     data[:, 150:180] *= 1 - 0.001 * np.arange(1, 31)
     alarms = np.stack([step | drift for step, _, drift in assess_nights(data, range(150, 180))])
     assert alarms.any(axis=0).mean() >= 0.95
 
 
 def test_year_with_steps_and_drift_reports_only_the_steps() -> None:
-    data = years(1, 0.01, seed=3, outliers=OUTLIERS)[0]
+    data = make_years(1, 0.01, seed=3, outliers=OUTLIERS)[0]
     data *= np.linspace(1.0, 1.02, len(data))  # slowly faster
     data[90:] *= 0.95
     data[180:] *= 1.05

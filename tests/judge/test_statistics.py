@@ -84,7 +84,7 @@ def test_step_times_are_proportional_only_for_a_copy() -> None:
     assert not is_proportional([5] * 50, [7] * 50)
 
 
-def stated(name: str) -> list[list[float]]:
+def read_documented_table(name: str) -> list[list[float]]:
     (row,) = (
         x for x in PAGE.read_text(encoding="utf-8").splitlines() if x.startswith(f"| {name} |")
     )
@@ -93,18 +93,20 @@ def stated(name: str) -> list[list[float]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_coverage_of_intervals_matches_page(kind: str) -> None:
-    for count, known in zip(LAUNCHES[:2], stated(kind), strict=False):
+    for count, known in zip(LAUNCHES[:2], read_documented_table(kind), strict=False):
         share = coverage(kind, count, repetitions=600, seed=3)
         assert [100 * x for x in share.values()] == pytest.approx(known, abs=3)
 
 
 def test_detected_differences_match_page() -> None:
     loss, equal, false = power(5, 0.01, repetitions=800, seed=9)
-    assert [100 * loss, 100 * equal, 100 * false] == pytest.approx(stated("1%")[0], abs=2.5)
+    assert [100 * loss, 100 * equal, 100 * false] == pytest.approx(
+        read_documented_table("1%")[0], abs=2.5
+    )
 
 
 def test_false_drifts_are_as_frequent_as_page_says() -> None:
-    (known,) = stated("trend seen, 1%")[0]
+    (known,) = read_documented_table("trend seen, 1%")[0]
     assert 100 * trends(5, 0.01, repetitions=800, seed=9) == pytest.approx(known, abs=1.5)
 
 

@@ -35,7 +35,7 @@ esac
 """
 
 
-def site(**container: Any) -> Cluster:
+def make_site(**container: Any) -> Cluster:
     return Cluster.model_validate({"container": {"image": IMAGE, "runtime": "docker", **container}})
 
 
@@ -53,32 +53,34 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     programs.mkdir()
     for name in ("sh", "cut", "sha256sum", "env", "timeout", "mkdir"):
         (programs / name).symlink_to(f"/usr/bin/{name}")
-    program(tmp_path, "id", '#!/bin/sh\ncase "$1" in -G) echo 1000 44 ;; *) echo 1000 ;; esac\n')
+    install_program(
+        tmp_path, "id", '#!/bin/sh\ncase "$1" in -G) echo 1000 44 ;; *) echo 1000 ;; esac\n'
+    )
     monkeypatch.setenv("PATH", str(programs))
     (tmp_path / "data").mkdir()
     return tmp_path
 
 
-def program(node: Path, name: str, text: str = _FAKE) -> None:
+def install_program(node: Path, name: str, text: str = _FAKE) -> None:
     file = node / "bin" / name
     file.unlink(missing_ok=True)
     file.write_text(text.replace("{image}", IMAGE).replace("{{", "{").replace("}}", "}"))
     file.chmod(0o755)
 
 
-def at(node: Path, plan: Plan) -> Plan:
+def format_mount(node: Path, plan: Plan) -> Plan:
     data = plan.data.model_copy(update={"folder": str(node / "data")})
     return plan.model_copy(update={"data": data})
 
 
-def started(
+def start_container(
     node: Path, plan: Plan, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, **needs: Any
 ) -> list[str]:
     """Return the arguments and the variables that the fake runtime was started with."""
     vendor: Any = SimpleNamespace(**_VENDOR, container_needs=ContainerNeeds(**needs))
     monkeypatch.setattr(devices, "list_vendors", lambda: {plan.device.vendor: vendor})
     text = render_node_script(
-        at(node, plan), cluster, node_rank="0", master="a", folder=node / "runs" / "a"
+        format_mount(node, plan), cluster, node_rank="0", master="a", folder=node / "runs" / "a"
     )
     done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
@@ -87,7 +89,7 @@ def started(
 @pytest.mark.parametrize("vendor", ["cpu", "nvidia", "amd", "ascend", "mthreads"])
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_command_matches_its_golden_file(runtime: str, vendor: str, plan: Plan) -> None:
-    cluster = site(
+    cluster = make_site(
         runtime=runtime,
         mounts=["/opt/site:/opt/site:ro", "/scratch:/tmp"],
         shared_memory=None if vendor == "cpu" else "16g",
@@ -103,13 +105,13 @@ def test_command_matches_its_golden_file(runtime: str, vendor: str, plan: Plan) 
 def test_container_mounts_the_resources_of_the_node(
     node: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program(node, "docker")
+    install_program(node, "docker")
     for name in ("acme0", "acme11", "acmectl", "driver"):
         (node / name).touch()
     monkeypatch.setenv("ACL_DEBUG", "1 2\n3")
     monkeypatch.setenv("XACL_DEBUG", "1")
-    words = started(
-        node, plan, site(arguments=["--memory=1g"]), monkeypatch,
+    words = start_container(
+        node, plan, make_site(arguments=["--memory=1g"]), monkeypatch,
         devices=(f"{node}/acme[0-9]*", f"{node}/acmectl", f"{node}/acmelink"),
         mounts=(f"{node}/driver", f"{node}/tool"), options={"docker": ("--gpus=all",)},
     )  # fmt: skip
@@ -130,7 +132,9 @@ def test_container_mounts_the_resources_of_the_node(
 
 
 def test_outer_mounts_precede_inner_mounts(plan: Plan) -> None:
-    cluster = site(mounts=["/data:/data", "/a:/data/toy/cache", "/data/toy:/data/toy", "/z:/b:rw"])
+    cluster = make_site(
+        mounts=["/data:/data", "/a:/data/toy/cache", "/data/toy:/data/toy", "/z:/b:rw"]
+    )
     assert list_mounts(plan, cluster, "/data/runs/a") == [
         Mount("/z", "/b"),
         Mount("/data", "/data"),
@@ -166,14 +170,14 @@ def test_a_local_run_is_not_in_the_container_of_an_engine(container: Any) -> Non
     assert cluster.find_remote_target("local") is None
     assert "docker" in (explain_absence("container", cluster) or "")
     here = RemoteTarget(launcher="container", nodes=1, has_our_files=True)
-    assert site(runtime="podman").find_remote_target(None) == here
+    assert make_site(runtime="podman").find_remote_target(None) == here
 
 
 def test_missing_image_is_reported_before_a_run(node: Path, plan: Plan) -> None:
-    program(node, "docker")
-    Container().check(at(node, plan), site())
+    install_program(node, "docker")
+    Container().check(format_mount(node, plan), make_site())
     with pytest.raises(EnvironmentFault, match="no such image: other:2"):
-        Container().check(at(node, plan), site(image="other:2"))
+        Container().check(format_mount(node, plan), make_site(image="other:2"))
 
 
 def test_end_of_a_container_is_described_by_the_message_of_its_runtime(
@@ -181,9 +185,9 @@ def test_end_of_a_container_is_described_by_the_message_of_its_runtime(
 ) -> None:
     here = plan.model_copy(update={"launcher": "container", "run_dir": str(tmp_path)})
     script = "echo 1; echo no such image >&2; echo; echo see --help; exit 125"
-    job = start_job(Command(argv=("sh", "-c", script), files={}), here, site())
+    job = start_job(Command(argv=("sh", "-c", script), files={}), here, make_site())
     assert job.process is not None
     job.process.wait()
     message = "no such image; see --help"
     assert Container().state(job) == JobState(phase="ended", said=message)
-    assert Container().state(EngineJob(here, site())) == JobState(phase="ended")
+    assert Container().state(EngineJob(here, make_site())) == JobState(phase="ended")

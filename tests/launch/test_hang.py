@@ -22,20 +22,20 @@ ENTRY = [("<frozen runpy>", 88, "_run_code"), ("<frozen runpy>", 198, "_run_modu
 MAIN = [("/opt/trainmark/measure/worker.py", 258, "<module>"), *ENTRY]
 
 
-def thread(
+def format_thread(
     *calls: tuple[str, int, str], head: str = "Current thread 0x7f (most recent call first)"
 ):
     lines = [f'  File "{file}", line {line} in {function}' for file, line, function in calls]
     return "\n".join([f"{head}:", *lines]) + "\n"
 
 
-BARRIER = thread(
+BARRIER = format_thread(
     (f"{TORCH}/distributed/distributed_c10d.py", 4818, "barrier"),
     (f"{TORCH}/distributed/c10d_logger.py", 81, "wrapper"),
     (JOB, 31, "step"),
     *MAIN,
 )
-READER = thread(
+READER = format_thread(
     (f"{LIB}/concurrent/futures/thread.py", 81, "_worker"),
     (f"{LIB}/threading.py", 1002, "_bootstrap"),
     head="Thread 0x7e [read_ahead] (most recent call first)",
@@ -90,13 +90,13 @@ READER = thread(
 def test_stack_shows_the_position_of_its_rank(calls: list, expected: tuple) -> None:
     only_library = calls[0][0].endswith("ssl.py")
     outer = [("<frozen runpy>", 88, "<module>")] if only_library else MAIN
-    assert find_place(READER + "\n" + thread(*calls, *outer)) == RankPlace(*expected)
+    assert find_place(READER + "\n" + format_thread(*calls, *outer)) == RankPlace(*expected)
 
 
 def test_thousand_ranks_at_two_positions_are_two_groups(tmp_path: Path) -> None:
     files = {rank: tmp_path / f"stacks.rank{rank}.txt" for rank in range(1024)}
     for rank, path in files.items():
-        path.write_text(thread((JOB, 65, "load"), *MAIN) if rank == 517 else BARRIER)
+        path.write_text(format_thread((JOB, 65, "load"), *MAIN) if rank == 517 else BARRIER)
     position = {"where": "mine/job.py:31 step", "state": "collective", "call": "barrier"}
     assert group_ranks(files | {1024: tmp_path / "absent"}) == [
         {**position, "ranks": "0-516,518-1023"},

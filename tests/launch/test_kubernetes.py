@@ -55,7 +55,7 @@ _ALL_KEYS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _plan(run_dir: Path | str = "/runs/toy", nnodes: int = 2, nproc: int = 2) -> Plan:
+def make_plan(run_dir: Path | str = "/runs/toy", nnodes: int = 2, nproc: int = 2) -> Plan:
     plan = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_text())
     return plan.model_copy(
         update={
@@ -64,29 +64,29 @@ def _plan(run_dir: Path | str = "/runs/toy", nnodes: int = 2, nproc: int = 2) ->
     )  # fmt: skip
 
 
-def _site(settings: dict[str, Any], **more: Any) -> Cluster:
+def make_site(settings: dict[str, Any], **more: Any) -> Cluster:
     return Cluster.model_validate(settings | {"kubernetes": settings["kubernetes"] | more})
 
 
 # Manifests
 
 
-def _strict(schema: dict[str, Any]) -> dict[str, Any]:
+def forbid_unknown_fields(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of an API server that takes unknown fields for errors."""
-    strict = {key: _strict_value(value) for key, value in schema.items()}
+    strict = {key: forbid_in_value(value) for key, value in schema.items()}
     if "properties" in schema and "additionalProperties" not in schema:
         strict["additionalProperties"] = False
     return strict
 
 
-def _strict_value(value: Any) -> Any:
+def forbid_in_value(value: Any) -> Any:
     if isinstance(value, dict):
-        return _strict(value)
-    return [_strict_value(item) for item in value] if isinstance(value, list) else value
+        return forbid_unknown_fields(value)
+    return [forbid_in_value(item) for item in value] if isinstance(value, list) else value
 
 
-def _schema() -> dict[str, Any]:
-    strict = _strict(json.loads((_HERE / "jobset-v0.12.0.json").read_text()))
+def read_schema() -> dict[str, Any]:
+    strict = forbid_unknown_fields(json.loads((_HERE / "jobset-v0.12.0.json").read_text()))
     # The server checks these of every object; a schema of a custom resource leaves them open.
     strict["properties"]["metadata"] = {
         "properties": {"name": {"maxLength": 63}, "labels": {"additionalProperties": {
@@ -100,9 +100,9 @@ def _schema() -> dict[str, Any]:
 
 @pytest.mark.parametrize(("settings", "golden"), [(_SHARED, "shared"), (_ALL_KEYS, "all_keys")])
 def test_manifests_are_valid_by_the_published_schema(settings: dict[str, Any], golden: str) -> None:
-    text = render_manifest(_plan(), _site(settings))
+    text = render_manifest(make_plan(), make_site(settings))
     manifest = yaml.safe_load(text)
-    jsonschema.validate(manifest, _schema())
+    jsonschema.validate(manifest, read_schema())
     check_golden(f"kubernetes_jobset_{golden}.yaml", text)
     assert manifest["spec"]["failurePolicy"] == {"maxRestarts": 0}
     (job,) = manifest["spec"]["replicatedJobs"]
@@ -134,7 +134,7 @@ def test_each_accelerator_has_its_resource() -> None:
 # States
 
 
-def _found(job: str | None, *pods: str) -> list[dict[str, Any]]:
+def make_listing(job: str | None, *pods: str) -> list[dict[str, Any]]:
     """Return what kubectl lists of a job and its pods."""
     items = [
         {
@@ -170,7 +170,7 @@ def _found(job: str | None, *pods: str) -> list[dict[str, Any]]:
 def test_unfinished_job_has_phase_and_message(
     job: str, pods: tuple[str, ...], phase: Any, message: str
 ) -> None:
-    assert derive_state(_found(job, *pods), 2) == JobState(phase=phase, said=message)
+    assert derive_state(make_listing(job, *pods), 2) == JobState(phase=phase, said=message)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_unfinished_job_has_phase_and_message(
 def test_ended_job_has_its_phase_and_message(
     job: str | None, pods: tuple[str, ...], phase: str
 ) -> None:
-    assert derive_state(_found(job, *pods), 2).phase == phase
+    assert derive_state(make_listing(job, *pods), 2).phase == phase
 
 
 # Calls of kubectl
@@ -220,14 +220,16 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def _calls(cluster: Path) -> list[list[str]]:
+def read_calls(cluster: Path) -> list[list[str]]:
     return [json.loads(line) for line in (cluster / "calls").read_text().splitlines()]
 
 
-def _started(cluster: Path, tmp_path: Path, settings: dict[str, Any]) -> tuple[Plan, Cluster, Any]:
+def start_cluster_job(
+    cluster: Path, tmp_path: Path, settings: dict[str, Any]
+) -> tuple[Plan, Cluster, Any]:
     folder = tmp_path / "run"
     folder.mkdir()
-    plan, site = _plan(folder), _site(settings)
+    plan, site = make_plan(folder), make_site(settings)
     command = load_launcher("kubernetes").command(plan, site)
     (folder / MANIFEST).write_text(command.files[MANIFEST])
     (cluster / "create").write_text(f"jobset.jobset.x-k8s.io/{_NAME}\n")
@@ -235,7 +237,7 @@ def _started(cluster: Path, tmp_path: Path, settings: dict[str, Any]) -> tuple[P
 
 
 def test_start_and_attach_name_the_same_job(cluster: Path, tmp_path: Path) -> None:
-    plan, site, job = _started(cluster, tmp_path, _ALL_KEYS)
+    plan, site, job = start_cluster_job(cluster, tmp_path, _ALL_KEYS)
     assert job.id == f"jobset.jobset.x-k8s.io/{_NAME}"
     assert EngineJob(plan, site).id == job.id
     (Path(plan.run_dir) / JOB_FILE).unlink()
@@ -244,10 +246,12 @@ def test_start_and_attach_name_the_same_job(cluster: Path, tmp_path: Path) -> No
 
 
 def test_states_are_asked_for_by_the_label_of_the_manifest(cluster: Path, tmp_path: Path) -> None:
-    _, _, job = _started(cluster, tmp_path, _ALL_KEYS)
-    (cluster / "get").write_text(json.dumps({"items": _found("jobset", "running", "running")}))
+    _, _, job = start_cluster_job(cluster, tmp_path, _ALL_KEYS)
+    (cluster / "get").write_text(
+        json.dumps({"items": make_listing("jobset", "running", "running")})
+    )
     assert Kubernetes().state(job).phase == "running"
-    asked = _calls(cluster)[-1]
+    asked = read_calls(cluster)[-1]
     assert asked[asked.index("get") + 1] == "jobset.jobset.x-k8s.io,pods"
     labels = list(yaml.safe_load_all((tmp_path / "run" / MANIFEST).read_text()))[-1]["metadata"]
     key, _, value = asked[asked.index("-l") + 1].partition("=")
@@ -258,12 +262,12 @@ def test_states_are_asked_for_by_the_label_of_the_manifest(cluster: Path, tmp_pa
 
 
 def test_the_cluster_checks_the_manifest_before_submission(cluster: Path, tmp_path: Path) -> None:
-    plan = _plan()
-    Kubernetes().check(plan, _site(_SHARED))
-    assert "--dry-run=server" in _calls(cluster)[-1]
+    plan = make_plan()
+    Kubernetes().check(plan, make_site(_SHARED))
+    assert "--dry-run=server" in read_calls(cluster)[-1]
     (cluster / "dry-run.fails").write_text('no matches for kind "JobSet"\n')
     with pytest.raises(EnvironmentFault) as caught:
-        Kubernetes().check(plan, _site(_SHARED))
+        Kubernetes().check(plan, make_site(_SHARED))
     assert 'no matches for kind "JobSet"' in caught.value.what
 
 
@@ -281,6 +285,6 @@ def test_options_unsupported_by_pods_are_refused_before_submission(
     cluster: Path, settings: dict[str, Any], key: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        Kubernetes().check(_plan(), Cluster.model_validate(settings))
+        Kubernetes().check(make_plan(), Cluster.model_validate(settings))
     assert caught.value.where == f"cluster file, {key}"
     assert not (cluster / "calls").exists()

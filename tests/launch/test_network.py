@@ -29,7 +29,9 @@ def machine(monkeypatch):
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": [address]})
 
 
-def check(backend: str = "gloo", recorded: tuple[str, ...] = (), nproc: int = 2, **variables: str):
+def check_network(
+    backend: str = "gloo", recorded: tuple[str, ...] = (), nproc: int = 2, **variables: str
+):
     vendor = FakeVendor(collective_backend=backend, recorded_variables=recorded)
     refuse_unusable_network(variables, vendor, world_size=nproc, master="node0")
 
@@ -53,7 +55,7 @@ def check(backend: str = "gloo", recorded: tuple[str, ...] = (), nproc: int = 2,
 )
 def test_variable_that_names_no_interface_is_refused(backend, name, value):
     with pytest.raises(UsageError) as refused:
-        check(backend, **{name: value})
+        check_network(backend, **{name: value})
     assert refused.value.where == f"environment variable {name}={value}"
     here = "10.0.0.7" if name == "HCCL_IF_IP" else "eth0, ib0, lo; down: ib1"
     assert refused.value.rule.endswith(here)
@@ -79,18 +81,18 @@ def test_variable_that_names_no_interface_is_refused(backend, name, value):
     ],
 )
 def test_variable_that_names_an_interface_is_accepted(backend, name, value):
-    check(backend, **{name: value})
+    check_network(backend, **{name: value})
 
 
 @pytest.mark.usefixtures("machine")
 def test_variable_of_a_library_that_the_vendor_records_counts():
     with pytest.raises(UsageError):
-        check("nccl", recorded=("BKCL_*",), BKCL_SOCKET_IFNAME="bond")
+        check_network("nccl", recorded=("BKCL_*",), BKCL_SOCKET_IFNAME="bond")
 
 
 @pytest.mark.usefixtures("machine")
 def test_single_rank_needs_no_network():
-    check("nccl", nproc=1, NCCL_SOCKET_IFNAME="bond")
+    check_network("nccl", nproc=1, NCCL_SOCKET_IFNAME="bond")
 
 
 def test_loopback_that_does_not_work_is_refused(monkeypatch):

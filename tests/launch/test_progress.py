@@ -39,28 +39,28 @@ def plan(tmp_path: Path) -> Plan:
     return plan.model_copy(update=changes)
 
 
-def with_target(plan: Plan, **recipe: Any) -> Plan:
+def set_target(plan: Plan, **recipe: Any) -> Plan:
     return plan.model_copy(update={"recipe": plan.recipe | {"target_value": 0.9} | recipe})
 
 
-def line(parts: Sequence[ProgressPart]) -> str:
+def format_line(parts: Sequence[ProgressPart]) -> str:
     return "  ".join(part.text for part in parts)
 
 
 def test_line_shows_step_speed_loss_time_and_memory(plan: Plan, tmp_path: Path) -> None:
     shown = RunProgress(plan)
-    assert line(shown.poll()) == "starting ranks"
+    assert format_line(shown.poll()) == "starting ranks"
     events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
     events.emit("start", pid=7)
-    assert line(shown.poll()) == "importing"
+    assert format_line(shown.poll()) == "importing"
     events.emit("facts", **FACTS)
-    assert line(shown.poll()) == "first of 5 steps, limit 30:00"
+    assert format_line(shown.poll()) == "first of 5 steps, limit 30:00"
     events.emit("window", **WINDOW)
     expected = "28.0 samples/s  loss 0.2500  0:03 left  1.0 GiB  epoch 1"
-    assert line(shown.poll()) == f"step 2/5  {expected}"
+    assert format_line(shown.poll()) == f"step 2/5  {expected}"
     events.emit("window", **WINDOW | {"loss": [0.5, None]})
     expected = expected.replace("loss 0.2500", "loss nan").replace("0:03", "0:01")
-    assert line(shown.poll()) == f"step 4/5  {expected}"
+    assert format_line(shown.poll()) == f"step 4/5  {expected}"
     assert shown.limit_warning == ""
 
 
@@ -77,7 +77,7 @@ def test_narrow_line_drops_parts_and_keeps_the_speed() -> None:
     ]
     step, speed, loss, time_left, *_ = (part.text for part in parts)
     label = "distilbert_sst2"
-    assert fit_line(label, parts, 200) == f"{label}: {line(parts)}"
+    assert fit_line(label, parts, 200) == f"{label}: {format_line(parts)}"
     assert fit_line(label, parts, 79) == f"{label}: {step}  {speed}  {loss}  {time_left}"
     assert fit_line(label, parts, 64) == f"{label}: {step}  {speed}  {time_left}"
     assert fit_line(label, parts, 59) == f"{label}: {step}  {speed}"
@@ -101,22 +101,22 @@ def test_run_too_slow_for_its_time_limit_is_warned_before_the_first_step(
     events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
     events.emit("start", pid=7)
     events.emit("facts", **FACTS, step_flops=1e12, matmul_flops_per_second=1e9)
-    assert line(shown.poll()) == "first of 5 steps, limit 30:00"
+    assert format_line(shown.poll()) == "first of 5 steps, limit 30:00"
     assert "limit of 30:00: its steps take about 1:23:20" in shown.limit_warning
 
 
 def test_run_that_may_reach_its_target_in_time_has_no_warning(plan: Plan, tmp_path: Path) -> None:
     """Of 80 steps of 1,000 s each the first eight are evaluated; the limit is 10,000 s."""
     limits = {"max_epochs": 10, "max_steps": None, "timeout_s": 10_000.0}
-    shown = RunProgress(with_target(plan, **limits))
+    shown = RunProgress(set_target(plan, **limits))
     events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
     events.emit("start", pid=7)
     events.emit("facts", **FACTS, step_flops=1e12, matmul_flops_per_second=1e9)
-    assert line(shown.poll()) == "first of at most 80 steps, limit 2:46:40"
+    assert format_line(shown.poll()) == "first of at most 80 steps, limit 2:46:40"
     assert shown.limit_warning == ""
     thousand_s = {"step_ns": [1000 * S, 1000 * S], "end_ns": 2000 * S}
     events.emit("window", **WINDOW | thousand_s)
-    assert "  up to 2:13:20 left  " in line(shown.poll())
+    assert "  up to 2:13:20 left  " in format_line(shown.poll())
     assert shown.limit_warning == ""
 
 
@@ -126,12 +126,12 @@ def test_estimate_extends_to_the_next_evaluation(plan: Plan, tmp_path: Path) -> 
         "max_epochs": 10, "max_steps": None, "timeout_s": 600.0, "eval_every_epochs": 1,
         "eval_every_samples": 80, "eval_from_sample": 100,
     }  # fmt: skip
-    shown = RunProgress(with_target(plan, **limits))
+    shown = RunProgress(set_target(plan, **limits))
     events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
     events.emit("facts", **FACTS)
     for seconds in (1, 2, 2):
         events.emit("window", **WINDOW | {"step_samples": [32, 32]})
-        assert line(shown.poll()).endswith(f"  evaluation in 0:0{seconds}  1.0 GiB  epoch 1")
+        assert format_line(shown.poll()).endswith(f"  evaluation in 0:0{seconds}  1.0 GiB  epoch 1")
 
 
 def test_time_limit_before_the_end_is_warned_once_the_speed_is_known(
@@ -144,7 +144,7 @@ def test_time_limit_before_the_end_is_warned_once_the_speed_is_known(
     events.emit("start", pid=7)
     events.emit("facts", **FACTS)
     events.emit("window", **WINDOW)
-    assert line(shown.poll()).startswith("step 2/80  28.0 samples/s  loss 0.2500  1:18 left")
+    assert format_line(shown.poll()).startswith("step 2/80  28.0 samples/s  loss 0.2500  1:18 left")
     assert shown.limit_warning == "", "two seconds of training tell too little"
     events.emit("window", **WINDOW)
     shown.poll()
@@ -154,7 +154,7 @@ def test_time_limit_before_the_end_is_warned_once_the_speed_is_known(
 def test_time_limit_before_the_next_evaluation_is_warned(plan: Plan, tmp_path: Path) -> None:
     """Steps of a second; the first evaluation is after 80 of them."""
     limits = {"max_epochs": 10, "max_steps": None, "timeout_s": 60.0, "eval_every_epochs": 10}
-    shown = RunProgress(with_target(plan, **limits))
+    shown = RunProgress(set_target(plan, **limits))
     events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
     events.emit("start", pid=7)
     events.emit("facts", **FACTS)

@@ -14,7 +14,7 @@ def python_version(request, monkeypatch):
     monkeypatch.setattr(sys, "version_info", request.param)
 
 
-def output_in(folder, command):
+def run_in_folder(folder, command):
     (folder / "json.py").write_text("raise ImportError('planted')")
     (folder / "trainmark").mkdir()
     (folder / "trainmark" / "__init__.py").write_text("raise ImportError('planted')")
@@ -25,9 +25,9 @@ def output_in(folder, command):
 
 def test_module_command_imports_nothing_from_working_directory(python_version, tmp_path):
     command = build_module_command("trainmark", "--version")
-    assert output_in(tmp_path, command).startswith("trainmark ")
+    assert run_in_folder(tmp_path, command).startswith("trainmark ")
 
 
 def test_code_command_imports_nothing_from_working_directory(python_version, tmp_path):
     command = build_code_command("import json, sys; print(json.dumps(sys.argv[1:]))", "a", "b c")
-    assert output_in(tmp_path, command) == '["a", "b c"]\n'
+    assert run_in_folder(tmp_path, command) == '["a", "b c"]\n'

@@ -74,12 +74,12 @@ def cluster() -> Iterator[Dashboard]:
         thread.join()
 
 
-def site(address: str | None = "http://head:8265", **settings: Any) -> Cluster:
+def make_site(address: str | None = "http://head:8265", **settings: Any) -> Cluster:
     ray = RaySettings(address=address, **settings.pop("ray", {}))
     return Cluster(python="/opt/trainmark/bin/python", ray=ray, **settings)
 
 
-def asked_of_the_driver(plan: Plan, cluster: Cluster) -> dict[str, Any]:
+def read_driver_request(plan: Plan, cluster: Cluster) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(Ray().command(plan, cluster).files["ray.json"])
     return document
 
@@ -88,7 +88,7 @@ def asked_of_the_driver(plan: Plan, cluster: Cluster) -> dict[str, Any]:
 
 
 def test_command_matches_its_golden_file(plan: Plan) -> None:
-    command = Ray().command(plan, site())
+    command = Ray().command(plan, make_site())
     check_golden("ray/common_folder.sh", command.script(Path(plan.run_dir)))
 
 
@@ -107,14 +107,14 @@ def test_a_node_is_asked_for_its_devices(
 ) -> None:
     device = plan.device.model_copy(update={"vendor": vendor})
     of_vendor = plan.model_copy(update={"device": device})
-    assert asked_of_the_driver(of_vendor, site(ray={"resources": more}))["bundle"] == bundle
+    assert read_driver_request(of_vendor, make_site(ray={"resources": more}))["bundle"] == bundle
 
 
 def test_unreachable_cluster_is_reported_before_submission(plan: Plan) -> None:
     with Dashboard() as closed:
         url = closed.url
     with pytest.raises(EnvironmentFault) as refused:
-        Ray().check(plan, site(url))
+        Ray().check(plan, make_site(url))
     assert (refused.value.where or "").startswith(url)
 
 
@@ -141,6 +141,6 @@ def test_job_states_are_distinguished(
     plan: Plan, cluster: Dashboard, name: str, expected: str
 ) -> None:
     cluster.says(plan.run_id, name)
-    state = Ray().state(EngineJob(plan, site(cluster.url)))
+    state = Ray().state(EngineJob(plan, make_site(cluster.url)))
     assert state.phase == expected
     assert RECORDED[name]["said"] in state.said

@@ -79,15 +79,15 @@ class Launcher:
         )
         if ending == "between":  # after this launch's record, before the next
             self.request.signal_name = "SIGTERM"
-            return leave(plan, "passed")
+            return leave_record(plan, "passed")
         if ending == "interrupted":
             self.request.signal_name = "SIGINT"
         if ending == "disk":
             raise EnvironmentFault("less than 8 MiB are free", where=str(folder))
-        return leave(plan, ending)
+        return leave_record(plan, ending)
 
 
-def leave(plan: Plan, status: str) -> Record:
+def leave_record(plan: Plan, status: str) -> Record:
     """Leave a record of ``plan`` in its folder, 1024 samples/s."""
     text = (GOLDEN / "record_toy.json").read_text(encoding="utf-8")
     made = Record.model_validate_json(text)
@@ -111,34 +111,36 @@ def launcher() -> Launcher:
 
 
 @pytest.fixture
-def go(tmp_path: Path, launcher: Launcher) -> Callable[..., list[SeriesEntry]]:
+def run_plan_text(tmp_path: Path, launcher: Launcher) -> Callable[..., list[SeriesEntry]]:
     """Run a plan file's text with the fake launcher."""
 
     def call(text: str, **choices: Any) -> list[SeriesEntry]:
-        entries = checked(tmp_path, text, **choices)
+        entries = check_plan_text(tmp_path, text, **choices)
         launcher.launched.clear()
         launcher.messages.clear()
         launcher.request = StopRequest()
-        return do(entries, launcher)
+        return run_checked_entries(entries, launcher)
 
     return call
 
 
-def do(entries: list[SeriesEntry], launcher: Launcher, **other: Any) -> list[SeriesEntry]:
+def run_checked_entries(
+    entries: list[SeriesEntry], launcher: Launcher, **other: Any
+) -> list[SeriesEntry]:
     """Run checked entries with the fake launcher."""
     given = {"launch": launcher, "report": launcher.messages.append} | other
     series.run_entries(entries, launcher.request, **given)
     return entries
 
 
-def checked(folder: Path, text: str, **choices: Any) -> list[SeriesEntry]:
+def check_plan_text(folder: Path, text: str, **choices: Any) -> list[SeriesEntry]:
     path = folder / "plan.yaml"
     path.write_text(text, encoding="utf-8")
     file = read_plan_file(RunRequest(case=str(path), **choices))
     return series.check_entries(file)
 
 
-def states(outcomes: list[SeriesEntry]) -> dict[str, str]:
+def list_states(outcomes: list[SeriesEntry]) -> dict[str, str]:
     return {outcome.name: outcome.state for outcome in outcomes}
 
 
@@ -146,24 +148,24 @@ TWO = "runs:\n- {case: toy, name: a}\n- {case: toy, name: b, set: {bs: 32}}\n"
 
 
 def test_failed_run_is_repeated_in_a_new_folder(
-    go: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path
+    run_plan_text: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path
 ) -> None:
     launcher.endings = {"a": "oom"}
-    first = go(TWO)
+    first = run_plan_text(TWO)
     failed = (tmp_path / "runs/plan/a/record.json").read_bytes()
     assert first[0].state == "failed"
     assert first[0].reason == "oom: upside down"
     assert exit_code(first) == 1
 
-    second = go(TWO)
+    second = run_plan_text(TWO)
     assert launcher.launched[0] == "a-2"
     assert second[0].state == "failed"
     assert (tmp_path / "runs/plan/a/record.json").read_bytes() == failed
 
     launcher.endings = {}
-    third = go(TWO)
+    third = run_plan_text(TWO)
     assert (third[0].state, third[0].run_dir) == ("passed", tmp_path / "runs/plan/a-3")
-    fourth = go(TWO)
+    fourth = run_plan_text(TWO)
     assert (fourth[0].state, fourth[0].run_dir) == ("finished", tmp_path / "runs/plan/a-3")
 
 
@@ -175,35 +177,43 @@ def test_failed_run_is_repeated_in_a_new_folder(
     ],
 )
 def test_stopping_one_run_stops_the_remaining_runs(
-    go: Callable[..., list[SeriesEntry]], launcher: Launcher, ending: str, expected: tuple[str, ...]
+    run_plan_text: Callable[..., list[SeriesEntry]],
+    launcher: Launcher,
+    ending: str,
+    expected: tuple[str, ...],
 ) -> None:
     state, reason, again = expected
     text = TWO.replace("name: a", "name: a, repeat: 2") + (
         "- {case: toy, name: c, nproc: 64}\n- {case: toy, name: d}\n"
     )
-    go(TWO.splitlines()[0] + "\n- {case: toy, name: d}\n")
+    run_plan_text(TWO.splitlines()[0] + "\n- {case: toy, name: d}\n")
     launcher.endings = {"a": ending}
-    outcomes = go(text)
-    assert states(outcomes) == {"a": state, "b": "left", "c": "skipped", "d": "finished"}
+    outcomes = run_plan_text(text)
+    assert list_states(outcomes) == {"a": state, "b": "left", "c": "skipped", "d": "finished"}
     assert [outcome.reason for outcome in outcomes[:2]] == [reason, "stopped after 0 of 1 launches"]
     assert launcher.launched == ["a/r1"]
     assert "2/4 b: left" in launcher.messages
     assert exit_code(outcomes) == 1
 
     launcher.endings = {}
-    assert states(go(text)) == {"a": "passed", "b": "passed", "c": "skipped", "d": "finished"}
+    assert list_states(run_plan_text(text)) == {
+        "a": "passed",
+        "b": "passed",
+        "c": "skipped",
+        "d": "finished",
+    }
     assert set(launcher.launched) >= {again, "b"}
 
 
 def test_changed_work_is_a_new_attempt_and_the_earlier_one_is_still_found(
-    go: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path
+    run_plan_text: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path
 ) -> None:
-    go(TWO)
+    run_plan_text(TWO)
     changed = TWO.replace("bs: 32", "bs: 16")
-    assert states(go(changed)) == {"a": "finished", "b": "passed"}
+    assert list_states(run_plan_text(changed)) == {"a": "finished", "b": "passed"}
     assert launcher.launched == ["b-2"]
-    assert states(go(changed)) == {"a": "finished", "b": "finished"}
-    back = go(TWO)
+    assert list_states(run_plan_text(changed)) == {"a": "finished", "b": "finished"}
+    back = run_plan_text(TWO)
     assert (back[1].state, back[1].run_dir) == ("finished", tmp_path / "runs/plan/b")
 
 
@@ -211,16 +221,16 @@ REPEATED = "runs:\n- {case: toy, name: a, repeat: 3}\n- {case: toy, name: b, set
 
 
 def test_finished_launches_of_a_series_are_kept_and_only_missing_ones_run(
-    go: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path
+    run_plan_text: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path
 ) -> None:
     launcher.endings = {"a r2": "failed"}
-    first = go(REPEATED)
-    assert states(first) == {"a": "failed", "b": "passed"}
+    first = run_plan_text(REPEATED)
+    assert list_states(first) == {"a": "failed", "b": "passed"}
     kept = (tmp_path / "runs/plan/a/r1/record.json").read_bytes()
     (tmp_path / "runs/plan/a/r3/record.json").unlink()
 
     launcher.endings = {}
-    (again, _) = go(REPEATED)
+    (again, _) = run_plan_text(REPEATED)
     assert launcher.launched == ["a-2/r2", "a-2/r3"]
     assert (again.state, again.run_dir) == ("passed", tmp_path / "runs/plan/a-2")
     assert [record.plan.repeat_index for record in again.records] == [1, 2, 3]
@@ -230,7 +240,7 @@ def test_finished_launches_of_a_series_are_kept_and_only_missing_ones_run(
     assert len({record.run_id for record in again.records}) == 3
     assert (tmp_path / "runs/plan/a/r1/record.json").read_bytes() == kept
 
-    (third, _) = go(REPEATED)
+    (third, _) = run_plan_text(REPEATED)
     assert (third.state, third.run_dir) == ("finished", again.run_dir)
     assert (third.folders, third.earlier_failures) == (again.folders, again.earlier_failures)
 
@@ -244,21 +254,21 @@ def test_finished_launches_of_a_series_are_kept_and_only_missing_ones_run(
     ],
 )
 def test_launches_run_in_rounds_and_stop_after_a_timeout_or_full_disk(
-    go: Callable[..., list[SeriesEntry]],
+    run_plan_text: Callable[..., list[SeriesEntry]],
     launcher: Launcher,
     ending: str,
     reason: str,
     rest: list[str],
 ) -> None:
     launcher.endings = {"a r1": ending}
-    outcomes = go(REPEATED + "- {case: toy, name: c, repeat: 2, set: {bs: 16}}\n")
+    outcomes = run_plan_text(REPEATED + "- {case: toy, name: c, repeat: 2, set: {bs: 16}}\n")
     assert launcher.launched == ["a/r1", "b", "c/r1", "c/r2", *rest]
     assert [outcome.state for outcome in outcomes[1:]] == ["passed", "passed"]
     assert reason in str(outcomes[0].reason)
 
 
 def test_run_impossible_on_this_machine_is_skipped_with_its_reason(
-    go: Callable[..., list[SeriesEntry]],
+    run_plan_text: Callable[..., list[SeriesEntry]],
     vendors: dict[str, FakeVendor],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -268,8 +278,8 @@ runs:
 - {case: toy, name: mp, nproc: 8}
 - {case: toy, name: cores, device: cpu, nproc: 5}
 """
-    outcomes = go(text)
-    assert states(outcomes)["sp"] == "passed"
+    outcomes = run_plan_text(text)
+    assert list_states(outcomes)["sp"] == "passed"
     assert {outcome.name: outcome.reason for outcome in outcomes[1:]} == {
         "mp": "8 fake devices needed, 2 here",
         "cores": "5 cores needed, 4 here",
@@ -278,9 +288,9 @@ runs:
     vendors["fake"].devices = 0
     fault = EnvironmentFault("a card is here, but torch has no code for it")
     monkeypatch.setattr(devices, "list_unusable", lambda: [fault])
-    (skipped, *_) = go(text)
+    (skipped, *_) = run_plan_text(text)
     assert skipped.reason == fault.what
-    assert states(go(text, device="cpu"))["sp"] == "passed"
+    assert list_states(run_plan_text(text, device="cpu"))["sp"] == "passed"
 
 
 def test_submitted_job_is_awaited_and_its_launch_kept(
@@ -288,7 +298,7 @@ def test_submitted_job_is_awaited_and_its_launch_kept(
 ) -> None:
     """As after SIGKILL of the launcher, which an engine's job outlives."""
     text = "runs:\n- {case: toy, name: a, launcher: slurm, device: cpu, repeat: 2}\n"
-    plan = checked(tmp_path, text)[0].missing[0]
+    plan = check_plan_text(tmp_path, text)[0].missing[0]
     folder = Path(plan.run_dir)
     folder.mkdir(parents=True)
     plan.save(folder)
@@ -302,11 +312,11 @@ def test_submitted_job_is_awaited_and_its_launch_kept(
     def follow(job: str, request: StopRequest) -> Record:
         assert job == "job"
         shutil.rmtree(plan.run_dir)
-        return leave(plan, "passed")
+        return leave_record(plan, "passed")
 
     monkeypatch.setattr(submission, "attach", attach)
     monkeypatch.setattr(submission, "follow", follow)
-    (outcome,) = do(checked(tmp_path, text), launcher)
+    (outcome,) = run_checked_entries(check_plan_text(tmp_path, text), launcher)
     assert attached == [folder]
     assert launcher.launched == ["a-2/r2"]
     assert launcher.messages[0] == f"a: {folder} is a submitted job: waiting"
@@ -321,14 +331,14 @@ def test_submitted_job_is_awaited_and_its_launch_kept(
     ],
 )
 def test_every_entry_is_checked_before_the_first_starts(
-    go: Callable[..., list[SeriesEntry]],
+    run_plan_text: Callable[..., list[SeriesEntry]],
     launcher: Launcher,
     tmp_path: Path,
     line: str,
     expected_error: str,
 ) -> None:
     with pytest.raises((UsageError, DataError)) as caught:
-        go(f"runs:\n- {{case: toy, name: first}}\n- {line}\n")
+        run_plan_text(f"runs:\n- {{case: toy, name: first}}\n- {line}\n")
     message = str(caught.value)
     assert f"{tmp_path}/plan.yaml, runs[2]" in message
     assert expected_error in message
@@ -337,38 +347,38 @@ def test_every_entry_is_checked_before_the_first_starts(
 
 
 def test_folder_of_a_single_run_is_refused_for_a_plan(
-    go: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path
+    run_plan_text: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path
 ) -> None:
     """As after `trainmark run CASE --out runs/plan`."""
-    single = go(TWO, out=tmp_path / "other")[0].records[0].plan
+    single = run_plan_text(TWO, out=tmp_path / "other")[0].records[0].plan
     launcher.launched.clear()
     (tmp_path / "runs/plan").mkdir(parents=True)
     single.save(tmp_path / "runs/plan")
     with pytest.raises(EnvironmentFault, match="the folder is that of a single run"):
-        go(TWO)
+        run_plan_text(TWO)
     assert [path.name for path in (tmp_path / "runs/plan").iterdir()] == ["plan.json"]
     assert launcher.launched == []
 
 
 def test_two_calls_never_share_a_folder(
-    go: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path, cli: Any
+    run_plan_text: Callable[..., list[SeriesEntry]], launcher: Launcher, tmp_path: Path, cli: Any
 ) -> None:
     endings: list[tuple[int, str, str]] = []
-    entries = checked(tmp_path, TWO)
+    entries = check_plan_text(tmp_path, TWO)
 
     def launch(plan: Plan, site: Cluster, label: str, follow: list[str]) -> Record:
         endings.append(cli("run", "plan.yaml", "--quiet"))
         return launcher(plan, site, label, follow)
 
-    outcomes = do(entries, launcher, launch=launch)
-    assert states(outcomes) == {"a": "passed", "b": "passed"}
+    outcomes = run_checked_entries(entries, launcher, launch=launch)
+    assert list_states(outcomes) == {"a": "passed", "b": "passed"}
     assert [(code, out) for code, out, _ in endings] == [(2, ""), (2, "")]
     assert "another `trainmark run` of this plan is running there" in endings[0][2]
     assert sorted(path.name for path in (tmp_path / "runs/plan").glob("[!.]*")) == ["a", "b"]
-    assert states(go(TWO)) == {"a": "finished", "b": "finished"}
+    assert list_states(run_plan_text(TWO)) == {"a": "finished", "b": "finished"}
 
 
-def _at_rates(outcome: SeriesEntry, rates: list[float]) -> SeriesEntry:
+def set_rates(outcome: SeriesEntry, rates: list[float]) -> SeriesEntry:
     """Return an outcome over launches like its first, with other results."""
     (made, *_), folder = outcome.records, outcome.folders[0]
     result = made.figures["final_result"]
@@ -385,7 +395,9 @@ def _at_rates(outcome: SeriesEntry, rates: list[float]) -> SeriesEntry:
 
 
 def test_summary_of_a_plan_lists_its_runs(
-    go: Callable[..., list[SeriesEntry]], launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+    run_plan_text: Callable[..., list[SeriesEntry]],
+    launcher: Launcher,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Every state, medians and intervals over few and many launches, reasons and exit code."""
     monkeypatch.setattr(
@@ -401,15 +413,15 @@ runs:
 - {case: toy, name: mp, nproc: 8}
 - {case: toy, name: stopped, repeat: 2}
 """
-    go(text.partition("- {case: toy, name: oom")[0])
+    run_plan_text(text.partition("- {case: toy, name: oom")[0])
     launcher.endings.pop("again")
-    few, many, *others = go(text)
+    few, many, *others = run_plan_text(text)
     here = Path.cwd()
     outcomes = [
         replace(
-            _at_rates(few, [510.0, 512.0, 511.0]), earlier_failures=[here / "runs/plan/few/r2"]
+            set_rates(few, [510.0, 512.0, 511.0]), earlier_failures=[here / "runs/plan/few/r2"]
         ),
-        _at_rates(many, [500.0 + rate for rate in (3, 1, 4, 1, 5, 9, 2, 6)]),
+        set_rates(many, [500.0 + rate for rate in (3, 1, 4, 1, 5, 9, 2, 6)]),
         *others,
     ]
     outcomes = [
@@ -421,7 +433,9 @@ runs:
 
 
 @pytest.fixture
-def plan_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[SeriesEntry]]:
+def check_plan_file_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], list[SeriesEntry]]:
     """Return what checks the text of a plan file."""
     monkeypatch.chdir(tmp_path)
 
@@ -470,7 +484,7 @@ def test_resumed_plan_verifies_its_finished_launches(cli: Any, tmp_path: Path) -
 
 def test_dry_run_lists_the_runs_and_starts_none(cli: Any, tmp_path: Path) -> None:
     (tmp_path / "plan.yaml").write_text(TWO + "- {case: toy, name: mp, nproc: 8}\n")
-    leave(checked(tmp_path, (tmp_path / "plan.yaml").read_text())[0].plan, "passed")  # type: ignore[arg-type]
+    leave_record(check_plan_text(tmp_path, (tmp_path / "plan.yaml").read_text())[0].plan, "passed")  # type: ignore[arg-type]
     code, out, _ = cli("run", "plan.yaml", "--dry-run", "--json")
     document = json.loads(out)
     assert code == 0
@@ -488,8 +502,8 @@ def test_dry_run_shows_launches_in_their_order_with_the_time_of_earlier_ones(
 ) -> None:
     text = TWO.replace("case: toy", "case: toy, repeat: 2")
     (tmp_path / "plan.yaml").write_text(text)
-    first = launches(checked(tmp_path, text)[0].plan)[0]  # type: ignore[arg-type]
-    took_s = leave(first, "passed").figures["e2e_time"].value
+    first = launches(check_plan_text(tmp_path, text)[0].plan)[0]  # type: ignore[arg-type]
+    took_s = leave_record(first, "passed").figures["e2e_time"].value
     code, out, _ = cli("run", "plan.yaml", "--dry-run", "--json")
     order = [
         (
@@ -516,8 +530,8 @@ def test_dry_run_shows_launches_in_their_order_with_the_time_of_earlier_ones(
     assert out.splitlines()[-1].startswith("launches to do: 3; about ")
 
 
-def test_table_of_a_plan_shows_the_settings_that_differ(plan_of: Any) -> None:
-    outcomes = plan_of("runs:\n- {case: toy, set: {bs: [8, 32], seed: [1, 2]}}\n")
+def test_table_of_a_plan_shows_the_settings_that_differ(check_plan_file_text: Any) -> None:
+    outcomes = check_plan_file_text("runs:\n- {case: toy, set: {bs: [8, 32], seed: [1, 2]}}\n")
     text = build_series_table(outcomes, width=110)
     heads, _, *rows = (line.split() for line in text.splitlines()[:6])
     assert "bs" in heads
@@ -525,8 +539,10 @@ def test_table_of_a_plan_shows_the_settings_that_differ(plan_of: Any) -> None:
     assert [row[heads.index("bs")] for row in rows] == ["8", "8", "32", "32"]
 
 
-def test_table_of_a_plan_fits_a_narrow_screen(plan_of: Any) -> None:
-    outcomes = plan_of("runs:\n- {case: toy, set: {bs: [8, 32], precision: [fp32, bf16]}}\n")
+def test_table_of_a_plan_fits_a_narrow_screen(check_plan_file_text: Any) -> None:
+    outcomes = check_plan_file_text(
+        "runs:\n- {case: toy, set: {bs: [8, 32], precision: [fp32, bf16]}}\n"
+    )
     for width in (80, 60):
         text = build_series_table(outcomes, width=width)
         lines = [line for line in text.splitlines() if "/toy-" not in line]

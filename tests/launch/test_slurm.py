@@ -24,11 +24,11 @@ def plan() -> Plan:
     return toy.model_copy(update={"nnodes": 2, "nproc": 8, "launcher": "slurm"})
 
 
-def site(**settings: object) -> Cluster:
+def make_site(**settings: object) -> Cluster:
     return Cluster(python="/opt/trainmark/bin/python", **settings)
 
 
-def state(
+def read_job_state(
     monkeypatch: pytest.MonkeyPatch, job: EngineJob, output: str, *, fails: bool = False
 ) -> JobState:
     """Return the state of a job of which Slurm's programs say this."""
@@ -45,14 +45,14 @@ def state(
 @pytest.fixture
 def job(plan: Plan, tmp_path: Path) -> EngineJob:
     (tmp_path / JOB_FILE).write_text("4711\n")
-    return EngineJob(plan.model_copy(update={"run_dir": str(tmp_path)}), site())
+    return EngineJob(plan.model_copy(update={"run_dir": str(tmp_path)}), make_site())
 
 
 # The command
 
 
 def test_script_with_defaults_matches_its_golden_file(plan: Plan) -> None:
-    command = Slurm().command(plan, site())
+    command = Slurm().command(plan, make_site())
     check_golden("slurm/defaults.sh", command.script(Path(plan.run_dir)))
 
 
@@ -62,7 +62,7 @@ def test_script_with_all_keys_matches_its_golden_file(plan: Plan) -> None:
         "reservation": "maintenance test", "gres": "gpu:{nproc}", "mem": "64G",
         "comment": "it's \"ours\" # $HOME", "contiguous": "true",
     })  # fmt: skip
-    settings = site(
+    settings = make_site(
         slurm=keys, setup=("module load cuda/12.8",), environment={"NCCL_DEBUG": "WARN INFO"},
         data=Path("/scratch/data"), master_port=31_000,
     )  # fmt: skip
@@ -75,17 +75,17 @@ def test_scripts_with_containers_match_their_golden_files(plan: Plan, runtime: s
         image="registry.example/trainmark:1" if runtime == "pyxis" else "/images/trainmark.sif",
         runtime=runtime, mounts=("/etc/hosts:/etc/hosts:ro",), python="python3",
     )  # fmt: skip
-    command = Slurm().command(plan, site(container=box))
+    command = Slurm().command(plan, make_site(container=box))
     check_golden(f"slurm/{runtime}.sh", command.script(Path(plan.run_dir)))
 
 
 def test_shared_node_gets_no_memory_request(
     plan: Plan,
 ) -> None:
-    argv = Slurm().command(plan, site(slurm=SlurmSettings(exclusive=False))).argv
+    argv = Slurm().command(plan, make_site(slurm=SlurmSettings(exclusive=False))).argv
     assert argv[-2:] == ("--time=35", "job.sh")  # thirty minutes, and grace
     with pytest.raises(UsageError) as refused:
-        Slurm().command(plan, site(slurm=SlurmSettings(options={"nodes": "1"})))
+        Slurm().command(plan, make_site(slurm=SlurmSettings(options={"nodes": "1"})))
     assert refused.value.where == "cluster file, slurm.options.nodes"
 
 
@@ -108,12 +108,12 @@ def test_job_states_are_distinguished(
     monkeypatch: pytest.MonkeyPatch, job: EngineJob, recording: str
 ) -> None:
     phase, message = STATES[recording]
-    state_of_job = state(monkeypatch, job, RECORDED[recording]["scontrol"])
+    state_of_job = read_job_state(monkeypatch, job, RECORDED[recording]["scontrol"])
     assert state_of_job == JobState(phase=phase, said=message)
 
 
 def test_job_unknown_to_slurm_has_ended(monkeypatch: pytest.MonkeyPatch, job: EngineJob) -> None:
-    state_of_job = state(monkeypatch, job, RECORDED["unknown"]["stderr"], fails=True)
+    state_of_job = read_job_state(monkeypatch, job, RECORDED["unknown"]["stderr"], fails=True)
     assert state_of_job == JobState(phase="ended", said="Slurm does not know job 4711 any more")
 
 
@@ -131,7 +131,7 @@ def test_every_state_of_slurm_has_a_meaning(
     monkeypatch: pytest.MonkeyPatch, job: EngineJob, phase: str
 ) -> None:
     for code in CODES[phase].split():
-        state_of_job = state(monkeypatch, job, f"JobId=1 JobState={code} Reason=None")
+        state_of_job = read_job_state(monkeypatch, job, f"JobId=1 JobState={code} Reason=None")
         assert state_of_job.phase == phase, code
 
 
@@ -149,7 +149,7 @@ def test_cancelled_job_that_does_not_end_is_killed(
 
 
 @pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def program_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder on PATH for programs that stand in for Slurm's."""
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -157,46 +157,50 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def stand_in(folder: Path, name: str, script: str) -> None:
+def install_stand_in(folder: Path, name: str, script: str) -> None:
     path = folder / name
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
 
 
-def test_refusal_of_sbatch_is_reported_before_the_run_starts(plan: Plan, programs: Path) -> None:
-    stand_in(
-        programs, "sbatch",
+def test_refusal_of_sbatch_is_reported_before_the_run_starts(
+    plan: Plan, program_folder: Path
+) -> None:
+    install_stand_in(
+        program_folder, "sbatch",
         "echo 'sbatch: error: invalid partition specified: nope' >&2\n"
         "echo 'allocation failure: Invalid partition name specified' >&2; exit 1",
     )  # fmt: skip
     with pytest.raises(EnvironmentFault) as refused:
-        Slurm().check(plan, site())
+        Slurm().check(plan, make_site())
     assert refused.value.what == (
         "invalid partition specified: nope\nallocation failure: Invalid partition name specified"
     )
 
 
-def test_started_job_has_its_number_recorded(plan: Plan, programs: Path, tmp_path: Path) -> None:
+def test_started_job_has_its_number_recorded(
+    plan: Plan, program_folder: Path, tmp_path: Path
+) -> None:
     here = plan.model_copy(update={"run_dir": str(tmp_path)})
     with pytest.raises(RecordError, match=r"job\.id"):
-        assert EngineJob(here, site()).id
-    stand_in(programs, "sbatch", "pwd > where; echo 4711")
-    started = start_job(Slurm().command(here, site()), here, site())
+        assert EngineJob(here, make_site()).id
+    install_stand_in(program_folder, "sbatch", "pwd > where; echo 4711")
+    started = start_job(Slurm().command(here, make_site()), here, make_site())
     assert (started.id, (tmp_path / "where").read_text().strip()) == ("4711", str(tmp_path))
-    assert EngineJob(here, site()).id == "4711"
+    assert EngineJob(here, make_site()).id == "4711"
 
 
 # The script, with programs that stand in for Slurm's
 
 
-def run_script(plan: Plan, programs: Path, folder: Path, srun: str, node_address: str) -> int:
-    stand_in(programs, "srun", srun)
-    stand_in(
-        programs, "scontrol",
+def run_script(plan: Plan, program_folder: Path, folder: Path, srun: str, node_address: str) -> int:
+    install_stand_in(program_folder, "srun", srun)
+    install_stand_in(
+        program_folder, "scontrol",
         f'case "$2" in hostnames) printf "%s\\n" far0 far1;; node) echo "{node_address}";;'
         " esac",
     )  # fmt: skip
-    (folder / "job.sh").write_text(Slurm().command(plan, site()).files["job.sh"])
+    (folder / "job.sh").write_text(Slurm().command(plan, make_site()).files["job.sh"])
     return subprocess.run(["bash", "job.sh"], cwd=folder, check=False).returncode
 
 
@@ -205,15 +209,15 @@ def run_script(plan: Plan, programs: Path, folder: Path, srun: str, node_address
     [("NodeName=far0 NodeAddr=10.0.0.7 NodeHostName=far0", "10.0.0.7"), ("", "far0")],
 )
 def test_ranks_connect_to_the_first_host(
-    plan: Plan, programs: Path, tmp_path: Path, shown: str, master: str
+    plan: Plan, program_folder: Path, tmp_path: Path, shown: str, master: str
 ) -> None:
-    assert run_script(plan, programs, tmp_path, 'echo "$TRAINMARK_MASTER" > met', shown) == 0
+    assert run_script(plan, program_folder, tmp_path, 'echo "$TRAINMARK_MASTER" > met', shown) == 0
     assert (tmp_path / "met").read_text() == f"{master}\n"
 
 
 def test_the_script_waits_for_the_nodes_after_a_sigterm(
-    plan: Plan, programs: Path, tmp_path: Path
+    plan: Plan, program_folder: Path, tmp_path: Path
 ) -> None:
     srun = 'trap "echo ended > nodes; exit 7" TERM; kill -TERM $PPID; kill -TERM $$; exit 1'
-    assert run_script(plan, programs, tmp_path, srun, "") in {7, 143}
+    assert run_script(plan, program_folder, tmp_path, srun, "") in {7, 143}
     assert (tmp_path / "nodes").read_text() == "ended\n"

@@ -31,7 +31,7 @@ exec sh -c "$*"
 
 
 @pytest.fixture
-def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def fake_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "fakes"
     folder.mkdir()
     (folder / "ssh").write_text(_FAKE_SSH.format(folder=folder))
@@ -90,14 +90,14 @@ def test_dry_run_matches_its_golden_file(plan: Plan, make_site: Callable[..., Cl
 
 
 def test_every_host_is_checked_and_named_with_its_fault(
-    plan: Plan, fakes: Path, make_site: Callable[..., Cluster]
+    plan: Plan, fake_hosts: Path, make_site: Callable[..., Cluster]
 ) -> None:
-    (fakes / "changed.said").write_text(
+    (fake_hosts / "changed.said").write_text(
         "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\r\n"
         "Host key verification failed.\r\n"
     )
-    (fakes / "bare.sh").write_text("echo sh: /opt/env/bin/python: not found >&2; exit 127\n")
-    (fakes / "fine.sh").write_text("echo trainmark 1\n")
+    (fake_hosts / "bare.sh").write_text("echo sh: /opt/env/bin/python: not found >&2; exit 127\n")
+    (fake_hosts / "fine.sh").write_text("echo trainmark 1\n")
     site = make_site("changed\nbare\nfine\n")
     with pytest.raises(EnvironmentFault) as caught:
         ssh.Ssh().check(plan.model_copy(update={"nnodes": 3}), site)
@@ -111,7 +111,7 @@ def test_every_host_is_checked_and_named_with_its_fault(
     ssh.Ssh().check(plan.model_copy(update={"nnodes": 1}), make_site("fine\n"))
 
 
-def _run(plan: Plan, site: Cluster, *starts: str) -> EngineJob:
+def start_nodes(plan: Plan, site: Cluster, *starts: str) -> EngineJob:
     """Start a job whose nodes run the given scripts."""
     nodes = [[f"n{node}", shlex.join(["sh", "-c", start])] for node, start in enumerate(starts)]
     (Path(plan.run_dir) / ssh.SCRIPT).write_text(
@@ -126,12 +126,12 @@ def _run(plan: Plan, site: Cluster, *starts: str) -> EngineJob:
     [("lost", "node 1: ssh: Timeout, server n1 not responding."), ("ended", "")],
 )
 def test_a_failing_node_ends_the_job_once_the_others_ended(
-    plan: Plan, fakes: Path, make_site: Callable[..., Cluster], phase: str, message: str
+    plan: Plan, fake_hosts: Path, make_site: Callable[..., Cluster], phase: str, message: str
 ) -> None:
     lost = phase == "lost"
     if lost:
-        (fakes / "n1.said").write_text("Timeout, server n1 not responding.\n")
-    job = _run(plan, make_site(), "exit 1", "exit 1")
+        (fake_hosts / "n1.said").write_text("Timeout, server n1 not responding.\n")
+    job = start_nodes(plan, make_site(), "exit 1", "exit 1")
     assert job.process is not None
     assert job.process.wait() == 1
     state = ssh.Ssh().state(job)
@@ -139,11 +139,11 @@ def test_a_failing_node_ends_the_job_once_the_others_ended(
 
 
 def test_cancelling_ends_the_input_of_all_nodes(
-    plan: Plan, fakes: Path, make_site: Callable[..., Cluster], tmp_path: Path
+    plan: Plan, fake_hosts: Path, make_site: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "here")
     text = f"echo here > {tmp_path}/here; cat > /dev/null; echo ended > {tmp_path}/ended"
-    job = _run(plan, make_site(), f"setsid sh -c {shlex.quote(text)}")
+    job = start_nodes(plan, make_site(), f"setsid sh -c {shlex.quote(text)}")
     (tmp_path / "here").read_text()
     assert ssh.Ssh().state(job).phase == "running"
     ssh.Ssh().cancel(job)
@@ -157,7 +157,7 @@ def test_cancelling_ends_the_input_of_all_nodes(
 
 def test_files_of_nodes_are_copied_and_unreachable_hosts_are_named(
     plan: Plan,
-    fakes: Path,
+    fake_hosts: Path,
     make_site: Callable[..., Cluster],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -181,6 +181,6 @@ def test_files_of_nodes_are_copied_and_unreachable_hosts_are_named(
     assert (run / node_file(0)).read_text() == f"{node_file(0)} of a"
     assert (run / "artifacts/adapter").read_text() == "artifacts/adapter of a"
     assert not (run / "plan.json").exists()
-    (fakes / "b.said").write_text("ssh: connect to host b port 22: Connection timed out\n")
+    (fake_hosts / "b.said").write_text("ssh: connect to host b port 22: Connection timed out\n")
     with pytest.raises(EnvironmentFault, match="b: ssh: connect to host b"):
         ssh.Ssh().collect(EngineJob(plan, make_site(run_root=tmp_path / "there")))

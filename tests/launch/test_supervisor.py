@@ -36,7 +36,7 @@ HIDDEN_CHILD = (
 
 
 @pytest.fixture
-def ranks() -> Iterator[object]:
+def start_ranks() -> Iterator[object]:
     """Start ranks that run a script of a shell."""
 
     def start(script: str, count: int = 1) -> object:
@@ -52,7 +52,7 @@ def wait_for(file: Path) -> None:
         time.sleep(0.01)
 
 
-def codes_of(ranks: list[RankProcess]) -> list[int | None]:
+def wait_for_exit_codes(ranks: list[RankProcess]) -> list[int | None]:
     """Return the exit codes once all ranks have ended."""
     codes = [rank.poll() for rank in ranks]
     while None in codes:
@@ -61,14 +61,14 @@ def codes_of(ranks: list[RankProcess]) -> list[int | None]:
     return codes
 
 
-def test_exit_of_each_rank_is_reported(ranks):
-    with ranks("case $RANK in 0) exit 0;; 1) exit 3;; 2) kill -KILL $$;; esac", 3) as running:
-        assert codes_of(running) == [0, 3, -signal.SIGKILL]
+def test_exit_of_each_rank_is_reported(start_ranks):
+    with start_ranks("case $RANK in 0) exit 0;; 1) exit 3;; 2) kill -KILL $$;; esac", 3) as running:
+        assert wait_for_exit_codes(running) == [0, 3, -signal.SIGKILL]
 
 
-def test_rank_that_ignores_sigterm_is_killed_at_the_end(ranks, tmp_path):
+def test_rank_that_ignores_sigterm_is_killed_at_the_end(start_ranks, tmp_path):
     script = f"trap '' TERM; touch {tmp_path}/ready; while :; do sleep 0.1; done"
-    with ranks(script) as running:
+    with start_ranks(script) as running:
         wait_for(tmp_path / "ready")
         assert running[0].poll() is None
     assert running[0].poll() == -signal.SIGKILL
@@ -76,13 +76,15 @@ def test_rank_that_ignores_sigterm_is_killed_at_the_end(ranks, tmp_path):
 
 
 @pytest.mark.parametrize("end", ["exit 0", "sleep 1000"])
-def test_a_process_with_its_own_session_and_environment_ends_with_the_ranks(ranks, tmp_path, end):
+def test_a_process_with_its_own_session_and_environment_ends_with_the_ranks(
+    start_ranks, tmp_path, end
+):
     file = tmp_path / "pid"
-    with ranks(HIDDEN_CHILD.format(python=sys.executable, file=file) + end) as running:
+    with start_ranks(HIDDEN_CHILD.format(python=sys.executable, file=file) + end) as running:
         wait_for(file)
         hidden = psutil.Process(int(file.read_text()))
         if end == "exit 0":
-            assert codes_of(running) == [0]
+            assert wait_for_exit_codes(running) == [0]
         assert hidden.is_running()
         assert PARENT_VARIABLE not in hidden.environ()
     assert not hidden.is_running()
@@ -102,10 +104,10 @@ def test_ranks_that_cannot_be_started_give_one_error():
         pass
 
 
-def test_ranks_of_a_killed_supervisor_count_as_killed(ranks):
-    with ranks("sleep 1000", 2) as running:
+def test_ranks_of_a_killed_supervisor_count_as_killed(start_ranks):
+    with start_ranks("sleep 1000", 2) as running:
         psutil.Process(running[0].pid).parent().kill()
-        assert codes_of(running) == [-signal.SIGKILL, -signal.SIGKILL]
+        assert wait_for_exit_codes(running) == [-signal.SIGKILL, -signal.SIGKILL]
         for rank in running:  # a shell asks for no death signal, as ranks do
             os.kill(rank.pid, signal.SIGKILL)
 

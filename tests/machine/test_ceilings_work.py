@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 H100 = "NVIDIA H100 80GB HBM3"
 
 
-def candidate(
+def make_candidate(
     amount: float, *times_ns: int, held: float = 0.0, fault: Message | None = None
 ) -> Candidate:
     """Return work that takes the given times, the last one again and again."""
@@ -52,7 +52,7 @@ def test_copy_sizes_scale_with_the_memory(memory_gib: int, largest_mib: int) -> 
 
 
 @pytest.fixture
-def measured(clock: FakeClock) -> Callable[..., tuple[Point, ...]]:
+def measure_candidates(clock: FakeClock) -> Callable[..., tuple[Point, ...]]:
     def call(*candidates: Candidate, budget_ns: float, **more: Any) -> tuple[Point, ...]:
         def elapsed(device: Any, run: Callable[[], Any]) -> int:
             took_ns = run()
@@ -67,11 +67,14 @@ def measured(clock: FakeClock) -> Callable[..., tuple[Point, ...]]:
     return call
 
 
-def test_size_is_skipped_if_it_would_exceed_the_remaining_time(measured: Any) -> None:
+def test_size_is_skipped_if_it_would_exceed_the_remaining_time(measure_candidates: Any) -> None:
     """The first one shows 1 a ns: four runs of 251 need 1004 ns, of 200 only 800."""
-    points = measured(
-        candidate(10.0, 10, 10), candidate(251.0, 1), candidate(200.0, 200, 200), budget_ns=1200
-    )  # fmt: skip
+    points = measure_candidates(
+        make_candidate(10.0, 10, 10),
+        make_candidate(251.0, 1),
+        make_candidate(200.0, 200, 200),
+        budget_ns=1200,
+    )
     # The cold run and 20 repetitions took 210 of 1200 ns.
     assert [point.status for point in points] == ["measured", "skipped", "measured"]
     assert points[1].reason == "1e-06 s needed, 9.9e-07 s left"
@@ -90,7 +93,7 @@ def test_ranks_skip_the_same_sizes(clock: FakeClock) -> None:
             together.wait()
             return largest
 
-        sizes = [candidate(1.0, 100), candidate(10.0 ** (1 - rank), 1)]
+        sizes = [make_candidate(1.0, 100), make_candidate(10.0 ** (1 - rank), 1)]
         return sweep(
             SyncDevice(clock), [Candidate(Point((i,), size.point.amount), *size[1:])
                                 for i, size in enumerate(sizes)],
@@ -119,10 +122,10 @@ def test_checked_sums_are_exact_for_any_number_of_ranks(sync_device: SyncDevice)
     assert sent == [1023 + 1023]
 
 
-def test_wrong_result_has_no_rate_and_is_never_the_best(measured: Any) -> None:
-    points = measured(
-        candidate(10.0, 1, fault=message("ceiling_numbers", wrong=7, of=9)),
-        candidate(1.0, 1),
+def test_wrong_result_has_no_rate_and_is_never_the_best(measure_candidates: Any) -> None:
+    points = measure_candidates(
+        make_candidate(10.0, 1, fault=message("ceiling_numbers", wrong=7, of=9)),
+        make_candidate(1.0, 1),
         budget_ns=1000,
     )
     assert (points[0].status, points[0].reason) == ("wrong", "7 of 9 numbers are wrong")
@@ -143,19 +146,19 @@ def test_bus_bandwidth_is_defined_as_by_nccl_tests(name: str, ranks: int, factor
     assert rates.get_bus_factor(name, ranks) == factor
 
 
-def test_bandwidths_match_a_line_of_nccl_tests(measured: Any) -> None:
+def test_bandwidths_match_a_line_of_nccl_tests(measure_candidates: Any) -> None:
     """Four A100, 4,218,900 bytes in 1011.4 us: 4.17 and 6.26 GB/s.
 
     https://gist.github.com/kwen2501/89c28b6d12045b45ccf7e33816af2713, 2026-11-22.
     """
     factor = rates.get_bus_factor("all_reduce", 4)
-    (point,) = measured(candidate(factor * 4_218_900, 1_011_400), budget_ns=1)
+    (point,) = measure_candidates(make_candidate(factor * 4_218_900, 1_011_400), budget_ns=1)
     assert point.rate is not None
     assert f"{point.rate['max'] / factor / 1e9:.2f}" == "4.17"
     assert f"{point.rate['max'] / 1e9:.2f}" == "6.26"
 
 
-def rated(*rates_of_sizes: float | None) -> list[Point]:
+def make_rated(*rates_of_sizes: float | None) -> list[Point]:
     return [
         Point((size,), 1.0, rate=None if rate is None else {"max": rate})
         for size, rate in enumerate(rates_of_sizes)
@@ -164,7 +167,7 @@ def rated(*rates_of_sizes: float | None) -> list[Point]:
 
 def test_the_fastest_size_counts_and_has_a_share_of_the_peak() -> None:
     kind = CeilingKind(name="matmul_bf16", unit="FLOP/s", peak=peaks.find_peak(H100, "bf16"))
-    kind.set_points(rated(1e12, 494.5e12, 2e12, None))
+    kind.set_points(make_rated(1e12, 494.5e12, 2e12, None))
     assert (kind.best, kind.share_of_peak) == (1, 0.5)
     peak = asdict(kind)["peak"]
     assert (peak["per_second"], peak["accelerator"]) == (989e12, "H100-SXM5-80GB")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import distributed as dist
 
 from support.fakes import FakeClock, SyncDevice
-from support.real_ranks import on_ranks
+from support.real_ranks import call_on_ranks
 from trainmark.machine.ceilings_work import (
     COLLECTIVES,
     RankGroup,
@@ -25,7 +25,7 @@ RANKS = 3
 SIZE_BYTES = 4 * 30  # of fp32 numbers, which three ranks divide evenly
 
 
-def device() -> Any:
+def make_device() -> Any:
     return SyncDevice(FakeClock())
 
 
@@ -34,17 +34,17 @@ def run_collectives(rank: int) -> dict[str, Any]:
     ranks = RankGroup(rank, RANKS, dist.new_group(backend="gloo"))
     outcome: dict[str, Any] = {}
     for name, build in COLLECTIVES.items():
-        work = build(device(), ranks, SIZE_BYTES)
+        work = build(make_device(), ranks, SIZE_BYTES)
         work.run()
         outcome[name] = work.fault()
-        fault = build(device(), ranks, SIZE_BYTES).fault() if rank == 1 else work.fault()
+        fault = build(make_device(), ranks, SIZE_BYTES).fault() if rank == 1 else work.fault()
         outcome[f"{name} not run on rank 1"] = None if fault is None else fault.code
-    outcome["unsupported"] = find_unsupported(device(), ranks, "all_gather")
+    outcome["unsupported"] = find_unsupported(make_device(), ranks, "all_gather")
     return outcome
 
 
 def test_every_collective_has_the_right_result_and_a_missing_one_is_wrong(tmp_path: Path) -> None:
-    outcomes = on_ranks(RANKS, tmp_path, run_collectives)
+    outcomes = call_on_ranks(RANKS, tmp_path, run_collectives)
 
     for rank, outcome in enumerate(outcomes):
         for name in COLLECTIVES:
@@ -69,12 +69,12 @@ def run_links(rank: int) -> list[Any]:
         return int(ranks.find_max((100 + 10 * sum(pair)) if rank in pair else 0))
 
     ranks.measure_ns = elapsed_ns
-    links = measure_links(device(), ranks, size_bytes=4096, budget_ns=300.0)
+    links = measure_links(make_device(), ranks, size_bytes=4096, budget_ns=300.0)
     return [(x.ranks, x.point.status, x.point.repetitions, x.point.rate) for x in links]
 
 
 def test_each_pair_is_measured_alone_with_the_rate_of_one_direction(tmp_path: Path) -> None:
-    outcomes = on_ranks(RANKS, tmp_path, run_links)
+    outcomes = call_on_ranks(RANKS, tmp_path, run_links)
 
     rates = {(0, 1): 4096e9 / 110, (0, 2): 4096e9 / 120, (1, 2): 4096e9 / 130}
     for links in outcomes:
@@ -90,7 +90,7 @@ def test_backend_that_refuses_a_collective_is_a_reason(monkeypatch: pytest.Monke
     for name in ("reduce_scatter_single", "reduce_scatter_tensor"):
         monkeypatch.setattr(dist, name, refuse, raising=False)
 
-    why = find_unsupported(device(), RankGroup(0, 2), "reduce_scatter")
+    why = find_unsupported(make_device(), RankGroup(0, 2), "reduce_scatter")
 
     assert why is not None
     assert why.code == "ceiling_unsupported"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from support.machines import Card, Reader, machine, only, said
+from support.machines import Card, Reader, make_machine, read_single_condition, translate_condition
 from trainmark import devices as registry
 from trainmark.devices.vendors.cpu import Cpu
 from trainmark.errors import EnvironmentFault, UsageError
@@ -28,13 +28,15 @@ CODES = [
 
 def test_findings_have_both_languages(tmp_path):
     checks = {"memory": doctor.host.check_memory}
-    english, chinese = (examine(machine(tmp_path), checks, lang=x).checks for x in ("en", "zh"))
+    english, chinese = (
+        examine(make_machine(tmp_path), checks, lang=x).checks for x in ("en", "zh")
+    )
     assert english[0].what == "32.0 of 64.0 GiB are available"
     assert chinese[0].what == "可用内存 32.0 GiB，共 64.0 GiB"
 
 
-def of(severity: str, what: str = "found"):
-    def check(subject):
+def make_check(severity: str, what: str = "found"):
+    def check(machine):
         yield Condition("", severity, what, "" if severity == "fine" else "do this")
 
     return check
@@ -52,8 +54,8 @@ def test_condition_codes_are_stable():
     ],
 )  # fmt: skip
 def test_exit_code_follows_the_worst_condition(tmp_path, severities, code):
-    checks = {f"check{index}": of(severity) for index, severity in enumerate(severities)}
-    report = examine(machine(tmp_path), checks)
+    checks = {f"check{index}": make_check(severity) for index, severity in enumerate(severities)}
+    report = examine(make_machine(tmp_path), checks)
     assert report.exit_code == code
     assert [check.severity for check in report.checks] == list(severities)
 
@@ -65,18 +67,18 @@ def test_exit_code_follows_the_worst_condition(tmp_path, severities, code):
     ],
 )  # fmt: skip
 def test_failed_check_is_unknown_and_keeps_its_conditions(tmp_path, error):
-    def check(subject):
+    def check(machine):
         yield Condition("", "spoils", "before", "do this")
         raise error
 
-    report = examine(machine(tmp_path), {"failing": check, "sound": of("fine")})
+    report = examine(make_machine(tmp_path), {"failing": check, "sound": make_check("fine")})
     assert [result.severity for result in report.checks] == ["spoils", "unknown", "fine"]
     assert all(result.fix for result in report.checks if result.severity != "fine")
     assert str(error).splitlines()[0] in report.checks[1].what
 
 
 @pytest.fixture
-def subject(tmp_path):
+def examine_request(tmp_path):
     """Return what the words of a command line mean."""
 
     def read(word="-", **given):
@@ -85,21 +87,21 @@ def subject(tmp_path):
     return read
 
 
-def test_missing_device_is_a_condition_and_unknown_device_is_an_error(subject, monkeypatch):
+def test_missing_device_is_a_condition_and_unknown_device_is_an_error(examine_request, monkeypatch):
     monkeypatch.setattr(registry, "list_vendors", lambda: {"fake": Card(devices=0)})
-    request = subject(device="fake")
+    request = examine_request(device="fake")
     assert (request.vendor, request.nproc) == (None, 1)
-    assert only(doctor.check_device(request)).severity == "stops"
+    assert read_single_condition(doctor.check_device(request)).severity == "stops"
     with pytest.raises(UsageError):
-        subject(device="fkae")
+        examine_request(device="fkae")
     with pytest.raises(UsageError):
-        subject("no_such_case")
+        examine_request("no_such_case")
     with pytest.raises(UsageError):
-        subject(recipe="tiny")
+        examine_request(recipe="tiny")
 
 
 @pytest.fixture
-def vendors(monkeypatch):
+def register_vendors(monkeypatch):
     """Let the registry have these vendors and faults."""
 
     def have(*known, faults=()):
@@ -110,11 +112,13 @@ def vendors(monkeypatch):
 
 
 def test_too_few_devices_stop_a_run(tmp_path):
-    condition = only(doctor.check_device(machine(tmp_path, nproc=3)))
+    condition = read_single_condition(doctor.check_device(make_machine(tmp_path, nproc=3)))
     assert (condition.severity, condition.what) == ("stops", "3 fake devices needed, 2 here")
     assert "--nproc 2" in condition.fix
-    cores = machine(tmp_path, vendor=Card(name="cpu"), nproc=3)
-    assert only(doctor.check_device(cores)).severity == "fine"  # `cores` says that they compete
+    cores = make_machine(tmp_path, vendor=Card(name="cpu"), nproc=3)
+    assert (
+        read_single_condition(doctor.check_device(cores)).severity == "fine"
+    )  # `cores` says that they compete
 
 
 def test_torch_is_opened_in_a_process_of_its_own(tmp_path):
@@ -124,15 +128,15 @@ def test_torch_is_opened_in_a_process_of_its_own(tmp_path):
         started.append((argv[-3:], timeout_s))
         return 'a warning\n{"fp8": "no units", "tf32": "no units"}\n'
 
-    condition = only(doctor.check_torch(machine(tmp_path, tool=tool)))
+    condition = read_single_condition(doctor.check_torch(make_machine(tmp_path, tool=tool)))
     assert condition.severity == "fine"
     assert condition.what.endswith("opens the device of each rank in fp32, bf16, fp16")
     assert started == [(["fake", "2", str(os.getpid())], doctor._OPENING_S)]
 
 
-def test_a_precision_that_the_recipe_needs_and_the_device_refuses_stops_a_run(here):
-    subject = here("toy", tool=lambda *_, **__: '{"fp32": "no units"}')
-    fine, refused = map(said, doctor.check_torch(subject))
+def test_a_precision_that_the_recipe_needs_and_the_device_refuses_stops_a_run(examine_case):
+    machine = examine_case("toy", tool=lambda *_, **__: '{"fp32": "no units"}')
+    fine, refused = map(translate_condition, doctor.check_torch(machine))
     assert (fine.severity, refused.severity, refused.what) == ("fine", "stops", "fp32: no units")
 
 
@@ -142,20 +146,22 @@ def test_a_torch_that_crashes_or_hangs_stops_a_run(tmp_path):
     def tool(*_, **__):
         raise MonitorFault("failed", crash)
 
-    condition = only(doctor.check_torch(machine(tmp_path, tool=tool)))
+    condition = read_single_condition(doctor.check_torch(make_machine(tmp_path, tool=tool)))
     assert (condition.severity, crash in condition.what) == ("stops", True)
 
 
-def test_processes_on_the_devices_are_named(tmp_path, vendors):
+def test_processes_on_the_devices_are_named(tmp_path, register_vendors):
     users = (Occupant("card 0", "python (process 7)", 2 << 30, True),
              Occupant("card 0", "Xorg (process 8)", 1 << 20, False))  # fmt: skip
     card = Card(users=users)
-    vendors(card)
-    conditions = list(map(said, doctor.check_occupants(machine(tmp_path, vendor=card))))
+    register_vendors(card)
+    conditions = list(
+        map(translate_condition, doctor.check_occupants(make_machine(tmp_path, vendor=card)))
+    )
     assert [condition.severity for condition in conditions] == ["spoils", "fine"]
     assert "python (process 7), 2.0 GiB" in conditions[0].what
-    vendors(Card())
-    assert only(doctor.check_occupants(machine(tmp_path))).severity == "fine"
+    register_vendors(Card())
+    assert read_single_condition(doctor.check_occupants(make_machine(tmp_path))).severity == "fine"
 
 
 @pytest.mark.parametrize(
@@ -169,7 +175,9 @@ def test_processes_on_the_devices_are_named(tmp_path, vendors):
 def test_the_monitor_is_tried_once(tmp_path, monkeypatch, reads, severity, text):
     closed = []
     monkeypatch.setattr(Reader, "close", lambda self: closed.append(self.name))
-    condition = only(doctor.check_monitor(machine(tmp_path, vendor=Card(reads=reads))))
+    condition = read_single_condition(
+        doctor.check_monitor(make_machine(tmp_path, vendor=Card(reads=reads)))
+    )
     assert (condition.severity, text in condition.what) == (severity, True)
     assert len(closed) == (reads is not None)
 
@@ -179,7 +187,7 @@ def test_device_busy_before_the_run_is_found(tmp_path, monkeypatch, busy, num_co
     samples = [DeviceSample(index=i, utilization_percent=busy) for i in (3, 4)]
     monkeypatch.setattr(Reader, "read", lambda _: samples)
     monkeypatch.setattr(Card, "monitored", lambda *_: [4])
-    conditions = list(map(said, doctor.check_monitor(machine(tmp_path))))
+    conditions = list(map(translate_condition, doctor.check_monitor(make_machine(tmp_path))))
     assert len(conditions) == num_conditions
     assert [condition.severity for condition in conditions[1:]] == ["spoils"] * (num_conditions - 1)
     assert all("device 4 is busy 11%" in condition.what for condition in conditions[1:])
@@ -193,7 +201,7 @@ def test_lowered_clocks_at_rest_are_found(tmp_path, monkeypatch, reasons, codes)
     sample = DeviceSample(index=0, throttle_reasons=reasons)
     monkeypatch.setattr(Reader, "read", lambda _: [sample])
     monkeypatch.setattr(Card, "monitored", lambda *_: [0])
-    _, *others = map(said, doctor.check_monitor(machine(tmp_path)))
+    _, *others = map(translate_condition, doctor.check_monitor(make_machine(tmp_path)))
     assert [condition.code for condition in others] == codes
     assert all(
         "device 0 are lowered: set_clocks, thermal" in condition.what for condition in others
@@ -201,41 +209,47 @@ def test_lowered_clocks_at_rest_are_found(tmp_path, monkeypatch, reasons, codes)
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def examine_case(tmp_path, monkeypatch):
     """Return a machine with a request of a case."""
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
 
-    def subject(word, *, recipe=None, **readings):
+    def examine(word, *, recipe=None, **readings):
         request = choose_work(
             RunRequest(case=word, recipe=recipe, data=readings.get("data"), nproc=1)
         )
-        return machine(tmp_path, **({"vendor": Cpu(), "nproc": 1, "choice": request} | readings))
+        return make_machine(
+            tmp_path, **({"vendor": Cpu(), "nproc": 1, "choice": request} | readings)
+        )
 
-    return subject
+    return examine
 
 
-def test_generated_data_is_sound(here):
-    recipe, data = map(said, doctor.check_plan(here("toy")))
+def test_generated_data_is_sound(examine_case):
+    recipe, data = map(translate_condition, doctor.check_plan(examine_case("toy")))
     assert (recipe.code, recipe.severity, recipe.what) == ("recipe", "fine", "tiny fits 1 rank")
     assert (data.code, data.severity) == ("", "fine")  # the runner gives it the check's name
     assert data.what.startswith("4,096 training, 1,000 evaluation samples, generated")
 
 
-def test_a_missing_folder_stops_a_run(here, tmp_path):
-    condition = only(doctor.check_plan(here("distilbert_sst2", data=tmp_path / "none")))
+def test_a_missing_folder_stops_a_run(examine_case, tmp_path):
+    condition = read_single_condition(
+        doctor.check_plan(examine_case("distilbert_sst2", data=tmp_path / "none"))
+    )
     assert (condition.code, condition.severity) == ("data", "stops")
     assert str(tmp_path / "none") in condition.what
     assert "prepare" in condition.fix
 
 
-def test_a_recipe_that_does_not_fit_stops_a_run(here):
+def test_a_recipe_that_does_not_fit_stops_a_run(examine_case):
     class Small(Cpu):
         def rank_memory(self, nproc):
             return RankMemory(1 << 20, machine_bytes=1 << 20)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "choose_vendor", lambda _: Small())
-        condition = only(doctor.check_plan(here("gpt_megatron", vendor=Small())))
+        condition = read_single_condition(
+            doctor.check_plan(examine_case("gpt_megatron", vendor=Small()))
+        )
     assert (condition.code, condition.severity) == ("recipe", "stops")
     assert "needs about" in condition.what
 
@@ -258,12 +272,12 @@ def test_device_settings_are_shown_and_lowered_power_limit_skews_results(tmp_pat
         DeviceSettings(index=2, ecc=False, **(usual | {"power_limit_w": 500.0})),
         DeviceSettings(index=3),
     )
-    subject = machine(tmp_path, vendor=SetUpCard(shown=shown), nproc=4)
-    conditions = [said(condition) for condition in doctor.check_settings(subject)]
+    machine = make_machine(tmp_path, vendor=SetUpCard(shown=shown), nproc=4)
+    conditions = [translate_condition(condition) for condition in doctor.check_settings(machine)]
     assert [(condition.severity, condition.what) for condition in conditions] == [
         ("fine", "devices 0-1: power limit 700 W (default 700 W), persistence on, ECC on, MIG off"),
         ("spoils", "devices 2: power limit 500 W (default 700 W), persistence on, ECC off"),
         ("fine", "devices 3: –"),
     ]
     assert "nvidia-smi --power-limit" in conditions[1].fix
-    assert list(doctor.check_settings(machine(tmp_path))) == []  # a vendor that tells none
+    assert list(doctor.check_settings(make_machine(tmp_path))) == []  # a vendor that tells none

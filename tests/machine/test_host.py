@@ -7,14 +7,21 @@ import os
 import psutil
 import pytest
 
-from support.machines import GIB, Card, cpu_use, machine, memory, only
+from support.machines import (
+    GIB,
+    Card,
+    make_cpu_use,
+    make_machine,
+    make_memory,
+    read_single_condition,
+)
 from trainmark.machine.doctor import examine, host
 
 QUOTA = "sys/fs/cgroup/cpu.max"
 MIB = 1 << 20
 
 
-def cgroup(limit: int | str, used_gib: int) -> dict[str, str]:
+def make_cgroup(limit: int | str, used_gib: int) -> dict[str, str]:
     """Return the files of a cgroup, a GiB of whose memory holds files."""
     return {
         "sys/fs/cgroup/memory.max": f"{limit}\n",
@@ -23,7 +30,7 @@ def cgroup(limit: int | str, used_gib: int) -> dict[str, str]:
     }
 
 
-def processor(cores: int) -> Card:
+def make_processor(cores: int) -> Card:
     return Card(name="cpu", devices=cores)
 
 
@@ -31,12 +38,13 @@ def processor(cores: int) -> Card:
     ("check", "files", "readings", "severity", "numbers"),
     [
         (host.check_memory, {}, {}, "fine", "32.0 of 64.0 GiB"),
-        (host.check_memory, {}, memory(2), "spoils", "2.0 of 64.0 GiB"),
-        (host.check_memory, {}, memory(2 - 1e-6), "stops", "of 64.0 GiB"),
-        (host.check_memory, cgroup(16 * GIB, 15), {"nproc": 1}, "fine", "2.0 of 16.0 GiB"),
-        (host.check_memory, cgroup(16 * GIB, 16), {}, "stops", "1.0 of 16.0 GiB"),
-        (host.check_load, {}, {"cpu_use": cpu_use(0.9)}, "fine", "programs used 9% of the cores"),
-        (host.check_load, {}, {"cpu_use": cpu_use(1.1)}, "spoils",
+        (host.check_memory, {}, make_memory(2), "spoils", "2.0 of 64.0 GiB"),
+        (host.check_memory, {}, make_memory(2 - 1e-6), "stops", "of 64.0 GiB"),
+        (host.check_memory, make_cgroup(16 * GIB, 15), {"nproc": 1}, "fine", "2.0 of 16.0 GiB"),
+        (host.check_memory, make_cgroup(16 * GIB, 16), {}, "stops", "1.0 of 16.0 GiB"),
+        (host.check_load, {}, {"cpu_use": make_cpu_use(0.9)}, "fine",
+         "programs used 9% of the cores"),
+        (host.check_load, {}, {"cpu_use": make_cpu_use(1.1)}, "spoils",
          "programs used 11% of the cores"),
         (host.check_other_runs, {}, {}, "fine", "no process"),
         (host.check_other_runs, {}, {"runs": {"r1": [7, 9]}}, "spoils", "another run, r1"),
@@ -46,14 +54,14 @@ def processor(cores: int) -> Card:
         (host.check_shared_memory, {}, {"free": 128 << 20}, "fine", "128 MiB free"),
         (host.check_shared_memory, {}, {"free": (128 << 20) - 1}, "stops",
          "127 MiB free in /dev/shm, 128 MiB needed"),
-        (host.check_shared_memory, {}, {"free": 0, "vendor": processor(4)}, "fine",
+        (host.check_shared_memory, {}, {"free": 0, "vendor": make_processor(4)}, "fine",
          "0 MiB needed"),
     ],
 )  # fmt: skip
 def test_condition_changes_severity_exactly_at_its_limit(
     tmp_path, *, check, files, readings, severity, numbers
 ):
-    condition = only(check(machine(tmp_path, files, **readings)))
+    condition = read_single_condition(check(make_machine(tmp_path, files, **readings)))
     assert condition.severity == severity
     assert numbers in condition.what
     assert bool(condition.fix) == (severity != "fine")
@@ -62,12 +70,14 @@ def test_condition_changes_severity_exactly_at_its_limit(
 @pytest.mark.parametrize(("parent", "fix"), [(1, "`kill {}`"), (2, "wait until it has ended")])
 def test_only_processes_without_a_launcher_should_be_ended(tmp_path, monkeypatch, parent, fix):
     monkeypatch.setattr(psutil.Process, "ppid", lambda _: parent)
-    condition = only(host.check_other_runs(machine(tmp_path, runs={"r1": [os.getpid()]})))
+    condition = read_single_condition(
+        host.check_other_runs(make_machine(tmp_path, runs={"r1": [os.getpid()]}))
+    )
     assert (condition.severity, condition.fix) == ("spoils", fix.format(os.getpid()))
 
 
 def test_a_file_that_is_missing_makes_the_check_unknown(tmp_path):
-    subject = machine(tmp_path, cgroup(16 * GIB, 5))
+    subject = make_machine(tmp_path, make_cgroup(16 * GIB, 5))
     (tmp_path / "sys/fs/cgroup/memory.stat").unlink()
     (check,) = examine(subject, {"memory": host.check_memory}).checks
     assert (check.code, check.severity) == ("memory", "unknown")
@@ -80,10 +90,13 @@ def test_a_file_that_is_missing_makes_the_check_unknown(tmp_path):
     [(GIB, "fine"), (GIB - 1, "spoils"), (8 * MIB, "spoils"), (8 * MIB - 1, "stops")],
 )
 def test_space_is_compared_with_what_a_run_needs(tmp_path, free, severity):
-    assert only(host.check_out_folder(machine(tmp_path, free=free))).severity == severity
+    assert (
+        read_single_condition(host.check_out_folder(make_machine(tmp_path, free=free))).severity
+        == severity
+    )
 
 
-def governors(**of_core: tuple[str, str]) -> dict[str, str]:
+def make_governors(**of_core: tuple[str, str]) -> dict[str, str]:
     """Return the files of the clocks of cores."""
     files = {}
     for core, (governor, driver) in of_core.items():
@@ -96,21 +109,21 @@ def governors(**of_core: tuple[str, str]) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("files", "severity", "text"),
     [
-        (governors(cpu0=("performance", "acpi-cpufreq"), cpu1=("performance", "acpi-cpufreq")),
+        (make_governors(cpu0=("performance", "acpi-cpufreq"), cpu1=("performance", "acpi-cpufreq")),
          "fine", "clocks of the processors: performance (acpi-cpufreq)"),
-        (governors(cpu0=("powersave", "intel_pstate")), "fine", "powersave (intel_pstate)"),
-        (governors(cpu0=("performance", "acpi-cpufreq"), cpu1=("powersave", "acpi-cpufreq")),
+        (make_governors(cpu0=("powersave", "intel_pstate")), "fine", "powersave (intel_pstate)"),
+        (make_governors(cpu0=("performance", "acpi-cpufreq"), cpu1=("powersave", "acpi-cpufreq")),
          "spoils", "performance (acpi-cpufreq), powersave (acpi-cpufreq)"),
     ],
 )  # fmt: skip
 def test_governor_that_keeps_the_lowest_clock_skews_results(tmp_path, files, severity, text):
-    condition = only(host.check_governor(machine(tmp_path, files)))
+    condition = read_single_condition(host.check_governor(make_machine(tmp_path, files)))
     assert (condition.severity, text in condition.what) == (severity, True)
 
 
 def test_a_machine_without_governors_has_no_condition(tmp_path):
-    assert list(host.check_governor(machine(tmp_path))) == []
-    assert list(host.check_numa(machine(tmp_path))) == []
+    assert list(host.check_governor(make_machine(tmp_path))) == []
+    assert list(host.check_numa(make_machine(tmp_path))) == []
 
 
 @pytest.mark.parametrize(
@@ -130,5 +143,5 @@ def test_numa_balancing_skews_results(tmp_path, cores, balancing, severity, text
     }
     if balancing is not None:
         files["proc/sys/kernel/numa_balancing"] = f"{balancing}\n"
-    condition = only(host.check_numa(machine(tmp_path, files)))
+    condition = read_single_condition(host.check_numa(make_machine(tmp_path, files)))
     assert (condition.severity, condition.what.startswith(text)) == (severity, True)

@@ -12,7 +12,7 @@ from trainmark.pages.texts import translate
 from trainmark.spec import message
 
 
-def point(size: list[int], rate: float | None, **more: Any) -> dict[str, Any]:
+def make_point(size: list[int], rate: float | None, **more: Any) -> dict[str, Any]:
     rates = None if rate is None else {"median": 3 * rate / 4, "max": rate}
     return {
         "size": size,
@@ -24,7 +24,7 @@ def point(size: list[int], rate: float | None, **more: Any) -> dict[str, Any]:
     }
 
 
-def kind(name: str, *points: dict[str, Any], **more: Any) -> dict[str, Any]:
+def make_kind(name: str, *points: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {
         "name": name,
         "unit": "FLOP/s" if name.startswith("matmul") else "bytes/s",
@@ -38,7 +38,7 @@ def kind(name: str, *points: dict[str, Any], **more: Any) -> dict[str, Any]:
     }
 
 
-def document(*ranks: list[dict[str, Any]]) -> dict[str, Any]:
+def make_ceilings(*ranks: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "nproc": len(ranks),
         "others_cpu_share": 0.02,
@@ -49,20 +49,20 @@ def document(*ranks: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def tables(document: dict[str, Any]) -> list[Table]:
+def list_tables(document: dict[str, Any]) -> list[Table]:
     return [block for block in blocks(document) if isinstance(block, Table)]
 
 
-def lines(document: dict[str, Any]) -> list[str]:
+def list_lines(document: dict[str, Any]) -> list[str]:
     return [
         translate(block.text, "en") for block in blocks(document) if isinstance(block, Paragraph)
     ]
 
 
 def test_table_shows_the_slowest_rank_of_each_kind() -> None:
-    fast = kind("matmul_bf16", point([8, 8, 8], 8e12), share_of_peak=0.8)
-    slow = kind("matmul_bf16", point([8, 8, 8], 4e12), share_of_peak=0.4)
-    (first,) = tables(document([fast], [slow]))
+    fast = make_kind("matmul_bf16", make_point([8, 8, 8], 8e12), share_of_peak=0.8)
+    slow = make_kind("matmul_bf16", make_point([8, 8, 8], 4e12), share_of_peak=0.4)
+    (first,) = list_tables(make_ceilings([fast], [slow]))
     assert [translate(x, "en") for x in first.headers[:2]] == ["work", "size"]
     assert [translate(x, "zh") for x in first.headers[:2]] == ["项目", "规模"]
     (row,) = first.rows
@@ -78,28 +78,30 @@ def test_table_shows_the_slowest_rank_of_each_kind() -> None:
 
 
 def test_wrong_result_is_named_with_its_rank() -> None:
-    right = kind("memory_copy", point([1 << 20], 5e9))
-    bad = point([1 << 20], None, status="wrong", reason="7 numbers are wrong")
-    wrong = kind("memory_copy", bad, best=None)
-    ceilings = document([right], [wrong], [wrong])
+    right = make_kind("memory_copy", make_point([1 << 20], 5e9))
+    bad = make_point([1 << 20], None, status="wrong", reason="7 numbers are wrong")
+    wrong = make_kind("memory_copy", bad, best=None)
+    ceilings = make_ceilings([right], [wrong], [wrong])
     assert has_wrong_results(ceilings)
-    assert lines(ceilings)[1:] == ["rank 1, 2: memory copy wrong: 1 MiB (7 numbers are wrong)"]
-    assert tables(ceilings) == []  # the slowest rank has no rate
-    assert not has_wrong_results(document([right], [right]))
+    assert list_lines(ceilings)[1:] == ["rank 1, 2: memory copy wrong: 1 MiB (7 numbers are wrong)"]
+    assert list_tables(ceilings) == []  # the slowest rank has no rate
+    assert not has_wrong_results(make_ceilings([right], [right]))
 
 
 def test_any_rank_above_the_published_peak_is_named() -> None:
-    fast = kind("memory_copy", point([1 << 30], 5e12), share_of_peak=1.25)
-    slow = kind("memory_copy", point([1 << 30], 3e12), share_of_peak=0.75)
-    assert [line for line in lines(document([slow], [fast])) if "peak" in line] == [
+    fast = make_kind("memory_copy", make_point([1 << 30], 5e12), share_of_peak=1.25)
+    slow = make_kind("memory_copy", make_point([1 << 30], 3e12), share_of_peak=0.75)
+    assert [line for line in list_lines(make_ceilings([slow], [fast])) if "peak" in line] == [
         "rank 1: memory copy: above the published peak: the times or that peak are wrong"
     ]
 
 
 def test_skipped_and_unsupported_measurements_are_listed() -> None:
-    some = point([64, 64, 64], 2e12), point([8, 8, 8], None, reason="would take 3 s")
-    ceilings = document([kind("matmul_bf16", *some), kind("matmul_tf32", reason="no such units")])
-    assert lines(ceilings) == [
+    some = make_point([64, 64, 64], 2e12), make_point([8, 8, 8], None, reason="would take 3 s")
+    ceilings = make_ceilings(
+        [make_kind("matmul_bf16", *some), make_kind("matmul_tf32", reason="no such units")]
+    )
+    assert list_lines(ceilings) == [
         "Card",
         "rank 0: matmul bf16 skipped: 8x8x8 (would take 3 s)",
         "rank 0: matmul tf32: no such units",
@@ -108,70 +110,76 @@ def test_skipped_and_unsupported_measurements_are_listed() -> None:
 
 def test_notes_are_in_the_language_of_the_page() -> None:
     why = asdict(message("ceiling_time", needed_s=3.0, left_s=1.0))
-    skipped = point([8, 8, 8], None, reason="3 s needed, 1 s left", why=why)
-    refused = kind(
+    skipped = make_point([8, 8, 8], None, reason="3 s needed, 1 s left", why=why)
+    refused = make_kind(
         "matmul_fp8",
         reason="no such units",
         why=asdict(message("ceiling_precision", precision="fp8")),
     )
-    copied = kind("host_to_device", why=asdict(message("ceiling_host_memory")), reason="it does")
-    ceilings = document([kind("matmul_bf16", point([64, 64, 64], 2e12), skipped), refused, copied])
+    copied = make_kind(
+        "host_to_device", why=asdict(message("ceiling_host_memory")), reason="it does"
+    )
+    ceilings = make_ceilings(
+        [make_kind("matmul_bf16", make_point([64, 64, 64], 2e12), skipped), refused, copied]
+    )
     assert [translate(x.text, "zh") for x in blocks(ceilings)[2:]] == [
         "rank 0：矩阵乘 bf16 已跳过：8x8x8（需要 3 s，剩余 1 s）",
         "rank 0：矩阵乘 fp8：该设备不能以 fp8 计算",
         "rank 0：主机到设备：该设备在主机内存中计算",
     ]
-    assert lines(ceilings)[1] == "rank 0: matmul bf16 skipped: 8x8x8 (3 s needed, 1 s left)"
-    (table,) = tables(ceilings)
+    assert list_lines(ceilings)[1] == "rank 0: matmul bf16 skipped: 8x8x8 (3 s needed, 1 s left)"
+    (table,) = list_tables(ceilings)
     assert translate(table.rows[0][0], "zh") == "矩阵乘 bf16"
 
 
 def test_a_collective_shows_its_bus_bandwidth() -> None:
-    measured_point = point([1 << 20], 3e9)
-    (table,) = tables(document([kind("all_reduce", measured_point, bus_factor=1.5)]))
+    measured_point = make_point([1 << 20], 3e9)
+    (table,) = list_tables(make_ceilings([make_kind("all_reduce", measured_point, bus_factor=1.5)]))
     (row,) = table.rows
     assert (translate(row[0], "en"), row[1], row[4]) == ("all reduce (bus)", "1 MiB", "GB/s")
 
 
 def test_use_by_other_processes_is_reported() -> None:
-    ceilings = document([kind("memory_copy", point([1 << 20], 5e9))])
-    assert not any("other programs" in line for line in lines(ceilings))
-    assert any("other programs used 71%" in x for x in lines(ceilings | {"others_cpu_share": 0.71}))
+    ceilings = make_ceilings([make_kind("memory_copy", make_point([1 << 20], 5e9))])
+    assert not any("other programs" in line for line in list_lines(ceilings))
+    assert any(
+        "other programs used 71%" in x for x in list_lines(ceilings | {"others_cpu_share": 0.71})
+    )
 
 
-def pair(ranks: list[int], rate: float | None, **more: Any) -> dict[str, Any]:
-    return {"ranks": ranks, "point": point([64 << 20], rate, **more)}
+def make_pair(ranks: list[int], rate: float | None, **more: Any) -> dict[str, Any]:
+    return {"ranks": ranks, "point": make_point([64 << 20], rate, **more)}
 
 
 def test_pairs_are_listed_from_the_slowest() -> None:
-    ceilings = document([], [], [])
+    ceilings = make_ceilings([], [], [])
     ceilings["links"] = {
         "reason": None,
         "why": None,
-        "pairs": [pair([0, 1], 40e9), pair([0, 2], 20e9), pair([1, 2], 50e9)],
+        "pairs": [make_pair([0, 1], 40e9), make_pair([0, 2], 20e9), make_pair([1, 2], 50e9)],
     }
 
-    (links,) = tables(ceilings)
+    (links,) = list_tables(ceilings)
     assert [[translate(cell, "en") for cell in row] for row in links.rows] == [
         ["rank 0 - rank 2", "15.0", "20.0", "GB/s", "5.0%", "50%"],
         ["rank 0 - rank 1", "30.0", "40.0", "GB/s", "5.0%", "100%"],
         ["rank 1 - rank 2", "37.5", "50.0", "GB/s", "5.0%", "125%"],
     ]
-    (named,) = [line for line in lines(ceilings) if line.startswith("slowest pair")]
+    (named,) = [line for line in list_lines(ceilings) if line.startswith("slowest pair")]
     assert "rank 0 - rank 2, 20.0 GB/s, 50% of the median of 3 pairs" in named
     assert "64 MiB in both directions" in named
 
 
 def test_pairs_that_were_not_measured_have_a_reason() -> None:
-    alone = document([])
+    alone = make_ceilings([])
     why = message("ceiling_one_process")
     alone["links"] = {"reason": "one process", "why": asdict(why), "pairs": None}
-    assert "pairs of ranks: one process" in lines(alone)
+    assert "pairs of ranks: one process" in list_lines(alone)
 
-    wrong = document([], [])
+    wrong = make_ceilings([], [])
     fault = message("ceiling_numbers", wrong=1, of=9)
     faulty = {"status": "wrong", "reason": "1 of 9 numbers are wrong", "why": asdict(fault)}
-    wrong["links"] = {"reason": None, "why": None, "pairs": [pair([0, 1], None, **faulty)]}
-    assert "rank 0 - rank 1: 1 of 9 numbers are wrong" in lines(wrong)
+    wrong["links"] = {"reason": None, "why": None, "pairs": [make_pair([0, 1], None, **faulty)]}
+    assert "rank 0 - rank 1: 1 of 9 numbers are wrong" in list_lines(wrong)
     assert has_wrong_results(wrong)
-    assert tables(wrong) == []
+    assert list_tables(wrong) == []

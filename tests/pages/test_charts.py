@@ -10,11 +10,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from support.comparison_records import series
-from support.document_texts import charts, data, heads, rows
+from support.comparison_records import make_series
+from support.document_texts import list_charts, read_datasets, translate_headers, translate_rows
 from support.fakes import GOLDEN
-from support.telemetry_files import GIB, busy, cards, devices, end, host, sampled_run, start
-from trainmark.pages import charts as steps
+from support.telemetry_files import (
+    GIB,
+    make_busy_device,
+    make_devices_line,
+    make_end_line,
+    make_host_line,
+    make_ranks_with_devices,
+    make_start_line,
+    write_sampled_run,
+)
+from trainmark.pages import list_charts as steps
 from trainmark.pages import rendering
 from trainmark.pages.document import Chart, Table
 from trainmark.pages.sections import figures
@@ -29,12 +38,12 @@ if TYPE_CHECKING:
 TIMES_S = (0.0, 4.0, 8.0, 9.0, 12.0)
 
 
-def record(**changes: Any) -> Record:
+def read_record(**changes: Any) -> Record:
     made = Record.model_validate_json((GOLDEN / "record_distilbert.json").read_bytes())
     return made.model_copy(update={"steps": made.steps.model_copy(update=changes)})
 
 
-def drawn(chart: Chart | None) -> Chart:
+def draw_chart(chart: Chart | None) -> Chart:
     """Return a chart that is there, after it was drawn in both languages."""
     assert chart is not None
     for lang in ("en", "zh"):
@@ -44,46 +53,46 @@ def drawn(chart: Chart | None) -> Chart:
     return chart
 
 
-def rule(chart: Chart | None) -> Any:
+def describe_first_layer(chart: Chart | None) -> Any:
     """Return what a chart's first layer marks."""
     assert chart is not None
     name = rendering.build_script_chart(chart, "en")["layer"][0]["data"]["name"]
-    return data(chart)[name]
+    return read_datasets(chart)[name]
 
 
 def test_the_table_behind_a_chart_covers_every_step() -> None:
     nanoseconds = [int(1e6 * ms) for ms in (1.0, 5.0, 0.0, 2.0, *[3.0] * 20)]
-    chart = steps.chart_step_time(record(time_ns=nanoseconds))
+    chart = steps.chart_step_time(read_record(time_ns=nanoseconds))
     assert chart is not None
     assert chart.table is not None
-    assert heads(chart.table) == ["step", "min", "median", "max"]
+    assert translate_headers(chart.table) == ["step", "min", "median", "max"]
     assert len(chart.table.rows) == 12
-    assert rows(chart.table)[:2] == [
+    assert translate_rows(chart.table)[:2] == [
         ("1 – 2", "1.000", "3.000", "5.000"),
         ("3 – 4", "2.000", "2.000", "2.000"),
     ]
-    gap = steps.chart_loss(record(loss=[1.0, None, 0.5]))
+    gap = steps.chart_loss(read_record(loss=[1.0, None, 0.5]))
     assert gap is not None
     assert gap.table is not None
-    assert rows(gap.table)[1] == ("2", "–", "–", "–")
+    assert translate_rows(gap.table)[1] == ("2", "–", "–", "–")
 
 
 def test_loss_chart_names_first_and_last_loss() -> None:
-    chart = drawn(steps.chart_loss(record()))
+    chart = draw_chart(steps.chart_loss(read_record()))
     assert translate(chart.description, "en") == ("Loss of 60 steps, from 0.7815 to 0.1447")
-    assert data(chart)["steps"][0] == {"step": 1, "value": 0.7815}
-    assert steps.chart_loss(record(loss=[None, None])) is None
-    gap = steps.chart_loss(record(loss=[1.0, 0.9, None, 0.7, 0.6]))
-    assert [row["value"] for row in data(gap)["steps"]] == [1.0, 0.9, None, 0.7, 0.6]
+    assert read_datasets(chart)["steps"][0] == {"step": 1, "value": 0.7815}
+    assert steps.chart_loss(read_record(loss=[None, None])) is None
+    gap = steps.chart_loss(read_record(loss=[1.0, 0.9, None, 0.7, 0.6]))
+    assert [row["value"] for row in read_datasets(gap)["steps"]] == [1.0, 0.9, None, 0.7, 0.6]
 
 
 def test_the_axis_of_a_loss_that_diverged_has_short_numbers() -> None:
-    chart = drawn(steps.chart_loss(record(loss=[0.7, 2.0, 7.6e33, None])))
+    chart = draw_chart(steps.chart_loss(read_record(loss=[0.7, 2.0, 7.6e33, None])))
     labels = re.findall(r"<text[^>]*>([^<]*)</text>", rendering.draw_static_picture(chart, "en"))
     assert "8e+33" in labels
     assert max(map(len, labels)) <= 12
-    linear = drawn(
-        steps.chart_step_time(record(time_ns=[int(ms * 1e6) for ms in range(400, 1001, 10)]))
+    linear = draw_chart(
+        steps.chart_step_time(read_record(time_ns=[int(ms * 1e6) for ms in range(400, 1001, 10)]))
     )
     labels = re.findall(r"<text[^>]*>([^<]*)</text>", rendering.draw_static_picture(linear, "en"))
     assert {"500", "1000"} <= set(labels)
@@ -92,38 +101,40 @@ def test_the_axis_of_a_loss_that_diverged_has_short_numbers() -> None:
 def test_a_long_loss_is_smoothed_by_a_moving_mean() -> None:
     losses: list[float | None] = [float(step % 2) for step in range(40)]
     losses[3] = None
-    chart = drawn(steps.chart_loss(record(loss=losses)))
+    chart = draw_chart(steps.chart_loss(read_record(loss=losses)))
     assert translate(chart.title, "en") == "Training loss; bold: mean of 5 steps"
-    smoothed = [row["value"] for row in data(chart)["smoothed"]]
+    smoothed = [row["value"] for row in read_datasets(chart)["smoothed"]]
     assert smoothed[0] == pytest.approx(1 / 3, abs=1e-6)  # of steps 1 to 3
     assert smoothed[3] == pytest.approx(2 / 4, abs=1e-6)  # of 2, 3, 5 and 6
     assert smoothed[10] == pytest.approx(2 / 5, abs=1e-6)  # of 9 to 13
-    assert data(chart)["steps"][3] == {"step": 4, "value": None}
-    short = steps.chart_loss(record(loss=losses[:39]))
+    assert read_datasets(chart)["steps"][3] == {"step": 4, "value": None}
+    short = steps.chart_loss(read_record(loss=losses[:39]))
     assert short is not None
-    assert list(data(short)) == ["steps"]
+    assert list(read_datasets(short)) == ["steps"]
 
 
 def test_curves_of_several_runs_share_one_chart() -> None:
-    made = record()
+    made = read_record()
     overlays = {
         overlay.name: overlay
-        for overlay in steps.chart_overlays({"A": [made], "B": [record(loss=[])]})
+        for overlay in steps.chart_overlays({"A": [made], "B": [read_record(loss=[])]})
     }
     assert list(overlays) == ["sides-step_time", "sides-quality"]  # of the loss there is one
     overlays = {
         overlay.name: overlay for overlay in steps.chart_overlays({"A": [made], "B": [made]})
     }
-    loss = drawn(overlays["sides-loss"])
-    labels = {row["side"] for row in data(loss)["steps"]}
+    loss = draw_chart(overlays["sides-loss"])
+    labels = {row["side"] for row in read_datasets(loss)["steps"]}
     assert labels == {"A · 2 x NVIDIA A100-SXM4-40GB", "B · 2 x NVIDIA A100-SXM4-40GB"}
     many = {str(place): [made] for place in range(9)}
     (first, *_) = steps.chart_overlays(many, {side: f"run {side}" for side in many})
-    assert {row["side"] for row in data(first)["steps"]} == {f"{n} · run {n}" for n in range(7)}
+    assert {row["side"] for row in read_datasets(first)["steps"]} == {
+        f"{n} · run {n}" for n in range(7)
+    }
 
 
 def test_a_picture_is_drawn_once_for_both_languages(monkeypatch: pytest.MonkeyPatch) -> None:
-    chart = steps.chart_loss(record(loss=[3.0, 2.0, 1.5]))
+    chart = steps.chart_loss(read_record(loss=[3.0, 2.0, 1.5]))
     assert chart is not None
     asked = []
     draw = rendering._draw_svg
@@ -140,7 +151,7 @@ def test_a_picture_is_drawn_once_for_both_languages(monkeypatch: pytest.MonkeyPa
 
 def test_very_many_steps_and_evaluations_are_thinned() -> None:
     rng = np.random.default_rng(1)
-    made = record(
+    made = read_record(
         loss=rng.random(100_000).tolist(),
         time_ns=rng.integers(1_000_000, 2_000_000, 100_000).tolist(),
     )
@@ -148,48 +159,57 @@ def test_very_many_steps_and_evaluations_are_thinned() -> None:
     history = [point.model_copy(update={"step": step}) for step in range(1, 6_001)]
     long_quality = made.quality.model_copy(update={"history": history})
     made = made.model_copy(update={"quality": long_quality})
-    assert len(data(steps.chart_step_time(made))["steps"]) <= 1000
-    assert len(data(steps.chart_quality(made))["steps"]) <= 1000
+    assert len(read_datasets(steps.chart_step_time(made))["steps"]) <= 1000
+    assert len(read_datasets(steps.chart_quality(made))["steps"]) <= 1000
     curve = steps.chart_loss(made)
     assert curve is not None
     assert "value of every 200 steps" in translate(curve.note, "en")
 
 
 def test_quality_chart_shows_its_target() -> None:
-    chart = drawn(steps.chart_quality(record()))
-    assert rule(chart) == [{"value": 0.91, "label": "target 0.91"}]
+    chart = draw_chart(steps.chart_quality(read_record()))
+    assert describe_first_layer(chart) == [{"value": 0.91, "label": "target 0.91"}]
     assert translate(chart.description, "en") == "3 evaluations, from 0.8796 to 0.9117; target 0.91"
-    bare = record().quality.model_copy(update={"target": None})
-    assert rule(steps.chart_quality(record().model_copy(update={"quality": bare}))) == []
+    bare = read_record().quality.model_copy(update={"target": None})
+    assert (
+        describe_first_layer(
+            steps.chart_quality(read_record().model_copy(update={"quality": bare}))
+        )
+        == []
+    )
 
 
 def test_the_warm_up_is_shaded() -> None:
-    chart = drawn(steps.chart_step_time(record()))
-    assert rule(chart) == [{"step": 1, "to": 10.5}]
+    chart = draw_chart(steps.chart_step_time(read_record()))
+    assert describe_first_layer(chart) == [{"step": 1, "to": 10.5}]
     assert translate(chart.title, "en") == "Step time (ms); shaded: warm-up"
-    whole = steps.chart_step_time(record(warmup=0))
+    whole = steps.chart_step_time(read_record(warmup=0))
     assert whole is not None
     assert len(whole.spec["layer"]) == 1
-    assert steps.chart_step_time(record(time_ns=[0, 0])) is None
-    spiked = drawn(steps.chart_step_time(record(time_ns=[10] * 8 + [10 * 21])))
+    assert steps.chart_step_time(read_record(time_ns=[0, 0])) is None
+    spiked = draw_chart(steps.chart_step_time(read_record(time_ns=[10] * 8 + [10 * 21])))
     assert translate(spiked.title, "zh") == "步耗时（ms），对数坐标；底色为预热"
 
 
-def sampled(tmp_path: Path, world: int = 2) -> Record:
-    lines = [start(*range(world))]
+def read_sampled_record(tmp_path: Path, world: int = 2) -> Record:
+    lines = [make_start_line(*range(world))]
     for t_s in TIMES_S:
         hot = {"throttle_reasons": ["thermal"]} if t_s == 9.0 else {}
-        samples = [busy(t_s, n, temperature_c=40.0 + n + t_s, **hot) for n in range(world)]
-        lines += [
-            devices(t_s, *samples),
-            host(t_s, utilization_percent=25.0, memory_used_bytes=8 * GIB),
+        samples = [
+            make_busy_device(t_s, n, temperature_c=40.0 + n + t_s, **hot) for n in range(world)
         ]
-    folder = sampled_run(tmp_path / "run", [*lines, end()], ranks=cards(world))
+        lines += [
+            make_devices_line(t_s, *samples),
+            make_host_line(t_s, utilization_percent=25.0, memory_used_bytes=8 * GIB),
+        ]
+    folder = write_sampled_run(
+        tmp_path / "run", [*lines, make_end_line()], ranks=make_ranks_with_devices(world)
+    )
     return reduce.reduce(folder)
 
 
 def test_each_quantity_has_a_chart_in_its_order(tmp_path: Path) -> None:
-    charts_by_name = charts(steps.chart_over_time(sampled(tmp_path)))
+    charts_by_name = list_charts(steps.chart_over_time(read_sampled_record(tmp_path)))
     assert list(charts_by_name) == [
         "time-device-memory",
         "time-device-busy",
@@ -199,28 +219,28 @@ def test_each_quantity_has_a_chart_in_its_order(tmp_path: Path) -> None:
         "time-host-busy",
     ]
     memory, heat = (
-        drawn(charts_by_name["time-device-memory"]),
-        drawn(charts_by_name["time-device-temperature"]),
+        draw_chart(charts_by_name["time-device-memory"]),
+        draw_chart(charts_by_name["time-device-temperature"]),
     )
-    assert data(memory)["lines"][2:4] == [
+    assert read_datasets(memory)["lines"][2:4] == [
         {"s": 8.0, "v": 10.0, "of": "0"},
         {"s": 9.0, "v": 10.0, "of": "0"},
     ]
-    assert data(memory)["measured"] == [{"from": 8.0, "to": 9.625}]
+    assert read_datasets(memory)["measured"] == [{"from": 8.0, "to": 9.625}]
     sentence = "Temperature, 2 devices: 40.0 to 53.0 °C, highest on rank 1 at 12 s."
     assert translate(heat.description, "en") == sentence
     (tmp_path / "many").mkdir()
-    many = charts(
-        steps.chart_over_time(sampled(tmp_path / "many", 10))
+    many = list_charts(
+        steps.chart_over_time(read_sampled_record(tmp_path / "many", 10))
     )  # of which there are three lines
     sentence = "Temperature, 10 devices: 40.0 to 61.0 °C, highest on rank 9 at 12 s."
-    assert translate(drawn(many["time-device-temperature"]).description, "en") == sentence
-    host_load = drawn(many["time-host-busy"])
+    assert translate(draw_chart(many["time-device-temperature"]).description, "en") == sentence
+    host_load = draw_chart(many["time-host-busy"])
     assert "highest on node 0 at " in translate(host_load.description, "en")
 
 
 def test_ranks_are_listed_from_the_slowest() -> None:
-    made = series("r", [100.0])[0]
+    made = make_series("r", [100.0])[0]
     rank_facts = ((100, 4e12), (100, 2e12), (120, 4e12))
     names = ("step_ns", "matmul_flops_per_second")
     ranks = [
@@ -231,12 +251,12 @@ def test_ranks_are_listed_from_the_slowest() -> None:
     assert table is not None
     (shown,) = table.blocks
     assert isinstance(shown, Table)
-    assert [row[0] for row in rows(shown)] == ["2", "0", "1"]
-    assert rows(shown)[2][3:5] == ("7", "2")  # 350 ms in 50 steps
+    assert [row[0] for row in translate_rows(shown)] == ["2", "0", "1"]
+    assert translate_rows(shown)[2][3:5] == ("7", "2")  # 350 ms in 50 steps
 
 
 def test_missing_value_of_a_rank_has_a_reason() -> None:
-    made = series("r", [100.0])[0]
+    made = make_series("r", [100.0])[0]
     ranks = [made.ranks[0].model_copy(update={"rank": rank, "step_ns": 100}) for rank in range(2)]
     reason = message("devices_unmonitored")
     power = made.figures["p_core"].model_copy(update={"value": None, "reason": reason})
@@ -253,7 +273,7 @@ def test_missing_value_of_a_rank_has_a_reason() -> None:
 
 
 def test_picture_uses_colours_of_the_page() -> None:
-    inner = rendering.draw_static_picture(drawn(steps.chart_loss(record())), "en")
+    inner = rendering.draw_static_picture(draw_chart(steps.chart_loss(read_record())), "en")
     assert set(re.findall(r'(?:fill|stroke)="([^"]+)"', inner)) <= {
         "none",
         "transparent",
@@ -273,7 +293,7 @@ def test_script_is_complete_and_safe_inside_html() -> None:
 
 
 def test_title_is_never_evaluated_and_has_no_control_character() -> None:
-    chart = steps.chart_loss(record())
+    chart = steps.chart_loss(read_record())
     assert chart is not None
     for word in ('\\" + datum.x + "', "a\nb\u202e"):
         spec = {

@@ -33,26 +33,26 @@ FAULT = re.compile(
 )
 
 
-def strings(value: Any) -> Iterator[str]:
+def iterate_strings(value: Any) -> Iterator[str]:
     """Yield the strings of a TOML document that are ours, not a page's printed cells."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
         for key, item in value.items():
             if key not in ("cells", "configuration"):
-                yield from strings(item)
+                yield from iterate_strings(item)
     elif isinstance(value, list):
         for item in value:
-            yield from strings(item)
+            yield from iterate_strings(item)
 
 
-def faulty(texts: list[str]) -> list[str]:
+def is_faulty(texts: list[str]) -> list[str]:
     shown = {text: re.sub(r"\{[^{}]*\}", PLACE, FOUNDING.sub(PLACE, text)) for text in texts}
     return [text for text, of in shown.items() if re.search(HAN, text) and FAULT.search(of)]
 
 
 def test_chinese_texts_follow_one_typographic_rule() -> None:
     paths = [path for path in SOURCE.rglob("*.toml") if path.name != OF_OTHERS]
-    texts = [text for path in paths for text in strings(read_toml(path))]
+    texts = [text for path in paths for text in iterate_strings(read_toml(path))]
     assert len(texts) > 300
-    assert faulty(texts) == []
+    assert is_faulty(texts) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.comparison_records import series
+from support.comparison_records import make_series
 from support.fakes import check_golden
 from trainmark.judge.comparison import compare
 from trainmark.pages.charts import chart_ratios
@@ -19,9 +19,9 @@ from trainmark.spec import message
 def test_comparison_is_printed_on_a_terminal(lang: str) -> None:
     rates = [100.0, 101.0, 99.0, 100.5, 99.5]
     noisy = Trust(grade="noisy", reasons=[message("machine_busy", share=0.25)])
-    a = series("a", rates)
+    a = make_series("a", rates)
     other = {"driver": "590.1", "variables": {}}
-    b = series(
+    b = make_series(
         "b",
         [0.9 * rate for rate in rates],
         first_minute=9,
@@ -47,7 +47,7 @@ def test_comparison_is_printed_on_a_terminal(lang: str) -> None:
 
 
 def test_sentences_name_their_side() -> None:
-    a, b = series("a", [100.0]), series("b", [100.0])
+    a, b = make_series("a", [100.0]), make_series("b", [100.0])
     text = show(build_comparison(compare(a, b), "C"), width=200)
     assert "p_core of C is 1.000 times A's" in text
     assert "the target was reached by 1 of 1 launches of A and 1 of 1 of C" in text
@@ -66,7 +66,7 @@ def test_ratios_are_drawn_with_good_and_bad_marked(
 ) -> None:
     rates = [100.0, 101.0, 99.0, 100.5, 99.5]
     a, b = (
-        series(x, [y * z for z in rates], first_minute=n)
+        make_series(x, [y * z for z in rates], first_minute=n)
         for x, y, n in (("a", 1, 0), ("b", times, 9))
     )
     chart = chart_ratios({"B": compare(a, b, figures=["p_core"])})

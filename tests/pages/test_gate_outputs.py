@@ -17,7 +17,7 @@ HOSTILE = "a\x00\x1b]0;x\x07\ufffe\r\n::stop-commands::x\n##[error]<&\"'>,:%0A |
 SUITE = {"name", "tests", "failures", "errors", "skipped", "time"}
 
 
-def judgements(word: str = "p_train") -> list[Judgement]:
+def make_judgements(word: str = "p_train") -> list[Judgement]:
     args: dict[str, Any] = {
         "figure": word,
         "value": 90.0,
@@ -42,7 +42,7 @@ def judgements(word: str = "p_train") -> list[Judgement]:
 
 @pytest.mark.parametrize("word", ["p_train", HOSTILE])
 def test_junit_has_one_test_case_per_judgement(word: str) -> None:
-    suite = ET.fromstring(to_junit(judgements(word)))
+    suite = ET.fromstring(to_junit(make_judgements(word)))
     assert (suite.tag, set(suite.attrib) <= SUITE) == ("testsuite", True)
     counts = [suite.attrib[name] for name in ("tests", "failures", "errors", "skipped")]
     assert counts == ["5", "1", "1", "1"]
@@ -57,7 +57,7 @@ def test_junit_has_one_test_case_per_judgement(word: str) -> None:
 
 
 def test_documents_have_code_numbers_and_sentence() -> None:
-    documents = to_json_documents(judgements())
+    documents = to_json_documents(make_judgements())
     assert [document["exit_code"] for document in documents] == [1, 0, 3, 2, 0]
     assert documents[0]["message"]["code"] == "gate_regressed"
     assert documents[0]["message"]["args"]["change"] == -0.1

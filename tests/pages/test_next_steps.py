@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.comparison_records import golden
+from support.comparison_records import read_golden_record
 from trainmark.pages.document import Code, Paragraph
 from trainmark.pages.next_steps import suggest_next_steps
 from trainmark.pages.texts import translate
@@ -13,18 +13,20 @@ from trainmark.record.record import Record
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
-def trial(**changes):
-    data = golden().plan.data.model_copy(update={"origin": "generated"})
-    return golden(plan=golden().plan.model_copy(update={"data": data} | changes))
+def make_trial(**changes):
+    data = read_golden_record().plan.data.model_copy(update={"origin": "generated"})
+    return read_golden_record(
+        plan=read_golden_record().plan.model_copy(update={"data": data} | changes)
+    )
 
 
-def commands(blocks):
+def list_commands(blocks):
     return [translate(block.text, "en").strip() for block in blocks if isinstance(block, Code)]
 
 
 def test_trial_run_suggests_preparing_and_measuring_real_data():
-    blocks = suggest_next_steps([trial(nnodes=1, nproc=8)])
-    assert commands(blocks) == [
+    blocks = suggest_next_steps([make_trial(nnodes=1, nproc=8)])
+    assert list_commands(blocks) == [
         "trainmark prepare distilbert_sst2 --from DOWNLOADS --data data/distilbert_sst2",
         "trainmark run distilbert_sst2 --data data/distilbert_sst2 --recipe standard-1x8 "
         "--repeat 5",
@@ -34,12 +36,12 @@ def test_trial_run_suggests_preparing_and_measuring_real_data():
 
 
 def test_number_of_ranks_without_a_recipe_gets_the_first_real_data_recipe():
-    (*_, run) = commands(suggest_next_steps([trial(nnodes=1, nproc=3)]))
+    (*_, run) = list_commands(suggest_next_steps([make_trial(nnodes=1, nproc=3)]))
     assert "--recipe standard-1x1 " in run
 
 
 def test_required_options_of_prepare_are_named():
-    (prepare, _) = commands(suggest_next_steps([trial(case="gpt_megatron")]))
+    (prepare, _) = list_commands(suggest_next_steps([make_trial(case="gpt_megatron")]))
     assert prepare.startswith("trainmark prepare gpt_megatron tokenizer=TOKENIZER --from")
 
 
@@ -47,11 +49,11 @@ def test_case_without_real_data_has_no_command():
     toy = Record.model_validate_json((GOLDEN / "record_toy.json").read_bytes())
     assert toy.plan.data.origin == "generated"
     blocks = suggest_next_steps([toy])
-    assert (len(blocks), commands(blocks)) == (1, [])
+    assert (len(blocks), list_commands(blocks)) == (1, [])
 
 
 def test_run_that_is_real_or_failed_or_of_an_unknown_case_has_no_next_steps():
-    assert golden().plan.data.origin == "real"
-    failed = trial().model_copy(update={"status": "failed"})
-    for made in (golden(), failed, trial(case="not_installed_here")):
+    assert read_golden_record().plan.data.origin == "real"
+    failed = make_trial().model_copy(update={"status": "failed"})
+    for made in (read_golden_record(), failed, make_trial(case="not_installed_here")):
         assert suggest_next_steps([made]) == []

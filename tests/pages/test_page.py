@@ -10,7 +10,7 @@ from hashlib import sha256
 
 import pytest
 
-from support.document_texts import Reader, html_page, markdown_page
+from support.document_texts import Reader, render_html, render_markdown
 from support.exported_runs import write_two_ranks
 from support.fakes import GOLDEN, check_golden
 from trainmark import cases
@@ -30,34 +30,34 @@ CJK = re.compile(r"[\u3000-\u9fff\uff00-\uffef]")
 HOSTILE = '<script>alert("x")</script>|a\nb\x1b[31m`c`**d**'
 
 
-def read(name="distilbert"):
+def read_record(name="distilbert"):
     return Record.model_validate_json((GOLDEN / f"record_{name}.json").read_bytes())
 
 
-def record(**changes):
-    return read().model_copy(update=changes)
+def make_record(**changes):
+    return read_record().model_copy(update=changes)
 
 
-def planned(run_id="o", **changes):
-    return record(run_id=run_id, plan=read().plan.model_copy(update=changes))
+def make_planned_record(run_id="o", **changes):
+    return make_record(run_id=run_id, plan=read_record().plan.model_copy(update=changes))
 
 
-def markdown(*records, lang="en"):
+def to_page_markdown(*records, lang="en"):
     return to_markdown([page.build_document(records)], lang)
 
 
-def html(*records, lang="en"):
+def to_page_html(*records, lang="en"):
     """Return the page's part in one language, as it is on the site."""
     return to_body_html(page.build_document(records), lang, live=True)
 
 
-def without_figures():
+def drop_figures():
     gone = {"value": None, "reason": message("no_train_time")}
-    return {name: entry.model_copy(update=gone) for name, entry in read().figures.items()}
+    return {name: entry.model_copy(update=gone) for name, entry in read_record().figures.items()}
 
 
-def failed(**changes):
-    made = record()
+def make_failed_record(**changes):
+    made = make_record()
     cause = Cause(
         kind="oom",
         message=message("exception", text="out of memory|after <2 GiB>"),
@@ -78,7 +78,7 @@ def failed(**changes):
         update={
             "status": "oom",
             "cause": cause,
-            "figures": without_figures(),
+            "figures": drop_figures(),
             "quality": made.quality.model_copy(update=none),
             "steps": made.steps.model_copy(update=empty),
             **changes,
@@ -86,7 +86,7 @@ def failed(**changes):
     )
 
 
-def undrawn(made):
+def remove_pictures(made):
     """Return a page without its pictures, whose drawing follows from versions of libraries."""
     return re.sub(r"<svg .*?</svg>", "<svg/>", made, flags=re.DOTALL)
 
@@ -94,11 +94,11 @@ def undrawn(made):
 @pytest.mark.parametrize(
     ("name", "make"),
     [
-        ("page.en.md", lambda: markdown(record())),
-        ("page.zh.md", lambda: markdown(record(), lang="zh")),
-        ("page.html", lambda: undrawn(html_page([record()]))),
-        ("page.failed.en.md", lambda: markdown(failed())),
-        ("page.sampled.en.md", lambda: markdown(read("sampled"))),
+        ("page.en.md", lambda: to_page_markdown(make_record())),
+        ("page.zh.md", lambda: to_page_markdown(make_record(), lang="zh")),
+        ("page.html", lambda: remove_pictures(render_html([make_record()]))),
+        ("page.failed.en.md", lambda: to_page_markdown(make_failed_record())),
+        ("page.sampled.en.md", lambda: to_page_markdown(read_record("sampled"))),
     ],
 )
 def test_pages_match_their_golden_files(name, make):
@@ -106,21 +106,28 @@ def test_pages_match_their_golden_files(name, make):
 
 
 def test_each_language_has_its_own_script():
-    for made in (markdown(record()), html(record()), markdown(failed()), html(failed())):
+    for made in (
+        to_page_markdown(make_record()),
+        to_page_html(make_record()),
+        to_page_markdown(make_failed_record()),
+        to_page_html(make_failed_record()),
+    ):
         assert CJK.findall(made) == []
-    headings = re.findall(r"^## (.*)$", markdown(failed(), lang="zh"), re.MULTILINE)
+    headings = re.findall(
+        r"^## (.*)$", to_page_markdown(make_failed_record(), lang="zh"), re.MULTILINE
+    )
     assert [heading for heading in headings if not CJK.search(heading)] == []
-    assert '<html lang="zh-Hans">' in html_page([record()], "zh")
+    assert '<html lang="zh-Hans">' in render_html([make_record()], "zh")
 
 
 def test_published_rows_of_other_work_are_marked():
-    assert "Runs with recipe throughput-1x1 do not train to the target" in markdown(
-        planned(recipe_name="throughput-1x1")
+    assert "Runs with recipe throughput-1x1 do not train to the target" in to_page_markdown(
+        make_planned_record(recipe_name="throughput-1x1")
     )
-    assert "do not train to the target" not in markdown(record())
+    assert "do not train to the target" not in to_page_markdown(make_record())
 
 
-def visible(made, lang="en"):
+def read_visible(made, lang="en"):
     """Return the words and the figures of what is open on a page."""
     body = to_body_html(made, lang)
     body = re.sub(r"</header>.*", "", body, flags=re.DOTALL)
@@ -135,44 +142,48 @@ def visible(made, lang="en"):
 
 
 def test_the_first_screen_has_few_words_and_figures():
-    others = [record(run_id=name, plan=read().plan) for name in ("x", "y")]
+    others = [make_record(run_id=name, plan=read_record().plan) for name in ("x", "y")]
     for made in (
-        page.build_document([record()], others),
-        page.build_document([failed()]),
-        page.build_document([read("sampled")]),
-        page.build_document([read("toy")]),
+        page.build_document([make_record()], others),
+        page.build_document([make_failed_record()]),
+        page.build_document([read_record("sampled")]),
+        page.build_document([read_record("toy")]),
     ):
-        words, numbers = visible(made)
+        words, numbers = read_visible(made)
         assert len(words) <= 180, words
         assert len(numbers) <= 50, numbers
 
 
 def test_first_screen_shows_speed_and_rating_and_limit():
-    nearest = record(
-        run_id="h100", environment=read().environment | {"devices": [{"name": "H100"}] * 2}
+    nearest = make_record(
+        run_id="h100", environment=read_record().environment | {"devices": [{"name": "H100"}] * 2}
     )
-    text = " ".join(visible(page.build_document([record()], [nearest]))[0])
+    text = " ".join(read_visible(page.build_document([make_record()], [nearest]))[0])
     assert "457 samples/s; reached acc 0.9117 (target 0.91) in 46.1 s" in text
     assert "Training speed p_train 457 samples/s 1 launch" in text
     assert "2 x H100 (own run, noisy) × 1.00" in text
     assert "computing + communication 89%" in text
-    first_screen = " ".join(visible(page.build_document([record()], [planned("z", case="toy")]))[0])
+    first_screen = " ".join(
+        read_visible(page.build_document([make_record()], [make_planned_record("z", case="toy")]))[
+            0
+        ]
+    )
     assert "No comparable result. Closest: 2 x NVIDIA A100" in first_screen
     assert "case: distilbert_sst2 here, toy there" in first_screen
 
 
-def counting_tokens(**changes):
-    about = read().plan.about.model_copy(update={"work_unit": "tokens"})
-    return planned(about=about, **changes)
+def make_token_record(**changes):
+    about = read_record().plan.about.model_copy(update={"work_unit": "tokens"})
+    return make_planned_record(about=about, **changes)
 
 
 def test_token_case_shows_tokens_first_and_its_cost_per_token():
-    made = page.build_document([counting_tokens()], price=Price.of("36 EUR"))
+    made = page.build_document([make_token_record()], price=Price.of("36 EUR"))
     text = to_markdown([made])
     assert "5,710 tokens/s per device; reached acc" in text
     assert "- Training speed: 5,710 tokens/s per device (1 launch)" in text
     assert "Cost of a million tokens: 0.875 EUR" in text  # 36 / 3600 / (5714.5 x 2) x 1,000,000
-    row = list_first_lines([counting_tokens()])[3]
+    row = list_first_lines([make_token_record()])[3]
     assert row.startswith("e2e_time 46.1 s · token/p/s 5714.5 tokens/s · p_whole 412.9, p_train")
 
 
@@ -192,43 +203,43 @@ def test_token_case_shows_tokens_first_and_its_cost_per_token():
     ],
 )
 def test_nonstandard_model_is_named_by_its_size(changes, job, lang, size_name):
-    made = planned(**changes)
+    made = make_planned_record(**changes)
     made = made.model_copy(update={"environment": made.environment | {"job": job}})
     assert translate(build_title(made), lang).startswith(size_name)
 
 
 @pytest.mark.parametrize(("lang", "word"), [("en", "open rules"), ("zh", "开放规则")])
 def test_open_rules_are_shown_in_every_title(lang, word):
-    made = planned(rules="open")
+    made = make_planned_record(rules="open")
     assert translate(build_title(made), lang).endswith(f" · {word}")
-    assert f" · {word}\n" in markdown(made, lang=lang)
-    assert f" · {word}</h1>" in html(made, lang=lang)
-    assert word not in translate(build_title(record()), lang)
+    assert f" · {word}\n" in to_page_markdown(made, lang=lang)
+    assert f" · {word}</h1>" in to_page_html(made, lang=lang)
+    assert word not in translate(build_title(make_record()), lang)
 
 
 def test_a_published_row_is_named_in_the_language_of_the_page():
     (row, *_) = read_published(["distilbert_sst2"])
-    made = page.build_document([record()], [row])
-    assert "Closest: A100 1 node x 8 (1x8):" in " ".join(visible(made)[0])
-    assert "A100单机8卡（1x8）" in " ".join(visible(made, "zh")[0])
+    made = page.build_document([make_record()], [row])
+    assert "Closest: A100 1 node x 8 (1x8):" in " ".join(read_visible(made)[0])
+    assert "A100单机8卡（1x8）" in " ".join(read_visible(made, "zh")[0])
 
 
-def published_twin():
+def make_run_and_published_row():
     """Return a run that did the work of a published row, and that row."""
     row = next(
         x for x in read_published(["distilbert_sst2"]) if (x.nproc, x.changes) == (8, {"bs": "96"})
     )
-    plan = read().plan
+    plan = read_record().plan
     data = plan.data.model_copy(update={"train_samples": 67_349})
     recipe = plan.recipe | {"learning_rate": 5e-5}
     changes = {"micro_batch_size": 96}
-    return planned(nproc=8, data=data, recipe=recipe, fix_hp=changes), row
+    return make_planned_record(nproc=8, data=data, recipe=recipe, fix_hp=changes), row
 
 
 def test_a_published_row_is_compared_with_a_run_of_the_same_work():
-    run, row = published_twin()
+    run, row = make_run_and_published_row()
     assert (row.nnodes, row.precision, row.stated.precision) == (1, "fp32", "tf32")
-    text = " ".join(visible(page.build_document([run], [row]))[0])
+    text = " ".join(read_visible(page.build_document([run], [row]))[0])
     assert "A100 1 node x 8 (1x8) (published) × 0.214" in text  # 457.2 / 2135.8
 
 
@@ -244,7 +255,7 @@ def test_a_published_row_is_compared_with_a_run_of_the_same_work():
     ],
 )
 def test_a_published_row_of_other_work_is_the_closest_result(plan, environment, expected):
-    run, row = published_twin()
+    run, row = make_run_and_published_row()
     samples = plan.pop("train_samples", run.plan.data.train_samples)
     changes = {
         "nproc": plan.pop("nproc", 8),
@@ -257,13 +268,13 @@ def test_a_published_row_of_other_work_is_the_closest_result(plan, environment, 
             "environment": run.environment | environment,
         }
     )
-    text = " ".join(visible(page.build_document([run], [row]))[0])
+    text = " ".join(read_visible(page.build_document([run], [row]))[0])
     assert f"No comparable result. Closest: A100 1 node x 8 (1x8): {expected}" in text
     assert "×" not in text
 
 
 def test_published_row_is_assumed_to_use_the_standard_model():
-    run, row = published_twin()
+    run, row = make_run_and_published_row()
     foreign = row.model_copy(update={"stated": None, "precision": "tf32"})
     assert find_row_differences(run, foreign) == {}
     small = run.model_copy(update={"environment": run.environment | {"job": {"parameters": 610}}})
@@ -283,12 +294,12 @@ def test_a_throughput_that_counts_samples_several_times_is_not_compared():
         262_144,
         172_032,
     ]
-    assert find_row_differences(record(), rows[0])["sample_count"] == (1, 2)
+    assert find_row_differences(make_record(), rows[0])["sample_count"] == (1, 2)
 
 
 def test_failed_run_shows_cause_rank_and_advice_first():
-    made = page.build_document([failed()])
-    text = " ".join(visible(made)[0])
+    made = page.build_document([make_failed_record()])
+    text = " ".join(read_visible(made)[0])
     expected = "out of memory while the model was built, rank 1: out of memory|after <2 GiB>"
     assert f"not checked against raw events {expected} What to try lower bs" in text
     assert text.count(expected) == 1
@@ -299,7 +310,7 @@ def test_failed_run_shows_cause_rank_and_advice_first():
 def test_each_trust_reason_is_shown_once_on_a_page():
     busy = message("machine_busy", share=0.81)
     reasons = [message("trust_generated_data"), busy, message("trust_cv", cv=0.3)]
-    doubtful = record(trust=Trust(grade="do_not_quote", reasons=reasons), findings=[busy])
+    doubtful = make_record(trust=Trust(grade="do_not_quote", reasons=reasons), findings=[busy])
     doubtful.environment["others_cpu_share"] = 0.8
     made = page.build_document([doubtful])
     assert [(translate(x.short, "en"), x.is_grave) for x in made.doubts] == [
@@ -307,7 +318,7 @@ def test_each_trust_reason_is_shown_once_on_a_page():
         ("busy machine (other programs used 81% of the cores)", False),
         ("step time CV 30.0%", False),
     ]
-    text = markdown(doubtful)
+    text = to_page_markdown(doubtful)
     full = "the machine was busy: other programs used 81% of the cores during the run"
     assert text.count(full) == 1
     assert text.count("81%") == 1
@@ -317,20 +328,20 @@ def test_each_trust_reason_is_shown_once_on_a_page():
 
 
 def test_trust_reason_of_some_launches_shows_their_number():
-    launch = record(trust=Trust(grade="noisy", reasons=[message("machine_busy", share=0.5)]))
-    calm = record(run_id="calm", trust=Trust(grade="usable", reasons=[]))
+    launch = make_record(trust=Trust(grade="noisy", reasons=[message("machine_busy", share=0.5)]))
+    calm = make_record(run_id="calm", trust=Trust(grade="usable", reasons=[]))
     busy, few = page.build_document([launch, calm]).doubts
     assert translate(busy.full, "en").endswith("during the run (1 of 2 launches)")
     assert translate(few.full, "en") == "fewer than 5 launches (2)"
 
 
 def test_failed_run_shows_no_trust_reasons():
-    made = page.build_document([failed()])
+    made = page.build_document([make_failed_record()])
     assert (made.doubts, made.reasons) == ((), ())
 
 
 def test_run_facts_are_shown_beside_its_figures():
-    lead = page.build_document([record()]).lead
+    lead = page.build_document([make_record()]).lead
     facts = {translate(name, "en"): translate(value, "en") for name, value in lead[0].items}
     assert facts == {
         "model": "67.0M parameters",
@@ -344,9 +355,11 @@ def test_run_facts_are_shown_beside_its_figures():
         "date": "2026-11-21",
         "rules": "closed rules, recipe standard-1x8",
     }
-    generated = planned(data=read().plan.data.model_copy(update={"origin": "generated"}))
-    assert "generated data in the form of SST-2" in markdown(generated)
-    assert "SST-2 形式的生成数据" in markdown(generated, lang="zh")
+    generated = make_planned_record(
+        data=read_record().plan.data.model_copy(update={"origin": "generated"})
+    )
+    assert "generated data in the form of SST-2" in to_page_markdown(generated)
+    assert "SST-2 形式的生成数据" in to_page_markdown(generated, lang="zh")
 
 
 @pytest.mark.parametrize(
@@ -358,51 +371,53 @@ def test_run_facts_are_shown_beside_its_figures():
     ],
 )
 def test_device_utilization_has_a_tile_or_a_reason(values, expected):
-    made = read()
+    made = read_record()
     reason = message("peak_unknown", precision="bf16", product="X")
     figures = made.figures | {
         name: made.figures[name].model_copy(update={"value": value, "reason": reason})
         for name, value in values.items()
     }
-    run = record(figures=figures)
-    assert expected in markdown(run)
+    run = make_record(figures=figures)
+    assert expected in to_page_markdown(run)
     if len(values) > 1:
-        assert '<abbr title="no dense bf16 peak is known for X">–</abbr>' in html(run)
+        assert '<abbr title="no dense bf16 peak is known for X">–</abbr>' in to_page_html(run)
 
 
 def test_unmeasured_figure_has_its_reason_as_a_tooltip():
     reason = message("no_train_time")
-    entry = read().figures["p_core"].model_copy(update={"value": None, "reason": reason})
-    made = html(record(figures=read().figures | {"p_core": entry}))
+    entry = read_record().figures["p_core"].model_copy(update={"value": None, "reason": reason})
+    made = to_page_html(make_record(figures=read_record().figures | {"p_core": entry}))
     assert '<abbr title="a rank did not report its training time">/</abbr>' in made
 
 
-def waits(share):
-    made = read()
+def make_waiting_record(share):
+    made = read_record()
     parts = {"data_wait": int(share * 1e9), "compute": int((1 - share) * 1e9), "other": 0}
     spans = made.spans.model_copy(update={"by_name_ns": {"train": 10**9}, "train_parts_ns": parts})
-    return record(spans=spans)
+    return make_record(spans=spans)
 
 
 def test_most_limiting_rule_gives_advice_with_its_arithmetic():
-    assert translate(describe_dominant_limit(waits(0.31)), "en").startswith(
+    assert translate(describe_dominant_limit(make_waiting_record(0.31)), "en").startswith(
         "31% of the time was spent waiting for data"
     )
-    assert translate(describe_dominant_limit(waits(0.04)), "en") == (
+    assert translate(describe_dominant_limit(make_waiting_record(0.04)), "en") == (
         "96% of the time is compute, at 41% of the device's matmul rate; no bottleneck found."
     )
-    slow = waits(0.1).model_copy(update={"findings": [message("slow_rank", rank=2, share=0.6)]})
+    slow = make_waiting_record(0.1).model_copy(
+        update={"findings": [message("slow_rank", rank=2, share=0.6)]}
+    )
     assert translate(describe_dominant_limit(slow), "en").startswith("Every step waits for rank 2:")
-    text = markdown(slow)
+    text = to_page_markdown(slow)
     assert "its processor first. (0.600 / 1.600 = 37.5%)" in text
     assert "more cores. (0.100 s / 1.000 s = 10.0% ≥ 5%)" in text
     assert "slowest: 2 (+60%)" in text
-    busy = waits(0.01)
+    busy = make_waiting_record(0.01)
     busy.environment["others_cpu_share"] = 0.47
     assert translate(describe_dominant_limit(busy), "en").startswith(
         "Other work took cores from this run"
     )
-    assert "idle machine. (47.0% > 10%)" in markdown(busy)
+    assert "idle machine. (47.0% > 10%)" in to_page_markdown(busy)
 
 
 @pytest.mark.parametrize(
@@ -410,12 +425,12 @@ def test_most_limiting_rule_gives_advice_with_its_arithmetic():
     [("cpu", "2", True), ("cpu", "1", False), ("cuda", "2", False)],
 )
 def test_fewer_threads_are_advised_only_on_a_busy_cpu(torch_type, threads, advises):
-    plan = read().plan
+    plan = read_record().plan
     device = plan.device.model_copy(update={"torch_type": torch_type})
     facts = {"others_cpu_share": 0.47, "variables": {"OMP_NUM_THREADS": threads}}
-    busy = record(
+    busy = make_record(
         plan=plan.model_copy(update={"device": device}),
-        environment=read().environment | facts,
+        environment=read_record().environment | facts,
     )
     (limit,) = [candidate for candidate in find_limits(busy) if candidate.rule == "other_work"]
     assert ("OMP_NUM_THREADS=1" in translate(limit.advice, "en")) is advises
@@ -423,16 +438,16 @@ def test_fewer_threads_are_advised_only_on_a_busy_cpu(torch_type, threads, advis
 
 
 def test_sections_are_in_reading_order():
-    anchors = [section.anchor for section in page.build_document([read("sampled")]).sections]
+    anchors = [section.anchor for section in page.build_document([read_record("sampled")]).sections]
     wanted = ["performance", "ranks", "time", "figures", "quality"]
     assert [*anchors[:5], anchors[-1]] == [*wanted, "provenance"]
 
 
 def test_a_quality_that_was_not_measured_has_its_reason():
-    quality = read().quality.model_copy(
+    quality = read_record().quality.model_copy(
         update={"value": None, "reached": False, "reason": message("no_train_time")}
     )
-    text = markdown(record(quality=quality))
+    text = to_page_markdown(make_record(quality=quality))
     assert "Not measured: acc (a rank did not report its training time)" in text
     assert "| acc |" not in text.split("## Figures")[1].split("##")[0]
 
@@ -445,9 +460,9 @@ def test_unmeasured_figures_are_grouped_by_their_reason():
             ("MFU", "no_flop_formula"),
             ("temperature", "devices_unmonitored"),
         )
-        for entry in [read().figures["p_core"]]
+        for entry in [read_record().figures["p_core"]]
     }
-    text = markdown(record(figures=read().figures | figures))
+    text = to_page_markdown(make_record(figures=read_record().figures | figures))
     assert (
         "Not measured: MFU (no FLOP formula for this case); power, temperature "
         "(no library or tool on this machine reads these devices)"
@@ -457,27 +472,27 @@ def test_unmeasured_figures_are_grouped_by_their_reason():
 
 def test_spans_are_in_milliseconds_with_their_rank_named_once():
     spans = {"launch": 2_000_000_000, "init": 999_999, "train": 1_234_567}
-    made = read().spans.model_copy(update={"by_name_ns": spans, "wall_ns": 4 * 10**9})
-    text = markdown(record(spans=made))
+    made = read_record().spans.model_copy(update={"by_name_ns": spans, "wall_ns": 4 * 10**9})
+    text = to_page_markdown(make_record(spans=made))
     assert "| start-up | 2.000 | s | 50.0% of the wall time of rank 1 |" in text
     assert "| measured steps | 0.001 | s | 0.0% |" in text
     assert "| set-up |" not in text
 
 
 def test_earlier_evaluations_link_to_the_full_record():
-    (point, *_) = read().quality.history
-    made = record(quality=read().quality.model_copy(update={"history": [point] * 7}))
+    (point, *_) = read_record().quality.history
+    made = make_record(quality=read_record().quality.model_copy(update={"history": [point] * 7}))
     link = '<a href="{}">2 earlier ones are in record.json.</a>'
-    assert link.format("record.json") in html_page([made])
-    beside = record(run_id="other", quality=made.quality)
-    assert "<a href=" not in html_page([made, beside])  # whose folder has no record
+    assert link.format("record.json") in render_html([made])
+    beside = make_record(run_id="other", quality=made.quality)
+    assert "<a href=" not in render_html([made, beside])  # whose folder has no record
     site = run_page(made, [made.run_id], Links("runs/x.html", "zh"))
     assert f'href="../../runs/{name(made.run_id)}.json">另有 2 次' in site
 
 
-def throttling(**shares):
+def make_throttled_record(**shares):
     """Return a run with telemetry whose devices were throttled for shares of intervals."""
-    made = read("sampled")
+    made = read_record("sampled")
     devices = [
         device.model_copy(
             update={
@@ -495,14 +510,17 @@ def throttling(**shares):
 
 
 def test_throttling_is_named_by_rank_and_distinguished_by_its_time():
-    hot = throttling(measured1={"hot": 0.4}, run0={"hot": 0.1}, run1={"hot": 0.3})
+    hot = make_throttled_record(measured1={"hot": 0.4}, run0={"hot": 0.1}, run1={"hot": 0.3})
     sentence = translate(build_rank_strip(hot).said, "en")
     assert "throttled: 1 (40% of the measured time)" in sentence
     assert "throttled only outside the measured time: 0" in sentence
     assert [limit.rule for limit in find_limits(hot)] == ["clocks"]
     (clocks,) = find_limits(hot)
     assert (clocks.cost, clocks.arithmetic) == (0.4, "40.0% > 1%")
-    assert find_limits(throttling(measured0={"hot": 0.01}, measured1={"power_cap": 0.9})) == []
+    assert (
+        find_limits(make_throttled_record(measured0={"hot": 0.01}, measured1={"power_cap": 0.9}))
+        == []
+    )
     nodes = [[tone for tone, _ in node] for node in build_rank_strip(hot).nodes]
     assert nodes == [["plain", "warn"]]
     findings = [message("slow_rank", rank=1, share=0.6)]
@@ -531,31 +549,31 @@ def test_throttling_is_named_by_rank_and_distinguished_by_its_time():
     ],
 )
 def test_rank_strip_states_the_spread_of_ranks(medians_ms, torch_type, expected):
-    made = read()
+    made = read_record()
     ranks = [
         rank.model_copy(update={"step_ns": None if ms is None else ms * 10**6})
         for rank, ms in zip(made.ranks, medians_ms, strict=True)
     ]
     device = made.plan.device.model_copy(update={"torch_type": torch_type})
-    run = planned(device=device).model_copy(update={"ranks": ranks})
+    run = make_planned_record(device=device).model_copy(update={"ranks": ranks})
     assert translate(build_rank_strip(run).said, "en") == expected
 
 
 def test_larger_batch_is_advised_for_an_underused_device():
-    made = read()
+    made = read_record()
     values = {"MAMFU": 20.0, "mem": 10e9, "mem_total": 40e9}
     figures = made.figures | {
         name: made.figures["p_train"].model_copy(update={"value": value})
         for name, value in values.items()
     }
-    small = waits(0.01).model_copy(update={"figures": figures})
+    small = make_waiting_record(0.01).model_copy(update={"figures": figures})
     assert [limit.rule for limit in find_limits(small)] == ["batch"]
     full = figures | {"mem": figures["mem"].model_copy(update={"value": 30e9})}
     assert find_limits(small.model_copy(update={"figures": full})) == []
 
 
 def test_price_gives_the_cost_per_million_samples():
-    made = page.build_document([record()], price=Price.of("36 EUR"))
+    made = page.build_document([make_record()], price=Price.of("36 EUR"))
     assert Price.of("$2.50") == Price(2.5, "$")
     with pytest.raises(UsageError, match="no price: free"):
         Price.of("free")
@@ -574,7 +592,7 @@ def test_hang_of_many_ranks_has_one_row_per_position():
     ]
     message_of_cause = message("timed_out", limit_s=5, steps=8)
     cause = Cause(kind="timeout", message=message_of_cause, stacks=["a", "b"], hang=groups)
-    made = markdown(record(status="timed_out", cause=cause), lang="zh")
+    made = to_page_markdown(make_record(status="timed_out", cause=cause), lang="zh")
     assert "stacks.rank&lt;N>.txt (2)" in made
     first = "10,12,14,16,18,20,22,24,26,28,30,32,34,3…"
     assert f"| {first} | 处于集合通信 barrier | a.py:1 f |" in made
@@ -582,33 +600,33 @@ def test_hang_of_many_ranks_has_one_row_per_position():
 
 
 def test_html_is_one_file_in_both_languages_that_loads_nothing():
-    made = html_page([failed(), planned(case="other")], "zh")
+    made = render_html([make_failed_record(), make_planned_record(case="other")], "zh")
     reader = Reader(made)
-    assert not {"link", "img", "iframe", "object", "form"} & set(reader.seen)
-    assert reader.values("src", "srcset", "action") == []
+    assert not {"link", "img", "iframe", "object", "form"} & set(reader.tags)
+    assert reader.list_attributes("src", "srcset", "action") == []
     style = made[made.index("<style>") : made.index("</style>")]
     assert "url(" not in style
     assert ":root:has(#lang-zh:checked) .in-en" in style.replace(", ", " ")
     (program,) = re.findall(r"<script>(.*?)</script>", made, re.DOTALL)
     digest = b64encode(sha256(program.encode()).digest()).decode()
-    (policy,) = [value for value in reader.values("content") if "default-src" in value]
+    (policy,) = [value for value in reader.list_attributes("content") if "default-src" in value]
     assert f"script-src 'sha256-{digest}';" in policy
-    ids = reader.values("id")
+    ids = reader.list_attributes("id")
     assert len(ids) == len(set(ids))
-    assert {link[1:] for link in reader.values("href")} <= set(ids)
+    assert {link[1:] for link in reader.list_attributes("href")} <= set(ids)
     checked = [place for place, pair in enumerate(reader.attributes) if pair == ("checked", None)]
     assert [reader.attributes[place - 1] for place in checked] == [
         ("value", "zh"),
         ("value", "auto"),
     ]
-    assert reader.seen.count("table") == reader.seen.count("caption") > 10
+    assert reader.tags.count("table") == reader.tags.count("caption") > 10
     scopes = made.count('<th scope="col">') + made.count('<th scope="row">')
     assert made.count("<th>") + made.count("<th ") == scopes
 
 
 def test_page_rendering_reports_its_progress():
     seen = []
-    pages = page.build_documents([record(), planned("b", case="other")])
+    pages = page.build_documents([make_record(), make_planned_record("b", case="other")])
     rendering.to_html(pages, progress=lambda *given: seen.append(given))
     assert len(pages) == 3
     assert seen == [(number, 6) for number in range(1, 7)]  # of two works three each
@@ -616,8 +634,8 @@ def test_page_rendering_reports_its_progress():
 
 
 def test_curves_of_different_work_of_a_case_share_one_chart():
-    recipe = read().plan.recipe | {"micro_batch_size": 32}
-    overview, *_ = page.build_documents([record(), planned("b", recipe=recipe)])
+    recipe = read_record().plan.recipe | {"micro_batch_size": 32}
+    overview, *_ = page.build_documents([make_record(), make_planned_record("b", recipe=recipe)])
     assert translate(overview.title, "en") == "2 workloads, 2 launches"
     names = [chart.name for chart in overview.charts]
     assert names == ["table1-loss", "table1-step_time", "table1-quality"]
@@ -630,57 +648,59 @@ def test_curves_of_different_work_of_a_case_share_one_chart():
 
 def test_page_shows_the_command_as_typed():
     argv = ["trainmark", "run", "toy", "--out", "a b", HOSTILE]
-    assert "trainmark run toy --out &#39;a b&#39; &#39;&lt;script&gt;" in html(record(argv=argv))
+    assert "trainmark run toy --out &#39;a b&#39; &#39;&lt;script&gt;" in to_page_html(
+        make_record(argv=argv)
+    )
 
 
 def test_several_launches_share_a_page_with_their_median():
-    made = record()
+    made = make_record()
     entry = made.figures["p_train"].model_copy(update={"value": 500.0})
-    second = record(run_id="second", figures=made.figures | {"p_train": entry})
-    launches = (made, second, failed(run_id="third"))
-    text = markdown(*launches)
+    second = make_record(run_id="second", figures=made.figures | {"p_train": entry})
+    launches = (made, second, make_failed_record(run_id="third"))
+    text = to_page_markdown(*launches)
     assert re.findall(r"^\| \\\[(\d)\\\] NVIDIA", text, re.MULTILINE) == ["1", "2", "3"]
     assert "2 of 3 launches passed" in text
     assert "excluded from every figure: third (out of memory)" in text
     assert "- Training speed: 478 samples/s (457 – 500 (range), 2 launches)\n" in text
-    ids = Reader(html(*launches)).values("id")
+    ids = Reader(to_page_html(*launches)).list_attributes("id")
     assert len(ids) == len(set(ids))
 
 
 def test_different_work_gets_a_table_and_one_page_each():
-    recipe, device = read().plan.recipe, read().plan.device
+    recipe, device = read_record().plan.recipe, read_record().plan.device
     records = [
-        record(),
-        record(run_id="again"),
-        planned("eight", nproc=8),
-        planned("bf16", recipe=recipe | {"precision": "bf16"}),
-        planned("host", device=device.model_copy(update={"torch_type": "cpu"})),
-        record(run_id="simulated", labels=["simulated-device"]),
-        failed(run_id="failed"),
-        read("toy"),
-        read("sampled"),
+        make_record(),
+        make_record(run_id="again"),
+        make_planned_record("eight", nproc=8),
+        make_planned_record("bf16", recipe=recipe | {"precision": "bf16"}),
+        make_planned_record("host", device=device.model_copy(update={"torch_type": "cpu"})),
+        make_record(run_id="simulated", labels=["simulated-device"]),
+        make_failed_record(run_id="failed"),
+        read_record("toy"),
+        read_record("sampled"),
     ]
     made = page.build_documents(records)
     assert len(made) == 1 + 5
-    text = markdown_page(records, "zh")
+    text = render_markdown(records, "zh")
     assert "[模拟设备" in text
     bodies = "".join(to_body_html(document, "en", live=True) for document in made)
     ids = re.findall(r' id="([^"]*)"', bodies)
     assert len(ids) == len(set(ids))
-    assert markdown_page([record(), record()]) == markdown_page([record()])
+    assert render_markdown([make_record(), make_record()]) == render_markdown([make_record()])
 
 
 def test_interrupted_run_has_a_page(tmp_path):
     broken, _ = write_two_ranks(tmp_path / "run", ends_after=7)
-    for document in page.build_documents([record(), broken]):
+    for document in page.build_documents([make_record(), broken]):
         Reader(to_body_html(document, "en", live=True))
 
 
 def test_missing_record_or_language_is_refused():
     with pytest.raises(RecordError, match="no record"):
-        html_page([])
+        render_html([])
     with pytest.raises(UsageError, match="'fr'"):
-        markdown_page([record()], "fr")
+        render_markdown([make_record()], "fr")
 
 
 SPREAD = PageSpec(
@@ -706,49 +726,54 @@ SPREAD = PageSpec(
 )
 
 
-def of_spread_model(**job):
-    made = record()
+def make_spread_model_record(**job):
+    made = make_record()
     about = made.plan.about.model_copy(update={"page": SPREAD})
     job_facts = {**(made.environment["job"] or {}), **job}
     plan = made.plan.model_copy(update={"about": about})
-    return record(plan=plan, environment=made.environment | {"job": job_facts})
+    return make_record(plan=plan, environment=made.environment | {"job": job_facts})
 
 
 def test_lists_and_tables_of_a_case_are_filled_from_the_run():
-    spread = of_spread_model(parallel={"data": 4, "tensor": 2, "fsdp": True}, share=0.125)
-    assert "- Ranks: data 4, tensor 2, fsdp yes\n- Share: 12.5%\n- Batch: 192\n" in markdown(spread)
-    assert "- rank 划分：data 4，tensor 2，fsdp 是" in markdown(spread, lang="zh")
-    none = markdown(of_spread_model(parallel=None))
+    spread = make_spread_model_record(parallel={"data": 4, "tensor": 2, "fsdp": True}, share=0.125)
+    assert (
+        "- Ranks: data 4, tensor 2, fsdp yes\n- Share: 12.5%\n- Batch: 192\n"
+        in to_page_markdown(spread)
+    )
+    assert "- rank 划分：data 4，tensor 2，fsdp 是" in to_page_markdown(spread, lang="zh")
+    none = to_page_markdown(make_spread_model_record(parallel=None))
     assert "- Ranks: none\n- Share: not known\n- Batch: 192\n- Width: not known\n" in none
-    made = markdown(of_spread_model(layers=[{"rows": 1200, "of": "a"}, {"rows": 7}]))
+    made = to_page_markdown(
+        make_spread_model_record(layers=[{"rows": 1200, "of": "a"}, {"rows": 7}])
+    )
     assert "### Layers\n\n| rows | of |\n| --- | --- |\n| 1,200 | a |\n| 7 | not known |\n" in made
-    assert "### Layers" not in markdown(of_spread_model())
+    assert "### Layers" not in to_page_markdown(make_spread_model_record())
 
 
 @pytest.mark.parametrize(("higher", "words"), [(True, "expected best"), (False, "lowest expected")])
 def test_advice_states_its_gain_as_an_expectation(higher, words):
-    run = read("sampled")
+    run = read_record("sampled")
     about = run.plan.about.model_copy(update={"higher_is_better": higher})
     run = run.model_copy(update={"plan": run.plan.model_copy(update={"about": about})})
     assert words in translate(describe_verdict(run), "en")
 
 
 def test_automatic_kernel_choice_shows_the_kernels_that_ran():
-    made = read()
+    made = read_record()
     job = (made.environment.get("job") or {}) | {
         "kernels": {"attention": "own", "cross_entropy": "library"}
     }
     recipe = made.plan.recipe | {"kernels": None}
     changes = {"plan": made.plan.model_copy(update={"recipe": recipe})}
-    ran = record(environment=made.environment | {"job": job}, **changes)
-    text = markdown(ran)
+    ran = make_record(environment=made.environment | {"job": job}, **changes)
+    text = to_page_markdown(ran)
     assert "Kernels: attention: Trainmark's CPU kernel, cross_entropy: PyTorch" in text
     assert "kernels=none" not in text
-    assert "kernels=none" in markdown(record(**changes))
+    assert "kernels=none" in to_page_markdown(make_record(**changes))
 
 
 def test_data_set_described_in_words_is_chinese_on_chinese_pages():
-    toy = read("toy")
+    toy = read_record("toy")
     about = toy.plan.about.model_copy(update={"dataset": cases.load("toy").dataset})
     plan = toy.plan.model_copy(update={"about": about})
     name = describe_dataset(toy.model_copy(update={"plan": plan}))
@@ -756,39 +781,41 @@ def test_data_set_described_in_words_is_chinese_on_chinese_pages():
     assert "two Gaussian clouds" in translate(name, "en")
 
 
-def balanced(**changes):
+def make_balanced_record(**changes):
     """A run of the same work with forced balance: another routing, no target, the label."""
-    plan = read().plan
+    plan = read_record().plan
     recipe = plan.recipe | {"routing": "balanced", "target_value": None}
     labels = [*plan.labels, "balanced-bound"]
-    return record(
+    return make_record(
         run_id="bound", plan=plan.model_copy(update={"recipe": recipe, "labels": labels}), **changes
     )
 
 
-def trained():
-    plan = read().plan
+def make_moe_record():
+    plan = read_record().plan
     recipe = plan.recipe | {"routing": "trained"}
-    return record(plan=plan.model_copy(update={"recipe": recipe}))
+    return make_record(plan=plan.model_copy(update={"recipe": recipe}))
 
 
 def test_page_shows_the_gain_of_balanced_experts():
-    rate = trained().figures["p_train"]
+    rate = make_moe_record().figures["p_train"]
     faster = rate.model_copy(update={"value": 1.25 * rate.value})
-    bound = balanced(figures=trained().figures | {"p_train": faster})
+    bound = make_balanced_record(figures=make_moe_record().figures | {"p_train": faster})
     expected = "at 1.250 times the speed: 571.5 samples/s of the balanced bound, 457.2 of the"
-    for made, other in ((trained(), bound), (bound, trained())):
+    for made, other in ((make_moe_record(), bound), (bound, make_moe_record())):
         assert expected in to_markdown([page.build_document([made], [other])])
         assert expected in "\n".join(list_first_lines([made], [other]))
-    both = to_markdown(page.build_documents([trained(), bound]))
+    both = to_markdown(page.build_documents([make_moe_record(), bound]))
     assert both.count(expected) == 2  # on the page of each
-    alone = page.build_document([trained()], [record(run_id="other", plan=trained().plan)])
+    alone = page.build_document(
+        [make_moe_record()], [make_record(run_id="other", plan=make_moe_record().plan)]
+    )
     assert "What balance is worth" not in to_markdown([alone])
 
 
 def test_balanced_run_of_other_work_does_not_show_the_gain():
-    plan = balanced().plan
+    plan = make_balanced_record().plan
     longer = plan.model_copy(update={"recipe": plan.recipe | {"max_steps": 7}})
-    for other in (record(run_id="x", plan=longer), balanced(status="failed")):
-        made = page.build_document([trained()], [other])
+    for other in (make_record(run_id="x", plan=longer), make_balanced_record(status="failed")):
+        made = page.build_document([make_moe_record()], [other])
         assert "What balance is worth" not in to_markdown([made])

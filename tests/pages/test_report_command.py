@@ -28,7 +28,7 @@ TOY = Record.model_validate_json((GOLDEN / "record_toy.json").read_text(encoding
 
 
 @pytest.fixture
-def report(tmp_path: Path, cli: Call) -> Call:
+def run_report(tmp_path: Path, cli: Call) -> Call:
     """Write three runs; return a function that calls the verb."""
     other = BERT.model_copy(
         update={"run_id": "other", "environment": BERT.environment | {"kernel": "9.9 other"}}
@@ -39,15 +39,17 @@ def report(tmp_path: Path, cli: Call) -> Call:
     return partial(cli, "report")
 
 
-def test_report_compares_with_chosen_runs_or_published_rows(report: Call, tmp_path: Path) -> None:
-    assert report("bert", "-o", "page.html", "--against", "other")[0] == 0
+def test_report_compares_with_chosen_runs_or_published_rows(
+    run_report: Call, tmp_path: Path
+) -> None:
+    assert run_report("bert", "-o", "page.html", "--against", "other")[0] == 0
     assert "(own run, " in (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert report("bert", "-o", "page.html")[0] == 0
+    assert run_report("bert", "-o", "page.html")[0] == 0
     made = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "No comparable result. Closest: A100" in made
 
 
-def test_a_terminal_shows_colours(report: Call, tmp_path: Path) -> None:
+def test_a_terminal_shows_colours(run_report: Call, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     env = {**os.environ, "TERM": "xterm"}
     env.pop("NO_COLOR", None)
@@ -63,7 +65,7 @@ def test_a_terminal_shows_colours(report: Call, tmp_path: Path) -> None:
 
 
 def test_by_default_earlier_runs_of_the_folder_are_on_the_ruler(
-    report: Call, tmp_path: Path
+    run_report: Call, tmp_path: Path
 ) -> None:
     case = BERT.plan.case
     for place, kept in (("01", True), ("03", True), ("04", False)):
@@ -72,42 +74,42 @@ def test_by_default_earlier_runs_of_the_folder_are_on_the_ruler(
         record = BERT.model_copy(update={"run_id": folder.name})
         (folder / "record.json").write_text(record.model_dump_json() if kept else "{")
     for day, num_earlier in (("03", 1), ("01", 0)):
-        assert report(f"202611{day}T000000Z-{case}-a", "-o", "page.html")[0] == 0
+        assert run_report(f"202611{day}T000000Z-{case}-a", "-o", "page.html")[0] == 0
         assert (tmp_path / "page.html").read_text(encoding="utf-8").count(
             "(own run, noisy)"
         ) == num_earlier
 
 
-def test_terminal_shows_why_no_run_is_comparable(report: Call, tmp_path: Path) -> None:
+def test_terminal_shows_why_no_run_is_comparable(run_report: Call, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "other")
-    assert "No comparable result. Closest: A100" in report("bert")[1]
-    assert "no earlier run of this case" in report("toy")[1]
+    assert "No comparable result. Closest: A100" in run_report("bert")[1]
+    assert "no earlier run of this case" in run_report("toy")[1]
     cause = Cause(kind="oom", message=message("exception", text="no memory left"))
     changes = {"run_id": "failed", "status": "oom", "cause": cause}
     failed = TOY.model_copy(update=changes)
     (tmp_path / "a-failed").mkdir()  # any name; sorted before toy's, whose time is the same
     (tmp_path / "a-failed" / "record.json").write_text(failed.model_dump_json())
-    assert "the other runs of this case did not pass" in report("toy")[1]
-    assert "--all" in report("toy")[1]
-    assert "step_time_p50" in report("toy", "--all")[1]
+    assert "the other runs of this case did not pass" in run_report("toy")[1]
+    assert "--all" in run_report("toy")[1]
+    assert "step_time_p50" in run_report("toy", "--all")[1]
 
 
-def test_chart_is_a_separate_file(report: Call, tmp_path: Path) -> None:
-    assert report("bert", "-o", "loss.png")[0] == 0
+def test_chart_is_a_separate_file(run_report: Call, tmp_path: Path) -> None:
+    assert run_report("bert", "-o", "loss.png")[0] == 0
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
-    assert report("bert", "-o", "steps.svg", "--chart", "step_time", "--lang", "zh")[0] == 0
+    assert run_report("bert", "-o", "steps.svg", "--chart", "step_time", "--lang", "zh")[0] == 0
     drawn = (tmp_path / "steps.svg").read_text(encoding="utf-8")
     assert ">步耗时（ms）；底色为预热</text>" in drawn
     assert "var(--" not in drawn
-    code, out, _ = report("bert", "--format", "svg")
+    code, out, _ = run_report("bert", "--format", "svg")
     assert (code, out.startswith("<svg "), "Training loss" in out) == (0, True, True)
 
 
 def test_text_of_a_terminal_is_written_to_a_file_that_is_named(
-    report: Call, tmp_path: Path
+    run_report: Call, tmp_path: Path
 ) -> None:
-    _, printed, _ = report("bert")
-    code, out, _ = report("bert", "--format", "terminal", "-o", "page.txt")
+    _, printed, _ = run_report("bert")
+    code, out, _ = run_report("bert", "--format", "terminal", "-o", "page.txt")
     assert (code, out) == (0, "")
     assert (tmp_path / "page.txt").read_text(encoding="utf-8") == printed
 
@@ -122,9 +124,9 @@ def test_text_of_a_terminal_is_written_to_a_file_that_is_named(
     ],
 )
 def test_unknown_format_is_refused(
-    report: Call, tmp_path: Path, words: list[str], where: str, expected_error: str
+    run_report: Call, tmp_path: Path, words: list[str], where: str, expected_error: str
 ) -> None:
-    code, out, err = report("bert", *words)
+    code, out, err = run_report("bert", *words)
     assert (code, out, where in err, expected_error in err) == (2, "", True, True)
     assert not [*tmp_path.glob("x.*")]
 
@@ -138,7 +140,7 @@ def test_unknown_format_is_refused(
     ],
 )
 def test_what_cannot_be_compared_is_refused(
-    report: Call, tmp_path: Path, words: list[str], expected_error: str
+    run_report: Call, tmp_path: Path, words: list[str], expected_error: str
 ) -> None:
-    code, _, err = report("bert", *words)
+    code, _, err = run_report("bert", *words)
     assert (code, expected_error in err, (tmp_path / "x.html").exists()) == (2, True, False)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.document_texts import rows
+from support.document_texts import translate_rows
 from support.fakes import GOLDEN, check_golden
 from trainmark.pages.document import Paragraph, Section, Table
 from trainmark.pages.page import build_documents
@@ -18,7 +18,7 @@ from trainmark.spec import message
 TEMPLATE = Record.model_validate_json((GOLDEN / "record_distilbert.json").read_bytes())
 
 
-def run(
+def make_record(
     world: str,
     rate: float,
     *,
@@ -37,17 +37,17 @@ def run(
     return TEMPLATE.model_copy(update=known | fields)
 
 
-def weak() -> list[Record]:
+def make_weak_scaling_records() -> list[Record]:
     """Return two launches of 2x8, three of 1x1 and one of 1x8, not in order."""
     return [
-        run("2x8", 1600.0, number=1),
-        run("2x8", 1156.0, number=2),
-        *(run("1x1", rate, number=n) for n, rate in enumerate([100.0, 80.0, 125.0])),
-        run("1x8", 760.0),
+        make_record("2x8", 1600.0, number=1),
+        make_record("2x8", 1156.0, number=2),
+        *(make_record("1x1", rate, number=n) for n, rate in enumerate([100.0, 80.0, 125.0])),
+        make_record("1x8", 760.0),
     ]
 
 
-def sections(runs: list[Record]) -> list[Section]:
+def list_scaling_sections(runs: list[Record]) -> list[Section]:
     """Return the sections of scaling on the first page of a report."""
     return [
         section
@@ -56,16 +56,16 @@ def sections(runs: list[Record]) -> list[Section]:
     ]
 
 
-def worlds(section: Section) -> list[tuple[str, ...]]:
+def list_worlds(section: Section) -> list[tuple[str, ...]]:
     """Return the rows of the table."""
     assert isinstance(section.blocks[0], Table)
-    return rows(section.blocks[0])
+    return translate_rows(section.blocks[0])
 
 
 def test_weak_scaling_has_throughput_and_efficiency_per_number_of_ranks() -> None:
-    (section,) = sections(weak())
+    (section,) = list_scaling_sections(make_weak_scaling_records())
     assert translate(section.heading, "en").endswith("weak scaling")
-    assert worlds(section) == [
+    assert list_worlds(section) == [
         ("1x1", "3", "32", "100.0 (80.0 – 125.0)", "100.0%"),
         ("1x8", "1", "32", "760.0 (1 launch)", "95.0%"),
         ("2x8", "2", "32", "1360.0 (1156.0 – 1600.0)", "85.0% (57.8% – 125.0%)"),
@@ -73,8 +73,10 @@ def test_weak_scaling_has_throughput_and_efficiency_per_number_of_ranks() -> Non
 
 
 def test_strong_scaling_keeps_the_global_batch() -> None:
-    (section,) = sections([run("1x2", 200.0, micro=64), run("2x4", 640.0, micro=16)])
-    assert [(row[2], row[4].split()[0]) for row in worlds(section)] == [
+    (section,) = list_scaling_sections(
+        [make_record("1x2", 200.0, micro=64), make_record("2x4", 640.0, micro=16)]
+    )
+    assert [(row[2], row[4].split()[0]) for row in list_worlds(section)] == [
         ("64", "100.0%"),
         ("16", "80.0%"),
     ]
@@ -83,32 +85,39 @@ def test_strong_scaling_keeps_the_global_batch() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        run("1x8", 760.0, status="failed"),
-        run("1x8", 760.0, changes={"lr": 1.0}),
-        run("1x8", 760.0, micro=31),
+        make_record("1x8", 760.0, status="failed"),
+        make_record("1x8", 760.0, changes={"lr": 1.0}),
+        make_record("1x8", 760.0, micro=31),
     ],
 )
 def test_other_work_and_runs_without_a_result_do_not_scale(other: Record) -> None:
-    assert sections([run("1x1", 100.0), other]) == []
+    assert list_scaling_sections([make_record("1x1", 100.0), other]) == []
 
 
 def test_runs_with_two_batch_sizes_show_weak_and_strong_scaling() -> None:
-    scaling_sections = sections(
-        [run("1x1", 1.0), run("1x8", 8.0), run("1x8", 6.0, number=1, micro=4)]
+    scaling_sections = list_scaling_sections(
+        [
+            make_record("1x1", 1.0),
+            make_record("1x8", 8.0),
+            make_record("1x8", 6.0, number=1, micro=4),
+        ]
     )
-    assert [len(worlds(section)) for section in scaling_sections] == [2, 2]
+    assert [len(list_worlds(section)) for section in scaling_sections] == [2, 2]
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_scaling_pages_match_their_golden_files(lang: str) -> None:
-    check_golden(f"page.scaling.{lang}.md", to_markdown(build_documents(weak())[:1], lang))
+    check_golden(
+        f"page.scaling.{lang}.md",
+        to_markdown(build_documents(make_weak_scaling_records())[:1], lang),
+    )
 
 
 @pytest.mark.parametrize(
     ("rate", "doubted"), [(200.0, False), (209.0, False), (212.0, True), (733.0, True)]
 )
 def test_efficiency_above_105_percent_has_a_doubt(rate: float, doubted: bool) -> None:
-    (section,) = sections([run("1x1", 100.0), run("1x2", rate)])
+    (section,) = list_scaling_sections([make_record("1x1", 100.0), make_record("1x2", rate)])
     paragraphs = [block for block in section.blocks if isinstance(block, Paragraph)]
     doubts = [block.text for block in paragraphs if block.tone == "warn"]
     expected = message(
@@ -117,7 +126,7 @@ def test_efficiency_above_105_percent_has_a_doubt(rate: float, doubted: bool) ->
     assert doubts == ([expected] if doubted else [])
 
 
-def graded(grade: str) -> Trust:
+def grade_scaling(grade: str) -> Trust:
     reasons = {
         "usable": [],
         "noisy": [message("machine_busy", share=0.25)],
@@ -139,16 +148,20 @@ def test_badge_of_different_work_is_that_of_the_worst_run(
     first: str, second: str, status: str, tone: str, words: str
 ) -> None:
     runs = [
-        run("1x1", 100.0, trust=graded(first)),
-        run("1x8", 760.0, trust=graded(second), status=status),
+        make_record("1x1", 100.0, trust=grade_scaling(first)),
+        make_record("1x8", 760.0, trust=grade_scaling(second), status=status),
     ]
     page = build_documents(runs)[0]
     assert (page.tone, translate(page.badge, "en")) == (tone, words)
 
 
 def test_badge_of_a_repeat_with_a_failed_launch_is_bad() -> None:
-    runs = [run("1x1", 100.0 + n, number=n, trust=graded("usable")) for n in range(5)]
+    runs = [
+        make_record("1x1", 100.0 + n, number=n, trust=grade_scaling("usable")) for n in range(5)
+    ]
     assert build_documents(runs)[0].tone == "good"
-    failed = run("1x1", 90.0, number=9, status="failed", trust=graded("do_not_quote"))
+    failed = make_record(
+        "1x1", 90.0, number=9, status="failed", trust=grade_scaling("do_not_quote")
+    )
     page = build_documents([*runs, failed])[0]
     assert (page.tone, translate(page.badge, "en")) == ("bad", "5 of 6 launches passed")

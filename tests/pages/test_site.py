@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from support.document_texts import Reader
-from support.store_bodies import document, write
+from support.store_bodies import make_document, write_record_file
 from trainmark.errors import UsageError
 from trainmark.pages import rendering
 from trainmark.pages.site import lists, views, writing
@@ -23,9 +23,9 @@ HOSTILE = "<script>alert(1)</script>\"'&</title>\u202e{{7*7}}"
 FAILED = {"status": "failed", "cause": {"kind": "error", "message": {"code": "x", "args": {}}}}
 
 
-def store(folder, *documents):
+def make_index(folder, *documents):
     for place, made in documents:
-        write(folder / place, made)
+        write_record_file(folder / place, made)
     index = Index(str(folder))
     index.refresh()
     return index
@@ -37,7 +37,7 @@ def runs(tmp_path, monkeypatch):
     made = [
         (
             str(n),
-            document(
+            make_document(
                 f"run\x1b-{n}" if n == 5 else f"run-{n}",
                 plan__case="toy" if n % 2 else "a/../b\x1b",
                 figures={"p_train": 100.0 + n},
@@ -46,11 +46,11 @@ def runs(tmp_path, monkeypatch):
         )
         for n in range(6)
     ]
-    made += [(f"s/r{n}", document(f"s-{n}", plan__repeat_index=n)) for n in (1, 2)]
-    return store(tmp_path / "runs", *made)
+    made += [(f"s/r{n}", make_document(f"s-{n}", plan__repeat_index=n)) for n in (1, 2)]
+    return make_index(tmp_path / "runs", *made)
 
 
-def read(path):
+def read_page(path):
     return Reader(path.read_text(encoding="utf-8"))
 
 
@@ -60,11 +60,11 @@ def test_every_link_of_every_page_leads_to_a_file(runs, tmp_path):
     pages = sorted(site.rglob("*.html"))
     assert len(pages) == 2 * (1 + 8 + 3 + 1)
     for page in pages:
-        reader = read(page)
+        reader = read_page(page)
         for address in [
-            *reader.of("a", "href"),
-            *reader.of("link", "href"),
-            *reader.of("script", "src"),
+            *reader.list_values("a", "href"),
+            *reader.list_values("link", "href"),
+            *reader.list_values("script", "src"),
         ]:
             parts = urlsplit(address)
             if parts.scheme:
@@ -79,26 +79,26 @@ def test_every_link_of_every_page_leads_to_a_file(runs, tmp_path):
 
 def test_list_has_one_row_per_run_with_the_newest_first(runs, tmp_path):
     writing.write_site(runs, tmp_path / "site")
-    first = read(tmp_path / "site" / "index.html")
+    first = read_page(tmp_path / "site" / "index.html")
     assert "5 of 7 runs" in first.texts
     whens = [x for x in first.texts if x.startswith("2026-11-01 00:")]
     assert whens == sorted(whens, reverse=True)
     assert len(whens) == 4
-    assert first.of("input", "type").count("checkbox") == 0
+    assert first.list_values("input", "type").count("checkbox") == 0
     writing.write_site(runs, tmp_path / "served", served=True)
     served = Reader(gzip.decompress((tmp_path / "served/zh/index.html.gz").read_bytes()).decode())
-    assert served.of("input", "type").count("checkbox") == 5
-    assert served.of("form", "action") == ["compare"]
+    assert served.list_values("input", "type").count("checkbox") == 5
+    assert served.list_values("form", "action") == ["compare"]
 
 
 def test_launches_of_a_run_share_one_row_with_mean_and_range(tmp_path):
     made = [
-        (f"s/r{n}", document(f"s-{n}", plan__repeat_index=n, figures={"p_train": rate}))
+        (f"s/r{n}", make_document(f"s-{n}", plan__repeat_index=n, figures={"p_train": rate}))
         for n, rate in enumerate((100.0, 130.0, 110.0), start=1)
     ]
-    database = store(tmp_path / "runs", *made)
+    database = make_index(tmp_path / "runs", *made)
     writing.write_site(database, tmp_path / "site")
-    page = read(tmp_path / "site" / "index.html")
+    page = read_page(tmp_path / "site" / "index.html")
     assert {"112.7 samples/s ", "100.0 – 130.0 (range), 3 launches"} <= set(page.texts)
     assert not any(str(tmp_path) in text for text in page.texts)
 
@@ -119,14 +119,14 @@ def test_only_changed_runs_are_rebuilt_and_deleted_runs_removed(runs, tmp_path):
     writing.write_site(runs, site)
     page = site / "runs" / "run-1.html"
     before = page.stat().st_mtime_ns
-    write(tmp_path / "runs" / "s" / "r3", document("s-3", plan__repeat_index=3))
+    write_record_file(tmp_path / "runs" / "s" / "r3", make_document("s-3", plan__repeat_index=3))
     (tmp_path / "runs" / "0" / "record.json").unlink()
     runs.refresh()
     assert writing.write_site(runs, site) == (8, 3)  # the other launches name the new one
     assert page.stat().st_mtime_ns == before
     assert not (site / "runs" / "run-0.html").exists()
     assert not (site / "zh" / "runs" / "run-0.html").exists()
-    assert "launch 3" in read(site / "runs" / "s-1.html").texts
+    assert "launch 3" in read_page(site / "runs" / "s-1.html").texts
 
 
 def test_folder_without_a_site_is_not_overwritten(runs, tmp_path):
@@ -141,11 +141,11 @@ def test_folder_without_a_site_is_not_overwritten(runs, tmp_path):
 def test_unreadable_record_has_a_page_with_the_error(runs, tmp_path):
     (tmp_path / "runs" / "1" / "record.json").write_text("{}", encoding="utf-8")
     writing.write_site(runs, tmp_path / "site")
-    assert "This address cannot be answered" in read(tmp_path / "site/runs/run-1.html").texts
+    assert "This address cannot be answered" in read_page(tmp_path / "site/runs/run-1.html").texts
 
 
 def test_hostile_text_of_a_record_stays_text(tmp_path):
-    made = document(
+    made = make_document(
         HOSTILE,
         plan__case=HOSTILE,
         plan__recipe_name=HOSTILE,
@@ -153,7 +153,7 @@ def test_hostile_text_of_a_record_stays_text(tmp_path):
         environment__devices=[{"name": HOSTILE}],
         figures={"p_train": 1.0},
     )
-    database = store(tmp_path / "runs", ("a", made))
+    database = make_index(tmp_path / "runs", ("a", made))
     writing.write_site(database, tmp_path / "site", served=True)
     for page in (tmp_path / "site").rglob("*.html"):
         text = page.read_text(encoding="utf-8")
@@ -170,7 +170,7 @@ def test_case_page_shows_speed_by_machine_and_changes_with_commits(tmp_path, mon
     runs = [
         (
             f"{device}{number:02}",
-            document(
+            make_document(
                 f"run-{device.lower()}-{number:02}",
                 started=f"2026-11-{number + 1:02}T00:00:00+00:00",
                 trust={"grade": "usable", "reasons": []},
@@ -184,14 +184,14 @@ def test_case_page_shows_speed_by_machine_and_changes_with_commits(tmp_path, mon
         for device in ("H100", "H200")
         for number in range(20)
     ]
-    database = store(tmp_path, *runs)
+    database = make_index(tmp_path, *runs)
     case = runs[0][1]["plan"]["case"]
     page = Reader(
         lists.build_case_page(
             views.list_all_runs(database, lists.KEYS), case, Links("cases/x.html")
         )
     )
-    assert "../runs/run-h100-17.html" in page.of("a", "href")
+    assert "../runs/run-h100-17.html" in page.list_values("a", "href")
     assert page.texts.count("122.1") == 2  # the mean of 19 launches
     shown = [page.texts.index(x) for x in ("machine", "precision", "ranks", "speed, samples/s")]
     assert (shown == sorted(shown), "case" in page.texts) == (True, False)
@@ -200,7 +200,7 @@ def test_case_page_shows_speed_by_machine_and_changes_with_commits(tmp_path, mon
     words = [text for text in page.texts if text.strip()]
     change = words.index("+49.5%")
     assert (words[change - 3], words[change + 1]) == ("2026-11-11 00:00", "new")
-    assert page.of("figure", "id") == ["chart-history"]
+    assert page.list_values("figure", "id") == ["chart-history"]
     assert {"H100", "H200"} <= set(page.texts)
 
 
@@ -208,7 +208,7 @@ def test_all_machines_are_listed_with_time_to_target_and_speed(tmp_path):
     runs = [
         (
             device + case,
-            document(
+            make_document(
                 f"{device.lower()}-{case}",
                 plan__case=case,
                 environment__devices=[{"name": device}] * 8,
@@ -219,11 +219,13 @@ def test_all_machines_are_listed_with_time_to_target_and_speed(tmp_path):
         )
         for device, case in (("H100", "a"), ("H100", "b"), ("H200", "a"))
     ]
-    all_runs = views.list_all_runs(store(tmp_path, *runs), lists.KEYS)
+    all_runs = views.list_all_runs(make_index(tmp_path, *runs), lists.KEYS)
     page = Reader(lists.build_machines_page(all_runs, Links("machines.html")))
     assert page.texts.count("90.0 s · 100.0 samples/s [not to be quoted]") == 2
     assert "100.0 samples/s [not to be quoted]" in page.texts
-    assert {"cases/a.html", "cases/b.html", "runs/h100-a.html"} <= set(page.of("a", "href"))
+    assert {"cases/a.html", "cases/b.html", "runs/h100-a.html"} <= set(
+        page.list_values("a", "href")
+    )
     bars = Reader(lists.build_case_page(all_runs, "a", Links("cases/a.html")))
     assert "100.0 samples/s · 50 W · 2.000 samples/s/W" in bars.texts
     assert "1 launch" in bars.texts
@@ -236,7 +238,7 @@ def test_quotable_run_hides_no_other_machine(tmp_path, monkeypatch):
     runs = [
         (
             device,
-            document(
+            make_document(
                 device.lower(),
                 environment__devices=[{"name": device}] * 8,
                 plan__device__product_names=[device] * 8,
@@ -246,23 +248,23 @@ def test_quotable_run_hides_no_other_machine(tmp_path, monkeypatch):
         )
         for device, grade in (("H100", "usable"), ("A100", "do_not_quote"))
     ]
-    all_runs = views.list_all_runs(store(tmp_path, *runs), lists.KEYS)
+    all_runs = views.list_all_runs(make_index(tmp_path, *runs), lists.KEYS)
     page = Reader(lists.build_machines_page(all_runs, Links("machines.html")))
-    assert {"runs/h100.html", "runs/a100.html"} <= set(page.of("a", "href"))
+    assert {"runs/h100.html", "runs/a100.html"} <= set(page.list_values("a", "href"))
     assert any("1,181 samples/s" in text for text in page.texts)
 
 
 def test_a_case_without_quotable_runs_shows_those_that_passed(tmp_path):
     doubtful = {"grade": "do_not_quote", "reasons": []}
-    database = store(
+    database = make_index(
         tmp_path,
-        ("a", document("run-a", trust=doubtful, figures={"p_train": 100.0})),
-        ("b", document("run-b", trust=doubtful, figures={"p_train": 200.0}, **FAILED)),
+        ("a", make_document("run-a", trust=doubtful, figures={"p_train": 100.0})),
+        ("b", make_document("run-b", trust=doubtful, figures={"p_train": 200.0}, **FAILED)),
     )
     all_runs = views.list_all_runs(database, lists.KEYS)
     page = Reader(lists.build_case_page(all_runs, all_runs[0][0]["case"], Links("cases/x.html")))
-    assert "../runs/run-a.html" in page.of("a", "href")
-    assert "../runs/run-b.html" not in page.of("a", "href")
+    assert "../runs/run-a.html" in page.list_values("a", "href")
+    assert "../runs/run-b.html" not in page.list_values("a", "href")
     assert "not to be quoted" in page.texts
 
 
@@ -272,7 +274,7 @@ def test_selected_runs_of_the_same_work_are_compared(tmp_path, monkeypatch):
     runs = [
         (
             f"{side}/r{number}",
-            document(
+            make_document(
                 f"{side}{number}",
                 plan__repeat_index=number,
                 plan__repeat_count=5,
@@ -284,22 +286,22 @@ def test_selected_runs_of_the_same_work_are_compared(tmp_path, monkeypatch):
         for side, rate in rates.items()
         for number in range(1, 6)
     ]
-    database = store(tmp_path, *runs)
+    database = make_index(tmp_path, *runs)
     page = Reader(views.compare_page(database, ["a1", "b3", "c2"]))
-    assert page.of("section", "id") == ["charts", "over-B", "over-C"]
+    assert page.list_values("section", "id") == ["charts", "over-B", "over-C"]
     assert "1.200" in page.texts
     assert any(line.startswith("p_train is 20.0% faster") or "20" in line for line in page.texts)
     refusal = (
         "C has another workload than A and is not compared with it. They differ in micro_batch_size"
     )
     assert refusal in page.texts
-    addresses = page.of("a", "href")
+    addresses = page.list_values("a", "href")
     assert "compare?run=a1&run=b3&run=c2&allow=micro_batch_size" in addresses
     assert "zh/compare?run=a1&run=b3&run=c2" in addresses
     assert "runs/b3.html" in addresses
     allowed = Reader(views.compare_page(database, ["a1", "c2"], allow=["micro_batch_size"]))
     assert "The workloads differ, as allowed:" in allowed.texts
-    assert {"chart-ratios", "chart-sides-loss"} <= set(allowed.of("figure", "id"))
+    assert {"chart-ratios", "chart-sides-loss"} <= set(allowed.list_values("figure", "id"))
     assert "✓ faster" in allowed.texts
     for chosen in (["a1"], ["a1", "a1"], [f"{side}{n}" for side in "ab" for n in range(1, 5)]):
         with pytest.raises(UsageError, match="runs"):
@@ -311,7 +313,7 @@ def test_runs_with_different_numbers_of_ranks_show_scaling(tmp_path, monkeypatch
     runs = [
         (
             f"{side}/r{number}",
-            document(
+            make_document(
                 f"{side}{number}",
                 plan__repeat_index=number,
                 plan__repeat_count=2,
@@ -322,7 +324,7 @@ def test_runs_with_different_numbers_of_ranks_show_scaling(tmp_path, monkeypatch
         for side, nproc in (("a", 2), ("b", 4))
         for number in (1, 2)
     ]
-    page = Reader(views.compare_page(store(tmp_path, *runs), ["a1", "b1"]))
+    page = Reader(views.compare_page(make_index(tmp_path, *runs), ["a1", "b1"]))
     assert {"1x2", "1x4"} <= set(page.texts)
     assert {"100.0%", "99.6% (99.3% – 100.0%)"} <= set(page.texts)
 
@@ -339,7 +341,9 @@ def test_addresses_are_relative_and_names_are_safe():
 
 def test_published_rows_are_listed_without_a_page(tmp_path):
     runs = tmp_path / "runs"
-    database = store(runs, ("a", document("a", plan__case="toy", figures={"p_train": 100.0})))
+    database = make_index(
+        runs, ("a", make_document("a", plan__case="toy", figures={"p_train": 100.0}))
+    )
     (runs / "imported").mkdir()
     table = "configuration,model,precision,p_train\nA100 1x8,toy,fp32,5000\nH100 1x8,GNMT,fp16,70\n"
     (runs / "imported" / "rows.csv").write_text(table)
@@ -349,10 +353,10 @@ def test_published_rows_are_listed_without_a_page(tmp_path):
     )
     assert sorted(listing.rows) == [["GNMT", "H100", 8, 70.0], ["toy", "A100", 8, 5000.0]]
     writing.write_site(database, tmp_path / "site")
-    rows = read(tmp_path / "site" / "index.html")
+    rows = read_page(tmp_path / "site" / "index.html")
     assert "imported/rows.csv:2" in " ".join(rows.texts)
-    assert not [x for x in rows.of("a", "href") if "rows.csv" in x]
-    case = " ".join(read(tmp_path / "site" / "cases" / "toy.html").texts)
+    assert not [x for x in rows.list_values("a", "href") if "rows.csv" in x]
+    case = " ".join(read_page(tmp_path / "site" / "cases" / "toy.html").texts)
     assert ("5,000" in case, "imported/rows.csv:2" in case) == (True, True)
     assert len([*(tmp_path / "site" / "runs").iterdir()]) == 2
     (runs / "imported" / "rows.csv").unlink()
@@ -360,7 +364,7 @@ def test_published_rows_are_listed_without_a_page(tmp_path):
     assert list_runs(database, ["status=imported"]).total == 0
 
 
-def rules_of_single_classes(sheet):
+def list_single_class_rules(sheet):
     """Return the classes that a style sheet styles by their name alone: ``.top { … }``."""
     text = re.sub(r"/\*.*?\*/", "", sheet, flags=re.DOTALL)
     selectors = [
@@ -379,7 +383,7 @@ def test_site_style_sheet_uses_no_class_of_the_report():
     }
     assert {"title-row", "bar", "columns", "badge"} <= used
     site = (Path(lists.__file__).with_name("static") / "site.css").read_text(encoding="utf-8")
-    assert not rules_of_single_classes(site) & used
+    assert not list_single_class_rules(site) & used
 
 
 def test_run_is_named_by_the_end_of_its_id():
@@ -388,11 +392,11 @@ def test_run_is_named_by_the_end_of_its_id():
     assert [run_id[1] if run_id else None for run_id in matches] == ["25b06f", "25b06f", None]
 
 
-def three_batch_sizes(tmp_path):
+def make_three_batch_sizes(tmp_path):
     made = [
         (
             str(size),
-            document(
+            make_document(
                 f"20261101T00000{place}Z-toy-abcde{place}",
                 plan__case="toy",
                 plan__recipe__micro_batch_size=size,
@@ -403,30 +407,32 @@ def three_batch_sizes(tmp_path):
         )
         for place, (size, rate) in enumerate([(8, 334.0), (16, 606.0), (64, 1422.0)])
     ]
-    return store(tmp_path, *made, ("b", document("b", plan__case="other", figures={"MFU": None})))
+    return make_index(
+        tmp_path, *made, ("b", make_document("b", plan__case="other", figures={"MFU": None}))
+    )
 
 
 def test_lists_show_the_settings_in_which_rows_differ(tmp_path):
-    database = three_batch_sizes(tmp_path / "runs")
+    database = make_three_batch_sizes(tmp_path / "runs")
     writing.write_site(database, tmp_path / "site")
-    page = read(tmp_path / "site" / "index.html")
+    page = read_page(tmp_path / "site" / "index.html")
     assert "settings that differ" in page.texts
     assert [text for text in page.texts if text.startswith("bs=")] == ["bs=64", "bs=16", "bs=8"]
     assert page.texts.count("standard-1x8, open rules") == 1
     assert {"abcde0", "b"} <= set(page.texts)  # of a run id of ours the end, else the whole
-    case = read(tmp_path / "site" / "cases" / "toy.html")
+    case = read_page(tmp_path / "site" / "cases" / "toy.html")
     assert [text for text in case.texts if text.startswith("bs=")] == ["bs=64", "bs=16", "bs=8"]
     assert any(text.endswith(" · bs=64") for text in case.texts)  # a series of the history
-    other = read(tmp_path / "site" / "cases" / "other.html")
+    other = read_page(tmp_path / "site" / "cases" / "other.html")
     assert not {"settings that differ", "share of peak"} & set(other.texts)
 
 
 def test_rows_of_the_list_have_what_the_filter_compares(tmp_path):
-    writing.write_site(three_batch_sizes(tmp_path / "runs"), tmp_path / "site")
-    page = read(tmp_path / "site" / "index.html")
-    values = [json.loads(text) for text in page.of("tr", "data-values")]
+    writing.write_site(make_three_batch_sizes(tmp_path / "runs"), tmp_path / "site")
+    page = read_page(tmp_path / "site" / "index.html")
+    values = [json.loads(text) for text in page.list_values("tr", "data-values")]
     first = next(row for row in values if row["case"] == "toy")
     assert (first["p_core"], first["bs"], first["micro_batch_size"]) == (1422.0, 64, 64)
     assert (first["case"], first["status"], first["rules"]) == ("toy", "do_not_quote", "open")
-    units = json.loads(page.of("form", "data-units")[0])
+    units = json.loads(page.list_values("form", "data-units")[0])
     assert (units["p_core"], units["e2e_time"], units["mem"]) == ("samples/s", "s", "bytes")

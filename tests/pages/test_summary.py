@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from support.comparison_records import golden as record
-from support.document_texts import heads, paragraphs, rows
+from support.comparison_records import read_golden_record
+from support.document_texts import list_paragraphs, translate_headers, translate_rows
 from trainmark.errors import RecordError, UsageError
 from trainmark.pages.summary import build_repeats, build_summary
 from trainmark.record.work import group_by_work
@@ -13,42 +13,48 @@ from trainmark.record.work import group_by_work
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
-def launch(number, p_core, **changes):
-    made = record()
+def make_launch_record(number, p_core, **changes):
+    made = read_golden_record()
     entry = made.figures["p_core"].model_copy(update={"value": p_core})
     figures = made.figures | {"p_core": entry}
-    return record(run_id=f"run{number}", figures=figures, **changes)
+    return read_golden_record(run_id=f"run{number}", figures=figures, **changes)
 
 
-def with_recipe(**fields):
-    plan = record().plan
-    return record(run_id="other", plan=plan.model_copy(update={"recipe": plan.recipe | fields}))
+def change_recipe(**fields):
+    plan = read_golden_record().plan
+    return read_golden_record(
+        run_id="other", plan=plan.model_copy(update={"recipe": plan.recipe | fields})
+    )
 
 
 def test_summary_has_mean_interval_and_variation_over_launches():
     summary = build_summary(
-        [launch(n, value) for n, value in enumerate([100.0, 102.0, 98.0, 101.0, 99.0])]
+        [make_launch_record(n, value) for n, value in enumerate([100.0, 102.0, 98.0, 101.0, 99.0])]
     )
     core = summary.figures["p_core"]
     ends = (99.9900, 98.0457, 101.9728)  # of the logarithms: variance 2.5e-4, t(4) = 2.776
     assert (core.mean, core.low, core.high) == pytest.approx(ends, abs=1e-3)
     assert core.cv == pytest.approx(0.0158114, abs=1e-6)
     table, *lines = build_repeats(summary)
-    assert paragraphs(lines) == ["5 of 5 launches passed"]
-    assert "95% interval" in heads(table)
+    assert list_paragraphs(lines) == ["5 of 5 launches passed"]
+    assert "95% interval" in translate_headers(table)
 
 
 def test_failed_launches_are_named_and_never_averaged_in():
-    launches = [launch(0, 100.0), launch(1, 1.0, status="failed"), launch(2, 104.0)]
-    launches.append(launch(3, 2.0, status="target_missed"))
+    launches = [
+        make_launch_record(0, 100.0),
+        make_launch_record(1, 1.0, status="failed"),
+        make_launch_record(2, 104.0),
+    ]
+    launches.append(make_launch_record(3, 2.0, status="target_missed"))
     summary = build_summary(launches)
     assert summary.figures["p_core"].mean == pytest.approx(101.98039)
     assert summary.figures["p_core"].launches == 2
     assert (len(summary.passed), len(summary.records)) == (2, 4)
     table, *lines = build_repeats(summary)
-    assert "range" in heads(table)
-    assert "范围" in heads(table, "zh")
-    assert paragraphs(lines) == [
+    assert "range" in translate_headers(table)
+    assert "范围" in translate_headers(table, "zh")
+    assert list_paragraphs(lines) == [
         "2 of 4 launches passed",
         "excluded from every figure: run1 (failed), run3 (target missed)",
         "At least five launches are needed for a 95% interval; fewer have a range, from which "
@@ -57,29 +63,31 @@ def test_failed_launches_are_named_and_never_averaged_in():
 
 
 def test_figure_of_one_launch_has_no_variation_and_of_none_is_absent():
-    table, *_ = build_repeats(build_summary([launch(0, 100.0)]))
-    assert ("p_core", "100.0", "samples/s", "100.0 – 100.0", "–", "1") in rows(table)
-    summary = build_summary([launch(0, 1.0, status="failed"), launch(1, 1.0, status="oom")])
+    table, *_ = build_repeats(build_summary([make_launch_record(0, 100.0)]))
+    assert ("p_core", "100.0", "samples/s", "100.0 – 100.0", "–", "1") in translate_rows(table)
+    summary = build_summary(
+        [make_launch_record(0, 1.0, status="failed"), make_launch_record(1, 1.0, status="oom")]
+    )
     assert (summary.figures, len(build_repeats(summary))) == ({}, 3)
 
 
-def tiny(**plan_changes):
-    """Return a run of a recipe for any world, as ``tiny`` is: its own ``world`` says nothing."""
-    plan = record().plan
+def make_tiny_plan(**plan_changes):
+    """Return the plan of a run on one rank whose recipe is for any number of ranks."""
+    plan = read_golden_record().plan
     recipe = plan.recipe | {"world": None, "data": "generated"}
     return plan.model_copy(update={"nproc": 1, "recipe": recipe} | plan_changes)
 
 
 def test_another_world_or_other_data_is_other_work():
-    data = record().plan.data.model_copy(update={"content_id": "feed"})
+    data = read_golden_record().plan.data.model_copy(update={"content_id": "feed"})
     for changes, words in (
         ({"nproc": 2}, "ran_world is '1x2', elsewhere '1x1'"),
         ({"nnodes": 2}, "ran_world is '2x1', elsewhere '1x1'"),
         ({"data": data}, "content_id is 'feed', elsewhere '9ae5ab26d6dc5efc'"),
     ):
         first, second = (
-            record(run_id="one", plan=tiny()),
-            record(run_id="two", plan=tiny(**changes)),
+            read_golden_record(run_id="one", plan=make_tiny_plan()),
+            read_golden_record(run_id="two", plan=make_tiny_plan(**changes)),
         )
         assert len(group_by_work([first, second])) == 2
         with pytest.raises(RecordError) as caught:
@@ -88,15 +96,18 @@ def test_another_world_or_other_data_is_other_work():
 
 
 def test_only_launches_of_the_same_work_have_a_summary():
-    assert len(build_summary([record(), with_recipe(seed=2, timeout_s=60.0)]).records) == 2
-    suite = record().suite
+    assert (
+        len(build_summary([read_golden_record(), change_recipe(seed=2, timeout_s=60.0)]).records)
+        == 2
+    )
+    suite = read_golden_record().suite
     by = {
-        x: record(run_id=x, suite=suite.model_copy(update={"version": x}))
+        x: read_golden_record(run_id=x, suite=suite.model_copy(update={"version": x}))
         for x in ("0.1.0", "0.1.1", "0.2.0")
     }
     assert len(group_by_work([by["0.1.0"], by["0.1.1"]])) == 1
     assert len(group_by_work([by["0.1.0"], by["0.2.0"]])) == 2
     with pytest.raises(UsageError, match="twice"):
-        build_summary([record(), record()])
+        build_summary([read_golden_record(), read_golden_record()])
     with pytest.raises(RecordError, match="no record"):
         build_summary([])

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from support.comparison_records import golden as record
-from support.document_texts import heads, rows
+from support.comparison_records import read_golden_record
+from support.document_texts import translate_headers, translate_rows
 from trainmark import cases
 from trainmark.errors import RecordError
 from trainmark.pages.cells import escape_markdown, format_memory
@@ -213,14 +213,14 @@ FOUNDING = {
 def test_a_founding_page_equals_our_table_cell_by_cell(case):
     columns, printed = FOUNDING[case]
     table = tables.build_reference_table(reference.read_references(case))
-    assert heads(table, "zh") == ["配置", *columns]
-    assert rows(table, "zh") == [(row[0], *row[2:]) for row in printed]
+    assert translate_headers(table, "zh") == ["配置", *columns]
+    assert translate_rows(table, "zh") == [(row[0], *row[2:]) for row in printed]
     # None of the published cells needs escaping: what Markdown shows is what was printed.
-    assert all(escape_markdown(cell) == cell for row in rows(table, "zh") for cell in row)
+    assert all(escape_markdown(cell) == cell for row in translate_rows(table, "zh") for cell in row)
 
 
 def test_a_record_with_a_published_rows_values_prints_that_row():
-    made = record()
+    made = read_golden_record()
     plan = made.plan.model_copy(
         update={
             "nproc": 8,
@@ -229,7 +229,7 @@ def test_a_record_with_a_published_rows_values_prints_that_row():
             "fix_hp": {"micro_batch_size": 96},
         }
     )
-    made = record(
+    made = read_golden_record(
         plan=plan,
         environment=made.environment | {"devices": []},
         figures=made.figures
@@ -246,24 +246,26 @@ def test_a_record_with_a_published_rows_values_prints_that_row():
         },
         quality=made.quality.model_copy(update={"value": 0.908, "target": None}),
     )
-    (row,) = rows(tables.build_performance_table([made]), "zh")
+    (row,) = translate_rows(tables.build_performance_table([made]), "zh")
     printed = FOUNDING["distilbert_sst2"][1][1]
     assert row == (printed[0], *printed[2:])
-    (row,) = rows(tables.build_performance_table([made]))
+    (row,) = translate_rows(tables.build_performance_table([made]))
     assert row[0] == "A100 1 node x 8 (1x8)"
 
 
-def about(case):
+def read_about(case):
     return PlannedCase.of(cases.load(case))
 
 
 def test_only_a_published_name_replaces_a_precision():
-    made = record()
+    made = read_golden_record()
 
     def label(case, precision):
         recipe = made.plan.recipe | {"precision": precision}
-        plan = made.plan.model_copy(update={"case": case, "about": about(case), "recipe": recipe})
-        return tables.format_precision(record(plan=plan))
+        plan = made.plan.model_copy(
+            update={"case": case, "about": read_about(case), "recipe": recipe}
+        )
+        return tables.format_precision(read_golden_record(plan=plan))
 
     assert label("dlrm_criteo", "fp16") == label("glm_superglue", "fp16") == "amp"
     assert label("dlrm_criteo", "bf16") == "bf16"
@@ -274,12 +276,12 @@ FINE_TUNING = ("fix_hp", "token/p/s", "loss", "mem", tables.QUALITY, "MFU")
 
 
 def test_fine_tuning_page_has_other_columns():
-    made = record()
+    made = read_golden_record()
     named = made.plan.about.references.model_copy(update={"columns": FOUNDING["llama2_7b_lora"][0]})
     new_about = made.plan.about.model_copy(update={"references": named})
-    made = record(plan=made.plan.model_copy(update={"about": new_about}))
+    made = read_golden_record(plan=made.plan.model_copy(update={"about": new_about}))
     table = tables.build_performance_table([made])
-    assert heads(table) == [
+    assert translate_headers(table) == [
         "configuration",
         "fix_hp",
         "token/p/s",
@@ -288,7 +290,7 @@ def test_fine_tuning_page_has_other_columns():
         "acc(MMLU)",
         "MFU",
     ]
-    assert rows(table)[0][2:] == ("5714.5", "0.333", "33.4/40.0", "0.9117/0.91", "31.6%")
+    assert translate_rows(table)[0][2:] == ("5714.5", "0.333", "33.4/40.0", "0.9117/0.91", "31.6%")
 
 
 def test_the_references_choose_the_column_set():
@@ -314,12 +316,12 @@ def test_configuration_label_has_ranks_and_nodes():
 
 
 def test_only_the_published_form_shows_slashes_for_missing_values():
-    made = record()
+    made = read_golden_record()
     figures = made.figures | {
         name: made.figures[name].model_copy(update={"value": None}) for name in ("p_core", "mem")
     }
-    made = record(figures=figures, plan=made.plan.model_copy(update={"fix_hp": {}}))
+    made = read_golden_record(figures=figures, plan=made.plan.model_copy(update={"fix_hp": {}}))
     table = tables.build_performance_table([made])
-    shown = dict(zip(heads(table), rows(table)[0], strict=True))
+    shown = dict(zip(translate_headers(table), translate_rows(table)[0], strict=True))
     assert (shown["fix_hp"], shown["p_core"], shown["mem"]) == ("/", "/", "/")
     assert (translate(None, "en"), format_memory(None, None)) == ("–", "–")

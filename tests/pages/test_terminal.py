@@ -5,7 +5,7 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from support.comparison_records import golden as record
+from support.comparison_records import read_golden_record
 from support.fakes import GOLDEN
 from trainmark.pages.document import Paragraph, build_table
 from trainmark.pages.page import build_document
@@ -20,7 +20,7 @@ from trainmark.results.store.query import Listing
 from trainmark.spec import FigureSpec, PageSpec, Text, message
 
 
-def hostile():
+def make_hostile_record():
     name = "[bold red]X[/]\x1b[2J" + "|wide 宽" * 30
     cause = Cause(
         kind="error",
@@ -28,9 +28,9 @@ def hostile():
         rank=3,
     )
     changed = {f"field_{n}": "x" * 30 for n in range(5)}
-    plan = record().plan.model_copy(update={"fix_hp": changed})
-    return record(
-        environment=record().environment | {"devices": [{"name": name}]},
+    plan = read_golden_record().plan.model_copy(update={"fix_hp": changed})
+    return read_golden_record(
+        environment=read_golden_record().environment | {"devices": [{"name": name}]},
         status="failed",
         cause=cause,
         findings=[message("note " * 40)],
@@ -38,12 +38,12 @@ def hostile():
     )
 
 
-def page(made, width=80, extent="screen"):
+def show_record(made, width=80, extent="screen"):
     return show_page(build_document([made]), width=width, extent=extent)
 
 
 def test_summary_of_a_run_has_title_sentence_row_ruler_and_limit():
-    assert list_first_lines([record()]) == [
+    assert list_first_lines([read_golden_record()]) == [
         "DistilBERT on SST-2 · 2 x NVIDIA A100-SXM4-40GB · tf32",
         "passed, noisy, unverified",
         "457 samples/s; reached acc 0.9117 (target 0.91) in 46.1 s",
@@ -56,21 +56,21 @@ def test_summary_of_a_run_has_title_sentence_row_ruler_and_limit():
 
 
 def test_summary_of_a_run_rates_the_result():
-    other = record(run_id="other")
-    (line,) = [x for x in list_first_lines([record()], [other]) if "comparable" in x]
+    other = read_golden_record(run_id="other")
+    (line,) = [x for x in list_first_lines([read_golden_record()], [other]) if "comparable" in x]
     ratio = "× 1.00 of 2 x NVIDIA A100-SXM4-40GB (own run, noisy)"
     assert line == f"p_train relative to comparable results: {ratio}"
-    many = [record(run_id=f"r{n}") for n in range(20)]
+    many = [read_golden_record(run_id=f"r{n}") for n in range(20)]
     assert len(list_first_lines(many, [other])) <= 11  # and two paths
     assert "20 of 20 launches passed; p_train 457.2 – 457.2 (95%)" in list_first_lines(many)
 
 
 def test_result_not_to_be_quoted_has_a_hint():
-    odd = record(run_id="odd", trust=Trust(grade="do_not_quote", reasons=[]))
-    for chosen, others in (([record()], [odd]), ([odd], [record()])):
+    odd = read_golden_record(run_id="odd", trust=Trust(grade="do_not_quote", reasons=[]))
+    for chosen, others in (([read_golden_record()], [odd]), ([odd], [read_golden_record()])):
         for lang, words in (("en", "For orientation only: p_train"), ("zh", "仅供参考：p_train")):
             assert any(x.startswith(words) for x in list_first_lines(chosen, others, lang))
-    (line,) = [x for x in list_first_lines([record()], [odd]) if "orientation" in x]
+    (line,) = [x for x in list_first_lines([read_golden_record()], [odd]) if "orientation" in x]
     assert line.endswith("(own run, do not quote)")
 
 
@@ -111,7 +111,7 @@ def test_unverified_run_is_marked_beside_its_trust_within_80_columns():
 
 
 def test_too_wide_table_of_one_row_becomes_a_column():
-    text = page(record(), extent="all")
+    text = show_record(read_golden_record(), extent="all")
     assert re.search(r"configuration +NVIDIA A100-SXM4-40GB 1 node x 2 \(1x2\)\n", text)
     assert re.search(r"acc +0.9117/0.91\n", text)
 
@@ -142,7 +142,7 @@ def test_lines_end_between_words_and_between_chinese_characters():
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_first_screen_is_short_and_all_option_shows_more(width, lang):
     sampled = Record.model_validate_json((GOLDEN / "record_sampled.json").read_bytes())
-    for made in (record(), sampled):
+    for made in (read_golden_record(), sampled):
         screen = show_page(build_document([made]), lang, width=width)
         everything = show_page(build_document([made]), lang, width=width, extent="all")
         assert len(screen.splitlines()) <= 40
@@ -154,11 +154,11 @@ def test_first_screen_is_short_and_all_option_shows_more(width, lang):
 
 
 def test_memory_has_its_unit_and_its_total_if_known():
-    lines = show_page(build_document([record()])).splitlines()
+    lines = show_page(build_document([read_golden_record()])).splitlines()
     assert any(line.endswith("memory 33.4 of 40.0 GiB") for line in lines)
-    figures = record().figures
+    figures = read_golden_record().figures
     unknown = figures["mem_total"].model_copy(update={"value": None})
-    made = record(figures=figures | {"mem_total": unknown})
+    made = read_golden_record(figures=figures | {"mem_total": unknown})
     assert translate(describe_key_figures([made]), "en").endswith(" · memory 33.4 GiB")
     assert translate(describe_key_figures([made]), "zh").endswith(" · 内存 33.4 GiB")
 
@@ -171,40 +171,44 @@ def test_key_figures_of_a_case_follow_those_of_all_cases():
         definition=Text("load of the busiest rank over the mean", "最忙 rank 的负载与均值之比"),
         first_screen=True,
     )
-    about = record().plan.about.model_copy(update={"page": PageSpec(figures=(overload,))})
-    made = record(
-        plan=record().plan.model_copy(update={"about": about}),
-        figures=record().figures | {"overload": FigureEntry(value=1.25, unit="x")},
+    about = read_golden_record().plan.about.model_copy(
+        update={"page": PageSpec(figures=(overload,))}
+    )
+    made = read_golden_record(
+        plan=read_golden_record().plan.model_copy(update={"about": about}),
+        figures=read_golden_record().figures | {"overload": FigureEntry(value=1.25, unit="x")},
     )
     assert " · overload 1.250 x · memory 33.4" in translate(describe_key_figures([made]), "en")
 
 
 def test_sentences_about_charts_appear_only_with_charts():
     sampled = Record.model_validate_json((GOLDEN / "record_sampled.json").read_bytes())
-    assert "Curves keep" not in page(sampled)
+    assert "Curves keep" not in show_record(sampled)
     assert "Curves keep" in to_body_html(build_document([sampled]), "en")
 
 
 def test_summary_of_a_failed_run_has_cause_and_advice():
     failure = message("exception", text="no memory left")
     cause = Cause(kind="oom", message=failure, rank=1, place="model_build")
-    lines = list_first_lines([record(status="oom", cause=cause)])
+    lines = list_first_lines([read_golden_record(status="oom", cause=cause)])
     assert lines[1:3] == [
         "failed, unverified",
         "out of memory while the model was built, rank 1: no memory left",
     ]
     (advice,) = [line for line in lines if line.startswith("What to try")]
     assert advice.startswith("What to try: lower bs (now 96), with gas raised")
-    assert list_first_lines([record(status="oom", cause=cause)], lang="zh")[2] == (
+    assert list_first_lines([read_golden_record(status="oom", cause=cause)], lang="zh")[2] == (
         "内存不足（构建模型时），rank 1：异常信息：no memory left"
     )
 
 
 def test_summary_of_a_run_that_missed_its_target_says_so_once():
     missed = message("target_missed", metric="acc", target=0.95, epochs=1, steps=250, value=0.9117)
-    quality = record().quality.model_copy(update={"target": 0.95, "reached": False})
+    quality = read_golden_record().quality.model_copy(update={"target": 0.95, "reached": False})
     cause = Cause(kind="target_missed", message=missed, rank=0)
-    lines = list_first_lines([record(status="target_missed", cause=cause, quality=quality)])
+    lines = list_first_lines(
+        [read_golden_record(status="target_missed", cause=cause, quality=quality)]
+    )
     assert sum("did not reach" in line for line in lines) == 1
     assert not any(line.startswith("Cause: ") for line in lines)
     (advice,) = [line for line in lines if line.startswith("What to try: ")]
@@ -216,21 +220,24 @@ def test_the_first_screen_of_a_failed_run_has_its_traceback_line_by_line():
     lines = ['  File "job.py", line 7, in step', "\treturn x / y", "ZeroDivisionError: \x1b[2J"]
     failure = message("exception", text="division by zero")
     cause = Cause(kind="error", message=failure, rank=0, traceback="\n".join(lines) + "\n")
-    made = record(status="failed", cause=cause)
-    shown = page(made).splitlines()
+    made = read_golden_record(status="failed", cause=cause)
+    shown = show_record(made).splitlines()
     start = shown.index(lines[0])
     assert shown[start + 1 : start + 3] == ["    return x / y", r"ZeroDivisionError: \u001b[2J"]
-    assert "job.py" not in page(made, extent="head")
+    assert "job.py" not in show_record(made, extent="head")
 
 
-@pytest.mark.parametrize("make", [record, hostile])
+@pytest.mark.parametrize("make", [read_golden_record, make_hostile_record])
 def test_no_line_is_wider_than_80(make):
-    text = page(make(), width=80, extent="all")
+    text = show_record(make(), width=80, extent="all")
     assert max(cell_len(line) for line in text.splitlines()) <= 80
 
 
 def test_text_of_a_record_is_escaped():
-    for text in (page(hostile()), "\n".join(list_first_lines([hostile()]))):
+    for text in (
+        show_record(make_hostile_record()),
+        "\n".join(list_first_lines([make_hostile_record()])),
+    ):
         assert not {"\x1b", "\x07"} & set(text)
         assert "[bold red]X[/]" in text
         assert "[/nope]" in text
@@ -246,10 +253,14 @@ def test_colour_is_used_only_on_request(monkeypatch):
 def test_figures_of_repeated_launches_are_their_means():
     speeds = 400.0, 625.0  # their geometric mean is 500
     many = [
-        record(
+        read_golden_record(
             run_id=f"r{n}",
-            figures=record().figures
-            | {"p_train": record().figures["p_train"].model_copy(update={"value": speed})},
+            figures=read_golden_record().figures
+            | {
+                "p_train": read_golden_record()
+                .figures["p_train"]
+                .model_copy(update={"value": speed})
+            },
         )
         for n, speed in enumerate(speeds)
     ]

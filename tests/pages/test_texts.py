@@ -11,7 +11,7 @@ from trainmark.pages.wrapping import measure_width
 CJK = re.compile(r"[\u3000-\u9fff\uff00-\uffef]")
 
 
-def places(sentence):
+def list_placeholders(sentence):
     return sorted(name for _, name, _, _ in string.Formatter().parse(sentence) if name)
 
 
@@ -22,7 +22,7 @@ def test_every_text_exists_in_both_languages_with_the_same_placeholders():
         assert not CJK.search(texts.en), key
         if not key.startswith(odd):
             assert texts.zh, key
-            assert places(texts.en) == places(texts.zh), key
+            assert list_placeholders(texts.en) == list_placeholders(texts.zh), key
 
 
 def test_every_text_is_used():

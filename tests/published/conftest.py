@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def imported(tmp_path: Path) -> Callable[..., files.Imported]:
+def import_text(tmp_path: Path) -> Callable[..., files.Imported]:
     """Return a function that writes a file and imports it."""
 
     def read(content: str | bytes, name: str = "rank0.out.log") -> files.Imported:

@@ -10,10 +10,10 @@ from trainmark.record.record import Record
 from trainmark.record.work import describe_printed_work
 
 
-def test_our_csv_is_imported_with_the_figures_of_its_records(imported):
+def test_our_csv_is_imported_with_the_figures_of_its_records(import_text):
     text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
     record = Record.model_validate_json(text)
-    imported_rows = imported(to_csv([record, record]), "results.csv")
+    imported_rows = import_text(to_csv([record, record]), "results.csv")
     row, again = imported_rows.rows
     assert imported_rows.unread == []
     assert (row.line, again.line, row.form) == (2, 3, "csv")
@@ -36,19 +36,19 @@ def test_our_csv_is_imported_with_the_figures_of_its_records(imported):
         ("failed", ["run_not_successful"]),
     ],
 )
-def test_row_has_its_stated_status_and_data(imported, status, codes):
+def test_row_has_its_stated_status_and_data(import_text, status, codes):
     text = f"status,data_origin,nnodes,nproc,p_whole\n{status},generated,1,2,9\n"
-    (row,) = imported(text, "r.csv").rows
+    (row,) = import_text(text, "r.csv").rows
     assert [note.code for note in row.notes] == codes
     assert describe_printed_work(row)["data"] == "generated"
-    (other,) = imported(text.replace("data_origin", "else"), "r.csv").rows
+    (other,) = import_text(text.replace("data_origin", "else"), "r.csv").rows
     assert describe_printed_work(other)["data"] == "real"
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-def test_csv_with_known_column_names_is_read(imported, delimiter):
+def test_csv_with_known_column_names_is_read(import_text, delimiter):
     text = "device,nnodes,nproc,p_whole,note\nX100,2,8,12.5,mine\nX100,1,1,n/a,,\n\nX100,8,1,7\n"
-    imported_rows = imported(text.replace(",", delimiter), "r.csv")
+    imported_rows = import_text(text.replace(",", delimiter), "r.csv")
     (row,) = imported_rows.rows
     assert (row.configuration, row.world_size, row.figure("p_whole")) == ("X100 (2x8)", 16, 12.5)
     assert row.cells["note"] == "mine"
@@ -67,8 +67,8 @@ def test_csv_with_known_column_names_is_read(imported, delimiter):
         ("p_whole,device\n1,234,x\n", "row_has_other_cells"),
     ],
 )
-def test_unreadable_csv_is_listed(imported, text, code):
-    imported_rows = imported(text, "r.csv")
+def test_unreadable_csv_is_listed(import_text, text, code):
+    imported_rows = import_text(text, "r.csv")
     assert (imported_rows.rows, [entry.reason.code for entry in imported_rows.unread]) == (
         [],
         [code],

@@ -15,9 +15,9 @@ INDEX = {
 }  # fmt: skip
 
 
-def test_record_is_a_row_of_its_line(imported):
+def test_record_is_a_row_of_its_line(import_text):
     text = f"{IndexRecord(**INDEX).to_json()}\n"
-    first, row = imported(text + text, "results").rows
+    first, row = import_text(text + text, "results").rows
     assert (row.form, first.line, row.line) == ("index", 1, 2)
     assert (row.configuration, row.raw) == ("nlp_gpt_sp_bs32_fp32_1", text.strip())
     assert (row.model, row.case, row.precision) == ("gpt", "gpt_megatron", "fp32")
@@ -28,9 +28,9 @@ def test_record_is_a_row_of_its_line(imported):
     assert row.cells["mission_name"] == "语义表示"
 
 
-def test_failed_job_has_no_figure(imported):
+def test_failed_job_has_no_figure(import_text):
     failed = INDEX | {"FINAL_RESULT": 0.0, "JOB_FAIL_FLAG": 1, "LOSS_RESULT": 2.5}
-    (row,) = imported(IndexRecord(**failed).to_json(), "file.json").rows
+    (row,) = import_text(IndexRecord(**failed).to_json(), "file.json").rows
     assert [note.code for note in row.notes] == ["run_not_successful"]
     assert {name: figure.value for name, figure in row.figures.items()} == {
         "final_result": None, "final_loss": 2.5,
@@ -40,15 +40,15 @@ def test_failed_job_has_no_figure(imported):
 @pytest.mark.parametrize(
     ("loss", "figure"), [("6.5E+00", 6.5), (6.5, 6.5), (0, None), ("nan", None), (None, None)]
 )
-def test_loss_of_the_public_tool_is_text_or_zero(imported, loss, figure):
-    (row,) = imported(json.dumps(INDEX | {"LOSS_RESULT": loss}), "file.json").rows
+def test_loss_of_the_public_tool_is_text_or_zero(import_text, loss, figure):
+    (row,) = import_text(json.dumps(INDEX | {"LOSS_RESULT": loss}), "file.json").rows
     assert row.figure("final_loss") == figure
 
 
-def test_job_that_the_public_tool_could_not_analyze_has_no_unit(imported):
+def test_job_that_the_public_tool_could_not_analyze_has_no_unit(import_text):
     failed = INDEX | {"FINAL_RESULT": 0, "JOB_FAIL_FLAG": 1, "LOSS_RESULT": 0}
     del failed["UNIT"]
-    (row,) = imported(json.dumps(failed), "file.json").rows
+    (row,) = import_text(json.dumps(failed), "file.json").rows
     assert [note.code for note in row.notes] == ["run_not_successful"]
     assert row.figure("final_result") is None
 
@@ -66,5 +66,5 @@ def test_job_that_the_public_tool_could_not_analyze_has_no_unit(imported):
         ("", ["file_without_results"]),
     ],
 )
-def test_unreadable_parts_are_listed(imported, text, codes):
-    assert [entry.reason.code for entry in imported(text, "file.json").unread] == codes
+def test_unreadable_parts_are_listed(import_text, text, codes):
+    assert [entry.reason.code for entry in import_text(text, "file.json").unread] == codes

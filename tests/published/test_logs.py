@@ -43,8 +43,8 @@ def values(row):
     return {name: figure.value for name, figure in row.figures.items()}
 
 
-def test_totals_come_before_step_lines(imported):
-    (row,) = imported("start\n" + STEPS + perflog("FINISHED", 9000, TOTALS)).rows
+def test_totals_come_before_step_lines(import_text):
+    (row,) = import_text("start\n" + STEPS + perflog("FINISHED", 9000, TOTALS)).rows
     assert values(row) == {
         "e2e_time": 361.5, "train_time": 350.0, "p_whole": 1764.0, "p_train": 1861.9,
         "p_core": 1942.6, "final_acc": 0.915, "final_loss": 0.25,
@@ -55,39 +55,39 @@ def test_totals_come_before_step_lines(imported):
     assert row.notes == []
 
 
-def test_losses_and_speeds_of_other_events_are_not_those_of_steps(imported):
+def test_losses_and_speeds_of_other_events_are_not_those_of_steps(import_text):
     evaluated = perflog("EVALUATE", 4000, {"loss": 9.0})
     finished = perflog("FINISHED", 9000, {"throughput": 7.0})
-    (row,) = imported(STEPS + evaluated + finished).rows
+    (row,) = import_text(STEPS + evaluated + finished).rows
     # A throughput without a unit is of nobody knows what.
     assert values(row) == {"p_train": 32.0, "last_loss": 0.0}
 
 
-def test_step_lines_alone_give_the_speed_of_their_intervals(imported):
-    (row,) = imported(STEPS).rows
+def test_step_lines_alone_give_the_speed_of_their_intervals(import_text):
+    (row,) = import_text(STEPS).rows
     assert values(row) == {"p_train": 32.0, "last_loss": 0.0}
     assert row.line == 0
 
 
-def test_case_key_gives_the_work(imported):
+def test_case_key_gives_the_work(import_text):
     key = "distilbert:pytorch_1.8:A100:2:8:1"
     text = perflog("INIT_START", 0, {"case": key}) + perflog("FINISHED", 0, TOTALS)
-    (row,) = imported(text).rows
+    (row,) = import_text(text).rows
     assert (row.configuration, row.case, row.device) == (key, "distilbert_sst2", "A100")
     assert (row.framework, row.world_size) == ("pytorch_1.8", 16)
 
 
-def test_totals_that_are_no_numbers_are_listed(imported):
-    imported_rows = imported(perflog("FINISHED", 0, {"e2e_time": "soon", "train_time": 1.0}))
+def test_totals_that_are_no_numbers_are_listed(import_text):
+    imported_rows = import_text(perflog("FINISHED", 0, {"e2e_time": "soon", "train_time": 1.0}))
     assert values(imported_rows.rows[0]) == {"train_time": 1.0}
     assert [(entry.kind, entry.raw) for entry in imported_rows.unread] == [("cell", "soon")]
-    (row,) = imported(
+    (row,) = import_text(
         '[PerfLog] {"event": "FINISHED", "value": {"e2e_time": NaN}, "metadata": {}}'
     ).rows
     assert values(row) == {"e2e_time": None}
 
 
-def test_mlperf_log_gives_times_and_quality(imported):
+def test_mlperf_log_gives_times_and_quality(import_text):
     text = (
         mllog("submission_benchmark", "bert") + mllog("submission_platform", "4 nodes")
         + mllog("run_start", time_ms=1000)
@@ -96,7 +96,7 @@ def test_mlperf_log_gives_times_and_quality(imported):
         + mllog("eval_accuracy", 0.5, 4000) + mllog("eval_accuracy", 0.72, 5000)
         + mllog("run_stop", None, 61000, status="success")
     )  # fmt: skip
-    (row,) = imported(text, "result_0.txt").rows
+    (row,) = import_text(text, "result_0.txt").rows
     assert values(row) == {
         "train_time": 60.0, "final_eval_accuracy": 0.72, "p_train": 510.0, "last_loss": 1.5,
     }  # fmt: skip
@@ -107,32 +107,32 @@ def test_mlperf_log_gives_times_and_quality(imported):
         8,
     )
     assert row.cells["submission_platform"] == "4 nodes"
-    (row,) = imported(text.replace("success", "aborted")).rows
+    (row,) = import_text(text.replace("success", "aborted")).rows
     assert [note.code for note in row.notes] == ["run_not_successful"]
 
 
 @pytest.mark.parametrize("count", [{"samples_count": 0}, {}])
-def test_blocks_of_mlperf_logs_give_samples_over_their_seconds(imported, count):
+def test_blocks_of_mlperf_logs_give_samples_over_their_seconds(import_text, count):
     text = mllog("block_start", None, 0, **count)
     text += mllog("block_stop", None, 8000, samples_count=100)
     text += mllog("block_start", None, 20000, samples_count=100)
     text += mllog("block_stop", None, 22000, samples_count=500) + mllog("train_loss", 2.5)
-    (row,) = imported(text).rows
+    (row,) = import_text(text).rows
     assert values(row) == {"last_loss": 2.5} | ({"p_train": 50.0} if count else {})
 
 
-def test_gzip_log_and_truncated_gzip_log_are_read(imported):
+def test_gzip_log_and_truncated_gzip_log_are_read(import_text):
     packed = gzip.compress((STEPS + perflog("FINISHED", 0, TOTALS)).encode())
-    assert len(imported(packed, "log.gz").rows) == 1
-    assert [entry.reason.code for entry in imported(packed[:-20], "log.gz").unread] == [
+    assert len(import_text(packed, "log.gz").rows) == 1
+    assert [entry.reason.code for entry in import_text(packed[:-20], "log.gz").unread] == [
         "file_unreadable"
     ]
 
 
-def test_each_run_in_a_log_is_a_row(imported):
+def test_each_run_in_a_log_is_a_row(import_text):
     start = perflog("INIT_START") + perflog("INIT_START", rank=1)
     text = start + STEPS + perflog("FINISHED", 0, TOTALS) + start + STEPS + step(3)
-    first, second = imported(text).rows
+    first, second = import_text(text).rows
     assert values(first)["e2e_time"] == 361.5
     assert values(second) == {"p_train": 32.0, "last_loss": -1.0}
     assert (first.line, second.line) == (9, 10)
@@ -145,14 +145,14 @@ def test_each_run_in_a_log_is_a_row(imported):
         )
 
     other = mllog("run_start", time_ms=7, rank=1)
-    rows = imported(run(0, 10.0) + other + run(60_000, 20.0)).rows
+    rows = import_text(run(0, 10.0) + other + run(60_000, 20.0)).rows
     assert [(row.figure("p_train"), row.figure("train_time")) for row in rows] == [
         (10.0, 5.0), (20.0, 5.0),
     ]  # fmt: skip
 
 
-def test_malformed_events_are_listed_once_with_their_number(imported):
-    imported_rows = imported("[PerfLog] {broken\n" * 3 + perflog("FINISHED", 0, TOTALS))
+def test_malformed_events_are_listed_once_with_their_number(import_text):
+    imported_rows = import_text("[PerfLog] {broken\n" * 3 + perflog("FINISHED", 0, TOTALS))
     assert len(imported_rows.rows) == 1
     assert [
         (entry.line, entry.reason.code, entry.reason.args) for entry in imported_rows.unread
@@ -168,8 +168,8 @@ def test_malformed_events_are_listed_once_with_their_number(imported):
         (mllog("run_stop", None, 5), "table_without_results"),
     ],
 )
-def test_logs_without_figures_are_listed(imported, text, code):
-    imported_rows = imported(text)
+def test_logs_without_figures_are_listed(import_text, text, code):
+    imported_rows = import_text(text)
     assert (imported_rows.rows, [entry.reason.code for entry in imported_rows.unread]) == (
         [],
         [code],
@@ -184,8 +184,8 @@ def notes(row):
     return [note.code for note in row.notes]
 
 
-def test_run_followed_by_another_run_is_aborted(imported):
-    imported_rows = imported(TWO_ATTEMPTS, "result_0.txt")
+def test_run_followed_by_another_run_is_aborted(import_text):
+    imported_rows = import_text(TWO_ATTEMPTS, "result_0.txt")
     (row,) = imported_rows.rows
     assert values(row) == pytest.approx(
         {"train_time": 600.3, "final_eval_accuracy": 0.58, "p_train": 262144 / 600}
@@ -196,37 +196,37 @@ def test_run_followed_by_another_run_is_aborted(imported):
     ]
 
 
-def test_aborted_run_with_a_speed_is_a_row_that_failed(imported):
+def test_aborted_run_with_a_speed_is_a_row_that_failed(import_text):
     start = perflog("INIT_START") + perflog("INIT_START", rank=1)
-    first, second = imported(start + STEPS + start + step(0)).rows
+    first, second = import_text(start + STEPS + start + step(0)).rows
     assert (values(first)["p_train"], notes(first), first.line) == (32.0, ["run_aborted"], 1)
     assert first.failure.code == "run_aborted"
     assert (values(second)["p_train"], second.notes) == (32.0, [])
     lines = TWO_ATTEMPTS.splitlines(keepends=True)
     block = mllog("block_stop", None, 161_200, samples_count=51_200)
-    first, second = imported("".join([*lines[:6], block, *lines[6:]])).rows
+    first, second = import_text("".join([*lines[:6], block, *lines[6:]])).rows
     assert (first.figure("p_train"), notes(first)) == (pytest.approx(512.0), ["run_aborted"])
     assert second.figure("p_train") == pytest.approx(436.907, abs=1e-3)
 
 
-def test_run_that_died_while_it_started_is_aborted(imported):
+def test_run_that_died_while_it_started_is_aborted(import_text):
     died = mllog("init_start", None, 0)
     finished = (
         mllog("init_start", None, 90_000) + mllog("run_start", None, 100_000)
         + mllog("tracked_stats", {"throughput": 5.0}, 101_000)
         + mllog("run_stop", None, 110_000, status="success")
     )  # fmt: skip
-    imported_rows = imported(died + finished)
+    imported_rows = import_text(died + finished)
     assert [row.figure("train_time") for row in imported_rows.rows] == [10.0]
     assert [entry.reason.code for entry in imported_rows.unread] == ["run_aborted"]
 
 
-def test_processes_that_print_the_same_start_are_one_run(imported):
+def test_processes_that_print_the_same_start_are_one_run(import_text):
     starts = mllog("init_start", None, 0) + mllog("init_start", None, 900)
     starts += mllog("run_start", None, 5000) + mllog("run_start", None, 5001)
     end = mllog("block_start", None, 6000, samples_count=0)
     end += mllog("block_stop", None, 8000, samples_count=100) + mllog("run_stop", None, 9000)
-    (row,) = imported(starts + end).rows
+    (row,) = import_text(starts + end).rows
     assert row.figure("p_train") == 50.0
 
 
@@ -274,33 +274,33 @@ def shorten_blocks(event):
         (lambda _: None, []),
     ],
 )
-def test_contradictions_of_an_event_log_are_found(imported, change, codes):
-    (row,) = imported(changed(OURS, change), "result_0.txt").rows
+def test_contradictions_of_an_event_log_are_found(import_text, change, codes):
+    (row,) = import_text(changed(OURS, change), "result_0.txt").rows
     assert [code for code in notes(row) if code != "log_not_checkable"] == codes
     assert {finding.message.code for finding in audit([view_row(row)])} == set(codes)
 
 
-def test_second_end_of_a_run_is_found_and_the_first_one_counts(imported):
+def test_second_end_of_a_run_is_found_and_the_first_one_counts(import_text):
     stop = OURS.splitlines(keepends=True)[-1]
     late = stop.replace("1000000010000", "1000000090000")
-    (row,) = imported(OURS + late, "result_0.txt").rows
+    (row,) = import_text(OURS + late, "result_0.txt").rows
     (note,) = (note for note in row.notes if note.code == "log_ends_twice")
     assert note.args == {"count": 2, "line": 36, "other": 37}
     assert row.figure("train_time") == 4.0
 
 
-def test_speeds_that_a_log_states_twice_are_compared(imported):
+def test_speeds_that_a_log_states_twice_are_compared(import_text):
     text = mllog("block_start", None, 0, samples_count=0)
     text += mllog("block_stop", None, 8000, samples_count=800)
-    (row,) = imported(text + mllog("tracked_stats", {"throughput": 104.0}, 8000)).rows
+    (row,) = import_text(text + mllog("tracked_stats", {"throughput": 104.0}, 8000)).rows
     assert notes(row) == []
-    (row,) = imported(text + mllog("tracked_stats", {"throughput": 208.0}, 8000)).rows
+    (row,) = import_text(text + mllog("tracked_stats", {"throughput": 208.0}, 8000)).rows
     assert notes(row) == ["log_speeds_differ"]
 
 
-def test_facts_stated_once_are_reported_as_unchecked(imported):
-    (row,) = imported(TWO_ATTEMPTS, "result_0.txt").rows
+def test_facts_stated_once_are_reported_as_unchecked(import_text):
+    (row,) = import_text(TWO_ATTEMPTS, "result_0.txt").rows
     (note,) = row.notes
     assert (note.code, note.args) == ("log_not_checkable", {"what": "samples, batch, times"})
-    (row,) = imported(OURS, "result_0.txt").rows
+    (row,) = import_text(OURS, "result_0.txt").rows
     assert [note.args["what"] for note in row.notes] == ["times"]

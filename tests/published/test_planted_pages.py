@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from support.planted_pages import honest_pages, planted_pages
+from support.planted_pages import iterate_correct_pages, iterate_planted_pages
 from trainmark.published.audit import audit, subject
 from trainmark.results.selection import select_results
 
@@ -26,13 +26,13 @@ def found_in(text: str, folder: Path) -> tuple[int, set[int | None]]:
 
 
 def test_planted_errors_are_found_in_their_row(tmp_path: Path) -> None:
-    pages = list(planted_pages())
+    pages = list(iterate_planted_pages())
     assert len(pages) == PLANTED
     named = [bool(found_in(page.text, tmp_path)[1] & set(page.lines)) for page in pages]
     assert sum(named) >= FOUND
 
 
 def test_correct_rows_are_not_flagged(tmp_path: Path) -> None:
-    audits = [found_in(text, tmp_path) for text in honest_pages()]
+    audits = [found_in(text, tmp_path) for text in iterate_correct_pages()]
     assert sum(rows for rows, _ in audits) >= HONEST
     assert all(lines == set() for _, lines in audits)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from support.planted_tables import honest_documents, planted_documents
+from support.planted_tables import iterate_correct_documents, iterate_planted_documents
 from trainmark.published.audit import audit, subject
 from trainmark.results.selection import select_results
 
@@ -28,13 +28,13 @@ def audited(document: Document, folder: Path) -> tuple[int, set[int]]:
 
 
 def test_planted_errors_are_found_in_their_line(tmp_path: Path) -> None:
-    plants = list(planted_documents())
+    plants = list(iterate_planted_documents())
     assert len(plants) == PLANTED
     named = [bool(audited(x.document, tmp_path)[1] & set(x.lines)) for x in plants]
     assert sum(named) >= FOUND
 
 
 def test_correct_lines_are_not_flagged(tmp_path: Path) -> None:
-    audits = [audited(document, tmp_path) for document in honest_documents()]
+    audits = [audited(document, tmp_path) for document in iterate_correct_documents()]
     assert sum(lines for lines, _ in audits) >= HONEST
     assert all(flagged == set() for _, flagged in audits)

@@ -23,8 +23,8 @@ def read(name: str) -> files.Imported:
     return files.read_files([TABLES / name])
 
 
-def page(imported: Callable[..., files.Imported], text: str) -> files.Imported:
-    return imported(text, "page.md")
+def page(import_text: Callable[..., files.Imported], text: str) -> files.Imported:
+    return import_text(text, "page.md")
 
 
 def test_units_in_heads_decide_and_settings_are_no_figures() -> None:
@@ -93,13 +93,13 @@ def test_table_of_benchmarks_by_nodes_is_read() -> None:
     assert [row.figure("e2e_time") for row in rows] == pytest.approx([101268.0, 18576.0, 7578.0])
 
 
-def test_counts_in_headers_need_a_unit_and_a_counted_thing(imported) -> None:
+def test_counts_in_headers_need_a_unit_and_a_counted_thing(import_text) -> None:
     text = "benchmark,1,2,4\nssd,10,6,3\n"
-    assert [x.reason.code for x in imported(text, "r.csv").unread] == ["counts_of_what"]
+    assert [x.reason.code for x in import_text(text, "r.csv").unread] == ["counts_of_what"]
     text = "nodes,1,2,4\nssd,10,6,3\n"
-    assert [x.reason.code for x in imported(text, "r.csv").unread] == ["counts_without_unit"]
+    assert [x.reason.code for x in import_text(text, "r.csv").unread] == ["counts_without_unit"]
     text = "tokens/s by GPUs,1,2,4\nssd,10,19,36\n"
-    imported_rows = imported("Throughput (tokens/s) by GPUs,1,2,4\ngpt,10,19,36\n", "r.csv")
+    imported_rows = import_text("Throughput (tokens/s) by GPUs,1,2,4\ngpt,10,19,36\n", "r.csv")
     assert [(row.world_size, row.figure("p_train_tokens")) for row in imported_rows.rows] == [
         (1, 10.0), (2, 19.0), (4, 36.0),
     ]  # fmt: skip
@@ -177,16 +177,16 @@ def test_header_gives_quantity_and_unit(header: str, role: str, name: str | None
         assert column.name == name
 
 
-def test_throughput_without_unit_is_not_read(imported) -> None:
-    (row,) = page(imported, "| device | Throughput |\n|---|---|\n| A100 | 412 |\n").rows
+def test_throughput_without_unit_is_not_read(import_text) -> None:
+    (row,) = page(import_text, "| device | Throughput |\n|---|---|\n| A100 | 412 |\n").rows
     assert (row.figures["Throughput"].value, row.figures["Throughput"].unit) == (412.0, "")
-    (row,) = page(imported, "| device | Throughput |\n|---|---|\n| A100 | 412 img/s |\n").rows
+    (row,) = page(import_text, "| device | Throughput |\n|---|---|\n| A100 | 412 img/s |\n").rows
     assert row.figure("p_whole") == 412.0
 
 
-def test_unit_that_contradicts_its_head_is_refused(imported) -> None:
+def test_unit_that_contradicts_its_head_is_refused(import_text) -> None:
     text = "| device | samples/s | MFU |\n|---|---|---|\n| A100 | 412 tokens/s | 40% |\n"
-    imported_rows = page(imported, text)
+    imported_rows = page(import_text, text)
     assert "p_whole" not in imported_rows.rows[0].figures
     assert [(x.kind, x.reason.code) for x in imported_rows.unread] == [
         ("cell", "cell_is_no_number")
@@ -198,9 +198,9 @@ def test_number_or_name_under_the_same_header_is_distinguished() -> None:
     assert (counts.role, names.role) == ("devices", "device")
 
 
-def test_rows_without_any_figure_are_not_read(imported, cli, tmp_path) -> None:
+def test_rows_without_any_figure_are_not_read(import_text, cli, tmp_path) -> None:
     text = "| device | samples/s |\n|---|---|\n| A100 | - |\n| H100 | |\n"
-    imported_rows = page(imported, text)
+    imported_rows = page(import_text, text)
     assert imported_rows.rows == []
     assert "table_without_figures" in [entry.reason.code for entry in imported_rows.unread]
     (tmp_path / "page.md").write_text(text, encoding="utf-8")
@@ -208,18 +208,18 @@ def test_rows_without_any_figure_are_not_read(imported, cli, tmp_path) -> None:
     assert cli("audit", "page.md")[0] == 2
 
 
-def test_unknown_columns_of_numbers_are_listed(imported) -> None:
+def test_unknown_columns_of_numbers_are_listed(import_text) -> None:
     imported_rows = page(
-        imported, "| device | samples/s | goodness |\n|---|---|---|\n| A100 | 9 | 3 |\n"
+        import_text, "| device | samples/s | goodness |\n|---|---|---|\n| A100 | 9 | 3 |\n"
     )
     (entry,) = imported_rows.unread
     assert (entry.reason.code, entry.reason.args) == ("columns_not_read", {"columns": "goodness"})
     assert imported_rows.rows[0].changes == {"goodness": "3"}
 
 
-def test_two_columns_of_one_figure_keep_their_names(imported) -> None:
+def test_two_columns_of_one_figure_keep_their_names(import_text) -> None:
     text = "| device | eager (tokens/s) | compiled (tokens/s) |\n|---|---|---|\n| A100 | 9 | 12 |\n"
-    (row,) = page(imported, text).rows
+    (row,) = page(import_text, text).rows
     assert {name: x.value for name, x in row.figures.items()} == {
         "eager (tokens/s)": 9.0, "compiled (tokens/s)": 12.0,
     }  # fmt: skip
@@ -311,31 +311,31 @@ def test_variants_of_a_header_give_the_figure_name(header: str, name: str) -> No
     assert read_header(header).name == name
 
 
-def test_units_below_headers_and_in_headings_are_read(imported) -> None:
+def test_units_below_headers_and_in_headings_are_read(import_text) -> None:
     text = "| method | Rate | Memory |\n|---|---|---|\n| | tokens/s | GB |\n| ours | 1500 | 30 |\n"
-    (row,) = page(imported, text).rows
+    (row,) = page(import_text, text).rows
     assert (row.line, row.figure("p_train_tokens")) == (4, 1500.0)
     assert row.figure("mem") == 30 * GIB
     text = "## Speed (it/s)\n\n| GPU | fp32 | fp16 |\n|---|---|---|\n| A100 | 2.1 | 5.0 |\n"
-    rows = page(imported, text).rows
+    rows = page(import_text, text).rows
     assert [(row.precision, row.figure("step/s")) for row in rows] == [("fp32", 2.1), ("fp16", 5.0)]
 
 
-def test_bold_line_is_a_heading_and_devices_may_be_columns(imported) -> None:
+def test_bold_line_is_a_heading_and_devices_may_be_columns(import_text) -> None:
     text = (
         "**Rate (samples/second)**\n\n| | 1 GPU | 8 GPUs |\n|---|---|---|\n| vit | 700 | 5,400 |\n"
     )
-    rows = page(imported, text).rows
+    rows = page(import_text, text).rows
     assert [(row.model, row.world_size, row.figure("p_whole")) for row in rows] == [
         ("vit", 1, 700.0), ("vit", 8, 5400.0),
     ]  # fmt: skip
 
 
-def test_devices_in_a_heading_are_counted(imported) -> None:
+def test_devices_in_a_heading_are_counted(import_text) -> None:
     text = (
         "# Training on 8xH100 SXM\n\n| Model | tokens/s/GPU |\n|---|---|\n| llama3 8b | 8,012 |\n"
     )
-    (row,) = page(imported, text).rows
+    (row,) = page(import_text, text).rows
     assert (row.device, row.world_size) == ("H100 SXM", 8)
 
 
@@ -344,29 +344,29 @@ def test_devices_in_a_heading_are_counted(imported) -> None:
     [("2 x A100", (1, 2)), ("32 x DGX A100 80GB", (32, None)), ("2x A3 (h100-80gb-8)", (2, None))],
 )
 def test_counts_of_devices_and_machines_are_read(
-    imported, device: str, world: tuple[int, int | None]
+    import_text, device: str, world: tuple[int, int | None]
 ) -> None:
-    (row,) = page(imported, f"| GPU | tokens/s |\n|---|---|\n| {device} | 900 |\n").rows
+    (row,) = page(import_text, f"| GPU | tokens/s |\n|---|---|\n| {device} | 900 |\n").rows
     assert (row.nnodes, row.nproc) == world
 
 
-def test_comments_above_csv_headers_are_skipped(imported) -> None:
-    (row,) = imported("# results of May\nmodel;gpus;images/sec\nvit;8;12345.6\n", "r.csv").rows
+def test_comments_above_csv_headers_are_skipped(import_text) -> None:
+    (row,) = import_text("# results of May\nmodel;gpus;images/sec\nvit;8;12345.6\n", "r.csv").rows
     assert (row.line, row.world_size, row.figure("p_whole")) == (3, 8, 12345.6)
 
 
-def test_nested_json_objects_are_read(imported) -> None:
+def test_nested_json_objects_are_read(import_text) -> None:
     text = (
         '{"config": {"model": "bert", "gpus": 8},'
         ' "results": {"throughput": {"value": 231.7, "unit": "samples/s"}, "train_runtime": 361.2}}'
     )
-    (row,) = imported(text, "r.json").rows
+    (row,) = import_text(text, "r.json").rows
     assert (row.model, row.world_size) == ("bert", 8)
     assert {name: x.value for name, x in row.figures.items()} == {
         "p_whole": 231.7, "train_time": 361.2,
     }  # fmt: skip
     text = '{"a": {"tokens/s": 1.5, "gpus": 1}, "b": {"tokens/s": 2.5, "gpus": 2}}'
-    rows = imported(text, "r.json").rows
+    rows = import_text(text, "r.json").rows
     assert [(row.model, row.figure("p_train_tokens")) for row in rows] == [("a", 1.5), ("b", 2.5)]
 
 

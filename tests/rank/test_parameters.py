@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from support.fakes import FakeClock
-from support.tiny_training import context_of
+from support.tiny_training import make_context
 from trainmark.errors import NotTrainedError
 from trainmark.protocols import Batch, Counts
 from trainmark.rank.parameters import ParameterCheck
@@ -40,7 +40,7 @@ def test_steps_without_a_rate_or_dropped_by_the_scaler_are_no_updates(
         yield Batch(torch.ones(1, 1), Counts(1), 1, closes_step=True)
 
     stepper = Stepper(
-        context_of(precision), model, optimizer, loss_sum,
+        make_context(precision), model, optimizer, loss_sum,
         schedule_lr=lambda steps: factors[steps],
     )  # fmt: skip
     updates = []

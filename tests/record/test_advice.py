@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.comparison_records import golden
+from support.comparison_records import read_golden_record
 from trainmark.record.advice import advise
 from trainmark.record.messages import render
 from trainmark.record.record import Cause, Record
@@ -15,11 +15,13 @@ from trainmark.spec import Message, message
 
 def failed(kind: str, cause: Message, *, steps: int = 250, **recipe: Any) -> Record:
     """Return a run of two ranks that failed, with changes of its recipe."""
-    plan = golden().plan
+    plan = read_golden_record().plan
     changed = plan.model_copy(update={"recipe": plan.recipe | recipe, "extra": {}, "fix_hp": {}})
-    counts = golden().counts.model_copy(update={"steps": steps})
+    counts = read_golden_record().counts.model_copy(update={"steps": steps})
     made = Cause(kind=kind, message=cause, rank=0, traceback="tb")
-    return golden().model_copy(update={"plan": changed, "cause": made, "counts": counts})
+    return read_golden_record().model_copy(
+        update={"plan": changed, "cause": made, "counts": counts}
+    )
 
 
 def codes(record: Record) -> list[str]:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from support.fakes import GOLDEN, SyncDevice
 from support.in_process_runs import run_rank
-from support.planted_records import EDITS, Edit, apply, times, to
+from support.planted_records import EDITS, Edit, apply, multiply_by, replace_by
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.record import reduce
 from trainmark.record.record import Record, serialize_record
@@ -44,7 +44,7 @@ def edited(document: dict[str, Any], changes: dict[str, Any]) -> Record | None:
     """Return the record with other values at these paths; None: it is refused when it is loaded."""
     document = json.loads(json.dumps(document))
     for path, value in changes.items():
-        apply(document, Edit("", path, value if callable(value) else to(value)))
+        apply(document, Edit("", path, value if callable(value) else replace_by(value)))
     try:
         return Record.model_validate_json(json.dumps(document))
     except ValidationError:
@@ -98,12 +98,12 @@ def test_record_of_a_real_run_is_consistent(real: dict[str, dict[str, Any]], nam
                  "plan.rules": "open"}),
         ("gpt", {"plan.recipe.seq_length": 128}),
         ("gpt", {"plan.recipe.hidden_size": 128}),
-        ("gpt", {"environment.job.parameters": times(1000),
-                 "environment.job.trainable_parameters": times(1000)}),
+        ("gpt", {"environment.job.parameters": multiply_by(1000),
+                 "environment.job.trainable_parameters": multiply_by(1000)}),
         ("gpt", {"environment.job.attention_flops_share": 0.5}),
         ("gpt", {"figures.MFU_causal": {"value": 41.0, "unit": "%"}}),
-        ("gpt", {"ranks.0.phases.train.model_flops": times(2)}),
-        ("peak", {"figures.MFU_causal.value": times(1.1)}),
+        ("gpt", {"ranks.0.phases.train.model_flops": multiply_by(2)}),
+        ("peak", {"figures.MFU_causal.value": multiply_by(1.1)}),
         ("peak", {"figures.MFU": {"value": None, "unit": "%",
                                   "reason": {"code": "peak_unknown", "args": {}}}}),
         ("peak", {"plan.peak_tflops": 1.0}),

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.fakes import S, check_golden, event
-from support.telemetry_files import TIMES_S, end, host, readings, sampled_run, start
+from support.telemetry_files import (
+    TIMES_S,
+    make_device_lines,
+    make_end_line,
+    make_host_line,
+    make_start_line,
+    write_sampled_run,
+)
 from trainmark.events.schema import TELEMETRY_FILE
 from trainmark.export.tables import to_csv
 from trainmark.record import record, reduce, verify
@@ -25,25 +32,32 @@ OFTEN_S = [0.125 * number for number in range(97)]
 def lines(**facts: Any) -> list[dict[str, Any]]:
     """Return samples of two devices and the host."""
     plain = {"throttle_reasons": []}
-    taken = [host(t_s, utilization_percent=25.0, memory_used_bytes=2**34) for t_s in TIMES_S]
-    return [start(0, 1), *taken, *readings(0, 1, **plain | facts), end()]
+    taken = [
+        make_host_line(t_s, utilization_percent=25.0, memory_used_bytes=2**34) for t_s in TIMES_S
+    ]
+    return [
+        make_start_line(0, 1),
+        *taken,
+        *make_device_lines(0, 1, **plain | facts),
+        make_end_line(),
+    ]
 
 
 def built(tmp_path: Path, samples: Sequence[dict[str, Any]] | bytes | None) -> Record:
-    return reduce.reduce(sampled_run(tmp_path / "run", samples))
+    return reduce.reduce(write_sampled_run(tmp_path / "run", samples))
 
 
 def test_record_of_a_sampled_run_matches_its_golden_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reduce, "__version__", "0.0.0")
-    run_dir = sampled_run(tmp_path / "run", lines())
+    run_dir = write_sampled_run(tmp_path / "run", lines())
     path = record.write_record(reduce.reduce(run_dir), run_dir)
     check_golden("record_sampled.json", path.read_text(encoding="utf-8"))
 
 
 def test_summary_is_reproduced_from_the_sample_file(tmp_path: Path) -> None:
-    run_dir = sampled_run(tmp_path / "run", lines())
+    run_dir = write_sampled_run(tmp_path / "run", lines())
     record.write_record(reduce.reduce(run_dir), run_dir)
     text = (run_dir / TELEMETRY_FILE).read_text(encoding="utf-8")
     assert verify.verify_evidence(record.read_record(run_dir), run_dir) == []
@@ -126,7 +140,7 @@ def test_uncorrected_errors_and_faults_are_not_to_be_quoted(tmp_path: Path) -> N
 def test_a_monitor_that_failed_is_a_finding(tmp_path: Path, kind: str) -> None:
     fault = event("fault", 3 * S, source="monitor", kind=kind, said="nvidia-smi: why")
     again = fault | {"t_ns": 5 * S}
-    record = built(tmp_path, [*lines()[:-1], fault, again, end()])
+    record = built(tmp_path, [*lines()[:-1], fault, again, make_end_line()])
     (note,) = record.findings
     assert note.code == f"source.{kind}"
     assert note.args == {"source": "nvml 13.580", "said": "nvidia-smi: why", "times": 2}
@@ -134,7 +148,11 @@ def test_a_monitor_that_failed_is_a_finding(tmp_path: Path, kind: str) -> None:
 
 
 def test_estimated_energy_is_marked_in_record_and_export(tmp_path: Path) -> None:
-    samples = [start(0, 1), *readings(0, 1, times_s=OFTEN_S, energy_j=None), end()]
+    samples = [
+        make_start_line(0, 1),
+        *make_device_lines(0, 1, times_s=OFTEN_S, energy_j=None),
+        make_end_line(),
+    ]
     record = built(tmp_path, samples)
     head, row = (line.split(",") for line in to_csv([record]).splitlines())
     cells = dict(zip(head, row, strict=True))

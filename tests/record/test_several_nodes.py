@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.document_texts import markdown_page
+from support.document_texts import render_markdown
 from support.fakes import (
     GOLDEN,
     TICK,
@@ -81,7 +81,7 @@ def node(
 
 def shown(made: Record) -> tuple[str, str]:
     """Return the record as a page in both languages."""
-    return to_markdown([page.build_document([made])]), markdown_page([made], "zh")
+    return to_markdown([page.build_document([made])]), render_markdown([made], "zh")
 
 
 def test_differences_between_nodes_are_findings(run_dir: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.comparison_records import golden as record
+from support.comparison_records import read_golden_record
 from support.fakes import GOLDEN, S, event, launch_event, rank_events, write_events, write_run
 from trainmark.record import reduce, trust
 from trainmark.record.measurement import Measurement
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def launch(**changes: Any) -> tuple[str, list[str]]:
     """Return grade and codes of a launch with nothing against it but being alone."""
-    measurement = Measurement.from_record(record())
+    measurement = Measurement.from_record(read_golden_record())
     plan = measurement.plan.model_copy(update={"labels": changes.pop("labels", [])})
     rank = measurement.ranks[0].model_copy(update={"matmul_swing": changes.pop("swing", 0.1)})
     trust = grade_launch(
@@ -88,7 +88,7 @@ def test_a_built_record_carries_its_trust(tmp_path: Path) -> None:
 
 
 def several(count: int, **changes: Any) -> list[Record]:
-    return [record(run_id=f"r{number}", **changes) for number in range(count)]
+    return [read_golden_record(run_id=f"r{number}", **changes) for number in range(count)]
 
 
 def test_five_launches_that_agree_are_usable() -> None:
@@ -101,17 +101,22 @@ def test_five_launches_that_agree_are_usable() -> None:
 
 
 def test_launches_that_differ_by_more_than_a_tenth_are_noisy() -> None:
-    figure = record().figures["p_train"]
+    figure = read_golden_record().figures["p_train"]
     rates = [100.0, 120.0, 100.0, 120.0, 100.0]
     records = [
-        record(figures=record().figures | {"p_train": figure.model_copy(update={"value": rate})})
+        read_golden_record(
+            figures=read_golden_record().figures
+            | {"p_train": figure.model_copy(update={"value": rate})}
+        )
         for rate in rates
     ]
     assert said(grade_repeats(records)) == ("noisy", ["trust_launch_cv"])
 
 
 def test_only_passed_launches_count_and_each_reason_appears_once() -> None:
-    failed = record(run_id="x", status="failed", trust=grade_reasons([message("trust_not_passed")]))
+    failed = read_golden_record(
+        run_id="x", status="failed", trust=grade_reasons([message("trust_not_passed")])
+    )
     drifted = grade_reasons([message("not_steady", drift=0.2)])
     trust = grade_repeats([*several(5, trust=drifted), failed])
     assert said(trust) == ("noisy", ["not_steady"])

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from support.store_bodies import document, write
+from support.store_bodies import make_document, write_record_file
 
 
 @pytest.fixture
@@ -16,18 +16,18 @@ def runs(tmp_path):
     """Three runs of which one is of a plan, one failed, and one is on another device."""
     folder = tmp_path / "runs"
     h100 = {"environment__devices": [{"name": "NVIDIA H100 80GB HBM3"}] * 2}
-    write(folder / "a", document("a", started="2026-11-01T08:00:00+00:00"))
-    write(
+    write_record_file(folder / "a", make_document("a", started="2026-11-01T08:00:00+00:00"))
+    write_record_file(
         folder / "plan" / "b",
-        document("b", started="2026-11-03T08:00:00+00:00", figures={"p_core": 900.5}, **h100),
+        make_document("b", started="2026-11-03T08:00:00+00:00", figures={"p_core": 900.5}, **h100),
     )
     cause = {"kind": "oom", "message": {"code": "oom", "args": {}}}
-    failed = document(
+    failed = make_document(
         "c", started="2026-11-02T08:00:00+00:00", status="oom", cause=cause,
         figures={"p_core": None}, plan__recipe__precision="bf16", labels=["self-reported", "odd"],
         environment__packages={"torch": "2.11.0"},
     )  # fmt: skip
-    write(folder / "c", failed)
+    write_record_file(folder / "c", failed)
     return folder
 
 
@@ -107,9 +107,9 @@ def batch_sizes(tmp_path):
             "plan__recipe__micro_batch_size": bs, "plan__recipe__compile": compiled,
             "environment__devices": [{"name": "A100"}] * 2,
         }  # fmt: skip
-        write(folder / name, document(name, **changes, plan__recipe__seed=bs))
-    other = document("d", plan__case="toy", plan__recipe__learning_rate=0.5)
-    write(folder / "d", other)
+        write_record_file(folder / name, make_document(name, **changes, plan__recipe__seed=bs))
+    other = make_document("d", plan__case="toy", plan__recipe__learning_rate=0.5)
+    write_record_file(folder / "d", other)
     return folder
 
 
@@ -150,9 +150,9 @@ def test_unknown_key_names_public_keys_only(cli, runs):
 
 def test_longest_recipe_stays_readable_in_the_index(cli, runs):
     many = {f"field_{n}": "x" * 90 for n in range(60)} | {"note": "y" * 5000}
-    made = document("long")
+    made = make_document("long")
     made["plan"]["recipe"] |= many
-    write(runs / "long", made)
+    write_record_file(runs / "long", made)
     assert listed(cli, "bs=96", "run_id=long") == ["long"]
 
 

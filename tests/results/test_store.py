@@ -8,7 +8,13 @@ import shutil
 import pytest
 
 from support.fakes import GOLDEN, launch_event, rank_events, write_run
-from support.store_bodies import acknowledged, document, everything, opened, write
+from support.store_bodies import (
+    add_records_while_killing_writers,
+    list_index_entries,
+    make_document,
+    open_index,
+    write_record_file,
+)
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.results.store.index import INDEX_FILE, Index
 from trainmark.results.store.query import list_runs
@@ -19,12 +25,12 @@ def many(tmp_path_factory):
     """Index varied records once."""
     folder = tmp_path_factory.mktemp("many")
     values = [100.0, 80.5, None, 120.0]
-    times, warmup = (document("r")["steps"][name] for name in ("time_ns", "warmup"))
+    times, warmup = (make_document("r")["steps"][name] for name in ("time_ns", "warmup"))
     slower = [
         2 * time_ns if 2 * place > len(times) else time_ns for place, time_ns in enumerate(times)
     ]
     for number, value in enumerate(values):
-        made = document(
+        made = make_document(
             f"r{number}", plan__case=("toy", "Gpt_x%y")[number % 2], plan__nproc=number + 1,
             started=f"2026-11-01T0{number}:00:00+00:00", labels=["odd"] if number % 2 else [],
             steps__time_ns=slower if number == 1 else times,
@@ -32,8 +38,8 @@ def many(tmp_path_factory):
             environment__packages={"torch": f"2.{11 + number}.0+cpu"},
             figures={"p_core": value, "own": 1.0},
         )  # fmt: skip
-        write(folder / f"r{number}", made)
-    return opened(folder)
+        write_record_file(folder / f"r{number}", made)
+    return open_index(folder)
 
 
 @pytest.mark.parametrize(
@@ -83,25 +89,31 @@ def test_invalid_filter_is_refused_with_fix(many, word, reason):
 
 def test_unit_of_the_final_result_is_that_of_the_listed_runs(tmp_path):
     for name, unit in (("toy", "samples/s"), ("gpt", "tokens/s")):
-        write(tmp_path / name, document(name, plan__case=name, figures__final_result__unit=unit))
-    index = opened(tmp_path)
+        write_record_file(
+            tmp_path / name, make_document(name, plan__case=name, figures__final_result__unit=unit)
+        )
+    index = open_index(tmp_path)
     for words, unit in ((["case=toy"], "samples/s"), (["case=gpt"], "tokens/s"), ([], "")):
         assert list_runs(index, words, columns=["final_result"]).units == [unit]
 
 
 def listed(folder, *words):
-    listing = list_runs(opened(folder), words, columns=["run_id"])
+    listing = list_runs(open_index(folder), words, columns=["run_id"])
     return "".join(name for (name,) in listing.rows)
 
 
 def test_index_is_updated_with_the_files(tmp_path):
     for name, day in zip("abc", (1, 3, 2), strict=True):
-        write(tmp_path / name, document(name, started=f"2026-11-0{day}T08:00:00+00:00"))
+        write_record_file(
+            tmp_path / name, make_document(name, started=f"2026-11-0{day}T08:00:00+00:00")
+        )
     assert listed(tmp_path) == "bca"
-    write(tmp_path / "plan" / "r1", document("d", started="2026-11-04T08:00:00+00:00"))
+    write_record_file(
+        tmp_path / "plan" / "r1", make_document("d", started="2026-11-04T08:00:00+00:00")
+    )
     assert listed(tmp_path) == "dbca"
-    changed = document("e", started="2026-11-05T08:00:00+00:00", figures={"p_core": 1.0})
-    write(tmp_path / "plan" / "r1", changed)
+    changed = make_document("e", started="2026-11-05T08:00:00+00:00", figures={"p_core": 1.0})
+    write_record_file(tmp_path / "plan" / "r1", changed)
     (tmp_path / "a" / "record.json").unlink()
     (tmp_path / "round").symlink_to("round")
     assert listed(tmp_path) == "ebc"
@@ -111,23 +123,23 @@ def test_index_is_updated_with_the_files(tmp_path):
 def test_run_whose_launcher_was_killed_gets_its_record(tmp_path):
     write_run(tmp_path / "a", [launch_event()], rank_events())
     (tmp_path / "a" / "plan.json").write_bytes((GOLDEN / "plan_toy.json").read_bytes())
-    listing = list_runs(opened(tmp_path), columns=["case", "status"])
+    listing = list_runs(open_index(tmp_path), columns=["case", "status"])
     assert listing.rows == [["toy", "interrupted"]]
     assert (tmp_path / "a" / "record.json").exists()
 
 
 def test_rebuilt_index_has_same_entries(tmp_path):
-    write(tmp_path / "runs" / "a", document("a"))
-    write(tmp_path / "far/b", document("b"))
+    write_record_file(tmp_path / "runs" / "a", make_document("a"))
+    write_record_file(tmp_path / "far/b", make_document("b"))
     (tmp_path / "runs/others").symlink_to(tmp_path / "far")
-    before = everything(opened(tmp_path / "runs"))
+    before = list_index_entries(open_index(tmp_path / "runs"))
     assert [run["run_id"] for run in before] == ["a", "b"]
     shutil.rmtree(tmp_path / "runs" / ".index")
-    assert everything(opened(tmp_path / "runs")) == before
+    assert list_index_entries(open_index(tmp_path / "runs")) == before
 
 
 def test_folder_that_cannot_be_written_is_indexed_elsewhere(tmp_path, monkeypatch):
-    write(tmp_path / "a", document("a"))
+    write_record_file(tmp_path / "a", make_document("a"))
     monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
     assert listed(tmp_path) == "a"
     assert not (tmp_path / ".index").exists()
@@ -144,18 +156,18 @@ def test_stores_that_cannot_be_opened_are_refused(tmp_path):
 
 def test_hostile_text_is_stored_as_data(tmp_path):
     drop = "'; drop table runs; --"
-    made = document(
+    made = make_document(
         "x", plan__case_key='"; --\x00', plan__case=drop, labels=["a\x00b", "%_\\"],
         environment__cpu="x" * 10_000,
     )  # fmt: skip
-    write(tmp_path / drop, made)
+    write_record_file(tmp_path / drop, made)
     assert listed(tmp_path, f"case={drop}", "cpu~xxx", "labels~a\\u0000b", "labels~%_\\") == "x"
     assert listed(tmp_path, "case~' OR 1=1") == ""
 
 
 @pytest.mark.nightly
 def test_no_acknowledged_record_is_lost_when_writers_are_killed(tmp_path):
-    names = acknowledged(str(tmp_path), tmp_path)
+    names = add_records_while_killing_writers(str(tmp_path), tmp_path)
     index = Index(str(tmp_path))
     with index.open_connection() as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from starlette.testclient import TestClient
 
-from support.store_bodies import document, write
+from support.store_bodies import make_document, write_record_file
 from trainmark.server.app import create_app
 
 
@@ -15,8 +15,8 @@ def runs(tmp_path):
     folder = tmp_path / "runs"
     for day, name in enumerate("abc", start=1):
         figures = {"p_core": 100.0 * day}
-        made = document(name, started=f"2026-11-0{day}T08:00:00+00:00", figures=figures)
-        write(folder / name, made)
+        made = make_document(name, started=f"2026-11-0{day}T08:00:00+00:00", figures=figures)
+        write_record_file(folder / name, made)
     return folder
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.testclient import TestClient
 
-from support.store_bodies import document, write
+from support.store_bodies import make_document, write_record_file
 from trainmark.pages.site import writing
 from trainmark.server import serving
 from trainmark.server.app import create_app
@@ -19,7 +19,7 @@ def test_site_is_served_and_updated_with_the_store(served, runs):
     assert client.get("/runs/a.html").status_code == 200
     assert client.get("/runs/a.json").json()["run_id"] == "a"
     assert client.get("/runs/d.html").status_code == 404
-    write(runs / "d", document("d"))
+    write_record_file(runs / "d", make_document("d"))
     client.app.state.serving.refresh()
     assert client.get("/runs/d.html").status_code == 200
     assert client.get("/health").json() == {"status": "ok", "results": 4}
@@ -37,7 +37,7 @@ def test_a_full_disk_does_not_stop_reading(served, runs, monkeypatch):
 
     client = served()
     monkeypatch.setattr(serving, "write_site", full)
-    write(runs / "d", document("d"))
+    write_record_file(runs / "d", make_document("d"))
     client.app.state.serving.refresh()
     assert client.get("/health").json()["status"] == "stale"
     assert client.get("/runs/a.html").status_code == 200

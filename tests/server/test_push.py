@@ -8,7 +8,7 @@ import socket
 import httpx2
 import pytest
 
-from support.bundles import packed, recorded
+from support.bundles import write_bundle, write_recorded_run
 from support.server_process import Server
 from trainmark.cli.app import main
 from trainmark.errors import EnvironmentFault, TrainmarkError, UsageError
@@ -99,8 +99,8 @@ def ends(monkeypatch, *words):
 
 def test_runs_and_bundles_are_sent_and_refused_ones_are_named(server, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("TRAINMARK_TOKEN", server.secret)
-    runs = [recorded(tmp_path / "runs" / f"push-{n}", f"push-{n}") for n in (1, 2)]
-    altered = packed(tmp_path, "push-3")
+    runs = [write_recorded_run(tmp_path / "runs" / f"push-{n}", f"push-{n}") for n in (1, 2)]
+    altered = write_bundle(tmp_path, "push-3")
     altered.write_bytes(altered.read_bytes()[:-100])
     words = ("bundle", "--push", server.address, tmp_path / "runs", altered)
     assert ends(monkeypatch, *words) == 1

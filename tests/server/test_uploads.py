@@ -8,7 +8,7 @@ from hashlib import sha256
 import pytest
 from starlette.testclient import TestClient
 
-from support.bundles import packed, recorded
+from support.bundles import write_bundle, write_recorded_run
 from trainmark.errors import EnvironmentFault
 from trainmark.results import bundle
 from trainmark.server import serving, uploads
@@ -54,7 +54,7 @@ def listed(client):
 
 
 def test_bundle_is_stored_once_under_its_digest(store, start, send, tmp_path):
-    client, file = start(), packed(tmp_path, "a-1")
+    client, file = start(), write_bundle(tmp_path, "a-1")
     first, second = send(client, file), send(client, file)
     digest = sha256(file.read_bytes()).hexdigest()
     assert (first.status_code, second.status_code) == (201, 200)
@@ -71,17 +71,17 @@ def test_bundle_is_stored_once_under_its_digest(store, start, send, tmp_path):
 
 def test_existing_run_is_not_replaced(store, start, send, tmp_path):
     client = start()
-    assert send(client, packed(tmp_path, "a-1")).status_code == 201
-    both = packed(tmp_path, "b-1", "a-1", name="both", started="2026-01-02T03:04:06+00:00")
+    assert send(client, write_bundle(tmp_path, "a-1")).status_code == 201
+    both = write_bundle(tmp_path, "b-1", "a-1", name="both", started="2026-01-02T03:04:06+00:00")
     answer = send(client, both)
     assert (answer.status_code, answer.json()["error"]["where"]) == (409, "a-1")
     assert (listed(client), left(store)) == (["a-1"], [])
-    recorded(store / "own", "own-1")
+    write_recorded_run(store / "own", "own-1")
     assert listed(client) == ["a-1", "own-1"]
 
 
 def test_a_bundle_that_does_not_verify_is_refused(store, start, send, tmp_path):
-    client, file = start(), packed(tmp_path, "a-1")
+    client, file = start(), write_bundle(tmp_path, "a-1")
     content = bytearray(file.read_bytes())
     content[200] ^= 1
     file.write_bytes(content)
@@ -92,7 +92,7 @@ def test_a_bundle_that_does_not_verify_is_refused(store, start, send, tmp_path):
 
 
 def test_run_whose_id_is_not_a_file_name_has_a_page(start, send, tmp_path):
-    bundle.pack([[recorded(tmp_path / "run", "a/../b")]], tmp_path / "a.trainmark.zip")
+    bundle.pack([[write_recorded_run(tmp_path / "run", "a/../b")]], tmp_path / "a.trainmark.zip")
     client = start()
     (run,) = send(client, tmp_path / "a.trainmark.zip").json()["runs"]
     assert (run["run_id"], ".." in run["page"]) == ("a/../b", False)
@@ -114,7 +114,7 @@ def test_file_that_is_not_a_bundle_is_refused_and_leaves_no_file(store, start, s
 
 
 def test_upload_without_a_valid_token_is_refused(start, tmp_path):
-    client, file = start(), packed(tmp_path, "a-1")
+    client, file = start(), write_bundle(tmp_path, "a-1")
     for headers in ({}, {"Authorization": "Bearer x"}):
         answer = client.post("/api/runs", content=file.read_bytes(), headers=ZIP | headers)
         assert (answer.status_code, answer.headers["connection"]) == (401, "close")
@@ -130,7 +130,7 @@ def test_full_disk_is_reported_and_leaves_no_file(store, start, send, tmp_path, 
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    client, file = start(), packed(tmp_path, "a-1")
+    client, file = start(), write_bundle(tmp_path, "a-1")
     monkeypatch.setattr(uploads, "_verify_bundle", full)
     assert send(client, file).status_code == 507
     assert left(store) == []

@@ -27,7 +27,7 @@ class _ToyPlan:
     recipe_name = "tiny"
 
 
-def acceptance_in(folder: Path) -> Acceptance:
+def make_acceptance(folder: Path) -> Acceptance:
     """Return an acceptance of the four devices in a folder."""
     return Acceptance(
         request=AcceptRequest(case="toy"), folder=folder, node=NODE,
@@ -35,7 +35,7 @@ def acceptance_in(folder: Path) -> Acceptance:
     )  # fmt: skip
 
 
-def digest(change: int = 0) -> list[StepDigest]:
+def make_digests(change: int = 0) -> list[StepDigest]:
     """Return a training of one step; ``change`` is added to its weights."""
     return [StepDigest(loss=(1.0).hex(), gradients={"layer": 5}, weights={"layer": 7 + change})]
 
@@ -61,14 +61,14 @@ class DeviceEvidence:
             products=[self.products.get(name, "gpu") for name in DEVICES],
         )  # fmt: skip
 
-    def everything(self, pair_rounds: int = 2) -> None:
+    def write_all_phases(self, pair_rounds: int = 2) -> None:
         """Write all phases."""
-        self.alone(DEVICES)
+        self.write_device_phase(DEVICES)
         for number in range(pair_rounds):
             for first, second in combinations(DEVICES, 2):
-                self.pair(first, second, number)
+                self.write_pair_round(first, second, number)
 
-    def alone(self, names: tuple[str, ...]) -> None:
+    def write_device_phase(self, names: tuple[str, ...]) -> None:
         """Write the phase of devices."""
         for number, factor in enumerate(_VARIATION):
             for name in names:
@@ -76,10 +76,14 @@ class DeviceEvidence:
                     "step": [factor * self.step_s.get(name, 0.1)],
                     "matmul": [factor * self.matmul_s.get(name, 0.01)],
                 }
-                runs = self.trainings.get(name, [digest(), digest()]) if number == 0 else []
+                runs = (
+                    self.trainings.get(name, [make_digests(), make_digests()])
+                    if number == 0
+                    else []
+                )
                 self._write("devices", number, (name,), [self._result(name, 0, seconds, runs)])
 
-    def pair(self, first: str, second: str, number: int = 0) -> None:
+    def write_pair_round(self, first: str, second: str, number: int = 0) -> None:
         """Write a round of a pair."""
         slower_s = 2 * max(self.step_s.get(name, 0.1) for name in (first, second))
         seconds = {"step": [_VARIATION[number] * self.link_s.get((first, second), slower_s)]}
@@ -88,7 +92,7 @@ class DeviceEvidence:
         ]
         self._write("pairs", number, (first, second), results)
 
-    def failure(self, phase: str, members: tuple[str, ...], reason: str) -> None:
+    def write_failed_round(self, phase: str, members: tuple[str, ...], reason: str) -> None:
         """Write a round that failed."""
         self.writer.write(
             NotMeasured, phase=phase, round=0, members=list(members), reason=reason, error="why"

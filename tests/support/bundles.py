@@ -14,19 +14,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def recorded(folder: Path, run_id: str, *, started: str = "2026-01-02T03:04:05+00:00") -> Path:
+def write_recorded_run(
+    folder: Path, run_id: str, *, started: str = "2026-01-02T03:04:05+00:00"
+) -> Path:
     """Write a run directory whose record its evidence proves."""
     folder.mkdir(parents=True)
     agent = event("ranks_ended", 13 * S, failures=[])
-    launcher = _slower([launch_event(started=started), agent], run_id)
-    write_run(folder, launcher, _slower(rank_events(), run_id))
+    launcher = _stretch_times([launch_event(started=started), agent], run_id)
+    write_run(folder, launcher, _stretch_times(rank_events(), run_id))
     plan = json.loads((GOLDEN / "plan_toy.json").read_bytes())
     (folder / "plan.json").write_text(json.dumps(plan | {"run_id": run_id}, indent=2) + "\n")
     record.write_record(reduce.reduce(folder), folder)
     return folder
 
 
-def _slower(events: list[dict[str, Any]], run_id: str) -> list[dict[str, Any]]:
+def _stretch_times(events: list[dict[str, Any]], run_id: str) -> list[dict[str, Any]]:
     """Return events with longer times: no two runs take the same time to the last digit."""
     thousandths = 1000 + crc32(run_id.encode()) % 100_000
 
@@ -45,9 +47,11 @@ def _slower(events: list[dict[str, Any]], run_id: str) -> list[dict[str, Any]]:
     ]
 
 
-def packed(folder: Path, *run_ids: str, name: str = "", **how: str) -> Path:
+def write_bundle(folder: Path, *run_ids: str, name: str = "", **how: str) -> Path:
     """Write the bundle of runs of these ids in ``folder``, and return its file."""
     file = folder / f"{name or run_ids[0]}.trainmark.zip"
-    runs = [[recorded(folder / f"{file.name}-{run_id}", run_id, **how)] for run_id in run_ids]
+    runs = [
+        [write_recorded_run(folder / f"{file.name}-{run_id}", run_id, **how)] for run_id in run_ids
+    ]
     bundle.pack(runs, file)
     return file

@@ -17,13 +17,13 @@ def _read() -> Record:
     return Record.model_validate_json((GOLDEN / "record_distilbert.json").read_bytes())
 
 
-def golden(**changes: Any) -> Record:
+def read_golden_record(**changes: Any) -> Record:
     return _read().model_copy(update=changes)
 
 
-def launch(run_id: str, round_: int = 1, minute: int = 0, **changes: Any) -> Record:
+def make_launch(run_id: str, round_: int = 1, minute: int = 0, **changes: Any) -> Record:
     """Return a launch; ``figures`` by name, ``recipe`` fields and ``steps_ns`` may be given."""
-    base = golden()
+    base = read_golden_record()
     plan = base.plan.model_copy(
         update={
             "run_id": run_id, "repeat_index": round_,
@@ -44,12 +44,12 @@ def launch(run_id: str, round_: int = 1, minute: int = 0, **changes: Any) -> Rec
     return base.model_copy(update=update)
 
 
-def series(
+def make_series(
     name: str, rates: Sequence[float], *, first_minute: int = 0, **changes: Any
 ) -> list[Record]:
     """Return launches of one run, one a minute, with the same rate in all throughputs."""
     return [
-        launch(
+        make_launch(
             f"{name}{number}", number, first_minute + number - 1,
             figures=dict.fromkeys(("p_core", "p_train", "p_whole"), rate), **changes,
         )
@@ -57,7 +57,9 @@ def series(
     ]  # fmt: skip
 
 
-def turns(a: Sequence[float], b: Sequence[float], **of_b: Any) -> tuple[list[Record], list[Record]]:
+def make_alternating_launches(
+    a: Sequence[float], b: Sequence[float], **of_b: Any
+) -> tuple[list[Record], list[Record]]:
     """Return launches done in turns: A B, B A, A B …"""
     sides: tuple[list[Record], list[Record]] = ([], [])
     for number, pair in enumerate(zip(a, b, strict=True), 1):
@@ -66,6 +68,6 @@ def turns(a: Sequence[float], b: Sequence[float], **of_b: Any) -> tuple[list[Rec
             rates = dict.fromkeys(("p_core", "p_train", "p_whole"), rate)
             given = of_b if side else {}
             sides[side].append(
-                launch("ab"[side] + str(number), number, minute, figures=rates, **given)
+                make_launch("ab"[side] + str(number), number, minute, figures=rates, **given)
             )
     return sides

@@ -16,7 +16,7 @@ from trainmark.rank.process_group import collective_device
 from trainmark.train.parallel import Ranks, micro_batch, parallelize
 
 
-def rank_main(rank: int, task: str, vendor_name: str, world: int, rendezvous: str) -> None:
+def run_task(rank: int, task: str, vendor_name: str, world: int, rendezvous: str) -> None:
     """Do one of ``TASKS`` as rank ``rank`` of ``world``; it raises where a number is wrong."""
     vendor = devices.choose_vendor(vendor_name)
     device = vendor.open(rank, world)

@@ -17,44 +17,44 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
 
 
-def html_page(records: Sequence[Record], lang: str = "en") -> str:
+def render_html(records: Sequence[Record], lang: str = "en") -> str:
     """Return the page of records as one HTML file."""
     return to_html(build_documents(records), lang)
 
 
-def markdown_page(records: Sequence[Record], lang: str = "en") -> str:
+def render_markdown(records: Sequence[Record], lang: str = "en") -> str:
     """Return the page of records as Markdown."""
     return to_markdown(build_documents(records), lang)
 
 
-def rows(table: Table, lang: str = "en") -> list[tuple[str, ...]]:
+def translate_rows(table: Table, lang: str = "en") -> list[tuple[str, ...]]:
     """Return the cells of a table."""
     return [tuple(translate(cell, lang) for cell in row) for row in table.rows]
 
 
-def heads(table: Table, lang: str = "en") -> list[str]:
+def translate_headers(table: Table, lang: str = "en") -> list[str]:
     """Return the headers of a table."""
     return [translate(head, lang) for head in table.headers]
 
 
-def data(chart: Chart | None, lang: str = "en") -> dict[str, Any]:
+def read_datasets(chart: Chart | None, lang: str = "en") -> dict[str, Any]:
     """Return the datasets of a chart as they are drawn."""
     assert chart is not None
     datasets: dict[str, Any] = rendering.build_script_chart(chart, lang)["datasets"]
     return datasets
 
 
-def charts(blocks: Iterable[Any]) -> dict[str, Chart]:
+def list_charts(blocks: Iterable[Any]) -> dict[str, Chart]:
     """Return the charts among blocks by name."""
     return {block.name: block for block in blocks if isinstance(block, Chart)}
 
 
-def paragraphs(blocks: Iterable[Any], lang: str = "en") -> list[str]:
+def list_paragraphs(blocks: Iterable[Any], lang: str = "en") -> list[str]:
     """Return the texts of the paragraphs among blocks."""
     return [translate(block.text, lang) for block in blocks if isinstance(block, Paragraph)]
 
 
-def facts(blocks: Iterable[Any], lang: str = "en") -> dict[str, str]:
+def list_facts(blocks: Iterable[Any], lang: str = "en") -> dict[str, str]:
     """Return the facts that lists among blocks have, by name."""
     pairs = (item for block in blocks if isinstance(block, Facts) for item in block.items)
     return {translate(name, lang): translate(value, lang) for name, value in pairs}
@@ -85,15 +85,15 @@ class Reader(HTMLParser):
         self.texts.append(data)
 
     @property
-    def seen(self) -> list[str]:
+    def tags(self) -> list[str]:
         return [tag for tag, _ in self.elements]
 
-    def of(self, tag: str, key: str) -> list[Any]:
+    def list_values(self, tag: str, key: str) -> list[Any]:
         return [
             given[key]
             for tag_of_element, given in self.elements
             if tag_of_element == tag and key in given
         ]
 
-    def values(self, *names: str) -> list[Any]:
+    def list_attributes(self, *names: str) -> list[Any]:
         return [value for name, value in self.attributes if name in names]

@@ -66,7 +66,7 @@ def write_two_ranks(folder, *, ends_after=None, eval_samples=1_000, **plan_chang
     return made, folder
 
 
-def complaints(path, ruleset):
+def list_complaints(path, ruleset):
     """Return what the public checker misses in a log: its keys, and its other messages."""
     from mlperf_logging.compliance_checker import mlp_compliance
 

@@ -54,7 +54,9 @@ class FakeCard:
     xids: list[int] = field(default_factory=list)  # that the driver reports next
 
 
-def nvml(*cards: FakeCard, names: dict[int, str] | None = None, old: bool = False) -> ModuleType:
+def make_nvml_library(
+    *cards: FakeCard, names: dict[int, str] | None = None, old: bool = False
+) -> ModuleType:
     """Return the library as a module; ``old``: a driver without the newer functions."""
     library: Any = ModuleType("pynvml")
     library.NVMLError = NVMLError
@@ -199,7 +201,7 @@ def put_cards(
     seen: list[FakeCard] | None = None,
     **more: Any,
 ) -> None:
-    """Let the driver be loaded and the management library tell these cards; see ``nvml``.
+    """Let the driver be loaded and the management library report these cards.
 
     Args:
         seen: devices that CUDA leaves to the process; None: all cards, of one with slices the
@@ -220,10 +222,10 @@ def put_cards(
     visible = [driver.Card(device.name, device.uuid, device.bus[-12:].lower()) for device in seen]
     monkeypatch.setattr(driver, "loaded", lambda: True)
     monkeypatch.setattr(driver, "visible", lambda: visible)
-    monkeypatch.setitem(sys.modules, "pynvml", nvml(*cards, **more))
+    monkeypatch.setitem(sys.modules, "pynvml", make_nvml_library(*cards, **more))
 
 
-def cuda_library(*devices: tuple[str, bytes, bytes], version: int = 13000) -> Any:
+def make_cuda_library(*devices: tuple[str, bytes, bytes], version: int = 13000) -> Any:
     """Return the driver's library: name, bus and own UUID of each device."""
 
     def tell(value: int) -> Any:

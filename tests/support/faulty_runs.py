@@ -11,7 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from support.real_runs import checked, ended, wait_for_fault
+from support.real_runs import read_checked_record, wait_for_end, wait_for_fault
 from trainmark.events.schema import EventFile, rank_file
 from trainmark.launch.hang import find_place
 from trainmark.rank.worker import STACKS_SIGNAL, stacks_file
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
 
 
-def rank_killed(started: Any, fifo: Path, *words: str, rank: int) -> Record:
-    process, run_dir = started("fault=wait", f"fault_rank={rank}", *words)
+def check_killed_rank(start_run: Any, fifo: Path, *words: str, rank: int) -> Record:
+    process, run_dir = start_run("fault=wait", f"fault_rank={rank}", *words)
     os.kill(wait_for_fault(fifo), signal.SIGKILL)
-    code, _, _ = ended(process)
-    record = checked(run_dir)
+    code, _, _ = wait_for_end(process)
+    record = read_checked_record(run_dir)
     assert (code, record.status) == (1, "failed")
     cause = record.cause
     assert (cause.kind, cause.signal, cause.rank) == ("signal", "SIGKILL", rank)
     return record
 
 
-def loss_becomes_nan(started: Any, *words: str) -> Record:
-    process, run_dir = started("fault=nan", *words)
-    code, _, _ = ended(process)
-    record = checked(run_dir)
+def check_nan_loss(start_run: Any, *words: str) -> Record:
+    process, run_dir = start_run("fault=nan", *words)
+    code, _, _ = wait_for_end(process)
+    record = read_checked_record(run_dir)
     assert (code, record.status) == (1, "diverged")
     assert record.cause.message == message("loss_not_finite", value="nan", step=15)
     # The window with the bad step is kept, the step's loss as null.
@@ -65,11 +65,11 @@ __main__.main()
 """
 
 
-def hang(started: Any, fifo: Path, *words: str, ranks: int) -> Record:
+def check_hang(start_run: Any, fifo: Path, *words: str, ranks: int) -> Record:
     """Let the last rank spin and the others wait for it, then reach the time limit."""
     last = ranks - 1
     limit_reached = fifo.with_name("limit_reached")
-    process, run_dir = started(
+    process, run_dir = start_run(
         "fault=spin", f"fault_rank={last}", *words, "--timeout", "1",
         program=(sys.executable, "-c", _UNTIL_FILE_EXISTS), LIMIT_REACHED=str(limit_reached),
     )  # fmt: skip
@@ -78,8 +78,8 @@ def hang(started: Any, fifo: Path, *words: str, ranks: int) -> Record:
         _wait_until_waiting(run_dir, rank)
     _wait_until_quiet(run_dir)
     limit_reached.touch()
-    code, _, _ = ended(process)
-    record = checked(run_dir)
+    code, _, _ = wait_for_end(process)
+    record = read_checked_record(run_dir)
     assert (code, record.status) == (1, "timed_out")
     assert record.cause.stacks == [f"stacks.rank{rank}.txt" for rank in range(ranks)]
     for name in record.cause.stacks:
@@ -87,7 +87,7 @@ def hang(started: Any, fifo: Path, *words: str, ranks: int) -> Record:
         assert "worker.py" in stacks, stacks
         assert "loop.py" in stacks, stacks
     assert "in fault" in (run_dir / f"stacks.rank{last}.txt").read_text()
-    _missing(record, last)
+    _check_missing_rank(record, last)
     return record
 
 
@@ -111,7 +111,7 @@ def _wait_until_quiet(run_dir: Path) -> None:
         time.sleep(0.1)
 
 
-def _missing(record: Record, last: int) -> None:
+def _check_missing_rank(record: Record, last: int) -> None:
     """Hold the report of a hang to naming the rank that spins in the job and what others do."""
     recorded_cause = record.cause
     spinning = next(group for group in recorded_cause.hang if group["ranks"] == str(last))
@@ -129,18 +129,18 @@ def _missing(record: Record, last: int) -> None:
         assert waiting["call"] in ("backward", "synchronize")
 
 
-def out_of_memory(started: Any, *words: str) -> Record:
-    process, run_dir = started("fault=oom", *words)
-    code, _, _ = ended(process)
-    record = checked(run_dir)
+def check_out_of_memory(start_run: Any, *words: str) -> Record:
+    process, run_dir = start_run("fault=oom", *words)
+    code, _, _ = wait_for_end(process)
+    record = read_checked_record(run_dir)
     assert (code, record.status, record.cause.rank) == (1, "oom", 0)
     assert record.cause.traceback
     return record
 
 
-def diverged(started: Any, *words: str) -> Record:
-    process, run_dir = started("lr=1e38", "window_steps=1", *words, case="toy")
-    code, _, _ = ended(process)
-    record = checked(run_dir)
+def check_divergence(start_run: Any, *words: str) -> Record:
+    process, run_dir = start_run("lr=1e38", "window_steps=1", *words, case="toy")
+    code, _, _ = wait_for_end(process)
+    record = read_checked_record(run_dir)
     assert (code, record.status) == (1, "diverged")
     return record

@@ -9,7 +9,7 @@ MERGES = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("Ġ", "w"), ("Ġ
 LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
-def vocab():
+def make_vocabulary():
     """256 bytes, then the merges in their order, then the end of a document: 264 ids."""
     tokens = [*LETTERS, *("".join(pair) for pair in MERGES), END]
     return {token: number for number, token in enumerate(tokens)}
@@ -17,7 +17,7 @@ def vocab():
 
 def write_two_files(folder, *, ids=None, merges=MERGES):
     folder.mkdir(exist_ok=True)
-    (folder / "vocab.json").write_text(json.dumps(vocab() if ids is None else ids))
+    (folder / "vocab.json").write_text(json.dumps(make_vocabulary() if ids is None else ids))
     lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
     (folder / "merges.txt").write_text("\n".join(lines) + "\n")
     return folder
@@ -26,7 +26,9 @@ def write_two_files(folder, *, ids=None, merges=MERGES):
 def write_one_file(folder, change=lambda document: None):
     """Write tokenizer.json after ``change`` had its way with the document."""
     folder.mkdir(exist_ok=True)
-    library = Tokenizer(models.BPE({k: v for k, v in vocab().items() if k != END}, MERGES))
+    library = Tokenizer(
+        models.BPE({k: v for k, v in make_vocabulary().items() if k != END}, MERGES)
+    )
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
     library.add_special_tokens([END])
@@ -36,9 +38,9 @@ def write_one_file(folder, change=lambda document: None):
     return folder
 
 
-def ids_of(text):
+def encode_by_hand(text):
     """Return the ids by hand: cut as GPT-2 does for ASCII words, merge in order."""
-    known = vocab()
+    known = make_vocabulary()
     tokens = ["Ġ" if letter == " " else letter for letter in text]
     for first, second in MERGES:
         place = 0

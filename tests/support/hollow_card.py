@@ -15,7 +15,7 @@ COUNTERS = (
 
 
 @cache
-def runtime() -> Any | None:
+def load_runtime() -> Any | None:
     """Return the library of the hollow card; None if another runtime, or none, is installed."""
     try:
         library = ctypes.CDLL(RUNTIME)
@@ -30,15 +30,15 @@ def runtime() -> Any | None:
 def read_counters() -> dict[str, int]:
     """Return the calls of each kind since the last ``reset_counters``."""
     values = (ctypes.c_uint64 * len(COUNTERS))()
-    runtime().hollow_read_counters(values)
+    load_runtime().hollow_read_counters(values)
     return dict(zip(COUNTERS, values, strict=True))
 
 
 def reset_counters() -> None:
     """Set all counters to 0."""
-    runtime().hollow_reset_counters()
+    load_runtime().hollow_reset_counters()
 
 
-def used_bytes(device: int) -> int:
+def read_used_bytes(device: int) -> int:
     """Return what this process has allocated on a device."""
-    return runtime().hollow_used_bytes(device)
+    return load_runtime().hollow_used_bytes(device)

@@ -46,7 +46,7 @@ def launch_and_die(plan: Plan, moment: int) -> None:
     os._exit(0)
 
 
-def left_after(plan: Plan, moment: int) -> dict[str, Any]:
+def launch_and_list_survivors(plan: Plan, moment: int) -> dict[str, Any]:
     """Return how the launcher ended, and the command lines of the processes that outlive it."""
     launcher = os.fork()
     if launcher == 0:
@@ -71,4 +71,7 @@ if __name__ == "__main__":
     for number in map(int, sys.argv[2:]):
         folder = f"{planned.run_dir}-{number}"
         changed = {"run_dir": folder, "run_id": f"{planned.run_id}-{number}"}
-        print(json.dumps(left_after(planned.model_copy(update=changed), number)), flush=True)
+        print(
+            json.dumps(launch_and_list_survivors(planned.model_copy(update=changed), number)),
+            flush=True,
+        )

@@ -49,31 +49,33 @@ def vendor_package(folder: Path, code: str) -> str:
     return os.pathsep.join(filter(None, paths))
 
 
-def cpu_use(busy_s: float) -> Callable[[], CpuUse]:
+def make_cpu_use(busy_s: float) -> Callable[[], CpuUse]:
     """Return readings ten seconds of all cores apart, ``busy_s`` of them busy."""
     readings = iter([CpuUse(0.0, 0.0, 0.0), CpuUse(busy_s, 10.0, 0.0)])
     return lambda: next(readings)
 
 
-def memory(available_gib: float) -> dict[str, Any]:
+def make_memory(available_gib: float) -> dict[str, Any]:
     """Return readings of a machine of 64 GiB."""
     return {"memory": SimpleNamespace(total=64 * GIB, available=int(available_gib * GIB))}
 
 
-def machine(root: Path, files: dict[str, str] | None = None, **changes: Any) -> ExaminedMachine:
+def make_machine(
+    root: Path, files: dict[str, str] | None = None, **changes: Any
+) -> ExaminedMachine:
     """Return a sound machine of four cores, with what a test changes.
 
-    Readings are those of this process until the test ends: ``affinity``, ``cpu_use``, ``free``
-    (bytes of any disk), ``runs``, ``tool`` and ``memory``.
+    Readings are those of this process until the test ends: ``affinity``, ``make_cpu_use``, ``free``
+    (bytes of any disk), ``runs``, ``tool`` and ``make_memory``.
     """
     write_files(root, FILES | (files or {}))
     readings: dict[str, Any] = {
         "affinity": {0, 1, 2, 3},
-        "cpu_use": cpu_use(0.5),
+        "cpu_use": make_cpu_use(0.5),
         "free": 100 * GIB,
         "runs": {},
         "tool": lambda *_, **__: "{}\n",
-        **memory(32),
+        **make_memory(32),
     }
     readings |= {name: changes.pop(name) for name in readings.keys() & changes}
     PATCH.setattr(os, "sched_getaffinity", lambda _: readings["affinity"])
@@ -88,7 +90,7 @@ def machine(root: Path, files: dict[str, str] | None = None, **changes: Any) -> 
     return ExaminedMachine(**(sound | changes))
 
 
-def said(condition: Condition) -> Condition:
+def translate_condition(condition: Condition) -> Condition:
     """Return a condition in English; its Chinese must be there, with the same values."""
     texts = [render_sentence(text, "en") for text in (condition.what, condition.fix)]
     assert condition.fix == "" or render_sentence(condition.fix, "zh") != texts[1]
@@ -96,9 +98,9 @@ def said(condition: Condition) -> Condition:
     return replace(condition, what=texts[0], fix=texts[1])
 
 
-def only(conditions: Iterator[Condition]) -> Condition:
+def read_single_condition(conditions: Iterator[Condition]) -> Condition:
     (condition,) = conditions
-    return said(condition)
+    return translate_condition(condition)
 
 
 @dataclass

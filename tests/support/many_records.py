@@ -9,8 +9,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from support.store_bodies import document, write
-from support.telemetry_files import cards, end, host, readings, sampled_run, start
+from support.store_bodies import make_document, write_record_file
+from support.telemetry_files import (
+    make_device_lines,
+    make_end_line,
+    make_host_line,
+    make_ranks_with_devices,
+    make_start_line,
+    write_sampled_run,
+)
 from trainmark.record import record, reduce
 
 if TYPE_CHECKING:
@@ -29,19 +36,19 @@ def write_runs(folder: Path) -> list[str]:
             for repeat in range(1, REPEATS + 1):
                 name = f"bert-{place}-{precision}-{repeat}"
                 rate = 400.0 * (place + 1) * (1.5 if precision == "bf16" else 1.0) + repeat
-                write(folder / name, _bert(name, device, precision, repeat, rate=rate))
-    failed = document("failed", status="oom", started="2026-11-20T08:00:00+00:00", cause={
+                write_record_file(folder / name, _bert(name, device, precision, repeat, rate=rate))
+    failed = make_document("failed", status="oom", started="2026-11-20T08:00:00+00:00", cause={
         "kind": "oom", "message": {"code": "exception", "args": {"text": "out of memory"}},
         "traceback": 'Traceback\n  File "m.py", line 3', "rank": 1, "place": "train",
     })  # fmt: skip
-    write(folder / "failed", failed)
-    with_evidence(folder / "two-ranks", 2)
-    with_evidence(folder / "eight-ranks", 8, slow=SLOW_RANK)
+    write_record_file(folder / "failed", failed)
+    write_run_with_evidence(folder / "two-ranks", 2)
+    write_run_with_evidence(folder / "eight-ranks", 8, slow=SLOW_RANK)
     return sorted(path.name for path in folder.iterdir())
 
 
 def _bert(name: str, device: str, precision: str, repeat: int, *, rate: float) -> dict[str, Any]:
-    made = document(
+    made = make_document(
         name,
         plan__run_id=name,
         plan__device__product_names=[device] * 2,
@@ -55,20 +62,20 @@ def _bert(name: str, device: str, precision: str, repeat: int, *, rate: float) -
     return made
 
 
-def with_evidence(folder: Path, ranks: int, *, slow: int | None = None) -> Path:
+def write_run_with_evidence(folder: Path, ranks: int, *, slow: int | None = None) -> Path:
     """Write a run of some ranks with its events and telemetry; ``slow``: half as fast as others."""
     folder.mkdir(parents=True)
-    events = cards(ranks)
+    events = make_ranks_with_devices(ranks)
     for event in () if slow is None else events[slow]:
         if event["event"] == "window":
             event["step_ns"] = [2 * step_ns for step_ns in event["step_ns"]]
     lines = [
-        start(*range(ranks)),
-        *readings(*range(ranks)),
-        *(host(t_s, utilization_percent=50.0) for t_s in (1.0, 5.0, 9.0)),
-        end(),
+        make_start_line(*range(ranks)),
+        *make_device_lines(*range(ranks)),
+        *(make_host_line(t_s, utilization_percent=50.0) for t_s in (1.0, 5.0, 9.0)),
+        make_end_line(),
     ]
-    sampled_run(folder, lines, ranks=events)
+    write_sampled_run(folder, lines, ranks=events)
     plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     plan["run_id"] = folder.name
     plan["data"]["train_samples"] = 1024 * ranks * 4

@@ -42,7 +42,7 @@ def write_log(folder: Path, case: Case) -> str:
     return to_mlperf(*run)
 
 
-def with_submission(log: str, benchmark: str, ruleset: str) -> str:
+def add_submission_keys(log: str, benchmark: str, ruleset: str) -> str:
     """Return ``log`` with the keys that a submission under a ruleset adds."""
     keys = {"submission_benchmark": benchmark, **SUBMISSION}
     if ruleset == "6.1.0":

@@ -23,7 +23,7 @@ NAMES = ("abstract_algebra", "college_biology", "high_school_us_history", "virol
 ITEMS = 9
 
 
-def subjects():
+def make_subjects():
     """Return four subjects: blanks around some questions, choices in any order, a long one."""
     made = []
     for number, name in enumerate(NAMES):
@@ -77,7 +77,7 @@ def score_with_lm_eval(folder, batch_size=4):
     task_folder = Path(lm_eval.__file__).parent / "tasks" / "mmlu" / "default"
     tasks = folder / "tasks"
     tasks.mkdir()
-    for subject in subjects():
+    for subject in make_subjects():
         files = {}
         for split, rows in (("dev", subject.shots), ("test", subject.items)):
             files[split] = str(tasks / f"{subject.name}_{split}.jsonl")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 STEPS = 18  # the choices of the first and of the 17th step are compared with scores
 
 
-def routers(job: Any) -> list[Any]:
+def list_routers(job: Any) -> list[Any]:
     return [layer.router for layer in routed_layers(job.model)]
 
 
@@ -34,7 +34,7 @@ def replace_choice(
     job: Any, choose: Callable[[torch.Tensor, torch.Tensor, int], Any], layers: Any
 ) -> None:
     """Let ``choose(scores, chosen, call)`` choose the experts of some layers."""
-    for router in routers(job)[layers]:
+    for router in list_routers(job)[layers]:
         calls = iter(range(10_000))
 
         def forward(
@@ -108,7 +108,7 @@ def beyond_capacity_lost_on_arrival(job: Any) -> None:
 
 
 def fewer_experts_than_said(job: Any) -> None:
-    for router in routers(job):
+    for router in list_routers(job):
         router.top_k = 1
 
 
@@ -157,7 +157,7 @@ def experts_of_a_layer_detached(job: Any) -> None:
 
 def noise_of_the_rank(job: Any) -> None:
     rank = job.context.rank
-    for router in routers(job):
+    for router in list_routers(job):
 
         def forward(tokens: Any, router_forward: Any = router.forward, router: Any = router) -> Any:
             del router_forward
@@ -171,17 +171,17 @@ def noise_of_the_rank(job: Any) -> None:
 
 def weights_of_the_rank(job: Any) -> None:
     with torch.no_grad():
-        for router in routers(job):
+        for router in list_routers(job):
             router.weight += 0.01 * job.context.rank
 
 
 def bias_of_the_rank(job: Any) -> None:
     with torch.no_grad():
-        routers(job)[1].bias[0] += job.context.rank
+        list_routers(job)[1].bias[0] += job.context.rank
 
 
 def not_synchronised(job: Any) -> None:
-    weight, rank = routers(job)[0].weight, job.context.rank
+    weight, rank = list_routers(job)[0].weight, job.context.rank
 
     def scale(*_: Any) -> None:
         weight.grad.mul_(1 + rank)
@@ -239,7 +239,7 @@ TWO_RANKS: dict[str, tuple[Callable[[Any], None], str, dict[str, Any]]] = {
 }
 
 
-def found_in(job: Any) -> dict[str, Any]:
+def find_mistake(job: Any) -> dict[str, Any]:
     """Train some steps as a rank does; return the code of what was found and its parameters."""
     trained = job.trained_parameters()
     watch = GradientWatch(trained, looks=5)
@@ -274,17 +274,17 @@ def found_in(job: Any) -> dict[str, Any]:
     return {"code": code, "parameters": vars(parameters), "rank": rank.rank}
 
 
-def on_rank(rank: int, names: list[str]) -> list[dict[str, Any]]:
+def check_plants_on_rank(rank: int, names: list[str]) -> list[dict[str, Any]]:
     results = []
     for name in names:
         plant, _, changes = TWO_RANKS.get(name, (lambda _: None, "", {"expert_parallel": 2}))
         job = tiny_gpt_oss.new_job(rank=rank, world_size=2, micro_batch_size=4, **changes)
         plant(job)
-        results.append(found_in(job))
+        results.append(find_mistake(job))
     return results
 
 
-def codes_of(rank_parameters: tuple[dict[str, Any], ...]) -> set[str]:
+def list_codes(rank_parameters: tuple[dict[str, Any], ...]) -> set[str]:
     """Return what ranks found, and what the record says of their parameters together."""
     codes = {entry["code"] for entry in rank_parameters}
     ranks = [

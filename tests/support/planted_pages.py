@@ -80,7 +80,7 @@ class PageRow:
         return "| " + " | ".join(cells) + " |"
 
 
-def page(work: Work, rows: list[PageRow], names: str) -> str:
+def make_page(work: Work, rows: list[PageRow], names: str) -> str:
     """Return a page in the founding form; the table's first row is line 13."""
     head = [
         "配置",
@@ -106,7 +106,7 @@ def page(work: Work, rows: list[PageRow], names: str) -> str:
 FIRST_LINE = 13
 
 
-def honest(draw: random.Random, work: Work, card: Card, precision: str) -> list[PageRow]:
+def make_correct_rows(draw: random.Random, work: Work, card: Card, precision: str) -> list[PageRow]:
     """Return the rows of one, eight and sixteen cards; one to three of them."""
     share = draw.uniform(0.12, 0.48)
     used = card.memory * draw.uniform(0.3, 0.93)
@@ -137,22 +137,22 @@ def honest(draw: random.Random, work: Work, card: Card, precision: str) -> list[
     return rows
 
 
-def honest_pages() -> Iterator[str]:
+def iterate_correct_pages() -> Iterator[str]:
     """Yield pages that together have at least eighty honest rows."""
     draw = random.Random(20261123)
     rows = 0
     while rows < 80:
         work, card = draw.choice(WORKS), draw.choice(CARDS)
         precision = draw.choice(list(card.peaks))
-        made = honest(draw, work, card, precision)
+        made = make_correct_rows(draw, work, card, precision)
         rows += len(made)
-        yield page(work, made, card.name)
+        yield make_page(work, made, card.name)
 
 
 def _pick(draw: random.Random) -> tuple[Work, Card, list[PageRow]]:
     while True:
         work, card = draw.choice(WORKS), draw.choice(CARDS)
-        rows = honest(draw, work, card, draw.choice(list(card.peaks)))
+        rows = make_correct_rows(draw, work, card, draw.choice(list(card.peaks)))
         if len(rows) == 3:
             return work, card, rows
 
@@ -165,7 +165,7 @@ KINDS: dict[str, tuple[int, int | None, Callable[..., PageRow]]] = {
     "no throughput": (2, None, lambda d, w, c, r: replace(r, p_core=0.0)),
     "negative time": (2, None, lambda d, w, c, r: replace(r, e2e_time=-r.e2e_time)),
     "negative memory": (1, None, lambda d, w, c, r: replace(r, used=-r.used)),
-    "eight slower than one": (5, 1, lambda d, w, c, r: _slower(r, 11.0)),
+    "eight slower than one": (5, 1, lambda d, w, c, r: _lower_rate(r, 11.0)),
     "precision that the card lacks": (
         6, None, lambda d, w, c, r: replace(r, precision=LACKING[c.name]),
     ),
@@ -173,8 +173,8 @@ KINDS: dict[str, tuple[int, int | None, Callable[..., PageRow]]] = {
     "label of other devices": (3, 0, lambda d, w, c, r: replace(r, label="单机单卡（1x8）")),
     "time halved": (3, None, lambda d, w, c, r: replace(r, e2e_time=r.e2e_time / 2.4)),
     "digit of throughput": (3, None, lambda d, w, c, r: replace(r, p_whole=r.p_whole * 0.31)),
-    "counted once a rank": (4, 1, lambda d, w, c, r: _faster(r, 8)),
-    "counted once a rank of two machines": (2, 2, lambda d, w, c, r: _faster(r, 16)),
+    "counted once a rank": (4, 1, lambda d, w, c, r: _raise_rate(r, 8)),
+    "counted once a rank of two machines": (2, 2, lambda d, w, c, r: _raise_rate(r, 16)),
     "core below train": (
         3, None, lambda d, w, c, r: replace(r, p_core=r.p_train, p_train=r.p_core * 1.04)
     ),
@@ -182,19 +182,23 @@ KINDS: dict[str, tuple[int, int | None, Callable[..., PageRow]]] = {
     "more memory than the card": (3, None, lambda d, w, c, r: replace(r, used=r.memory * 1.12)),
     "another card's memory": (2, None, lambda d, w, c, r: replace(r, memory=r.memory + 8)),
     "above the peak": (
-        3, 0, lambda d, w, c, r: _faster(r, 1.3 * c.peaks[r.precision] * 1e12 / w.flops / r.p_core)
+        3,
+        0,
+        lambda d, w, c, r: _raise_rate(
+            r, 1.3 * c.peaks[r.precision] * 1e12 / w.flops / r.p_core
+        ),
     ),
 }  # fmt: skip
 
 
-def _slower(row: PageRow, times: float) -> PageRow:
+def _lower_rate(row: PageRow, times: float) -> PageRow:
     return replace(
         row, e2e_time=row.e2e_time * times, p_whole=row.p_whole / times,
         p_train=row.p_train / times, p_core=row.p_core / times,
     )  # fmt: skip
 
 
-def _faster(row: PageRow, times: float) -> PageRow:
+def _raise_rate(row: PageRow, times: float) -> PageRow:
     return replace(
         row, p_whole=row.p_whole * times, p_train=row.p_train * times, p_core=row.p_core * times
     )
@@ -208,7 +212,7 @@ class Planted(NamedTuple):
     lines: tuple[int, ...]
 
 
-def planted_pages() -> Iterator[Planted]:
+def iterate_planted_pages() -> Iterator[Planted]:
     """Yield sixty pages with one error each."""
     draw = random.Random(1123)
     for kind, (times, world, change) in KINDS.items():
@@ -216,13 +220,14 @@ def planted_pages() -> Iterator[Planted]:
             work, card, rows = _pick(draw)
             world_index = draw.randrange(3) if world is None else world
             rows[world_index] = change(draw, work, card, rows[world_index])
-            yield Planted(kind, page(work, rows, card.name), (FIRST_LINE + world_index,))
+            yield Planted(kind, make_page(work, rows, card.name), (FIRST_LINE + world_index,))
     for times in (1.25, 0.8, 1.5, 0.5, 1.1):
         work, card, rows = _pick(draw)
         other = [
-            replace(_faster(row, times), card="K200", e2e_time=row.e2e_time / times) for row in rows
+            replace(_raise_rate(row, times), card="K200", e2e_time=row.e2e_time / times)
+            for row in rows
         ]
         lines = tuple(FIRST_LINE + 3 + number for number in range(3))
         yield Planted(
-            "rows of one card times a constant", page(work, rows + other, card.name), lines
+            "rows of one card times a constant", make_page(work, rows + other, card.name), lines
         )

@@ -180,7 +180,7 @@ class Document(NamedTuple):
     lines: dict[tuple[int, int], int]
 
 
-def markdown(title: str, sections: list[Section]) -> Document:
+def format_markdown(title: str, sections: list[Section]) -> Document:
     """Return the sections as a page."""
     text, lines = [f"# {title}", ""], {}
     for number, section in enumerate(sections):
@@ -193,14 +193,14 @@ def markdown(title: str, sections: list[Section]) -> Document:
     return Document(".md", "\n".join(text), lines)
 
 
-def csv(section: Section) -> Document:
+def format_csv(section: Section) -> Document:
     """Return one section as CSV."""
     table = [section.rows[0].HEAD, *(row.cells() for row in section.rows)]
     lines = {(0, place): place + 2 for place in range(len(section.rows))}
     return Document(".csv", "\n".join(",".join(row) for row in table) + "\n", lines)
 
 
-def language_rows(draw: random.Random) -> list[LanguageRow]:
+def make_language_rows(draw: random.Random) -> list[LanguageRow]:
     """Return honest rows of one model on one device, on 8, 16 and 32 devices."""
     model, device = draw.choice(LANGUAGE_MODELS), draw.choice(DEVICES)
     sequence, micro_batch = draw.choice((2048, 4096)), draw.choice((2, 4, 8))
@@ -220,7 +220,7 @@ def language_rows(draw: random.Random) -> list[LanguageRow]:
     return rows
 
 
-def image_rows(draw: random.Random) -> list[ImageRow]:
+def make_image_rows(draw: random.Random) -> list[ImageRow]:
     """Return honest rows of one model on one device, on 1, 8 and 16 devices."""
     model, device = draw.choice(IMAGE_MODELS), draw.choice(DEVICES)
     share, rows = draw.uniform(0.1, 0.3), []
@@ -238,7 +238,7 @@ def image_rows(draw: random.Random) -> list[ImageRow]:
     return rows
 
 
-def pair_rows(draw: random.Random) -> list[PairRow]:
+def make_precision_pair_rows(draw: random.Random) -> list[PairRow]:
     """Return honest rows of BERT-large on V100 in fp32 and mixed precision."""
     fp32, mixed = draw.uniform(7.5, 10.5), draw.uniform(28, 38)
     rows, kept = [], 1.0
@@ -248,7 +248,7 @@ def pair_rows(draw: random.Random) -> list[PairRow]:
     return rows
 
 
-def sweep_rows(draw: random.Random) -> list[SweepRow]:
+def make_sweep_rows(draw: random.Random) -> list[SweepRow]:
     """Return honest rows of a recommender on one device."""
     device, rate, rows = draw.choice(DEVICES), draw.uniform(2000, 9000), []
     for gpus in (8, 16, 32, 64):
@@ -257,31 +257,33 @@ def sweep_rows(draw: random.Random) -> list[SweepRow]:
     return rows
 
 
-def language_page(draw: random.Random) -> Document:
+def make_language_page(draw: random.Random) -> Document:
     """Return an honest page of a language model."""
-    return markdown("Pre-training throughput", [Section("Results", language_rows(draw))])
+    return format_markdown(
+        "Pre-training throughput", [Section("Results", make_language_rows(draw))]
+    )
 
 
-def pair_sections(draw: random.Random) -> list[Section]:
+def make_pair_sections(draw: random.Random) -> list[Section]:
     """Return the two tables of a page with two precisions."""
     machine = "NVIDIA DGX-1 (8x V100 32GB)"
     return [
-        Section(f"Pre-training on {machine}", pair_rows(draw)),
-        Section(f"Fine-tuning on {machine}", pair_rows(draw)),
+        Section(f"Pre-training on {machine}", make_precision_pair_rows(draw)),
+        Section(f"Fine-tuning on {machine}", make_precision_pair_rows(draw)),
     ]
 
 
-def honest_documents() -> Iterator[Document]:
+def iterate_correct_documents() -> Iterator[Document]:
     """Yield files that together have over eighty honest rows."""
     draw = random.Random(20270101)
     for _ in range(8):
-        yield language_page(draw)
+        yield make_language_page(draw)
     for _ in range(8):
-        yield csv(Section("", image_rows(draw)))
+        yield format_csv(Section("", make_image_rows(draw)))
     for _ in range(4):
-        yield markdown("bert large uncased", pair_sections(draw))
+        yield format_markdown("bert large uncased", make_pair_sections(draw))
     for _ in range(4):
-        yield markdown("Recommender", [Section("Scaling", sweep_rows(draw))])
+        yield format_markdown("Recommender", [Section("Scaling", make_sweep_rows(draw))])
 
 
 class Plant(NamedTuple):
@@ -354,14 +356,14 @@ SWEEPS: dict[str, tuple[int, int | None, Callable[[SweepRow], SweepRow]]] = {
 }  # fmt: skip
 
 
-def planted_documents() -> Iterator[Plant]:
+def iterate_planted_documents() -> Iterator[Plant]:
     """Yield files with one error each."""
     draw = random.Random(4711)
     for kinds, rows_of in (
-        (LANGUAGE, language_rows),
-        (IMAGES, image_rows),
-        (PAIRS, pair_rows),
-        (SWEEPS, sweep_rows),
+        (LANGUAGE, make_language_rows),
+        (IMAGES, make_image_rows),
+        (PAIRS, make_precision_pair_rows),
+        (SWEEPS, make_sweep_rows),
     ):
         for kind, (times, fixed, change) in kinds.items():  # type: ignore[attr-defined]
             for _ in range(times):
@@ -370,28 +372,28 @@ def planted_documents() -> Iterator[Plant]:
                 rows[place] = change(rows[place])
                 yield _plant(kind, rows, place)
     for _ in range(3):
-        sections = pair_sections(draw)
+        sections = make_pair_sections(draw)
         sections[1].rows[1] = sections[0].rows[1]
-        document = markdown("bert large uncased", sections)
+        document = format_markdown("bert large uncased", sections)
         yield Plant("row copied under another heading", document,
                     (document.lines[0, 1], document.lines[1, 1]))  # fmt: skip
     for factor in (1.25, 0.8):
-        rows = image_rows(draw)
+        rows = make_image_rows(draw)
         copies = [
             replace(row, device="K200", rate=row.rate * factor, hours=row.hours / factor)
             for row in rows
         ]
-        document = csv(Section("", rows + copies))
+        document = format_csv(Section("", rows + copies))
         lines = tuple(document.lines[0, len(rows) + place] for place in range(len(copies)))
         yield Plant("rows of one card times a constant", document, lines)
 
 
 def _plant(kind: str, rows: Rows, place: int) -> Plant:
     if isinstance(rows[0], ImageRow):
-        document = csv(Section("", rows))
+        document = format_csv(Section("", rows))
     elif isinstance(rows[0], PairRow):
         title = "Pre-training on NVIDIA DGX-1 (8x V100 32GB)"
-        document = markdown("bert large uncased", [Section(title, rows)])
+        document = format_markdown("bert large uncased", [Section(title, rows)])
     else:
-        document = markdown("Results", [Section("Training", rows)])
+        document = format_markdown("Results", [Section("Training", rows)])
     return Plant(kind, document, (document.lines[0, place],))

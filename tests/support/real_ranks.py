@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def on_ranks(ranks: int, place: Path, work: Callable[..., Any], *more: Any) -> list[Any]:
+def call_on_ranks(ranks: int, place: Path, work: Callable[..., Any], *more: Any) -> list[Any]:
     """Call ``work(rank, *more)`` on each rank of a group; return what each call returned.
 
     Args:

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+def wait_for_end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Return exit code, output and errors of a program."""
     out, err = process.communicate()
     return process.returncode, out, err
 
 
-def checked(run_dir: Path) -> Record:
+def read_checked_record(run_dir: Path) -> Record:
     """Return the record after checking what every ending promises."""
     document = json.loads((run_dir / "record.json").read_text())
     if jsonschema is not None:
@@ -52,34 +52,34 @@ def wait_for_fault(fifo: Path) -> int:
     return int(fifo.read_text())
 
 
-def job_states(run_dir: Path) -> list[dict[str, Any]]:
+def read_job_states(run_dir: Path) -> list[dict[str, Any]]:
     """Return what an engine said of a run's job, in its order."""
     return [event for event in EventFile(run_dir / JOB_EVENTS_FILE) if event["event"] == "job"]
 
 
-def interrupted(process: subprocess.Popen[str], run_dir: Path, fifo: Path) -> Record:
+def interrupt_run(process: subprocess.Popen[str], run_dir: Path, fifo: Path) -> Record:
     """Send SIGINT to a program whose faulty rank waits, and hold its record to saying so."""
     wait_for_fault(fifo)
     process.send_signal(signal.SIGINT)
-    code, out, err = ended(process)
-    record = checked(run_dir)  # no process of the run is left
+    code, out, err = wait_for_end(process)
+    record = read_checked_record(run_dir)  # no process of the run is left
     assert (code, record.status) == (1, "interrupted"), out + err
     assert (record.cause.kind, record.cause.signal) == ("signal", "SIGINT")
     return record
 
 
-def distilbert_on_two_ranks(started: Any, *words: str) -> Path:
+def train_distilbert_on_two_ranks(start_run: Any, *words: str) -> Path:
     """Train DistilBERT an epoch on two ranks of an engine; return the run directory."""
-    process, run_dir = started("max_epochs=1", "target=none", *words, case="distilbert_sst2")
-    code, out, err = ended(process)
+    process, run_dir = start_run("max_epochs=1", "target=none", *words, case="distilbert_sst2")
+    code, out, err = wait_for_end(process)
     assert code == 0, out + err
-    record = checked(run_dir)
+    record = read_checked_record(run_dir)
     assert (record.status, len(record.ranks)) == ("passed", 2)
-    assert job_states(run_dir)[-1]["phase"] == "ended"
+    assert read_job_states(run_dir)[-1]["phase"] == "ended"
     return run_dir
 
 
-def processes_with(variable: str, value: str) -> list[psutil.Process]:
+def find_processes_with(variable: str, value: str) -> list[psutil.Process]:
     """Return the living processes with a value in their environment."""
     processes = []
     for process in psutil.process_iter():

@@ -13,7 +13,7 @@ PROGRAM = (sys.executable, "-m", "trainmark")
 
 
 @pytest.fixture(autouse=True)
-def signals_as_usual():
+def restore_default_signals():
     """Start programs that heed signals, also where the tests run under nohup or behind ``&``."""
     numbers = (signal.SIGINT, signal.SIGHUP)
     ignored = [number for number in numbers if signal.getsignal(number) == signal.SIG_IGN]
@@ -37,7 +37,7 @@ def trainmark(tmp_path):
 
 
 @pytest.fixture
-def started(tmp_path):
+def start_run(tmp_path):
     """Start ``trainmark run`` and end it with the test, whatever happens."""
     processes = []
 

@@ -29,10 +29,10 @@ STEPS = 4
 def register() -> None:
     """Register the device, before autograd is used: it then starts a thread for each kind."""
     sys.path.insert(0, str(SITE))
-    stand_in()
+    open_stand_in()
 
 
-def stand_in(fault: str = "none", *, operation_ns: int = OPERATION_NS) -> Any:
+def open_stand_in(fault: str = "none", *, operation_ns: int = OPERATION_NS) -> Any:
     """Return the process's device with a new clock, empty and without anything queued."""
     from trainmark_stand_in.faults import TIMELINES
     from trainmark_stand_in.vendor import StandIn
@@ -108,7 +108,7 @@ def train(
         return loss
 
     job.step = step
-    loop = loop_module(change_loop)
+    loop = load_changed_loop(change_loop)
     events: list[dict[str, Any]] = []
     queued_ns = 0 if timeline is None else Timeline.mark(timeline).reached_ns
     schedule = loop.Schedule(max_epochs=100, warmup_steps=2, window_steps=2, max_steps=STEPS)
@@ -132,7 +132,7 @@ def train(
     }
 
 
-def loop_module(change: tuple[str, str] | None) -> Any:
+def load_changed_loop(change: tuple[str, str] | None) -> Any:
     """Return the module of the measured loop, with a piece of its source changed."""
     from trainmark.rank import loop
 
@@ -150,12 +150,12 @@ def train_on_stand_in(
     case_name: str, cache: Path, *, fault: str = "none", **more: Any
 ) -> dict[str, Any]:
     """Return what ``train`` finds on the stand-in, and the peak of its memory."""
-    device = stand_in(fault)
+    device = open_stand_in(fault)
     training = train(case_name, cache, device=device, **more)
     return training | {"peak_bytes": device.memory().allocator_peak_bytes}
 
 
-def wrong_figures(training: dict[str, Any]) -> list[str]:
+def list_wrong_figures(training: dict[str, Any]) -> list[str]:
     """Return the names of figures that differ from what the operations of each step must take."""
     windows = training["windows"]
     step_ns = [ns for window in windows for ns in window["step_ns"]]
@@ -187,29 +187,29 @@ def matmul_rate(fault: str) -> float | str:
     """Return the rate that preflight measures where each operation takes 30 ms, or its refusal."""
     from trainmark.errors import EnvironmentFault
 
-    device = stand_in(fault, operation_ns=30_000_000)
+    device = open_stand_in(fault, operation_ns=30_000_000)
     try:
         return device.matmul_rate("fp32").flops_per_second
     except EnvironmentFault as refused:
         return str(refused.where)
 
 
-def faults() -> tuple[list[str], list[str]]:
+def list_faults() -> tuple[list[str], list[str]]:
     """Return what the conformance checks find, by the real clock."""
     from trainmark.conformance.vendor_check import device_faults, vendor_faults
     from trainmark_stand_in.timeline import Timeline
     from trainmark_stand_in.vendor import StandIn
 
-    device = stand_in()
+    device = open_stand_in()
     device.timeline = device.operations.timeline = Timeline(operation_ns=OPERATION_NS)
     return vendor_faults(StandIn()), device_faults(StandIn())
 
 
-def waiting_operations() -> dict[str, bool]:
+def list_waiting_operations() -> dict[str, bool]:
     """Return which operations make the host wait."""
     import torch
 
-    device = stand_in()
+    device = open_stand_in()
     host = torch.arange(6.0).view(2, 3)
     x = device.place(host).requires_grad_()
     mask, numbers = device.place(host > 2), device.place(torch.tensor([1, 0]))

@@ -18,7 +18,7 @@ from trainmark.results.store.query import list_runs
 GOLDEN = Path(__file__).parents[1] / "golden" / "record_distilbert.json"
 
 
-def document(run_id: str, **changes: Any) -> dict[str, Any]:
+def make_document(run_id: str, **changes: Any) -> dict[str, Any]:
     """Return a record as a document; ``figures`` are values by name, None: not known."""
     made = json.loads(GOLDEN.read_text(encoding="utf-8"))
     steps = made["steps"]  # two launches never take the same times one after another
@@ -39,7 +39,7 @@ def document(run_id: str, **changes: Any) -> dict[str, Any]:
     return made | {"run_id": run_id}
 
 
-def write(folder: Path, made: dict[str, Any]) -> Path:
+def write_record_file(folder: Path, made: dict[str, Any]) -> Path:
     """Write a record into a run directory."""
     folder.mkdir(parents=True, exist_ok=True)
     staging = folder / ".staging"
@@ -52,12 +52,12 @@ def add_records(where: str, folder: Path, name: str, count: int, written: Connec
     """Write records and add them to an index one by one, sending the name of each that is in it."""
     index = Index(where)
     for number in range(count):
-        path = write(folder / f"{name}-{number}", document(f"{name}-{number}"))
+        path = write_record_file(folder / f"{name}-{number}", make_document(f"{name}-{number}"))
         index.update([str(path.relative_to(where))])
         written.send(path.name)
 
 
-def acknowledged(where: str, folder: Path, *, writers: int = 6) -> set[str]:
+def add_records_while_killing_writers(where: str, folder: Path, *, writers: int = 6) -> set[str]:
     """Let writers add records at once and kill half of them, one after another, anywhere.
 
     Return the names of the records that are in the index as their writers say.
@@ -89,14 +89,14 @@ def acknowledged(where: str, folder: Path, *, writers: int = 6) -> set[str]:
     return names
 
 
-def opened(where: Path) -> Index:
+def open_index(where: Path) -> Index:
     """Return the index of a store as its files are now."""
     index = Index(str(where))
     index.refresh()
     return index
 
 
-def everything(index: Index) -> list[dict[str, Any]]:
+def list_index_entries(index: Index) -> list[dict[str, Any]]:
     """Return all that an index says of its runs but for their paths."""
     columns = [*COLUMNS, *FIGURES, "notes", "torch", "world"]
     return list_runs(index, columns=columns, sort="run_id").as_dicts()

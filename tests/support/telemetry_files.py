@@ -22,29 +22,31 @@ MONITOR = "nvml 13.580"
 TIMES_S = (0.0, 2.0, 4.0, 6.0, 7.0, 8.0, 9.0, 9.625, 10.0, 11.0, 12.0)
 
 
-def start(*devices: int, monitor: str | None = MONITOR, **fields: Any) -> dict[str, Any]:
+def make_start_line(
+    *make_devices_line: int, monitor: str | None = MONITOR, **fields: Any
+) -> dict[str, Any]:
     """Return the first line."""
-    plain = {"pid": 7, "interval_s": 1.0, "monitor": monitor, "devices": list(devices),
+    plain = {"pid": 7, "interval_s": 1.0, "monitor": monitor, "devices": list(make_devices_line),
              "host_sources": ["psutil"]}  # fmt: skip
     return event("sampling", 0, **plain | fields)
 
 
-def devices(t_s: float, *samples: dict[str, Any], took_ns: int = 0) -> dict[str, Any]:
+def make_devices_line(t_s: float, *samples: dict[str, Any], took_ns: int = 0) -> dict[str, Any]:
     """Return a reading of devices."""
     return event("devices", round(t_s * S), took_ns=took_ns, devices=list(samples))
 
 
-def host(t_s: float, **facts: Any) -> dict[str, Any]:
+def make_host_line(t_s: float, **facts: Any) -> dict[str, Any]:
     """Return a reading of the host."""
     return event("host", round(t_s * S), took_ns=0, **facts)
 
 
-def end(t_s: float = 12.0) -> dict[str, Any]:
+def make_end_line(t_s: float = 12.0) -> dict[str, Any]:
     """Return the last line."""
     return event("end", round(t_s * S))
 
 
-def busy(t_s: float, index: int, **facts: Any) -> dict[str, Any]:
+def make_busy_device(t_s: float, index: int, **facts: Any) -> dict[str, Any]:
     """Return a device that is idle until 6 s and then draws 400 W, counting its joules."""
     trains = t_s >= 6.0
     plain = {
@@ -62,12 +64,15 @@ def busy(t_s: float, index: int, **facts: Any) -> dict[str, Any]:
     return {name: value for name, value in (plain | facts).items() if value is not None}
 
 
-def readings(*indices: int, times_s: Iterable[float] = TIMES_S, **facts: Any) -> list[Any]:
+def make_device_lines(*indices: int, times_s: Iterable[float] = TIMES_S, **facts: Any) -> list[Any]:
     """Return the readings of busy devices; a fact given as None is not told."""
-    return [devices(t_s, *(busy(t_s, index, **facts) for index in indices)) for t_s in times_s]
+    return [
+        make_devices_line(t_s, *(make_busy_device(t_s, index, **facts) for index in indices))
+        for t_s in times_s
+    ]
 
 
-def cards(world: int = 2) -> list[list[dict[str, Any]]]:
+def make_ranks_with_devices(world: int = 2) -> list[list[dict[str, Any]]]:
     """Return the events of ranks that each have a device."""
     device = {"name": "Fake Accelerator 1", "memory_total_bytes": 16 * GIB}
     changed = {"facts": {"memory_scope": "device", "device": device}}
@@ -79,7 +84,7 @@ def cards(world: int = 2) -> list[list[dict[str, Any]]]:
     return ranks
 
 
-def sampled_run(
+def write_sampled_run(
     folder: Path,
     lines: Sequence[dict[str, Any]] | bytes | None,
     *,
@@ -87,7 +92,7 @@ def sampled_run(
 ) -> Path:
     """Write a run with its telemetry and return its folder; None: a run without."""
     agent = event("ranks_ended", 12 * S, failures=[])
-    ranks = cards() if ranks is None else ranks
+    ranks = make_ranks_with_devices() if ranks is None else ranks
     write_run(folder, [launch_event(), agent], *ranks)
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     device = plan["device"] | {"vendor": "fake", "torch_type": "cuda"}

@@ -47,10 +47,10 @@ class Spread:
 
     @property
     def placement(self) -> Placement:
-        return place(memory_of(self.row_budget, DIM), self.cardinalities, DIM, self.ranks)
+        return place(make_rank_memory(self.row_budget, DIM), self.cardinalities, DIM, self.ranks)
 
 
-def memory_of(rows: int, dim: int) -> RankMemory:
+def make_rank_memory(rows: int, dim: int) -> RankMemory:
     """Return the memory of a rank of which the tables may take so many rows."""
     return RankMemory(int(rows * dim * FLOAT_BYTES / TABLES_SHARE) + 2)
 
@@ -65,7 +65,7 @@ SPREADS = {
 }
 
 
-def data(cardinalities: tuple[int, ...]) -> list[tuple[Tensor, Tensor, Tensor]]:
+def make_batches(cardinalities: tuple[int, ...]) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Return (numerical, labels, ids) of each global batch; the last one is short."""
     generator = torch.Generator().manual_seed(SEED)
     batches = []
@@ -114,7 +114,7 @@ def train(
     tables.learning_rate, tables.grad_scale = RATE, spread.loss_scale
     columns = list(spread.placement.columns(rank))
     losses, logits, bytes_sent = [], [], []
-    for numerical, labels, ids in data(cardinalities):
+    for numerical, labels, ids in make_batches(cardinalities):
         size, before = len(labels), sent.total if sent else 0
         here = slice(size * rank // ranks, size * (rank + 1) // ranks)
         dense_logits = dense(numerical[here], start(ids[columns]))
@@ -160,8 +160,8 @@ def write_log(
 
 
 def write_clicks(folder: Path) -> None:
-    """Write the batches of ``data`` as training rows and the same as test rows."""
-    numerical, labels, ids = zip(*data(CARDINALITIES), strict=True)
+    """Write the batches of ``make_batches`` as training rows and the same as test rows."""
+    numerical, labels, ids = zip(*make_batches(CARDINALITIES), strict=True)
     rows = (torch.cat(numerical), torch.cat(labels), torch.cat(ids, dim=1))
     write_log(folder, CARDINALITIES, {"train": rows, "test": rows})
 

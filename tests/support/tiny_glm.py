@@ -84,7 +84,7 @@ class NamedOften(Examples):
         ]
 
 
-def recipe(**changes: Any) -> GlmRecipe:
+def make_recipe(**changes: Any) -> GlmRecipe:
     fields = {
         "num_layers": 2, "hidden_size": 32, "num_heads": 4, "seq_length": LENGTH,
         "vocab_size": VOCAB, "dropout": 0.0, "micro_batch_size": 8, "learning_rate": 1e-2,
@@ -97,7 +97,7 @@ def new_job(
     *, rank: int = 0, world_size: int = 1, train: Any = None, validation: Any = None, **changes: Any
 ) -> GlmJob:
     context = JobContext(
-        recipe=recipe(**changes), data_dir=Path(), rank=rank, world_size=world_size,
+        recipe=make_recipe(**changes), data_dir=Path(), rank=rank, world_size=world_size,
         device=CpuDevice(threads=1),
     )  # fmt: skip
     data = SimpleNamespace(

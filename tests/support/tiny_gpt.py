@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.distributed.tensor import DTensor
 
-from support.real_ranks import on_ranks
+from support.real_ranks import call_on_ranks
 from trainmark.cases.gpt_megatron.case import GptRecipe
 from trainmark.cases.gpt_megatron.job import GptJob, build
 from trainmark.devices.vendors.cpu import CpuDevice
@@ -59,7 +59,7 @@ class Split:
         return Epoch(np.arange(self.samples))
 
 
-def recipe(**changes: Any) -> GptRecipe:
+def make_recipe(**changes: Any) -> GptRecipe:
     fields = {
         "num_layers": 2, "hidden_size": 32, "num_heads": 4, "seq_length": SEQUENCE,
         "vocab_size": VOCAB, "dropout": 0.0, "micro_batch_size": 8, "learning_rate": 1e-2,
@@ -71,13 +71,13 @@ def recipe(**changes: Any) -> GptRecipe:
 
 def new_job(*, rank: int = 0, world_size: int = 1, **changes: Any) -> GptJob:
     context = JobContext(
-        recipe=recipe(**changes), data_dir=Path(), rank=rank, world_size=world_size,
+        recipe=make_recipe(**changes), data_dir=Path(), rank=rank, world_size=world_size,
         device=CpuDevice(threads=1),
     )  # fmt: skip
     return build(context, SimpleNamespace(train=Split(SAMPLES), validation=Split(7)))
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
+def gather_whole(tensor: torch.Tensor) -> torch.Tensor:
     plain = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
     return plain.detach().clone()
 
@@ -96,7 +96,7 @@ def train(job: GptJob) -> dict[str, Any]:
         losses.append(loss.item())
     job.check()
     quality = job.evaluate()
-    weights = {name: whole(value) for name, value in job.model.named_parameters()}
+    weights = {name: gather_whole(value) for name, value in job.model.named_parameters()}
     return {
         "losses": losses, "samples": samples, "weights": weights,
         "quality": (quality.value, quality.samples), "facts": dict(job.facts()),
@@ -107,8 +107,8 @@ def train_rank(rank: int, new_job: Any, ranks: int, spreads: list[dict[str, Any]
     return [train(new_job(rank=rank, world_size=ranks, **fields)) for fields in spreads]
 
 
-def spawn(
+def train_on_ranks(
     new_job: Any, place: Path, ranks: int, spreads: list[dict[str, Any]]
 ) -> list[tuple[dict[str, Any], ...]]:
     """Train a job for each of ``spreads`` on real ranks; return of each what the ranks found."""
-    return list(zip(*on_ranks(ranks, place, train_rank, new_job, ranks, spreads), strict=True))
+    return list(zip(*call_on_ranks(ranks, place, train_rank, new_job, ranks, spreads), strict=True))

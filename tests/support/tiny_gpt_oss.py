@@ -15,7 +15,7 @@ from trainmark.protocols import JobContext
 SAMPLES = 160  # 20 steps
 
 
-def recipe(**changes: Any) -> GptOssRecipe:
+def make_recipe(**changes: Any) -> GptOssRecipe:
     fields = {
         "num_layers": 2, "hidden_size": 32, "num_heads": 4, "num_kv_heads": 2, "head_dim": 16,
         "sliding_window": 5, "num_experts": 8, "top_k": 2, "ffn_size": 48, "seq_length": 12,
@@ -27,7 +27,7 @@ def recipe(**changes: Any) -> GptOssRecipe:
 
 def new_job(*, rank: int = 0, world_size: int = 1, **changes: Any) -> GptOssJob:
     context = JobContext(
-        recipe=recipe(**changes), data_dir=Path(), rank=rank, world_size=world_size,
+        recipe=make_recipe(**changes), data_dir=Path(), rank=rank, world_size=world_size,
         device=CpuDevice(threads=1),
     )  # fmt: skip
     return build(context, SimpleNamespace(train=Split(SAMPLES), validation=Split(7)))

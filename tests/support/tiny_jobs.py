@@ -37,7 +37,7 @@ def build(name: str, device: Device, root: Path, **fields: Any) -> Any:
     return module.build(context, module.load_data(context))
 
 
-def without_dropout(job: Any) -> Any:
+def disable_dropout(job: Any) -> Any:
     """Switch off all dropout: masks are drawn differently on each kind of device."""
     for module in job.stepper.model.modules():
         if isinstance(module, torch.nn.Dropout):
@@ -45,7 +45,7 @@ def without_dropout(job: Any) -> Any:
     return job
 
 
-def losses(job: Any, device: Device, steps: int) -> list[float]:
+def list_losses(job: Any, device: Device, steps: int) -> list[float]:
     """Return the losses of the first ``steps`` steps."""
     batches = batches_of(job, device, 0, depth=0)
     results = [job.step(batches) for _ in range(steps)]

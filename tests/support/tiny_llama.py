@@ -26,7 +26,7 @@ ROWS = {"train": 45, "val": 9}
 SUBJECTS = 2  # of the 57, to be quick
 
 
-def recipe(**changes: Any) -> LlamaRecipe:
+def make_recipe(**changes: Any) -> LlamaRecipe:
     fields = {
         "data": "generated", "model_size": "tiny", "init": "random", "seq_length": 64,
         "micro_batch_size": 4, "lora_rank": 4, "lora_dropout": 0.0, "learning_rate": 1e-3,
@@ -44,20 +44,20 @@ def write_data(folder: Path) -> Path:
         listed = [{"id": "", "dialogue": d, "summary": s} for d, s in drawn]
         (folder / f"{split}.json").write_text(json.dumps(listed))
     generating.write_mmlu(folder / "mmlu", seed=1)
-    generating.write_model(folder / "model", recipe())
+    generating.write_model(folder / "model", make_recipe())
     return folder
 
 
 def new_job(folder: Path, *, rank: int = 0, world_size: int = 1, **changes: Any) -> job.LlamaJob:
     context = JobContext(
-        recipe=recipe(**changes), data_dir=folder, rank=rank, world_size=world_size,
+        recipe=make_recipe(**changes), data_dir=folder, rank=rank, world_size=world_size,
         device=CpuDevice(threads=1),
     )  # fmt: skip
     data = job.load_data(context)
     return job.build(context, replace(data, mmlu=data.mmlu and data.mmlu[:SUBJECTS]))
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
+def gather_whole(tensor: torch.Tensor) -> torch.Tensor:
     plain = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
     return plain.detach().clone()
 
@@ -80,7 +80,7 @@ def train(made: job.LlamaJob, *, epochs: int = 2) -> dict[str, Any]:
             steps.append((loss.item(), samples))
     made.check()
     quality = made.evaluate()
-    weights = {n: whole(x) for n, x in made.model.named_parameters() if x.requires_grad}
+    weights = {n: gather_whole(x) for n, x in made.model.named_parameters() if x.requires_grad}
     return {
         "steps": steps, "weights": weights, "quality": (quality.value, quality.samples),
         "detail": dict(quality.detail), "facts": dict(made.facts()),

@@ -15,7 +15,7 @@ from trainmark.protocols import JobContext
 SAMPLES = 160  # 20 steps
 
 
-def recipe(**changes: Any) -> Llama31Recipe:
+def make_recipe(**changes: Any) -> Llama31Recipe:
     fields = {
         "num_layers": 2, "hidden_size": 32, "num_heads": 4, "num_kv_heads": 2, "ffn_size": 48,
         "seq_length": 12, "vocab_size": 100, "micro_batch_size": 8, "learning_rate": 1e-2,
@@ -27,7 +27,7 @@ def recipe(**changes: Any) -> Llama31Recipe:
 
 def new_job(*, rank: int = 0, world_size: int = 1, **changes: Any) -> Llama31Job:
     context = JobContext(
-        recipe=recipe(**changes), data_dir=Path(), rank=rank, world_size=world_size,
+        recipe=make_recipe(**changes), data_dir=Path(), rank=rank, world_size=world_size,
         device=CpuDevice(threads=1),
     )  # fmt: skip
     return build(context, SimpleNamespace(train=Split(SAMPLES), validation=Split(7)))

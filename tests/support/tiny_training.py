@@ -29,7 +29,7 @@ FEATURES = 6
 ROWS = 71  # in steps of 30 the last holds 11: uneven over 2 ranks and their micro-batches
 
 
-def rows_of_data() -> tuple[torch.Tensor, torch.Tensor]:
+def make_rows() -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(3)
     features = torch.randn(ROWS, FEATURES, generator=generator)
     return features, features @ torch.randn(FEATURES, 1, generator=generator)
@@ -40,7 +40,7 @@ def new_model() -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, 5), nn.Tanh(), nn.Linear(5, 1))
 
 
-def context_of(precision: Precision, *, world_size: int = 1) -> JobContext:
+def make_context(precision: Precision, *, world_size: int = 1) -> JobContext:
     device: Any = SyncDevice(FakeClock())
     return JobContext(Recipe(precision=precision), Path(), 0, world_size, device)
 
@@ -62,7 +62,7 @@ def new_stepper(
 
     ranks = Ranks(data_size=world_size)
     stepper = Stepper(
-        context_of(precision, world_size=world_size),
+        make_context(precision, world_size=world_size),
         parallelize(model, ranks),
         torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9),
         squared_error,
@@ -72,8 +72,8 @@ def new_stepper(
     return stepper
 
 
-def batches(sharding: Sharding, epoch: int) -> Iterator[Batch]:
-    features, targets = rows_of_data()
+def make_batches(sharding: Sharding, epoch: int) -> Iterator[Batch]:
+    features, targets = make_rows()
     for part in sharding.micro_batches(epoch):
         count = 0 if part.weightless else len(part.rows)
         tensors = features[part.rows], targets[part.rows]
@@ -96,7 +96,7 @@ def train(
     )  # fmt: skip
     steps = []
     for epoch in range(epochs):
-        source = list(batches(sharding, epoch))
+        source = list(make_batches(sharding, epoch))
         held = iter(source)
         position = 0
         while (loss := stepper.step(held)) is not None:
@@ -110,7 +110,7 @@ def train(
     return steps
 
 
-def weights(model: nn.Module) -> torch.Tensor:
+def read_weights(model: nn.Module) -> torch.Tensor:
     return torch.cat([item.detach().flatten() for item in model.parameters()])
 
 
@@ -128,25 +128,30 @@ def train_rank(rank: int) -> dict[str, Any]:
     # The last step's 11 rows are 5 on rank 0, one micro-batch, and 6 on rank 1, two of them.
     steps = train(stepper, micro=5, accumulate=3, world_size=2, rank=rank)
     # An epoch of one row: rank 0 has none and takes part without weight.
-    features, targets = rows_of_data()
+    features, targets = make_rows()
     single = Batch((features[:1], targets[:1]), Counts(samples=rank), 1, closes_step=True)
     stepper.step(iter([single]))
     total = add_over_ranks(rank + 1, 10, world_size=2, device=torch.device("cpu"))
-    return {"steps": steps, "weights": weights(model), "total": total, "reductions": reductions}
+    return {
+        "steps": steps,
+        "weights": read_weights(model),
+        "total": total,
+        "reductions": reductions,
+    }
 
 
-def sharded_gradients(rank: int) -> dict[str, Any]:
+def measure_sharded_gradients(rank: int) -> dict[str, Any]:
     """Return the sizes of the gradients after each micro-batch of a sharded model, and the weights.
 
     The step's two micro-batches are the rows of data from 0 to 16 and from 16 to 32; each rank
     takes half of both.
     """
-    features, targets = rows_of_data()
+    features, targets = make_rows()
     model = new_model()
     mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("data", "tensor"))
     ranks = Ranks(data_rank=rank, data_size=2, mesh=mesh)
     stepper = Stepper(
-        context_of("fp32", world_size=2),
+        make_context("fp32", world_size=2),
         parallelize(model, ranks, shards=list(model)),
         torch.optim.SGD(model.parameters(), lr=0.05),
         lambda batch: ((stepper.model(batch.tensors[0]) - batch.tensors[1]) ** 2).sum(),
@@ -157,26 +162,26 @@ def sharded_gradients(rank: int) -> dict[str, Any]:
     def micro_batches() -> Iterator[Batch]:
         for first in (0, 16):
             if first:
-                sizes.append([_held_numbers(item.grad) for item in model.parameters()])
+                sizes.append([_count_held_numbers(item.grad) for item in model.parameters()])
             rows = slice(first + 8 * rank, first + 8 * rank + 8)
             yield Batch((features[rows], targets[rows]), Counts(8), 32, closes_step=first == 16)
 
     stepper.optimizer.register_step_pre_hook(
-        lambda *_: sizes.append([_held_numbers(item.grad) for item in model.parameters()])
+        lambda *_: sizes.append([_count_held_numbers(item.grad) for item in model.parameters()])
     )
     stepper.step(micro_batches())
     whole = [item.full_tensor().detach().flatten() for item in model.parameters()]  # type: ignore[attr-defined]
     return {"sizes": sizes, "weights": torch.cat(whole)}
 
 
-def _held_numbers(gradient: Any) -> int:
+def _count_held_numbers(gradient: Any) -> int:
     """Return how many numbers of a gradient this rank holds; -1: it has none yet."""
     return -1 if gradient is None else gradient.to_local().numel()
 
 
-def buffer_after_a_step(rank: int) -> float:
+def train_step_and_read_buffer(rank: int) -> float:
     """Return a buffer of a replica after a step that began with another value on each rank."""
-    features, targets = rows_of_data()
+    features, targets = make_rows()
     model = new_model()
     model.register_buffer("constant", torch.zeros(()))
     stepper = new_stepper(model, world_size=2)

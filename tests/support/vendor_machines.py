@@ -13,24 +13,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def tool(folder: Path, name: str, shell: str) -> None:
+def install_tool(folder: Path, name: str, shell: str) -> None:
     """Put a tool on the PATH that runs ``shell``."""
     file = folder / name
     file.write_text(f"#!/bin/sh\n{shell}\n")
     file.chmod(0o755)
 
 
-def printing(file: Path) -> str:
+def print_text(file: Path) -> str:
     return f"cat {shlex.quote(str(file))}"
 
 
-def write(file: Path, text: str = "") -> Path:
+def write_text_file(file: Path, text: str = "") -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
     return file
 
 
-def kfd_node(
+def add_kfd_node(
     root: Path, number: int, *, vendor: int, minor: int = 0, bus: int = 0, unique_id: int = 0
 ) -> None:
     """Add a compute device to KFD's list; with minor 0 a processor."""
@@ -44,13 +44,13 @@ def kfd_node(
         "unique_id": unique_id,
     }
     text = "".join(f"{name} {value}\n" for name, value in properties.items())
-    write(root / f"sys/class/kfd/kfd/topology/nodes/{number}/properties", text)
-    write(root / "dev/kfd")
+    write_text_file(root / f"sys/class/kfd/kfd/topology/nodes/{number}/properties", text)
+    write_text_file(root / "dev/kfd")
     if minor:
-        write(root / f"dev/dri/renderD{minor}")
+        write_text_file(root / f"dev/dri/renderD{minor}")
 
 
-def pci_card(
+def add_pci_card(
     root: Path,
     address: str,
     *,
@@ -61,15 +61,15 @@ def pci_card(
 ) -> Path:
     """Add a card to the PCI bus and return its folder."""
     folder = root / "sys/bus/pci/devices" / address
-    write(folder / "vendor", f"0x{vendor:04x}\n")
-    write(folder / "class", f"{kind}\n")
+    write_text_file(folder / "vendor", f"0x{vendor:04x}\n")
+    write_text_file(folder / "class", f"{kind}\n")
     if driver:
         target = root / "sys/bus/pci/drivers" / driver
         target.mkdir(parents=True, exist_ok=True)
         (folder / "driver").symlink_to(target)
     if minor:
         (folder / f"drm/renderD{minor}").mkdir(parents=True)
-        write(root / f"dev/dri/renderD{minor}")
+        write_text_file(root / f"dev/dri/renderD{minor}")
     return folder
 
 
@@ -93,7 +93,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def built(monkeypatch: pytest.MonkeyPatch, **what: str) -> None:
+def set_torch_build(monkeypatch: pytest.MonkeyPatch, **what: str) -> None:
     """Have the installed torch say that it was built for ``what``."""
     build = accelerator.TorchBuild("2.13.0", what.pop("cuda", None), **what)
     monkeypatch.setattr(torch_vendor, "read_torch_build", lambda: build)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from support.real_runs import checked
+from support.real_runs import read_checked_record
 from trainmark.launch import local
 from trainmark.launch.processes import StopRequest
 from trainmark.plan.request import RunRequest
@@ -48,10 +48,10 @@ def measure(
     fields = {"device": "cpu", "sample_every": 0, "out": folder / "run"} | fields
     request = RunRequest.of(case="witnessed", witness=file, command=command, **fields)
     local.launch(resolve(request), StopRequest())
-    return checked(folder / "run")
+    return read_checked_record(folder / "run")
 
 
-def codes(record: Record) -> set[str]:
+def list_lasting_codes(record: Record) -> set[str]:
     """Return the codes of a record's findings that lower its trust for good."""
     from trainmark.record.witnessed import GRAVE_CODES
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.fakes import S, event
-from support.telemetry_files import end, sampled_run, start
+from support.telemetry_files import make_end_line, make_start_line, write_sampled_run
 from trainmark.protocols import MonitorFault
 from trainmark.record import reduce
 from trainmark.results.redaction import Redactor
@@ -123,11 +123,11 @@ def kernel(t_s: float, kind: str, count: int, text: str) -> dict[str, Any]:
 def test_messages_during_a_run_are_a_finding_with_count_and_first_message(tmp_path: Path) -> None:
     opened = event("kernel_log", 0, source="/dev/kmsg")
     samples = [
-        start(0), opened, kernel(3.0, "xid", 2, XID), kernel(4.0, "mce", 1, MCE),
-        kernel(8.0, "xid", 3, "later"), end(),
+        make_start_line(0), opened, kernel(3.0, "xid", 2, XID), kernel(4.0, "mce", 1, MCE),
+        kernel(8.0, "xid", 3, "later"), make_end_line(),
     ]  # fmt: skip
 
-    record = reduce.reduce(sampled_run(tmp_path / "run", samples))
+    record = reduce.reduce(write_sampled_run(tmp_path / "run", samples))
 
     assert record.telemetry is not None
     assert record.telemetry.kernel is not None
@@ -147,7 +147,9 @@ def test_messages_during_a_run_are_a_finding_with_count_and_first_message(tmp_pa
 def test_unreadable_log_is_null_with_a_reason_and_no_finding(tmp_path: Path) -> None:
     fault = event("fault", 0, source="kernel", kind="absent", said="/dev/kmsg: not permitted")
 
-    record = reduce.reduce(sampled_run(tmp_path / "run", [start(0), fault, end()]))
+    record = reduce.reduce(
+        write_sampled_run(tmp_path / "run", [make_start_line(0), fault, make_end_line()])
+    )
 
     assert record.telemetry is not None
     log = record.telemetry.kernel

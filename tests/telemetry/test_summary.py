@@ -11,12 +11,12 @@ from support.telemetry_files import (
     GIB,
     MONITOR,
     TIMES_S,
-    cards,
-    end,
-    host,
-    readings,
-    sampled_run,
-    start,
+    make_device_lines,
+    make_end_line,
+    make_host_line,
+    make_ranks_with_devices,
+    make_start_line,
+    write_sampled_run,
 )  # fmt: skip
 from trainmark.events.timeline import read_run
 from trainmark.record import figures as figures_of
@@ -41,8 +41,8 @@ def told(
     on_processor: bool = False,
 ) -> tuple[Telemetry, dict[str, Figure]]:
     """Return the summary of a run with these samples, and the run's figures."""
-    ranks = [rank_events()] if on_processor else ranks or cards()
-    run_dir = sampled_run(tmp_path / "run", lines, ranks=ranks)
+    ranks = [rank_events()] if on_processor else ranks or make_ranks_with_devices()
+    run_dir = write_sampled_run(tmp_path / "run", lines, ranks=ranks)
     timeline = read_run(run_dir, len(ranks))
     summary = telemetry.summarize_samples(telemetry.read_samples(run_dir, timeline), timeline)
     device = "cpu" if on_processor else "cuda"
@@ -62,7 +62,9 @@ def codes(figures: dict[str, Figure], *names: str) -> list[str | None]:
 
 
 def test_two_devices_give_exact_numbers(tmp_path: Path) -> None:
-    summary, figures = told(tmp_path, [start(4, 2), *readings(2, 4), end()])
+    summary, figures = told(
+        tmp_path, [make_start_line(4, 2), *make_device_lines(2, 4), make_end_line()]
+    )
     assert summary.intervals_s == {
         "run": (0.0, 12.0),
         "train": (6.0, 9.625),
@@ -109,7 +111,11 @@ def test_two_devices_give_exact_numbers(tmp_path: Path) -> None:
 
 def test_energy_is_interpolated_at_interval_edges(tmp_path: Path) -> None:
     times = [0.0, 5.9375, *(6.0 + TICK / S * number for number in range(1, 60))]
-    summary, figures = told(tmp_path, [start(0), *readings(0, times_s=times)], ranks=cards(1))
+    summary, figures = told(
+        tmp_path,
+        [make_start_line(0), *make_device_lines(0, times_s=times)],
+        ranks=make_ranks_with_devices(1),
+    )
     # 5.9375 s is read at 100 W, 6.125 s at 400 W: 6.25 J and 50 J on a line over 0.1875 s.
     before = (6.25 + 50) * (0.0625 / 0.1875)
     energy = summary.devices[0].over["train"].energy
@@ -130,7 +136,10 @@ def test_energy_is_interpolated_at_interval_edges(tmp_path: Path) -> None:
 def test_an_energy_without_a_counter_is_estimated_under_another_name(
     tmp_path: Path, changed: dict[str, Any], reason: str
 ) -> None:
-    lines = [start(0, 1), *readings(0, 1, times_s=[0.25 * n for n in range(48)], **changed)]
+    lines = [
+        make_start_line(0, 1),
+        *make_device_lines(0, 1, times_s=[0.25 * n for n in range(48)], **changed),
+    ]
     _, figures = told(tmp_path, lines)
     assert values(figures, "energy_per_sample", "energy_to_target") == [None, None]
     assert codes(figures, "energy_per_sample", "energy_to_target") == [reason, reason]
@@ -144,8 +153,11 @@ def test_an_energy_without_a_counter_is_estimated_under_another_name(
 
 
 def test_unreported_values_are_none_with_a_reason(tmp_path: Path) -> None:
-    lines = [start(0), *readings(0, utilization_percent=None, throttle_reasons=None)]
-    summary, figures = told(tmp_path, lines, ranks=cards(1))
+    lines = [
+        make_start_line(0),
+        *make_device_lines(0, utilization_percent=None, throttle_reasons=None),
+    ]
+    summary, figures = told(tmp_path, lines, ranks=make_ranks_with_devices(1))
     assert summary.devices[0].over["train"].throttled is None
     assert figures["utilization"] == Figure(
         None, message("quantity_untold", quantity="utilization_percent")
@@ -154,7 +166,7 @@ def test_unreported_values_are_none_with_a_reason(tmp_path: Path) -> None:
 
 
 def test_ranks_that_share_a_device_count_its_energy_once(tmp_path: Path) -> None:
-    summary, figures = told(tmp_path, [start(3, 3), *readings(3)])
+    summary, figures = told(tmp_path, [make_start_line(3, 3), *make_device_lines(3)])
     assert [device.ranks for device in summary.devices] == [[0, 1]]
     assert values(figures, "energy_to_target") == [400 * 5.0]
 
@@ -162,14 +174,14 @@ def test_ranks_that_share_a_device_count_its_energy_once(tmp_path: Path) -> None
 def test_on_a_cpu_the_packages_count_as_the_device(tmp_path: Path) -> None:
     sources = ["psutil", "rapl", "ipmi"]
     lines = [
-        start(monitor=None, host_sources=sources),
+        make_start_line(monitor=None, host_sources=sources),
         *(
-            host(t, utilization_percent=8 * t, memory_used_bytes=GIB, energy_j=50 * t,
+            make_host_line(t, utilization_percent=8 * t, memory_used_bytes=GIB, energy_j=50 * t,
                  power_w=300.0)
             for t in TIMES_S
         ),
     ]  # fmt: skip
-    summary, figures = told(tmp_path, [*lines, end()], on_processor=True)
+    summary, figures = told(tmp_path, [*lines, make_end_line()], on_processor=True)
     cpu = summary.hosts[0]["train"].quantities["utilization_percent"]
     expected = sum(8 * t * weight for t, weight in WEIGHTS_S.items()) / 3.625
     assert (cpu.mean, cpu.highest) == (pytest.approx(expected), 77.0)

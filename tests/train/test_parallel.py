@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from support.old_torch import needs_fsdp
-from support.real_ranks import on_ranks
+from support.real_ranks import call_on_ranks
 from support.tiny_training import (
-    buffer_after_a_step,
+    make_rows,
+    measure_sharded_gradients,
     new_model,
-    rows_of_data,
-    sharded_gradients,
-    weights,
+    read_weights,
+    train_step_and_read_buffer,
 )
 
 if TYPE_CHECKING:
@@ -26,17 +26,17 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @needs_fsdp
 def test_rank_of_sharded_model_holds_only_shards_of_gradients(tmp_path: Path) -> None:
     # Weights of 5 x 6, 5, 1 x 5 and 1 numbers, cut by rows: 3 rows and 2, and 1 row and none.
-    first, second = on_ranks(2, tmp_path, sharded_gradients)
+    first, second = call_on_ranks(2, tmp_path, measure_sharded_gradients)
     assert first["sizes"] == [[18, 3, 5, 1]] * 2  # after each micro-batch
     assert second["sizes"] == [[12, 2, 0, 0]] * 2
-    features, targets = rows_of_data()
+    features, targets = make_rows()
     whole = new_model()
     loss = ((whole(features[:32]) - targets[:32]) ** 2).mean()
     loss.backward()
     torch.optim.SGD(whole.parameters(), lr=0.05).step()
     for sizes in (first, second):
-        torch.testing.assert_close(sizes["weights"], weights(whole), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(sizes["weights"], read_weights(whole), rtol=1e-6, atol=1e-6)
 
 
 def test_buffers_of_replicas_are_not_exchanged(tmp_path: Path) -> None:
-    assert on_ranks(2, tmp_path, buffer_after_a_step) == [1.0, 2.0]
+    assert call_on_ranks(2, tmp_path, train_step_and_read_buffer) == [1.0, 2.0]

@@ -11,7 +11,7 @@ import pytest
 from support import tiny_gpt, tiny_gpt_oss, tiny_llama31
 from support.fakes import FakeClock, SyncDevice
 from support.old_torch import needs_checkpoints, needs_fsdp
-from support.real_ranks import on_ranks
+from support.real_ranks import call_on_ranks
 from trainmark.errors import DataError, TrainmarkError
 from trainmark.plan.plan import CHECKPOINTS_DIR, Plan
 from trainmark.plan.request import RunRequest
@@ -104,7 +104,7 @@ def test_sharded_checkpoint_resumes_on_two_ranks_and_on_one(
     places = [tmp_path / name for name in ("ranks", "checkpoints")]
     for place in places:
         place.mkdir()
-    ranks = on_ranks(2, places[0], interrupted, 2, new_job, places[1], changes)
+    ranks = call_on_ranks(2, places[0], interrupted, 2, new_job, places[1], changes)
     for whole, rest in ranks:
         for step, expected in zip(rest, whole[4:], strict=True):
             assert step == pytest.approx(expected, abs=1e-6)

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from support.real_ranks import on_ranks
+from support.real_ranks import call_on_ranks
 from support.tiny_training import (
     ROWS,
+    make_rows,
     new_model,
     new_stepper,
-    rows_of_data,
+    read_weights,
     train,
     train_rank,
-    weights,
 )
 from trainmark.errors import DivergedError
 from trainmark.protocols import Batch, Counts
@@ -35,11 +35,11 @@ def test_accumulation_equals_one_large_batch() -> None:
     part_losses = train(new_stepper(parts), micro=8, accumulate=4)
     assert len(whole_losses) == 21
     np.testing.assert_allclose(part_losses, whole_losses, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(weights(parts), weights(whole), rtol=0, atol=1e-6)
+    torch.testing.assert_close(read_weights(parts), read_weights(whole), rtol=0, atol=1e-6)
 
 
 def test_a_short_last_micro_batch_weighs_its_samples_equally() -> None:
-    features, targets = rows_of_data()
+    features, targets = make_rows()
     model = new_model()
     stepper = new_stepper(model)
     seen: list[torch.Tensor] = []
@@ -60,7 +60,7 @@ def test_a_short_last_micro_batch_weighs_its_samples_equally() -> None:
 
 
 def test_the_learning_rate_follows_the_schedule() -> None:
-    features, targets = rows_of_data()
+    features, targets = make_rows()
     factors = [1.0, 0.5, 0.25, 0.0]
     stepper = new_stepper(
         new_model(), learning_rate=0.08, schedule_lr=lambda finished: factors[finished]
@@ -71,14 +71,14 @@ def test_the_learning_rate_follows_the_schedule() -> None:
     )
     batch = Batch((features, targets), Counts(samples=ROWS), ROWS, closes_step=True)
     for _ in factors:
-        before = weights(stepper.model)
+        before = read_weights(stepper.model)
         stepper.step(iter([batch]))
     assert used == [0.08, 0.04, 0.02, 0.0]
-    torch.testing.assert_close(weights(stepper.model), before)  # the last rate was 0
+    torch.testing.assert_close(read_weights(stepper.model), before)  # the last rate was 0
 
 
 def test_the_gradient_is_clipped_to_the_norm() -> None:
-    features, targets = rows_of_data()
+    features, targets = make_rows()
     model = new_model()
     stepper = new_stepper(model, max_grad_norm=0.01)
     norms: list[float] = []
@@ -96,7 +96,7 @@ def test_the_gradient_is_clipped_to_the_norm() -> None:
     [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)],
 )
 def test_the_forward_pass_runs_in_the_precision(precision: str, dtype: torch.dtype) -> None:
-    features, targets = rows_of_data()
+    features, targets = make_rows()
     seen: list[tuple[torch.dtype, torch.dtype]] = []
 
     def loss_sum(model: nn.Module, batch: Batch) -> torch.Tensor:
@@ -114,7 +114,7 @@ def test_the_forward_pass_runs_in_the_precision(precision: str, dtype: torch.dty
 
 @pytest.mark.parametrize("max_grad_norm", [None, 1.0])
 def test_an_overflow_is_a_skipped_step_and_counted(max_grad_norm: float | None) -> None:
-    features, targets = rows_of_data()
+    features, targets = make_rows()
 
     def loss_sum(model: nn.Module, batch: Batch) -> torch.Tensor:
         factor = batch.tensors[1]
@@ -125,17 +125,17 @@ def test_an_overflow_is_a_skipped_step_and_counted(max_grad_norm: float | None) 
     )
     skipped = []
     for factor in (1e-3, 1e38, 1e-3, 1e38, 1e-3):
-        before = weights(stepper.model)
+        before = read_weights(stepper.model)
         factors = torch.full_like(targets, factor)
         stepper.step(iter([Batch((features, factors), Counts(samples=ROWS), ROWS, True)]))
-        changed = not torch.equal(before, weights(stepper.model))
+        changed = not torch.equal(before, read_weights(stepper.model))
         skipped.append((changed, stepper.skipped_steps()))
     assert skipped == [(True, 0), (False, 1), (True, 1), (False, 2), (True, 2)]
     assert stepper.steps == 5
 
 
 def test_loss_scale_at_its_minimum_ends_the_run() -> None:
-    features, targets = rows_of_data()
+    features, targets = make_rows()
 
     def overflow(model: nn.Module, batch: Batch) -> torch.Tensor:
         return (model(batch.tensors[0]).float() * 1e38).sum()
@@ -152,11 +152,11 @@ def test_loss_scale_at_its_minimum_ends_the_run() -> None:
 
 
 def test_two_ranks_train_as_one_rank(tmp_path: Path) -> None:
-    first, second = on_ranks(2, tmp_path, train_rank)
+    first, second = call_on_ranks(2, tmp_path, train_rank)
     alone = new_model()
     stepper = new_stepper(alone)
     losses = train(stepper, micro=30, accumulate=1)
-    features, targets = rows_of_data()
+    features, targets = make_rows()
     stepper.step(iter([Batch((features[:1], targets[:1]), Counts(samples=1), 1, True)]))
     assert [samples for _, samples in losses] == [30, 30, 11] * 7
     together = [
@@ -165,7 +165,7 @@ def test_two_ranks_train_as_one_rank(tmp_path: Path) -> None:
     ]
     np.testing.assert_allclose(together, losses, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(first["weights"], second["weights"], rtol=0, atol=0)
-    torch.testing.assert_close(first["weights"], weights(alone), rtol=0, atol=1e-6)
+    torch.testing.assert_close(first["weights"], read_weights(alone), rtol=0, atol=1e-6)
     assert first["total"] == second["total"] == [3, 20]
     assert first["reductions"] == second["reductions"] == 22  # one a step, none a micro-batch
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.run_fixtures import signals_as_usual, trainmark
+from support.run_fixtures import restore_default_signals, trainmark
 from trainmark import devices
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import Device
 
-__all__ = ["signals_as_usual", "trainmark"]
+__all__ = ["restore_default_signals", "trainmark"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -23,7 +23,7 @@ def build_job(device, generated, name, precision) -> Any:
         name, device, generated, precision=precision, kernels="library",
         **RECIPE_FIELDS.get(name, {}),
     )  # fmt: skip
-    return tiny_jobs.without_dropout(job)
+    return tiny_jobs.disable_dropout(job)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -33,8 +33,8 @@ def test_losses_are_those_of_the_cpu(name, precision, device, processor, generat
     job = build_job(device, generated, name, precision)
     if name in DRAWS_WEIGHTS_ON_DEVICE:
         job.stepper.model.load_state_dict(reference.stepper.model.state_dict())
-    expected = tiny_jobs.losses(reference, processor, STEPS)
-    losses = tiny_jobs.losses(job, device, STEPS)
+    expected = tiny_jobs.list_losses(reference, processor, STEPS)
+    losses = tiny_jobs.list_losses(job, device, STEPS)
     tolerance = TOLERANCE_OF_LONG_SUMS.get((name, precision), TOLERANCE[precision])
     assert losses == pytest.approx(expected, rel=tolerance)
     assert len(set(losses)) == STEPS  # each step trains

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from support.witnessed_programs import WORK, codes, measure
+from support.witnessed_programs import WORK, list_lasting_codes, measure
 from trainmark.errors import EnvironmentFault, UsageError
 
 WORK = WORK.replace("warmup_steps = 5", "warmup_steps = 3")
@@ -31,7 +31,7 @@ def test_program_that_cannot_be_measured_fails_with_its_reason(tmp_path, kind, c
 @pytest.mark.parametrize("kind", ["forks", "os_exit"])
 def test_program_that_ends_in_an_unusual_way_is_measured_in_full(tmp_path, kind):
     record = measure(tmp_path, "bad.py", kind, work=WORK)
-    assert (record.status, record.counts.steps, codes(record)) == ("passed", 20, set())
+    assert (record.status, record.counts.steps, list_lasting_codes(record)) == ("passed", 20, set())
 
 
 def test_exception_of_the_program_is_the_cause(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.witnessed_programs import codes, measure
+from support.witnessed_programs import list_lasting_codes, measure
 
 WORK = """
 name = "text"
@@ -53,7 +53,11 @@ def list_suspicions(record):
     reasons = set()
     if record.trust.grade == "do_not_quote":
         reasons = {reason.code for reason in record.trust.reasons}
-    return reasons | codes(record) | ({finding.code for finding in record.findings} & PRINTED)
+    return (
+        reasons
+        | list_lasting_codes(record)
+        | ({finding.code for finding in record.findings} & PRINTED)
+    )
 
 
 def test_honest_program_is_not_flagged(tmp_path):

@@ -8,13 +8,17 @@ import sys
 
 import pytest
 
-from support.witnessed_programs import PROGRAMS, WORK, codes, measure
+from support.witnessed_programs import PROGRAMS, WORK, list_lasting_codes, measure
 
 
 def test_plain_loop_is_measured_in_full(tmp_path):
     work = WORK.replace("samples = 8", "samples = 16")
     record = measure(tmp_path, "plain.py", "--steps", "30", "--accumulate", "2", work=work)
-    assert (record.status, record.verification, codes(record)) == ("passed", "unverified", set())
+    assert (record.status, record.verification, list_lasting_codes(record)) == (
+        "passed",
+        "unverified",
+        set(),
+    )
     assert "witnessed" in record.labels
     assert (record.counts.steps, record.counts.samples) == (30, 480)
     assert record.counts.micro_batches == 60
@@ -32,7 +36,7 @@ def test_plain_loop_is_measured_in_full(tmp_path):
 def test_batch_that_contradicts_the_file_is_found(tmp_path):
     work = WORK.replace("samples = 8", "samples = 16")
     record = measure(tmp_path, "plain.py", "--steps", "20", work=work)
-    assert codes(record) == {"witness_batch"}
+    assert list_lasting_codes(record) == {"witness_batch"}
     finding = next(x for x in record.findings if x.code == "witness_batch")
     assert finding.args == {"stated": 16, "seen": 8, "share": 2}
     assert record.trust.grade == "do_not_quote"
@@ -41,7 +45,7 @@ def test_batch_that_contradicts_the_file_is_found(tmp_path):
 def test_batches_are_counted_as_the_file_declares(tmp_path):
     work = WORK.replace("[step]\nsamples = 8", "[batch]\nsamples = 0")
     record = measure(tmp_path, "plain.py", "--steps", "20", "--accumulate", "3", work=work)
-    assert (record.status, codes(record)) == ("passed", set())
+    assert (record.status, list_lasting_codes(record)) == ("passed", set())
     assert (record.counts.samples, record.counts.steps) == (20 * 3 * 8, 20)
 
 
@@ -71,7 +75,7 @@ def test_ranks_are_measured_with_any_launcher(tmp_path, launcher):
         words = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
         fields = {}
     record = measure(tmp_path, "ddp.py", launcher=words, **fields)
-    assert (record.status, codes(record)) == ("passed", set())
+    assert (record.status, list_lasting_codes(record)) == ("passed", set())
     assert record.plan.world_size == 2
     assert [rank.steps for rank in record.ranks] == [20, 20]
     assert [rank.counts.samples for rank in record.ranks] == [80, 80]

@@ -43,7 +43,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def fault(folder, recipe=REAL):
+def read_fault(folder, recipe=REAL):
     with pytest.raises(DataError) as caught:
         data.check(folder, recipe)
     assert caught.value.where
@@ -65,7 +65,7 @@ def test_generated_data_is_deterministic_and_passes_the_check(tmp_path):
     assert loaded.train.truncated == 0
 
 
-def true_label(sentence):
+def label_by_grammar(sentence):
     """Judge as a reader who knows the grammar: the adjective, and a ``not`` right before it."""
     words = sentence.split()
     place = next(i for i, w in enumerate(words) if w in (*generated.POSITIVE, *generated.NEGATIVE))
@@ -76,7 +76,7 @@ def true_label(sentence):
 def test_labels_by_the_generating_rule_score_the_best_accuracy(split):
     rows = generated.ROWS[split]
     sentences, labels, flipped = generated.sentences(split, rows=rows, seed=3)
-    wrong = [row for row, text in enumerate(sentences) if true_label(text) != labels[row]]
+    wrong = [row for row, text in enumerate(sentences) if label_by_grammar(text) != labels[row]]
     assert wrong == flipped
     assert 1 - len(wrong) / rows == generated.BEST_ACCURACY
 
@@ -112,7 +112,7 @@ def write_weights(model, *, without=(), extra=None):
 
 def test_weights_without_a_head_and_with_a_language_model_head_are_accepted(folder):
     heads = [f"{a}.{b}" for a in ("classifier", "pre_classifier") for b in ("weight", "bias")]
-    assert "no model.safetensors and no pytorch_model.bin" in fault(folder, PRETRAINED)
+    assert "no model.safetensors and no pytorch_model.bin" in read_fault(folder, PRETRAINED)
     write_weights(
         folder / "model", without=heads, extra={"vocab_transform.bias": np.zeros(3, np.float32)}
     )
@@ -121,7 +121,7 @@ def test_weights_without_a_head_and_with_a_language_model_head_are_accepted(fold
     assert facts.best_quality is None
     assert facts.content_id != data.check(folder, REAL).content_id
     write_weights(folder / "model", without=["distilbert.embeddings.LayerNorm.bias"])
-    assert "no weight distilbert.embeddings.LayerNorm.bias" in fault(folder, PRETRAINED)
+    assert "no weight distilbert.embeddings.LayerNorm.bias" in read_fault(folder, PRETRAINED)
 
 
 def set_config(folder, **changes):
@@ -150,7 +150,7 @@ def set_config(folder, **changes):
 )  # fmt: skip
 def test_each_fault_of_a_text_folder_names_its_place(folder, damage, says):
     damage(folder)
-    assert says in fault(folder)
+    assert says in read_fault(folder)
 
 
 def write_npz(folder, split, **changes):
@@ -188,7 +188,7 @@ def test_npz_rows_are_read_and_checked(tmp_path, changes, says):
         assert loaded.train.ids.row(1).tolist() == [2, 9, 10, 3]
         assert loaded.train.labels.tolist() == [0, 1, 0]
         return
-    assert says in fault(tmp_path)
+    assert says in read_fault(tmp_path)
 
 
 SEPARATED = "one\u2028two\u2029three\x85four\x0bfive\x0csix\x1cseven\reight"

@@ -44,11 +44,11 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def loaded(folder):
+def loaded_data(folder):
     return data.load(folder, TINY)
 
 
-def first_rows(split, rows):
+def select_first_rows(split, rows):
     return replace(
         split,
         labels=split.labels[:rows],
@@ -56,14 +56,14 @@ def first_rows(split, rows):
     )
 
 
-def without_dropout(loaded):
-    raw = dict(loaded.config.raw) | {"seq_classif_dropout": 0.0}
-    return replace(loaded, config=ModelConfig.model_validate(raw))
+def disable_dropout(loaded_data):
+    raw = dict(loaded_data.config.raw) | {"seq_classif_dropout": 0.0}
+    return replace(loaded_data, config=ModelConfig.model_validate(raw))
 
 
-def build(folder, loaded, *, rows=160, **changes):
+def build(folder, loaded_data, *, rows=160, **changes):
     recipe = replace(TINY, **changes)
-    small = replace(loaded, train=first_rows(loaded.train, rows))
+    small = replace(loaded_data, train=select_first_rows(loaded_data.train, rows))
     context = JobContext(
         recipe=recipe, data_dir=folder, rank=0, world_size=1, device=CpuDevice(threads=1)
     )
@@ -78,8 +78,8 @@ def test_the_base_model_has_the_published_number_of_parameters():
     assert sum(item.numel() for item in model.parameters()) == 66_955_010
 
 
-def test_weight_decay_excludes_biases_and_norms(folder, loaded):
-    model = build(folder, loaded).model
+def test_weight_decay_excludes_biases_and_norms(folder, loaded_data):
+    model = build(folder, loaded_data).model
     decayed, plain = parameter_groups(model, 0.01)
     names = {id(item): name for name, item in model.named_parameters()}
     assert decayed["weight_decay"] == 0.01
@@ -89,7 +89,7 @@ def test_weight_decay_excludes_biases_and_norms(folder, loaded):
     assert all(item.ndim == 1 for item in plain["params"])
 
 
-def plain_losses(model, batches, *, lr, planned):
+def train_plain_loop(model, batches, *, lr, planned):
     """Train as any tutorial does: unfused AdamW, mean loss, linear decay."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0, fused=False)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / planned)
@@ -104,7 +104,7 @@ def plain_losses(model, batches, *, lr, planned):
     return losses
 
 
-def library_model(the_job):
+def make_library_model(the_job):
     """Return the library's own model with the same weights and its own attention."""
     config = DistilBertConfig.from_dict(the_job.model.config.to_dict())
     config._attn_implementation = "sdpa"
@@ -114,13 +114,13 @@ def library_model(the_job):
 
 
 @pytest.mark.parametrize("dropout", [False, True])
-def test_twenty_steps_have_the_losses_of_a_plain_loop(folder, loaded, dropout):
-    the_job = build(folder, loaded if dropout else without_dropout(loaded))
-    theirs = library_model(the_job).train()
+def test_twenty_steps_have_the_losses_of_a_plain_loop(folder, loaded_data, dropout):
+    the_job = build(folder, loaded_data if dropout else disable_dropout(loaded_data))
+    theirs = make_library_model(the_job).train()
     batches = [batch.tensors for batch in the_job.batches(0)]
     assert len(batches) == 20
     torch.manual_seed(7)
-    wanted = plain_losses(theirs, batches, lr=TINY.learning_rate, planned=20 * TINY.max_epochs)
+    wanted = train_plain_loop(theirs, batches, lr=TINY.learning_rate, planned=20 * TINY.max_epochs)
     torch.manual_seed(7)
     source = the_job.batches(0)
     losses = [float(the_job.step(source)) for _ in range(20)]
@@ -128,8 +128,8 @@ def test_twenty_steps_have_the_losses_of_a_plain_loop(folder, loaded, dropout):
     np.testing.assert_allclose(losses, wanted, rtol=0, atol=1e-6)
 
 
-def test_evaluation_counts_each_row_once(folder, loaded, monkeypatch):
-    the_job = build(folder, loaded)
+def test_evaluation_counts_each_row_once(folder, loaded_data, monkeypatch):
+    the_job = build(folder, loaded_data)
     alone = the_job.evaluate()
     assert (alone.samples, alone.detail) == (1_000, {"correct": round(alone.value * 1_000)})
     parts = []  # what each rank would add, without the sum over ranks
@@ -141,9 +141,9 @@ def test_evaluation_counts_each_row_once(folder, loaded, monkeypatch):
     assert [sum(counts) for counts in zip(*parts, strict=True)] == [alone.value * 1_000, 1_000]
 
 
-def test_model_flops_of_the_base_model_are_the_formula(folder, loaded):
-    the_job = build(folder, loaded, seq_length=512)
-    the_job.data = replace(loaded, config=BASE)
+def test_model_flops_of_the_base_model_are_the_formula(folder, loaded_data):
+    the_job = build(folder, loaded_data, seq_length=512)
+    the_job.data = replace(loaded_data, config=BASE)
     assert BASE.encoder_matmul_weights == 42_467_328
     assert BASE.head_matmul_weights == 591_360
     per_sample = 512 * (6 * 42_467_328 + 12 * 6 * 768 * 512) + 6 * 591_360

@@ -77,7 +77,7 @@ source_spec:
 """
 
 
-def rows_of(split):
+def make_rows(split):
     """Numbers, labels and categories whose values tell the row they stand in."""
     numbers = np.arange(ROWS[split])
     numerical = (numbers[:, None] + np.arange(2) / 2).astype(np.float16)
@@ -86,10 +86,10 @@ def rows_of(split):
 
 @pytest.fixture
 def spec(tmp_path):
-    return write_log(tmp_path, CARDINALITIES, {split: rows_of(split) for split in ROWS})
+    return write_log(tmp_path, CARDINALITIES, {split: make_rows(split) for split in ROWS})
 
 
-def fault(act, *arguments):
+def read_fault(act, *arguments):
     with pytest.raises(DataError) as caught:
         act(*arguments)
     error = caught.value
@@ -133,7 +133,7 @@ def test_a_spec_that_breaks_a_rule_is_refused(spec, tmp_path, pattern, new, what
     text, count = re.subn(pattern, new, file.read_text(), count=1)
     assert count == 1
     file.write_text(text)
-    error = fault(read_spec, tmp_path)
+    error = read_fault(read_spec, tmp_path)
     assert str(file) in error.where
     assert what in str(error)
 
@@ -141,7 +141,7 @@ def test_a_spec_that_breaks_a_rule_is_refused(spec, tmp_path, pattern, new, what
 def test_files_with_other_numbers_of_rows_are_named_with_their_counts(spec, tmp_path):
     file = spec.files["train"].categories[2]
     file.write_bytes(bytes(4 * 6 + 1))
-    error = fault(spec.num_rows, "train")
+    error = read_fault(spec.num_rows, "train")
     assert error.where == str(file)
     label = tmp_path / "train" / "label.bin"
     assert error.what == f"25 bytes: 6 rows and 1 bytes, where {label} has 103 rows"
@@ -182,8 +182,8 @@ def test_a_value_outside_its_range_is_named(spec, tmp_path, split, row, column, 
     os.utime(file, ns=(row + block, row + block))  # a change within the clock's step
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "BLOCK_BYTES", 4 * block)
-        error = fault(data.check, tmp_path, REAL)
-        assert str(fault(data.load, tmp_path, REAL)) == str(error)
+        error = read_fault(data.check, tmp_path, REAL)
+        assert str(read_fault(data.load, tmp_path, REAL)) == str(error)
     assert error.where == str(file)
     assert str(value) in error.what.split()
     file.write_bytes(before)
@@ -192,7 +192,7 @@ def test_a_value_outside_its_range_is_named(spec, tmp_path, split, row, column, 
 def test_split_with_a_single_label_is_refused(spec, tmp_path):
     file = spec.files["test"].label
     np.zeros(7, bool).tofile(file)
-    error = fault(data.check, tmp_path, REAL)
+    error = read_fault(data.check, tmp_path, REAL)
     assert (error.what, error.where) == ("all labels are 0", str(file))
 
 
@@ -218,7 +218,7 @@ def test_run_on_data_with_other_preprocessing_rules_is_open(spec, tmp_path, rule
 )
 @given(batch_size=st.integers(1, 120), world_size=st.integers(1, 5), seed=st.none() | st.just(3))
 def test_ranks_read_the_rows_of_their_shards(spec, batch_size, world_size, seed):
-    numerical, labels, categories = rows_of("train")
+    numerical, labels, categories = make_rows("train")
     count = -(-103 // batch_size)
     order = None if seed is None else np.random.default_rng(seed).permutation(count)
     numbers = range(count) if order is None else order

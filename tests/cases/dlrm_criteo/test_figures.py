@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.fakes import event, launch_event, measure, window, write_run
-from trainmark.cases.dlrm_criteo import figures as case_figures
+from trainmark.cases.dlrm_criteo import compute_case_figures as case_figures
 from trainmark.cases.dlrm_criteo.figures import RESOURCES, bound_by
 from trainmark.events.timeline import read_run
 from trainmark.record.figures import compute_figures
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 S = 1_000_000_000
 
 
-def rank(
+def make_rank_events(
     number: int, *, samples: int, job: dict[str, Any], parts_ns: dict[str, int]
 ) -> list[dict[str, Any]]:
     return [
@@ -38,15 +38,17 @@ def rank(
     ]  # fmt: skip
 
 
-def run_of(tmp_path: Path, *jobs: dict[str, Any], parts_ns: dict[str, int]) -> RunTimeline:
-    ranks = [rank(n, samples=3 + n, job=job, parts_ns=parts_ns) for n, job in enumerate(jobs)]
+def write_run_of(tmp_path: Path, *jobs: dict[str, Any], parts_ns: dict[str, int]) -> RunTimeline:
+    ranks = [
+        make_rank_events(n, samples=3 + n, job=job, parts_ns=parts_ns) for n, job in enumerate(jobs)
+    ]
     return read_run(write_run(tmp_path / "run", [launch_event()], *ranks), len(jobs))
 
 
-def figures(
+def compute_case_figures(
     tmp_path: Path, *jobs: dict[str, Any], parts_ns: dict[str, int] | None = None
 ) -> dict[str, Figure]:
-    run = run_of(tmp_path, *jobs, parts_ns=PARTS if parts_ns is None else parts_ns)
+    run = write_run_of(tmp_path, *jobs, parts_ns=PARTS if parts_ns is None else parts_ns)
     known = compute_figures(measure(run, warmup_steps=0))
     return known | dict(
         case_figures.compute([rank.make_work(rank.result.job) for rank in run.ranks], known).figures
@@ -60,7 +62,7 @@ JOB = {"embedding_bytes_per_sample": 1000, "exchanged_bytes_per_sample": 60.0,
 
 def test_rates_are_per_device_over_measured_windows(tmp_path: Path) -> None:
     second = JOB | {"exchanged_bytes_per_sample": 20.0, "copy_bytes_per_second": 30e3}
-    values = figures(tmp_path, JOB, second)
+    values = compute_case_figures(tmp_path, JOB, second)
     # 2 x (3 + 4) samples in 2 s on two devices; of each 60 + 20 bytes are sent.
     assert values["embedding_bytes_per_device"].value == 14 * 1000 / 2 / 2
     assert values["exchange_bytes_per_device"].value == 14 * 80 / 2 / 2
@@ -70,7 +72,7 @@ def test_rates_are_per_device_over_measured_windows(tmp_path: Path) -> None:
 
 
 def test_shares_divide_the_step_time(tmp_path: Path) -> None:
-    values = figures(tmp_path, JOB, JOB)
+    values = compute_case_figures(tmp_path, JOB, JOB)
     shares = {name: values[name].value for name in RESOURCES}
     # Of 2 s on each rank 0.5 s are embeddings, 0.2 s exchanges, 0.1 s input.
     assert shares == {
@@ -91,14 +93,14 @@ def test_shares_divide_the_step_time(tmp_path: Path) -> None:
 def test_longest_part_limits_the_run(
     tmp_path: Path, parts_ns: dict[str, int], resource: str
 ) -> None:
-    values = figures(tmp_path, JOB, JOB, parts_ns=parts_ns)
+    values = compute_case_figures(tmp_path, JOB, JOB, parts_ns=parts_ns)
     sentence = bound_by({name: figure.value for name, figure in values.items()})
     assert sentence is not None
     assert sentence.code.removesuffix("_far_from_limit") == f"bound_by_{resource}"
 
 
 def test_single_rank_has_no_exchange(tmp_path: Path) -> None:
-    values = figures(tmp_path, JOB, parts_ns={"embedding": S})
+    values = compute_case_figures(tmp_path, JOB, parts_ns={"embedding": S})
     alone = values["exchange_share"]
     assert (alone.value, alone.reason) == (None, message("one_rank_no_exchange"))
     sentence = bound_by({name: figure.value for name, figure in values.items()})

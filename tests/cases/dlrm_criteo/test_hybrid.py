@@ -11,7 +11,7 @@ import torch
 from torch import distributed as dist
 
 from support import tiny_dlrm
-from support.real_ranks import on_ranks
+from support.real_ranks import call_on_ranks
 from support.tiny_dlrm import BATCH, DIM, LAST, SEED, SPREADS, STEPS, Spread
 from trainmark.cases.dlrm_criteo.embeddings import BLOCK_ROWS, fill_rows
 from trainmark.cases.dlrm_criteo.hybrid import HybridTables
@@ -40,20 +40,22 @@ def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def of_ranks(
+def rank_results_and_jobs(
     tmp_path_factory: pytest.TempPathFactory, clicks: Path
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """What each of four real ranks found: by name of the spread, and with the job."""
     folder = tmp_path_factory.mktemp("ranks")
-    return on_ranks(RANKS, folder, tiny_dlrm.train_rank, clicks, RANKS)
+    return call_on_ranks(RANKS, folder, tiny_dlrm.train_rank, clicks, RANKS)
 
 
 @pytest.fixture(scope="module")
-def spread_over_ranks(of_ranks: list[tuple[dict[str, Any], Any]]) -> list[dict[str, Any]]:
-    return [by_spread for by_spread, _ in of_ranks]
+def rank_results_by_spread(
+    rank_results_and_jobs: list[tuple[dict[str, Any], Any]],
+) -> list[dict[str, Any]]:
+    return [by_spread for by_spread, _ in rank_results_and_jobs]
 
 
-def joined(ranks: list[dict[str, Any]]) -> dict[int, torch.Tensor]:
+def join_tables(ranks: list[dict[str, Any]]) -> dict[int, torch.Tensor]:
     """Return whole tables out of the pieces of all ranks."""
     pieces: dict[int, list[tuple[int, torch.Tensor]]] = {}
     for item in ranks:
@@ -67,21 +69,21 @@ def joined(ranks: list[dict[str, Any]]) -> dict[int, torch.Tensor]:
 
 @pytest.mark.parametrize("name", SPREADS)
 def test_distributed_tables_train_as_on_one_rank(
-    spread_over_ranks: list[dict[str, Any]], name: str
+    rank_results_by_spread: list[dict[str, Any]], name: str
 ) -> None:
     spread = SPREADS[name]
     tolerance = 1e-5 if spread.dtype == torch.float32 else 2e-2
     alone = tiny_dlrm.train(Spread(cardinalities=spread.cardinalities))
-    rank_results = [item[name] for item in spread_over_ranks[: spread.ranks]]
+    rank_results = [item[name] for item in rank_results_by_spread[: spread.ranks]]
     for step, loss in enumerate(alone["losses"]):
         assert sum(item["losses"][step] for item in rank_results) == pytest.approx(
             loss, rel=tolerance
         )
         logits = torch.cat([item["logits"][step] for item in rank_results])
         torch.testing.assert_close(logits, alone["logits"][step], rtol=0, atol=5 * tolerance)
-    tables = joined(rank_results)
+    tables = join_tables(rank_results)
     assert sorted(tables) == list(range(len(spread.cardinalities)))
-    for table, rows in joined([alone]).items():
+    for table, rows in join_tables([alone]).items():
         torch.testing.assert_close(tables[table], rows, rtol=0, atol=tolerance)
         # It was trained at all.
         fresh = torch.empty_like(rows)
@@ -93,10 +95,10 @@ def test_distributed_tables_train_as_on_one_rank(
 
 
 def test_job_on_four_ranks_trains_as_on_one(
-    of_ranks: list[tuple[Any, dict[str, Any]]], clicks: Path
+    rank_results_and_jobs: list[tuple[Any, dict[str, Any]]], clicks: Path
 ) -> None:
     alone = tiny_dlrm.train_job(clicks)
-    jobs = [job for _, job in of_ranks]
+    jobs = [job for _, job in rank_results_and_jobs]
     rows = BATCH * (STEPS - 1) + LAST
     assert len(alone["losses"]) == STEPS
     assert sum(sum(job["samples"]) for job in jobs) == sum(alone["samples"]) == rows
@@ -124,9 +126,9 @@ def test_job_on_four_ranks_trains_as_on_one(
 
 @pytest.mark.parametrize("name", SPREADS)
 def test_exchanged_bytes_equal_sent_bytes(
-    spread_over_ranks: list[dict[str, Any]], name: str
+    rank_results_by_spread: list[dict[str, Any]], name: str
 ) -> None:
-    for item in spread_over_ranks[: SPREADS[name].ranks]:
+    for item in rank_results_by_spread[: SPREADS[name].ranks]:
         counted = [sent for sent, _ in item[name]["bytes"]]
         assert counted == [reported for _, reported in item[name]["bytes"]]
         assert min(counted) > 0
@@ -167,7 +169,7 @@ def test_both_exchanges_overlap_with_the_bottom_layers(monkeypatch: pytest.Monke
             )
     tables.learning_rate = tiny_dlrm.RATE
     before = tables.local.weight.clone()
-    numerical, labels, ids = tiny_dlrm.data(spread.cardinalities)[0]
+    numerical, labels, ids = tiny_dlrm.make_batches(spread.cardinalities)[0]
     logits = dense(numerical, tables.start(ids))
     loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
     assert notes == ["begin", "bottom", "wait"]

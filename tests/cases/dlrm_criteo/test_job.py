@@ -54,7 +54,7 @@ def write_clicks(folder: Path) -> Path:
     return folder
 
 
-def job_of(folder: Path, **changes: Any) -> Any:
+def make_job(folder: Path, **changes: Any) -> Any:
     context = JobContext(
         recipe=replace(SMALL, **changes), data_dir=folder, rank=0, world_size=1,
         device=CpuDevice(threads=1),
@@ -71,7 +71,7 @@ def train(job: Any, epochs: int) -> None:
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_an_epoch_trains_each_row_once(folder: Path, shuffle: bool) -> None:
-    job = job_of(folder, shuffle_batches=shuffle)
+    job = make_job(folder, shuffle_batches=shuffle)
     batches = list(job.batches(0))
     assert len(batches) == job.steps_per_epoch == 11
     sizes = [item.counts.samples for item in batches]
@@ -89,7 +89,7 @@ def test_an_epoch_trains_each_row_once(folder: Path, shuffle: bool) -> None:
 
 
 def test_steps_follow_the_schedule_in_tables_and_dense_layers(folder: Path) -> None:
-    job = job_of(folder, warmup_lr_steps=4)
+    job = make_job(folder, warmup_lr_steps=4)
     batches = job.batches(0)
     for step in range(3):
         batch = next(batches)
@@ -113,7 +113,7 @@ def test_steps_follow_the_schedule_in_tables_and_dense_layers(folder: Path) -> N
 
 
 def test_it_learns_and_scores_each_test_row_once(folder: Path) -> None:
-    job = job_of(folder, micro_batch_size=50)
+    job = make_job(folder, micro_batch_size=50)
     train(job, 12)
     quality = job.evaluate()
     assert quality.samples == 601

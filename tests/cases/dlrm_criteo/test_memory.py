@@ -25,17 +25,17 @@ WIDE_TOP = {"top_layers": "1024,1024,512,1"}
 WIDE_ROWS = {"embedding_dim": 128, "bottom_layers": "64,128"}
 
 
-def tiny(**fields: Any) -> Any:
+def make_tiny_recipe(**fields: Any) -> Any:
     return replace(cases.load("dlrm_criteo").recipes["tiny"], **fields)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("data")
-    return cases.generated_folder(cases.load("dlrm_criteo"), tiny(), root)
+    return cases.generated_folder(cases.load("dlrm_criteo"), make_tiny_recipe(), root)
 
 
-def peak_beside_weights(
+def measure_and_predict_peak(
     recipe: Any, folder: Path, *, steps: int = 1, **ranks: Any
 ) -> tuple[int, Prediction]:
     """Return the live bytes of a step at its peak, parameters left out; the prediction.
@@ -69,8 +69,8 @@ def peak_beside_weights(
 def test_real_step_needs_at_least_the_predicted_memory(
     folder: Path, sync_device: SyncDevice, *, fields: dict[str, Any], precision: str
 ) -> None:
-    recipe = tiny(precision=precision, **{"micro_batch_size": 2048} | fields)
-    taken, prediction = peak_beside_weights(
+    recipe = make_tiny_recipe(precision=precision, **{"micro_batch_size": 2048} | fields)
+    taken, prediction = measure_and_predict_peak(
         recipe, folder, rank=0, world_size=1, device=sync_device
     )
     assert 0.6 * taken <= prediction.total - prediction.weights <= taken

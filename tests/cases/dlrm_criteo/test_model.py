@@ -69,7 +69,7 @@ class PlainDlrm(nn.Module):
         return self.top(torch.cat([dense, pairs, padding], 1)).squeeze(1)
 
 
-def batch(number: int, size: int = BATCH) -> tuple[Tensor, Tensor, Tensor]:
+def make_batch(number: int, size: int = BATCH) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(number)
     numerical = torch.rand(size, 13, generator=generator)
     labels = (torch.rand(size, generator=generator) < 0.3).float()
@@ -77,27 +77,27 @@ def batch(number: int, size: int = BATCH) -> tuple[Tensor, Tensor, Tensor]:
     return numerical, labels, ids.int()
 
 
-def pieces() -> tuple[Dlrm, FusedTables]:
+def split_table() -> tuple[Dlrm, FusedTables]:
     tables = FusedTables(CARDINALITIES, DIM, seed=5)
     return build_model(13, DIM, NUM_TABLES, BOTTOM, TOP, seed=5), tables
 
 
 def test_the_standard_shape_has_480_features() -> None:
-    model, _ = pieces()
+    model, _ = split_table()
     assert model.interaction.num_features == 480
     shapes = [tuple(item.weight.shape) for item in model.top if isinstance(item, nn.Linear)]
     assert shapes == [(1024, 480), (1024, 1024), (512, 1024), (256, 512), (1, 256)]
 
 
 def test_logits_and_three_steps_equal_the_plain_reference() -> None:
-    model, tables = pieces()
+    model, tables = split_table()
     plain = PlainDlrm(model, tables)
     rate = 0.1
     ours = torch.optim.SGD(model.parameters(), lr=rate)
     theirs = torch.optim.SGD(plain.parameters(), lr=rate)
     tables.learning_rate = rate
     for number in range(3):
-        numerical, labels, ids = batch(number)
+        numerical, labels, ids = make_batch(number)
         our_logits, expected = model(numerical, tables(ids)), plain(numerical, ids)
         torch.testing.assert_close(our_logits, expected, rtol=0, atol=1e-5)
         for logits in (our_logits, expected):
@@ -115,7 +115,7 @@ def test_logits_and_three_steps_equal_the_plain_reference() -> None:
             torch.testing.assert_close(our_logits, expected, rtol=0, atol=1e-5)
 
 
-def by_pairs(scores: list[float], labels: list[int]) -> float:
+def compute_auc_by_pairs(scores: list[float], labels: list[int]) -> float:
     positive = [score for score, label in zip(scores, labels, strict=True) if label]
     negative = [score for score, label in zip(scores, labels, strict=True) if not label]
     right = sum((a > b) + 0.5 * (a == b) for a in positive for b in negative)
@@ -172,7 +172,7 @@ def test_the_interaction_has_the_gradient_of_its_products() -> None:
     assert torch.equal(features[:, 5 + 6 :], torch.zeros(4, 21, dtype=torch.float64))
 
 
-def unpadded_flops(num_tables: int, bottom: list[int], top: list[int], samples: int) -> int:
+def count_unpadded_flops(num_tables: int, bottom: list[int], top: list[int], samples: int) -> int:
     """Count a training step of plain layers and products, without padding, on no device."""
 
     def layers(sizes: list[int]) -> nn.Sequential:
@@ -203,7 +203,7 @@ def test_model_flops_are_those_of_an_unpadded_model(
     num_tables: int, bottom: list[int], top: list[int]
 ) -> None:
     model = build_model(13, bottom[-1], num_tables, bottom, top, seed=5)
-    assert model.flops_per_sample * 8 == unpadded_flops(num_tables, bottom, top, samples=8)
+    assert model.flops_per_sample * 8 == count_unpadded_flops(num_tables, bottom, top, samples=8)
 
 
 @given(
@@ -214,7 +214,7 @@ def test_model_flops_are_those_of_an_unpadded_model(
 def test_auc_is_the_share_of_correctly_ordered_pairs(rows: list[tuple[float, int]]) -> None:
     scores, labels = [score for score, _ in rows], [label for _, label in rows]
     auc = roc_auc(np.array(scores, np.float32), np.array(labels, np.float32))
-    assert auc == pytest.approx(by_pairs(scores, labels), abs=1e-12)
+    assert auc == pytest.approx(compute_auc_by_pairs(scores, labels), abs=1e-12)
 
 
 def test_scores_that_are_nan_are_refused() -> None:

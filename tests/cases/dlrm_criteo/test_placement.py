@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.tiny_dlrm import memory_of
+from support.tiny_dlrm import make_rank_memory
 from trainmark.cases.dlrm_criteo.placement import Part, Placement, place
 
 DIM = 4
 tables = st.lists(st.integers(1, 60), min_size=1, max_size=12)
 
 
-def owners(placement: Placement) -> list[list[int]]:
+def count_owners(placement: Placement) -> list[list[int]]:
     """Count the owners of each row of each table."""
     counts = [[0] * rows for rows in placement.cardinalities]
     for parts in placement.parts:
@@ -27,8 +27,8 @@ def test_every_row_has_one_owner_within_the_budget(
     cardinalities: list[int], world_size: int, spare_rows: int
 ) -> None:
     row_budget = -(-sum(cardinalities) // world_size) + spare_rows
-    placement = place(memory_of(row_budget, DIM), cardinalities, DIM, world_size)
-    assert owners(placement) == [[1] * rows for rows in cardinalities]
+    placement = place(make_rank_memory(row_budget, DIM), cardinalities, DIM, world_size)
+    assert count_owners(placement) == [[1] * rows for rows in cardinalities]
     for rank, parts in enumerate(placement.parts):
         assert sum(part.rows for part in parts) <= row_budget
         columns = placement.columns(rank)
@@ -41,7 +41,7 @@ def test_every_row_has_one_owner_within_the_budget(
 
 
 def test_table_larger_than_a_rank_is_split_evenly_over_few_ranks() -> None:
-    placement = place(memory_of(30, DIM), [50, 5, 4], DIM, 4)
+    placement = place(make_rank_memory(30, DIM), [50, 5, 4], DIM, 4)
     assert placement.parts == (
         (Part(0, 0, 25),),
         (Part(0, 25, 25),),

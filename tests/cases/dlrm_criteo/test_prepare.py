@@ -20,7 +20,7 @@ from trainmark.errors import DataError
 pytest.importorskip("duckdb", reason="duckdb is not installed: the extra `prepare`")
 
 
-def row(rng):
+def make_row(rng):
     """A row whose columns have 1 to some hundred categories, a tenth of the fields empty."""
     numbers = [
         rng.choice(["", "-1", "-2", "-3", "-70", "0", "7", "31", "70000", "123456789012"])
@@ -32,28 +32,28 @@ def row(rng):
     return [str(rng.randrange(2)), *numbers, *names]
 
 
-def rows_of(seed, count):
+def split_rows(seed, count):
     rng = random.Random(seed)
-    return [row(rng) for _ in range(count)]
+    return [make_row(rng) for _ in range(count)]
 
 
-def text(rows):
+def join_rows(rows):
     return "".join("\t".join(fields) + "\n" for fields in rows).encode()
 
 
-def log_of(cell):
+def encode_number(cell):
     """The published rule: log(x + 3), 0 where the cell is empty or there is no logarithm."""
     return math.log(int(cell) + 3) if cell and int(cell) > -3 else 0.0
 
 
-def numbers_of(cells, threshold):
+def number_categories(cells, threshold):
     """The published rule: empty cells are not counted, the rest from 1 by falling count."""
     counts = Counter(cell for cell in cells if cell)
     kept = [name for name, count in counts.items() if count >= threshold]
     return {name: n for n, name in enumerate(sorted(kept, key=lambda x: (-counts[x], x)), 1)}
 
 
-def shuffled(logs, seed=0):
+def shuffle_rows(logs, seed=0):
     """The documented order: by the first 8 bytes of the MD5 of seed, log and row."""
     keyed = {
         int.from_bytes(md5(f"{seed}:{log}:{n}".encode()).digest()[:8], "little"): fields
@@ -63,11 +63,11 @@ def shuffled(logs, seed=0):
     return [keyed[key] for key in sorted(keyed)]
 
 
-def expected(rows, splits, threshold=15, *, logarithm=log_of):
+def encode_plainly(rows, splits, threshold=15, *, logarithm=encode_number):
     """Encode all rows in plain Python; return the files' bytes by name and the cardinalities."""
     files, cardinalities = {}, []
     for column in range(14, 40):
-        numbers = numbers_of([fields[column] for fields in rows], threshold)
+        numbers = number_categories([fields[column] for fields in rows], threshold)
         cardinalities.append(1 + len(numbers))
         dtype = np.int8 if len(numbers) < 128 else np.int16
         for split, part in splits.items():
@@ -80,37 +80,37 @@ def expected(rows, splits, threshold=15, *, logarithm=log_of):
     return files, cardinalities
 
 
-def files_of(folder, suffix=".bin"):
+def read_files(folder, suffix=".bin"):
     paths = folder.rglob(f"*{suffix}")
     return {str(p.relative_to(folder)): p.read_bytes() for p in paths if p.is_file()}
 
 
-def run(raw, data, **options):
+def run_prepare(raw, data, **options):
     progress_lines = []
     prepare(raw, data, progress_lines.append, **{"workers": 2, **options})
     return progress_lines
 
 
-DAYS = [rows_of(1, 700), rows_of(2, 300), rows_of(3, 401)]
+DAYS = [split_rows(1, 700), split_rows(2, 300), split_rows(3, 401)]
 ALL = [*DAYS[0], *DAYS[1], *DAYS[2]]
 LAST = {"test": DAYS[2][:200], "validation": DAYS[2][200:]}
-SPLITS = {"train": shuffled(DAYS[:2]), **LAST}
+SPLITS = {"train": shuffle_rows(DAYS[:2]), **LAST}
 
 
 @pytest.fixture
-def days(tmp_path):
+def raw_days(tmp_path):
     raw = tmp_path / "raw"
     raw.mkdir()
-    (raw / "day_0").write_bytes(text(DAYS[0]))
-    packed = gzip.compress(text(DAYS[1][:100])) + gzip.compress(text(DAYS[1][100:]))
+    (raw / "day_0").write_bytes(join_rows(DAYS[0]))
+    packed = gzip.compress(join_rows(DAYS[1][:100])) + gzip.compress(join_rows(DAYS[1][100:]))
     (raw / "day_1.gz").write_bytes(packed)  # two members: a gzip file may be several in a row
-    (raw / "day_2").write_bytes(text(DAYS[2]))
+    (raw / "day_2").write_bytes(join_rows(DAYS[2]))
     (raw / "readme.txt").write_text("not part of it")
     return raw
 
 
 @pytest.fixture
-def small(monkeypatch):
+def small_batches(monkeypatch):
     """So little at once that a few rows make many turns, and columns stand in many groups."""
     monkeypatch.setattr(stages, "BUCKET_ROWS", 150)
     monkeypatch.setattr(prepare_tables, "BATCH_ROWS", 64)
@@ -118,11 +118,11 @@ def small(monkeypatch):
 
 
 @pytest.mark.parametrize("threshold", [1, 4, 15])
-def test_prepared_bytes_equal_a_plain_implementation_of_the_rules(days, tmp_path, threshold):
+def test_prepared_bytes_equal_a_plain_implementation_of_the_rules(raw_days, tmp_path, threshold):
     data = tmp_path / "data"
-    progress_lines = run(days, data, frequency_threshold=threshold)
-    files, cardinalities = expected(ALL, SPLITS, threshold)
-    assert files_of(data) == files
+    progress_lines = run_prepare(raw_days, data, frequency_threshold=threshold)
+    files, cardinalities = encode_plainly(ALL, SPLITS, threshold)
+    assert read_files(data) == files
     spec = read_spec(data)
     assert spec.cardinalities == tuple(cardinalities)
     assert (spec.num_rows("train"), spec.num_rows("test")) == (1000, 200)
@@ -141,67 +141,69 @@ def test_prepared_bytes_equal_a_plain_implementation_of_the_rules(days, tmp_path
     assert progress_lines[-1] == f"done: {data}"
 
 
-def test_compressed_logs_give_the_same_bytes(days, tmp_path):
+def test_compressed_logs_give_the_same_bytes(raw_days, tmp_path):
     for name in ("day_0", "day_2"):
-        (days / f"{name}.gz").write_bytes(gzip.compress((days / name).read_bytes()))
-        (days / name).unlink()
-    run(days, tmp_path / "data", workers=3)
-    assert files_of(tmp_path / "data") == expected(ALL, SPLITS)[0]
-    (days / "day_1.gz").write_bytes(gzip.compress(broken(137, FAULTS["number"][0])))
-    (days / "day_2.gz").write_bytes(b"\x1f\x8b")
+        (raw_days / f"{name}.gz").write_bytes(gzip.compress((raw_days / name).read_bytes()))
+        (raw_days / name).unlink()
+    run_prepare(raw_days, tmp_path / "data", workers=3)
+    assert read_files(tmp_path / "data") == encode_plainly(ALL, SPLITS)[0]
+    (raw_days / "day_1.gz").write_bytes(gzip.compress(break_row(137, FAULTS["number"][0])))
+    (raw_days / "day_2.gz").write_bytes(b"\x1f\x8b")
     with pytest.raises(DataError) as caught:
-        run(days, tmp_path / "again", workers=3)
-    assert caught.value.where == f"{days / 'day_1.gz'}, row 138"
+        run_prepare(raw_days, tmp_path / "again", workers=3)
+    assert caught.value.where == f"{raw_days / 'day_1.gz'}, row 138"
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-def test_logs_with_byte_order_mark_and_crlf_give_the_same_bytes(days, tmp_path, mark):
+def test_logs_with_byte_order_mark_and_crlf_give_the_same_bytes(raw_days, tmp_path, mark):
     for name in ("day_0", "day_2"):
-        content = (days / name).read_bytes()
-        (days / name).write_bytes(mark + content.replace(b"\n", b"\r\n"))
-    run(days, tmp_path / "data")
-    assert files_of(tmp_path / "data") == expected(ALL, SPLITS)[0]
+        content = (raw_days / name).read_bytes()
+        (raw_days / name).write_bytes(mark + content.replace(b"\n", b"\r\n"))
+    run_prepare(raw_days, tmp_path / "data")
+    assert read_files(tmp_path / "data") == encode_plainly(ALL, SPLITS)[0]
 
 
-def test_faulty_row_of_a_log_with_byte_order_mark_and_crlf_is_named(days, tmp_path):
+def test_faulty_row_of_a_log_with_byte_order_mark_and_crlf_is_named(raw_days, tmp_path):
     change, what = FAULTS["number"]
-    content = broken(137, change).replace(b"\n", b"\r\n")
-    (days / "day_0").write_bytes(b"\xef\xbb\xbf" + content)
+    content = break_row(137, change).replace(b"\n", b"\r\n")
+    (raw_days / "day_0").write_bytes(b"\xef\xbb\xbf" + content)
     with pytest.raises(DataError) as caught:
-        run(days, tmp_path / "data")
+        run_prepare(raw_days, tmp_path / "data")
     assert caught.value.what == what
-    assert caught.value.where == f"{days / 'day_0'}, row 138"
+    assert caught.value.where == f"{raw_days / 'day_0'}, row 138"
 
 
-def test_lone_carriage_return_ends_no_row(days, tmp_path):
-    (days / "day_0").write_bytes(text(DAYS[0][:1])[:-1] + b"\r" + text(DAYS[0][1:]))
+def test_lone_carriage_return_ends_no_row(raw_days, tmp_path):
+    (raw_days / "day_0").write_bytes(join_rows(DAYS[0][:1])[:-1] + b"\r" + join_rows(DAYS[0][1:]))
     with pytest.raises(DataError) as caught:
-        run(days, tmp_path / "data")
-    assert caught.value.where == f"{days / 'day_0'}, row 1"
+        run_prepare(raw_days, tmp_path / "data")
+    assert caught.value.where == f"{raw_days / 'day_0'}, row 1"
 
 
-def test_other_rules_give_other_bytes_and_are_recorded(days, tmp_path):
+def test_other_rules_give_other_bytes_and_are_recorded(raw_days, tmp_path):
     def other_log(cell):
         return math.log1p(max(int(cell or 0), 0))
 
     data = tmp_path / "data"
-    run(days, data, log_offset=1, seed=7)
-    splits = {"train": shuffled(DAYS[:2], seed=7), **LAST}
-    assert files_of(data) == expected(ALL, splits, logarithm=other_log)[0]
+    run_prepare(raw_days, data, log_offset=1, seed=7)
+    splits = {"train": shuffle_rows(DAYS[:2], seed=7), **LAST}
+    assert read_files(data) == encode_plainly(ALL, splits, logarithm=other_log)[0]
     assert read_spec(data).changed_rules == {"log_offset": "1"}
 
 
-def test_prepared_bytes_do_not_depend_on_batches_groups_or_threads(days, tmp_path, small):
+def test_prepared_bytes_do_not_depend_on_batches_groups_or_threads(
+    raw_days, tmp_path, small_batches
+):
     for workers in (1, 3):
         data = tmp_path / f"data{workers}"
-        run(days, data, frequency_threshold=3, workers=workers)
-        assert files_of(data) == expected(ALL, SPLITS, 3)[0]
+        run_prepare(raw_days, data, frequency_threshold=3, workers=workers)
+        assert read_files(data) == encode_plainly(ALL, SPLITS, 3)[0]
 
 
-def broken(position, change):
+def break_row(position, change):
     rows = [list(fields) for fields in DAYS[1]]
     change(rows[position])
-    return text(rows)
+    return join_rows(rows)
 
 
 FAULTS = {
@@ -216,40 +218,42 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_faulty_row_is_named_by_file_and_row(days, tmp_path, small, fault):
+def test_a_faulty_row_is_named_by_file_and_row(raw_days, tmp_path, small_batches, fault):
     change, what = FAULTS[fault]
-    (days / "day_0").write_bytes(broken(137, change))
+    (raw_days / "day_0").write_bytes(break_row(137, change))
     with pytest.raises(DataError) as caught:
-        run(days, tmp_path / "data")
+        run_prepare(raw_days, tmp_path / "data")
     assert caught.value.what == what
-    assert caught.value.where == f"{days / 'day_0'}, row 138"
+    assert caught.value.where == f"{raw_days / 'day_0'}, row 138"
     assert caught.value.rule
     assert caught.value.fix
     assert [p.name for p in tmp_path.iterdir()] == ["raw"]
 
 
-def refused(days, data):
+def read_refusal(raw_days, data):
     with pytest.raises(DataError) as caught:
-        run(days, data)
+        run_prepare(raw_days, data)
     assert caught.value.rule
     assert caught.value.fix
     assert not data.exists()
     return str(caught.value)
 
 
-def test_damaged_files_are_refused(days, tmp_path, small):
-    content = (days / "day_1.gz").read_bytes()
+def test_damaged_files_are_refused(raw_days, tmp_path, small_batches):
+    content = (raw_days / "day_1.gz").read_bytes()
     data = tmp_path / "data"
-    (days / "day_1.gz").write_bytes(content[:-400])
-    assert f"{days / 'day_1.gz'}: not readable as gzip" in refused(days, data)
-    (days / "day_1.gz").write_bytes(content[:-8] + b"\0" * 8)  # checksum and length
-    assert "not readable as gzip: CRC check failed" in refused(days, data)
-    (days / "day_1.gz").write_bytes(gzip.compress(text(DAYS[1])[:-1]))
-    assert f"{days / 'day_1.gz'}, row 300: the file ends inside a row" in refused(days, data)
-    (days / "day_1.gz").write_bytes(text(DAYS[1][:2]) + b"x" * (5 << 20) + b"\n")
-    assert f"{days / 'day_1.gz'}, row 3: " in refused(days, data)
-    (days / "day_1.gz").write_bytes(b"")
-    assert f"{days / 'day_1.gz'}, row 1: no row in the file" in refused(days, data)
+    (raw_days / "day_1.gz").write_bytes(content[:-400])
+    assert f"{raw_days / 'day_1.gz'}: not readable as gzip" in read_refusal(raw_days, data)
+    (raw_days / "day_1.gz").write_bytes(content[:-8] + b"\0" * 8)  # checksum and length
+    assert "not readable as gzip: CRC check failed" in read_refusal(raw_days, data)
+    (raw_days / "day_1.gz").write_bytes(gzip.compress(join_rows(DAYS[1])[:-1]))
+    assert f"{raw_days / 'day_1.gz'}, row 300: the file ends inside a row" in read_refusal(
+        raw_days, data
+    )
+    (raw_days / "day_1.gz").write_bytes(join_rows(DAYS[1][:2]) + b"x" * (5 << 20) + b"\n")
+    assert f"{raw_days / 'day_1.gz'}, row 3: " in read_refusal(raw_days, data)
+    (raw_days / "day_1.gz").write_bytes(b"")
+    assert f"{raw_days / 'day_1.gz'}, row 1: no row in the file" in read_refusal(raw_days, data)
 
 
 STAGES = [
@@ -259,9 +263,9 @@ STAGES = [
 
 
 @pytest.mark.parametrize("stop_after", range(len(STAGES)))
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_batches")
 def test_interrupted_preparation_resumes_after_its_last_finished_stage(
-    days, tmp_path, monkeypatch, stop_after
+    raw_days, tmp_path, monkeypatch, stop_after
 ):
     done = []
     note = Unfinished.note
@@ -275,30 +279,30 @@ def test_interrupted_preparation_resumes_after_its_last_finished_stage(
     monkeypatch.setattr(Unfinished, "note", noted)
     resumed, data = [], tmp_path / "data"
     with pytest.raises(KeyboardInterrupt):
-        prepare(days, data, print, workers=2)
+        prepare(raw_days, data, print, workers=2)
     assert sorted(p.name for p in tmp_path.iterdir()) == [".data.partial", "raw"]
     resumed.append(True)
-    run(days, data)
+    run_prepare(raw_days, data)
     assert done == STAGES
-    assert files_of(data) == expected(ALL, SPLITS)[0]
+    assert read_files(data) == encode_plainly(ALL, SPLITS)[0]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "raw"]
-    assert run(days, data)[-1].startswith(f"{data} is already prepared")
+    assert run_prepare(raw_days, data)[-1].startswith(f"{data} is already prepared")
 
 
-@pytest.mark.usefixtures("small")
-def test_interrupted_preparation_restarts_with_other_rules(days, tmp_path):
+@pytest.mark.usefixtures("small_batches")
+def test_interrupted_preparation_restarts_with_other_rules(raw_days, tmp_path):
     def stop(line):
         if line.startswith("tables of"):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        prepare(days, tmp_path / "data", stop, workers=2)
-    run(days, tmp_path / "data", frequency_threshold=3)
-    assert files_of(tmp_path / "data") == expected(ALL, SPLITS, 3)[0]
+        prepare(raw_days, tmp_path / "data", stop, workers=2)
+    run_prepare(raw_days, tmp_path / "data", frequency_threshold=3)
+    assert read_files(tmp_path / "data") == encode_plainly(ALL, SPLITS, 3)[0]
 
 
-@pytest.mark.usefixtures("small")
-def test_preparation_restarts_without_its_scratch_database(days, tmp_path):
+@pytest.mark.usefixtures("small_batches")
+def test_preparation_restarts_without_its_scratch_database(raw_days, tmp_path):
     def stop(line):
         if line == "writing rows":
             raise KeyboardInterrupt
@@ -308,7 +312,7 @@ def test_preparation_restarts_without_its_scratch_database(days, tmp_path):
             stop(stage)
 
     with pytest.raises(KeyboardInterrupt):
-        prepare(days, tmp_path / "data", Stopping(print), workers=2)
+        prepare(raw_days, tmp_path / "data", Stopping(print), workers=2)
     (tmp_path / ".data.partial" / "work" / prepare_tables.SCRATCH).unlink()
-    run(days, tmp_path / "data")
-    assert files_of(tmp_path / "data") == expected(ALL, SPLITS)[0]
+    run_prepare(raw_days, tmp_path / "data")
+    assert read_files(tmp_path / "data") == encode_plainly(ALL, SPLITS)[0]

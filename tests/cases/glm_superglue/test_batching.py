@@ -28,7 +28,7 @@ class Held(Examples):
         return self.samples[row]
 
 
-def sequence(ids, separator, target_ids, *, correct=False):
+def make_sequence(ids, separator, target_ids, *, correct=False):
     rows = np.arange(separator, separator + len(target_ids))
     blocks = np.maximum(np.arange(len(ids)) - separator + 1, 0)
     positions = np.where(blocks > 0, 1, np.arange(len(ids)))
@@ -39,8 +39,11 @@ def sequence(ids, separator, target_ids, *, correct=False):
 
 HELD = Held(
     [
-        [sequence([2, 4, 0, 9, 5], 3, [5, 8], correct=True), sequence([2, 4, 0, 9], 3, [8])],
-        [sequence([2, 4, 6, 0, 9, 7, 7], 4, [7, 7, 8], correct=True)],
+        [
+            make_sequence([2, 4, 0, 9, 5], 3, [5, 8], correct=True),
+            make_sequence([2, 4, 0, 9], 3, [8]),
+        ],
+        [make_sequence([2, 4, 6, 0, 9, 7, 7], 4, [7, 7, 8], correct=True)],
     ]
 )
 
@@ -104,7 +107,7 @@ def test_parts_of_a_batch_hold_each_sequence_once_with_its_targets(max_sequences
     ]
 
 
-def sharding(rows, *, micro=4, accumulate=1, world=1, rank=0, seed=1):
+def make_sharding(rows, *, micro=4, accumulate=1, world=1, rank=0, seed=1):
     return Sharding(
         num_rows=rows, micro_batch_size=micro, grad_accum_steps=accumulate,
         world_size=world, rank=rank, seed=seed,
@@ -122,7 +125,7 @@ def test_each_sample_occurs_once_and_groups_hold_similar_numbers_of_candidates(
 ):
     num_choices = np.array(choices)
     ranks = [
-        sharding(len(choices), micro=micro, accumulate=accumulate, world=world, rank=rank)
+        make_sharding(len(choices), micro=micro, accumulate=accumulate, world=world, rank=rank)
         for rank in range(world)
     ]
     order = grouped_order(num_choices, ranks[0], 0)

@@ -24,11 +24,11 @@ POSITIONS = "transformer.position_embeddings.weight"
 BLOCK_POSITIONS = "transformer.block_position_embeddings.weight"
 
 
-def weights() -> dict[str, torch.Tensor]:
+def make_weights() -> dict[str, torch.Tensor]:
     return dict(build_model(SHAPE, seed=3).state_dict())
 
 
-def write(folder: Path, content: Any, word: str = "250000") -> Path:
+def write_checkpoint(folder: Path, content: Any, word: str = "250000") -> Path:
     """Lay a checkpoint out as the original does; return its file."""
     file = folder / word / ORIGINAL
     file.parent.mkdir(parents=True)
@@ -37,45 +37,45 @@ def write(folder: Path, content: Any, word: str = "250000") -> Path:
     return file
 
 
-def model(**sizes: int) -> Glm:
+def make_model(**sizes: int) -> Glm:
     return build_model(GlmShape(**{**SIZES, "max_positions": 10, **sizes}), seed=9)
 
 
-def report(**tables: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+def make_report(**tables: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     return {"unexpected": (), "extended": (), "cut": (), **tables}
 
 
-def fault(folder: Path, into: Glm | None = None) -> DataError:
+def read_fault(folder: Path, into: Glm | None = None) -> DataError:
     with pytest.raises(DataError) as caught:
-        load(into or model(), folder)
+        load(into or make_model(), folder)
     return caught.value
 
 
 @pytest.mark.parametrize("wrapper", ["", "module.", "model.", "module.model."])
 def test_checkpoint_in_the_original_layout_loads(tmp_path: Path, wrapper: str) -> None:
-    wanted = weights()
+    wanted = make_weights()
     state = {wrapper + name: item.half() for name, item in wanted.items()}
-    file = write(tmp_path / "blocklm-large", {"iteration": 250000, "module": state})
+    file = write_checkpoint(tmp_path / "blocklm-large", {"iteration": 250000, "module": state})
     assert find_checkpoint(tmp_path) == file
     assert find_checkpoint(tmp_path / "blocklm-large") == file
-    loaded = model()
-    assert load(loaded, tmp_path) == report()
+    loaded = make_model()
+    assert load(loaded, tmp_path) == make_report()
     for name, item in loaded.state_dict().items():
         assert item.dtype == torch.float32
         assert torch.equal(item, wanted[name].half().float())
 
 
 def test_longer_position_tables_keep_their_extra_rows(tmp_path: Path) -> None:
-    write(tmp_path, {"module": weights()})
-    loaded, fresh = model(max_positions=12), model(max_positions=12).state_dict()
-    assert load(loaded, tmp_path) == report(extended=(POSITIONS, BLOCK_POSITIONS))
+    write_checkpoint(tmp_path, {"module": make_weights()})
+    loaded, fresh = make_model(max_positions=12), make_model(max_positions=12).state_dict()
+    assert load(loaded, tmp_path) == make_report(extended=(POSITIONS, BLOCK_POSITIONS))
     for name in (POSITIONS, BLOCK_POSITIONS):
         table = loaded.state_dict()[name]
-        assert torch.equal(table[:11], weights()[name])
+        assert torch.equal(table[:11], make_weights()[name])
         assert torch.equal(table[11:], fresh[name][11:])
-    shorter = model(max_positions=4)
-    assert load(shorter, tmp_path) == report(cut=(POSITIONS, BLOCK_POSITIONS))
-    assert torch.equal(shorter.state_dict()[POSITIONS], weights()[POSITIONS][:5])
+    shorter = make_model(max_positions=4)
+    assert load(shorter, tmp_path) == make_report(cut=(POSITIONS, BLOCK_POSITIONS))
+    assert torch.equal(shorter.state_dict()[POSITIONS], make_weights()[POSITIONS][:5])
 
 
 @pytest.mark.parametrize(
@@ -93,10 +93,10 @@ def test_longer_position_tables_keep_their_extra_rows(tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_shape_is_refused_by_key(
     tmp_path: Path, sizes: dict[str, int], key: str, what: str
 ) -> None:
-    file = write(tmp_path, {"module": weights()})
-    other = model(**sizes)
+    file = write_checkpoint(tmp_path, {"module": make_weights()})
+    other = make_model(**sizes)
     before = {name: item.clone() for name, item in other.state_dict().items()}
-    error = fault(tmp_path, other)
+    error = read_fault(tmp_path, other)
     assert error.where == f"{file}, {key}"
     assert what in str(error)
     assert all(torch.equal(item, before[name]) for name, item in other.state_dict().items())

@@ -27,27 +27,29 @@ START, END = len(WORDS), len(WORDS) + 1  # follow the last token of the file
 TEXT = "Anna Berg was born in Rome.\n@highlight\nBorisov and Cole"
 
 
-def span(text, name, after=0):
+def make_span(text, name, after=0):
     first = text.index(name, after)
     return {"start": first, "end": first + len(name) - 1}
 
 
-def question(query="@placeholder was born", *answers):
+def make_question(query="@placeholder was born", *answers):
     return {"query": query, "answers": [{"text": text} for text in answers or ("Anna Berg",)]}
 
 
-def line(*questions, text=TEXT, names=("Anna Berg", "Rome", "Borisov", "Cole")):
+def make_line(*questions, text=TEXT, names=("Anna Berg", "Rome", "Borisov", "Cole")):
     return {
         "source": "test",
-        "passage": {"text": text, "entities": [span(text, name) for name in names]},
-        "qas": list(questions) or [question()],
+        "passage": {"text": text, "entities": [make_span(text, name) for name in names]},
+        "qas": list(questions) or [make_question()],
         "idx": 0,
     }
 
 
-def write(folder, train=None, val=None, words=WORDS):
+def write_folder(folder, train=None, val=None, words=WORDS):
     for name, wanted in (("train", train), ("val", val)):
-        lines = [item if isinstance(item, str) else json.dumps(item) for item in wanted or [line()]]
+        lines = [
+            item if isinstance(item, str) else json.dumps(item) for item in wanted or [make_line()]
+        ]
         text = "".join(item if item.endswith("\n") else item + "\n" for item in lines)
         (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
     (folder / "model").mkdir(exist_ok=True)
@@ -55,31 +57,33 @@ def write(folder, train=None, val=None, words=WORDS):
     return folder
 
 
-def ids(text):
+def encode_words(text):
     return [IDS[word] for word in text.split()]
 
 
-def fault(folder, recipe=RECIPE):
+def read_fault(folder, recipe=RECIPE):
     with pytest.raises(DataError) as caught:
         data.check(folder, recipe)
     return str(caught.value).replace(str(folder), "DIR")
 
 
 def test_sequence_is_the_context_with_a_mask_and_then_the_candidate(tmp_path):
-    sequence = data.load(write(tmp_path), RECIPE).train.sequences(0)[0]
-    context = ids("[CLS] anna berg was born in rome . - boris ##ov and cole [MASK] was born [PAD]")
-    assert sequence.ids.tolist() == [*context, START, *ids("anna berg")]
+    sequence = data.load(write_folder(tmp_path), RECIPE).train.sequences(0)[0]
+    context = encode_words(
+        "[CLS] anna berg was born in rome . - boris ##ov and cole [MASK] was born [PAD]"
+    )
+    assert sequence.ids.tolist() == [*context, START, *encode_words("anna berg")]
     assert sequence.separator == len(context) == 17
     mask = context.index(IDS["[MASK]"])
     assert sequence.positions.tolist() == [*range(17), mask, mask, mask]
     assert sequence.block_positions.tolist() == [0] * 17 + [1, 2, 3]
     assert sequence.target_rows.tolist() == [17, 18, 19]
-    assert sequence.target_ids.tolist() == [*ids("anna berg"), END]
+    assert sequence.target_ids.tolist() == [*encode_words("anna berg"), END]
     assert sequence.correct
 
 
 def test_byte_order_mark_and_crlf_change_no_sample(tmp_path):
-    wanted = data.load(write(tmp_path), RECIPE).train.sequences(0)
+    wanted = data.load(write_folder(tmp_path), RECIPE).train.sequences(0)
     for name in ("train.jsonl", "val.jsonl", "model/vocab.txt"):
         content = (tmp_path / name).read_bytes()
         (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + content.replace(b"\n", b"\r\n"))
@@ -89,21 +93,26 @@ def test_byte_order_mark_and_crlf_change_no_sample(tmp_path):
 
 def test_passage_is_shortened_by_the_length_of_each_candidate(tmp_path):
     recipe = replace(RECIPE, seq_length=14)
-    examples = data.load(write(tmp_path), recipe).validation
+    examples = data.load(write_folder(tmp_path), recipe).validation
     by_length = {len(item.target_ids): item for item in examples.sequences(0)}
-    whole = ids("[CLS] anna berg was born in rome .")
+    whole = encode_words("[CLS] anna berg was born in rome .")
     for targets, kept in ((2, 8), (3, 7)):
         item = by_length[targets]
         assert len(item.ids) == 14
-        assert item.ids[: item.separator].tolist() == [*whole[:kept], *ids("[MASK] was born [PAD]")]
+        assert item.ids[: item.separator].tolist() == [
+            *whole[:kept],
+            *encode_words("[MASK] was born [PAD]"),
+        ]
     assert examples.shortened == 1
     assert data.load(tmp_path, RECIPE).validation.shortened == 0
 
 
 def test_training_sample_has_one_right_answer_and_drawn_wrong_entities(tmp_path):
-    twice = question("@placeholder was born", "Anna Berg", "Rome")
-    passage = line(question(), twice, names=("Anna Berg", "Rome", "Borisov", "Cole", "Rome"))
-    examples = data.load(write(tmp_path, [passage]), RECIPE).train
+    twice = make_question("@placeholder was born", "Anna Berg", "Rome")
+    passage = make_line(
+        make_question(), twice, names=("Anna Berg", "Rome", "Borisov", "Cole", "Rome")
+    )
+    examples = data.load(write_folder(tmp_path, [passage]), RECIPE).train
     assert examples.num_choices.tolist() == [3, 3, 3]
     draw, expected = random.Random(DRAW_SEED), []
     wrong = ["boris ##ov", "cole", "rome"]
@@ -112,73 +121,81 @@ def test_training_sample_has_one_right_answer_and_drawn_wrong_entities(tmp_path)
     expected += [["anna berg", "boris ##ov", "cole"], ["rome", "boris ##ov", "cole"]]
     assert [
         [item.target_ids[:-1].tolist() for item in examples.sequences(row)] for row in range(3)
-    ] == [[ids(name) for name in names] for names in expected]
+    ] == [[encode_words(name) for name in names] for names in expected]
     assert [[item.correct for item in examples.sequences(row)] for row in range(3)] == [
         [True, False, False]
     ] * 2 + [[True, False, False]]
 
 
 def test_evaluation_scores_all_entities_and_accepts_every_right_answer(tmp_path):
-    twice = question("@placeholder was born", "Rome", "Anna Berg", "Rome")
-    examples = data.load(write(tmp_path, val=[line(twice, question())]), RECIPE).validation
+    twice = make_question("@placeholder was born", "Rome", "Anna Berg", "Rome")
+    examples = data.load(
+        write_folder(tmp_path, val=[make_line(twice, make_question())]), RECIPE
+    ).validation
     assert examples.num_choices.tolist() == [4, 4]
     names = [item.target_ids[:-1].tolist() for item in examples.sequences(0)]
-    assert names == [ids(name) for name in ("anna berg", "boris ##ov", "cole", "rome")]
+    assert names == [encode_words(name) for name in ("anna berg", "boris ##ov", "cole", "rome")]
     assert [item.correct for item in examples.sequences(0)] == [True, False, False, True]
     assert [item.correct for item in examples.sequences(1)] == [True, False, False, False]
 
 
 def test_curly_quotes_become_plain_before_answers_are_compared(tmp_path):
     text = "In Rome O’Li was born"
-    curly = line(question("@placeholder", "O'Li"), text=text, names=("O’Li", "Rome"))
-    sequence = data.load(write(tmp_path, [curly]), RECIPE).train.sequences(0)[0]
-    assert sequence.target_ids.tolist() == [*ids("[UNK] ' li"), END]
+    curly = make_line(make_question("@placeholder", "O'Li"), text=text, names=("O’Li", "Rome"))
+    sequence = data.load(write_folder(tmp_path, [curly]), RECIPE).train.sequences(0)[0]
+    assert sequence.target_ids.tolist() == [*encode_words("[UNK] ' li"), END]
     assert sequence.correct
 
 
 def test_text_of_a_special_token_adds_no_second_mask(tmp_path):
-    forged = line(text=TEXT + " [MASK]")
-    sequence = data.load(write(tmp_path, [forged]), RECIPE).train.sequences(0)[0]
+    forged = make_line(text=TEXT + " [MASK]")
+    sequence = data.load(write_folder(tmp_path, [forged]), RECIPE).train.sequences(0)[0]
     assert sequence.ids.tolist().count(IDS["[MASK]"]) == 1
 
 
 def test_the_check_counts_samples_and_names_the_content(tmp_path):
-    two = question("@placeholder was born", "Anna Berg", "Rome")
-    write(tmp_path, [line(two), line()], [line(two, question())])
+    two = make_question("@placeholder was born", "Anna Berg", "Rome")
+    write_folder(tmp_path, [make_line(two), make_line()], [make_line(two, make_question())])
     facts = data.check(tmp_path, RECIPE)
     assert (facts.train_samples, facts.eval_samples, facts.layout) == (3, 2, "jsonl")
     assert not facts.quality_comparable
     assert facts == data.check(tmp_path, RECIPE)
-    write(tmp_path, [line(two), line()], [line(two, question("the @placeholder"))])
+    write_folder(
+        tmp_path, [make_line(two), make_line()], [make_line(two, make_question("the @placeholder"))]
+    )
     assert data.check(tmp_path, RECIPE).content_id != facts.content_id
 
 
-def edited(**changes):
-    return {**line(), **changes}
+def edit_line(**changes):
+    return {**make_line(), **changes}
 
 
 BAD_LINES = {
     "no JSON": ("{", "it must be JSON"),
     "no passage": (
-        edited(passage=1), "line 1: passage: 1 is not valid; it must be a table of keys and values",
+        edit_line(passage=1),
+        "line 1: passage: 1 is not valid; it must be a table of keys and values",
     ),
     "entity outside": (
-        edited(passage={"text": "Rome", "entities": [{"start": 1, "end": 4}]}),
+        edit_line(passage={"text": "Rome", "entities": [{"start": 1, "end": 4}]}),
         "line 1: an entity from 1 to 4 of 4 characters",
     ),
-    "two gaps": (line(question("@placeholder or @placeholder")), "2 @placeholder in the query"),
+    "two gaps": (
+        make_line(make_question("@placeholder or @placeholder")), "2 @placeholder in the query",
+    ),
     "no answers": (
-        line({"query": "@placeholder"}), "line 1: qas.0.answers: missing; it is required",
+        make_line({"query": "@placeholder"}), "line 1: qas.0.answers: missing; it is required",
     ),
     "answers elsewhere": (
-        line(question("@placeholder was born", "Li", "Oslo")), "no answer among the candidates",
+        make_line(make_question("@placeholder was born", "Li", "Oslo")),
+        "no answer among the candidates",
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("bad", "message"), BAD_LINES.values(), ids=BAD_LINES)
 def test_a_line_that_breaks_a_rule_is_named(tmp_path, bad, message):
-    error = fault(write(tmp_path, [bad]))
+    error = read_fault(write_folder(tmp_path, [bad]))
     assert error.startswith("DIR/train.jsonl, line 1")
     assert message in error
     assert "\n  try: " in error
@@ -199,11 +216,11 @@ def test_a_line_that_breaks_a_rule_is_named(tmp_path, bad, message):
     ],
 )
 def test_incomplete_folder_is_refused(tmp_path, prepare, message):
-    prepare(write(tmp_path))
-    assert message in fault(tmp_path)
+    prepare(write_folder(tmp_path))
+    assert message in read_fault(tmp_path)
 
 
-def solve(text, query):
+def solve_cloze(text, query):
     """Return the name that the passage gives the gap, read as a person would."""
     pattern = re.escape(query).replace("@placeholder", r"(\w+ \w+)")
     turned = re.fullmatch(r"The (\w+) is @placeholder\.", query)
@@ -222,5 +239,5 @@ def test_every_generated_answer_follows_from_its_passage(tmp_path, monkeypatch):
             text = item["passage"]["text"]
             for question in item["qas"]:
                 (answer,) = question["answers"]
-                assert solve(text, question["query"]) == answer["text"]
+                assert solve_cloze(text, question["query"]) == answer["text"]
                 assert text[answer["start"] : answer["end"] + 1] == answer["text"]

@@ -31,10 +31,10 @@ def splits(tmp_path, monkeypatch):
 @pytest.fixture
 def folder(tmp_path, splits):
     """The same samples as a download of HDF5 files."""
-    return write(tmp_path / "raw", splits)
+    return write_download(tmp_path / "raw", splits)
 
 
-def write(folder, splits, **storage):
+def write_download(folder, splits, **storage):
     for split, name in FILES.items():
         file = folder / "ReCoRD" / "glm_train_eval_hdf5_sparse" / name
         file.parent.mkdir(parents=True)
@@ -44,7 +44,7 @@ def write(folder, splits, **storage):
     return folder
 
 
-def same(ours, theirs):
+def assert_same_batches(ours, theirs):
     assert len(ours) == len(theirs)
     our_batch, their_batch = (examples.batch(range(len(ours))) for examples in (ours, theirs))
     assert our_batch[1] == their_batch[1]
@@ -54,15 +54,15 @@ def same(ours, theirs):
 
 @pytest.mark.parametrize("storage", [{}, {"chunks": (4,), "compression": "gzip"}])
 def test_text_and_hdf5_files_give_equal_batches(tmp_path, splits, storage):
-    content = data.load(write(tmp_path / "raw", splits, **storage), RECIPE)
-    same(content.train, splits.train)
-    same(content.validation, splits.validation)
+    content = data.load(write_download(tmp_path / "raw", splits, **storage), RECIPE)
+    assert_same_batches(content.train, splits.train)
+    assert_same_batches(content.validation, splits.validation)
     assert content.train.shortened is None
 
 
 @pytest.mark.parametrize("form", ["csr", "csc"])
 def test_a_download_is_prepared_and_read(tmp_path, splits, form):
-    folder = write(tmp_path / "raw", splits, form=form)
+    folder = write_download(tmp_path / "raw", splits, form=form)
     if form == "csc":
         with pytest.raises(DataError, match="prepare turns csc into csr"):
             data.load(folder, RECIPE)
@@ -70,8 +70,8 @@ def test_a_download_is_prepared_and_read(tmp_path, splits, form):
     facts = data.check(tmp_path / "data", RECIPE)
     assert (facts.train_samples, facts.eval_samples, facts.layout) == (12, 8, "hdf5")
     content = data.load(tmp_path / "data", RECIPE)
-    same(content.train, splits.train)
-    same(content.validation, splits.validation)
+    assert_same_batches(content.train, splits.train)
+    assert_same_batches(content.validation, splits.validation)
 
 
 def test_longer_sequences_and_damaged_files_are_refused(folder):
@@ -82,7 +82,7 @@ def test_longer_sequences_and_damaged_files_are_refused(folder):
         data.check(folder, RECIPE)
 
 
-def change(folder, name, edit, split="validation"):
+def change_array(folder, name, edit, split="validation"):
     """Replace an array of a file by what ``edit`` makes of it; return the file."""
     file = next(folder.rglob(FILES[split]))
     with h5py.File(file, "r+") as opened:
@@ -92,7 +92,7 @@ def change(folder, name, edit, split="validation"):
     return file
 
 
-def other(*pairs):
+def set_numbers(*pairs):
     """Return an edit that sets numbers at their places."""
 
     def edit(array):
@@ -107,17 +107,19 @@ def other(*pairs):
 CONTRADICTIONS = {
     "more data than indices": ("text/data", lambda x: x[:-1], "data has"),
     "indptr too short": ("text/indptr", lambda x: x[:-1], "indptr has"),
-    "indptr begins later": ("text/indptr", other((0, 1)), "indptr goes from 1"),
-    "indptr ends early": ("text/indptr", other((-1, 5)), "indptr goes from 0 to 5"),
-    "indptr falls": ("target/indptr", other((1, 1000), (2, 0)), "line 1 (from 0) begins at 1000"),
-    "negative in indptr": ("target/indptr", other((1, -3)), "line 0 (from 0) begins at 0"),
-    "column outside": ("text/indices", other((0, 64)), "row 0 (from 0) has the column 64"),
-    "column below 0": ("text/indices", other((0, -1)), "row 0 (from 0) has the column -1"),
-    "column twice": ("text/indices", other((1, 0)), "row 0 (from 0) has the column 0 twice"),
+    "indptr begins later": ("text/indptr", set_numbers((0, 1)), "indptr goes from 1"),
+    "indptr ends early": ("text/indptr", set_numbers((-1, 5)), "indptr goes from 0 to 5"),
+    "indptr falls": (
+        "target/indptr", set_numbers((1, 1000), (2, 0)), "line 1 (from 0) begins at 1000"
+    ),
+    "negative in indptr": ("target/indptr", set_numbers((1, -3)), "line 0 (from 0) begins at 0"),
+    "column outside": ("text/indices", set_numbers((0, 64)), "row 0 (from 0) has the column 64"),
+    "column below 0": ("text/indices", set_numbers((0, -1)), "row 0 (from 0) has the column -1"),
+    "column twice": ("text/indices", set_numbers((1, 0)), "row 0 (from 0) has the column 0 twice"),
     "no target": ("logit_mask/data", lambda x: 0 * x, "sequence 0 (from 0) has no target"),
-    "separator outside": ("mask/data", other((0, 65)), "sequence 0 has its separator at 65"),
-    "token outside": ("text/data", other((0, 128)), "numbers from 0 to 128"),
-    "position outside": ("position/data", other((0, 65)), "numbers from 0 to 65"),
+    "separator outside": ("mask/data", set_numbers((0, 65)), "sequence 0 has its separator at 65"),
+    "token outside": ("text/data", set_numbers((0, 128)), "numbers from 0 to 128"),
+    "position outside": ("position/data", set_numbers((0, 65)), "numbers from 0 to 65"),
     # The bounds' first number, 0, is not stored: numbers 1 to 4 are those of samples 1 and 2.
     "first samples point to a later one": (
         "choice_start_end/data", lambda x: np.concatenate([x[:1], x[3:5], x[3:]]), "a part from"
@@ -125,8 +127,8 @@ CONTRADICTIONS = {
     "sample without a sequence": (
         "choice_start_end/data", lambda x: np.concatenate([x[:1], x[2:3], x[2:]]), "a part from"
     ),
-    "answer outside": ("answer_idx/data", other((0, 9)), "sample"),
-    "answers of another sample": ("answer_start_end/data", other((0, 2)), "a part from"),
+    "answer outside": ("answer_idx/data", set_numbers((0, 9)), "sample"),
+    "answers of another sample": ("answer_start_end/data", set_numbers((0, 2)), "a part from"),
 }  # fmt: skip
 
 
@@ -134,7 +136,7 @@ CONTRADICTIONS = {
 def test_arrays_of_a_file_that_contradict_each_other_are_refused(folder, kind):
     name, edit, what = CONTRADICTIONS[kind]
     data.check(folder, RECIPE)  # what it keeps does not hide the change
-    file = change(folder, name, edit)
+    file = change_array(folder, name, edit)
     with pytest.raises(DataError) as caught:
         data.check(folder, RECIPE)
     assert caught.value.what.startswith(what)
@@ -156,7 +158,7 @@ def test_files_with_other_numbers_of_sequences_are_refused(folder):
 )
 def test_prepare_refuses_arrays_that_contradict_each_other(folder, tmp_path, kind):
     name, edit, what = CONTRADICTIONS[kind]
-    file = change(folder, name, edit)
+    file = change_array(folder, name, edit)
     with pytest.raises(DataError, match=re.escape(what)) as caught:
         prepare(folder, tmp_path / "data", lambda _: None)
     assert caught.value.where == f"{file}, {name.partition('/')[0]}"
@@ -165,9 +167,9 @@ def test_prepare_refuses_arrays_that_contradict_each_other(folder, tmp_path, kin
 
 @pytest.mark.parametrize("kind", ["indptr falls", "column outside", "more data than indices"])
 def test_prepare_refuses_to_transpose_a_contradictory_matrix(tmp_path, splits, kind):
-    folder = write(tmp_path / "raw", splits, form="csc")
+    folder = write_download(tmp_path / "raw", splits, form="csc")
     name, edit, _ = CONTRADICTIONS[kind]
-    change(folder, name, other((0, 10_000)) if kind == "column outside" else edit)
+    change_array(folder, name, set_numbers((0, 10_000)) if kind == "column outside" else edit)
     with pytest.raises(DataError):
         prepare(folder, tmp_path / "data", lambda _: None)
     assert not (tmp_path / "data").exists()

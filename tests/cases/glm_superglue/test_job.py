@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812 - the field's name for it
 
 from support import tiny_glm
-from support.real_ranks import on_ranks
+from support.real_ranks import call_on_ranks
 from trainmark.cases import load
 from trainmark.cases.glm_superglue.case import GlmRecipe
 from trainmark.cases.glm_superglue.job import Places, Sequences, lr_factor
@@ -19,7 +19,7 @@ from trainmark.protocols import Counts
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def literal_scores(model: Any, examples: Any, row: int) -> list[float]:
+def score_candidates_plainly(model: Any, examples: Any, row: int) -> list[float]:
     """Return each candidate's score from full log-probabilities of it alone, unpadded."""
     scores = []
     for item in examples.sequences(row):
@@ -59,7 +59,7 @@ def test_accuracy_takes_the_best_of_all_candidates(micro_batch_size: int, trim: 
     job.model.eval()
     with torch.no_grad():
         for row in range(len(examples)):
-            best = int(np.argmax(literal_scores(job.model, examples, row)))
+            best = int(np.argmax(score_candidates_plainly(job.model, examples, row)))
             right += examples.sequences(row)[best].correct
     quality = job.evaluate()
     assert 0 < right < len(examples)
@@ -154,19 +154,19 @@ RUNS: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
+def results_of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
     """Return what each of two real ranks found, by run."""
-    ranks = on_ranks(2, tmp_path_factory.mktemp("ranks"), tiny_glm.train_rank, RUNS)
+    ranks = call_on_ranks(2, tmp_path_factory.mktemp("ranks"), tiny_glm.train_rank, RUNS)
     return [list(pair) for pair in zip(*ranks, strict=True)]
 
 
 @pytest.mark.parametrize("run", range(len(RUNS)))
-def test_two_ranks_train_as_one_rank(two_ranks: Any, run: int) -> None:
+def test_two_ranks_train_as_one_rank(results_of_two_ranks: Any, run: int) -> None:
     changes = RUNS[run]
     alone = tiny_glm.train(
         tiny_glm.new_job(**{**changes, "micro_batch_size": 2 * changes["micro_batch_size"]})
     )
-    training = two_ranks[run]
+    training = results_of_two_ranks[run]
     samples = np.array([item["samples"] for item in training])
     assert samples.sum(0).tolist() == alone["samples"]
     losses = np.array([item["losses"] for item in training])

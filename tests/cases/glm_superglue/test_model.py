@@ -16,14 +16,14 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 SHAPE = GlmShape(num_layers=3, hidden_size=32, num_heads=4, vocab_size=97, max_positions=160)
 
 
-def sequences(rows: int, length: int, *, seed: int = 0) -> list[torch.Tensor]:
+def make_sequences(rows: int, length: int, *, seed: int = 0) -> list[torch.Tensor]:
     """Return ids, positions and block positions, each (rows, length)."""
     generator = torch.Generator().manual_seed(seed)
     highest = [SHAPE.vocab_size, SHAPE.max_positions + 1, SHAPE.max_positions + 1]
     return [torch.randint(0, top, (rows, length), generator=generator) for top in highest]
 
 
-def pair(**switches: Any) -> tuple[Glm, PlainGlm]:
+def make_models(**switches: Any) -> tuple[Glm, PlainGlm]:
     """Return ours and the plain reference with the same weights, none of them zero."""
     ours, plain = build_model(SHAPE, seed=4, **switches), PlainGlm(SHAPE, dropout=0.0).train()
     with torch.no_grad():
@@ -33,7 +33,7 @@ def pair(**switches: Any) -> tuple[Glm, PlainGlm]:
     return ours, plain
 
 
-def close(actual: Any, wanted: Any) -> None:
+def assert_near(actual: Any, wanted: Any) -> None:
     torch.testing.assert_close(actual, wanted, rtol=1e-5, atol=1e-5)
 
 
@@ -47,12 +47,12 @@ def test_parameter_counts_match_the_model() -> None:
 @pytest.mark.parametrize("checkpointed", [False, True])
 @pytest.mark.parametrize("length", [20, 150])
 def test_logits_loss_and_gradients_equal_the_originals(length: int, checkpointed: bool) -> None:
-    ours, plain = pair(dropout=0.0, checkpoint_activations=checkpointed)
-    inputs = sequences(3, length)
+    ours, plain = make_models(dropout=0.0, checkpoint_activations=checkpointed)
+    inputs = make_sequences(3, length)
     separators = torch.tensor([0, length // 2, length])  # nothing, half, everything is prefix
     hidden = ours.hidden_states(*inputs, separators)
     logits = hidden @ ours.word_embeddings.weight.t()
-    close(logits, plain.logits(*inputs, separators))
+    assert_near(logits, plain.logits(*inputs, separators))
 
     generator = torch.Generator().manual_seed(1)
     counted = (torch.rand(3, length, generator=generator) < 0.3).float()
@@ -61,21 +61,21 @@ def test_logits_loss_and_gradients_equal_the_originals(length: int, checkpointed
     chances = ours.target_log_probs(*inputs, separators, asked, targets.flatten()[asked])
     sums = torch.zeros(3).index_add(0, asked // length, chances)
     wanted = plain(*inputs, separators, targets, counted)
-    close(sums, wanted)
+    assert_near(sums, wanted)
     right = torch.tensor([1])
     losses = [torch.nn.functional.cross_entropy(item[None], right) for item in (sums, wanted)]
-    close(*losses)
+    assert_near(*losses)
     for loss in losses:
         loss.backward()
     plain_gradients = {name: item.grad for name, item in plain.named_parameters()}
     assert len(plain_gradients) == 3 + 12 * SHAPE.num_layers + 2
     for name, parameter in ours.named_parameters():
         assert parameter.grad is not None
-        close(parameter.grad, plain_gradients[name])
+        assert_near(parameter.grad, plain_gradients[name])
 
 
-def gradients(ours: Glm) -> list[torch.Tensor]:
-    inputs = sequences(2, 150)
+def compute_gradients(ours: Glm) -> list[torch.Tensor]:
+    inputs = make_sequences(2, 150)
     torch.manual_seed(8)
     asked = torch.tensor([140, 290])
     chances = ours(*inputs, torch.tensor([11, 139]), asked, torch.tensor([3, 5]))
@@ -84,11 +84,11 @@ def gradients(ours: Glm) -> list[torch.Tensor]:
 
 def test_recomputed_layer_repeats_its_dropout_mask() -> None:
     kept, recomputed, other = (
-        gradients(pair(dropout=0.3, checkpoint_activations=switch)[0])
+        compute_gradients(make_models(dropout=0.3, checkpoint_activations=switch)[0])
         for switch in (False, True, False)
     )
     for first, second, third in zip(kept, recomputed, other, strict=True):
         torch.testing.assert_close(first, second, rtol=0, atol=0)
         torch.testing.assert_close(first, third, rtol=0, atol=0)  # the seed decides
-    nothing_dropped = gradients(pair(dropout=0.0)[0])
+    nothing_dropped = compute_gradients(make_models(dropout=0.0)[0])
     assert not torch.allclose(kept[0], nothing_dropped[0], rtol=1e-3)

@@ -74,7 +74,7 @@ def test_checkpoint_is_prepared_with_the_data(raw, one_thread):
     assert facts.content_id != data.check(folder, replace(recipe, init="random")).content_id
 
 
-def broken(raw):
+def break_folder(raw):
     (raw / "ReCoRD" / "train.jsonl").write_text("{}\n")
 
 
@@ -83,7 +83,7 @@ def broken(raw):
     [
         (lambda raw: shutil.rmtree(raw / "model"), "no tokenizer.json and no vocab.txt"),
         (lambda raw: (raw / "ReCoRD" / "val.jsonl").unlink(), "no validation split"),
-        (broken, r"train\.jsonl, line 1: passage: missing; it is required"),
+        (break_folder, r"train\.jsonl, line 1: passage: missing; it is required"),
     ],
 )
 def test_folder_that_is_not_a_download_is_refused(raw, damage, message):

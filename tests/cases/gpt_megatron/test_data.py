@@ -18,7 +18,7 @@ NAME = "corpus_text_document"
 RECIPE = GptRecipe(seq_length=4, vocab_size=100, split="8,1,1", seed=3)
 
 
-def write(folder, tokens, sizes, *, dtype=np.uint16, name=NAME):
+def write_split(folder, tokens, sizes, *, dtype=np.uint16, name=NAME):
     tokens = np.array(tokens, np.int64)
     write_pair(folder / name, tokens, np.array(sizes, np.int32), np.dtype(dtype))
 
@@ -26,11 +26,11 @@ def write(folder, tokens, sizes, *, dtype=np.uint16, name=NAME):
 @pytest.fixture
 def folder(tmp_path):
     """Ten documents of ten tokens with the ids 0 to 99."""
-    write(tmp_path, np.arange(100), [10] * 10)
+    write_split(tmp_path, np.arange(100), [10] * 10)
     return tmp_path
 
 
-def fault(folder, recipe=RECIPE):
+def read_fault(folder, recipe=RECIPE):
     with pytest.raises(DataError) as caught:
         data.check(folder, recipe)
     error = caught.value
@@ -69,10 +69,10 @@ def test_validation_split_is_required_only_for_evaluation(tmp_path):
 
 
 def test_ids_outside_the_vocabulary_are_refused(folder):
-    error = fault(folder, replace(RECIPE, vocab_size=95))
+    error = read_fault(folder, replace(RECIPE, vocab_size=95))
     assert f"{NAME}.bin: token ids from 0 to 99" in error
     assert "[0, 95)" in error
-    assert "[0, 98)" in fault(folder, replace(RECIPE, vocab_size=98))  # from the kept content
+    assert "[0, 98)" in read_fault(folder, replace(RECIPE, vocab_size=98))  # from the kept content
     assert data.check(folder, replace(RECIPE, vocab_size=100)).train_samples == 19
 
 
@@ -91,7 +91,7 @@ def test_ids_outside_the_vocabulary_are_refused(folder):
 )
 def test_a_split_without_a_whole_sample_is_refused(folder, changes, expected_error):
     recipe = replace(RECIPE, **changes)
-    error = fault(folder, recipe)
+    error = read_fault(folder, recipe)
     assert f"{expected_error}: not one whole sample" in error
     assert f"seq_length + 1 = {recipe.seq_length + 1} tokens" in error
     assert not (folder / "indices").exists()  # refused before the scan

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def library_model(config: GptRecipe) -> torch.nn.Module:
+def make_library_model(config: GptRecipe) -> torch.nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(3)
@@ -42,7 +42,7 @@ def library_model(config: GptRecipe) -> torch.nn.Module:
     )
 
 
-def by_heads(weight: torch.Tensor, config: GptRecipe) -> torch.Tensor:
+def reorder_by_heads(weight: torch.Tensor, config: GptRecipe) -> torch.Tensor:
     """Turn rows of all queries, all keys, all values into rows head by head."""
     heads, width = config.num_heads, config.hidden_size // config.num_heads
     return weight.view(3, heads, width, -1).transpose(0, 1).reshape(weight.shape)
@@ -67,7 +67,7 @@ def copy_from_library(ours: torch.nn.Module, theirs: torch.nn.Module, config: Gp
         value = source[f"h.{number}.{names[inner]}.{kind}"]
         if kind == "weight" and not inner.startswith("norm"):
             value = value.t()  # the library keeps (in, out)
-        parameter.copy_(by_heads(value, config) if inner == "attention.qkv" else value)
+        parameter.copy_(reorder_by_heads(value, config) if inner == "attention.qkv" else value)
 
 
 CONFIG = GptRecipe(
@@ -76,7 +76,7 @@ CONFIG = GptRecipe(
 
 
 def test_logits_and_gradients_equal_those_of_transformers() -> None:
-    ours, theirs = build_model(CONFIG, seed=1), library_model(CONFIG)
+    ours, theirs = build_model(CONFIG, seed=1), make_library_model(CONFIG)
     copy_from_library(ours, theirs, CONFIG)
     ids = torch.randint(0, CONFIG.vocab_size, (5, CONFIG.seq_length + 1))
     inputs, targets = ids[:, :-1], ids[:, 1:]
@@ -101,7 +101,10 @@ def test_logits_and_gradients_equal_those_of_transformers() -> None:
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
     first = theirs.transformer.h[0].attn.c_attn.weight.grad.t()
     torch.testing.assert_close(
-        ours.blocks[0].attention.qkv.weight.grad, by_heads(first, CONFIG), rtol=1e-4, atol=1e-4
+        ours.blocks[0].attention.qkv.weight.grad,
+        reorder_by_heads(first, CONFIG),
+        rtol=1e-4,
+        atol=1e-4,
     )
 
 
@@ -180,7 +183,7 @@ def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, name: str) -> N
     ranks, changes = SPREADS[name]
     tensor_size = changes.get("tensor_parallel", 1)
     alone = tiny_gpt.train(tiny_gpt.new_job())
-    (training,) = tiny_gpt.spawn(tiny_gpt.new_job, tmp_path, ranks, [changes])
+    (training,) = tiny_gpt.train_on_ranks(tiny_gpt.new_job, tmp_path, ranks, [changes])
     # Counts: every sample once, by one rank of those that hold a replica.
     counting = [item for rank, item in enumerate(training) if rank % tensor_size == 0]
     assert sum(sum(item["samples"]) for item in counting) == tiny_gpt.SAMPLES

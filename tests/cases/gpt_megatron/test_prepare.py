@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from support.gpt_tokenizers import ids_of, write_two_files
-from support.gpt_tokens import document_of
+from support.gpt_tokenizers import encode_by_hand, write_two_files
+from support.gpt_tokens import make_document_tokens
 from trainmark.cases.gpt_megatron.prepare import prepare
 from trainmark.data import encoding
 from trainmark.data.encoding import source_files, texts_of
@@ -20,13 +20,13 @@ TEXTS = [f"hello world {'wo ' * (n % 7)}{n}" for n in range(60)]
 BLOCK_BYTES = 200
 
 
-def lines(texts, key="text"):
+def format_lines(texts, key="text"):
     return "".join(json.dumps({"id": n, key: text}) + "\n" for n, text in enumerate(texts))
 
 
 @pytest.fixture
 def corpus(tmp_path):
-    (tmp_path / "corpus.jsonl").write_text(lines(TEXTS))
+    (tmp_path / "corpus.jsonl").write_text(format_lines(TEXTS))
     return tmp_path / "corpus.jsonl"
 
 
@@ -36,32 +36,32 @@ def tokenizer(tmp_path):
 
 
 @pytest.fixture
-def small(monkeypatch):
+def small_blocks(monkeypatch):
     """Blocks so small that a few lines make many."""
     monkeypatch.setattr(encoding, "BLOCK_BYTES", BLOCK_BYTES)
 
 
-def run(corpus, data, tokenizer, **options):
+def run_prepare(corpus, data, tokenizer, **options):
     progress_lines = []
     prepare(corpus, data, progress_lines.append, tokenizer=tokenizer, **options)
     return progress_lines
 
 
-def documents(data):
+def read_documents(data):
     reader = IndexedReader.open(data / "corpus_text_document")
     assert len(reader.sizes) == reader.num_documents
-    return [document_of(reader, number) for number in range(reader.num_documents)]
+    return [make_document_tokens(reader, number) for number in range(reader.num_documents)]
 
 
-def files_of(folder):
+def read_files(folder):
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 def test_documents_keep_their_order_and_end_with_the_end_token(corpus, tokenizer, tmp_path):
     data = tmp_path / "data"
-    progress_lines = run(corpus, data, tokenizer)
-    wanted = [[*ids_of(text), 263] for text in TEXTS]
-    assert documents(data) == wanted
+    progress_lines = run_prepare(corpus, data, tokenizer)
+    wanted = [[*encode_by_hand(text), 263] for text in TEXTS]
+    assert read_documents(data) == wanted
     tokens = sum(map(len, wanted))
     assert f"60 documents, {tokens:,} tokens, largest id 263 of 264" in progress_lines
     assert progress_lines[-1] == f"done: {data}"
@@ -69,7 +69,7 @@ def test_documents_keep_their_order_and_end_with_the_end_token(corpus, tokenizer
     names = ["corpus_text_document.bin", "corpus_text_document.idx",
              "tokenizer/merges.txt", "tokenizer/vocab.json"]  # fmt: skip
     assert sorted(manifest["files"]) == names
-    assert sorted(files_of(data)) == sorted([*names, "manifest.json"])
+    assert sorted(read_files(data)) == sorted([*names, "manifest.json"])
     content = corpus.read_bytes()
     assert manifest["sources"][0] == {
         "name": "corpus.jsonl", "size_bytes": len(content),
@@ -84,40 +84,43 @@ def test_documents_keep_their_order_and_end_with_the_end_token(corpus, tokenizer
 
 
 def test_prepared_bytes_do_not_depend_on_block_size(corpus, tokenizer, tmp_path, request):
-    run(corpus, tmp_path / "whole", tokenizer)
+    run_prepare(corpus, tmp_path / "whole", tokenizer)
     request.getfixturevalue("small")
-    run(corpus, tmp_path / "cut", tokenizer)
-    assert files_of(tmp_path / "whole") == files_of(tmp_path / "cut")
+    run_prepare(corpus, tmp_path / "cut", tokenizer)
+    assert read_files(tmp_path / "whole") == read_files(tmp_path / "cut")
 
 
-def test_folder_of_plain_and_gzip_files_is_read_in_order(tokenizer, tmp_path, small):
+def test_folder_of_plain_and_gzip_files_is_read_in_order(tokenizer, tmp_path, small_blocks):
     raw = tmp_path / "raw"
     (raw / "b").mkdir(parents=True)
-    (raw / "a.jsonl").write_text(lines(TEXTS[:20]).rstrip("\n"))  # no newline at the end
-    (raw / "b" / "c.jsonl.gz").write_bytes(gzip.compress(lines(TEXTS[20:40]).encode()))
+    (raw / "a.jsonl").write_text(format_lines(TEXTS[:20]).rstrip("\n"))  # no newline at the end
+    (raw / "b" / "c.jsonl.gz").write_bytes(gzip.compress(format_lines(TEXTS[20:40]).encode()))
     (raw / "b" / "d.JSON").write_bytes(  # gzip by content, in two members
-        gzip.compress(lines(TEXTS[40:50]).encode()) + gzip.compress(lines(TEXTS[50:]).encode())
+        gzip.compress(format_lines(TEXTS[40:50]).encode())
+        + gzip.compress(format_lines(TEXTS[50:]).encode())
     )
     for name in ("notes.txt", ".hidden.jsonl"):
         (raw / name).write_text("not part of it")
     assert list(source_files(raw)) == ["a.jsonl", "b/c.jsonl.gz", "b/d.JSON"]
-    run(raw, tmp_path / "data", tokenizer)
-    assert documents(tmp_path / "data") == [[*ids_of(text), 263] for text in TEXTS]
+    run_prepare(raw, tmp_path / "data", tokenizer)
+    assert read_documents(tmp_path / "data") == [[*encode_by_hand(text), 263] for text in TEXTS]
 
 
 def test_byte_order_mark_and_crlf_do_not_become_text(corpus, tokenizer, tmp_path):
     separated = "one\u2028two\x85three"
-    text = lines([*TEXTS, separated]).replace("\\u2028", "\u2028").replace("\\u0085", "\x85")
+    text = format_lines([*TEXTS, separated]).replace("\\u2028", "\u2028").replace("\\u0085", "\x85")
     corpus.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
     assert separated.encode() in corpus.read_bytes()
-    run(corpus, tmp_path / "data", tokenizer)
-    assert documents(tmp_path / "data")[:60] == [[*ids_of(text), 263] for text in TEXTS]
-    assert len(documents(tmp_path / "data")) == 61
+    run_prepare(corpus, tmp_path / "data", tokenizer)
+    assert read_documents(tmp_path / "data")[:60] == [
+        [*encode_by_hand(text), 263] for text in TEXTS
+    ]
+    assert len(read_documents(tmp_path / "data")) == 61
 
 
-def fault(kind, corpus, data, tokenizer, **options):
+def read_fault(kind, corpus, data, tokenizer, **options):
     with pytest.raises(kind) as caught:
-        run(corpus, data, tokenizer, **options)
+        run_prepare(corpus, data, tokenizer, **options)
     assert caught.value.where
     assert caught.value.rule
     assert caught.value.fix
@@ -146,7 +149,7 @@ def test_line_without_text_is_refused(tmp_path, line, says):
 
 def test_a_corpus_without_a_document_is_refused(tmp_path, tokenizer):
     (tmp_path / "c.jsonl").write_text('{"text": ""}\n')
-    message = fault(DataError, tmp_path / "c.jsonl", tmp_path / "data", tokenizer)
+    message = read_fault(DataError, tmp_path / "c.jsonl", tmp_path / "data", tokenizer)
     assert "no document in the corpus, 1 empty texts" in message
     assert not (tmp_path / ".data.partial").exists()
 
@@ -170,7 +173,7 @@ class Stopping(Reporter):
 
 @pytest.mark.parametrize("stop_at", [1, 2, 9])
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_blocks")
 def test_interrupted_preparation_resumes_after_the_last_saved_block(
     tokenizer, tmp_path, monkeypatch, stop_at, packed
 ):
@@ -178,9 +181,9 @@ def test_interrupted_preparation_resumes_after_the_last_saved_block(
     raw = tmp_path / "raw"
     raw.mkdir()
     for number, part in enumerate((TEXTS[:25], TEXTS[25:])):
-        content = lines(part).encode()
+        content = format_lines(part).encode()
         (raw / f"{number}.jsonl").write_bytes(gzip.compress(content) if packed else content)
-    run(raw, tmp_path / "whole", tokenizer)
+    run_prepare(raw, tmp_path / "whole", tokenizer)
     with pytest.raises(KeyboardInterrupt):
         run_with(raw, tmp_path / "data", tokenizer, Stopping(stop_at))
     with (tmp_path / ".data.partial" / "corpus_text_document.bin").open("ab") as stream:
@@ -189,7 +192,7 @@ def test_interrupted_preparation_resumes_after_the_last_saved_block(
     run_with(raw, tmp_path / "data", tokenizer, again)
     (done,) = (done for stage, done in again.begun if stage.startswith("tokenising"))
     assert (done > 0) == (stop_at > 1)
-    assert files_of(tmp_path / "data") == files_of(tmp_path / "whole")
+    assert read_files(tmp_path / "data") == read_files(tmp_path / "whole")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "gpt2", "raw", "whole"]
 
 
@@ -197,32 +200,32 @@ def run_with(raw, data, tokenizer, reporter):
     prepare(raw, data, reporter, tokenizer=tokenizer)
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_blocks")
 def test_workers_write_the_same_bytes_and_name_the_faulty_line(
     corpus, tokenizer, tmp_path, monkeypatch
 ):
-    run(corpus, tmp_path / "alone", tokenizer)
+    run_prepare(corpus, tmp_path / "alone", tokenizer)
     monkeypatch.setattr(encoding, "WORKER_BYTES", 100)
-    run(corpus, tmp_path / "together", tokenizer, workers=2)
-    assert files_of(tmp_path / "together") == files_of(tmp_path / "alone")
-    corpus.write_text(lines(TEXTS) + '{"body": "x"}\n')
-    message = fault(DataError, corpus, tmp_path / "data", tokenizer, workers=2)
+    run_prepare(corpus, tmp_path / "together", tokenizer, workers=2)
+    assert read_files(tmp_path / "together") == read_files(tmp_path / "alone")
+    corpus.write_text(format_lines(TEXTS) + '{"body": "x"}\n')
+    message = read_fault(DataError, corpus, tmp_path / "data", tokenizer, workers=2)
     assert f"{corpus}, line 61: no 'text'; its keys: body" in message
 
 
 def test_sparse_hole_in_a_corpus_is_a_line_without_text(tmp_path, tokenizer, monkeypatch):
     monkeypatch.setattr(encoding, "MAX_LINE_BYTES", 1 << 10)
-    (tmp_path / "c.jsonl").write_text(lines(TEXTS[:1]))
+    (tmp_path / "c.jsonl").write_text(format_lines(TEXTS[:1]))
     os.truncate(tmp_path / "c.jsonl", 1 << 24)
-    message = fault(DataError, tmp_path / "c.jsonl", tmp_path / "data", tokenizer)
+    message = read_fault(DataError, tmp_path / "c.jsonl", tmp_path / "data", tokenizer)
     assert "line 2: not JSON" in message
 
 
-def test_line_limit_holds_over_files_and_calls(tmp_path, small):
+def test_line_limit_holds_over_files_and_calls(tmp_path, small_blocks):
     paths = []
     for number in range(3):
         paths.append(tmp_path / str(number))
-        paths[-1].write_text(lines(TEXTS[:10]))
+        paths[-1].write_text(format_lines(TEXTS[:10]))
     blocks = [*encoding.read_blocks(paths, most=25)]
     assert sum(len(block.lines) for block in blocks) == 25
     for begin, block in enumerate(blocks):

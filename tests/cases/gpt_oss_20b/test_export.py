@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.exported_runs import complaints
-from support.mlperf_logs import with_submission, write_log
+from support.exported_runs import list_complaints
+from support.mlperf_logs import add_submission_keys, write_log
 from trainmark.cases.gpt_oss_20b.case import CASE
 from trainmark.pages.sections.provenance import COLUMNS
 from trainmark.plan.reference import read_references
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 def test_compliance_checker_misses_only_the_keys_of_a_submission(
     tmp_path: Path, ruleset: str
 ) -> None:
-    log = with_submission(write_log(tmp_path / "run", CASE), "gpt_oss_20b", ruleset)
+    log = add_submission_keys(write_log(tmp_path / "run", CASE), "gpt_oss_20b", ruleset)
     path = tmp_path / "result_0.txt"
     path.write_text(log)
-    assert complaints(path, ruleset) == (set(), [])
+    assert list_complaints(path, ruleset) == (set(), [])
 
 
 def test_published_results_have_the_columns_of_this_case() -> None:

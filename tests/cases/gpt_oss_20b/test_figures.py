@@ -21,7 +21,7 @@ SHARED = FACTS | {
 }  # fmt: skip
 
 
-def ranks(number: int, facts: dict[str, Any]) -> Any:
+def make_ranks(number: int, facts: dict[str, Any]) -> Any:
     return [
         SimpleNamespace(
             facts=facts, windows_ns=2_000_000_000, counts=SimpleNamespace(tokens=1000),
@@ -31,12 +31,12 @@ def ranks(number: int, facts: dict[str, Any]) -> Any:
     ]  # fmt: skip
 
 
-def figures_of(number: int, facts: dict[str, Any]) -> Any:
-    return compute(ranks(number, facts), {"MFU": Figure(40.0)})
+def compute_case_figures(number: int, facts: dict[str, Any]) -> Any:
+    return compute(make_ranks(number, facts), {"MFU": Figure(40.0)})
 
 
 def test_single_rank_has_the_mean_load_with_a_reason() -> None:
-    figures, (note,) = figures_of(1, FACTS)
+    figures, (note,) = compute_case_figures(1, FACTS)
     for name in ("expert_overload", "expert_overload_worst"):
         assert figures[name].value == 1.0
         assert figures[name].note.code == "one_rank_has_all_experts"
@@ -46,7 +46,7 @@ def test_single_rank_has_the_mean_load_with_a_reason() -> None:
 
 
 def test_load_of_the_busiest_rank_and_exchange_are_reported() -> None:
-    figures, (note,) = figures_of(2, SHARED)
+    figures, (note,) = compute_case_figures(2, SHARED)
     assert figures["expert_overload"] == Figure(1.25)
     assert figures["expert_overload_worst"] == Figure(1.75)
     assert (note.code, note.args) == ("busiest_rank", {"rank": 1.25, "expert": 1.5})
@@ -56,9 +56,9 @@ def test_load_of_the_busiest_rank_and_exchange_are_reported() -> None:
 
 
 def test_balanced_routing_has_a_note() -> None:
-    _, (note,) = figures_of(1, FACTS | {"routing": "balanced"})
+    _, (note,) = compute_case_figures(1, FACTS | {"routing": "balanced"})
     assert note.code == "balanced_routing"
 
 
 def test_run_that_ended_early_has_no_figures() -> None:
-    assert figures_of(1, {}).figures == {}
+    assert compute_case_figures(1, {}).figures == {}

@@ -13,7 +13,7 @@ from transformers import GptOssForCausalLM
 from support import tiny_gpt_oss
 from support.live_tensors import LiveTensors
 from support.old_torch import needs_fsdp
-from support.tiny_gpt import spawn, train
+from support.tiny_gpt import train, train_on_ranks
 from trainmark.cases.gpt_oss_20b.case import CASE, GptOssRecipe
 from trainmark.cases.gpt_oss_20b.data import check_fit, predict
 from trainmark.cases.gpt_oss_20b.job import GptOssJob, lr_factor
@@ -37,7 +37,7 @@ SPREADS: dict[int, list[dict[str, Any]]] = {
 }
 
 
-def library_losses(job: GptOssJob) -> list[float]:
+def train_library_model(job: GptOssJob) -> list[float]:
     """Return the losses of an epoch of the library's own model, from the weights of ``job``."""
     recipe = job.recipe
     model = GptOssForCausalLM(build_config(recipe)).train()
@@ -65,7 +65,7 @@ def library_losses(job: GptOssJob) -> list[float]:
 
 
 def test_twenty_steps_have_the_losses_of_the_transformers_model() -> None:
-    expected = library_losses(tiny_gpt_oss.new_job())
+    expected = train_library_model(tiny_gpt_oss.new_job())
     training = train(tiny_gpt_oss.new_job())
     assert len(expected) == 20
     assert training["losses"] == pytest.approx(expected, abs=1e-6)
@@ -77,7 +77,7 @@ def test_twenty_steps_have_the_losses_of_the_transformers_model() -> None:
 @pytest.mark.parametrize("ranks", SPREADS)
 def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, ranks: int) -> None:
     alone = train(tiny_gpt_oss.new_job())
-    spreads = spawn(tiny_gpt_oss.new_job, tmp_path, ranks, SPREADS[ranks])
+    spreads = train_on_ranks(tiny_gpt_oss.new_job, tmp_path, ranks, SPREADS[ranks])
     for changes, training in zip(SPREADS[ranks], spreads, strict=True):
         assert sum(sum(item["samples"]) for item in training) == tiny_gpt_oss.SAMPLES
         of_steps = zip(*(item["losses"] for item in training), strict=True)
@@ -115,7 +115,7 @@ def test_recomputing_changes_no_loss() -> None:
 @needs_fsdp
 def test_last_step_with_fewer_samples_than_ranks_counts_no_padding_samples(tmp_path: Path) -> None:
     changes = {"micro_batch_size": 53, "expert_parallel": 2, "max_steps": 2}
-    (training,) = spawn(tiny_gpt_oss.new_job, tmp_path, 2, [changes])
+    (training,) = train_on_ranks(tiny_gpt_oss.new_job, tmp_path, 2, [changes])
     assert sum(sum(item["samples"]) for item in training) == tiny_gpt_oss.SAMPLES
     assert training[0]["facts"]["loads_of_ranks"] == training[1]["facts"]["loads_of_ranks"]
 
@@ -199,9 +199,9 @@ def test_flops_count_only_the_active_experts_of_a_token() -> None:
 def test_experts_that_cannot_be_distributed_are_refused(
     changes: dict[str, Any], ranks: int, expected_error: str
 ) -> None:
-    tiny_gpt_oss.recipe(expert_parallel=2).check(4)
+    tiny_gpt_oss.make_recipe(expert_parallel=2).check(4)
     with pytest.raises(UsageError, match=expected_error):
-        tiny_gpt_oss.recipe(**changes).check(ranks)
+        tiny_gpt_oss.make_recipe(**changes).check(ranks)
 
 
 TINY = {
@@ -225,7 +225,7 @@ def test_real_step_needs_at_least_the_predicted_memory(changes: dict[str, Any]) 
         job = tiny_gpt_oss.new_job(**changes)
         for epoch in range(2):
             job.step(job.batches(epoch))
-    recipe = tiny_gpt_oss.recipe(**changes)
+    recipe = tiny_gpt_oss.make_recipe(**changes)
     needed = predict(recipe, 1).total
     assert 0.7 * live.peak <= needed <= live.peak
     with pytest.raises(EnvironmentFault, match="a rank needs about"):

@@ -8,15 +8,21 @@ import pytest
 
 from support import tiny_gpt_oss
 from support.old_torch import needs_fsdp
-from support.planted_experts import MISTAKES, TWO_RANKS, codes_of, found_in, on_rank
-from support.real_ranks import on_ranks
+from support.planted_experts import (
+    MISTAKES,
+    TWO_RANKS,
+    check_plants_on_rank,
+    find_mistake,
+    list_codes,
+)
+from support.real_ranks import call_on_ranks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def test_a_job_without_mistakes_passes() -> None:
-    assert found_in(tiny_gpt_oss.new_job())["code"] == ""
+    assert find_mistake(tiny_gpt_oss.new_job())["code"] == ""
 
 
 @pytest.mark.parametrize("name", MISTAKES)
@@ -24,16 +30,22 @@ def test_planted_mistake_is_detected(name: str) -> None:
     plant, code = MISTAKES[name]
     job = tiny_gpt_oss.new_job()
     plant(job)
-    assert found_in(job)["code"] == code
+    assert find_mistake(job)["code"] == code
 
 
 @needs_fsdp
 def test_routers_that_differ_between_ranks_are_detected(tmp_path: Path) -> None:
     names = [*TWO_RANKS, "none"]
-    found = dict(zip(names, zip(*on_ranks(2, tmp_path, on_rank, names), strict=True), strict=True))
+    found = dict(
+        zip(
+            names,
+            zip(*call_on_ranks(2, tmp_path, check_plants_on_rank, names), strict=True),
+            strict=True,
+        )
+    )
     for name, (_, code, _) in TWO_RANKS.items():
-        assert code in codes_of(found[name]), name
-    assert codes_of(found["none"]) == {""}
+        assert code in list_codes(found[name]), name
+    assert list_codes(found["none"]) == {""}
 
 
 def test_twenty_mistakes_are_planted() -> None:

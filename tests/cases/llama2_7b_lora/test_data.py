@@ -35,7 +35,7 @@ def few_dialogues():
         yield
 
 
-def write(folder, kind, names=("train", "val")):
+def write_split(folder, kind, names=("train", "val")):
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in zip(names, (ROWS, OTHER), strict=True):
         table = pa.Table.from_pylist(rows)
@@ -71,7 +71,7 @@ def write(folder, kind, names=("train", "val")):
     ],
 )
 def test_every_file_format_gives_the_same_rows(tmp_path, kind, place, names):
-    write(tmp_path / place, kind, names)
+    write_split(tmp_path / place, kind, names)
     layout = find_layout(tmp_path, FORMS, DataError)
     train, validation = (read_dialogues(files) for files in layout.files.values())
     assert train.dialogues == [row["dialogue"] for row in ROWS]
@@ -79,7 +79,7 @@ def test_every_file_format_gives_the_same_rows(tmp_path, kind, place, names):
     assert (validation.dialogues, validation.summaries) == (["x"], ["y"])
 
 
-def fault(folder, file="train.json"):
+def read_fault(folder, file="train.json"):
     """Return what, and where below the folder, reading the split says."""
     with pytest.raises(DataError) as caught:
         read_dialogues([folder / file])
@@ -103,7 +103,7 @@ def fault(folder, file="train.json"):
 )  # fmt: skip
 def test_a_wrong_row_is_named(tmp_path, text, expected):
     (tmp_path / "train.json").write_text(text, encoding="utf-8")
-    what, where = fault(tmp_path)
+    what, where = read_fault(tmp_path)
     assert (what[: len(expected[0])], where) == expected
 
 
@@ -111,7 +111,7 @@ def test_null_dialogue_in_parquet_is_named_by_file_row_and_key(tmp_path):
     pq.write_table(
         pa.table({"dialogue": ["a", None], "summary": ["s", "t"]}), tmp_path / "train.parquet"
     )
-    assert fault(tmp_path, "train.parquet") == (
+    assert read_fault(tmp_path, "train.parquet") == (
         "dialogue is None",
         "train.parquet, row 2, dialogue",
     )
@@ -120,7 +120,7 @@ def test_null_dialogue_in_parquet_is_named_by_file_row_and_key(tmp_path):
 def test_csv_row_with_a_comma_outside_quotes_is_refused(tmp_path):
     """Its summary would lose what stands behind the comma."""
     (tmp_path / "train.csv").write_text("id,dialogue,summary\n1,hi,They greet, briefly.\n")
-    what, where = fault(tmp_path, "train.csv")
+    what, where = read_fault(tmp_path, "train.csv")
     assert "line 2 has 4 fields, the header 3" in what
     assert where == "train.csv"
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from support import tiny_llama
-from support.real_ranks import on_ranks
+from support.real_ranks import call_on_ranks
 from trainmark.cases.llama2_7b_lora import estimates
 from trainmark.cases.llama2_7b_lora.case import LlamaRecipe
 from trainmark.cases.llama2_7b_lora.model_files import PRESETS, lora_parameters, parameters
@@ -126,7 +126,7 @@ SPREADS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def spread(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("spread")
-    on_ranks(2, out, tiny_llama.train_rank, folder, out, SPREADS)
+    call_on_ranks(2, out, tiny_llama.train_rank, folder, out, SPREADS)
     return out
 
 

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from support.mmlu_peer import GOLDEN, NAMES, open_model, score_with_lm_eval, subjects, write_model
+from support.mmlu_peer import (
+    GOLDEN,
+    NAMES,
+    make_subjects,
+    open_model,
+    score_with_lm_eval,
+    write_model,
+)
 from trainmark.cases.llama2_7b_lora.mmlu import plan_scoring, scoring
 from trainmark.cases.llama2_7b_lora.mmlu.questions import (
     CATEGORIES,
@@ -40,10 +47,10 @@ def tokenizer(folder):
 
 @pytest.fixture(scope="module")
 def mmlu():
-    return subjects()
+    return make_subjects()
 
 
-def of_items(result):
+def list_item_values(result):
     return {(item.subject, item.row): item for item in result.items}
 
 
@@ -99,12 +106,12 @@ def test_scores_with_a_reused_prefix_equal_scores_of_single_prompts(model, token
         patch.setattr(
             scoring, "_with_prefix", lambda *of, score_alone=scoring._alone: score_alone(*of[:2])
         )
-        alone = of_items(score(model, mmlu, plan, batch_tokens=1))
+        alone = list_item_values(score(model, mmlu, plan, batch_tokens=1))
     assert len(alone) == 36
     for batch_tokens in (1, 100, 10_000):
         reused = score(model, mmlu, plan, batch_tokens=batch_tokens)
         assert reused.shots_used == {5: 36}
-        for key, item in of_items(reused).items():
+        for key, item in list_item_values(reused).items():
             expected = alone[key]
             assert item.log_probabilities == pytest.approx(expected.log_probabilities, abs=2e-5)
             assert (item.predicted, item.right) == (expected.predicted, expected.right)
@@ -115,7 +122,7 @@ def check_against(peer, model, tokenizer, mmlu):
     plan = plan_scoring(tokenizer, mmlu, max_length=2048)
     result = score(model, mmlu, plan, batch_tokens=300)
     compared = 0
-    for (name, row), item in of_items(result).items():
+    for (name, row), item in list_item_values(result).items():
         expected = peer[name][row]
         assert item.log_probabilities == pytest.approx(expected["log_probabilities"], abs=1e-4)
         assert item.predicted == int(np.argmax(expected["log_probabilities"]))

@@ -38,7 +38,7 @@ def write_csv(file: Path, rows: list[list[str]]) -> None:
         csv.writer(stream, lineterminator="\n").writerows(rows)
 
 
-def generated(split: str, seed: int) -> list[list[str]]:
+def make_rows(split: str, seed: int) -> list[list[str]]:
     """Return rows with what a csv reader and a cut at blank lines stumble over."""
     rng = np.random.default_rng([seed, len(split)])
     texts = [
@@ -59,7 +59,7 @@ def generated(split: str, seed: int) -> list[list[str]]:
     return rows
 
 
-def published_columns(rows: list[list[str]]) -> list[list[Any]]:
+def read_columns_as_published(rows: list[list[str]]) -> list[list[Any]]:
     """Return rows as pandas reads them: numbers where a whole column is, else text or nan."""
 
     def column(cells: tuple[str, ...]) -> list[Any]:
@@ -78,16 +78,16 @@ def published_columns(rows: list[list[str]]) -> list[list[Any]]:
     return [list(row) for row in zip(question, *map(column, choices), answer, strict=True)]
 
 
-def published_prompts(name: str, dev: list[list[str]], test: list[list[str]]) -> list[str]:
+def build_prompts_as_published(name: str, dev: list[list[str]], test: list[list[str]]) -> list[str]:
     def example(row: list[Any], last: str) -> str:
         lines = [f"{letter}. {cell}" for letter, cell in zip("ABCD", row[1:5], strict=True)]
         return "\n".join([row[0], *lines, "Answer:"]) + last
 
     head = "The following are multiple choice questions (with answers) about "
     head += "".join(f" {word}" for word in name.split("_")) + ".\n\n"
-    shots = "".join(example(row, f" {row[5]}\n\n") for row in published_columns(dev)[:5])
+    shots = "".join(example(row, f" {row[5]}\n\n") for row in read_columns_as_published(dev)[:5])
     prompts = []
-    for row in published_columns(test):
+    for row in read_columns_as_published(test):
         prompt = head + shots + example(row, "")
         while len(prompt) + 1 > LIMIT:
             parts = prompt.split("\n\n")
@@ -98,23 +98,25 @@ def published_prompts(name: str, dev: list[list[str]], test: list[list[str]]) ->
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[tuple[str, int], str]]:
+def subjects_and_prompts(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Any, dict[tuple[str, int], str]]:
     """Return the subjects as our reader gives them, and the published prompt of each item."""
     place = tmp_path_factory.mktemp("mmlu")
     subjects, prompts = [], {}
     for seed, name in enumerate(SUBJECTS):
-        splits = {split: generated(split, seed) for split in ("dev", "test")}
+        splits = {split: make_rows(split, seed) for split in ("dev", "test")}
         for split, rows in splits.items():
             write_csv(place / f"{name}_{split}.csv", rows)
         questions = [read_questions(place / f"{name}_{split}.csv") for split in splits]
         subjects.append(Subject(name, *questions))
-        for row, text in enumerate(published_prompts(name, **splits)):
+        for row, text in enumerate(build_prompts_as_published(name, **splits)):
             prompts[name, row] = text
     return printed(tuple(subjects)), prompts
 
 
-def test_prompts_equal_the_published_ones_to_the_token(asked: Any) -> None:
-    mmlu, prompts = asked
+def test_prompts_equal_the_published_ones_to_the_token(subjects_and_prompts: Any) -> None:
+    mmlu, prompts = subjects_and_prompts
     plan = plan_scoring(CHARACTERS, mmlu, legacy=True, max_length=LIMIT)
     ours = {
         (SUBJECTS[group.subject], row): "".join(map(chr, [*group.prefix, *rest][1:]))
@@ -131,8 +133,10 @@ def test_prompts_equal_the_published_ones_to_the_token(asked: Any) -> None:
     assert any(".0\n" in text for text in texts)
 
 
-def test_answers_equal_those_of_each_published_prompt_alone(asked: Any, tmp_path: Path) -> None:
-    mmlu, prompts = asked
+def test_answers_equal_those_of_each_published_prompt_alone(
+    subjects_and_prompts: Any, tmp_path: Path
+) -> None:
+    mmlu, prompts = subjects_and_prompts
     write_model(tmp_path / "model")
     model = open_model(tmp_path / "model")
     plan = plan_scoring(CHARACTERS, mmlu, legacy=True, max_length=LIMIT)

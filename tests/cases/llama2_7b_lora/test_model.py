@@ -58,7 +58,7 @@ def write_folder(
     return config
 
 
-def new_model(folder: Path | None = None, config: ModelConfig = TINY, **fields: Any) -> LlamaLora:
+def make_model(folder: Path | None = None, config: ModelConfig = TINY, **fields: Any) -> LlamaLora:
     """Return a model whose adapters already do something."""
     recipe = LlamaRecipe(**{"lora_dropout": 0.0, **fields})
     model = build(config, recipe, weights=folder, device=CpuDevice(threads=1))
@@ -69,7 +69,7 @@ def new_model(folder: Path | None = None, config: ModelConfig = TINY, **fields: 
     return model
 
 
-def some_rows(config: ModelConfig = TINY) -> tuple[torch.Tensor, torch.Tensor]:
+def make_token_rows(config: ModelConfig = TINY) -> tuple[torch.Tensor, torch.Tensor]:
     torch.manual_seed(11)
     ids = torch.randint(0, config.vocab_size, (2, 24))
     labels = ids.clone()
@@ -77,7 +77,7 @@ def some_rows(config: ModelConfig = TINY) -> tuple[torch.Tensor, torch.Tensor]:
     return ids, labels
 
 
-def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+def collect_gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     actual_gradients = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
@@ -88,10 +88,10 @@ def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return actual_gradients
 
 
-def trained(model: LlamaLora, *inputs: Any) -> tuple[float, dict[str, torch.Tensor]]:
+def train_step(model: LlamaLora, *inputs: Any) -> tuple[float, dict[str, torch.Tensor]]:
     loss = model(*inputs)
     loss.backward()
-    return loss.item(), gradients(model)
+    return loss.item(), collect_gradients(model)
 
 
 def load_with_peft_alone(model_folder: Path, adapter_folder: Path) -> torch.nn.Module:
@@ -106,7 +106,7 @@ def test_saved_adapters_give_the_same_loss_and_gradients_in_peft(
     tmp_path: Path, targets: str
 ) -> None:
     config = write_folder(tmp_path / "model", dtype=torch.float16, shards=3)
-    model = new_model(tmp_path / "model", config, lora_targets=targets)
+    model = make_model(tmp_path / "model", config, lora_targets=targets)
     save_adapters(model, tmp_path / "adapters", str(tmp_path / "model"))
     assert sorted(x.name for x in (tmp_path / "adapters").iterdir()) == [
         "adapter_config.json", "adapter_model.safetensors",
@@ -115,13 +115,13 @@ def test_saved_adapters_give_the_same_loss_and_gradients_in_peft(
     assert len(saved) == 2 * config.num_layers * len(targets.split(","))
 
     theirs = load_with_peft_alone(tmp_path / "model", tmp_path / "adapters")
-    ids, labels = some_rows()
-    ours, actual_gradients = trained(model, ids, labels)
+    ids, labels = make_token_rows()
+    ours, actual_gradients = train_step(model, ids, labels)
     counted = int((labels[:, 1:] != IGNORED).sum())
     loss = theirs(input_ids=ids, labels=labels).loss * counted
     loss.backward()
     assert ours == pytest.approx(loss.item(), rel=1e-5)
-    expected = gradients(theirs)
+    expected = collect_gradients(theirs)
     assert {f"peft.{name}" for name in expected} == set(actual_gradients)
     for name, grad in expected.items():
         torch.testing.assert_close(actual_gradients[f"peft.{name}"], grad, rtol=1e-3, atol=1e-4)
@@ -131,7 +131,7 @@ def test_saved_adapters_give_the_same_loss_and_gradients_in_peft(
 
 
 def test_only_adapters_are_trained_and_counted() -> None:
-    model = new_model()
+    model = make_model()
     sizes = {True: 0, False: 0}
     for parameter in model.parameters():
         sizes[parameter.requires_grad] += parameter.numel()
@@ -155,9 +155,9 @@ def test_random_weights_are_never_allocated_on_the_host() -> None:
 
 
 def test_a_recomputed_block_gives_the_same_gradients() -> None:
-    rows = some_rows()
-    loss, expected = trained(new_model(), *rows)
-    again, actual_gradients = trained(new_model(checkpoint_activations=True), *rows)
+    rows = make_token_rows()
+    loss, expected = train_step(make_model(), *rows)
+    again, actual_gradients = train_step(make_model(checkpoint_activations=True), *rows)
     assert again == loss
     for name, grad in expected.items():
         torch.testing.assert_close(actual_gradients[name], grad)

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from support.document_texts import html_page, markdown_page
+from support.document_texts import render_html, render_markdown
 from trainmark.cases import load
 from trainmark.plan.plan import PlannedCase
 from trainmark.record.record import FigureEntry, Record
@@ -20,7 +20,7 @@ STRATEGY = {
 LORA = "LoraConfig(task_type='CAUSAL_LM', r=8, target_modules=['q_proj', 'v_proj'], lora_alpha=32)"
 
 
-def record(
+def make_record(
     recipe: str = "standard-fp16-1x1", *, with_details: bool = True, nproc: int = 1
 ) -> Record:
     """Return a finished run with round figures."""
@@ -54,41 +54,41 @@ def record(
     )  # fmt: skip
 
 
-def section(page: str, heading: str) -> list[str]:
+def read_section(page: str, heading: str) -> list[str]:
     """Return the lines under ``heading`` up to the next one."""
     after = re.split(rf"\n##+ {re.escape(heading)}\n", page)[1]
     return [line for line in after.split("\n#")[0].splitlines() if line]
 
 
 def test_the_page_has_the_published_columns() -> None:
-    english, chinese = (markdown_page([record()], lang) for lang in ("en", "zh"))
-    table = section(english, "Performance")
+    english, chinese = (render_markdown([make_record()], lang) for lang in ("en", "zh"))
+    table = read_section(english, "Performance")
     assert table[0] == ("| configuration | fix_hp | token/p/s | loss | mem | acc(MMLU) | MFU |")
     cells = [cell.strip() for cell in table[2].strip("|").split("|")]
     assert (cells[1], cells[2], cells[5], cells[6]) == ("/", "4017.0", "0.43/0.91", "35.1%")
-    assert section(chinese, "性能指标")[0].startswith("| 配置 | fix_hp | token/p/s | loss |")
-    published = section(chinese, "已公布结果")
+    assert read_section(chinese, "性能指标")[0].startswith("| 配置 | fix_hp | token/p/s | loss |")
+    published = read_section(chinese, "已公布结果")
     row = "| A100单机单卡（1x1） | 数据精度=fp16, local_batchsize=4 | 4017 | 1.77 | 32.0/40 |"
     assert any(line.startswith(row) for line in published)
 
 
 def test_the_page_lists_batch_sizes_and_strategies() -> None:
-    made = record()
-    english = markdown_page([made], "en")
-    assert [line.rsplit(": ", 1)[1] for line in section(english, "Batch sizes")] == [
+    made = make_record()
+    english = render_markdown([made], "en")
+    assert [line.rsplit(": ", 1)[1] for line in read_section(english, "Batch sizes")] == [
         "4", "512", "1", "4",
     ]  # fmt: skip
-    assert section(english, "Parallel strategy") == [
+    assert read_section(english, "Parallel strategy") == [
         "- Technique: none", "- Implemented by: none", "- Details: none",
     ]  # fmt: skip
-    scheme, by, details = section(english, "Optimisation strategy")
+    scheme, by, details = read_section(english, "Optimisation strategy")
     assert (scheme, by) == ("- Scheme: lora", "- Implemented by: peft 0.21.2")
     assert "r=8, target" in details.replace("\\", "")
     assert "lora_alpha=32" in details
-    chinese = markdown_page([made], "zh")
-    assert [line.rsplit("：", 1)[1] for line in section(chinese, "输入批尺寸")] == [
+    chinese = render_markdown([made], "zh")
+    assert [line.rsplit("：", 1)[1] for line in read_section(chinese, "输入批尺寸")] == [
         "4", "512", "1", "4",
     ]  # fmt: skip
-    assert section(chinese, "并行策略") == ["- 并行技术：无", "- 实施者：无", "- 实施细节：无"]
-    assert section(chinese, "优化策略")[0] == "- 优化方案：lora"
-    assert LORA.replace("'", "&#39;") in html_page([made], "zh")
+    assert read_section(chinese, "并行策略") == ["- 并行技术：无", "- 实施者：无", "- 实施细节：无"]
+    assert read_section(chinese, "优化策略")[0] == "- 优化方案：lora"
+    assert LORA.replace("'", "&#39;") in render_html([made], "zh")

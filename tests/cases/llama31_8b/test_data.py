@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support import tiny_gpt_oss, tiny_llama31
-from support.gpt_tokenizers import ids_of, write_one_file
+from support.gpt_tokenizers import encode_by_hand, write_one_file
 from trainmark.cases.llama31_8b import prepare
 from trainmark.data import c4_pairs as data
 from trainmark.data.indexed import IndexedReader
@@ -39,13 +39,13 @@ def raw(tmp_path: Path) -> Path:
     return folder
 
 
-def texts_of(reader: IndexedReader) -> list[list[int]]:
+def read_texts(reader: IndexedReader) -> list[list[int]]:
     starts = reader.token_starts(range(reader.num_documents))
     return [reader.tokens[start:end].tolist() for start, end in pairwise(starts)]
 
 
 @pytest.fixture
-def prepared(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def prepared_folder(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tokenizer = write_one_file(tmp_path / "tokenizer")
     with monkeypatch.context() as patched:
         patched.setattr(data, "VALIDATION_DOCUMENTS", 45)
@@ -53,51 +53,54 @@ def prepared(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path / "data"
 
 
-def test_published_documents_become_two_splits_without_end_tokens(prepared: Path) -> None:
+def test_published_documents_become_two_splits_without_end_tokens(prepared_folder: Path) -> None:
     train, validation = (
-        texts_of(IndexedReader.open(prepared / name)) for name in (data.TRAIN, data.VALIDATION)
+        read_texts(IndexedReader.open(prepared_folder / name))
+        for name in (data.TRAIN, data.VALIDATION)
     )
     lines = [f"hello {number} {line}" for number in (768, 1023) for line in range(40)]
-    assert train == [ids_of(line) for line in lines]
+    assert train == [encode_by_hand(line) for line in lines]
     lines = [f"wo {number} {line}" for number in range(2) for line in range(30)]
-    assert validation == [ids_of(line) for line in lines[:45]]
+    assert validation == [encode_by_hand(line) for line in lines[:45]]
 
 
-def test_run_on_part_of_the_published_data_is_open(prepared: Path) -> None:
-    recipe = tiny_llama31.recipe(data="c4", vocab_size=264, eval_samples=8, shuffled_together=900)
-    facts = data.check(prepared, recipe)
+def test_run_on_part_of_the_published_data_is_open(prepared_folder: Path) -> None:
+    recipe = tiny_llama31.make_recipe(
+        data="c4", vocab_size=264, eval_samples=8, shuffled_together=900
+    )
+    facts = data.check(prepared_folder, recipe)
     assert facts.changed_rules == {"train_shards": 2, "validation_documents": 45}
     assert facts.eval_samples == 8
-    data.load(prepared, recipe).train.epoch(0)
-    orders = list((prepared / data.INDICES).glob("*-12-900/*/*.npy"))
+    data.load(prepared_folder, recipe).train.epoch(0)
+    orders = list((prepared_folder / data.INDICES).glob("*-12-900/*/*.npy"))
     assert len(orders) == 4  # for the other ranks to map
 
 
 def test_number_of_validation_tokens_is_compared_with_the_published_one(
-    prepared: Path, monkeypatch: pytest.MonkeyPatch
+    prepared_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data, "VALIDATION_DOCUMENTS", 45)
     monkeypatch.setattr(data, "VOCABULARY", 264)
-    recipe = tiny_llama31.recipe(data="c4", vocab_size=264)
+    recipe = tiny_llama31.make_recipe(data="c4", vocab_size=264)
     with pytest.raises(DataError, match="47,186,855 tokens"):
-        data.check(prepared, recipe)
-    tokens = IndexedReader.open(prepared / data.VALIDATION).num_tokens
+        data.check(prepared_folder, recipe)
+    tokens = IndexedReader.open(prepared_folder / data.VALIDATION).num_tokens
     monkeypatch.setattr(data, "VALIDATION_TOKENS", tokens)
-    assert data.check(prepared, recipe).changed_rules == {"train_shards": 2}
+    assert data.check(prepared_folder, recipe).changed_rules == {"train_shards": 2}
 
 
 @pytest.mark.parametrize("case", [tiny_llama31, tiny_gpt_oss])
-def test_invalid_data_is_refused_with_a_fix(prepared: Path, raw: Path, case: Any) -> None:
+def test_invalid_data_is_refused_with_a_fix(prepared_folder: Path, raw: Path, case: Any) -> None:
     recipe = case.recipe(data="c4", vocab_size=264)
     with pytest.raises(DataError, match="set vocab_size") as larger:
-        data.check(prepared, replace(recipe, vocab_size=1000))
+        data.check(prepared_folder, replace(recipe, vocab_size=1000))
     assert "264" in str(larger.value)
     with pytest.raises(DataError, match="token id"):
-        data.check(prepared, replace(recipe, vocab_size=200))
-    tokens = prepared / f"{data.TRAIN}.bin"
+        data.check(prepared_folder, replace(recipe, vocab_size=200))
+    tokens = prepared_folder / f"{data.TRAIN}.bin"
     tokens.write_bytes(tokens.read_bytes()[:-4])
     with pytest.raises(DataError, match="go together") as cut:
-        data.check(prepared, recipe)
+        data.check(prepared_folder, recipe)
     assert "prepare the data again" in str(cut.value)
     for shard in raw.glob("*validation*"):
         shard.unlink()

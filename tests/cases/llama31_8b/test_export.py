@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.exported_runs import complaints
-from support.mlperf_logs import with_submission, write_log
+from support.exported_runs import list_complaints
+from support.mlperf_logs import add_submission_keys, write_log
 from trainmark.cases.llama31_8b.case import CASE
 from trainmark.pages.sections.provenance import COLUMNS
 from trainmark.plan.reference import read_references
@@ -26,11 +26,11 @@ def test_compliance_checker_misses_only_the_keys_of_a_submission(
     log: str, tmp_path: Path, ruleset: str
 ) -> None:
     path = tmp_path / "result_0.txt"
-    path.write_text(with_submission(log, "llama31_8b", ruleset))
-    assert complaints(path, ruleset) == (set(), [])
+    path.write_text(add_submission_keys(log, "llama31_8b", ruleset))
+    assert list_complaints(path, ruleset) == (set(), [])
     wrong_key = log.replace('"opt_name"', '"opt"')
-    path.write_text(with_submission(wrong_key, "llama31_8b", ruleset))
-    assert complaints(path, ruleset)[0] == {"opt_name"}
+    path.write_text(add_submission_keys(wrong_key, "llama31_8b", ruleset))
+    assert list_complaints(path, ruleset)[0] == {"opt_name"}
 
 
 def test_convergence_checker_reads_the_log(log: str, tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_convergence_checker_reads_the_log(log: str, tmp_path: Path) -> None:
 
     for number in range(10):
         path = tmp_path / f"result_{number}.txt"
-        path.write_text(with_submission(log, "llama31_8b", "5.1.0"))
+        path.write_text(add_submission_keys(log, "llama31_8b", "5.1.0"))
     first = str(tmp_path / "result_0.txt")
     assert rcp_checker.read_submission_file(first, "5.1.0", False) == (0, 768, 64, "llama31_8b")
     checked = rcp_checker.check_directory(

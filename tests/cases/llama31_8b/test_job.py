@@ -14,7 +14,7 @@ import torch
 from support import tiny_llama31
 from support.live_tensors import LiveTensors
 from support.old_torch import needs_fsdp, predicts_memory
-from support.tiny_gpt import spawn, train
+from support.tiny_gpt import train, train_on_ranks
 from trainmark.cases.llama31_8b.case import CASE, Llama31Recipe
 from trainmark.cases.llama31_8b.data import check_fit, predict
 from trainmark.cases.llama31_8b.figures import compute
@@ -120,7 +120,7 @@ def test_real_step_needs_the_predicted_memory(changes: dict[str, Any]) -> None:
         job = tiny_llama31.new_job(**changes)
         for epoch in range(2):
             job.step(job.batches(epoch))
-    recipe = tiny_llama31.recipe(**changes)
+    recipe = tiny_llama31.make_recipe(**changes)
     needed = predict(recipe, 1).total
     assert 0.95 * live.peak <= needed <= 1.002 * live.peak
     with pytest.raises(EnvironmentFault, match="a rank needs about"):
@@ -128,7 +128,7 @@ def test_real_step_needs_the_predicted_memory(changes: dict[str, Any]) -> None:
 
 
 def test_error_names_the_batch_and_layers_that_fit() -> None:
-    recipe = tiny_llama31.recipe(kernels="own", micro_batch_size=8, num_layers=6)
+    recipe = tiny_llama31.make_recipe(kernels="own", micro_batch_size=8, num_layers=6)
     less, fewer = replace(recipe, micro_batch_size=5), replace(recipe, num_layers=3)
     for fits, named in ((less, "micro_batch_size=5"), (fewer, "num_layers=3")):
         enough = RankMemory(predict(fits, 1).total + PROCESS_BYTES)
@@ -144,7 +144,7 @@ def test_mfu_is_reported_by_both_published_attention_formulas() -> None:
     share = tiny_llama31.new_job().facts()["attention_flops_share"]
     ranks: Any = [SimpleNamespace(facts={"attention_flops_share": share})]
     mfu = compute(ranks, {"MFU": Figure(50.0)}).figures["MFU_causal"].value
-    weights, attention = 6 * tiny_llama31.recipe().matmul_weights, 12 * 2 * 32 * 12
+    weights, attention = 6 * tiny_llama31.make_recipe().matmul_weights, 12 * 2 * 32 * 12
     assert mfu == pytest.approx(50 * (weights + attention / 2) / (weights + attention))
     unknown = compute([SimpleNamespace(facts={})], {"MFU": Figure(50.0)})  # type: ignore[list-item]
     assert unknown.figures["MFU_causal"].value is None
@@ -161,7 +161,7 @@ def test_recomputing_changes_no_loss(activations: str) -> None:
 def test_fp8_rounds_all_linear_layers_but_the_first_and_last() -> None:
     pytest.importorskip("torchao")
     sizes = {"micro_batch_size": 8, "seq_length": 12}
-    recipe = tiny_llama31.recipe(**sizes, precision="fp8")
+    recipe = tiny_llama31.make_recipe(**sizes, precision="fp8")
     recipe.check(1)
     exact = train(tiny_llama31.new_job(**sizes))
     job = tiny_llama31.new_job(**sizes, precision="fp8")
@@ -222,7 +222,7 @@ def test_blocks_compile_to_one_graph_per_pass(activations: str) -> None:
 @pytest.mark.parametrize("ranks", SPREADS)
 def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, ranks: int) -> None:
     alone = train(tiny_llama31.new_job())
-    spreads = spawn(tiny_llama31.new_job, tmp_path, ranks, SPREADS[ranks])
+    spreads = train_on_ranks(tiny_llama31.new_job, tmp_path, ranks, SPREADS[ranks])
     for changes, training in zip(SPREADS[ranks], spreads, strict=True):
         counting = training[:: changes.get("tensor_parallel", 1)]
         assert sum(sum(item["samples"]) for item in counting) == tiny_llama31.SAMPLES
