@@ -220,8 +220,8 @@ def test_launches_after_a_timeout_are_skipped(
 
 
 def test_a_notebook_shows_a_record_as_the_first_screen_of_its_page() -> None:
-    shown = TOY._repr_html_()  # type: ignore[attr-defined]
-    assert "<h3>Toy classification, 610 parameters · Fake CPU, 1 rank · fp32</h3>" in shown
-    assert "Training speed" in shown
-    assert ("<svg " in shown, "var(--" in shown, "<style" in shown) == (True, False, False)
-    assert api.Records([TOY])._repr_html_() == shown
+    html = TOY._repr_html_()  # type: ignore[attr-defined]
+    assert "<h3>Toy classification, 610 parameters · Fake CPU, 1 rank · fp32</h3>" in html
+    assert "Training speed" in html
+    assert ("<svg " in html, "var(--" in html, "<style" in html) == (True, False, False)
+    assert api.Records([TOY])._repr_html_() == html

@@ -109,17 +109,17 @@ def hostile() -> Record:
     ],
 )  # fmt: skip
 def test_record_strings_contain_no_terminal_escapes_when_printed(hostile, show):
-    shown = show(hostile)
-    assert _CONTROL.findall(shown) == []
-    assert r"\u001b]0;x" in shown.replace("\\\\", "\\").replace("\n", "")
+    output = show(hostile)
+    assert _CONTROL.findall(output) == []
+    assert r"\u001b]0;x" in output.replace("\\\\", "\\").replace("\n", "")
 
 
 def test_markup_of_a_record_stays_text(hostile):
     reader = Reader(render_html([hostile]))
     assert (reader.tags.count("script"), "img" in reader.tags) == (1, False)
     assert any(MARKUP in text for text in reader.texts)
-    made = render_markdown([hostile])
-    outside = re.sub(r"(?ms)^(`{3,})text$.*?^\1$", "", made)
+    page_text = render_markdown([hostile])
+    outside = re.sub(r"(?ms)^(`{3,})text$.*?^\1$", "", page_text)
     assert "<script" not in outside
     tables = re.findall(r"(?m)(?:^\|.*\n)+", outside)
     assert len(tables) > 3
@@ -169,8 +169,8 @@ def test_no_command_prints_escape_sequences_of_a_record(call, hostile, tmp_path,
 
 @given(st.text(st.characters(exclude_categories=())))
 def test_escaping_leaves_no_control_character_and_plain_text_as_it_is(text):
-    shown = escape_controls(text)
-    assert _CONTROL.findall(shown) == []
-    assert escape_controls(shown) == shown
+    escaped = escape_controls(text)
+    assert _CONTROL.findall(escaped) == []
+    assert escape_controls(escaped) == escaped
     plain = _CONTROL.sub("", text).replace("\u061c", "").replace("\ufeff", "")
     assert escape_controls(plain) == plain

@@ -193,10 +193,10 @@ def test_slow_set_of_all_nodes_is_halved_and_slow_path_between_halves_blames_no_
     conclusion = conclude_session(tmp_path)
 
     assert conclusion.sets_to_measure == [("a", "b"), ("c", "d")]
-    (whole,) = conclusion.result.wholes
-    assert (whole.outcome, whole.num_members) == ("unfinished", 4)
-    assert whole.interval is not None
-    assert whole.interval.slower == pytest.approx(0.6, abs=0.01)
+    (set_of_all_nodes,) = conclusion.result.wholes
+    assert (set_of_all_nodes.outcome, set_of_all_nodes.num_members) == ("unfinished", 4)
+    assert set_of_all_nodes.interval is not None
+    assert set_of_all_nodes.interval.slower == pytest.approx(0.6, abs=0.01)
 
     measure_set(writers, "ab", 0.2)
     measure_set(writers, "cd", 0.2)

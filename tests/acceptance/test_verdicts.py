@@ -81,9 +81,9 @@ def test_bad_link_excludes_one_of_its_devices(tmp_path: Path) -> None:
 def test_link_that_was_slow_once_is_measured_again(tmp_path: Path) -> None:
     DeviceEvidence(tmp_path, link_s={(DEVICES[0], DEVICES[3]): 0.3}).write_all_phases(pair_rounds=1)
 
-    result, again = conclude(make_acceptance(tmp_path), interrupted=None)
+    result, undecided = conclude(make_acceptance(tmp_path), interrupted=None)
 
-    assert again == [(DEVICES[0], DEVICES[3])] * 2
+    assert undecided == [(DEVICES[0], DEVICES[3])] * 2
     assert result.names("fail") == []
 
 

@@ -104,10 +104,10 @@ class Sections:
 def sections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sections:
     path = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
     monkeypatch.setenv("PYTHONPATH", path)
-    made = Sections(tmp_path, {})
-    made.add("facts", FACTS)
-    monkeypatch.setattr(command, "FACTS", made.modules.pop("facts"))
-    return made
+    test_sections = Sections(tmp_path, {})
+    test_sections.add("facts", FACTS)
+    monkeypatch.setattr(command, "FACTS", test_sections.modules.pop("facts"))
+    return test_sections
 
 
 @pytest.mark.nightly
@@ -337,11 +337,11 @@ def test_sections_skipped_by_a_spent_budget_are_named_and_run_next_time(
 
 
 def test_budget_runs_the_most_important_sections() -> None:
-    given = command._arguments(["--budget", "90s"], SECTIONS)
+    arguments = command._arguments(["--budget", "90s"], SECTIONS)
 
-    assert given.budget == 90.0
-    assert given.sections == ["contract", "memory", "ceilings", "gpt", "llama", "dlrm"]
-    assert set(given.sections) <= set(SECTIONS)
+    assert arguments.budget == 90.0
+    assert arguments.sections == ["contract", "memory", "ceilings", "gpt", "llama", "dlrm"]
+    assert set(arguments.sections) <= set(SECTIONS)
 
 
 @pytest.mark.parametrize("text", ["8", "0m", "8h", "m", "-8m", "1.5m", ""])

@@ -26,12 +26,12 @@ def make_measured_speed(
     )  # fmt: skip
 
 
-def make_plain_model(ours: torch.nn.Module) -> PlainGpt:
+def make_plain_model(our_model: torch.nn.Module) -> PlainGpt:
     """Return the plain model with the weights of ours."""
     plain = PlainGpt(SMALL)
     width, heads = SMALL.hidden_size, SMALL.num_heads
     weights = {}
-    for name, value in ours.state_dict().items():
+    for name, value in our_model.state_dict().items():
         weights[name.replace(".attention.", ".")] = value
         if ".qkv." in name:  # ours head by head; plain all queries, all keys, all values
             by_head = value.view(heads, 3, width // heads, -1).transpose(0, 1)
@@ -42,13 +42,15 @@ def make_plain_model(ours: torch.nn.Module) -> PlainGpt:
 
 
 def test_plain_model_computes_the_loss_of_the_case() -> None:
-    ours = build_model(SMALL, seed=3)
+    our_model = build_model(SMALL, seed=3)
     ids = torch.randint(0, SMALL.vocab_size, (2, SMALL.seq_length + 1))
 
-    loss = make_plain_model(ours)(ids[:, :-1], ids[:, 1:])
+    loss = make_plain_model(our_model)(ids[:, :-1], ids[:, 1:])
 
     tokens = 2 * SMALL.seq_length
-    assert loss.item() == pytest.approx(ours(ids[:, :-1], ids[:, 1:]).item() / tokens, rel=1e-5)
+    assert loss.item() == pytest.approx(
+        our_model(ids[:, :-1], ids[:, 1:]).item() / tokens, rel=1e-5
+    )
 
 
 def test_published_figure_equals_the_cell_of_its_page() -> None:
@@ -67,8 +69,8 @@ def test_published_figure_equals_the_cell_of_its_page() -> None:
 def test_published_figure_is_a_bar_only_on_its_own_card(
     product: str, batch: int, seconds: float, met: bool | None
 ) -> None:
-    bar, beside = distilbert.against_published(make_measured_speed(product, seconds), batch)
+    bar, other_bar = distilbert.against_published(make_measured_speed(product, seconds), batch)
 
     assert (None if bar is None else bar.met) == met
-    assert "287.9" in beside
-    assert product in beside
+    assert "287.9" in other_bar
+    assert product in other_bar

@@ -176,13 +176,13 @@ def test_original_model_scores_a_batch_as_our_model_does() -> None:
         num_layers=1, hidden_size=8, num_heads=2, vocab_size=glm_loader.VOCAB_SIZE,
         max_positions=glm_loader.SEQ_LENGTH,
     )  # fmt: skip
-    ours = build_model(shape, dropout=0.0, seed=1)
+    our_model = build_model(shape, dropout=0.0, seed=1)
     plain = PlainGlm(shape, dropout=0.0, checkpoint_activations=True)
-    plain.load_state_dict(ours.state_dict())
+    plain.load_state_dict(our_model.state_dict())
     some = next(examples.batch(np.arange(1))[0].chunks(2))
     sequences = Sequences.of(some)
     torch.testing.assert_close(
-        plain(*glm.spread(sequences.inputs)), sequences.scores(ours(*sequences.inputs)),
+        plain(*glm.spread(sequences.inputs)), sequences.scores(our_model(*sequences.inputs)),
         rtol=1e-4, atol=1e-4,
     )  # fmt: skip
 

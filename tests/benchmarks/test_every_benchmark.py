@@ -32,7 +32,7 @@ def list_result_tables() -> dict[str, bytes]:
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", NAMES)
 def test_a_benchmark_ends_with_a_table_of_numbers(name: str, tmp_path: Path) -> None:
-    kept = list_result_tables()
+    tables = list_result_tables()
 
     done = run_benchmark(name, "--size", "tiny", "--results", str(tmp_path))
 
@@ -48,7 +48,7 @@ def test_a_benchmark_ends_with_a_table_of_numbers(name: str, tmp_path: Path) -> 
     for what, measured, _bar, _met in rows:
         assert re.search(r"\d", measured) or what.startswith("heavy imports"), (what, measured)
         assert not re.search(r"\b(nan|inf)\b", measured), (what, measured)
-    assert list_result_tables() == kept
+    assert list_result_tables() == tables
 
 
 def test_every_module_with_bars_is_listed_and_has_a_table() -> None:

@@ -37,11 +37,11 @@ def take_turns(device: CountingDevice, monkeypatch: pytest.MonkeyPatch, asked: s
     """Answer what the parent asks; return how many steps were taken."""
     monkeypatch.setattr(peers.time, "perf_counter", lambda: device.now)
     monkeypatch.setattr("sys.stdin", io.StringIO(asked))
-    taken = 0
+    num_steps = 0
     for _ in turns(device):  # type: ignore[arg-type]
         device.step()
-        taken += 1
-    return taken
+        num_steps += 1
+    return num_steps
 
 
 def test_turn_reports_seconds_per_step_including_the_synchronization(

@@ -66,9 +66,9 @@ def train_two_steps(
     return losses, gradients, job.facts()
 
 
-def assert_alike(actual: Any, wanted: Any, step: int) -> None:
-    assert actual[0] == pytest.approx(wanted[0], rel=1e-5)
-    torch.testing.assert_close(actual[1][step], wanted[1][step], rtol=1e-3, atol=1e-5)
+def assert_alike(actual: Any, expected: Any, step: int) -> None:
+    assert actual[0] == pytest.approx(expected[0], rel=1e-5)
+    torch.testing.assert_close(actual[1][step], expected[1][step], rtol=1e-3, atol=1e-5)
     assert max(float(item.abs().max()) for item in actual[1][step].values()) > 1e-4
 
 
@@ -92,11 +92,11 @@ def test_compiled_and_eager_steps_have_the_same_gradients(
 @pytest.mark.parametrize("name", ["gpt_megatron", "llama2_7b_lora"])
 def test_case_trains_equally_with_either_loss_kernel(name: str, tmp_path: Path) -> None:
     recipe, folder = make_small_recipe(name, tmp_path)
-    wanted = train_two_steps(name, folder, replace(recipe, kernels="library"))
+    expected = train_two_steps(name, folder, replace(recipe, kernels="library"))
     actual = train_two_steps(name, folder, recipe)
-    assert wanted[2]["kernels"] == {"cross_entropy": "library"}
+    assert expected[2]["kernels"] == {"cross_entropy": "library"}
     assert actual[2]["kernels"] == {"cross_entropy": "own"}
-    assert_alike(actual, wanted, step=0)
+    assert_alike(actual, expected, step=0)
 
 
 class Copying(CpuDevice):

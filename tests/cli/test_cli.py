@@ -43,9 +43,9 @@ def test_every_help_begins_with_examples(cli):
 
 
 def test_number_of_verbs_and_options_is_limited():
-    made = [command(name) for name in VERBS]
-    made += [child for verb in made for child in getattr(verb, "commands", {}).values()]
-    options = [x for child in made for x in child.params if x.param_type_name == "option"]
+    commands = [command(name) for name in VERBS]
+    commands += [child for verb in commands for child in getattr(verb, "commands", {}).values()]
+    options = [x for child in commands for x in child.params if x.param_type_name == "option"]
     assert len(VERBS) <= 20
     assert len([x for x in options if x.name != "help"]) <= 124
 
@@ -54,13 +54,13 @@ def test_help_of_output_option_describes_its_default(cli, leave_runs):
     leave_runs("a")
     words = {"report": ["runs/a"], "export": ["runs/a", "--to", "json"], "bundle": ["runs/a"]}
     prints = {}
-    for verb, given in words.items():
+    for verb, arguments in words.items():
         (option,) = [
             option_of_verb
             for option_of_verb in command(verb).params
             if option_of_verb.name == "output"
         ]
-        code, out, _ = cli(verb, *given)
+        code, out, _ = cli(verb, *arguments)
         prints[verb] = (code, out != "")
         assert ("print the text" in option.help) is prints[verb][1]
     assert prints == {"report": (0, True), "export": (0, True), "bundle": (2, False)}
@@ -163,8 +163,8 @@ def test_case_receives_its_declared_options(cli):
     assert cli("prepare", "mine", *words, "--from", "raw", "--data", "out") == (
         0, "out\n", "from raw\n",
     )  # fmt: skip
-    given = "{'text_order': 'sorted', 'labels': PosixPath('a.txt')}"
-    assert Path("out/options").read_text() == given
+    expected_options = "{'text_order': 'sorted', 'labels': PosixPath('a.txt')}"
+    assert Path("out/options").read_text() == expected_options
     _, out, _ = cli("list", "options", "--json")
     options = [entry["option"] for entry in json.loads(out)["options"] if entry["case"] == "own"]
     assert options == ["folds", "text_order", "labels"]
@@ -305,13 +305,15 @@ def test_closed_pipe_gives_no_traceback(tmp_path):
 @pytest.fixture
 def leave_runs(tmp_path):
     """Leave the record of a toy run under ``runs``, each newer than those before."""
-    made = record.read_record(GOLDEN / "record_toy.json")
+    golden_record = record.read_record(GOLDEN / "record_toy.json")
 
     def leave(place, index=1, count=1):
         folder = tmp_path / "runs" / place
         folder.mkdir(parents=True)
-        plan = made.plan.model_copy(update={"repeat_index": index, "repeat_count": count})
-        path = record.write_record(made.model_copy(update={"plan": plan, "run_id": place}), folder)
+        plan = golden_record.plan.model_copy(update={"repeat_index": index, "repeat_count": count})
+        path = record.write_record(
+            golden_record.model_copy(update={"plan": plan, "run_id": place}), folder
+        )
         leave.at_s += 1
         os.utime(path, (leave.at_s, leave.at_s))
 
@@ -415,11 +417,15 @@ def test_dry_run_prints_a_summary(cli, tmp_path):
 def test_dry_run_shows_the_time_of_an_earlier_run_of_the_same_work(cli, tmp_path):
     words = ["run", "toy", "--dry-run", "--device", "cpu", "--out", "runs/b"]
     plan = Plan.model_validate(json.loads(cli(*words, "--json")[1])["plan"])
-    made = record.read_record(GOLDEN / "record_toy.json")
-    took = made.figures["e2e_time"].model_copy(update={"value": 46.1})
-    changes = {"plan": plan, "run_id": "first", "figures": made.figures | {"e2e_time": took}}
+    golden_record = record.read_record(GOLDEN / "record_toy.json")
+    took = golden_record.figures["e2e_time"].model_copy(update={"value": 46.1})
+    changes = {
+        "plan": plan,
+        "run_id": "first",
+        "figures": golden_record.figures | {"e2e_time": took},
+    }
     (tmp_path / "runs" / "a").mkdir(parents=True)
-    record.write_record(made.model_copy(update=changes), tmp_path / "runs" / "a")
+    record.write_record(golden_record.model_copy(update=changes), tmp_path / "runs" / "a")
     assert "time: 46.1 s in an earlier run (first); limit 30 min 0 s" in cli(*words)[1]
     assert "in an earlier run" not in cli(*words, "bs=17")[1]
 

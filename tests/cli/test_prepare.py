@@ -44,8 +44,10 @@ def test_stage_without_work_is_shown_without_an_error():
 
 
 def test_terminal_shows_percent_below_escaped_lines():
-    shown = io.StringIO()
-    bar = BarReporter(Console(file=shown, force_terminal=True, width=100, color_system=None))
+    terminal_output = io.StringIO()
+    bar = BarReporter(
+        Console(file=terminal_output, force_terminal=True, width=100, color_system=None)
+    )
     with bar.progress:
         bar("a [bold]line\x1b[31m")
         bar.begin("checking", 10)
@@ -54,7 +56,7 @@ def test_terminal_shows_percent_below_escaped_lines():
         bar.begin("writing", 400)
         bar.advance(100)
         bar.progress.refresh()
-    text = shown.getvalue()
+    text = terminal_output.getvalue()
     assert "a [bold]line\\u001b[31m" in text
     assert re.search(r"checking .*100%", text)
     assert re.search(r"writing .*25%", text)

@@ -44,10 +44,10 @@ LOOKED = {
 
 
 def make_record(losses: list[float] | None = None, **changes: Any) -> Record:
-    made = Record.model_validate_json((GOLDEN / "record_toy.json").read_bytes())
+    record = Record.model_validate_json((GOLDEN / "record_toy.json").read_bytes())
     losses = [1.0 - 0.01 * step for step in range(40)] if losses is None else losses
-    steps = made.steps.model_copy(update={"loss": losses})
-    return made.model_copy(update={"steps": steps, "status": "passed", "cause": None, **changes})
+    steps = record.steps.model_copy(update={"loss": losses})
+    return record.model_copy(update={"steps": steps, "status": "passed", "cause": None, **changes})
 
 
 def make_runs(**second: Any) -> dict[int, Record]:
@@ -70,7 +70,7 @@ def test_valid_case_has_no_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "looked", "expected"),
+    ("records", "looked", "expected"),
     [
         (make_failed_runs("impossible_figure", message("samples_above_step")), {},
          {"runs": ["check_run_failed", "samples_above_step"]}),
@@ -88,10 +88,10 @@ def test_valid_case_has_no_fault() -> None:
     ],
 )  # fmt: skip
 def test_a_broken_rule_is_named(
-    given: dict[int, Record], looked: dict[str, Any], expected: dict[str, list[str]]
+    records: dict[int, Record], looked: dict[str, Any], expected: dict[str, list[str]]
 ) -> None:
-    assert list_faults(apply_rules(CaseEvidence(given, LOOKED | looked))) == {
-        k: v for k, v in expected.items() if v
+    assert list_faults(apply_rules(CaseEvidence(records, LOOKED | looked))) == {
+        check: codes for check, codes in expected.items() if codes
     }
 
 
@@ -99,7 +99,8 @@ def test_check_that_could_not_run_does_not_pass() -> None:
     gone = message("check_without_second_rank", text="one device")
     no_formula = LOOKED | {"model_flops": None, "waits": None}
     checks_by_name = {
-        c.check: c for c in apply_rules(CaseEvidence({1: make_record()}, no_formula, gone))
+        result.check: result
+        for result in apply_rules(CaseEvidence({1: make_record()}, no_formula, gone))
     }
     assert checks_by_name["equal_losses"].skipped == gone
     assert checks_by_name["flops"].skipped == message("no_flop_formula")
@@ -109,7 +110,7 @@ def test_check_that_could_not_run_does_not_pass() -> None:
     assert skipped["loss_falls"] == "check_too_few_steps"
     lost = apply_rules(CaseEvidence(make_runs(), message("exception", text="boom")))
     assert list_faults(lost) == {"runs": ["exception"]}
-    assert {c.check for c in lost if c.skipped} == {"batches", "flops", "no_waits"}
+    assert {result.check for result in lost if result.skipped} == {"batches", "flops", "no_waits"}
 
 
 @pytest.fixture

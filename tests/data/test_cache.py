@@ -24,8 +24,8 @@ def read(tmp_path, num_builds):
 
     def read():
         arrays = mapped_arrays(tmp_path / "kept", build)
-        for array, wanted in zip(arrays, ARRAYS, strict=True):
-            np.testing.assert_array_equal(array, wanted)
+        for array, expected in zip(arrays, ARRAYS, strict=True):
+            np.testing.assert_array_equal(array, expected)
         return arrays
 
     return read

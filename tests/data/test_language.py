@@ -38,8 +38,8 @@ def test_text_uses_the_whole_vocabulary(tmp_path: Path, vocab_size: int) -> None
     )
     step = vocab_size // SYMBOLS
     assert set(np.unique(reader.tokens)) == {step * symbol for symbol in range(SYMBOLS)}
-    wanted = language.symbols(documents=language.DOCUMENTS, length=1024, seed=4) * step
-    assert (np.asarray(reader.tokens) == wanted.ravel()).all()
+    expected = language.symbols(documents=language.DOCUMENTS, length=1024, seed=4) * step
+    assert (np.asarray(reader.tokens) == expected.ravel()).all()
 
 
 def test_a_vocabulary_smaller_than_the_language_is_refused(tmp_path: Path) -> None:

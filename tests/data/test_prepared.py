@@ -22,11 +22,11 @@ def raw(tmp_path):
 
 def write_prepared(raw, *, fail=False, progress_lines=None, **options):
     """Write ``data`` with two files; return the calls that made something."""
-    made = []
+    calls = []
 
     def make(name, content=b"abc"):
         def write_it(target):
-            made.append(name)
+            calls.append(name)
             target.write_bytes(content)
 
         return write_it
@@ -41,12 +41,12 @@ def write_prepared(raw, *, fail=False, progress_lines=None, **options):
                 (unfinished.folder / "late.txt").write_text("begun")
                 raise OSError(28, "No space left on device")
             unfinished.file("late.txt", make("late"))
-    return made
+    return calls
 
 
 def test_folder_gets_its_name_when_complete_and_is_written_once(raw, tmp_path):
     assert write_prepared(raw) == ["abc", "late"]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "raw"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "raw"]
     manifest = json.loads((tmp_path / "data" / "manifest.json").read_bytes())
     assert manifest == {
         "case": "fake", "format": 1, "sources": [{"name": "a.txt", **ABC}], "counts": {},
@@ -60,11 +60,11 @@ def test_folder_gets_its_name_when_complete_and_is_written_once(raw, tmp_path):
 def test_interrupted_preparation_resumes(raw, tmp_path):
     with pytest.raises(EnvironmentFault, match="No space left") as caught:
         write_prepared(raw, fail=True)
-    assert sorted(p.name for p in tmp_path.iterdir()) == [".data.partial", "raw"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".data.partial", "raw"]
     assert ".data.partial" in caught.value.fix
     assert write_prepared(raw) == ["late"]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "raw"]
-    assert sorted(p.name for p in (tmp_path / "data").iterdir()) == [
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "raw"]
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == [
         "late.txt", "manifest.json", "sub"
     ]  # fmt: skip
     manifest = json.loads((tmp_path / "data" / "manifest.json").read_bytes())
@@ -101,12 +101,12 @@ def test_outdated_or_damaged_parts_are_rebuilt(raw, tmp_path, change):
 def test_unchanged_source_is_not_hashed_again(raw, monkeypatch):
     with pytest.raises(EnvironmentFault):
         write_prepared(raw, fail=True)
-    taken = []
+    hashed_files = []
     take = prepared.fingerprint
     monkeypatch.setattr(prepared, "fingerprint", lambda file, *rest: (
-        taken.append(file.name), take(file, *rest))[1])  # fmt: skip
+        hashed_files.append(file.name), take(file, *rest))[1])  # fmt: skip
     write_prepared(raw)
-    assert "a.txt" not in taken
+    assert "a.txt" not in hashed_files
 
 
 def test_data_error_leaves_no_folder(raw, tmp_path):
@@ -117,27 +117,27 @@ def test_data_error_leaves_no_folder(raw, tmp_path):
 
     with pytest.raises(DataError, match="row 3"):
         prepare()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["raw"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["raw"]
 
 
 def test_a_stage_is_done_once_and_its_result_kept(raw, tmp_path):
     def prepare():
-        made = []
+        calls = []
         sources = {"a.txt": raw / "a.txt"}
         with prepared.writing(tmp_path / "data", raw, sources, print, case="a", form=1) as writer:
-            rows = writer.stage("count", lambda: made.append("count") or [1, 2])
+            rows = writer.stage("count", lambda: calls.append("count") or [1, 2])
             if not stopped:
                 stopped.append(1)
                 raise KeyboardInterrupt
             assert rows == [1, 2]
             (writer.work / "scratch").write_bytes(b"x")
-        return made
+        return calls
 
     stopped = []
     with pytest.raises(KeyboardInterrupt):
         prepare()
     assert prepare() == []
-    assert sorted(p.name for p in (tmp_path / "data").iterdir()) == ["manifest.json"]
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["manifest.json"]
 
 
 @pytest.mark.parametrize("begin", [b"", b"begin"])

@@ -114,7 +114,9 @@ def test_the_order_of_samples_is_the_published_one(together, epochs, tmp_path):
     samples = Samples(make_corpus(sizes), range(120), 13, 1234, together=together, cache=tmp_path)
     order, cuts, shuffle = compute_published_order(sizes.tolist(), 13, 1234, together)
     for _ in range(2):  # built, then mapped
-        orders = np.concatenate([samples.epoch(n).shuffle for n in range(epochs)])
+        orders = np.concatenate(
+            [samples.epoch(epoch_number).shuffle for epoch_number in range(epochs)]
+        )
         index = samples.epoch(0)
         assert index.documents.tolist() == order
         assert list(zip(index.positions.tolist(), index.offsets.tolist(), strict=True)) == cuts

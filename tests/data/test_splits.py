@@ -51,14 +51,33 @@ def test_first_existing_file_format_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "where", "what"),
     [
-        (lambda f: (f / "dev.tsv").write_bytes(b""), "DIR/dev.tsv", "empty (0 bytes)"),
-        (lambda f: write_file(f, "train-00000-of-00002.parquet"), "DIR", "numbered parts"),
-        (lambda f: (f / "dev.tsv").unlink(), "DIR, validation.tsv or dev.tsv",
-         "no validation split"),
-        (lambda f: [file.unlink() for file in f.iterdir()], "DIR", "no data files"),
-        (lambda f: f.rename(f.with_name("other")), "DIR", "no such folder"),
+        (
+            lambda folder_path: (folder_path / "dev.tsv").write_bytes(b""),
+            "DIR/dev.tsv",
+            "empty (0 bytes)",
+        ),
+        (
+            lambda folder_path: write_file(folder_path, "train-00000-of-00002.parquet"),
+            "DIR",
+            "numbered parts",
+        ),
+        (
+            lambda folder_path: (folder_path / "dev.tsv").unlink(),
+            "DIR, validation.tsv or dev.tsv",
+            "no validation split",
+        ),
+        (
+            lambda folder_path: [file.unlink() for file in folder_path.iterdir()],
+            "DIR",
+            "no data files",
+        ),
+        (
+            lambda folder_path: folder_path.rename(folder_path.with_name("other")),
+            "DIR",
+            "no such folder",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_folder_without_both_splits_is_refused(tmp_path, damage, where, what):
     folder = tmp_path / "data"
     folder.mkdir()
@@ -100,16 +119,16 @@ def test_a_file_is_scanned_again_only_when_it_changed(tmp_path):
 
 
 def test_arrays_are_built_once_and_mapped(tmp_path):
-    made = [VALUES, np.zeros(0, np.int64)] * 6
+    written_arrays = [VALUES, np.zeros(0, np.int64)] * 6
     calls = []
 
     def build():
         calls.append(1)
-        return made
+        return written_arrays
 
     for _ in range(2):
         arrays = mapped_arrays(tmp_path / "cache", build)
-        assert [array.tolist() for array in arrays] == [array.tolist() for array in made]
+        assert [array.tolist() for array in arrays] == [array.tolist() for array in written_arrays]
         assert isinstance(arrays[0], np.memmap)
     assert len(calls) == 1
 

@@ -55,12 +55,12 @@ def test_cross_entropy_kernel_equals_the_plain_loss(device: Device, precision: s
     weight = torch.randn(PADDED, WIDTH, generator=generator) / 8
     targets = torch.randint(CLASSES, (ROWS,), generator=generator)
     targets[::7] = IGNORED
-    wanted = device.place(targets)
+    placed_targets = device.place(targets)
     actual, expected = (
         compute_loss_and_gradients(
             device, precision, (hidden, weight),
             lambda h, w, kernels=kernels: kernels.cross_entropy(
-                h, w, wanted, classes=CLASSES, ignored=IGNORED, scores_at_once=40 * PADDED
+                h, w, placed_targets, classes=CLASSES, ignored=IGNORED, scores_at_once=40 * PADDED
             ),
         )
         for kernels in (kernel_choice, LIBRARY)

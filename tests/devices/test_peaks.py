@@ -29,8 +29,8 @@ def test_documented_table_equals_the_data_set() -> None:
     with DATA_SET.open(newline="") as file:
         listed = list(csv.DictReader(file))
     assert len(listed) == len(ROWS) == 35
-    for given, row in zip(listed, ROWS, strict=True):
-        words = {name: text for name, text in given.items() if text}
+    for listed_row, row in zip(listed, ROWS, strict=True):
+        words = {name: text for name, text in listed_row.items() if text}
         figures = {
             name: CORRECTED.get((words["accelerator"], name), float(words[name]))
             for name in words.keys() - OWN_KEYS

@@ -108,12 +108,12 @@ def test_both_runtimes_hide_devices(
 
 
 @pytest.mark.parametrize(
-    ("metrics", "named"),
+    ("metrics", "is_reported"),
     [(b"\x80\0\x02\x04", False), (b"\x08\1\x03\0", False), (b"\x78\0\x01\x06", True), (b"", True),
      (None, True)],
 )  # fmt: skip
 def test_integrated_graphics_beside_another_torch_are_not_reported_as_unused(
-    two_mi100: Path, monkeypatch: pytest.MonkeyPatch, metrics: bytes | None, named: bool
+    two_mi100: Path, monkeypatch: pytest.MonkeyPatch, metrics: bytes | None, is_reported: bool
 ) -> None:
     """The form of the metrics tells them from cards, and from the MI300A."""
     bus = two_mi100 / "root/sys/bus/pci/devices"
@@ -123,7 +123,7 @@ def test_integrated_graphics_beside_another_torch_are_not_reported_as_unused(
     assert (Amd().count(), Amd().unusable()) == (2, None)
     set_torch_build(monkeypatch, cuda="13.0")
     assert Amd().count() == 0
-    assert (Amd().unusable() is not None) is named
+    assert (Amd().unusable() is not None) is is_reported
     (bus / "0000:83:00.0/gpu_metrics").write_bytes(b"\x78\0\x01\x06")  # a card beside it
     assert Amd().unusable() is not None
 

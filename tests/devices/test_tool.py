@@ -61,10 +61,10 @@ def test_a_tool_that_fails_or_is_missing_is_a_fault(tool_folder: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="epoll")
 @pytest.mark.parametrize("then", ["wait", "echo done"])
 def test_a_hanging_tool_is_killed_with_its_children(tool_folder: Path, then: str) -> None:
-    held = tool_folder / "held"
-    os.mkfifo(held)
-    end = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
-    write_tool(tool_folder, f"sleep 600 9> {held} & {then}")
+    pipe_path = tool_folder / "held"
+    os.mkfifo(pipe_path)
+    end = os.open(pipe_path, os.O_RDONLY | os.O_NONBLOCK)
+    write_tool(tool_folder, f"sleep 600 9> {pipe_path} & {then}")
     assert read_fault("vendor-smi", timeout_s=0.3).kind == "hung"
     # The pipe ends, and so can be read, when the last process that may write to it is gone.
     with select.epoll() as poll:
@@ -80,8 +80,8 @@ def test_a_monitor_without_devices_is_unreadable(tool_folder: Path) -> None:
     with pytest.raises(MonitorFault) as caught:
         monitor.read()
     assert caught.value.kind == "unreadable"
-    named = tool.Command(("vendor-smi",), lambda text: [DeviceSample(index=0, name=text)])
-    monitor = tool.ToolMonitor(named)
+    command = tool.Command(("vendor-smi",), lambda text: [DeviceSample(index=0, name=text)])
+    monitor = tool.ToolMonitor(command)
     assert monitor.read() == [DeviceSample(index=0, name="nothing\n")]
 
 

@@ -100,8 +100,8 @@ class Visit:
 
     def open(self, address: str) -> Visit:
         """Go to an address below ``home``, or to a whole one."""
-        whole = address if "://" in address else self.home + address
-        self.page.goto(whole, wait_until="load")
+        full_address = address if "://" in address else self.home + address
+        self.page.goto(full_address, wait_until="load")
         return self
 
     def overflow(self) -> list[str]:
@@ -141,11 +141,11 @@ class Visit:
         unmarked = []
         for _ in range(controls + 5):
             self.page.keyboard.press("Tab")
-            seen = self.page.evaluate(_FOCUSED)
-            if seen is None or seen["again"]:
+            focused = self.page.evaluate(_FOCUSED)
+            if focused is None or focused["again"]:
                 break
-            if not seen["marked"]:
-                unmarked.append(seen["html"])
+            if not focused["marked"]:
+                unmarked.append(focused["html"])
         return self.page.evaluate(_UNREACHED), unmarked
 
     def attacked(self) -> list[str]:
@@ -189,14 +189,14 @@ def file_home(path: Path) -> str:
     return path.resolve().as_uri()
 
 
-def unfold(shown: Visit) -> None:
+def unfold(window: Visit) -> None:
     """Open every fold of a page."""
-    shown.page.evaluate(
+    window.page.evaluate(
         "document.querySelectorAll('section > details').forEach(x => x.open = true)"
     )
 
 
-def click_folds(shown: Visit) -> None:
+def click_folds(window: Visit) -> None:
     """Open every fold of a page as a reader without scripts does."""
-    for fold in shown.page.locator("section > details > summary:visible").all():
+    for fold in window.page.locator("section > details > summary:visible").all():
         fold.click()

@@ -58,10 +58,12 @@ class Rootless:
         ids = (f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups")
         return ("setpriv", *ids)
 
-    def ask(self, *words: str, given: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+    def ask(
+        self, *words: str, input_bytes: bytes | None = None
+    ) -> subprocess.CompletedProcess[bytes]:
         """Run a command as the user."""
         return subprocess.run(
-            [*self.prefix, *words], env=os.environ | self.variables, cwd="/", input=given,
+            [*self.prefix, *words], env=os.environ | self.variables, cwd="/", input=input_bytes,
             capture_output=True, check=False,
         )  # fmt: skip
 
@@ -189,9 +191,9 @@ def _variables(folder: Path) -> dict[str, str]:
 
 def _fault(user: Rootless) -> str | None:
     """Return why no container runs here; make the image and find the interpreter."""
-    made = user.ask(user.runtime, "import", "-", IMAGE, given=_image())
-    if made.returncode:
-        return f"import: {made.stderr.decode().strip()}"
+    imported = user.ask(user.runtime, "import", "-", IMAGE, given=_image())
+    if imported.returncode:
+        return f"import: {imported.stderr.decode().strip()}"
     mounts = [f"--volume={mount}" for mount in user.programs()]
     start = (user.runtime, "run", "--rm", "--network=host", "--env=PYTHONPATH", *mounts, IMAGE)
     ran = user.ask(*start, "/usr/bin/true")

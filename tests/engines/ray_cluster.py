@@ -48,8 +48,8 @@ cluster.shutdown()
 
 def program() -> str | None:
     """Return the folder of ``ray``, beside the interpreter or on the path; None if it is absent."""
-    beside = Path(sys.executable).parent
-    ray_path = shutil.which("ray", path=f"{beside}:{os.environ.get('PATH', '')}")
+    python_folder = Path(sys.executable).parent
+    ray_path = shutil.which("ray", path=f"{python_folder}:{os.environ.get('PATH', '')}")
     return ray_path and str(Path(ray_path).parent)
 
 
@@ -71,9 +71,9 @@ class RayCluster:
     """The cluster: where its interface is, and the process that holds it."""
 
     def __init__(self, folder: str) -> None:
-        held = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-        ports = [str(opened.getsockname()[1]) for opened in held]
-        for opened in held:
+        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+        ports = [str(opened.getsockname()[1]) for opened in sockets]
+        for opened in sockets:
             opened.close()
         self.url = f"http://127.0.0.1:{ports[0]}"
         self.id = Path(folder).name

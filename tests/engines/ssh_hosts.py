@@ -151,7 +151,7 @@ class Hosts:
 
     def site(self, *hosts: str, **more: object) -> dict[str, object]:
         """Return the site's settings for these hosts."""
-        named = hosts or [self.address(number) for number in range(self.count)]
+        addresses = hosts or [self.address(number) for number in range(self.count)]
         options = {
             "UserKnownHostsFile": str(self.folder / "known_hosts"),
             "GlobalKnownHostsFile": "/dev/null",
@@ -166,9 +166,12 @@ class Hosts:
             "python": sys.executable,
             "environment": environment,
             "ssh": {
-                "hosts": named, "options": options, "run_root": str(self.folder / "root"), **more,
+                "hosts": addresses,
+                "options": options,
+                "run_root": str(self.folder / "root"),
+                **more,
             },
-        }  # fmt: skip
+        }
 
     def end(self) -> None:
         for namespace in (*self.nodes, self.login):

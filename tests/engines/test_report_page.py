@@ -42,49 +42,49 @@ def pages(runs, tmp_path_factory):
 
 @pytest.mark.parametrize("name", [*RUNS, "several"])
 def test_page_fits_every_width(pages, visit, name):
-    shown = visit(file_home(pages[name])).open("")
+    window = visit(file_home(pages[name])).open("")
     for width in WIDTHS:
-        shown.page.set_viewport_size({"width": width, "height": 900})
-        assert shown.overflow() == [], width
+        window.page.set_viewport_size({"width": width, "height": 900})
+        assert window.overflow() == [], width
 
 
-def choose_option(shown, name, value):
+def choose_option(window, name, value):
     """Choose a language or a theme as a reader does."""
-    shown.page.locator(f"label[for={name}-{value}]").click()
+    window.page.locator(f"label[for={name}-{value}]").click()
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("name", RUNS)
 def test_axe_finds_no_accessibility_violation(pages, visit, name, dark, lang):
-    shown = visit(file_home(pages[name]), dark=dark).open("")
-    choose_option(shown, "lang", lang)
-    assert shown.barriers() == []
-    unfold(shown)
-    assert shown.barriers() == []
+    window = visit(file_home(pages[name]), dark=dark).open("")
+    choose_option(window, "lang", lang)
+    assert window.barriers() == []
+    unfold(window)
+    assert window.barriers() == []
 
 
-def paper(shown):
-    return shown.page.evaluate("getComputedStyle(document.body).backgroundColor")
+def paper(window):
+    return window.page.evaluate("getComputedStyle(document.body).backgroundColor")
 
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no-scripts"])
 def test_language_and_theme_are_switched(pages, visit, scripts):
-    shown = visit(file_home(pages[RUNS[0]]), java_script_enabled=scripts).open("")
-    heading = shown.page.locator(".sentence:visible")
+    window = visit(file_home(pages[RUNS[0]]), java_script_enabled=scripts).open("")
+    heading = window.page.locator(".sentence:visible")
     english = heading.inner_text()
-    choose_option(shown, "lang", "zh")
-    assert shown.page.locator("#en").is_hidden()
+    choose_option(window, "lang", "zh")
+    assert window.page.locator("#en").is_hidden()
     assert heading.inner_text() != english
     assert CJK.search(heading.inner_text())
-    choose_option(shown, "lang", "en")
+    choose_option(window, "lang", "en")
     assert heading.inner_text() == english
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_control_is_reachable_by_keyboard_with_visible_focus(pages, visit, name):
-    shown = visit(file_home(pages[name])).open("")
-    assert shown.tabbed() == ([], [])
+    window = visit(file_home(pages[name])).open("")
+    assert window.tabbed() == ([], [])
 
 
 _SEEN = """() => {
@@ -104,30 +104,30 @@ _SEEN = """() => {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_first_screen_has_at_most_180_words_and_50_figures(pages, visit, name):
-    shown = visit(file_home(pages[name])).open("")
-    shown.page.set_viewport_size({"width": 1280, "height": 800})
-    text = shown.page.evaluate(_SEEN)
+    window = visit(file_home(pages[name])).open("")
+    window.page.set_viewport_size({"width": 1280, "height": 800})
+    text = window.page.evaluate(_SEEN)
     assert sum(any(map(str.isalnum, word)) for word in text.split()) <= 180, text
     assert len(re.findall(r"(?<![\w.])[-+×]?\d[\d,.]*", text)) <= 50, text
 
 
 def test_table_wider_than_the_screen_shows_that_it_scrolls(pages, visit):
-    shown = visit(file_home(pages[RUNS[0]]), width=360).open("")
-    table = shown.page.locator(".performance .scroll:visible")
+    window = visit(file_home(pages[RUNS[0]]), width=360).open("")
+    table = window.page.locator(".performance .scroll:visible")
     hint = "e => getComputedStyle(e, '::before').content"
     assert "more columns" in table.evaluate(hint)
     assert "radial-gradient" in table.evaluate("e => getComputedStyle(e).backgroundImage")
-    shown.page.set_viewport_size({"width": 1280, "height": 900})
-    shown.page.locator(".performance .scroll:not(.cut):visible").wait_for()
+    window.page.set_viewport_size({"width": 1280, "height": 900})
+    window.page.locator(".performance .scroll:not(.cut):visible").wait_for()
     assert table.evaluate(hint) == "none"
 
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no-scripts"])
 def test_all_trust_reasons_are_reachable_from_the_first(pages, visit, scripts):
-    shown = visit(file_home(pages["eight-ranks"]), java_script_enabled=scripts).open("")
-    reasons = shown.page.locator(".doubts:visible li:visible")
+    window = visit(file_home(pages["eight-ranks"]), java_script_enabled=scripts).open("")
+    reasons = window.page.locator(".doubts:visible li:visible")
     assert reasons.count() == 0
-    more = shown.page.locator(".doubts:visible .more")
+    more = window.page.locator(".doubts:visible .more")
     hidden = int(re.search(r"\d+", more.inner_text()).group())
     more.click()
     assert reasons.count() == 2 + hidden
@@ -137,35 +137,35 @@ def test_all_trust_reasons_are_reachable_from_the_first(pages, visit, scripts):
 def test_states_differ_by_mark_and_shape(pages, visit, dark):
     style = """e => { const own = getComputedStyle(e), mark = getComputedStyle(e, '::before');
         return [mark.content, own.borderTopStyle, own.backgroundColor]; }"""
-    seen = []
+    marks_and_forms = []
     for name in ("eight-ranks", "failed"):
-        shown = visit(file_home(pages[name]), dark=dark).open("")
-        seen.append(shown.page.locator(".badge:visible").evaluate(style))
-    assert all(first != second for first, second in zip(*seen, strict=True))
+        window = visit(file_home(pages[name]), dark=dark).open("")
+        marks_and_forms.append(window.page.locator(".badge:visible").evaluate(style))
+    assert all(first != second for first, second in zip(*marks_and_forms, strict=True))
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_charts_are_drawn_when_they_become_visible(pages, visit, name):
-    shown = visit(file_home(pages[name])).open("")
-    unfold(shown)
-    charts = shown.page.locator("figure.chart:visible")
+    window = visit(file_home(pages[name])).open("")
+    unfold(window)
+    charts = window.page.locator("figure.chart:visible")
     assert charts.count() >= 1
     for chart in charts.all():
         chart.scroll_into_view_if_needed()
         chart.locator(".drawing svg, .drawing canvas").first.wait_for()
         assert chart.locator(".drawing").get_attribute("aria-label")
     # A curve whose values stand in a table of the page has none of its own.
-    assert shown.page.locator("figure.chart:visible details table").count() >= 1
+    assert window.page.locator("figure.chart:visible details table").count() >= 1
 
 
 def test_without_scripts_charts_are_images_with_tables(pages, visit):
-    shown = visit(file_home(pages[RUNS[1]]), java_script_enabled=False).open("")
-    click_folds(shown)
-    charts = shown.page.locator("figure.chart:visible")
+    window = visit(file_home(pages[RUNS[1]]), java_script_enabled=False).open("")
+    click_folds(window)
+    charts = window.page.locator("figure.chart:visible")
     assert charts.count() >= 1
     for chart in charts.all():
         assert chart.locator(".drawing svg").is_visible()
-    with_table = charts.filter(has=shown.page.locator("details summary"))
+    with_table = charts.filter(has=window.page.locator("details summary"))
     assert with_table.count() >= 1
     for chart in with_table.all():
         chart.locator("details summary").click()
@@ -173,10 +173,10 @@ def test_without_scripts_charts_are_images_with_tables(pages, visit):
 
 
 def test_page_prints_completely(pages, visit):
-    shown = visit(file_home(pages[RUNS[1]]), dark=True).open("")
-    shown.page.emulate_media(media="print")
-    assert shown.page.locator("figure.chart .drawing svg:visible").count() >= 1
-    assert shown.page.locator(".switches").is_hidden()
-    printed = shown.page.pdf(format="A4")
+    window = visit(file_home(pages[RUNS[1]]), dark=True).open("")
+    window.page.emulate_media(media="print")
+    assert window.page.locator("figure.chart .drawing svg:visible").count() >= 1
+    assert window.page.locator(".switches").is_hidden()
+    printed = window.page.pdf(format="A4")
     assert printed.startswith(b"%PDF")
     assert printed.count(b"/Type /Page\n") >= 2 or printed.count(b"/Type /Page") >= 3

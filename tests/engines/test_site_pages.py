@@ -52,14 +52,14 @@ def open_page(site, visit):
     return at
 
 
-def count_rows(shown):
-    return shown.page.locator("table.runs tbody tr:visible")
+def count_rows(window):
+    return window.page.locator("table.runs tbody tr:visible")
 
 
-def wait_for_rows(shown, count):
+def wait_for_rows(window, count):
     """Wait until the list shows so many runs."""
     counts = f"document.querySelectorAll('table.runs tbody tr:not([hidden])').length === {count}"
-    shown.page.wait_for_function(counts)
+    window.page.wait_for_function(counts)
 
 
 @pytest.mark.parametrize(
@@ -69,48 +69,48 @@ def wait_for_rows(shown, count):
 )  # fmt: skip
 @pytest.mark.parametrize("name", PAGES)
 def test_axe_finds_no_accessibility_violation(open_page, name, dark, lang):
-    shown = open_page(PAGES[name] if lang == "en" else f"/{lang}{PAGES[name]}", dark=dark)
-    assert shown.barriers() == []
-    assert shown.page.locator("html").get_attribute("lang").startswith(lang)
+    window = open_page(PAGES[name] if lang == "en" else f"/{lang}{PAGES[name]}", dark=dark)
+    assert window.barriers() == []
+    assert window.page.locator("html").get_attribute("lang").startswith(lang)
     if lang == "zh":
-        assert CJK.search(shown.page.locator("main").inner_text())
+        assert CJK.search(window.page.locator("main").inner_text())
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_pages_fit_every_width(open_page, name):
-    shown = open_page(PAGES[name])
+    window = open_page(PAGES[name])
     for width in WIDTHS:
-        shown.page.set_viewport_size({"width": width, "height": 900})
-        assert shown.overflow() == [], width
+        window.page.set_viewport_size({"width": width, "height": 900})
+        assert window.overflow() == [], width
 
 
 def test_filters_are_part_of_the_address_and_survive_going_back(site, open_page):
-    shown = open_page("/")
-    everything = count_rows(shown).count()
-    shown.page.select_option("select[name=precision]", "bf16")
-    shown.page.select_option("select[name=device]", DEVICES[1])
-    shown.page.wait_for_url("**device=*")
-    asked = parse_qs(urlsplit(shown.page.url).query)
+    window = open_page("/")
+    everything = count_rows(window).count()
+    window.page.select_option("select[name=precision]", "bf16")
+    window.page.select_option("select[name=device]", DEVICES[1])
+    window.page.wait_for_url("**device=*")
+    asked = parse_qs(urlsplit(window.page.url).query)
     assert (asked["precision"], asked["device"]) == (["bf16"], [DEVICES[1]])
-    assert count_rows(shown).count() == REPEATS < everything
-    again = open_page(shown.page.url)  # what somebody else sees who gets the address
-    wait_for_rows(again, REPEATS)
-    assert count_rows(again).all_inner_texts() == count_rows(shown).all_inner_texts()
-    shown.page.locator("a.clear").click()
-    shown.page.wait_for_url(site + "/index.html")
-    assert count_rows(shown).count() == everything
+    assert count_rows(window).count() == REPEATS < everything
+    other_window = open_page(window.page.url)  # what somebody else sees who gets the address
+    wait_for_rows(other_window, REPEATS)
+    assert count_rows(other_window).all_inner_texts() == count_rows(window).all_inner_texts()
+    window.page.locator("a.clear").click()
+    window.page.wait_for_url(site + "/index.html")
+    assert count_rows(window).count() == everything
 
 
 def test_filter_without_matches_explains_why(open_page):
-    shown = open_page("/")
-    search, why = shown.page.locator("input[name=q]"), shown.page.locator(".why")
+    window = open_page("/")
+    search, why = window.page.locator("input[name=q]"), window.page.locator(".why")
 
     def filtered(text):
         search.fill(text)
-        shown.page.keyboard.press("Enter")
-        return count_rows(shown).count()
+        window.page.keyboard.press("Enter")
+        return count_rows(window).count()
 
-    everything = count_rows(shown).count()
+    everything = count_rows(window).count()
     assert 0 < filtered("p_core>1000") < everything
     assert why.is_hidden()
     assert filtered("device~H100 precision=bf16") == REPEATS
@@ -127,81 +127,81 @@ def test_filter_without_matches_explains_why(open_page):
 
 
 def test_report_header_is_distinct_from_the_site_header(open_page):
-    shown = open_page(PAGES["run"])
+    window = open_page(PAGES["run"])
     style = """name => (({backgroundColor, borderBottomWidth, display}) =>
         [backgroundColor, borderBottomWidth, display])(
             getComputedStyle(document.querySelector(name)))"""
-    title = shown.page.evaluate(style, ".title-row")
+    title = window.page.evaluate(style, ".title-row")
     assert title == ["rgba(0, 0, 0, 0)", "0px", "block"]
-    assert shown.page.evaluate(style, "header.top")[1] == "1px"
+    assert window.page.evaluate(style, "header.top")[1] == "1px"
 
 
 def test_missing_page_is_shown_in_the_language_of_its_address(site, visit):
     for path, heading in (("/runs/gone.html", "Page not found"), ("/zh/a/b", "页面不存在")):
-        shown = visit(site)
-        with shown.expecting_errors():
-            shown.open(path)
-        assert shown.page.locator("h1").inner_text() == heading
-        assert shown.page.evaluate("getComputedStyle(document.body).margin") == "0px"
-        shown.page.locator("main p a").click()
-        shown.page.wait_for_url("**/index.html")
+        window = visit(site)
+        with window.expecting_errors():
+            window.open(path)
+        assert window.page.locator("h1").inner_text() == heading
+        assert window.page.evaluate("getComputedStyle(document.body).margin") == "0px"
+        window.page.locator("main p a").click()
+        window.page.wait_for_url("**/index.html")
 
 
 def test_selected_runs_are_compared_side_by_side(open_page):
-    shown = open_page("/")
-    button = shown.page.locator(".compare button")
+    window = open_page("/")
+    button = window.page.locator(".compare button")
     assert button.is_disabled()
     for place in range(2):
-        count_rows(shown).nth(place).locator("input").check()
+        count_rows(window).nth(place).locator("input").check()
     button.click()
-    shown.page.wait_for_url("**/compare?*")
-    asked = parse_qs(urlsplit(shown.page.url).query)["run"]
+    window.page.wait_for_url("**/compare?*")
+    asked = parse_qs(urlsplit(window.page.url).query)["run"]
     assert len(asked) == 2
-    text = shown.page.locator("main").inner_text()
+    text = window.page.locator("main").inner_text()
     assert all(name in text for name in asked)
 
 
 def test_language_and_theme_are_switched_and_kept(open_page):
-    shown = open_page("/runs/two-ranks.html")
+    window = open_page("/runs/two-ranks.html")
     color = "getComputedStyle(document.body).backgroundColor"
-    light = shown.page.evaluate(color)
-    shown.page.locator("label[for=theme-dark]").click()
-    dark = shown.page.evaluate(color)
-    shown.page.locator("header a[hreflang=zh-Hans]").click()
-    shown.page.wait_for_url("**/zh/runs/two-ranks.html")
-    assert shown.page.evaluate(color) == dark != light
-    assert shown.page.locator("html").get_attribute("lang") == "zh-Hans"
-    assert CJK.search(shown.page.locator("h1").first.inner_text())
-    shown.page.locator("header a.brand").click()
-    assert shown.page.locator("html").get_attribute("lang") == "zh-Hans"
+    light = window.page.evaluate(color)
+    window.page.locator("label[for=theme-dark]").click()
+    dark = window.page.evaluate(color)
+    window.page.locator("header a[hreflang=zh-Hans]").click()
+    window.page.wait_for_url("**/zh/runs/two-ranks.html")
+    assert window.page.evaluate(color) == dark != light
+    assert window.page.locator("html").get_attribute("lang") == "zh-Hans"
+    assert CJK.search(window.page.locator("h1").first.inner_text())
+    window.page.locator("header a.brand").click()
+    assert window.page.locator("html").get_attribute("lang") == "zh-Hans"
 
 
 def test_other_work_is_compared_by_a_link_that_says_what_differs(open_page):
-    shown = open_page("/compare?run=two-ranks&run=eight-ranks", width=360)
-    shown.page.get_by_role("link", name="Compare although these differ: nodes x devices").click()
-    shown.page.wait_for_url("**&allow=ran_world")
+    window = open_page("/compare?run=two-ranks&run=eight-ranks", width=360)
+    window.page.get_by_role("link", name="Compare although these differ: nodes x devices").click()
+    window.page.wait_for_url("**&allow=ran_world")
     for name in ("ratios", "sides-loss"):
-        chart = shown.page.locator(f"#chart-{name}")
+        chart = window.page.locator(f"#chart-{name}")
         chart.scroll_into_view_if_needed()  # it is drawn when it is seen
         chart.locator(".drawing svg").wait_for()
 
 
 @pytest.mark.parametrize("name", ["case", "compared"])
 def test_charts_are_not_cropped_on_a_phone(open_page, name):
-    shown = open_page(PAGES[name], width=360)
-    shown.page.locator(".drawing svg").first.wait_for()
+    window = open_page(PAGES[name], width=360)
+    window.page.locator(".drawing svg").first.wait_for()
     cut = """[...document.querySelectorAll(".drawing svg")].flatMap(svg => [...svg.querySelectorAll(
         "text")].filter(x => x.getBoundingClientRect().right > svg.getBoundingClientRect().right + 1
         || x.textContent.endsWith("…")).map(x => x.textContent))"""
-    assert shown.page.evaluate(cut) == []
+    assert window.page.evaluate(cut) == []
 
 
 @pytest.mark.parametrize("name", ["list", "run", "compared"])
 def test_site_is_readable_without_scripts(open_page, name):
-    shown = open_page(PAGES[name], java_script_enabled=False)
-    assert shown.page.locator("h1").count() == 1
-    click_folds(shown)
-    for chart in shown.page.locator("figure.chart:has(summary)").all():
+    window = open_page(PAGES[name], java_script_enabled=False)
+    assert window.page.locator("h1").count() == 1
+    click_folds(window)
+    for chart in window.page.locator("figure.chart:has(summary)").all():
         chart.locator("summary").click()
         assert chart.locator("table").is_visible()
 
@@ -211,17 +211,17 @@ def test_static_site_is_readable_and_searchable(runs, visit, tmp_path):
     database.refresh()
     write_site(database, tmp_path / "public")
     with plain_files(tmp_path / "public") as address:
-        shown = visit(address).open("/index.html")
-        shown.page.fill("input[name=q]", "two-ranks")
-        shown.page.keyboard.press("Enter")
-        wait_for_rows(shown, 1)
-        links = shown.page.locator("table.runs tbody tr:visible th a")
+        window = visit(address).open("/index.html")
+        window.page.fill("input[name=q]", "two-ranks")
+        window.page.keyboard.press("Enter")
+        wait_for_rows(window, 1)
+        links = window.page.locator("table.runs tbody tr:visible th a")
         assert links.get_attribute("href") == "runs/two-ranks.html"
         links.click()
-        shown.page.wait_for_url("**/runs/two-ranks.html")
-        unfold(shown)
-        assert shown.page.locator("figure.chart .drawing svg").first.is_visible()
-        shown.page.locator("header a[hreflang=zh-Hans]").click()
-        shown.page.wait_for_url("**/zh/runs/two-ranks.html")
-        assert shown.overflow() == []
-        shown.page.close()  # or it may still ask for the icon when the host has ended
+        window.page.wait_for_url("**/runs/two-ranks.html")
+        unfold(window)
+        assert window.page.locator("figure.chart .drawing svg").first.is_visible()
+        window.page.locator("header a[hreflang=zh-Hans]").click()
+        window.page.wait_for_url("**/zh/runs/two-ranks.html")
+        assert window.overflow() == []
+        window.page.close()  # or it may still ask for the icon when the host has ended

@@ -158,11 +158,11 @@ def test_script_of_a_dry_run_starts_the_same_run(idle_cluster, trainmark, tmp_pa
     site = write_cluster_file(tmp_path)
     run_dir = tmp_path / "a run"
     words = ("run", "toy", "max_epochs=1", "target=none", *TWO, "--cluster", str(site))
-    shown = trainmark(*words, "--out", str(run_dir), "--dry-run")
-    assert shown.returncode == 0, shown.stderr
+    dry_run = trainmark(*words, "--out", str(run_dir), "--dry-run")
+    assert dry_run.returncode == 0, dry_run.stderr
     assert not run_dir.exists()
     pasted = subprocess.run(
-        ["bash"], input=shown.stdout, text=True, cwd=tmp_path, capture_output=True, check=False,
+        ["bash"], input=dry_run.stdout, text=True, cwd=tmp_path, capture_output=True, check=False,
         env=os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache")},
     )  # fmt: skip
     assert (pasted.returncode, pasted.stderr) == (0, "")

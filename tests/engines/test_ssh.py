@@ -48,8 +48,8 @@ def make_words(hosts, tmp_path):
         }
         site |= {"master_port": PORT, **more}
         (tmp_path / "cluster.yaml").write_text(json.dumps(site))
-        named = ("--cluster", str(tmp_path / "cluster.yaml"))
-        return ("--launcher", "ssh", "--nnodes", "2", "--nproc", "1", *named)
+        cluster_option = ("--cluster", str(tmp_path / "cluster.yaml"))
+        return ("--launcher", "ssh", "--nnodes", "2", "--nproc", "1", *cluster_option)
 
     return make
 

@@ -33,11 +33,11 @@ def test_file_truncated_at_any_byte_yields_exactly_its_complete_lines(tmp_path: 
         expected.append({"event": "span", "t_ns": clock(), "start_ns": 1, "end_ns": 2,
                          "name": name})  # fmt: skip
     writer.close()
-    whole = path.read_bytes()
-    for length in range(len(whole), -1, -1):
+    content = path.read_bytes()
+    for length in range(len(content), -1, -1):
         os.truncate(path, length)
         file = EventFile(path)
-        assert list(file) == expected[: whole[:length].count(b"\n")]
+        assert list(file) == expected[: content[:length].count(b"\n")]
         assert file.malformed_lines == 0
 
 
@@ -109,27 +109,29 @@ def test_line_that_is_not_an_event_is_refused(line: bytes, what: str) -> None:
 
 
 def test_a_window_has_an_entry_for_each_step() -> None:
-    whole = window(0, 9, step_ns=[4, 5], samples=[1, 1])
-    assert read_event(json.dumps(whole).encode()).step_ns == [4, 5]
+    window_event = window(0, 9, step_ns=[4, 5], samples=[1, 1])
+    assert read_event(json.dumps(window_event).encode()).step_ns == [4, 5]
     for change in ({"wait_ns": [0]}, {"loss": []}, {"step_ns": [4, -5]}):
         with pytest.raises(ValueError, match=r"differ in length|>= 0"):
-            read_event(json.dumps(whole | change).encode())
+            read_event(json.dumps(window_event | change).encode())
 
 
 def test_tail_returns_each_event_once_for_any_partial_reads(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    whole = b"".join(b'{"event":"synced","t_ns":%d,"unix_ns":0}\n' % t for t in range(5))
+    content = b"".join(
+        b'{"event":"synced","t_ns":%d,"unix_ns":0}\n' % time_ns for time_ns in range(5)
+    )
     tail, small = EventTail(path), EventTail(path, chunk_bytes=7)
     assert tail.read_new() == []  # there is no file yet
     assert tail.is_unread
-    seen, seen_in_small = [], []
-    for end in range(len(whole) + 1):
-        path.write_bytes(whole[:end])
-        seen += [event.t_ns for event in tail.read_new()]
-        assert seen == list(range(whole[:end].count(b"\n")))
-    for _ in range(len(whole) // 7 + 1):
+    events_read, seen_in_small = [], []
+    for end in range(len(content) + 1):
+        path.write_bytes(content[:end])
+        events_read += [event.t_ns for event in tail.read_new()]
+        assert events_read == list(range(content[:end].count(b"\n")))
+    for _ in range(len(content) // 7 + 1):
         seen_in_small += [event.t_ns for event in small.read_new()]
-    assert seen_in_small == seen == [0, 1, 2, 3, 4]
+    assert seen_in_small == events_read == [0, 1, 2, 3, 4]
 
 
 def test_tail_skips_sparse_holes_and_lines_that_are_not_events(tmp_path: Path) -> None:

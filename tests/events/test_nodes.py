@@ -24,7 +24,9 @@ def make_rank(offset_ns: int, skew_ns: int = 0, *, synced: bool = True) -> list[
         events.insert(2, event("synced", 3 * S, unix_ns=UNIX + 3 * S + skew_ns))
     moved = []
     for entry in events:
-        times = {k: entry[k] + offset_ns for k in ("t_ns", "start_ns", "end_ns") if k in entry}
+        times = {
+            key: entry[key] + offset_ns for key in ("t_ns", "start_ns", "end_ns") if key in entry
+        }
         moved.append(entry | times)
     return moved
 
@@ -49,11 +51,11 @@ def test_node_times_are_converted_to_the_clock_of_the_first_node(tmp_path: Path)
     )
     timeline = read_run(run, 2, 2)
     assert [node.shift_ns for node in timeline.nodes] == [0, -offset]
-    alone = read_run(write_run(tmp_path / "one", [launch_event(0)], rank_events()), 1)
+    single_node = read_run(write_run(tmp_path / "one", [launch_event(0)], rank_events()), 1)
     for rank in timeline.ranks:
-        assert rank.wall_ns == alone.ranks[0].wall_ns
-        assert rank.spans_ns == alone.ranks[0].spans_ns
-    assert find_intervals(timeline)["to_target"] == find_intervals(alone)["to_target"]
+        assert rank.wall_ns == single_node.ranks[0].wall_ns
+        assert rank.spans_ns == single_node.ranks[0].spans_ns
+    assert find_intervals(timeline)["to_target"] == find_intervals(single_node)["to_target"]
     assert timeline.launch_ns == 0  # of the first node, not of what submitted it
     assert timeline.launcher.launch.environment["cpu"] == "CPU 0"
     assert timeline.launcher.ranks_ended.failures == []

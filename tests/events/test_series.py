@@ -32,10 +32,10 @@ def read_series(folder: Path) -> list[SeriesLine]:
 
 
 def select_points(
-    series: list[SeriesLine], quantity: str, of: str, *, of_host: bool = False
+    series: list[SeriesLine], quantity: str, subject: str, *, of_host: bool = False
 ) -> Any:
     (matching_points,) = (
-        x.points for x in series if (x.quantity, x.of, x.of_host) == (quantity, of, of_host)
+        x.points for x in series if (x.quantity, x.of, x.of_host) == (quantity, subject, of_host)
     )
     return matching_points
 
@@ -85,7 +85,8 @@ def test_many_devices_share_one_series(tmp_path: Path) -> None:
     world = series.MAX_LINES + 1
     lines = [
         make_devices_line(
-            t_s, *(make_busy_device(t_s, n, temperature_c=40.0 + n) for n in range(world))
+            t_s,
+            *(make_busy_device(t_s, index, temperature_c=40.0 + index) for index in range(world)),
         )
         for t_s in TIMES_S
     ]
@@ -96,8 +97,8 @@ def test_many_devices_share_one_series(tmp_path: Path) -> None:
             ranks=make_ranks_with_devices(world),
         )
     )
-    for of, value in (("lowest", 40.0), ("median", 44.0), ("highest", 48.0)):
-        points = select_points(drawn, "temperature_c", of)
+    for subject, value in (("lowest", 40.0), ("median", 44.0), ("highest", 48.0)):
+        points = select_points(drawn, "temperature_c", subject)
         assert [value_at_time for _, value_at_time in points] == [value] * len(TIMES_S)
         assert [s for s, _ in points] == list(TIMES_S)
 

@@ -164,18 +164,18 @@ def test_losses_are_weighted_by_samples_and_skip_nonfinite_values(tmp_path: Path
     def losses(loss: list[float | None]) -> list[Any]:
         run_dir = tmp_path / str(len(loss)) / str(loss[-1])
         steps = [S] * len(loss)
-        made = window(
+        window_event = window(
             4 * S, 40 * S, step_ns=steps, wait_ns=[0] * len(loss), loss=loss,
             samples=[10] * (len(loss) - 2) + [30, 10],
         )  # fmt: skip
-        rank = [event("start", S, pid=1), make_facts(3 * S), made]
+        rank = [event("start", S, pid=1), make_facts(3 * S), window_event]
         run_dir.mkdir(parents=True)
         run = read_run(write_run(run_dir / "run", [launch_event(S // 2)], rank), 1)
         figures = compute_figures(measure(run, precision="bf16", warmup_steps=3))
         return [figures["loss"], figures["final_loss"]]
 
-    whole, last = losses([9.0] * 17 + [None, 1.0, 2.0])
-    assert (whole.value, last.value) == ((170 * 9 + 30 + 20) / 210, 50 / 40)
+    whole_run, last = losses([9.0] * 17 + [None, 1.0, 2.0])
+    assert (whole_run.value, last.value) == ((170 * 9 + 30 + 20) / 210, 50 / 40)
     for figure in losses([None, None, None]):
         assert (figure.value, figure.reason) == (None, message("no_finite_loss"))
 
@@ -187,7 +187,10 @@ def test_samples_of_several_sequences_are_also_counted_as_sequences(tmp_path: Pa
             item["sequences"] *= 3
     run = read_run(write_run(tmp_path / "run", [launch_event(S // 2)], *ranks), 2)
     figures = compute_figures(measure(run, precision="bf16", warmup_steps=3))
-    first_rank, second_rank = (sum(run.ranks[n].counts.samples for n in n_) for n_ in ([0], [1]))
+    first_rank, second_rank = (
+        sum(run.ranks[rank_number].counts.samples for rank_number in rank_numbers)
+        for rank_numbers in ([0], [1])
+    )
     sequences = first_rank + 3 * second_rank
     sequence_rate = figures["p_train_sequences"]
     assert sequence_rate.value == pytest.approx(sequences / 11)
@@ -247,10 +250,10 @@ def compute_run_figures(
 
 
 def test_figure_names_are_always_the_same_and_null_has_a_reason(tmp_path: Path) -> None:
-    nothing, whole = compute_run_figures(tmp_path, []), make_uneven_ranks()
+    nothing, rank_events = compute_run_figures(tmp_path, []), make_uneven_ranks()
     assert set(nothing) < set(FIGURES)
     assert all(figure.value is None and figure.reason for figure in nothing.values())
-    for ranks in (whole, make_uneven_ranks(flops=None), [rank[:5] for rank in whole]):
+    for ranks in (rank_events, make_uneven_ranks(flops=None), [rank[:5] for rank in rank_events]):
         figures = compute_run_figures(tmp_path, ranks)
         assert figures.keys() == nothing.keys()
         assert all(
@@ -269,7 +272,11 @@ def test_mfu_of_an_unknown_product_is_null(tmp_path: Path) -> None:
 
 def test_run_without_measured_steps_gives_the_reason(tmp_path: Path) -> None:
     figures = compute_run_figures(
-        tmp_path, [[e for e in rank if e.get("phase") != "train"] for rank in make_uneven_ranks()]
+        tmp_path,
+        [
+            [rank_event for rank_event in rank if rank_event.get("phase") != "train"]
+            for rank in make_uneven_ranks()
+        ],
     )
     assert figures["final_result"].reason == message("no_step_after_warmup", steps=3)
     assert figures["matmul_flops_per_device"].value == 4e14  # measured all the same
@@ -302,8 +309,8 @@ def test_time_until_the_end_seen_by_the_launcher_is_a_span(tmp_path: Path) -> No
         event("start", S, pid=2),
         event("error", 2 * S, kind="error", type="E", message=SAID, place="init", traceback=""),
     ]
-    seen = [launch_event(), event("stop", 20 * S, reason="timeout", timeout_s=20)]
-    run = read_run(write_run(tmp_path / "run", seen, cut_off, raised), 2)
+    launcher_events = [launch_event(), event("stop", 20 * S, reason="timeout", timeout_s=20)]
+    run = read_run(write_run(tmp_path / "run", launcher_events, cut_off, raised), 2)
     first, second = run.ranks
     spans = first.spans_ns
     assert spans["unfinished"] == 17 * S  # from 3 to 20

@@ -167,9 +167,9 @@ def read_wandb_file(path: Path) -> Iterator[bytes]:
     """Yield the records of W&B's file of an offline run, a log in the form of LevelDB."""
     data, block_bytes, position, record_part = path.read_bytes(), 1 << 15, 7, b""
     while position + 7 <= len(data):
-        rest = block_bytes - position % block_bytes
-        if rest < 7:
-            position += rest
+        remaining_bytes = block_bytes - position % block_bytes
+        if remaining_bytes < 7:
+            position += remaining_bytes
             continue
         _, size, kind = struct.unpack_from("<IHB", data, position)
         record_part += data[position + 7 : position + 7 + size]

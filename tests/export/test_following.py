@@ -33,8 +33,8 @@ class Seconds(FakeClock):
         self.advance(round(seconds * 1e9))
 
 
-def make_followed_run(run_dir: Path, kept: KeptRun, clock: Any = None) -> Following:
-    return Following(run_dir, TARGET, kept.open, clock or Seconds())
+def make_followed_run(run_dir: Path, backend: KeptRun, clock: Any = None) -> Following:
+    return Following(run_dir, TARGET, backend.open, clock or Seconds())
 
 
 @pytest.fixture
@@ -50,48 +50,48 @@ def test_each_poll_exports_new_points_and_the_end_exports_the_result(tmp_path: P
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     (run_dir / "plan.json").write_bytes((source / "plan.json").read_bytes())
-    kept = KeptRun()
-    followed = make_followed_run(run_dir, kept)
+    backend = KeptRun()
+    followed = make_followed_run(run_dir, backend)
     for lines, steps in ((5, 0), (7, 1), (8, 3), (9, 16), (99, 16)):
         write_part(run_dir, source, lines)
         followed.poll()
-        assert (len(kept.steps()), followed.num_steps) == (steps, steps)
-    assert (kept.opened, kept.results, kept.destination) == (1, [], "team/project")
+        assert (len(backend.steps()), followed.num_steps) == (steps, steps)
+    assert (backend.opened, backend.results, backend.destination) == (1, [], "team/project")
     record.write_record(reduce.reduce(run_dir), run_dir)
     followed.finish()
-    (result,) = kept.results
+    (result,) = backend.results
     assert result is not None
     assert (result.status, result.number) == ("passed", 16)
     assert (followed.fault, followed.is_complete, followed.num_points) == (None, True, 17)
 
 
 def test_after_a_fault_the_run_is_exported_again_from_its_start(run_dir: Path) -> None:
-    kept, clock = KeptRun(fault=ConnectionError("refused.")), Seconds()
-    followed = make_followed_run(run_dir, kept, clock)
+    backend, clock = KeptRun(fault=ConnectionError("refused.")), Seconds()
+    followed = make_followed_run(run_dir, backend, clock)
     followed.poll()
-    assert (followed.fault, kept.opened) == ("ConnectionError: refused", 0)
-    kept.fault = None
+    assert (followed.fault, backend.opened) == ("ConnectionError: refused", 0)
+    backend.fault = None
     clock.pass_by(RETRY_S - 0.001)
     followed.poll()
-    assert (followed.fault, kept.opened) == ("ConnectionError: refused", 0)
+    assert (followed.fault, backend.opened) == ("ConnectionError: refused", 0)
     clock.pass_by(0.001)
     followed.poll()
-    assert (followed.fault, kept.opened, kept.steps()) == (None, 1, list(range(1, 17)))
-    kept.fault = OSError(28, "No space left on device")
+    assert (followed.fault, backend.opened, backend.steps()) == (None, 1, list(range(1, 17)))
+    backend.fault = OSError(28, "No space left on device")
     followed.finish()
     assert followed.fault == "OSError: [Errno 28] No space left on device"
     assert (followed.num_steps, followed.is_complete) == (16, False)
 
 
 def test_end_of_a_run_is_exported_immediately_after_a_fault(run_dir: Path) -> None:
-    kept = KeptRun(fault=ValueError())
-    followed = make_followed_run(run_dir, kept)
+    backend = KeptRun(fault=ValueError())
+    followed = make_followed_run(run_dir, backend)
     followed.poll()
     assert followed.fault == "ValueError"
-    kept.fault = None
+    backend.fault = None
     followed.finish()
     assert (followed.fault, followed.is_complete) == (None, True)
-    assert (kept.steps(), len(kept.results)) == (list(range(1, 17)), 1)
+    assert (backend.steps(), len(backend.results)) == (list(range(1, 17)), 1)
 
 
 def test_only_one_process_exports_a_run_to_a_target(run_dir: Path) -> None:
@@ -107,36 +107,36 @@ def test_only_one_process_exports_a_run_to_a_target(run_dir: Path) -> None:
 
 
 def test_a_run_without_a_record_has_no_result(tmp_path: Path) -> None:
-    kept = KeptRun()
-    followed = make_followed_run(write_sampled_run(tmp_path / "run", None), kept)
+    backend = KeptRun()
+    followed = make_followed_run(write_sampled_run(tmp_path / "run", None), backend)
     followed.finish()
-    assert (followed.fault, followed.is_complete, kept.results) == (None, True, [None])
+    assert (followed.fault, followed.is_complete, backend.results) == (None, True, [None])
 
 
 def test_run_that_never_started_opens_no_target(tmp_path: Path) -> None:
     folder = write_sampled_run(tmp_path / "run", None)
     (folder / "events.launcher.jsonl").unlink()
-    kept = KeptRun()
-    followed = make_followed_run(folder, kept)
+    backend = KeptRun()
+    followed = make_followed_run(folder, backend)
     followed.finish()
-    assert (kept.opened, followed.fault, followed.is_complete) == (0, None, False)
+    assert (backend.opened, followed.fault, followed.is_complete) == (0, None, False)
 
 
 def test_running_runs_are_followed_until_they_end(
     tmp_path: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = KeptRun()
-    monkeypatch.setattr(following_module, "load_backend", lambda _: kept.open)
+    backend = KeptRun()
+    monkeypatch.setattr(following_module, "load_backend", lambda _: backend.open)
     live = write_sampled_run(
         tmp_path / "live", None, ranks=[rank[:7] for rank in make_ranks_with_devices(2)]
     )
-    whole = write_sampled_run(tmp_path / "whole", None)
+    finished_run = write_sampled_run(tmp_path / "whole", None)
     waits: list[int] = []
 
     def wait(_: float) -> None:
-        waits.append(len(kept.steps()))
+        waits.append(len(backend.steps()))
         if len(waits) == 1:
-            write_part(live, whole, 99)
+            write_part(live, finished_run, 99)
             record.write_record(reduce.reduce(live), live)
 
     with lock_folder(live):
@@ -160,8 +160,8 @@ def test_job_is_running_until_all_nodes_have_ended(tmp_path: Path) -> None:
 def test_python_api_follows_a_run(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = KeptRun()
-    monkeypatch.setattr(following_module, "load_backend", lambda _: kept.open)
+    backend = KeptRun()
+    monkeypatch.setattr(following_module, "load_backend", lambda _: backend.open)
     monkeypatch.setattr("trainmark.api.require_backends", lambda *_, **__: None)
     (done,) = trainmark.follow(tmp_path, to="wandb=team/project")
     assert (done.run_dir, done.num_steps, done.fault) == (run_dir, 16, None)

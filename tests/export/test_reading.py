@@ -213,14 +213,14 @@ def test_points_do_not_depend_on_how_files_grow(tmp_path: Path) -> None:
         make_start_line(0),
         *(make_devices_line(t, {"index": 0, "power_w": t}) for t in (1.0, 2.0, 3.0)),
     ]
-    whole = write_sampled_run(tmp_path / "whole", lines)
-    expected = read_points(whole)
+    whole_run = write_sampled_run(tmp_path / "whole", lines)
+    expected = read_points(whole_run)
     growing = tmp_path / "growing"
     growing.mkdir()
-    (growing / "plan.json").write_bytes((whole / "plan.json").read_bytes())
+    (growing / "plan.json").write_bytes((whole_run / "plan.json").read_bytes())
     reader = RunReader(read_plan(growing), growing)
     names = ("events.launcher.jsonl", "events.rank0.jsonl", "events.rank1.jsonl", "telemetry.jsonl")
-    texts = {name: (whole / name).read_bytes() for name in names}
+    texts = {name: (whole_run / name).read_bytes() for name in names}
     points: list[Point] = []
     for end in range(0, max(map(len, texts.values())) + 300, 300):
         for name, text in texts.items():
@@ -240,11 +240,11 @@ def test_step_is_exported_once_the_slowest_rank_reported_it(tmp_path: Path) -> N
     reader = RunReader(read_plan(run_dir), run_dir)
     complete = [point for part in reader.iterate_new() for point in part]
     assert [point.number for point in select_points(complete, "train/step")] == [1, 2, 3]
-    rest = reader.take_rest()
-    assert [point.number for point in rest] == list(range(4, 17))
-    assert [point.values["train/loss"] for point in rest] == [0.25] * 13
+    remaining_points = reader.take_rest()
+    assert [point.number for point in remaining_points] == list(range(4, 17))
+    assert [point.values["train/loss"] for point in remaining_points] == [0.25] * 13
     expected = reduce.reduce(run_dir).steps
-    assert [point.values["train/loss"] for point in rest] == expected.loss[3:]
+    assert [point.values["train/loss"] for point in remaining_points] == expected.loss[3:]
 
 
 def test_steps_of_a_resumed_training_continue(tmp_path: Path) -> None:

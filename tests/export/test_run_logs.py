@@ -36,34 +36,39 @@ def test_log_of_a_run_matches_its_golden_file(form, run):
 
 
 def test_a_resumed_run_is_other_work_and_has_no_mlperf_log(run):
-    made, folder = run
+    record, folder = run
     resumed = Resumed(runs=["first"], checkpoint="none", progress=Progress(20, 0, 20, 640))
-    on = made.model_copy(update={"plan": made.plan.model_copy(update={"resumed": resumed})})
-    assert find_differences(describe_work(made), describe_work(on)) == ["resumed_after"]
+    on = record.model_copy(update={"plan": record.plan.model_copy(update={"resumed": resumed})})
+    assert find_differences(describe_work(record), describe_work(on)) == ["resumed_after"]
     with pytest.raises(RecordError, match="goes on from a checkpoint"):
         to_mlperf(on, folder)
-    assert to_perflog(on, folder) == to_perflog(made, folder)
+    assert to_perflog(on, folder) == to_perflog(record, folder)
 
 
 def test_the_importer_finds_the_same_figures(run, tmp_path):
-    made, folder = run
-    (tmp_path / "perflog.log").write_text(to_perflog(made, folder), encoding="ascii")
-    (tmp_path / "mlperf.log").write_text(to_mlperf(made, folder), encoding="ascii")
-    (tmp_path / "table.csv").write_text(to_csv([made]), encoding="utf-8")
+    record, folder = run
+    (tmp_path / "perflog.log").write_text(to_perflog(record, folder), encoding="ascii")
+    (tmp_path / "mlperf.log").write_text(to_mlperf(record, folder), encoding="ascii")
+    (tmp_path / "table.csv").write_text(to_csv([record]), encoding="utf-8")
     for name in ("perflog.log", "mlperf.log", "table.csv"):
         imported = importers.read_files([tmp_path / name])
         assert imported.unread == []
         (row,) = imported.rows
-        named = {figure: entry for figure, entry in row.figures.items() if figure in made.figures}
+        known_figures = {
+            figure: entry for figure, entry in row.figures.items() if figure in record.figures
+        }
         same = {"p_whole", "p_train", "p_core", "e2e_time", "train_time", "final_loss"}
         if name == "mlperf.log":  # its lines have times and losses alone
-            assert named["p_train"].value == made.figure("p_train")
+            assert known_figures["p_train"].value == record.figure("p_train")
             same = set()
-        assert same <= named.keys()
+        assert same <= known_figures.keys()
         for figure in same:
-            entry = made.figures[figure]
-            assert (named[figure].value, named[figure].unit) == (entry.value, entry.unit)
-        assert row.case == made.plan.case
+            entry = record.figures[figure]
+            assert (known_figures[figure].value, known_figures[figure].unit) == (
+                entry.value,
+                entry.unit,
+            )
+        assert row.case == record.plan.case
 
 
 @pytest.mark.parametrize("events", [5, 7])  # with the first window; in the second epoch
@@ -118,24 +123,24 @@ def test_public_checker_misses_only_the_keys_of_a_submission(run, tmp_path):
 )
 @pytest.mark.parametrize("name", ["events.launcher.jsonl", "events.rank0.jsonl"])
 def test_damaged_event_is_one_error_with_its_line(form, damage, name, run):
-    made, folder = run
+    record, folder = run
     path = folder / name
     lines = path.read_bytes().splitlines(keepends=True)
     number = 1 if name == "events.launcher.jsonl" else 3
     lines[number - 1] = damage(lines[number - 1])
     path.write_bytes(b"".join(lines))
     with pytest.raises(RecordError) as fault:
-        FORMS[form][0](made, folder)
+        FORMS[form][0](record, folder)
     assert fault.value.where == f"{path}:{number}"
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_steps_that_the_record_does_not_have_are_an_error_with_their_line(form, run):
-    made, folder = run
+    record, folder = run
     path = folder / "events.rank0.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     windows = [number for number, line in enumerate(lines, 1) if b'"window"' in line]
     path.write_bytes(b"".join([*lines, *(lines[number - 1] for number in windows)]))
     with pytest.raises(RecordError) as fault:
-        FORMS[form][0](made, folder)
+        FORMS[form][0](record, folder)
     assert fault.value.where == f"{path}:{len(lines) + 1}"

@@ -27,10 +27,10 @@ def parse_csv(text):
 
 
 def test_json_is_an_array_of_whole_records():
-    made = [read_golden_record(), read_golden_record(run_id="b")]
-    entries = json.loads(to_json(made))
+    records = [read_golden_record(), read_golden_record(run_id="b")]
+    entries = json.loads(to_json(records))
     assert [item.pop("verification") for item in entries] == ["unverified"] * 2
-    assert [Record.model_validate(item) for item in entries] == made
+    assert [Record.model_validate(item) for item in entries] == records
     assert json.loads(to_json([])) == []
 
 
@@ -75,11 +75,11 @@ def test_parquet_has_the_rows_of_the_table_with_their_types(run, tmp_path):
 
 @pytest.mark.parametrize("form", ["csv", "perflog"])
 def test_text_is_printed_or_replaces_a_file_atomically(form, run, cli, tmp_path):
-    made, folder = run
+    record, folder = run
     file, words = tmp_path / "out.txt", ("export", folder, "--to", form)
     code, out, err = cli(*words)
     assert (code, err) == (0, "")
-    assert out == to_text(form, [made], [str(folder)])
+    assert out == to_text(form, [record], [str(folder)])
     file.write_text("x" * 10**6)
     assert cli(*words, "-o", file) == (0, "", f"{file}\n")
     assert file.read_text(encoding="utf-8") == out

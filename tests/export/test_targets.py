@@ -95,8 +95,10 @@ def test_follow_option_applies_to_all_runs_of_a_plan_file(tmp_path: Path) -> Non
     path.write_text(text + "- {case: toy, name: b, follow: mlflow}\n")
     entries = read_plan_file(RunRequest.of(case=str(path))).entries
     assert [entry.follow for entry in entries] == [["wandb", "tensorboard"]] * 2 + [["mlflow"]]
-    given = RunRequest.of(case=str(path), follow=["openmetrics"])
-    assert [entry.follow for entry in read_plan_file(given).entries] == [["openmetrics"]] * 3
+    planned_request = RunRequest.of(case=str(path), follow=["openmetrics"])
+    assert [entry.follow for entry in read_plan_file(planned_request).entries] == [
+        ["openmetrics"]
+    ] * 3
 
 
 def test_detached_job_has_no_follower(cli: Callable[..., Any], tmp_path: Path) -> None:

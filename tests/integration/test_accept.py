@@ -55,10 +55,12 @@ def test_acceptance_of_a_machine_measures_judges_and_resumes(tmp_path: Path) -> 
     ]
     assert sorted(names) == sorted(member.name for member in result.members)
 
-    again = accept(*WORDS, "--out", str(folder), "--phases", "devices,nodes", "--json", "-q")
+    second_call = accept(*WORDS, "--out", str(folder), "--phases", "devices,nodes", "--json", "-q")
 
-    assert again.returncode == ended.returncode
-    assert json.loads(again.stdout)["members"] == json.loads(result.model_dump_json())["members"]
+    assert second_call.returncode == ended.returncode
+    assert (
+        json.loads(second_call.stdout)["members"] == json.loads(result.model_dump_json())["members"]
+    )
     assert count_events(folder, "measured") == 3  # nothing was missing
 
 
@@ -143,9 +145,9 @@ def test_interrupted_phase_ends_and_resumes_with_the_same_command(
     assert alive == []
     before = count_events(folder, "measured")
 
-    again = accept(*words, "--out", str(folder), *TOLERANT)
+    second_call = accept(*words, "--out", str(folder), *TOLERANT)
 
-    assert again.returncode in (0, 1, 3), again.stderr
+    assert second_call.returncode in (0, 1, 3), second_call.stderr
     assert read_result(folder).interrupted is None
     assert count_events(folder, "measured") > before
 

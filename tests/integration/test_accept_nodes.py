@@ -102,9 +102,9 @@ def test_nodes_measure_alone_and_in_pairs_and_resume_with_missing_measurements(
     assert attached.returncode == ended.returncode, attached.stderr
     assert cluster.events("measured") == measured
 
-    again = cluster.accept()
+    second_call = cluster.accept()
 
-    assert again.returncode in (0, 1, 3), again.stderr
+    assert second_call.returncode in (0, 1, 3), second_call.stderr
     later = [event for event in cluster.events("measured") if event not in measured]
     assert [event for event in later if event["phase"] != "pairs" or event["round"] < 3] == []
 
@@ -249,8 +249,8 @@ def test_nodes_behind_a_bad_switch_are_found_as_one_group(tmp_path: Path) -> Non
 
     assert ended.returncode == 1, ended.stderr
     result = read_result(cluster.out)
-    (whole,) = result.wholes
-    assert (whole.outcome, whole.groups) == ("found", (behind,))
+    (set_of_all_nodes,) = result.wholes
+    assert (set_of_all_nodes.outcome, set_of_all_nodes.groups) == ("found", (behind,))
     assert result.names("fail") == list(behind)
     events = cluster.events("measured")
     of_whole = {event["round"] for event in events if event["members"] == list(hosts)}

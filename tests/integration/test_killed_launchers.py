@@ -28,9 +28,9 @@ def test_report_builds_the_record_from_events_of_a_killed_launcher(start_run, fi
     record = read_checked_record(run_dir)
     assert (record.status, record.cause.kind) == ("interrupted", "launcher_killed")
     assert record.counts.steps == 14
-    made = (run_dir / "record.json").read_bytes()
+    record_bytes = (run_dir / "record.json").read_bytes()
     assert trainmark("report", str(run_dir)).returncode == 0
-    assert (run_dir / "record.json").read_bytes() == made
+    assert (run_dir / "record.json").read_bytes() == record_bytes
 
 
 def test_process_with_its_own_environment_ends_with_a_stopped_run(start_run, fifo):

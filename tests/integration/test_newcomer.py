@@ -107,7 +107,7 @@ def test_commands_of_the_guide_work(line: Path, trainmark: Any) -> None:
     assert features is not None
     assert rate is not None
     assert features > 0
-    shown = trainmark("report", "run", "--all")
-    assert "features/s" in shown.stdout
+    report = trainmark("report", "run", "--all")
+    assert "features/s" in report.stdout
     listed = json.loads(trainmark("list", "--json").stdout)
     assert "line" in [case["name"] for case in listed["cases"]]

@@ -99,12 +99,12 @@ def test_a_follower_reads_the_files_of_nodes_while_they_write_them(
         followers.wait_until_ready(StopRequest())
         record = run_two_nodes(Here())
     assert list(followers.iterate_remarks()) == []
-    kept = [json.loads(line) for line in calls.read_text().splitlines()]
-    losses = [call["train/loss"] for call in kept if "train/step" in call]
+    calls_made = [json.loads(line) for line in calls.read_text().splitlines()]
+    losses = [call["train/loss"] for call in calls_made if "train/step" in call]
     assert losses == record.steps.loss
     for node in range(2):
-        assert any(f"sys/node{node}/memory/used_gib" in call for call in kept)
-    assert (kept[-1]["status"], kept[-1]["exit_code"]) == ("passed", 0)
+        assert any(f"sys/node{node}/memory/used_gib" in call for call in calls_made)
+    assert (calls_made[-1]["status"], calls_made[-1]["exit_code"]) == ("passed", 0)
 
 
 def test_other_packages_on_a_node_are_named_before_training(

@@ -96,8 +96,8 @@ def test_plan_resumes_after_a_stop_and_a_kill_and_keeps_finished_runs(start, tmp
     assert sorted(done["a"]["did_not_pass_before"]) == ["a-2/r2", "a/r1"]
     assert [(folder / "record.json").read_bytes() for folder in finished] == before
 
-    code, again, _ = wait_for_end(start("--json"))
+    code, second_output, _ = wait_for_end(start("--json"))
     assert code == 0
-    kept = {run["name"]: run for run in json.loads(again)["runs"]}
-    assert kept["a"] == done["a"] | {"status": "finished"}
+    runs_by_name = {run["name"]: run for run in json.loads(second_output)["runs"]}
+    assert runs_by_name["a"] == done["a"] | {"status": "finished"}
     assert list_attempts(runs) == ["a", "a-2", "a-3", "b"]

@@ -30,10 +30,12 @@ def plant_modules(folder, marker, *names):
 
 
 def test_nothing_is_imported_from_the_working_directory(start_run, tmp_path):
-    here, marker = tmp_path / "here", tmp_path / "marker"
-    (here / "trainmark").mkdir(parents=True)
-    plant_modules(here, marker, "torch", "json", "psutil", "numpy", "signal", "trainmark/__init__")
-    process, run_dir = start_run(case="toy", cwd=here, program=PROGRAM)
+    work_folder, marker = tmp_path / "here", tmp_path / "marker"
+    (work_folder / "trainmark").mkdir(parents=True)
+    plant_modules(
+        work_folder, marker, "torch", "json", "psutil", "numpy", "signal", "trainmark/__init__"
+    )
+    process, run_dir = start_run(case="toy", cwd=work_folder, program=PROGRAM)
     code, _, err = wait_for_end(process)
     assert code == 0, err
     assert not marker.exists(), marker.read_text()

@@ -58,9 +58,13 @@ def test_verdict_needs_the_whole_interval_on_one_side(
 
 
 def test_longer_time_is_slower_and_more_memory_is_worse() -> None:
-    a = [make_launch(f"a{n}", n, n, figures={"e2e_time": 50.0, "mem": 1e9}) for n in range(1, 6)]
+    a = [
+        make_launch(f"a{number}", number, number, figures={"e2e_time": 50.0, "mem": 1e9})
+        for number in range(1, 6)
+    ]
     b = [
-        make_launch(f"b{n}", n, 9 + n, figures={"e2e_time": 60.0, "mem": 2e9}) for n in range(1, 6)
+        make_launch(f"b{number}", number, 9 + number, figures={"e2e_time": 60.0, "mem": 2e9})
+        for number in range(1, 6)
     ]
     comparison = compare(a, b, figures=["e2e_time", "mem", "mem_total"])
     verdicts = [figure.verdict for figure in comparison.figures]
@@ -210,7 +214,7 @@ def test_other_work_is_refused_with_key_and_both_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("arguments", "says"),
     [
         ({"figures": ["p_cor"]}, "no figure 'p_cor'"),
         ({"allow": ["compyle"]}, "no key 'compyle'"),
@@ -218,9 +222,9 @@ def test_other_work_is_refused_with_key_and_both_values() -> None:
         ({"threshold": float("nan")}, "threshold nan"),
     ],
 )
-def test_wrong_arguments_are_refused(given: dict[str, Any], says: str) -> None:
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        compare(make_series("a", RATES), make_series("b", RATES), **given)
+        compare(make_series("a", RATES), make_series("b", RATES), **arguments)
 
 
 def test_same_run_twice_and_an_empty_side_are_refused() -> None:
@@ -251,7 +255,7 @@ def test_only_differences_of_environment_are_listed() -> None:
 
 def test_trend_of_unpaired_side_is_too_noisy() -> None:
     """The machine slows down by 0.6% a launch: B is as fast as A, and seems 3% slower."""
-    rates = [100 * 0.994**n * (1 + 0.0005 * (-1) ** n) for n in range(10)]
+    rates = [100 * 0.994**number * (1 + 0.0005 * (-1) ** number) for number in range(10)]
     comparison = compare(make_series("a", rates[:5]), make_series("b", rates[5:], first_minute=10))
     assert (comparison.verdict, comparison.exit_code) == ("too_noisy", 3)
     assert comparison.sentence.code == "compare_trend"
@@ -265,10 +269,14 @@ def test_trend_of_unpaired_side_is_too_noisy() -> None:
 def test_copied_step_times_are_refused(factor: float) -> None:
     rng = np.random.default_rng(1)
     a, b = (
-        [make_launch(f"{x}{n}", n, steps_ns=rng.integers(10**8, 10**8 + 10**6, 40).tolist())
-         for n in range(1, 6)]
+        [
+            make_launch(
+                f"{x}{number}", number, steps_ns=rng.integers(10**8, 10**8 + 10**6, 40).tolist()
+            )
+            for number in range(1, 6)
+        ]
         for x in "ab"
-    )  # fmt: skip
+    )
     compare(a, b)
     b[4] = make_launch("b5", 5, steps_ns=[int(factor * time) for time in a[0].steps.time_ns])
     with pytest.raises(UsageError, match="a1 and b5 are the same or proportional"):
@@ -322,15 +330,15 @@ def make_series_at_ranks(
     name: str, rates: list[float], nproc: int, minute: int = 0, **recipe: Any
 ) -> Any:
     """Return launches on so many ranks, with these throughputs of all ranks."""
-    made = []
+    records = []
     for record, rate in zip(
         make_series(name, rates, first_minute=minute, recipe=recipe), rates, strict=True
     ):
         result = record.figures["final_result"].model_copy(update={"value": rate, "reason": None})
         plan = record.plan.model_copy(update={"nproc": nproc})
         figures = record.figures | {"final_result": result}
-        made.append(record.model_copy(update={"plan": plan, "figures": figures}))
-    return made
+        records.append(record.model_copy(update={"plan": plan, "figures": figures}))
+    return records
 
 
 @pytest.mark.parametrize("swapped", [False, True])

@@ -137,12 +137,12 @@ def test_file_of_case_overrides_general_rules(
 
 
 @pytest.mark.parametrize(
-    ("text", "named"),
+    ("text", "expected_text"),
     [("[closed", "cannot be read"), ("[closed]\nlaunches = 0", "closed.launches")],
 )
-def test_malformed_file_is_named(make_outside_case: Any, text: str, named: str) -> None:
+def test_malformed_file_is_named(make_outside_case: Any, text: str, expected_text: str) -> None:
     name = make_outside_case(text)
-    with pytest.raises(UsageError, match=named) as fault:
+    with pytest.raises(UsageError, match=expected_text) as fault:
         read_rules(cases.load(name))
     assert fault.value.where == f"{name}/rules.toml"
 

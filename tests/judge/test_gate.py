@@ -33,8 +33,8 @@ def make_launches(
     name: str, rates: Sequence[float], figure: str = "p_train", **changes: Any
 ) -> list[Record]:
     return [
-        make_launch(f"{name}-r{n}", n, n, figures={figure: rate}, **changes)
-        for n, rate in enumerate(rates, 1)
+        make_launch(f"{name}-r{number}", number, number, figures={figure: rate}, **changes)
+        for number, rate in enumerate(rates, 1)
     ]
 
 
@@ -117,8 +117,8 @@ def judge_rates(
     worse_by: float | None = None,
     **changes: Any,
 ) -> Judgement:
-    given = make_launches("run", rates, figure, **changes)
-    *_, judgement = judge_against_baseline(given, baseline, [figure], worse_by=worse_by)
+    launches = make_launches("run", rates, figure, **changes)
+    *_, judgement = judge_against_baseline(launches, baseline, [figure], worse_by=worse_by)
     return judgement
 
 
@@ -173,9 +173,9 @@ def test_quality_is_judged_by_its_direction() -> None:
     lower = read_golden_record().plan.about.model_copy(update={"higher_is_better": False})
     plan = read_golden_record().plan.model_copy(update={"about": lower})
     worse = read_golden_record().quality.model_copy(update={"value": 0.8})
-    for of, verdict in ((read_golden_record().plan, "regressed"), (plan, "improved")):
+    for changed_plan, verdict in ((read_golden_record().plan, "regressed"), (plan, "improved")):
         (judgement,) = judge_against_baseline(
-            [make_launch("x", quality=worse).model_copy(update={"plan": of})],
+            [make_launch("x", quality=worse).model_copy(update={"plan": changed_plan})],
             [read_golden_record()],
             ["quality"],
         )
@@ -234,8 +234,8 @@ def test_failed_or_refuted_runs_fail_and_others_are_judged() -> None:
         ("failed", "gate_status"), ("failed", "gate_refuted"), ("passed", "gate_passed"),
     ]  # fmt: skip
     assert [judgement.message.args["run"] for judgement in judgements[:2]] == ["failed", "lying"]
-    alone = list(judge_against_baseline([failed], make_baseline([100.0]), []))
-    assert read_verdicts(alone) == [("status", "failed", 1)]
+    judgements_alone = list(judge_against_baseline([failed], make_baseline([100.0]), []))
+    assert read_verdicts(judgements_alone) == [("status", "failed", 1)]
 
 
 @pytest.mark.parametrize("reason", ["machine_busy", "device_shared"])
@@ -269,9 +269,9 @@ def make_nights(
 ) -> list[Record]:
     """Return a run each night, of ``repeat`` launches with the same rate."""
     return [
-        make_launch(f"night{night}-r{n}", n, figures={"p_train": rate},
-               started=(FIRST + timedelta(days=night, minutes=n)).isoformat(), **changes)
-        for night, rate in enumerate(rates, first) for n in range(1, repeat + 1)
+        make_launch(f"night{night}-r{number}", number, figures={"p_train": rate},
+               started=(FIRST + timedelta(days=night, minutes=number)).isoformat(), **changes)
+        for night, rate in enumerate(rates, first) for number in range(1, repeat + 1)
     ]  # fmt: skip
 
 
@@ -305,7 +305,7 @@ def test_single_slow_launch_is_noisy_and_five_slow_launches_are_a_regression() -
 
 def test_step_fails_until_new_level_is_expected() -> None:
     stepped = [*NOISE[:40], *(0.95 * rate for rate in NOISE[40:])]
-    judgements = [judge_last_night(stepped[: 40 + n]) for n in range(1, 21)]
+    judgements = [judge_last_night(stepped[: 40 + number]) for number in range(1, 21)]
     codes = [judgement.message.code for judgement in judgements]
     assert codes[:2] == ["gate_usual_noisy"] * 2
     assert codes[3:12] == ["gate_step"] * 9
@@ -317,11 +317,17 @@ def test_step_fails_until_new_level_is_expected() -> None:
 
 
 def test_slow_drift_fails() -> None:
-    drifting = [*NOISE[:40], *(rate * (1 - 0.001 * n) for n, rate in enumerate(NOISE[40:70]))]
+    drifting = [
+        *NOISE[:40],
+        *(rate * (1 - 0.001 * number) for number, rate in enumerate(NOISE[40:70])),
+    ]
     judgement = judge_last_night(drifting)
     assert (judgement.verdict, judgement.message.code) == ("regressed", "gate_drift")
     assert judgement.message.args["change"] == pytest.approx(-0.03, abs=0.01)
-    rising = [*NOISE[:40], *(rate * (1 + 0.001 * n) for n, rate in enumerate(NOISE[40:70]))]
+    rising = [
+        *NOISE[:40],
+        *(rate * (1 + 0.001 * number) for number, rate in enumerate(NOISE[40:70])),
+    ]
     assert judge_last_night(rising).verdict == "passed"
 
 

@@ -115,8 +115,10 @@ def test_container_mounts_the_resources_of_the_node(
         devices=(f"{node}/acme[0-9]*", f"{node}/acmectl", f"{node}/acmelink"),
         mounts=(f"{node}/driver", f"{node}/tool"), options={"docker": ("--gpus=all",)},
     )  # fmt: skip
-    given = [word for word in words if word.startswith("--device")]
-    assert sorted(given) == [f"--device={node}/{name}" for name in ("acme0", "acme11", "acmectl")]
+    device_options = [word for word in words if word.startswith("--device")]
+    assert sorted(device_options) == [
+        f"--device={node}/{name}" for name in ("acme0", "acme11", "acmectl")
+    ]
     assert f"--mount=type=bind,source={node}/driver,target={node}/driver,readonly" in words
     assert not [word for word in words if f"{node}/tool" in word or "acmelink" in word]
     assert {"--gpus=all", "--env=ACME_VISIBLE_DEVICES", "--env=ACL_DEBUG"} <= set(words)
@@ -124,9 +126,11 @@ def test_container_mounts_the_resources_of_the_node(
     assert [word for word in words if word.startswith(f"--name=trainmark-{plan.run_id}-")]
     assert (node / "runs" / "a").is_dir()
     # The image that was inspected runs as the node's user.
-    here = words.index("--memory=1g")
-    assert words[here + 1 : here + 4] == ["sha256:4567", "python", "-m"]
-    assert {"--user=1000:1000", "--group-add=1000", "--group-add=44"} <= set(words[:here])
+    memory_position = words.index("--memory=1g")
+    assert words[memory_position + 1 : memory_position + 4] == ["sha256:4567", "python", "-m"]
+    assert {"--user=1000:1000", "--group-add=1000", "--group-add=44"} <= set(
+        words[:memory_position]
+    )
     assert "TRAINMARK_CONTAINER_DIGEST=registry.example/trainmark@sha256:0123" in words
     assert "TRAINMARK_CONTAINER_VERSION=28.2.2" in words
 
@@ -169,8 +173,8 @@ def test_a_local_run_is_not_in_the_container_of_an_engine(container: Any) -> Non
     cluster = Cluster.model_validate({"container": container})
     assert cluster.find_remote_target("local") is None
     assert "docker" in (explain_absence("container", cluster) or "")
-    here = RemoteTarget(launcher="container", nodes=1, has_our_files=True)
-    assert make_site(runtime="podman").find_remote_target(None) == here
+    target = RemoteTarget(launcher="container", nodes=1, has_our_files=True)
+    assert make_site(runtime="podman").find_remote_target(None) == target
 
 
 def test_missing_image_is_reported_before_a_run(node: Path, plan: Plan) -> None:
@@ -183,11 +187,11 @@ def test_missing_image_is_reported_before_a_run(node: Path, plan: Plan) -> None:
 def test_end_of_a_container_is_described_by_the_message_of_its_runtime(
     plan: Plan, tmp_path: Path
 ) -> None:
-    here = plan.model_copy(update={"launcher": "container", "run_dir": str(tmp_path)})
+    container_plan = plan.model_copy(update={"launcher": "container", "run_dir": str(tmp_path)})
     script = "echo 1; echo no such image >&2; echo; echo see --help; exit 125"
-    job = start_job(Command(argv=("sh", "-c", script), files={}), here, make_site())
+    job = start_job(Command(argv=("sh", "-c", script), files={}), container_plan, make_site())
     assert job.process is not None
     job.process.wait()
     message = "no such image; see --help"
     assert Container().state(job) == JobState(phase="ended", said=message)
-    assert Container().state(EngineJob(here, make_site())) == JobState(phase="ended")
+    assert Container().state(EngineJob(container_plan, make_site())) == JobState(phase="ended")

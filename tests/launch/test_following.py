@@ -89,10 +89,10 @@ def test_a_signal_cancels_the_job_and_leaves_a_record(
             submission.follow(job, StopRequest())
         request.signal_name = "SIGINT"
 
-    made = submission.follow(job, request, shown)
+    record = submission.follow(job, request, shown)
     assert job.cancels == 1
-    assert (made.status, made.cause.kind) == ("interrupted", "signal")
-    assert verify_evidence(made, Path(plan.run_dir)) == []
+    assert (record.status, record.cause.kind) == ("interrupted", "signal")
+    assert verify_evidence(record, Path(plan.run_dir)) == []
     assert r"files of nodes are missing: no host\u001b[2J" in capsys.readouterr().err
 
 

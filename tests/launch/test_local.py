@@ -43,16 +43,16 @@ def test_rank_gets_its_number_in_the_environment(tmp_path: Path) -> None:
     assert "11 16 3 8 a 29500" in (tmp_path / "said").read_text().splitlines()
 
 
-@pytest.mark.parametrize("given", ["0", "abc", "4,x"])
+@pytest.mark.parametrize("thread_count", ["0", "abc", "4,x"])
 def test_invalid_thread_count_is_refused_before_anything_starts(
-    toy_plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str
+    toy_plan: Plan, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, thread_count: str
 ) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    monkeypatch.setenv("OMP_NUM_THREADS", thread_count)
     run_dir = tmp_path / "run"
     plan = toy_plan.model_copy(update={"run_dir": str(run_dir)})
     with pytest.raises(UsageError) as refused:
         local.launch(plan, StopRequest())
-    assert refused.value.what == f"OMP_NUM_THREADS={given}"
+    assert refused.value.what == f"OMP_NUM_THREADS={thread_count}"
     assert refused.value.rule
     assert not run_dir.exists()
 
@@ -63,5 +63,5 @@ def test_use_by_others_is_busy_time_minus_that_of_our_processes() -> None:
     assert before.others_share(later) == (12.0 - 8.0) / 20.0
     assert before.others_share(before) is None
     # Counters of different resolution never give a share below nothing.
-    ours = processes.CpuUse(busy_s=101.0, total_s=1020.0, children_s=7.0)
-    assert before.others_share(ours) == 0.0
+    use_of_ours = processes.CpuUse(busy_s=101.0, total_s=1020.0, children_s=7.0)
+    assert before.others_share(use_of_ours) == 0.0

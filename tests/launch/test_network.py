@@ -57,8 +57,8 @@ def test_variable_that_names_no_interface_is_refused(backend, name, value):
     with pytest.raises(UsageError) as refused:
         check_network(backend, **{name: value})
     assert refused.value.where == f"environment variable {name}={value}"
-    here = "10.0.0.7" if name == "HCCL_IF_IP" else "eth0, ib0, lo; down: ib1"
-    assert refused.value.rule.endswith(here)
+    interfaces = "10.0.0.7" if name == "HCCL_IF_IP" else "eth0, ib0, lo; down: ib1"
+    assert refused.value.rule.endswith(interfaces)
     assert name in refused.value.fix
 
 
@@ -122,7 +122,7 @@ def test_run_is_refused_before_anything_starts(tmp_path, words, variables):
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
-    named = "GLOO_SOCKET_IFNAME=eth9" if variables else "loopback interface lo"
-    assert done.stderr.startswith(f"trainmark: environment variable {named}" if variables
-                                  else f"trainmark: {named}")  # fmt: skip
+    expected_text = "GLOO_SOCKET_IFNAME=eth9" if variables else "loopback interface lo"
+    assert done.stderr.startswith(f"trainmark: environment variable {expected_text}" if variables
+                                  else f"trainmark: {expected_text}")  # fmt: skip
     assert not Path(tmp_path / "run").exists()

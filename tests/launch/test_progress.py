@@ -48,20 +48,20 @@ def format_line(parts: Sequence[ProgressPart]) -> str:
 
 
 def test_line_shows_step_speed_loss_time_and_memory(plan: Plan, tmp_path: Path) -> None:
-    shown = RunProgress(plan)
-    assert format_line(shown.poll()) == "starting ranks"
+    progress = RunProgress(plan)
+    assert format_line(progress.poll()) == "starting ranks"
     events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
     events.emit("start", pid=7)
-    assert format_line(shown.poll()) == "importing"
+    assert format_line(progress.poll()) == "importing"
     events.emit("facts", **FACTS)
-    assert format_line(shown.poll()) == "first of 5 steps, limit 30:00"
+    assert format_line(progress.poll()) == "first of 5 steps, limit 30:00"
     events.emit("window", **WINDOW)
     expected = "28.0 samples/s  loss 0.2500  0:03 left  1.0 GiB  epoch 1"
-    assert format_line(shown.poll()) == f"step 2/5  {expected}"
+    assert format_line(progress.poll()) == f"step 2/5  {expected}"
     events.emit("window", **WINDOW | {"loss": [0.5, None]})
     expected = expected.replace("loss 0.2500", "loss nan").replace("0:03", "0:01")
-    assert format_line(shown.poll()) == f"step 4/5  {expected}"
-    assert shown.limit_warning == ""
+    assert format_line(progress.poll()) == f"step 4/5  {expected}"
+    assert progress.limit_warning == ""
 
 
 def test_narrow_line_drops_parts_and_keeps_the_speed() -> None:
@@ -97,27 +97,27 @@ def test_wide_characters_of_a_label_take_two_columns() -> None:
 def test_run_too_slow_for_its_time_limit_is_warned_before_the_first_step(
     plan: Plan, tmp_path: Path
 ) -> None:
-    shown = RunProgress(plan)
+    progress = RunProgress(plan)
     events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
     events.emit("start", pid=7)
     events.emit("facts", **FACTS, step_flops=1e12, matmul_flops_per_second=1e9)
-    assert format_line(shown.poll()) == "first of 5 steps, limit 30:00"
-    assert "limit of 30:00: its steps take about 1:23:20" in shown.limit_warning
+    assert format_line(progress.poll()) == "first of 5 steps, limit 30:00"
+    assert "limit of 30:00: its steps take about 1:23:20" in progress.limit_warning
 
 
 def test_run_that_may_reach_its_target_in_time_has_no_warning(plan: Plan, tmp_path: Path) -> None:
     """Of 80 steps of 1,000 s each the first eight are evaluated; the limit is 10,000 s."""
     limits = {"max_epochs": 10, "max_steps": None, "timeout_s": 10_000.0}
-    shown = RunProgress(set_target(plan, **limits))
+    progress = RunProgress(set_target(plan, **limits))
     events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
     events.emit("start", pid=7)
     events.emit("facts", **FACTS, step_flops=1e12, matmul_flops_per_second=1e9)
-    assert format_line(shown.poll()) == "first of at most 80 steps, limit 2:46:40"
-    assert shown.limit_warning == ""
+    assert format_line(progress.poll()) == "first of at most 80 steps, limit 2:46:40"
+    assert progress.limit_warning == ""
     thousand_s = {"step_ns": [1000 * S, 1000 * S], "end_ns": 2000 * S}
     events.emit("window", **WINDOW | thousand_s)
-    assert "  up to 2:13:20 left  " in format_line(shown.poll())
-    assert shown.limit_warning == ""
+    assert "  up to 2:13:20 left  " in format_line(progress.poll())
+    assert progress.limit_warning == ""
 
 
 def test_estimate_extends_to_the_next_evaluation(plan: Plan, tmp_path: Path) -> None:
@@ -126,12 +126,14 @@ def test_estimate_extends_to_the_next_evaluation(plan: Plan, tmp_path: Path) -> 
         "max_epochs": 10, "max_steps": None, "timeout_s": 600.0, "eval_every_epochs": 1,
         "eval_every_samples": 80, "eval_from_sample": 100,
     }  # fmt: skip
-    shown = RunProgress(set_target(plan, **limits))
+    progress = RunProgress(set_target(plan, **limits))
     events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
     events.emit("facts", **FACTS)
     for seconds in (1, 2, 2):
         events.emit("window", **WINDOW | {"step_samples": [32, 32]})
-        assert format_line(shown.poll()).endswith(f"  evaluation in 0:0{seconds}  1.0 GiB  epoch 1")
+        assert format_line(progress.poll()).endswith(
+            f"  evaluation in 0:0{seconds}  1.0 GiB  epoch 1"
+        )
 
 
 def test_time_limit_before_the_end_is_warned_once_the_speed_is_known(
@@ -139,29 +141,33 @@ def test_time_limit_before_the_end_is_warned_once_the_speed_is_known(
 ) -> None:
     """Steps of a second, 8 an epoch."""
     recipe = plan.recipe | {"max_epochs": 10, "max_steps": None, "timeout_s": 60.0}
-    shown = RunProgress(plan.model_copy(update={"recipe": recipe}))
+    progress = RunProgress(plan.model_copy(update={"recipe": recipe}))
     events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
     events.emit("start", pid=7)
     events.emit("facts", **FACTS)
     events.emit("window", **WINDOW)
-    assert format_line(shown.poll()).startswith("step 2/80  28.0 samples/s  loss 0.2500  1:18 left")
-    assert shown.limit_warning == "", "two seconds of training tell too little"
+    assert format_line(progress.poll()).startswith(
+        "step 2/80  28.0 samples/s  loss 0.2500  1:18 left"
+    )
+    assert progress.limit_warning == "", "two seconds of training tell too little"
     events.emit("window", **WINDOW)
-    shown.poll()
-    assert "take 1:16 more at this speed, and its time limit comes in 0:58" in shown.limit_warning
+    progress.poll()
+    assert (
+        "take 1:16 more at this speed, and its time limit comes in 0:58" in progress.limit_warning
+    )
 
 
 def test_time_limit_before_the_next_evaluation_is_warned(plan: Plan, tmp_path: Path) -> None:
     """Steps of a second; the first evaluation is after 80 of them."""
     limits = {"max_epochs": 10, "max_steps": None, "timeout_s": 60.0, "eval_every_epochs": 10}
-    shown = RunProgress(set_target(plan, **limits))
+    progress = RunProgress(set_target(plan, **limits))
     events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
     events.emit("start", pid=7)
     events.emit("facts", **FACTS)
     for _ in range(2):
         events.emit("window", **WINDOW)
-    shown.poll()
-    assert "up to the next evaluation take 1:16 more" in shown.limit_warning
+    progress.poll()
+    assert "up to the next evaluation take 1:16 more" in progress.limit_warning
 
 
 class Terminal(io.StringIO):
@@ -174,10 +180,10 @@ def test_terminal_shows_one_line_of_its_width(plan: Plan, monkeypatch: pytest.Mo
     monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((11, 5)))
     texts = iter(["one\r", "one\r", "more than there is room for"])
     monkeypatch.setattr(RunProgress, "poll", lambda _: [ProgressPart(next(texts), progress._STEP)])
-    shown = ProgressLine(plan, "a")
-    shown.show()
-    shown.show()  # nothing new: nothing written
-    shown.show()
+    progress_line = ProgressLine(plan, "a")
+    progress_line.show()
+    progress_line.show()  # nothing new: nothing written
+    progress_line.show()
     progress.end_line("end")
     assert terminal.getvalue() == "\rone\\u000d \rmore than \rend       \n"
 
@@ -189,7 +195,7 @@ def test_log_gets_a_progress_line_at_intervals(
     times, texts = iter([100.0, 109.9, 110.1]), iter(["one", "two", "three"])
     monkeypatch.setattr("time.monotonic", lambda: next(times))
     monkeypatch.setattr(RunProgress, "poll", lambda _: [ProgressPart(next(texts), progress._STEP)])
-    shown = ProgressLine(plan, "a")
+    progress_line = ProgressLine(plan, "a")
     for _ in range(3):
-        shown.show("RUNNING")
+        progress_line.show("RUNNING")
     assert capsys.readouterr().err == "a: RUNNING  one\na: RUNNING  three\n"

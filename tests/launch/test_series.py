@@ -90,7 +90,7 @@ class Launcher:
 def leave_record(plan: Plan, status: str) -> Record:
     """Leave a record of ``plan`` in its folder, 1024 samples/s."""
     text = (GOLDEN / "record_toy.json").read_text(encoding="utf-8")
-    made = Record.model_validate_json(text)
+    record = Record.model_validate_json(text)
     cause = (
         None
         if status == "passed"
@@ -99,10 +99,10 @@ def leave_record(plan: Plan, status: str) -> Record:
     folder = Path(plan.run_dir)
     folder.mkdir(parents=True)
     changes = {"plan": plan, "run_id": plan.run_id, "status": status, "cause": cause}
-    made = made.model_copy(update=changes)
+    record = record.model_copy(update=changes)
     plan.save(folder)
-    records.write_record(made, folder)
-    return made
+    records.write_record(record, folder)
+    return record
 
 
 @pytest.fixture
@@ -128,8 +128,8 @@ def run_checked_entries(
     entries: list[SeriesEntry], launcher: Launcher, **other: Any
 ) -> list[SeriesEntry]:
     """Run checked entries with the fake launcher."""
-    given = {"launch": launcher, "report": launcher.messages.append} | other
-    series.run_entries(entries, launcher.request, **given)
+    arguments = {"launch": launcher, "report": launcher.messages.append} | other
+    series.run_entries(entries, launcher.request, **arguments)
     return entries
 
 
@@ -182,7 +182,7 @@ def test_stopping_one_run_stops_the_remaining_runs(
     ending: str,
     expected: tuple[str, ...],
 ) -> None:
-    state, reason, again = expected
+    state, reason, repeated_launch = expected
     text = TWO.replace("name: a", "name: a, repeat: 2") + (
         "- {case: toy, name: c, nproc: 64}\n- {case: toy, name: d}\n"
     )
@@ -202,7 +202,7 @@ def test_stopping_one_run_stops_the_remaining_runs(
         "c": "skipped",
         "d": "finished",
     }
-    assert set(launcher.launched) >= {again, "b"}
+    assert set(launcher.launched) >= {repeated_launch, "b"}
 
 
 def test_changed_work_is_a_new_attempt_and_the_earlier_one_is_still_found(
@@ -226,27 +226,30 @@ def test_finished_launches_of_a_series_are_kept_and_only_missing_ones_run(
     launcher.endings = {"a r2": "failed"}
     first = run_plan_text(REPEATED)
     assert list_states(first) == {"a": "failed", "b": "passed"}
-    kept = (tmp_path / "runs/plan/a/r1/record.json").read_bytes()
+    record_bytes = (tmp_path / "runs/plan/a/r1/record.json").read_bytes()
     (tmp_path / "runs/plan/a/r3/record.json").unlink()
 
     launcher.endings = {}
-    (again, _) = run_plan_text(REPEATED)
+    (second_outcome, _) = run_plan_text(REPEATED)
     assert launcher.launched == ["a-2/r2", "a-2/r3"]
-    assert (again.state, again.run_dir) == ("passed", tmp_path / "runs/plan/a-2")
-    assert [record.plan.repeat_index for record in again.records] == [1, 2, 3]
+    assert (second_outcome.state, second_outcome.run_dir) == ("passed", tmp_path / "runs/plan/a-2")
+    assert [record.plan.repeat_index for record in second_outcome.records] == [1, 2, 3]
     runs = tmp_path / "runs/plan"
-    assert again.folders == [runs / "a/r1", runs / "a-2/r2", runs / "a-2/r3"]
-    assert again.earlier_failures == [runs / "a/r2", runs / "a/r3"]
-    assert len({record.run_id for record in again.records}) == 3
-    assert (tmp_path / "runs/plan/a/r1/record.json").read_bytes() == kept
+    assert second_outcome.folders == [runs / "a/r1", runs / "a-2/r2", runs / "a-2/r3"]
+    assert second_outcome.earlier_failures == [runs / "a/r2", runs / "a/r3"]
+    assert len({record.run_id for record in second_outcome.records}) == 3
+    assert (tmp_path / "runs/plan/a/r1/record.json").read_bytes() == record_bytes
 
     (third, _) = run_plan_text(REPEATED)
-    assert (third.state, third.run_dir) == ("finished", again.run_dir)
-    assert (third.folders, third.earlier_failures) == (again.folders, again.earlier_failures)
+    assert (third.state, third.run_dir) == ("finished", second_outcome.run_dir)
+    assert (third.folders, third.earlier_failures) == (
+        second_outcome.folders,
+        second_outcome.earlier_failures,
+    )
 
 
 @pytest.mark.parametrize(
-    ("ending", "reason", "rest"),
+    ("ending", "reason", "remaining_launches"),
     [
         ("passed", "None", ["a/r2", "a/r3"]),
         ("timed_out", "timed_out: upside down", []),  # others would come to the limit too
@@ -258,11 +261,11 @@ def test_launches_run_in_rounds_and_stop_after_a_timeout_or_full_disk(
     launcher: Launcher,
     ending: str,
     reason: str,
-    rest: list[str],
+    remaining_launches: list[str],
 ) -> None:
     launcher.endings = {"a r1": ending}
     outcomes = run_plan_text(REPEATED + "- {case: toy, name: c, repeat: 2, set: {bs: 16}}\n")
-    assert launcher.launched == ["a/r1", "b", "c/r1", "c/r2", *rest]
+    assert launcher.launched == ["a/r1", "b", "c/r1", "c/r2", *remaining_launches]
     assert [outcome.state for outcome in outcomes[1:]] == ["passed", "passed"]
     assert reason in str(outcomes[0].reason)
 
@@ -380,17 +383,22 @@ def test_two_calls_never_share_a_folder(
 
 def set_rates(outcome: SeriesEntry, rates: list[float]) -> SeriesEntry:
     """Return an outcome over launches like its first, with other results."""
-    (made, *_), folder = outcome.records, outcome.folders[0]
-    result = made.figures["final_result"]
-    again = tuple(
-        made.model_copy(update={
-            "plan": of_repeat(made.plan, place),
-            "figures": made.figures | {"final_result": result.model_copy(update={"value": rate})},
-        })
+    (first_record, *_), folder = outcome.records, outcome.folders[0]
+    result = first_record.figures["final_result"]
+    other_launches = tuple(
+        first_record.model_copy(
+            update={
+                "plan": of_repeat(first_record.plan, place),
+                "figures": first_record.figures
+                | {"final_result": result.model_copy(update={"value": rate})},
+            }
+        )
         for place, rate in enumerate(rates, 1)
-    )  # fmt: skip
-    ended = {place: (folder / f"r{place}", record) for place, record in enumerate(again, 1)}
-    plan = made.plan.model_copy(update={"repeat_count": len(rates)})
+    )
+    ended = {
+        place: (folder / f"r{place}", record) for place, record in enumerate(other_launches, 1)
+    }
+    plan = first_record.plan.model_copy(update={"repeat_count": len(rates)})
     return replace(outcome, plan=plan, ended=ended)
 
 
@@ -416,16 +424,17 @@ runs:
     run_plan_text(text.partition("- {case: toy, name: oom")[0])
     launcher.endings.pop("again")
     few, many, *others = run_plan_text(text)
-    here = Path.cwd()
+    current_folder = Path.cwd()
     outcomes = [
         replace(
-            set_rates(few, [510.0, 512.0, 511.0]), earlier_failures=[here / "runs/plan/few/r2"]
+            set_rates(few, [510.0, 512.0, 511.0]),
+            earlier_failures=[current_folder / "runs/plan/few/r2"],
         ),
         set_rates(many, [500.0 + rate for rate in (3, 1, 4, 1, 5, 9, 2, 6)]),
         *others,
     ]
     outcomes = [
-        replace(outcome, run_dir=outcome.run_dir and outcome.run_dir.relative_to(here))
+        replace(outcome, run_dir=outcome.run_dir and outcome.run_dir.relative_to(current_folder))
         for outcome in outcomes
     ]
     table = build_series_table(outcomes, width=110)

@@ -181,13 +181,13 @@ def test_refusal_of_sbatch_is_reported_before_the_run_starts(
 def test_started_job_has_its_number_recorded(
     plan: Plan, program_folder: Path, tmp_path: Path
 ) -> None:
-    here = plan.model_copy(update={"run_dir": str(tmp_path)})
+    local_plan = plan.model_copy(update={"run_dir": str(tmp_path)})
     with pytest.raises(RecordError, match=r"job\.id"):
-        assert EngineJob(here, make_site()).id
+        assert EngineJob(local_plan, make_site()).id
     install_stand_in(program_folder, "sbatch", "pwd > where; echo 4711")
-    started = start_job(Slurm().command(here, make_site()), here, make_site())
+    started = start_job(Slurm().command(local_plan, make_site()), local_plan, make_site())
     assert (started.id, (tmp_path / "where").read_text().strip()) == ("4711", str(tmp_path))
-    assert EngineJob(here, make_site()).id == "4711"
+    assert EngineJob(local_plan, make_site()).id == "4711"
 
 
 # The script, with programs that stand in for Slurm's
@@ -205,13 +205,15 @@ def run_script(plan: Plan, program_folder: Path, folder: Path, srun: str, node_a
 
 
 @pytest.mark.parametrize(
-    ("shown", "master"),
+    ("node_list", "master"),
     [("NodeName=far0 NodeAddr=10.0.0.7 NodeHostName=far0", "10.0.0.7"), ("", "far0")],
 )
 def test_ranks_connect_to_the_first_host(
-    plan: Plan, program_folder: Path, tmp_path: Path, shown: str, master: str
+    plan: Plan, program_folder: Path, tmp_path: Path, node_list: str, master: str
 ) -> None:
-    assert run_script(plan, program_folder, tmp_path, 'echo "$TRAINMARK_MASTER" > met', shown) == 0
+    assert (
+        run_script(plan, program_folder, tmp_path, 'echo "$TRAINMARK_MASTER" > met', node_list) == 0
+    )
     assert (tmp_path / "met").read_text() == f"{master}\n"
 
 

@@ -51,8 +51,8 @@ def plan(tmp_path: Path) -> Plan:
 @pytest.fixture
 def make_site() -> Callable[..., Cluster]:
     def make(hosts: str = "a\nb\n", **settings: Any) -> Cluster:
-        named = tuple(hosts.split())
-        return Cluster(python="/opt/env/bin/python", ssh=SshSettings(hosts=named, **settings))
+        host_names = tuple(hosts.split())
+        return Cluster(python="/opt/env/bin/python", ssh=SshSettings(hosts=host_names, **settings))
 
     return make
 

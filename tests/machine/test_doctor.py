@@ -81,8 +81,8 @@ def test_failed_check_is_unknown_and_keeps_its_conditions(tmp_path, error):
 def examine_request(tmp_path):
     """Return what the words of a command line mean."""
 
-    def read(word="-", **given):
-        return describe_machine(RunRequest(case=word, out=tmp_path, **given), quick=False)
+    def read(word="-", **fields):
+        return describe_machine(RunRequest(case=word, out=tmp_path, **fields), quick=False)
 
     return read
 
@@ -105,8 +105,8 @@ def register_vendors(monkeypatch):
     """Let the registry have these vendors and faults."""
 
     def have(*known, faults=()):
-        named = {vendor.name: vendor for vendor in known}
-        monkeypatch.setattr(registry, "load_all", lambda: (named, list(faults)))
+        vendors_by_name = {vendor.name: vendor for vendor in known}
+        monkeypatch.setattr(registry, "load_all", lambda: (vendors_by_name, list(faults)))
 
     return have
 
@@ -266,13 +266,13 @@ class SetUpCard(Card):
 
 def test_device_settings_are_shown_and_lowered_power_limit_skews_results(tmp_path):
     usual = {"power_limit_w": 700.0, "default_power_limit_w": 700.0, "persistence": True}
-    shown = (
+    settings = (
         DeviceSettings(index=0, ecc=True, partitioned=False, **usual),
         DeviceSettings(index=1, ecc=True, partitioned=False, **usual),
         DeviceSettings(index=2, ecc=False, **(usual | {"power_limit_w": 500.0})),
         DeviceSettings(index=3),
     )
-    machine = make_machine(tmp_path, vendor=SetUpCard(shown=shown), nproc=4)
+    machine = make_machine(tmp_path, vendor=SetUpCard(shown=settings), nproc=4)
     conditions = [translate_condition(condition) for condition in doctor.check_settings(machine)]
     assert [(condition.severity, condition.what) for condition in conditions] == [
         ("fine", "devices 0-1: power limit 700 W (default 700 W), persistence on, ECC on, MIG off"),

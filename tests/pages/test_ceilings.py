@@ -165,16 +165,18 @@ def test_pairs_are_listed_from_the_slowest() -> None:
         ["rank 0 - rank 1", "30.0", "40.0", "GB/s", "5.0%", "100%"],
         ["rank 1 - rank 2", "37.5", "50.0", "GB/s", "5.0%", "125%"],
     ]
-    (named,) = [line for line in list_lines(ceilings) if line.startswith("slowest pair")]
-    assert "rank 0 - rank 2, 20.0 GB/s, 50% of the median of 3 pairs" in named
-    assert "64 MiB in both directions" in named
+    (slowest_pair_line,) = [
+        line for line in list_lines(ceilings) if line.startswith("slowest pair")
+    ]
+    assert "rank 0 - rank 2, 20.0 GB/s, 50% of the median of 3 pairs" in slowest_pair_line
+    assert "64 MiB in both directions" in slowest_pair_line
 
 
 def test_pairs_that_were_not_measured_have_a_reason() -> None:
-    alone = make_ceilings([])
+    single_rank = make_ceilings([])
     why = message("ceiling_one_process")
-    alone["links"] = {"reason": "one process", "why": asdict(why), "pairs": None}
-    assert "pairs of ranks: one process" in list_lines(alone)
+    single_rank["links"] = {"reason": "one process", "why": asdict(why), "pairs": None}
+    assert "pairs of ranks: one process" in list_lines(single_rank)
 
     wrong = make_ceilings([], [])
     fault = message("ceiling_numbers", wrong=1, of=9)

@@ -32,7 +32,7 @@ def test_memory_shows_used_and_total_gib():
 
 
 @pytest.mark.parametrize(
-    ("value", "target", "shown"),
+    ("value", "target", "expected"),
     [
         (0.80256, 0.802, "0.8026/0.802"),  # the form of the published DLRM page
         (0.908, None, "0.908"),  # and of the DistilBERT page
@@ -44,8 +44,8 @@ def test_memory_shows_used_and_total_gib():
         (None, 0.91, "–"),
     ],
 )
-def test_quality_is_shown_with_its_target(value, target, shown):
-    assert cells.format_quality_and_target(value, target) == shown
+def test_quality_is_shown_with_its_target(value, target, expected):
+    assert cells.format_quality_and_target(value, target) == expected
 
 
 def test_one_unit_for_all_values_of_a_row():
@@ -57,7 +57,7 @@ def test_one_unit_for_all_values_of_a_row():
 
 
 @pytest.mark.parametrize(
-    ("hostile", "shown"),
+    ("hostile", "expected"),
     [
         ("a|b", r"a\|b"),
         ("a\nb\r\tc", r"a b\\u000d c"),
@@ -72,8 +72,8 @@ def test_one_unit_for_all_values_of_a_row():
         ("a\u202eb", r"a\\u202eb"),
     ],
 )
-def test_markdown_shows_text_literally(hostile, shown):
-    assert cells.escape_markdown(hostile) == shown
+def test_markdown_shows_text_literally(hostile, expected):
+    assert cells.escape_markdown(hostile) == expected
 
 
 def test_a_fence_outlasts_the_fences_inside():

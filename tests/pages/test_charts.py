@@ -39,8 +39,10 @@ TIMES_S = (0.0, 4.0, 8.0, 9.0, 12.0)
 
 
 def read_record(**changes: Any) -> Record:
-    made = Record.model_validate_json((GOLDEN / "record_distilbert.json").read_bytes())
-    return made.model_copy(update={"steps": made.steps.model_copy(update=changes)})
+    golden_record = Record.model_validate_json((GOLDEN / "record_distilbert.json").read_bytes())
+    return golden_record.model_copy(
+        update={"steps": golden_record.steps.model_copy(update=changes)}
+    )
 
 
 def draw_chart(chart: Chart | None) -> Chart:
@@ -114,22 +116,22 @@ def test_a_long_loss_is_smoothed_by_a_moving_mean() -> None:
 
 
 def test_curves_of_several_runs_share_one_chart() -> None:
-    made = read_record()
+    record = read_record()
     overlays = {
         overlay.name: overlay
-        for overlay in steps.chart_overlays({"A": [made], "B": [read_record(loss=[])]})
+        for overlay in steps.chart_overlays({"A": [record], "B": [read_record(loss=[])]})
     }
     assert list(overlays) == ["sides-step_time", "sides-quality"]  # of the loss there is one
     overlays = {
-        overlay.name: overlay for overlay in steps.chart_overlays({"A": [made], "B": [made]})
+        overlay.name: overlay for overlay in steps.chart_overlays({"A": [record], "B": [record]})
     }
     loss = draw_chart(overlays["sides-loss"])
     labels = {row["side"] for row in read_datasets(loss)["steps"]}
     assert labels == {"A · 2 x NVIDIA A100-SXM4-40GB", "B · 2 x NVIDIA A100-SXM4-40GB"}
-    many = {str(place): [made] for place in range(9)}
+    many = {str(place): [record] for place in range(9)}
     (first, *_) = steps.chart_overlays(many, {side: f"run {side}" for side in many})
     assert {row["side"] for row in read_datasets(first)["steps"]} == {
-        f"{n} · run {n}" for n in range(7)
+        f"{number} · run {number}" for number in range(7)
     }
 
 
@@ -151,17 +153,17 @@ def test_a_picture_is_drawn_once_for_both_languages(monkeypatch: pytest.MonkeyPa
 
 def test_very_many_steps_and_evaluations_are_thinned() -> None:
     rng = np.random.default_rng(1)
-    made = read_record(
+    record = read_record(
         loss=rng.random(100_000).tolist(),
         time_ns=rng.integers(1_000_000, 2_000_000, 100_000).tolist(),
     )
-    point = made.quality.history[0]
+    point = record.quality.history[0]
     history = [point.model_copy(update={"step": step}) for step in range(1, 6_001)]
-    long_quality = made.quality.model_copy(update={"history": history})
-    made = made.model_copy(update={"quality": long_quality})
-    assert len(read_datasets(steps.chart_step_time(made))["steps"]) <= 1000
-    assert len(read_datasets(steps.chart_quality(made))["steps"]) <= 1000
-    curve = steps.chart_loss(made)
+    long_quality = record.quality.model_copy(update={"history": history})
+    record = record.model_copy(update={"quality": long_quality})
+    assert len(read_datasets(steps.chart_step_time(record))["steps"]) <= 1000
+    assert len(read_datasets(steps.chart_quality(record))["steps"]) <= 1000
+    curve = steps.chart_loss(record)
     assert curve is not None
     assert "value of every 200 steps" in translate(curve.note, "en")
 
@@ -183,9 +185,9 @@ def test_the_warm_up_is_shaded() -> None:
     chart = draw_chart(steps.chart_step_time(read_record()))
     assert describe_first_layer(chart) == [{"step": 1, "to": 10.5}]
     assert translate(chart.title, "en") == "Step time (ms); shaded: warm-up"
-    whole = steps.chart_step_time(read_record(warmup=0))
-    assert whole is not None
-    assert len(whole.spec["layer"]) == 1
+    chart_without_warmup = steps.chart_step_time(read_record(warmup=0))
+    assert chart_without_warmup is not None
+    assert len(chart_without_warmup.spec["layer"]) == 1
     assert steps.chart_step_time(read_record(time_ns=[0, 0])) is None
     spiked = draw_chart(steps.chart_step_time(read_record(time_ns=[10] * 8 + [10 * 21])))
     assert translate(spiked.title, "zh") == "步耗时（ms），对数坐标；底色为预热"
@@ -196,7 +198,8 @@ def read_sampled_record(tmp_path: Path, world: int = 2) -> Record:
     for t_s in TIMES_S:
         hot = {"throttle_reasons": ["thermal"]} if t_s == 9.0 else {}
         samples = [
-            make_busy_device(t_s, n, temperature_c=40.0 + n + t_s, **hot) for n in range(world)
+            make_busy_device(t_s, number, temperature_c=40.0 + number + t_s, **hot)
+            for number in range(world)
         ]
         lines += [
             make_devices_line(t_s, *samples),
@@ -240,33 +243,35 @@ def test_each_quantity_has_a_chart_in_its_order(tmp_path: Path) -> None:
 
 
 def test_ranks_are_listed_from_the_slowest() -> None:
-    made = make_series("r", [100.0])[0]
+    record = make_series("r", [100.0])[0]
     rank_facts = ((100, 4e12), (100, 2e12), (120, 4e12))
     names = ("step_ns", "matmul_flops_per_second")
     ranks = [
-        made.ranks[0].model_copy(update={"rank": rank, **dict(zip(names, of, strict=True))})
-        for rank, of in enumerate(rank_facts)
+        record.ranks[0].model_copy(
+            update={"rank": rank, **dict(zip(names, facts_of_rank, strict=True))}
+        )
+        for rank, facts_of_rank in enumerate(rank_facts)
     ]
-    table = figures.build_ranks(made.model_copy(update={"ranks": ranks}))
+    table = figures.build_ranks(record.model_copy(update={"ranks": ranks}))
     assert table is not None
-    (shown,) = table.blocks
-    assert isinstance(shown, Table)
-    assert [row[0] for row in translate_rows(shown)] == ["2", "0", "1"]
-    assert translate_rows(shown)[2][3:5] == ("7", "2")  # 350 ms in 50 steps
+    (rank_table,) = table.blocks
+    assert isinstance(rank_table, Table)
+    assert [row[0] for row in translate_rows(rank_table)] == ["2", "0", "1"]
+    assert translate_rows(rank_table)[2][3:5] == ("7", "2")  # 350 ms in 50 steps
 
 
 def test_missing_value_of_a_rank_has_a_reason() -> None:
-    made = make_series("r", [100.0])[0]
-    ranks = [made.ranks[0].model_copy(update={"rank": rank, "step_ns": 100}) for rank in range(2)]
+    record = make_series("r", [100.0])[0]
+    ranks = [record.ranks[0].model_copy(update={"rank": rank, "step_ns": 100}) for rank in range(2)]
     reason = message("devices_unmonitored")
-    power = made.figures["p_core"].model_copy(update={"value": None, "reason": reason})
-    changes = {"ranks": ranks, "figures": made.figures | {"power": power}}
-    table = figures.build_ranks(made.model_copy(update=changes))
+    power = record.figures["p_core"].model_copy(update={"value": None, "reason": reason})
+    changes = {"ranks": ranks, "figures": record.figures | {"power": power}}
+    table = figures.build_ranks(record.model_copy(update=changes))
     assert table is not None
-    (shown,) = table.blocks
-    assert isinstance(shown, Table)
-    column = [translate(head, "en") for head in shown.headers].index("power W")
-    cell = shown.rows[0][column]
+    (rank_table,) = table.blocks
+    assert isinstance(rank_table, Table)
+    column = [translate(head, "en") for head in rank_table.headers].index("power W")
+    cell = rank_table.rows[0][column]
     assert isinstance(cell, Missing)
     assert translate(cell, "en") == "–"
     assert translate(cell.reason, "en") == "no library or tool on this machine reads these devices"
@@ -286,10 +291,10 @@ def test_picture_uses_colours_of_the_page() -> None:
 
 
 def test_script_is_complete_and_safe_inside_html() -> None:
-    made = rendering.build_chart_script()
-    assert "figure.chart" in made
-    assert "</script" not in made
-    assert len(made.encode()) < 1_000_000
+    script = rendering.build_chart_script()
+    assert "figure.chart" in script
+    assert "</script" not in script
+    assert len(script.encode()) < 1_000_000
 
 
 def test_title_is_never_evaluated_and_has_no_control_character() -> None:

@@ -47,8 +47,12 @@ def iterate_strings(value: Any) -> Iterator[str]:
 
 
 def is_faulty(texts: list[str]) -> list[str]:
-    shown = {text: re.sub(r"\{[^{}]*\}", PLACE, FOUNDING.sub(PLACE, text)) for text in texts}
-    return [text for text, of in shown.items() if re.search(HAN, text) and FAULT.search(of)]
+    plain_texts = {text: re.sub(r"\{[^{}]*\}", PLACE, FOUNDING.sub(PLACE, text)) for text in texts}
+    return [
+        text
+        for text, plain_text in plain_texts.items()
+        if re.search(HAN, text) and FAULT.search(plain_text)
+    ]
 
 
 def test_chinese_texts_follow_one_typographic_rule() -> None:

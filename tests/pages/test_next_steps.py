@@ -55,5 +55,5 @@ def test_case_without_real_data_has_no_command():
 def test_run_that_is_real_or_failed_or_of_an_unknown_case_has_no_next_steps():
     assert read_golden_record().plan.data.origin == "real"
     failed = make_trial().model_copy(update={"status": "failed"})
-    for made in (read_golden_record(), failed, make_trial(case="not_installed_here")):
-        assert suggest_next_steps([made]) == []
+    for record in (read_golden_record(), failed, make_trial(case="not_installed_here")):
+        assert suggest_next_steps([record]) == []

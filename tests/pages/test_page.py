@@ -57,7 +57,7 @@ def drop_figures():
 
 
 def make_failed_record(**changes):
-    made = make_record()
+    record = make_record()
     cause = Cause(
         kind="oom",
         message=message("exception", text="out of memory|after <2 GiB>"),
@@ -74,21 +74,21 @@ def make_failed_record(**changes):
         "reason": message("ended_before_evaluation"),
     }
     empty = {"time_ns": [], "loss": [], "samples": []}
-    return made.model_copy(
+    return record.model_copy(
         update={
             "status": "oom",
             "cause": cause,
             "figures": drop_figures(),
-            "quality": made.quality.model_copy(update=none),
-            "steps": made.steps.model_copy(update=empty),
+            "quality": record.quality.model_copy(update=none),
+            "steps": record.steps.model_copy(update=empty),
             **changes,
         }
     )
 
 
-def remove_pictures(made):
+def remove_pictures(text):
     """Return a page without its pictures, whose drawing follows from versions of libraries."""
-    return re.sub(r"<svg .*?</svg>", "<svg/>", made, flags=re.DOTALL)
+    return re.sub(r"<svg .*?</svg>", "<svg/>", text, flags=re.DOTALL)
 
 
 @pytest.mark.parametrize(
@@ -106,13 +106,13 @@ def test_pages_match_their_golden_files(name, make):
 
 
 def test_each_language_has_its_own_script():
-    for made in (
+    for page_of_record in (
         to_page_markdown(make_record()),
         to_page_html(make_record()),
         to_page_markdown(make_failed_record()),
         to_page_html(make_failed_record()),
     ):
-        assert CJK.findall(made) == []
+        assert CJK.findall(page_of_record) == []
     headings = re.findall(
         r"^## (.*)$", to_page_markdown(make_failed_record(), lang="zh"), re.MULTILINE
     )
@@ -127,9 +127,9 @@ def test_published_rows_of_other_work_are_marked():
     assert "do not train to the target" not in to_page_markdown(make_record())
 
 
-def read_visible(made, lang="en"):
+def read_visible(document, lang="en"):
     """Return the words and the figures of what is open on a page."""
-    body = to_body_html(made, lang)
+    body = to_body_html(document, lang)
     body = re.sub(r"</header>.*", "", body, flags=re.DOTALL)
     body = re.sub(r"<svg .*?</svg>", "", body, flags=re.DOTALL)  # nobody reads axes first
     body = re.sub(
@@ -143,13 +143,13 @@ def read_visible(made, lang="en"):
 
 def test_the_first_screen_has_few_words_and_figures():
     others = [make_record(run_id=name, plan=read_record().plan) for name in ("x", "y")]
-    for made in (
+    for document in (
         page.build_document([make_record()], others),
         page.build_document([make_failed_record()]),
         page.build_document([read_record("sampled")]),
         page.build_document([read_record("toy")]),
     ):
-        words, numbers = read_visible(made)
+        words, numbers = read_visible(document)
         assert len(words) <= 180, words
         assert len(numbers) <= 50, numbers
 
@@ -178,8 +178,8 @@ def make_token_record(**changes):
 
 
 def test_token_case_shows_tokens_first_and_its_cost_per_token():
-    made = page.build_document([make_token_record()], price=Price.of("36 EUR"))
-    text = to_markdown([made])
+    document = page.build_document([make_token_record()], price=Price.of("36 EUR"))
+    text = to_markdown([document])
     assert "5,710 tokens/s per device; reached acc" in text
     assert "- Training speed: 5,710 tokens/s per device (1 launch)" in text
     assert "Cost of a million tokens: 0.875 EUR" in text  # 36 / 3600 / (5714.5 x 2) x 1,000,000
@@ -203,25 +203,25 @@ def test_token_case_shows_tokens_first_and_its_cost_per_token():
     ],
 )
 def test_nonstandard_model_is_named_by_its_size(changes, job, lang, size_name):
-    made = make_planned_record(**changes)
-    made = made.model_copy(update={"environment": made.environment | {"job": job}})
-    assert translate(build_title(made), lang).startswith(size_name)
+    record = make_planned_record(**changes)
+    record = record.model_copy(update={"environment": record.environment | {"job": job}})
+    assert translate(build_title(record), lang).startswith(size_name)
 
 
 @pytest.mark.parametrize(("lang", "word"), [("en", "open rules"), ("zh", "开放规则")])
 def test_open_rules_are_shown_in_every_title(lang, word):
-    made = make_planned_record(rules="open")
-    assert translate(build_title(made), lang).endswith(f" · {word}")
-    assert f" · {word}\n" in to_page_markdown(made, lang=lang)
-    assert f" · {word}</h1>" in to_page_html(made, lang=lang)
+    record = make_planned_record(rules="open")
+    assert translate(build_title(record), lang).endswith(f" · {word}")
+    assert f" · {word}\n" in to_page_markdown(record, lang=lang)
+    assert f" · {word}</h1>" in to_page_html(record, lang=lang)
     assert word not in translate(build_title(make_record()), lang)
 
 
 def test_a_published_row_is_named_in_the_language_of_the_page():
     (row, *_) = read_published(["distilbert_sst2"])
-    made = page.build_document([make_record()], [row])
-    assert "Closest: A100 1 node x 8 (1x8):" in " ".join(read_visible(made)[0])
-    assert "A100单机8卡（1x8）" in " ".join(read_visible(made, "zh")[0])
+    document = page.build_document([make_record()], [row])
+    assert "Closest: A100 1 node x 8 (1x8):" in " ".join(read_visible(document)[0])
+    assert "A100单机8卡（1x8）" in " ".join(read_visible(document, "zh")[0])
 
 
 def make_run_and_published_row():
@@ -298,13 +298,13 @@ def test_a_throughput_that_counts_samples_several_times_is_not_compared():
 
 
 def test_failed_run_shows_cause_rank_and_advice_first():
-    made = page.build_document([make_failed_record()])
-    text = " ".join(read_visible(made)[0])
+    document = page.build_document([make_failed_record()])
+    text = " ".join(read_visible(document)[0])
     expected = "out of memory while the model was built, rank 1: out of memory|after <2 GiB>"
     assert f"not checked against raw events {expected} What to try lower bs" in text
     assert text.count(expected) == 1
     assert "Training" not in text
-    assert "tile-" not in to_body_html(made, "en")
+    assert "tile-" not in to_body_html(document, "en")
 
 
 def test_each_trust_reason_is_shown_once_on_a_page():
@@ -312,8 +312,8 @@ def test_each_trust_reason_is_shown_once_on_a_page():
     reasons = [message("trust_generated_data"), busy, message("trust_cv", cv=0.3)]
     doubtful = make_record(trust=Trust(grade="do_not_quote", reasons=reasons), findings=[busy])
     doubtful.environment["others_cpu_share"] = 0.8
-    made = page.build_document([doubtful])
-    assert [(translate(x.short, "en"), x.is_grave) for x in made.doubts] == [
+    document = page.build_document([doubtful])
+    assert [(translate(x.short, "en"), x.is_grave) for x in document.doubts] == [
         ("generated data", True),
         ("busy machine (other programs used 81% of the cores)", False),
         ("step time CV 30.0%", False),
@@ -322,7 +322,7 @@ def test_each_trust_reason_is_shown_once_on_a_page():
     full = "the machine was busy: other programs used 81% of the cores during the run"
     assert text.count(full) == 1
     assert text.count("81%") == 1
-    body = to_body_html(made, "en")
+    body = to_body_html(document, "en")
     assert '<span class="more">+1 more</span></summary>' in body
     assert body.count("<li>step time CV 30.0%</li>") == 1
 
@@ -336,8 +336,8 @@ def test_trust_reason_of_some_launches_shows_their_number():
 
 
 def test_failed_run_shows_no_trust_reasons():
-    made = page.build_document([make_failed_record()])
-    assert (made.doubts, made.reasons) == ((), ())
+    document = page.build_document([make_failed_record()])
+    assert (document.doubts, document.reasons) == ((), ())
 
 
 def test_run_facts_are_shown_beside_its_figures():
@@ -371,10 +371,10 @@ def test_run_facts_are_shown_beside_its_figures():
     ],
 )
 def test_device_utilization_has_a_tile_or_a_reason(values, expected):
-    made = read_record()
+    record = read_record()
     reason = message("peak_unknown", precision="bf16", product="X")
-    figures = made.figures | {
-        name: made.figures[name].model_copy(update={"value": value, "reason": reason})
+    figures = record.figures | {
+        name: record.figures[name].model_copy(update={"value": value, "reason": reason})
         for name, value in values.items()
     }
     run = make_record(figures=figures)
@@ -386,14 +386,16 @@ def test_device_utilization_has_a_tile_or_a_reason(values, expected):
 def test_unmeasured_figure_has_its_reason_as_a_tooltip():
     reason = message("no_train_time")
     entry = read_record().figures["p_core"].model_copy(update={"value": None, "reason": reason})
-    made = to_page_html(make_record(figures=read_record().figures | {"p_core": entry}))
-    assert '<abbr title="a rank did not report its training time">/</abbr>' in made
+    page_text = to_page_html(make_record(figures=read_record().figures | {"p_core": entry}))
+    assert '<abbr title="a rank did not report its training time">/</abbr>' in page_text
 
 
 def make_waiting_record(share):
-    made = read_record()
+    record = read_record()
     parts = {"data_wait": int(share * 1e9), "compute": int((1 - share) * 1e9), "other": 0}
-    spans = made.spans.model_copy(update={"by_name_ns": {"train": 10**9}, "train_parts_ns": parts})
+    spans = record.spans.model_copy(
+        update={"by_name_ns": {"train": 10**9}, "train_parts_ns": parts}
+    )
     return make_record(spans=spans)
 
 
@@ -439,8 +441,8 @@ def test_fewer_threads_are_advised_only_on_a_busy_cpu(torch_type, threads, advis
 
 def test_sections_are_in_reading_order():
     anchors = [section.anchor for section in page.build_document([read_record("sampled")]).sections]
-    wanted = ["performance", "ranks", "time", "figures", "quality"]
-    assert [*anchors[:5], anchors[-1]] == [*wanted, "provenance"]
+    expected = ["performance", "ranks", "time", "figures", "quality"]
+    assert [*anchors[:5], anchors[-1]] == [*expected, "provenance"]
 
 
 def test_a_quality_that_was_not_measured_has_its_reason():
@@ -472,8 +474,10 @@ def test_unmeasured_figures_are_grouped_by_their_reason():
 
 def test_spans_are_in_milliseconds_with_their_rank_named_once():
     spans = {"launch": 2_000_000_000, "init": 999_999, "train": 1_234_567}
-    made = read_record().spans.model_copy(update={"by_name_ns": spans, "wall_ns": 4 * 10**9})
-    text = to_page_markdown(make_record(spans=made))
+    spans_of_run = read_record().spans.model_copy(
+        update={"by_name_ns": spans, "wall_ns": 4 * 10**9}
+    )
+    text = to_page_markdown(make_record(spans=spans_of_run))
     assert "| start-up | 2.000 | s | 50.0% of the wall time of rank 1 |" in text
     assert "| measured steps | 0.001 | s | 0.0% |" in text
     assert "| set-up |" not in text
@@ -481,18 +485,18 @@ def test_spans_are_in_milliseconds_with_their_rank_named_once():
 
 def test_earlier_evaluations_link_to_the_full_record():
     (point, *_) = read_record().quality.history
-    made = make_record(quality=read_record().quality.model_copy(update={"history": [point] * 7}))
+    record = make_record(quality=read_record().quality.model_copy(update={"history": [point] * 7}))
     link = '<a href="{}">2 earlier ones are in record.json.</a>'
-    assert link.format("record.json") in render_html([made])
-    beside = make_record(run_id="other", quality=made.quality)
-    assert "<a href=" not in render_html([made, beside])  # whose folder has no record
-    site = run_page(made, [made.run_id], Links("runs/x.html", "zh"))
-    assert f'href="../../runs/{name(made.run_id)}.json">另有 2 次' in site
+    assert link.format("record.json") in render_html([record])
+    other_record = make_record(run_id="other", quality=record.quality)
+    assert "<a href=" not in render_html([record, other_record])  # whose folder has no record
+    site = run_page(record, [record.run_id], Links("runs/x.html", "zh"))
+    assert f'href="../../runs/{name(record.run_id)}.json">另有 2 次' in site
 
 
 def make_throttled_record(**shares):
     """Return a run with telemetry whose devices were throttled for shares of intervals."""
-    made = read_record("sampled")
+    record = read_record("sampled")
     devices = [
         device.model_copy(
             update={
@@ -502,10 +506,10 @@ def make_throttled_record(**shares):
                 }
             }
         )
-        for place, device in enumerate(made.telemetry.devices)
+        for place, device in enumerate(record.telemetry.devices)
     ]
-    return made.model_copy(
-        update={"telemetry": made.telemetry.model_copy(update={"devices": devices})}
+    return record.model_copy(
+        update={"telemetry": record.telemetry.model_copy(update={"devices": devices})}
     )
 
 
@@ -549,21 +553,21 @@ def test_throttling_is_named_by_rank_and_distinguished_by_its_time():
     ],
 )
 def test_rank_strip_states_the_spread_of_ranks(medians_ms, torch_type, expected):
-    made = read_record()
+    record = read_record()
     ranks = [
         rank.model_copy(update={"step_ns": None if ms is None else ms * 10**6})
-        for rank, ms in zip(made.ranks, medians_ms, strict=True)
+        for rank, ms in zip(record.ranks, medians_ms, strict=True)
     ]
-    device = made.plan.device.model_copy(update={"torch_type": torch_type})
+    device = record.plan.device.model_copy(update={"torch_type": torch_type})
     run = make_planned_record(device=device).model_copy(update={"ranks": ranks})
     assert translate(build_rank_strip(run).said, "en") == expected
 
 
 def test_larger_batch_is_advised_for_an_underused_device():
-    made = read_record()
+    record = read_record()
     values = {"MAMFU": 20.0, "mem": 10e9, "mem_total": 40e9}
-    figures = made.figures | {
-        name: made.figures["p_train"].model_copy(update={"value": value})
+    figures = record.figures | {
+        name: record.figures["p_train"].model_copy(update={"value": value})
         for name, value in values.items()
     }
     small = make_waiting_record(0.01).model_copy(update={"figures": figures})
@@ -573,15 +577,15 @@ def test_larger_batch_is_advised_for_an_underused_device():
 
 
 def test_price_gives_the_cost_per_million_samples():
-    made = page.build_document([make_record()], price=Price.of("36 EUR"))
+    document = page.build_document([make_record()], price=Price.of("36 EUR"))
     assert Price.of("$2.50") == Price(2.5, "$")
     with pytest.raises(UsageError, match="no price: free"):
         Price.of("free")
-    text = to_markdown([made])
+    text = to_markdown([document])
     assert "Cost of a million samples: 21.9 EUR" in text  # 36 / 3600 / 457.2 x 1,000,000
     how = "36 / 3600 s / 457.2 samples/s x 1,000,000"
     assert f"| Cost of a million samples | 21.9 | EUR | {how} |" in text
-    assert how in to_body_html(made, "en")
+    assert how in to_body_html(document, "en")
 
 
 def test_hang_of_many_ranks_has_one_row_per_position():
@@ -592,22 +596,22 @@ def test_hang_of_many_ranks_has_one_row_per_position():
     ]
     message_of_cause = message("timed_out", limit_s=5, steps=8)
     cause = Cause(kind="timeout", message=message_of_cause, stacks=["a", "b"], hang=groups)
-    made = to_page_markdown(make_record(status="timed_out", cause=cause), lang="zh")
-    assert "stacks.rank&lt;N>.txt (2)" in made
+    page_text = to_page_markdown(make_record(status="timed_out", cause=cause), lang="zh")
+    assert "stacks.rank&lt;N>.txt (2)" in page_text
     first = "10,12,14,16,18,20,22,24,26,28,30,32,34,3…"
-    assert f"| {first} | 处于集合通信 barrier | a.py:1 f |" in made
-    assert "| 9 | 未响应 | zombie |" in made
+    assert f"| {first} | 处于集合通信 barrier | a.py:1 f |" in page_text
+    assert "| 9 | 未响应 | zombie |" in page_text
 
 
 def test_html_is_one_file_in_both_languages_that_loads_nothing():
-    made = render_html([make_failed_record(), make_planned_record(case="other")], "zh")
-    reader = Reader(made)
+    page_text = render_html([make_failed_record(), make_planned_record(case="other")], "zh")
+    reader = Reader(page_text)
     assert not {"link", "img", "iframe", "object", "form"} & set(reader.tags)
     assert reader.list_attributes("src", "srcset", "action") == []
-    style = made[made.index("<style>") : made.index("</style>")]
+    style = page_text[page_text.index("<style>") : page_text.index("</style>")]
     assert "url(" not in style
     assert ":root:has(#lang-zh:checked) .in-en" in style.replace(", ", " ")
-    (program,) = re.findall(r"<script>(.*?)</script>", made, re.DOTALL)
+    (program,) = re.findall(r"<script>(.*?)</script>", page_text, re.DOTALL)
     digest = b64encode(sha256(program.encode()).digest()).decode()
     (policy,) = [value for value in reader.list_attributes("content") if "default-src" in value]
     assert f"script-src 'sha256-{digest}';" in policy
@@ -620,16 +624,16 @@ def test_html_is_one_file_in_both_languages_that_loads_nothing():
         ("value", "auto"),
     ]
     assert reader.tags.count("table") == reader.tags.count("caption") > 10
-    scopes = made.count('<th scope="col">') + made.count('<th scope="row">')
-    assert made.count("<th>") + made.count("<th ") == scopes
+    scopes = page_text.count('<th scope="col">') + page_text.count('<th scope="row">')
+    assert page_text.count("<th>") + page_text.count("<th ") == scopes
 
 
 def test_page_rendering_reports_its_progress():
-    seen = []
+    reports = []
     pages = page.build_documents([make_record(), make_planned_record("b", case="other")])
-    rendering.to_html(pages, progress=lambda *given: seen.append(given))
+    rendering.to_html(pages, progress=lambda *report: reports.append(report))
     assert len(pages) == 3
-    assert seen == [(number, 6) for number in range(1, 7)]  # of two works three each
+    assert reports == [(number, 6) for number in range(1, 7)]  # of two works three each
     assert list(pictures.list_charts(pages))[:3] == ["1-loss", "1-step_time", "1-quality"]
 
 
@@ -654,10 +658,10 @@ def test_page_shows_the_command_as_typed():
 
 
 def test_several_launches_share_a_page_with_their_median():
-    made = make_record()
-    entry = made.figures["p_train"].model_copy(update={"value": 500.0})
-    second = make_record(run_id="second", figures=made.figures | {"p_train": entry})
-    launches = (made, second, make_failed_record(run_id="third"))
+    record = make_record()
+    entry = record.figures["p_train"].model_copy(update={"value": 500.0})
+    second = make_record(run_id="second", figures=record.figures | {"p_train": entry})
+    launches = (record, second, make_failed_record(run_id="third"))
     text = to_page_markdown(*launches)
     assert re.findall(r"^\| \\\[(\d)\\\] NVIDIA", text, re.MULTILINE) == ["1", "2", "3"]
     assert "2 of 3 launches passed" in text
@@ -680,11 +684,11 @@ def test_different_work_gets_a_table_and_one_page_each():
         read_record("toy"),
         read_record("sampled"),
     ]
-    made = page.build_documents(records)
-    assert len(made) == 1 + 5
+    documents = page.build_documents(records)
+    assert len(documents) == 1 + 5
     text = render_markdown(records, "zh")
     assert "[模拟设备" in text
-    bodies = "".join(to_body_html(document, "en", live=True) for document in made)
+    bodies = "".join(to_body_html(document, "en", live=True) for document in documents)
     ids = re.findall(r' id="([^"]*)"', bodies)
     assert len(ids) == len(set(ids))
     assert render_markdown([make_record(), make_record()]) == render_markdown([make_record()])
@@ -727,11 +731,11 @@ SPREAD = PageSpec(
 
 
 def make_spread_model_record(**job):
-    made = make_record()
-    about = made.plan.about.model_copy(update={"page": SPREAD})
-    job_facts = {**(made.environment["job"] or {}), **job}
-    plan = made.plan.model_copy(update={"about": about})
-    return make_record(plan=plan, environment=made.environment | {"job": job_facts})
+    record = make_record()
+    about = record.plan.about.model_copy(update={"page": SPREAD})
+    job_facts = {**(record.environment["job"] or {}), **job}
+    plan = record.plan.model_copy(update={"about": about})
+    return make_record(plan=plan, environment=record.environment | {"job": job_facts})
 
 
 def test_lists_and_tables_of_a_case_are_filled_from_the_run():
@@ -743,10 +747,13 @@ def test_lists_and_tables_of_a_case_are_filled_from_the_run():
     assert "- rank 划分：data 4，tensor 2，fsdp 是" in to_page_markdown(spread, lang="zh")
     none = to_page_markdown(make_spread_model_record(parallel=None))
     assert "- Ranks: none\n- Share: not known\n- Batch: 192\n- Width: not known\n" in none
-    made = to_page_markdown(
+    page_text = to_page_markdown(
         make_spread_model_record(layers=[{"rows": 1200, "of": "a"}, {"rows": 7}])
     )
-    assert "### Layers\n\n| rows | of |\n| --- | --- |\n| 1,200 | a |\n| 7 | not known |\n" in made
+    assert (
+        "### Layers\n\n| rows | of |\n| --- | --- |\n| 1,200 | a |\n| 7 | not known |\n"
+        in page_text
+    )
     assert "### Layers" not in to_page_markdown(make_spread_model_record())
 
 
@@ -759,13 +766,13 @@ def test_advice_states_its_gain_as_an_expectation(higher, words):
 
 
 def test_automatic_kernel_choice_shows_the_kernels_that_ran():
-    made = read_record()
-    job = (made.environment.get("job") or {}) | {
+    record = read_record()
+    job = (record.environment.get("job") or {}) | {
         "kernels": {"attention": "own", "cross_entropy": "library"}
     }
-    recipe = made.plan.recipe | {"kernels": None}
-    changes = {"plan": made.plan.model_copy(update={"recipe": recipe})}
-    ran = make_record(environment=made.environment | {"job": job}, **changes)
+    recipe = record.plan.recipe | {"kernels": None}
+    changes = {"plan": record.plan.model_copy(update={"recipe": recipe})}
+    ran = make_record(environment=record.environment | {"job": job}, **changes)
     text = to_page_markdown(ran)
     assert "Kernels: attention: Trainmark's CPU kernel, cross_entropy: PyTorch" in text
     assert "kernels=none" not in text
@@ -802,20 +809,20 @@ def test_page_shows_the_gain_of_balanced_experts():
     faster = rate.model_copy(update={"value": 1.25 * rate.value})
     bound = make_balanced_record(figures=make_moe_record().figures | {"p_train": faster})
     expected = "at 1.250 times the speed: 571.5 samples/s of the balanced bound, 457.2 of the"
-    for made, other in ((make_moe_record(), bound), (bound, make_moe_record())):
-        assert expected in to_markdown([page.build_document([made], [other])])
-        assert expected in "\n".join(list_first_lines([made], [other]))
+    for run, other in ((make_moe_record(), bound), (bound, make_moe_record())):
+        assert expected in to_markdown([page.build_document([run], [other])])
+        assert expected in "\n".join(list_first_lines([run], [other]))
     both = to_markdown(page.build_documents([make_moe_record(), bound]))
     assert both.count(expected) == 2  # on the page of each
-    alone = page.build_document(
+    document = page.build_document(
         [make_moe_record()], [make_record(run_id="other", plan=make_moe_record().plan)]
     )
-    assert "What balance is worth" not in to_markdown([alone])
+    assert "What balance is worth" not in to_markdown([document])
 
 
 def test_balanced_run_of_other_work_does_not_show_the_gain():
     plan = make_balanced_record().plan
     longer = plan.model_copy(update={"recipe": plan.recipe | {"max_steps": 7}})
     for other in (make_record(run_id="x", plan=longer), make_balanced_record(status="failed")):
-        made = page.build_document([make_moe_record()], [other])
-        assert "What balance is worth" not in to_markdown([made])
+        document = page.build_document([make_moe_record()], [other])
+        assert "What balance is worth" not in to_markdown([document])

@@ -45,34 +45,37 @@ def test_report_compares_with_chosen_runs_or_published_rows(
     assert run_report("bert", "-o", "page.html", "--against", "other")[0] == 0
     assert "(own run, " in (tmp_path / "page.html").read_text(encoding="utf-8")
     assert run_report("bert", "-o", "page.html")[0] == 0
-    made = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "No comparable result. Closest: A100" in made
+    page_text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "No comparable result. Closest: A100" in page_text
 
 
 def test_a_terminal_shows_colours(run_report: Call, tmp_path: Path) -> None:
-    ours, theirs = pty.openpty()
+    controller, terminal = pty.openpty()
     env = {**os.environ, "TERM": "xterm"}
     env.pop("NO_COLOR", None)
-    with subprocess.Popen([*PROGRAM, "report", "toy"], stdout=theirs, cwd=tmp_path, env=env):
-        os.close(theirs)
-        shown = b""
-        with suppress(OSError), open(ours, "rb", closefd=False) as file:  # at the end, on Linux
+    with subprocess.Popen([*PROGRAM, "report", "toy"], stdout=terminal, cwd=tmp_path, env=env):
+        os.close(terminal)
+        output = b""
+        with (
+            suppress(OSError),
+            open(controller, "rb", closefd=False) as file,
+        ):  # at the end, on Linux
             while part := file.read1():
-                shown += part
-    os.close(ours)
-    assert shown.startswith(b"\x1b[")
-    assert rb"\u001b" not in shown
+                output += part
+    os.close(controller)
+    assert output.startswith(b"\x1b[")
+    assert rb"\u001b" not in output
 
 
 def test_by_default_earlier_runs_of_the_folder_are_on_the_ruler(
     run_report: Call, tmp_path: Path
 ) -> None:
     case = BERT.plan.case
-    for place, kept in (("01", True), ("03", True), ("04", False)):
+    for place, is_on_ruler in (("01", True), ("03", True), ("04", False)):
         folder = tmp_path / f"202611{place}T000000Z-{case}-a"
         folder.mkdir()
         record = BERT.model_copy(update={"run_id": folder.name})
-        (folder / "record.json").write_text(record.model_dump_json() if kept else "{")
+        (folder / "record.json").write_text(record.model_dump_json() if is_on_ruler else "{")
     for day, num_earlier in (("03", 1), ("01", 0)):
         assert run_report(f"202611{day}T000000Z-{case}-a", "-o", "page.html")[0] == 0
         assert (tmp_path / "page.html").read_text(encoding="utf-8").count(

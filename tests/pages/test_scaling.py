@@ -42,7 +42,10 @@ def make_weak_scaling_records() -> list[Record]:
     return [
         make_record("2x8", 1600.0, number=1),
         make_record("2x8", 1156.0, number=2),
-        *(make_record("1x1", rate, number=n) for n, rate in enumerate([100.0, 80.0, 125.0])),
+        *(
+            make_record("1x1", rate, number=launch_number)
+            for launch_number, rate in enumerate([100.0, 80.0, 125.0])
+        ),
         make_record("1x8", 760.0),
     ]
 
@@ -157,7 +160,10 @@ def test_badge_of_different_work_is_that_of_the_worst_run(
 
 def test_badge_of_a_repeat_with_a_failed_launch_is_bad() -> None:
     runs = [
-        make_record("1x1", 100.0 + n, number=n, trust=grade_scaling("usable")) for n in range(5)
+        make_record(
+            "1x1", 100.0 + launch_number, number=launch_number, trust=grade_scaling("usable")
+        )
+        for launch_number in range(5)
     ]
     assert build_documents(runs)[0].tone == "good"
     failed = make_record(

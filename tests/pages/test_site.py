@@ -24,8 +24,8 @@ FAILED = {"status": "failed", "cause": {"kind": "error", "message": {"code": "x"
 
 
 def make_index(folder, *documents):
-    for place, made in documents:
-        write_record_file(folder / place, made)
+    for place, record_document in documents:
+        write_record_file(folder / place, record_document)
     index = Index(str(folder))
     index.refresh()
     return index
@@ -34,20 +34,23 @@ def make_index(folder, *documents):
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
     monkeypatch.setattr(lists, "ROWS", 5)
-    made = [
+    documents = [
         (
-            str(n),
+            str(number),
             make_document(
-                f"run\x1b-{n}" if n == 5 else f"run-{n}",
-                plan__case="toy" if n % 2 else "a/../b\x1b",
-                figures={"p_train": 100.0 + n},
-                started=f"2026-11-01T00:0{n}:00+00:00",
+                f"run\x1b-{number}" if number == 5 else f"run-{number}",
+                plan__case="toy" if number % 2 else "a/../b\x1b",
+                figures={"p_train": 100.0 + number},
+                started=f"2026-11-01T00:0{number}:00+00:00",
             ),
         )
-        for n in range(6)
+        for number in range(6)
     ]
-    made += [(f"s/r{n}", make_document(f"s-{n}", plan__repeat_index=n)) for n in (1, 2)]
-    return make_index(tmp_path / "runs", *made)
+    documents += [
+        (f"s/r{number}", make_document(f"s-{number}", plan__repeat_index=number))
+        for number in (1, 2)
+    ]
+    return make_index(tmp_path / "runs", *documents)
 
 
 def read_page(path):
@@ -92,11 +95,14 @@ def test_list_has_one_row_per_run_with_the_newest_first(runs, tmp_path):
 
 
 def test_launches_of_a_run_share_one_row_with_mean_and_range(tmp_path):
-    made = [
-        (f"s/r{n}", make_document(f"s-{n}", plan__repeat_index=n, figures={"p_train": rate}))
-        for n, rate in enumerate((100.0, 130.0, 110.0), start=1)
+    documents = [
+        (
+            f"s/r{number}",
+            make_document(f"s-{number}", plan__repeat_index=number, figures={"p_train": rate}),
+        )
+        for number, rate in enumerate((100.0, 130.0, 110.0), start=1)
     ]
-    database = make_index(tmp_path / "runs", *made)
+    database = make_index(tmp_path / "runs", *documents)
     writing.write_site(database, tmp_path / "site")
     page = read_page(tmp_path / "site" / "index.html")
     assert {"112.7 samples/s ", "100.0 – 130.0 (range), 3 launches"} <= set(page.texts)
@@ -145,7 +151,7 @@ def test_unreadable_record_has_a_page_with_the_error(runs, tmp_path):
 
 
 def test_hostile_text_of_a_record_stays_text(tmp_path):
-    made = make_document(
+    hostile_document = make_document(
         HOSTILE,
         plan__case=HOSTILE,
         plan__recipe_name=HOSTILE,
@@ -153,7 +159,7 @@ def test_hostile_text_of_a_record_stays_text(tmp_path):
         environment__devices=[{"name": HOSTILE}],
         figures={"p_train": 1.0},
     )
-    database = make_index(tmp_path / "runs", ("a", made))
+    database = make_index(tmp_path / "runs", ("a", hostile_document))
     writing.write_site(database, tmp_path / "site", served=True)
     for page in (tmp_path / "site").rglob("*.html"):
         text = page.read_text(encoding="utf-8")
@@ -193,8 +199,8 @@ def test_case_page_shows_speed_by_machine_and_changes_with_commits(tmp_path, mon
     )
     assert "../runs/run-h100-17.html" in page.list_values("a", "href")
     assert page.texts.count("122.1") == 2  # the mean of 19 launches
-    shown = [page.texts.index(x) for x in ("machine", "precision", "ranks", "speed, samples/s")]
-    assert (shown == sorted(shown), "case" in page.texts) == (True, False)
+    positions = [page.texts.index(x) for x in ("machine", "precision", "ranks", "speed, samples/s")]
+    assert (positions == sorted(positions), "case" in page.texts) == (True, False)
     assert page.texts.count("H100") > 19  # in each row of the history, by what differs alone
     assert any(text.endswith("(95%), 19 launches") for text in page.texts)
     words = [text for text in page.texts if text.strip()]
@@ -303,7 +309,11 @@ def test_selected_runs_of_the_same_work_are_compared(tmp_path, monkeypatch):
     assert "The workloads differ, as allowed:" in allowed.texts
     assert {"chart-ratios", "chart-sides-loss"} <= set(allowed.list_values("figure", "id"))
     assert "✓ faster" in allowed.texts
-    for chosen in (["a1"], ["a1", "a1"], [f"{side}{n}" for side in "ab" for n in range(1, 5)]):
+    for chosen in (
+        ["a1"],
+        ["a1", "a1"],
+        [f"{side}{launch_number}" for side in "ab" for launch_number in range(1, 5)],
+    ):
         with pytest.raises(UsageError, match="runs"):
             views.compare_page(database, chosen)
 
@@ -393,7 +403,7 @@ def test_run_is_named_by_the_end_of_its_id():
 
 
 def make_three_batch_sizes(tmp_path):
-    made = [
+    documents = [
         (
             str(size),
             make_document(
@@ -408,7 +418,7 @@ def make_three_batch_sizes(tmp_path):
         for place, (size, rate) in enumerate([(8, 334.0), (16, 606.0), (64, 1422.0)])
     ]
     return make_index(
-        tmp_path, *made, ("b", make_document("b", plan__case="other", figures={"MFU": None}))
+        tmp_path, *documents, ("b", make_document("b", plan__case="other", figures={"MFU": None}))
     )
 
 

@@ -14,9 +14,9 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def make_launch_record(number, p_core, **changes):
-    made = read_golden_record()
-    entry = made.figures["p_core"].model_copy(update={"value": p_core})
-    figures = made.figures | {"p_core": entry}
+    golden_record = read_golden_record()
+    entry = golden_record.figures["p_core"].model_copy(update={"value": p_core})
+    figures = golden_record.figures | {"p_core": entry}
     return read_golden_record(run_id=f"run{number}", figures=figures, **changes)
 
 
@@ -29,7 +29,10 @@ def change_recipe(**fields):
 
 def test_summary_has_mean_interval_and_variation_over_launches():
     summary = build_summary(
-        [make_launch_record(n, value) for n, value in enumerate([100.0, 102.0, 98.0, 101.0, 99.0])]
+        [
+            make_launch_record(number, value)
+            for number, value in enumerate([100.0, 102.0, 98.0, 101.0, 99.0])
+        ]
     )
     core = summary.figures["p_core"]
     ends = (99.9900, 98.0457, 101.9728)  # of the logarithms: variance 2.5e-4, t(4) = 2.776

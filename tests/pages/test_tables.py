@@ -220,21 +220,21 @@ def test_a_founding_page_equals_our_table_cell_by_cell(case):
 
 
 def test_a_record_with_a_published_rows_values_prints_that_row():
-    made = read_golden_record()
-    plan = made.plan.model_copy(
+    record = read_golden_record()
+    plan = record.plan.model_copy(
         update={
             "nproc": 8,
-            "device": made.plan.device.model_copy(update={"product_names": ["A100"]}),
-            "recipe": made.plan.recipe | {"precision": "fp32"},
+            "device": record.plan.device.model_copy(update={"product_names": ["A100"]}),
+            "recipe": record.plan.recipe | {"precision": "fp32"},
             "fix_hp": {"micro_batch_size": 96},
         }
     )
-    made = read_golden_record(
+    record = read_golden_record(
         plan=plan,
-        environment=made.environment | {"devices": []},
-        figures=made.figures
+        environment=record.environment | {"devices": []},
+        figures=record.figures
         | {
-            name: made.figures[name].model_copy(update={"value": value})
+            name: record.figures[name].model_copy(update={"value": value})
             for name, value in (
                 ("e2e_time", 334.72),
                 ("p_whole", 2019.08),
@@ -244,12 +244,12 @@ def test_a_record_with_a_published_rows_values_prints_that_row():
                 ("mem_total", 40.0 * GIB),
             )
         },
-        quality=made.quality.model_copy(update={"value": 0.908, "target": None}),
+        quality=record.quality.model_copy(update={"value": 0.908, "target": None}),
     )
-    (row,) = translate_rows(tables.build_performance_table([made]), "zh")
+    (row,) = translate_rows(tables.build_performance_table([record]), "zh")
     printed = FOUNDING["distilbert_sst2"][1][1]
     assert row == (printed[0], *printed[2:])
-    (row,) = translate_rows(tables.build_performance_table([made]))
+    (row,) = translate_rows(tables.build_performance_table([record]))
     assert row[0] == "A100 1 node x 8 (1x8)"
 
 
@@ -258,11 +258,11 @@ def read_about(case):
 
 
 def test_only_a_published_name_replaces_a_precision():
-    made = read_golden_record()
+    record = read_golden_record()
 
     def label(case, precision):
-        recipe = made.plan.recipe | {"precision": precision}
-        plan = made.plan.model_copy(
+        recipe = record.plan.recipe | {"precision": precision}
+        plan = record.plan.model_copy(
             update={"case": case, "about": read_about(case), "recipe": recipe}
         )
         return tables.format_precision(read_golden_record(plan=plan))
@@ -276,11 +276,13 @@ FINE_TUNING = ("fix_hp", "token/p/s", "loss", "mem", tables.QUALITY, "MFU")
 
 
 def test_fine_tuning_page_has_other_columns():
-    made = read_golden_record()
-    named = made.plan.about.references.model_copy(update={"columns": FOUNDING["llama2_7b_lora"][0]})
-    new_about = made.plan.about.model_copy(update={"references": named})
-    made = read_golden_record(plan=made.plan.model_copy(update={"about": new_about}))
-    table = tables.build_performance_table([made])
+    record = read_golden_record()
+    other_references = record.plan.about.references.model_copy(
+        update={"columns": FOUNDING["llama2_7b_lora"][0]}
+    )
+    new_about = record.plan.about.model_copy(update={"references": other_references})
+    record = read_golden_record(plan=record.plan.model_copy(update={"about": new_about}))
+    table = tables.build_performance_table([record])
     assert translate_headers(table) == [
         "configuration",
         "fix_hp",
@@ -294,14 +296,14 @@ def test_fine_tuning_page_has_other_columns():
 
 
 def test_the_references_choose_the_column_set():
-    def named(*columns):
+    def references(*columns):
         return reference.References(columns=columns)
 
-    assert tables.list_columns(named()) == tables.PERFORMANCE
-    assert tables.list_columns(named(*FOUNDING["llama2_7b_lora"][0])) == FINE_TUNING
-    assert tables.list_columns(named(*FOUNDING["dlrm_criteo"][0])) == tables.PERFORMANCE
+    assert tables.list_columns(references()) == tables.PERFORMANCE
+    assert tables.list_columns(references(*FOUNDING["llama2_7b_lora"][0])) == FINE_TUNING
+    assert tables.list_columns(references(*FOUNDING["dlrm_criteo"][0])) == tables.PERFORMANCE
     with pytest.raises(RecordError, match="acc, p_hole"):
-        tables.list_columns(named("acc", "p_hole"))
+        tables.list_columns(references("acc", "p_hole"))
 
 
 def test_configuration_label_has_ranks_and_nodes():
@@ -316,12 +318,16 @@ def test_configuration_label_has_ranks_and_nodes():
 
 
 def test_only_the_published_form_shows_slashes_for_missing_values():
-    made = read_golden_record()
-    figures = made.figures | {
-        name: made.figures[name].model_copy(update={"value": None}) for name in ("p_core", "mem")
+    record = read_golden_record()
+    figures = record.figures | {
+        name: record.figures[name].model_copy(update={"value": None}) for name in ("p_core", "mem")
     }
-    made = read_golden_record(figures=figures, plan=made.plan.model_copy(update={"fix_hp": {}}))
-    table = tables.build_performance_table([made])
-    shown = dict(zip(translate_headers(table), translate_rows(table)[0], strict=True))
-    assert (shown["fix_hp"], shown["p_core"], shown["mem"]) == ("/", "/", "/")
+    record = read_golden_record(figures=figures, plan=record.plan.model_copy(update={"fix_hp": {}}))
+    table = tables.build_performance_table([record])
+    row_by_header = dict(zip(translate_headers(table), translate_rows(table)[0], strict=True))
+    assert (row_by_header["fix_hp"], row_by_header["p_core"], row_by_header["mem"]) == (
+        "/",
+        "/",
+        "/",
+    )
     assert (translate(None, "en"), format_memory(None, None)) == ("–", "–")

@@ -27,7 +27,7 @@ def make_hostile_record():
         message=message("exception", text="[/nope]\x1b]0;title\x07 " + "m" * 200),
         rank=3,
     )
-    changed = {f"field_{n}": "x" * 30 for n in range(5)}
+    changed = {f"field_{number}": "x" * 30 for number in range(5)}
     plan = read_golden_record().plan.model_copy(update={"fix_hp": changed})
     return read_golden_record(
         environment=read_golden_record().environment | {"devices": [{"name": name}]},
@@ -38,8 +38,8 @@ def make_hostile_record():
     )
 
 
-def show_record(made, width=80, extent="screen"):
-    return show_page(build_document([made]), width=width, extent=extent)
+def show_record(record, width=80, extent="screen"):
+    return show_page(build_document([record]), width=width, extent=extent)
 
 
 def test_summary_of_a_run_has_title_sentence_row_ruler_and_limit():
@@ -60,7 +60,7 @@ def test_summary_of_a_run_rates_the_result():
     (line,) = [x for x in list_first_lines([read_golden_record()], [other]) if "comparable" in x]
     ratio = "× 1.00 of 2 x NVIDIA A100-SXM4-40GB (own run, noisy)"
     assert line == f"p_train relative to comparable results: {ratio}"
-    many = [read_golden_record(run_id=f"r{n}") for n in range(20)]
+    many = [read_golden_record(run_id=f"r{number}") for number in range(20)]
     assert len(list_first_lines(many, [other])) <= 11  # and two paths
     assert "20 of 20 launches passed; p_train 457.2 – 457.2 (95%)" in list_first_lines(many)
 
@@ -106,8 +106,8 @@ def test_unverified_run_is_marked_beside_its_trust_within_80_columns():
     text = build_listing_table(listed, "zh", width=80)
     assert {"do_not_quote", "(unverified)", "usable", "*f3c135"} <= set(text.split())
     assert "verified" not in text.split()
-    alone = Listing(1, ["verification"], [""], [["verified"]])
-    assert build_listing_table(alone, "zh").split()[0] == "核验"
+    listing = Listing(1, ["verification"], [""], [["verified"]])
+    assert build_listing_table(listing, "zh").split()[0] == "核验"
 
 
 def test_too_wide_table_of_one_row_becomes_a_column():
@@ -117,8 +117,8 @@ def test_too_wide_table_of_one_row_becomes_a_column():
 
 
 def test_table_whose_words_do_not_fit_is_split_after_its_first_column():
-    names = ["name", *(f"column_{n}" for n in range(6))]
-    rows = [[f"row_{m}", *(f"value_{m}_{n}" for n in range(6))] for m in range(3)]
+    names = ["name", *(f"column_{number}" for number in range(6))]
+    rows = [[f"row_{m}", *(f"value_{m}_{number}" for number in range(6))] for m in range(3)]
     text = show([build_table(names, rows)], width=40)
     assert text.split().count("row_2") == 2
     assert {x for row in [names, *rows] for x in row} <= set(text.split())
@@ -142,9 +142,9 @@ def test_lines_end_between_words_and_between_chinese_characters():
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_first_screen_is_short_and_all_option_shows_more(width, lang):
     sampled = Record.model_validate_json((GOLDEN / "record_sampled.json").read_bytes())
-    for made in (read_golden_record(), sampled):
-        screen = show_page(build_document([made]), lang, width=width)
-        everything = show_page(build_document([made]), lang, width=width, extent="all")
+    for record in (read_golden_record(), sampled):
+        screen = show_page(build_document([record]), lang, width=width)
+        everything = show_page(build_document([record]), lang, width=width, extent="all")
         assert len(screen.splitlines()) <= 40
         assert "--all" in screen
         assert "step_time_p50" not in screen
@@ -158,9 +158,9 @@ def test_memory_has_its_unit_and_its_total_if_known():
     assert any(line.endswith("memory 33.4 of 40.0 GiB") for line in lines)
     figures = read_golden_record().figures
     unknown = figures["mem_total"].model_copy(update={"value": None})
-    made = read_golden_record(figures=figures | {"mem_total": unknown})
-    assert translate(describe_key_figures([made]), "en").endswith(" · memory 33.4 GiB")
-    assert translate(describe_key_figures([made]), "zh").endswith(" · 内存 33.4 GiB")
+    record = read_golden_record(figures=figures | {"mem_total": unknown})
+    assert translate(describe_key_figures([record]), "en").endswith(" · memory 33.4 GiB")
+    assert translate(describe_key_figures([record]), "zh").endswith(" · 内存 33.4 GiB")
 
 
 def test_key_figures_of_a_case_follow_those_of_all_cases():
@@ -174,11 +174,11 @@ def test_key_figures_of_a_case_follow_those_of_all_cases():
     about = read_golden_record().plan.about.model_copy(
         update={"page": PageSpec(figures=(overload,))}
     )
-    made = read_golden_record(
+    record = read_golden_record(
         plan=read_golden_record().plan.model_copy(update={"about": about}),
         figures=read_golden_record().figures | {"overload": FigureEntry(value=1.25, unit="x")},
     )
-    assert " · overload 1.250 x · memory 33.4" in translate(describe_key_figures([made]), "en")
+    assert " · overload 1.250 x · memory 33.4" in translate(describe_key_figures([record]), "en")
 
 
 def test_sentences_about_charts_appear_only_with_charts():
@@ -220,11 +220,14 @@ def test_the_first_screen_of_a_failed_run_has_its_traceback_line_by_line():
     lines = ['  File "job.py", line 7, in step', "\treturn x / y", "ZeroDivisionError: \x1b[2J"]
     failure = message("exception", text="division by zero")
     cause = Cause(kind="error", message=failure, rank=0, traceback="\n".join(lines) + "\n")
-    made = read_golden_record(status="failed", cause=cause)
-    shown = show_record(made).splitlines()
-    start = shown.index(lines[0])
-    assert shown[start + 1 : start + 3] == ["    return x / y", r"ZeroDivisionError: \u001b[2J"]
-    assert "job.py" not in show_record(made, extent="head")
+    record = read_golden_record(status="failed", cause=cause)
+    screen_lines = show_record(record).splitlines()
+    start = screen_lines.index(lines[0])
+    assert screen_lines[start + 1 : start + 3] == [
+        "    return x / y",
+        r"ZeroDivisionError: \u001b[2J",
+    ]
+    assert "job.py" not in show_record(record, extent="head")
 
 
 @pytest.mark.parametrize("make", [read_golden_record, make_hostile_record])
@@ -254,7 +257,7 @@ def test_figures_of_repeated_launches_are_their_means():
     speeds = 400.0, 625.0  # their geometric mean is 500
     many = [
         read_golden_record(
-            run_id=f"r{n}",
+            run_id=f"r{number}",
             figures=read_golden_record().figures
             | {
                 "p_train": read_golden_record()
@@ -262,7 +265,7 @@ def test_figures_of_repeated_launches_are_their_means():
                 .model_copy(update={"value": speed})
             },
         )
-        for n, speed in enumerate(speeds)
+        for number, speed in enumerate(speeds)
     ]
     (row,) = [line for line in list_first_lines(many) if "p_train 500.0" in line]
     assert row.startswith("geometric mean: ")

@@ -43,8 +43,8 @@ def resolve(tmp_path: Path) -> Any:
     def call(case_word: str = "toy", **fields: Any) -> plan.Plan:
         changes = recipes.parse_assignments(fields.pop("words", ()))
         device = None if ":" in case_word else "cpu"
-        given = {"device": device, "out": tmp_path / "run", "overrides": changes, **fields}
-        request = RunRequest.of(case=case_word, **given)
+        request_fields = {"device": device, "out": tmp_path / "run", "overrides": changes, **fields}
+        request = RunRequest.of(case=case_word, **request_fields)
         cache = tmp_path / "cache"
         return resolving.resolve(request, generated_root=cache, now=NOW, run_token="abc123")
 
@@ -139,11 +139,11 @@ def sized(name: str) -> str | None:
 
 def test_default_of_a_shipped_recipe_is_no_change() -> None:
     standard = Recipe(target_value=0.9, max_epochs=10, weight_decay=0.1)
-    named = replace(standard, target_value=None, max_steps=100, micro_batch_size=96)
+    equal_recipe = replace(standard, target_value=None, max_steps=100, micro_batch_size=96)
 
     def calls(**by_hand: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         return recipes.compare_with_standard(
-            replace(named, **by_hand), named=named, standard=standard
+            replace(equal_recipe, **by_hand), named=equal_recipe, standard=standard
         )
 
     assert calls() == ({"micro_batch_size": 96}, {})
@@ -329,9 +329,9 @@ def test_nproc_option_means_one_machine() -> None:
 def test_labels_name_every_deviation_of_the_run(
     resolve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for label, given in (("oversubscribed", {"nproc": 5}), ("given-peak", {"peak_tflops": 1.5})):
+    for label, fields in (("oversubscribed", {"nproc": 5}), ("given-peak", {"peak_tflops": 1.5})):
         assert label not in resolve(nproc=4).labels
-        assert label in resolve(**given).labels
+        assert label in resolve(**fields).labels
     assert resolve(peak_tflops=1.5).peak_tflops == 1.5
     assert "simulated-device" not in resolve(device="fake").labels
     monkeypatch.setattr(FakeVendor, "named_only", True, raising=False)

@@ -96,11 +96,11 @@ def test_options_override_the_file_or_are_refused(parse: Parse) -> None:
         assert (entry.device, entry.seed, entry.sample_every) == ("fake", 1, 0)
         assert entry.out == Path("elsewhere") / entry.name
     assert plan.entries[1].timeout == 1000
-    for option, named in (
+    for option, expected_text in (
         ({"peak_tflops": 1}, "--peak-tflops does not go"),
         ({"overrides": {"bs": 1}}, "KEY=VALUE does not go"),
     ):
-        with pytest.raises(UsageError, match=named):
+        with pytest.raises(UsageError, match=expected_text):
             parse(FULL, **option)
 
 
@@ -143,8 +143,13 @@ runs:
     last = plan.entries[7]
     assert (last.case, last.recipe, last.nnodes, last.nproc) == ("glm", "tiny", None, 8)
     assert (last.repeat, last.overrides) == (3, {"precision": "fp32", "bs": "16"})
-    named = plan.entries[-1]
-    assert (named.case, named.recipe, named.nnodes, named.overrides) == ("toy", "b", 2, {})
+    named_entry = plan.entries[-1]
+    assert (named_entry.case, named_entry.recipe, named_entry.nnodes, named_entry.overrides) == (
+        "toy",
+        "b",
+        2,
+        {},
+    )
 
 
 def test_the_shipped_plans_can_be_read() -> None:
@@ -160,5 +165,5 @@ def test_documented_example_is_a_valid_plan(parse: Parse, page: str) -> None:
     guide = (PLANS.parent / "docs" / page).read_text(encoding="utf-8")
     plan = parse(guide.split("```yaml\n")[1].split("```")[0])
     worlds = [f"nproc_{count}-bs_{size}" for count in (1, 2) for size in (8, 16)]
-    combined = [f"{case}-tiny-{rest}" for case in ("toy", "distilbert_sst2") for rest in worlds]
+    combined = [f"{case}-tiny-{world}" for case in ("toy", "distilbert_sst2") for world in worlds]
     assert [entry.name for entry in plan.entries] == ["toy", "small-batch", *combined]

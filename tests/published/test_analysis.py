@@ -132,10 +132,10 @@ def test_failed_run_has_a_record_with_zero_and_the_flag(log, data, options, why)
 
 
 def test_names_of_profiles_are_in_the_record(log):
-    named = {"log_with_profiler": "prof.log", "profiler_path": "prof/"}
-    record = json.loads(speed(log(LINES), **named).record.to_json())
-    assert {key: record[key] for key in named} == named
-    assert named.keys().isdisjoint(json.loads(speed(log(LINES)).record.to_json()))
+    profile_names = {"log_with_profiler": "prof.log", "profiler_path": "prof/"}
+    record = json.loads(speed(log(LINES), **profile_names).record.to_json())
+    assert {key: record[key] for key in profile_names} == profile_names
+    assert profile_names.keys().isdisjoint(json.loads(speed(log(LINES)).record.to_json()))
 
 
 def test_damaged_or_missing_log_is_refused(log):

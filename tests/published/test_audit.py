@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def row(figures: dict[str, float], **given: Any) -> subject.AuditSubject:
-    read = {n: Reading(value=x, unit="", raw=repr(x)) for n, x in figures.items()}
+def row(figures: dict[str, float], **row_fields: Any) -> subject.AuditSubject:
+    read = {name: Reading(value=x, unit="", raw=repr(x)) for name, x in figures.items()}
     common = {"file": "page.md", "line": 3, "form": "csv", "raw": "", "configuration": "one"}
-    return subject.view_row(Row(**common | given, figures=read))
+    return subject.view_row(Row(**common | row_fields, figures=read))
 
 
 def of_reference(case: str) -> list[Finding]:
@@ -145,9 +145,9 @@ def test_translation_of_page_is_not_copy(tmp_path: Path) -> None:
 def test_missing_sequence_length_counts_as_shortest() -> None:
     """Of a page that does not name what its rows change: 40 samples/s of 128 tokens or of 512."""
     figures = {"p_whole": 320.0}
-    given = {"model": "bert large uncased", "device": "V100", "nnodes": 1, "nproc": 1}
-    assert audit([row(figures, **given)]) == []
-    findings = audit([row(figures, **given, cells={"fix_hp": "/"})])
+    row_fields = {"model": "bert large uncased", "device": "V100", "nnodes": 1, "nproc": 1}
+    assert audit([row(figures, **row_fields)]) == []
+    findings = audit([row(figures, **row_fields, cells={"fix_hp": "/"})])
     assert [finding.message.code for finding in findings] == ["audit_peak"]
 
 
@@ -167,8 +167,8 @@ def test_missing_sequence_length_counts_as_shortest() -> None:
 def test_size_of_language_model_is_read_from_name(
     model: str, changes: dict[str, str], codes: list[str]
 ) -> None:
-    given = {"model": model, "device": "A100", "precision": "bf16", "changes": changes}
-    findings = audit([row({"token/p/s": 7766.36}, **given)])
+    row_fields = {"model": model, "device": "A100", "precision": "bf16", "changes": changes}
+    findings = audit([row({"token/p/s": 7766.36}, **row_fields)])
     assert [finding.message.code for finding in findings] == codes
 
 
@@ -216,18 +216,18 @@ def test_both_pages_of_published_results_have_the_same_findings() -> None:
 def test_speed_of_mixture_of_experts_must_state_its_routing(
     changes: dict[str, str], codes: list[str]
 ) -> None:
-    given = {"device": "H100", "precision": "bf16", "changes": changes}
+    row_fields = {"device": "H100", "precision": "bf16", "changes": changes}
     for figure in ({"token/p/s": 3000.0}, {"MFU": 30.0}):
-        findings = audit([row(figure, model="gpt_oss_20b", **given)])
+        findings = audit([row(figure, model="gpt_oss_20b", **row_fields)])
         assert [finding.message.code for finding in findings if finding.rule == "routing"] == codes
     assert not [
         finding
-        for finding in audit([row({"mem": 1e9}, model="gpt_oss_20b", **given)])
+        for finding in audit([row({"mem": 1e9}, model="gpt_oss_20b", **row_fields)])
         if finding.rule == "routing"
     ]
     assert not [
         finding
-        for finding in audit([row({"token/p/s": 3000.0}, model="llama3 8b", **given)])
+        for finding in audit([row({"token/p/s": 3000.0}, model="llama3 8b", **row_fields)])
         if finding.rule == "routing"
     ]
 
@@ -246,6 +246,6 @@ def test_speed_of_mixture_of_experts_must_state_its_routing(
 def test_mfu_of_mixture_of_experts_excludes_dropped_tokens(
     changes: dict[str, str], mfu: float, codes: list[str]
 ) -> None:
-    given = {"device": "H100", "precision": "bf16", "changes": changes}
-    findings = audit([row({"token/p/s": 10_000.0, "MFU": mfu}, model="gpt_oss_20b", **given)])
+    row_fields = {"device": "H100", "precision": "bf16", "changes": changes}
+    findings = audit([row({"token/p/s": 10_000.0, "MFU": mfu}, model="gpt_oss_20b", **row_fields)])
     assert [finding.message.code for finding in findings if finding.rule == "mfu"] == codes

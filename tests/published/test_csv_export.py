@@ -14,9 +14,9 @@ def test_our_csv_is_imported_with_the_figures_of_its_records(import_text):
     text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
     record = Record.model_validate_json(text)
     imported_rows = import_text(to_csv([record, record]), "results.csv")
-    row, again = imported_rows.rows
+    row, second_row = imported_rows.rows
     assert imported_rows.unread == []
-    assert (row.line, again.line, row.form) == (2, 3, "csv")
+    assert (row.line, second_row.line, row.form) == (2, 3, "csv")
     assert (row.case, row.device, row.nnodes, row.nproc, row.vendor) == (
         "distilbert_sst2", "NVIDIA A100-SXM4-40GB", 1, 2, "nvidia",
     )  # fmt: skip

@@ -143,8 +143,8 @@ def test_row_of_our_own_page_has_the_mark_behind_its_label(lang, status):
 )
 def test_row_with_other_cells_than_headers_is_not_read(cells, count):
     text = NINE.replace("| 13.9/40.0 |", cells)
-    for shown in (text, "> " + text.replace("\n", "\n> ")):
-        row = read(shown)[0]
+    for page_text in (text, "> " + text.replace("\n", "\n> ")):
+        row = read(page_text)[0]
         if count == 9:
             assert row.notes == []
             assert row.figures["mem"].value == (9 * 1024**3 if "9" in cells else None)
@@ -204,9 +204,9 @@ def test_folder_is_read_whole_but_for_hidden_files(tmp_path):
 
 
 def test_page_beside_the_records_that_it_shows_is_no_published_result(tmp_path):
-    for beside in ("a/record.json", "b/r1/record.json"):
-        (tmp_path / beside).parent.mkdir(parents=True)
-        (tmp_path / beside).write_text("{}", encoding="utf-8")
+    for record_path in ("a/record.json", "b/r1/record.json"):
+        (tmp_path / record_path).parent.mkdir(parents=True)
+        (tmp_path / record_path).write_text("{}", encoding="utf-8")
     for folder in ("a", "b", "c"):
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / "page.en.md").write_text(FACTS + NINE, encoding="utf-8")

@@ -28,8 +28,8 @@ def found_in(text: str, folder: Path) -> tuple[int, set[int | None]]:
 def test_planted_errors_are_found_in_their_row(tmp_path: Path) -> None:
     pages = list(iterate_planted_pages())
     assert len(pages) == PLANTED
-    named = [bool(found_in(page.text, tmp_path)[1] & set(page.lines)) for page in pages]
-    assert sum(named) >= FOUND
+    is_error_found = [bool(found_in(page.text, tmp_path)[1] & set(page.lines)) for page in pages]
+    assert sum(is_error_found) >= FOUND
 
 
 def test_correct_rows_are_not_flagged(tmp_path: Path) -> None:

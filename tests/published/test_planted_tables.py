@@ -30,8 +30,8 @@ def audited(document: Document, folder: Path) -> tuple[int, set[int]]:
 def test_planted_errors_are_found_in_their_line(tmp_path: Path) -> None:
     plants = list(iterate_planted_documents())
     assert len(plants) == PLANTED
-    named = [bool(audited(x.document, tmp_path)[1] & set(x.lines)) for x in plants]
-    assert sum(named) >= FOUND
+    is_error_found = [bool(audited(x.document, tmp_path)[1] & set(x.lines)) for x in plants]
+    assert sum(is_error_found) >= FOUND
 
 
 def test_correct_lines_are_not_flagged(tmp_path: Path) -> None:

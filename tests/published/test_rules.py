@@ -38,32 +38,32 @@ def reading(value: Any) -> dict[str, Any]:
     return {"value": number, "unit": "", "raw": str(value)}
 
 
-def row(given: dict[str, Any], number: int) -> Row:
+def row(fields: dict[str, Any], number: int) -> Row:
     common = {"file": "page.md", "line": 10 + number, "table": 9, "form": "flagperf", "raw": ""}
-    figures = {name: reading(value) for name, value in given.pop("figures").items()}
-    return Row(**common | {"configuration": f"row {number}"} | given, figures=figures)
+    figures = {name: reading(value) for name, value in fields.pop("figures").items()}
+    return Row(**common | {"configuration": f"row {number}"} | fields, figures=figures)
 
 
-def record(given: dict[str, Any]) -> Record:
-    golden = GOLDEN / given.pop("golden", "record_toy.json")
+def record(fields: dict[str, Any]) -> Record:
+    golden = GOLDEN / fields.pop("golden", "record_toy.json")
     document = json.loads(golden.read_text(encoding="utf-8"))
-    for path, value in given.items():
+    for path, value in fields.items():
         put(document, path, value)
     return Record.model_validate(document)
 
 
 def subjects(plant: dict[str, Any], *, changed: bool) -> list[subject.AuditSubject]:
-    given = json.loads(json.dumps({name: plant.get(name, []) for name in ("rows", "records")}))
+    planted = json.loads(json.dumps({name: plant.get(name, []) for name in ("rows", "records")}))
     for path, value in plant["change"].items() if changed else ():
         if path.startswith("records."):  # their keys are paths themselves
             _, number, key = path.split(".", 2)
-            given["records"][int(number)][key] = value
+            planted["records"][int(number)][key] = value
         else:
-            put(given, path, value)
-    records = [record(entry) for entry in given["records"]]
+            put(planted, path, value)
+    records = [record(entry) for entry in planted["records"]]
     views = [subject.view_record(entry, f"runs/{number}") for number, entry in enumerate(records)]
     return views + [
-        subject.view_row(row(entry, number)) for number, entry in enumerate(given["rows"])
+        subject.view_row(row(entry, number)) for number, entry in enumerate(planted["rows"])
     ]
 
 
@@ -81,8 +81,8 @@ def test_planted_error_is_found(name: str) -> None:
     (finding,) = findings
     assert finding.subject.line == plant.get("line", finding.subject.line)
     for part, value in plant["arithmetic"].items():
-        shown = finding.message.args[part]
-        assert shown == (value if isinstance(value, str) else pytest.approx(value)), part
+        printed_value = finding.message.args[part]
+        assert printed_value == (value if isinstance(value, str) else pytest.approx(value)), part
 
 
 @pytest.mark.parametrize("name", PLANTS)

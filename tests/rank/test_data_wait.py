@@ -46,10 +46,10 @@ class PlayedThread(Executor):
     def __init__(self, clock: FakeClock) -> None:
         self.clock, self.free_at_ns = clock, clock.now_ns
 
-    def submit(self, call: Callable[..., Any], /, *args: Any, **named: Any) -> Arriving:
+    def submit(self, call: Callable[..., Any], /, *args: Any, **keywords: Any) -> Arriving:
         here_ns = self.clock.now_ns
         self.clock.now_ns = max(here_ns, self.free_at_ns)
-        result = call(*args, **named)
+        result = call(*args, **keywords)
         self.free_at_ns, self.clock.now_ns = self.clock.now_ns, here_ns
         arriving = Arriving(self.clock, self.free_at_ns)
         arriving.set_result(result)
@@ -133,7 +133,7 @@ def expected_waits(
     for micros in epochs:
         begun: list[int] = []  # when each was asked for by the queue
         ready: list[int] = []
-        taken: list[int] = []
+        waits_ns: list[int] = []
         first = now
         waited = 0
         window_end = len(waits) + (window_steps if waits else 1)
@@ -142,11 +142,11 @@ def expected_waits(
             if depth == 0:
                 now += micro.fetch_ns
             else:
-                begun.append(first if number < depth else taken[number - depth])
+                begun.append(first if number < depth else waits_ns[number - depth])
                 earlier = ready[-1] if ready else first
                 ready.append(max(begun[-1], earlier) + micro.fetch_ns + times.pin_ns)
                 now = max(now, ready[-1])
-            taken.append(now)
+            waits_ns.append(now)
             if asynchronous:
                 idle_from = max(busy, asked)
                 busy = max(busy, now) + times.copy_ns
@@ -169,7 +169,7 @@ def expected_waits(
         if depth == 0:
             now += 7
         else:
-            begun.append(taken[-depth] if len(micros) >= depth else first)
+            begun.append(waits_ns[-depth] if len(micros) >= depth else first)
             now = max(now, max(begun[-1], ready[-1]) + 7)
         now = max(now, busy)
     return waits

@@ -99,8 +99,8 @@ class HalfBatches(ToyJob):
             halves = [[x[half::2] for x in batch.tensors] for half in (0, 1)]
             yield from (replace(batch, tensors=half) for half in halves)
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.steps_per_epoch *= 2
 
 
@@ -114,8 +114,8 @@ class ShortEpoch(ToyJob):
 class ShortAnnounced(ToyJob):
     """Leaves half of the data out and announces as many steps."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.steps_per_epoch //= 2
 
     def batches(self, epoch: int) -> Iterator[Batch]:
@@ -164,8 +164,8 @@ class WorksInEvaluation(ToyJob):
 
     claims_updates = False
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.put_off: list[list[Batch]] = []
         self.claimed, self.take_step = 0, self.step
         self.step = self.put_step_off
@@ -207,8 +207,8 @@ def test_steps_that_train_nothing_fail_the_run(run: Run) -> None:
 class StopsAfterWarmup(ToyJob):
     """Trains while nobody measures, then takes the batches only."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.taken, self.take_step = 0, self.step
         self.step = self.step_at_first
         self.updates = lambda: self.taken
@@ -236,8 +236,8 @@ class DetachedLayer(ToyJob):
 
     def _loss_sum(self, batch: Batch) -> torch.Tensor:
         features, labels = batch.tensors
-        first, *rest = self.stepper.model
-        scores = torch.nn.Sequential(*rest)(first(features).detach())
+        first, *other_layers = self.stepper.model
+        scores = torch.nn.Sequential(*other_layers)(first(features).detach())
         return torch.nn.functional.cross_entropy(scores, labels, reduction="sum")
 
 
@@ -280,8 +280,8 @@ def test_training_after_the_end_fails_the_run(run: Run) -> None:
 class DropsTheRest(ToyJob):
     """Leaves the last step of an epoch out, and says so."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.steps_per_epoch -= 1
         self.samples_per_epoch = 4096 - 64
 
@@ -300,8 +300,8 @@ def test_epoch_that_drops_rows_is_reported_and_passes_with_a_finding(run: Run) -
 class SameLoss(ToyJob):
     """Trains, and reports the same loss for each batch."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         take_step = self.step
         self.step = lambda batches: None if take_step(batches) is None else torch.tensor(0.25)
 
@@ -324,8 +324,8 @@ def test_batches_read_before_measuring_are_noted(run: Run, ahead: int, noted: bo
 class SlowSteps(ToyJob):
     """Takes 20 ms a step, so that windows are long enough to be compared with clocks."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         take_step = self.step
 
         def slow(batches: Iterator[Batch]) -> Any:
@@ -353,8 +353,8 @@ def test_marks_at_half_the_hosts_rate_are_a_finding(
 class EverySecondStep(ToyJob):
     """Takes every second step's batches without training on them."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.taken, self.take_step = 0, self.step
         self.step = self.half_of_them
 

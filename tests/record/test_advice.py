@@ -18,9 +18,9 @@ def failed(kind: str, cause: Message, *, steps: int = 250, **recipe: Any) -> Rec
     plan = read_golden_record().plan
     changed = plan.model_copy(update={"recipe": plan.recipe | recipe, "extra": {}, "fix_hp": {}})
     counts = read_golden_record().counts.model_copy(update={"steps": steps})
-    made = Cause(kind=kind, message=cause, rank=0, traceback="tb")
+    cause_of_failure = Cause(kind=kind, message=cause, rank=0, traceback="tb")
     return read_golden_record().model_copy(
-        update={"plan": changed, "cause": made, "counts": counts}
+        update={"plan": changed, "cause": cause_of_failure, "counts": counts}
     )
 
 
@@ -56,17 +56,17 @@ def test_out_of_device_memory_has_memory_advice(
 
 @pytest.mark.parametrize(("now", "advised"), [(False, "true"), ("none", "full")])
 def test_recomputing_is_advised_by_the_values_of_the_case(now: Any, advised: str) -> None:
-    made = failed("oom", OOM, micro_batch_size=1, precision="bf16", checkpoint_activations=now)
-    (advice, _) = advise(made)
+    record = failed("oom", OOM, micro_batch_size=1, precision="bf16", checkpoint_activations=now)
+    (advice, _) = advise(record)
     assert advice == message("try.checkpoint_activations", value=advised)
 
 
 def test_out_of_host_memory_has_memory_advice() -> None:
     killed = message("rank_killed_out_of_memory", rank=0, signal="SIGKILL")
-    made = failed("oom", killed, micro_batch_size=8, precision="fp32")
-    assert codes(made) == ["try.fewer_ranks", "try.lower_batch", "try.more_memory_host"]
-    alone = made.plan.model_copy(update={"nproc": 1})
-    assert codes(made.model_copy(update={"plan": alone}))[0] == "try.lower_batch"
+    record = failed("oom", killed, micro_batch_size=8, precision="fp32")
+    assert codes(record) == ["try.fewer_ranks", "try.lower_batch", "try.more_memory_host"]
+    single_rank_plan = record.plan.model_copy(update={"nproc": 1})
+    assert codes(record.model_copy(update={"plan": single_rank_plan}))[0] == "try.lower_batch"
 
 
 @pytest.mark.parametrize(
@@ -92,13 +92,13 @@ def test_stopped_run_is_advised_to_resume_only_from_a_checkpoint(
     steps: int, may_go_on: bool
 ) -> None:
     stopped = message("stopped_by_signal", signal="SIGINT", steps=steps)
-    made = failed("signal", stopped, steps=steps, checkpoint_every_steps=100)
-    assert codes(made) == ["try.resume" if may_go_on else "fix.stopped_by_signal"]
+    record = failed("signal", stopped, steps=steps, checkpoint_every_steps=100)
+    assert codes(record) == ["try.resume" if may_go_on else "fix.stopped_by_signal"]
     assert codes(failed("signal", stopped)) == ["fix.stopped_by_signal"]
     late = message("timed_out_training", limit_s=60.0, steps=steps, quiet_s=0.1)
-    made = failed("timeout", late, steps=steps, checkpoint_every_steps=100)
+    record = failed("timeout", late, steps=steps, checkpoint_every_steps=100)
     resume = ["try.resume"] if may_go_on else []
-    assert codes(made) == [*resume, "try.raise_timeout"]
+    assert codes(record) == [*resume, "try.raise_timeout"]
 
 
 def test_fix_of_an_error_comes_first_and_an_unknown_cause_has_general_advice() -> None:

@@ -41,7 +41,7 @@ def rank_events(
         event("facts", 0, device={"name": "Fake"}, matmul_flops_per_second=1e3,
               samples_per_epoch=more.pop("samples_per_epoch", None)),
         window(0, end, step_ns=[S] * len(samples), samples=samples, step_samples=of_all,
-               loss=[1.0 / (n + 1) for n in range(len(samples))], **more),
+               loss=[1.0 / (step + 1) for step in range(len(samples))], **more),
         *evaluations,
         event("trained", end, start_ns=0, end_ns=end, steps=len(samples), epochs=1, whole_epochs=0),
         parameters_event(end, changed=changed, unchanged=unchanged, updates=updates),
@@ -96,8 +96,8 @@ def test_contradicting_ranks_fail_the_run(
     expected: tuple[str, dict[str, int]],
 ) -> None:
     ranks = [
-        rank_events(mine, of_all=whole, changed=["a"])
-        for mine, whole in zip(samples, of_all, strict=True)
+        rank_events(samples_of_rank, of_all=samples_of_step, changed=["a"])
+        for samples_of_rank, samples_of_step in zip(samples, of_all, strict=True)
     ]
     assert cause(plan, timeline(tmp_path, *ranks)) == expected
 
@@ -180,10 +180,10 @@ def devices_of(*rates: float | None, last: str = "X1") -> list[Any]:
     """Return a rank for each matmul rate, in FLOP/s; the last one's device is a ``last``."""
     ranks = []
     for number, rate in enumerate(rates):
-        facts, *rest = rank_events([8], of_all=[8 * len(rates)], changed=["a"])
+        facts, *other_events = rank_events([8], of_all=[8 * len(rates)], changed=["a"])
         name = last if number == len(rates) - 1 else "X1"
         changed = {"device": {"name": name}, "matmul_flops_per_second": rate}
-        ranks.append([facts | changed, *rest])
+        ranks.append([facts | changed, *other_events])
     return ranks
 
 

@@ -30,13 +30,13 @@ MEMORY = (
 def distilbert(**changes: Any) -> Record:
     """Return a two-rank record: 1281.25 samples/s, 1536 MiB, a loss of a quarter."""
     text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
-    made = Record.model_validate_json(text)
+    record = Record.model_validate_json(text)
     values = {"final_result": 1281.25, "final_loss": 0.25, "mem": 1536 * 2.0**20}
     figures = {
-        name: made.figures[name].model_copy(update={"value": value})
+        name: record.figures[name].model_copy(update={"value": value})
         for name, value in values.items()
     }
-    return made.model_copy(update={"figures": made.figures | figures, **changes})
+    return record.model_copy(update={"figures": record.figures | figures, **changes})
 
 
 def test_text_of_both_records_matches_its_golden_file() -> None:
@@ -69,12 +69,14 @@ GOOD: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("value", "kept"),
+    ("value", "expected"),
     [(0.0005003, 0.0005), (0.00050049, 0.0005), (0.0123456, 0.0123), (0.09996, 0.1),
      (0.1, 0.1), (0.12345, 0.123), (1282.57318, 1282.573), (0.0, 0.0), (-0.01239, -0.0124)],
 )  # fmt: skip
-def test_results_keep_three_places_or_below_a_tenth_three_digits(value: float, kept: float) -> None:
-    assert round_result(value) == kept
+def test_results_keep_three_places_or_below_a_tenth_three_digits(
+    value: float, expected: float
+) -> None:
+    assert round_result(value) == expected
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_every_sentence_can_be_emitted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unknown", "shown"),
+    ("unknown", "expected"),
     [
         (Message("of_tomorrow", {"a": 1, "b": "x"}), "of_tomorrow (a=1, b=x)"),
         (Message("of_tomorrow"), "of_tomorrow"),
@@ -96,8 +96,8 @@ def test_every_sentence_can_be_emitted() -> None:
         (Message("not_steady"), "not_steady"),
     ],
 )
-def test_unknown_message_is_shown_unchanged(unknown: Message, shown: str) -> None:
-    assert render(unknown, "en") == shown
+def test_unknown_message_is_shown_unchanged(unknown: Message, expected: str) -> None:
+    assert render(unknown, "en") == expected
 
 
 @pytest.mark.parametrize(

@@ -63,14 +63,14 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[st
         "peak": ("gpt_megatron", few, {"peak_tflops": 2.0}),
         "toy": ("toy", changed, {}),
     }
-    made = {}
+    records = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CpuDevice, "matmul_rate", SyncDevice.matmul_rate)
         for name, (case, overrides, request) in asked.items():
             root = tmp_path_factory.mktemp(name)
             run_dir = run_rank(root, case, overrides=overrides, **request)
-            made[name] = json.loads(serialize_record(reduce.reduce(run_dir)))
-    yield made
+            records[name] = json.loads(serialize_record(reduce.reduce(run_dir)))
+    yield records
     torch.set_num_threads(threads)
 
 

@@ -32,12 +32,12 @@ OFTEN_S = [0.125 * number for number in range(97)]
 def lines(**facts: Any) -> list[dict[str, Any]]:
     """Return samples of two devices and the host."""
     plain = {"throttle_reasons": []}
-    taken = [
+    readings_lines = [
         make_host_line(t_s, utilization_percent=25.0, memory_used_bytes=2**34) for t_s in TIMES_S
     ]
     return [
         make_start_line(0, 1),
-        *taken,
+        *readings_lines,
         *make_device_lines(0, 1, **plain | facts),
         make_end_line(),
     ]
@@ -139,8 +139,8 @@ def test_uncorrected_errors_and_faults_are_not_to_be_quoted(tmp_path: Path) -> N
 @pytest.mark.parametrize("kind", ["absent", "hung", "failed", "unreadable"])
 def test_a_monitor_that_failed_is_a_finding(tmp_path: Path, kind: str) -> None:
     fault = event("fault", 3 * S, source="monitor", kind=kind, said="nvidia-smi: why")
-    again = fault | {"t_ns": 5 * S}
-    record = built(tmp_path, [*lines()[:-1], fault, again, make_end_line()])
+    second_fault = fault | {"t_ns": 5 * S}
+    record = built(tmp_path, [*lines()[:-1], fault, second_fault, make_end_line()])
     (note,) = record.findings
     assert note.code == f"source.{kind}"
     assert note.args == {"source": "nvml 13.580", "said": "nvidia-smi: why", "times": 2}

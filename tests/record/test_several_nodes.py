@@ -79,9 +79,9 @@ def node(
     write_events(run_dir / f"events.rank{number}.jsonl", ranks)
 
 
-def shown(made: Record) -> tuple[str, str]:
+def shown(record: Record) -> tuple[str, str]:
     """Return the record as a page in both languages."""
-    return to_markdown([page.build_document([made])]), render_markdown([made], "zh")
+    return to_markdown([page.build_document([record])]), render_markdown([record], "zh")
 
 
 def test_differences_between_nodes_are_findings(run_dir: Path) -> None:
@@ -89,11 +89,11 @@ def test_differences_between_nodes_are_findings(run_dir: Path) -> None:
     other = {**SAME, "driver": "1.3", "packages": {"torch": "2.13", "numpy": "2.2"}}
     node(run_dir, 1, other, skew_s=-2.5, device="Other CPU")
     node(run_dir, 2, SAME, skew_s=0.5)
-    made = reduce.reduce(run_dir)
-    assert made.environment["nodes"] == [
+    record = reduce.reduce(run_dir)
+    assert record.environment["nodes"] == [
         {}, {"driver": "1.3", "device": "Other CPU", "numpy": "2.2"}, {},
     ]  # fmt: skip
-    args_by_code = {item.code: item.args for item in made.findings}
+    args_by_code = {item.code: item.args for item in record.findings}
     assert args_by_code["nodes_differ"] == {"nodes": "1", "names": "driver, numpy, device"}
 
 
@@ -102,18 +102,23 @@ def test_a_lost_node_leaves_a_partial_record_that_can_be_verified(run_dir: Path)
     node(run_dir, 1, SAME, lost=True)
     node(run_dir, 2, SAME)
     write_events(run_dir / "events.job.jsonl", [job("NODE_FAIL")])
-    made = reduce.reduce(run_dir)
-    assert (made.status, made.cause.kind) == ("failed", "node_lost")
-    assert made.cause.message.args == {"nodes": "1", "ranks": "1", "said": "NODE_FAIL", "steps": 16}
-    assert made.labels == ["partial"]
-    assert made.trust.grade == "do_not_quote"
-    assert [item.finished for item in made.ranks] == [True, False, True]
+    partial_record = reduce.reduce(run_dir)
+    assert (partial_record.status, partial_record.cause.kind) == ("failed", "node_lost")
+    assert partial_record.cause.message.args == {
+        "nodes": "1",
+        "ranks": "1",
+        "said": "NODE_FAIL",
+        "steps": 16,
+    }
+    assert partial_record.labels == ["partial"]
+    assert partial_record.trust.grade == "do_not_quote"
+    assert [item.finished for item in partial_record.ranks] == [True, False, True]
     # What the ranks reported until then, over the slowest rank's time: two of 13 steps, one of 5.
-    assert made.figure("final_result") == (2 * 13 + 5) * 64 / 1.625
-    assert [item.steps for item in made.ranks] == [16, 8, 16]
-    record.write_record(made, run_dir)
-    assert verify_evidence(made, run_dir) == []
-    terminal, chinese = shown(made)
+    assert partial_record.figure("final_result") == (2 * 13 + 5) * 64 / 1.625
+    assert [item.steps for item in partial_record.ranks] == [16, 8, 16]
+    record.write_record(partial_record, run_dir)
+    assert verify_evidence(partial_record, run_dir) == []
+    terminal, chinese = shown(partial_record)
     assert "partial (the run ended early" in terminal
     assert "节点 1（rank 1）在 16 步后丢失：NODE_FAIL" in chinese
 
@@ -122,9 +127,9 @@ def test_node_without_files_gives_null_figures_with_a_reason(run_dir: Path) -> N
     node(run_dir, 0, SAME)
     node(run_dir, 2, SAME)
     write_events(run_dir / "events.job.jsonl", [job("node 1 went away")])
-    made = reduce.reduce(run_dir)
-    assert made.cause.message.args["nodes"] == "1"
+    record = reduce.reduce(run_dir)
+    assert record.cause.message.args["nodes"] == "1"
     reasons = {"final_result": "rank_without_measured_step", "p_train": "no_train_time"}
     for name, code in reasons.items():
-        assert (made.figures[name].value, made.figures[name].reason.code) == (None, code)
-    assert made.environment["nodes"][1] == {}
+        assert (record.figures[name].value, record.figures[name].reason.code) == (None, code)
+    assert record.environment["nodes"][1] == {}

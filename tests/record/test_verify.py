@@ -178,12 +178,12 @@ def test_rounding_difference_is_no_contradiction(run_dir: Path) -> None:
 
 
 def test_a_refuted_record_has_no_result_for_collections(run_dir: Path) -> None:
-    made = record.read_record(run_dir)
-    about = made.plan.about.model_copy(update={"mission": Mission("nlp", "toy", "语言模型", 1)})
-    made = made.model_copy(update={"plan": made.plan.model_copy(update={"about": about})})
-    assert [item.JOB_FAIL_FLAG for item in list_index_records(made)] == [0, 0]
+    refuted = record.read_record(run_dir)
+    about = refuted.plan.about.model_copy(update={"mission": Mission("nlp", "toy", "语言模型", 1)})
+    refuted = refuted.model_copy(update={"plan": refuted.plan.model_copy(update={"about": about})})
+    assert [item.JOB_FAIL_FLAG for item in list_index_records(refuted)] == [0, 0]
     edit(run_dir / "record.json", "figures", "p_train", "value", value=2560.0)
-    forged = add_reasons(made, verify.verify_evidence(record.read_record(run_dir), run_dir))
+    forged = add_reasons(refuted, verify.verify_evidence(record.read_record(run_dir), run_dir))
     assert is_refuted(forged.trust)
     assert [(x.FINAL_RESULT, x.JOB_FAIL_FLAG) for x in list_index_records(forged)] == [(0.0, 1)] * 2
 
@@ -201,13 +201,13 @@ def test_a_refuted_record_has_no_result_for_collections(run_dir: Path) -> None:
 def test_a_record_that_contradicts_itself_is_refuted_without_its_events(
     run_dir: Path, tmp_path: Path, keys: tuple[str, ...], value: Any, field: str
 ) -> None:
-    alone = tmp_path / "alone" / "record.json"
-    alone.parent.mkdir()
-    alone.write_bytes((run_dir / "record.json").read_bytes())
-    sound = verify.check_record(record.read_record(alone), alone.parent)
+    lone_record_path = tmp_path / "alone" / "record.json"
+    lone_record_path.parent.mkdir()
+    lone_record_path.write_bytes((run_dir / "record.json").read_bytes())
+    sound = verify.check_record(record.read_record(lone_record_path), lone_record_path.parent)
     assert (sound.verification, is_refuted(sound.trust)) == ("unverified", False)
-    edit(alone, *keys, value=value)
-    verified = verify.check_record(record.read_record(alone), alone.parent)
+    edit(lone_record_path, *keys, value=value)
+    verified = verify.check_record(record.read_record(lone_record_path), lone_record_path.parent)
     assert (verified.verification, is_refuted(verified.trust)) == ("unverified", True)
     args = verified.trust.reasons[0].args
     assert args["field"] == field

@@ -65,10 +65,10 @@ def test_figures_that_contradict_their_evidence_are_found(packed: Path) -> None:
     from hashlib import sha256
 
     with zipfile.ZipFile(packed) as zipped:
-        made = json.loads(zipped.read("1-toy/record.json"))
+        document = json.loads(zipped.read("1-toy/record.json"))
         files = json.loads(zipped.read("manifest.json"))["files"]
-    made["figures"]["p_train"]["value"] *= 10
-    text = json.dumps(made).encode()
+    document["figures"]["p_train"]["value"] *= 10
+    text = json.dumps(document).encode()
     for entry in files:
         if entry["name"] == "1-toy/record.json":
             entry |= {"bytes": len(text), "sha256": sha256(text).hexdigest()}

@@ -56,7 +56,7 @@ def broken(run_dir: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("words", "shown"),
+    ("words", "expected_text"),
     [
         (("report", "{folder}", "--format", "md"), "toy"),
         (("report", "{run}", "{broken}", "--format", "md"), "toy"),
@@ -68,11 +68,11 @@ def broken(run_dir: Path) -> Path:
     ],
 )
 def test_damaged_record_among_others_is_named_and_fails(
-    words: tuple[str, ...], shown: str, run_dir: Path, broken: Path, cli: Callable[..., Any]
+    words: tuple[str, ...], expected_text: str, run_dir: Path, broken: Path, cli: Callable[..., Any]
 ) -> None:
     places = {"folder": run_dir.parent, "run": run_dir, "broken": broken}
     code, out, err = cli(*(word.format(**places) for word in words))
-    assert (code, shown in out + err, str(broken) in err) == (1, True, True)
+    assert (code, expected_text in out + err, str(broken) in err) == (1, True, True)
 
 
 def test_site_with_a_damaged_record_has_the_other_runs_and_fails(

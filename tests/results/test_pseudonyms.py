@@ -55,8 +55,8 @@ def test_node_names_become_the_same_pseudonyms_in_all_documents(
     expected = [make_pseudonym(name, load_key()) for name in ("gpu-node17", "gpu-node18")]
     assert redacted == [expected[0], None, expected[1]]
     assert Redactor().redact_document(line)["node_name"] == expected[0]
-    again = Redactor().redact_document({"node_names": redacted})
-    assert again == {"node_names": redacted}
+    redacted_twice = Redactor().redact_document({"node_names": redacted})
+    assert redacted_twice == {"node_names": redacted}
 
 
 def test_record_of_one_machine_has_its_name(tmp_path: Path) -> None:

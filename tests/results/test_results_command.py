@@ -123,8 +123,8 @@ def test_differing_settings_have_columns(cli, batch_sizes):
     heads, *rows = (line.split() for line in cli("results")[1].splitlines() if line.strip("─ "))
     assert {"bs", "compile"} <= set(heads)
     assert not {"seed", "lr", "learning_rate", "recipe"} & set(heads)
-    shown = [(row[heads.index("bs")], row[heads.index("compile")]) for row in rows]
-    assert sorted(shown)[:2] == [("128", "false"), ("32", "true")]
+    settings = [(row[heads.index("bs")], row[heads.index("compile")]) for row in rows]
+    assert sorted(settings)[:2] == [("128", "false"), ("32", "true")]
 
 
 def test_recipe_fields_are_keys_of_filters_and_columns(cli, batch_sizes):
@@ -150,9 +150,9 @@ def test_unknown_key_names_public_keys_only(cli, runs):
 
 def test_longest_recipe_stays_readable_in_the_index(cli, runs):
     many = {f"field_{n}": "x" * 90 for n in range(60)} | {"note": "y" * 5000}
-    made = make_document("long")
-    made["plan"]["recipe"] |= many
-    write_record_file(runs / "long", made)
+    document = make_document("long")
+    document["plan"]["recipe"] |= many
+    write_record_file(runs / "long", document)
     assert listed(cli, "bs=96", "run_id=long") == ["long"]
 
 

@@ -15,8 +15,8 @@ def runs(tmp_path):
     folder = tmp_path / "runs"
     for day, name in enumerate("abc", start=1):
         figures = {"p_core": 100.0 * day}
-        made = make_document(name, started=f"2026-11-0{day}T08:00:00+00:00", figures=figures)
-        write_record_file(folder / name, made)
+        document = make_document(name, started=f"2026-11-0{day}T08:00:00+00:00", figures=figures)
+        write_record_file(folder / name, document)
     return folder
 
 

@@ -53,8 +53,8 @@ def test_selected_runs_are_shown_side_by_side(served):
     assert (page.status_code, "200%" in page.text or "side" in page.text) == (200, True)
     assert 'href="runs/a.html"' in page.text
     assert "并排比较" in client.get("/zh/compare?run=c&run=a").text
-    alone = client.get("/compare?run=a")
-    assert (alone.status_code, "1 runs" in alone.text) == (400, False)
+    single_run_page = client.get("/compare?run=a")
+    assert (single_run_page.status_code, "1 runs" in single_run_page.text) == (400, False)
     missing = client.get("/compare?run=a&run=<b>")
     assert (missing.status_code, "<b>" in missing.text) == (404, False)
     assert "&lt;b&gt;" in missing.text  # the run is named
@@ -101,5 +101,5 @@ def test_pages_are_compressed_once_and_plain_for_clients_without_gzip(served):
     assert page.headers["content-encoding"] == "gzip"
     assert "content-encoding" not in plain.headers
     assert page.text == plain.text
-    again = client.get("/", headers={"If-None-Match": page.headers["etag"]})
-    assert (again.status_code, again.content) == (304, b"")
+    unchanged_page = client.get("/", headers={"If-None-Match": page.headers["etag"]})
+    assert (unchanged_page.status_code, unchanged_page.content) == (304, b"")

@@ -66,8 +66,8 @@ def make_alternating_launches(
         for side, rate in enumerate(pair):
             minute = 2 * number + (side if number % 2 else 1 - side)
             rates = dict.fromkeys(("p_core", "p_train", "p_whole"), rate)
-            given = of_b if side else {}
+            fields = of_b if side else {}
             sides[side].append(
-                make_launch("ab"[side] + str(number), number, minute, figures=rates, **given)
+                make_launch("ab"[side] + str(number), number, minute, figures=rates, **fields)
             )
     return sides

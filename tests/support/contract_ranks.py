@@ -35,12 +35,12 @@ def run_task(rank: int, task: str, vendor_name: str, world: int, rendezvous: str
 def exchange(device, rank, world):
     """Send numbers that tell sender and receiver."""
     ranks = range(world)
-    mine = device.place(torch.arange(3.0)) + 10 * rank
-    total = mine.clone()
+    numbers_of_rank = device.place(torch.arange(3.0)) + 10 * rank
+    total = numbers_of_rank.clone()
     dist.all_reduce(total)
     assert total.tolist() == [sum(number + 10 * other for other in ranks) for number in range(3)]
-    parts = [torch.empty_like(mine) for _ in ranks]
-    dist.all_gather(parts, mine)
+    parts = [torch.empty_like(numbers_of_rank) for _ in ranks]
+    dist.all_gather(parts, numbers_of_rank)
     assert [part.tolist() for part in parts] == [[10 * x, 10 * x + 1, 10 * x + 2] for x in ranks]
     # Rank r sends s + 1 numbers to rank s.
     sizes = [other + 1 for other in ranks]
@@ -57,20 +57,22 @@ def shard(device, rank, world):
         num_layers=2, hidden_size=32, num_heads=2, seq_length=16, vocab_size=64, dropout=0.0
     )
     ids = device.place(torch.randint(64, (4, 17), generator=torch.Generator().manual_seed(2)))
-    whole, cut = (device.place(build_model(recipe, seed=1)) for _ in range(2))
-    expected = whole(ids[:, :-1], ids[:, 1:])
+    whole_model, sharded_model = (device.place(build_model(recipe, seed=1)) for _ in range(2))
+    expected = whole_model(ids[:, :-1], ids[:, 1:])
     expected.backward()
     mesh = init_device_mesh(device.torch_type, (world, 1), mesh_dim_names=("data", "tensor"))
-    replicas = parallelize(cut, Ranks(rank, world, mesh=mesh), shards=cut.blocks)
+    replicas = parallelize(
+        sharded_model, Ranks(rank, world, mesh=mesh), shards=sharded_model.blocks
+    )
     with micro_batch(replicas, last=True):
         loss = replicas(ids[:, :-1], ids[:, 1:])
         loss.backward()
     torch.testing.assert_close(loss, expected)
-    gradients = {name: item.grad for name, item in cut.named_parameters()}
+    gradients = {name: item.grad for name, item in sharded_model.named_parameters()}
     assert all(isinstance(item, DTensor) for item in gradients.values())
     plain = {name: item.full_tensor() for name, item in gradients.items()}
-    wanted = {name: item.grad for name, item in whole.named_parameters()}
-    torch.testing.assert_close(plain, wanted, rtol=1e-4, atol=1e-4)
+    expected_gradients = {name: item.grad for name, item in whole_model.named_parameters()}
+    torch.testing.assert_close(plain, expected_gradients, rtol=1e-4, atol=1e-4)
 
 
 TASKS = {"exchange": exchange, "shard": shard}

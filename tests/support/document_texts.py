@@ -90,9 +90,9 @@ class Reader(HTMLParser):
 
     def list_values(self, tag: str, key: str) -> list[Any]:
         return [
-            given[key]
-            for tag_of_element, given in self.elements
-            if tag_of_element == tag and key in given
+            attributes_of_element[key]
+            for tag_of_element, attributes_of_element in self.elements
+            if tag_of_element == tag and key in attributes_of_element
         ]
 
     def list_attributes(self, *names: str) -> list[Any]:

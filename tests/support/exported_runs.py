@@ -61,9 +61,9 @@ def write_two_ranks(folder, *, ends_after=None, eval_samples=1_000, **plan_chang
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     plan |= {"sample_every_s": 0.0, "nproc": 2} | plan_changes
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
-    made = reduce.reduce(folder)
-    record.write_record(made, folder)
-    return made, folder
+    built_record = reduce.reduce(folder)
+    record.write_record(built_record, folder)
+    return built_record, folder
 
 
 def list_complaints(path, ruleset):

@@ -240,8 +240,8 @@ def make_cuda_library(*devices: tuple[str, bytes, bytes], version: int = 13000) 
         return 0
 
     def text(place: int) -> Any:
-        def ask(buffer: Any, *rest: Any) -> int:
-            device_value = devices[rest[-1].value][place]
+        def ask(buffer: Any, *pointers: Any) -> int:
+            device_value = devices[pointers[-1].value][place]
             buffer.raw = (
                 device_value.encode() if isinstance(device_value, str) else device_value
             ).ljust(len(buffer), b"\0")

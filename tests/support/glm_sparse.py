@@ -53,9 +53,9 @@ def write_split(
         evaluation: say which candidates are right.
         storage: of the vectors, as ``h5py`` takes it; nothing: in one piece.
     """
-    held = list(samples)
-    sequences = [sequence for sample in held for sequence in sample]
-    ends = np.cumsum([len(sample) for sample in held])
+    all_samples = list(samples)
+    sequences = [sequence for sample in all_samples for sequence in sample]
+    ends = np.cumsum([len(sample) for sample in all_samples])
     target, scored = (np.zeros((len(sequences), columns), np.int64) for _ in range(2))
     for number, item in enumerate(sequences):
         target[number, item.target_rows] = item.target_ids
@@ -70,7 +70,7 @@ def write_split(
         bounds = np.stack([np.append(0, ends[:-1]), ends], 1)
         write_matrix(file, "choice_start_end", bounds, 2, **storage)
         if evaluation:
-            right = [np.flatnonzero([item.correct for item in sample]) for sample in held]
+            right = [np.flatnonzero([item.correct for item in sample]) for sample in all_samples]
             stops = np.cumsum([len(row) for row in right])
             answers = np.concatenate(right)
             write_matrix(file, "answer_idx", answers[:, None], 1, **storage)

@@ -27,19 +27,19 @@ PATIENCE_S = 600.0
 
 def launch_and_die(plan: Plan, moment: int) -> None:
     """Launch, and kill this process at a moment; exit with 0 if the launch ends before."""
-    rest = moment
+    remaining_events = moment
 
     def count(*_: Any) -> None:
-        nonlocal rest
-        rest -= 1
-        if rest == 0:
+        nonlocal remaining_events
+        remaining_events -= 1
+        if remaining_events == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
     run_ranks = local.run_ranks
 
-    def counted(*given: Any, **more: Any) -> bool:
+    def counted(*arguments: Any, **more: Any) -> bool:
         sys.setprofile(count)
-        return run_ranks(*given, **more)
+        return run_ranks(*arguments, **more)
 
     local.run_ranks = counted
     local.launch(plan, StopRequest())

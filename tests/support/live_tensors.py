@@ -23,8 +23,8 @@ class LiveTensors(TorchDispatchMode):
         self.peak = sum(self.sizes.values())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for item in tree_iter(made):
+        result = func(*args, **(kwargs or {}))
+        for item in tree_iter(result):
             if isinstance(item, torch.Tensor):
                 storage = item.untyped_storage()
                 key = storage._cdata
@@ -32,4 +32,4 @@ class LiveTensors(TorchDispatchMode):
                     self.sizes[key] = storage.nbytes()
                     self.peak = max(self.peak, sum(self.sizes.values()))
                     weakref.finalize(storage, self.sizes.pop, key, None)
-        return made
+        return result

@@ -48,7 +48,7 @@ def write_runs(folder: Path) -> list[str]:
 
 
 def _bert(name: str, device: str, precision: str, repeat: int, *, rate: float) -> dict[str, Any]:
-    made = make_document(
+    document = make_document(
         name,
         plan__run_id=name,
         plan__device__product_names=[device] * 2,
@@ -57,9 +57,9 @@ def _bert(name: str, device: str, precision: str, repeat: int, *, rate: float) -
         started=f"2026-11-{10 + repeat}T08:00:00+00:00",
         figures={"p_core": rate, "p_train": 0.98 * rate, "p_whole": 0.9 * rate},
     )
-    for device_entry in made["environment"]["devices"]:
+    for device_entry in document["environment"]["devices"]:
         device_entry["name"] = device
-    return made
+    return document
 
 
 def write_run_with_evidence(folder: Path, ranks: int, *, slow: int | None = None) -> Path:

@@ -25,7 +25,7 @@ ITEMS = 9
 
 def make_subjects():
     """Return four subjects: blanks around some questions, choices in any order, a long one."""
-    made = []
+    made_subjects = []
     for number, name in enumerate(NAMES):
         rng = np.random.default_rng(number)
         rows = []
@@ -36,8 +36,8 @@ def make_subjects():
                 text = " ".join([text] * 12)
             choices = tuple(item.choices[place] for place in order)
             rows.append(Question(text, choices, int(np.flatnonzero(order == item.answer)[0])))
-        made.append(Subject(name, tuple(rows[:DEV_ROWS]), tuple(rows[DEV_ROWS:])))
-    return tuple(made)
+        made_subjects.append(Subject(name, tuple(rows[:DEV_ROWS]), tuple(rows[DEV_ROWS:])))
+    return tuple(made_subjects)
 
 
 def write_model(folder):

@@ -87,9 +87,9 @@ def half_of_the_tokens_routed(job: Any) -> None:
             experts: Any, tokens: Any, chosen: Any, weights: Any, dispatch_all: Any = dispatch_all
         ) -> Any:
             summed, routed, received = dispatch_all(experts, tokens[::2], chosen[::2], weights[::2])
-            whole = torch.zeros_like(tokens)
-            whole[::2] = summed
-            return whole, routed, received
+            output = torch.zeros_like(tokens)
+            output[::2] = summed
+            return output, routed, received
 
         layer._dispatcher = dispatch
 
@@ -129,10 +129,14 @@ def without_gradient(job: Any, name: str, number: int, layers: Any) -> None:
     for layer in routed_layers(job.model)[layers]:
 
         def keep(gradient: Any, number: int = number) -> Any:
-            kept = gradient.clone()
-            local = kept.to_local() if hasattr(kept, "to_local") else kept
+            copied_gradient = gradient.clone()
+            local = (
+                copied_gradient.to_local()
+                if hasattr(copied_gradient, "to_local")
+                else copied_gradient
+            )
             local[number] = 0
-            return kept
+            return copied_gradient
 
         getattr(layer.experts, name).register_hook(keep)
 

@@ -144,9 +144,9 @@ def iterate_correct_pages() -> Iterator[str]:
     while rows < 80:
         work, card = draw.choice(WORKS), draw.choice(CARDS)
         precision = draw.choice(list(card.peaks))
-        made = make_correct_rows(draw, work, card, precision)
-        rows += len(made)
-        yield make_page(work, made, card.name)
+        correct_rows = make_correct_rows(draw, work, card, precision)
+        rows += len(correct_rows)
+        yield make_page(work, correct_rows, card.name)
 
 
 def _pick(draw: random.Random) -> tuple[Work, Card, list[PageRow]]:

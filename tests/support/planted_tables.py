@@ -241,10 +241,10 @@ def make_image_rows(draw: random.Random) -> list[ImageRow]:
 def make_precision_pair_rows(draw: random.Random) -> list[PairRow]:
     """Return honest rows of BERT-large on V100 in fp32 and mixed precision."""
     fp32, mixed = draw.uniform(7.5, 10.5), draw.uniform(28, 38)
-    rows, kept = [], 1.0
+    rows, ratio = [], 1.0
     for gpus in (1, 4, 8):
-        rows.append(PairRow(gpus, draw.choice((4, 8)), fp32 * gpus * kept, mixed * gpus * kept))
-        kept *= draw.uniform(0.92, 0.98)
+        rows.append(PairRow(gpus, draw.choice((4, 8)), fp32 * gpus * ratio, mixed * gpus * ratio))
+        ratio *= draw.uniform(0.92, 0.98)
     return rows
 
 

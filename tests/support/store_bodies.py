@@ -20,30 +20,30 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "record_distilbert.json"
 
 def make_document(run_id: str, **changes: Any) -> dict[str, Any]:
     """Return a record as a document; ``figures`` are values by name, None: not known."""
-    made = json.loads(GOLDEN.read_text(encoding="utf-8"))
-    steps = made["steps"]  # two launches never take the same times one after another
+    document = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    steps = document["steps"]  # two launches never take the same times one after another
     first, third = steps["warmup"], (len(steps["time_ns"]) - steps["warmup"]) // 3
     times = steps["time_ns"][first : first + third]
     Random(run_id).shuffle(times)
     steps["time_ns"][first : first + third] = times
     figures = changes.pop("figures", {})
     for name, value in figures.items():
-        entry = made["figures"].setdefault(name, {"unit": "", "reason": None, "note": None})
+        entry = document["figures"].setdefault(name, {"unit": "", "reason": None, "note": None})
         entry["value"] = value
     for path, value in changes.items():
-        place = made
+        place = document
         *above, last = path.split("__")
         for key in above:
             place = place[key]
         place[last] = value
-    return made | {"run_id": run_id}
+    return document | {"run_id": run_id}
 
 
-def write_record_file(folder: Path, made: dict[str, Any]) -> Path:
+def write_record_file(folder: Path, document: dict[str, Any]) -> Path:
     """Write a record into a run directory."""
     folder.mkdir(parents=True, exist_ok=True)
     staging = folder / ".staging"
-    staging.write_text(json.dumps(made), encoding="utf-8")
+    staging.write_text(json.dumps(document), encoding="utf-8")
     staging.rename(folder / "record.json")
     return folder
 
@@ -66,12 +66,12 @@ def add_records_while_killing_writers(where: str, folder: Path, *, writers: int 
     context.set_forkserver_preload(["support.store_bodies"])
     pipes, processes, names = {}, [], set()
     for number in range(writers):
-        ours, theirs = context.Pipe(duplex=False)
-        words = (where, folder, f"w{number}", 10, theirs)
+        receiver, sender = context.Pipe(duplex=False)
+        words = (where, folder, f"w{number}", 10, sender)
         processes.append(context.Process(target=add_records, args=words))
         processes[-1].start()
-        theirs.close()
-        pipes[ours] = processes[-1]
+        sender.close()
+        pipes[receiver] = processes[-1]
     kill_at = sorted(random.sample(range(2, 30), writers // 2))
     while pipes:
         for pipe in wait(list(pipes)):

@@ -116,10 +116,10 @@ def train(
     losses, logits, bytes_sent = [], [], []
     for numerical, labels, ids in make_batches(cardinalities):
         size, before = len(labels), sent.total if sent else 0
-        here = slice(size * rank // ranks, size * (rank + 1) // ranks)
-        dense_logits = dense(numerical[here], start(ids[columns]))
+        rows_of_rank = slice(size * rank // ranks, size * (rank + 1) // ranks)
+        dense_logits = dense(numerical[rows_of_rank], start(ids[columns]))
         loss = nn.functional.binary_cross_entropy_with_logits(
-            dense_logits, labels[here], reduction="sum"
+            dense_logits, labels[rows_of_rank], reduction="sum"
         )
         # Weighed as the stepper weighs: DDP takes the mean over ranks.
         (loss * (spread.loss_scale * ranks / size)).backward()
@@ -136,11 +136,17 @@ def train(
         weights = tables.weight.detach().split(cardinalities)
         pieces = {(table, 0): weight.clone() for table, weight in enumerate(weights)}
     else:
-        pieces = {(p.table, p.first_row): w.clone() for p, w in tables.part_weights()}
+        pieces = {
+            (part.table, part.first_row): part_weight.clone()
+            for part, part_weight in tables.part_weights()
+        }
     return {
-        "losses": losses, "logits": logits, "pieces": pieces, "bytes": bytes_sent,
-        "dense": [p.detach().clone() for p in dense.parameters()],
-    }  # fmt: skip
+        "losses": losses,
+        "logits": logits,
+        "pieces": pieces,
+        "bytes": bytes_sent,
+        "dense": [part.detach().clone() for part in dense.parameters()],
+    }
 
 
 def write_log(
@@ -188,7 +194,7 @@ def train_job(folder: Path, *, rank: int = 0, ranks: int = 1) -> dict[str, Any]:
     return {
         "losses": losses, "samples": [batch.counts.samples for batch in batches],
         "quality": (quality.value, quality.samples), "facts": dict(job.facts()),
-        "dense": [p.detach().clone() for p in job.model.parameters()],
+        "dense": [parameter.detach().clone() for parameter in job.model.parameters()],
         "trained": {name: len(item) for name, item in job.trained_parameters().items()},
     }  # fmt: skip
 

@@ -115,12 +115,12 @@ def train(job: GlmJob, epochs: int = 2) -> dict[str, Any]:
         handed = iter(stream)
         while (loss := job.step(handed)) is not None:
             losses.append(loss.item())
-        here = 0
+        num_samples = 0
         for batch in stream:
-            here += batch.counts.samples
+            num_samples += batch.counts.samples
             if batch.closes_step:
-                samples.append(here)
-                here = 0
+                samples.append(num_samples)
+                num_samples = 0
     job.check()
     quality = job.evaluate()
     weights = {name: value.detach().clone() for name, value in job.model.named_parameters()}

@@ -62,28 +62,30 @@ def gather_whole(tensor: torch.Tensor) -> torch.Tensor:
     return plain.detach().clone()
 
 
-def train(made: job.LlamaJob, *, epochs: int = 2) -> dict[str, Any]:
+def train(job_to_train: job.LlamaJob, *, epochs: int = 2) -> dict[str, Any]:
     """Take the steps of all epochs; return losses, samples, adapters and quality."""
     steps = []
     for epoch in range(epochs):
-        stream = list(made.batches(epoch))
+        stream = list(job_to_train.batches(epoch))
         source = iter(stream)
-        sizes, held = [], 0
+        sizes, num_samples = [], 0
         for batch in stream:
-            held += batch.counts.samples
+            num_samples += batch.counts.samples
             if batch.closes_step:
-                sizes.append(held)
-                held = 0
+                sizes.append(num_samples)
+                num_samples = 0
         for samples in sizes:
-            loss = made.step(source)
+            loss = job_to_train.step(source)
             assert loss is not None
             steps.append((loss.item(), samples))
-    made.check()
-    quality = made.evaluate()
-    weights = {n: gather_whole(x) for n, x in made.model.named_parameters() if x.requires_grad}
+    job_to_train.check()
+    quality = job_to_train.evaluate()
+    weights = {
+        n: gather_whole(x) for n, x in job_to_train.model.named_parameters() if x.requires_grad
+    }
     return {
         "steps": steps, "weights": weights, "quality": (quality.value, quality.samples),
-        "detail": dict(quality.detail), "facts": dict(made.facts()),
+        "detail": dict(quality.detail), "facts": dict(job_to_train.facts()),
     }  # fmt: skip
 
 
@@ -91,7 +93,7 @@ def train_rank(rank: int, folder: Path, out: Path, spreads: Any) -> dict[str, An
     """Train on two ranks one way after the other: starting them costs more than all of it."""
     trainings = {}
     for name, changes in spreads.items():
-        made = new_job(folder, rank=rank, world_size=2, **changes)
-        trainings[name] = train(made)
-        made.save(out / name)
+        job_of_rank = new_job(folder, rank=rank, world_size=2, **changes)
+        trainings[name] = train(job_of_rank)
+        job_of_rank.save(out / name)
     return trainings

@@ -97,9 +97,9 @@ def train(
     steps = []
     for epoch in range(epochs):
         source = list(make_batches(sharding, epoch))
-        held = iter(source)
+        micro_batches = iter(source)
         position = 0
-        while (loss := stepper.step(held)) is not None:
+        while (loss := stepper.step(micro_batches)) is not None:
             samples = 0
             while True:
                 samples += source[position].counts.samples
@@ -170,8 +170,8 @@ def measure_sharded_gradients(rank: int) -> dict[str, Any]:
         lambda *_: sizes.append([_count_held_numbers(item.grad) for item in model.parameters()])
     )
     stepper.step(micro_batches())
-    whole = [item.full_tensor().detach().flatten() for item in model.parameters()]  # type: ignore[attr-defined]
-    return {"sizes": sizes, "weights": torch.cat(whole)}
+    full_tensors = [item.full_tensor().detach().flatten() for item in model.parameters()]  # type: ignore[attr-defined]
+    return {"sizes": sizes, "weights": torch.cat(full_tensors)}
 
 
 def _count_held_numbers(gradient: Any) -> int:

@@ -51,8 +51,8 @@ def run_ticks(clock: FakeClock, work_ns: Sequence[int], interval_s: float) -> li
         return False
 
     ticks = []
-    taken = islice(iterate_ticks(interval_s, clock=clock, stopped=wait), len(work_ns))
-    for number, duration_ns in zip(taken, work_ns, strict=True):
+    limited_ticks = islice(iterate_ticks(interval_s, clock=clock, stopped=wait), len(work_ns))
+    for number, duration_ns in zip(limited_ticks, work_ns, strict=True):
         ticks.append((number, clock() - began))
         clock.advance(duration_ns)
     return ticks
@@ -96,7 +96,9 @@ def test_only_the_value_out_of_bounds_is_dropped(
     reading = {"index": 1} | sound | {"throttle_reasons": ["heat"]}
     odd, even = first["devices"]
     assert even == reading
-    assert odd == {key: kept for key, kept in (reading | {"index": 0}).items() if key != name}
+    assert odd == {
+        key: value_kept for key, value_kept in (reading | {"index": 0}).items() if key != name
+    }
     assert fault["kind"] == "unreadable"
     assert f"{name} of device 0" in fault["said"]
     assert second["devices"] == first["devices"]

@@ -81,10 +81,10 @@ def test_two_devices_give_exact_numbers(tmp_path: Path) -> None:
     assert clock.mean == pytest.approx((1500 * (3.625 - slow_s) + 1200 * slow_s) / 3.625)
     assert (clock.lowest, clock.highest) == (1200.0, 1500.0)
     # Over the whole run idle readings count: up to 5 s, halfway between 4 and 6.
-    whole = first.over["run"].quantities
-    assert whole["power_w"].mean == pytest.approx((100 * 5 + 400 * 7) / 12)
-    assert (whole["power_w"].lowest, whole["power_w"].highest) == (100.0, 400.0)
-    assert whole["memory_used_bytes"].mean == pytest.approx((1 * 5 + 14 * 7) * GIB / 12)
+    whole_run = first.over["run"].quantities
+    assert whole_run["power_w"].mean == pytest.approx((100 * 5 + 400 * 7) / 12)
+    assert (whole_run["power_w"].lowest, whole_run["power_w"].highest) == (100.0, 400.0)
+    assert whole_run["memory_used_bytes"].mean == pytest.approx((1 * 5 + 14 * 7) * GIB / 12)
     # Throttled at 9 s: from 8.5 s to 9.3125 s.
     assert train.throttled == {"power_cap": pytest.approx(0.8125 / 3.625)}
     assert first.over["measured"].throttled == {"power_cap": pytest.approx(0.8125 / 1.625)}

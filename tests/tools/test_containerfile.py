@@ -29,21 +29,23 @@ def stages() -> dict[str, list[list[str]]]:
     """Return the instructions of each stage by its name, with those of the stage it is built on."""
     stage_instructions: dict[str, list[list[str]]] = {}
     name = ""
-    for word, rest in instructions():
+    for word, arguments in instructions():
         if word == "FROM":
-            source, _, name = rest.partition(" AS ")
+            source, _, name = arguments.partition(" AS ")
             stage_instructions[name] = list(stage_instructions.get(source, []))
         elif name:
-            stage_instructions[name].append([word, rest])
+            stage_instructions[name].append([word, arguments])
     return stage_instructions
 
 
 def of(stage: str, word: str) -> list[str]:
-    return [rest for name, rest in stages()[stage] if name == word]
+    return [arguments for name, arguments in stages()[stage] if name == word]
 
 
 def python_version() -> str:
-    (tag,) = [rest.partition("=")[2] for word, rest in instructions() if word == "ARG"][:1]
+    (tag,) = [arguments.partition("=")[2] for word, arguments in instructions() if word == "ARG"][
+        :1
+    ]
     return tag.partition("-")[0]
 
 
@@ -59,7 +61,7 @@ def test_there_is_a_target_for_each_kind_of_device() -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_copied_files_exist_and_are_not_ignored(target: str) -> None:
-    copied = {source for rest in of(target, "COPY") for source in rest.split()[:-1]}
+    copied = {source for arguments in of(target, "COPY") for source in arguments.split()[:-1]}
     assert copied == {"requirements.lock", "pyproject.toml", "README.md", "LICENSE", "src"}
     ignored = (ROOT / ".containerignore").read_text(encoding="utf-8").splitlines()
     assert ignored[1] == "*"

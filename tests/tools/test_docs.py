@@ -15,13 +15,15 @@ PAGES = [ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_modules_that_a_page_names_exist(page):
-    named = re.findall(
+    module_names = re.findall(
         rf"`((?:{ROOMS}|tests|tools|benchmarks)/[\w./]+\.(?:py|toml|md))`",
         page.read_text(encoding="utf-8"),
     )
-    named = [name for name in named if "NAME" not in name]
+    module_names = [name for name in module_names if "NAME" not in name]
     assert [
-        name for name in named if not (ROOT / name).exists() and not (PACKAGE / name).exists()
+        name
+        for name in module_names
+        if not (ROOT / name).exists() and not (PACKAGE / name).exists()
     ] == []
 
 
@@ -42,11 +44,13 @@ def test_command_lines_name_verbs_and_options_that_exist(page):
         if not any(verb in names for names in VERBS.values()):
             wrong.append(verb)
             continue
-        made = command(verb)
-        made = getattr(made, "commands", {}).get(words[0] if words else "", made)
+        command_of_verb = command(verb)
+        command_of_verb = getattr(command_of_verb, "commands", {}).get(
+            words[0] if words else "", command_of_verb
+        )
         # What follows `--` is another program's.
         arguments = words[: words.index("--")] if "--" in words else words
-        known = {name for spelling in made.params for name in spelling.opts} | {"--help"}
+        known = {name for spelling in command_of_verb.params for name in spelling.opts} | {"--help"}
         options = {
             word.partition("=")[0] for word in arguments if re.match("--[a-z]|-[a-z]$", word)
         }

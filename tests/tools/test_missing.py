@@ -20,8 +20,8 @@ TOOL = Path(__file__).parents[2] / "tools" / "missing.py"
 def wheel(folder: Path, name: str, version: str, *requires: str, tag: str = "py3-none-any") -> None:
     lines = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}"]
     lines += [f"Requires-Dist: {line}" for line in requires]
-    with ZipFile(folder / f"{name}-{version}-{tag}.whl", "w") as made:
-        made.writestr(f"{name}-{version}.dist-info/METADATA", "\n".join(lines) + "\n")
+    with ZipFile(folder / f"{name}-{version}-{tag}.whl", "w") as archive:
+        archive.writestr(f"{name}-{version}.dist-info/METADATA", "\n".join(lines) + "\n")
 
 
 def asked(folder: Path, *lines: str) -> tuple[int, list[str], list[str]]:
@@ -33,8 +33,12 @@ def asked(folder: Path, *lines: str) -> tuple[int, list[str], list[str]]:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stderr == ""
-    named = re.findall(r"^  ([\w-]+)\S* \(for", done.stdout, re.MULTILINE)
-    return done.returncode, named, re.findall(r"^    (python3 .*)", done.stdout, re.MULTILINE)
+    package_names = re.findall(r"^  ([\w-]+)\S* \(for", done.stdout, re.MULTILINE)
+    return (
+        done.returncode,
+        package_names,
+        re.findall(r"^    (python3 .*)", done.stdout, re.MULTILINE),
+    )
 
 
 def test_complete_installation_misses_nothing(tmp_path: Path) -> None:
@@ -42,9 +46,9 @@ def test_complete_installation_misses_nothing(tmp_path: Path) -> None:
 
 
 def test_each_package_is_named_at_once_with_a_command_for_this_python(tmp_path: Path) -> None:
-    code, named, (command,) = asked(tmp_path, "no-such-one>=2", "no-such-two<3")
+    code, package_names, (command,) = asked(tmp_path, "no-such-one>=2", "no-such-two<3")
 
-    assert (code, named) == (1, ["no-such-one", "no-such-two"])
+    assert (code, package_names) == (1, ["no-such-one", "no-such-two"])
     assert command.endswith("--dest wheels 'no-such-one>=2' 'no-such-two<3'")
     assert f"--python-version {sys.version_info[0]}.{sys.version_info[1]} " in command
 
@@ -60,9 +64,9 @@ def test_wheel_satisfies_a_requirement_and_adds_its_requirements(tmp_path: Path)
 
 
 def test_a_version_out_of_range_is_missing_and_comes_in_its_tested_version(tmp_path: Path) -> None:
-    code, named, (command,) = asked(tmp_path, "rich<1")
+    code, package_names, (command,) = asked(tmp_path, "rich<1")
 
-    assert (code, named) == (1, ["rich"])
+    assert (code, package_names) == (1, ["rich"])
     assert re.search(r"--no-deps .* rich==[\d.]+( |$)", command)
 
 
@@ -97,11 +101,17 @@ def test_what_a_missing_package_requires_is_named_too(
     assert missing.main() == 1
 
     printed = capsys.readouterr().out
-    named = re.findall(r"^  ([\w-]+)\S* \(for", printed, re.MULTILINE)
-    assert set(named) == {"annotated-types", "msgspec", "pydantic", "pydantic-core", "starlette"}
+    package_names = re.findall(r"^  ([\w-]+)\S* \(for", printed, re.MULTILINE)
+    assert set(package_names) == {
+        "annotated-types",
+        "msgspec",
+        "pydantic",
+        "pydantic-core",
+        "starlette",
+    }
     assert re.search(r"pydantic-core==[\d.]+ \(for pydantic\); 2\.0\.0 is installed", printed)
     (command,) = re.findall(r"^    (python3 .*)", printed, re.MULTILINE)
-    assert command.endswith(" ".join(f"{name}=={pins[name]}" for name in sorted(named)))
+    assert command.endswith(" ".join(f"{name}=={pins[name]}" for name in sorted(package_names)))
 
 
 def test_every_package_of_the_locks_but_torch_follows_from_the_project(
@@ -117,7 +127,7 @@ def test_every_package_of_the_locks_but_torch_follows_from_the_project(
     assert missing.main() == 1
 
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "--no-deps" in line]
-    named = {word.partition("==")[0] for word in line.split() if "==" in word}
+    package_names = {word.partition("==")[0] for word in line.split() if "==" in word}
     lines = (TOOL.parents[1] / "requirements.lock").read_text().splitlines()
     locked = {line.partition("==")[0] for line in lines if not line.lstrip().startswith("#")}
-    assert locked - named <= {"torch"}
+    assert locked - package_names <= {"torch"}

@@ -106,8 +106,12 @@ def test_digest_of_all_ranks_does_not_depend_on_how_rows_lie_on_them() -> None:
         assert combined.rows == combined.distinct == 101
         return combined.digest
 
-    whole = digest(slice(0, 101))
-    assert whole == digest(slice(0, 101, 2), slice(1, 101, 2)) == digest(slice(60), slice(60, 101))
+    digest_of_all = digest(slice(0, 101))
+    assert (
+        digest_of_all
+        == digest(slice(0, 101, 2), slice(1, 101, 2))
+        == digest(slice(60), slice(60, 101))
+    )
 
 
 def test_training_rows_among_the_scored_rows_are_counted() -> None:

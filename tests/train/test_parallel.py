@@ -30,12 +30,14 @@ def test_rank_of_sharded_model_holds_only_shards_of_gradients(tmp_path: Path) ->
     assert first["sizes"] == [[18, 3, 5, 1]] * 2  # after each micro-batch
     assert second["sizes"] == [[12, 2, 0, 0]] * 2
     features, targets = make_rows()
-    whole = new_model()
-    loss = ((whole(features[:32]) - targets[:32]) ** 2).mean()
+    plain_model = new_model()
+    loss = ((plain_model(features[:32]) - targets[:32]) ** 2).mean()
     loss.backward()
-    torch.optim.SGD(whole.parameters(), lr=0.05).step()
+    torch.optim.SGD(plain_model.parameters(), lr=0.05).step()
     for sizes in (first, second):
-        torch.testing.assert_close(sizes["weights"], read_weights(whole), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(
+            sizes["weights"], read_weights(plain_model), rtol=1e-6, atol=1e-6
+        )
 
 
 def test_buffers_of_replicas_are_not_exchanged(tmp_path: Path) -> None:

@@ -62,13 +62,15 @@ def interrupted(
 ) -> list[Any]:
     """Return the steps of a whole training, and those after a checkpoint of a shorter one."""
     fields = {"rank": rank, "world_size": ranks, "checkpoint_every_steps": EVERY, **changes}
-    whole = train(
+    uninterrupted = train(
         new_job(**{**fields, "checkpoint_every_steps": None}), folder / "none", steps=STEPS
     )
     train(new_job(**fields), folder, steps=5)
     progress = Progress(4, *divmod(4, new_job(**fields).steps_per_epoch), samples=0)
-    rest = train(new_job(**fields), folder / "on", steps=STEPS, begin=(folder / "step-4", progress))
-    return [whole, rest]
+    resumed = train(
+        new_job(**fields), folder / "on", steps=STEPS, begin=(folder / "step-4", progress)
+    )
+    return [uninterrupted, resumed]
 
 
 @needs_checkpoints
@@ -84,8 +86,8 @@ def interrupted(
 def test_training_resumed_from_a_checkpoint_equals_uninterrupted_training(
     tmp_path: Path, new_job: Any, changes: dict[str, Any]
 ) -> None:
-    whole, rest = interrupted(0, 1, new_job, tmp_path, changes)
-    assert rest == whole[4:]
+    uninterrupted, resumed = interrupted(0, 1, new_job, tmp_path, changes)
+    assert resumed == uninterrupted[4:]
     assert sorted(path.name for path in (tmp_path / "on").iterdir()) == ["step-6"]
 
 
@@ -105,17 +107,17 @@ def test_sharded_checkpoint_resumes_on_two_ranks_and_on_one(
     for place in places:
         place.mkdir()
     ranks = call_on_ranks(2, places[0], interrupted, 2, new_job, places[1], changes)
-    for whole, rest in ranks:
-        for step, expected in zip(rest, whole[4:], strict=True):
+    for uninterrupted, resumed in ranks:
+        for step, expected in zip(resumed, uninterrupted[4:], strict=True):
             assert step == pytest.approx(expected, abs=1e-6)
-    alone = train(
+    single_rank = train(
         new_job(micro_batch_size=8), tmp_path / "alone", steps=STEPS,
         begin=(places[1] / "step-4", Progress(4, 0, 4, 32)),
     )  # fmt: skip
     means = [
         sum(step[0] for step in steps) / 2 for steps in zip(*(x[0][4:] for x in ranks), strict=True)
     ]
-    assert [step[0] for step in alone] == pytest.approx(means, abs=1e-6)
+    assert [step[0] for step in single_rank] == pytest.approx(means, abs=1e-6)
 
 
 @needs_checkpoints

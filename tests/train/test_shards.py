@@ -54,19 +54,19 @@ def test_epoch_is_divided_completely_and_evenly(epoch: int, **sizes: int) -> Non
     assert full == sizes["micro_batch_size"] * sizes["grad_accum_steps"] * sizes["world_size"]
     assert {len(steps) for steps in by_rank} == {shardings[0].steps_per_epoch}
 
-    seen = Counter(
+    times_seen = Counter(
         int(row)
         for steps in by_rank for micros in steps for micro in micros if not micro.weightless
         for row in micro.rows
     )  # fmt: skip
-    assert seen == dict.fromkeys(range(rows), 1)
+    assert times_seen == dict.fromkeys(range(rows), 1)
 
     for number, ranks in enumerate(zip(*by_rank, strict=True)):
         samples = min(full, rows - number * full)
-        held = [sum(len(m.rows) for m in micros if not m.weightless) for micros in ranks]
-        assert sum(held) == samples
-        assert max(held) - min(held) <= 1
-        for micros, count in zip(ranks, held, strict=True):
+        num_rows_held = [sum(len(m.rows) for m in micros if not m.weightless) for micros in ranks]
+        assert sum(num_rows_held) == samples
+        assert max(num_rows_held) - min(num_rows_held) <= 1
+        for micros, count in zip(ranks, num_rows_held, strict=True):
             assert {micro.step_samples for micro in micros} == {samples}
             assert len(micros) <= sizes["grad_accum_steps"]
             assert [micro.closes_step for micro in micros] == [False] * (len(micros) - 1) + [True]

@@ -18,17 +18,17 @@ def test_results_and_gradients_equal_those_of_transformers(length: int, window: 
     def draw(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
 
-    given = [draw(2, 4, length, 8), draw(2, 2, length, 8), draw(2, 2, length, 8), draw(4)]
+    inputs = [draw(2, 4, length, 8), draw(2, 2, length, 8), draw(2, 2, length, 8), draw(4)]
     positions = torch.arange(length)
     behind = positions[:, None] - positions
     allowed = (behind >= 0) & (behind < (window or length))
     mask = torch.zeros(length, length, dtype=torch.float64).masked_fill(~allowed, -torch.inf)
     module = torch.nn.Module()
-    module.sinks, module.num_key_value_groups = given[3], 2
-    expected, _ = eager_attention_forward(module, *given[:3], mask, scaling=0.3)
-    result = sink_attention(*given, scaling=0.3, window=window)
+    module.sinks, module.num_key_value_groups = inputs[3], 2
+    expected, _ = eager_attention_forward(module, *inputs[:3], mask, scaling=0.3)
+    result = sink_attention(*inputs, scaling=0.3, window=window)
     torch.testing.assert_close(result.transpose(1, 2), expected)
     weights = torch.randn(expected.shape, generator=generator, dtype=torch.float64)
-    theirs = torch.autograd.grad((expected * weights).sum(), given)
-    ours = torch.autograd.grad((result.transpose(1, 2) * weights).sum(), given)
-    torch.testing.assert_close(ours, theirs)
+    library_gradients = torch.autograd.grad((expected * weights).sum(), inputs)
+    our_gradients = torch.autograd.grad((result.transpose(1, 2) * weights).sum(), inputs)
+    torch.testing.assert_close(our_gradients, library_gradients)

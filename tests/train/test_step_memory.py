@@ -136,13 +136,13 @@ def test_recipe_that_does_not_fit_is_refused(root: Path, case: str) -> None:
 def test_sharding_and_recomputation_need_less_memory(
     fields: dict[str, Any], world_size: int
 ) -> None:
-    whole = prediction("gpt_megatron", Path(), gpt(kernels="library"), world_size)
+    plain_estimate = prediction("gpt_megatron", Path(), gpt(kernels="library"), world_size)
     less = prediction("gpt_megatron", Path(), gpt(kernels="library", **fields), world_size)
-    assert less.total < whole.total
+    assert less.total < plain_estimate.total
     if "fsdp" in fields:  # a quarter of the parameters, and what is gathered
-        alone = prediction("gpt_megatron", Path(), gpt(kernels="library"), 1)
-        assert less.optimizer == -(-alone.optimizer // 4)
-        assert less.weights > -(-alone.weights // 4)
+        single_rank_estimate = prediction("gpt_megatron", Path(), gpt(kernels="library"), 1)
+        assert less.optimizer == -(-single_rank_estimate.optimizer // 4)
+        assert less.weights > -(-single_rank_estimate.weights // 4)
 
 
 class Silent:

@@ -30,21 +30,25 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_accumulation_equals_one_large_batch() -> None:
-    whole, parts = new_model(), new_model()
-    whole_losses = train(new_stepper(whole), micro=32, accumulate=1)
+    one_batch_model, parts = new_model(), new_model()
+    whole_losses = train(new_stepper(one_batch_model), micro=32, accumulate=1)
     part_losses = train(new_stepper(parts), micro=8, accumulate=4)
     assert len(whole_losses) == 21
     np.testing.assert_allclose(part_losses, whole_losses, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(read_weights(parts), read_weights(whole), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        read_weights(parts), read_weights(one_batch_model), rtol=0, atol=1e-6
+    )
 
 
 def test_a_short_last_micro_batch_weighs_its_samples_equally() -> None:
     features, targets = make_rows()
     model = new_model()
     stepper = new_stepper(model)
-    seen: list[torch.Tensor] = []
+    gradients: list[torch.Tensor] = []
     stepper.optimizer.register_step_pre_hook(
-        lambda *_: seen.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+        lambda *_: gradients.append(
+            torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+        )
     )
     cut = [
         Batch((features[a:b], targets[a:b]), Counts(samples=b - a), 11, b == 11)
@@ -54,8 +58,8 @@ def test_a_short_last_micro_batch_weighs_its_samples_equally() -> None:
     reference = new_model()
     mean = ((reference(features[:11]) - targets[:11]) ** 2).mean()
     mean.backward()
-    expected = torch.cat([p.grad.flatten() for p in reference.parameters()])
-    torch.testing.assert_close(seen[0], expected, rtol=1e-5, atol=1e-7)
+    expected = torch.cat([parameter.grad.flatten() for parameter in reference.parameters()])
+    torch.testing.assert_close(gradients[0], expected, rtol=1e-5, atol=1e-7)
     torch.testing.assert_close(loss, mean.detach())
 
 
@@ -84,7 +88,7 @@ def test_the_gradient_is_clipped_to_the_norm() -> None:
     norms: list[float] = []
     stepper.optimizer.register_step_pre_hook(
         lambda *_: norms.append(
-            float(torch.cat([p.grad.flatten() for p in model.parameters()]).norm())
+            float(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).norm())
         )
     )
     stepper.step(iter([Batch((features, targets), Counts(samples=ROWS), ROWS, True)]))
@@ -97,17 +101,17 @@ def test_the_gradient_is_clipped_to_the_norm() -> None:
 )
 def test_the_forward_pass_runs_in_the_precision(precision: str, dtype: torch.dtype) -> None:
     features, targets = make_rows()
-    seen: list[tuple[torch.dtype, torch.dtype]] = []
+    dtypes: list[tuple[torch.dtype, torch.dtype]] = []
 
     def loss_sum(model: nn.Module, batch: Batch) -> torch.Tensor:
         out = model(batch.tensors[0])
-        seen.append((out.dtype, next(model.parameters()).dtype))
+        dtypes.append((out.dtype, next(model.parameters()).dtype))
         return ((out.float() - batch.tensors[1]) ** 2).sum()
 
     stepper = new_stepper(new_model(), precision=precision, loss_sum=loss_sum)
     batch = Batch((features, targets), Counts(samples=ROWS), ROWS, closes_step=True)
     loss = stepper.step(iter([batch]))
-    assert seen == [(dtype, torch.float32)]  # weights stay fp32
+    assert dtypes == [(dtype, torch.float32)]  # weights stay fp32
     assert loss is not None
     assert loss.dtype == torch.float32
 
@@ -153,8 +157,8 @@ def test_loss_scale_at_its_minimum_ends_the_run() -> None:
 
 def test_two_ranks_train_as_one_rank(tmp_path: Path) -> None:
     first, second = call_on_ranks(2, tmp_path, train_rank)
-    alone = new_model()
-    stepper = new_stepper(alone)
+    single_rank_model = new_model()
+    stepper = new_stepper(single_rank_model)
     losses = train(stepper, micro=30, accumulate=1)
     features, targets = make_rows()
     stepper.step(iter([Batch((features[:1], targets[:1]), Counts(samples=1), 1, True)]))
@@ -165,12 +169,12 @@ def test_two_ranks_train_as_one_rank(tmp_path: Path) -> None:
     ]
     np.testing.assert_allclose(together, losses, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(first["weights"], second["weights"], rtol=0, atol=0)
-    torch.testing.assert_close(first["weights"], read_weights(alone), rtol=0, atol=1e-6)
+    torch.testing.assert_close(first["weights"], read_weights(single_rank_model), rtol=0, atol=1e-6)
     assert first["total"] == second["total"] == [3, 20]
     assert first["reductions"] == second["reductions"] == 22  # one a step, none a micro-batch
 
 
 def test_sums_over_ranks_are_exact() -> None:
-    here = {"world_size": 1, "device": torch.device("cpu")}
-    assert add_over_ranks(2**60, 3, **here) == [2**60, 3]
-    assert add_over_ranks(0.25, 1.0, **here) == [0.25, 1.0]
+    one_rank = {"world_size": 1, "device": torch.device("cpu")}
+    assert add_over_ranks(2**60, 3, **one_rank) == [2**60, 3]
+    assert add_over_ranks(0.25, 1.0, **one_rank) == [0.25, 1.0]

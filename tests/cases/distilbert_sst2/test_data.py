@@ -68,7 +68,9 @@ def test_generated_data_is_deterministic_and_passes_the_check(tmp_path):
 def label_by_grammar(sentence):
     """Judge as a reader who knows the grammar: the adjective, and a ``not`` right before it."""
     words = sentence.split()
-    place = next(i for i, w in enumerate(words) if w in (*generated.POSITIVE, *generated.NEGATIVE))
+    place = next(
+        i for i, word in enumerate(words) if word in (*generated.POSITIVE, *generated.NEGATIVE)
+    )
     return int((words[place] in generated.POSITIVE) != (words[place - 1] == "not"))
 
 
@@ -86,18 +88,18 @@ def test_labels_by_the_generating_rule_score_the_best_accuracy(split):
 def test_ids_equal_those_of_the_library_tokenizer(folder, form, length):
     from transformers import DistilBertTokenizer
 
-    theirs = DistilBertTokenizer(vocab=str(folder / "model" / "vocab.txt"))
+    library_tokenizer = DistilBertTokenizer(vocab=str(folder / "model" / "vocab.txt"))
     if form == "tokenizer.json":
-        theirs.backend_tokenizer.save(str(folder / "model" / "tokenizer.json"))
+        library_tokenizer.backend_tokenizer.save(str(folder / "model" / "tokenizer.json"))
         (folder / "model" / "vocab.txt").unlink()
     write_split(folder, "train", ODD, [0] * len(ODD))
     rows = data.load(folder, replace(REAL, seq_length=length)).train
     (ids, mask, _), counts = rows.batch(np.arange(len(ODD)))
-    wanted = theirs(ODD, padding="max_length", truncation=True, max_length=length)
-    assert ids.tolist() == wanted["input_ids"]
-    assert mask.astype(int).tolist() == wanted["attention_mask"]
+    expected = library_tokenizer(ODD, padding="max_length", truncation=True, max_length=length)
+    assert ids.tolist() == expected["input_ids"]
+    assert mask.astype(int).tolist() == expected["attention_mask"]
     assert (counts.tokens, counts.tokens_padded) == (mask.sum(), len(ODD) * length)
-    long = theirs(ODD)["input_ids"]
+    long = library_tokenizer(ODD)["input_ids"]
     assert rows.truncated == sum(len(row) > length for row in long)
 
 
@@ -132,22 +134,40 @@ def set_config(folder, **changes):
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (lambda f: (f / "validation.parquet").unlink(), "no validation split"),
-        (lambda f: pq.write_table(pa.table({"text": ["a"], "label": [0]}), f / "train.parquet"),
-         "not readable as parquet with sentence and label"),
-        (lambda f: write_split(f, "train", ["a", "b", "c"], [0, 1, 2]),
-         "train.parquet, row 3, label: label is 2"),
-        (lambda f: set_config(f, n_heads=3), "dim is a multiple of n_heads: 64"),
-        (lambda f: (f / "model" / "vocab.txt").unlink(), "no tokenizer.json and no vocab.txt"),
-        (lambda f: set_config(f, vocab_size=20), "vocab_size 20"),
-        (lambda f: set_config(f, max_position_embeddings=16), "add seq=16"),
-        (lambda f: set_config(f, num_labels=3), "num_labels is 3"),
-        (lambda f: set_config(f, id2label={"0": "a", "1": "b", "2": "c"}), "SST-2 has 2 labels"),
-        (lambda f: set_config(f, pruned_heads={"0": [1]}), 'pruned_heads is {"0": [1]}'),
-        (lambda f: set_config(f, hidden_size=128), "hidden_size is 128"),
-        (lambda f: set_config(f, activation="tanh"), "activation is 'tanh'"),
+        (lambda folder_path: (folder_path / "validation.parquet").unlink(), "no validation split"),
+        (
+            lambda folder_path: pq.write_table(
+                pa.table({"text": ["a"], "label": [0]}), folder_path / "train.parquet"
+            ),
+            "not readable as parquet with sentence and label",
+        ),
+        (
+            lambda folder_path: write_split(folder_path, "train", ["a", "b", "c"], [0, 1, 2]),
+            "train.parquet, row 3, label: label is 2",
+        ),
+        (
+            lambda folder_path: set_config(folder_path, n_heads=3),
+            "dim is a multiple of n_heads: 64",
+        ),
+        (
+            lambda folder_path: (folder_path / "model" / "vocab.txt").unlink(),
+            "no tokenizer.json and no vocab.txt",
+        ),
+        (lambda folder_path: set_config(folder_path, vocab_size=20), "vocab_size 20"),
+        (lambda folder_path: set_config(folder_path, max_position_embeddings=16), "add seq=16"),
+        (lambda folder_path: set_config(folder_path, num_labels=3), "num_labels is 3"),
+        (
+            lambda folder_path: set_config(folder_path, id2label={"0": "a", "1": "b", "2": "c"}),
+            "SST-2 has 2 labels",
+        ),
+        (
+            lambda folder_path: set_config(folder_path, pruned_heads={"0": [1]}),
+            'pruned_heads is {"0": [1]}',
+        ),
+        (lambda folder_path: set_config(folder_path, hidden_size=128), "hidden_size is 128"),
+        (lambda folder_path: set_config(folder_path, activation="tanh"), "activation is 'tanh'"),
     ],
-)  # fmt: skip
+)
 def test_each_fault_of_a_text_folder_names_its_place(folder, damage, says):
     damage(folder)
     assert says in read_fault(folder)
@@ -155,10 +175,13 @@ def test_each_fault_of_a_text_folder_names_its_place(folder, damage, says):
 
 def write_npz(folder, split, **changes):
     arrays = {
-        "idx": np.arange(3), "sentence": np.array(["a b"] * 3), "label": np.array([0, 1, 0]),
+        "idx": np.arange(3),
+        "sentence": np.array(["a b"] * 3),
+        "label": np.array([0, 1, 0]),
         "input_ids": np.tile([2, 9, 10, 3] + [0] * 20, (3, 1)),
-        "attention_mask": np.tile([1] * 4 + [0] * 20, (3, 1)), **changes,
-    }  # fmt: skip
+        "attention_mask": np.tile([1] * 4 + [0] * 20, (3, 1)),
+        **changes,
+    }
     (folder / "dataset").mkdir(exist_ok=True)
     np.savez(folder / "dataset" / data.NPZ.names[split][0], **arrays)
 
@@ -169,8 +192,10 @@ def write_npz(folder, split, **changes):
         ({}, None),
         ({"label": np.array([0, 1, 2])}, "label, row 3: label of 2"),
         ({"attention_mask": np.tile([1, 0] * 12, (3, 1))}, "attention_mask, row 1"),
-        ({"attention_mask": np.ones((3, 24), int), "input_ids": np.full((3, 24), 999)},
-         "input_ids, row 1: input_ids of 999"),
+        (
+            {"attention_mask": np.ones((3, 24), int), "input_ids": np.full((3, 24), 999)},
+            "input_ids, row 1: input_ids of 999",
+        ),
         ({"input_ids": np.zeros((3, 7), int)}, "input_ids (3, 7)"),
         ({"label": np.array(["0"] * 3, object)}, "not readable as npz"),
         ({"attention_mask": np.tile([1] * 3 + [0] * 21, (3, 1))}, "input_ids has the pad_token_id"),
@@ -178,7 +203,7 @@ def write_npz(folder, split, **changes):
         ({"sentence": np.array(["a b"])}, "sentence has shape (1,), where label has 3 rows"),
         ({"idx": np.array([2, 2, 2])}, "row 2 is there 3 times"),
     ],
-)  # fmt: skip
+)
 def test_npz_rows_are_read_and_checked(tmp_path, changes, says):
     write_npz(tmp_path, "train", **changes)
     write_npz(tmp_path, "validation")
@@ -208,10 +233,10 @@ def test_tsv_with_byte_order_mark_and_crlf_is_read_and_only_line_ends_split_rows
 
 
 def test_vocabulary_with_byte_order_mark_and_crlf_gives_the_same_ids(folder):
-    wanted = data.load(folder, REAL).train.ids.values
+    expected = data.load(folder, REAL).train.ids.values
     file = folder / "model" / "vocab.txt"
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
-    np.testing.assert_array_equal(data.load(folder, REAL).train.ids.values, wanted)
+    np.testing.assert_array_equal(data.load(folder, REAL).train.ids.values, expected)
 
 
 @pytest.mark.parametrize(
@@ -245,11 +270,11 @@ def test_parquet_tsv_and_npz_hold_the_same_rows(tmp_path):
         line.startswith("train: 11 rows") and "NOT the published" in line for line in outputs
     )
     recipe = replace(REAL, seq_length=64)
-    wanted = data.load(tmp_path / "parquet", recipe)
+    expected = data.load(tmp_path / "parquet", recipe)
     for name in ("tsv", "npz"):
         content = data.load(tmp_path / name, recipe)
         for split in data.SPLITS:
-            expected_split, split_content = getattr(wanted, split), getattr(content, split)
+            expected_split, split_content = getattr(expected, split), getattr(content, split)
             np.testing.assert_array_equal(expected_split.ids.values, split_content.ids.values)
             np.testing.assert_array_equal(expected_split.ids.starts, split_content.ids.starts)
             np.testing.assert_array_equal(expected_split.labels, split_content.labels)

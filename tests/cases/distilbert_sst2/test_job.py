@@ -116,29 +116,37 @@ def make_library_model(the_job):
 @pytest.mark.parametrize("dropout", [False, True])
 def test_twenty_steps_have_the_losses_of_a_plain_loop(folder, loaded_data, dropout):
     the_job = build(folder, loaded_data if dropout else disable_dropout(loaded_data))
-    theirs = make_library_model(the_job).train()
+    library_model = make_library_model(the_job).train()
     batches = [batch.tensors for batch in the_job.batches(0)]
     assert len(batches) == 20
     torch.manual_seed(7)
-    wanted = train_plain_loop(theirs, batches, lr=TINY.learning_rate, planned=20 * TINY.max_epochs)
+    expected = train_plain_loop(
+        library_model, batches, lr=TINY.learning_rate, planned=20 * TINY.max_epochs
+    )
     torch.manual_seed(7)
     source = the_job.batches(0)
     losses = [float(the_job.step(source)) for _ in range(20)]
     assert the_job.step(source) is None
-    np.testing.assert_allclose(losses, wanted, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-6)
 
 
 def test_evaluation_counts_each_row_once(folder, loaded_data, monkeypatch):
     the_job = build(folder, loaded_data)
-    alone = the_job.evaluate()
-    assert (alone.samples, alone.detail) == (1_000, {"correct": round(alone.value * 1_000)})
+    single_result = the_job.evaluate()
+    assert (single_result.samples, single_result.detail) == (
+        1_000,
+        {"correct": round(single_result.value * 1_000)},
+    )
     parts = []  # what each rank would add, without the sum over ranks
     monkeypatch.setattr(job, "add_over_ranks", lambda *counts, **_: parts.append(counts) or (1, 1))
     for rank in range(3):
         the_job.context = replace(the_job.context, rank=rank, world_size=3)
         with pytest.raises(AssertionError, match="1 of 1000 validation rows were scored"):
             the_job.evaluate()
-    assert [sum(counts) for counts in zip(*parts, strict=True)] == [alone.value * 1_000, 1_000]
+    assert [sum(counts) for counts in zip(*parts, strict=True)] == [
+        single_result.value * 1_000,
+        1_000,
+    ]
 
 
 def test_model_flops_of_the_base_model_are_the_formula(folder, loaded_data):

@@ -174,7 +174,7 @@ def test_file_whose_rows_are_no_multiple_of_the_block_is_read_whole(tmp_path):
 def test_a_value_outside_its_range_is_named(spec, tmp_path, split, row, column, above, block):  # noqa: PLR0917
     file, kind = list(spec.row_types(split).items())[column]
     before = file.read_bytes()
-    pairs = [(2, 255), (np.inf, np.nan), *((n, -3) for n in CARDINALITIES)]
+    pairs = [(2, 255), (np.inf, np.nan), *((cardinality, -3) for cardinality in CARDINALITIES)]
     value = pairs[column][0 if above else 1]
     values = np.fromfile(file, kind.base)
     values[row] = value
@@ -223,20 +223,24 @@ def test_ranks_read_the_rows_of_their_shards(spec, batch_size, world_size, seed)
     order = None if seed is None else np.random.default_rng(seed).permutation(count)
     numbers = range(count) if order is None else order
     for rank in range(world_size):
-        columns = [c for c in range(3) if c % world_size == rank]
+        columns = [
+            column_number for column_number in range(3) if column_number % world_size == rank
+        ]
         rows = list(
             SplitReader(spec, "train", columns).batches(
                 batch_size, rank=rank, world_size=world_size, order=order
             )
         )
         for number, batch in zip(numbers, rows, strict=True):
-            whole = range(103)[number * batch_size : (number + 1) * batch_size]
-            first, end = (len(whole) * r // world_size for r in (rank, rank + 1))
-            mine = whole[first:end]
-            assert batch.step_samples == len(whole)
-            assert batch.numerical.tolist() == numerical[mine].tolist()
-            assert batch.labels.tolist() == labels[mine].tolist()
-            assert batch.categories.tolist() == categories[columns][:, whole].tolist()
+            global_batch = range(103)[number * batch_size : (number + 1) * batch_size]
+            first, end = (
+                len(global_batch) * rank_or_next // world_size for rank_or_next in (rank, rank + 1)
+            )
+            rows_of_rank = global_batch[first:end]
+            assert batch.step_samples == len(global_batch)
+            assert batch.numerical.tolist() == numerical[rows_of_rank].tolist()
+            assert batch.labels.tolist() == labels[rows_of_rank].tolist()
+            assert batch.categories.tolist() == categories[columns][:, global_batch].tolist()
 
 
 @settings(max_examples=50, deadline=None)
@@ -262,21 +266,21 @@ def test_generated_clicks_are_written_as_drawn_with_the_best_auc_they_allow(tmp_
     for folder, recipe in zip(folders, recipes, strict=True):
         folder.mkdir()
         generated.generate(folder, recipe)
-    first, again, other = (
+    first, second, other = (
         {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*.*")}
         for folder in folders
     )
-    assert first == again
+    assert first == second
     assert [name.name for name in first if first[name] == other[name]] == ["feature_spec.yaml"]
     spec = read_spec(folders[0])
     assert set(spec.category_dtypes) == {"int8", "int16", "int32"}
     assert spec.cardinalities == generated.CARDINALITIES
-    made = generated.clicks("train", 7)
+    clicks_of_split = generated.clicks("train", 7)
     (batch,) = SplitReader(spec, "train").batches(1_000)
-    assert (batch.numerical == made.numerical).all()
-    assert (batch.labels == made.labels).all()
+    assert (batch.numerical == clicks_of_split.numerical).all()
+    assert (batch.labels == clicks_of_split.labels).all()
     strides = np.array(generated.STRIDES)[:, None]
-    assert (batch.categories == np.stack(made.ranks).astype(int) * strides).all()
+    assert (batch.categories == np.stack(clicks_of_split.ranks).astype(int) * strides).all()
     facts = data.check(folders[0], recipes[0])
     assert facts.best_quality == generated.expected_auc(generated.clicks("test", 7).log_odds)
     assert (facts.train_samples, facts.eval_samples) == (1_000, 300)

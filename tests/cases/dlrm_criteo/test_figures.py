@@ -40,7 +40,8 @@ def make_rank_events(
 
 def write_run_of(tmp_path: Path, *jobs: dict[str, Any], parts_ns: dict[str, int]) -> RunTimeline:
     ranks = [
-        make_rank_events(n, samples=3 + n, job=job, parts_ns=parts_ns) for n, job in enumerate(jobs)
+        make_rank_events(rank_number, samples=3 + rank_number, job=job, parts_ns=parts_ns)
+        for rank_number, job in enumerate(jobs)
     ]
     return read_run(write_run(tmp_path / "run", [launch_event()], *ranks), len(jobs))
 
@@ -101,8 +102,8 @@ def test_longest_part_limits_the_run(
 
 def test_single_rank_has_no_exchange(tmp_path: Path) -> None:
     values = compute_case_figures(tmp_path, JOB, parts_ns={"embedding": S})
-    alone = values["exchange_share"]
-    assert (alone.value, alone.reason) == (None, message("one_rank_no_exchange"))
+    exchange_share = values["exchange_share"]
+    assert (exchange_share.value, exchange_share.reason) == (None, message("one_rank_no_exchange"))
     sentence = bound_by({name: figure.value for name, figure in values.items()})
     assert sentence is not None
     assert sentence.args["exchange_share"] == 0.0

@@ -73,51 +73,53 @@ def test_distributed_tables_train_as_on_one_rank(
 ) -> None:
     spread = SPREADS[name]
     tolerance = 1e-5 if spread.dtype == torch.float32 else 2e-2
-    alone = tiny_dlrm.train(Spread(cardinalities=spread.cardinalities))
+    single_rank = tiny_dlrm.train(Spread(cardinalities=spread.cardinalities))
     rank_results = [item[name] for item in rank_results_by_spread[: spread.ranks]]
-    for step, loss in enumerate(alone["losses"]):
+    for step, loss in enumerate(single_rank["losses"]):
         assert sum(item["losses"][step] for item in rank_results) == pytest.approx(
             loss, rel=tolerance
         )
         logits = torch.cat([item["logits"][step] for item in rank_results])
-        torch.testing.assert_close(logits, alone["logits"][step], rtol=0, atol=5 * tolerance)
+        torch.testing.assert_close(logits, single_rank["logits"][step], rtol=0, atol=5 * tolerance)
     tables = join_tables(rank_results)
     assert sorted(tables) == list(range(len(spread.cardinalities)))
-    for table, rows in join_tables([alone]).items():
+    for table, rows in join_tables([single_rank]).items():
         torch.testing.assert_close(tables[table], rows, rtol=0, atol=tolerance)
         # It was trained at all.
         fresh = torch.empty_like(rows)
         fill_rows(fresh, table=table, first_row=0, cardinality=len(rows), seed=SEED)
         assert (rows - fresh).abs().max() > 5e-3
     for item in rank_results:
-        for value, wanted in zip(item["dense"], alone["dense"], strict=True):
-            torch.testing.assert_close(value, wanted, rtol=0, atol=tolerance)
+        for value, expected in zip(item["dense"], single_rank["dense"], strict=True):
+            torch.testing.assert_close(value, expected, rtol=0, atol=tolerance)
 
 
 def test_job_on_four_ranks_trains_as_on_one(
     rank_results_and_jobs: list[tuple[Any, dict[str, Any]]], clicks: Path
 ) -> None:
-    alone = tiny_dlrm.train_job(clicks)
+    single_rank = tiny_dlrm.train_job(clicks)
     jobs = [job for _, job in rank_results_and_jobs]
     rows = BATCH * (STEPS - 1) + LAST
-    assert len(alone["losses"]) == STEPS
-    assert sum(sum(job["samples"]) for job in jobs) == sum(alone["samples"]) == rows
-    for step, loss in enumerate(alone["losses"]):
+    assert len(single_rank["losses"]) == STEPS
+    assert sum(sum(job["samples"]) for job in jobs) == sum(single_rank["samples"]) == rows
+    for step, loss in enumerate(single_rank["losses"]):
         total = sum(job["losses"][step] * job["samples"][step] for job in jobs)
-        assert total / alone["samples"][step] == pytest.approx(loss, abs=1e-4)
+        assert total / single_rank["samples"][step] == pytest.approx(loss, abs=1e-4)
     for job in jobs:
-        assert job["quality"] == (pytest.approx(alone["quality"][0], abs=1e-4), rows)
-        for value, wanted in zip(job["dense"], alone["dense"], strict=True):
-            torch.testing.assert_close(value, wanted, rtol=0, atol=1e-4)
+        assert job["quality"] == (pytest.approx(single_rank["quality"][0], abs=1e-4), rows)
+        for value, expected in zip(job["dense"], single_rank["dense"], strict=True):
+            torch.testing.assert_close(value, expected, rtol=0, atol=1e-4)
         assert [row["rank"] for row in job["facts"]["placement"]] == list(range(RANKS))
     # Every rank names its dense replica, and the rows it holds of a table.
-    held = Counter[str]()
+    rows_held = Counter[str]()
     for job in jobs:
-        held.update(job["trained"])
-    rows_of_tables = {name: n for name, n in alone["trained"].items() if name.startswith("table ")}
+        rows_held.update(job["trained"])
+    rows_of_tables = {
+        name: n for name, n in single_rank["trained"].items() if name.startswith("table ")
+    }
     assert len(rows_of_tables) == 7
-    assert {name: held[name] for name in rows_of_tables} == rows_of_tables
-    dense = set(alone["trained"]) - set(rows_of_tables)
+    assert {name: rows_held[name] for name in rows_of_tables} == rows_of_tables
+    dense = set(single_rank["trained"]) - set(rows_of_tables)
     assert all(dense <= set(job["trained"]) for job in jobs)
     # A vector goes out and back for each of the 7 tables, save where table and sample share a rank.
     sent = [job["facts"]["exchanged_bytes_per_sample"] for job in jobs]
@@ -184,10 +186,10 @@ def test_both_exchanges_overlap_with_the_bottom_layers(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("rows", [1, 3, BLOCK_ROWS, BLOCK_ROWS + 7])
 def test_initial_rows_do_not_depend_on_their_rank(first_row: int, rows: int) -> None:
     cardinality = 3 * BLOCK_ROWS + 100
-    whole, part = torch.empty(cardinality, 2), torch.empty(rows, 2)
-    fill_rows(whole, table=3, first_row=0, cardinality=cardinality, seed=5)
+    whole_table, part = torch.empty(cardinality, 2), torch.empty(rows, 2)
+    fill_rows(whole_table, table=3, first_row=0, cardinality=cardinality, seed=5)
     fill_rows(part, table=3, first_row=first_row, cardinality=cardinality, seed=5)
-    assert torch.equal(part, whole[first_row : first_row + rows])
+    assert torch.equal(part, whole_table[first_row : first_row + rows])
     bound = cardinality**-0.5
-    assert 0.99 * bound < whole.abs().max() <= bound
-    assert whole.mean().abs() < 0.02 * bound
+    assert 0.99 * bound < whole_table.abs().max() <= bound
+    assert whole_table.mean().abs() < 0.02 * bound

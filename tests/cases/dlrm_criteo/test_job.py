@@ -47,7 +47,7 @@ def write_clicks(folder: Path) -> Path:
     rng = np.random.default_rng(7)
     splits = {}
     for split, rows in ROWS.items():
-        columns = [rng.integers(n, size=rows) for n in CARDINALITIES]
+        columns = [rng.integers(cardinality, size=rows) for cardinality in CARDINALITIES]
         clicked = (columns[0] % 2 + columns[1] % 2) > 0
         splits[split] = rng.random((rows, 13)), clicked ^ (rng.random(rows) < 0.05), columns
     write_log(folder, CARDINALITIES, splits)
@@ -108,8 +108,8 @@ def test_steps_follow_the_schedule_in_tables_and_dense_layers(folder: Path) -> N
         ]
         result = job.step(iter([batch]))
         assert result.item() == pytest.approx(loss.item(), abs=1e-6)
-        for value, wanted in zip([job.tables.weight, *dense], expected, strict=True):
-            torch.testing.assert_close(value.detach(), wanted, rtol=0, atol=1e-6)
+        for value, expected_value in zip([job.tables.weight, *dense], expected, strict=True):
+            torch.testing.assert_close(value.detach(), expected_value, rtol=0, atol=1e-6)
 
 
 def test_it_learns_and_scores_each_test_row_once(folder: Path) -> None:

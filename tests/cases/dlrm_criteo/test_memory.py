@@ -70,7 +70,7 @@ def test_real_step_needs_at_least_the_predicted_memory(
     folder: Path, sync_device: SyncDevice, *, fields: dict[str, Any], precision: str
 ) -> None:
     recipe = make_tiny_recipe(precision=precision, **{"micro_batch_size": 2048} | fields)
-    taken, prediction = measure_and_predict_peak(
+    measured_bytes, prediction = measure_and_predict_peak(
         recipe, folder, rank=0, world_size=1, device=sync_device
     )
-    assert 0.6 * taken <= prediction.total - prediction.weights <= taken
+    assert 0.6 * measured_bytes <= prediction.total - prediction.weights <= measured_bytes

@@ -73,7 +73,9 @@ def make_batch(number: int, size: int = BATCH) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(number)
     numerical = torch.rand(size, 13, generator=generator)
     labels = (torch.rand(size, generator=generator) < 0.3).float()
-    ids = torch.stack([torch.randint(n, (size,), generator=generator) for n in CARDINALITIES])
+    ids = torch.stack(
+        [torch.randint(cardinality, (size,), generator=generator) for cardinality in CARDINALITIES]
+    )
     return numerical, labels, ids.int()
 
 
@@ -93,8 +95,8 @@ def test_logits_and_three_steps_equal_the_plain_reference() -> None:
     model, tables = split_table()
     plain = PlainDlrm(model, tables)
     rate = 0.1
-    ours = torch.optim.SGD(model.parameters(), lr=rate)
-    theirs = torch.optim.SGD(plain.parameters(), lr=rate)
+    our_optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    plain_optimizer = torch.optim.SGD(plain.parameters(), lr=rate)
     tables.learning_rate = rate
     for number in range(3):
         numerical, labels, ids = make_batch(number)
@@ -102,16 +104,18 @@ def test_logits_and_three_steps_equal_the_plain_reference() -> None:
         torch.testing.assert_close(our_logits, expected, rtol=0, atol=1e-5)
         for logits in (our_logits, expected):
             nn.functional.binary_cross_entropy_with_logits(logits, labels).backward()
-        for optimizer in (ours, theirs):
+        for optimizer in (our_optimizer, plain_optimizer):
             optimizer.step()
             optimizer.zero_grad()
     for part, bag in zip(tables.tables(), plain.bags, strict=True):
         torch.testing.assert_close(part, bag.weight.detach(), rtol=0, atol=1e-5)
-    for mine, other in (
+    for our_layers, plain_layers in (
         (model.bottom, plain.bottom),
         (model.top, plain.top),
     ):
-        for our_logits, expected in zip(mine.parameters(), other.parameters(), strict=True):
+        for our_logits, expected in zip(
+            our_layers.parameters(), plain_layers.parameters(), strict=True
+        ):
             torch.testing.assert_close(our_logits, expected, rtol=0, atol=1e-5)
 
 
@@ -130,7 +134,9 @@ def test_repeated_rows_get_the_sum_of_their_gradients(
     generator = torch.Generator().manual_seed(seed)
     tables = FusedTables((2, 5, 1), 4, seed=seed)
     before = tables.weight.clone()
-    ids = torch.stack([torch.randint(n, (samples,), generator=generator) for n in (2, 5, 1)])
+    ids = torch.stack(
+        [torch.randint(cardinality, (samples,), generator=generator) for cardinality in (2, 5, 1)]
+    )
     grad = torch.randn(samples, 3, 4, generator=generator)
     tables.learning_rate, tables.grad_scale = 0.5, 4.0
     embeddings = tables(ids.int() if narrow else ids)

@@ -49,16 +49,19 @@ def encode_number(cell):
 def number_categories(cells, threshold):
     """The published rule: empty cells are not counted, the rest from 1 by falling count."""
     counts = Counter(cell for cell in cells if cell)
-    kept = [name for name, count in counts.items() if count >= threshold]
-    return {name: n for n, name in enumerate(sorted(kept, key=lambda x: (-counts[x], x)), 1)}
+    kept_names = [name for name, count in counts.items() if count >= threshold]
+    return {
+        name: number
+        for number, name in enumerate(sorted(kept_names, key=lambda x: (-counts[x], x)), 1)
+    }
 
 
 def shuffle_rows(logs, seed=0):
     """The documented order: by the first 8 bytes of the MD5 of seed, log and row."""
     keyed = {
-        int.from_bytes(md5(f"{seed}:{log}:{n}".encode()).digest()[:8], "little"): fields
+        int.from_bytes(md5(f"{seed}:{log}:{number}".encode()).digest()[:8], "little"): fields
         for log, rows in enumerate(logs)
-        for n, fields in enumerate(rows)
+        for number, fields in enumerate(rows)
     }
     return [keyed[key] for key in sorted(keyed)]
 
@@ -82,7 +85,7 @@ def encode_plainly(rows, splits, threshold=15, *, logarithm=encode_number):
 
 def read_files(folder, suffix=".bin"):
     paths = folder.rglob(f"*{suffix}")
-    return {str(p.relative_to(folder)): p.read_bytes() for p in paths if p.is_file()}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths if path.is_file()}
 
 
 def run_prepare(raw, data, **options):
@@ -134,10 +137,10 @@ def test_prepared_bytes_equal_a_plain_implementation_of_the_rules(raw_days, tmp_
     assert manifest["frequency_threshold"] == threshold
     assert sorted(manifest["files"]) == sorted([*files, "feature_spec.yaml"])
     assert [source["name"] for source in manifest["sources"]] == ["day_0", "day_1.gz", "day_2"]
-    assert sorted(p.name for p in data.iterdir()) == [
+    assert sorted(path.name for path in data.iterdir()) == [
         "feature_spec.yaml", "manifest.json", "test", "train", "validation"
     ]  # fmt: skip
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "raw"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "raw"]
     assert progress_lines[-1] == f"done: {data}"
 
 
@@ -227,7 +230,7 @@ def test_a_faulty_row_is_named_by_file_and_row(raw_days, tmp_path, small_batches
     assert caught.value.where == f"{raw_days / 'day_0'}, row 138"
     assert caught.value.rule
     assert caught.value.fix
-    assert [p.name for p in tmp_path.iterdir()] == ["raw"]
+    assert [path.name for path in tmp_path.iterdir()] == ["raw"]
 
 
 def read_refusal(raw_days, data):
@@ -280,12 +283,12 @@ def test_interrupted_preparation_resumes_after_its_last_finished_stage(
     resumed, data = [], tmp_path / "data"
     with pytest.raises(KeyboardInterrupt):
         prepare(raw_days, data, print, workers=2)
-    assert sorted(p.name for p in tmp_path.iterdir()) == [".data.partial", "raw"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".data.partial", "raw"]
     resumed.append(True)
     run_prepare(raw_days, data)
     assert done == STAGES
     assert read_files(data) == encode_plainly(ALL, SPLITS)[0]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "raw"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "raw"]
     assert run_prepare(raw_days, data)[-1].startswith(f"{data} is already prepared")
 
 

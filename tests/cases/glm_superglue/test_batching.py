@@ -134,8 +134,8 @@ def test_each_sample_occurs_once_and_groups_hold_similar_numbers_of_candidates(
     full = len(choices) // (micro * accumulate * world) * accumulate
     spans = []
     for together in list(zip(*parts, strict=False))[:full]:  # what ranks take at the same time
-        held = num_choices[np.concatenate([part.rows for part in together])]
-        assert len(held) == micro * world
-        spans.append((held.min(), held.max()))
+        candidates_of_group = num_choices[np.concatenate([part.rows for part in together])]
+        assert len(candidates_of_group) == micro * world
+        spans.append((candidates_of_group.min(), candidates_of_group.max()))
     spans.sort()
     assert all(low[1] <= high[0] for low, high in pairwise(spans))

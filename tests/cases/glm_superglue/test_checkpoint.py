@@ -53,8 +53,8 @@ def read_fault(folder: Path, into: Glm | None = None) -> DataError:
 
 @pytest.mark.parametrize("wrapper", ["", "module.", "model.", "module.model."])
 def test_checkpoint_in_the_original_layout_loads(tmp_path: Path, wrapper: str) -> None:
-    wanted = make_weights()
-    state = {wrapper + name: item.half() for name, item in wanted.items()}
+    expected = make_weights()
+    state = {wrapper + name: item.half() for name, item in expected.items()}
     file = write_checkpoint(tmp_path / "blocklm-large", {"iteration": 250000, "module": state})
     assert find_checkpoint(tmp_path) == file
     assert find_checkpoint(tmp_path / "blocklm-large") == file
@@ -62,7 +62,7 @@ def test_checkpoint_in_the_original_layout_loads(tmp_path: Path, wrapper: str) -
     assert load(loaded, tmp_path) == make_report()
     for name, item in loaded.state_dict().items():
         assert item.dtype == torch.float32
-        assert torch.equal(item, wanted[name].half().float())
+        assert torch.equal(item, expected[name].half().float())
 
 
 def test_longer_position_tables_keep_their_extra_rows(tmp_path: Path) -> None:

@@ -46,9 +46,9 @@ def make_line(*questions, text=TEXT, names=("Anna Berg", "Rome", "Borisov", "Col
 
 
 def write_folder(folder, train=None, val=None, words=WORDS):
-    for name, wanted in (("train", train), ("val", val)):
+    for name, samples in (("train", train), ("val", val)):
         lines = [
-            item if isinstance(item, str) else json.dumps(item) for item in wanted or [make_line()]
+            item if isinstance(item, str) else json.dumps(item) for item in samples or [make_line()]
         ]
         text = "".join(item if item.endswith("\n") else item + "\n" for item in lines)
         (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
@@ -83,24 +83,26 @@ def test_sequence_is_the_context_with_a_mask_and_then_the_candidate(tmp_path):
 
 
 def test_byte_order_mark_and_crlf_change_no_sample(tmp_path):
-    wanted = data.load(write_folder(tmp_path), RECIPE).train.sequences(0)
+    expected = data.load(write_folder(tmp_path), RECIPE).train.sequences(0)
     for name in ("train.jsonl", "val.jsonl", "model/vocab.txt"):
         content = (tmp_path / name).read_bytes()
         (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + content.replace(b"\n", b"\r\n"))
     read_sequences = data.load(tmp_path, RECIPE).train.sequences(0)
-    assert [item.ids.tolist() for item in read_sequences] == [item.ids.tolist() for item in wanted]
+    assert [item.ids.tolist() for item in read_sequences] == [
+        item.ids.tolist() for item in expected
+    ]
 
 
 def test_passage_is_shortened_by_the_length_of_each_candidate(tmp_path):
     recipe = replace(RECIPE, seq_length=14)
     examples = data.load(write_folder(tmp_path), recipe).validation
     by_length = {len(item.target_ids): item for item in examples.sequences(0)}
-    whole = encode_words("[CLS] anna berg was born in rome .")
-    for targets, kept in ((2, 8), (3, 7)):
+    whole_passage = encode_words("[CLS] anna berg was born in rome .")
+    for targets, num_kept in ((2, 8), (3, 7)):
         item = by_length[targets]
         assert len(item.ids) == 14
         assert item.ids[: item.separator].tolist() == [
-            *whole[:kept],
+            *whole_passage[:num_kept],
             *encode_words("[MASK] was born [PAD]"),
         ]
     assert examples.shortened == 1
@@ -204,12 +206,23 @@ def test_a_line_that_breaks_a_rule_is_named(tmp_path, bad, message):
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
-        (lambda d: (d / "val.jsonl").unlink(), "DIR, val.jsonl: no validation split"),
-        (lambda d: (d / "model/vocab.txt").unlink(), "no tokenizer.json and no vocab.txt"),
-        (lambda d: (d / "model/vocab.txt").write_text(""), "the file is empty"),
-        (lambda d: (d / "model/vocab.txt").write_text("[PAD]\n"), "no token [UNK], [CLS]"),
         (
-            lambda d: (d / "model/vocab.txt").write_text("\n".join([*WORDS, *map(str, range(20))])),
+            lambda folder_path: (folder_path / "val.jsonl").unlink(),
+            "DIR, val.jsonl: no validation split",
+        ),
+        (
+            lambda folder_path: (folder_path / "model/vocab.txt").unlink(),
+            "no tokenizer.json and no vocab.txt",
+        ),
+        (lambda folder_path: (folder_path / "model/vocab.txt").write_text(""), "the file is empty"),
+        (
+            lambda folder_path: (folder_path / "model/vocab.txt").write_text("[PAD]\n"),
+            "no token [UNK], [CLS]",
+        ),
+        (
+            lambda folder_path: (folder_path / "model/vocab.txt").write_text(
+                "\n".join([*WORDS, *map(str, range(20))])
+            ),
             f"{len(WORDS) + 22} tokens, <|startofpiece|> and <|endofpiece|> counted; "
             "the recipe's vocab_size is 40",
         ),

@@ -44,9 +44,11 @@ def write_download(folder, splits, **storage):
     return folder
 
 
-def assert_same_batches(ours, theirs):
-    assert len(ours) == len(theirs)
-    our_batch, their_batch = (examples.batch(range(len(ours))) for examples in (ours, theirs))
+def assert_same_batches(first_examples, second_examples):
+    assert len(first_examples) == len(second_examples)
+    our_batch, their_batch = (
+        examples.batch(range(len(first_examples))) for examples in (first_examples, second_examples)
+    )
     assert our_batch[1] == their_batch[1]
     for name in our_batch[0].__slots__:
         np.testing.assert_array_equal(getattr(our_batch[0], name), getattr(their_batch[0], name))

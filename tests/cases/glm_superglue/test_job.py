@@ -69,16 +69,16 @@ def test_accuracy_takes_the_best_of_all_candidates(micro_batch_size: int, trim: 
 
 
 def test_accumulation_trimming_and_checkpointing_train_the_same() -> None:
-    whole = tiny_glm.train(tiny_glm.new_job())
+    reference_training = tiny_glm.train(tiny_glm.new_job())
     for changes in (
         {"micro_batch_size": 2, "grad_accum_steps": 4},
         {"trim_padding": True},
         {"checkpoint_activations": True},
     ):
         training = tiny_glm.train(tiny_glm.new_job(**changes))
-        assert training["losses"] == pytest.approx(whole["losses"], rel=1e-4), changes
-        assert training["samples"] == whole["samples"] == [8, 8, 6] * 2
-        assert training["quality"] == whole["quality"]
+        assert training["losses"] == pytest.approx(reference_training["losses"], rel=1e-4), changes
+        assert training["samples"] == reference_training["samples"] == [8, 8, 6] * 2
+        assert training["quality"] == reference_training["quality"]
 
 
 def test_grouping_batches_samples_of_similar_size() -> None:
@@ -109,7 +109,8 @@ def test_the_optimizer_is_the_published_one() -> None:
     job = tiny_glm.new_job()
     names = {id(value): name for name, value in job.model.named_parameters()}
     decayed, plain = (
-        {names[id(p)] for p in group["params"]} for group in job.stepper.optimizer.param_groups
+        {names[id(parameter)] for parameter in group["params"]}
+        for group in job.stepper.optimizer.param_groups
     )
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
     assert all(name.endswith(".bias") or "layernorm" in name for name in plain)
@@ -163,18 +164,18 @@ def results_of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[list[
 @pytest.mark.parametrize("run", range(len(RUNS)))
 def test_two_ranks_train_as_one_rank(results_of_two_ranks: Any, run: int) -> None:
     changes = RUNS[run]
-    alone = tiny_glm.train(
+    single_rank = tiny_glm.train(
         tiny_glm.new_job(**{**changes, "micro_batch_size": 2 * changes["micro_batch_size"]})
     )
     training = results_of_two_ranks[run]
     samples = np.array([item["samples"] for item in training])
-    assert samples.sum(0).tolist() == alone["samples"]
+    assert samples.sum(0).tolist() == single_rank["samples"]
     losses = np.array([item["losses"] for item in training])
     means = (losses * samples).sum(0) / samples.sum(0)
-    assert means == pytest.approx(np.array(alone["losses"]), rel=1e-4)
+    assert means == pytest.approx(np.array(single_rank["losses"]), rel=1e-4)
     for item in training:
-        assert item["quality"] == alone["quality"]  # every validation sample scored once
-        for name, value in alone["weights"].items():
+        assert item["quality"] == single_rank["quality"]  # every validation sample scored once
+        for name, value in single_rank["weights"].items():
             # Adam turns rounding of a gradient near 0 into part of a step of 0.01.
             torch.testing.assert_close(
                 item["weights"][name], value, rtol=0, atol=2e-3, msg=f"{changes} {name}"

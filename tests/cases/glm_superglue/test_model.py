@@ -25,16 +25,16 @@ def make_sequences(rows: int, length: int, *, seed: int = 0) -> list[torch.Tenso
 
 def make_models(**switches: Any) -> tuple[Glm, PlainGlm]:
     """Return ours and the plain reference with the same weights, none of them zero."""
-    ours, plain = build_model(SHAPE, seed=4, **switches), PlainGlm(SHAPE, dropout=0.0).train()
+    our_model, plain = build_model(SHAPE, seed=4, **switches), PlainGlm(SHAPE, dropout=0.0).train()
     with torch.no_grad():
-        for parameter in ours.parameters():
+        for parameter in our_model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-    plain.load_state_dict(ours.state_dict())  # raises where a name or a shape differs
-    return ours, plain
+    plain.load_state_dict(our_model.state_dict())  # raises where a name or a shape differs
+    return our_model, plain
 
 
-def assert_near(actual: Any, wanted: Any) -> None:
-    torch.testing.assert_close(actual, wanted, rtol=1e-5, atol=1e-5)
+def assert_near(actual: Any, expected: Any) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_parameter_counts_match_the_model() -> None:
@@ -47,48 +47,48 @@ def test_parameter_counts_match_the_model() -> None:
 @pytest.mark.parametrize("checkpointed", [False, True])
 @pytest.mark.parametrize("length", [20, 150])
 def test_logits_loss_and_gradients_equal_the_originals(length: int, checkpointed: bool) -> None:
-    ours, plain = make_models(dropout=0.0, checkpoint_activations=checkpointed)
+    our_model, plain = make_models(dropout=0.0, checkpoint_activations=checkpointed)
     inputs = make_sequences(3, length)
     separators = torch.tensor([0, length // 2, length])  # nothing, half, everything is prefix
-    hidden = ours.hidden_states(*inputs, separators)
-    logits = hidden @ ours.word_embeddings.weight.t()
+    hidden = our_model.hidden_states(*inputs, separators)
+    logits = hidden @ our_model.word_embeddings.weight.t()
     assert_near(logits, plain.logits(*inputs, separators))
 
     generator = torch.Generator().manual_seed(1)
     counted = (torch.rand(3, length, generator=generator) < 0.3).float()
     targets = torch.randint(0, SHAPE.vocab_size, (3, length), generator=generator)
     asked = counted.flatten().nonzero().squeeze(1)
-    chances = ours.target_log_probs(*inputs, separators, asked, targets.flatten()[asked])
+    chances = our_model.target_log_probs(*inputs, separators, asked, targets.flatten()[asked])
     sums = torch.zeros(3).index_add(0, asked // length, chances)
-    wanted = plain(*inputs, separators, targets, counted)
-    assert_near(sums, wanted)
+    expected = plain(*inputs, separators, targets, counted)
+    assert_near(sums, expected)
     right = torch.tensor([1])
-    losses = [torch.nn.functional.cross_entropy(item[None], right) for item in (sums, wanted)]
+    losses = [torch.nn.functional.cross_entropy(item[None], right) for item in (sums, expected)]
     assert_near(*losses)
     for loss in losses:
         loss.backward()
     plain_gradients = {name: item.grad for name, item in plain.named_parameters()}
     assert len(plain_gradients) == 3 + 12 * SHAPE.num_layers + 2
-    for name, parameter in ours.named_parameters():
+    for name, parameter in our_model.named_parameters():
         assert parameter.grad is not None
         assert_near(parameter.grad, plain_gradients[name])
 
 
-def compute_gradients(ours: Glm) -> list[torch.Tensor]:
+def compute_gradients(model: Glm) -> list[torch.Tensor]:
     inputs = make_sequences(2, 150)
     torch.manual_seed(8)
     asked = torch.tensor([140, 290])
-    chances = ours(*inputs, torch.tensor([11, 139]), asked, torch.tensor([3, 5]))
-    return [chances.detach(), *torch.autograd.grad(chances.sum(), list(ours.parameters()))]
+    chances = model(*inputs, torch.tensor([11, 139]), asked, torch.tensor([3, 5]))
+    return [chances.detach(), *torch.autograd.grad(chances.sum(), list(model.parameters()))]
 
 
 def test_recomputed_layer_repeats_its_dropout_mask() -> None:
-    kept, recomputed, other = (
+    first_run, recomputed, other = (
         compute_gradients(make_models(dropout=0.3, checkpoint_activations=switch)[0])
         for switch in (False, True, False)
     )
-    for first, second, third in zip(kept, recomputed, other, strict=True):
+    for first, second, third in zip(first_run, recomputed, other, strict=True):
         torch.testing.assert_close(first, second, rtol=0, atol=0)
         torch.testing.assert_close(first, third, rtol=0, atol=0)  # the seed decides
     nothing_dropped = compute_gradients(make_models(dropout=0.0)[0])
-    assert not torch.allclose(kept[0], nothing_dropped[0], rtol=1e-3)
+    assert not torch.allclose(first_run[0], nothing_dropped[0], rtol=1e-3)

@@ -37,9 +37,9 @@ def read_fault(folder, recipe=RECIPE):
     assert error.where, error.what
     assert error.rule, error.what
     assert error.fix, error.what
-    with pytest.raises(DataError) as again:
+    with pytest.raises(DataError) as second_error:
         data.load(folder, recipe)
-    assert str(again.value) == str(error)
+    assert str(second_error.value) == str(error)
     return str(error)
 
 

@@ -49,15 +49,17 @@ def reorder_by_heads(weight: torch.Tensor, config: GptRecipe) -> torch.Tensor:
 
 
 @torch.no_grad()
-def copy_from_library(ours: torch.nn.Module, theirs: torch.nn.Module, config: GptRecipe) -> None:
-    source = dict(theirs.transformer.named_parameters())
-    ours.wte.weight[: config.vocab_size] = source["wte.weight"]
-    ours.wpe.weight.copy_(source["wpe.weight"])
+def copy_from_library(
+    our_model: torch.nn.Module, library_model: torch.nn.Module, config: GptRecipe
+) -> None:
+    source = dict(library_model.transformer.named_parameters())
+    our_model.wte.weight[: config.vocab_size] = source["wte.weight"]
+    our_model.wpe.weight.copy_(source["wpe.weight"])
     names = {
         "norm_1": "ln_1", "norm_2": "ln_2", "attention.qkv": "attn.c_attn",
         "attention.out": "attn.c_proj", "up": "mlp.c_fc", "down": "mlp.c_proj",
     }  # fmt: skip
-    for name, parameter in ours.named_parameters():
+    for name, parameter in our_model.named_parameters():
         part, _, kind = name.rpartition(".")
         if part == "norm":
             parameter.copy_(source[f"ln_f.{kind}"])
@@ -76,32 +78,32 @@ CONFIG = GptRecipe(
 
 
 def test_logits_and_gradients_equal_those_of_transformers() -> None:
-    ours, theirs = build_model(CONFIG, seed=1), make_library_model(CONFIG)
-    copy_from_library(ours, theirs, CONFIG)
+    our_model, library_model = build_model(CONFIG, seed=1), make_library_model(CONFIG)
+    copy_from_library(our_model, library_model, CONFIG)
     ids = torch.randint(0, CONFIG.vocab_size, (5, CONFIG.seq_length + 1))
     inputs, targets = ids[:, :-1], ids[:, 1:]
-    expected = theirs(inputs).logits
+    expected = library_model(inputs).logits
     torch.testing.assert_close(
-        ours.logits(inputs)[..., : CONFIG.vocab_size], expected, rtol=1e-5, atol=1e-5
+        our_model.logits(inputs)[..., : CONFIG.vocab_size], expected, rtol=1e-5, atol=1e-5
     )
-    loss = ours(inputs, targets)
-    wanted = torch.nn.functional.cross_entropy(
+    loss = our_model(inputs, targets)
+    expected_loss = torch.nn.functional.cross_entropy(
         expected.flatten(0, 1), targets.flatten(), reduction="sum"
     )
-    torch.testing.assert_close(loss, wanted, rtol=1e-6, atol=1e-4)
+    torch.testing.assert_close(loss, expected_loss, rtol=1e-6, atol=1e-4)
     loss.backward()
-    wanted.backward()
-    table = ours.wte.weight.grad
+    expected_loss.backward()
+    table = our_model.wte.weight.grad
     assert not table[CONFIG.vocab_size :].any()  # padding has no probability, so no gradient
-    for mine, other in (
-        (table[: CONFIG.vocab_size], theirs.transformer.wte.weight.grad),
-        (ours.wpe.weight.grad, theirs.transformer.wpe.weight.grad),
-        (ours.blocks[0].norm_1.weight.grad, theirs.transformer.h[0].ln_1.weight.grad),
+    for our_value, library_value in (
+        (table[: CONFIG.vocab_size], library_model.transformer.wte.weight.grad),
+        (our_model.wpe.weight.grad, library_model.transformer.wpe.weight.grad),
+        (our_model.blocks[0].norm_1.weight.grad, library_model.transformer.h[0].ln_1.weight.grad),
     ):
-        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
-    first = theirs.transformer.h[0].attn.c_attn.weight.grad.t()
+        torch.testing.assert_close(our_value, library_value, rtol=1e-4, atol=1e-4)
+    first = library_model.transformer.h[0].attn.c_attn.weight.grad.t()
     torch.testing.assert_close(
-        ours.blocks[0].attention.qkv.weight.grad,
+        our_model.blocks[0].attention.qkv.weight.grad,
         reorder_by_heads(first, CONFIG),
         rtol=1e-4,
         atol=1e-4,
@@ -123,7 +125,7 @@ def test_the_standard_shape_has_the_published_parameters() -> None:
     with torch.device("meta"):
         model = Gpt(GptRecipe(), LIBRARY)
     # GPT-2 small has 124,439,808; the padded table holds 47 rows of 768 more.
-    assert sum(p.numel() for p in model.parameters()) == 124_439_808 + 47 * 768
+    assert sum(parameter.numel() for parameter in model.parameters()) == 124_439_808 + 47 * 768
 
 
 def test_flop_formula_matches_a_count_by_hand() -> None:
@@ -135,9 +137,9 @@ def test_flop_formula_matches_a_count_by_hand() -> None:
 
 def test_activation_checkpointing_changes_no_result() -> None:
     plain = tiny_gpt.train(tiny_gpt.new_job())
-    again = tiny_gpt.train(tiny_gpt.new_job(checkpoint_activations=True))
-    assert again["losses"] == plain["losses"]
-    assert again["quality"] == plain["quality"]
+    recomputed = tiny_gpt.train(tiny_gpt.new_job(checkpoint_activations=True))
+    assert recomputed["losses"] == plain["losses"]
+    assert recomputed["quality"] == plain["quality"]
 
 
 def test_the_learning_rate_rises_and_falls_as_a_cosine() -> None:
@@ -182,7 +184,7 @@ def test_tensor_parallel_replicas_need_fsdp() -> None:
 def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, name: str) -> None:
     ranks, changes = SPREADS[name]
     tensor_size = changes.get("tensor_parallel", 1)
-    alone = tiny_gpt.train(tiny_gpt.new_job())
+    single_rank = tiny_gpt.train(tiny_gpt.new_job())
     (training,) = tiny_gpt.train_on_ranks(tiny_gpt.new_job, tmp_path, ranks, [changes])
     # Counts: every sample once, by one rank of those that hold a replica.
     counting = [item for rank, item in enumerate(training) if rank % tensor_size == 0]
@@ -190,16 +192,16 @@ def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, name: str) -> N
     assert all(sum(item["samples"]) == 0 for item in training if item not in counting)
     # The mean loss of each step, then weights and validation loss after all of them.
     if ranks == tensor_size:
-        assert training[0]["losses"] == pytest.approx(alone["losses"], abs=1e-5)
+        assert training[0]["losses"] == pytest.approx(single_rank["losses"], abs=1e-5)
     else:
         means = [
             sum(step) / len(step) for step in zip(*(x["losses"] for x in counting), strict=True)
         ]
-        assert means == pytest.approx(alone["losses"], abs=1e-5)
+        assert means == pytest.approx(single_rank["losses"], abs=1e-5)
     for item in training:
         assert item["quality"][1] == 7
-        assert item["quality"][0] == pytest.approx(alone["quality"][0], abs=1e-5)
-        for key, value in alone["weights"].items():
+        assert item["quality"][0] == pytest.approx(single_rank["quality"][0], abs=1e-5)
+        for key, value in single_rank["weights"].items():
             # Adam turns rounding of a gradient near 0 into part of a step of 0.01.
             torch.testing.assert_close(
                 item["weights"][key][: len(value)], value, rtol=0, atol=1e-3, msg=f"{name} {key}"

@@ -21,7 +21,9 @@ BLOCK_BYTES = 200
 
 
 def format_lines(texts, key="text"):
-    return "".join(json.dumps({"id": n, key: text}) + "\n" for n, text in enumerate(texts))
+    return "".join(
+        json.dumps({"id": number, key: text}) + "\n" for number, text in enumerate(texts)
+    )
 
 
 @pytest.fixture
@@ -54,15 +56,19 @@ def read_documents(data):
 
 
 def read_files(folder):
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_documents_keep_their_order_and_end_with_the_end_token(corpus, tokenizer, tmp_path):
     data = tmp_path / "data"
     progress_lines = run_prepare(corpus, data, tokenizer)
-    wanted = [[*encode_by_hand(text), 263] for text in TEXTS]
-    assert read_documents(data) == wanted
-    tokens = sum(map(len, wanted))
+    expected = [[*encode_by_hand(text), 263] for text in TEXTS]
+    assert read_documents(data) == expected
+    tokens = sum(map(len, expected))
     assert f"60 documents, {tokens:,} tokens, largest id 263 of 264" in progress_lines
     assert progress_lines[-1] == f"done: {data}"
     manifest = json.loads((data / "manifest.json").read_bytes())
@@ -80,7 +86,7 @@ def test_documents_keep_their_order_and_end_with_the_end_token(corpus, tokenizer
     assert manifest["counts"]["corpus_text_document"] == {
         "documents": 60, "empty_texts": 0, "tokens": tokens, "largest_token_id": 263,
     }  # fmt: skip
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["corpus.jsonl", "data", "gpt2"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl", "data", "gpt2"]
 
 
 def test_prepared_bytes_do_not_depend_on_block_size(corpus, tokenizer, tmp_path, request):
@@ -138,9 +144,9 @@ BAD_LINES = [
 
 @pytest.mark.parametrize(("line", "says"), BAD_LINES)
 def test_line_without_text_is_refused(tmp_path, line, says):
-    whole = [b'{"text": "a"}\n', b"\n", line, b'{"text": "b"}\n']
+    all_lines = [b'{"text": "a"}\n', b"\n", line, b'{"text": "b"}\n']
     with pytest.raises(DataError) as caught:
-        texts_of(whole, "text", tmp_path / "c.jsonl")
+        texts_of(all_lines, "text", tmp_path / "c.jsonl")
     assert caught.value.where == f"{tmp_path}/c.jsonl, line 3"
     assert caught.value.what.startswith(says)
     assert len(caught.value.what) < 200
@@ -188,12 +194,12 @@ def test_interrupted_preparation_resumes_after_the_last_saved_block(
         run_with(raw, tmp_path / "data", tokenizer, Stopping(stop_at))
     with (tmp_path / ".data.partial" / "corpus_text_document.bin").open("ab") as stream:
         stream.write(b"written after the last save")
-    again = Stopping(0)
-    run_with(raw, tmp_path / "data", tokenizer, again)
-    (done,) = (done for stage, done in again.begun if stage.startswith("tokenising"))
+    second_call = Stopping(0)
+    run_with(raw, tmp_path / "data", tokenizer, second_call)
+    (done,) = (done for stage, done in second_call.begun if stage.startswith("tokenising"))
     assert (done > 0) == (stop_at > 1)
     assert read_files(tmp_path / "data") == read_files(tmp_path / "whole")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "gpt2", "raw", "whole"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "gpt2", "raw", "whole"]
 
 
 def run_with(raw, data, tokenizer, reporter):
@@ -229,5 +235,7 @@ def test_line_limit_holds_over_files_and_calls(tmp_path, small_blocks):
     blocks = [*encoding.read_blocks(paths, most=25)]
     assert sum(len(block.lines) for block in blocks) == 25
     for begin, block in enumerate(blocks):
-        rest = [*encoding.read_blocks(paths, block.after, most=25)]
-        assert [other.lines for other in rest] == [other.lines for other in blocks[begin + 1 :]]
+        later_blocks = [*encoding.read_blocks(paths, block.after, most=25)]
+        assert [other.lines for other in later_blocks] == [
+            other.lines for other in blocks[begin + 1 :]
+        ]

@@ -76,7 +76,7 @@ def test_twenty_steps_have_the_losses_of_the_transformers_model() -> None:
 @needs_fsdp
 @pytest.mark.parametrize("ranks", SPREADS)
 def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, ranks: int) -> None:
-    alone = train(tiny_gpt_oss.new_job())
+    single_rank = train(tiny_gpt_oss.new_job())
     spreads = train_on_ranks(tiny_gpt_oss.new_job, tmp_path, ranks, SPREADS[ranks])
     for changes, training in zip(SPREADS[ranks], spreads, strict=True):
         assert sum(sum(item["samples"]) for item in training) == tiny_gpt_oss.SAMPLES
@@ -84,32 +84,32 @@ def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, ranks: int) -> 
         means = [sum(step) / len(step) for step in of_steps]
         if "grad_accum_steps" in changes:  # another order of samples within a step
             means = [sum(means) / len(means)]
-            assert means[0] == pytest.approx(sum(alone["losses"]) / 20, abs=1e-4)
+            assert means[0] == pytest.approx(sum(single_rank["losses"]) / 20, abs=1e-4)
             continue
         assert len(means) == 20
-        assert means == pytest.approx(alone["losses"], abs=1e-5), changes
+        assert means == pytest.approx(single_rank["losses"], abs=1e-5), changes
         facts = training[0]["facts"]
         for item in training:
-            assert item["quality"] == (pytest.approx(alone["quality"][0], abs=1e-5), 7)
+            assert item["quality"] == (pytest.approx(single_rank["quality"][0], abs=1e-5), 7)
             for name in ("loads_of_ranks", "loads_of_experts", "overload_trend"):
                 assert item["facts"][name] == facts[name]
-        assert facts["assignments"] == alone["facts"]["assignments"]
+        assert facts["assignments"] == single_rank["facts"]["assignments"]
         of_ranks = [row["assignments"] for row in facts["loads_of_ranks"]]
         assert len(of_ranks) == ranks
         assert sum(of_ranks) == facts["assignments"]
         if changes.get("expert_parallel") == ranks:  # the first rank has the first experts
-            held = [row["assignments"] for row in facts["loads_of_experts"]]
-            assert of_ranks[0] == sum(held[: 8 // ranks])
+            assignments = [row["assignments"] for row in facts["loads_of_experts"]]
+            assert of_ranks[0] == sum(assignments[: 8 // ranks])
             sent = sum(item["facts"]["sent_assignments"] for item in training)
             assert 0 < sent < facts["assignments"]
 
 
 def test_recomputing_changes_no_loss() -> None:
-    alone = train(tiny_gpt_oss.new_job())
+    plain = train(tiny_gpt_oss.new_job())
     for activations in ("selective", "full"):
         training = train(tiny_gpt_oss.new_job(checkpoint_activations=activations))
-        assert training["losses"] == pytest.approx(alone["losses"], abs=1e-6)
-        assert training["facts"]["assignments"] == alone["facts"]["assignments"]
+        assert training["losses"] == pytest.approx(plain["losses"], abs=1e-6)
+        assert training["facts"]["assignments"] == plain["facts"]["assignments"]
 
 
 @needs_fsdp

@@ -131,9 +131,9 @@ def test_ids_equal_those_of_transformers(tmp_path):
     generating.write_tokenizer(tmp_path, vocab_size=256)
     library = AutoTokenizer.from_pretrained(tmp_path)
     texts = ["Ada: I bring the bread", "\n\nAnswer: C", ""]
-    ours = open_tokenizer(tmp_path, vocab_size=256)
-    assert ours.prompts(texts) == library(texts)["input_ids"]
-    assert ours.documents(texts) == [[*ids, 2] for ids in library(texts)["input_ids"]]
+    our_tokenizer = open_tokenizer(tmp_path, vocab_size=256)
+    assert our_tokenizer.prompts(texts) == library(texts)["input_ids"]
+    assert our_tokenizer.documents(texts) == [[*ids, 2] for ids in library(texts)["input_ids"]]
 
 
 def test_missing_tokenizer_and_ids_outside_the_embedding_are_named(tmp_path):
@@ -155,13 +155,13 @@ def generated(tmp_path_factory, few_dialogues):
 
 
 def test_summaries_follow_from_their_dialogues():
-    seen = set()
+    names_seen = set()
     for dialogue, summary in generating.dialogues("train", rows=300, seed=3):
         lines = dialogue.split("\n")
         if ": I bring " in lines[0]:
             name, thing = lines[0].split(": I bring ")
             assert summary == f"{name} brings {thing}"
-            seen.add("chat")
+            names_seen.add("chat")
             continue
         answers = [line.removeprefix("Answer: ") for line in lines if line.startswith("Answer")]
         assert summary == " ".join(answers)
@@ -175,8 +175,8 @@ def test_summaries_follow_from_their_dialogues():
                 if set(known) & set(words)
             )
             assert choices[LETTERS.index(letter)] == f"{letter}. {right}"
-        seen.add(len(answers))
-    assert seen == {"chat", 1, 2, 3}
+        names_seen.add(len(answers))
+    assert names_seen == {"chat", 1, 2, 3}
 
 
 def test_check_summarizes_the_content_and_load_returns_it(generated, tmp_path):

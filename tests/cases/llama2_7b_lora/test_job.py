@@ -38,10 +38,10 @@ def test_published_mfu_follows_from_the_published_inputs() -> None:
     assert mfu(4 * parameters(config) + 6 * trained) == "34.7%"
     # Ours takes no look-up for a product, counts attention, and leaves out what no adapter needs.
     assert estimates.matmul_weights(config) == 6_607_077_376
-    ours = estimates.model_flops_per_token(
+    our_flops = estimates.model_flops_per_token(
         config, rank=8, targets=["q_proj", "v_proj"], seq_length=512
     )
-    assert mfu(ours) == "35.0%"
+    assert mfu(our_flops) == "35.0%"
 
 
 def test_memory_estimate_of_the_published_setup_is_exact_without_activations() -> None:
@@ -103,15 +103,15 @@ def test_published_batches_keep_the_order_of_the_file_and_drop_the_short_one(fol
 
 def test_the_learning_rate_falls_with_each_epoch(folder: Path) -> None:
     job = tiny_llama.new_job(folder, micro_batch_size=8, mmlu_mode="off")
-    seen = []
+    learning_rates = []
     for epoch in range(3):
         stream = job.batches(epoch)
         while job.step(stream) is not None:
-            seen.append(job.stepper.optimizer.param_groups[0]["lr"])
+            learning_rates.append(job.stepper.optimizer.param_groups[0]["lr"])
     steps = job.steps_per_epoch
     assert steps > 1
-    wanted = [1e-3 * 0.85**epoch for epoch in range(3) for _ in range(steps)]
-    assert seen == pytest.approx(wanted)
+    expected = [1e-3 * 0.85**epoch for epoch in range(3) for _ in range(steps)]
+    assert learning_rates == pytest.approx(expected)
 
 
 SPREADS: dict[str, dict[str, Any]] = {
@@ -136,17 +136,17 @@ def test_two_ranks_train_as_one_rank(folder: Path, spread: Path, name: str) -> N
     trainings = [torch.load(spread / f"rank{rank}.pt")[name] for rank in range(2)]
     batch = 2 * changes.get("micro_batch_size", 4)  # what two ranks take together
     job = tiny_llama.new_job(folder, **{**changes, "micro_batch_size": batch, "fsdp": False})
-    alone = tiny_llama.train(job)
+    single_rank = tiny_llama.train(job)
     # The last step of an epoch is uneven over the ranks.
     means = []
     for step in zip(*(item["steps"] for item in trainings), strict=True):
         samples = sum(count for _, count in step)
         means.append((sum(loss * count for loss, count in step) / samples, samples))
-    assert means == [(pytest.approx(loss, abs=1e-5), count) for loss, count in alone["steps"]]
+    assert means == [(pytest.approx(loss, abs=1e-5), count) for loss, count in single_rank["steps"]]
     for item in trainings:
-        assert item["quality"] == alone["quality"]
-        assert item["detail"] == pytest.approx(alone["detail"], abs=1e-4)
-        for key, value in alone["weights"].items():
+        assert item["quality"] == single_rank["quality"]
+        assert item["detail"] == pytest.approx(single_rank["detail"], abs=1e-4)
+        for key, value in single_rank["weights"].items():
             # Adam turns rounding of a gradient near 0 into part of a step of 0.001.
             torch.testing.assert_close(item["weights"][key], value, rtol=0, atol=3e-4, msg=key)
     assert trainings[0]["facts"]["parallel"] == {"data": 2, "fsdp": name == "fsdp"}

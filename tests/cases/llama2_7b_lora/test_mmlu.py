@@ -66,9 +66,9 @@ def test_a_prompt_is_the_published_one():
     shot = Question("One?", ("a", "b", "c", "d"), 2)
     asked = Question(" Two?\n", ("e", "f", "g", "h"), 0)
     head = "The following are multiple choice questions (with answers) about world religions.\n\n"
-    shown = "One?\nA. a\nB. b\nC. c\nD. d\nAnswer: C\n\n"
+    example_text = "One?\nA. a\nB. b\nC. c\nD. d\nAnswer: C\n\n"
     assert prompt("world_religions", [shot], asked) == (
-        head + shown + "Two?\nA. e\nB. f\nC. g\nD. h\nAnswer:"
+        head + example_text + "Two?\nA. e\nB. f\nC. g\nD. h\nAnswer:"
     )
 
 
@@ -104,15 +104,17 @@ def test_scores_with_a_reused_prefix_equal_scores_of_single_prompts(model, token
     plan = plan_scoring(tokenizer, mmlu, max_length=2048)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            scoring, "_with_prefix", lambda *of, score_alone=scoring._alone: score_alone(*of[:2])
+            scoring,
+            "_with_prefix",
+            lambda *arguments, score_alone=scoring._alone: score_alone(*arguments[:2]),
         )
-        alone = list_item_values(score(model, mmlu, plan, batch_tokens=1))
-    assert len(alone) == 36
+        single_prompts = list_item_values(score(model, mmlu, plan, batch_tokens=1))
+    assert len(single_prompts) == 36
     for batch_tokens in (1, 100, 10_000):
         reused = score(model, mmlu, plan, batch_tokens=batch_tokens)
         assert reused.shots_used == {5: 36}
         for key, item in list_item_values(reused).items():
-            expected = alone[key]
+            expected = single_prompts[key]
             assert item.log_probabilities == pytest.approx(expected.log_probabilities, abs=2e-5)
             assert (item.predicted, item.right) == (expected.predicted, expected.right)
 
@@ -170,7 +172,7 @@ def test_ranks_sum_their_scores_and_run_equally_many_forward_passes(
         with pytest.raises(AssertionError, match="of 36 items"):
             score(model, mmlu, plan, batch_tokens=60, in_step=True, rank=rank, world_size=2)
         passes.append(outputs[-1][0][rank])
-    made = []
+    num_passes = []
     for rank in range(2):
         sums = iter([passes, [a + b for a, b in zip(outputs[0][1], outputs[1][1], strict=True)]])
 
@@ -183,11 +185,11 @@ def test_ranks_sum_their_scores_and_run_equally_many_forward_passes(
         hook = model.register_forward_hook(lambda *_, calls=calls: calls.append(1))
         result = score(model, mmlu, plan, batch_tokens=60, in_step=True, rank=rank, world_size=2)
         hook.remove()
-        made.append(len(calls))
+        num_passes.append(len(calls))
         assert (result.micro, result.macro, result.shots_used, result.asked) == (
             single.micro, single.macro, {5: 36}, 36,
         )  # fmt: skip
-    assert made == [max(passes)] * 2
+    assert num_passes == [max(passes)] * 2
 
 
 def test_shots_are_dropped_until_the_prompt_fits_and_counted(model, tokenizer, mmlu):
@@ -208,7 +210,10 @@ def test_shots_are_dropped_until_the_prompt_fits_and_counted(model, tokenizer, m
     assert result.shots_used == dict(sorted(by_hand.items()))
     assert len(result.shots_used) > 1
     assert result.cut == cut == 4
-    assert result.mean_shots == sum(k * n for k, n in by_hand.items()) / 36
+    assert (
+        result.mean_shots
+        == sum(num_shots * num_items for num_shots, num_items in by_hand.items()) / 36
+    )
     for group in plan.groups:
         assert all(len(group.prefix) + len(rest) <= 120 for rest in group.rests)
         if group.cut:

@@ -51,10 +51,10 @@ def make_rows(split: str, seed: int) -> list[list[str]]:
         texts = [texts[place] for place in (0, 2, 3, 1, 8)]
     rows = []
     for number, text in enumerate(texts):
-        whole, fraction = str(rng.integers(1000)), str(rng.integers(1000) / 8)
+        whole_number, fraction = str(rng.integers(1000)), str(rng.integers(1000) / 8)
         mixed = ("NA", "None", "none", "N/A", "", "7", "x", "null", " NA ")[number]
-        gap = "" if number == 3 else f"0{whole}"  # with it the column is floats
-        cells = [whole, fraction if number % 2 else whole, mixed, gap]
+        gap = "" if number == 3 else f"0{whole_number}"  # with it the column is floats
+        cells = [whole_number, fraction if number % 2 else whole_number, mixed, gap]
         rows.append([text, *cells, LETTERS[rng.integers(4)]])
     return rows
 
@@ -118,12 +118,12 @@ def subjects_and_prompts(
 def test_prompts_equal_the_published_ones_to_the_token(subjects_and_prompts: Any) -> None:
     mmlu, prompts = subjects_and_prompts
     plan = plan_scoring(CHARACTERS, mmlu, legacy=True, max_length=LIMIT)
-    ours = {
+    our_prompts = {
         (SUBJECTS[group.subject], row): "".join(map(chr, [*group.prefix, *rest][1:]))
         for group in plan.groups
         for row, rest in zip(group.rows, group.rests, strict=True)
     }
-    assert ours == prompts
+    assert our_prompts == prompts
     assert plan.letters == tuple(map(ord, "ABCD"))
     # What the set is for: each of these is among the prompts.
     texts = list(prompts.values())

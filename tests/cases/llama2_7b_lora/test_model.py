@@ -114,14 +114,14 @@ def test_saved_adapters_give_the_same_loss_and_gradients_in_peft(
     saved = load_file(tmp_path / "adapters" / "adapter_model.safetensors")
     assert len(saved) == 2 * config.num_layers * len(targets.split(","))
 
-    theirs = load_with_peft_alone(tmp_path / "model", tmp_path / "adapters")
+    peft_model = load_with_peft_alone(tmp_path / "model", tmp_path / "adapters")
     ids, labels = make_token_rows()
-    ours, actual_gradients = train_step(model, ids, labels)
+    our_gradients, actual_gradients = train_step(model, ids, labels)
     counted = int((labels[:, 1:] != IGNORED).sum())
-    loss = theirs(input_ids=ids, labels=labels).loss * counted
+    loss = peft_model(input_ids=ids, labels=labels).loss * counted
     loss.backward()
-    assert ours == pytest.approx(loss.item(), rel=1e-5)
-    expected = collect_gradients(theirs)
+    assert our_gradients == pytest.approx(loss.item(), rel=1e-5)
+    expected = collect_gradients(peft_model)
     assert {f"peft.{name}" for name in expected} == set(actual_gradients)
     for name, grad in expected.items():
         torch.testing.assert_close(actual_gradients[f"peft.{name}"], grad, rtol=1e-3, atol=1e-4)
@@ -157,8 +157,10 @@ def test_random_weights_are_never_allocated_on_the_host() -> None:
 def test_a_recomputed_block_gives_the_same_gradients() -> None:
     rows = make_token_rows()
     loss, expected = train_step(make_model(), *rows)
-    again, actual_gradients = train_step(make_model(checkpoint_activations=True), *rows)
-    assert again == loss
+    recomputed_gradients, actual_gradients = train_step(
+        make_model(checkpoint_activations=True), *rows
+    )
+    assert recomputed_gradients == loss
     for name, grad in expected.items():
         torch.testing.assert_close(actual_gradients[name], grad)
 

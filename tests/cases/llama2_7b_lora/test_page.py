@@ -25,8 +25,8 @@ def make_record(
 ) -> Record:
     """Return a finished run with round figures."""
     text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
-    made = Record.model_validate_json(text)
-    plan = made.plan.model_copy(
+    record = Record.model_validate_json(text)
+    plan = record.plan.model_copy(
         update={
             "case": CASE.name, "about": PlannedCase.of(CASE), "recipe_name": recipe,
             "recipe": asdict(CASE.recipes[recipe]), "compared_with": "standard-1x1",
@@ -40,16 +40,16 @@ def make_record(
         "strategy": STRATEGY if nproc > 1 else None,
         "optimisation": {"scheme": "lora", "implementer": "peft 0.21.2", "details": LORA},
     }
-    figures = made.figures | {
+    figures = record.figures | {
         "token/p/s": FigureEntry(value=4017.0, unit="tokens/s"),
         "MFU": FigureEntry(value=35.09, unit="%"),
         "final_result": FigureEntry(value=4017.0, unit="tokens/s"),
     }
-    return made.model_copy(
+    return record.model_copy(
         update={
             "plan": plan, "figures": figures, "status": "passed",
-            "environment": made.environment | {"job": job if with_details else None},
-            "quality": made.quality.model_copy(update={"metric": "mmlu", "value": 0.43}),
+            "environment": record.environment | {"job": job if with_details else None},
+            "quality": record.quality.model_copy(update={"metric": "mmlu", "value": 0.43}),
         }
     )  # fmt: skip
 
@@ -73,8 +73,8 @@ def test_the_page_has_the_published_columns() -> None:
 
 
 def test_the_page_lists_batch_sizes_and_strategies() -> None:
-    made = make_record()
-    english = render_markdown([made], "en")
+    record = make_record()
+    english = render_markdown([record], "en")
     assert [line.rsplit(": ", 1)[1] for line in read_section(english, "Batch sizes")] == [
         "4", "512", "1", "4",
     ]  # fmt: skip
@@ -85,10 +85,10 @@ def test_the_page_lists_batch_sizes_and_strategies() -> None:
     assert (scheme, by) == ("- Scheme: lora", "- Implemented by: peft 0.21.2")
     assert "r=8, target" in details.replace("\\", "")
     assert "lora_alpha=32" in details
-    chinese = render_markdown([made], "zh")
+    chinese = render_markdown([record], "zh")
     assert [line.rsplit("：", 1)[1] for line in read_section(chinese, "输入批尺寸")] == [
         "4", "512", "1", "4",
     ]  # fmt: skip
     assert read_section(chinese, "并行策略") == ["- 并行技术：无", "- 实施者：无", "- 实施细节：无"]
     assert read_section(chinese, "优化策略")[0] == "- 优化方案：lora"
-    assert LORA.replace("'", "&#39;") in render_html([made], "zh")
+    assert LORA.replace("'", "&#39;") in render_html([record], "zh")

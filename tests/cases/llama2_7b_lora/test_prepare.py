@@ -17,14 +17,14 @@ TINY = CASE.recipes["tiny"]
 @pytest.fixture
 def raw(tmp_path, monkeypatch):
     monkeypatch.setattr(generating, "DIALOGUES", {"train": 30, "val": 5})
-    made, raw = tmp_path / "made", tmp_path / "raw"
-    made.mkdir()
-    generating.generate(made, TINY)
+    generated_folder, raw = tmp_path / "made", tmp_path / "raw"
+    generated_folder.mkdir()
+    generating.generate(generated_folder, TINY)
     (raw / "corpus").mkdir(parents=True)
     for name in ("train.jsonl", "val.jsonl"):
-        (made / name).rename(raw / "corpus" / name)
-    (made / "model").rename(raw / "model")
-    (made / "mmlu").rename(raw / "mmlu")
+        (generated_folder / name).rename(raw / "corpus" / name)
+    (generated_folder / "model").rename(raw / "model")
+    (generated_folder / "mmlu").rename(raw / "mmlu")
     return raw
 
 

@@ -42,10 +42,10 @@ SPREADS: dict[int, list[dict[str, Any]]] = {
 def test_loss_equals_that_of_transformers() -> None:
     job = tiny_llama31.new_job()
     ids = torch.from_numpy(job.data.train.in_order().tokens(range(8)))
-    ours = job.model(ids[:, :-1], ids[:, 1:]) / ids[:, 1:].numel()
-    theirs = job.model.library(input_ids=ids[:, :-1]).logits
-    loss = torch.nn.functional.cross_entropy(theirs.flatten(0, 1), ids[:, 1:].flatten())
-    torch.testing.assert_close(ours, loss, rtol=0, atol=1e-6)
+    our_loss = job.model(ids[:, :-1], ids[:, 1:]) / ids[:, 1:].numel()
+    library_logits = job.model.library(input_ids=ids[:, :-1]).logits
+    loss = torch.nn.functional.cross_entropy(library_logits.flatten(0, 1), ids[:, 1:].flatten())
+    torch.testing.assert_close(our_loss, loss, rtol=0, atol=1e-6)
 
 
 def test_weights_are_drawn_as_the_reference_draws_them() -> None:
@@ -130,11 +130,11 @@ def test_real_step_needs_the_predicted_memory(changes: dict[str, Any]) -> None:
 def test_error_names_the_batch_and_layers_that_fit() -> None:
     recipe = tiny_llama31.make_recipe(kernels="own", micro_batch_size=8, num_layers=6)
     less, fewer = replace(recipe, micro_batch_size=5), replace(recipe, num_layers=3)
-    for fits, named in ((less, "micro_batch_size=5"), (fewer, "num_layers=3")):
+    for fits, expected_text in ((less, "micro_batch_size=5"), (fewer, "num_layers=3")):
         enough = RankMemory(predict(fits, 1).total + PROCESS_BYTES)
         with pytest.raises(EnvironmentFault) as caught:
             check_fit(Path(), recipe, 1, enough)
-        assert named in str(caught.value.fix).split()
+        assert expected_text in str(caught.value.fix).split()
     with pytest.raises(EnvironmentFault) as caught:
         check_fit(Path(), recipe, 1, RankMemory(PROCESS_BYTES))
     assert "fits" not in str(caught.value.fix)
@@ -152,9 +152,9 @@ def test_mfu_is_reported_by_both_published_attention_formulas() -> None:
 
 @pytest.mark.parametrize("activations", ["selective", "full"])
 def test_recomputing_changes_no_loss(activations: str) -> None:
-    alone = train(tiny_llama31.new_job())
+    plain = train(tiny_llama31.new_job())
     training = train(tiny_llama31.new_job(checkpoint_activations=activations))
-    assert training["losses"] == pytest.approx(alone["losses"], abs=1e-6)
+    assert training["losses"] == pytest.approx(plain["losses"], abs=1e-6)
 
 
 @pytest.mark.filterwarnings("default")  # torchao's own imports warn
@@ -211,9 +211,9 @@ def test_blocks_compile_to_one_graph_per_pass(activations: str) -> None:
     counters.clear()
     torch._dynamo.reset()
     changes = {"checkpoint_activations": activations}
-    alone = train(tiny_llama31.new_job(**changes))
+    plain = train(tiny_llama31.new_job(**changes))
     training = train(tiny_llama31.new_job(compile=True, **changes))
-    assert training["losses"] == pytest.approx(alone["losses"], abs=1e-5)
+    assert training["losses"] == pytest.approx(plain["losses"], abs=1e-5)
     assert counters["stats"]["unique_graphs"] == 2  # training and evaluation
     assert not counters["graph_break"]
 
@@ -221,7 +221,7 @@ def test_blocks_compile_to_one_graph_per_pass(activations: str) -> None:
 @needs_fsdp
 @pytest.mark.parametrize("ranks", SPREADS)
 def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, ranks: int) -> None:
-    alone = train(tiny_llama31.new_job())
+    single_rank = train(tiny_llama31.new_job())
     spreads = train_on_ranks(tiny_llama31.new_job, tmp_path, ranks, SPREADS[ranks])
     for changes, training in zip(SPREADS[ranks], spreads, strict=True):
         counting = training[:: changes.get("tensor_parallel", 1)]
@@ -229,9 +229,9 @@ def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, ranks: int) -> 
         of_steps = zip(*(item["losses"] for item in counting), strict=True)
         means = [sum(step) / len(step) for step in of_steps]
         assert len(means) == 20
-        assert means == pytest.approx(alone["losses"], abs=1e-5), changes
+        assert means == pytest.approx(single_rank["losses"], abs=1e-5), changes
         for item in training:
-            assert item["quality"] == (pytest.approx(alone["quality"][0], abs=1e-5), 7)
+            assert item["quality"] == (pytest.approx(single_rank["quality"][0], abs=1e-5), 7)
 
 
 @pytest.mark.parametrize(

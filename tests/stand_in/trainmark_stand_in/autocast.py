@@ -60,11 +60,16 @@ def register() -> list[torch.library.Library]:
             packet, _, overload = name.partition(".")
             operation = getattr(getattr(torch.ops.aten, packet), overload or "default")
 
-            def run(*args: Any, of: Any = operation, dtype_of: Any = dtype_of, **more: Any) -> Any:
+            def run(
+                *args: Any,
+                wrapped_operation: Any = operation,
+                dtype_of: Any = dtype_of,
+                **more: Any,
+            ) -> Any:
                 dtype = dtype_of((args, more))
                 with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
                     cast_args, cast_more = _cast((args, more), dtype)
-                    return of(*cast_args, **cast_more)
+                    return wrapped_operation(*cast_args, **cast_more)
 
             aten.impl(name, run, "AutocastPrivateUse1")
     return [any_namespace, aten]

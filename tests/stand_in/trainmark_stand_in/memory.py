@@ -82,6 +82,8 @@ class Memory:
 
 def device_view(base: Tensor, host: Tensor) -> Tensor:
     """Return a device tensor in the storage of ``base`` with everything else like ``host``."""
-    whole = _with_sizes(base, (0,), (1,), -base.storage_offset())
+    whole_storage = _with_sizes(base, (0,), (1,), -base.storage_offset())
     offset = host.storage_offset() * host.element_size()
-    return torch.ops.inductor._alloc_from_pool(whole, offset, host.dtype, host.shape, host.stride())
+    return torch.ops.inductor._alloc_from_pool(
+        whole_storage, offset, host.dtype, host.shape, host.stride()
+    )

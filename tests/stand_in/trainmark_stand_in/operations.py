@@ -53,14 +53,14 @@ class Operations:
 
     def run(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
         """Run any operation. Results that share memory with an argument still do."""
-        given: list[tuple[Tensor, Tensor]] = []
+        tensor_pairs: list[tuple[Tensor, Tensor]] = []
 
         def enter(value: Any) -> Any:
             if isinstance(value, Tensor) and value.device.type == NAME:
                 # An empty tensor may be one that the operation gives its size.
                 empty = value.numel() == 0
                 host = torch.empty_like(value, device=_HOST) if empty else self.host_of(value)
-                given.append((value, host))
+                tensor_pairs.append((value, host))
                 return host
             return _HOST if isinstance(value, torch.device) and value.type == NAME else value
 
@@ -71,23 +71,23 @@ class Operations:
         if _waits(operation, host_args):
             self.timeline.synchronize(operation.name())
         result = operation(*host_args, **host_kwargs)
-        for tensor, host in given:
+        for tensor, host in tensor_pairs:
             if tensor.shape != host.shape:
                 tensor.data = self.memory.adopt(host)
-        return mapped(lambda value: self._leave(value, given), result)
+        return mapped(lambda value: self._leave(value, tensor_pairs), result)
 
-    def _leave(self, value: Any, given: list[tuple[Tensor, Tensor]]) -> Any:
+    def _leave(self, value: Any, tensor_pairs: list[tuple[Tensor, Tensor]]) -> Any:
         if not isinstance(value, Tensor):
             return value
-        for tensor, host in given:
+        for tensor, host in tensor_pairs:
             if value is host:
                 return tensor
         address = value.untyped_storage().data_ptr()
-        for tensor, host in given:
+        for tensor, host in tensor_pairs:
             if address and address == host.untyped_storage().data_ptr():
                 return device_view(tensor, value)
         tensor = self.memory.adopt(value)
-        given.append((tensor, value))  # another result may share its memory
+        tensor_pairs.append((tensor, value))  # another result may share its memory
         return tensor
 
     def host_of(self, value: Any) -> Any:
@@ -110,10 +110,10 @@ class Operations:
 
     def resize(self, tensor: Tensor, size: Any, *, memory_format: Any = None) -> Tensor:
         """Give a tensor another size; what it held is kept where the sizes overlap."""
-        wanted = torch.empty(size, dtype=tensor.dtype)
-        kept = min(wanted.numel(), tensor.numel())
-        wanted.flatten()[:kept] = self.host_of(tensor).flatten()[:kept]
-        tensor.data = self.memory.adopt(wanted)
+        resized = torch.empty(size, dtype=tensor.dtype)
+        num_kept = min(resized.numel(), tensor.numel())
+        resized.flatten()[:num_kept] = self.host_of(tensor).flatten()[:num_kept]
+        tensor.data = self.memory.adopt(resized)
         return tensor
 
 

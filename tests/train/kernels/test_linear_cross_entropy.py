@@ -24,9 +24,9 @@ def test_kernel_equals_the_plain_loss(rows: int, classes: int, at_once: int) -> 
     loss = linear_cross_entropy_sum(hidden, weight, targets, scores_at_once=at_once)
     gradients = torch.autograd.grad(loss * 0.5, (hidden, weight))
     plain = torch.nn.functional.cross_entropy(hidden @ weight.t(), targets, reduction="sum")
-    wanted = torch.autograd.grad(plain * 0.5, (hidden, weight))
+    expected = torch.autograd.grad(plain * 0.5, (hidden, weight))
     torch.testing.assert_close(loss, plain, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(gradients, wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(gradients, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("dtype", "off"), [(torch.bfloat16, 0.03), (torch.float16, 0.004)])
@@ -40,9 +40,9 @@ def test_autocast_multiplies_in_its_dtype_and_adds_in_float32(
     gradients = torch.autograd.grad(loss, (hidden, weight))
     assert [item.dtype for item in gradients] == [torch.float32] * 2
     plain = torch.nn.functional.cross_entropy(hidden @ weight.t(), targets, reduction="sum")
-    wanted = torch.autograd.grad(plain, (hidden, weight))
-    for mine, other in zip((loss, *gradients), (plain, *wanted), strict=True):
-        difference = (mine - other).norm() / other.norm()
+    expected = torch.autograd.grad(plain, (hidden, weight))
+    for actual, plain_value in zip((loss, *gradients), (plain, *expected), strict=True):
+        difference = (actual - plain_value).norm() / plain_value.norm()
         assert 0 < difference < off
 
 
@@ -50,10 +50,10 @@ def test_padding_classes_are_ignored() -> None:
     hidden, weight, targets = inputs(9, 12)
     padded = torch.cat([weight, 10 * torch.randn(4, 8)]).detach().requires_grad_()
     loss = linear_cross_entropy_sum(hidden, padded, targets, classes=12)
-    wanted = torch.nn.functional.cross_entropy(hidden @ weight.t(), targets, reduction="sum")
-    torch.testing.assert_close(loss, wanted)
+    expected_loss = torch.nn.functional.cross_entropy(hidden @ weight.t(), targets, reduction="sum")
+    torch.testing.assert_close(loss, expected_loss)
     gradients = torch.autograd.grad(loss, (hidden, padded))
-    plain = torch.autograd.grad(wanted, (hidden, weight))
+    plain = torch.autograd.grad(expected_loss, (hidden, weight))
     torch.testing.assert_close(gradients[0], plain[0], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(gradients[1][:12], plain[1], rtol=1e-5, atol=1e-5)
     assert not gradients[1][12:].any()
@@ -68,11 +68,13 @@ def test_ignored_targets_add_nothing_to_loss_or_gradients() -> None:
     expected = torch.autograd.grad(plain, (hidden, weight))
     gradients = linear_cross_entropy_sum(hidden, weight, targets, ignored=-100, scores_at_once=33)
     torch.testing.assert_close(gradients, plain)
-    for got, wanted in zip(torch.autograd.grad(gradients, (hidden, weight)), expected, strict=True):
-        torch.testing.assert_close(got, wanted)
+    for got, expected_gradient in zip(
+        torch.autograd.grad(gradients, (hidden, weight)), expected, strict=True
+    ):
+        torch.testing.assert_close(got, expected_gradient)
     frozen = linear_cross_entropy_sum(hidden, weight.detach(), targets, ignored=-100)
-    (alone,) = torch.autograd.grad(frozen, hidden)
-    torch.testing.assert_close(alone, expected[0])
+    (frozen_gradient,) = torch.autograd.grad(frozen, hidden)
+    torch.testing.assert_close(frozen_gradient, expected[0])
 
 
 @pytest.mark.parametrize("ignored", [None, -100])

@@ -15,7 +15,7 @@ def load_data(context):
 def build(context, data):
     recipe = context.recipe
     raise_if_broken(recipe, "build")
-    made = BrokenJob(context, data)
+    job = BrokenJob(context, data)
 
     def fail(*_):
         raise_if_broken(recipe, recipe.broken)
@@ -31,10 +31,10 @@ def build(context, data):
         "trained_parameters",
         "save",
     ):
-        setattr(made, recipe.broken, fail)
+        setattr(job, recipe.broken, fail)
     if recipe.broken == "steps_per_epoch":
-        del made.steps_per_epoch
-    return made
+        del job.steps_per_epoch
+    return job
 
 
 class BrokenJob(toy.ToyJob):

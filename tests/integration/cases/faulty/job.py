@@ -76,9 +76,9 @@ class FaultyJob(ToyJob):
     def take_all_memory(self, like):
         if like.device.type == "cpu":
             like.new_empty(1 << 50)  # a host whose memory is full would end other programs
-        taken = []
+        tensors = []
         while True:
-            taken.append(like.new_zeros(1 << 27))
+            tensors.append(like.new_zeros(1 << 27))
 
     def fault(self, kind):
         if kind == "raise":
