@@ -1,4 +1,4 @@
-"""How faults are worded, and which kind a rank's last words name."""
+"""Wording of errors, and the kind of failure a rank reports."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_rank_reports_its_last_phase(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="planted"), rank.span("data_build"):
         raise ValueError("planted")
     assert rank.place == "data_build"
-    # The failed span is told too: its time is not to end up as `other`.
+    # The failed span is reported too, so that its time is not counted as `other`.
     events = list(EventFile(tmp_path / rank_file(3)))
     assert [(e["event"], e["name"]) for e in events] == [("span", "init"), ("span", "data_build")]
     assert all(event["end_ns"] >= event["start_ns"] for event in events)

@@ -34,7 +34,7 @@ _CONTROL = re.compile(
 
 
 def _attacked(value: Any, words: frozenset[str]) -> Any:
-    """Return a record's JSON with the attack in every string that is none of ``words``."""
+    """Return the JSON of a record with the attack in every string that is not in ``words``."""
     if isinstance(value, dict):
         return {key: _attacked(item, words) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What pydantic refuses is said in words of ours, with key, value and rule."""
+"""Errors of pydantic are reworded with key, value and rule."""
 
 from __future__ import annotations
 

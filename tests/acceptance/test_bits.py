@@ -1,4 +1,4 @@
-"""Which device computes differently, and when nobody can be blamed."""
+"""Which device computes differently, and when no device can be blamed."""
 
 from __future__ import annotations
 

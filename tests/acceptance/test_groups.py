@@ -22,7 +22,7 @@ def node_names(*numbers: int) -> Team:
 
 
 class Cluster:
-    """Nodes of which some are behind bad switches.
+    """Simulated nodes, some of them behind slow switches.
 
     Args:
         behind: nodes behind each switch; three or more of them together with others are slow.

@@ -94,7 +94,7 @@ def test_pair_measurements_alone_do_not_show_which_of_two_nodes_is_slow() -> Non
 
 
 def test_few_pairs_without_single_node_measurements_blame_no_link() -> None:
-    # Of five residuals the median is 0: it tells nothing of the noise.
+    # The median of five residuals is 0: it does not show the noise.
     pairs = {(0, 1): 2.0, (0, 2): 2.0, (0, 3): 2.6, (1, 2): 2.0, (1, 3): 2.1, (2, 3): 9.0}
 
     judgement = judge(make_exact_measurements(4, [], pairs, repeats=1))

@@ -1,4 +1,4 @@
-"""Several nodes: what they tell each other, and what is judged of them."""
+"""Several nodes: what they exchange, and how they are judged."""
 
 from __future__ import annotations
 
@@ -201,7 +201,9 @@ def test_slow_set_of_all_nodes_is_halved_and_slow_path_between_halves_blames_no_
     measure_set(writers, "ab", 0.2)
     measure_set(writers, "cd", 0.2)
 
-    conclusion = conclude_session(tmp_path)  # nobody can be blamed: half against half
+    conclusion = conclude_session(
+        tmp_path
+    )  # only the path between the halves is slow: no node is blamed
     assert conclusion.result.names("fail") == []
     assert conclusion.result.wholes[0].outcome == "cannot_tell"
     assert conclusion.result.wholes[0].parts == (("a", "b"), ("c", "d"))

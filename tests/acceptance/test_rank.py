@@ -172,7 +172,7 @@ def test_one_slow_step_before_the_windows_does_not_shorten_them(
 
 
 class FakeClock:
-    """A training whose steps take 1 ms, and a pause more in those that ``pauses`` names, from 1."""
+    """A training whose steps take 1 ms, plus a pause in the steps that ``pauses`` names, from 1."""
 
     def __init__(self, pauses: dict[int, float]) -> None:
         self.pauses = pauses

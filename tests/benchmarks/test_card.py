@@ -61,7 +61,7 @@ NAN = """
 def run(card):
     return Findings([], {"speed_per_s": float("nan")})
 """
-# A child in a session of its own, as the ranks of a launch are; then it hangs.
+# Starts a child in its own session, as a launch starts ranks, then hangs.
 HANGS = """
 import subprocess
 def run(card):
@@ -185,7 +185,7 @@ def is_alive(pids: list[int]) -> list[int]:
 
 
 def make_clock_that_jumps(path: Path) -> Callable[[], float]:
-    """Return a clock that stands still until ``path`` exists, then is past any limit."""
+    """Return a clock that stands still until ``path`` exists, then exceeds any limit."""
     return lambda: 2 * NEVER_S if path.exists() else 0.0
 
 

@@ -51,7 +51,7 @@ def test_shares_are_relative_to_the_peak_and_to_matmuls_of_the_same_round() -> N
 
 
 class FakePeer:
-    """Takes a second a step; with the word ``hangs`` it settles only when it is killed."""
+    """Takes a second per step; a variant named ``hangs`` ends only when it is killed."""
 
     def __init__(self, _module: str, *words: str) -> None:
         self.words, self.killed, self.more = words, threading.Event(), [[5.0]]

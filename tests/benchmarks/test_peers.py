@@ -1,4 +1,4 @@
-"""How a peer takes its turns: what it times, and what it says when it ends."""
+"""Turns of a peer: what it times, and what it reports when it ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainmark.protocols import MemoryUse
 
 
 class CountingDevice:
-    """An accelerator that takes a second for a step and no time else, with a fake clock."""
+    """An accelerator with a fake clock on which a step takes a second and all else no time."""
 
     torch_type = "fake"
 

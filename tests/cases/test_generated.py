@@ -1,4 +1,4 @@
-"""Generated data lies whole or not at all, and never meets another generator's."""
+"""Generated data is complete or absent, and each generator has its own folder."""
 
 from __future__ import annotations
 

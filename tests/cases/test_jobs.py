@@ -48,7 +48,7 @@ def make_small_recipe(name: str, root: Path) -> tuple[Any, Path]:
 def train_two_steps(
     name: str, folder: Path, recipe: Any
 ) -> tuple[list[float], list[dict[str, Tensor]], Any]:
-    """Return losses and gradients of a new job's first two steps, and what it says of itself."""
+    """Return losses and gradients of the first two steps of a new job, and its facts."""
     job = make_job(name, folder, recipe, CpuDevice(threads=1))
     for module in job.stepper.model.modules():
         if isinstance(module, torch.nn.Dropout) and module.p:

@@ -1,4 +1,4 @@
-"""The command line's words, messages and exit codes; nothing here starts a rank."""
+"""Arguments, messages and exit codes of the command line; no test starts a rank."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def prepare(raw, data, say, **options):
 
 @pytest.fixture
 def own_case(tmp_path, monkeypatch):
-    """A case outside the package that takes options of its own."""
+    """A case outside the package that declares options."""
     folder = tmp_path / "cases" / "own"
     folder.mkdir(parents=True)
     (folder / "case.py").write_text(OWN_CASE)

@@ -1,4 +1,4 @@
-"""``trainmark compare``: words of both sides, exit codes."""
+"""``trainmark compare``: arguments of both sides, exit codes."""
 
 from __future__ import annotations
 

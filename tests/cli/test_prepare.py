@@ -1,4 +1,4 @@
-"""What ``prepare`` shows of its work: a bar on a terminal, else a few lines."""
+"""Progress of ``prepare``: a bar on a terminal, else a few lines."""
 
 import io
 import re

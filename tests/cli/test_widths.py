@@ -112,7 +112,7 @@ def test_output_fits_the_terminal(verb: str, width: int, terminal: Any) -> None:
 
 @pytest.mark.parametrize("verb", [name for name in VERBS if name not in ("results", "doctor")])
 def test_no_word_is_cut(verb: str, terminal: Any) -> None:
-    """What a narrow terminal shows has the words of a wide one."""
+    """A narrow terminal shows the same words as a wide one."""
     wide = set(terminal(400, *VERBS[verb]).split())
     narrow = set(terminal(60, *VERBS[verb]).split())
     assert {word for word in narrow - wide if not set(word) <= set("─")} == set()

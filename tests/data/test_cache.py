@@ -1,4 +1,4 @@
-"""Arrays kept beside data: built once, read back, and built again where a file is damaged."""
+"""Cached arrays: built once, read back, and rebuilt if a file is damaged."""
 
 import json
 

@@ -14,7 +14,7 @@ SIZES = st.lists(st.integers(0, 12), max_size=40)
 
 
 def make_corpus(sizes):
-    """Tokens that are their own number, so that every sample says where it comes from."""
+    """Return tokens numbered in order, so that each sample shows where it comes from."""
     starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
     return FakeReader(starts)
 

@@ -1,4 +1,4 @@
-"""Which files of a folder are its splits; caches beside them; YAML and JSON documents."""
+"""Files of a folder that are its splits; cached arrays; YAML and JSON documents."""
 
 from functools import partial
 from hashlib import sha256

@@ -1,4 +1,4 @@
-"""Operations of our own, as ``kernels=own`` chooses them, give the libraries' numbers."""
+"""Kernels chosen by ``kernels=own`` give the results of PyTorch."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-# In a process of its own: the peak counts from its start.
+# In another process, because the peak counts from its start.
 SCRIPT = """
 import json, sys
 from dataclasses import asdict

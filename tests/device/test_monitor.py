@@ -1,4 +1,4 @@
-"""The vendor's monitor tells the truth of the devices that ranks use."""
+"""The monitor of a vendor reports true values of the devices that ranks use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainmark.protocols import Device, DeviceSample, Monitor, Vendor
 
 HELD_BYTES = 512 << 20
-# In a process of its own, as a rank: it takes each step when told by a line.
+# In another process, as a rank; each line of its input makes it take a step.
 RANK = """
 import sys
 import torch

@@ -1,4 +1,4 @@
-"""What ``set_precision`` says is what the device computes with, by the error of a product."""
+"""The precision set is the one the device computes with, judged by the error of a product."""
 
 from __future__ import annotations
 

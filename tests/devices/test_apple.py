@@ -1,4 +1,4 @@
-"""Apple's vendor on a machine that says it is one, with recorded outputs and a torch of answers."""
+"""The Apple vendor on a simulated Mac, with recorded outputs and a fake torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of torch that a backend lacks are those of its own module, or named when it is opened."""
+"""Missing torch functions are replaced by those of the backend module, or named on opening."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_ALLOCATOR = "device_allocator INTERNAL ASSERT FAILED: not a DeviceAllocator"
 
 
 class Event:
-    """An event whose time is the number of events before it."""
+    """An event whose time in milliseconds is the number of earlier events."""
 
     recorded = 0
 

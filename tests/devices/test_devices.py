@@ -49,7 +49,7 @@ def test_a_cpu_refuses_fp16_where_it_is_emulated(
 
 
 class Typed(cpu.Cpu):
-    """A vendor of devices that torch has under some type, as many as told."""
+    """A vendor with a given number of devices of some torch type."""
 
     counts_cores = False
 

@@ -1,4 +1,4 @@
-"""Marks that do not tell the device's time are refused before anything is measured with them."""
+"""Marks that do not show the device time are refused before anything is measured."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_torch_without_cuda_on_a_machine_with_a_card_is_named(
     with pytest.raises(EnvironmentFault, match=r"but torch 2\.13\.0\+cpu has no CUDA") as caught:
         devices.choose_vendor("cuda")
     assert "TORCH=system" in (caught.value.fix or "")
-    # With no --device the processor is taken, and the reason can be said.
+    # Without --device the CPU is used, and the reason is reported.
     assert devices.choose_vendor(None).name == "cpu"
     assert [fault.what for fault in devices.list_unusable()] == [caught.value.what]
 
@@ -227,7 +227,7 @@ def test_precision_overridden_by_the_environment_is_refused(
 def test_cards_of_another_vendor_are_ignored(
     vendor: nvidia.Nvidia, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: str | None
 ) -> None:
-    """Their libraries may answer to NVML's name; the driver's files tell whose cards they are."""
+    """Their libraries may have NVML's name; files of the driver show the vendor of the cards."""
     if node is not None:
         (tmp_path / node).touch()
     monkeypatch.setattr(driver, "PROC", tmp_path / "none")

@@ -33,7 +33,7 @@ BOTH = pytest.mark.parametrize(("vendor", "pci_vendor"), [(Amd(), AMD), (Hygon()
 
 @pytest.fixture
 def two_mi100(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two cards whose order in KFD's list is not that of the tool, and a processor."""
+    """Two cards whose order differs between KFD and the tool, and a processor."""
     root = machine / "root"
     add_kfd_node(root, 0, vendor=0)
     add_kfd_node(root, 1, vendor=AMD, minor=128, bus=0xA3, unique_id=0x92A3B4C5D6E7F801)
@@ -115,7 +115,7 @@ def test_both_runtimes_hide_devices(
 def test_integrated_graphics_beside_another_torch_are_not_reported_as_unused(
     two_mi100: Path, monkeypatch: pytest.MonkeyPatch, metrics: bytes | None, is_reported: bool
 ) -> None:
-    """The form of the metrics tells them from cards, and from the MI300A."""
+    """The version of the metrics distinguishes them from cards and from the MI300A."""
     bus = two_mi100 / "root/sys/bus/pci/devices"
     for address in ("0000:83:00.0", "0000:a3:00.0"):
         if metrics is not None:
@@ -131,7 +131,7 @@ def test_integrated_graphics_beside_another_torch_are_not_reported_as_unused(
 @pytest.mark.parametrize(
     "cards",
     [
-        # As hy-smi tells of BW cards: the id is a serial number that the kernel does not know.
+        # As hy-smi reports BW cards: the id is a serial number unknown to the kernel.
         [{"Unique ID": "TCA24620040801", "PCI Bus": "0000:36:00.0 --> SN: 1 --> OAM ID: 2"},
          {"Unique ID": "TAP34123070901", "PCI Bus": "0000:09:00.0 --> SN: 1 --> OAM ID: 1"}],
         [{"Unique ID": "0x36"}, {"Unique ID": "0x9"}],

@@ -60,7 +60,7 @@ class Visit:
     """A page in a window, and what went wrong in it."""
 
     page: Page
-    home: str  # all that may be asked for begins with it
+    home: str  # the only allowed beginning of requested addresses
     wrong: list[str] = field(default_factory=list)
 
     def watch(self) -> None:
@@ -93,7 +93,7 @@ class Visit:
 
     @contextmanager
     def expecting_errors(self) -> Iterator[None]:
-        """Forget what goes wrong in the block: the browser reports an answer of 404."""
+        """Ignore errors in the block: the browser reports an answer of 404 as one."""
         known = len(self.wrong)
         yield
         del self.wrong[known:]

@@ -51,7 +51,7 @@ class Rootless:
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """The words before a command that run it as the user."""
+        """The command prefix that runs a command as the user."""
         if os.getuid():
             return ()
         user = pwd.getpwnam("nobody")

@@ -44,7 +44,7 @@ def run(*words: str, **options: object) -> str:
 
 @dataclass
 class Namespace:
-    """Processes that share a network, and more if told."""
+    """Processes that share a network, and other namespaces on request."""
 
     options: tuple[str, ...] = ()
     script: str = ":"
@@ -62,7 +62,7 @@ class Namespace:
 
     @property
     def pid(self) -> int:
-        """Return the id of a process in it; of that whose end ends all of its own process ids."""
+        """Return the id of its first process, whose end ends all processes of its namespace."""
         path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return int((path.read_text().split() or [self.process.pid])[0])
 
@@ -79,7 +79,7 @@ class Namespace:
 
 @dataclass
 class Hosts:
-    """A login machine at 10.0.0.1 and nodes at 10.0.0.2 and on, with a disk of their own each."""
+    """A login machine at 10.0.0.1 and nodes from 10.0.0.2 on, each with its own disk."""
 
     folder: Path
     count: int = 2

@@ -1,4 +1,4 @@
-"""The report in Chromium: one file that asks nobody, at every width, for everybody."""
+"""The report in Chromium: one file without requests, at every width, accessible."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_charts_are_drawn_when_they_become_visible(pages, visit, name):
         chart.scroll_into_view_if_needed()
         chart.locator(".drawing svg, .drawing canvas").first.wait_for()
         assert chart.locator(".drawing").get_attribute("aria-label")
-    # A curve whose values stand in a table of the page has none of its own.
+    # A chart whose values are in a table of the page has no table of its own.
     assert window.page.locator("figure.chart:visible details table").count() >= 1
 
 

@@ -37,7 +37,7 @@ def hosts(tmp_path_factory):
 
 @pytest.fixture
 def make_words(hosts, tmp_path):
-    """Return the words of a run on both hosts, with a cluster file of its own."""
+    """Return the arguments of a run on both hosts, with its own cluster file."""
 
     def make(*lines, site=None, **ssh):
         more, site = site or {}, hosts.site(*lines, **ssh)
@@ -65,7 +65,7 @@ def run(hosts, start_run, make_words):
 
 
 def list_processes_left(run_dir):
-    """Return the ranks of a run, and all else that has its folder, that are still alive."""
+    """Return the living ranks of a run and other living processes with its folder."""
     run_id = Plan.read(run_dir).run_id
     process_ids = [
         ids for name, ids in processes.find_alive_runs().items() if name.startswith(run_id)

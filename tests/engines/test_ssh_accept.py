@@ -33,7 +33,7 @@ def hosts(tmp_path):
 
 
 def stop_agent(rank, patience_s=300.0):
-    """Stop a node's agent, whose beats then end."""
+    """Stop the agent of a node, so that its heartbeats end."""
     end_s = time.monotonic() + patience_s
     while time.monotonic() < end_s:
         for process in psutil.process_iter(["cmdline"]):

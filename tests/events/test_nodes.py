@@ -101,7 +101,7 @@ def test_failures_of_all_nodes_belong_to_the_launch(tmp_path: Path) -> None:
 
 
 def test_node_with_lost_events_is_named_and_shifts_no_clock(tmp_path: Path) -> None:
-    offset = 5_000 * S  # of the second node; the launcher's own clock is another one again
+    offset = 5_000 * S  # of the second node; the clock of the launcher differs from both
     run = write_run(tmp_path / "run", [launch_event(10**18)], make_rank(0), make_rank(offset))
     write_events(run / "events.node1.jsonl", write_node(1, offset, 0, make_exit(12 * S + offset)))
     timeline = read_run(run, 2, 2)

@@ -104,7 +104,7 @@ def test_many_devices_share_one_series(tmp_path: Path) -> None:
 
 
 def shift_event(moment: dict[str, Any], by_s: float) -> dict[str, Any]:
-    """Return an event of a machine whose clock shows more."""
+    """Return an event with all times later by ``by_s``."""
     return {
         name: value + round(by_s * S) if name in ("t_ns", "start_ns", "end_ns") else value
         for name, value in moment.items()

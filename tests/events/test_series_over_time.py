@@ -24,14 +24,14 @@ VALUES = st.lists(st.integers(-1000, 1000), min_size=20, max_size=20)
 def summarize_readings(
     interval: tuple[float, float], readings: Sequence[tuple[float, float | None]]
 ) -> Quantity | None:
-    """Return the summary of a quantity from readings of which some are not in the interval."""
+    """Return the mean of a quantity over the interval, from readings in and outside it."""
     inside = [(t, value) for t, value in readings if interval[0] <= t <= interval[1]]
     times, values = np.array(inside, dtype=float).reshape(-1, 2).T
     return summarize_quantity(times, values, interval)
 
 
 def compute_nearest_mean(interval: tuple[int, int], inside: Sequence[tuple[int, int]]) -> float:
-    """Return the mean in which each reading stands for the moments that are nearest to it."""
+    """Return the mean that gives each moment the value of its nearest reading."""
     start, end = interval
     total = Fraction(0)
     for place, (t_ns, value) in enumerate(inside):

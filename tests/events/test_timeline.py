@@ -46,7 +46,7 @@ def make_uneven_ranks(
     for rank, (start, samples, last, last_end, trained_end) in enumerate(
         [(1 * S, 4, 4, 12_500_000_000, 16 * S), (2 * S, 3, 2, 13 * S, 17 * S)]
     ):
-        first_step = S + S * rank  # rank 0 waits for rank 1 in the reduction all the same
+        first_step = S + S * rank  # although rank 0 is faster, it waits for rank 1 in the reduction
         last_steps = [2 * S, last_end - 8_500_000_000 - 2 * S - S // 2]
         ranks.append(
             [
@@ -279,7 +279,7 @@ def test_run_without_measured_steps_gives_the_reason(tmp_path: Path) -> None:
         ],
     )
     assert figures["final_result"].reason == message("no_step_after_warmup", steps=3)
-    assert figures["matmul_flops_per_device"].value == 4e14  # measured all the same
+    assert figures["matmul_flops_per_device"].value == 4e14  # measured nevertheless
     assert figures["p_whole"].value == pytest.approx(21 / 13)
 
 
@@ -315,7 +315,7 @@ def test_time_until_the_end_seen_by_the_launcher_is_a_span(tmp_path: Path) -> No
     spans = first.spans_ns
     assert spans["unfinished"] == 17 * S  # from 3 to 20
     assert first.wall_ns == 20 * S - run.launch_ns == sum(spans.values())
-    # A rank that said its last words has none.
+    # A rank that reported its error has no such time.
     assert second.spans_ns["unfinished"] == 0
     assert second.wall_ns == 2 * S - run.launch_ns
 

@@ -52,7 +52,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def follow(run_dir: Path, *words: str, code: int = 0, **variables: str) -> str:
-    """Call ``trainmark follow`` in a process of its own; return its output."""
+    """Call ``trainmark follow`` in another process; return its output."""
     command = [sys.executable, "-m", "trainmark", "follow", str(run_dir)]
     done = subprocess.run(
         [*command, *(part for word in words for part in ("--to", word))],

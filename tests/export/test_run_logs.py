@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from support.comparison_records import replace_plan_fields
 from support.exported_runs import list_complaints, write_two_ranks
 from support.fakes import check_golden, event, launch_event, write_events
 from trainmark.errors import RecordError
@@ -38,7 +39,7 @@ def test_log_of_a_run_matches_its_golden_file(form, run):
 def test_a_resumed_run_is_other_work_and_has_no_mlperf_log(run):
     record, folder = run
     resumed = Resumed(runs=["first"], checkpoint="none", progress=Progress(20, 0, 20, 640))
-    on = record.model_copy(update={"plan": record.plan.model_copy(update={"resumed": resumed})})
+    on = replace_plan_fields(record, resumed=resumed)
     assert find_differences(describe_work(record), describe_work(on)) == ["resumed_after"]
     with pytest.raises(RecordError, match="goes on from a checkpoint"):
         to_mlperf(on, folder)

@@ -1,4 +1,4 @@
-"""Followers as processes: what they hand over, how they end, and what is said of them."""
+"""Followers as processes: what they export, how they end, and the remarks about them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def stand_in_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put the stand-in before the real program; return the file of the calls that it keeps."""
+    """Put the stand-in backend first on the path; return the file of its recorded calls."""
     monkeypatch.setenv("PYTHONPATH", str(STAND_INS))
     calls = tmp_path / "calls.jsonl"
     monkeypatch.setenv("STAND_IN_CALLS", str(calls))
@@ -47,7 +47,7 @@ def follow_finished_run(
     patience_s: float = 60.0,
     act: Callable[[psutil.Process], None] = lambda _: None,
 ) -> list[FollowerRemark]:
-    """Follow a run that has ended; return what is said of the followers."""
+    """Follow a run that has ended; return the remarks about the followers."""
     with Followers(run_dir, parse_targets(words), patience_s) as followers:
         followers.wait_until_ready(StopRequest())
         for child in list_followers():

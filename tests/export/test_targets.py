@@ -1,4 +1,4 @@
-"""The words after ``--follow`` and ``--to``, and what they need."""
+"""Values of ``--follow`` and ``--to``, and the packages they need."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from trainmark.rank.process_group import join_ranks
 device = devices.choose_vendor("nvidia").open(int(os.environ["LOCAL_RANK"]), 2)
 join_ranks("nccl", device, timeout_s=300)
 torch.distributed.all_reduce(device.place(torch.ones(1000)))
-hosts = torch.distributed.new_group(backend="gloo")  # NCCL on this card waits for nobody
+hosts = torch.distributed.new_group(backend="gloo")  # NCCL on this card never waits
 torch.distributed.barrier(hosts)
 print(*(hollow_card.used_bytes(number) > 0 for number in range(4)), flush=True)
 os._exit(0)

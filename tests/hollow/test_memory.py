@@ -6,7 +6,7 @@ import pytest
 
 from support.hollow_memory import measure, published_recipes
 
-# Recipes whose prediction is further off; each says why.
+# Recipes with a larger error of the prediction, and why.
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 
 

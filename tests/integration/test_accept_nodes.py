@@ -19,7 +19,7 @@ from trainmark.acceptance.result import read_result
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Runs on this machine what it is told; hosts with a script of their own run that first.
+# Runs its command on this machine; hosts with their own script run that first.
 FAKE_SSH = """#!/bin/sh
 while case "$1" in -*) true;; *) false;; esac; do shift; done
 host=${{1#ssh://}}; shift
@@ -55,7 +55,7 @@ class Cluster:
         }
 
     def before(self, host: str, script: str) -> None:
-        """Have a host run lines of a shell before what it is told."""
+        """Have a host run lines of a shell before its command."""
         (self.folder / f"{host}.sh").write_text(script + "\n")
 
     def accept(self, *words: str, case: str = "toy") -> subprocess.CompletedProcess[str]:
@@ -123,7 +123,7 @@ def test_node_that_never_starts_is_named_and_others_keep_their_results(cluster: 
 
 
 def test_node_without_the_shared_folder_reports_it(cluster: Cluster) -> None:
-    # What it is told to open is elsewhere for it.
+    # Its folder has another path there.
     elsewhere = f'set -- "$(echo "$*" | sed "s#{cluster.out}#/nowhere#g")"'
     cluster.before(HOSTS[1], f'case "$*" in *agent*) {elsewhere};; esac')
 
@@ -156,9 +156,10 @@ def test_interrupted_phase_ends_all_nodes_and_keeps_what_was_measured(
     )  # fmt: skip
     assert process.stderr is not None
     before = PHASES[: PHASES.index(phase)]
-    awaited = (
-        f"{before[-1]}: {3 if before[-1] == 'pairs' else 2} of" if before else "4 nodes joined"
-    )
+    awaited = "4 nodes joined"
+    if before:  # the last round of the phase before
+        rounds = 3 if before[-1] == "pairs" else 2
+        awaited = f"{before[-1]}: {rounds} of"
     for line in process.stderr:
         if awaited in line:
             break

@@ -1,4 +1,4 @@
-"""A rank that fails, hangs or trains nothing of use: its record says how."""
+"""A rank that fails, hangs or misses the target: the record names the cause."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from trainmark.record.messages import render
 
 @pytest.fixture
 def wandb_calls(tmp_path, monkeypatch):
-    """Put the stand-in of W&B before the real one; return the file of the calls that it keeps."""
+    """Put the stand-in for W&B first on the path; return the file of its recorded calls."""
     monkeypatch.setenv("PYTHONPATH", str(STAND_INS))
     path = tmp_path / "calls.jsonl"
     monkeypatch.setenv("STAND_IN_CALLS", str(path))
@@ -25,7 +25,7 @@ def wandb_calls(tmp_path, monkeypatch):
 
 
 def read_calls(calls_file):
-    """Return the calls that a stand-in kept."""
+    """Return the calls that a stand-in recorded."""
     return [json.loads(line) for line in calls_file.read_text().splitlines()]
 
 

@@ -104,7 +104,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_failing_monitor_tool_is_a_recorded_fault(fault, install_tool_vendor, tmp_path):
-    """The host's samples go on, and the sampler ends with all it started when it is told to."""
+    """The host is still sampled, and the sampler ends with all its processes on request."""
     script, kind = FAULTS[fault]
     variables = install_tool_vendor(script)
     plan = {"device": {"vendor": "tooled"}, "nproc": 2, "sample_every_s": 0.1}

@@ -12,6 +12,7 @@ from support.comparison_records import (
     make_launch,
     make_series,
     read_golden_record,
+    replace_plan_fields,
 )
 from trainmark.errors import UsageError
 from trainmark.judge.comparison import compare
@@ -137,7 +138,7 @@ def make_missed_target(record: Any) -> Any:
 
 
 def make_early_failure(name: str) -> Record:
-    """Return a launch that failed before its ranks told their devices and built the model."""
+    """Return a launch that failed before its ranks reported devices and built the model."""
     failed = make_launch(name, 9, 50, status="failed",
                     cause=Cause(kind="error", message=message("exception", text="x")))  # fmt: skip
     device = failed.plan.device.model_copy(update={"product_names": []})  # of another machine
@@ -286,13 +287,13 @@ def test_copied_step_times_are_refused(factor: float) -> None:
 @pytest.mark.parametrize("key", ["case", "content_id"])
 def test_another_case_or_data_set_is_refused_in_one_sentence(key: str) -> None:
     plan = read_golden_record().plan
-    update: dict[str, Any] = {"case": "toy"} if key == "case" else {
-        "data": plan.data.model_copy(update={"content_id": "feed"})
-    }  # fmt: skip
-    b = [
-        sample.model_copy(update={"plan": sample.plan.model_copy(update=update)})
-        for sample in make_series("b", RATES, recipe={"max_steps": 7})
-    ]
+    fields: dict[str, Any]
+    if key == "case":
+        fields = {"case": "toy"}
+    else:
+        fields = {"data": plan.data.model_copy(update={"content_id": "feed"})}
+    launches = make_series("b", RATES, recipe={"max_steps": 7})
+    b = [replace_plan_fields(launch, **fields) for launch in launches]
     for allow in ([], [key]):
         with pytest.raises(UsageError, match="never compared") as fault:
             compare(make_series("a", RATES), b, allow=allow)
@@ -300,25 +301,20 @@ def test_another_case_or_data_set_is_refused_in_one_sentence(key: str) -> None:
 
 
 def test_other_model_is_refused_even_if_its_recipe_is_allowed() -> None:
-    b = [
-        sample.model_copy(update={"environment": sample.environment | {"job": {"parameters": 7}}})
-        for sample in make_series("b", RATES, recipe={"max_steps": 7})
-    ]
+    b = []
+    for launch in make_series("b", RATES, recipe={"max_steps": 7}):
+        environment = launch.environment | {"job": {"parameters": 7}}
+        b.append(launch.model_copy(update={"environment": environment}))
     with pytest.raises(UsageError, match="never compared") as fault:
         compare(make_series("a", RATES), b, allow=["max_steps"])
     assert fault.value.fix is None
 
 
 def test_run_with_forced_expert_balance_is_never_compared_with_a_training() -> None:
+    """The label ``balanced-bound`` marks runs whose router was replaced by an even choice."""
     b = [
-        sample.model_copy(
-            update={
-                "plan": sample.plan.model_copy(
-                    update={"labels": [*sample.plan.labels, "balanced-bound"]}
-                )
-            }
-        )
-        for sample in make_series("b", RATES, first_minute=10)
+        replace_plan_fields(launch, labels=[*launch.plan.labels, "balanced-bound"])
+        for launch in make_series("b", RATES, first_minute=10)
     ]
     for allow in ([], ["bound"]):
         with pytest.raises(UsageError, match="never compared") as fault:

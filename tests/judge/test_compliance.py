@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from support.comparison_records import replace_plan_fields
 from support.fakes import GOLDEN
 from trainmark import __version__, cases
 from trainmark.errors import RecordError, UsageError
@@ -28,7 +29,7 @@ def make_launch_with_plan(*, recipe: dict[str, Any] | None = None, **changes: An
     updates = {
         "suite_version": __version__, "recipe": TOY.plan.recipe | (recipe or {}), **changes,
     }  # fmt: skip
-    return TOY.model_copy(update={"plan": TOY.plan.model_copy(update=updates)})
+    return replace_plan_fields(TOY, **updates)
 
 
 def change_launch(**updates: Any) -> Record:
@@ -40,7 +41,7 @@ OPEN = {"rules": "open", "extra": {"weight_decay": 0.1}}
 
 def list_broken_rules(launches: list[Record]) -> set[str]:
     """Return the rules that are not kept."""
-    return {judged.rule for judged in check_rules(launches).rules if not judged.kept}
+    return {result.rule for result in check_rules(launches).rules if not result.kept}
 
 
 @pytest.mark.parametrize("changes", [{}, OPEN])
@@ -66,7 +67,7 @@ def test_one_launch_of_five_that_breaks_a_rule_is_found(
     rule: str, launch: Record, *, in_open: bool
 ) -> None:
     assert list_broken_rules([*[make_launch_with_plan()] * 4, launch]) == {rule}
-    claims = launch.model_copy(update={"plan": launch.plan.model_copy(update=OPEN)})
+    claims = replace_plan_fields(launch, **OPEN)
     assert list_broken_rules([*[make_launch_with_plan(**OPEN)] * 4, claims]) == (
         {rule} if in_open else set()
     )

@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 FIRST = date(2025, 11, 21)
-NIGHTS = [
-    day for n in range(365) if (day := FIRST + timedelta(n)).weekday() < 5
-]  # nothing runs at weekends
+DAYS = [FIRST + timedelta(number) for number in range(365)]
+NIGHTS = [day for day in DAYS if day.weekday() < 5]  # nothing runs at weekends
 OUTLIERS = 0.02  # of the nights: 8% to 12% slower
 
 
@@ -69,9 +68,10 @@ def assess_nights(data: Floats, nights: range) -> Iterator[tuple[NDArray[np.bool
 )
 def test_alarms_are_rare_in_years_without_step(noise: float, rho1: float) -> None:
     data = make_years(8, noise, seed=1, outliers=0 if rho1 else OUTLIERS, rho1=rho1)
-    step, doubt, drift = map(
-        np.stack, zip(*assess_nights(data, range(MIN_RUNS, len(NIGHTS), 2)), strict=True)
-    )
+    nights = list(assess_nights(data, range(MIN_RUNS, len(NIGHTS), 2)))
+    step = np.stack([step_of_night for step_of_night, _, _ in nights])
+    doubt = np.stack([doubt_of_night for _, doubt_of_night, _ in nights])
+    drift = np.stack([drift_of_night for _, _, drift_of_night in nights])
     assert 2 * (step | drift).sum() / 8 <= 1
     assert doubt.mean() <= 1.5 * OUTLIERS  # each outlier is doubted once, and nothing else is
 

@@ -1,4 +1,4 @@
-"""Intervals over launches: exact cases, and how often they hold on data whose truth is known."""
+"""Intervals over launches: exact cases, and their coverage on data with known truth."""
 
 from __future__ import annotations
 

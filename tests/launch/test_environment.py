@@ -36,6 +36,10 @@ def test_container_is_recognized_by_its_files_and_variables(tmp_path, files, var
     (tmp_path / "run").mkdir()
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    names = ("container", "container_version", "container_image")
-    expected = dict(zip(names, container, strict=True))
-    assert describe_container(variables, tmp_path) == expected | {"container_digest": None}
+    runtime, version, image = container
+    assert describe_container(variables, tmp_path) == {
+        "container": runtime,
+        "container_version": version,
+        "container_image": image,
+        "container_digest": None,
+    }

@@ -79,7 +79,7 @@ def test_failed_check_is_unknown_and_keeps_its_conditions(tmp_path, error):
 
 @pytest.fixture
 def examine_request(tmp_path):
-    """Return what the words of a command line mean."""
+    """Return what describes the machine for the arguments of a command line."""
 
     def read(word="-", **fields):
         return describe_machine(RunRequest(case=word, out=tmp_path, **fields), quick=False)
@@ -118,7 +118,7 @@ def test_too_few_devices_stop_a_run(tmp_path):
     cores = make_machine(tmp_path, vendor=Card(name="cpu"), nproc=3)
     assert (
         read_single_condition(doctor.check_device(cores)).severity == "fine"
-    )  # `cores` says that they compete
+    )  # the check `cores` reports that they compete
 
 
 def test_torch_is_opened_in_a_process_of_its_own(tmp_path):
@@ -196,7 +196,7 @@ def test_device_busy_before_the_run_is_found(tmp_path, monkeypatch, busy, num_co
 @pytest.mark.parametrize(
     ("reasons", "codes"),
     [((), []), (("power_cap",), []), (("set_clocks", "thermal", "power_cap"), ["clocks"])],
-)  # at rest a power cap says nothing
+)  # at rest a power cap is no fault
 def test_lowered_clocks_at_rest_are_found(tmp_path, monkeypatch, reasons, codes):
     sample = DeviceSample(index=0, throttle_reasons=reasons)
     monkeypatch.setattr(Reader, "read", lambda _: [sample])
@@ -256,7 +256,7 @@ def test_a_recipe_that_does_not_fit_stops_a_run(examine_case):
 
 @dataclass
 class SetUpCard(Card):
-    """Accelerators that tell how they are set up."""
+    """Accelerators that report their settings."""
 
     shown: tuple[DeviceSettings, ...] = ()
 
@@ -280,4 +280,4 @@ def test_device_settings_are_shown_and_lowered_power_limit_skews_results(tmp_pat
         ("fine", "devices 3: –"),
     ]
     assert "nvidia-smi --power-limit" in conditions[1].fix
-    assert list(doctor.check_settings(make_machine(tmp_path))) == []  # a vendor that tells none
+    assert list(doctor.check_settings(make_machine(tmp_path))) == []  # a vendor without settings

@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 def make_cgroup(limit: int | str, used_gib: int) -> dict[str, str]:
-    """Return the files of a cgroup, a GiB of whose memory holds files."""
+    """Return the files of a cgroup with 1 GiB of file cache."""
     return {
         "sys/fs/cgroup/memory.max": f"{limit}\n",
         "sys/fs/cgroup/memory.current": f"{used_gib * GIB}\n",

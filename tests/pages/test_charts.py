@@ -244,14 +244,10 @@ def test_each_quantity_has_a_chart_in_its_order(tmp_path: Path) -> None:
 
 def test_ranks_are_listed_from_the_slowest() -> None:
     record = make_series("r", [100.0])[0]
-    rank_facts = ((100, 4e12), (100, 2e12), (120, 4e12))
-    names = ("step_ns", "matmul_flops_per_second")
-    ranks = [
-        record.ranks[0].model_copy(
-            update={"rank": rank, **dict(zip(names, facts_of_rank, strict=True))}
-        )
-        for rank, facts_of_rank in enumerate(rank_facts)
-    ]
+    ranks = []
+    for rank, (step_ns, matmul_rate) in enumerate([(100, 4e12), (100, 2e12), (120, 4e12)]):
+        changes = {"rank": rank, "step_ns": step_ns, "matmul_flops_per_second": matmul_rate}
+        ranks.append(record.ranks[0].model_copy(update=changes))
     table = figures.build_ranks(record.model_copy(update={"ranks": ranks}))
     assert table is not None
     (rank_table,) = table.blocks

@@ -10,6 +10,7 @@ from hashlib import sha256
 
 import pytest
 
+from support.comparison_records import replace_plan_fields
 from support.document_texts import Reader, render_html, render_markdown
 from support.exported_runs import write_two_ranks
 from support.fakes import GOLDEN, check_golden
@@ -761,7 +762,7 @@ def test_lists_and_tables_of_a_case_are_filled_from_the_run():
 def test_advice_states_its_gain_as_an_expectation(higher, words):
     run = read_record("sampled")
     about = run.plan.about.model_copy(update={"higher_is_better": higher})
-    run = run.model_copy(update={"plan": run.plan.model_copy(update={"about": about})})
+    run = replace_plan_fields(run, about=about)
     assert words in translate(describe_verdict(run), "en")
 
 
@@ -782,8 +783,7 @@ def test_automatic_kernel_choice_shows_the_kernels_that_ran():
 def test_data_set_described_in_words_is_chinese_on_chinese_pages():
     toy = read_record("toy")
     about = toy.plan.about.model_copy(update={"dataset": cases.load("toy").dataset})
-    plan = toy.plan.model_copy(update={"about": about})
-    name = describe_dataset(toy.model_copy(update={"plan": plan}))
+    name = describe_dataset(replace_plan_fields(toy, about=about))
     assert not re.search("[A-Za-z]", translate(name, "zh"))
     assert "two Gaussian clouds" in translate(name, "en")
 

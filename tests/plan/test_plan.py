@@ -1,4 +1,4 @@
-"""Resolving: every word is checked before anything starts, and the plan says it all."""
+"""Resolving: every argument is checked before anything starts and recorded in the plan."""
 
 from __future__ import annotations
 
@@ -115,13 +115,17 @@ def test_tunable_fields_are_listed_and_fixed_fields_make_the_run_open(resolve: A
     [
         ("standard-1x8", "1x8", "standard-1x8"),
         ("throughput-1x1", "1x1", "standard-1x1"),
-        ("throughput-1x1", "1x8", "standard-1x8"),  # the world that runs goes before
+        (
+            "throughput-1x1",
+            "1x8",
+            "standard-1x8",
+        ),  # the number of ranks of the run takes precedence
         ("standard-1x1", "1x8", "standard-1x8"),
         ("throughput-1x1", "1x4", "standard-1x1"),  # then the world it was written for
         ("long", "1x2", "standard-1x1"),  # then the nearest
         ("long", "1x3", "standard-1x8"),
         ("long", "4x8", "standard-1x8"),
-        ("tiny", "1x1", "tiny"),  # work of its own
+        ("tiny", "1x1", "tiny"),  # different work
     ],
 )
 def test_a_run_is_compared_with_a_standard_recipe(name: str, world: str, standard: str) -> None:
@@ -305,7 +309,7 @@ def test_case_receives_the_memory_of_a_rank(resolve: Any, monkeypatch: pytest.Mo
     resolve(nproc=1)
     with pytest.raises(EnvironmentFault, match="does not fit"):
         resolve(nproc=2)
-    known["cpu"].memory_bytes = None  # nobody can tell: left to the ranks
+    known["cpu"].memory_bytes = None  # unknown: the ranks check it
     resolve(nproc=2)
     assert calls == [(1, RankMemory(64, 64)), (2, RankMemory(32, 64))]
 

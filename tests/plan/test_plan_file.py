@@ -73,7 +73,7 @@ def test_every_key_is_read(parse: Parse, tmp_path: Path) -> None:
             data="data/sst2", device="cpu", launcher="slurm", cluster="clusters/here.yaml", nproc=2,
             nnodes=1, repeat=5, timeout=1000, seed=7, sample_every=0.5, peak_tflops=989,
             out="runs/two-of-a-kind/second",
-            # As they are written: the same words as KEY=VALUE on the command line.
+            # Kept as text, as KEY=VALUE on the command line.
             overrides={
                 "bs": "16", "lr": "1e-4", "compile": "yes", "target_value": "none",
                 "precision": "bf16",
@@ -87,7 +87,10 @@ def test_plan_file_has_defaults(parse: Parse) -> None:
     assert (plan.name, plan.out) == ("plan", Path("runs/plan"))
     first, keyed = plan.entries
     assert (first.name, first.device, first.launcher) == ("toy-tiny", "accelerator", None)
-    assert (keyed.name, keyed.device) == ("toy-pytorch-cpu-1-2-1", None)  # the key says it
+    assert (keyed.name, keyed.device) == (
+        "toy-pytorch-cpu-1-2-1",
+        None,
+    )  # the device is part of the key
 
 
 def test_options_override_the_file_or_are_refused(parse: Parse) -> None:

@@ -1,4 +1,4 @@
-"""``trainmark analyze``: words, streams and exit codes."""
+"""``trainmark analyze``: arguments, streams and exit codes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOG = "step 1 ips: 90\nstep 2 ips: 10 loss: 5.0\nstep 3 ips: x\nstep 4 ips: 20 l
 
 @pytest.fixture
 def analyze(cli):
-    """Call ``trainmark analyze`` beside a log."""
+    """Return what calls ``trainmark analyze`` in a folder with a log."""
     Path("train.log").write_text(LOG)
     return partial(cli, "analyze")
 

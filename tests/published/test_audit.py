@@ -1,4 +1,4 @@
-"""What an audit says of the founding pages, of honest records and of what is not known."""
+"""Audits of the founding pages, of correct rows and of rows with unknown facts."""
 
 from __future__ import annotations
 

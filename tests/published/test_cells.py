@@ -1,4 +1,4 @@
-"""Cells: what each form of a figure is read as, and that nothing else is read as a figure."""
+"""Cells of tables: every form of a figure is read, and nothing else is read as a figure."""
 
 from __future__ import annotations
 

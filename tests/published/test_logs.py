@@ -59,7 +59,7 @@ def test_losses_and_speeds_of_other_events_are_not_those_of_steps(import_text):
     evaluated = perflog("EVALUATE", 4000, {"loss": 9.0})
     finished = perflog("FINISHED", 9000, {"throughput": 7.0})
     (row,) = import_text(STEPS + evaluated + finished).rows
-    # A throughput without a unit is of nobody knows what.
+    # Without a unit it is unknown what the throughput counts.
     assert values(row) == {"p_train": 32.0, "last_loss": 0.0}
 
 

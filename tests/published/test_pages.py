@@ -1,4 +1,4 @@
-"""Pages: which tables hold results, what becomes of each row, and what the page itself says."""
+"""Pages: which tables have results, how rows are read, and what headings and paths add."""
 
 from __future__ import annotations
 

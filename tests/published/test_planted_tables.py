@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from support.planted_tables import Document
 
-# Not found: twice the rate on eight devices whose batch is twice that of the other rows.
+# Not detectable: twice the rate on eight devices with twice the batch of the other rows.
 FOUND, PLANTED, HONEST = 64, 65, 80
 
 

@@ -1,4 +1,4 @@
-"""Presets: sample logs of our own making against golden records."""
+"""Presets: sample logs written for the tests give golden records."""
 
 from __future__ import annotations
 

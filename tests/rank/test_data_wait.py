@@ -41,7 +41,7 @@ class Arriving(Future[Any]):
 
 
 class PlayedThread(Executor):
-    """Run calls one after the other beside the caller: each takes the time that it passes."""
+    """Runs calls one after another in parallel to the caller; each takes its given time."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock, self.free_at_ns = clock, clock.now_ns
@@ -85,7 +85,7 @@ class Card(AsyncDevice, Host):
 
 
 class OneTensorEach(ScriptedJob):
-    """Its batches hold a tensor beside the times."""
+    """Its batches have a tensor besides the times."""
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         for batch in super().batches(epoch):

@@ -1,4 +1,4 @@
-"""Jobs that report what they did not do: each fails, and says by which rule.
+"""Jobs that report work they did not do: each fails by a named rule.
 
 The real worker, loop and record on the toy case in this process; only the launcher is
 played by hand.
@@ -205,7 +205,7 @@ def test_steps_that_train_nothing_fail_the_run(run: Run) -> None:
 
 
 class StopsAfterWarmup(ToyJob):
-    """Trains while nobody measures, then takes the batches only."""
+    """Trains during the warm-up only, then only reads batches."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -278,7 +278,7 @@ def test_training_after_the_end_fails_the_run(run: Run) -> None:
 
 
 class DropsTheRest(ToyJob):
-    """Leaves the last step of an epoch out, and says so."""
+    """Skips the last step of an epoch and reports it."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -531,7 +531,7 @@ def test_a_precision_that_the_job_changed_fails_the_run(run: Run) -> None:
 
 
 class StepsInLowPrecision(ToyJob):
-    """Computes a step in bf16 where the recipe says fp32, and leaves no flag behind."""
+    """Computes a step in bf16 although the recipe says fp32, and restores the flags."""
 
     def _loss_sum(self, batch: Batch) -> torch.Tensor:
         with torch.autocast("cpu", torch.bfloat16):
@@ -539,7 +539,7 @@ class StepsInLowPrecision(ToyJob):
 
 
 class StepsInFloat32(ToyJob):
-    """Computes a step in float32 where the recipe says bf16."""
+    """Computes a step in float32 although the recipe says bf16."""
 
     def _loss_sum(self, batch: Batch) -> torch.Tensor:
         with torch.autocast("cpu", enabled=False):

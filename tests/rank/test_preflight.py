@@ -1,4 +1,4 @@
-"""The rate of matmuls before training, held against the published peak."""
+"""The matmul rate before training is checked against the published peak."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ Calls = list[dict[str, Any]]
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """Return the arguments of each call of ``init_process_group``, which joins nobody."""
+    """Return the arguments of each call of a fake ``init_process_group``."""
     arguments: Calls = []
 
     def init_process_group(backend: str, **options: Any) -> None:

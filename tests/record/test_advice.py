@@ -1,4 +1,4 @@
-"""Advice after a failed run: what applies to its recipe and its machine, and nothing else."""
+"""Advice after a failed run fits its recipe and its machine."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def failed_rank(kind: str, t_s: float = 4, text: str = "why") -> Events:
 
 
 def failure(rank: int, exit_code: int, time_s: float) -> dict[str, Any]:
-    """Return what the agent says of one rank."""
+    """Return the agent's report of the failure of a rank."""
     return {"rank": rank, "exit_code": exit_code, "t_ns": int(time_s * S)}
 
 

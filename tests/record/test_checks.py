@@ -114,7 +114,7 @@ def test_more_tokens_than_sequences_can_hold_fail_the_run(plan: Plan, tmp_path: 
 
 
 def test_parameter_changed_by_one_rank_counts_as_trained(plan: Plan, tmp_path: Path) -> None:
-    # Each rank holds rows of "table"; those of the second were asked for by nobody.
+    # Each rank has rows of "table"; no sample used those of the second rank.
     run_timeline = timeline(
         tmp_path,
         rank_events([32] * 3, of_all=[64] * 3, changed=["a", "table"]),

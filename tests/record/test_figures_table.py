@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 
 
-# How the documentation of a language says its unit of work and which way is better.
+# How the documentation of each language names the unit of work and the better direction.
 WORK = {"en": "samples or tokens/s", "zh": "samples/s 或 tokens/s"}
 BETTER = {
     "en": {"higher": "higher", "lower": "lower", None: ""},

@@ -1,4 +1,4 @@
-"""What a record says of ranks that were stopped, from events written by hand."""
+"""The cause of a hang in a record, from events written by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records held against themselves, with edits that were written before the checks.
+"""Consistency checks of a single record, with edits that were written before the checks.
 
 Golden records are edited, and those of real runs of a rank in this process.
 """

@@ -1,4 +1,4 @@
-"""The grade of a record: each reason by its threshold, the gravest first, over launches too."""
+"""The trust grade of a record and of several launches: thresholds and order of the reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records against their evidence: what somebody changed is found, said, and fails the command."""
+"""Records are checked against their evidence: changes are found, reported and fail the command."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from support.comparison_records import replace_plan_fields
 from support.fakes import GOLDEN, S, event, launch_event, rank_events, write_run
 from trainmark import __version__, cases
 from trainmark.record import record, reduce, verify
@@ -145,7 +146,7 @@ def test_difference_from_another_version_is_no_contradiction(run_dir: Path) -> N
     edit(run_dir / "record.json", "suite", "version", value="9.9.0")
     assert found(run_dir) == []
     edit(run_dir / "record.json", "figures", "p_train", "value", value=257.0)
-    # Only the record says so; the plan beside it was written by this version.
+    # Only the record names another version; its plan was written by this one.
     assert [code for code, _ in found(run_dir)] == ["evidence_disagrees"]
     (run_dir / "record.json").unlink()
     edit(run_dir / "plan.json", "suite_version", value="9.9.0")
@@ -180,7 +181,7 @@ def test_rounding_difference_is_no_contradiction(run_dir: Path) -> None:
 def test_a_refuted_record_has_no_result_for_collections(run_dir: Path) -> None:
     refuted = record.read_record(run_dir)
     about = refuted.plan.about.model_copy(update={"mission": Mission("nlp", "toy", "语言模型", 1)})
-    refuted = refuted.model_copy(update={"plan": refuted.plan.model_copy(update={"about": about})})
+    refuted = replace_plan_fields(refuted, about=about)
     assert [item.JOB_FAIL_FLAG for item in list_index_records(refuted)] == [0, 0]
     edit(run_dir / "record.json", "figures", "p_train", "value", value=2560.0)
     forged = add_reasons(refuted, verify.verify_evidence(record.read_record(run_dir), run_dir))

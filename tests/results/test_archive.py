@@ -1,4 +1,4 @@
-"""Archives that are no bundles, and bundles of which something was changed."""
+"""Archives that are not bundles, and bundles that were changed."""
 
 from __future__ import annotations
 

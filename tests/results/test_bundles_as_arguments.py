@@ -1,4 +1,4 @@
-"""Bundles where words name results."""
+"""Bundles as arguments of commands that read results."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_report_reads_bundles_and_verify_takes_several_paths(
 
 @pytest.fixture
 def broken(run_dir: Path) -> Path:
-    """Return a run with a damaged record, beside one that is whole."""
+    """Return a run with a damaged record; the folder also has a valid one."""
     folder = run_dir.with_name("broken")
     folder.mkdir()
     (folder / "record.json").write_text('{"suite": ')

@@ -22,7 +22,7 @@ def runs(tmp_path):
 
 @pytest.fixture
 def served(runs):
-    """Return a client of a server of that store with given settings, whose site is written."""
+    """Return what makes a client of a server of the store whose site has been written."""
 
     def make(**settings):
         app = create_app(str(runs), **settings)

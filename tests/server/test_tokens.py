@@ -1,4 +1,4 @@
-"""Tokens: their secrets are shown once and kept by nobody; what admits."""
+"""Upload tokens: secrets are shown once and never stored; only valid tokens admit."""
 
 from __future__ import annotations
 

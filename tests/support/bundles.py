@@ -1,4 +1,4 @@
-"""Runs that passed, as a launcher leaves them, each with an id of its own, and bundles of them."""
+"""Passed runs as a launcher leaves them, each with its own id, and bundles of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def write_recorded_run(
     folder: Path, run_id: str, *, started: str = "2026-01-02T03:04:05+00:00"
 ) -> Path:
-    """Write a run directory whose record its evidence proves."""
+    """Write a run directory with a record that its evidence confirms."""
     folder.mkdir(parents=True)
     agent = event("ranks_ended", 13 * S, failures=[])
     launcher = _stretch_times([launch_event(started=started), agent], run_id)

@@ -21,6 +21,11 @@ def read_golden_record(**changes: Any) -> Record:
     return _read().model_copy(update=changes)
 
 
+def replace_plan_fields(record: Record, **fields: Any) -> Record:
+    """Return the record with other values of these fields of its plan."""
+    return record.model_copy(update={"plan": record.plan.model_copy(update=fields)})
+
+
 def make_launch(run_id: str, round_: int = 1, minute: int = 0, **changes: Any) -> Record:
     """Return a launch; ``figures`` by name, ``recipe`` fields and ``steps_ns`` may be given."""
     base = read_golden_record()

@@ -33,7 +33,7 @@ def run_task(rank: int, task: str, vendor_name: str, world: int, rendezvous: str
 
 
 def exchange(device, rank, world):
-    """Send numbers that tell sender and receiver."""
+    """Send numbers that identify sender and receiver."""
     ranks = range(world)
     numbers_of_rank = device.place(torch.arange(3.0)) + 10 * rank
     total = numbers_of_rank.clone()

@@ -1,4 +1,4 @@
-"""Backends that keep what they are handed, and fail when a test says so.
+"""Backends that record their calls, and fail on request.
 
 ``STAND_INS`` is the folder of a stand-in for W&B, for the import path of followers' processes.
 """

@@ -1,4 +1,4 @@
-"""A clock, devices, a job and event builders that do exactly what a test tells them.
+"""A clock, devices, a job and event builders that tests control exactly.
 
 Nothing here sleeps or reads the real time: a nanosecond passes when a test says so.
 """
@@ -36,7 +36,7 @@ def check_golden(name: str, text: str) -> None:
 
 @dataclass
 class FakeClock:
-    """Host time that passes only when told."""
+    """Host time that passes only on request."""
 
     now_ns: int = 0
 
@@ -50,7 +50,7 @@ class FakeClock:
 
 @dataclass
 class SyncDevice:
-    """A device whose work is done when the call returns, as a CPU's is."""
+    """A device whose work is done when the call returns, like a CPU."""
 
     clock: FakeClock
     calls: list[str] = field(default_factory=list)

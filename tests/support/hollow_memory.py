@@ -1,4 +1,4 @@
-"""Memory of the published recipes on the hollow card, beside the prediction.
+"""Memory of the published recipes on the hollow card, compared with the prediction.
 
 Builds each case's job with the shapes of a recipe, takes three steps, and reads torch's allocator.
 Each recipe runs in a process of its own, with a group of as many ranks as the recipe is for, of
@@ -242,7 +242,7 @@ def ranks_of(recipe_name: str) -> int:
 
 
 def measure(case: str, recipe_name: str) -> Memory:
-    """Measure a recipe in a process of its own; torch is imported once for all."""
+    """Measure a recipe in another process; torch is imported once."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "transformers", "trainmark.cases"])
     with context.Pool(1) as pool:
@@ -284,7 +284,7 @@ def micro_batches(batch: Batch, accumulated: int, device: Device) -> Iterator[Ba
 
 
 def join_alone(ranks: int, *, sharded: bool) -> None:
-    """Make a group of ``ranks`` in which this process is rank 0 and nobody answers.
+    """Make a group of ``ranks`` in which this process is rank 0 and no other rank exists.
 
     Torch's own fake group serves sharded models. Replicas are held by DDP, which needs the futures
     of NCCL's group; NCCL on the hollow card waits for nobody.

@@ -1,4 +1,4 @@
-"""Runs of one rank by the real worker in the test's own process; the launcher is played by hand."""
+"""Runs of one rank by the real worker in the process of the test, without a launcher."""
 
 from __future__ import annotations
 

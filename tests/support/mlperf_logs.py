@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from trainmark.spec import Case
 
-# What says who submits what.
+# Keys that describe a submission.
 SUBMISSION: dict[str, Any] = {
     "submission_division": "closed", "submission_org": "nobody", "submission_platform": "none",
     "cache_clear": True,

@@ -41,7 +41,7 @@ def make_subjects():
 
 
 def write_model(folder):
-    """Write the tiny model and its tokenizer, with weights of this file's own.
+    """Write the tiny model and its tokenizer, with weights drawn here.
 
     The golden scores are of these, whatever the case's generator draws.
     """

@@ -39,7 +39,7 @@ def _needs(recipe: Recipe, *, ranks: int) -> pytest.MarkDecorator:
 
 
 def _has_kernel(operation: str, dispatch_key: str) -> bool:
-    """Tell whether torch has an operation of its own for a kind of device."""
+    """Return whether torch has its own operation for a kind of device."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(operation, dispatch_key)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -235,11 +235,25 @@ MISTAKES: dict[str, tuple[Callable[[Any], None], str]] = {
     "all parameters": (of_all_parameters, "flops_above_counted"),
     "half as many again": (of_the_published_model, "flops_above_counted"),
 }
-TWO_RANKS: dict[str, tuple[Callable[[Any], None], str, dict[str, Any]]] = {
-    "noise of the rank": (noise_of_the_rank, FORCED, {"expert_parallel": 2}),
-    "weights of the rank": (weights_of_the_rank, "parameters_differ", {"fsdp": False}),
-    "bias of the rank": (bias_of_the_rank, "parameters_differ", {"fsdp": False}),
-    "gradients not synchronised": (not_synchronised, "parameters_differ", {"fsdp": False}),
+
+
+class TwoRankMistake(NamedTuple):
+    """A mistake that only several ranks together show."""
+
+    plant: Callable[[Any], None]
+    code: str  # what finds it
+    recipe: dict[str, Any]  # fields of the recipe
+
+
+TWO_RANKS = {
+    "noise of the rank": TwoRankMistake(noise_of_the_rank, FORCED, {"expert_parallel": 2}),
+    "weights of the rank": TwoRankMistake(
+        weights_of_the_rank, "parameters_differ", {"fsdp": False}
+    ),
+    "bias of the rank": TwoRankMistake(bias_of_the_rank, "parameters_differ", {"fsdp": False}),
+    "gradients not synchronised": TwoRankMistake(
+        not_synchronised, "parameters_differ", {"fsdp": False}
+    ),
 }
 
 
@@ -279,22 +293,30 @@ def find_mistake(job: Any) -> dict[str, Any]:
 
 
 def check_plants_on_rank(rank: int, names: list[str]) -> list[dict[str, Any]]:
+    """Plant each named mistake (any other name: none) on this of two ranks; return the results."""
     results = []
     for name in names:
-        plant, _, changes = TWO_RANKS.get(name, (lambda _: None, "", {"expert_parallel": 2}))
-        job = tiny_gpt_oss.new_job(rank=rank, world_size=2, micro_batch_size=4, **changes)
-        plant(job)
+        mistake = TWO_RANKS.get(name)
+        recipe = {"expert_parallel": 2} if mistake is None else mistake.recipe
+        job = tiny_gpt_oss.new_job(rank=rank, world_size=2, micro_batch_size=4, **recipe)
+        if mistake is not None:
+            mistake.plant(job)
         results.append(find_mistake(job))
     return results
 
 
-def list_codes(rank_parameters: tuple[dict[str, Any], ...]) -> set[str]:
-    """Return what ranks found, and what the record says of their parameters together."""
-    codes = {entry["code"] for entry in rank_parameters}
+def list_codes(rank_results: list[dict[str, Any]]) -> set[str]:
+    """Return the codes found by each rank, and those of comparing their parameters.
+
+    Args:
+        rank_results: what ``find_mistake`` returned on each rank.
+    """
+    codes = {result["code"] for result in rank_results}
     ranks = [
-        SimpleNamespace(rank=entry["rank"], parameters=SimpleNamespace(**entry["parameters"]))
-        for entry in rank_parameters if "parameters" in entry
-    ]  # fmt: skip
+        SimpleNamespace(rank=result["rank"], parameters=SimpleNamespace(**result["parameters"]))
+        for result in rank_results
+        if "parameters" in result
+    ]
     plan: Any = SimpleNamespace(recipe={})
     run: Any = SimpleNamespace(ranks=ranks)
     return codes | {item.code for item in broken_rules._check_replicas(plan, run)}

@@ -47,7 +47,7 @@ WORKS = (
     Work("vision transformer", "ImageNet-1k", "acc", 1_281_167, 10, 1.05e11, 0.781),
     Work("bert large uncased", "wikipedia", "mlm_acc", 250_000, 1, 1.0e12, 0.72),
 )
-# Of the MI300X the set first said fp8, which it has: the one plant that was no error.
+# fp8 on the MI300X was removed from the set: the device has it, so it is no error.
 LACKING = {"V100": "bf16", "A100": "fp8", "H100": "fp4", "MI300X": "fp4"}
 WORLDS = ((1, 1), (1, 8), (2, 8))
 LABELS = {(1, 1): "单机单卡（1x1）", (1, 8): "单机8卡（1x8）", (2, 8): "两机8卡（2x8）"}
@@ -205,7 +205,7 @@ def _raise_rate(row: PageRow, times: float) -> PageRow:
 
 
 class Planted(NamedTuple):
-    """A page, what is wrong with it, and the lines one of which a finding must name."""
+    """A page with its error, and the lines of which a finding must name one."""
 
     kind: str
     text: str

@@ -122,7 +122,7 @@ class ImageRow:
 
 @dataclass
 class PairRow:
-    """A row with two precisions beside each other."""
+    """A row with two precisions side by side."""
 
     gpus: int
     batch: int
@@ -287,7 +287,7 @@ def iterate_correct_documents() -> Iterator[Document]:
 
 
 class Plant(NamedTuple):
-    """A file with one error, its kind, and the lines one of which a finding must name."""
+    """A file with one error, its kind, and the lines of which a finding must name one."""
 
     kind: str
     document: Document

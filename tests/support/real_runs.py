@@ -53,12 +53,12 @@ def wait_for_fault(fifo: Path) -> int:
 
 
 def read_job_states(run_dir: Path) -> list[dict[str, Any]]:
-    """Return what an engine said of a run's job, in its order."""
+    """Return the job events of a run in their order."""
     return [event for event in EventFile(run_dir / JOB_EVENTS_FILE) if event["event"] == "job"]
 
 
 def interrupt_run(process: subprocess.Popen[str], run_dir: Path, fifo: Path) -> Record:
-    """Send SIGINT to a program whose faulty rank waits, and hold its record to saying so."""
+    """Send SIGINT to a program whose faulty rank waits; check and return its record."""
     wait_for_fault(fifo)
     process.send_signal(signal.SIGINT)
     code, out, err = wait_for_end(process)

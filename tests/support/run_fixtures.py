@@ -65,7 +65,7 @@ def start_run(tmp_path):
 
 @pytest.fixture
 def fifo(tmp_path):
-    """The pipe a faulty rank tells when it is there; beside it the one ``fault=hold`` reads."""
+    """The pipe to which a faulty rank writes at its fault; ``fault=hold`` reads a second one."""
     path = tmp_path / "fifo"
     os.mkfifo(path)
     os.mkfifo(tmp_path / "go")

@@ -149,7 +149,7 @@ def load_changed_loop(change: tuple[str, str] | None) -> Any:
 def train_on_stand_in(
     case_name: str, cache: Path, *, fault: str = "none", **more: Any
 ) -> dict[str, Any]:
-    """Return what ``train`` finds on the stand-in, and the peak of its memory."""
+    """Return the result of ``train`` on the stand-in, with its memory peak."""
     device = open_stand_in(fault)
     training = train(case_name, cache, device=device, **more)
     return training | {"peak_bytes": device.memory().allocator_peak_bytes}

@@ -97,6 +97,6 @@ def open_index(where: Path) -> Index:
 
 
 def list_index_entries(index: Index) -> list[dict[str, Any]]:
-    """Return all that an index says of its runs but for their paths."""
+    """Return all columns of an index except paths."""
     columns = [*COLUMNS, *FIGURES, "notes", "torch", "world"]
     return list_runs(index, columns=columns, sort="run_id").as_dicts()

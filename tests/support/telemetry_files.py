@@ -1,4 +1,4 @@
-"""Small ``telemetry.jsonl`` files written by hand, beside the run of ``fakes.rank_events``.
+"""Small ``telemetry.jsonl`` files written by hand for the run of ``fakes.rank_events``.
 
 That run is, in seconds: launched 0, windows 6-7, 7-8 and, measured, 8-9.625; the evaluation that
 reaches the target 10-11; end 12. It trains 1024 samples a rank.
@@ -65,7 +65,7 @@ def make_busy_device(t_s: float, index: int, **facts: Any) -> dict[str, Any]:
 
 
 def make_device_lines(*indices: int, times_s: Iterable[float] = TIMES_S, **facts: Any) -> list[Any]:
-    """Return the readings of busy devices; a fact given as None is not told."""
+    """Return readings of busy devices; a fact given as None is not reported."""
     return [
         make_devices_line(t_s, *(make_busy_device(t_s, index, **facts) for index in indices))
         for t_s in times_s

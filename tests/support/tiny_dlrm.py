@@ -51,7 +51,7 @@ class Spread:
 
 
 def make_rank_memory(rows: int, dim: int) -> RankMemory:
-    """Return the memory of a rank of which the tables may take so many rows."""
+    """Return the memory of a rank that fits tables of so many rows."""
     return RankMemory(int(rows * dim * FLOAT_BYTES / TABLES_SHARE) + 2)
 
 

@@ -52,7 +52,7 @@ class DrawnExamples(Examples):
 
 
 class NamedOften(Examples):
-    """Contexts of 3 or 4 names of which one stands three times: the right answer, or any of them.
+    """Contexts of 3 or 4 names; the right answer occurs three times, or is random if ``shuffled``.
 
     ``shuffled`` calls a name right that is drawn without a look at the context.
     """

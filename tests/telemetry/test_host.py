@@ -1,4 +1,4 @@
-"""The host's readings: counters that wrap, files that only root may read, tools' words."""
+"""Readings of the host: counters that wrap, files that only root may read, output of tools."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def written(tmp_path: Path) -> list[dict[str, Any]]:
 
 
 def run_ticks(clock: FakeClock, work_ns: Sequence[int], interval_s: float) -> list[tuple[int, int]]:
-    """Return number and time of each tick where the work of each takes as long as told."""
+    """Return number and time of each tick; the work of each tick takes the given time."""
     began = clock()
 
     def wait(seconds: float) -> bool:
@@ -131,7 +131,7 @@ class OneVendor:
 def take(
     vendor: OneVendor, log: SampleLog, clock: FakeClock, times: int = 1
 ) -> list[tuple[str, list[int]]]:
-    """Take readings in their thread; return what is told when the monitor opens."""
+    """Take readings in their thread; return what the opening of the monitor reported."""
     opened: list[tuple[str, list[int]]] = []
     devices = DeviceReader(lambda: vendor, 2, log, lambda *opening: opened.append(opening))
     background = BackgroundReading("monitor", devices.take, log, clock=clock)
@@ -176,7 +176,7 @@ def test_sampler_starts_without_torch_and_pydantic() -> None:
 
 
 def sample(run_dir: Path, stopped: Sequence[bool]) -> list[dict[str, Any]]:
-    """Sample a run's folder for as many ticks as told, without waiting."""
+    """Sample the folder of a run for the given number of ticks, without waiting."""
     import time
 
     log = SampleLog(EventWriter(run_dir / "telemetry.jsonl", time.perf_counter_ns))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from trainmark.telemetry.summary import Telemetry
 
-# Of the training, 6 s to 9.625 s: each reading stands for the time that is nearest to it.
+# The training lasts from 6 s to 9.625 s; each moment counts with its nearest reading.
 WEIGHTS_S = {6.0: 0.5, 7.0: 1.0, 8.0: 1.0, 9.0: 0.8125, 9.625: 0.3125}
 
 

@@ -1,4 +1,4 @@
-"""Sums of evaluations, and keys that tell rows apart."""
+"""Sums of evaluations, and keys that identify rows."""
 
 from __future__ import annotations
 

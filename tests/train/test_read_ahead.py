@@ -26,7 +26,7 @@ def threads() -> list[threading.Thread]:
 
 @dataclass
 class Source:
-    """Yield numbers; tell what was yielded, by which thread, and whether it was closed."""
+    """Yields numbers and records what was yielded, by which thread, and whether it was closed."""
 
     length: int = 10
     fault: BaseException | None = None  # raised after the last number

@@ -1,4 +1,4 @@
-"""A training that goes on from a checkpoint is the one that was never interrupted."""
+"""A training resumed from a checkpoint equals one that was never interrupted."""
 
 from __future__ import annotations
 

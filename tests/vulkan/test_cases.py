@@ -1,4 +1,4 @@
-"""Three steps of every case on a Vulkan device, beside the same steps on the CPU."""
+"""Three steps of every case on a Vulkan device give the losses of the CPU."""
 
 from __future__ import annotations
 

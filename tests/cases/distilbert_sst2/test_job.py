@@ -105,7 +105,7 @@ def train_plain_loop(model, batches, *, lr, planned):
 
 
 def make_library_model(the_job):
-    """Return the library's own model with the same weights and its own attention."""
+    """Return the model of transformers with the same weights and its own attention."""
     config = DistilBertConfig.from_dict(the_job.model.config.to_dict())
     config._attn_implementation = "sdpa"
     model = DistilBertForSequenceClassification(config)

@@ -78,7 +78,7 @@ source_spec:
 
 
 def make_rows(split):
-    """Numbers, labels and categories whose values tell the row they stand in."""
+    """Return numbers, labels and categories whose values are derived from their row number."""
     numbers = np.arange(ROWS[split])
     numerical = (numbers[:, None] + np.arange(2) / 2).astype(np.float16)
     return numerical, numbers % 3 == 0, np.stack([numbers % 100, numbers * 9, numbers * 450])

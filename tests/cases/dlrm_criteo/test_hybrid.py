@@ -121,7 +121,7 @@ def test_job_on_four_ranks_trains_as_on_one(
     assert {name: rows_held[name] for name in rows_of_tables} == rows_of_tables
     dense = set(single_rank["trained"]) - set(rows_of_tables)
     assert all(dense <= set(job["trained"]) for job in jobs)
-    # A vector goes out and back for each of the 7 tables, save where table and sample share a rank.
+    # Each table sends a vector and gets its gradient, unless it shares a rank with the sample.
     sent = [job["facts"]["exchanged_bytes_per_sample"] for job in jobs]
     assert sum(sent) == 2 * 7 * DIM * 4 * (RANKS - 1) / RANKS
 
@@ -137,7 +137,7 @@ def test_exchanged_bytes_equal_sent_bytes(
 
 
 class Echo:
-    """An exchange of one rank with itself that notes when it begins and is waited for."""
+    """An exchange of one rank with itself that records when it starts and when it is waited for."""
 
     def __init__(self, notes: list[str]) -> None:
         self.notes = notes
@@ -149,7 +149,7 @@ class Echo:
 
     def wait(self) -> None:
         self.notes.append("wait")
-        self.received.copy_(self.sent)  # only now, so that nobody can have read it before
+        self.received.copy_(self.sent)  # only now: an earlier read would see wrong values
 
 
 def test_both_exchanges_overlap_with_the_bottom_layers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ pytest.importorskip("duckdb", reason="duckdb is not installed: the extra `prepar
 
 
 def make_row(rng):
-    """A row whose columns have 1 to some hundred categories, a tenth of the fields empty."""
+    """Return a row; columns have up to some hundred categories, a tenth of fields is empty."""
     numbers = [
         rng.choice(["", "-1", "-2", "-3", "-70", "0", "7", "31", "70000", "123456789012"])
         for _ in range(13)
@@ -114,7 +114,7 @@ def raw_days(tmp_path):
 
 @pytest.fixture
 def small_batches(monkeypatch):
-    """So little at once that a few rows make many turns, and columns stand in many groups."""
+    """Make batches and column groups so small that few rows need many of them."""
     monkeypatch.setattr(stages, "BUCKET_ROWS", 150)
     monkeypatch.setattr(prepare_tables, "BATCH_ROWS", 64)
     monkeypatch.setattr(prepare_tables, "ENTRY_BYTES", 1 << 24)

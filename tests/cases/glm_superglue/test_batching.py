@@ -18,7 +18,7 @@ from trainmark.train.shards import Sharding
 
 
 class Held(Examples):
-    """Samples held as lists of sequences."""
+    """Samples kept as lists of sequences."""
 
     def __init__(self, samples, seq_length=10):
         self.samples, self.seq_length = samples, seq_length

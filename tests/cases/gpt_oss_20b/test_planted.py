@@ -36,16 +36,14 @@ def test_planted_mistake_is_detected(name: str) -> None:
 @needs_fsdp
 def test_routers_that_differ_between_ranks_are_detected(tmp_path: Path) -> None:
     names = [*TWO_RANKS, "none"]
-    found = dict(
-        zip(
-            names,
-            zip(*call_on_ranks(2, tmp_path, check_plants_on_rank, names), strict=True),
-            strict=True,
-        )
-    )
-    for name, (_, code, _) in TWO_RANKS.items():
-        assert code in list_codes(found[name]), name
-    assert list_codes(found["none"]) == {""}
+    rank_0, rank_1 = call_on_ranks(2, tmp_path, check_plants_on_rank, names)
+    codes_by_name = {
+        name: list_codes([result_0, result_1])
+        for name, result_0, result_1 in zip(names, rank_0, rank_1, strict=True)
+    }
+    for name, mistake in TWO_RANKS.items():
+        assert mistake.code in codes_by_name[name], name
+    assert codes_by_name["none"] == {""}
 
 
 def test_twenty_mistakes_are_planted() -> None:

@@ -80,7 +80,7 @@ def test_every_file_format_gives_the_same_rows(tmp_path, kind, place, names):
 
 
 def read_fault(folder, file="train.json"):
-    """Return what, and where below the folder, reading the split says."""
+    """Return the error of reading the split and its place below the folder."""
     with pytest.raises(DataError) as caught:
         read_dialogues([folder / file])
     assert caught.value.fix
@@ -118,7 +118,7 @@ def test_null_dialogue_in_parquet_is_named_by_file_row_and_key(tmp_path):
 
 
 def test_csv_row_with_a_comma_outside_quotes_is_refused(tmp_path):
-    """Its summary would lose what stands behind the comma."""
+    """Its summary would lose the text after the comma."""
     (tmp_path / "train.csv").write_text("id,dialogue,summary\n1,hi,They greet, briefly.\n")
     what, where = read_fault(tmp_path, "train.csv")
     assert "line 2 has 4 fields, the header 3" in what

@@ -226,7 +226,7 @@ def test_legacy_mode_keeps_dropout_and_ranks_the_whole_vocabulary(tokenizer, mml
     plan = plan_scoring(tokenizer, mmlu, legacy=True, max_length=100)
 
     class Fixed(torch.nn.Module):
-        """Says a word that is no letter where a prompt's row is odd, else C."""
+        """Predicts a token that is not a letter for odd prompts, else C."""
 
         def __init__(self):
             super().__init__()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 BEGIN = 1
 LIMIT = 450  # characters, each a token
 SUBJECTS = ("high_school_us_history", "virology")
-# No word is hidden by an unknown token: a character is a token, and the tiny model has 256.
+# Each character is one of the tiny model's 256 tokens, so no text becomes an unknown token.
 CHARACTERS = TextTokenizer(
     lambda texts: [list(map(ord, text)) for text in texts], "by hand", 256, (BEGIN,), 2  # type: ignore[arg-type]
 )  # fmt: skip
@@ -60,7 +60,7 @@ def make_rows(split: str, seed: int) -> list[list[str]]:
 
 
 def read_columns_as_published(rows: list[list[str]]) -> list[list[Any]]:
-    """Return rows as pandas reads them: numbers where a whole column is, else text or nan."""
+    """Return rows as pandas reads them: numbers if all cells of a column are, else text or nan."""
 
     def column(cells: tuple[str, ...]) -> list[Any]:
         missing = [cell in ("NA", "None", "N/A", "", "null") for cell in cells]

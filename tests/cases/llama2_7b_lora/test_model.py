@@ -59,7 +59,7 @@ def write_folder(
 
 
 def make_model(folder: Path | None = None, config: ModelConfig = TINY, **fields: Any) -> LlamaLora:
-    """Return a model whose adapters already do something."""
+    """Return a model whose adapters are not zero."""
     recipe = LlamaRecipe(**{"lora_dropout": 0.0, **fields})
     model = build(config, recipe, weights=folder, device=CpuDevice(threads=1))
     torch.manual_seed(9)
@@ -216,7 +216,7 @@ def test_two_values_of_rope_theta_are_refused(tmp_path: Path) -> None:
 
 
 def test_keys_of_the_published_llama_2_are_read(tmp_path: Path) -> None:
-    """Those of Llama-2-7b-hf's config.json beside the sizes, and a head_dim that follows."""
+    """The keys of Llama-2-7b-hf's config.json apart from sizes, and a consistent head_dim."""
     published = {
         "attention_bias": False, "attention_dropout": 0.0, "hidden_act": "silu",
         "pretraining_tp": 1, "rope_scaling": None, "torch_dtype": "float16",

@@ -1,4 +1,4 @@
-"""A stand-in for W&B, for processes of tests: the project's name says how it behaves.
+"""A stand-in for W&B in processes of tests: the name of the project selects its behaviour.
 
 ``keep`` writes each call as a line of JSON to ``STAND_IN_CALLS``; ``block`` never returns from a
 log call; ``refuse`` has no server; ``die`` ends its process as the kernel would.

@@ -1,4 +1,6 @@
-"""Plant a fault in the toy job. ``FAULT_FIFO`` is told when the fault's step is reached."""
+"""Plant a fault in the toy job.
+
+``FAULT_FIFO`` gets the process id when the step of the fault is reached."""
 
 from __future__ import annotations
 
