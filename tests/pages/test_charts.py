@@ -23,7 +23,7 @@ from support.telemetry_files import (
     make_start_line,
     write_sampled_run,
 )
-from trainmark.pages import list_charts as steps
+from trainmark.pages import charts as steps
 from trainmark.pages import rendering
 from trainmark.pages.document import Chart, Table
 from trainmark.pages.sections import figures

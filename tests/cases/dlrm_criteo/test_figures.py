@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.fakes import event, launch_event, measure, window, write_run
-from trainmark.cases.dlrm_criteo import compute_case_figures as case_figures
+from trainmark.cases.dlrm_criteo import figures as case_figures
 from trainmark.cases.dlrm_criteo.figures import RESOURCES, bound_by
 from trainmark.events.timeline import read_run
 from trainmark.record.figures import compute_figures

@@ -1,6 +1,7 @@
 """Plant a fault in the toy job.
 
-``FAULT_FIFO`` gets the process id when the step of the fault is reached."""
+``FAULT_FIFO`` gets the process id when the step of the fault is reached.
+"""
 
 from __future__ import annotations
 
