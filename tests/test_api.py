@@ -137,14 +137,14 @@ def test_remarks_are_warnings_and_faults_come_before_anything_starts(tmp_path: P
 
 
 @pytest.fixture
-def usual_sigint() -> Iterator[None]:
+def default_sigint() -> Iterator[None]:
     """Let Ctrl-C interrupt, also where the tests run in the background of a shell."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.usefixtures("usual_sigint")
+@pytest.mark.usefixtures("default_sigint")
 def test_signal_is_delivered_again_on_request() -> None:
     def stopped() -> None:
         with note_stop_signals(deliver=True) as request:

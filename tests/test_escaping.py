@@ -33,16 +33,16 @@ _CONTROL = re.compile(
 )
 
 
-def _attacked(value: Any, words: frozenset[str]) -> Any:
+def plant_attack(value: Any, words: frozenset[str]) -> Any:
     """Return the JSON of a record with the attack in every string that is not in ``words``."""
     if isinstance(value, dict):
-        return {key: _attacked(item, words) for key, item in value.items()}
+        return {key: plant_attack(item, words) for key, item in value.items()}
     if isinstance(value, list):
-        return [_attacked(item, words) for item in value]
+        return [plant_attack(item, words) for item in value]
     return value + ATTACK if isinstance(value, str) and value not in words else value
 
 
-def _hostile() -> Record:
+def make_hostile_record() -> Record:
     document = json.loads((GOLDEN / "record_distilbert.json").read_text(encoding="utf-8"))
     good = Record(**document)
     codes = {message.code for message in (*good.findings, *good.trust.reasons)} | {
@@ -69,7 +69,7 @@ def _hostile() -> Record:
     words |= {word for file in good.evidence for word in (file.name, file.sha256)}
     for row in good.plan.about.references.rows:
         words |= {row.kind, row.world, row.source.evidence}
-    changed = _attacked(document, frozenset(words))
+    changed = plant_attack(document, frozenset(words))
     changed["status"] = "failed"
     changed["cause"] = {
         "kind": "error" + ATTACK, "rank": 0, "place": "train" + ATTACK, "type": "E" + ATTACK,
@@ -83,8 +83,8 @@ def _hostile() -> Record:
 
 
 @pytest.fixture(scope="module")
-def hostile() -> Record:
-    return _hostile()
+def hostile_record() -> Record:
+    return make_hostile_record()
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,14 @@ def hostile() -> Record:
     [
         lambda record: show_page(build_document([record])),
         lambda record: show_page(build_document([record]), width=60),
-        lambda record: show_page(build_document(_twice(record))),
+        lambda record: show_page(build_document(repeat_record(record))),
         lambda record: "\n".join(list_first_lines([record])),
         lambda record: build_series_table(
             [SeriesEntry(name=ATTACK, state="failed", reason=ATTACK, run_dir=Path(WORD),
                      ended={1: (Path(WORD), record)})]
         ),
         lambda record: render_markdown([record]),
-        lambda record: render_markdown(_twice(record), "zh"),
+        lambda record: render_markdown(repeat_record(record), "zh"),
         lambda record: render_html([record]),
         lambda record: render_html([record], "zh"),
         lambda record: to_csv([record]),
@@ -108,17 +108,17 @@ def hostile() -> Record:
         "table", "narrow", "repeats", "end", "series", "md", "md-zh", "html", "html-zh", "csv",
     ],
 )  # fmt: skip
-def test_record_strings_contain_no_terminal_escapes_when_printed(hostile, show):
-    output = show(hostile)
+def test_record_strings_contain_no_terminal_escapes_when_printed(hostile_record, show):
+    output = show(hostile_record)
     assert _CONTROL.findall(output) == []
     assert r"\u001b]0;x" in output.replace("\\\\", "\\").replace("\n", "")
 
 
-def test_markup_of_a_record_stays_text(hostile):
-    reader = Reader(render_html([hostile]))
+def test_markup_of_a_record_stays_text(hostile_record):
+    reader = Reader(render_html([hostile_record]))
     assert (reader.tags.count("script"), "img" in reader.tags) == (1, False)
     assert any(MARKUP in text for text in reader.texts)
-    page_text = render_markdown([hostile])
+    page_text = render_markdown([hostile_record])
     outside = re.sub(r"(?ms)^(`{3,})text$.*?^\1$", "", page_text)
     assert "<script" not in outside
     tables = re.findall(r"(?m)(?:^\|.*\n)+", outside)
@@ -127,11 +127,11 @@ def test_markup_of_a_record_stays_text(hostile):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1
 
 
-def _twice(record: Record) -> list[Record]:
+def repeat_record(record: Record) -> list[Record]:
     return [record, record.model_copy(update={"run_id": "2"})]
 
 
-def _written(folder: Path, record: Record) -> Path:
+def write_hostile(folder: Path, record: Record) -> Path:
     path = folder / "record.json"
     path.write_text(record.model_dump_json(), encoding="utf-8")
     return path
@@ -158,8 +158,8 @@ def call(monkeypatch, capfd, tmp_path):
     "words", [["report"], ["report", "--format", "md"], ["export", "--to", "json"],
               ["export", "--to", "csv"], ["report", "--format", "html", "--lang", "zh"]],
 )  # fmt: skip
-def test_no_command_prints_escape_sequences_of_a_record(call, hostile, tmp_path, words):
-    path = _written(tmp_path, hostile)
+def test_no_command_prints_escape_sequences_of_a_record(call, hostile_record, tmp_path, words):
+    path = write_hostile(tmp_path, hostile_record)
     code, out, err = call(*words, str(path))
     assert code == 0
     assert _CONTROL.findall(out + err) == []

@@ -12,7 +12,7 @@ from trainmark.errors import EnvironmentFault
 
 
 @pytest.fixture
-def package(tmp_path, monkeypatch):
+def installed_package(tmp_path, monkeypatch):
     """An installed package that offers the toy case under another name, and a vendor."""
     info = tmp_path / "elsewhere-1.0.dist-info"
     info.mkdir()
@@ -39,7 +39,7 @@ def package(tmp_path, monkeypatch):
     sys.modules.pop("elsewhere_device", None)
 
 
-@pytest.mark.usefixtures("package")
+@pytest.mark.usefixtures("installed_package")
 def test_case_of_a_package_is_found_by_name_and_alias():
     assert "play" in cases.names()
     assert cases.load("play").name == "play"
@@ -59,7 +59,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.usefixtures("package")
+@pytest.mark.usefixtures("installed_package")
 @pytest.mark.parametrize("source", BROKEN)
 def test_a_vendor_that_fails_is_named_and_skipped(tmp_path, monkeypatch, source, capsys):
     (tmp_path / "elsewhere_device.py").write_text(source)
@@ -81,7 +81,7 @@ def test_a_vendor_that_fails_is_named_and_skipped(tmp_path, monkeypatch, source,
         assert str(fault) in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("package")
+@pytest.mark.usefixtures("installed_package")
 def test_vendor_of_a_package_precedes_the_cpu():
     assert list(devices.list_vendors())[-2:] == ["abacus", "cpu"]
     assert devices.choose_vendor("abacus").name == "abacus"

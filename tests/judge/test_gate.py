@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from support.comparison_records import make_launch, read_golden_record
+from support.comparison_records import make_launch, read_golden_record, replace_plan_fields
 from trainmark.errors import RecordError, UsageError
 from trainmark.judge.comparison.gate import (
     Judgement,
@@ -207,15 +207,10 @@ def test_other_work_names_the_key_and_both_values() -> None:
 
 
 def test_run_with_forced_expert_balance_is_other_work_than_training() -> None:
+    """The label ``balanced-bound`` marks runs whose router was replaced by an even choice."""
     bounds = [
-        sample.model_copy(
-            update={
-                "plan": sample.plan.model_copy(
-                    update={"labels": [*sample.plan.labels, "balanced-bound"]}
-                )
-            }
-        )
-        for sample in make_launches("run", [100.0])
+        replace_plan_fields(launch, labels=[*launch.plan.labels, "balanced-bound"])
+        for launch in make_launches("run", [100.0])
     ]
     (judgement,) = judge_against_baseline(bounds, make_baseline([100.0]), [])
     assert (judgement.verdict, judgement.exit_code) == ("other_work", 2)

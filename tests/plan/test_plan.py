@@ -51,7 +51,7 @@ def resolve(tmp_path: Path) -> Any:
     return call
 
 
-def stable(resolved: plan.Plan, tmp_path: Path) -> str:
+def drop_unstable_parts(resolved: plan.Plan, tmp_path: Path) -> str:
     """Return the plan's text without this machine's folders and the data's digests."""
     text = resolved.model_dump_json(indent=2).replace(str(tmp_path.resolve()), "/somewhere")
     text = re.sub(r"toy-[0-9a-f]{16}", "toy-0123456789abcdef", text)
@@ -59,7 +59,7 @@ def stable(resolved: plan.Plan, tmp_path: Path) -> str:
 
 
 def test_plan_of_the_toy_case_matches_its_golden_file(resolve: Any, tmp_path: Path) -> None:
-    check_golden("plan_toy.json", stable(resolve(), tmp_path))
+    check_golden("plan_toy.json", drop_unstable_parts(resolve(), tmp_path))
 
 
 def test_written_plan_is_read_back(resolve: Any, tmp_path: Path) -> None:
@@ -129,14 +129,14 @@ def test_tunable_fields_are_listed_and_fixed_fields_make_the_run_open(resolve: A
     ],
 )
 def test_a_run_is_compared_with_a_standard_recipe(name: str, world: str, standard: str) -> None:
-    case = sized_case()
-    worlds = {key: replace(item, world=sized(key)) for key, item in case.recipes.items()}
+    case = make_sized_case()
+    worlds = {key: replace(item, world=make_sized_data(key)) for key, item in case.recipes.items()}
     assert (
         recipes.find_standard_recipe(replace(case, recipes=worlds), name, world=world) == standard
     )
 
 
-def sized(name: str) -> str | None:
+def make_sized_data(name: str) -> str | None:
     world = name.rpartition("-")[2]
     return world if "x" in world else None
 
@@ -220,7 +220,7 @@ def test_as_many_windows_as_a_repeat_needs_are_planned(resolve: Any) -> None:
     assert plan.recipe["replay_every_windows"] == 5
 
 
-def sized_case() -> cases.Case:
+def make_sized_case() -> cases.Case:
     generated, real = Recipe(data="generated"), Recipe()
     names = ("standard-1x1", "standard-1x8", "throughput-1x1", "long")
     return replace(TOY, recipes={"tiny": generated, **dict.fromkeys(names, real)})
@@ -241,7 +241,9 @@ def sized_case() -> cases.Case:
 def test_recipe_is_chosen_by_number_of_ranks(
     name: str | None, world: str, real_data: bool, chosen: str
 ) -> None:
-    assert recipes.choose_recipe(sized_case(), name, world=world, real_data=real_data) == chosen
+    assert (
+        recipes.choose_recipe(make_sized_case(), name, world=world, real_data=real_data) == chosen
+    )
 
 
 def test_real_data_recipe_needs_existing_data(
@@ -249,7 +251,7 @@ def test_real_data_recipe_needs_existing_data(
 ) -> None:
     with pytest.raises(DataError, match="No such file"):
         resolve(data=tmp_path / "nowhere", recipe="tiny")
-    monkeypatch.setattr(cases, "load", lambda _: sized_case())
+    monkeypatch.setattr(cases, "load", lambda _: make_sized_case())
     with pytest.raises(UsageError, match="recipe standard-1x1 trains on real data"):
         resolve(recipe="standard")
 
@@ -359,7 +361,7 @@ def test_forced_expert_balance_is_labelled_and_not_to_be_quoted(resolve: Any) ->
 
 
 @pytest.mark.parametrize("seconds", [0.01, 3_601.0])
-def test_sampling_interval_must_be_positive(resolve: Any, seconds: float) -> None:
+def test_sampling_interval_out_of_bounds_is_refused(resolve: Any, seconds: float) -> None:
     with pytest.raises(UsageError) as caught:
         resolve(sample_every=seconds)
     assert caught.value.where == "--sample-every"

@@ -45,7 +45,7 @@ runs:
 """
 
 
-def parsed(path: Path, **options: Any) -> PlanFile:
+def parse_file(path: Path, **options: Any) -> PlanFile:
     return read_plan_file(RunRequest(case=str(path), **options))
 
 
@@ -54,7 +54,7 @@ def parse(tmp_path: Path) -> Parse:
     def call(text: str, **options: Any) -> PlanFile:
         path = tmp_path / "plan.yaml"
         path.write_text(text, encoding="utf-8")
-        return parsed(path, **options)
+        return parse_file(path, **options)
 
     return call
 
@@ -156,7 +156,7 @@ runs:
 
 
 def test_the_shipped_plans_can_be_read() -> None:
-    entries = {path.stem: parsed(path).entries for path in sorted(PLANS.glob("*.yaml"))}
+    entries = {path.stem: parse_file(path).entries for path in sorted(PLANS.glob("*.yaml"))}
     assert list(entries) == ["batch_sizes", "demo", "gpt_reproduction"]
     assert entries["batch_sizes"][1].name == "toy-tiny-bs_32-precision_bf16"
     gpt = entries["gpt_reproduction"]

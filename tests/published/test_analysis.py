@@ -75,13 +75,13 @@ def log(tmp_path):
     return write
 
 
-def speed(path, **options):
+def analyze_speed(path, **options):
     """Analyze with ``ips:`` as keyword in mode 1, the mean as it is."""
     return analyze(path, Options(**{"keyword": "ips:", "model_mode": 1} | options))
 
 
 def test_speed_of_a_plain_log_is_its_mean(log):
-    analysis = speed(log(LINES), skip_steps=2)
+    analysis = analyze_speed(log(LINES), skip_steps=2)
     all_ = analysis.figures
     assert analysis.record.FINAL_RESULT == 6.0
     assert (all_["values"], all_["values_skipped"], all_["p50"]) == (6, 2, 6.0)
@@ -103,13 +103,15 @@ def test_speed_of_a_plain_log_is_its_mean(log):
     ],
 )
 def test_terminal_codes_and_crash_output_change_no_value(log, spoil):
-    analysis = speed(log(spoil(LINES.encode())))
+    analysis = analyze_speed(log(spoil(LINES.encode())))
     assert analysis.record.FINAL_RESULT == 5.0
     assert (analysis.figures["values"], analysis.figures["lines_malformed"]) == (8, 0)
 
 
 def test_malformed_lines_are_counted_and_the_first_is_shown(log):
-    analysis = speed(log("ips: 1\nips: -\nips: nan\nips: 3\nips: 55"))  # the last may have been cut
+    analysis = analyze_speed(
+        log("ips: 1\nips: -\nips: nan\nips: 3\nips: 55")
+    )  # the last may have been cut
     assert (analysis.record.FINAL_RESULT, analysis.figures["lines_malformed"]) == (2.0, 3)
     assert "first malformed is line 2: ips: -" in summarize(analysis)
 
@@ -125,7 +127,7 @@ def test_malformed_lines_are_counted_and_the_first_is_shown(log):
     ],
 )
 def test_failed_run_has_a_record_with_zero_and_the_flag(log, data, options, why):
-    analysis = speed(log(data), ips_unit="steps/s", **options)
+    analysis = analyze_speed(log(data), ips_unit="steps/s", **options)
     assert (analysis.record.FINAL_RESULT, analysis.record.JOB_FAIL_FLAG) == (0.0, 1)
     assert why in summarize(analysis)
     assert summarize(analysis).endswith("FAILED")
@@ -133,20 +135,20 @@ def test_failed_run_has_a_record_with_zero_and_the_flag(log, data, options, why)
 
 def test_names_of_profiles_are_in_the_record(log):
     profile_names = {"log_with_profiler": "prof.log", "profiler_path": "prof/"}
-    record = json.loads(speed(log(LINES), **profile_names).record.to_json())
+    record = json.loads(analyze_speed(log(LINES), **profile_names).record.to_json())
     assert {key: record[key] for key in profile_names} == profile_names
-    assert profile_names.keys().isdisjoint(json.loads(speed(log(LINES)).record.to_json()))
+    assert profile_names.keys().isdisjoint(json.loads(analyze_speed(log(LINES)).record.to_json()))
 
 
 def test_damaged_or_missing_log_is_refused(log):
     with pytest.raises(DataError, match="damaged gzip"):
-        speed(log(gzip.compress(LINES.encode() * 100)[:-40], "cut.gz"))
+        analyze_speed(log(gzip.compress(LINES.encode() * 100)[:-40], "cut.gz"))
     with pytest.raises(DataError, match="cannot read"):
-        speed("no/such/log")
+        analyze_speed("no/such/log")
 
 
 def test_loss_that_is_not_finite_fails_the_record(log):
-    analysis = speed(log("ips: 1 loss: 5.5\nips: 1 loss: nan\n"), keyword_loss="loss:")
+    analysis = analyze_speed(log("ips: 1 loss: 5.5\nips: 1 loss: nan\n"), keyword_loss="loss:")
     assert analysis.record.JOB_FAIL_FLAG == 1
     assert "LOSS_RESULT" not in json.loads(analysis.record.to_json())
     assert "diverged" in summarize(analysis)
@@ -158,14 +160,14 @@ def test_loss_that_is_not_finite_fails_the_record(log):
 )
 def test_every_mode_is_its_formula(log, mode, result):
     options = {"model_mode": mode, "base_batch_size": 8, "gpu_num": 4}
-    assert result == speed(log("ips: 0.25\n"), **options).record.FINAL_RESULT
-    assert result == speed(log("ips: 250\n"), time_unit="ms", **options).record.FINAL_RESULT
-    assert speed(log("ips: 0\n"), **options).record.JOB_FAIL_FLAG == 1
+    assert result == analyze_speed(log("ips: 0.25\n"), **options).record.FINAL_RESULT
+    assert result == analyze_speed(log("ips: 250\n"), time_unit="ms", **options).record.FINAL_RESULT
+    assert analyze_speed(log("ips: 0\n"), **options).record.JOB_FAIL_FLAG == 1
 
 
 @pytest.mark.parametrize(("index", "result"), [(2, 8.5), (6, 8.5), (3, 5.0)])
 def test_other_indexes_print_the_figure_of_the_log(log, index, result):
-    record = speed(log(LINES), index=index, ips_unit="MB", model_mode=None).record
+    record = analyze_speed(log(LINES), index=index, ips_unit="MB", model_mode=None).record
     assert (record.FINAL_RESULT, record.UNIT, record.index) == (result, "MB", index)
 
 
@@ -182,13 +184,16 @@ def test_other_indexes_print_the_figure_of_the_log(log, index, result):
 )
 def test_options_that_do_not_fit_are_refused(log, options, expected_error):
     with pytest.raises(UsageError, match=expected_error):
-        speed(log(LINES), **options)
+        analyze_speed(log(LINES), **options)
 
 
 def test_unit_does_not_rename_what_the_log_counts(log):
     with pytest.raises(UsageError, match="counts samples/s"):
-        speed(log("ips: 5 samples/sec\n"), ips_unit="tokens/s", model_mode=-1)
-    assert speed(log("ips: 5\n"), ips_unit="tokens/s", model_mode=None).record.UNIT == "tokens/s"
-    analysis = speed(log("ips: 5\n"), model_mode=-1)
+        analyze_speed(log("ips: 5 samples/sec\n"), ips_unit="tokens/s", model_mode=-1)
+    assert (
+        analyze_speed(log("ips: 5\n"), ips_unit="tokens/s", model_mode=None).record.UNIT
+        == "tokens/s"
+    )
+    analysis = analyze_speed(log("ips: 5\n"), model_mode=-1)
     assert analysis.record.UNIT == ""
     assert "result 5 (no unit: give ips_unit)" in summarize(analysis)

@@ -25,39 +25,41 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def row(figures: dict[str, float], **row_fields: Any) -> subject.AuditSubject:
+def make_subject(figures: dict[str, float], **row_fields: Any) -> subject.AuditSubject:
     read = {name: Reading(value=x, unit="", raw=repr(x)) for name, x in figures.items()}
     common = {"file": "page.md", "line": 3, "form": "csv", "raw": "", "configuration": "one"}
     return subject.view_row(Row(**common | row_fields, figures=read))
 
 
-def of_reference(case: str) -> list[Finding]:
+def audit_reference(case: str) -> list[Finding]:
     return audit([subject.view_row(row) for row in select_results([f"reference:{case}"]).rows])
 
 
-def arithmetic(findings: list[Finding], code: str, name: str) -> list[Any]:
+def list_argument_values(findings: list[Finding], code: str, name: str) -> list[Any]:
     return [finding.message.args[name] for finding in findings if finding.message.code == code]
 
 
 def test_rows_of_distilbert_stopped_after_different_epochs_and_ran_in_tf32() -> None:
-    findings = of_reference("distilbert_sst2")
-    assert {*arithmetic(findings, "audit_passes_differ", "passes")} == {"9.5, 10.0, 3.0, 3.1"}
-    shares = arithmetic(findings, "audit_tf32", "share")
+    findings = audit_reference("distilbert_sst2")
+    assert {*list_argument_values(findings, "audit_passes_differ", "passes")} == {
+        "9.5, 10.0, 3.0, 3.1"
+    }
+    shares = list_argument_values(findings, "audit_tf32", "share")
     assert [round(share, 1) for share in shares] == [1.8, 2.0, 2.1, 1.9]
     assert {finding.severity for finding in findings} == {"warning"}
 
 
 def test_rows_of_dlrm_count_samples_twice_for_each_device() -> None:
-    findings = of_reference("dlrm_criteo")
-    assert arithmetic(findings, "audit_per_rank", "times") == [2, 16, 32]
-    once = arithmetic(findings, "audit_per_rank", "once")
+    findings = audit_reference("dlrm_criteo")
+    assert list_argument_values(findings, "audit_per_rank", "times") == [2, 16, 32]
+    once = list_argument_values(findings, "audit_per_rank", "once")
     assert [round(rate / 1e6, 2) for rate in once] == [3.64, 1.20, 0.88]
 
 
 @pytest.mark.parametrize("case", ["llama2_7b_lora", "glm_superglue"])
 def test_sound_rows_of_founding_pages_have_no_finding(case: str) -> None:
     """The MFU of 36.1% follows from 4017 tokens/s."""
-    assert of_reference(case) == []
+    assert audit_reference(case) == []
 
 
 @given(passes=st.floats(0.1, 1.0), starting_s=st.floats(0, 120), seconds=st.floats(1, 1e6))
@@ -66,7 +68,7 @@ def test_row_with_at_most_one_pass_has_no_finding(
 ) -> None:
     rate = passes * 4_195_197_692 / seconds
     figures = {"e2e_time": seconds + starting_s, "p_whole": rate}
-    assert audit([row(figures, case="dlrm_criteo", nnodes=1, nproc=8)]) == []
+    assert audit([make_subject(figures, case="dlrm_criteo", nnodes=1, nproc=8)]) == []
 
 
 @pytest.mark.parametrize(
@@ -82,16 +84,16 @@ def test_target_is_judged_by_direction_of_metric(
     metric: str, value: float, rules: list[str]
 ) -> None:
     figures = {"e2e_time": 1.9, "p_whole": 3531.1, metric: value, f"{metric}_target": 3.0}
-    findings = audit([row(figures, case="distilbert_sst2", metric=metric)])
+    findings = audit([make_subject(figures, case="distilbert_sst2", metric=metric)])
     assert [finding.rule for finding in findings] == rules
 
 
 def test_unknown_device_or_model_has_no_finding() -> None:
     figures = {"token/p/s": 1e9, "MFU": 3.0, "p_core": 1e12, "mem_total": 1.0}
-    assert audit([row(figures, model="nobody's", device="A100", precision="fp32")]) != []
-    assert audit([row(figures, model="llama3 8b", device="X1", precision="fp32")]) == []
+    assert audit([make_subject(figures, model="nobody's", device="A100", precision="fp32")]) != []
+    assert audit([make_subject(figures, model="llama3 8b", device="X1", precision="fp32")]) == []
     figures.pop("mem_total")
-    assert audit([row(figures, model="nobody's", device="A100", precision="fp32")]) == []
+    assert audit([make_subject(figures, model="nobody's", device="A100", precision="fp32")]) == []
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def test_unknown_device_or_model_has_no_finding() -> None:
     ],
 )  # fmt: skip
 def test_declared_precision_is_read_from_printed_words(printed: str, precision: str | None) -> None:
-    assert row({}, cells={"precision": printed}).precision == precision
+    assert make_subject({}, cells={"precision": printed}).precision == precision
 
 
 @pytest.mark.parametrize(
@@ -146,8 +148,8 @@ def test_missing_sequence_length_counts_as_shortest() -> None:
     """Of a page that does not name what its rows change: 40 samples/s of 128 tokens or of 512."""
     figures = {"p_whole": 320.0}
     row_fields = {"model": "bert large uncased", "device": "V100", "nnodes": 1, "nproc": 1}
-    assert audit([row(figures, **row_fields)]) == []
-    findings = audit([row(figures, **row_fields, cells={"fix_hp": "/"})])
+    assert audit([make_subject(figures, **row_fields)]) == []
+    findings = audit([make_subject(figures, **row_fields, cells={"fix_hp": "/"})])
     assert [finding.message.code for finding in findings] == ["audit_peak"]
 
 
@@ -168,7 +170,7 @@ def test_size_of_language_model_is_read_from_name(
     model: str, changes: dict[str, str], codes: list[str]
 ) -> None:
     row_fields = {"model": model, "device": "A100", "precision": "bf16", "changes": changes}
-    findings = audit([row({"token/p/s": 7766.36}, **row_fields)])
+    findings = audit([make_subject({"token/p/s": 7766.36}, **row_fields)])
     assert [finding.message.code for finding in findings] == codes
 
 
@@ -218,16 +220,16 @@ def test_speed_of_mixture_of_experts_must_state_its_routing(
 ) -> None:
     row_fields = {"device": "H100", "precision": "bf16", "changes": changes}
     for figure in ({"token/p/s": 3000.0}, {"MFU": 30.0}):
-        findings = audit([row(figure, model="gpt_oss_20b", **row_fields)])
+        findings = audit([make_subject(figure, model="gpt_oss_20b", **row_fields)])
         assert [finding.message.code for finding in findings if finding.rule == "routing"] == codes
     assert not [
         finding
-        for finding in audit([row({"mem": 1e9}, model="gpt_oss_20b", **row_fields)])
+        for finding in audit([make_subject({"mem": 1e9}, model="gpt_oss_20b", **row_fields)])
         if finding.rule == "routing"
     ]
     assert not [
         finding
-        for finding in audit([row({"token/p/s": 3000.0}, model="llama3 8b", **row_fields)])
+        for finding in audit([make_subject({"token/p/s": 3000.0}, model="llama3 8b", **row_fields)])
         if finding.rule == "routing"
     ]
 
@@ -247,5 +249,7 @@ def test_mfu_of_mixture_of_experts_excludes_dropped_tokens(
     changes: dict[str, str], mfu: float, codes: list[str]
 ) -> None:
     row_fields = {"device": "H100", "precision": "bf16", "changes": changes}
-    findings = audit([row({"token/p/s": 10_000.0, "MFU": mfu}, model="gpt_oss_20b", **row_fields)])
+    findings = audit(
+        [make_subject({"token/p/s": 10_000.0, "MFU": mfu}, model="gpt_oss_20b", **row_fields)]
+    )
     assert [finding.message.code for finding in findings if finding.rule == "mfu"] == codes

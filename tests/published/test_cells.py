@@ -11,12 +11,14 @@ from trainmark.published.importers.headers import read_header, read_headers
 GIB = 1024**3
 
 
-def column(header):
+def make_column(header):
     return read_header(header)
 
 
-def values(header, cell):
-    return {name: figure.value for name, figure in cells.read_cell(cell, column(header)).items()}
+def read_values(header, cell):
+    return {
+        name: figure.value for name, figure in cells.read_cell(cell, make_column(header)).items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,7 @@ def values(header, cell):
     ],
 )  # fmt: skip
 def test_every_form_of_a_cell_is_read(header, cell, expected):
-    assert values(header, cell) == expected
+    assert read_values(header, cell) == expected
 
 
 def test_target_of_a_table_has_the_name_of_its_only_quality():
@@ -72,7 +74,7 @@ def test_target_of_a_table_has_the_name_of_its_only_quality():
 )
 def test_invalid_figure_is_refused_with_reason(header, cell, code):
     with pytest.raises(CellError) as fault:
-        cells.read_cell(cell, column(header))
+        cells.read_cell(cell, make_column(header))
     assert fault.value.reason.code == code
 
 
@@ -85,14 +87,16 @@ def test_invalid_figure_is_refused_with_reason(header, cell, code):
     ],
 )
 def test_commas_are_decimal_where_other_cells_of_the_column_say_so(cells_, values_):
-    (marked_column,) = cells.mark_decimal_commas([column("p_core")], [[cell] for cell in cells_])
+    (marked_column,) = cells.mark_decimal_commas(
+        [make_column("p_core")], [[cell] for cell in cells_]
+    )
     assert [cells.read_cell(cell, marked_column)["p_core"].value for cell in cells_] == values_
 
 
 @pytest.mark.parametrize("others", [["0,250"], ["12.5"], []])
 def test_comma_that_may_be_either_is_refused(others):
     (marked_column,) = cells.mark_decimal_commas(
-        [column("p_core")], [[cell] for cell in ["0,125", *others]]
+        [make_column("p_core")], [[cell] for cell in ["0,125", *others]]
     )
     with pytest.raises(CellError):
         cells.read_cell("0,125", marked_column)
@@ -107,7 +111,7 @@ def test_comma_that_may_be_either_is_refused(others):
     ],
 )
 def test_unknown_column_with_a_unit_is_a_figure_of_it(header, name, unit):
-    unknown_column = column(header)
+    unknown_column = make_column(header)
     assert (unknown_column.role, unknown_column.name, unknown_column.unit) == ("figure", name, unit)
     assert cells.read_cell(f"12.5 {unit}", unknown_column)[name].value == 12.5
-    assert column("acc(MMLU)").role == column("acc (%)").role == "quality"
+    assert make_column("acc(MMLU)").role == make_column("acc (%)").role == "quality"

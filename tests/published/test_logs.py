@@ -12,25 +12,25 @@ from trainmark.published.audit import audit
 from trainmark.published.audit.subject import view_row
 
 
-def perflog(event, time_ms=0, value=None, rank=0, **fields):
+def format_perflog(event, time_ms=0, value=None, rank=0, **fields):
     metadata = {"file": "run.py", "lineno": 1, "time_ms": time_ms, "rank": rank}
     return (
         f"[PerfLog] {json.dumps({'event': event, 'value': value, 'metadata': metadata} | fields)}\n"
     )
 
 
-def mllog(key, value=None, time_ms=0, **metadata):
+def format_mllog(key, value=None, time_ms=0, **metadata):
     event = {"key": key, "value": value, "time_ms": time_ms, "metadata": metadata}
     return f":::MLLOG {json.dumps(event)}\n"
 
 
-def step(number):
+def format_step(number):
     done = {"loss": 2.0 - number, "num_trained_samples": 32 * (number + 1)}
     begin, end = 1000 * number, 1000 * (number + 1)
-    return perflog("STEP_BEGIN", begin) + perflog("STEP_END", end, done)
+    return format_perflog("STEP_BEGIN", begin) + format_perflog("STEP_END", end, done)
 
 
-STEPS = "".join(map(step, range(3)))
+STEPS = "".join(map(format_step, range(3)))
 TOTALS = {
     "e2e_time": 361.5, "train_time": 350.0, "throughput(ips)_raw": 1764.0,
     "throughput(ips)_no_eval": 1861.9, "throughput(ips)_pure_compute": 1942.6,
@@ -39,13 +39,13 @@ TOTALS = {
 }  # fmt: skip
 
 
-def values(row):
+def read_values(row):
     return {name: figure.value for name, figure in row.figures.items()}
 
 
 def test_totals_come_before_step_lines(import_text):
-    (row,) = import_text("start\n" + STEPS + perflog("FINISHED", 9000, TOTALS)).rows
-    assert values(row) == {
+    (row,) = import_text("start\n" + STEPS + format_perflog("FINISHED", 9000, TOTALS)).rows
+    assert read_values(row) == {
         "e2e_time": 361.5, "train_time": 350.0, "p_whole": 1764.0, "p_train": 1861.9,
         "p_core": 1942.6, "final_acc": 0.915, "final_loss": 0.25,
     }  # fmt: skip
@@ -56,48 +56,52 @@ def test_totals_come_before_step_lines(import_text):
 
 
 def test_losses_and_speeds_of_other_events_are_not_those_of_steps(import_text):
-    evaluated = perflog("EVALUATE", 4000, {"loss": 9.0})
-    finished = perflog("FINISHED", 9000, {"throughput": 7.0})
+    evaluated = format_perflog("EVALUATE", 4000, {"loss": 9.0})
+    finished = format_perflog("FINISHED", 9000, {"throughput": 7.0})
     (row,) = import_text(STEPS + evaluated + finished).rows
     # Without a unit it is unknown what the throughput counts.
-    assert values(row) == {"p_train": 32.0, "last_loss": 0.0}
+    assert read_values(row) == {"p_train": 32.0, "last_loss": 0.0}
 
 
 def test_step_lines_alone_give_the_speed_of_their_intervals(import_text):
     (row,) = import_text(STEPS).rows
-    assert values(row) == {"p_train": 32.0, "last_loss": 0.0}
+    assert read_values(row) == {"p_train": 32.0, "last_loss": 0.0}
     assert row.line == 0
 
 
 def test_case_key_gives_the_work(import_text):
     key = "distilbert:pytorch_1.8:A100:2:8:1"
-    text = perflog("INIT_START", 0, {"case": key}) + perflog("FINISHED", 0, TOTALS)
+    text = format_perflog("INIT_START", 0, {"case": key}) + format_perflog("FINISHED", 0, TOTALS)
     (row,) = import_text(text).rows
     assert (row.configuration, row.case, row.device) == (key, "distilbert_sst2", "A100")
     assert (row.framework, row.world_size) == ("pytorch_1.8", 16)
 
 
 def test_totals_that_are_no_numbers_are_listed(import_text):
-    imported_rows = import_text(perflog("FINISHED", 0, {"e2e_time": "soon", "train_time": 1.0}))
-    assert values(imported_rows.rows[0]) == {"train_time": 1.0}
+    imported_rows = import_text(
+        format_perflog("FINISHED", 0, {"e2e_time": "soon", "train_time": 1.0})
+    )
+    assert read_values(imported_rows.rows[0]) == {"train_time": 1.0}
     assert [(entry.kind, entry.raw) for entry in imported_rows.unread] == [("cell", "soon")]
     (row,) = import_text(
         '[PerfLog] {"event": "FINISHED", "value": {"e2e_time": NaN}, "metadata": {}}'
     ).rows
-    assert values(row) == {"e2e_time": None}
+    assert read_values(row) == {"e2e_time": None}
 
 
 def test_mlperf_log_gives_times_and_quality(import_text):
     text = (
-        mllog("submission_benchmark", "bert") + mllog("submission_platform", "4 nodes")
-        + mllog("run_start", time_ms=1000)
-        + mllog("tracked_stats", {"throughput": 500.0, "loss": 1.5}, 2000)
-        + mllog("tracked_stats", {"throughput": 520.0}, 3000)
-        + mllog("eval_accuracy", 0.5, 4000) + mllog("eval_accuracy", 0.72, 5000)
-        + mllog("run_stop", None, 61000, status="success")
-    )  # fmt: skip
+        format_mllog("submission_benchmark", "bert")
+        + format_mllog("submission_platform", "4 nodes")
+        + format_mllog("run_start", time_ms=1000)
+        + format_mllog("tracked_stats", {"throughput": 500.0, "loss": 1.5}, 2000)
+        + format_mllog("tracked_stats", {"throughput": 520.0}, 3000)
+        + format_mllog("eval_accuracy", 0.5, 4000)
+        + format_mllog("eval_accuracy", 0.72, 5000)
+        + format_mllog("run_stop", None, 61000, status="success")
+    )
     (row,) = import_text(text, "result_0.txt").rows
-    assert values(row) == {
+    assert read_values(row) == {
         "train_time": 60.0, "final_eval_accuracy": 0.72, "p_train": 510.0, "last_loss": 1.5,
     }  # fmt: skip
     assert (row.form, row.model, row.metric, row.line) == (
@@ -113,16 +117,18 @@ def test_mlperf_log_gives_times_and_quality(import_text):
 
 @pytest.mark.parametrize("count", [{"samples_count": 0}, {}])
 def test_blocks_of_mlperf_logs_give_samples_over_their_seconds(import_text, count):
-    text = mllog("block_start", None, 0, **count)
-    text += mllog("block_stop", None, 8000, samples_count=100)
-    text += mllog("block_start", None, 20000, samples_count=100)
-    text += mllog("block_stop", None, 22000, samples_count=500) + mllog("train_loss", 2.5)
+    text = format_mllog("block_start", None, 0, **count)
+    text += format_mllog("block_stop", None, 8000, samples_count=100)
+    text += format_mllog("block_start", None, 20000, samples_count=100)
+    text += format_mllog("block_stop", None, 22000, samples_count=500) + format_mllog(
+        "train_loss", 2.5
+    )
     (row,) = import_text(text).rows
-    assert values(row) == {"last_loss": 2.5} | ({"p_train": 50.0} if count else {})
+    assert read_values(row) == {"last_loss": 2.5} | ({"p_train": 50.0} if count else {})
 
 
 def test_gzip_log_and_truncated_gzip_log_are_read(import_text):
-    packed = gzip.compress((STEPS + perflog("FINISHED", 0, TOTALS)).encode())
+    packed = gzip.compress((STEPS + format_perflog("FINISHED", 0, TOTALS)).encode())
     assert len(import_text(packed, "log.gz").rows) == 1
     assert [entry.reason.code for entry in import_text(packed[:-20], "log.gz").unread] == [
         "file_unreadable"
@@ -130,21 +136,21 @@ def test_gzip_log_and_truncated_gzip_log_are_read(import_text):
 
 
 def test_each_run_in_a_log_is_a_row(import_text):
-    start = perflog("INIT_START") + perflog("INIT_START", rank=1)
-    text = start + STEPS + perflog("FINISHED", 0, TOTALS) + start + STEPS + step(3)
+    start = format_perflog("INIT_START") + format_perflog("INIT_START", rank=1)
+    text = start + STEPS + format_perflog("FINISHED", 0, TOTALS) + start + STEPS + format_step(3)
     first, second = import_text(text).rows
-    assert values(first)["e2e_time"] == 361.5
-    assert values(second) == {"p_train": 32.0, "last_loss": -1.0}
+    assert read_values(first)["e2e_time"] == 361.5
+    assert read_values(second) == {"p_train": 32.0, "last_loss": -1.0}
     assert (first.line, second.line) == (9, 10)
 
     def run(start_ms, speed):
         return (
-            mllog("run_start", time_ms=start_ms)
-            + mllog("tracked_stats", {"throughput": speed}, start_ms)
-            + mllog("run_stop", None, start_ms + 5000, status="success")
+            format_mllog("run_start", time_ms=start_ms)
+            + format_mllog("tracked_stats", {"throughput": speed}, start_ms)
+            + format_mllog("run_stop", None, start_ms + 5000, status="success")
         )
 
-    other = mllog("run_start", time_ms=7, rank=1)
+    other = format_mllog("run_start", time_ms=7, rank=1)
     rows = import_text(run(0, 10.0) + other + run(60_000, 20.0)).rows
     assert [(row.figure("p_train"), row.figure("train_time")) for row in rows] == [
         (10.0, 5.0), (20.0, 5.0),
@@ -152,7 +158,7 @@ def test_each_run_in_a_log_is_a_row(import_text):
 
 
 def test_malformed_events_are_listed_once_with_their_number(import_text):
-    imported_rows = import_text("[PerfLog] {broken\n" * 3 + perflog("FINISHED", 0, TOTALS))
+    imported_rows = import_text("[PerfLog] {broken\n" * 3 + format_perflog("FINISHED", 0, TOTALS))
     assert len(imported_rows.rows) == 1
     assert [
         (entry.line, entry.reason.code, entry.reason.args) for entry in imported_rows.unread
@@ -164,8 +170,8 @@ def test_malformed_events_are_listed_once_with_their_number(import_text):
     [
         ("nothing here\n", "log_without_events"),
         ("", "log_without_events"),
-        (perflog("INIT_START"), "table_without_results"),
-        (mllog("run_stop", None, 5), "table_without_results"),
+        (format_perflog("INIT_START"), "table_without_results"),
+        (format_mllog("run_stop", None, 5), "table_without_results"),
     ],
 )
 def test_logs_without_figures_are_listed(import_text, text, code):
@@ -180,14 +186,14 @@ TWO_ATTEMPTS = (GOLDEN / "logs/reported/mllog_two_attempts.txt").read_text(encod
 OURS = (GOLDEN / "export_mlperf.txt").read_text(encoding="utf-8")
 
 
-def notes(row):
+def list_notes(row):
     return [note.code for note in row.notes]
 
 
 def test_run_followed_by_another_run_is_aborted(import_text):
     imported_rows = import_text(TWO_ATTEMPTS, "result_0.txt")
     (row,) = imported_rows.rows
-    assert values(row) == pytest.approx(
+    assert read_values(row) == pytest.approx(
         {"train_time": 600.3, "final_eval_accuracy": 0.58, "p_train": 262144 / 600}
     )
     assert row.line == 15
@@ -197,24 +203,28 @@ def test_run_followed_by_another_run_is_aborted(import_text):
 
 
 def test_aborted_run_with_a_speed_is_a_row_that_failed(import_text):
-    start = perflog("INIT_START") + perflog("INIT_START", rank=1)
-    first, second = import_text(start + STEPS + start + step(0)).rows
-    assert (values(first)["p_train"], notes(first), first.line) == (32.0, ["run_aborted"], 1)
+    start = format_perflog("INIT_START") + format_perflog("INIT_START", rank=1)
+    first, second = import_text(start + STEPS + start + format_step(0)).rows
+    assert (read_values(first)["p_train"], list_notes(first), first.line) == (
+        32.0,
+        ["run_aborted"],
+        1,
+    )
     assert first.failure.code == "run_aborted"
-    assert (values(second)["p_train"], second.notes) == (32.0, [])
+    assert (read_values(second)["p_train"], second.notes) == (32.0, [])
     lines = TWO_ATTEMPTS.splitlines(keepends=True)
-    block = mllog("block_stop", None, 161_200, samples_count=51_200)
+    block = format_mllog("block_stop", None, 161_200, samples_count=51_200)
     first, second = import_text("".join([*lines[:6], block, *lines[6:]])).rows
-    assert (first.figure("p_train"), notes(first)) == (pytest.approx(512.0), ["run_aborted"])
+    assert (first.figure("p_train"), list_notes(first)) == (pytest.approx(512.0), ["run_aborted"])
     assert second.figure("p_train") == pytest.approx(436.907, abs=1e-3)
 
 
 def test_run_that_died_while_it_started_is_aborted(import_text):
-    died = mllog("init_start", None, 0)
+    died = format_mllog("init_start", None, 0)
     finished = (
-        mllog("init_start", None, 90_000) + mllog("run_start", None, 100_000)
-        + mllog("tracked_stats", {"throughput": 5.0}, 101_000)
-        + mllog("run_stop", None, 110_000, status="success")
+        format_mllog("init_start", None, 90_000) + format_mllog("run_start", None, 100_000)
+        + format_mllog("tracked_stats", {"throughput": 5.0}, 101_000)
+        + format_mllog("run_stop", None, 110_000, status="success")
     )  # fmt: skip
     imported_rows = import_text(died + finished)
     assert [row.figure("train_time") for row in imported_rows.rows] == [10.0]
@@ -222,15 +232,17 @@ def test_run_that_died_while_it_started_is_aborted(import_text):
 
 
 def test_processes_that_print_the_same_start_are_one_run(import_text):
-    starts = mllog("init_start", None, 0) + mllog("init_start", None, 900)
-    starts += mllog("run_start", None, 5000) + mllog("run_start", None, 5001)
-    end = mllog("block_start", None, 6000, samples_count=0)
-    end += mllog("block_stop", None, 8000, samples_count=100) + mllog("run_stop", None, 9000)
+    starts = format_mllog("init_start", None, 0) + format_mllog("init_start", None, 900)
+    starts += format_mllog("run_start", None, 5000) + format_mllog("run_start", None, 5001)
+    end = format_mllog("block_start", None, 6000, samples_count=0)
+    end += format_mllog("block_stop", None, 8000, samples_count=100) + format_mllog(
+        "run_stop", None, 9000
+    )
     (row,) = import_text(starts + end).rows
     assert row.figure("p_train") == 50.0
 
 
-def changed(text, change):
+def change_events(text, change):
     """Return a log with each event changed in place."""
     lines = []
     for line in text.splitlines():
@@ -275,8 +287,8 @@ def shorten_blocks(event):
     ],
 )
 def test_contradictions_of_an_event_log_are_found(import_text, change, codes):
-    (row,) = import_text(changed(OURS, change), "result_0.txt").rows
-    assert [code for code in notes(row) if code != "log_not_checkable"] == codes
+    (row,) = import_text(change_events(OURS, change), "result_0.txt").rows
+    assert [code for code in list_notes(row) if code != "log_not_checkable"] == codes
     assert {finding.message.code for finding in audit([view_row(row)])} == set(codes)
 
 
@@ -290,12 +302,12 @@ def test_second_end_of_a_run_is_found_and_the_first_one_counts(import_text):
 
 
 def test_speeds_that_a_log_states_twice_are_compared(import_text):
-    text = mllog("block_start", None, 0, samples_count=0)
-    text += mllog("block_stop", None, 8000, samples_count=800)
-    (row,) = import_text(text + mllog("tracked_stats", {"throughput": 104.0}, 8000)).rows
-    assert notes(row) == []
-    (row,) = import_text(text + mllog("tracked_stats", {"throughput": 208.0}, 8000)).rows
-    assert notes(row) == ["log_speeds_differ"]
+    text = format_mllog("block_start", None, 0, samples_count=0)
+    text += format_mllog("block_stop", None, 8000, samples_count=800)
+    (row,) = import_text(text + format_mllog("tracked_stats", {"throughput": 104.0}, 8000)).rows
+    assert list_notes(row) == []
+    (row,) = import_text(text + format_mllog("tracked_stats", {"throughput": 208.0}, 8000)).rows
+    assert list_notes(row) == ["log_speeds_differ"]
 
 
 def test_facts_stated_once_are_reported_as_unchecked(import_text):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 FOUND, PLANTED, HONEST = 57, 60, 80
 
 
-def found_in(text: str, folder: Path) -> tuple[int, set[int | None]]:
+def audit_page(text: str, folder: Path) -> tuple[int, set[int | None]]:
     """Return the rows of a page and the lines of its findings."""
     page = folder / "page.md"
     page.write_text(text, encoding="utf-8")
@@ -28,11 +28,11 @@ def found_in(text: str, folder: Path) -> tuple[int, set[int | None]]:
 def test_planted_errors_are_found_in_their_row(tmp_path: Path) -> None:
     pages = list(iterate_planted_pages())
     assert len(pages) == PLANTED
-    is_error_found = [bool(found_in(page.text, tmp_path)[1] & set(page.lines)) for page in pages]
+    is_error_found = [bool(audit_page(page.text, tmp_path)[1] & set(page.lines)) for page in pages]
     assert sum(is_error_found) >= FOUND
 
 
 def test_correct_rows_are_not_flagged(tmp_path: Path) -> None:
-    audits = [found_in(text, tmp_path) for text in iterate_correct_pages()]
+    audits = [audit_page(text, tmp_path) for text in iterate_correct_pages()]
     assert sum(rows for rows, _ in audits) >= HONEST
     assert all(lines == set() for _, lines in audits)

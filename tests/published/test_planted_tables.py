@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FOUND, PLANTED, HONEST = 64, 65, 80
 
 
-def audited(document: Document, folder: Path) -> tuple[int, set[int]]:
+def audit_file(document: Document, folder: Path) -> tuple[int, set[int]]:
     """Return the lines that were read of a file, and the lines of its findings."""
     file = folder / f"page{document.ending}"
     file.write_text(document.text, encoding="utf-8")
@@ -30,11 +30,11 @@ def audited(document: Document, folder: Path) -> tuple[int, set[int]]:
 def test_planted_errors_are_found_in_their_line(tmp_path: Path) -> None:
     plants = list(iterate_planted_documents())
     assert len(plants) == PLANTED
-    is_error_found = [bool(audited(x.document, tmp_path)[1] & set(x.lines)) for x in plants]
+    is_error_found = [bool(audit_file(x.document, tmp_path)[1] & set(x.lines)) for x in plants]
     assert sum(is_error_found) >= FOUND
 
 
 def test_correct_lines_are_not_flagged(tmp_path: Path) -> None:
-    audits = [audited(document, tmp_path) for document in iterate_correct_documents()]
+    audits = [audit_file(document, tmp_path) for document in iterate_correct_documents()]
     assert sum(lines for lines, _ in audits) >= HONEST
     assert all(flagged == set() for _, flagged in audits)

@@ -21,7 +21,7 @@ def here(tmp_path, monkeypatch):
 LOGS = sorted((GOLDEN / "logs").glob("*.log"))  # the first lines of logs, made by us
 
 
-def run(name, more="", **options):
+def analyze_sample(name, more="", **options):
     """Analyze a sample log, with lines behind it."""
     Path("train.log").write_bytes((GOLDEN / f"logs/{name}.log").read_bytes() + more.encode())
     return analyze("train.log", Options(**{"preset": "auto"} | options))
@@ -29,7 +29,7 @@ def run(name, more="", **options):
 
 def test_records_of_the_sample_logs_match_their_golden_file():
     records = {
-        path.stem: run(path.stem, skip_steps=int(path.stem != "transformers"), gpu_num=8)
+        path.stem: analyze_sample(path.stem, skip_steps=int(path.stem != "transformers"), gpu_num=8)
         for path in LOGS
     }
     lines = "".join(f"{name}\t{analysis.record.to_json()}\n" for name, analysis in records.items())
@@ -46,25 +46,25 @@ def test_every_sample_line_is_recognised_as_its_own_preset_only(preset):
 
 
 def test_explicit_options_override_the_preset():
-    analyzed = run(
+    analyzed = analyze_sample(
         "megatron", base_batch_size=1024, gpu_num=8, skip_steps=1, ips_unit="tokens/s"
     ).record
     assert (analyzed.FINAL_RESULT, analyzed.UNIT) == (8 * 1024 / 2, "tokens/s")
-    analyzed = run("megatron", model_mode=2, skip_steps=1).record
+    analyzed = analyze_sample("megatron", model_mode=2, skip_steps=1).record
     assert (analyzed.FINAL_RESULT, analyzed.UNIT) == (0.5, "steps/s")
-    analyzed = run("megatron", keyword="forward:", model_mode=4).record
+    analyzed = analyze_sample("megatron", keyword="forward:", model_mode=4).record
     assert (analyzed.FINAL_RESULT, analyzed.UNIT) == (0.011, "s/epoch")
-    assert run("megatron", keyword_loss="loss scale:").record.LOSS_RESULT == 1.0
+    assert analyze_sample("megatron", keyword_loss="loss scale:").record.LOSS_RESULT == 1.0
 
 
 def test_step_times_without_a_batch_become_steps_a_second():
-    assert run("nanogpt", skip_steps=1).record.UNIT == "steps/s"
-    with_batch = run("nanogpt", skip_steps=1, base_batch_size=12).record
+    assert analyze_sample("nanogpt", skip_steps=1).record.UNIT == "steps/s"
+    with_batch = analyze_sample("nanogpt", skip_steps=1, base_batch_size=12).record
     assert (with_batch.FINAL_RESULT, with_batch.UNIT) == (60.0, "samples/s")
 
 
 def test_preset_of_most_lines_is_taken():
-    record = run("megatron", (GOLDEN / "logs/nanogpt.log").read_text())
+    record = analyze_sample("megatron", (GOLDEN / "logs/nanogpt.log").read_text())
     assert record.figures["notes"][0] == "preset megatron"
 
 
@@ -79,6 +79,6 @@ def test_log_of_no_known_trainer_is_read_by_the_widest_keywords_or_refused_with_
     Path("train.log").write_text("step 3 throughput: 320.5 samples/s loss: 2.1\n" * 2)
     analyzed = analyze("train.log", Options(preset="auto")).record
     assert (analyzed.FINAL_RESULT, analyzed.UNIT, analyzed.LOSS_RESULT) == (320.5, "samples/s", 2.1)
-    assert run("paddle").figures["notes"][0] == "preset paddle"
+    assert analyze_sample("paddle").figures["notes"][0] == "preset paddle"
     Path("train.log").write_text("step 3 speedy 7\n")
     assert "keyword=TEXT" in analyze("train.log", Options(preset="auto")).figures["notes"][0]

@@ -18,7 +18,7 @@ from trainmark.results.selection import select_results
 CASES = {"distilbert_sst2": 4, "glm_superglue": 3, "llama2_7b_lora": 2, "dlrm_criteo": 6}
 
 
-def page_of(case):
+def print_reference_page(case):
     """Return the published rows of a case as a page of ours prints them, in Chinese."""
     table = build_reference_table(reference.read_references(case))
     section = document.Section("性能指标", "figures", (table,))
@@ -30,7 +30,9 @@ def page_of(case):
 
 @pytest.mark.parametrize("case", CASES)
 def test_founding_page_equals_the_reference_rows_cell_by_cell(case):
-    printed = list(files.read_page(page_of(case), Page(file="page.md", form="flagperf")))
+    printed = list(
+        files.read_page(print_reference_page(case), Page(file="page.md", form="flagperf"))
+    )
     shipped = list(read_references(case))
     assert [type(entry) for entry in (*printed, *shipped)] == [Row] * 2 * CASES[case]
     for row, known, source in zip(

@@ -24,7 +24,7 @@ PLANTS = {
 }
 
 
-def put(document: Any, path: str, value: Any) -> None:
+def set_value(document: Any, path: str, value: Any) -> None:
     """Set the value at a dotted path; a part that is a number is a place in a list."""
     *parts, last = path.split(".")
     for part in parts:
@@ -32,38 +32,38 @@ def put(document: Any, path: str, value: Any) -> None:
     document[int(last) if isinstance(document, list) else last] = value
 
 
-def reading(value: Any) -> dict[str, Any]:
+def make_reading(value: Any) -> dict[str, Any]:
     """Return the reading of a figure that is given as a number or as its printed text."""
     number = float(value.split("/")[0].rstrip("%")) if isinstance(value, str) else value
     return {"value": number, "unit": "", "raw": str(value)}
 
 
-def row(fields: dict[str, Any], number: int) -> Row:
+def make_row(fields: dict[str, Any], number: int) -> Row:
     common = {"file": "page.md", "line": 10 + number, "table": 9, "form": "flagperf", "raw": ""}
-    figures = {name: reading(value) for name, value in fields.pop("figures").items()}
+    figures = {name: make_reading(value) for name, value in fields.pop("figures").items()}
     return Row(**common | {"configuration": f"row {number}"} | fields, figures=figures)
 
 
-def record(fields: dict[str, Any]) -> Record:
+def make_record(fields: dict[str, Any]) -> Record:
     golden = GOLDEN / fields.pop("golden", "record_toy.json")
     document = json.loads(golden.read_text(encoding="utf-8"))
     for path, value in fields.items():
-        put(document, path, value)
+        set_value(document, path, value)
     return Record.model_validate(document)
 
 
-def subjects(plant: dict[str, Any], *, changed: bool) -> list[subject.AuditSubject]:
+def make_subjects(plant: dict[str, Any], *, changed: bool) -> list[subject.AuditSubject]:
     planted = json.loads(json.dumps({name: plant.get(name, []) for name in ("rows", "records")}))
     for path, value in plant["change"].items() if changed else ():
         if path.startswith("records."):  # their keys are paths themselves
             _, number, key = path.split(".", 2)
             planted["records"][int(number)][key] = value
         else:
-            put(planted, path, value)
-    records = [record(entry) for entry in planted["records"]]
+            set_value(planted, path, value)
+    records = [make_record(entry) for entry in planted["records"]]
     views = [subject.view_record(entry, f"runs/{number}") for number, entry in enumerate(records)]
     return views + [
-        subject.view_row(row(entry, number)) for number, entry in enumerate(planted["rows"])
+        subject.view_row(make_row(entry, number)) for number, entry in enumerate(planted["rows"])
     ]
 
 
@@ -74,7 +74,9 @@ def test_every_rule_has_a_planted_error() -> None:
 @pytest.mark.parametrize("name", PLANTS)
 def test_planted_error_is_found(name: str) -> None:
     rule, plant = PLANTS[name]
-    findings = [finding for finding in audit(subjects(plant, changed=True)) if finding.rule == rule]
+    findings = [
+        finding for finding in audit(make_subjects(plant, changed=True)) if finding.rule == rule
+    ]
     assert [(finding.message.code, finding.severity) for finding in findings] == [
         (plant["code"], plant.get("severity", RULES[rule].severity))
     ]
@@ -87,4 +89,4 @@ def test_planted_error_is_found(name: str) -> None:
 
 @pytest.mark.parametrize("name", PLANTS)
 def test_correct_value_beside_the_planted_error_has_no_finding(name: str) -> None:
-    assert audit(subjects(PLANTS[name][1], changed=False)) == []
+    assert audit(make_subjects(PLANTS[name][1], changed=False)) == []

@@ -19,16 +19,16 @@ TABLES = Path(__file__).parent / "tables"
 GIB = 1024**3
 
 
-def read(name: str) -> files.Imported:
+def read_file(name: str) -> files.Imported:
     return files.read_files([TABLES / name])
 
 
-def page(import_text: Callable[..., files.Imported], text: str) -> files.Imported:
+def import_page(import_text: Callable[..., files.Imported], text: str) -> files.Imported:
     return import_text(text, "page.md")
 
 
 def test_units_in_heads_decide_and_settings_are_no_figures() -> None:
-    imported_rows = read("precision_and_units.md")
+    imported_rows = read_file("precision_and_units.md")
     assert imported_rows.unread == []
     row = imported_rows.rows[0]
     assert (row.device, row.world_size, row.precision) == ("h100_80gb", 64, "amp_bf16")
@@ -45,7 +45,7 @@ def test_units_in_heads_decide_and_settings_are_no_figures() -> None:
 
 
 def test_column_for_each_precision_gives_a_row_for_each() -> None:
-    imported_rows = read("two_precisions.md")
+    imported_rows = read_file("two_precisions.md")
     assert imported_rows.unread == []
     assert len({row.table for row in imported_rows.rows}) == 3
     first, second = imported_rows.rows[:2]
@@ -59,7 +59,7 @@ def test_column_for_each_precision_gives_a_row_for_each() -> None:
 
 
 def test_headers_of_four_lines_are_joined_and_options_name_the_precision() -> None:
-    imported_rows = read("four_header_lines.md")
+    imported_rows = read_file("four_header_lines.md")
     assert imported_rows.unread == []
     assert [(row.precision, row.figure("p_whole")) for row in imported_rows.rows] == [
         ("fp32", 93.68), ("tf32", 210.53), ("fp16", 217.75), ("bf16", 224.09),
@@ -69,7 +69,7 @@ def test_headers_of_four_lines_are_joined_and_options_name_the_precision() -> No
 
 
 def test_units_in_cells_decide_where_heads_have_none() -> None:
-    imported_rows = read("units_in_cells.md")
+    imported_rows = read_file("units_in_cells.md")
     row = imported_rows.rows[1]
     assert (row.model, row.device, row.world_size) == ("Llama 2", "A100-SXM4-40GB", 1)
     assert row.figure("mem") == pytest.approx(21.30 * GIB)
@@ -84,7 +84,7 @@ def test_units_in_cells_decide_where_heads_have_none() -> None:
 
 
 def test_table_of_benchmarks_by_nodes_is_read() -> None:
-    imported_rows = read("mlperf_summary.csv")
+    imported_rows = read_file("mlperf_summary.csv")
     assert imported_rows.unread == []
     rows = [row for row in imported_rows.rows if row.model == "llama2"]
     assert [(row.nnodes, row.figures["e2e_time"].raw) for row in rows] == [
@@ -106,7 +106,7 @@ def test_counts_in_headers_need_a_unit_and_a_counted_thing(import_text) -> None:
 
 
 def test_text_table_in_a_code_block_is_read() -> None:
-    imported_rows = read("text_table.md")
+    imported_rows = read_file("text_table.md")
     assert imported_rows.unread == []
     row = imported_rows.rows[2]
     assert (row.line, row.model, row.world_size) == (19, "llm-lora-ddp-gpus", 4)
@@ -115,7 +115,7 @@ def test_text_table_in_a_code_block_is_read() -> None:
 
 
 def test_flat_json_object_is_read() -> None:
-    imported_rows = read("flat.jsonl")
+    imported_rows = read_file("flat.jsonl")
     assert imported_rows.unread == []
     row = imported_rows.rows[0]
     assert (row.model, row.precision, row.configuration) == ("pytorch-bert-base", "fp32", "node-01")
@@ -135,7 +135,7 @@ def test_flat_json_object_is_read() -> None:
     ],
 )  # fmt: skip
 def test_plain_english_headers_are_read(name: str, figures: list[dict[str, float]]) -> None:
-    imported_rows = read(name)
+    imported_rows = read_file(name)
     assert imported_rows.unread == []
     values = [{key: x.value for key, x in row.figures.items()} for row in imported_rows.rows]
     assert values == [pytest.approx(row) for row in figures]
@@ -178,15 +178,17 @@ def test_header_gives_quantity_and_unit(header: str, role: str, name: str | None
 
 
 def test_throughput_without_unit_is_not_read(import_text) -> None:
-    (row,) = page(import_text, "| device | Throughput |\n|---|---|\n| A100 | 412 |\n").rows
+    (row,) = import_page(import_text, "| device | Throughput |\n|---|---|\n| A100 | 412 |\n").rows
     assert (row.figures["Throughput"].value, row.figures["Throughput"].unit) == (412.0, "")
-    (row,) = page(import_text, "| device | Throughput |\n|---|---|\n| A100 | 412 img/s |\n").rows
+    (row,) = import_page(
+        import_text, "| device | Throughput |\n|---|---|\n| A100 | 412 img/s |\n"
+    ).rows
     assert row.figure("p_whole") == 412.0
 
 
 def test_unit_that_contradicts_its_head_is_refused(import_text) -> None:
     text = "| device | samples/s | MFU |\n|---|---|---|\n| A100 | 412 tokens/s | 40% |\n"
-    imported_rows = page(import_text, text)
+    imported_rows = import_page(import_text, text)
     assert "p_whole" not in imported_rows.rows[0].figures
     assert [(x.kind, x.reason.code) for x in imported_rows.unread] == [
         ("cell", "cell_is_no_number")
@@ -200,7 +202,7 @@ def test_number_or_name_under_the_same_header_is_distinguished() -> None:
 
 def test_rows_without_any_figure_are_not_read(import_text, cli, tmp_path) -> None:
     text = "| device | samples/s |\n|---|---|\n| A100 | - |\n| H100 | |\n"
-    imported_rows = page(import_text, text)
+    imported_rows = import_page(import_text, text)
     assert imported_rows.rows == []
     assert "table_without_figures" in [entry.reason.code for entry in imported_rows.unread]
     (tmp_path / "page.md").write_text(text, encoding="utf-8")
@@ -209,7 +211,7 @@ def test_rows_without_any_figure_are_not_read(import_text, cli, tmp_path) -> Non
 
 
 def test_unknown_columns_of_numbers_are_listed(import_text) -> None:
-    imported_rows = page(
+    imported_rows = import_page(
         import_text, "| device | samples/s | goodness |\n|---|---|---|\n| A100 | 9 | 3 |\n"
     )
     (entry,) = imported_rows.unread
@@ -219,7 +221,7 @@ def test_unknown_columns_of_numbers_are_listed(import_text) -> None:
 
 def test_two_columns_of_one_figure_keep_their_names(import_text) -> None:
     text = "| device | eager (tokens/s) | compiled (tokens/s) |\n|---|---|---|\n| A100 | 9 | 12 |\n"
-    (row,) = page(import_text, text).rows
+    (row,) = import_page(import_text, text).rows
     assert {name: x.value for name, x in row.figures.items()} == {
         "eager (tokens/s)": 9.0, "compiled (tokens/s)": 12.0,
     }  # fmt: skip
@@ -313,11 +315,11 @@ def test_variants_of_a_header_give_the_figure_name(header: str, name: str) -> No
 
 def test_units_below_headers_and_in_headings_are_read(import_text) -> None:
     text = "| method | Rate | Memory |\n|---|---|---|\n| | tokens/s | GB |\n| ours | 1500 | 30 |\n"
-    (row,) = page(import_text, text).rows
+    (row,) = import_page(import_text, text).rows
     assert (row.line, row.figure("p_train_tokens")) == (4, 1500.0)
     assert row.figure("mem") == 30 * GIB
     text = "## Speed (it/s)\n\n| GPU | fp32 | fp16 |\n|---|---|---|\n| A100 | 2.1 | 5.0 |\n"
-    rows = page(import_text, text).rows
+    rows = import_page(import_text, text).rows
     assert [(row.precision, row.figure("step/s")) for row in rows] == [("fp32", 2.1), ("fp16", 5.0)]
 
 
@@ -325,7 +327,7 @@ def test_bold_line_is_a_heading_and_devices_may_be_columns(import_text) -> None:
     text = (
         "**Rate (samples/second)**\n\n| | 1 GPU | 8 GPUs |\n|---|---|---|\n| vit | 700 | 5,400 |\n"
     )
-    rows = page(import_text, text).rows
+    rows = import_page(import_text, text).rows
     assert [(row.model, row.world_size, row.figure("p_whole")) for row in rows] == [
         ("vit", 1, 700.0), ("vit", 8, 5400.0),
     ]  # fmt: skip
@@ -335,7 +337,7 @@ def test_devices_in_a_heading_are_counted(import_text) -> None:
     text = (
         "# Training on 8xH100 SXM\n\n| Model | tokens/s/GPU |\n|---|---|\n| llama3 8b | 8,012 |\n"
     )
-    (row,) = page(import_text, text).rows
+    (row,) = import_page(import_text, text).rows
     assert (row.device, row.world_size) == ("H100 SXM", 8)
 
 
@@ -346,7 +348,7 @@ def test_devices_in_a_heading_are_counted(import_text) -> None:
 def test_counts_of_devices_and_machines_are_read(
     import_text, device: str, world: tuple[int, int | None]
 ) -> None:
-    (row,) = page(import_text, f"| GPU | tokens/s |\n|---|---|\n| {device} | 900 |\n").rows
+    (row,) = import_page(import_text, f"| GPU | tokens/s |\n|---|---|\n| {device} | 900 |\n").rows
     assert (row.nnodes, row.nproc) == world
 
 

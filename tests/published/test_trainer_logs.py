@@ -36,7 +36,7 @@ def analyze_text(folder: Path, text: str, **options: Any) -> Analysis:
     return analyze(str(path), Options(**{"preset": "auto"} | options))
 
 
-def answer(analysis: Analysis) -> tuple[float | None, str]:
+def read_answer(analysis: Analysis) -> tuple[float | None, str]:
     """Return the result and its unit; None: the log has no speed."""
     record = analysis.record
     return (None, "") if record.JOB_FAIL_FLAG else (record.FINAL_RESULT, record.UNIT)
@@ -46,7 +46,7 @@ def answer(analysis: Analysis) -> tuple[float | None, str]:
 def test_reported_log_has_the_expected_speed(log: dict[str, Any]) -> None:
     options = log.get("options", {"preset": "auto"})
     analysis = analyze(str(LOGS / "reported" / log["file"]), Options(**options))
-    assert answer(analysis) == (log.get("result"), log.get("unit", ""))
+    assert read_answer(analysis) == (log.get("result"), log.get("unit", ""))
     assert log.get("loss") == analysis.record.LOSS_RESULT
     assert log.get("note", "") in "\n".join(analysis.figures["notes"])
 
@@ -54,7 +54,7 @@ def test_reported_log_has_the_expected_speed(log: dict[str, Any]) -> None:
 @pytest.mark.parametrize("log", TRAINERS, ids=[log["name"] for log in TRAINERS])
 def test_log_of_a_trainer_has_its_speed(tmp_path: Path, log: dict[str, Any]) -> None:
     analysis = analyze_text(tmp_path, log["text"], **log.get("options", {}))
-    assert answer(analysis) == (log.get("result"), log.get("unit", ""))
+    assert read_answer(analysis) == (log.get("result"), log.get("unit", ""))
 
 
 @pytest.mark.parametrize("text", KEYS["rates"])
@@ -63,32 +63,32 @@ def test_key_with_a_rate_unit_gives_its_unit_and_number_of_devices(
 ) -> None:
     lines = "".join(f"step {i}, loss 2.{i}, {text}\n" for i in range(4))
     result, unit = KEYS["rates"][text]
-    analysis = answer(analyze_text(tmp_path, lines, gpu_num=8))
+    analysis = read_answer(analyze_text(tmp_path, lines, gpu_num=8))
     assert analysis == (result or None, unit)
 
 
 @pytest.mark.parametrize("text", KEYS["step_times"]["texts"])
 def test_key_of_a_step_time_gives_its_unit_and_number_of_steps(tmp_path: Path, text: str) -> None:
     lines = "".join(f"iter {i}, loss 2.{i}, {text}\n" for i in range(4))
-    assert answer(analyze_text(tmp_path, lines)) == (2.0, "steps/s")
+    assert read_answer(analyze_text(tmp_path, lines)) == (2.0, "steps/s")
 
 
 BAR = " {percent}%|## | {done}/100 [00:{done:02d}<01:30,  1.50s/it, loss=2.3{more}]"
 
 
-def bar(first: int, last: int, more: str = "") -> str:
+def draw_progress_bar(first: int, last: int, more: str = "") -> str:
     """Return states of a progress bar that takes a second for a step, drawn over each other."""
     states = (BAR.format(percent=i, done=i, more=more) for i in range(first, last))
     return "".join(f"\r{state}" for state in states) + "\n"
 
 
 def test_progress_bar_is_read_by_its_counter_and_clock(tmp_path: Path) -> None:
-    assert answer(analyze_text(tmp_path, bar(0, 50))) == (1.0, "steps/s")
+    assert read_answer(analyze_text(tmp_path, draw_progress_bar(0, 50))) == (1.0, "steps/s")
 
 
 def test_each_state_of_a_progress_bar_has_its_values(tmp_path: Path) -> None:
-    analysis = analyze_text(tmp_path, "starting\n" + bar(0, 50, ", tok/s=12345"))
-    assert answer(analysis) == (12345.0, "tokens/s")
+    analysis = analyze_text(tmp_path, "starting\n" + draw_progress_bar(0, 50, ", tok/s=12345"))
+    assert read_answer(analysis) == (12345.0, "tokens/s")
     assert analysis.figures["values"] == 50
     assert str(analysis.figures["first_value"]).startswith("line 2: ")
 
@@ -99,17 +99,17 @@ def test_progress_bar_after_a_resume_does_not_count_the_steps_before(tmp_path: P
         for done, clock in [(0, 0), (810, 1), (820, 11), (830, 21)]
     )
     analysis = analyze_text(tmp_path, text + "\n")
-    assert answer(analysis) == (1.0, "steps/s")
+    assert read_answer(analysis) == (1.0, "steps/s")
     assert "line 1 says that the run resumed" in summarize(analysis)
 
 
 def test_closing_line_after_a_resume_is_no_speed(tmp_path: Path) -> None:
     end = "{'train_runtime': 10.0, 'train_samples_per_second': 180.8, 'epoch': 1.0}\n"
-    assert answer(analyze_text(tmp_path, end)) == (180.8, "samples/s")
+    assert read_answer(analyze_text(tmp_path, end)) == (180.8, "samples/s")
     resumed = "Continuing training from checkpoint, will skip to saved global_step\n" + end
     for preset in ("auto", "transformers"):
         analysis = analyze_text(tmp_path, resumed, preset=preset)
-        assert answer(analysis) == (None, "")
+        assert read_answer(analysis) == (None, "")
         assert "resumed from a checkpoint (line 1)" in analysis.figures["notes"][0]
 
 
@@ -117,7 +117,7 @@ def test_printed_settings_about_resuming_and_evaluation_change_nothing(tmp_path:
     settings = "resume_from_checkpoint: None\nresume: False\neval_interval: 10\nval_loss: off\n"
     steps = "".join(f"step {i} step_time_ms: {500 if i == 1 else 100}\n" for i in range(1, 6))
     analysis = analyze_text(tmp_path, settings + steps)
-    assert answer(analysis) == (5.556, "steps/s")  # 5 steps in 0.9 s, the slow one with them
+    assert read_answer(analysis) == (5.556, "steps/s")  # 5 steps in 0.9 s, the slow one with them
     assert not any("resumed" in note for note in analysis.figures["notes"])
 
 
@@ -146,16 +146,16 @@ def test_values_after_a_checkpoint_are_left_out_only_if_they_are_longer(tmp_path
         return "".join(lines)
 
     analysis = analyze_text(tmp_path, steps(700))
-    assert (answer(analysis), analysis.figures["values_left_out"]) == ((10.0, "steps/s"), 3)
+    assert (read_answer(analysis), analysis.figures["values_left_out"]) == ((10.0, "steps/s"), 3)
     analysis = analyze_text(tmp_path, steps(109))
-    assert (answer(analysis), analysis.figures["values_left_out"]) == ((9.709, "steps/s"), 0)
+    assert (read_answer(analysis), analysis.figures["values_left_out"]) == ((9.709, "steps/s"), 0)
 
 
 def test_new_run_in_a_log_closes_the_one_before(tmp_path: Path) -> None:
     died = "".join(f"step: {i} tokens/s: 1000\n" for i in range(1, 6))
     second = "".join(f"step: {i} tokens/s: 2000\n" for i in range(1, 9))
     analysis = analyze_text(tmp_path, died + second)
-    assert answer(analysis) == (2000.0, "tokens/s")
+    assert read_answer(analysis) == (2000.0, "tokens/s")
     (note,) = (note for note in analysis.figures["notes"] if note.startswith("run 1 of 2"))
     assert "lines 1 to 5: aborted at step 5" in note
 
@@ -178,7 +178,7 @@ def test_steps_of_epochs_are_one_run(tmp_path: Path, text: str) -> None:
 def test_epochs_of_a_known_trainer_are_one_run(tmp_path: Path) -> None:
     text = "".join(f"iter {i}: loss 2.5, time {5 + i}.00ms\n" for _ in range(3) for i in range(3))
     analysis = analyze_text(tmp_path, text)
-    assert (answer(analysis), analysis.figures["values"]) == ((166.667, "steps/s"), 9)
+    assert (read_answer(analysis), analysis.figures["values"]) == ((166.667, "steps/s"), 9)
 
 
 def test_training_loss_is_read_not_the_validation_loss(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_ranks_that_print_out_of_order_are_one_run(tmp_path: Path) -> None:
     order = [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (2, 2), (3, 1), (4, 0), (3, 2), (4, 1)]
     text = "".join(f"[rank{rank}] step: {step} tokens/s: {step * 10}\n" for step, rank in order)
     analysis = analyze_text(tmp_path, text)
-    assert (answer(analysis), analysis.figures["values"]) == ((25.0, "tokens/s"), 4)
+    assert (read_answer(analysis), analysis.figures["values"]) == ((25.0, "tokens/s"), 4)
 
 
 def test_total_of_a_job_counts_unless_the_devices_are_given(tmp_path: Path) -> None:
@@ -206,24 +206,24 @@ def test_rates_are_averaged_by_the_work_of_each_value(tmp_path: Path) -> None:
         f"step {i} samples/s: {rate} global batch size: 64\n" for i, rate in enumerate((10, 40))
     )
     analysis = analyze_text(tmp_path, lines)  # 128 samples in 6.4 + 1.6 s
-    assert (answer(analysis), analysis.figures["mean_by"]) == ((16.0, "samples/s"), "work")
+    assert (read_answer(analysis), analysis.figures["mean_by"]) == ((16.0, "samples/s"), "work")
     counted = "".join(
         f"step {i} tokens/s: {rate} consumed tokens: {64 * (i + 1)}\n"
         for i, rate in enumerate((7, 10, 40))
     )
     analysis = analyze_text(tmp_path, counted, skip_steps=1)
-    assert (answer(analysis), analysis.figures["mean_by"]) == ((16.0, "tokens/s"), "work")
+    assert (read_answer(analysis), analysis.figures["mean_by"]) == ((16.0, "tokens/s"), "work")
     analysis = analyze_text(tmp_path, "step 1 tokens/s: 10\nstep 2 tokens/s: 40\n")
-    assert (answer(analysis), analysis.figures["mean_by"]) == ((25.0, "tokens/s"), "value")
+    assert (read_answer(analysis), analysis.figures["mean_by"]) == ((25.0, "tokens/s"), "value")
 
 
 def test_named_preset_is_used_where_another_recognises_more_lines(tmp_path: Path) -> None:
     torchtitan = "step: 1  loss: 2.5  tps: 100  mfu: 1%\n"
     nanogpt = "".join(f"iter {i}: loss 2.5, time 100.00ms, mfu 1%\n" for i in range(9))
     analysis = analyze_text(tmp_path, nanogpt + torchtitan, preset="torchtitan")
-    assert answer(analysis) == (100.0, "tokens/s")
+    assert read_answer(analysis) == (100.0, "tokens/s")
     analysis = analyze_text(tmp_path, nanogpt, preset="torchtitan")
-    assert answer(analysis) == (None, "")
+    assert read_answer(analysis) == (None, "")
     assert analysis.figures["notes"][0].startswith("no value with preset torchtitan")
 
 
@@ -236,14 +236,14 @@ def test_log_without_a_speed_shows_its_repeated_numeric_keys(tmp_path: Path) -> 
 
 def test_speed_of_one_node_is_not_taken_as_that_of_a_device(tmp_path: Path) -> None:
     analysis = analyze_text(tmp_path, "step 1 tokens/s/node: 100\n", gpu_num=16)
-    assert answer(analysis) == (100.0, "tokens/s")
+    assert read_answer(analysis) == (100.0, "tokens/s")
     assert any("of one node" in note for note in analysis.figures["notes"])
 
 
 def test_byte_order_mark_and_other_separators_split_no_line(tmp_path: Path) -> None:
     text = "\ufeffips: 5 samples/s\r\nnote\u2028a\x0bb\x85c\r\nips: 7 samples/s\r\n"
     analysis = analyze_text(tmp_path, text, preset=None, keyword="ips:", skip_steps=1)
-    assert answer(analysis) == (7.0, "samples/s")
+    assert read_answer(analysis) == (7.0, "samples/s")
     assert analysis.figures["first_value"] == "line 3: ips: 7 samples/s"
 
 
@@ -252,14 +252,14 @@ def test_steps_per_value_needs_values_that_are_times(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="steps_per_value"):
         analyze_text(tmp_path, text, steps_per_value=10)
     analysis = analyze_text(tmp_path, "step 10 time 5 s\n", steps_per_value=10)
-    assert answer(analysis) == (2.0, "steps/s")
+    assert read_answer(analysis) == (2.0, "steps/s")
 
 
 def test_events_and_steps_of_one_log_give_the_wall_time_of_the_events(tmp_path: Path) -> None:
     events = (LOGS / "reported/mllog_two_attempts.txt").read_text()
     steps = "step: 1  loss: 2.5  tps: 100  mfu: 1%\n"
-    assert answer(analyze_text(tmp_path, steps + events)) == (436.907, "samples/s")
-    assert answer(analyze_text(tmp_path, steps + events, preset="torchtitan")) == (
+    assert read_answer(analyze_text(tmp_path, steps + events)) == (436.907, "samples/s")
+    assert read_answer(analyze_text(tmp_path, steps + events, preset="torchtitan")) == (
         100.0, "tokens/s",
     )  # fmt: skip
 

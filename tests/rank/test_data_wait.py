@@ -95,7 +95,9 @@ class OneTensorEach(ScriptedJob):
         return super().step(replace(batch, tensors=batch.tensors[0]) for batch in batches)
 
 
-def windows_of(device: Host, epochs: list[list[Micro]], depth: int, **schedule: Any) -> list[Any]:
+def train_and_list_windows(
+    device: Host, epochs: list[list[Micro]], depth: int, **schedule: Any
+) -> list[Any]:
     """Train on fakes; return the windows' events."""
     clock = device.clock
     job = OneTensorEach(clock, device, epochs, end_of_epoch_ns=7)
@@ -115,7 +117,7 @@ def windows_of(device: Host, epochs: list[list[Micro]], depth: int, **schedule: 
     return events.named("window")
 
 
-def expected_waits(
+def compute_expected_waits(
     epochs: list[list[Micro]],
     times: Times,
     *,
@@ -203,14 +205,16 @@ def test_data_wait_of_each_step_matches_a_model_of_the_queue(  # noqa: PLR0917
     all_epochs = [of_epoch] * number
     device = kind(FakeClock(START_NS), times=times)
     schedule = {"window_steps": window_steps, "max_steps": max_steps}
-    windows = windows_of(device, all_epochs, depth, **schedule)
+    windows = train_and_list_windows(device, all_epochs, depth, **schedule)
     waits_ns = [wait_ns for window in windows for wait_ns in window["wait_ns"]]
     asynchronous = kind is Card
-    assert waits_ns == expected_waits(
+    assert waits_ns == compute_expected_waits(
         all_epochs, times, depth=depth, asynchronous=asynchronous, **schedule
     )
     # What was trained is the same as without reading ahead.
-    plain = windows_of(kind(FakeClock(START_NS), times=times), all_epochs, 0, **schedule)
+    plain = train_and_list_windows(
+        kind(FakeClock(START_NS), times=times), all_epochs, 0, **schedule
+    )
     for name in ("loss", "samples", "step_samples", "first_step", "tokens", "micro_batches"):
         assert [item[name] for item in windows] == [item[name] for item in plain], name
     for window in windows:

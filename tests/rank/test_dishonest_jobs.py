@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a job type as the toy case's and return the record; fields of the recipe by name."""
     monkeypatch.setattr(CpuDevice, "matmul_rate", SyncDevice.matmul_rate)
     threads = torch.get_num_threads()
@@ -54,22 +54,22 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     torch.set_num_threads(threads)
 
 
-def told(record: Record) -> tuple[str, str, dict[str, Any]]:
+def read_cause(record: Record) -> tuple[str, str, dict[str, Any]]:
     """Return kind, code and arguments of the cause."""
     assert record.status == "failed"
     assert record.cause is not None
     return record.cause.kind, record.cause.message.code, record.cause.message.args
 
 
-def doubts(record: Record) -> list[Message]:
+def list_doubts(record: Record) -> list[Message]:
     """Return the findings but for those of this machine and of a short run."""
     usual = {"machine_busy", "not_steady", "steadiness_unknown", "read_before_measured"}
     return [finding for finding in record.findings if finding.code not in usual]
 
 
-def test_an_honest_job_passes_without_a_finding(run: Run) -> None:
-    record = run(ToyJob)
-    assert (record.status, record.cause, doubts(record)) == ("passed", None, [])
+def test_an_honest_job_passes_without_a_finding(run_job: Run) -> None:
+    record = run_job(ToyJob)
+    assert (record.status, record.cause, list_doubts(record)) == ("passed", None, [])
     assert record.counts.samples == record.plan.data.train_samples * record.counts.epochs
     check_ns = record.spans.by_name_ns["check"]
     assert 0 < check_ns < record.spans.wall_ns
@@ -154,9 +154,9 @@ class Disagrees(ToyJob):
     ],
 )  # fmt: skip
 def test_counts_that_contradict_each_other_fail_the_run(
-    run: Run, job_type: type[ToyJob], overrides: dict[str, int], code: str, args: dict[str, Any]
+    run_job: Run, job_type: type[ToyJob], overrides: dict[str, int], code: str, args: dict[str, Any]
 ) -> None:
-    assert told(run(job_type, **overrides)) == ("impossible_figure", code, args)
+    assert read_cause(run_job(job_type, **overrides)) == ("impossible_figure", code, args)
 
 
 class WorksInEvaluation(ToyJob):
@@ -193,13 +193,13 @@ class ClaimsUpdates(WorksInEvaluation):
     claims_updates = True
 
 
-def test_work_deferred_to_the_evaluation_fails_the_run(run: Run) -> None:
-    failure = told(run(WorksInEvaluation))
+def test_work_deferred_to_the_evaluation_fails_the_run(run_job: Run) -> None:
+    failure = read_cause(run_job(WorksInEvaluation))
     assert failure == ("untimed_work", "parameters_changed_in_evaluation", {"step": 64})
 
 
-def test_steps_that_train_nothing_fail_the_run(run: Run) -> None:
-    failure = told(run(ClaimsUpdates))
+def test_steps_that_train_nothing_fail_the_run(run_job: Run) -> None:
+    failure = read_cause(run_job(ClaimsUpdates))
     args = {"first": 1, "last": 1, "updates": 1, "parameters": 4}
     assert failure == ("not_trained", "parameters_unchanged_in_window", args)
 
@@ -224,8 +224,10 @@ class StopsAfterWarmup(ToyJob):
 
 
 @pytest.mark.parametrize("window_steps", [10, 1000])
-def test_training_that_stops_after_the_warmup_fails_the_run(run: Run, window_steps: int) -> None:
-    kind, code, args = told(run(StopsAfterWarmup, window_steps=window_steps))
+def test_training_that_stops_after_the_warmup_fails_the_run(
+    run_job: Run, window_steps: int
+) -> None:
+    kind, code, args = read_cause(run_job(StopsAfterWarmup, window_steps=window_steps))
     assert (kind, code) == ("not_trained", "parameters_unchanged_in_window")
     last = min(10 + window_steps, 64)
     assert args == {"first": 11, "last": last, "updates": last - 10, "parameters": 4}
@@ -241,8 +243,8 @@ class DetachedLayer(ToyJob):
         return torch.nn.functional.cross_entropy(scores, labels, reduction="sum")
 
 
-def test_parameters_without_a_gradient_fail_the_run(run: Run) -> None:
-    kind, code, args = told(run(DetachedLayer))
+def test_parameters_without_a_gradient_fail_the_run(run_job: Run) -> None:
+    kind, code, args = read_cause(run_job(DetachedLayer))
     assert (kind, code) == ("not_trained", "parameters_never_changed")
     updates = 64  # the target is reached with half of the model, after an epoch
     assert args["updates"] in (updates, 2 * updates)
@@ -260,8 +262,10 @@ class ZeroGradients(ToyJob):
         return torch.nn.functional.cross_entropy(scores, labels, reduction="sum") + zero
 
 
-def test_zero_gradients_fail_the_run_though_weight_decay_changes_the_parameters(run: Run) -> None:
-    kind, code, args = told(run(ZeroGradients))
+def test_zero_gradients_fail_the_run_though_weight_decay_changes_the_parameters(
+    run_job: Run,
+) -> None:
+    kind, code, args = read_cause(run_job(ZeroGradients))
     assert (kind, code) == ("not_trained", "gradients_zero")
     assert args == {"names": "0.weight, 0.bias", "number": 2, "parameters": 4}
 
@@ -273,8 +277,12 @@ class TrainsWhenSaved(ToyJob):
         self.step(self.batches(9))
 
 
-def test_training_after_the_end_fails_the_run(run: Run) -> None:
-    assert told(run(TrainsWhenSaved)) == ("untimed_work", "parameters_changed_after_training", {})
+def test_training_after_the_end_fails_the_run(run_job: Run) -> None:
+    assert read_cause(run_job(TrainsWhenSaved)) == (
+        "untimed_work",
+        "parameters_changed_after_training",
+        {},
+    )
 
 
 class DropsTheRest(ToyJob):
@@ -289,10 +297,10 @@ class DropsTheRest(ToyJob):
         return itertools.islice(super().batches(epoch), self.steps_per_epoch)
 
 
-def test_epoch_that_drops_rows_is_reported_and_passes_with_a_finding(run: Run) -> None:
-    record = run(DropsTheRest)
+def test_epoch_that_drops_rows_is_reported_and_passes_with_a_finding(run_job: Run) -> None:
+    record = run_job(DropsTheRest)
     assert record.status == "passed"
-    assert [item.as_dict() for item in doubts(record)] == [
+    assert [item.as_dict() for item in list_doubts(record)] == [
         {"code": "own_epoch", "args": {"samples": 4032, "rows": 4096}}
     ]
 
@@ -306,17 +314,17 @@ class SameLoss(ToyJob):
         self.step = lambda batches: None if take_step(batches) is None else torch.tensor(0.25)
 
 
-def test_a_loss_that_never_changes_is_a_finding(run: Run) -> None:
-    record = run(SameLoss, max_epochs=1)
+def test_a_loss_that_never_changes_is_a_finding(run_job: Run) -> None:
+    record = run_job(SameLoss, max_epochs=1)
     assert record.status == "passed"
-    (finding,) = doubts(record)
+    (finding,) = list_doubts(record)
     assert (finding.code, finding.args) == ("loss_never_changes", {"loss": 0.25, "steps": 64})
 
 
 @pytest.mark.parametrize(("ahead", "noted"), [(2, False), (5, False), (6, True)])
-def test_batches_read_before_measuring_are_noted(run: Run, ahead: int, noted: bool) -> None:
+def test_batches_read_before_measuring_are_noted(run_job: Run, ahead: int, noted: bool) -> None:
     # 60 steps, of which 10 warm up: 5 of the 50 measured are a tenth.
-    record = run(ToyJob, max_steps=60, read_ahead_batches=ahead)
+    record = run_job(ToyJob, max_steps=60, read_ahead_batches=ahead)
     notes = [note.args for note in record.findings if note.code == "read_before_measured"]
     assert notes == [{"ahead": ahead, "batches": 50}] * noted
 
@@ -339,11 +347,11 @@ class SlowSteps(ToyJob):
 
 
 def test_marks_at_half_the_hosts_rate_are_a_finding(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run_job: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CpuDevice, "elapsed_ns", lambda _self, start, end: (end - start) // 2)
-    record = run(SlowSteps, max_epochs=1, max_steps=20)
-    (finding,) = doubts(record)
+    record = run_job(SlowSteps, max_epochs=1, max_steps=20)
+    (finding,) = list_doubts(record)
     assert finding.code == "steps_beside_windows"
     assert finding.args["rank"] == 0
     assert finding.args["steps_s"] <= finding.args["windows_s"] / 2
@@ -365,9 +373,9 @@ class EverySecondStep(ToyJob):
         return None if next(batches, None) is None else torch.tensor(1.0 / self.taken)
 
 
-def test_steps_that_train_nothing_are_a_finding_that_forbids_quoting(run: Run) -> None:
-    record = run(EverySecondStep, max_epochs=1, target_value="none")
-    assert [item.as_dict() for item in doubts(record)] == [
+def test_steps_that_train_nothing_are_a_finding_that_forbids_quoting(run_job: Run) -> None:
+    record = run_job(EverySecondStep, max_epochs=1, target_value="none")
+    assert [item.as_dict() for item in list_doubts(record)] == [
         {"code": "few_updates", "args": {"updates": 32, "steps": 64, "skipped": 0}}
     ]
     assert record.trust.grade == "do_not_quote"
@@ -382,9 +390,9 @@ class ScoresHalf(ToyJob):
         return replace(quality, samples=quality.samples // 2)
 
 
-def test_an_evaluation_over_fewer_rows_is_a_finding(run: Run) -> None:
-    record = run(ScoresHalf)
-    assert [item.as_dict() for item in doubts(record)] == [
+def test_an_evaluation_over_fewer_rows_is_a_finding(run_job: Run) -> None:
+    record = run_job(ScoresHalf)
+    assert [item.as_dict() for item in list_doubts(record)] == [
         {"code": "evaluated_rows", "args": {"scored": 500, "rows": 1000}}
     ]
 
@@ -480,16 +488,16 @@ class SaysNothing(ByHand):
     ],
 )
 def test_wrong_evaluation_fails_the_run(
-    run: Run, job_type: type[ToyJob], code: str, args: dict[str, Any]
+    run_job: Run, job_type: type[ToyJob], code: str, args: dict[str, Any]
 ) -> None:
-    kind, found_code, details = told(run(job_type, target_value="none", max_epochs=1))
+    kind, found_code, details = read_cause(run_job(job_type, target_value="none", max_epochs=1))
     assert (kind, found_code) == ("wrong_evaluation", code)
     assert {name: details[name] for name in args} == args
 
 
-def test_correct_evaluation_without_the_helper_passes(run: Run) -> None:
-    record = run(ByHand)
-    assert (record.status, doubts(record)) == ("passed", [])
+def test_correct_evaluation_without_the_helper_passes(run_job: Run) -> None:
+    record = run_job(ByHand)
+    assert (record.status, list_doubts(record)) == ("passed", [])
     (point, *_) = record.quality.history
     assert point.scored == {
         "rows": 1000, "digest": point.scored["digest"], "mean": point.value, "of": "",
@@ -508,11 +516,11 @@ def test_correct_evaluation_without_the_helper_passes(run: Run) -> None:
     ],
 )
 def test_doubtful_evaluation_is_a_finding(
-    run: Run, job_type: type[ToyJob], code: str, args: dict[str, Any], grade: bool
+    run_job: Run, job_type: type[ToyJob], code: str, args: dict[str, Any], grade: bool
 ) -> None:
-    record = run(job_type, target_value="none")
+    record = run_job(job_type, target_value="none")
     assert record.status == "passed"
-    assert [(finding.code, finding.args) for finding in doubts(record)] == [(code, args)]
+    assert [(finding.code, finding.args) for finding in list_doubts(record)] == [(code, args)]
     assert (code in [reason.code for reason in record.trust.reasons]) is grade
 
 
@@ -524,8 +532,8 @@ class ChangesPrecision(ToyJob):
         return super().batches(epoch)
 
 
-def test_a_precision_that_the_job_changed_fails_the_run(run: Run) -> None:
-    kind, code, args = told(run(ChangesPrecision))
+def test_a_precision_that_the_job_changed_fails_the_run(run_job: Run) -> None:
+    kind, code, args = read_cause(run_job(ChangesPrecision))
     assert (kind, code) == ("changed_precision", "changed_precision")
     assert "float32_matmul: highest -> medium" in args["changes"]
 
@@ -566,9 +574,9 @@ class LowersAFlag(ToyJob):
     ],
 )
 def test_a_precision_that_is_changed_within_a_step_alone_fails_the_run(
-    run: Run, job_type: type[ToyJob], precision: str, change: str
+    run_job: Run, job_type: type[ToyJob], precision: str, change: str
 ) -> None:
-    kind, _, args = told(run(job_type, precision=precision))
+    kind, _, args = read_cause(run_job(job_type, precision=precision))
     assert kind == "changed_precision"
     assert args["changes"].startswith(f"{change} (in a step)")
 
@@ -580,8 +588,8 @@ class ClaimsFlops(ToyJob):
         return 2 * super().model_flops(counts)
 
 
-def test_flops_that_a_step_does_not_compute_are_a_finding(run: Run) -> None:
-    (finding,) = doubts(run(ClaimsFlops))
+def test_flops_that_a_step_does_not_compute_are_a_finding(run_job: Run) -> None:
+    (finding,) = list_doubts(run_job(ClaimsFlops))
     assert finding.code == "flops_above_counted"
     assert finding.args["share"] == pytest.approx(2.0, rel=0.05)
 
@@ -594,7 +602,7 @@ class SameRows(ToyJob):
         yield from (replace(batch, tensors=batches[0].tensors) for batch in batches)
 
 
-def test_rows_that_are_read_again_within_an_epoch_are_a_finding(run: Run) -> None:
-    record = run(SameRows, target_value=0.1)
+def test_rows_that_are_read_again_within_an_epoch_are_a_finding(run_job: Run) -> None:
+    record = run_job(SameRows, target_value=0.1)
     assert "rows_repeated" in [finding.code for finding in record.findings]
     assert record.trust.grade == "do_not_quote"

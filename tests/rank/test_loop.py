@@ -45,7 +45,7 @@ def make_loop(
     return loop, events
 
 
-def phases(events: Events) -> list[tuple[str, int, int, int]]:
+def list_phases(events: Events) -> list[tuple[str, int, int, int]]:
     """Return (phase, epoch, first step, steps) of each window."""
     return [
         (item["phase"], item["epoch"], item["first_step"], len(item["step_ns"]))
@@ -129,7 +129,7 @@ def test_windows_are_cut_at_warmup_end_epoch_end_and_max_steps(sync_device: Sync
         sync_device, [epoch, epoch], warmup_steps=6, window_steps=4, max_steps=15
     )
     loop.run()
-    assert phases(events) == [
+    assert list_phases(events) == [
         ("compile", 0, 0, 1),
         ("warmup", 0, 1, 4),
         ("warmup", 0, 5, 1),  # cut at the warm-up's end
@@ -237,9 +237,9 @@ def test_evaluations_follow_their_interval(
     )
     outcome = loop.run()
     assert [item["step"] for item in events.named("evaluate")] == evaluated_after
-    steps = [first for *_, first, _ in phases(events)]
+    steps = [first for *_, first, _ in list_phases(events)]
     assert steps == sorted(set(steps))
-    assert sum(length for *_, length in phases(events)) == outcome.steps
+    assert sum(length for *_, length in list_phases(events)) == outcome.steps
 
 
 def test_evaluation_interval_counts_samples_of_all_ranks(sync_device: SyncDevice) -> None:
@@ -250,7 +250,7 @@ def test_evaluation_interval_counts_samples_of_all_ranks(sync_device: SyncDevice
     )
     loop.run()
     assert [item["step"] for item in events.named("evaluate")] == [2, 4, 6]
-    assert phases(events) == [
+    assert list_phases(events) == [
         ("compile", 0, 0, 1), ("train", 0, 1, 1), ("train", 0, 2, 2), ("train", 0, 4, 2),
     ]  # fmt: skip
 

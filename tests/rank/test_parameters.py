@@ -51,7 +51,7 @@ def test_steps_without_a_rate_or_dropped_by_the_scaler_are_no_updates(
     assert stepper.skipped_steps() == skipped
 
 
-def tensors() -> dict[str, torch.Tensor]:
+def make_tensors() -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     draw = partial(torch.randn, generator=generator)
     return {
@@ -60,9 +60,9 @@ def tensors() -> dict[str, torch.Tensor]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [name for name in tensors() if name != "none"])
+@pytest.mark.parametrize("name", [name for name in make_tensors() if name != "none"])
 def test_checksum_of_a_tensor_depends_on_every_bit(name: str) -> None:
-    checked_tensors = tensors()
+    checked_tensors = make_tensors()
     digest = TensorDigest(checked_tensors)
     before = digest.sums()
     assert set(before) == set(checked_tensors) - {"none"}
@@ -158,7 +158,9 @@ def test_windows_whose_steps_were_all_dropped_may_change_nothing() -> None:
     }
 
 
-def step_with(weights: dict[str, torch.Tensor], gradients: dict[str, torch.Tensor | None]) -> None:
+def take_step_with(
+    weights: dict[str, torch.Tensor], gradients: dict[str, torch.Tensor | None]
+) -> None:
     for name, gradient in gradients.items():
         weights[name].grad = gradient
     torch.optim.AdamW(list(weights.values()), lr=0.1, weight_decay=0.5).step()
@@ -168,11 +170,11 @@ def test_gradients_are_checked_in_the_first_steps_of_any_optimizer() -> None:
     weights = {name: torch.ones(3, requires_grad=True) for name in ("seen", "late", "zero", "none")}
     watch = GradientWatch(weights, looks=2)
     nonzero, zero = torch.tensor([0.0, 0.0, 1.0]), torch.zeros(3)
-    step_with({"other": torch.ones(1, requires_grad=True)}, {"other": torch.ones(1)})
-    step_with(weights, {"seen": nonzero, "late": zero, "zero": zero, "none": None})
+    take_step_with({"other": torch.ones(1, requires_grad=True)}, {"other": torch.ones(1)})
+    take_step_with(weights, {"seen": nonzero, "late": zero, "zero": zero, "none": None})
     assert not watch.finished
-    step_with(weights, {"seen": zero, "late": nonzero, "zero": zero, "none": None})
+    take_step_with(weights, {"seen": zero, "late": nonzero, "zero": zero, "none": None})
     assert watch.finished
-    step_with(weights, {"zero": nonzero})  # too late
+    take_step_with(weights, {"zero": nonzero})  # too late
     assert watch.found() == {"seen": True, "late": True, "zero": False}
     watch.close()

@@ -17,7 +17,7 @@ Calls = list[dict[str, Any]]
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+def group_arguments(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """Return the arguments of each call of a fake ``init_process_group``."""
     arguments: Calls = []
 
@@ -39,9 +39,9 @@ def second_card(monkeypatch: pytest.MonkeyPatch) -> Any:
     return SimpleNamespace(place=lambda _value: place)
 
 
-def test_rank_binds_its_own_device(calls: Calls, second_card: Any) -> None:
+def test_rank_binds_its_own_device(group_arguments: Calls, second_card: Any) -> None:
     join_ranks("nccl", second_card, timeout_s=60.0)
-    assert calls == [
+    assert group_arguments == [
         {
             "backend": "nccl",
             "timeout": timedelta(seconds=60),
@@ -50,20 +50,20 @@ def test_rank_binds_its_own_device(calls: Calls, second_card: Any) -> None:
     ]
 
 
-def test_rank_of_ceilings_binds_its_own_device(calls: Calls, second_card: Any) -> None:
+def test_rank_of_ceilings_binds_its_own_device(group_arguments: Calls, second_card: Any) -> None:
     with RankGroup.join("nccl", second_card, rank=3, count=4):
-        assert [call["device_id"] for call in calls] == [torch.device("cuda", 1)]
+        assert [call["device_id"] for call in group_arguments] == [torch.device("cuda", 1)]
 
 
 def test_device_that_torch_does_not_count_is_not_bound(
-    calls: Calls, second_card: Any, monkeypatch: pytest.MonkeyPatch
+    group_arguments: Calls, second_card: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     join_ranks("gloo", CpuDevice(threads=torch.get_num_threads()))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
     join_ranks("nccl", second_card)
-    assert [call["device_id"] for call in calls] == [None, None]
+    assert [call["device_id"] for call in group_arguments] == [None, None]
 
 
-def test_timeout_is_below_the_overflow_limit(calls: Calls, second_card: Any) -> None:
+def test_timeout_is_below_the_overflow_limit(group_arguments: Calls, second_card: Any) -> None:
     join_ranks("nccl", second_card, timeout_s=1e300)
-    assert calls[0]["timeout"] == timedelta(days=30)
+    assert group_arguments[0]["timeout"] == timedelta(days=30)

@@ -62,12 +62,12 @@ class ScriptedDigests:
         step, part, number = self.faults.get(self.passes, (-1, "", 0))
         self.passes += bool(losses)
         return [
-            digest(loss, **({part: number} if index == step else {}))
+            make_digest(loss, **({part: number} if index == step else {}))
             for index, loss in enumerate(losses)
         ]
 
 
-def digest(loss: float, *, gradient: int = 0, weight: int = 0) -> StepDigest:
+def make_digest(loss: float, *, gradient: int = 0, weight: int = 0) -> StepDigest:
     return StepDigest(
         loss=loss.hex(),
         gradients={"last": 4, "first": 5 + gradient},
@@ -75,7 +75,7 @@ def digest(loss: float, *, gradient: int = 0, weight: int = 0) -> StepDigest:
     )
 
 
-def run(
+def run_loop(
     device: SyncDevice,
     epochs: list[list[Micro]],
     *,
@@ -113,7 +113,7 @@ def run(
 def test_every_nth_measured_window_is_repeated_and_timed_separately(
     sync_device: SyncDevice,
 ) -> None:
-    events, _ = run(sync_device, [[Micro()] * 14])
+    events, _ = run_loop(sync_device, [[Micro()] * 14])
 
     windows, replays = events.named("window"), events.named("replay")
     assert [(item["phase"], item["first_step"]) for item in windows] == [
@@ -135,7 +135,7 @@ def test_every_nth_measured_window_is_repeated_and_timed_separately(
 
 
 def test_warm_up_windows_are_never_repeated(sync_device: SyncDevice) -> None:
-    events, _ = run(sync_device, [[Micro()] * 4], every_windows=1, warmup_steps=4)
+    events, _ = run_loop(sync_device, [[Micro()] * 4], every_windows=1, warmup_steps=4)
 
     assert events.named("replay") == []
 
@@ -145,7 +145,7 @@ def test_window_that_an_epoch_ends_is_repeated_with_its_own_batches(
 ) -> None:
     epoch = [Micro(loss=float(number)) for number in range(6)]
 
-    events, _ = run(sync_device, [epoch, epoch], every_windows=1)
+    events, _ = run_loop(sync_device, [epoch, epoch], every_windows=1)
 
     assert [(item["first_step"], item["steps"]) for item in events.named("replay")] == [
         (2, 3), (5, 1), (6, 3), (9, 3),
@@ -158,7 +158,7 @@ def test_epoch_that_ends_where_a_window_begins_repeats_the_next_window(
 ) -> None:
     epoch = [Micro()] * 5  # of which the first window has all
 
-    events, _ = run(sync_device, [epoch, epoch], every_windows=2)
+    events, _ = run_loop(sync_device, [epoch, epoch], every_windows=2)
 
     # The second epoch's first window is due, after one that turned out to have no step.
     assert [(item["first_step"], item["steps"]) for item in events.named("replay")] == [(5, 3)]
@@ -170,7 +170,7 @@ def test_difference_that_two_repeats_confirm_is_named(
 ) -> None:
     digests = ScriptedDigests({wrong_pass: (1, "gradient", 1)})
 
-    events, _ = run(sync_device, [[Micro()] * 8], digests=digests)
+    events, _ = run_loop(sync_device, [[Micro()] * 8], digests=digests)
 
     (replay,) = events.named("replay")
     assert (replay["repeats"], replay["control"]) == (3, "deterministic")
@@ -182,7 +182,7 @@ def test_difference_that_two_repeats_confirm_is_named(
 def test_repeats_that_differ_from_each_other_blame_no_rank(sync_device: SyncDevice) -> None:
     digests = ScriptedDigests({number: (0, "weight", number) for number in range(4)})
 
-    events, _ = run(sync_device, [[Micro()] * 8], digests=digests)
+    events, _ = run_loop(sync_device, [[Micro()] * 8], digests=digests)
 
     (replay,) = events.named("replay")
     assert (replay["repeats"], replay["control"]) == (3, "not_deterministic")
@@ -190,7 +190,7 @@ def test_repeats_that_differ_from_each_other_blame_no_rank(sync_device: SyncDevi
 
 
 def test_all_ranks_run_the_control_repeat_if_one_differs(sync_device: SyncDevice) -> None:
-    events, _ = run(sync_device, [[Micro()] * 8], flags_of_others=True)
+    events, _ = run_loop(sync_device, [[Micro()] * 8], flags_of_others=True)
 
     (replay,) = events.named("replay")
     assert (replay["repeats"], replay["control"]) == (3, "not_deterministic")
@@ -201,18 +201,18 @@ def test_window_with_a_loss_that_is_not_finite_is_repeated_first(sync_device: Sy
     events: list[Events] = []
 
     with pytest.raises(DivergedError):
-        events.append(run(sync_device, [micros])[0])
+        events.append(run_loop(sync_device, [micros])[0])
 
     assert sync_device.calls.count("emit replay") == 1
 
 
 def test_first_difference_is_that_of_the_earliest_step_and_part() -> None:
-    usual = [digest(1.0), digest(0.5)]
+    usual = [make_digest(1.0), make_digest(0.5)]
 
     assert find_difference(usual, usual) is None
-    assert find_difference(usual, [digest(1.0), digest(0.25, gradient=1)]) == BitDifference(
-        step=2, part="loss"
-    )
     assert find_difference(
-        usual, [digest(1.0, weight=1), digest(0.25)], first_step=10
+        usual, [make_digest(1.0), make_digest(0.25, gradient=1)]
+    ) == BitDifference(step=2, part="loss")
+    assert find_difference(
+        usual, [make_digest(1.0, weight=1), make_digest(0.25)], first_step=10
     ) == BitDifference(step=11, part="weight", tensor="last")

@@ -13,7 +13,7 @@ from trainmark.record.record import Cause, Record
 from trainmark.spec import Message, message
 
 
-def failed(kind: str, cause: Message, *, steps: int = 250, **recipe: Any) -> Record:
+def make_failed_record(kind: str, cause: Message, *, steps: int = 250, **recipe: Any) -> Record:
     """Return a run of two ranks that failed, with changes of its recipe."""
     plan = read_golden_record().plan
     changed = plan.model_copy(update={"recipe": plan.recipe | recipe, "extra": {}, "fix_hp": {}})
@@ -24,7 +24,7 @@ def failed(kind: str, cause: Message, *, steps: int = 250, **recipe: Any) -> Rec
     )
 
 
-def codes(record: Record) -> list[str]:
+def list_advice_codes(record: Record) -> list[str]:
     advice = advise(record)
     for item in advice:
         for lang in ("en", "zh"):
@@ -51,22 +51,31 @@ OOM = message("exception", text="no memory left")
 def test_out_of_device_memory_has_memory_advice(
     recipe: dict[str, Any], expected: list[str]
 ) -> None:
-    assert codes(failed("oom", OOM, **recipe)) == expected
+    assert list_advice_codes(make_failed_record("oom", OOM, **recipe)) == expected
 
 
 @pytest.mark.parametrize(("now", "advised"), [(False, "true"), ("none", "full")])
 def test_recomputing_is_advised_by_the_values_of_the_case(now: Any, advised: str) -> None:
-    record = failed("oom", OOM, micro_batch_size=1, precision="bf16", checkpoint_activations=now)
+    record = make_failed_record(
+        "oom", OOM, micro_batch_size=1, precision="bf16", checkpoint_activations=now
+    )
     (advice, _) = advise(record)
     assert advice == message("try.checkpoint_activations", value=advised)
 
 
 def test_out_of_host_memory_has_memory_advice() -> None:
     killed = message("rank_killed_out_of_memory", rank=0, signal="SIGKILL")
-    record = failed("oom", killed, micro_batch_size=8, precision="fp32")
-    assert codes(record) == ["try.fewer_ranks", "try.lower_batch", "try.more_memory_host"]
+    record = make_failed_record("oom", killed, micro_batch_size=8, precision="fp32")
+    assert list_advice_codes(record) == [
+        "try.fewer_ranks",
+        "try.lower_batch",
+        "try.more_memory_host",
+    ]
     single_rank_plan = record.plan.model_copy(update={"nproc": 1})
-    assert codes(record.model_copy(update={"plan": single_rank_plan}))[0] == "try.lower_batch"
+    assert (
+        list_advice_codes(record.model_copy(update={"plan": single_rank_plan}))[0]
+        == "try.lower_batch"
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,15 +84,17 @@ def test_out_of_host_memory_has_memory_advice() -> None:
 )
 def test_diverged_loss_advises_against_fp16_only(precision: str, expected: list[str]) -> None:
     nan = message("loss_not_finite", value="nan", step=2)
-    assert codes(failed("diverged", nan, precision=precision)) == expected
+    assert list_advice_codes(make_failed_record("diverged", nan, precision=precision)) == expected
 
 
 def test_missed_target_names_the_field_that_ended_the_training() -> None:
     missed = message("target_missed", metric="acc", target=0.9, epochs=1, steps=250, value=0.5)
-    assert codes(failed("target_missed", missed, max_steps=250)) == ["try.raise_steps"]
-    (advice,) = advise(failed("target_missed", missed, max_steps=250))
+    assert list_advice_codes(make_failed_record("target_missed", missed, max_steps=250)) == [
+        "try.raise_steps"
+    ]
+    (advice,) = advise(make_failed_record("target_missed", missed, max_steps=250))
     assert advice.args == {"name": "max_steps", "value": 250}
-    (advice,) = advise(failed("target_missed", missed, max_steps=None, max_epochs=3))
+    (advice,) = advise(make_failed_record("target_missed", missed, max_steps=None, max_epochs=3))
     assert advice.args == {"name": "max_epochs", "value": 3}
 
 
@@ -92,16 +103,18 @@ def test_stopped_run_is_advised_to_resume_only_from_a_checkpoint(
     steps: int, may_go_on: bool
 ) -> None:
     stopped = message("stopped_by_signal", signal="SIGINT", steps=steps)
-    record = failed("signal", stopped, steps=steps, checkpoint_every_steps=100)
-    assert codes(record) == ["try.resume" if may_go_on else "fix.stopped_by_signal"]
-    assert codes(failed("signal", stopped)) == ["fix.stopped_by_signal"]
+    record = make_failed_record("signal", stopped, steps=steps, checkpoint_every_steps=100)
+    assert list_advice_codes(record) == ["try.resume" if may_go_on else "fix.stopped_by_signal"]
+    assert list_advice_codes(make_failed_record("signal", stopped)) == ["fix.stopped_by_signal"]
     late = message("timed_out_training", limit_s=60.0, steps=steps, quiet_s=0.1)
-    record = failed("timeout", late, steps=steps, checkpoint_every_steps=100)
+    record = make_failed_record("timeout", late, steps=steps, checkpoint_every_steps=100)
     resume = ["try.resume"] if may_go_on else []
-    assert codes(record) == [*resume, "try.raise_timeout"]
+    assert list_advice_codes(record) == [*resume, "try.raise_timeout"]
 
 
 def test_fix_of_an_error_comes_first_and_an_unknown_cause_has_general_advice() -> None:
     cause = message("exception", text="no memory left", fix="lower bs")
-    assert codes(failed("oom", cause)) == ["own_fix"]
-    assert codes(failed("of_tomorrow", message("of_tomorrow"))) == ["fix.unknown"]
+    assert list_advice_codes(make_failed_record("oom", cause)) == ["own_fix"]
+    assert list_advice_codes(make_failed_record("of_tomorrow", message("of_tomorrow"))) == [
+        "fix.unknown"
+    ]

@@ -22,7 +22,7 @@ TARGET = Target(metric="acc", value=0.9)
 Events = list[dict[str, Any]]
 
 
-def whole_rank(*, value: float = 0.95) -> Events:
+def make_whole_rank(*, value: float = 0.95) -> Events:
     """Return the events of a rank that did everything: 2 steps, one evaluation."""
     return [
         event("start", S, pid=1),
@@ -38,26 +38,32 @@ def whole_rank(*, value: float = 0.95) -> Events:
     ]  # fmt: skip
 
 
-def said(text: str) -> dict[str, Any]:
+def read_message(text: str) -> dict[str, Any]:
     return message("exception", text=text).as_dict()
 
 
-def failed_rank(kind: str, t_s: float = 4, text: str = "why") -> Events:
-    report = {"kind": kind, "type": "T", "message": said(text), "place": "train", "traceback": "tb"}
-    return [*whole_rank()[:3], event("error", int(t_s * S), **report)]
+def make_failed_rank(kind: str, t_s: float = 4, text: str = "why") -> Events:
+    report = {
+        "kind": kind,
+        "type": "T",
+        "message": read_message(text),
+        "place": "train",
+        "traceback": "tb",
+    }
+    return [*make_whole_rank()[:3], event("error", int(t_s * S), **report)]
 
 
-def failure(rank: int, exit_code: int, time_s: float) -> dict[str, Any]:
+def make_failure(rank: int, exit_code: int, time_s: float) -> dict[str, Any]:
     """Return the agent's report of the failure of a rank."""
     return {"rank": rank, "exit_code": exit_code, "t_ns": int(time_s * S)}
 
 
-def ranks_ended(*failures: dict[str, Any]) -> dict[str, Any]:
+def make_ranks_ended(*failures: dict[str, Any]) -> dict[str, Any]:
     return event("ranks_ended", 9 * S, failures=list(failures))
 
 
 @pytest.fixture
-def ending(tmp_path: Path) -> Any:
+def find_ending(tmp_path: Path) -> Any:
     def call(launcher: Events, *ranks: Events, target: Target | None = TARGET) -> SimpleNamespace:
         run_dir = write_run(tmp_path / "run", [launch_event(), *launcher], *ranks)
         failure = find_failure(read_run(run_dir, max(len(ranks), 1)), target)
@@ -67,8 +73,8 @@ def ending(tmp_path: Path) -> Any:
     return call
 
 
-def test_missed_target_states_target_and_value(ending: Any) -> None:
-    result = ending([ranks_ended()], whole_rank(value=0.8512))
+def test_missed_target_states_target_and_value(find_ending: Any) -> None:
+    result = find_ending([make_ranks_ended()], make_whole_rank(value=0.8512))
     assert result.status == "target_missed"
     assert result.cause["message"] == {
         "code": "target_missed",
@@ -80,64 +86,78 @@ def test_missed_target_states_target_and_value(ending: Any) -> None:
     ("kind", "status"),
     [("oom", "oom"), ("diverged", "diverged"), ("disk_full", "failed"), ("error", "failed")],
 )
-def test_reported_failure_of_a_rank_is_the_cause(ending: Any, kind: str, status: str) -> None:
-    result = ending([ranks_ended(failure(0, 1, 4))], failed_rank(kind))
+def test_reported_failure_of_a_rank_is_the_cause(find_ending: Any, kind: str, status: str) -> None:
+    result = find_ending([make_ranks_ended(make_failure(0, 1, 4))], make_failed_rank(kind))
     assert result.status == status
     assert result.cause == {
-        "kind": kind, "type": "T", "message": said("why"), "place": "train", "traceback": "tb",
-        "rank": 0, "exit_code": 1,
-    }  # fmt: skip
+        "kind": kind,
+        "type": "T",
+        "message": read_message("why"),
+        "place": "train",
+        "traceback": "tb",
+        "rank": 0,
+        "exit_code": 1,
+    }
 
 
-def test_of_two_errors_in_one_second_the_first_is_the_cause(ending: Any) -> None:
+def test_of_two_errors_in_one_second_the_first_is_the_cause(find_ending: Any) -> None:
     """A peer's broken connection follows what broke it; the launcher knows whole seconds only."""
-    broken, raised = failed_rank("error", 4.9, "closed by peer"), failed_rank("error", 4.1)
-    result = ending([ranks_ended(failure(0, 1, 4), failure(1, 1, 4))], broken, raised)
-    assert (result.cause["rank"], result.cause["message"]) == (1, said("why"))
+    broken, raised = (
+        make_failed_rank("error", 4.9, "closed by peer"),
+        make_failed_rank("error", 4.1),
+    )
+    result = find_ending(
+        [make_ranks_ended(make_failure(0, 1, 4), make_failure(1, 1, 4))], broken, raised
+    )
+    assert (result.cause["rank"], result.cause["message"]) == (1, read_message("why"))
 
 
-def test_exit_code_of_a_full_disk_is_the_cause(ending: Any) -> None:
-    result = ending([ranks_ended(failure(0, 28, 4))], whole_rank()[:3])
+def test_exit_code_of_a_full_disk_is_the_cause(find_ending: Any) -> None:
+    result = find_ending([make_ranks_ended(make_failure(0, 28, 4))], make_whole_rank()[:3])
     assert (result.status, result.cause["kind"]) == ("failed", "disk_full")
 
 
-def test_a_killed_rank_is_named_with_its_signal(ending: Any) -> None:
-    launcher = [ranks_ended(failure(0, -15, 4.5), failure(1, -9, 4))]
-    result = ending(launcher, whole_rank()[:3], whole_rank()[:3])
+def test_a_killed_rank_is_named_with_its_signal(find_ending: Any) -> None:
+    launcher = [make_ranks_ended(make_failure(0, -15, 4.5), make_failure(1, -9, 4))]
+    result = find_ending(launcher, make_whole_rank()[:3], make_whole_rank()[:3])
     assert result.status == "failed"
     assert (result.cause["rank"], result.cause["signal"]) == (1, "SIGKILL")
     assert result.cause["message"]["code"] == "rank_killed"
 
 
-def test_a_rank_that_was_ended_from_outside_precedes_the_errors_of_its_peers(ending: Any) -> None:
-    launcher = [ranks_ended(failure(0, -15, 4), failure(1, 1, 4.5))]
-    result = ending(launcher, whole_rank()[:3], failed_rank("exit", 4.5))
+def test_a_rank_that_was_ended_from_outside_precedes_the_errors_of_its_peers(
+    find_ending: Any,
+) -> None:
+    launcher = [make_ranks_ended(make_failure(0, -15, 4), make_failure(1, 1, 4.5))]
+    result = find_ending(launcher, make_whole_rank()[:3], make_failed_rank("exit", 4.5))
     assert (result.cause["rank"], result.cause["signal"]) == (0, "SIGTERM")
 
 
-def test_unknown_exit_code_is_not_reported(ending: Any) -> None:
-    result = ending([], failed_rank("error"))
+def test_unknown_exit_code_is_not_reported(find_ending: Any) -> None:
+    result = find_ending([], make_failed_rank("error"))
     assert "exit_code" not in result.cause
 
 
-def test_a_kill_counted_by_the_kernel_is_out_of_memory(ending: Any) -> None:
-    launcher = [event("oom_kills", 8 * S, count=1), ranks_ended(failure(1, -9, 4))]
-    result = ending(launcher, whole_rank()[:3], whole_rank()[:3])
+def test_a_kill_counted_by_the_kernel_is_out_of_memory(find_ending: Any) -> None:
+    launcher = [event("oom_kills", 8 * S, count=1), make_ranks_ended(make_failure(1, -9, 4))]
+    result = find_ending(launcher, make_whole_rank()[:3], make_whole_rank()[:3])
     assert result.status == "oom"
     assert result.cause["message"] == (
         message("rank_killed_out_of_memory", rank=1, signal="SIGKILL").as_dict()
     )
 
 
-def test_of_simultaneous_failures_the_most_specific_is_the_cause(ending: Any) -> None:
+def test_of_simultaneous_failures_the_most_specific_is_the_cause(find_ending: Any) -> None:
     # Rank 0 notices the broken connection first; rank 1 ran out of memory.
-    launcher = [ranks_ended(failure(0, 1, 4), failure(1, 1, 4.8))]
-    result = ending(launcher, failed_rank("error", 4, "connection closed"), failed_rank("oom", 4.8))
+    launcher = [make_ranks_ended(make_failure(0, 1, 4), make_failure(1, 1, 4.8))]
+    result = find_ending(
+        launcher, make_failed_rank("error", 4, "connection closed"), make_failed_rank("oom", 4.8)
+    )
     assert (result.status, result.cause["rank"]) == ("oom", 1)
 
 
-def test_missing_launcher_event_is_failure(ending: Any) -> None:
-    result = ending([], whole_rank())
+def test_missing_launcher_event_is_failure(find_ending: Any) -> None:
+    result = find_ending([], make_whole_rank())
     assert (result.status, result.cause["kind"]) == ("failed", "launcher")
 
 
@@ -155,23 +175,23 @@ def test_missing_launcher_event_is_failure(ending: Any) -> None:
     ],
 )  # fmt: skip
 def test_external_stop_takes_precedence_as_the_cause(
-    ending: Any, stop: dict[str, Any], status: str, expected: Message
+    find_ending: Any, stop: dict[str, Any], status: str, expected: Message
 ) -> None:
-    launcher = [event("stop", 8 * S, **stop), ranks_ended(failure(0, -15, 8))]
-    result = ending(launcher, failed_rank("error"))
+    launcher = [event("stop", 8 * S, **stop), make_ranks_ended(make_failure(0, -15, 8))]
+    result = find_ending(launcher, make_failed_rank("error"))
     assert (result.status, result.cause["message"]) == (status, expected.as_dict())
 
 
-def test_rank_that_stopped_without_an_event_is_a_failure(ending: Any) -> None:
-    result = ending([ranks_ended()], whole_rank(), whole_rank()[:-1])
+def test_rank_that_stopped_without_an_event_is_a_failure(find_ending: Any) -> None:
+    result = find_ending([make_ranks_ended()], make_whole_rank(), make_whole_rank()[:-1])
     assert result.status == "failed"
     assert result.cause["kind"] == "events_incomplete"
     assert result.cause["message"] == message("rank_unfinished", rank=1).as_dict()
 
 
-def test_a_lost_window_is_a_failure(ending: Any) -> None:
-    events = whole_rank()
+def test_a_lost_window_is_a_failure(find_ending: Any) -> None:
+    events = make_whole_rank()
     del events[3]
-    result = ending([ranks_ended()], events)
+    result = find_ending([make_ranks_ended()], events)
     assert (result.status, result.cause["kind"]) == ("failed", "events_incomplete")
     assert result.cause["message"]["args"] == {"rank": 0, "lines": 0, "steps": 1, "trained": 2}

@@ -30,7 +30,7 @@ def plan() -> Plan:
     return Plan.model_validate_json((GOLDEN / "plan_toy.json").read_bytes())
 
 
-def rank_events(
+def make_rank_events(
     samples: list[int], *, of_all: list[int], changed: list[str], **more: Any
 ) -> list[dict[str, Any]]:
     """Return a rank that takes one step a second, all measured."""
@@ -48,11 +48,11 @@ def rank_events(
     ]  # fmt: skip
 
 
-def timeline(tmp_path: Path, *ranks: list[dict[str, Any]]) -> RunTimeline:
+def read_timeline(tmp_path: Path, *ranks: list[dict[str, Any]]) -> RunTimeline:
     return read_run(write_run(tmp_path / "run", [launch_event()], *ranks), len(ranks))
 
 
-def figures(timeline: RunTimeline) -> dict[str, FigureEntry]:
+def compute_run_figures(timeline: RunTimeline) -> dict[str, FigureEntry]:
     return {
         name: FigureEntry(
             value=item.value, unit=FIGURES[name].unit, reason=item.reason, note=item.note
@@ -61,18 +61,18 @@ def figures(timeline: RunTimeline) -> dict[str, FigureEntry]:
     }
 
 
-def cause(plan: Plan, timeline: RunTimeline) -> tuple[str, dict[str, Any]] | None:
-    why = find_broken_rule(plan, timeline, figures(timeline))
+def find_cause(plan: Plan, timeline: RunTimeline) -> tuple[str, dict[str, Any]] | None:
+    why = find_broken_rule(plan, timeline, compute_run_figures(timeline))
     return None if why is None else (why.message.code, why.message.args)
 
 
 def test_ranks_that_share_a_step_unevenly_agree(plan: Plan, tmp_path: Path) -> None:
-    run_timeline = timeline(
+    run_timeline = read_timeline(
         tmp_path,
-        rank_events([64, 10], of_all=[128, 19], changed=["a"]),
-        rank_events([64, 9], of_all=[128, 19], changed=["a"]),
+        make_rank_events([64, 10], of_all=[128, 19], changed=["a"]),
+        make_rank_events([64, 9], of_all=[128, 19], changed=["a"]),
     )
-    assert cause(plan, run_timeline) is None
+    assert find_cause(plan, run_timeline) is None
 
 
 @pytest.mark.parametrize(
@@ -96,31 +96,33 @@ def test_contradicting_ranks_fail_the_run(
     expected: tuple[str, dict[str, int]],
 ) -> None:
     ranks = [
-        rank_events(samples_of_rank, of_all=samples_of_step, changed=["a"])
+        make_rank_events(samples_of_rank, of_all=samples_of_step, changed=["a"])
         for samples_of_rank, samples_of_step in zip(samples, of_all, strict=True)
     ]
-    assert cause(plan, timeline(tmp_path, *ranks)) == expected
+    assert find_cause(plan, read_timeline(tmp_path, *ranks)) == expected
 
 
 def test_more_tokens_than_sequences_can_hold_fail_the_run(plan: Plan, tmp_path: Path) -> None:
     recipe = {**plan.recipe, "seq_length": 8}
     long = plan.model_copy(update={"recipe": recipe})
     more = {"sequences": 64, "tokens": 300, "tokens_padded": 513}
-    run_timeline = timeline(tmp_path, rank_events([64], of_all=[64], changed=["a"], **more))
-    assert cause(long, run_timeline) == (
+    run_timeline = read_timeline(
+        tmp_path, make_rank_events([64], of_all=[64], changed=["a"], **more)
+    )
+    assert find_cause(long, run_timeline) == (
         "tokens_above_length", {"tokens": 513, "sequences": 64, "length": 8},
     )  # fmt: skip
-    assert cause(plan, run_timeline) is None
+    assert find_cause(plan, run_timeline) is None
 
 
 def test_parameter_changed_by_one_rank_counts_as_trained(plan: Plan, tmp_path: Path) -> None:
     # Each rank has rows of "table"; no sample used those of the second rank.
-    run_timeline = timeline(
+    run_timeline = read_timeline(
         tmp_path,
-        rank_events([32] * 3, of_all=[64] * 3, changed=["a", "table"]),
-        rank_events([32] * 3, of_all=[64] * 3, changed=["a"], unchanged=["table"]),
+        make_rank_events([32] * 3, of_all=[64] * 3, changed=["a", "table"]),
+        make_rank_events([32] * 3, of_all=[64] * 3, changed=["a"], unchanged=["table"]),
     )
-    assert cause(plan, run_timeline) is None
+    assert find_cause(plan, run_timeline) is None
 
 
 @pytest.mark.parametrize(
@@ -131,10 +133,10 @@ def test_parameter_changed_by_no_rank_is_named(
 ) -> None:
     names = [f"layer{number}" for number in range(5)]
     ranks = [
-        rank_events([32] * 3, of_all=[64] * 3, changed=["a"], unchanged=names, updates=updates)
+        make_rank_events([32] * 3, of_all=[64] * 3, changed=["a"], unchanged=names, updates=updates)
         for _ in range(2)
     ]
-    finding = cause(plan, timeline(tmp_path, *ranks))
+    finding = find_cause(plan, read_timeline(tmp_path, *ranks))
     assert (finding and finding[0]) == code
     if code == "parameters_never_changed":
         assert finding is not None
@@ -143,8 +145,10 @@ def test_parameter_changed_by_no_rank_is_named(
         }  # fmt: skip
 
 
-def doubts(timeline: RunTimeline, device: str = "cuda") -> list[Message]:
-    known = findings.find_findings(measure(timeline, device=device), figures(timeline), timeline)
+def list_doubts(timeline: RunTimeline, device: str = "cuda") -> list[Message]:
+    known = findings.find_findings(
+        measure(timeline, device=device), compute_run_figures(timeline), timeline
+    )
     return [finding for finding in known if finding.code != "steadiness_unknown"]
 
 
@@ -153,16 +157,18 @@ def test_rows_missing_from_an_evaluation_are_a_finding(tmp_path: Path) -> None:
         "evaluate", 0, epoch=0, step=2, start_ns=0, end_ns=S, value=0.9, samples=100, detail={},
         target_reached=True,
     )  # fmt: skip
-    events = rank_events([10, 10], of_all=[10, 10], changed=["a"], evaluations=[evaluation])
-    assert doubts(timeline(tmp_path, events)) == [message("evaluated_rows", scored=100, rows=1000)]
+    events = make_rank_events([10, 10], of_all=[10, 10], changed=["a"], evaluations=[evaluation])
+    assert list_doubts(read_timeline(tmp_path, events)) == [
+        message("evaluated_rows", scored=100, rows=1000)
+    ]
 
 
 @pytest.mark.parametrize(("flops", "doubted"), [(2_000.0, False), (2_002.0, True)])
 def test_more_flops_than_preflight_measured_are_doubted(
     plan: Plan, tmp_path: Path, flops: float, doubted: bool
 ) -> None:
-    events = rank_events([10, 10], of_all=[10, 10], changed=["a"], model_flops=flops)
-    findings = doubts(timeline(tmp_path, events))
+    events = make_rank_events([10, 10], of_all=[10, 10], changed=["a"], model_flops=flops)
+    findings = list_doubts(read_timeline(tmp_path, events))
     assert [item.code for item in findings] == ["flops_above_preflight"] * doubted
     if doubted:
         assert findings[0].args == {
@@ -172,15 +178,17 @@ def test_more_flops_than_preflight_measured_are_doubted(
 
 
 def test_a_graph_compiled_after_the_warm_up_is_noted(tmp_path: Path) -> None:
-    events = rank_events([8], of_all=[8], changed=["a"], graphs_compiled=3)
-    assert message("compiled_while_measured", graphs=3) in doubts(timeline(tmp_path, events))
+    events = make_rank_events([8], of_all=[8], changed=["a"], graphs_compiled=3)
+    assert message("compiled_while_measured", graphs=3) in list_doubts(
+        read_timeline(tmp_path, events)
+    )
 
 
-def devices_of(*rates: float | None, last: str = "X1") -> list[Any]:
+def make_ranks_with_rates(*rates: float | None, last: str = "X1") -> list[Any]:
     """Return a rank for each matmul rate, in FLOP/s; the last one's device is a ``last``."""
     ranks = []
     for number, rate in enumerate(rates):
-        facts, *other_events = rank_events([8], of_all=[8 * len(rates)], changed=["a"])
+        facts, *other_events = make_rank_events([8], of_all=[8 * len(rates)], changed=["a"])
         name = last if number == len(rates) - 1 else "X1"
         changed = {"device": {"name": name}, "matmul_flops_per_second": rate}
         ranks.append([facts | changed, *other_events])
@@ -190,39 +198,41 @@ def devices_of(*rates: float | None, last: str = "X1") -> list[Any]:
 @pytest.mark.parametrize(
     ("ranks", "slow"),
     [
-        (devices_of(100e12), []),
-        (devices_of(100e12, 95e12), []),
-        (devices_of(94e12, 100e12), [(0, 94.0, 100.0)]),
-        (devices_of(100e12, 80e12, 98e12, 96e12), [(1, 80.0, 98.0)]),
-        (devices_of(100e12, 50e12, 60e12), [(1, 50.0, 60.0)]),
-        (devices_of(100e12, 50e12, last="X2"), []),
-        (devices_of(100e12, None), []),
+        (make_ranks_with_rates(100e12), []),
+        (make_ranks_with_rates(100e12, 95e12), []),
+        (make_ranks_with_rates(94e12, 100e12), [(0, 94.0, 100.0)]),
+        (make_ranks_with_rates(100e12, 80e12, 98e12, 96e12), [(1, 80.0, 98.0)]),
+        (make_ranks_with_rates(100e12, 50e12, 60e12), [(1, 50.0, 60.0)]),
+        (make_ranks_with_rates(100e12, 50e12, last="X2"), []),
+        (make_ranks_with_rates(100e12, None), []),
     ],
 )
 def test_a_device_slower_than_its_siblings_is_doubted(
     plan: Plan, tmp_path: Path, ranks: list[Any], slow: list[tuple[int, float, float]]
 ) -> None:
     findings = [
-        item.args for item in doubts(timeline(tmp_path, *ranks)) if item.code == "slow_device"
+        item.args
+        for item in list_doubts(read_timeline(tmp_path, *ranks))
+        if item.code == "slow_device"
     ]
     assert [(args["rank"], args["tflops"], args["others_tflops"]) for args in findings] == slow
     assert [args["share"] for args in findings] == [1 - rate / others for _, rate, others in slow]
     assert all(args["device"] == "X1" for args in findings)
-    on_cores = doubts(timeline(tmp_path, *ranks), device="cpu")  # which ranks share
+    on_cores = list_doubts(read_timeline(tmp_path, *ranks), device="cpu")  # which ranks share
     assert "slow_device" not in [item.code for item in on_cores]
 
 
 def test_parameters_that_differ_between_ranks_fail_the_run(plan: Plan, tmp_path: Path) -> None:
-    ranks = [rank_events([8], of_all=[16], changed=["a", "b"]) for _ in range(2)]
+    ranks = [make_rank_events([8], of_all=[16], changed=["a", "b"]) for _ in range(2)]
     for number, events in enumerate(ranks):
         (parameters,) = [entry for entry in events if entry["event"] == "parameters"]
         parameters["sums"] = {"a": 5, "b": 7 + number}
-    finding = cause(plan, timeline(tmp_path, *ranks))
+    finding = find_cause(plan, read_timeline(tmp_path, *ranks))
     args = {"names": "b", "number": 1, "parameters": 2, "rank": 1}
     assert finding == ("parameters_differ", args)
 
 
-def evaluation(value: float, samples: int = 1000, **scores: Any) -> dict[str, Any]:
+def make_evaluation(value: float, samples: int = 1000, **scores: Any) -> dict[str, Any]:
     """Return an evaluation of a rank that scored half of the validation rows."""
     known = {"rows": 500, "keys": 500, "digest": 7, "distinct": 500, "known": 64, "trained": 0,
              "total": 400.0, "weight": 500.0}  # fmt: skip
@@ -232,34 +242,37 @@ def evaluation(value: float, samples: int = 1000, **scores: Any) -> dict[str, An
     )  # fmt: skip
 
 
-def two_ranks(tmp_path: Path, first: dict[str, Any], second: dict[str, Any]) -> RunTimeline:
+def make_two_ranks(tmp_path: Path, first: dict[str, Any], second: dict[str, Any]) -> RunTimeline:
     ranks = (
-        rank_events([64], of_all=[128], changed=["a"], evaluations=[entry], updates=9)
+        make_rank_events([64], of_all=[128], changed=["a"], evaluations=[entry], updates=9)
         for entry in (first, second)
     )
-    return timeline(tmp_path, *ranks)
+    return read_timeline(tmp_path, *ranks)
 
 
 def test_ranks_that_scored_the_validation_data_together_agree(plan: Plan, tmp_path: Path) -> None:
-    assert cause(plan, two_ranks(tmp_path, evaluation(0.8), evaluation(0.8))) is None
+    assert (
+        find_cause(plan, make_two_ranks(tmp_path, make_evaluation(0.8), make_evaluation(0.8)))
+        is None
+    )
 
 
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [
-        (evaluation(0.8), evaluation(0.7),
+        (make_evaluation(0.8), make_evaluation(0.7),
          ("evaluation_differs_over_ranks",
           {"rank": 1, "value": 0.7, "first": 0.8, "samples": 1000, "samples_first": 1000})),
-        (evaluation(0.8), evaluation(0.8, 500),
+        (make_evaluation(0.8), make_evaluation(0.8, 500),
          ("evaluation_differs_over_ranks",
           {"rank": 1, "value": 0.8, "first": 0.8, "samples": 500, "samples_first": 1000})),
-        (evaluation(0.8), evaluation(0.8, rows=499),
+        (make_evaluation(0.8), make_evaluation(0.8, rows=499),
          ("evaluation_rows", {"number": 1, "rows": 999, "expected": 1000})),
-        (evaluation(0.79), evaluation(0.79),
+        (make_evaluation(0.79), make_evaluation(0.79),
          ("evaluation_not_the_mean", {"number": 1, "name": "acc", "value": 0.79, "mean": 0.8})),
-        (evaluation(0.8, total=1.6, weight=2.0), evaluation(0.8, total=1.6, weight=2.0),
+        (make_evaluation(0.8, total=1.6, weight=2.0), make_evaluation(0.8, total=1.6, weight=2.0),
          ("evaluation_weights", {"number": 1, "weight": 4.0, "rows": 1000})),
-        (evaluation(0.8, trained=4), evaluation(0.8, trained=4),
+        (make_evaluation(0.8, trained=4), make_evaluation(0.8, trained=4),
          ("evaluation_of_training_rows", {"number": 1, "rows": 8, "known": 128})),
     ],
 )  # fmt: skip
@@ -271,9 +284,9 @@ def test_wrong_evaluation_over_ranks_is_named(
     expected: tuple[str, Any],
 ) -> None:
     # 128 known rows of training, and 500 of 4096 on each rank: 16 of them would be scored.
-    assert cause(plan, two_ranks(tmp_path, first, second)) == expected
+    assert find_cause(plan, make_two_ranks(tmp_path, first, second)) == expected
 
 
 def test_few_rows_that_are_in_both_splits_are_no_training_rows(plan: Plan, tmp_path: Path) -> None:
-    some = evaluation(0.8, trained=3)
-    assert cause(plan, two_ranks(tmp_path, some, some)) is None
+    some = make_evaluation(0.8, trained=3)
+    assert find_cause(plan, make_two_ranks(tmp_path, some, some)) is None

@@ -24,7 +24,7 @@ BETTER = {
 }
 
 
-def shown(spec: FigureSpec, lang: str = "en") -> str:
+def format_row(spec: FigureSpec, lang: str = "en") -> str:
     """Return the row of a figure in the documentation."""
     label, definition = spec.label.in_language(lang), spec.definition.in_language(lang)
     unit = spec.unit.replace("{work}/s", WORK[lang])
@@ -36,13 +36,13 @@ def shown(spec: FigureSpec, lang: str = "en") -> str:
 def test_the_documentation_shows_the_table(lang: str, page: str) -> None:
     lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
     # Tables of other things have fewer columns.
-    num_columns = shown(FIGURES["e2e_time"], lang).count(" | ")
+    num_columns = format_row(FIGURES["e2e_time"], lang).count(" | ")
     rows = [line for line in lines if line.startswith("| `") and line.count(" | ") == num_columns]
-    assert rows == [shown(spec, lang) for spec in FIGURES.values()]
+    assert rows == [format_row(spec, lang) for spec in FIGURES.values()]
 
 
 @pytest.mark.parametrize("name", [name for name in cases.names() if cases.load(name).page.figures])
 def test_readme_of_a_case_shows_its_figures(name: str) -> None:
     text = (cases.folder(name) / "README.md").read_text(encoding="utf-8")
     for spec in cases.load(name).page.figures:
-        assert shown(spec) in text.splitlines()
+        assert format_row(spec) in text.splitlines()

@@ -9,19 +9,19 @@ from trainmark.record.record import Cause
 from trainmark.spec import message
 
 
-def cause(kind: str, code: str, *, traceback: str | None = None, **args: str | int) -> Cause:
+def make_cause(kind: str, code: str, *, traceback: str | None = None, **args: str | int) -> Cause:
     return Cause(kind=kind, message=message(code, **args), rank=3, traceback=traceback)
 
 
 @pytest.mark.parametrize(
     ("failure_cause", "code"),
     [
-        (cause("oom", "rank_killed_out_of_memory", rank=3), "rank_killed_out_of_memory"),
-        (cause("oom", "exception", text="CUDA out of memory", traceback="tb"), "oom"),
-        (cause("signal", "stopped_by_signal", signal="SIGINT", steps=4), "stopped_by_signal"),
-        (cause("error", "exception", text="boom", traceback="tb"), "error"),
-        (cause("error", "exception", text="boom"), "unknown"),  # no traceback to read
-        (cause("of_tomorrow", "of_tomorrow"), "unknown"),
+        (make_cause("oom", "rank_killed_out_of_memory", rank=3), "rank_killed_out_of_memory"),
+        (make_cause("oom", "exception", text="CUDA out of memory", traceback="tb"), "oom"),
+        (make_cause("signal", "stopped_by_signal", signal="SIGINT", steps=4), "stopped_by_signal"),
+        (make_cause("error", "exception", text="boom", traceback="tb"), "error"),
+        (make_cause("error", "exception", text="boom"), "unknown"),  # no traceback to read
+        (make_cause("of_tomorrow", "of_tomorrow"), "unknown"),
     ],
 )
 def test_fix_suits_the_cause(failure_cause: Cause, code: str) -> None:
@@ -31,5 +31,5 @@ def test_fix_suits_the_cause(failure_cause: Cause, code: str) -> None:
 
 
 def test_fix_of_an_earlier_record_is_its_remedy() -> None:
-    earlier = cause("error", "exception", text="no batch", remedy="lower bs")
+    earlier = make_cause("error", "exception", text="no batch", remedy="lower bs")
     assert find_fix(earlier) == message("own_fix", text="lower bs")

@@ -19,7 +19,7 @@ S = 1_000_000_000
 STEP = "mine/job.py:12 step"
 
 
-def rank(steps: int) -> list[dict[str, Any]]:
+def make_rank(steps: int) -> list[dict[str, Any]]:
     """Return a rank that reported windows of a second for each of ``steps`` steps, then nothing."""
     return [
         event("start", S, pid=1),
@@ -30,17 +30,19 @@ def rank(steps: int) -> list[dict[str, Any]]:
     ]
 
 
-def group(ranks: str, state: str, call: str | None = None, where: str = STEP) -> dict[str, Any]:
+def make_group(
+    ranks: str, state: str, call: str | None = None, where: str = STEP
+) -> dict[str, Any]:
     return {"ranks": ranks, "state": state, "call": call, "where": where}
 
 
 @pytest.fixture
-def cause(tmp_path: Path) -> Any:
+def find_cause(tmp_path: Path) -> Any:
     def call(*groups: dict[str, Any], steps: tuple[int, ...] = (3, 3, 2), stop_s: int = 60) -> Any:
         stop = event(
             "stop", stop_s * S, reason="timeout", timeout_s=59.0, stacks=[], hang=list(groups)
         )
-        run_dir = write_run(tmp_path / "run", [launch_event(), stop], *map(rank, steps))
+        run_dir = write_run(tmp_path / "run", [launch_event(), stop], *map(make_rank, steps))
         failure = find_failure(read_run(run_dir, len(steps)), None)
         assert decide_status(failure) == "timed_out"
         return failure
@@ -48,9 +50,10 @@ def cause(tmp_path: Path) -> Any:
     return call
 
 
-def test_the_rank_that_is_missing_from_a_collective_is_named(cause: Any) -> None:
-    failure = cause(
-        group("0-1", "collective", "all_reduce"), group("2", "elsewhere", None, "a.py:5 f")
+def test_the_rank_that_is_missing_from_a_collective_is_named(find_cause: Any) -> None:
+    failure = find_cause(
+        make_group("0-1", "collective", "all_reduce"),
+        make_group("2", "elsewhere", None, "a.py:5 f"),
     )
     assert (failure.kind, failure.message.code) == ("timeout", "timed_out_missing")
     assert failure.message.args == {
@@ -58,40 +61,48 @@ def test_the_rank_that_is_missing_from_a_collective_is_named(cause: Any) -> None
         "missing": "2",
     }  # fmt: skip
     assert failure.hang == [
-        group("0-1", "collective", "all_reduce"),
-        group("2", "elsewhere", None, "a.py:5 f"),
+        make_group("0-1", "collective", "all_reduce"),
+        make_group("2", "elsewhere", None, "a.py:5 f"),
     ]  # fmt: skip
     assert find_fix(failure).code == "fix.timed_out_missing"
 
 
-def test_a_backward_pass_waits_unless_others_are_in_a_collective(cause: Any) -> None:
-    backward = group("0-1", "waits", "backward")
-    assert cause(backward, group("2", "elsewhere")).message.args["waiting"] == "0-1"
-    failure = cause(backward, group("2", "collective", "barrier", "b.py:1 g"))
+def test_a_backward_pass_waits_unless_others_are_in_a_collective(find_cause: Any) -> None:
+    backward = make_group("0-1", "waits", "backward")
+    assert find_cause(backward, make_group("2", "elsewhere")).message.args["waiting"] == "0-1"
+    failure = find_cause(backward, make_group("2", "collective", "barrier", "b.py:1 g"))
     assert failure.message.args["waiting"] == "2"
     assert failure.message.args["missing"] == "0-1"
 
 
-def test_no_rank_is_missing_where_all_wait_or_none_does(cause: Any) -> None:
+def test_no_rank_is_missing_where_all_wait_or_none_does(find_cause: Any) -> None:
     for state in ("collective", "elsewhere"):
-        failure = cause(group("0-1", state, "barrier"), group("2", state, "all_reduce"))
+        failure = find_cause(
+            make_group("0-1", state, "barrier"), make_group("2", state, "all_reduce")
+        )
         assert failure.message == message("timed_out", limit_s=59.0, steps=3)
         assert find_fix(failure).code == "fix.timeout"
 
 
 @pytest.mark.parametrize(("stop_s", "code"), [(7, "timed_out_training"), (8, "timed_out_missing")])
-def test_run_that_still_trained_is_not_a_hang(cause: Any, stop_s: int, code: str) -> None:
+def test_run_that_still_trained_is_not_a_hang(find_cause: Any, stop_s: int, code: str) -> None:
     """The last window ended at 5 s, and each one took 1 s."""
-    groups = group("0-1", "collective", "barrier"), group("2", "elsewhere")
-    assert cause(*groups, stop_s=stop_s).message.code == code
+    groups = make_group("0-1", "collective", "barrier"), make_group("2", "elsewhere")
+    assert find_cause(*groups, stop_s=stop_s).message.code == code
 
 
 def test_rank_groups_of_all_nodes_are_merged(tmp_path: Path) -> None:
     """Node 1's clock counts from another moment; the nodes saved stacks a second apart."""
-    run_dir = write_run(tmp_path / "run", [launch_event(argv=["trainmark"])], *[rank(3)] * 4)
-    node_groups = group("0-1", "collective", "barrier"), group("2", "collective", "barrier")
+    run_dir = write_run(tmp_path / "run", [launch_event(argv=["trainmark"])], *[make_rank(3)] * 4)
+    node_groups = (
+        make_group("0-1", "collective", "barrier"),
+        make_group("2", "collective", "barrier"),
+    )
     for node, (groups, begun_s) in enumerate(
-        [([node_groups[0]], 0), ([node_groups[1], group("3", "elsewhere", None, "a.py:5 f")], 500)]
+        [
+            ([node_groups[0]], 0),
+            ([node_groups[1], make_group("3", "elsewhere", None, "a.py:5 f")], 500),
+        ]
     ):
         stop_ns = (begun_s + 60 + node) * S
         stop = event("stop", stop_ns, reason="timeout", timeout_s=59.0, stacks=[], hang=groups)

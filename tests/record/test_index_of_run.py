@@ -27,7 +27,7 @@ MEMORY = (
 )
 
 
-def distilbert(**changes: Any) -> Record:
+def make_distilbert_record(**changes: Any) -> Record:
     """Return a two-rank record: 1281.25 samples/s, 1536 MiB, a loss of a quarter."""
     text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
     record = Record.model_validate_json(text)
@@ -40,15 +40,18 @@ def distilbert(**changes: Any) -> Record:
 
 
 def test_text_of_both_records_matches_its_golden_file() -> None:
-    assert [item.to_json() for item in list_index_records(distilbert())] == [SPEED, MEMORY]
-    assert to_index([distilbert()]) == f"{SPEED}\n{MEMORY}\n"
+    assert [item.to_json() for item in list_index_records(make_distilbert_record())] == [
+        SPEED,
+        MEMORY,
+    ]
+    assert to_index([make_distilbert_record()]) == f"{SPEED}\n{MEMORY}\n"
 
 
 @pytest.mark.parametrize(
     "status", ["failed", "target_missed", "timed_out", "oom", "diverged", "interrupted"]
 )
 def test_a_run_that_did_not_pass_has_the_flag_and_no_result(status: str) -> None:
-    speed, memory = list_index_records(distilbert(status=status))
+    speed, memory = list_index_records(make_distilbert_record(status=status))
     assert (speed.FINAL_RESULT, speed.JOB_FAIL_FLAG, speed.LOSS_RESULT) == (0, 1, None)
     assert (memory.FINAL_RESULT, memory.JOB_FAIL_FLAG) == (0, 1)
     assert (speed.UNIT, memory.UNIT) == ("samples/s", "MiB")

@@ -26,11 +26,11 @@ assert not MESSAGES.keys() & MACHINE_TEXTS.keys(), "a sentence for two things"
 TEXTS |= MACHINE_TEXTS
 
 
-def places(sentence: str) -> set[str]:
+def list_placeholders(sentence: str) -> set[str]:
     return {name for _, name, _, _ in string.Formatter().parse(sentence) if name}
 
 
-def _code(node: ast.expr) -> str | None:
+def derive_code_pattern(node: ast.expr) -> str | None:
     """Return a pattern for the codes that an expression can give; None: not known here."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return re.escape(node.value)
@@ -42,7 +42,7 @@ def _code(node: ast.expr) -> str | None:
     return None
 
 
-def emitted() -> list[tuple[str, str, set[str] | None]]:
+def list_emitted() -> list[tuple[str, str, set[str] | None]]:
     """Return place, code pattern and argument names of every call of ``message`` with a code."""
     calls = []
     for path in sorted(SOURCE.rglob("*.py")):
@@ -56,19 +56,19 @@ def emitted() -> list[tuple[str, str, set[str] | None]]:
             for expression in (
                 [first.body, first.orelse] if isinstance(first, ast.IfExp) else [first]
             ):
-                code = _code(expression)
+                code = derive_code_pattern(expression)
                 if code is not None:  # else it is from a table
                     calls.append((place, code, None if None in names else names))
     return calls
 
 
 def test_every_code_that_is_emitted_has_its_sentences() -> None:
-    for place, code, names in emitted():
+    for place, code, names in list_emitted():
         texts = MESSAGES if place.startswith("record/") else TEXTS
         known = [name for name in texts if re.fullmatch(code, name)]
         assert known, f"{place}: no sentence for {code}"
         for name in known if names is not None else ():
-            assert places(TEXTS[name].en) <= names, f"{place}: {name}"
+            assert list_placeholders(TEXTS[name].en) <= names, f"{place}: {name}"
 
 
 def test_every_sentence_exists_in_both_languages_with_the_same_arguments() -> None:
@@ -76,11 +76,11 @@ def test_every_sentence_exists_in_both_languages_with_the_same_arguments() -> No
         assert texts.en, code
         assert CJK.search(texts.zh), code
         assert not CJK.search(texts.en), code
-        assert places(texts.en) == places(texts.zh), code
+        assert list_placeholders(texts.en) == list_placeholders(texts.zh), code
 
 
 def test_every_sentence_can_be_emitted() -> None:
-    patterns = {pattern for _, pattern, _ in emitted()}
+    patterns = {pattern for _, pattern, _ in list_emitted()}
     source = "".join(path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py"))
     for code in TEXTS:
         written = f'"{code}"' in source or f'"{code.partition(".")[0]}.{{' in source

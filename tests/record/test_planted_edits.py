@@ -40,7 +40,7 @@ def test_edited_record_is_detected(edit: Edit) -> None:
     assert check_itself(record)
 
 
-def edited(document: dict[str, Any], changes: dict[str, Any]) -> Record | None:
+def edit_record(document: dict[str, Any], changes: dict[str, Any]) -> Record | None:
     """Return the record with other values at these paths; None: it is refused when it is loaded."""
     document = json.loads(json.dumps(document))
     for path, value in changes.items():
@@ -52,7 +52,7 @@ def edited(document: dict[str, Any], changes: dict[str, Any]) -> Record | None:
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, Any]]]:
+def real_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, Any]]]:
     """Return records of real runs: GPT without and with a peak, a changed and a repeated toy."""
     threads = torch.get_num_threads()
     few = {"max_steps": "4", "warmup_steps": "1", "target_value": "none"}
@@ -75,13 +75,15 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[st
 
 
 @pytest.mark.parametrize("name", ["gpt", "peak", "toy"])
-def test_record_of_a_real_run_is_consistent(real: dict[str, dict[str, Any]], name: str) -> None:
-    record = edited(real[name], {})
+def test_record_of_a_real_run_is_consistent(
+    real_records: dict[str, dict[str, Any]], name: str
+) -> None:
+    record = edit_record(real_records[name], {})
     assert record is not None
     assert record.passed
     assert check_itself(record) == []
     other_torch = {"environment.packages": {"torch": "2.11.0+cu130"}}
-    record = edited(real[name], other_torch)
+    record = edit_record(real_records[name], other_torch)
     assert record is not None
     assert check_itself(record) == []
 
@@ -116,9 +118,9 @@ def test_record_of_a_real_run_is_consistent(real: dict[str, dict[str, Any]], nam
     ],
 )  # fmt: skip
 def test_edit_of_a_real_record_is_detected(
-    real: dict[str, dict[str, Any]], name: str, changes: dict[str, Any]
+    real_records: dict[str, dict[str, Any]], name: str, changes: dict[str, Any]
 ) -> None:
-    record = edited(real[name], changes)
+    record = edit_record(real_records[name], changes)
     assert record is None or check_itself(record)
 
 
@@ -133,9 +135,9 @@ def test_edit_of_a_real_record_is_detected(
     ],
 )
 def test_some_edits_cannot_be_found_in_the_record_alone(
-    real: dict[str, dict[str, Any]], changes: dict[str, Any]
+    real_records: dict[str, dict[str, Any]], changes: dict[str, Any]
 ) -> None:
     """These kinds are listed in docs/trust.md."""
-    record = edited(real["toy"], changes)
+    record = edit_record(real_records["toy"], changes)
     assert record is not None
     assert check_itself(record) == []

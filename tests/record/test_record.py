@@ -60,7 +60,7 @@ def run_dir(tmp_path: Path) -> Path:
     return folder
 
 
-def change(run_dir: Path, name: str, **fields: Any) -> None:
+def change_events(run_dir: Path, name: str, **fields: Any) -> None:
     """Change fields of every event of that name."""
     path = run_dir / "events.rank0.jsonl"
     events = [json.loads(line) for line in path.read_text().splitlines()]
@@ -102,8 +102,8 @@ def test_shipped_schema_matches_the_record_type() -> None:
 
 
 def test_attention_that_ran_is_a_fact_that_comparisons_see(run_dir: Path) -> None:
-    change(run_dir, "facts", attention_flags={"flash": True, "cudnn": False})
-    change(run_dir, "result", attention=["efficient", "flash"])
+    change_events(run_dir, "facts", attention_flags={"flash": True, "cudnn": False})
+    change_events(run_dir, "result", attention=["efficient", "flash"])
     built = reduce.reduce(run_dir)
     assert built.environment["attention"] == "efficient, flash"
     assert built.environment["attention_flags"] == {"flash": True, "cudnn": False}
@@ -138,16 +138,16 @@ def test_file_that_is_not_a_record_is_named(tmp_path: Path, text: str) -> None:
         record.read_record(tmp_path)
 
 
-def codes(run_dir: Path) -> list[str]:
+def list_finding_codes(run_dir: Path) -> list[str]:
     return [note.code for note in reduce.reduce(run_dir).findings]
 
 
 def test_an_impossible_mfu_fails_the_run(run_dir: Path) -> None:
-    change(run_dir, "facts", device={"name": "NVIDIA H100 80GB HBM3"}, matmul_swing=0.5)
+    change_events(run_dir, "facts", device={"name": "NVIDIA H100 80GB HBM3"}, matmul_swing=0.5)
     built = reduce.reduce(run_dir)
     assert (built.status, built.ranks[0].matmul_swing) == ("passed", 0.5)
     # 3.25e15 FLOP in 1.625 s are 2e15 FLOP/s: the fp32 peak of that product is 67e12.
-    change(run_dir, "window", model_flops=3.25e15)
+    change_events(run_dir, "window", model_flops=3.25e15)
     built = reduce.reduce(run_dir)
     assert built.status == "failed"
     assert built.cause is not None
@@ -157,8 +157,8 @@ def test_an_impossible_mfu_fails_the_run(run_dir: Path) -> None:
 
 
 def test_a_quality_above_the_best_possible_is_noted(run_dir: Path) -> None:
-    assert "quality_above_best" not in codes(run_dir)
-    change(run_dir, "evaluate", value=0.99)
+    assert "quality_above_best" not in list_finding_codes(run_dir)
+    change_events(run_dir, "evaluate", value=0.99)
     best = reduce.reduce(run_dir).quality.best_possible
     assert message("quality_above_best", metric="acc", value=0.99, best=best) in (
         reduce.reduce(run_dir).findings
@@ -167,9 +167,9 @@ def test_a_quality_above_the_best_possible_is_noted(run_dir: Path) -> None:
 
 def test_a_quality_that_is_null_has_a_reason(run_dir: Path) -> None:
     assert reduce.reduce(run_dir).quality.reason is None
-    change(run_dir, "evaluate", value=None)
+    change_events(run_dir, "evaluate", value=None)
     assert reduce.reduce(run_dir).quality.reason == message("evaluation_not_finite")
-    change(run_dir, "evaluate", reason=message("nobody_asked").as_dict())
+    change_events(run_dir, "evaluate", reason=message("nobody_asked").as_dict())
     quality = reduce.reduce(run_dir).quality
     assert (quality.value, quality.reason) == (None, message("nobody_asked"))
 
@@ -179,7 +179,7 @@ def test_missed_target_is_a_failure_if_required(run_dir: Path, required: bool) -
     planned = Plan.read(run_dir)
     recipe = planned.recipe | {"target_required": required}
     planned.model_copy(update={"recipe": recipe}).save(run_dir)
-    change(run_dir, "evaluate", value=0.875, target_reached=False)
+    change_events(run_dir, "evaluate", value=0.875, target_reached=False)
     built = reduce.reduce(run_dir)
     assert built.quality.reached is False
     assert built.status == ("target_missed" if required else "passed")

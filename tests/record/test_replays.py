@@ -23,7 +23,7 @@ S = 1_000_000_000
 Difference = tuple[int, str, str | None]  # step, part, tensor
 
 
-def replay(
+def make_replay(
     difference: Difference | None = None, *, first_step: int = 4, control: str | None = None
 ) -> dict[str, Any]:
     """Return the event of repeats of 4 steps that took 3 s."""
@@ -38,7 +38,7 @@ def replay(
 
 
 @pytest.fixture
-def measured(tmp_path: Path) -> Any:
+def measure_replays(tmp_path: Path) -> Any:
     def call(
         *ranks: list[dict[str, Any]], replay_every: int | None = 1, nproc: int = 2
     ) -> Measurement:
@@ -63,13 +63,13 @@ def measured(tmp_path: Path) -> Any:
     return call
 
 
-def find(measurement: Measurement) -> list[tuple[str, dict[str, Any]]]:
+def find_findings(measurement: Measurement) -> list[tuple[str, dict[str, Any]]]:
     known = findings.find_in_measurement(measurement, {})
     return [(item.code, dict(item.args)) for item in known if item.code.startswith("replay")]
 
 
-def test_time_of_window_repeats_is_a_span_excluded_from_rates(measured: Any) -> None:
-    measurement = measured([replay()])
+def test_time_of_window_repeats_is_a_span_excluded_from_rates(measure_replays: Any) -> None:
+    measurement = measure_replays([make_replay()])
 
     (rank,) = measurement.ranks
     assert rank.spans_ns["replay"] == 1 * S + 3 * S
@@ -81,34 +81,36 @@ def test_time_of_window_repeats_is_a_span_excluded_from_rates(measured: Any) -> 
     assert figures["replayed_windows"].value == 1.0
 
 
-def test_run_that_ended_before_the_first_repeat_has_no_figure(measured: Any) -> None:
-    figure = compute_figures(measured([]))["replayed_windows"]
+def test_run_that_ended_before_the_first_repeat_has_no_figure(measure_replays: Any) -> None:
+    figure = compute_figures(measure_replays([]))["replayed_windows"]
 
     assert (figure.value, figure.reason) == (None, message("no_window_replayed"))
-    assert "replayed_windows" not in compute_figures(measured([], replay_every=None))
+    assert "replayed_windows" not in compute_figures(measure_replays([], replay_every=None))
 
 
-def test_equal_repeats_are_counted_and_raise_no_finding(measured: Any) -> None:
-    measurement = measured([replay(), replay(first_step=8)], [replay(), replay(first_step=8)])
+def test_equal_repeats_are_counted_and_raise_no_finding(measure_replays: Any) -> None:
+    measurement = measure_replays(
+        [make_replay(), make_replay(first_step=8)], [make_replay(), make_replay(first_step=8)]
+    )
 
     assert measurement.replays == Replays(
         windows=2, not_deterministic=0, different=0, differences=[]
     )
-    assert find(measurement) == []
+    assert find_findings(measurement) == []
 
 
-def test_rank_whose_gradient_differs_first_is_named_with_its_node(measured: Any) -> None:
+def test_rank_whose_gradient_differs_first_is_named_with_its_node(measure_replays: Any) -> None:
     # The reduction gives all ranks a wrong gradient: their weights of the next step follow.
     follows = (7, "weight", "head")
-    measurement = measured(
-        [replay(follows)], [replay(follows)], [replay((6, "gradient", "layer.1"))],
-        [replay((7, "weight", "head"))],
+    measurement = measure_replays(
+        [make_replay(follows)], [make_replay(follows)], [make_replay((6, "gradient", "layer.1"))],
+        [make_replay((7, "weight", "head"))],
     )  # fmt: skip
 
     assert measurement.replays.differences == [
         ReplayDifference(step=6, part="gradient", tensor="layer.1", ranks=[2])
     ]
-    ((code, args),) = find(measurement)
+    ((code, args),) = find_findings(measurement)
     assert code == "replay_differs"
     assert args == {
         "ranks": "2", "nodes": "1", "step": 6, "place": "gradient layer.1", "windows": 1, "of": 1,
@@ -116,22 +118,24 @@ def test_rank_whose_gradient_differs_first_is_named_with_its_node(measured: Any)
     assert grade_reasons([message(code, **args)]).grade == "do_not_quote"
 
 
-def test_ranks_that_differ_at_the_same_step_are_all_named(measured: Any) -> None:
-    measurement = measured(*[[replay((5, "loss", None))]] * 3)
+def test_ranks_that_differ_at_the_same_step_are_all_named(measure_replays: Any) -> None:
+    measurement = measure_replays(*[[make_replay((5, "loss", None))]] * 3)
 
-    ((_, args),) = find(measurement)
+    ((_, args),) = find_findings(measurement)
     assert (args["ranks"], args["nodes"], args["place"]) == ("0-2", "0-1", "loss")
 
 
-def test_nondeterministic_software_blames_no_rank(measured: Any) -> None:
-    unstable = replay(first_step=8, control="not_deterministic")
+def test_nondeterministic_software_blames_no_rank(measure_replays: Any) -> None:
+    unstable = make_replay(first_step=8, control="not_deterministic")
 
-    measurement = measured([replay((6, "weight", "head")), unstable], [replay(), unstable])
+    measurement = measure_replays(
+        [make_replay((6, "weight", "head")), unstable], [make_replay(), unstable]
+    )
 
-    assert find(measurement) == [("replay_not_deterministic", {"windows": 1, "of": 2})]
+    assert find_findings(measurement) == [("replay_not_deterministic", {"windows": 1, "of": 2})]
 
 
-def test_window_that_not_all_ranks_repeated_is_left_out(measured: Any) -> None:
-    measurement = measured([replay(), replay(first_step=8)], [replay()])
+def test_window_that_not_all_ranks_repeated_is_left_out(measure_replays: Any) -> None:
+    measurement = measure_replays([make_replay(), make_replay(first_step=8)], [make_replay()])
 
     assert measurement.replays.windows == 1

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 OFTEN_S = [0.125 * number for number in range(97)]
 
 
-def lines(**facts: Any) -> list[dict[str, Any]]:
+def make_lines(**facts: Any) -> list[dict[str, Any]]:
     """Return samples of two devices and the host."""
     plain = {"throttle_reasons": []}
     readings_lines = [
@@ -43,7 +43,7 @@ def lines(**facts: Any) -> list[dict[str, Any]]:
     ]
 
 
-def built(tmp_path: Path, samples: Sequence[dict[str, Any]] | bytes | None) -> Record:
+def build_record(tmp_path: Path, samples: Sequence[dict[str, Any]] | bytes | None) -> Record:
     return reduce.reduce(write_sampled_run(tmp_path / "run", samples))
 
 
@@ -51,13 +51,13 @@ def test_record_of_a_sampled_run_matches_its_golden_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reduce, "__version__", "0.0.0")
-    run_dir = write_sampled_run(tmp_path / "run", lines())
+    run_dir = write_sampled_run(tmp_path / "run", make_lines())
     path = record.write_record(reduce.reduce(run_dir), run_dir)
     check_golden("record_sampled.json", path.read_text(encoding="utf-8"))
 
 
 def test_summary_is_reproduced_from_the_sample_file(tmp_path: Path) -> None:
-    run_dir = write_sampled_run(tmp_path / "run", lines())
+    run_dir = write_sampled_run(tmp_path / "run", make_lines())
     record.write_record(reduce.reduce(run_dir), run_dir)
     text = (run_dir / TELEMETRY_FILE).read_text(encoding="utf-8")
     assert verify.verify_evidence(record.read_record(run_dir), run_dir) == []
@@ -74,11 +74,11 @@ def test_summary_is_reproduced_from_the_sample_file(tmp_path: Path) -> None:
 
 
 def test_lowered_clocks_in_the_measured_time_make_the_result_noisy(tmp_path: Path) -> None:
-    samples = lines()
+    samples = make_lines()
     for line in samples:
         if line["event"] == "devices" and line["t_ns"] >= 9 * S:
             line["devices"][1]["throttle_reasons"] = ["hw_thermal"]
-    record = built(tmp_path, samples)
+    record = build_record(tmp_path, samples)
     (finding,) = record.findings
     # From halfway between 8 s and 9 s to the last window's end.
     share = pytest.approx(1.125 / 1.625)
@@ -90,9 +90,11 @@ def test_lowered_clocks_in_the_measured_time_make_the_result_noisy(tmp_path: Pat
     assert record.trust.reasons[0].code == "throttled_while_measured"
 
 
-def with_errors(counts: dict[str, list[int]], fault: str | None = None) -> list[dict[str, Any]]:
+def make_lines_with_errors(
+    counts: dict[str, list[int]], fault: str | None = None
+) -> list[dict[str, Any]]:
     """Return samples in which device 1 has these counts in its last readings."""
-    samples = lines(ecc_corrected=7, link_replays=2, ecc_uncorrected=0)
+    samples = make_lines(ecc_corrected=7, link_replays=2, ecc_uncorrected=0)
     of_devices = [line for line in samples if line["event"] == "devices"]
     for name, values in counts.items():
         for line, value in zip(of_devices[-len(values) :], values, strict=True):
@@ -103,7 +105,7 @@ def with_errors(counts: dict[str, list[int]], fault: str | None = None) -> list[
 
 
 def test_unchanged_error_counters_are_no_finding(tmp_path: Path) -> None:
-    record = built(tmp_path, with_errors({}))
+    record = build_record(tmp_path, make_lines_with_errors({}))
 
     assert record.findings == []
     assert record.telemetry is not None
@@ -115,7 +117,9 @@ def test_unchanged_error_counters_are_no_finding(tmp_path: Path) -> None:
 
 def test_corrected_errors_are_a_finding_that_keeps_the_grade(tmp_path: Path) -> None:
     # A counter that falls was reset: 7 to 9, then 1 more.
-    record = built(tmp_path, with_errors({"ecc_corrected": [9, 1], "link_replays": [2, 5]}))
+    record = build_record(
+        tmp_path, make_lines_with_errors({"ecc_corrected": [9, 1], "link_replays": [2, 5]})
+    )
 
     (finding,) = record.findings
     assert finding.code == "device_errors_corrected"
@@ -127,7 +131,9 @@ def test_corrected_errors_are_a_finding_that_keeps_the_grade(tmp_path: Path) -> 
 
 
 def test_uncorrected_errors_and_faults_are_not_to_be_quoted(tmp_path: Path) -> None:
-    record = built(tmp_path, with_errors({"ecc_uncorrected": [2]}, fault="Xid 48"))
+    record = build_record(
+        tmp_path, make_lines_with_errors({"ecc_uncorrected": [2]}, fault="Xid 48")
+    )
 
     (finding,) = record.findings
     assert (finding.code, finding.args["errors"]) == ("device_errors", "ecc_uncorrected +2, Xid 48")
@@ -140,7 +146,7 @@ def test_uncorrected_errors_and_faults_are_not_to_be_quoted(tmp_path: Path) -> N
 def test_a_monitor_that_failed_is_a_finding(tmp_path: Path, kind: str) -> None:
     fault = event("fault", 3 * S, source="monitor", kind=kind, said="nvidia-smi: why")
     second_fault = fault | {"t_ns": 5 * S}
-    record = built(tmp_path, [*lines()[:-1], fault, second_fault, make_end_line()])
+    record = build_record(tmp_path, [*make_lines()[:-1], fault, second_fault, make_end_line()])
     (note,) = record.findings
     assert note.code == f"source.{kind}"
     assert note.args == {"source": "nvml 13.580", "said": "nvidia-smi: why", "times": 2}
@@ -153,7 +159,7 @@ def test_estimated_energy_is_marked_in_record_and_export(tmp_path: Path) -> None
         *make_device_lines(0, 1, times_s=OFTEN_S, energy_j=None),
         make_end_line(),
     ]
-    record = built(tmp_path, samples)
+    record = build_record(tmp_path, samples)
     head, row = (line.split(",") for line in to_csv([record]).splitlines())
     cells = dict(zip(head, row, strict=True))
     assert cells["energy_to_target_j"] == cells["energy_per_sample_j"] == ""

@@ -42,11 +42,11 @@ def run_dir(tmp_path: Path) -> Path:
     return folder
 
 
-def job(job_id: str) -> dict[str, Any]:
+def make_job_event(job_id: str) -> dict[str, Any]:
     return event("job", 13 * S, phase="ended", said=job_id)
 
 
-def node(
+def write_node(
     run_dir: Path,
     number: int,
     machine: dict[str, Any],
@@ -79,16 +79,16 @@ def node(
     write_events(run_dir / f"events.rank{number}.jsonl", ranks)
 
 
-def shown(record: Record) -> tuple[str, str]:
+def render_both_languages(record: Record) -> tuple[str, str]:
     """Return the record as a page in both languages."""
     return to_markdown([page.build_document([record])]), render_markdown([record], "zh")
 
 
 def test_differences_between_nodes_are_findings(run_dir: Path) -> None:
-    node(run_dir, 0, SAME)
+    write_node(run_dir, 0, SAME)
     other = {**SAME, "driver": "1.3", "packages": {"torch": "2.13", "numpy": "2.2"}}
-    node(run_dir, 1, other, skew_s=-2.5, device="Other CPU")
-    node(run_dir, 2, SAME, skew_s=0.5)
+    write_node(run_dir, 1, other, skew_s=-2.5, device="Other CPU")
+    write_node(run_dir, 2, SAME, skew_s=0.5)
     record = reduce.reduce(run_dir)
     assert record.environment["nodes"] == [
         {}, {"driver": "1.3", "device": "Other CPU", "numpy": "2.2"}, {},
@@ -98,10 +98,10 @@ def test_differences_between_nodes_are_findings(run_dir: Path) -> None:
 
 
 def test_a_lost_node_leaves_a_partial_record_that_can_be_verified(run_dir: Path) -> None:
-    node(run_dir, 0, SAME)
-    node(run_dir, 1, SAME, lost=True)
-    node(run_dir, 2, SAME)
-    write_events(run_dir / "events.job.jsonl", [job("NODE_FAIL")])
+    write_node(run_dir, 0, SAME)
+    write_node(run_dir, 1, SAME, lost=True)
+    write_node(run_dir, 2, SAME)
+    write_events(run_dir / "events.job.jsonl", [make_job_event("NODE_FAIL")])
     partial_record = reduce.reduce(run_dir)
     assert (partial_record.status, partial_record.cause.kind) == ("failed", "node_lost")
     assert partial_record.cause.message.args == {
@@ -118,15 +118,15 @@ def test_a_lost_node_leaves_a_partial_record_that_can_be_verified(run_dir: Path)
     assert [item.steps for item in partial_record.ranks] == [16, 8, 16]
     record.write_record(partial_record, run_dir)
     assert verify_evidence(partial_record, run_dir) == []
-    terminal, chinese = shown(partial_record)
+    terminal, chinese = render_both_languages(partial_record)
     assert "partial (the run ended early" in terminal
     assert "节点 1（rank 1）在 16 步后丢失：NODE_FAIL" in chinese
 
 
 def test_node_without_files_gives_null_figures_with_a_reason(run_dir: Path) -> None:
-    node(run_dir, 0, SAME)
-    node(run_dir, 2, SAME)
-    write_events(run_dir / "events.job.jsonl", [job("node 1 went away")])
+    write_node(run_dir, 0, SAME)
+    write_node(run_dir, 2, SAME)
+    write_events(run_dir / "events.job.jsonl", [make_job_event("node 1 went away")])
     record = reduce.reduce(run_dir)
     assert record.cause.message.args["nodes"] == "1"
     reasons = {"final_result": "rank_without_measured_step", "p_train": "no_train_time"}

@@ -30,12 +30,14 @@ def find_skew(tmp_path: Path) -> Any:
             for step, wait in ranks
         ]  # fmt: skip
         run_dir = write_run(tmp_path / "run", [launch_event()], *events)
-        return [(item.code, dict(item.args)) for item in slow(run_dir, len(ranks), nproc)]
+        return [
+            (item.code, dict(item.args)) for item in list_slow_ranks(run_dir, len(ranks), nproc)
+        ]
 
     return call
 
 
-def slow(run_dir: Path, ranks: int, nproc: int) -> list[Message]:
+def list_slow_ranks(run_dir: Path, ranks: int, nproc: int) -> list[Message]:
     """Return the findings on slow ranks."""
     measurement = measure(read_run(run_dir, ranks), nproc=nproc)
     known = findings.find_in_measurement(measurement, {})
@@ -70,4 +72,4 @@ def test_a_rank_that_begins_its_windows_first_and_waits_in_them_is_not_slow(
         for first in (180, 200)
     ]
     run = write_run(tmp_path / "run", [launch_event()], [windows[0]] * 3, [windows[1]] * 3)
-    assert slow(run, 2, 1) == []
+    assert list_slow_ranks(run, 2, 1) == []

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainmark.record.record import Trust
 
 
-def launch(**changes: Any) -> tuple[str, list[str]]:
+def grade_single_launch(**changes: Any) -> tuple[str, list[str]]:
     """Return grade and codes of a launch with nothing against it but being alone."""
     measurement = Measurement.from_record(read_golden_record())
     plan = measurement.plan.model_copy(update={"labels": changes.pop("labels", [])})
@@ -34,10 +34,10 @@ def launch(**changes: Any) -> tuple[str, list[str]]:
         findings=changes.pop("findings", []),
     )
     assert not changes
-    return said(trust)
+    return read_grade(trust)
 
 
-def said(trust: Trust) -> tuple[str, list[str]]:
+def read_grade(trust: Trust) -> tuple[str, list[str]]:
     codes = [reason.code for reason in trust.reasons]
     if codes and codes[-1] == "trust_few_launches":
         codes.pop()
@@ -60,13 +60,13 @@ def said(trust: Trust) -> tuple[str, list[str]]:
     ],
 )  # fmt: skip
 def test_each_reason_gives_its_grade(changes: dict[str, Any], grade: str, codes: list[str]) -> None:
-    assert launch(**changes) == (grade, codes)
+    assert grade_single_launch(**changes) == (grade, codes)
 
 
 def test_each_listed_finding_gives_its_grade() -> None:
     for known, grade in ((trust._NOISY, "noisy"), (trust._SERIOUS, "do_not_quote")):
         for code in {code for code in known if not code.startswith("trust_")}:
-            assert launch(findings=[message(code)] * 2) == (grade, [code])
+            assert grade_single_launch(findings=[message(code)] * 2) == (grade, [code])
 
 
 def test_a_built_record_carries_its_trust(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_built_record_carries_its_trust(tmp_path: Path) -> None:
     write_run(run_dir, [launch_event(), agent], rank_events())
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     (run_dir / "plan.json").write_text(json.dumps(plan | {"labels": ["self-reported"]}))
-    assert said(reduce.reduce(run_dir).trust) == ("noisy", ["machine_busy"])
+    assert read_grade(reduce.reduce(run_dir).trust) == ("noisy", ["machine_busy"])
     user = {"device": "X", "process": "python (process 7)", "used_bytes": None, "computes": True}
     drawing = user | {"computes": False}
     for users, notes in (([drawing], []), ([drawing, user], ["device_shared"])):
@@ -87,13 +87,13 @@ def test_a_built_record_carries_its_trust(tmp_path: Path) -> None:
     assert built.trust.grade == "do_not_quote"
 
 
-def several(count: int, **changes: Any) -> list[Record]:
+def make_launches(count: int, **changes: Any) -> list[Record]:
     return [read_golden_record(run_id=f"r{number}", **changes) for number in range(count)]
 
 
 def test_five_launches_that_agree_are_usable() -> None:
-    assert said(grade_repeats(several(5))) == ("usable", [])
-    few = grade_repeats(several(4))
+    assert read_grade(grade_repeats(make_launches(5))) == ("usable", [])
+    few = grade_repeats(make_launches(4))
     assert (few.grade, few.reasons) == (
         "noisy",
         [message("trust_few_launches", launches=4, least=5)],
@@ -110,7 +110,7 @@ def test_launches_that_differ_by_more_than_a_tenth_are_noisy() -> None:
         )
         for rate in rates
     ]
-    assert said(grade_repeats(records)) == ("noisy", ["trust_launch_cv"])
+    assert read_grade(grade_repeats(records)) == ("noisy", ["trust_launch_cv"])
 
 
 def test_only_passed_launches_count_and_each_reason_appears_once() -> None:
@@ -118,6 +118,6 @@ def test_only_passed_launches_count_and_each_reason_appears_once() -> None:
         run_id="x", status="failed", trust=grade_reasons([message("trust_not_passed")])
     )
     drifted = grade_reasons([message("not_steady", drift=0.2)])
-    trust = grade_repeats([*several(5, trust=drifted), failed])
-    assert said(trust) == ("noisy", ["not_steady"])
-    assert said(grade_repeats([failed])) == ("do_not_quote", ["trust_not_passed"])
+    trust = grade_repeats([*make_launches(5, trust=drifted), failed])
+    assert read_grade(trust) == ("noisy", ["not_steady"])
+    assert read_grade(grade_repeats([failed])) == ("do_not_quote", ["trust_not_passed"])

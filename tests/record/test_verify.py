@@ -33,7 +33,7 @@ def run_dir(tmp_path: Path) -> Path:
     return folder
 
 
-def edit(path: Path, *keys: str, value: Any) -> None:
+def edit_json(path: Path, *keys: str, value: Any) -> None:
     """Change one value of a JSON file."""
     document = json.loads(path.read_text(encoding="utf-8"))
     place = document
@@ -43,7 +43,7 @@ def edit(path: Path, *keys: str, value: Any) -> None:
     path.write_text(json.dumps(document), encoding="utf-8")
 
 
-def found(run_dir: Path) -> list[tuple[str, dict[str, Any]]]:
+def list_disagreements(run_dir: Path) -> list[tuple[str, dict[str, Any]]]:
     return [
         (item.code, item.args)
         for item in verify.verify_evidence(record.read_record(run_dir), run_dir)
@@ -57,7 +57,7 @@ def test_record_is_verified_without_its_case(
         raise AssertionError(f"case {name} was loaded")
 
     monkeypatch.setattr(cases, "load", not_here)
-    assert found(run_dir) == []
+    assert list_disagreements(run_dir) == []
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_record_is_verified_without_its_case(
 def test_any_changed_value_is_named(
     run_dir: Path, keys: tuple[str, ...], value: Any, field: str | None
 ) -> None:
-    edit(run_dir / "record.json", *keys, value=value)
-    findings = found(run_dir)
+    edit_json(run_dir / "record.json", *keys, value=value)
+    findings = list_disagreements(run_dir)
     assert [args["field"] for _, args in findings] == ([field] if field else [])
     assert all(code == "evidence_disagrees" for code, _ in findings)
 
@@ -84,7 +84,7 @@ def test_any_changed_value_is_named(
 def test_tenfold_throughput_is_reported_first_and_fails(run_dir: Path, cli: Any) -> None:
     code, out, _ = cli("report", run_dir)
     assert (code, "evidence" in out) == (0, False)
-    edit(run_dir / "record.json", "figures", "p_train", "value", value=2560.0)
+    edit_json(run_dir / "record.json", "figures", "p_train", "value", value=2560.0)
     code, out, err = cli("report", run_dir)
     found_first = "figures.p_train.value is 2560 in the record, but 256 when computed again"
     assert (code, found_first in " ".join(out.split())) == (1, True)
@@ -99,16 +99,16 @@ def test_tenfold_throughput_is_reported_first_and_fails(run_dir: Path, cli: Any)
 def test_changed_event_file_is_named(run_dir: Path) -> None:
     path = run_dir / "events.rank0.jsonl"
     path.write_text(path.read_text().replace('"value":0.9375', '"value":0.9376'))
-    (altered, disagrees) = found(run_dir)
+    (altered, disagrees) = list_disagreements(run_dir)
     assert altered == ("evidence_altered", {"file": "events.rank0.jsonl"})
     assert (disagrees[0], disagrees[1]["field"]) == (
         "evidence_disagrees",
         "quality.history[0].value",
     )
     path.unlink()
-    assert found(run_dir)[0] == ("evidence_missing", {"file": "events.rank0.jsonl"})
+    assert list_disagreements(run_dir)[0] == ("evidence_missing", {"file": "events.rank0.jsonl"})
     (run_dir / "events.rank9.jsonl").write_text("")
-    assert ("evidence_altered", {"file": "events.rank9.jsonl"}) in found(run_dir)
+    assert ("evidence_altered", {"file": "events.rank9.jsonl"}) in list_disagreements(run_dir)
 
 
 def test_evidence_of_another_size_is_altered_and_not_hashed(
@@ -125,7 +125,7 @@ def test_evidence_of_another_size_is_altered_and_not_hashed(
     file = run_dir / "events.rank0.jsonl"
     with file.open("ab") as events:
         events.truncate(file.stat().st_size + 1)
-    assert ("evidence_altered", {"file": file.name}) in found(run_dir)
+    assert ("evidence_altered", {"file": file.name}) in list_disagreements(run_dir)
     assert file.name not in hashed
     assert "events.launcher.jsonl" in hashed
 
@@ -136,46 +136,46 @@ def test_a_record_alone_is_not_to_be_quoted_but_no_failure(
     mailed = tmp_path / "mail" / "record.json"
     mailed.parent.mkdir()
     mailed.write_bytes((run_dir / "record.json").read_bytes())
-    assert found(mailed.parent) == [("evidence_absent", {})]
+    assert list_disagreements(mailed.parent) == [("evidence_absent", {})]
     code, out, _ = cli("report", mailed)
     reason = "Do not quote: its evidence files are not in its folder"
     assert (code, reason in out) == (0, True)
 
 
 def test_difference_from_another_version_is_no_contradiction(run_dir: Path) -> None:
-    edit(run_dir / "record.json", "suite", "version", value="9.9.0")
-    assert found(run_dir) == []
-    edit(run_dir / "record.json", "figures", "p_train", "value", value=257.0)
+    edit_json(run_dir / "record.json", "suite", "version", value="9.9.0")
+    assert list_disagreements(run_dir) == []
+    edit_json(run_dir / "record.json", "figures", "p_train", "value", value=257.0)
     # Only the record names another version; its plan was written by this one.
-    assert [code for code, _ in found(run_dir)] == ["evidence_disagrees"]
+    assert [code for code, _ in list_disagreements(run_dir)] == ["evidence_disagrees"]
     (run_dir / "record.json").unlink()
-    edit(run_dir / "plan.json", "suite_version", value="9.9.0")
+    edit_json(run_dir / "plan.json", "suite_version", value="9.9.0")
     record.write_record(reduce.reduce(run_dir), run_dir)
-    edit(run_dir / "record.json", "suite", "version", value="9.9.0")
-    edit(run_dir / "record.json", "figures", "p_train", "value", value=257.0)
-    assert found(run_dir) == [("evidence_other_version", {"version": "9.9.0"})]
-    edit(run_dir / "record.json", "suite", "version", value=__version__ + ".post1")
-    assert [code for code, _ in found(run_dir)] == ["evidence_disagrees"]
+    edit_json(run_dir / "record.json", "suite", "version", value="9.9.0")
+    edit_json(run_dir / "record.json", "figures", "p_train", "value", value=257.0)
+    assert list_disagreements(run_dir) == [("evidence_other_version", {"version": "9.9.0"})]
+    edit_json(run_dir / "record.json", "suite", "version", value=__version__ + ".post1")
+    assert [code for code, _ in list_disagreements(run_dir)] == ["evidence_disagrees"]
 
 
 def test_figures_of_a_missing_case_are_not_verified(run_dir: Path) -> None:
     words = {"en": "energy", "zh": "能耗"}
     declared = {"name": "energy", "unit": "J", "label": words, "definition": words}
     (run_dir / "record.json").unlink()
-    edit(run_dir / "plan.json", "case", value="from_elsewhere")
-    edit(run_dir / "plan.json", "about", "page", "figures", value=[declared])
+    edit_json(run_dir / "plan.json", "case", value="from_elsewhere")
+    edit_json(run_dir / "plan.json", "about", "page", "figures", value=[declared])
     record.write_record(reduce.reduce(run_dir), run_dir)
-    assert found(run_dir) == []
-    edit(run_dir / "record.json", "figures", "energy", value={"value": 1.0, "unit": "J"})
-    edit(run_dir / "record.json", "findings", value=[])
-    assert found(run_dir) == [("evidence_case_absent", {"case": "from_elsewhere"})]
+    assert list_disagreements(run_dir) == []
+    edit_json(run_dir / "record.json", "figures", "energy", value={"value": 1.0, "unit": "J"})
+    edit_json(run_dir / "record.json", "findings", value=[])
+    assert list_disagreements(run_dir) == [("evidence_case_absent", {"case": "from_elsewhere"})]
 
 
 def test_rounding_difference_is_no_contradiction(run_dir: Path) -> None:
     value = record.read_record(run_dir).figures["p_core"].value
     assert value is not None
-    edit(run_dir / "record.json", "figures", "p_core", "value", value=value * (1 + 1e-12))
-    assert found(run_dir) == []
+    edit_json(run_dir / "record.json", "figures", "p_core", "value", value=value * (1 + 1e-12))
+    assert list_disagreements(run_dir) == []
 
 
 def test_a_refuted_record_has_no_result_for_collections(run_dir: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_refuted_record_has_no_result_for_collections(run_dir: Path) -> None:
     about = refuted.plan.about.model_copy(update={"mission": Mission("nlp", "toy", "语言模型", 1)})
     refuted = replace_plan_fields(refuted, about=about)
     assert [item.JOB_FAIL_FLAG for item in list_index_records(refuted)] == [0, 0]
-    edit(run_dir / "record.json", "figures", "p_train", "value", value=2560.0)
+    edit_json(run_dir / "record.json", "figures", "p_train", "value", value=2560.0)
     forged = add_reasons(refuted, verify.verify_evidence(record.read_record(run_dir), run_dir))
     assert is_refuted(forged.trust)
     assert [(x.FINAL_RESULT, x.JOB_FAIL_FLAG) for x in list_index_records(forged)] == [(0.0, 1)] * 2
@@ -207,7 +207,7 @@ def test_a_record_that_contradicts_itself_is_refuted_without_its_events(
     lone_record_path.write_bytes((run_dir / "record.json").read_bytes())
     sound = verify.check_record(record.read_record(lone_record_path), lone_record_path.parent)
     assert (sound.verification, is_refuted(sound.trust)) == ("unverified", False)
-    edit(lone_record_path, *keys, value=value)
+    edit_json(lone_record_path, *keys, value=value)
     verified = verify.check_record(record.read_record(lone_record_path), lone_record_path.parent)
     assert (verified.verification, is_refuted(verified.trust)) == ("unverified", True)
     args = verified.trust.reasons[0].args

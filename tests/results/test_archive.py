@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def changed(path: Path, **how: Any) -> Path:
+def write_changed_bundle(path: Path, **how: Any) -> Path:
     """Write a bundle again: entries by name, None: left out; ``manifest``: keys of it."""
     with zipfile.ZipFile(path) as zipped:
         items: dict[str, bytes | None] = {name: zipped.read(name) for name in zipped.namelist()}
@@ -28,7 +28,7 @@ def changed(path: Path, **how: Any) -> Path:
     return path
 
 
-def codes(path: Path) -> tuple[int, list[str]]:
+def list_codes(path: Path) -> tuple[int, list[str]]:
     verification = bundle.verify(path)
     broken = [
         sentence.code
@@ -48,7 +48,7 @@ def codes(path: Path) -> tuple[int, list[str]]:
 def test_files_that_differ_from_the_manifest_are_found(
     packed: Path, items: dict[str, bytes | None]
 ) -> None:
-    assert codes(changed(packed, items=items)) == (1, ["bundle_altered"])
+    assert list_codes(write_changed_bundle(packed, items=items)) == (1, ["bundle_altered"])
 
 
 def test_changed_byte_anywhere_in_a_file_is_found(packed: Path) -> None:
@@ -58,7 +58,7 @@ def test_changed_byte_anywhere_in_a_file_is_found(packed: Path) -> None:
     content = bytearray(packed.read_bytes())
     content[offset] ^= 1
     packed.write_bytes(content)
-    assert codes(packed) == (1, ["bundle_altered"])
+    assert list_codes(packed) == (1, ["bundle_altered"])
 
 
 def test_figures_that_contradict_their_evidence_are_found(packed: Path) -> None:
@@ -72,8 +72,8 @@ def test_figures_that_contradict_their_evidence_are_found(packed: Path) -> None:
     for entry in files:
         if entry["name"] == "1-toy/record.json":
             entry |= {"bytes": len(text), "sha256": sha256(text).hexdigest()}
-    changed(packed, items={"1-toy/record.json": text}, manifest={"files": files})
-    code, broken = codes(packed)
+    write_changed_bundle(packed, items={"1-toy/record.json": text}, manifest={"files": files})
+    code, broken = list_codes(packed)
     assert (code, "evidence_disagrees" in broken) == (1, True)
 
 
@@ -96,7 +96,9 @@ def test_manifest_of_another_version_is_refused(packed: Path, manifest: dict[str
             items = dict.fromkeys((x for x in zipped.namelist() if "/" in x), None)
         items |= dict.fromkeys(names, b"x")
     with pytest.raises(archive.BundleError) as refused:
-        archive.unpack_temporarily(changed(packed, items=items, manifest=manifest)).__enter__()
+        archive.unpack_temporarily(
+            write_changed_bundle(packed, items=items, manifest=manifest)
+        ).__enter__()
     assert refused.value.exit_code == 2
     assert str(refused.value.where).startswith(str(packed))
 
@@ -118,4 +120,4 @@ def test_invalid_archive_is_refused(tmp_path: Path, packed: Path) -> None:
             archive.unpack_temporarily(path).__enter__()
     path.write_bytes(packed.read_bytes())
     with pytest.raises(archive.BundleError, match="no manifest"):
-        bundle.verify(changed(path, items={"manifest.json": None}))
+        bundle.verify(write_changed_bundle(path, items={"manifest.json": None}))

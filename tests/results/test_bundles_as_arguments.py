@@ -47,7 +47,7 @@ def test_report_reads_bundles_and_verify_takes_several_paths(
 
 
 @pytest.fixture
-def broken(run_dir: Path) -> Path:
+def run_with_damaged_record(run_dir: Path) -> Path:
     """Return a run with a damaged record; the folder also has a valid one."""
     folder = run_dir.with_name("broken")
     folder.mkdir()
@@ -68,22 +68,34 @@ def broken(run_dir: Path) -> Path:
     ],
 )
 def test_damaged_record_among_others_is_named_and_fails(
-    words: tuple[str, ...], expected_text: str, run_dir: Path, broken: Path, cli: Callable[..., Any]
+    words: tuple[str, ...],
+    expected_text: str,
+    run_dir: Path,
+    run_with_damaged_record: Path,
+    cli: Callable[..., Any],
 ) -> None:
-    places = {"folder": run_dir.parent, "run": run_dir, "broken": broken}
+    places = {"folder": run_dir.parent, "run": run_dir, "broken": run_with_damaged_record}
     code, out, err = cli(*(word.format(**places) for word in words))
-    assert (code, expected_text in out + err, str(broken) in err) == (1, True, True)
+    assert (code, expected_text in out + err, str(run_with_damaged_record) in err) == (
+        1,
+        True,
+        True,
+    )
 
 
 def test_site_with_a_damaged_record_has_the_other_runs_and_fails(
-    run_dir: Path, broken: Path, tmp_path: Path, cli: Callable[..., Any]
+    run_dir: Path, run_with_damaged_record: Path, tmp_path: Path, cli: Callable[..., Any]
 ) -> None:
     code, _, err = cli("site", run_dir.parent, "-o", tmp_path / "site")
-    assert (code, str(broken) in err, "1 launches, pages of 1 written" in err) == (1, True, True)
+    assert (code, str(run_with_damaged_record) in err, "1 launches, pages of 1 written" in err) == (
+        1,
+        True,
+        True,
+    )
 
 
 def test_damaged_record_in_a_baseline_fails_the_gate(
-    run_dir: Path, broken: Path, cli: Callable[..., Any]
+    run_dir: Path, run_with_damaged_record: Path, cli: Callable[..., Any]
 ) -> None:
     other = run_dir.with_name("other")
     shutil.copytree(run_dir, other)
@@ -95,11 +107,11 @@ def test_damaged_record_in_a_baseline_fails_the_gate(
     words = ("gate", run_dir, "--unverified", "--json", "--baseline")
     assert cli(*words, other)[0] == 0
     code, out, err = cli(*words, f"{other.parent}")
-    assert (code, json.loads(out)["exit_code"], str(broken) in err) == (1, 1, True)
+    assert (code, json.loads(out)["exit_code"], str(run_with_damaged_record) in err) == (1, 1, True)
 
 
 def test_damaged_record_among_judged_runs_is_a_failed_judgement(
-    run_dir: Path, broken: Path, cli: Callable[..., Any]
+    run_dir: Path, run_with_damaged_record: Path, cli: Callable[..., Any]
 ) -> None:
     code, out, _ = cli("gate", run_dir.parent, "--history", run_dir, "--json")
     judged = [
@@ -109,17 +121,19 @@ def test_damaged_record_among_judged_runs_is_a_failed_judgement(
 
 
 def test_bundle_with_a_damaged_record_is_not_written(
-    run_dir: Path, broken: Path, tmp_path: Path, cli: Callable[..., Any]
+    run_dir: Path, run_with_damaged_record: Path, tmp_path: Path, cli: Callable[..., Any]
 ) -> None:
     file = tmp_path / "all.trainmark.zip"
     code, _, err = cli("bundle", run_dir.parent, "-o", file)
-    assert (code, file.exists(), str(broken) in err) == (2, False, True)
+    assert (code, file.exists(), str(run_with_damaged_record) in err) == (2, False, True)
 
 
-def test_damaged_records_alone_are_an_error(broken: Path, cli: Callable[..., Any]) -> None:
+def test_damaged_records_alone_are_an_error(
+    run_with_damaged_record: Path, cli: Callable[..., Any]
+) -> None:
     for verb in ("report", "audit"):
-        code, out, err = cli(verb, broken)
-        assert (code, out, str(broken) in err) == (2, "", True)
+        code, out, err = cli(verb, run_with_damaged_record)
+        assert (code, out, str(run_with_damaged_record) in err) == (2, "", True)
 
 
 def test_wrong_path_among_others_is_an_error(

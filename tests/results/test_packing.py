@@ -63,12 +63,12 @@ def named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "gpu-node17")
 
 
-def contents(path: Path) -> dict[str, str]:
+def read_contents(path: Path) -> dict[str, str]:
     with zipfile.ZipFile(path) as archive:
         return {name: archive.read(name).decode("latin-1") for name in archive.namelist()}
 
 
-def leaks(texts: dict[str, str], *more: str) -> list[tuple[str, str]]:
+def find_leaks(texts: dict[str, str], *more: str) -> list[tuple[str, str]]:
     secret = [sign for _, sign in PLANTED.values()] + ["b3Blbn", "AAAABG5v", *more]
     return [(name, sign) for name, text in texts.items() for sign in secret if sign in text]
 
@@ -89,12 +89,12 @@ def test_bundle_has_no_planted_secret_and_run_is_unchanged(run_dir: Path, tmp_pa
     (run_dir / "record.json").unlink()
     record.write_record(reduce.reduce(run_dir), run_dir)
     before = {path.name: path.read_bytes() for path in run_dir.iterdir() if path.is_file()}
-    assert len(leaks(REDACTED)) >= 9 * len(PLANTED)
+    assert len(find_leaks(REDACTED)) >= 9 * len(PLANTED)
     path = tmp_path / "x.trainmark.zip"
     bundle.pack([[run_dir]], path)
-    texts = contents(path)
+    texts = read_contents(path)
     assert {f"1-toy/{name}" for name in REDACTED} < texts.keys()
-    assert leaks(texts, str(tmp_path), '"n1"', '"bo"') == []
+    assert find_leaks(texts, str(tmp_path), '"n1"', '"bo"') == []
     assert texts["1-toy/log.rank0.txt"].endswith("<secret>\nlast line\n")
     assert json.loads(texts["1-toy/cluster.json"])["user"] == "<user>"
     assert json.loads(texts["1-toy/plan.json"])["run_dir"] == "<run>"
@@ -120,7 +120,7 @@ def test_file_that_is_too_large_for_a_bundle_is_named_before_anything_is_copied(
 
 
 @pytest.fixture
-def series(run_dir: Path, tmp_path: Path) -> Path:
+def repeated_run(run_dir: Path, tmp_path: Path) -> Path:
     """Return a run of three launches."""
     folder = tmp_path / "series"
     for number in (1, 2, 3):
@@ -137,18 +137,18 @@ def series(run_dir: Path, tmp_path: Path) -> Path:
 
 
 def test_same_input_gives_the_same_bytes(
-    series: Path, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    repeated_run: Path, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = tmp_path / "1.trainmark.zip", tmp_path / "2.trainmark.zip"
-    bundle.pack([*find_runs(series), [run_dir]], first)
+    bundle.pack([*find_runs(repeated_run), [run_dir]], first)
     (tmp_path / "there").mkdir()
-    moved = series.rename(tmp_path / "there" / "moved")
+    moved = repeated_run.rename(tmp_path / "there" / "moved")
     for path in sorted(moved.rglob("*"), reverse=True):
         path.touch()
     monkeypatch.chdir(tmp_path)
     bundle.pack([*find_runs(Path("there/moved")), [Path("run")]], second)
     assert first.read_bytes() == second.read_bytes()
-    names = contents(first)
+    names = read_contents(first)
     assert {"1-toy/r1/record.json", "1-toy/r3/plan.json", "2-toy/record.json"} < names.keys()
     verification = bundle.verify(first)
     records = {check.place: check.state for check in verification.checks if check.name == "record"}

@@ -15,10 +15,10 @@ from trainmark.results.redaction import Redactor
 
 @pytest.fixture
 def redactor(monkeypatch) -> Redactor:
-    return _redactor(monkeypatch, user="alice", host="node-07.cluster.example")
+    return make_redactor(monkeypatch, user="alice", host="node-07.cluster.example")
 
 
-def _redactor(monkeypatch, *, user="alice", host="node-07.cluster.example") -> Redactor:
+def make_redactor(monkeypatch, *, user="alice", host="node-07.cluster.example") -> Redactor:
     monkeypatch.setattr(getpass, "getuser", lambda: user)
     monkeypatch.setattr(socket, "gethostname", lambda: host)
     monkeypatch.setenv("HOME", "/home/alice")
@@ -79,8 +79,8 @@ def test_text_similar_to_secrets_is_kept(redactor):
 def test_user_or_host_named_like_a_known_word_keeps_that_word(monkeypatch):
     word = "train"
     document = {"event": word, "name": word, "labels": [word], "kind": "error"}
-    assert _redactor(monkeypatch, user=word, host=word).redact_document(document) == document
-    redactor = _redactor(monkeypatch, user=word)
+    assert make_redactor(monkeypatch, user=word, host=word).redact_document(document) == document
+    redactor = make_redactor(monkeypatch, user=word)
     redacted = redactor.redact_document({"user": word, "comment": f"by {word}"})
     assert redacted == {"user": "<user>", "comment": "by <user>"}
 

@@ -31,14 +31,14 @@ def runs(tmp_path):
     return folder
 
 
-def listed(cli, *words):
+def list_run_ids(cli, *words):
     code, out, err = cli("results", *words, "--json")
     assert code == 0, err
     return [run["run_id"] for run in json.loads(out)["runs"]]
 
 
 def test_runs_are_listed_with_the_newest_first(cli, runs):
-    assert listed(cli, "device~a100", "--sort", "p_core") == ["a", "c"]
+    assert list_run_ids(cli, "device~a100", "--sort", "p_core") == ["a", "c"]
     code, out, err = cli("results")
     assert (code, err) == (0, "")
     assert [x.split()[-1] for x in out.splitlines() if "runs/" in x] == [
@@ -99,7 +99,7 @@ def test_command_without_its_extra_names_the_extra(package, words, extra, tmp_pa
 
 
 @pytest.fixture
-def batch_sizes(tmp_path):
+def runs_of_batch_sizes(tmp_path):
     """Three launches of a case that differ in batch size, seed and compile, and one of another."""
     folder = tmp_path / "runs"
     for name, bs, compiled in (("a", 8, False), ("b", 32, True), ("c", 128, False)):
@@ -113,13 +113,13 @@ def batch_sizes(tmp_path):
     return folder
 
 
-def table_of(out):
+def parse_table(out):
     """Return the rows of a table with one line a row, by their headings."""
     heads, _, *rows = (line.split() for line in out.strip().splitlines())
     return [dict(zip(heads, row, strict=True)) for row in rows]
 
 
-def test_differing_settings_have_columns(cli, batch_sizes):
+def test_differing_settings_have_columns(cli, runs_of_batch_sizes):
     heads, *rows = (line.split() for line in cli("results")[1].splitlines() if line.strip("─ "))
     assert {"bs", "compile"} <= set(heads)
     assert not {"seed", "lr", "learning_rate", "recipe"} & set(heads)
@@ -127,14 +127,14 @@ def test_differing_settings_have_columns(cli, batch_sizes):
     assert sorted(settings)[:2] == [("128", "false"), ("32", "true")]
 
 
-def test_recipe_fields_are_keys_of_filters_and_columns(cli, batch_sizes):
-    assert sorted(listed(cli, "bs>8", "case=distilbert_sst2")) == ["b", "c"]
-    assert listed(cli, "compile=true") == ["b"]
-    assert listed(cli, "micro_batch_size=8") == ["a"]
-    assert listed(cli, "case=distilbert_sst2", "--sort", "-bs") == ["c", "b", "a"]
+def test_recipe_fields_are_keys_of_filters_and_columns(cli, runs_of_batch_sizes):
+    assert sorted(list_run_ids(cli, "bs>8", "case=distilbert_sst2")) == ["b", "c"]
+    assert list_run_ids(cli, "compile=true") == ["b"]
+    assert list_run_ids(cli, "micro_batch_size=8") == ["a"]
+    assert list_run_ids(cli, "case=distilbert_sst2", "--sort", "-bs") == ["c", "b", "a"]
     code, out, _ = cli("results", "--columns", "run_id,bs,lr,compile", "--sort", "run_id")
     assert code == 0
-    assert table_of(out)[1:3] == [
+    assert parse_table(out)[1:3] == [
         {"run_id": "b", "bs": "32", "lr": "0.00015", "compile": "true"},
         {"run_id": "c", "bs": "128", "lr": "0.00015", "compile": "false"},
     ]
@@ -153,7 +153,7 @@ def test_longest_recipe_stays_readable_in_the_index(cli, runs):
     document = make_document("long")
     document["plan"]["recipe"] |= many
     write_record_file(runs / "long", document)
-    assert listed(cli, "bs=96", "run_id=long") == ["long"]
+    assert list_run_ids(cli, "bs=96", "run_id=long") == ["long"]
 
 
 def test_rows_are_counted_as_launches(cli, runs):

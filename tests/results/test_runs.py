@@ -12,38 +12,38 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def left(folder: Path, *places: str) -> None:
+def leave_records(folder: Path, *places: str) -> None:
     """Leave a record in each of ``places``."""
     for place in places:
         (folder / place).mkdir(parents=True)
         (folder / place / "record.json").write_text("{}")
 
 
-def found(folder: Path) -> list[list[str]]:
+def find_run_names(folder: Path) -> list[list[str]]:
     return [[str(path.relative_to(folder)) for path in run] for run in find_runs(folder)]
 
 
 def test_runs_of_plan_files_and_repeats_are_found(tmp_path: Path) -> None:
-    left(tmp_path, "A", "S/r1", "S/r2", "S/r10", "P/x", "P/y", "P/z/r1", "P/z/r2")
-    assert found(tmp_path) == [
+    leave_records(tmp_path, "A", "S/r1", "S/r2", "S/r10", "P/x", "P/y", "P/z/r1", "P/z/r2")
+    assert find_run_names(tmp_path) == [
         ["A"], ["P/x"], ["P/y"], ["P/z/r1", "P/z/r2"], ["S/r1", "S/r2", "S/r10"],
     ]  # fmt: skip
-    assert found(tmp_path / "P") == [["x"], ["y"], ["z/r1", "z/r2"]]
-    assert found(tmp_path / "S") == [["r1", "r2", "r10"]]
-    assert found(tmp_path / "A") == [["."]]
+    assert find_run_names(tmp_path / "P") == [["x"], ["y"], ["z/r1", "z/r2"]]
+    assert find_run_names(tmp_path / "S") == [["r1", "r2", "r10"]]
+    assert find_run_names(tmp_path / "A") == [["."]]
 
 
 @pytest.mark.parametrize("other", ["b", "b/r1", "r2/r1"])
 def test_run_of_a_plan_file_that_is_called_r1_is_no_repeat(tmp_path: Path, other: str) -> None:
-    left(tmp_path, "P/r1", f"P/{other}")
-    assert sorted(found(tmp_path)) == sorted([["P/r1"], [f"P/{other}"]])
+    leave_records(tmp_path, "P/r1", f"P/{other}")
+    assert sorted(find_run_names(tmp_path)) == sorted([["P/r1"], [f"P/{other}"]])
 
 
 def test_folders_inside_runs_and_below_repeats_are_not_runs(
     tmp_path: Path,
 ) -> None:
-    left(tmp_path, "A", "A/inside", "1/2/3/4")
-    assert found(tmp_path) == [["A"]]
+    leave_records(tmp_path, "A", "A/inside", "1/2/3/4")
+    assert find_run_names(tmp_path) == [["A"]]
     assert find_runs(tmp_path / "1" / "2" / "3" / "4" / "record.json") == [
         [tmp_path / "1" / "2" / "3" / "4" / "record.json"]
     ]

@@ -21,7 +21,7 @@ from trainmark.results.store.query import list_runs
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory):
+def index_of_many(tmp_path_factory):
     """Index varied records once."""
     folder = tmp_path_factory.mktemp("many")
     values = [100.0, 80.5, None, 120.0]
@@ -54,20 +54,20 @@ def many(tmp_path_factory):
         ("case=toy p_core<1000", "0"),
     ],
 )  # fmt: skip
-def test_filters_select_runs_that_meet_all_conditions(many, words, runs):
-    listing = list_runs(many, words.split(), columns=["run_id"])
+def test_filters_select_runs_that_meet_all_conditions(index_of_many, words, runs):
+    listing = list_runs(index_of_many, words.split(), columns=["run_id"])
     assert "".join(run_id[1] for (run_id,) in listing.rows) == runs
     assert listing.total == len(runs)
 
 
-def test_runs_are_sorted_with_those_without_a_value_last_and_limited(many):
-    assert list_runs(many, columns=["run_id"], sort="p_core").rows == [
+def test_runs_are_sorted_with_those_without_a_value_last_and_limited(index_of_many):
+    assert list_runs(index_of_many, columns=["run_id"], sort="p_core").rows == [
         ["r1"],
         ["r0"],
         ["r3"],
         ["r2"],
     ]
-    listing = list_runs(many, columns=["run_id", "p_core"], sort="-p_core", limit=2)
+    listing = list_runs(index_of_many, columns=["run_id", "p_core"], sort="-p_core", limit=2)
     assert (listing.total, listing.rows) == (4, [["r3", 120.0], ["r0", 100.0]])
 
 
@@ -81,9 +81,9 @@ def test_runs_are_sorted_with_those_without_a_value_last_and_limited(many):
         ("distilled", "not a filter"),
     ],
 )
-def test_invalid_filter_is_refused_with_fix(many, word, reason):
+def test_invalid_filter_is_refused_with_fix(index_of_many, word, reason):
     with pytest.raises(UsageError) as refused:
-        list_runs(many, [word])
+        list_runs(index_of_many, [word])
     assert reason in str(refused.value)
 
 
@@ -97,7 +97,7 @@ def test_unit_of_the_final_result_is_that_of_the_listed_runs(tmp_path):
         assert list_runs(index, words, columns=["final_result"]).units == [unit]
 
 
-def listed(folder, *words):
+def list_run_ids(folder, *words):
     listing = list_runs(open_index(folder), words, columns=["run_id"])
     return "".join(name for (name,) in listing.rows)
 
@@ -107,17 +107,17 @@ def test_index_is_updated_with_the_files(tmp_path):
         write_record_file(
             tmp_path / name, make_document(name, started=f"2026-11-0{day}T08:00:00+00:00")
         )
-    assert listed(tmp_path) == "bca"
+    assert list_run_ids(tmp_path) == "bca"
     write_record_file(
         tmp_path / "plan" / "r1", make_document("d", started="2026-11-04T08:00:00+00:00")
     )
-    assert listed(tmp_path) == "dbca"
+    assert list_run_ids(tmp_path) == "dbca"
     changed = make_document("e", started="2026-11-05T08:00:00+00:00", figures={"p_core": 1.0})
     write_record_file(tmp_path / "plan" / "r1", changed)
     (tmp_path / "a" / "record.json").unlink()
     (tmp_path / "round").symlink_to("round")
-    assert listed(tmp_path) == "ebc"
-    assert listed(tmp_path, "p_core<2") == "e"
+    assert list_run_ids(tmp_path) == "ebc"
+    assert list_run_ids(tmp_path, "p_core<2") == "e"
 
 
 def test_run_whose_launcher_was_killed_gets_its_record(tmp_path):
@@ -141,7 +141,7 @@ def test_rebuilt_index_has_same_entries(tmp_path):
 def test_folder_that_cannot_be_written_is_indexed_elsewhere(tmp_path, monkeypatch):
     write_record_file(tmp_path / "a", make_document("a"))
     monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
-    assert listed(tmp_path) == "a"
+    assert list_run_ids(tmp_path) == "a"
     assert not (tmp_path / ".index").exists()
 
 
@@ -161,8 +161,10 @@ def test_hostile_text_is_stored_as_data(tmp_path):
         environment__cpu="x" * 10_000,
     )  # fmt: skip
     write_record_file(tmp_path / drop, document)
-    assert listed(tmp_path, f"case={drop}", "cpu~xxx", "labels~a\\u0000b", "labels~%_\\") == "x"
-    assert listed(tmp_path, "case~' OR 1=1") == ""
+    assert (
+        list_run_ids(tmp_path, f"case={drop}", "cpu~xxx", "labels~a\\u0000b", "labels~%_\\") == "x"
+    )
+    assert list_run_ids(tmp_path, "case~' OR 1=1") == ""
 
 
 @pytest.mark.nightly

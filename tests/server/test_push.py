@@ -20,13 +20,13 @@ REFUSED = {"error": {"what": "no", "where": "record", "rule": None, "fix": "look
 
 
 @pytest.fixture
-def file(tmp_path, monkeypatch):
+def bundle_file(tmp_path, monkeypatch):
     monkeypatch.setenv("TRAINMARK_TOKEN", "secret\n")
     (tmp_path / "a.trainmark.zip").write_bytes(b"content")
     return tmp_path / "a.trainmark.zip"
 
 
-def asked(file, answer, address="https://lab.example/site"):
+def push_to_server(bundle_file, answer, address="https://lab.example/site"):
     """Send a file to a server that gives ``answer``; return what came, and the requests."""
     requests = []
 
@@ -38,13 +38,13 @@ def asked(file, answer, address="https://lab.example/site"):
 
     transport = httpx2.MockTransport(answered)
     try:
-        return send_bundle(open_client(address, transport), file), requests
+        return send_bundle(open_client(address, transport), bundle_file), requests
     except TrainmarkError as error:
         return error, requests
 
 
-def test_bundle_is_sent_with_its_token_and_the_answer_has_page_addresses(file):
-    stored, requests = asked(file, httpx2.Response(201, json=STORED))
+def test_bundle_is_sent_with_its_token_and_the_answer_has_page_addresses(bundle_file):
+    stored, requests = push_to_server(bundle_file, httpx2.Response(201, json=STORED))
     assert [run.page for run in stored.runs] == ["https://lab.example/site/runs/a-1.html"]
     assert requests == [("https://lab.example/site/api/runs", "Bearer secret", b"content")]
 
@@ -58,8 +58,8 @@ def test_bundle_is_sent_with_its_token_and_the_answer_has_page_addresses(file):
         (httpx2.ConnectError("CERTIFICATE_VERIFY_FAILED"), EnvironmentFault),
     ],
 )
-def test_refused_bundle_and_other_errors_have_different_exit_codes(file, answer, kind):
-    error, _ = asked(file, answer)
+def test_refused_bundle_and_other_errors_have_different_exit_codes(bundle_file, answer, kind):
+    error, _ = push_to_server(bundle_file, answer)
     assert type(error) is kind
     assert error.exit_code == (1 if kind is RefusedBundleError else 2)
 
@@ -90,7 +90,7 @@ def server(tmp_path_factory):
     assert "Traceback" not in "".join(started.lines)
 
 
-def ends(monkeypatch, *words):
+def run_program(monkeypatch, *words):
     monkeypatch.setattr("sys.argv", ["trainmark", *map(str, words)])
     with pytest.raises(SystemExit) as ending:
         main()
@@ -103,7 +103,7 @@ def test_runs_and_bundles_are_sent_and_refused_ones_are_named(server, tmp_path, 
     altered = write_bundle(tmp_path, "push-3")
     altered.write_bytes(altered.read_bytes()[:-100])
     words = ("bundle", "--push", server.address, tmp_path / "runs", altered)
-    assert ends(monkeypatch, *words) == 1
+    assert run_program(monkeypatch, *words) == 1
     out, err = capfd.readouterr()
     assert [f"/runs/{path.name}" in page for path, page in zip(runs, out.split(), strict=True)]
     assert err.count(str(altered)) == 1
@@ -114,10 +114,10 @@ def test_runs_and_bundles_are_sent_and_refused_ones_are_named(server, tmp_path, 
 
 def test_invalid_token_exits_with_2_before_the_bundle_is_sent(server, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("TRAINMARK_TOKEN", "wrong")
-    file = tmp_path / "large.trainmark.zip"
-    with file.open("wb") as large:
+    large_file = tmp_path / "large.trainmark.zip"
+    with large_file.open("wb") as large:
         large.truncate(100 << 20)  # the answer comes while most of it is unsent
-    assert ends(monkeypatch, "bundle", "--push", server.address, file) == 2
+    assert run_program(monkeypatch, "bundle", "--push", server.address, large_file) == 2
     out, err = capfd.readouterr()
     assert (out, "401" in err, "Traceback" in err) == ("", True, False)
 
@@ -135,11 +135,11 @@ def test_unauthorized_or_too_large_upload_is_refused_before_its_body_is_read(ser
 
 
 def test_token_command_creates_tokens(tmp_path, monkeypatch, capfd):
-    assert ends(monkeypatch, "serve", "token", "a", "--store", tmp_path) == 0
+    assert run_program(monkeypatch, "serve", "token", "a", "--store", tmp_path) == 0
     out, err = capfd.readouterr()
     assert out.startswith("trainmark_")
     assert str(tmp_path / ".serve" / "tokens") in err
-    assert ends(monkeypatch, "serve", "token", "a", "--store", tmp_path / "nothing") == 2
+    assert run_program(monkeypatch, "serve", "token", "a", "--store", tmp_path / "nothing") == 2
 
 
 def test_token_is_saved_in_the_named_store(tmp_path, monkeypatch, capfd):
@@ -147,10 +147,10 @@ def test_token_is_saved_in_the_named_store(tmp_path, monkeypatch, capfd):
     for folder in (store, runs):
         folder.mkdir()
     monkeypatch.chdir(tmp_path)
-    assert ends(monkeypatch, "serve", "--store", "srv", "token", "lab") == 0
+    assert run_program(monkeypatch, "serve", "--store", "srv", "token", "lab") == 0
     assert list(Tokens(store).read_hashes()) == ["lab"]
     assert list(runs.iterdir()) == []
     capfd.readouterr()
-    assert ends(monkeypatch, "serve", "--store", "srv", "token", "x", "--store", "runs") == 2
+    assert run_program(monkeypatch, "serve", "--store", "srv", "token", "x", "--store", "runs") == 2
     assert "srv and runs are two stores" in capfd.readouterr().err
     assert list(Tokens(store).read_hashes()) == ["lab"]

@@ -15,7 +15,7 @@ def tokens(tmp_path):
     return Tokens(tmp_path)
 
 
-def admits(tokens, authorization):
+def is_admitted(tokens, authorization):
     try:
         tokens.authenticate(authorization)
     except RefusedRequestError:
@@ -34,13 +34,13 @@ def test_a_secret_has_256_random_bits_and_is_in_no_file(tokens, tmp_path):
 
 def test_token_is_valid_until_its_line_is_deleted(tokens):
     secret, other = tokens.create("a"), tokens.create("b")
-    assert admits(tokens, f"Bearer {secret}")
-    assert admits(tokens, f"bearer  {other}")
+    assert is_admitted(tokens, f"Bearer {secret}")
+    assert is_admitted(tokens, f"bearer  {other}")
     for wrong in (None, "", "Bearer", "Bearer trainmark_0", f"Basic {secret}", secret):
-        assert not admits(tokens, wrong)
+        assert not is_admitted(tokens, wrong)
     tokens.file.write_text(tokens.file.read_text().splitlines()[0])
-    assert not admits(tokens, f"Bearer {other}")
-    assert admits(tokens, f"Bearer {secret}")
+    assert not is_admitted(tokens, f"Bearer {other}")
+    assert is_admitted(tokens, f"Bearer {secret}")
     assert list(tokens.read_hashes()) == ["a"]
 
 

@@ -25,7 +25,7 @@ def store(tmp_path):
 
 
 @pytest.fixture
-def start(store):
+def start_client(store):
     def make(**settings):
         return TestClient(create_app(str(store), **settings))
 
@@ -33,7 +33,7 @@ def start(store):
 
 
 @pytest.fixture
-def send(store):
+def send_file(store):
     """Send a file with a token that may, and return the answer."""
     secret = Tokens(store).create("lab")
 
@@ -44,77 +44,79 @@ def send(store):
     return sent
 
 
-def left(store):
+def list_files_left(store):
     return list((store / ".serve" / "incoming").iterdir())
 
 
-def listed(client):
+def list_run_ids(client):
     client.app.state.serving.refresh()
     return sorted(run["run_id"] for run in client.get("/runs.json").json()["runs"])
 
 
-def test_bundle_is_stored_once_under_its_digest(store, start, send, tmp_path):
-    client, file = start(), write_bundle(tmp_path, "a-1")
-    first, second = send(client, file), send(client, file)
+def test_bundle_is_stored_once_under_its_digest(store, start_client, send_file, tmp_path):
+    client, file = start_client(), write_bundle(tmp_path, "a-1")
+    first, second = send_file(client, file), send_file(client, file)
     digest = sha256(file.read_bytes()).hexdigest()
     assert (first.status_code, second.status_code) == (201, 200)
     expected = {"digest": digest, "runs": [{"run_id": "a-1", "page": "/runs/a-1.html"}]}
     assert first.json() == second.json() == expected
     assert first.headers["location"] == "/runs/a-1.html"
     assert (store / digest / "1-toy" / "record.json").exists()
-    assert listed(client) == ["a-1"]
+    assert list_run_ids(client) == ["a-1"]
     assert client.get("/runs/a-1.html").status_code == 200
-    assert left(store) == []
+    assert list_files_left(store) == []
     shutil.rmtree(store / digest)
-    assert listed(client) == []
+    assert list_run_ids(client) == []
 
 
-def test_existing_run_is_not_replaced(store, start, send, tmp_path):
-    client = start()
-    assert send(client, write_bundle(tmp_path, "a-1")).status_code == 201
+def test_existing_run_is_not_replaced(store, start_client, send_file, tmp_path):
+    client = start_client()
+    assert send_file(client, write_bundle(tmp_path, "a-1")).status_code == 201
     both = write_bundle(tmp_path, "b-1", "a-1", name="both", started="2026-01-02T03:04:06+00:00")
-    answer = send(client, both)
+    answer = send_file(client, both)
     assert (answer.status_code, answer.json()["error"]["where"]) == (409, "a-1")
-    assert (listed(client), left(store)) == (["a-1"], [])
+    assert (list_run_ids(client), list_files_left(store)) == (["a-1"], [])
     write_recorded_run(store / "own", "own-1")
-    assert listed(client) == ["a-1", "own-1"]
+    assert list_run_ids(client) == ["a-1", "own-1"]
 
 
-def test_a_bundle_that_does_not_verify_is_refused(store, start, send, tmp_path):
-    client, file = start(), write_bundle(tmp_path, "a-1")
+def test_a_bundle_that_does_not_verify_is_refused(store, start_client, send_file, tmp_path):
+    client, file = start_client(), write_bundle(tmp_path, "a-1")
     content = bytearray(file.read_bytes())
     content[200] ^= 1
     file.write_bytes(content)
-    answer = send(client, file)
+    answer = send_file(client, file)
     assert answer.status_code == 422
     assert str(store) not in answer.text
-    assert left(store) == []
+    assert list_files_left(store) == []
 
 
-def test_run_whose_id_is_not_a_file_name_has_a_page(start, send, tmp_path):
+def test_run_whose_id_is_not_a_file_name_has_a_page(start_client, send_file, tmp_path):
     bundle.pack([[write_recorded_run(tmp_path / "run", "a/../b")]], tmp_path / "a.trainmark.zip")
-    client = start()
-    (run,) = send(client, tmp_path / "a.trainmark.zip").json()["runs"]
+    client = start_client()
+    (run,) = send_file(client, tmp_path / "a.trainmark.zip").json()["runs"]
     assert (run["run_id"], ".." in run["page"]) == ("a/../b", False)
     assert client.get(run["page"]).status_code == 200
 
 
-def test_file_that_is_not_a_bundle_is_refused_and_leaves_no_file(store, start, send, tmp_path):
-    client, file = start(max_upload_bytes=1000), tmp_path / "file"
+def test_file_that_is_not_a_bundle_is_refused_and_leaves_no_file(
+    store, start_client, send_file, tmp_path
+):
+    client, file = start_client(max_upload_bytes=1000), tmp_path / "file"
     file.write_bytes(b"x" * 1001)
-    large = send(client, file)
+    large = send_file(client, file)
     assert large.status_code == 413
     chunks = iter([b"x" * 600] * 2)  # no Content-Length
     headers = {name: large.request.headers[name] for name in ("authorization", "content-type")}
     assert client.post("/api/runs", content=chunks, headers=headers).status_code == 413
     file.write_bytes(b"x" * 1000)
-    assert send(client, file, **{"Content-Type": "text/html"}).status_code == 415
-    assert send(client, file).status_code == 422
-    assert left(store) == []
+    assert send_file(client, file, **{"Content-Type": "text/html"}).status_code == 415
+    assert send_file(client, file).status_code == 422
+    assert list_files_left(store) == []
 
 
-def test_upload_without_a_valid_token_is_refused(start, tmp_path):
-    client, file = start(), write_bundle(tmp_path, "a-1")
+def test_upload_without_a_valid_token_is_refused(start_client, tmp_path):
+    client, file = start_client(), write_bundle(tmp_path, "a-1")
     for headers in ({}, {"Authorization": "Bearer x"}):
         answer = client.post("/api/runs", content=file.read_bytes(), headers=ZIP | headers)
         assert (answer.status_code, answer.headers["connection"]) == (401, "close")
@@ -126,11 +128,13 @@ def test_a_store_that_cannot_be_written_is_not_served(store, tmp_path, monkeypat
         create_app(str(store))
 
 
-def test_full_disk_is_reported_and_leaves_no_file(store, start, send, tmp_path, monkeypatch):
+def test_full_disk_is_reported_and_leaves_no_file(
+    store, start_client, send_file, tmp_path, monkeypatch
+):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    client, file = start(), write_bundle(tmp_path, "a-1")
+    client, file = start_client(), write_bundle(tmp_path, "a-1")
     monkeypatch.setattr(uploads, "_verify_bundle", full)
-    assert send(client, file).status_code == 507
-    assert left(store) == []
+    assert send_file(client, file).status_code == 507
+    assert list_files_left(store) == []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 RANGE_UJ = 262_143_328_850  # of a common processor
 
 
-def zone(root: Path, number: str, name: str, energy_uj: int | str) -> Path:
+def write_zone(root: Path, number: str, name: str, energy_uj: int | str) -> Path:
     """Write a zone as the kernel shows it; return its counter."""
     folder = root / "sys/class/powercap" / f"intel-rapl:{number}"
     folder.mkdir(parents=True)
@@ -30,9 +30,9 @@ def zone(root: Path, number: str, name: str, energy_uj: int | str) -> Path:
 
 
 def test_package_energy_is_summed_without_its_parts(tmp_path: Path) -> None:
-    first, second = (zone(tmp_path, str(n), f"package-{n}", 1_000_000) for n in (0, 1))
+    first, second = (write_zone(tmp_path, str(n), f"package-{n}", 1_000_000) for n in (0, 1))
     parts = [
-        zone(tmp_path, *zone_and_name, 5)
+        write_zone(tmp_path, *zone_and_name, 5)
         for zone_and_name in (("0:0", "core"), ("0:1", "dram"), ("2", "psys"))
     ]
     energy = PackageEnergy(root=tmp_path)
@@ -47,7 +47,7 @@ def test_package_energy_is_summed_without_its_parts(tmp_path: Path) -> None:
 def test_gap_in_which_a_counter_could_wrap_gives_no_energy(
     tmp_path: Path, clock: FakeClock
 ) -> None:
-    counter = zone(tmp_path, "0", "package-0", 0)
+    counter = write_zone(tmp_path, "0", "package-0", 0)
     energy = PackageEnergy(root=tmp_path, clock=clock)
     energy.read()
     clock.advance(131 * 10**9)  # at 2,000 W 262 kJ, just less than the range
@@ -90,7 +90,7 @@ DCMI = """
 
 
 @pytest.fixture
-def ipmitool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def ipmitool_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An ipmitool that prints a file; return the file."""
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -103,10 +103,10 @@ def ipmitool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_each_power_reading_of_the_controller_is_reported_once(
-    ipmitool: Path, tmp_path: Path
+    ipmitool_output: Path, tmp_path: Path
 ) -> None:
-    ipmitool.write_text(DCMI)
-    zone(tmp_path, "0", "package-0", 7)
+    ipmitool_output.write_text(DCMI)
+    write_zone(tmp_path, "0", "package-0", 7)
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/ipmi0").touch()
     machine = HostReader(root=tmp_path)

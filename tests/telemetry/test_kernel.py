@@ -116,16 +116,20 @@ def test_unreadable_log_is_one_fault() -> None:
     reader.take()
 
 
-def kernel(t_s: float, kind: str, count: int, text: str) -> dict[str, Any]:
+def make_kernel_line(t_s: float, kind: str, count: int, text: str) -> dict[str, Any]:
     return event("kernel", round(t_s * S), kind=kind, count=count, kernel_text=text)
 
 
 def test_messages_during_a_run_are_a_finding_with_count_and_first_message(tmp_path: Path) -> None:
     opened = event("kernel_log", 0, source="/dev/kmsg")
     samples = [
-        make_start_line(0), opened, kernel(3.0, "xid", 2, XID), kernel(4.0, "mce", 1, MCE),
-        kernel(8.0, "xid", 3, "later"), make_end_line(),
-    ]  # fmt: skip
+        make_start_line(0),
+        opened,
+        make_kernel_line(3.0, "xid", 2, XID),
+        make_kernel_line(4.0, "mce", 1, MCE),
+        make_kernel_line(8.0, "xid", 3, "later"),
+        make_end_line(),
+    ]
 
     record = reduce.reduce(write_sampled_run(tmp_path / "run", samples))
 

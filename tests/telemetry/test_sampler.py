@@ -34,11 +34,11 @@ SECOND_NS = 1_000_000_000
 
 
 @pytest.fixture
-def log(tmp_path: Path, clock: FakeClock) -> SampleLog:
+def event_log(tmp_path: Path, clock: FakeClock) -> SampleLog:
     return SampleLog(EventWriter(tmp_path / "telemetry.jsonl", clock))
 
 
-def written(tmp_path: Path) -> list[dict[str, Any]]:
+def read_written(tmp_path: Path) -> list[dict[str, Any]]:
     return list(EventFile(tmp_path / "telemetry.jsonl"))
 
 
@@ -63,15 +63,15 @@ def test_ticks_stay_on_the_time_grid(clock: FakeClock) -> None:
     assert ticks == [(number, number * SECOND_NS) for number in range(4)]
 
 
-def test_fault_is_written_when_it_starts_or_changes(log: SampleLog, tmp_path: Path) -> None:
+def test_fault_is_written_when_it_starts_or_changes(event_log: SampleLog, tmp_path: Path) -> None:
     hung, failed = MonitorFault("hung", "no answer"), MonitorFault("failed", "exit code 1")
     for fault in (hung, hung, failed, failed):
-        log.report_fault("monitor", fault)
-    with log.catch_faults("monitor"):
+        event_log.report_fault("monitor", fault)
+    with event_log.catch_faults("monitor"):
         pass
-    log.report_fault("monitor", failed)
-    log.report_fault("ipmi", hung)
-    assert [(event["source"], event["kind"]) for event in written(tmp_path)] == [
+    event_log.report_fault("monitor", failed)
+    event_log.report_fault("ipmi", hung)
+    assert [(event["source"], event["kind"]) for event in read_written(tmp_path)] == [
         ("monitor", "hung"), ("monitor", "failed"), ("monitor", "failed"), ("ipmi", "hung"),
     ]  # fmt: skip
 
@@ -87,12 +87,12 @@ def test_fault_is_written_when_it_starts_or_changes(log: SampleLog, tmp_path: Pa
     ],
 )
 def test_only_the_value_out_of_bounds_is_dropped(
-    name: str, value: Any, log: SampleLog, tmp_path: Path, clock: FakeClock
+    name: str, value: Any, event_log: SampleLog, tmp_path: Path, clock: FakeClock
 ) -> None:
     sound = {"power_w": 100, "throttle_reasons": ("heat",), "name": "Card", "energy_j": 0.0}
     samples = [DeviceSample(index=0, **sound | {name: value}), DeviceSample(index=1, **sound)]
-    take(OneVendor(lambda: samples, (0, 1)), log, clock, times=2)
-    first, fault, second = written(tmp_path)
+    take_readings(OneVendor(lambda: samples, (0, 1)), event_log, clock, times=2)
+    first, fault, second = read_written(tmp_path)
     reading = {"index": 1} | sound | {"throttle_reasons": ["heat"]}
     odd, even = first["devices"]
     assert even == reading
@@ -128,13 +128,13 @@ class OneVendor:
         return OneMonitor(self._read) if self._read else None
 
 
-def take(
-    vendor: OneVendor, log: SampleLog, clock: FakeClock, times: int = 1
+def take_readings(
+    vendor: OneVendor, event_log: SampleLog, clock: FakeClock, times: int = 1
 ) -> list[tuple[str, list[int]]]:
     """Take readings in their thread; return what the opening of the monitor reported."""
     opened: list[tuple[str, list[int]]] = []
-    devices = DeviceReader(lambda: vendor, 2, log, lambda *opening: opened.append(opening))
-    background = BackgroundReading("monitor", devices.take, log, clock=clock)
+    devices = DeviceReader(lambda: vendor, 2, event_log, lambda *opening: opened.append(opening))
+    background = BackgroundReading("monitor", devices.take, event_log, clock=clock)
     for _ in range(times):
         background.start()
         assert background.wait(600)
@@ -142,7 +142,7 @@ def take(
 
 
 def test_hung_reading_is_not_started_again(
-    log: SampleLog, tmp_path: Path, clock: FakeClock
+    event_log: SampleLog, tmp_path: Path, clock: FakeClock
 ) -> None:
     go, calls = threading.Event(), []
 
@@ -150,15 +150,15 @@ def test_hung_reading_is_not_started_again(
         calls.append(1)
         assert go.wait(600)
 
-    background = BackgroundReading("monitor", hang, log, clock=clock)
+    background = BackgroundReading("monitor", hang, event_log, clock=clock)
     background.start()
     background.start()
     background.report_hang(1.5)
-    assert written(tmp_path) == []
+    assert read_written(tmp_path) == []
     clock.advance(round(HANGS_AFTER_S * 1e9))
     background.start()
     background.start()
-    (event,) = written(tmp_path)
+    (event,) = read_written(tmp_path)
     assert event["kind"] == "hung"
     assert not background.wait(0)
     go.set()
@@ -175,14 +175,14 @@ def test_sampler_starts_without_torch_and_pydantic() -> None:
     assert done.stdout == "[]\n"
 
 
-def sample(run_dir: Path, stopped: Sequence[bool]) -> list[dict[str, Any]]:
+def sample_run(run_dir: Path, stopped: Sequence[bool]) -> list[dict[str, Any]]:
     """Sample the folder of a run for the given number of ticks, without waiting."""
     import time
 
-    log = SampleLog(EventWriter(run_dir / "telemetry.jsonl", time.perf_counter_ns))
+    log_of_run = SampleLog(EventWriter(run_dir / "telemetry.jsonl", time.perf_counter_ns))
     answers = iter(stopped)
-    sampler.sample(run_dir, log, lambda _: next(answers))
-    return written(run_dir)
+    sampler.sample(run_dir, log_of_run, lambda _: next(answers))
+    return read_written(run_dir)
 
 
 class SilentKernel:
@@ -199,7 +199,7 @@ def test_sampler_writes_a_complete_file(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(sampler, "KernelReader", lambda write: KernelReader(write, SilentKernel))
     plan = {"device": {"vendor": "cpu"}, "nproc": 2, "sample_every_s": 0.5}
     (tmp_path / PLAN_FILE).write_text(json.dumps(plan))
-    events = sample(tmp_path, [False, True])
+    events = sample_run(tmp_path, [False, True])
     assert sorted(event["event"] for event in events) == [
         "end", "host", "host", "host", "kernel_log", "sampling",
     ]  # fmt: skip

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 WEIGHTS_S = {6.0: 0.5, 7.0: 1.0, 8.0: 1.0, 9.0: 0.8125, 9.625: 0.3125}
 
 
-def told(
+def summarize_run(
     tmp_path: Path,
     lines: Sequence[dict[str, Any]] | bytes,
     *,
@@ -52,17 +52,17 @@ def told(
     return summary, figures
 
 
-def values(figures: dict[str, Figure], *names: str) -> list[float | None]:
+def read_values(figures: dict[str, Figure], *names: str) -> list[float | None]:
     return [figures[name].value for name in names]
 
 
-def codes(figures: dict[str, Figure], *names: str) -> list[str | None]:
+def list_codes(figures: dict[str, Figure], *names: str) -> list[str | None]:
     reasons = [figures[name].reason for name in names]
     return [reason and reason.code for reason in reasons]
 
 
 def test_two_devices_give_exact_numbers(tmp_path: Path) -> None:
-    summary, figures = told(
+    summary, figures = summarize_run(
         tmp_path, [make_start_line(4, 2), *make_device_lines(2, 4), make_end_line()]
     )
     assert summary.intervals_s == {
@@ -92,10 +92,10 @@ def test_two_devices_give_exact_numbers(tmp_path: Path) -> None:
     assert first.over["run"].energy.joules == 100.0 * 6 + 400.0 * 6
     assert (summary.monitor, summary.interval_s, summary.host_sources) == (MONITOR, 1.0, ["psutil"])
 
-    assert values(figures, "utilization", "power", "temperature") == [90.0, 400.0, 59.625]
+    assert read_values(figures, "utilization", "power", "temperature") == [90.0, 400.0, 59.625]
     assert figures["power"].note == message("over_devices", devices=2, readings=5)
     samples = 2 * 1024
-    assert values(figures, "energy_per_sample", "energy_to_target") == [
+    assert read_values(figures, "energy_per_sample", "energy_to_target") == [
         2 * 400 * 3.625 / samples,
         2 * 400 * 5.0,
     ]
@@ -111,7 +111,7 @@ def test_two_devices_give_exact_numbers(tmp_path: Path) -> None:
 
 def test_energy_is_interpolated_at_interval_edges(tmp_path: Path) -> None:
     times = [0.0, 5.9375, *(6.0 + TICK / S * number for number in range(1, 60))]
-    summary, figures = told(
+    summary, figures = summarize_run(
         tmp_path,
         [make_start_line(0), *make_device_lines(0, times_s=times)],
         ranks=make_ranks_with_devices(1),
@@ -140,10 +140,10 @@ def test_an_energy_without_a_counter_is_estimated_under_another_name(
         make_start_line(0, 1),
         *make_device_lines(0, 1, times_s=[0.25 * n for n in range(48)], **changed),
     ]
-    _, figures = told(tmp_path, lines)
-    assert values(figures, "energy_per_sample", "energy_to_target") == [None, None]
-    assert codes(figures, "energy_per_sample", "energy_to_target") == [reason, reason]
-    assert values(figures, "estimated_energy_per_sample", "estimated_energy_to_target") == [
+    _, figures = summarize_run(tmp_path, lines)
+    assert read_values(figures, "energy_per_sample", "energy_to_target") == [None, None]
+    assert list_codes(figures, "energy_per_sample", "energy_to_target") == [reason, reason]
+    assert read_values(figures, "estimated_energy_per_sample", "estimated_energy_to_target") == [
         pytest.approx(2 * 400 * 3.625 / 2048),
         pytest.approx(2 * 400 * 5.0),
     ]
@@ -157,18 +157,18 @@ def test_unreported_values_are_none_with_a_reason(tmp_path: Path) -> None:
         make_start_line(0),
         *make_device_lines(0, utilization_percent=None, throttle_reasons=None),
     ]
-    summary, figures = told(tmp_path, lines, ranks=make_ranks_with_devices(1))
+    summary, figures = summarize_run(tmp_path, lines, ranks=make_ranks_with_devices(1))
     assert summary.devices[0].over["train"].throttled is None
     assert figures["utilization"] == Figure(
         None, message("quantity_untold", quantity="utilization_percent")
     )
-    assert values(figures, "power") == [400.0]
+    assert read_values(figures, "power") == [400.0]
 
 
 def test_ranks_that_share_a_device_count_its_energy_once(tmp_path: Path) -> None:
-    summary, figures = told(tmp_path, [make_start_line(3, 3), *make_device_lines(3)])
+    summary, figures = summarize_run(tmp_path, [make_start_line(3, 3), *make_device_lines(3)])
     assert [device.ranks for device in summary.devices] == [[0, 1]]
-    assert values(figures, "energy_to_target") == [400 * 5.0]
+    assert read_values(figures, "energy_to_target") == [400 * 5.0]
 
 
 def test_on_a_cpu_the_packages_count_as_the_device(tmp_path: Path) -> None:
@@ -181,14 +181,14 @@ def test_on_a_cpu_the_packages_count_as_the_device(tmp_path: Path) -> None:
             for t in TIMES_S
         ),
     ]  # fmt: skip
-    summary, figures = told(tmp_path, [*lines, make_end_line()], on_processor=True)
+    summary, figures = summarize_run(tmp_path, [*lines, make_end_line()], on_processor=True)
     cpu = summary.hosts[0]["train"].quantities["utilization_percent"]
     expected = sum(8 * t * weight for t, weight in WEIGHTS_S.items()) / 3.625
     assert (cpu.mean, cpu.highest) == (pytest.approx(expected), 77.0)
-    assert values(figures, "energy_per_sample", "energy_to_target") == [
+    assert read_values(figures, "energy_per_sample", "energy_to_target") == [
         pytest.approx(50 * 3.625 / 1024),
         pytest.approx(50 * 5.0),
     ]
     assert figures["energy_to_target"].note == message("energy_of_packages", between_s=0.0)
-    assert codes(figures, "utilization", "power") == ["devices_unmonitored"] * 2
+    assert list_codes(figures, "utilization", "power") == ["devices_unmonitored"] * 2
     assert figures["mem"].note == message("resident_memory_sum")

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 TARGETS = ("cpu", "cuda")
 
 
-def instructions() -> list[list[str]]:
+def read_instructions() -> list[list[str]]:
     """Return the words of each instruction, lines joined and comments left out."""
     text = (ROOT / "Containerfile").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
@@ -25,11 +25,11 @@ def instructions() -> list[list[str]]:
     return [line.split(maxsplit=1) for line in joined if line.strip()]
 
 
-def stages() -> dict[str, list[list[str]]]:
+def read_stages() -> dict[str, list[list[str]]]:
     """Return the instructions of each stage by its name, with those of the stage it is built on."""
     stage_instructions: dict[str, list[list[str]]] = {}
     name = ""
-    for word, arguments in instructions():
+    for word, arguments in read_instructions():
         if word == "FROM":
             source, _, name = arguments.partition(" AS ")
             stage_instructions[name] = list(stage_instructions.get(source, []))
@@ -38,30 +38,34 @@ def stages() -> dict[str, list[list[str]]]:
     return stage_instructions
 
 
-def of(stage: str, word: str) -> list[str]:
-    return [arguments for name, arguments in stages()[stage] if name == word]
+def list_instructions(stage: str, word: str) -> list[str]:
+    return [arguments for name, arguments in read_stages()[stage] if name == word]
 
 
-def python_version() -> str:
-    (tag,) = [arguments.partition("=")[2] for word, arguments in instructions() if word == "ARG"][
-        :1
-    ]
+def read_python_version() -> str:
+    (tag,) = [
+        arguments.partition("=")[2] for word, arguments in read_instructions() if word == "ARG"
+    ][:1]
     return tag.partition("-")[0]
 
 
-def lock() -> dict[str, str]:
+def read_lock() -> dict[str, str]:
     lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
     pinned = [line.split("==") for line in lines if not line.lstrip().startswith("#")]
     return {name: version for name, version in pinned}  # noqa: C416 - a line without == fails
 
 
 def test_there_is_a_target_for_each_kind_of_device() -> None:
-    assert list(stages()) == ["base", *TARGETS]
+    assert list(read_stages()) == ["base", *TARGETS]
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_copied_files_exist_and_are_not_ignored(target: str) -> None:
-    copied = {source for arguments in of(target, "COPY") for source in arguments.split()[:-1]}
+    copied = {
+        source
+        for arguments in list_instructions(target, "COPY")
+        for source in arguments.split()[:-1]
+    }
     assert copied == {"requirements.lock", "pyproject.toml", "README.md", "LICENSE", "src"}
     ignored = (ROOT / ".containerignore").read_text(encoding="utf-8").splitlines()
     assert ignored[1] == "*"
@@ -71,25 +75,27 @@ def test_copied_files_exist_and_are_not_ignored(target: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_all_versions_equal_those_of_the_lock(target: str) -> None:
-    runs = " ".join(of(target, "RUN"))
+    runs = " ".join(list_instructions(target, "RUN"))
     assert "pip install --requirement requirements.lock" in runs
     assert "pip install --no-deps --no-build-isolation ." in runs
     assert not re.search(r"==\s*\d|[\w-]+[<>~]=", runs)
     project = read_toml(ROOT / "pyproject.toml")["project"]
     for needed in map(Requirement, project["dependencies"]):
-        if needed.marker is None or needed.marker.evaluate({"python_version": python_version()}):
-            assert needed.specifier.contains(lock()[needed.name]), needed
+        if needed.marker is None or needed.marker.evaluate(
+            {"python_version": read_python_version()}
+        ):
+            assert needed.specifier.contains(read_lock()[needed.name]), needed
 
 
 def test_cpu_build_has_the_torch_version_of_the_lock() -> None:
-    (words,) = re.findall(r'"\$\((.*?)\)"', " ".join(of("cpu", "RUN")))
+    (words,) = re.findall(r'"\$\((.*?)\)"', " ".join(list_instructions("cpu", "RUN")))
     result = subprocess.run(
         shlex.split(words), cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert result.stdout == f"torch=={lock()['torch']}\n"
+    assert result.stdout == f"torch=={read_lock()['torch']}\n"
 
 
 def test_python_version_is_supported_by_the_project() -> None:
     project = read_toml(ROOT / "pyproject.toml")["project"]
-    assert SpecifierSet(project["requires-python"]).contains(python_version())
-    assert f"Programming Language :: Python :: {python_version()}" in project["classifiers"]
+    assert SpecifierSet(project["requires-python"]).contains(read_python_version())
+    assert f"Programming Language :: Python :: {read_python_version()}" in project["classifiers"]

@@ -27,7 +27,7 @@ def test_modules_that_a_page_names_exist(page):
     ] == []
 
 
-def command_lines(text):
+def list_command_lines(text):
     """Return the words after ``trainmark`` of each command in blocks and spans of code."""
     code = re.findall(r"^ *```.*?^ *```|`[^`\n]+`", text, re.MULTILINE | re.DOTALL)
     lines = [line for block in code for line in block.strip("`").splitlines()]
@@ -40,7 +40,7 @@ def command_lines(text):
 )
 def test_command_lines_name_verbs_and_options_that_exist(page):
     wrong = []
-    for verb, *words in command_lines(page.read_text(encoding="utf-8")):
+    for verb, *words in list_command_lines(page.read_text(encoding="utf-8")):
         if not any(verb in names for names in VERBS.values()):
             wrong.append(verb)
             continue

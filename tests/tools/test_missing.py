@@ -17,14 +17,16 @@ if TYPE_CHECKING:
 TOOL = Path(__file__).parents[2] / "tools" / "missing.py"
 
 
-def wheel(folder: Path, name: str, version: str, *requires: str, tag: str = "py3-none-any") -> None:
+def write_wheel(
+    folder: Path, name: str, version: str, *requires: str, tag: str = "py3-none-any"
+) -> None:
     lines = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}"]
     lines += [f"Requires-Dist: {line}" for line in requires]
     with ZipFile(folder / f"{name}-{version}-{tag}.whl", "w") as archive:
         archive.writestr(f"{name}-{version}.dist-info/METADATA", "\n".join(lines) + "\n")
 
 
-def asked(folder: Path, *lines: str) -> tuple[int, list[str], list[str]]:
+def run_tool(folder: Path, *lines: str) -> tuple[int, list[str], list[str]]:
     """Return the exit code, the packages named as missing, and the commands."""
     (folder / "needed.txt").write_text("# a comment\n" + "\n".join(lines) + "\n")
     done = subprocess.run(
@@ -42,11 +44,11 @@ def asked(folder: Path, *lines: str) -> tuple[int, list[str], list[str]]:
 
 
 def test_complete_installation_misses_nothing(tmp_path: Path) -> None:
-    assert asked(tmp_path, f"rich=={version('rich')}") == (0, [], [])
+    assert run_tool(tmp_path, f"rich=={version('rich')}") == (0, [], [])
 
 
 def test_each_package_is_named_at_once_with_a_command_for_this_python(tmp_path: Path) -> None:
-    code, package_names, (command,) = asked(tmp_path, "no-such-one>=2", "no-such-two<3")
+    code, package_names, (command,) = run_tool(tmp_path, "no-such-one>=2", "no-such-two<3")
 
     assert (code, package_names) == (1, ["no-such-one", "no-such-two"])
     assert command.endswith("--dest wheels 'no-such-one>=2' 'no-such-two<3'")
@@ -54,23 +56,23 @@ def test_each_package_is_named_at_once_with_a_command_for_this_python(tmp_path: 
 
 
 def test_wheel_satisfies_a_requirement_and_adds_its_requirements(tmp_path: Path) -> None:
-    wheel(tmp_path, "no_such_one", "2.1", "no-such-two>=1", 'no-such-three; extra == "more"')
+    write_wheel(tmp_path, "no_such_one", "2.1", "no-such-two>=1", 'no-such-three; extra == "more"')
 
-    assert asked(tmp_path, "no-such-one>=2")[:2] == (1, ["no-such-two"])
-    assert asked(tmp_path, "no-such-one[more]>=2")[1] == ["no-such-two", "no-such-three"]
+    assert run_tool(tmp_path, "no-such-one>=2")[:2] == (1, ["no-such-two"])
+    assert run_tool(tmp_path, "no-such-one[more]>=2")[1] == ["no-such-two", "no-such-three"]
 
-    wheel(tmp_path, "no_such_two", "1.0")
-    assert asked(tmp_path, "no-such-one>=2") == (0, [], [])
+    write_wheel(tmp_path, "no_such_two", "1.0")
+    assert run_tool(tmp_path, "no-such-one>=2") == (0, [], [])
 
 
 def test_a_version_out_of_range_is_missing_and_comes_in_its_tested_version(tmp_path: Path) -> None:
-    code, package_names, (command,) = asked(tmp_path, "rich<1")
+    code, package_names, (command,) = run_tool(tmp_path, "rich<1")
 
     assert (code, package_names) == (1, ["rich"])
     assert re.search(r"--no-deps .* rich==[\d.]+( |$)", command)
 
 
-def tool() -> Any:
+def load_tool() -> Any:
     """Return the module of the tool."""
     spec = importlib.util.spec_from_file_location("missing", TOOL)
     assert spec is not None
@@ -84,7 +86,7 @@ def tool() -> Any:
 def test_what_a_missing_package_requires_is_named_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    missing = tool()
+    missing = load_tool()
     installed = missing.installed
     pins = missing.read_locks().pins
     # As a machine with torch alone has them: an older core, and fitting helpers of typing.
@@ -117,7 +119,7 @@ def test_what_a_missing_package_requires_is_named_too(
 def test_every_package_of_the_locks_but_torch_follows_from_the_project(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    missing = tool()
+    missing = load_tool()
     installed = missing.installed
     monkeypatch.setattr(
         missing, "installed", lambda name: installed(name) if name == "torch" else None

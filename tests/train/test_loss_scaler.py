@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 START = 2.0**32  # as Megatron-LM starts
 
 
-def scales_of(
+def train_and_list_scales(
     overflows: list[bool], *, window: int, hysteresis: int
 ) -> tuple[list[float], list[float], int]:
     """Return the scale and the weight after each step, and the steps that were dropped."""
@@ -42,7 +42,7 @@ def scales_of(
     return scales, weights, scaler.skipped_steps()
 
 
-def published_scales(overflows: list[bool], *, window: int, hysteresis: int) -> list[float]:
+def compute_published_scales(overflows: list[bool], *, window: int, hysteresis: int) -> list[float]:
     """Return the scale after each step as the published ``DynamicLossScaler`` defines it.
 
     ``delayed_shift`` is the hysteresis, ``consecutive_hysteresis`` false, and the lower bound
@@ -70,8 +70,10 @@ def published_scales(overflows: list[bool], *, window: int, hysteresis: int) -> 
 def test_loss_scale_follows_the_published_rules(
     overflows: list[bool], window: int, hysteresis: int
 ) -> None:
-    scales, weights, skipped = scales_of(overflows, window=window, hysteresis=hysteresis)
-    assert scales == published_scales(overflows, window=window, hysteresis=hysteresis)
+    scales, weights, skipped = train_and_list_scales(
+        overflows, window=window, hysteresis=hysteresis
+    )
+    assert scales == compute_published_scales(overflows, window=window, hysteresis=hysteresis)
     assert skipped == sum(overflows)
     if weights:
         assert weights[-1] == len(overflows) - sum(overflows)

@@ -20,7 +20,7 @@ WAIT_S = 600
 DEPTHS = pytest.mark.parametrize("depth", [0, 1, 2, 5])
 
 
-def threads() -> list[threading.Thread]:
+def list_threads() -> list[threading.Thread]:
     return [item for item in threading.enumerate() if item.name.startswith(THREAD_NAME)]
 
 
@@ -64,14 +64,14 @@ def test_all_values_come_in_order_from_one_thread(device: SyncDevice, depth: int
     (name,) = source.threads
     assert name.startswith(THREAD_NAME) is (depth > 0)
     assert source.closed
-    assert not threads()
+    assert not list_threads()
 
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_at_most_depth_values_are_read_ahead(device: SyncDevice, depth: int) -> None:
     source = Source()
     values = read_ahead(iter(source), device, depth=depth)
-    assert not threads()
+    assert not list_threads()
     assert next(values) == 0
     source.wait_for(1 + depth)
     assert next(values) == 1  # makes room for one
@@ -91,7 +91,7 @@ def test_error_of_the_source_is_raised_after_earlier_values(
         next(values)
     assert caught.value is fault
     assert "__iter__" in [frame.name for frame in caught.traceback]
-    assert not threads()
+    assert not list_threads()
 
 
 @DEPTHS
@@ -102,7 +102,7 @@ def test_an_iterator_that_ends_early_ends_its_thread_and_its_source(
     source = Source(length=10_000)
     values = read_ahead(iter(source), device, depth=depth)
     assert next(values) == 0
-    assert len(threads()) == min(depth, 1)
+    assert len(list_threads()) == min(depth, 1)
     if end == "close":
         values.close()
     elif end == "drop":
@@ -112,7 +112,7 @@ def test_an_iterator_that_ends_early_ends_its_thread_and_its_source(
         with pytest.raises(KeyboardInterrupt):
             values.throw(KeyboardInterrupt())
     assert source.closed
-    assert not threads()
+    assert not list_threads()
 
 
 class Pair(NamedTuple):

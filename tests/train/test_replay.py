@@ -66,7 +66,9 @@ def test_digest_of_a_step_has_gradients_in_the_order_of_the_backward_pass() -> N
     assert "blocks.0.up.weight exp_avg" in remaining_parts.weights
 
 
-def located(outcomes: Sequence[list[WindowOutcome]], window: int) -> list[ReplayDifference]:
+def locate_difference(
+    outcomes: Sequence[list[WindowOutcome]], window: int
+) -> list[ReplayDifference]:
     """Return the difference of a window over all ranks; none if there is none."""
     replays = summarize_replays([[outcome[window].replay] for outcome in outcomes])
     assert replays is not None
@@ -80,7 +82,7 @@ def test_flipped_bit_is_found_on_its_rank_without_false_alarms(tmp_path: Path, f
     outcomes = run_ranks(2, tmp_path, fsdp=fsdp, num_windows=6, flips=flips)
 
     assert [[x.rank] for x in flips] == [
-        difference.ranks for x in flips for difference in located(outcomes, x.window)
+        difference.ranks for x in flips for difference in locate_difference(outcomes, x.window)
     ]
     for window in (4, 5):
         assert [outcome[window].replay.control for outcome in outcomes] == ["not_needed"] * 2
@@ -96,7 +98,7 @@ def test_bits_of_four_ranks_are_found_or_change_nothing(tmp_path: Path, fsdp: bo
     for flip in flips:
         assert outcomes[flip.rank][flip.window].flipped
         if any(outcome[flip.window].changed for outcome in outcomes):
-            (difference,) = located(outcomes, flip.window)
+            (difference,) = locate_difference(outcomes, flip.window)
             assert difference.ranks == [flip.rank]
-    clean: list[Any] = [located(outcomes, window) for window in range(32, 64)]
+    clean: list[Any] = [locate_difference(outcomes, window) for window in range(32, 64)]
     assert clean == [[]] * 32

@@ -57,7 +57,7 @@ def train(
     ]  # fmt: skip
 
 
-def interrupted(
+def train_with_interruption(
     rank: int, ranks: int, new_job: Callable[..., Any], folder: Path, changes: dict[str, Any]
 ) -> list[Any]:
     """Return the steps of a whole training, and those after a checkpoint of a shorter one."""
@@ -86,7 +86,7 @@ def interrupted(
 def test_training_resumed_from_a_checkpoint_equals_uninterrupted_training(
     tmp_path: Path, new_job: Any, changes: dict[str, Any]
 ) -> None:
-    uninterrupted, resumed = interrupted(0, 1, new_job, tmp_path, changes)
+    uninterrupted, resumed = train_with_interruption(0, 1, new_job, tmp_path, changes)
     assert resumed == uninterrupted[4:]
     assert sorted(path.name for path in (tmp_path / "on").iterdir()) == ["step-6"]
 
@@ -106,7 +106,7 @@ def test_sharded_checkpoint_resumes_on_two_ranks_and_on_one(
     places = [tmp_path / name for name in ("ranks", "checkpoints")]
     for place in places:
         place.mkdir()
-    ranks = call_on_ranks(2, places[0], interrupted, 2, new_job, places[1], changes)
+    ranks = call_on_ranks(2, places[0], train_with_interruption, 2, new_job, places[1], changes)
     for uninterrupted, resumed in ranks:
         for step, expected in zip(resumed, uninterrupted[4:], strict=True):
             assert step == pytest.approx(expected, abs=1e-6)
@@ -135,7 +135,7 @@ def test_a_damaged_checkpoint_or_one_of_another_model_is_refused(tmp_path: Path)
 
 
 @pytest.fixture(scope="module")
-def planned(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Plan]:
+def plan_run_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Plan]:
     root = tmp_path_factory.mktemp("data")
 
     def plan(overrides: dict[str, Any] | None = None, **fields: Any) -> Plan:
@@ -147,10 +147,10 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Plan]:
     return plan
 
 
-def earlier(planned: Any, folder: Path, *steps: int) -> Plan:
+def write_earlier_run(plan_run_in: Any, folder: Path, *steps: int) -> Plan:
     """Write what planning reads of a run with checkpoints after ``steps``."""
     folder.mkdir()
-    plan: Plan = planned()
+    plan: Plan = plan_run_in()
     plan.save(folder)
     for number in steps:
         place = folder / CHECKPOINTS_DIR / f"step-{number}"
@@ -163,18 +163,18 @@ def earlier(planned: Any, folder: Path, *steps: int) -> Plan:
 
 
 def test_last_complete_checkpoint_is_used_and_all_launches_are_named(
-    tmp_path: Path, planned: Any
+    tmp_path: Path, plan_run_in: Any
 ) -> None:
-    first = earlier(planned, tmp_path / "a", 90, 100, 110)
+    first = write_earlier_run(plan_run_in, tmp_path / "a", 90, 100, 110)
     (tmp_path / "a" / CHECKPOINTS_DIR / "step-110" / ".metadata").unlink()  # half written
-    plan = planned(resume=tmp_path / "a")
+    plan = plan_run_in(resume=tmp_path / "a")
     assert plan.resumed.runs == [first.run_id]
     assert plan.resumed.progress == Progress(100, 0, 100, 0)
     assert plan.labels[-1] == "resumed"
     assert Plan.model_validate_json(plan.model_dump_json(), strict=True) == plan
-    earlier(planned, tmp_path / "b", 200)
+    write_earlier_run(plan_run_in, tmp_path / "b", 200)
     plan.save(tmp_path / "b")
-    assert planned(resume=tmp_path / "b").resumed.runs == [first.run_id, plan.run_id]
+    assert plan_run_in(resume=tmp_path / "b").resumed.runs == [first.run_id, plan.run_id]
 
 
 @pytest.mark.parametrize(
@@ -189,24 +189,24 @@ def test_last_complete_checkpoint_is_used_and_all_launches_are_named(
     ],
 )
 def test_a_checkpoint_of_other_work_is_refused(
-    tmp_path: Path, planned: Any, fields: dict[str, Any], what: str
+    tmp_path: Path, plan_run_in: Any, fields: dict[str, Any], what: str
 ) -> None:
-    earlier(planned, tmp_path / "a", 100)
+    write_earlier_run(plan_run_in, tmp_path / "a", 100)
     with pytest.raises(TrainmarkError) as caught:
-        planned(**fields, resume=tmp_path / "a")
+        plan_run_in(**fields, resume=tmp_path / "a")
     assert caught.value.what == what
     assert caught.value.fix
 
 
 @needs_fsdp
-def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path: Path, planned: Any) -> None:
-    plan = earlier(planned, tmp_path / "a")
+def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path: Path, plan_run_in: Any) -> None:
+    plan = write_earlier_run(plan_run_in, tmp_path / "a")
     for folder, what in (
         (tmp_path / "a", "no complete checkpoint"),
         (tmp_path, "not a run directory"),
     ):
         with pytest.raises(TrainmarkError, match=what):
             resume_plan(plan, folder)
-    cut = planned({"bs": "8"}, nproc=2)  # the same samples of a step on other ranks
-    earlier(planned, tmp_path / "b", 100)
+    cut = plan_run_in({"bs": "8"}, nproc=2)  # the same samples of a step on other ranks
+    write_earlier_run(plan_run_in, tmp_path / "b", 100)
     assert resume_plan(cut, tmp_path / "b").resumed

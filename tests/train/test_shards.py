@@ -19,7 +19,7 @@ SIZES = {
 }
 
 
-def steps_of(micros: list[MicroBatch]) -> list[list[MicroBatch]]:
+def group_steps(micros: list[MicroBatch]) -> list[list[MicroBatch]]:
     """Group micro-batches into steps by the flag that closes one."""
     steps: list[list[MicroBatch]] = [[]]
     for micro in micros:
@@ -30,7 +30,7 @@ def steps_of(micros: list[MicroBatch]) -> list[list[MicroBatch]]:
     return steps
 
 
-def ranks_of(
+def shard_over_ranks(
     *, num_rows: int, micro_batch_size: int, grad_accum_steps: int, world_size: int, seed: int
 ) -> list[Sharding]:
     return [
@@ -48,8 +48,8 @@ def ranks_of(
 
 @given(**SIZES)
 def test_epoch_is_divided_completely_and_evenly(epoch: int, **sizes: int) -> None:
-    shardings = ranks_of(**sizes)
-    by_rank = [steps_of(list(item.micro_batches(epoch))) for item in shardings]
+    shardings = shard_over_ranks(**sizes)
+    by_rank = [group_steps(list(item.micro_batches(epoch))) for item in shardings]
     full, rows = shardings[0].global_batch_size, sizes["num_rows"]
     assert full == sizes["micro_batch_size"] * sizes["grad_accum_steps"] * sizes["world_size"]
     assert {len(steps) for steps in by_rank} == {shardings[0].steps_per_epoch}
@@ -81,8 +81,8 @@ def test_epoch_is_divided_completely_and_evenly(epoch: int, **sizes: int) -> Non
 def test_global_batch_has_the_same_rows_for_any_split() -> None:
     def step_rows(micro: int, accumulate: int, world: int) -> list[list[int]]:
         by_rank = [
-            steps_of(list(item.micro_batches(3)))
-            for item in ranks_of(
+            group_steps(list(item.micro_batches(3)))
+            for item in shard_over_ranks(
                 num_rows=45,
                 micro_batch_size=micro,
                 grad_accum_steps=accumulate,

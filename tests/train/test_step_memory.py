@@ -33,7 +33,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("data")
 
 
-def wider(folder: Path, to: Path) -> Path:
+def widen_distilbert(folder: Path, to: Path) -> Path:
     """Copy DistilBERT's generated data, its model made larger."""
     import shutil
 
@@ -74,7 +74,7 @@ def test_real_step_needs_the_predicted_memory_or_slightly_more(
     recipe = replace(described.recipes["tiny"], **fields)
     folder = cases.generated_folder(described, recipe, root)
     if case == "distilbert_sst2" and "micro_batch_size" in fields:
-        folder = wider(folder, tmp_path / "wider")
+        folder = widen_distilbert(folder, tmp_path / "wider")
     context = JobContext(recipe, folder, rank=0, world_size=1, device=sync_device)
     module = cases.part(case, "job")
     loaded = module.load_data(context)
@@ -83,14 +83,14 @@ def test_real_step_needs_the_predicted_memory_or_slightly_more(
         batches = job.batches(0)
         for _ in range(3):
             job.step(batches)
-    predicted = prediction(case, folder, recipe)
+    predicted = predict_memory(case, folder, recipe)
     assert min_share * live.peak <= predicted.total <= live.peak
     weights = 4 * sum(item.numel() for item in job.trained_parameters().values())
     assert 0.98 * weights <= predicted.weights <= weights  # DistilBERT's biases are left out
     assert predicted.optimizer == 2 * predicted.weights
 
 
-def prediction(case: str, folder: Path, recipe: Any, world_size: int = 1) -> Prediction:
+def predict_memory(case: str, folder: Path, recipe: Any, world_size: int = 1) -> Prediction:
     """Return what the check of a recipe finds, by the estimate of its case."""
     memory = importlib.import_module(f"trainmark.cases.{case}.data")
     if case == "gpt_megatron":
@@ -110,7 +110,7 @@ def prediction(case: str, folder: Path, recipe: Any, world_size: int = 1) -> Pre
     return estimate
 
 
-def gpt(**fields: Any) -> Any:
+def make_gpt_recipe(**fields: Any) -> Any:
     return replace(cases.load("gpt_megatron").recipes["sp-bs16-bf16"], **fields)
 
 
@@ -120,7 +120,7 @@ def test_recipe_that_does_not_fit_is_refused(root: Path, case: str) -> None:
     recipe = replace(described.recipes["tiny"], kernels="library")
     folder = cases.generated_folder(described, recipe, root)
     check_fit = cases.part(case, "data").check_fit
-    predicted = prediction(case, folder, recipe)
+    predicted = predict_memory(case, folder, recipe)
     needed = predicted.reserved + PROCESS_BYTES
     check_fit(folder, recipe, 1, RankMemory(needed))
     with pytest.raises(EnvironmentFault, match="a rank needs about"):
@@ -136,11 +136,17 @@ def test_recipe_that_does_not_fit_is_refused(root: Path, case: str) -> None:
 def test_sharding_and_recomputation_need_less_memory(
     fields: dict[str, Any], world_size: int
 ) -> None:
-    plain_estimate = prediction("gpt_megatron", Path(), gpt(kernels="library"), world_size)
-    less = prediction("gpt_megatron", Path(), gpt(kernels="library", **fields), world_size)
+    plain_estimate = predict_memory(
+        "gpt_megatron", Path(), make_gpt_recipe(kernels="library"), world_size
+    )
+    less = predict_memory(
+        "gpt_megatron", Path(), make_gpt_recipe(kernels="library", **fields), world_size
+    )
     assert less.total < plain_estimate.total
     if "fsdp" in fields:  # a quarter of the parameters, and what is gathered
-        single_rank_estimate = prediction("gpt_megatron", Path(), gpt(kernels="library"), 1)
+        single_rank_estimate = predict_memory(
+            "gpt_megatron", Path(), make_gpt_recipe(kernels="library"), 1
+        )
         assert less.optimizer == -(-single_rank_estimate.optimizer // 4)
         assert less.weights > -(-single_rank_estimate.weights // 4)
 
@@ -164,11 +170,11 @@ def test_rank_refuses_a_recipe_that_planning_could_not_check(sync_device: SyncDe
     sync_device.memory = lambda: MemoryUse(None, 0, 8 * GIB, "device")  # type: ignore[method-assign]
     monitor: Any = Silent(None)
     with pytest.raises(EnvironmentFault, match=r"a rank needs about .* and has 8\.0 GiB"):
-        agree_on_memory(plan, gpt(), monitor, sync_device)
+        agree_on_memory(plan, make_gpt_recipe(), monitor, sync_device)
     monitor.known = RankMemory(1)  # planning knew, and let it pass
-    assert agree_on_memory(plan, gpt(), monitor, sync_device) == RankMemory(8 * GIB)
+    assert agree_on_memory(plan, make_gpt_recipe(), monitor, sync_device) == RankMemory(8 * GIB)
     plan.case, monitor.known = "toy", None  # a case without an estimate
-    assert agree_on_memory(plan, gpt(), monitor, sync_device) == RankMemory(8 * GIB)
+    assert agree_on_memory(plan, make_gpt_recipe(), monitor, sync_device) == RankMemory(8 * GIB)
 
 
 # Criteo's terabytes of clicks, as its published recipe counts rows.
@@ -185,7 +191,7 @@ OWN: dict[str, Any] = {"kernels": "own"}
 LORA_ALL = "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj"
 
 
-def predicted_at_published_size(case: str, recipe: Any, world_size: int) -> Prediction:
+def predict_published_memory(case: str, recipe: Any, world_size: int) -> Prediction:
     """Return the estimate of a case for its published model and data."""
     if case == "llama2_7b_lora":
         from trainmark.cases.llama2_7b_lora.estimates import predict_peak_bytes
@@ -286,5 +292,5 @@ def test_published_recipes_are_within_a_tenth_of_what_the_allocator_reserved(
     2.15 where the recipe stands twice, 2.11 for the mixture of experts, and else 2.13.
     """
     recipe = replace(cases.load(case).recipes[name], **changes)
-    estimate = predicted_at_published_size(case, recipe, world_size)
+    estimate = predict_published_memory(case, recipe, world_size)
     assert estimate.reserved / GIB == pytest.approx(reserved_gib, rel=0.1)

@@ -14,7 +14,7 @@ from trainmark.record.printed_speed import summarize_printed
 STEP_S, TOKENS, FLOPS, STEPS, WARMUP = 0.1, 1000, 5e9, 20, 10
 
 
-def measured(printed: dict[str, list[float]], *, ranks: int = 1, **phase: Any) -> Any:
+def make_measurement(printed: dict[str, list[float]], *, ranks: int = 1, **phase: Any) -> Any:
     """Return a measurement of 10 steps of 0.1 s after 10 steps of 0.3 s."""
     train = SimpleNamespace(
         **{
@@ -36,7 +36,7 @@ def measured(printed: dict[str, list[float]], *, ranks: int = 1, **phase: Any) -
     )
 
 
-def figures(*, mfu: float | None = 25.0) -> Any:
+def make_figures(*, mfu: float | None = 25.0) -> Any:
     values = {
         "final_result": TOKENS / STEP_S, "step_time_p50": STEP_S,
         "model_flops_per_device": FLOPS / STEP_S, "MFU": mfu,
@@ -59,39 +59,39 @@ def figures(*, mfu: float | None = 25.0) -> Any:
     ],
 )
 def test_difference_has_its_reason(printed, phase, reason):
-    (comparison,) = compare_printed(measured(printed, **phase), figures())
+    (comparison,) = compare_printed(make_measurement(printed, **phase), make_figures())
     assert comparison.reason is not None
     assert not comparison.agrees
     assert comparison.reason.code == f"printed_because_{reason}"
 
 
 def test_speed_per_rank_is_distinguished_from_the_total():
-    measurement = measured({"tokens_per_second": [1e4] * 20}, ranks=4)
-    (comparison,) = compare_printed(measurement, figures())
+    measurement = make_measurement({"tokens_per_second": [1e4] * 20}, ranks=4)
+    (comparison,) = compare_printed(measurement, make_figures())
     assert comparison.measured == pytest.approx(4e4)
     assert comparison.reason is not None
     assert comparison.reason.code == "printed_because_one_rank"
 
 
 def test_speed_that_agrees_has_no_reason():
-    measurement = measured({"tokens_per_second": [1.0] * 10 + [9.9e3, 1.01e4] * 5})
-    (comparison,) = compare_printed(measurement, figures())
+    measurement = make_measurement({"tokens_per_second": [1.0] * 10 + [9.9e3, 1.01e4] * 5})
+    (comparison,) = compare_printed(measurement, make_figures())
     assert comparison.agrees
     assert comparison.reason is None
-    assert [x.code for x in find_in_printed(measurement, figures())] == ["printed_agrees"]
+    assert [x.code for x in find_in_printed(measurement, make_figures())] == ["printed_agrees"]
 
 
 def test_speed_without_a_measured_one_is_named():
-    measurement = measured({"mfu_percent": [40.0] * 20})
-    findings = list(find_in_printed(measurement, figures(mfu=None)))
+    measurement = make_measurement({"mfu_percent": [40.0] * 20})
+    findings = list(find_in_printed(measurement, make_figures(mfu=None)))
     assert [x.code for x in findings] == ["printed_unmeasured"]
 
 
 def test_output_without_a_speed_is_reported():
-    measurement = measured({"tokens_per_second": []})
-    assert [x.code for x in find_in_printed(measurement, figures())] == ["printed_nothing"]
+    measurement = make_measurement({"tokens_per_second": []})
+    assert [x.code for x in find_in_printed(measurement, make_figures())] == ["printed_nothing"]
 
 
 def test_mean_of_rates_is_over_the_time():
-    measurement = measured({"tokens_per_second": [1.0] * 10 + [5e3, 2e4] * 5})
+    measurement = make_measurement({"tokens_per_second": [1.0] * 10 + [5e3, 2e4] * 5})
     assert measurement.printed[0].mean == pytest.approx(8e3)

@@ -28,14 +28,14 @@ tokens = 4096
 """
 
 
-def write(folder: Path, text: str) -> Path:
+def write_spec(folder: Path, text: str) -> Path:
     path = folder / "work.toml"
     path.write_text(text)
     return path
 
 
 def test_whole_file_is_read(tmp_path):
-    spec = read_witness_spec(write(tmp_path, WHOLE))
+    spec = read_witness_spec(write_spec(tmp_path, WHOLE))
     assert (spec.name, spec.precision, spec.warmup_steps) == ("mine", "bf16", 5)
     assert spec.step is not None
     assert (spec.step.samples, spec.step.tokens, spec.counts_tokens) == (8, 4096, True)
@@ -59,7 +59,7 @@ def test_whole_file_is_read(tmp_path):
 )
 def test_fault_names_file_and_key(tmp_path, text, place, part):
     with pytest.raises(UsageError) as fault:
-        read_witness_spec(write(tmp_path, text))
+        read_witness_spec(write_spec(tmp_path, text))
     assert str(tmp_path / "work.toml") in str(fault.value.where)
     assert place in str(fault.value.where)
     assert part in f"{fault.value.what} {fault.value.rule}"
@@ -89,10 +89,10 @@ def test_ranks_of_known_launchers(command, launcher, nproc):
     assert read_nproc(words) == nproc
 
 
-def plan(folder: Path, command: str, **fields: object):
+def make_plan(folder: Path, command: str, **fields: object):
     request = RunRequest.of(
         case="witnessed",
-        witness=write(folder, WHOLE),
+        witness=write_spec(folder, WHOLE),
         command=command.split(),
         device="cpu",
         **fields,
@@ -101,7 +101,7 @@ def plan(folder: Path, command: str, **fields: object):
 
 
 def test_plan_takes_ranks_from_the_command(tmp_path):
-    planned = plan(tmp_path, "torchrun --nproc-per-node 4 train.py")
+    planned = make_plan(tmp_path, "torchrun --nproc-per-node 4 train.py")
     assert (planned.nproc, planned.world_size) == (4, 4)
     assert planned.witness is not None
     assert planned.witness.starts_ranks
@@ -111,20 +111,20 @@ def test_plan_takes_ranks_from_the_command(tmp_path):
 
 def test_ranks_that_contradict_the_command_are_refused(tmp_path):
     with pytest.raises(UsageError) as fault:
-        plan(tmp_path, "torchrun --nproc-per-node 4 train.py", nproc=2)
+        make_plan(tmp_path, "torchrun --nproc-per-node 4 train.py", nproc=2)
     assert fault.value.where == "--nproc"
 
 
 def test_option_of_a_case_is_refused(tmp_path):
     with pytest.raises(UsageError) as fault:
-        plan(tmp_path, "python train.py", seed=3)
+        make_plan(tmp_path, "python train.py", seed=3)
     assert fault.value.where == "--seed"
 
 
 def test_name_of_a_case_is_refused(tmp_path):
     request = RunRequest.of(
         case="witnessed",
-        witness=write(tmp_path, WHOLE.replace('"mine"', '"toy"')),
+        witness=write_spec(tmp_path, WHOLE.replace('"mine"', '"toy"')),
         command=["python", "train.py"],
         device="cpu",
     )
@@ -134,8 +134,8 @@ def test_name_of_a_case_is_refused(tmp_path):
 
 
 def test_program_is_not_comparable_with_a_case_or_another_command(tmp_path):
-    first = describe_planned_work(plan(tmp_path, "python train.py"))
-    other = describe_planned_work(plan(tmp_path, "python train.py --lr 3"))
+    first = describe_planned_work(make_plan(tmp_path, "python train.py"))
+    other = describe_planned_work(make_plan(tmp_path, "python train.py --lr 3"))
     case = describe_planned_work(resolve(RunRequest.of(case="toy", device="cpu")))
     assert first["witnessed"] != other["witnessed"]
     assert first["witnessed"] is not None
@@ -143,7 +143,7 @@ def test_program_is_not_comparable_with_a_case_or_another_command(tmp_path):
 
 
 def test_dry_run_shows_the_command(tmp_path):
-    lines = dict(plan_summary(plan(tmp_path, "python train.py --lr 3")))
+    lines = dict(plan_summary(make_plan(tmp_path, "python train.py --lr 3")))
     assert lines["program"] == "python train.py --lr 3"
     assert lines["starts"] == "each rank"
     assert lines["device"].endswith("1 rank, bf16")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trainmark.train.kernels.linear_cross_entropy import linear_cross_entropy_sum
 
 
-def inputs(rows: int, classes: int, *, scale: float = 1.0) -> tuple[torch.Tensor, ...]:
+def make_inputs(rows: int, classes: int, *, scale: float = 1.0) -> tuple[torch.Tensor, ...]:
     torch.manual_seed(rows * 1000 + classes)
     hidden = (scale * torch.randn(rows, 8)).requires_grad_()
     weight = torch.randn(classes, 8).requires_grad_()
@@ -20,7 +20,7 @@ def inputs(rows: int, classes: int, *, scale: float = 1.0) -> tuple[torch.Tensor
 @settings(max_examples=30, deadline=None)
 @given(rows=st.integers(1, 30), classes=st.integers(1, 40), at_once=st.integers(1, 2000))
 def test_kernel_equals_the_plain_loss(rows: int, classes: int, at_once: int) -> None:
-    hidden, weight, targets = inputs(rows, classes)
+    hidden, weight, targets = make_inputs(rows, classes)
     loss = linear_cross_entropy_sum(hidden, weight, targets, scores_at_once=at_once)
     gradients = torch.autograd.grad(loss * 0.5, (hidden, weight))
     plain = torch.nn.functional.cross_entropy(hidden @ weight.t(), targets, reduction="sum")
@@ -33,7 +33,7 @@ def test_kernel_equals_the_plain_loss(rows: int, classes: int, at_once: int) -> 
 def test_autocast_multiplies_in_its_dtype_and_adds_in_float32(
     dtype: torch.dtype, off: float
 ) -> None:
-    hidden, weight, targets = inputs(40, 50)
+    hidden, weight, targets = make_inputs(40, 50)
     with torch.autocast("cpu", dtype=dtype):
         loss = linear_cross_entropy_sum(hidden, weight, targets, scores_at_once=500)
     assert loss.dtype == torch.float32
@@ -47,7 +47,7 @@ def test_autocast_multiplies_in_its_dtype_and_adds_in_float32(
 
 
 def test_padding_classes_are_ignored() -> None:
-    hidden, weight, targets = inputs(9, 12)
+    hidden, weight, targets = make_inputs(9, 12)
     padded = torch.cat([weight, 10 * torch.randn(4, 8)]).detach().requires_grad_()
     loss = linear_cross_entropy_sum(hidden, padded, targets, classes=12)
     expected_loss = torch.nn.functional.cross_entropy(hidden @ weight.t(), targets, reduction="sum")
@@ -60,7 +60,7 @@ def test_padding_classes_are_ignored() -> None:
 
 
 def test_ignored_targets_add_nothing_to_loss_or_gradients() -> None:
-    hidden, weight, targets = inputs(9, 11)
+    hidden, weight, targets = make_inputs(9, 11)
     targets[[0, 4]] = -100
     plain = torch.nn.functional.cross_entropy(
         hidden @ weight.t(), targets, reduction="sum", ignore_index=-100
@@ -81,7 +81,7 @@ def test_ignored_targets_add_nothing_to_loss_or_gradients() -> None:
 @pytest.mark.parametrize("target", [-1, 11])
 @pytest.mark.parametrize("rows", [1, 9])  # scored by rows and by columns
 def test_a_target_that_is_no_class_is_an_error(rows: int, target: int, ignored: int | None) -> None:
-    hidden, weight, targets = inputs(rows, 11)
+    hidden, weight, targets = make_inputs(rows, 11)
     targets[-1] = target
     with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
         linear_cross_entropy_sum(hidden, weight, targets, ignored=ignored)
