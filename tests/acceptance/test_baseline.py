@@ -1,4 +1,4 @@
-"""Times that members are compared with in place of their peers'."""
+"""Baselines: reference times that replace a comparison with peers."""
 
 from __future__ import annotations
 

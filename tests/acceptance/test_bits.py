@@ -7,7 +7,7 @@ from trainmark.acceptance.tasks import StepDigest
 
 
 def make_digests_of_run(*changes: tuple[int, str, int], steps: int = 3) -> list[StepDigest]:
-    """Return the digests of a training; ``changes`` are step, part and what is added to it."""
+    """Return the digests of a training; ``changes`` lists step, part and the number added to it."""
     digests = []
     for step in range(1, steps + 1):
         added = {part: amount for step_of_change, part, amount in changes if step_of_change == step}

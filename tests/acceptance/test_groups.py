@@ -92,7 +92,7 @@ def test_eight_nodes_behind_a_slow_switch_are_found_with_few_measurements(num_no
     assert group.members == behind
     assert group.share is not None
     assert group.share.low < 0.2 < group.share.high
-    # Two sets a halving, and each part with the largest one.
+    # Each halving measures two sets; then each part is measured with the largest one.
     assert len(cluster.seconds) <= 3 * num_nodes.bit_length() + 1
 
 

@@ -93,7 +93,7 @@ def test_equal_nodes_pass_and_a_slow_one_fails(tmp_path: Path) -> None:
 
     assert result.unit == "node"
     assert [member.decision for member in result.members] == ["pass", "pass", "fail", "pass"]
-    # As a node, and by its device.
+    # It fails as a node and as the node of its device.
     assert [finding.text for finding in result.members[2].findings] == ["", "c:gpu:0"]
     assert [(comparison.control, comparison.devices) for comparison in result.bits] == [
         ("deterministic", 4)
@@ -153,7 +153,7 @@ def test_late_node_is_not_blamed(tmp_path: Path) -> None:
         NotMeasured, phase="pairs", round=1, members=["a", "c"], reason="deadline",
         error="c did not come", absent="c",
     )  # fmt: skip
-    writers[2].write(Arrived, meeting="pairs 1")  # it had waited for a node that hangs
+    writers[2].write(Arrived, meeting="pairs 1")  # because it waited for a node that hangs
 
     result = judge_folder(tmp_path)
 

@@ -78,7 +78,7 @@ def train_with_flipped_bit(
 
         handles.append(parameter.register_hook(on_gradient))
     else:
-        # The last layer: no nonlinearity behind it hides a change.
+        # The last layer, so that no nonlinearity after it can hide a change.
         handles.append(model[-1].register_forward_hook(on_forward))
     digests = digest_steps(training, STEPS)
     for handle in handles:
@@ -89,7 +89,7 @@ def train_with_flipped_bit(
 def test_same_seed_gives_same_digests(planned_training: tuple[Plan, JobContext]) -> None:
     first, second = control_trainings(*planned_training, STEPS)
 
-    assert len(first) == STEPS + 1  # the last has the weights that the training leaves
+    assert len(first) == STEPS + 1  # the last digest has the final weights
     assert first == second
     assert len(first[0].gradients) == len(first[0].weights) == 4
     assert first[0] != first[1]

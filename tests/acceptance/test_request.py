@@ -63,7 +63,7 @@ def test_other_work_in_a_folder_with_an_acceptance_is_refused(tmp_path: Path) ->
     with prepared(first) as acceptance:
         assert acceptance.plan.case == "toy"
     with prepared(first.model_copy(update={"worse_by": 0.1})):
-        pass  # what is only judged may change
+        pass  # thresholds of the verdicts may change
 
     with (
         pytest.raises(UsageError) as refused,

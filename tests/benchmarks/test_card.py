@@ -224,7 +224,7 @@ def test_sections_share_the_remaining_budget() -> None:
     names = ["contract", "memory", "ceilings", "gpt", "llama", "dlrm"]
     assert [*BRIEF_SHARES] == names
     assert budget.section_s("contract", names[1:]) == 96.0
-    now_s = 150.0  # it took 50 s: the others have more
+    now_s = 150.0  # it took 50 s, less than its share: the others get more
     assert budget.section_s("memory", names[2:]) == pytest.approx(550 * 3 / 10.5)
     now_s = 500.0
     assert budget.section_s("dlrm", []) == 200.0
@@ -247,7 +247,9 @@ def test_section_with_a_budget_knows_its_remaining_time(sections: Sections) -> N
     assert section_results["is_brief"] is True
     figures = {name: section["figures"] for name, section in section_results["sections"].items()}
     assert all(figures[name]["is_brief"] == 1.0 for name in ("first", "second"))
-    assert 0 < figures["first"]["left_s"] <= 300.0 * 0.85  # half of the budget, less its end
+    assert (
+        0 < figures["first"]["left_s"] <= 300.0 * 0.85
+    )  # half of the budget, minus the time kept for its end
     assert 300.0 < figures["second"]["left_s"] <= 600.0 * 0.85
     assert not (sections.folder / "results" / "some-card-tiny.json").exists()
 
@@ -261,7 +263,9 @@ def run(card):
     assert sections.measure() == 0
     figures = sections.document()["sections"]["first"]["figures"]
     assert figures["is_brief"] == 0.0
-    assert NEVER_S / 2 < figures["left_s"] <= 0.85 * NEVER_S  # the rest is to end and to write
+    assert (
+        NEVER_S / 2 < figures["left_s"] <= 0.85 * NEVER_S
+    )  # the rest is kept for ending and writing
 
 
 def test_start_time_of_a_process_counts_as_time_of_its_section(

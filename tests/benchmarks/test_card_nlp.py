@@ -27,13 +27,15 @@ def make_measured_speed(
 
 
 def make_plain_model(our_model: torch.nn.Module) -> PlainGpt:
-    """Return the plain model with the weights of ours."""
+    """Return the plain model with the weights of our model."""
     plain = PlainGpt(SMALL)
     width, heads = SMALL.hidden_size, SMALL.num_heads
     weights = {}
     for name, value in our_model.state_dict().items():
         weights[name.replace(".attention.", ".")] = value
-        if ".qkv." in name:  # ours head by head; plain all queries, all keys, all values
+        if (
+            ".qkv." in name
+        ):  # our rows are ordered by head; the plain model has all queries, then keys, then values
             by_head = value.view(heads, 3, width // heads, -1).transpose(0, 1)
             weights[name.replace(".attention.", ".")] = by_head.reshape(value.shape)
     weights["head.weight"] = weights["wte.weight"]

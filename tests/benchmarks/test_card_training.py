@@ -120,7 +120,7 @@ def test_variants_and_rounds_for_which_there_is_no_time_are_left_out(
         precision="fp32", flops=1.0, units={},
     )  # fmt: skip
 
-    # Two starts take 60 s, a round of both and the matmuls six: after five rounds ten are left.
+    # Two starts take 60 s and each round 6 s: after five rounds 10 s are left.
     assert (turns.left_out, turns.failed) == (["trainer"], {})
     assert turns.seconds == {"ours": [2.0] * 5, "plain": [2.0] * 5}
     assert now_s == 90.0
@@ -187,4 +187,4 @@ def test_original_model_scores_a_batch_as_our_model_does() -> None:
     )  # fmt: skip
 
 
-# In a process of its own: the switches are the whole process's.
+# In another process, because the switches apply to a whole process.

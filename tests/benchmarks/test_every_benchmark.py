@@ -40,7 +40,7 @@ def test_a_benchmark_ends_with_a_table_of_numbers(name: str, tmp_path: Path) -> 
     rows = re.findall(
         r"^\| (.+) \| (.+) \| (.*) \| (met|missed|not judged) \|$", done.stdout, re.MULTILINE
     )
-    # At the smallest size two have no bar that means anything; one judges quiet cores alone.
+    # At the smallest size two have no meaningful bar; one needs quiet cores.
     unjudged = name in {"site_pages", "site_server", "threads_per_rank"}
     assert rows
     assert unjudged or any(met != "not judged" for *_, met in rows)

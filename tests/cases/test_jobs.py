@@ -1,4 +1,4 @@
-"""Every case trains alike however it is compiled, read ahead and with either loss kernel."""
+"""Every case trains equally with and without compilation, prefetching and our loss kernel."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def assert_alike(actual: Any, expected: Any, step: int) -> None:
     assert max(float(item.abs().max()) for item in actual[1][step].values()) > 1e-4
 
 
-# The compiler makes an instance of each autograd function that it meets, and looks for a gradient
+# The compiler instantiates each autograd function it meets, and looks for a gradient
 # wherever a graph begins with what another has computed.
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
@@ -80,13 +80,11 @@ def assert_alike(actual: Any, expected: Any, step: int) -> None:
 def test_compiled_and_eager_steps_have_the_same_gradients(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Without generated C++, which takes a minute a model and has no part in gradients.
+    # Without generated C++, which takes a minute per model and does not affect gradients.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     recipe, folder = make_small_recipe(name, tmp_path)  # masks are drawn differently when compiled
     actual = train_two_steps(name, folder, replace(recipe, compile=True))
-    assert_alike(
-        actual, train_two_steps(name, folder, recipe), step=1
-    )  # what the first one leaves behind
+    assert_alike(actual, train_two_steps(name, folder, recipe), step=1)  # graphs of the first job
 
 
 @pytest.mark.parametrize("name", ["gpt_megatron", "llama2_7b_lora"])

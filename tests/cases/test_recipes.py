@@ -1,4 +1,4 @@
-"""What the configuration files of the published runs name, recipe by recipe."""
+"""Recipes equal the configuration files of the published runs."""
 
 from __future__ import annotations
 

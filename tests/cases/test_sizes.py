@@ -1,4 +1,4 @@
-"""What cases say follows from a recipe is what their jobs count."""
+"""Sizes that cases derive from recipes equal those that their jobs count."""
 
 from __future__ import annotations
 

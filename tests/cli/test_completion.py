@@ -1,4 +1,4 @@
-"""What a shell is given to complete, as each shell asks for it."""
+"""Shell completion, as each shell asks for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GPT_RECIPES = [*cases.load("gpt_megatron").recipes]
 
 
 def complete_in_bash(line: str, folder: Path, **more: str) -> list[str]:
-    """Return what bash is given at the end of a line."""
+    """Return the completions that bash gets at the end of a line."""
     words = (
         line.replace("=", " = ").rstrip(" ").split(" ") if line.endswith("=") else line.split(" ")
     )

@@ -19,7 +19,7 @@ SIGNALS = {"SIGINT": "interrupted", "SIGTERM": "stopped by SIGTERM", "SIGHUP": "
 
 @pytest.fixture(autouse=True)
 def _signals_as_a_terminal_leaves_them():
-    """Undo that SIGINT or SIGHUP is ignored, as it is in tests that run in the background."""
+    """Restore the default handling of SIGINT and SIGHUP, which background shells ignore."""
     defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
     before = {number: signal.signal(number, handler) for number, handler in defaults.items()}
     yield
@@ -77,7 +77,7 @@ def test_signal_during_a_run_gives_no_traceback(run_interrupted, number):
 
 def test_signal_before_the_first_launch_prevents_it(cli, monkeypatch):
     class Stopped(StopRequest):
-        """A request that came between the plan and the first launch."""
+        """A stop request that came between the plan and the first launch."""
 
     monkeypatch.setattr(
         "trainmark.launch.processes.StopRequest", lambda: Stopped(signal_name="SIGTERM")

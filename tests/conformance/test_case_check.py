@@ -115,7 +115,7 @@ def test_check_that_could_not_run_does_not_pass() -> None:
 
 @pytest.fixture
 def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
-    """Look at a job type as the toy case's, in this process."""
+    """Return what inspects a job type as that of the toy case, in this process."""
 
     def call(job_type: type[toy.ToyJob]) -> dict[str, Any]:
         monkeypatch.setattr(toy, "build", job_type)

@@ -68,7 +68,7 @@ def make_raising_method(*_):
 
 
 class Reading:
-    """A monitor that tells what it was given, or raises it."""
+    """A monitor that returns its given reading, or raises it."""
 
     name = "reading"
 

@@ -109,7 +109,7 @@ def test_a_damaged_pair_is_refused(pair, ending, content, says):
 
 @pytest.fixture(params=[1, 2, 1 << 20])
 def block(request, monkeypatch):
-    """Check so many sequences at a time."""
+    """Set the number of sequences that are checked at a time."""
     monkeypatch.setattr(indexed, "BLOCK_SEQUENCES", request.param)
 
 

@@ -49,7 +49,7 @@ def test_a_vocabulary_smaller_than_the_language_is_refused(tmp_path: Path) -> No
 
 
 def compute_min_loss(joint: Any) -> float:
-    """Return the least cross-entropy that a context allows, of P(context, next)."""
+    """Return the minimum cross-entropy given the context, from P(context, next)."""
     of_context = joint.sum(1, keepdims=True)
     chances = np.divide(joint, of_context, out=np.ones_like(joint), where=of_context > 0)
     return float(-(joint * np.log(chances, out=np.zeros_like(joint), where=chances > 0)).sum())

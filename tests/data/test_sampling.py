@@ -29,7 +29,7 @@ class FakeReader:
 
 
 def cut_one_by_one(sizes, seq_length):
-    """Cut documents one sample after another: the slow way to say what ``cut`` returns."""
+    """Cut documents one sample after another: the plain reference for ``cut``."""
     samples = max(0, (sum(sizes) - 1) // seq_length)
     cuts, document, offset = [(0, 0)], 0, 0
     for _ in range(samples):

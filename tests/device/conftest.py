@@ -33,7 +33,7 @@ def vendor(pytestconfig: pytest.Config) -> Vendor:
 
 @pytest.fixture
 def accelerator(vendor: Vendor) -> Vendor:
-    """The vendor, for what other rooms of the tests show on a CPU."""
+    """Return the vendor, for tests that other folders run on a CPU."""
     if vendor.torch_type == "cpu":
         pytest.skip("on the CPU: tests/devices and tests/integration")
     return vendor

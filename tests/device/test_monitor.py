@@ -52,7 +52,7 @@ def monitor(accelerator: Vendor) -> Iterator[Monitor]:
 
 @pytest.fixture
 def monitor_numbers(accelerator: Vendor) -> list[int]:
-    """Return the monitor's number of each rank's device."""
+    """Return the number of each rank's device in the monitor."""
     monitored = accelerator.monitored(accelerator.count())
     if not monitored:
         pytest.skip("it is not known which of the monitor's devices ranks use")

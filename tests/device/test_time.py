@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from trainmark.protocols import Device
 
 WORK_NS = 100_000_000
-BEHIND = 4  # times as long as launching it takes work of a device that runs behind the host
+BEHIND = 4  # the work takes this many times as long as its launch
 MOST_REPEATS = 4096
 ATTEMPTS = 7  # the best counts: another program may have the host for a moment
 
 
 def prepare_long_work(device: Device) -> tuple[Callable[[], Any], int]:
-    """Return a product and how many take ``WORK_NS`` or more, most of it after their launch.
+    """Return a product and how many of them take at least ``WORK_NS``, mostly after their launch.
 
     The size is chosen by the host's clock, with a number read back at the end: the device's clock
     is what is tested. Where launching takes as long as the work, marks of the host's time would

@@ -1,4 +1,4 @@
-"""What limits the cores and the memory of processes."""
+"""Limits of cores and memory of processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices as planning sees them."""
+"""Devices as seen by planning."""
 
 from __future__ import annotations
 

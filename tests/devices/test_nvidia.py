@@ -1,4 +1,4 @@
-"""What the NVIDIA vendor makes of drivers, torches and cards."""
+"""The NVIDIA vendor with various drivers, torch builds and cards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the NVIDIA vendor reads of its cards while they work."""
+"""Readings of NVIDIA cards during a run."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_peaks_of_amd_in_fp32_are_those_of_the_matrix_units(
 
 
 def test_no_name_belongs_to_two_rows() -> None:
-    # Neither as it is, nor in another case or without the vendor's word before it.
+    # Not found as printed, nor in another case, nor without the vendor's name.
     folded = [name.lower().removeprefix("nvidia ").removeprefix("amd ") for name in NAMES]
     alike = {name for name in folded if folded.count(name) > 1}
     assert alike == {"a100-sxm4-40gb"}  # of one row, by drivers of two ages

@@ -1,4 +1,4 @@
-"""What published outputs of every vendor's tool mean: each sample against ``expected.json``.
+"""Published outputs of every vendor's tool give the readings of ``expected.json``.
 
 ``expected.json`` was checked by hand against the outputs, number by number. A new output gets its
 samples there and its source in ``SOURCES.md``.

@@ -37,7 +37,7 @@ MACA = TorchBuild("2.8.0+metax3.5.3.9", "11.6")
 
 
 class Case(NamedTuple):
-    """A machine of a vendor, and what must be told of it."""
+    """A machine of a vendor with its expected facts."""
 
     kind: Callable[[], TorchVendor]
     file: str  # what the tool prints
@@ -73,7 +73,7 @@ VARIABLES = ("CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_
 
 @pytest.fixture
 def bare_machine(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine of no vendor with PyTorch's own torch; its root."""
+    """Return the root of a machine without devices and with a torch built by PyTorch."""
     monkeypatch.setattr(nvidia_driver, "PROC", machine / "root/proc/driver/nvidia")
     monkeypatch.setattr(nvidia_driver, "DEVICE_NODES", machine / "root/dev")
     monkeypatch.setattr(nvidia_driver, "LIBRARY", "no-such-library.so")

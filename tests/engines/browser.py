@@ -57,14 +57,14 @@ def browser() -> Iterator[Browser]:
 
 @dataclass
 class Visit:
-    """A page in a window, and what went wrong in it."""
+    """A page in a window, with its errors."""
 
     page: Page
     home: str  # the only allowed beginning of requested addresses
     wrong: list[str] = field(default_factory=list)
 
     def watch(self) -> None:
-        """Note errors, dialogs and requests to other places from now on."""
+        """Record errors, dialogs and requests to other hosts from now on."""
         page, wrong = self.page, self.wrong
         page.on("console", self._said)
         page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -149,7 +149,7 @@ class Visit:
         return self.page.evaluate(_UNREACHED), unmarked
 
     def attacked(self) -> list[str]:
-        """Return the traces of a text that became markup or ran."""
+        """Return the traces of a text that became markup or was executed."""
         return self.page.evaluate(
             """() => [
                 ...(window.attacked === undefined ? [] : ['a script ran']),
@@ -162,7 +162,7 @@ class Visit:
 
 @pytest.fixture
 def visit(browser: Browser) -> Iterator[Any]:
-    """Return a function that opens a window; what went wrong in any of them fails the test."""
+    """Return a function that opens a window; an error in any window fails the test."""
     visits: list[Visit] = []
 
     def opened(home: str, *, width: int = 1280, dark: bool = False, **more: Any) -> Visit:
@@ -185,7 +185,7 @@ def visit(browser: Browser) -> Iterator[Any]:
 
 
 def file_home(path: Path) -> str:
-    """Return where a page that is one file may ask: at itself."""
+    """Return the only address that a page of one file may request: its own."""
     return path.resolve().as_uri()
 
 

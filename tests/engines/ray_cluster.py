@@ -64,7 +64,7 @@ def _until_it_listens(port: int) -> None:
 
 
 class EndedEarlyError(Exception):
-    """The process that holds the cluster ended."""
+    """The process that runs the cluster ended."""
 
 
 class RayCluster:

@@ -28,7 +28,7 @@ NODES = ("tm0", "tm1")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "scancel", "sinfo", "srun")
 _SBIN = "/usr/sbin"
 _START_S = 60.0
-# Short times, so that what Slurm waits for before it acts does not hold up the tests.
+# Short times, so that waiting of Slurm does not delay the tests.
 _CONFIGURATION = """\
 ClusterName=trainmark
 SlurmctldHost={host}(127.0.0.1)
@@ -138,7 +138,7 @@ class SlurmCluster:
         return [line.split()[1] for line in sorted(out.splitlines())]
 
     def until(self, holds, what: str, limit_s: float = _START_S) -> None:
-        """Wait for something that Slurm cannot be waited for otherwise."""
+        """Wait for a condition that no command of Slurm waits for."""
         deadline_s = time.monotonic() + limit_s
         while not holds():
             logs = "\n".join(file.read_text()[-1500:] for file in self.folder.glob("*.out"))
@@ -146,7 +146,7 @@ class SlurmCluster:
             time.sleep(0.1)
 
     def tasks(self, node: str) -> list[psutil.Process]:
-        """Return what runs on a node but its daemon: slurmstepd, scripts, tasks, their children."""
+        """Return the processes of a node except its daemon: steps, scripts, tasks, children."""
         processes = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):

@@ -224,4 +224,4 @@ def test_static_site_is_readable_and_searchable(runs, visit, tmp_path):
         window.page.locator("header a[hreflang=zh-Hans]").click()
         window.page.wait_for_url("**/zh/runs/two-ranks.html")
         assert window.overflow() == []
-        window.page.close()  # or it may still ask for the icon when the host has ended
+        window.page.close()  # otherwise the icon might be requested after the host has ended

@@ -1,4 +1,4 @@
-"""Event files: whole lines or nothing, whatever cuts them."""
+"""Event files: only whole lines are read, wherever a file ends."""
 
 from __future__ import annotations
 

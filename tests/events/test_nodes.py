@@ -56,7 +56,7 @@ def test_node_times_are_converted_to_the_clock_of_the_first_node(tmp_path: Path)
         assert rank.wall_ns == single_node.ranks[0].wall_ns
         assert rank.spans_ns == single_node.ranks[0].spans_ns
     assert find_intervals(timeline)["to_target"] == find_intervals(single_node)["to_target"]
-    assert timeline.launch_ns == 0  # of the first node, not of what submitted it
+    assert timeline.launch_ns == 0  # of the first node, not of the submitting machine
     assert timeline.launcher.launch.environment["cpu"] == "CPU 0"
     assert timeline.launcher.ranks_ended.failures == []
 

@@ -1,4 +1,4 @@
-"""Events into numbers, on a run worked out by hand and on random ones."""
+"""Figures from events, of a run computed by hand and of random ones."""
 
 from __future__ import annotations
 

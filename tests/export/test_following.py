@@ -1,4 +1,4 @@
-"""A run on its way to a backend: faults, further tries, and the end."""
+"""Export of a run to a backend: faults, retries, and the end."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_only_one_process_exports_a_run_to_a_target(run_dir: Path) -> None:
     assert other.fault == "FollowedElsewhereError: another process follows the run to there"
     assert second.opened == 0
     followed.finish()
-    other.finish()  # the first has let go of it
+    other.finish()  # the first one has released it
     assert (other.fault, second.opened, len(second.results)) == (None, 1, 1)
 
 

@@ -1,4 +1,4 @@
-"""The points that a follower hands over: names, numbers and values, however the files grow."""
+"""Points that a follower exports: names, numbers and values, however the files grow."""
 
 from __future__ import annotations
 

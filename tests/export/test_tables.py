@@ -17,7 +17,7 @@ from trainmark.results.store.columns import COLUMNS
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Return a record and its folder; the evidence, which is invented, is left out of it."""
+    """Return a record and its folder, without evidence, which would be invented."""
     monkeypatch.setattr("trainmark.results.selection.check_record", lambda record, _: record)
     return write_two_ranks(tmp_path / "run")
 

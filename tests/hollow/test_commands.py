@@ -49,7 +49,7 @@ def test_doctor_opens_the_card_in_every_precision(call):
 
 
 def test_parts_of_the_device_contract_that_need_no_arithmetic_hold(call):
-    """The others need results, or a reading of NVML of another process's memory."""
+    """The other parts need results, or memory readings of other processes."""
     files = (f"tests/device/test_{name}.py" for name in PARTS_WITHOUT_ARITHMETIC)
     code, output = call(
         "pytest", *files, "--device", "nvidia", "--deselect",

@@ -9,7 +9,7 @@ import pytest
 from trainmark.record.index_record import round_result
 from trainmark.record.record import read_record
 
-# Of the quality: the share of the best possible that is asked for, and the unit of the speed.
+# Required share of the best possible quality, and the unit of the speed.
 CASES = {
     "glm_superglue": ("nlp_glm-tiny_sp_bs16_fp32_1_speed", "samples/s", (0.9, 1.0)),
     "gpt_oss_20b": ("nlp_gpt-oss-20b-tiny_sp_bs16_fp32_1_speed", "tokens/s", (1.0, 1.09)),

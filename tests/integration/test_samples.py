@@ -74,7 +74,7 @@ def read_events(run_dir):
 
 
 def wait_until(run_dir, accepts):
-    """Return the events once ``found`` accepts one of them."""
+    """Return the events once ``accepts`` is true for one of them."""
     deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
         events = read_events(run_dir)

@@ -1,4 +1,4 @@
-"""Working directories, user tables, readers and disks that are not as usual."""
+"""Unusual working directories, user tables, readers and disks."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_fewer_than_five_launches_have_too_little_data() -> None:
 
 
 def test_alternating_launches_are_paired() -> None:
-    """The machine drifts by 20%, both sides alike: only pairs see the 5%."""
+    """The machine drifts by 20% on both sides: only pairs show the difference of 5%."""
     drift = [100.0, 105.0, 110.0, 115.0, 120.0]
     comparison = compare(*make_alternating_launches(drift, multiply(drift, 0.95)))
     assert (comparison.paired, comparison.verdict) == (True, "slower")
@@ -185,7 +185,7 @@ def test_side_with_only_failed_launches_has_too_little_data() -> None:
 def test_target_that_only_side_a_reaches_is_missed(
     of_a: int, of_b: int, verdict: str, code: int
 ) -> None:
-    """Of A and B so many launches miss it; the others go on to be compared."""
+    """Return both sides with the given numbers of launches that miss the target."""
     a, b = make_series("a", RATES * 2), make_series("b", RATES * 2, first_minute=20)
     a[:of_a], b[:of_b] = map(make_missed_target, a[:of_a]), map(make_missed_target, b[:of_b])
     if of_b == 4:
@@ -255,7 +255,7 @@ def test_only_differences_of_environment_are_listed() -> None:
 
 
 def test_trend_of_unpaired_side_is_too_noisy() -> None:
-    """The machine slows down by 0.6% a launch: B is as fast as A, and seems 3% slower."""
+    """The machine slows down by 0.6% per launch: B equals A but seems 3% slower."""
     rates = [100 * 0.994**number * (1 + 0.0005 * (-1) ** number) for number in range(10)]
     comparison = compare(make_series("a", rates[:5]), make_series("b", rates[5:], first_minute=10))
     assert (comparison.verdict, comparison.exit_code) == ("too_noisy", 3)

@@ -1,4 +1,4 @@
-"""Launches against the rules of their case: each rule broken alone, and what a record claims."""
+"""Launches are checked against the rules of their case: each rule is broken alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOY = Record.model_validate_json((GOLDEN / "record_toy.json").read_text(encoding
 
 
 def make_launch_with_plan(*, recipe: dict[str, Any] | None = None, **changes: Any) -> Record:
-    """Return a launch of toy that keeps all rules, with another plan."""
+    """Return a launch of toy that follows all rules, with changed plan fields."""
     updates = {
         "suite_version": __version__, "recipe": TOY.plan.recipe | (recipe or {}), **changes,
     }  # fmt: skip
@@ -40,7 +40,7 @@ OPEN = {"rules": "open", "extra": {"weight_decay": 0.1}}
 
 
 def list_broken_rules(launches: list[Record]) -> set[str]:
-    """Return the rules that are not kept."""
+    """Return the names of the broken rules."""
     return {result.rule for result in check_rules(launches).rules if not result.kept}
 
 

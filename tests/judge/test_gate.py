@@ -67,7 +67,7 @@ def test_tolerance_follows_scatter_of_launches(
 
 @pytest.mark.parametrize(("count", "max_share"), [(3, 0.015), (5, 0.01), (10, 0.005)])
 def test_later_launch_rarely_exceeds_tolerance(count: int, max_share: float) -> None:
-    """With normal noise of 2%, with which the smallest tolerance does not help."""
+    """With normal noise of 2%, for which the minimum tolerance does not matter."""
     rng = np.random.default_rng(7)
     launched = 1 + 0.02 * rng.standard_normal((20_000, count))
     cvs = launched.std(axis=1, ddof=1) / launched.mean(axis=1)

@@ -22,7 +22,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "compare.md"
 
 
 def test_quantiles_of_students_distribution_match_the_tables() -> None:
-    """The tables of any textbook."""
+    """Values of textbook tables."""
     for freedom, point in ((1, 12.7062), (4, 2.77645), (5.88, 2.45907), (30, 2.04227)):
         assert compute_student_quantile(freedom) == pytest.approx(point, rel=1e-4)
     assert compute_student_quantile(3, 0.99) == pytest.approx(5.84091, rel=1e-4)

@@ -1,4 +1,4 @@
-"""The container of a node: what it is given, and what is refused before a run."""
+"""The container of a node: its options, and errors before a run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def plan() -> Plan:
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Be a node with data, whose only programs are those of a shell, and whose user is 1000."""
+    """Return the folder of a node with data, only shell programs, and user 1000."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name in ("sh", "cut", "sha256sum", "env", "timeout", "mkdir"):

@@ -1,4 +1,4 @@
-"""What is known of the container a run is in, and what the page prints of it."""
+"""The container of a run is recognized and described."""
 
 from __future__ import annotations
 

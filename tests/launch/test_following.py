@@ -34,7 +34,7 @@ class Held(Launcher):
         self.stays, self.answers, self.asked = stays, answers, 0
 
     def check(self, plan: Plan, cluster: Cluster) -> None:
-        """Nothing to look for."""
+        """Check nothing."""
 
     def command(self, plan: Plan, cluster: Cluster) -> Command:
         return Command(argv=("true",), files={})

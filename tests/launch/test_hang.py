@@ -141,7 +141,7 @@ def test_real_rank_missing_from_a_collective_is_named(tmp_path: Path) -> None:
             assert rank.stdout is not None
             assert rank.stdout.readline() == b"ready\n"
         stacks: list[dict[str, object]] = []
-        for _ in range(50):  # they are not there at once
+        for _ in range(50):  # the stacks are written with a delay
             if stacks == expected:
                 break
             save_stacks(ranks, list(files.values()), STACKS_SIGNAL)

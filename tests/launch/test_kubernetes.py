@@ -110,11 +110,11 @@ def test_manifests_are_valid_by_the_published_schema(settings: dict[str, Any], g
     pod = job["template"]["spec"]["template"]["spec"]
     assert pod["restartPolicy"] == "Never"
     assert pod["activeDeadlineSeconds"] == 1_800 + 300
-    # The cluster takes $(NAME) for itself and makes $ of $$.
+    # Kubernetes expands $(NAME) and turns $$ into $.
     script = pod["containers"][0]["command"][2].replace("$$", "\0")
     assert "$" not in script
     assert '--node-rank "\0JOB_COMPLETION_INDEX"' in script
-    if settings is _ALL_KEYS:  # kubectl reads y as true, and 1e3 as a number, where they are bare
+    if settings is _ALL_KEYS:  # kubectl reads unquoted y as true and 1e3 as a number
         assert pod["nodeSelector"] == {"gpu": "y", "rev": "1e3"}
         assert '"gpu": "y"' in text
 
@@ -210,7 +210,7 @@ sys.stdout.write(told.read_text() if told.exists() else "")
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder that tells a fake kubectl what to answer, and has its calls."""
+    """Return the folder with the answers of a fake kubectl and its recorded calls."""
     folder = tmp_path / "cluster"
     folder.mkdir()
     program = folder / "kubectl"

@@ -1,4 +1,4 @@
-"""What would be started, and the folder it would run in; nothing is started here."""
+"""Commands and folders of local ranks; nothing is started here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown of a run that is under way."""
+"""Progress shown during a run."""
 
 from __future__ import annotations
 

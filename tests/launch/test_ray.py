@@ -1,4 +1,4 @@
-"""What Ray is told, and what its answers mean; the answers are recorded ones (Ray 2.60)."""
+"""Requests to Ray and the meaning of its answers, which are recorded (Ray 2.60)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def plan(tmp_path: Path) -> Plan:
 
 
 class Dashboard(ThreadingHTTPServer):
-    """Answers as recorded; what was asked is kept."""
+    """Gives recorded answers and keeps the requests."""
 
     daemon_threads = True
 

@@ -57,7 +57,7 @@ def vendors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, FakeVe
 
 @dataclass
 class Launcher:
-    """Writes the record each launch is told to end with, instead of running it.
+    """Writes the record that each launch shall end with, instead of running it.
 
     Args:
         endings: by entry, or by entry and launch, for example ``a r2``.
@@ -252,7 +252,7 @@ def test_finished_launches_of_a_series_are_kept_and_only_missing_ones_run(
     ("ending", "reason", "remaining_launches"),
     [
         ("passed", "None", ["a/r2", "a/r3"]),
-        ("timed_out", "timed_out: upside down", []),  # others would come to the limit too
+        ("timed_out", "timed_out: upside down", []),  # the others would also time out
         ("disk", "less than 8 MiB are free", []),
     ],
 )

@@ -1,4 +1,4 @@
-"""What Slurm is told, and what its answers mean; the answers are recorded ones."""
+"""Commands for Slurm and the meaning of its answers, which are recorded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def make_site(**settings: object) -> Cluster:
 def read_job_state(
     monkeypatch: pytest.MonkeyPatch, job: EngineJob, output: str, *, fails: bool = False
 ) -> JobState:
-    """Return the state of a job of which Slurm's programs say this."""
+    """Return the state of a job for this output of Slurm's programs."""
 
     def ask(*_: str) -> str:
         if fails:

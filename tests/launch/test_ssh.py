@@ -20,7 +20,7 @@ from trainmark.plan.plan import Plan
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Runs on this machine what it is told, but for hosts with a file of their own.
+# Runs the command on this machine, except for hosts with their own file.
 _FAKE_SSH = """#!/bin/sh
 while case "$1" in -*) true;; *) false;; esac; do shift; done
 host=${{1#ssh://}}; shift

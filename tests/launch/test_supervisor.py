@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from trainmark.launch.supervisor import RankProcess
 
-# A process in a session of its own, with an empty environment, that ignores SIGTERM.
+# A process in its own session, with an empty environment, that ignores SIGTERM.
 HIDDEN_CHILD = (
     "setsid env -i {python} -c 'import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
     'open("{file}.part", "w").write(str(os.getpid())); os.rename("{file}.part", "{file}"); '
@@ -108,7 +108,7 @@ def test_ranks_of_a_killed_supervisor_count_as_killed(start_ranks):
     with start_ranks("sleep 1000", 2) as running:
         psutil.Process(running[0].pid).parent().kill()
         assert wait_for_exit_codes(running) == [-signal.SIGKILL, -signal.SIGKILL]
-        for rank in running:  # a shell asks for no death signal, as ranks do
+        for rank in running:  # unlike ranks, a shell requests no death signal
             os.kill(rank.pid, signal.SIGKILL)
 
 

@@ -1,4 +1,4 @@
-"""What ``machines.machine`` changes of this process is undone after each test."""
+"""Undo the changes of ``make_machine`` to this process after each test."""
 
 from __future__ import annotations
 

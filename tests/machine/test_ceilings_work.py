@@ -68,7 +68,7 @@ def measure_candidates(clock: FakeClock) -> Callable[..., tuple[Point, ...]]:
 
 
 def test_size_is_skipped_if_it_would_exceed_the_remaining_time(measure_candidates: Any) -> None:
-    """The first one shows 1 a ns: four runs of 251 need 1004 ns, of 200 only 800."""
+    """The first size shows a rate of 1 per ns: four runs of 251 need 1004 ns, of 200 only 800."""
     points = measure_candidates(
         make_candidate(10.0, 10, 10),
         make_candidate(251.0, 1),

@@ -1,4 +1,4 @@
-"""Every check is made within bounds, and none can end the program."""
+"""Checks of ``trainmark doctor``: each has a time limit and none can end the program."""
 
 from __future__ import annotations
 

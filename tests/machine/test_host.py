@@ -1,4 +1,4 @@
-"""Each check of the host finds the planted fault, and nothing in its sound neighbour."""
+"""Each check of the host finds the planted fault, and nothing just below its limit."""
 
 from __future__ import annotations
 

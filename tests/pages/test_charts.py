@@ -46,7 +46,7 @@ def read_record(**changes: Any) -> Record:
 
 
 def draw_chart(chart: Chart | None) -> Chart:
-    """Return a chart that is there, after it was drawn in both languages."""
+    """Draw the chart in both languages and return it."""
     assert chart is not None
     for lang in ("en", "zh"):
         picture = rendering.draw_static_picture(chart, lang)
@@ -56,7 +56,7 @@ def draw_chart(chart: Chart | None) -> Chart:
 
 
 def describe_first_layer(chart: Chart | None) -> Any:
-    """Return what a chart's first layer marks."""
+    """Return the first layer of a chart."""
     assert chart is not None
     name = rendering.build_script_chart(chart, "en")["layer"][0]["data"]["name"]
     return read_datasets(chart)[name]

@@ -1,4 +1,4 @@
-"""What a gate writes for machines: valid, escaped, and no command to a runner."""
+"""Output of a gate for machines: valid, escaped, and without CI commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that a trial run is followed by."""
+"""Commands suggested after a trial run."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def make_failed_record(**changes):
 
 
 def remove_pictures(text):
-    """Return a page without its pictures, whose drawing follows from versions of libraries."""
+    """Return a page without its pictures, which depend on library versions."""
     return re.sub(r"<svg .*?</svg>", "<svg/>", text, flags=re.DOTALL)
 
 
@@ -129,7 +129,7 @@ def test_published_rows_of_other_work_are_marked():
 
 
 def read_visible(document, lang="en"):
-    """Return the words and the figures of what is open on a page."""
+    """Return the words and the numbers of the unfolded part of a page."""
     body = to_body_html(document, lang)
     body = re.sub(r"</header>.*", "", body, flags=re.DOTALL)
     body = re.sub(r"<svg .*?</svg>", "", body, flags=re.DOTALL)  # nobody reads axes first
@@ -496,7 +496,7 @@ def test_earlier_evaluations_link_to_the_full_record():
 
 
 def make_throttled_record(**shares):
-    """Return a run with telemetry whose devices were throttled for shares of intervals."""
+    """Return a run whose devices were throttled for the given shares of its intervals."""
     record = read_record("sampled")
     devices = [
         device.model_copy(
@@ -789,7 +789,7 @@ def test_data_set_described_in_words_is_chinese_on_chinese_pages():
 
 
 def make_balanced_record(**changes):
-    """A run of the same work with forced balance: another routing, no target, the label."""
+    """Return a run of the same work with forced balance: other routing, no target, its label."""
     plan = read_record().plan
     recipe = plan.recipe | {"routing": "balanced", "target_value": None}
     labels = [*plan.labels, "balanced-bound"]

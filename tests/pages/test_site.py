@@ -1,4 +1,4 @@
-"""The site of a store: every link leads somewhere, what pages show, hostile records as text."""
+"""The site of a store: links, contents of pages, and hostile records as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repeats: which launches count, and what is said of them."""
+"""Summaries of repeated launches: which launches count, and their statistics."""
 
 from pathlib import Path
 

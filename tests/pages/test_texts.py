@@ -26,7 +26,7 @@ def test_every_text_exists_in_both_languages_with_the_same_placeholders():
 
 
 def test_every_text_is_used():
-    """Used: as it stands, or as ``f"kind.{name}"``, ``"kind." ~ name`` by a name of the source."""
+    """A text is used by its key, or by ``f"kind.{name}"`` or ``"kind." ~ name`` in the source."""
     root = Path(trainmark.__file__).parent
     rooms = list((root / "pages").rglob("*"))
     sources = [path for path in rooms if path.suffix in (".py", ".j2", ".json")]

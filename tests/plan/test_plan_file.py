@@ -1,4 +1,4 @@
-"""Plan files: what they say, their entries' names, and one refusal of each kind."""
+"""Plan files: their keys, the names of entries, and one refusal of each kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs as they are found: which number is the value, formulas, units, failures."""
+"""Analysis of real logs: which number is the value, formulas, units, failures."""
 
 from __future__ import annotations
 

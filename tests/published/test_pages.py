@@ -76,7 +76,10 @@ def test_legacy_table_is_read():
     assert row.figure("accuracy_target") == 0.67
     assert row.figure("accuracy") == 0.6818
     assert (row.figure("steps"), row.figure("p_whole")) == (4689.0, 355.63)
-    assert (empty.line, empty.reason.code) == (4, "row_without_figures")  # a target is none
+    assert (empty.line, empty.reason.code) == (
+        4,
+        "row_without_figures",
+    )  # a target value is not a result
 
 
 def test_headings_between_rows_apply_to_following_rows():

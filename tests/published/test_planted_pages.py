@@ -11,7 +11,7 @@ from trainmark.results.selection import select_results
 if TYPE_CHECKING:
     from pathlib import Path
 
-# The bar is 57 of 60. Not found: numbers of samples that starts of some minutes may explain.
+# The bar is 57 of 60. Not detectable: sample counts that a start of some minutes may explain.
 FOUND, PLANTED, HONEST = 57, 60, 80
 
 

@@ -22,7 +22,7 @@ LOGS = sorted((GOLDEN / "logs").glob("*.log"))  # the first lines of logs, made 
 
 
 def analyze_sample(name, more="", **options):
-    """Analyze a sample log, with lines behind it."""
+    """Analyze a sample log with additional lines at its end."""
     Path("train.log").write_bytes((GOLDEN / f"logs/{name}.log").read_bytes() + more.encode())
     return analyze("train.log", Options(**{"preset": "auto"} | options))
 

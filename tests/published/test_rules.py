@@ -1,4 +1,4 @@
-"""Every rule finds its planted errors, and nothing in what differs from them in one thing."""
+"""Every rule finds its planted errors, and nothing in correct rows that differ in one value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables in forms that are common in public: which figures they have, and what is none."""
+"""Tables in common public forms: which cells are figures and which are not."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ START_NS = 1_000
 
 
 class Arriving(Future[Any]):
-    """A result that arrives at a time of the clock; whoever asks for it waits until then."""
+    """A result that is ready at a given time; asking for it waits until then."""
 
     def __init__(self, clock: FakeClock, at_ns: int) -> None:
         super().__init__()

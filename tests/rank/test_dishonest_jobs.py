@@ -84,7 +84,7 @@ class TwiceTheSamples(ToyJob):
 
 
 class TwiceTheStep(TwiceTheSamples):
-    """Says so of the whole step as well."""
+    """Reports the double count for the whole step too."""
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         for batch in super().batches(epoch):
@@ -105,14 +105,14 @@ class HalfBatches(ToyJob):
 
 
 class ShortEpoch(ToyJob):
-    """Leaves half of the data out."""
+    """Skips half of the data."""
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         return itertools.islice(super().batches(epoch), self.steps_per_epoch // 2)
 
 
 class ShortAnnounced(ToyJob):
-    """Leaves half of the data out and announces as many steps."""
+    """Skips half of the data and announces half of the steps."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -131,7 +131,7 @@ class FewSequences(ToyJob):
 
 
 class Disagrees(ToyJob):
-    """Says another step size in each micro-batch."""
+    """Reports another step size in each micro-batch."""
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         for number, batch in enumerate(super().batches(epoch)):
@@ -160,7 +160,7 @@ def test_counts_that_contradict_each_other_fail_the_run(
 
 
 class WorksInEvaluation(ToyJob):
-    """Puts its steps off, as a thread that ``evaluate`` joins would; the windows take nothing."""
+    """Defers its steps to ``evaluate``, so that the windows measure nothing."""
 
     claims_updates = False
 
@@ -188,7 +188,7 @@ class WorksInEvaluation(ToyJob):
 
 
 class ClaimsUpdates(WorksInEvaluation):
-    """The same, and counts its steps as taken."""
+    """Trains nothing and counts its steps as taken."""
 
     claims_updates = True
 
@@ -252,7 +252,7 @@ def test_parameters_without_a_gradient_fail_the_run(run_job: Run) -> None:
 
 
 class ZeroGradients(ToyJob):
-    """Its first layer receives zeros, as a fault of the compiler once gave; decay moves it."""
+    """Its first layer gets zero gradients, as by a compiler bug; only weight decay changes it."""
 
     def _loss_sum(self, batch: Batch) -> torch.Tensor:
         first = self.stepper.model[0]
@@ -383,7 +383,7 @@ def test_steps_that_train_nothing_are_a_finding_that_forbids_quoting(run_job: Ru
 
 
 class ScoresHalf(ToyJob):
-    """Says that it scored half of the validation rows."""
+    """Reports that it scored half of the validation rows."""
 
     def evaluate(self) -> Evaluation:
         quality = super().evaluate()
@@ -422,13 +422,13 @@ class ByHand(ToyJob):
 
 
 class ScoresTrainingRows(ByHand):
-    """Scores as many rows of training as the validation data has."""
+    """Scores training rows, as many as the validation data has."""
 
     split = "train"
 
 
 class DropsLastBatch(ByHand):
-    """Leaves out the last 100 rows, and claims all."""
+    """Skips the last 100 rows and reports all."""
 
     def scored_batches(self) -> list[Any]:
         return super().scored_batches()[:-1]
@@ -445,7 +445,7 @@ class AveragesBatchMeans(ByHand):
 
 
 class AddsUpMeans(ByHand):
-    """Adds up means of batches in place of scores."""
+    """Sums means of batches instead of scores."""
 
     def reported(self, evaluation: Evaluation) -> Evaluation:
         scores = replace(evaluation.scores, total=sum(self.means), weight=4.0)
@@ -471,7 +471,7 @@ class ScoresOtherRows(ByHand):
 
 
 class SaysNothing(ByHand):
-    """Does not say which rows it scored."""
+    """Does not report which rows it scored."""
 
     def reported(self, evaluation: Evaluation) -> Evaluation:
         return replace(evaluation, scores=None)
@@ -582,7 +582,7 @@ def test_a_precision_that_is_changed_within_a_step_alone_fails_the_run(
 
 
 class ClaimsFlops(ToyJob):
-    """Counts a fused multiply and add as two steps of two."""
+    """Counts a fused multiply-add as four FLOPs."""
 
     def model_flops(self, counts: Counts) -> float:
         return 2 * super().model_flops(counts)

@@ -1,4 +1,4 @@
-"""The measured loop on fakes: which windows, which numbers, and what happens when."""
+"""The measured loop on fakes: its windows, numbers and order of calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What jobs name as trained, and the steps they count as updates."""
+"""Parameters that jobs report as trained, and steps they count as updates."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_checksum_of_a_tensor_depends_on_every_bit(name: str) -> None:
 
 @dataclass
 class FakeDigest:
-    """Elements that a test sets: ``seen`` are in the sample, ``all_`` in the sums."""
+    """A digest that a test sets: ``seen`` for the sampled elements, ``all_`` for the sums."""
 
     clock: FakeClock
     seen: int = 0

@@ -1,4 +1,4 @@
-"""Repeated windows at the loop's door: which are repeated, their time, and what they show."""
+"""Repeated windows of the loop: which are repeated, their time, and their result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REPEATED_STEP_NS = 100
 
 @dataclass
 class ScriptedState:
-    """Goes back to the steps that the job had."""
+    """Restores the number of steps that the job had."""
 
     job: ScriptedJob
     clock: FakeClock
@@ -41,7 +41,7 @@ class ScriptedState:
 
 @dataclass
 class ScriptedDigests:
-    """Digests of a training in which passes of ``faults`` add a number to what a step computes.
+    """Digests of a training; ``faults`` gives passes that add a number to the result of a step.
 
     Args:
         faults: by number of the pass, counted from 0: step of the pass, part, number.
@@ -156,11 +156,11 @@ def test_window_that_an_epoch_ends_is_repeated_with_its_own_batches(
 def test_epoch_that_ends_where_a_window_begins_repeats_the_next_window(
     sync_device: SyncDevice,
 ) -> None:
-    epoch = [Micro()] * 5  # of which the first window has all
+    epoch = [Micro()] * 5  # all of them are in the first window
 
     events, _ = run_loop(sync_device, [epoch, epoch], every_windows=2)
 
-    # The second epoch's first window is due, after one that turned out to have no step.
+    # The first window of the second epoch is repeated, after a window without steps.
     assert [(item["first_step"], item["steps"]) for item in events.named("replay")] == [(5, 3)]
 
 

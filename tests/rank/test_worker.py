@@ -1,4 +1,4 @@
-"""What a rank checks itself before it starts work."""
+"""Checks of a rank before it starts work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run ended and why, from events written by hand."""
+"""The ending of a run and its cause, from events written by hand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Events = list[dict[str, Any]]
 
 
 def make_whole_rank(*, value: float = 0.95) -> Events:
-    """Return the events of a rank that did everything: 2 steps, one evaluation."""
+    """Return the events of a rank that finished: 2 steps, one evaluation."""
     return [
         event("start", S, pid=1),
         span("init", S, 2 * S),
@@ -101,7 +101,7 @@ def test_reported_failure_of_a_rank_is_the_cause(find_ending: Any, kind: str, st
 
 
 def test_of_two_errors_in_one_second_the_first_is_the_cause(find_ending: Any) -> None:
-    """A peer's broken connection follows what broke it; the launcher knows whole seconds only."""
+    """A broken connection of a peer follows its cause; the launcher knows only whole seconds."""
     broken, raised = (
         make_failed_rank("error", 4.9, "closed by peer"),
         make_failed_rank("error", 4.1),

@@ -1,4 +1,4 @@
-"""What a page advises fits what ended the run."""
+"""The advice on a page fits the cause of the failure."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_rank_groups_of_all_nodes_are_merged(tmp_path: Path) -> None:
 
 
 def test_a_window_that_takes_long_is_not_a_hang(tmp_path: Path) -> None:
-    """Windows of ten steps in 10 s are heard of every 10 s; the last one ended at 12 s."""
+    """Windows of ten steps are reported every 10 s; the last one ended at 12 s."""
     long_window = window(2 * S, 12 * S, first_step=0, step_ns=[S] * 10, samples=[4] * 10)
     for stop_s, code in ((26, "timed_out_training"), (28, "timed_out")):
         stop = event("stop", stop_s * S, reason="timeout", timeout_s=25.0, stacks=[], hang=[])

@@ -1,4 +1,4 @@
-"""The JSON records of a run: their exact text, what a failure makes of them, what is refused."""
+"""The JSON records of a run: exact text, failed runs, and refused values."""
 
 from __future__ import annotations
 

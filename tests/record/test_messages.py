@@ -57,7 +57,7 @@ def list_emitted() -> list[tuple[str, str, set[str] | None]]:
                 [first.body, first.orelse] if isinstance(first, ast.IfExp) else [first]
             ):
                 code = derive_code_pattern(expression)
-                if code is not None:  # else it is from a table
+                if code is not None:  # otherwise the code comes from a table
                     calls.append((place, code, None if None in names else names))
     return calls
 

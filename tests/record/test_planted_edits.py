@@ -137,7 +137,7 @@ def test_edit_of_a_real_record_is_detected(
 def test_some_edits_cannot_be_found_in_the_record_alone(
     real_records: dict[str, dict[str, Any]], changes: dict[str, Any]
 ) -> None:
-    """These kinds are listed in docs/trust.md."""
+    """docs/trust.md lists these kinds of edits."""
     record = edit_record(real_records["toy"], changes)
     assert record is not None
     assert check_itself(record) == []

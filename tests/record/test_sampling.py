@@ -80,7 +80,7 @@ def test_lowered_clocks_in_the_measured_time_make_the_result_noisy(tmp_path: Pat
             line["devices"][1]["throttle_reasons"] = ["hw_thermal"]
     record = build_record(tmp_path, samples)
     (finding,) = record.findings
-    # From halfway between 8 s and 9 s to the last window's end.
+    # From 8.5 s to the end of the last window.
     share = pytest.approx(1.125 / 1.625)
     assert finding.code == "throttled_while_measured"
     assert finding.args == {

@@ -55,7 +55,7 @@ def write_node(
     lost: bool = False,
     device: str = "Fake CPU",
 ) -> None:
-    """Write what a node leaves; one that is lost has no end, and its rank fewer measured steps."""
+    """Write the files of a node; a lost node has no end and fewer measured steps."""
     skew_ns = int(skew_s * S)
     events = [launch_event(node=number, unix_ns=UNIX + skew_ns, environment=machine)]
     ranks = rank_events()

@@ -23,7 +23,7 @@ def find_skew(tmp_path: Path) -> Any:
     def call(
         *ranks: tuple[int, int], steps: int = 100, nproc: int = 2
     ) -> list[tuple[str, dict[str, Any]]]:
-        """Return the findings on ranks of so many milliseconds a step and of wait in it."""
+        """Return the findings for ranks with these milliseconds per step and of waiting in it."""
         events = [
             [window(0, steps * step * MS, step_ns=[step * MS] * steps,
                     wait_ns=[wait * MS] * steps, samples=[4] * steps)]

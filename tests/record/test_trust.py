@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def grade_single_launch(**changes: Any) -> tuple[str, list[str]]:
-    """Return grade and codes of a launch with nothing against it but being alone."""
+    """Return grade and codes of a sound single launch."""
     measurement = Measurement.from_record(read_golden_record())
     plan = measurement.plan.model_copy(update={"labels": changes.pop("labels", [])})
     rank = measurement.ranks[0].model_copy(update={"matmul_swing": changes.pop("swing", 0.1)})

@@ -212,10 +212,10 @@ def test_a_record_that_contradicts_itself_is_refuted_without_its_events(
     assert (verified.verification, is_refuted(verified.trust)) == ("unverified", True)
     args = verified.trust.reasons[0].args
     assert args["field"] == field
-    if field == "trust.reasons":  # which are named by their codes
+    if field == "trust.reasons":  # named by their codes
         assert args["recorded"] == "none"
         assert args["recomputed"] == "trust_few_launches, trust_generated_data"
-    assert "evidence" not in render(verified.trust.reasons[0], "en")  # of which there is none
+    assert "evidence" not in render(verified.trust.reasons[0], "en")  # there is no evidence
 
 
 def test_a_record_beside_its_events_is_verified(run_dir: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a bundle holds: everything redacted, in the same bytes, whole or not at all."""
+"""Contents of a bundle: redacted, reproducible bytes, written atomically."""
 
 from __future__ import annotations
 

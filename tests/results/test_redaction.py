@@ -1,4 +1,4 @@
-"""What may leave a machine: secrets, persons, hosts and places are replaced, the rest is not."""
+"""Redaction: secrets, persons, hosts and paths are replaced, nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index of results: what it holds, how it follows the files, and what it answers."""
+"""The index of results: its contents, updates, and answers."""
 
 from __future__ import annotations
 

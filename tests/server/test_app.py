@@ -1,4 +1,4 @@
-"""What the server answers: the site, lists, comparisons, and to whom."""
+"""Answers of the server: the site, lists, comparisons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs sent to a server's process: again when that helps, and how each refusal ends."""
+"""Sending runs to a server: retries, and the exit code of each refusal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def bundle_file(tmp_path, monkeypatch):
 
 
 def push_to_server(bundle_file, answer, address="https://lab.example/site"):
-    """Send a file to a server that gives ``answer``; return what came, and the requests."""
+    """Send a file to a server that gives ``answer``; return the outcome and the requests."""
     requests = []
 
     def answered(request):

@@ -1,4 +1,4 @@
-"""Uploads: who may, what is refused and with which status, what is on the disk afterwards."""
+"""Uploads: permissions, refusals with their status, and the files left on disk."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 NODE = "node7"
 DEVICES = tuple(f"{NODE}:gpu:{index}" for index in range(4))
-# Repeats vary a little, by the same pattern for all: noise without chance.
+# Repeats vary slightly, by the same pattern for all: noise without randomness.
 _VARIATION = (1.0, 1.002, 0.998, 1.001, 0.999)
 
 
@@ -41,7 +41,7 @@ def make_digests(change: int = 0) -> list[StepDigest]:
 
 
 class DeviceEvidence:
-    """Writes evidence; of devices and links that are not named everything is usual."""
+    """Writes evidence; devices and links that are not named have usual times."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What blocks of a page say in a language, and what is in a page of HTML, for tests."""
+"""Texts of blocks of a page in a language, and contents of an HTML page."""
 
 from __future__ import annotations
 

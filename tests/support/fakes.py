@@ -301,7 +301,7 @@ def window(
     step_samples: Sequence[int] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """Return a ``window`` event; what a test does not name is filled in plainly."""
+    """Return a ``window`` event; fields that are not given have plain values."""
     total = sum(samples)
     return {
         "event": "window",

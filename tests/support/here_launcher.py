@@ -24,7 +24,7 @@ class Here(Launcher):
     nodes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def check(self, plan: Any, site: Any) -> None:
-        """Nothing to look for."""
+        """Check nothing."""
 
     def command(self, plan: Any, site: Any) -> Command:
         files = {

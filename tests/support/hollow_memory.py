@@ -59,7 +59,7 @@ class Memory(NamedTuple):
 
 
 class SkipRandomValues(TorchDispatchMode):
-    """Leave out drawing random values in place: they take minutes and change no size."""
+    """Skip drawing random values in place, which takes minutes and changes no size."""
 
     SKIPPED = frozenset({torch.ops.aten.normal_, torch.ops.aten.uniform_})
 

@@ -28,7 +28,7 @@ FILES = {
     "proc/self/cgroup": "0::/\n",
     "sys/fs/cgroup/cgroup.procs": "",
 }
-PATCH = pytest.MonkeyPatch()  # undone after each test, see doctor/conftest.py
+PATCH = pytest.MonkeyPatch()  # undone after each test, see machine/conftest.py
 
 
 def write_files(root: Path, files: dict[str, str]) -> None:
@@ -91,7 +91,7 @@ def make_machine(
 
 
 def translate_condition(condition: Condition) -> Condition:
-    """Return a condition in English; its Chinese must be there, with the same values."""
+    """Return a condition in English; check that it has a Chinese text with the same values."""
     texts = [render_sentence(text, "en") for text in (condition.what, condition.fix)]
     assert condition.fix == "" or render_sentence(condition.fix, "zh") != texts[1]
     assert isinstance(condition.what, str) or render_sentence(condition.what, "zh") != texts[0]

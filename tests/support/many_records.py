@@ -1,4 +1,4 @@
-"""A folder of a few dozen runs, made without training: what pages about many results show.
+"""A folder of a few dozen runs, made without training, for pages about many results.
 
 Twenty-four of one case over devices, precisions and days; two with the files that they were
 computed from, the second of 8 ranks of which one is slow; one that failed.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def missing_feature(recipe: Recipe, vendor: Vendor, ranks: int) -> str | None:
-    """Return what the installed torch lacks for a recipe, as planning says it; None: nothing."""
+    """Return what the installed torch lacks for a recipe, as planning reports it; None: nothing."""
     try:
         refuse_missing_features(recipe, vendor, ranks)
     except EnvironmentFault as fault:
@@ -33,7 +33,7 @@ def missing_feature(recipe: Recipe, vendor: Vendor, ranks: int) -> str | None:
 
 
 def _needs(recipe: Recipe, *, ranks: int) -> pytest.MarkDecorator:
-    """Return the mark of tests of what planning refuses on a CPU if torch lacks it."""
+    """Return the mark that skips a test if planning refuses its recipe with this torch on a CPU."""
     missing = missing_feature(recipe, Cpu(), ranks)
     return pytest.mark.skipif(missing is not None, reason=f"planning refuses it: {missing}")
 

@@ -79,7 +79,7 @@ def forced_after_the_warmup(job: Any) -> None:
 
 
 def half_of_the_tokens_routed(job: Any) -> None:
-    """Leave every second token out of the layer, as beyond a capacity."""
+    """Skip every second token in the layer, as if beyond its capacity."""
     for layer in routed_layers(job.model):
         dispatch_all = layer._dispatcher
 

@@ -1,4 +1,4 @@
-"""Edits of records that somebody mails, written before the checks that find them."""
+"""Edits of records, written before the checks that find them."""
 
 from __future__ import annotations
 

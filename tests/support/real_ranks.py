@@ -1,4 +1,4 @@
-"""Work on several real ranks, each a process of one thread; it lies in an importable module."""
+"""Call functions of importable modules on several real ranks, each a process of one thread."""
 
 from __future__ import annotations
 

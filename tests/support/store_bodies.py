@@ -1,4 +1,4 @@
-"""Records of many kinds, made cheaply, and what stores must answer about them."""
+"""Records of many kinds, made cheaply, and functions of tests of stores."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def add_records(where: str, folder: Path, name: str, count: int, written: Connec
 
 
 def add_records_while_killing_writers(where: str, folder: Path, *, writers: int = 6) -> set[str]:
-    """Let writers add records at once and kill half of them, one after another, anywhere.
+    """Let several writers add records at the same time and kill half of them at random moments.
 
     Return the names of the records that are in the index as their writers say.
     """

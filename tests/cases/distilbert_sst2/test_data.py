@@ -35,7 +35,7 @@ def write_split(folder, split, sentences, labels):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A small sound data folder in parquet form, with a model and no weights."""
+    """Return a small valid data folder in parquet form, with a model config and no weights."""
     for split in data.SPLITS:
         sentences, labels, _ = generated.sentences(split, rows=12, seed=1)
         write_split(tmp_path, split, sentences, labels)
@@ -66,7 +66,7 @@ def test_generated_data_is_deterministic_and_passes_the_check(tmp_path):
 
 
 def label_by_grammar(sentence):
-    """Judge as a reader who knows the grammar: the adjective, and a ``not`` right before it."""
+    """Return the label by the grammar: that of the adjective, reversed by a ``not`` before it."""
     words = sentence.split()
     place = next(
         i for i, word in enumerate(words) if word in (*generated.POSITIVE, *generated.NEGATIVE)

@@ -137,7 +137,7 @@ def test_evaluation_counts_each_row_once(folder, loaded_data, monkeypatch):
         1_000,
         {"correct": round(single_result.value * 1_000)},
     )
-    parts = []  # what each rank would add, without the sum over ranks
+    parts = []  # the counts of each rank, before they are summed
     monkeypatch.setattr(job, "add_over_ranks", lambda *counts, **_: parts.append(counts) or (1, 1))
     for rank in range(3):
         the_job.context = replace(the_job.context, rank=rank, world_size=3)

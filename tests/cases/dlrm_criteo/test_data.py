@@ -27,7 +27,7 @@ REAL = SimpleNamespace(data="real", seed=1)
 CARDINALITIES = (100, 1_000, 50_000)
 ROWS = {"train": 103, "test": 7}
 
-# The other program's form: aliases where lists are shared, keys in its order.
+# As the reference implementation writes it: YAML aliases for shared lists, its order of keys.
 NVIDIA_FORM = """\
 channel_spec:
   categorical:
@@ -179,7 +179,7 @@ def test_a_value_outside_its_range_is_named(spec, tmp_path, split, row, column, 
     values = np.fromfile(file, kind.base)
     values[row] = value
     values.tofile(file)
-    os.utime(file, ns=(row + block, row + block))  # a change within the clock's step
+    os.utime(file, ns=(row + block, row + block))  # a change within the resolution of file times
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "BLOCK_BYTES", 4 * block)
         error = read_fault(data.check, tmp_path, REAL)

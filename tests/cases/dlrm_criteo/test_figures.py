@@ -1,4 +1,4 @@
-"""What embedding models move: exact figures from facts and windows."""
+"""Figures of embedding models: exact values from facts and windows."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rank_results_and_jobs(
     tmp_path_factory: pytest.TempPathFactory, clicks: Path
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """What each of four real ranks found: by name of the spread, and with the job."""
+    """Return the results of four real ranks: by name of the spread, and of the job."""
     folder = tmp_path_factory.mktemp("ranks")
     return call_on_ranks(RANKS, folder, tiny_dlrm.train_rank, clicks, RANKS)
 
@@ -56,7 +56,7 @@ def rank_results_by_spread(
 
 
 def join_tables(ranks: list[dict[str, Any]]) -> dict[int, torch.Tensor]:
-    """Return whole tables out of the pieces of all ranks."""
+    """Return whole tables joined from the pieces of all ranks."""
     pieces: dict[int, list[tuple[int, torch.Tensor]]] = {}
     for item in ranks:
         for (table, first_row), rows in item["pieces"].items():
@@ -85,7 +85,7 @@ def test_distributed_tables_train_as_on_one_rank(
     assert sorted(tables) == list(range(len(spread.cardinalities)))
     for table, rows in join_tables([single_rank]).items():
         torch.testing.assert_close(tables[table], rows, rtol=0, atol=tolerance)
-        # It was trained at all.
+        # The training changed it.
         fresh = torch.empty_like(rows)
         fill_rows(fresh, table=table, first_row=0, cardinality=len(rows), seed=SEED)
         assert (rows - fresh).abs().max() > 5e-3
@@ -110,7 +110,7 @@ def test_job_on_four_ranks_trains_as_on_one(
         for value, expected in zip(job["dense"], single_rank["dense"], strict=True):
             torch.testing.assert_close(value, expected, rtol=0, atol=1e-4)
         assert [row["rank"] for row in job["facts"]["placement"]] == list(range(RANKS))
-    # Every rank names its dense replica, and the rows it holds of a table.
+    # Every rank reports its dense replica and the rows of its tables.
     rows_held = Counter[str]()
     for job in jobs:
         rows_held.update(job["trained"])

@@ -1,4 +1,4 @@
-"""What a step of DLRM takes is known before it runs, activations included."""
+"""The memory of a DLRM step is predicted before it runs, with activations."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def measure_and_predict_peak(
     recipe: Any, folder: Path, *, steps: int = 1, **ranks: Any
 ) -> tuple[int, Prediction]:
-    """Return the live bytes of a step at its peak, parameters left out; the prediction.
+    """Return the measured peak of a step without parameters, and the predicted one.
 
     Of several steps the one that holds least counts.
     """
@@ -61,7 +61,7 @@ def measure_and_predict_peak(
     ("fields", "precision"),
     [
         *(({}, precision) for precision in ("fp32", "bf16", "fp16")),
-        # Not fp16, in which a processor takes ten seconds for layers that wide.
+        # Not fp16: a CPU needs ten seconds for such wide layers.
         *((WIDE_TOP, precision) for precision in ("fp32", "bf16")),
         *((WIDE_ROWS, precision) for precision in ("fp32", "bf16", "fp16")),
     ],

@@ -35,7 +35,7 @@ def _one_thread() -> Iterator[None]:
 
 
 class PlainDlrm(nn.Module):
-    """The reference: a bag a table, pairs by index, the layers of ``model`` copied."""
+    """The reference: one EmbeddingBag per table, pairs by index, copied layers of ``model``."""
 
     def __init__(self, model: Dlrm, tables: FusedTables) -> None:
         super().__init__()

@@ -34,7 +34,7 @@ def test_every_row_has_one_owner_within_the_budget(
         columns = placement.columns(rank)
         assert list(columns) == sorted(set(columns))
         assert all(part.rows > 0 for part in parts)
-    # A table is cut only where no rank could take it whole, and covers few ranks.
+    # A table is split only if no rank could hold it whole, and then over few ranks.
     for table, rows in enumerate(cardinalities):
         pieces = sum(table in placement.columns(rank) for rank in range(world_size))
         assert pieces == 1 or rows > spare_rows

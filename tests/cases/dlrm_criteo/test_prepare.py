@@ -42,12 +42,12 @@ def join_rows(rows):
 
 
 def encode_number(cell):
-    """The published rule: log(x + 3), 0 where the cell is empty or there is no logarithm."""
+    """Encode by the published rule: log(x + 3), or 0 if the cell is empty or has no logarithm."""
     return math.log(int(cell) + 3) if cell and int(cell) > -3 else 0.0
 
 
 def number_categories(cells, threshold):
-    """The published rule: empty cells are not counted, the rest from 1 by falling count."""
+    """Number by the published rule: from 1 by falling count; empty cells are not counted."""
     counts = Counter(cell for cell in cells if cell)
     kept_names = [name for name, count in counts.items() if count >= threshold]
     return {
@@ -57,7 +57,7 @@ def number_categories(cells, threshold):
 
 
 def shuffle_rows(logs, seed=0):
-    """The documented order: by the first 8 bytes of the MD5 of seed, log and row."""
+    """Order rows as documented: by the first 8 bytes of the MD5 of seed, log and row."""
     keyed = {
         int.from_bytes(md5(f"{seed}:{log}:{number}".encode()).digest()[:8], "little"): fields
         for log, rows in enumerate(logs)

@@ -133,7 +133,9 @@ def test_each_sample_occurs_once_and_groups_hold_similar_numbers_of_candidates(
     parts = [list(rank.micro_batches(0, order=order)) for rank in ranks]
     full = len(choices) // (micro * accumulate * world) * accumulate
     spans = []
-    for together in list(zip(*parts, strict=False))[:full]:  # what ranks take at the same time
+    for together in list(zip(*parts, strict=False))[
+        :full
+    ]:  # the samples that ranks train at the same time
         candidates_of_group = num_choices[np.concatenate([part.rows for part in together])]
         assert len(candidates_of_group) == micro * world
         spans.append((candidates_of_group.min(), candidates_of_group.max()))

@@ -29,7 +29,7 @@ def make_weights() -> dict[str, torch.Tensor]:
 
 
 def write_checkpoint(folder: Path, content: Any, word: str = "250000") -> Path:
-    """Lay a checkpoint out as the original does; return its file."""
+    """Write a checkpoint in the layout of the original; return its file."""
     file = folder / word / ORIGINAL
     file.parent.mkdir(parents=True)
     torch.save(content, file)

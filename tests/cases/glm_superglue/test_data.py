@@ -234,7 +234,7 @@ def test_incomplete_folder_is_refused(tmp_path, prepare, message):
 
 
 def solve_cloze(text, query):
-    """Return the name that the passage gives the gap, read as a person would."""
+    """Return the name that fits the placeholder, by the sentences of the passage."""
     pattern = re.escape(query).replace("@placeholder", r"(\w+ \w+)")
     turned = re.fullmatch(r"The (\w+) is @placeholder\.", query)
     names = re.findall(rf"(\w+ \w+) is the {turned[1]}\.", text) or re.findall(pattern, text)

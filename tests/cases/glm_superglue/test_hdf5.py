@@ -122,7 +122,7 @@ CONTRADICTIONS = {
     "separator outside": ("mask/data", set_numbers((0, 65)), "sequence 0 has its separator at 65"),
     "token outside": ("text/data", set_numbers((0, 128)), "numbers from 0 to 128"),
     "position outside": ("position/data", set_numbers((0, 65)), "numbers from 0 to 65"),
-    # The bounds' first number, 0, is not stored: numbers 1 to 4 are those of samples 1 and 2.
+    # The first bound, 0, is not stored: numbers 1 to 4 belong to samples 1 and 2.
     "first samples point to a later one": (
         "choice_start_end/data", lambda x: np.concatenate([x[:1], x[3:5], x[3:]]), "a part from"
     ),
@@ -137,7 +137,7 @@ CONTRADICTIONS = {
 @pytest.mark.parametrize("kind", CONTRADICTIONS)
 def test_arrays_of_a_file_that_contradict_each_other_are_refused(folder, kind):
     name, edit, what = CONTRADICTIONS[kind]
-    data.check(folder, RECIPE)  # what it keeps does not hide the change
+    data.check(folder, RECIPE)  # the cached arrays do not hide the change
     file = change_array(folder, name, edit)
     with pytest.raises(DataError) as caught:
         data.check(folder, RECIPE)

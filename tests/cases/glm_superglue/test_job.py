@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def score_candidates_plainly(model: Any, examples: Any, row: int) -> list[float]:
-    """Return each candidate's score from full log-probabilities of it alone, unpadded."""
+    """Return the score of each candidate, computed alone and without padding."""
     scores = []
     for item in examples.sequences(row):
         ids, positions, blocks = (torch.from_numpy(x)[None] for x in item[:3])
@@ -156,7 +156,7 @@ RUNS: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def results_of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
-    """Return what each of two real ranks found, by run."""
+    """Return the results of two real ranks by run."""
     ranks = call_on_ranks(2, tmp_path_factory.mktemp("ranks"), tiny_glm.train_rank, RUNS)
     return [list(pair) for pair in zip(*ranks, strict=True)]
 

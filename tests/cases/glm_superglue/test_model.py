@@ -1,4 +1,4 @@
-"""GLM is the original's arithmetic, and asks the head for no more than its targets."""
+"""GLM computes as the original does, and its head only for targets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def make_sequences(rows: int, length: int, *, seed: int = 0) -> list[torch.Tenso
 
 
 def make_models(**switches: Any) -> tuple[Glm, PlainGlm]:
-    """Return ours and the plain reference with the same weights, none of them zero."""
+    """Return our model and the plain reference with the same nonzero weights."""
     our_model, plain = build_model(SHAPE, seed=4, **switches), PlainGlm(SHAPE, dropout=0.0).train()
     with torch.no_grad():
         for parameter in our_model.parameters():
@@ -49,7 +49,9 @@ def test_parameter_counts_match_the_model() -> None:
 def test_logits_loss_and_gradients_equal_the_originals(length: int, checkpointed: bool) -> None:
     our_model, plain = make_models(dropout=0.0, checkpoint_activations=checkpointed)
     inputs = make_sequences(3, length)
-    separators = torch.tensor([0, length // 2, length])  # nothing, half, everything is prefix
+    separators = torch.tensor(
+        [0, length // 2, length]
+    )  # the prefix is empty, half, or the whole sequence
     hidden = our_model.hidden_states(*inputs, separators)
     logits = hidden @ our_model.word_embeddings.weight.t()
     assert_near(logits, plain.logits(*inputs, separators))

@@ -1,4 +1,4 @@
-"""The GPT case's data folder: the pair, its content, and everything that is refused."""
+"""The data folder of the GPT case: its files, their content, and refused folders."""
 
 from dataclasses import replace
 from hashlib import sha256

@@ -1,4 +1,4 @@
-"""The GPT is the library's GPT-2, however it is spread over ranks."""
+"""The GPT equals GPT-2 of transformers, however it is distributed over ranks."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_the_learning_rate_rises_and_falls_as_a_cosine() -> None:
     assert math.isclose(lr_factor(GptRecipe(), 3199), 3199 / 3200)
 
 
-# A spread model is the whole model: (ranks, recipe) -> the same as one rank.
+# Number of ranks and recipe fields of distributed runs, which must equal one rank.
 SPREADS: dict[str, tuple[int, dict[str, Any]]] = {
     "data": (2, {"micro_batch_size": 4}),
     "tensor": (2, {"tensor_parallel": 2}),

@@ -161,7 +161,7 @@ def test_a_corpus_without_a_document_is_refused(tmp_path, tokenizer):
 
 
 class Stopping(Reporter):
-    """Interrupts the call at an advance, counted from 1 within the stage of tokens."""
+    """Interrupts the call at the given progress report of the token stage, counted from 1."""
 
     def __init__(self, stop_at):
         super().__init__(lambda _: None)

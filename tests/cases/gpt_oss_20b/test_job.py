@@ -1,4 +1,4 @@
-"""GPT-OSS: its losses are the library's, on any mesh; its rates and weights the reference's."""
+"""GPT-OSS: losses of transformers on any mesh, learning rates and weights of the reference."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trainmark.rank.watch import StepWatch
 from trainmark.spec import RankMemory
 from trainmark.train.stepper import decay_groups
 
-# By ranks, what of the recipe spreads the model over them.
+# By number of ranks: the recipe fields that distribute the model.
 SPREADS: dict[int, list[dict[str, Any]]] = {
     2: [
         {"micro_batch_size": 4},

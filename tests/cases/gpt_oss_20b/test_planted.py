@@ -1,4 +1,4 @@
-"""Twenty mistakes planted in jobs are found; a job without one passes."""
+"""Twenty mistakes planted in jobs are detected; a correct job passes."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_published_mfu_follows_from_the_published_inputs() -> None:
 
     assert mfu(4 * 7e9 + 6 * trained) == "36.1%"
     assert mfu(4 * parameters(config) + 6 * trained) == "34.7%"
-    # Ours takes no look-up for a product, counts attention, and leaves out what no adapter needs.
+    # Our formula excludes the embedding look-up and unneeded gradients, and counts attention.
     assert estimates.matmul_weights(config) == 6_607_077_376
     our_flops = estimates.model_flops_per_token(
         config, rank=8, targets=["q_proj", "v_proj"], seq_length=512
@@ -63,7 +63,7 @@ def test_flops_exclude_the_unneeded_gradients_of_the_first_block() -> None:
     projections, product = 2 * 3 * 64 * 64, 2 * 64 * length
     # Every layer has an adapter: only the block's own input needs no gradient.
     assert unneeded("q_proj", "k_proj", "v_proj") == projections + 3 * 2 * 4 * 64
-    # Keys lead to no adapter: theirs is one of the four products of attention's gradient.
+    # Keys have no adapter: their gradient is one of the four products of attention's backward pass.
     assert unneeded("q_proj", "v_proj", "down_proj") == projections + 2 * 2 * 4 * 64 + product
     # Nothing is trained before the last layer of the block.
     others = 2 * (64 * 64 + 2 * 64 * 172 + 172 * 64)
@@ -79,7 +79,7 @@ def test_batches_hold_every_row_once_and_weigh_tokens_alike(folder: Path) -> Non
     rows = len(split)
     assert total == Counts(rows, rows, int(split.tokens.sum()), rows * 64)
     assert sum(batch.closes_step for batch in batches) == job.steps_per_epoch == -(-rows // 6)
-    # Scale times a step's targets is its samples: their losses add up to the mean a token.
+    # The scale times the targets of a step is its number of samples, so losses are means per token.
     step: list[Any] = []
     for batch in batches:
         step.append(batch)

@@ -136,7 +136,7 @@ def check_against(peer, model, tokenizer, mmlu):
 
 
 def test_missing_choice_is_an_error(model, tokenizer, mmlu, monkeypatch):
-    """As a device answers that computes nothing: its memory holds any number."""
+    """A model on a device that computes nothing: results are arbitrary numbers."""
     monkeypatch.setattr(torch.Tensor, "argmax", lambda scores, _: torch.full((len(scores),), 7))
     plan = plan_scoring(tokenizer, mmlu, max_length=2048)
     with pytest.raises(ContradictionError) as raised:
@@ -157,7 +157,7 @@ def test_scores_equal_scores_of_the_installed_lm_eval(folder, model, tokenizer, 
 def test_ranks_sum_their_scores_and_run_equally_many_forward_passes(
     model, tokenizer, mmlu, monkeypatch
 ):
-    """Two ranks, one after the other, with the sums handed over by hand."""
+    """Run two ranks one after the other, with a fake sum over ranks."""
     single = score(model, mmlu, plan_scoring(tokenizer, mmlu, max_length=2048), batch_tokens=60)
     outputs, passes = [], []
 

@@ -39,7 +39,7 @@ def write_csv(file: Path, rows: list[list[str]]) -> None:
 
 
 def make_rows(split: str, seed: int) -> list[list[str]]:
-    """Return rows with what a csv reader and a cut at blank lines stumble over."""
+    """Return rows with texts that break csv readers and splitting at blank lines."""
     rng = np.random.default_rng([seed, len(split)])
     texts = [
         "What is it?", "  Two blanks, and a line end\n", "Part one\n\npart two, after a blank line",

@@ -1,4 +1,4 @@
-"""The model is the library's with peft's adapters, from any folder, and keeps less."""
+"""The model equals that of transformers with peft adapters, from any folder."""
 
 from __future__ import annotations
 

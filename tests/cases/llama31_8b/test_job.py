@@ -25,7 +25,7 @@ from trainmark.protocols import Counts
 from trainmark.spec import Figure, RankMemory
 from trainmark.train.step_memory import PROCESS_BYTES
 
-# By ranks, what of the recipe spreads the model over them.
+# By number of ranks: the recipe fields that distribute the model.
 SPREADS: dict[int, list[dict[str, Any]]] = {
     2: [
         {"micro_batch_size": 4},

@@ -45,7 +45,7 @@ class FaultyJob(ToyJob):
 
     @torch.no_grad()
     def evaluate(self):
-        """Make a mistake of an honest author, who adds up by hand."""
+        """Evaluate with the mistake of an author who sums scores by hand."""
         fault = self.context.recipe.fault
         if fault == "raise_in_evaluation":
             raise ValueError("planted: no validation row fits")
