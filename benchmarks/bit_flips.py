@@ -262,7 +262,7 @@ def run_windows(rank: int, training: Training) -> list[WindowOutcome]:
     context = JobContext(
         recipe=recipe, data_dir=training.folder, rank=rank, world_size=world_size, device=device
     )
-    module = cases.part(CASE, "job")
+    module = cases.import_part(CASE, "job")
     job = FaultyJob(
         module.build(context, module.load_data(context)),
         [x for x in training.flips if x.rank == rank],
@@ -310,7 +310,7 @@ def run_ranks(
         place: an empty folder.
     """
     case = cases.load(CASE)
-    folder = cases.generated_folder(case, case.recipes["tiny"], place / "data")
+    folder = cases.ensure_generated_data(case, case.recipes["tiny"], place / "data")
     training = Training(
         world_size=world_size, folder=folder, fsdp=fsdp, num_windows=num_windows, flips=tuple(flips)
     )

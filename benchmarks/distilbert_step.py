@@ -32,7 +32,7 @@ def make_data(folder: Path, *, layers: int = LAYERS) -> None:
 
     case = cases.load("distilbert_sst2")
     folder.mkdir()
-    cases.part(case.name, "data").generate(folder, case.recipes["tiny"])
+    cases.import_part(case.name, "data").generate(folder, case.recipes["tiny"])
     config = folder / "model" / "config.json"
     sizes = {
         "dim": 768, "hidden_dim": 3072, "n_heads": 12, "n_layers": layers, "vocab_size": VOCAB_SIZE,

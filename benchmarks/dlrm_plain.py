@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.harness import sized
-from trainmark.cases.dlrm_criteo.model import mlp
+from trainmark.cases.dlrm_criteo.model import build_mlp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,8 +61,8 @@ class PlainDlrm(nn.Module):
     def __init__(self, *, sparse: bool, rows: int = TABLE_ROWS) -> None:
         super().__init__()
         self.tables = PlainTables(sparse=sparse, rows=rows)
-        self.bottom = mlp([NUM_NUMERICAL, *BOTTOM])
-        self.top = mlp([NUM_FEATURES, *TOP], last_is_linear=True)
+        self.bottom = build_mlp([NUM_NUMERICAL, *BOTTOM])
+        self.top = build_mlp([NUM_FEATURES, *TOP], last_is_linear=True)
         row, column = torch.tril_indices(NUM_TABLES + 1, NUM_TABLES + 1, -1)
         self.row, self.column = row, column
 

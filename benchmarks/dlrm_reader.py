@@ -32,7 +32,7 @@ def write(folder: Path) -> FeatureSpec:
 
     rng = np.random.default_rng(1)
     cardinalities = (TABLE_ROWS,) * TABLES
-    for split, files in FeatureSpec.of(folder, cardinalities).files.items():
+    for split, files in FeatureSpec.create(folder, cardinalities).files.items():
         rows = ROWS if split == "train" else 1
         files.label.parent.mkdir()
         (rng.random(rows) < 0.5).tofile(files.label)
@@ -52,7 +52,7 @@ def reading(spec: FeatureSpec, batch_size: int, *, shuffled: bool) -> Callable[[
 
     def measure() -> float:
         start = time.perf_counter()
-        seen = sum(len(batch.labels) for batch in reader.batches(batch_size, order=order))
+        seen = sum(len(batch.labels) for batch in reader.read_batches(batch_size, order=order))
         taken = time.perf_counter() - start
         assert seen == ROWS
         return seen / taken
@@ -72,7 +72,7 @@ def stepping(spec: FeatureSpec) -> Callable[[], float]:
     tables.learning_rate, tables.grad_scale = 0.1, 1.0
     model = build_model(13, DIM, TABLES, list(BOTTOM), list(TOP), seed=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    fed = SplitReader(spec, "train").batches(BATCH_SIZE)
+    fed = SplitReader(spec, "train").read_batches(BATCH_SIZE)
     batches = [next(fed) for _ in range(STEPS)]
 
     def measure() -> float:
@@ -105,7 +105,7 @@ def copying(total_bytes: int) -> Callable[[], float]:
 def main() -> bool:
     with tempfile.TemporaryDirectory() as place:
         spec = write(Path(place))
-        row_bytes = sum(kind.itemsize for kind in spec.row_types("train").values())
+        row_bytes = sum(kind.itemsize for kind in spec.get_row_types("train").values())
         found = interleave(
             {
                 "in order": reading(spec, BATCH_SIZE, shuffled=False),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from trainmark.cases.dlrm_criteo.embeddings import fill_rows, scaled_or_zero
+from trainmark.cases.dlrm_criteo.embeddings import fill_rows, scale_or_zero
 from trainmark.errors import EnvironmentFault
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class TorchrecTables(nn.Module):
         self._kernel.set_learning_rate(self.learning_rate / (1.0 if on_device else float(scale)))
         found = cast("Tensor", self.collection(bags).values())
         if isinstance(scale, Tensor) and found.requires_grad:
-            found.register_hook(lambda grad: scaled_or_zero(grad, 1.0 / scale))
+            found.register_hook(lambda grad: scale_or_zero(grad, 1.0 / scale))
         return found.view(samples, tables, self.dim)
 
 

@@ -55,11 +55,11 @@ def drawn_passages() -> Passages:
 
 def cloze() -> Examples:
     """Return the drawn passages as training samples."""
-    from trainmark.cases.glm_superglue.data.cloze import ClozeExamples, Drawn
+    from trainmark.cases.glm_superglue.data.cloze import ClozeExamples, ClozeSamples
 
     passages = drawn_passages()
     return ClozeExamples(
-        passages, Drawn.for_training(passages, CANDIDATES - 1), seq_length=SEQ_LENGTH,
+        passages, ClozeSamples.draw_for_training(passages, CANDIDATES - 1), seq_length=SEQ_LENGTH,
         file=Path("drawn"),
     )  # fmt: skip
 
@@ -90,7 +90,7 @@ def stepping(examples: Examples) -> Callable[[], float]:
     )  # fmt: skip
     model = build_model(shape, dropout=0.1, seed=1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
-    batch = next(examples.batch([0])[0].chunks(STEP_SEQUENCES))
+    batch = next(examples.batch([0])[0].split_sequences(STEP_SEQUENCES))
     inputs = [
         torch.from_numpy(item)
         for item in (

@@ -47,8 +47,10 @@ def token_rows(folder: str, chosen: Any, batches: int = 8) -> Any:
 
     from trainmark import cases
 
-    index = cases.part("gpt_megatron", "data").load(Path(folder), chosen).train.epoch(0)
-    return torch.from_numpy(index.tokens(index.shuffle[: batches * chosen.micro_batch_size]))
+    index = (
+        cases.import_part("gpt_megatron", "data").load(Path(folder), chosen).train.build_epoch(0)
+    )
+    return torch.from_numpy(index.gather_tokens(index.shuffle[: batches * chosen.micro_batch_size]))
 
 
 def train_with_library(folder: str, chosen: Any, **arguments: Any) -> None:
@@ -90,7 +92,7 @@ def main() -> bool:
     from trainmark.protocols import Counts
 
     with tempfile.TemporaryDirectory() as folder:
-        cases.part("gpt_megatron", "data").generate(Path(folder), recipe())
+        cases.import_part("gpt_megatron", "data").generate(Path(folder), recipe())
         tokens = BATCH * SEQUENCE
         flops = our_job(folder).model_flops(Counts(tokens=tokens, tokens_padded=tokens))
         bars, details = fp32_bars(

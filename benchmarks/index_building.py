@@ -46,7 +46,7 @@ def measured(prefix: Path) -> None:
     start = time.perf_counter()
     reader = IndexedReader.open(prefix)
     opened = time.perf_counter()
-    index = Samples(reader, range(reader.num_documents), SEQ_LENGTH, 1).epoch(0)
+    index = Samples(reader, range(reader.num_documents), SEQ_LENGTH, 1).build_epoch(0)
     built = time.perf_counter()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     assert len(index) == (TOKENS - 1) // SEQ_LENGTH

@@ -39,7 +39,7 @@ def on_data(
     device = devices.choose_vendor(device_name).open(0, 1)
     device.set_precision(recipe.precision)
     torch.manual_seed(recipe.seed)
-    module = cases.part(case_name, "job")
+    module = cases.import_part(case_name, "job")
     context = JobContext(recipe=recipe, data_dir=folder, rank=0, world_size=1, device=device)
     return module.build(context, data or module.load_data(context))
 

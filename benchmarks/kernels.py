@@ -35,7 +35,7 @@ def measure(folder: Path) -> Bar:
     from trainmark import cases
 
     folder.mkdir()
-    cases.part("gpt_megatron", "data").generate(folder, gpt_step.recipe())
+    cases.import_part("gpt_megatron", "data").generate(folder, gpt_step.recipe())
     with ExitStack() as stack:
         peers = {
             source: stack.enter_context(Peer(MODULE, source, str(folder))) for source in SOURCES

@@ -41,8 +41,8 @@ def train_library(case: str, model: Any, recipe: Any, folder: str, **arguments: 
 
     from trainmark import cases
 
-    index = cases.part(case, "data").load(Path(folder), recipe).train.epoch(0)
-    ids = index.tokens(index.shuffle[: 8 * recipe.micro_batch_size])
+    index = cases.import_part(case, "data").load(Path(folder), recipe).train.build_epoch(0)
+    ids = index.gather_tokens(index.shuffle[: 8 * recipe.micro_batch_size])
     # The library shifts the labels itself and so predicts one token a sample less.
     items = [{"input_ids": row, "labels": row} for row in torch.from_numpy(ids)[:, :-1]]
     run_trainer(
@@ -70,7 +70,7 @@ def measure_step(
     from trainmark.protocols import Counts
 
     with tempfile.TemporaryDirectory() as folder:
-        cases.part(case, "data").generate(Path(folder), recipe)
+        cases.import_part(case, "data").generate(Path(folder), recipe)
         tokens = recipe.micro_batch_size * recipe.seq_length
         job = on_data(case, recipe, Path(folder))
         rows, details = fp32_bars(

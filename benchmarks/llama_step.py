@@ -50,7 +50,7 @@ def run_generate(folder: str, size: str) -> None:
     from trainmark import cases
 
     Path(folder).mkdir()
-    cases.part("llama2_7b_lora", "data").generate(Path(folder), recipe(size))
+    cases.import_part("llama2_7b_lora", "data").generate(Path(folder), recipe(size))
 
 
 def run_ours(folder: str, size: str, precision: str) -> None:
@@ -79,7 +79,7 @@ def train_with_library(model: Any, folder: str, chosen: Any, *, device_name: str
 
     from trainmark import cases
 
-    split = cases.part("llama2_7b_lora", "data").load(Path(folder), chosen).train
+    split = cases.import_part("llama2_7b_lora", "data").load(Path(folder), chosen).train
     items = [
         {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
         for ids, labels in zip(split.ids[:64], split.labels[:64], strict=True)

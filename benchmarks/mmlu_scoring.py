@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.harness import Bar, conclude, interleave, ratio, sized
 
 if TYPE_CHECKING:
-    from trainmark.cases.llama2_7b_lora.mmlu import Plan
+    from trainmark.cases.llama2_7b_lora.mmlu import ScoringPlan
     from trainmark.cases.llama2_7b_lora.mmlu.questions import Mmlu
 
 SIZES = {
@@ -29,7 +29,7 @@ ROUNDS = 9
 BAR = 3.0
 
 
-def drawn_questions(place: Path, *, vocab_size: int, max_length: int) -> tuple[Mmlu, Plan]:
+def drawn_questions(place: Path, *, vocab_size: int, max_length: int) -> tuple[Mmlu, ScoringPlan]:
     """Return generated questions and their prompts; ``place`` gets the tokenizer's files."""
     from trainmark.cases.llama2_7b_lora.data import generating
     from trainmark.cases.llama2_7b_lora.mmlu import plan_scoring
@@ -40,13 +40,13 @@ def drawn_questions(place: Path, *, vocab_size: int, max_length: int) -> tuple[M
     generating.write_tokenizer(place, vocab_size=vocab_size)
     mmlu = []
     for name in NAMES[:SUBJECTS]:
-        drawn = generating.questions(name, rows=DEV_ROWS + ITEMS, seed=1)
+        drawn = generating.draw_questions(name, rows=DEV_ROWS + ITEMS, seed=1)
         mmlu.append(Subject(name, drawn[:DEV_ROWS], drawn[DEV_ROWS:]))
     tokenizer = open_tokenizer(place, vocab_size=vocab_size)
     return tuple(mmlu), plan_scoring(tokenizer, tuple(mmlu), max_length=max_length)
 
 
-def described(plan: Plan) -> str:
+def described(plan: ScoringPlan) -> str:
     """Return how many questions there are and what their prompts share."""
     prefix = len(plan.groups[0].prefix)
     rest = sum(map(len, plan.groups[0].rests)) / len(plan.groups[0].rests)
@@ -63,17 +63,17 @@ class BothWays:
         batch_tokens: see ``score``.
     """
 
-    def __init__(self, model: Any, mmlu: Mmlu, plan: Plan, *, batch_tokens: int) -> None:
+    def __init__(self, model: Any, mmlu: Mmlu, plan: ScoringPlan, *, batch_tokens: int) -> None:
         self.model, self.mmlu, self.plan = model, mmlu, plan
         self.batch_tokens = batch_tokens
         self.answers: dict[bool, list[int]] = {}
 
     def seconds(self, reuse: bool) -> float:
         """Score all questions; return how long it took, until the host had the answers."""
-        from trainmark.cases.llama2_7b_lora.mmlu.scoring import score
+        from trainmark.cases.llama2_7b_lora.mmlu.scoring import score_mmlu
 
         started = time.perf_counter()
-        found = score(
+        found = score_mmlu(
             self.model, self.mmlu, self.plan, batch_tokens=self.batch_tokens, legacy=not reuse
         )
         seconds = time.perf_counter() - started

@@ -116,7 +116,7 @@ def refuse_other_ids(folder: Path, data: Path, texts: list[str]) -> int:
     assert reader.num_documents == len(texts)
     for number in range(0, len(texts), 50):
         ids = library.encode(texts[number], add_special_tokens=False).ids
-        start, end = reader.token_starts(range(number, number + 1))
+        start, end = reader.find_token_starts(range(number, number + 1))
         assert reader.tokens[start:end].tolist() == [*ids, library.token_to_id("<|endoftext|>")]
     return reader.num_tokens
 

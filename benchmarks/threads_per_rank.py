@@ -76,7 +76,7 @@ def run_rank(case: str, rank: int, ranks: int, data: Path, threads: tuple[int, i
     if ranks > 1:
         torch.distributed.init_process_group("gloo", rank=rank, world_size=ranks)
     context = JobContext(recipe=recipe, data_dir=data, rank=rank, world_size=ranks, device=device)
-    module = cases.part(case, "job")
+    module = cases.import_part(case, "job")
     job = module.build(context, module.load_data(context))
     batches = endless_batches(job)
 

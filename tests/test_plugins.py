@@ -41,7 +41,7 @@ def installed_package(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("installed_package")
 def test_case_of_a_package_is_found_by_name_and_alias():
-    assert "play" in cases.names()
+    assert "play" in cases.list_names()
     assert cases.load("play").name == "play"
     assert cases.load("spiel") is cases.load("play")
 

@@ -99,10 +99,10 @@ def run_bags(device_name: str, folder: str) -> None:
 
     device, chosen = devices.choose_vendor(device_name).open(0, 1), recipe(device_name)
     device.set_precision(chosen.precision)
-    clicks = cases.part(CASE, "data").load(Path(folder), chosen)
-    reader = cases.part(CASE, "data").SplitReader(clicks.spec, "train")
+    clicks = cases.import_part(CASE, "data").load(Path(folder), chosen)
+    reader = cases.import_part(CASE, "data").SplitReader(clicks.spec, "train")
     batches = []
-    for raw in islice(reader.batches(BATCH), PLACED):
+    for raw in islice(reader.read_batches(BATCH), PLACED):
         arrays = (raw.numerical, raw.labels, raw.categories)
         numerical, labels, ids = (device.place(torch.from_numpy(item)) for item in arrays)
         batches.append((numerical.float(), labels, bag_ids(ids)))

@@ -80,7 +80,7 @@ def run_plain(device_name: str) -> None:
     for _ in turns(device):
         sequences, places = next(stream).tensors
         with job.stepper.autocast():
-            loss = places.loss_sum(model(*spread(sequences.inputs))) / places.samples
+            loss = places.compute_loss_sum(model(*spread(sequences.inputs))) / places.samples
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), chosen.max_grad_norm)
         optimizer.step()

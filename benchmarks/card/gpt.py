@@ -88,7 +88,7 @@ def measure(card: Card, kind: Compiled) -> Findings:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     chosen = recipe()
-    cases.part(CASE, "data").generate(folder, chosen)
+    cases.import_part(CASE, "data").generate(folder, chosen)
     flops, tokens = step_flops(str(folder))
     words = (card.device, str(folder), kind)
     found = take_turns(

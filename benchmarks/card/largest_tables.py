@@ -37,7 +37,7 @@ def drawn(folder: Path, rows: int, *, train: int, test: int) -> str:
 
     shutil.rmtree(folder, ignore_errors=True)
     rng, tables = np.random.default_rng(1), (rows,) * NUM_TABLES
-    spec = FeatureSpec.of(folder, tables)
+    spec = FeatureSpec.create(folder, tables)
     for split, files in spec.files.items():
         samples = train if split == "train" else test
         files.label.parent.mkdir(parents=True)

@@ -66,7 +66,7 @@ def run_library(device_name: str, folder: str) -> None:
     from trainmark.cases.llama2_7b_lora.model_files import PRESETS
 
     chosen = recipe()
-    model = cases.part(CASE, "model").build(
+    model = cases.import_part(CASE, "model").build_model(
         PRESETS[chosen.model_size], chosen, weights=None,
         device=devices.choose_vendor(device_name).open(0, 1),
     )  # fmt: skip
@@ -80,19 +80,22 @@ def generated(card: Card) -> str:
     folder = card.scratch / "llama"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    cases.part(CASE, "data").generate(folder, recipe())
+    cases.import_part(CASE, "data").generate(folder, recipe())
     return str(folder)
 
 
 def run(card: Card) -> Findings:
-    from trainmark.cases.llama2_7b_lora.case import targets
-    from trainmark.cases.llama2_7b_lora.estimates import model_flops_per_token, predict_peak_bytes
-    from trainmark.cases.llama2_7b_lora.model_files import PRESETS, parameters
+    from trainmark.cases.llama2_7b_lora.case import parse_targets
+    from trainmark.cases.llama2_7b_lora.estimates import (
+        compute_model_flops_per_token,
+        predict_peak_bytes,
+    )
+    from trainmark.cases.llama2_7b_lora.model_files import PRESETS, count_parameters
 
     folder, chosen = generated(card), recipe()
     config, tokens = PRESETS[chosen.model_size], chosen.micro_batch_size * chosen.seq_length
-    per_token = model_flops_per_token(
-        config, rank=chosen.lora_rank, targets=targets(chosen), seq_length=chosen.seq_length
+    per_token = compute_model_flops_per_token(
+        config, rank=chosen.lora_rank, targets=parse_targets(chosen), seq_length=chosen.seq_length
     )
     parts = {
         "library": ("ours", card.device, folder, "library"),
@@ -112,9 +115,9 @@ def run(card: Card) -> Findings:
     ]
     figures = found.figures() | {"own_over_library_speed": None}
     lines = [
-        f"{parameters(config):,} frozen weights drawn on the device in {chosen.weights_dtype}, "
-        f"{chosen.micro_batch_size} x {chosen.seq_length} tokens a step. Peak memory "
-        "is what the allocator held at most, or the process where there is none.",
+        f"{count_parameters(config):,} frozen weights drawn on the device in "
+        f"{chosen.weights_dtype}, {chosen.micro_batch_size} x {chosen.seq_length} tokens a step. "
+        "Peak memory is what the allocator held at most, or the process where there is none.",
         "",
         found.table(LABELS),
         "",

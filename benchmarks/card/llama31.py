@@ -82,7 +82,7 @@ def measure(card: Card, variants: dict[str, str], precision: str, layers: int) -
     folder, chosen = card.scratch / "llama31", recipe(precision, layers)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    cases.part(CASE, "data").generate(folder, chosen)
+    cases.import_part(CASE, "data").generate(folder, chosen)
     tokens = chosen.micro_batch_size * chosen.seq_length
     attention = chosen.num_layers * chosen.hidden_size * chosen.seq_length
     ours = {"ours": (precision, str(layers)), "trainer": (str(layers),)}

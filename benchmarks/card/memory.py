@@ -74,7 +74,7 @@ def predicted(row: Row, recipe: Any) -> Any:
         from trainmark.cases.llama2_7b_lora.model_files import PRESETS
 
         return predict_peak_bytes(PRESETS[recipe.model_size], recipe, 1)
-    return cases.part(row.case, "data").predict(recipe, 1)
+    return cases.import_part(row.case, "data").predict(recipe, 1)
 
 
 def run_row(device_name: str, number: str, folder: str) -> None:
@@ -88,7 +88,7 @@ def run_row(device_name: str, number: str, folder: str) -> None:
     if row.case == "llama2_7b_lora":
         chosen = replace(chosen, init="random", data="generated", mmlu_mode="off")
     place.mkdir(parents=True, exist_ok=True)
-    cases.part(row.case, "data").generate(place, chosen)
+    cases.import_part(row.case, "data").generate(place, chosen)
     job = on_data(row.case, chosen, place, device_name=device_name)
     batches = endless_batches(job)
     for _ in range(STEPS):

@@ -40,7 +40,11 @@ def run(card: Card) -> Findings:
         mmlu, plan = drawn_questions(
             Path(place), vocab_size=config.vocab_size, max_length=config.max_positions
         )
-    model = cases.part(CASE, "model").build(config, chosen, weights=None, device=device).causal_lm
+    model = (
+        cases.import_part(CASE, "model")
+        .build_model(config, chosen, weights=None, device=device)
+        .causal_lm
+    )
     batch_tokens = chosen.micro_batch_size * chosen.seq_length
     both = BothWays(model, mmlu, plan, batch_tokens=batch_tokens)
     both.interleaved(rounds=1)

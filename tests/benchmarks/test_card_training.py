@@ -18,9 +18,9 @@ from benchmarks.peers import PeerFailedError
 
 from benchmarks import glm_loader
 from trainmark import devices
-from trainmark.cases.dlrm_criteo.placement import place
+from trainmark.cases.dlrm_criteo.placement import place_tables
 from trainmark.cases.glm_superglue.case import GlmShape
-from trainmark.cases.glm_superglue.job import Sequences
+from trainmark.cases.glm_superglue.job import SequenceTensors
 from trainmark.cases.glm_superglue.model import build_model
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import MemoryUse
@@ -165,9 +165,9 @@ def test_largest_tables_fit_and_one_more_row_each_does_not(
     monkeypatch.setattr(devices, "choose_vendor", lambda _: vendor)
     rows = largest_tables.rows_that_fit("card")
     rank_memory = RankMemory(total - largest_tables.CONTEXT_BYTES)
-    place(rank_memory, [rows] * NUM_TABLES, DIM, 1)
+    place_tables(rank_memory, [rows] * NUM_TABLES, DIM, 1)
     with pytest.raises(EnvironmentFault):
-        place(rank_memory, [rows + 1] * NUM_TABLES, DIM, 1)
+        place_tables(rank_memory, [rows + 1] * NUM_TABLES, DIM, 1)
 
 
 def test_original_model_scores_a_batch_as_our_model_does() -> None:
@@ -179,10 +179,10 @@ def test_original_model_scores_a_batch_as_our_model_does() -> None:
     our_model = build_model(shape, dropout=0.0, seed=1)
     plain = PlainGlm(shape, dropout=0.0, checkpoint_activations=True)
     plain.load_state_dict(our_model.state_dict())
-    some = next(examples.batch(np.arange(1))[0].chunks(2))
-    sequences = Sequences.of(some)
+    some = next(examples.batch(np.arange(1))[0].split_sequences(2))
+    sequences = SequenceTensors.from_batch(some)
     torch.testing.assert_close(
-        plain(*glm.spread(sequences.inputs)), sequences.scores(our_model(*sequences.inputs)),
+        plain(*glm.spread(sequences.inputs)), sequences.sum_scores(our_model(*sequences.inputs)),
         rtol=1e-4, atol=1e-4,
     )  # fmt: skip
 

@@ -28,9 +28,9 @@ def make_generated_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> An
         file.write_text(f"def generate(folder, recipe):\n    {written}\n")
         names: dict[str, Any] = {}
         exec(compile(file.read_text(), str(file), "exec"), names)
-        monkeypatch.setattr(cases.part("toy", "data"), "generate", names["generate"])
-        monkeypatch.setattr(cases, "folder", lambda _: file.parent)
-        return cases.generated_folder(TOY, RECIPE, tmp_path / "root")
+        monkeypatch.setattr(cases.import_part("toy", "data"), "generate", names["generate"])
+        monkeypatch.setattr(cases, "get_folder", lambda _: file.parent)
+        return cases.ensure_generated_data(TOY, RECIPE, tmp_path / "root")
 
     return make_generated_folder
 
@@ -56,18 +56,18 @@ def test_a_generator_that_fails_leaves_nothing(make_generated_folder: Any, tmp_p
     assert list((tmp_path / "root").iterdir()) == []
 
 
-@pytest.mark.parametrize("name", cases.names())
+@pytest.mark.parametrize("name", cases.list_names())
 def test_folder_name_depends_only_on_fields_that_change_the_data(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = cases.load(name)
     monkeypatch.setattr(cases, "write_folder", lambda folder, fill: folder.mkdir())
     for recipe in case.recipes.values():
-        folder = cases.generated_folder(case, recipe, tmp_path)
+        folder = cases.ensure_generated_data(case, recipe, tmp_path)
         same = replace(
             recipe, timeout_s=recipe.timeout_s + 1, window_steps=recipe.window_steps + 1,
             learning_rate=recipe.learning_rate / 2, target_value=None, precision="bf16",
         )  # fmt: skip
-        assert cases.generated_folder(case, same, tmp_path) == folder
+        assert cases.ensure_generated_data(case, same, tmp_path) == folder
         other = replace(recipe, seed=recipe.seed + 1)
-        assert cases.generated_folder(case, other, tmp_path) != folder
+        assert cases.ensure_generated_data(case, other, tmp_path) != folder

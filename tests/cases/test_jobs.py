@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from trainmark import cases
-from trainmark.cases import generated_folder
+from trainmark.cases import ensure_generated_data
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import JobContext
 from trainmark.train.read_ahead import batches_of
@@ -32,7 +32,7 @@ DROPOUT = {  # fields of the recipes
 
 def make_job(name: str, folder: Path, recipe: Any, device: CpuDevice) -> Any:
     context = JobContext(recipe=recipe, data_dir=folder, rank=0, world_size=1, device=device)
-    module = cases.part(name, "job")
+    module = cases.import_part(name, "job")
     torch.manual_seed(recipe.seed)  # as the worker does
     return module.build(context, module.load_data(context))
 
@@ -42,7 +42,7 @@ def make_small_recipe(name: str, root: Path) -> tuple[Any, Path]:
     case, field = cases.load(name), DROPOUT.get(name)
     fields = {field: 0.0} if field else {}
     recipe = replace(case.recipes["tiny"], micro_batch_size=4, **fields)
-    return recipe, generated_folder(case, recipe, root)
+    return recipe, ensure_generated_data(case, recipe, root)
 
 
 def train_two_steps(
@@ -120,11 +120,11 @@ def train_and_evaluate(name: str, folder: Path, recipe: Any) -> tuple[list[float
     return losses, counts, job.evaluate()
 
 
-@pytest.mark.parametrize("name", cases.names())
+@pytest.mark.parametrize("name", cases.list_names())
 def test_prefetch_depth_changes_no_result_of_a_case(name: str, tmp_path: Path) -> None:
     case = cases.load(name)
     recipe = case.recipes["tiny"]
-    folder = generated_folder(case, recipe, tmp_path)
+    folder = ensure_generated_data(case, recipe, tmp_path)
     plain, ahead = (
         train_and_evaluate(name, folder, replace(recipe, read_ahead_batches=depth))
         for depth in (0, 2)

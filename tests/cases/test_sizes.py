@@ -38,7 +38,7 @@ def test_planned_sizes_equal_those_of_the_job(
     job = tiny_jobs.build(name, CpuDevice(threads=1), tmp_path, **changes)
     facts = dict(job.facts())
     recipe = job.context.recipe
-    sizes = cases.part(name, "sizes").find_sizes(recipe, facts)
+    sizes = cases.import_part(name, "sizes").find_sizes(recipe, facts)
     assert "parameters" in sizes.facts
     assert {key: facts[key] for key in sizes.facts if key in facts} == {
         key: value for key, value in sizes.facts.items() if key in facts
@@ -50,5 +50,5 @@ def test_planned_sizes_equal_those_of_the_job(
 
 
 def test_every_shipped_case_derives_sizes_from_its_recipe() -> None:
-    assert {name for name in cases.names() if cases.is_shipped(name)} == CHANGES.keys()
+    assert {name for name in cases.list_names() if cases.is_shipped(name)} == CHANGES.keys()
     assert all(cases.has_part(name, "sizes") for name in CHANGES)

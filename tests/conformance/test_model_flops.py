@@ -9,7 +9,7 @@ import pytest
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from trainmark import cases
-from trainmark.cases import generated_folder
+from trainmark.cases import ensure_generated_data
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import JobContext
 from trainmark.rank.watch import StepWatch
@@ -70,9 +70,9 @@ def test_model_flops_are_what_the_counter_counts(
 ) -> None:
     case = cases.load(name)
     recipe = replace(case.recipes["tiny"], micro_batch_size=4, **fields)
-    module = cases.part(name, "job")
+    module = cases.import_part(name, "job")
     context = JobContext(
-        recipe=recipe, data_dir=generated_folder(case, recipe, root), rank=0, world_size=1,
+        recipe=recipe, data_dir=ensure_generated_data(case, recipe, root), rank=0, world_size=1,
         device=CpuDevice(threads=1),
     )  # fmt: skip
     job = module.build(context, resized(module.load_data(context)))

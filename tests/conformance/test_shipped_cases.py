@@ -20,30 +20,30 @@ from trainmark.spec import Case, DataFacts
 if TYPE_CHECKING:
     from pathlib import Path
 
-RECIPES = [(name, recipe) for name in cases.names() for recipe in cases.load(name).recipes]
+RECIPES = [(name, recipe) for name in cases.list_names() for recipe in cases.load(name).recipes]
 
 
-@pytest.mark.parametrize("name", cases.names())
+@pytest.mark.parametrize("name", cases.list_names())
 def test_shipped_case_passes_all_checks(name: str) -> None:
     assert description_faults(name) == []
 
 
-@pytest.mark.parametrize("name", cases.names())
+@pytest.mark.parametrize("name", cases.list_names())
 def test_a_case_is_found_by_all_its_names(name: str) -> None:
     case = cases.load(name)
     assert isinstance(case, Case)
-    assert case.name == name == cases.folder(name).name
+    assert case.name == name == cases.get_folder(name).name
     assert case.name not in case.aliases
     for alias in case.aliases:
         assert cases.load(alias) == case
     for part, functions in (("data", ("generate", "check")), ("job", ("load_data", "build"))):
         for function in functions:
-            assert callable(getattr(cases.part(name, part), function))
+            assert callable(getattr(cases.import_part(name, part), function))
     if cases.has_part(name, "prepare"):
-        assert callable(cases.part(name, "prepare").prepare)
+        assert callable(cases.import_part(name, "prepare").prepare)
 
 
-@pytest.mark.parametrize("name", cases.names())
+@pytest.mark.parametrize("name", cases.list_names())
 def test_every_field_of_a_recipe_is_described(name: str) -> None:
     recipe_type = cases.load(name).recipe_type
     assert is_dataclass(recipe_type)
@@ -55,7 +55,7 @@ def test_every_field_of_a_recipe_is_described(name: str) -> None:
     assert set().union(*rules) == names
 
 
-@pytest.mark.parametrize("name", cases.names())
+@pytest.mark.parametrize("name", cases.list_names())
 def test_every_case_has_a_tiny_recipe_on_generated_data(name: str) -> None:
     tiny = cases.load(name).recipes["tiny"]
     assert (tiny.data, tiny.world) == ("generated", None)
@@ -70,7 +70,7 @@ def test_every_recipe_resolves(
     case = cases.load(name)
     recipe = case.recipes[recipe_name]
     facts = DataFacts(1_000, 100, "0123456789abcdef", "fake", quality_comparable=True)
-    monkeypatch.setattr(cases.part(name, "data"), "check", lambda folder, recipe: facts)
+    monkeypatch.setattr(cases.import_part(name, "data"), "check", lambda folder, recipe: facts)
     vendor = FakeVendor(devices=8, collective_backend="nccl")  # recipes of 8 ranks are for cards
     monkeypatch.setattr(devices, "choose_vendor", lambda _: vendor)
     nnodes, nproc = map(int, (recipe.world or "1x1").split("x"))
@@ -115,11 +115,11 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_case_can_live_in_any_folder(outside: Path) -> None:
-    assert "far_case" in cases.names()
+    assert "far_case" in cases.list_names()
     assert cases.load("far_case").name == "far_case"
     assert cases.load("elsewhere") is cases.load("far_case")
-    assert cases.part("far_case", "job").JOB == "far_case"
-    assert cases.folder("far_case") == outside
+    assert cases.import_part("far_case", "job").JOB == "far_case"
+    assert cases.get_folder("far_case") == outside
     assert not cases.has_part("far_case", "prepare")
 
 

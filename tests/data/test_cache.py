@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from trainmark.data.cache import ARRAYS_FILE, mapped_arrays
+from trainmark.data.cache import ARRAYS_FILE, load_or_build_arrays
 
 ARRAYS = [np.arange(5), np.ones((2, 3), np.float32)]
 
@@ -23,7 +23,7 @@ def read(tmp_path, num_builds):
         return ARRAYS
 
     def read():
-        arrays = mapped_arrays(tmp_path / "kept", build)
+        arrays = load_or_build_arrays(tmp_path / "kept", build)
         for array, expected in zip(arrays, ARRAYS, strict=True):
             np.testing.assert_array_equal(array, expected)
         return arrays
@@ -72,5 +72,5 @@ def test_arrays_are_rebuilt_each_time_in_a_read_only_folder(tmp_path, num_builds
         return ARRAYS
 
     for _ in range(2):
-        assert mapped_arrays(tmp_path / "file" / "kept", build) is ARRAYS
+        assert load_or_build_arrays(tmp_path / "file" / "kept", build) is ARRAYS
     assert len(num_builds) == 2

@@ -72,8 +72,8 @@ def test_a_document_may_hold_many_sequences_or_none(tmp_path):
     reader = IndexedReader.open(prefix)
     assert reader.num_documents == 4
     assert [make_document_tokens(reader, i) for i in range(4)] == [[], [0, 1, 2], [3, 4, 5], []]
-    assert list(reader.token_starts(range(1, 4))) == [0, 3, 6, 6]
-    assert list(reader.token_starts(range(4, 4))) == [6]
+    assert list(reader.find_token_starts(range(1, 4))) == [0, 3, 6, 6]
+    assert list(reader.find_token_starts(range(4, 4))) == [6]
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def test_entropy_rate_matches_sampled_text() -> None:
-    text = language.symbols(documents=400, length=500, seed=7)
-    last, before = language.tables()
+    text = language.draw_symbols(documents=400, length=500, seed=7)
+    last, before = language.build_tables()
     chances = (last[text[:, 1:-1]] + before[text[:, :-2]]) / 2
     information = -np.log(np.take_along_axis(chances, text[:, 2:, None], -1))
     error = information.std() / information.size**0.5
-    assert abs(information.mean() - language.entropy_rate()) < 4 * error
+    assert abs(information.mean() - language.compute_entropy_rate()) < 4 * error
     assert error < 0.003
 
 
@@ -38,7 +38,7 @@ def test_text_uses_the_whole_vocabulary(tmp_path: Path, vocab_size: int) -> None
     )
     step = vocab_size // SYMBOLS
     assert set(np.unique(reader.tokens)) == {step * symbol for symbol in range(SYMBOLS)}
-    expected = language.symbols(documents=language.DOCUMENTS, length=1024, seed=4) * step
+    expected = language.draw_symbols(documents=language.DOCUMENTS, length=1024, seed=4) * step
     assert (np.asarray(reader.tokens) == expected.ravel()).all()
 
 
@@ -57,7 +57,7 @@ def compute_min_loss(joint: Any) -> float:
 
 @pytest.mark.parametrize("case", ["gpt_megatron", "gpt_oss_20b", "llama31_8b"])
 def test_tiny_target_needs_both_symbols_of_context(case: str) -> None:
-    last, before = language.tables()
+    last, before = language.build_tables()
     pairs = np.full((SYMBOLS, SYMBOLS), SYMBOLS**-2.0)  # P(last, before)
     for _ in range(100):
         pairs = ((pairs.sum(1)[:, None] * last + pairs @ before) / 2).T
@@ -67,7 +67,7 @@ def test_tiny_target_needs_both_symbols_of_context(case: str) -> None:
         compute_min_loss(joint.sum(1)),  # P(last, next)
         compute_min_loss(joint.sum(0)),  # P(the one before, next)
     ]
-    assert losses == pytest.approx([language.entropy_rate(), 2.7106, 2.7360], abs=1e-4)
+    assert losses == pytest.approx([language.compute_entropy_rate(), 2.7106, 2.7360], abs=1e-4)
     target = cases.load(case).recipes["tiny"].target_value
     assert target is not None
     assert losses[0] < target < losses[1] - 0.8

@@ -25,9 +25,9 @@ from trainmark.data.model_folder import (
     Share,
     Size,
     StoredTensor,
-    folder_tensors,
+    find_weight_files,
+    list_folder_tensors,
     read_config,
-    weight_files,
 )
 from trainmark.errors import DataError
 from trainmark.train.checkpoints import stored_weights
@@ -229,10 +229,10 @@ def test_files_must_hold_the_tensors_of_their_index(
         save_file({name: torch.ones(2)}, tmp_path / f"{number}.safetensors")
     (tmp_path / INDEX).write_text(json.dumps({"weight_map": listed}))
     if where is None:
-        assert {tensor.key for tensor in folder_tensors(tmp_path, FAULT)} == set(listed)
+        assert {tensor.key for tensor in list_folder_tensors(tmp_path, FAULT)} == set(listed)
         return
     with pytest.raises(DataError, match=what) as caught:
-        folder_tensors(tmp_path, FAULT)
+        list_folder_tensors(tmp_path, FAULT)
     assert caught.value.where == f"{tmp_path}/{where}"
 
 
@@ -284,5 +284,5 @@ def test_each_file_of_an_index_is_listed_once(tmp_path: Path) -> None:
     index = tmp_path / INDEX
     names = {"a": "part-2.safetensors", "b": "part-1.safetensors", "c": "part-2.safetensors"}
     index.write_text(json.dumps({"weight_map": names}))
-    files = weight_files(tmp_path, (SINGLE, INDEX), FAULT)
+    files = find_weight_files(tmp_path, (SINGLE, INDEX), FAULT)
     assert [file.name for file in files] == ["part-1.safetensors", "part-2.safetensors"]

@@ -34,13 +34,15 @@ def write_prepared(raw, *, fail=False, progress_lines=None, **options):
     options = {"case": "fake", "form": 1, **options}
     say = (progress_lines if progress_lines is not None else []).append
     sources = {"a.txt": raw / "a.txt"}
-    with prepared.writing(raw.parent / "data", raw, sources, say, **options) as unfinished:
-        if unfinished is not None:
-            unfinished.file("sub/abc.txt", make("abc"))
+    with prepared.write_data_folder(
+        raw.parent / "data", raw, sources, say, **options
+    ) as partial_folder:
+        if partial_folder is not None:
+            partial_folder.write_file("sub/abc.txt", make("abc"))
             if fail:
-                (unfinished.folder / "late.txt").write_text("begun")
+                (partial_folder.folder / "late.txt").write_text("begun")
                 raise OSError(28, "No space left on device")
-            unfinished.file("late.txt", make("late"))
+            partial_folder.write_file("late.txt", make("late"))
     return calls
 
 
@@ -102,8 +104,8 @@ def test_unchanged_source_is_not_hashed_again(raw, monkeypatch):
     with pytest.raises(EnvironmentFault):
         write_prepared(raw, fail=True)
     hashed_files = []
-    take = prepared.fingerprint
-    monkeypatch.setattr(prepared, "fingerprint", lambda file, *rest: (
+    take = prepared.compute_fingerprint
+    monkeypatch.setattr(prepared, "compute_fingerprint", lambda file, *rest: (
         hashed_files.append(file.name), take(file, *rest))[1])  # fmt: skip
     write_prepared(raw)
     assert "a.txt" not in hashed_files
@@ -111,8 +113,10 @@ def test_unchanged_source_is_not_hashed_again(raw, monkeypatch):
 
 def test_data_error_leaves_no_folder(raw, tmp_path):
     def prepare():
-        with prepared.writing(tmp_path / "data", raw, {}, print, case="a", form=1) as unfinished:
-            unfinished.file("a", lambda target: target.write_bytes(b"a"))
+        with prepared.write_data_folder(
+            tmp_path / "data", raw, {}, print, case="a", form=1
+        ) as partial_folder:
+            partial_folder.write_file("a", lambda target: target.write_bytes(b"a"))
             raise DataError("row 3")
 
     with pytest.raises(DataError, match="row 3"):
@@ -124,8 +128,10 @@ def test_a_stage_is_done_once_and_its_result_kept(raw, tmp_path):
     def prepare():
         calls = []
         sources = {"a.txt": raw / "a.txt"}
-        with prepared.writing(tmp_path / "data", raw, sources, print, case="a", form=1) as writer:
-            rows = writer.stage("count", lambda: calls.append("count") or [1, 2])
+        with prepared.write_data_folder(
+            tmp_path / "data", raw, sources, print, case="a", form=1
+        ) as writer:
+            rows = writer.run_stage("count", lambda: calls.append("count") or [1, 2])
             if not stopped:
                 stopped.append(1)
                 raise KeyboardInterrupt
@@ -174,9 +180,11 @@ def test_copied_file_counts_as_progress_even_if_already_copied(raw, tmp_path):
     def prepare(*, stop):
         units = Units()
         sources = {"a.txt": raw / "a.txt"}
-        with prepared.writing(tmp_path / "data", raw, sources, units, case="a", form=1) as writer:
+        with prepared.write_data_folder(
+            tmp_path / "data", raw, sources, units, case="a", form=1
+        ) as writer:
             units.begin("writing", 3)
-            writer.copy("copied", raw / "a.txt")
+            writer.copy_file("copied", raw / "a.txt")
             if stop:
                 raise KeyboardInterrupt
         return units.stages
@@ -201,13 +209,13 @@ def test_finished_folder_of_another_source_is_refused(raw, tmp_path, options, sa
 def test_folder_has_one_writer_and_is_not_its_source(raw, tmp_path):
     data = tmp_path / "data"
     with (
-        prepared.writing(data, raw, {}, print, case="a", form=1),
+        prepared.write_data_folder(data, raw, {}, print, case="a", form=1),
         pytest.raises(EnvironmentFault, match="another prepare is at work"),
-        prepared.writing(data, raw, {}, print, case="a", form=1),
+        prepared.write_data_folder(data, raw, {}, print, case="a", form=1),
     ):
         raise AssertionError("entered twice")
     with (
         pytest.raises(DataError, match="lies inside the raw one"),
-        prepared.writing(raw / "data", raw, {}, print, case="a", form=1),
+        prepared.write_data_folder(raw / "data", raw, {}, print, case="a", form=1),
     ):
         raise AssertionError("entered")

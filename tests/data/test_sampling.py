@@ -24,7 +24,7 @@ class FakeReader:
         self.starts = starts
         self.tokens = np.arange(starts[-1], dtype=np.int32)
 
-    def token_starts(self, documents):
+    def find_token_starts(self, documents):
         return self.starts[documents.start : documents.stop + 1]
 
 
@@ -45,7 +45,7 @@ def cut_one_by_one(sizes, seq_length):
 @settings(max_examples=200, deadline=None)
 @given(sizes=SIZES, seq_length=st.integers(1, 15))
 def test_sample_boundaries_equal_a_walk_over_the_documents(sizes, seq_length):
-    positions, offsets = sampling.cut(np.array(sizes, np.int64), seq_length)
+    positions, offsets = sampling.cut_documents(np.array(sizes, np.int64), seq_length)
     expected = cut_one_by_one(sizes, seq_length) if sum(sizes) else []
     assert list(zip(positions.tolist(), offsets.tolist(), strict=True)) == expected
 
@@ -64,7 +64,7 @@ def test_an_epoch_predicts_every_token_of_the_split_once(sizes, seq_length, seed
     samples = Samples(reader, range(first, last), seq_length, seed)
     total = sum(sizes[first:last])
     assert len(samples) == max(0, (total - 1) // seq_length)
-    for index in (samples.epoch(number), samples.in_order()):
+    for index in (samples.build_epoch(number), samples.build_unshuffled_epoch()):
         assert len(index) == len(samples)
         assert sorted(index.shuffle) == list(range(len(samples)))
         order = [
@@ -73,12 +73,12 @@ def test_an_epoch_predicts_every_token_of_the_split_once(sizes, seq_length, seed
             for token in range(reader.starts[document], reader.starts[document + 1])
         ]
         assert sorted(order) == list(range(reader.starts[first], reader.starts[last]))
-        rows = index.tokens(np.arange(len(samples)))
+        rows = index.gather_tokens(np.arange(len(samples)))
         assert rows.dtype == np.int64
         assert rows[:, 1:].ravel().tolist() == order[1 : 1 + len(samples) * seq_length]
         assert rows[:, 0].tolist() == order[: len(samples) * seq_length : seq_length]
         assert total - 1 - len(samples) * seq_length < seq_length
-        shuffled = index.tokens(index.shuffle)
+        shuffled = index.gather_tokens(index.shuffle)
         assert (shuffled == rows[index.shuffle]).all()
 
 
@@ -111,17 +111,19 @@ def compute_published_order(sizes, seq_length, seed, samples):
 @pytest.mark.parametrize(("together", "epochs"), [(1, 1), (1000, 4), (900, 4), (1300, 5)])
 def test_the_order_of_samples_is_the_published_one(together, epochs, tmp_path):
     sizes = np.random.default_rng(5).integers(0, 60, 120)
-    samples = Samples(make_corpus(sizes), range(120), 13, 1234, together=together, cache=tmp_path)
+    samples = Samples(
+        make_corpus(sizes), range(120), 13, 1234, shuffled_together=together, cache=tmp_path
+    )
     order, cuts, shuffle = compute_published_order(sizes.tolist(), 13, 1234, together)
     for _ in range(2):  # built, then mapped
         orders = np.concatenate(
-            [samples.epoch(epoch_number).shuffle for epoch_number in range(epochs)]
+            [samples.build_epoch(epoch_number).shuffle for epoch_number in range(epochs)]
         )
-        index = samples.epoch(0)
+        index = samples.build_epoch(0)
         assert index.documents.tolist() == order
         assert list(zip(index.positions.tolist(), index.offsets.tolist(), strict=True)) == cuts
         assert len(orders) == epochs * len(samples)
         assert orders.tolist() == shuffle[: len(orders)]
-    assert index.tokens(index.shuffle[:9]).shape == (9, 14)
-    fresh = samples.epoch(epochs)  # drawn anew
+    assert index.gather_tokens(index.shuffle[:9]).shape == (9, 14)
+    fresh = samples.build_epoch(epochs)  # drawn anew
     assert fresh.documents.tolist() != order

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict
 
 from trainmark import documents
-from trainmark.data.cache import Extremes, cached_scan, extremes, mapped_arrays
+from trainmark.data.cache import Extremes, compute_extremes, load_or_build_arrays, load_or_scan
 from trainmark.data.splits import Form, find_layout
 from trainmark.errors import DataError, UsageError
 
@@ -94,7 +94,7 @@ FOUND = Extremes(sha256(VALUES.tobytes()).hexdigest(), -2, 9)
 
 @pytest.mark.parametrize("size", [1, 2, 4, 6])
 def test_extremes_do_not_depend_on_block_size(size):
-    assert extremes(np.split(VALUES, range(size, 6, size))) == FOUND
+    assert compute_extremes(np.split(VALUES, range(size, 6, size))) == FOUND
 
 
 def test_a_file_is_scanned_again_only_when_it_changed(tmp_path):
@@ -107,14 +107,14 @@ def test_a_file_is_scanned_again_only_when_it_changed(tmp_path):
         return {"values": FOUND}
 
     for _ in range(2):
-        assert cached_scan(cache, {"values": data}, scan) == {"values": FOUND}
+        assert load_or_scan(cache, {"values": data}, scan) == {"values": FOUND}
     assert len(calls) == 1
     data.write_bytes(b"more")
-    cached_scan(cache, {"values": data}, scan)
-    cached_scan(cache, {"values as int64": data}, scan)
+    load_or_scan(cache, {"values": data}, scan)
+    load_or_scan(cache, {"values as int64": data}, scan)
     cache.write_text("{")
-    cached_scan(cache, {"values as int64": data}, scan)
-    cached_scan(data / "nowhere.json", {"values": data}, scan)  # nothing can be written there
+    load_or_scan(cache, {"values as int64": data}, scan)
+    load_or_scan(data / "nowhere.json", {"values": data}, scan)  # nothing can be written there
     assert len(calls) == 5
 
 
@@ -127,7 +127,7 @@ def test_arrays_are_built_once_and_mapped(tmp_path):
         return written_arrays
 
     for _ in range(2):
-        arrays = mapped_arrays(tmp_path / "cache", build)
+        arrays = load_or_build_arrays(tmp_path / "cache", build)
         assert [array.tolist() for array in arrays] == [array.tolist() for array in written_arrays]
         assert isinstance(arrays[0], np.memmap)
     assert len(calls) == 1

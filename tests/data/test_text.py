@@ -5,7 +5,14 @@ import os
 import pytest
 
 from trainmark.data import text
-from trainmark.data.text import csv_rows, numbered_lines, read_csv, read_text, read_tsv, split_lines
+from trainmark.data.text import (
+    enumerate_lines,
+    parse_csv_rows,
+    read_csv,
+    read_text,
+    read_tsv,
+    split_lines,
+)
 
 MARK = b"\xef\xbb\xbf"
 SEPARATORS = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei\rj"  # str.splitlines ends lines at them
@@ -63,7 +70,7 @@ def test_row_with_other_number_of_fields_than_header_is_named(tmp_path, read, ga
 
 def test_quote_without_end_is_named_by_its_line():
     with pytest.raises(ValueError, match="line 3: unexpected end of data"):
-        list(csv_rows('a,b\n"c\nd,e'))
+        list(parse_csv_rows('a,b\n"c\nd,e'))
 
 
 def test_sparse_hole_in_a_file_is_not_held_in_memory(tmp_path, monkeypatch):
@@ -73,7 +80,7 @@ def test_sparse_hole_in_a_file_is_not_held_in_memory(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="larger than 256 MiB"):
         read_text(file)
     with file.open("rb") as stream:
-        lines = numbered_lines(stream)
+        lines = enumerate_lines(stream)
         assert next(lines) == (1, b"a\n")
         assert next(lines) == (2, bytes(1 << 10))
 

@@ -12,7 +12,7 @@ from trainmark.data.tokenizer import (
     WORDPIECE,
     open_corpus_tokenizer,
     open_wordpiece,
-    refuse_short,
+    refuse_short_vocabulary,
 )
 from trainmark.errors import DataError
 
@@ -123,7 +123,7 @@ def test_vocabulary_may_differ_from_the_model_only_by_padding(
 ):
     expectation = pytest.raises(DataError, match=f"{entries} entries, the model has {vocab_size}")
     with expectation if refused else nullcontext():
-        refuse_short(
+        refuse_short_vocabulary(
             tmp_path, entries=entries, vocab_size=vocab_size, of="config", fix="fetch it",
             multiple=multiple,
         )  # fmt: skip

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = needs_python_devices
-CASES = cases.names()
+CASES = cases.list_names()
 FP32_ERROR = 1e-6  # largest seen: 2.4e-7, GLM's
 BF16_ERROR = 2e-2
 # Experts without a grouped kernel: the host reads how many rows each one gets.

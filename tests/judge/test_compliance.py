@@ -94,9 +94,9 @@ def test_four_launches_are_too_few_and_no_launch_is_error() -> None:
         check_rules([])
 
 
-@pytest.mark.parametrize("name", cases.names())
+@pytest.mark.parametrize("name", cases.list_names())
 def test_shipped_cases_have_rules_that_fit_published_rules(name: str) -> None:
-    assert (cases.folder(name) / RULES_FILE).is_file()
+    assert (cases.get_folder(name) / RULES_FILE).is_file()
     rules, published = read_rules(cases.load(name)), reference.read_references(name)
     if published.samples_per_pass is not None:
         assert rules.closed.data["train_samples"] == [published.samples_per_pass]

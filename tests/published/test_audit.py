@@ -180,7 +180,7 @@ def test_workloads_have_source_and_unique_name() -> None:
     assert all("https://" in entry["source"] and "2026-" in entry["source"] for entry in entries)
     names = [name for entry in entries for name in entry["names"]]
     assert len(names) == len(set(names))
-    assert {entry["case"] for entry in entries if "case" in entry} <= set(cases.names())
+    assert {entry["case"] for entry in entries if "case" in entry} <= set(cases.list_names())
 
 
 @pytest.mark.parametrize(("page", "lang"), [("audit.md", "en"), ("audit.zh.md", "zh")])

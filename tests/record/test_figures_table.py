@@ -41,8 +41,10 @@ def test_the_documentation_shows_the_table(lang: str, page: str) -> None:
     assert rows == [format_row(spec, lang) for spec in FIGURES.values()]
 
 
-@pytest.mark.parametrize("name", [name for name in cases.names() if cases.load(name).page.figures])
+@pytest.mark.parametrize(
+    "name", [name for name in cases.list_names() if cases.load(name).page.figures]
+)
 def test_readme_of_a_case_shows_its_figures(name: str) -> None:
-    text = (cases.folder(name) / "README.md").read_text(encoding="utf-8")
+    text = (cases.get_folder(name) / "README.md").read_text(encoding="utf-8")
     for spec in cases.load(name).page.figures:
         assert format_row(spec) in text.splitlines()

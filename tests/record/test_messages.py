@@ -20,7 +20,10 @@ EMITTERS = (
 )  # fmt: skip
 CJK = re.compile(r"[\u3000-\u9fff\uff00-\uffef]")
 SOURCE = Path(trainmark.__file__).parent
-TEXTS = {**MESSAGES, **{k: v for n in cases.names() for k, v in cases.load(n).messages.items()}}
+TEXTS = {
+    **MESSAGES,
+    **{k: v for n in cases.list_names() for k, v in cases.load(n).messages.items()},
+}
 MACHINE_TEXTS = read_messages(SOURCE / "machine" / MESSAGES_FILE)
 assert not MESSAGES.keys() & MACHINE_TEXTS.keys(), "a sentence for two things"
 TEXTS |= MACHINE_TEXTS

@@ -3,5 +3,5 @@
 
 def make_document_tokens(reader, number):
     """Return the tokens of a document, counted from 0."""
-    start, end = reader.token_starts(range(number, number + 1))
+    start, end = reader.find_token_starts(range(number, number + 1))
     return reader.tokens[start:end].tolist()

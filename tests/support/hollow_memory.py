@@ -110,7 +110,7 @@ def distilbert(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
 
 def glm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     from trainmark.cases.glm_superglue import data
-    from trainmark.cases.glm_superglue.job import Places, Sequences
+    from trainmark.cases.glm_superglue.job import ScoreLayout, SequenceTensors
 
     samples, length = recipe.micro_batch_size, recipe.seq_length
     sequences = samples * GLM_CHOICES
@@ -119,8 +119,8 @@ def glm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     gap = torch.full((sequences,), length // 2)
     batch = Batch(
         (
-            Sequences((ids + 5, ids, ids.clone(), gap, numbers * length, gap), numbers),
-            Places(numbers // GLM_CHOICES, numbers % GLM_CHOICES, samples, GLM_CHOICES),
+            SequenceTensors((ids + 5, ids, ids.clone(), gap, numbers * length, gap), numbers),
+            ScoreLayout(numbers // GLM_CHOICES, numbers % GLM_CHOICES, samples, GLM_CHOICES),
         ),
         Counts(samples, sequences, sequences * length, sequences * length),
         samples,
@@ -145,7 +145,7 @@ def llama2(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
 
 def dlrm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     from trainmark.cases.dlrm_criteo import embeddings, hybrid, job
-    from trainmark.cases.dlrm_criteo.placement import place, predict
+    from trainmark.cases.dlrm_criteo.placement import place_tables, predict
     from trainmark.spec import RankMemory
 
     def leave_unfilled(out: Any, **_: Any) -> None:
@@ -154,12 +154,12 @@ def dlrm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     embeddings.fill_rows = hybrid.fill_rows = leave_unfilled
     job.SplitReader = Rows
     memory = RankMemory(torch.cuda.get_device_properties(0).total_memory)
-    placement = place(memory, CRITEO_ROWS, recipe.embedding_dim, ranks)
+    placement = place_tables(memory, CRITEO_ROWS, recipe.embedding_dim, ranks)
     size, num_numerical = recipe.micro_batch_size, 13
     tensors = (
         torch.zeros(size, num_numerical, dtype=torch.float16),
         torch.zeros(size),
-        torch.zeros(len(placement.columns(0)), size * ranks, dtype=torch.int32),
+        torch.zeros(len(placement.list_tables(0)), size * ranks, dtype=torch.int32),
     )
     loaded = SimpleNamespace(
         spec=SimpleNamespace(num_numerical=num_numerical, cardinalities=CRITEO_ROWS)
@@ -263,7 +263,7 @@ def _measure_here(case: str, recipe_name: str) -> Memory:
     context = JobContext(recipe=recipe, data_dir=Path(), rank=0, world_size=ranks, device=device)
     try:
         with SkipRandomValues():
-            job = cases.part(case, "job").build(context, loaded)
+            job = cases.import_part(case, "job").build(context, loaded)
         for _ in range(STEPS):
             job.step(micro_batches(batch, recipe.grad_accum_steps, device))
     except torch.OutOfMemoryError:

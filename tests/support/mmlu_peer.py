@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from trainmark.cases.llama2_7b_lora.case import CASE
 from trainmark.cases.llama2_7b_lora.data import generating
 from trainmark.cases.llama2_7b_lora.mmlu.questions import DEV_ROWS, Question, Subject
-from trainmark.cases.llama2_7b_lora.model_files import PRESETS, expected_shapes
+from trainmark.cases.llama2_7b_lora.model_files import PRESETS, compute_expected_shapes
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "mmlu_lm_eval.json"
 NAMES = ("abstract_algebra", "college_biology", "high_school_us_history", "virology")
@@ -29,7 +29,7 @@ def make_subjects():
     for number, name in enumerate(NAMES):
         rng = np.random.default_rng(number)
         rows = []
-        for row, item in enumerate(generating.questions(name, rows=DEV_ROWS + ITEMS, seed=7)):
+        for row, item in enumerate(generating.draw_questions(name, rows=DEV_ROWS + ITEMS, seed=7)):
             order = rng.permutation(4)
             text = item.text if row % 3 else f"  {item.text}\nWhat is out ? \n"
             if row == DEV_ROWS + 4:
@@ -52,7 +52,7 @@ def write_model(folder):
         name: np.ones(shape, np.float32)
         if len(shape) == 1
         else 0.2 * rng.standard_normal(shape, np.float32)
-        for name, shape in expected_shapes(PRESETS["tiny"]).items()
+        for name, shape in compute_expected_shapes(PRESETS["tiny"]).items()
     }
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
 

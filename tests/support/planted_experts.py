@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from support import tiny_gpt_oss
-from trainmark.cases.gpt_oss_20b.model import assign_round_robin, routed_layers
+from trainmark.cases.gpt_oss_20b.model import assign_round_robin, list_routed_layers
 from trainmark.errors import RunError
 from trainmark.rank.parameters import ParameterCheck
 from trainmark.rank.watch import StepWatch
@@ -27,7 +27,7 @@ STEPS = 18  # the choices of the first and of the 17th step are compared with sc
 
 
 def list_routers(job: Any) -> list[Any]:
-    return [layer.router for layer in routed_layers(job.model)]
+    return [layer.router for layer in list_routed_layers(job.model)]
 
 
 def replace_choice(
@@ -80,7 +80,7 @@ def forced_after_the_warmup(job: Any) -> None:
 
 def half_of_the_tokens_routed(job: Any) -> None:
     """Skip every second token in the layer, as if beyond its capacity."""
-    for layer in routed_layers(job.model):
+    for layer in list_routed_layers(job.model):
         dispatch_all = layer._dispatcher
 
         def dispatch(
@@ -95,7 +95,7 @@ def half_of_the_tokens_routed(job: Any) -> None:
 
 
 def beyond_capacity_lost_on_arrival(job: Any) -> None:
-    for layer in routed_layers(job.model):
+    for layer in list_routed_layers(job.model):
         dispatch_all = layer._dispatcher
 
         def dispatch(
@@ -126,7 +126,7 @@ def tokens_counted_twice(job: Any) -> None:
 
 
 def without_gradient(job: Any, name: str, number: int, layers: Any) -> None:
-    for layer in routed_layers(job.model)[layers]:
+    for layer in list_routed_layers(job.model)[layers]:
 
         def keep(gradient: Any, number: int = number) -> Any:
             copied_gradient = gradient.clone()
@@ -154,7 +154,7 @@ def one_bias_frozen(job: Any) -> None:
 
 
 def experts_of_a_layer_detached(job: Any) -> None:
-    layer = routed_layers(job.model)[0]
+    layer = list_routed_layers(job.model)[0]
     compute_locally = layer.experts._local
     layer.experts._local = lambda parameter: compute_locally(parameter).detach()
 

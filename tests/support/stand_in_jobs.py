@@ -58,11 +58,14 @@ def new_job(case_name: str, device: Device, cache: Path, **changes: Any) -> Job:
     recipe = replace(case.recipes["tiny"], **known)
     device.set_precision(recipe.precision)
     torch.manual_seed(recipe.seed)
-    module = cases.part(case_name, "job")
+    module = cases.import_part(case_name, "job")
     context = JobContext(
-        recipe=recipe, data_dir=cases.generated_folder(case, recipe, cache), rank=0, world_size=1,
+        recipe=recipe,
+        data_dir=cases.ensure_generated_data(case, recipe, cache),
+        rank=0,
+        world_size=1,
         device=device,
-    )  # fmt: skip
+    )
     job = module.build(context, module.load_data(context))
     for part in job.model.modules():
         if isinstance(part, torch.nn.Dropout):

@@ -20,7 +20,7 @@ from trainmark.cases.dlrm_criteo.data.layout import write_spec
 from trainmark.cases.dlrm_criteo.embeddings import FusedTables
 from trainmark.cases.dlrm_criteo.hybrid import HybridTables
 from trainmark.cases.dlrm_criteo.model import build_model
-from trainmark.cases.dlrm_criteo.placement import FLOAT_BYTES, TABLES_SHARE, Placement, place
+from trainmark.cases.dlrm_criteo.placement import FLOAT_BYTES, TABLES_SHARE, Placement, place_tables
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import JobContext
 from trainmark.spec import RankMemory
@@ -47,7 +47,9 @@ class Spread:
 
     @property
     def placement(self) -> Placement:
-        return place(make_rank_memory(self.row_budget, DIM), self.cardinalities, DIM, self.ranks)
+        return place_tables(
+            make_rank_memory(self.row_budget, DIM), self.cardinalities, DIM, self.ranks
+        )
 
 
 def make_rank_memory(rows: int, dim: int) -> RankMemory:
@@ -112,7 +114,7 @@ def train(
         start = tables.start
     optimizer = torch.optim.SGD(dense.parameters(), lr=RATE)
     tables.learning_rate, tables.grad_scale = RATE, spread.loss_scale
-    columns = list(spread.placement.columns(rank))
+    columns = list(spread.placement.list_tables(rank))
     losses, logits, bytes_sent = [], [], []
     for numerical, labels, ids in make_batches(cardinalities):
         size, before = len(labels), sent.total if sent else 0
@@ -131,14 +133,14 @@ def train(
         losses.append(loss.item())
         logits.append(dense_logits.detach())
         if sent:
-            bytes_sent.append((sent.total - before, tables.exchanged_bytes(size)))
+            bytes_sent.append((sent.total - before, tables.count_exchanged_bytes(size)))
     if ranks == 1:
         weights = tables.weight.detach().split(cardinalities)
         pieces = {(table, 0): weight.clone() for table, weight in enumerate(weights)}
     else:
         pieces = {
             (part.table, part.first_row): part_weight.clone()
-            for part, part_weight in tables.part_weights()
+            for part, part_weight in tables.iterate_parts()
         }
     return {
         "losses": losses,
@@ -161,7 +163,7 @@ def write_log(
         np.asarray(numerical, "<f2").tofile(files.numerical)
         np.asarray(labels, bool).tofile(files.label)
         for file, column in zip(files.categories, categories, strict=True):
-            np.asarray(column, spec.row_types(split)[file]).tofile(file)
+            np.asarray(column, spec.get_row_types(split)[file]).tofile(file)
     return spec
 
 

@@ -29,7 +29,7 @@ class DrawnExamples(Examples):
         self.seq_length, self.seed, self.evaluation = LENGTH, seed, evaluation
         self.num_choices = np.random.default_rng(seed).integers(1, max_tokens + 1, samples)
 
-    def sequences(self, row: int) -> list[ChoiceSequence]:
+    def build_sequences(self, row: int) -> list[ChoiceSequence]:
         rng = np.random.default_rng([self.seed, row])
         context = rng.integers(2, VOCAB, rng.integers(5, 12))
         mask = int(rng.integers(1, len(context)))
@@ -61,7 +61,7 @@ class NamedOften(Examples):
         self.seq_length, self.seed, self.shuffled = 13, seed, shuffled
         self.num_choices = np.random.default_rng(seed).integers(3, 5, samples)
 
-    def sequences(self, row: int) -> list[ChoiceSequence]:
+    def build_sequences(self, row: int) -> list[ChoiceSequence]:
         rng = np.random.default_rng([self.seed, row])
         names = rng.choice(np.arange(4, 16), self.num_choices[row], replace=False)
         context = np.concatenate([[2], rng.permutation([*names, names[0], names[0]]), [3, 0]])

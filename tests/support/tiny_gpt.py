@@ -36,9 +36,9 @@ class Epoch:
 
     def batch(self, numbers: Any) -> Any:
         tokens = len(numbers) * SEQUENCE
-        return self.tokens(numbers), Counts(len(numbers), len(numbers), tokens, tokens)
+        return self.gather_tokens(numbers), Counts(len(numbers), len(numbers), tokens, tokens)
 
-    def tokens(self, numbers: Any) -> Any:
+    def gather_tokens(self, numbers: Any) -> Any:
         rows = np.random.default_rng(5).integers(0, VOCAB, (len(self.shuffle), SEQUENCE + 1))
         return rows[np.asarray(numbers)]
 
@@ -52,10 +52,10 @@ class Split:
     def __len__(self) -> int:
         return self.samples
 
-    def epoch(self, number: int) -> Epoch:
+    def build_epoch(self, number: int) -> Epoch:
         return Epoch(np.random.default_rng(number).permutation(self.samples))
 
-    def in_order(self) -> Epoch:
+    def build_unshuffled_epoch(self) -> Epoch:
         return Epoch(np.arange(self.samples))
 
 

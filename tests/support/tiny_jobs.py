@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from trainmark import cases
-from trainmark.cases import generated_folder
+from trainmark.cases import ensure_generated_data
 from trainmark.protocols import JobContext
 from trainmark.rank.loop import MeasuredLoop, Schedule
 from trainmark.rank.parameters import ParameterCheck
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import Device, Job
 
-CASES = tuple(cases.names())
+CASES = tuple(cases.list_names())
 
 
 def build(name: str, device: Device, root: Path, **fields: Any) -> Any:
     """Return the job of a case's tiny recipe with ``fields``; its data is kept below ``root``."""
     case = cases.load(name)
     recipe = replace(case.recipes["tiny"], **fields)
-    folder = generated_folder(case, recipe, root)
+    folder = ensure_generated_data(case, recipe, root)
     device.set_precision(recipe.precision)
     torch.manual_seed(recipe.seed)
     context = JobContext(recipe=recipe, data_dir=folder, rank=0, world_size=1, device=device)
-    module = cases.part(name, "job")
+    module = cases.import_part(name, "job")
     return module.build(context, module.load_data(context))
 
 

@@ -40,7 +40,7 @@ def write_data(folder: Path) -> Path:
     """Write few dialogues, all questions and a model without weights."""
     folder.mkdir(exist_ok=True)
     for split, rows in ROWS.items():
-        drawn = generating.dialogues(split, rows=rows, seed=1)
+        drawn = generating.draw_dialogues(split, rows=rows, seed=1)
         listed = [{"id": "", "dialogue": d, "summary": s} for d, s in drawn]
         (folder / f"{split}.json").write_text(json.dumps(listed))
     generating.write_mmlu(folder / "mmlu", seed=1)

@@ -87,11 +87,11 @@ def test_cases_scale_losses_as_published(
 ) -> None:
     case = cases.load(name)
     recipe = replace(case.recipes["tiny"], precision="fp16")
-    folder = cases.generated_folder(case, recipe, tmp_path)
+    folder = cases.ensure_generated_data(case, recipe, tmp_path)
     context = JobContext(
         recipe, folder, rank=0, world_size=1, device=sync_device, memory=RankMemory(1 << 30)
     )
-    module = cases.part(name, "job")
+    module = cases.import_part(name, "job")
     stepper = module.build(context, module.load_data(context)).stepper
     assert float(stepper.loss_scale()) == start
     assert stepper.scaler.get_growth_interval() == window

@@ -72,11 +72,11 @@ def test_real_step_needs_the_predicted_memory_or_slightly_more(
 ) -> None:
     described = cases.load(case)
     recipe = replace(described.recipes["tiny"], **fields)
-    folder = cases.generated_folder(described, recipe, root)
+    folder = cases.ensure_generated_data(described, recipe, root)
     if case == "distilbert_sst2" and "micro_batch_size" in fields:
         folder = widen_distilbert(folder, tmp_path / "wider")
     context = JobContext(recipe, folder, rank=0, world_size=1, device=sync_device)
-    module = cases.part(case, "job")
+    module = cases.import_part(case, "job")
     loaded = module.load_data(context)
     with LiveTensors() as live:
         job = module.build(context, loaded)
@@ -100,7 +100,7 @@ def predict_memory(case: str, folder: Path, recipe: Any, world_size: int = 1) ->
 
         train = load(folder, recipe).train
         choices = float(train.num_choices.mean())
-        tokens = train.mean_tokens() if recipe.trim_padding else None
+        tokens = train.compute_mean_tokens() if recipe.trim_padding else None
         estimate = memory.predict(recipe, world_size, choices=choices, tokens=tokens)
     else:
         from trainmark.cases.distilbert_sst2.data.model_files import read_config
@@ -118,8 +118,8 @@ def make_gpt_recipe(**fields: Any) -> Any:
 def test_recipe_that_does_not_fit_is_refused(root: Path, case: str) -> None:
     described = cases.load(case)
     recipe = replace(described.recipes["tiny"], kernels="library")
-    folder = cases.generated_folder(described, recipe, root)
-    check_fit = cases.part(case, "data").check_fit
+    folder = cases.ensure_generated_data(described, recipe, root)
+    check_fit = cases.import_part(case, "data").check_fit
     predicted = predict_memory(case, folder, recipe)
     needed = predicted.reserved + PROCESS_BYTES
     check_fit(folder, recipe, 1, RankMemory(needed))
@@ -201,9 +201,11 @@ def predict_published_memory(case: str, recipe: Any, world_size: int) -> Predict
     if case == "dlrm_criteo":
         from trainmark.cases.dlrm_criteo import placement
 
-        tables = placement.place(RankMemory(139 * GIB), CRITEO, recipe.embedding_dim, world_size)
+        tables = placement.place_tables(
+            RankMemory(139 * GIB), CRITEO, recipe.embedding_dim, world_size
+        )
         return placement.predict(recipe, tables, 13)
-    data: Any = cases.part(case, "data")
+    data: Any = cases.import_part(case, "data")
     if case == "glm_superglue":
         estimate = data.predict(recipe, world_size, choices=10.0, tokens=None)
     elif case == "distilbert_sst2":

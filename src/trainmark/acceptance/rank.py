@@ -49,7 +49,7 @@ class Training:
         from trainmark import cases
 
         torch.manual_seed(context.recipe.seed)
-        module = cases.part(plan.case, "job")
+        module = cases.import_part(plan.case, "job")
         self.job: Job = module.build(context, module.load_data(context))
         self._context = context
         self._epoch = 0

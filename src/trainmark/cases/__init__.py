@@ -54,7 +54,7 @@ _OUTSIDE_PACKAGE = "trainmark_outside_case_"
 Part = Literal["data", "figures", "job", "prepare", "sizes"]
 
 
-def _packages() -> dict[str, Path | str]:
+def _find_packages() -> dict[str, Path | str]:
     """Return each case's folder, or its package where an entry point names it."""
     packages: dict[str, Path | str] = {
         entry.name: entry.value for entry in find_entry_points(ENTRY_POINT_GROUP)
@@ -70,14 +70,14 @@ def _packages() -> dict[str, Path | str]:
     return packages
 
 
-def names() -> list[str]:
+def list_names() -> list[str]:
     """Return the names of all cases, sorted."""
-    return sorted(_packages())
+    return sorted(_find_packages())
 
 
-def _package(name: str) -> str:
+def _resolve_package(name: str) -> str:
     """Return the name under which a case's modules are imported."""
-    place = _packages()[name]
+    place = _find_packages()[name]
     if isinstance(place, str):
         return place
     if place.parent == Path(__file__).parent:
@@ -99,10 +99,10 @@ def is_shipped(name: str) -> bool:
 
 def has_part(name: str, part: Part) -> bool:
     """Tell whether the case called ``name`` has the module ``part``."""
-    return importlib.util.find_spec(f"{_package(name)}.{part}") is not None
+    return importlib.util.find_spec(f"{_resolve_package(name)}.{part}") is not None
 
 
-def part(name: str, part: Part) -> ModuleType:
+def import_part(name: str, part: Part) -> ModuleType:
     """Import a module of the case called ``name``.
 
     Raises:
@@ -112,12 +112,12 @@ def part(name: str, part: Part) -> ModuleType:
     if not has_part(name, part):
         raise UsageError(
             f"case {name} has no module {part!r}",
-            where=str(folder(name)),
+            where=str(get_folder(name)),
             rule="a case has modules or packages called data and job, some prepare, figures, sizes",
             fix=f"add {part}.py; docs/adding-a-case.md shows a complete case",
         )
     try:
-        return importlib.import_module(f"{_package(name)}.{part}")
+        return importlib.import_module(f"{_resolve_package(name)}.{part}")
     except ModuleNotFoundError:
         raise
     except Exception as error:  # a case's file may raise anything on import
@@ -129,7 +129,7 @@ def part(name: str, part: Part) -> ModuleType:
         ) from error
 
 
-def default_root() -> Path:
+def get_cache_root() -> Path:
     """Return the cache folder: ``$TRAINMARK_CACHE``, or ``trainmark`` in the user's cache."""
     chosen = os.environ.get(ROOT_VARIABLE)
     if chosen:
@@ -138,7 +138,7 @@ def default_root() -> Path:
 
 
 @contextmanager
-def raising_case_errors(name: str, place: str) -> Iterator[None]:
+def wrap_case_errors(name: str, place: str) -> Iterator[None]:
     """Run code of a case in the block.
 
     Args:
@@ -154,7 +154,7 @@ def raising_case_errors(name: str, place: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         calls = traceback.extract_tb(error.__traceback__)
-        of_case = [call for call in calls if Path(call.filename).is_relative_to(folder(name))]
+        of_case = [call for call in calls if Path(call.filename).is_relative_to(get_folder(name))]
         innermost = (of_case or calls)[-1]
         source = f"{innermost.filename}:{innermost.lineno}"
         raise CaseError(error, case=name, place=place, source=source) from error
@@ -167,8 +167,8 @@ def check_data(name: str, folder: Path, recipe: Recipe) -> DataFacts:
         DataError: the data is not as it must be.
         CaseError: the case failed to check it.
     """
-    check = part(name, "data").check
-    with raising_case_errors(name, "data_check"):
+    check = import_part(name, "data").check
+    with wrap_case_errors(name, "data_check"):
         facts: DataFacts = check(folder, recipe)
         if not isinstance(facts, DataFacts):
             raise TypeError(f"check returned {type(facts).__name__}, not DataFacts")
@@ -184,46 +184,46 @@ def check_fit(
         EnvironmentFault: a rank has less.
         CaseError: the case failed to compute it.
     """
-    data = part(name, "data")
+    data = import_part(name, "data")
     if not hasattr(data, "check_fit"):
         return None
-    with raising_case_errors(name, "data_check_fit"):
+    with wrap_case_errors(name, "data_check_fit"):
         needed: int | None = data.check_fit(folder, recipe, world_size, memory)
     return needed
 
 
-def generated_folder(case: Case, recipe: Recipe, root: Path) -> Path:
+def ensure_generated_data(case: Case, recipe: Recipe, root: Path) -> Path:
     """Return the folder with ``recipe``'s generated data, generating it when it is missing.
 
     Raises:
         EnvironmentFault: it cannot be written.
         CaseError: the generator failed.
     """
-    made = place_of_generated(case, recipe, root)
+    made = locate_generated_data(case, recipe, root)
     if not made.is_dir():
-        generate = part(case.name, "data").generate
-        fields = SimpleNamespace(**_fields_of_data(case, recipe))
-        with raising_case_errors(case.name, "data_generate"):
+        generate = import_part(case.name, "data").generate
+        fields = SimpleNamespace(**_select_data_fields(case, recipe))
+        with wrap_case_errors(case.name, "data_generate"):
             write_folder(made, lambda place: generate(place, fields))
     return made
 
 
-def _fields_of_data(case: Case, recipe: Recipe) -> dict[str, Any]:
+def _select_data_fields(case: Case, recipe: Recipe) -> dict[str, Any]:
     return {name: getattr(recipe, name) for name in case.data_fields}
 
 
-def place_of_generated(case: Case, recipe: Recipe, root: Path) -> Path:
+def locate_generated_data(case: Case, recipe: Recipe, root: Path) -> Path:
     """Return where ``recipe``'s generated data lies, or would.
 
     The name holds a digest of the case's sources and of the recipe fields that the data
     depends on (``Case.data_fields``), so that a changed generator never meets old data and
     any other field finds the same data again. A generator can read no other field.
     """
-    generate, sources = part(case.name, "data").generate, folder(case.name)
+    generate, sources = import_part(case.name, "data").generate, get_folder(case.name)
     # A case may borrow the generator of another one. Words to draw from may stand in a table.
     folders, kinds = {sources, Path(getfile(generate)).parent}, ("*.py", "*.toml")
     files = sorted({file for place in folders for kind in kinds for file in place.rglob(kind)})
-    text = json.dumps(_fields_of_data(case, recipe), sort_keys=True) + "".join(
+    text = json.dumps(_select_data_fields(case, recipe), sort_keys=True) + "".join(
         file.read_text(encoding="utf-8") for file in files
     )
     return root / f"{case.name}-{sha256(text.encode()).hexdigest()[:16]}"
@@ -254,9 +254,9 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
             shutil.rmtree(staging, ignore_errors=True)
 
 
-def folder(name: str) -> Path:
+def get_folder(name: str) -> Path:
     """Return the folder of the case called ``name``, with its README and reference figures."""
-    file = importlib.import_module(f"{_package(name)}.case").__file__
+    file = importlib.import_module(f"{_resolve_package(name)}.case").__file__
     assert file is not None
     return Path(file).parent
 
@@ -267,13 +267,13 @@ def load(name: str) -> Case:
     Raises:
         UsageError: no such case, or one of its files cannot be read.
     """
-    known = names()
+    known = list_names()
     if name in known:
-        return _with_tables(_load(name))
+        return _add_messages_and_page(_load(name))
     loaded, _ = load_all()
     aliases = {alias: case for case in loaded for alias in case.aliases}
     if name in aliases:
-        return _with_tables(aliases[name])
+        return _add_messages_and_page(aliases[name])
     raise UsageError(
         f"unknown case {name!r}", where="CASE", fix=suggest_nearest(name, [*known, *aliases])
     )
@@ -285,7 +285,7 @@ def load_all() -> tuple[list[Case], list[UsageError]]:
     Messages and pages are not read, because lists of cases do not need them.
     """
     loaded, faults = [], []
-    for name in names():
+    for name in list_names():
         try:
             loaded.append(_load(name))
         except UsageError as error:
@@ -295,9 +295,9 @@ def load_all() -> tuple[list[Case], list[UsageError]]:
 
 def _load(name: str) -> Case:
     """Return one case from its ``case.py``; raise UsageError if that is not valid."""
-    file = f"{_packages()[name]}/case.py"
+    file = f"{_find_packages()[name]}/case.py"
     try:
-        case: Case = importlib.import_module(f"{_package(name)}.case").CASE
+        case: Case = importlib.import_module(f"{_resolve_package(name)}.case").CASE
     except Exception as error:  # a case's file may raise anything on import
         raise UsageError(
             f"cannot be read as a case: {type(error).__name__}: {error}",
@@ -315,9 +315,9 @@ def _load(name: str) -> Case:
     return case
 
 
-def _with_tables(case: Case) -> Case:
+def _add_messages_and_page(case: Case) -> Case:
     """Return ``case`` with the messages and the page from its ``.toml`` files."""
-    place = folder(case.name)
+    place = get_folder(case.name)
     sentences, page = place / MESSAGES_FILE, place / PAGE_FILE
     if sentences.is_file():
         case = replace(case, messages={**case.messages, **read_messages(sentences)})

@@ -128,7 +128,7 @@ def _memory(plan: Plan) -> str:
     """Return what a rank needs and can have; empty if neither is known here."""
     vendor = None if plan.node_processes else devices.list_vendors().get(plan.device.vendor)
     memory = vendor.rank_memory(plan.nproc) if vendor else None
-    if memory is None or not hasattr(cases.part(plan.case, "data"), "check_fit"):
+    if memory is None or not hasattr(cases.import_part(plan.case, "data"), "check_fit"):
         return ""
     needed = cases.check_fit(
         plan.case, Path(plan.data.folder), plan.load_recipe(), plan.world_size, memory

@@ -64,7 +64,7 @@ def prepare(
         )
     values = _read_options(chosen, options or [])
     with open_reporter(quiet=quiet) as reporter:
-        cases.part(chosen.name, "prepare").prepare(raw, data, reporter, **values)
+        cases.import_part(chosen.name, "prepare").prepare(raw, data, reporter, **values)
     say(str(data))
 
 

@@ -334,8 +334,8 @@ def description_faults(name: str) -> list[Message]:
 def _check_generated(case: Case, name: str, recipe: Recipe) -> Iterator[Message]:
     """Generate twice: the data must be equal and readable, and the target reachable."""
     with tempfile.TemporaryDirectory(prefix="trainmark-check-") as place:
-        first_folder = cases.generated_folder(case, recipe, Path(place) / "a")
-        second_folder = cases.generated_folder(case, recipe, Path(place) / "b")
+        first_folder = cases.ensure_generated_data(case, recipe, Path(place) / "a")
+        second_folder = cases.ensure_generated_data(case, recipe, Path(place) / "b")
         facts = cases.check_data(case.name, first_folder, recipe)
         repeated_facts = cases.check_data(case.name, second_folder, recipe)
         if facts.content_id != repeated_facts.content_id:

@@ -33,7 +33,7 @@ def write_new_case(name: str, folder: Path) -> Path:
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         rule = "lower-case letters, digits and _, a letter first"
         raise UsageError(f"not a name for a case: {name!r}", where="CASE", rule=rule)
-    if name in cases.names():
+    if name in cases.list_names():
         raise UsageError(f"there is a case {name} already", where="CASE", fix="choose another name")
     target = folder / name
     if target.exists():

@@ -54,7 +54,7 @@ def probe_job(plan_dir: Path) -> dict[str, Any]:
     device = devices.choose_vendor(plan.device.vendor).open(0, 1)
     device.set_precision(recipe.precision)
     torch.manual_seed(recipe.seed)
-    module = cases.part(plan.case, "job")
+    module = cases.import_part(plan.case, "job")
     context = JobContext(
         recipe=recipe, data_dir=Path(plan.data.folder), rank=0, world_size=1, device=device
     )

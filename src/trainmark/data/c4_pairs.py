@@ -10,10 +10,15 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from trainmark.data import language
-from trainmark.data.encoding import source_files, write_pairs
-from trainmark.data.indexed import IndexedReader, bin_file, checked_tokens, readable
+from trainmark.data.encoding import find_source_files, write_pairs
+from trainmark.data.indexed import (
+    IndexedReader,
+    check_tokens,
+    get_tokens_file,
+    translate_read_errors,
+)
 from trainmark.data.prepared import read_manifest
-from trainmark.data.sampling import Samples, Splits, sample_count
+from trainmark.data.sampling import Samples, Splits, count_samples
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
 
@@ -45,9 +50,9 @@ def generate(folder: Path, recipe: Any) -> None:
     )
 
 
-def _pair(folder: Path, word: str, published: str) -> Path:
+def _find_pair(folder: Path, word: str, published: str) -> Path:
     """Return the path of the folder's one pair with ``word`` in its name, without the endings."""
-    with readable(folder):
+    with translate_read_errors(folder):
         index_files = sorted(file for file in folder.glob(f"*{word}*.idx"))
     if len(index_files) != 1:
         raise DataError(
@@ -70,27 +75,27 @@ def load(folder: Path, recipe: Any) -> Splits:
         ("train", TRAIN, None),
         ("validation", VALIDATION, recipe.eval_samples),
     ):
-        reader = IndexedReader.open(_pair(folder, word, published))
-        if sample_count(len(reader.tokens), recipe.seq_length) == 0:
+        reader = IndexedReader.open(_find_pair(folder, word, published))
+        if count_samples(len(reader.tokens), recipe.seq_length) == 0:
             raise DataError(
                 f"{len(reader.tokens)} tokens: not one whole sample",
-                where=str(bin_file(reader.prefix)),
+                where=str(get_tokens_file(reader.prefix)),
                 rule=f"a sample takes seq_length + 1 = {recipe.seq_length + 1} tokens",
                 fix="lower seq_length, or give more text",
             )
-        content = checked_tokens(reader, folder / INDICES / word, vocab_size=recipe.vocab_size)
+        content = check_tokens(reader, folder / INDICES / word, vocab_size=recipe.vocab_size)
         digests.append(content.digest[:16])
-        together = recipe.shuffled_together
-        order = f"{content.digest[:16]}-{recipe.seq_length}-{together}"
+        shuffled_together = recipe.shuffled_together
+        order = f"{content.digest[:16]}-{recipe.seq_length}-{shuffled_together}"
         made.append(
             Samples(
                 reader,
                 range(reader.num_documents),
                 recipe.seq_length,
                 recipe.seed,
-                together=together,
+                shuffled_together=shuffled_together,
                 cache=folder / INDICES / order,
-                most=max_samples,
+                max_samples=max_samples,
             )
         )
     train, validation = made
@@ -106,7 +111,7 @@ def check(folder: Path, recipe: Any) -> DataFacts:
     loaded = load(folder, recipe)
     facts = (len(loaded.train), len(loaded.validation), loaded.content_id, LAYOUT)
     if recipe.data == "generated":
-        return DataFacts(*facts, best_quality=language.entropy_rate())
+        return DataFacts(*facts, best_quality=language.compute_entropy_rate())
     samples = loaded.validation
     changed = {
         name: value
@@ -138,7 +143,7 @@ def prepare(raw: Path, data: Path, say: Say, *, case: str, **options: Any) -> No
         DataError: no shard of one kind, or as ``write_pairs``.
     """
     files_by_split: dict[str, dict[str, Path]] = {"train": {}, "validation": {}}
-    for name, file in source_files(raw).items():
+    for name, file in find_source_files(raw).items():
         if match := SHARD.fullmatch(name):
             kind, number = match.groups()
             if kind == "validation" or int(number) in TRAIN_SHARDS:
@@ -164,6 +169,6 @@ def prepare(raw: Path, data: Path, say: Say, *, case: str, **options: Any) -> No
         ends=False,
         train_shards=count,
         pairs={TRAIN: files_by_split["train"], VALIDATION: files_by_split["validation"]},
-        most={VALIDATION: VALIDATION_DOCUMENTS},
+        max_lines={VALIDATION: VALIDATION_DOCUMENTS},
         **options,
     )

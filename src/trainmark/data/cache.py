@@ -1,7 +1,7 @@
-"""What was computed from input files, cached beside them.
+"""Caches, beside the input files, what was computed from them.
 
-Owns that a cached file is there whole or not at all, and that a folder nobody may write costs
-time but no run. Must not know what is cached.
+A cached file is complete or absent. If the folder cannot be written, the result is computed again
+by each run. This module does not know what is cached.
 """
 
 from __future__ import annotations
@@ -31,27 +31,30 @@ ARRAYS_FILE = "arrays.json"  # lists a folder's arrays with their sha256
 
 
 def replace_file(file: Path, write: Callable[[IO[bytes]], object]) -> bool:
-    """Give ``file`` the content that ``write`` writes, whole; tell whether that was possible.
+    """Replace ``file`` by what ``write`` writes; return whether that was possible.
 
-    Ranks may do so at once: each writes under a name of its own, the last one stays.
+    Ranks may do so at the same time: each writes a temporary file, and the last rename wins.
     """
     try:
         file.parent.mkdir(exist_ok=True)
         with write_atomically(file) as stream:
             write(stream)
-    except OSError:  # read-only or full: a cache is no condition of a run
+    except OSError:  # a read-only or full disk: a run does not need the cache
         return False
     return True
 
 
-def mapped_arrays(folder: Path, build: Callable[[], list[NDArray[Any]]]) -> list[NDArray[Any]]:
-    """Return the arrays of ``folder``, mapped; one process builds and writes them, others wait.
+def load_or_build_arrays(
+    folder: Path, build: Callable[[], list[NDArray[Any]]]
+) -> list[NDArray[Any]]:
+    """Return the arrays cached in ``folder``, memory-mapped; build them if they are missing.
 
-    Arrays that are not as they were written are built again: orders and places that contradict
-    each other would leave rows out.
+    One process builds and writes them while the others wait. Arrays whose digests do not match are
+    built again: orders and positions that contradict each other would leave out rows.
 
     Args:
-        folder: its name must say all that the arrays depend on.
+        folder: its name must contain everything that the arrays depend on.
+        build: computes the arrays.
     """
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
@@ -62,100 +65,104 @@ def mapped_arrays(folder: Path, build: Callable[[], list[NDArray[Any]]]) -> list
     with FileLock(folder / ".lock") if writable else nullcontext():
         arrays = _read_arrays(folder)  # another process may have written them meanwhile
         if arrays is None:
-            built = build()
-            if not _write_arrays(folder, built):
-                return built
-            arrays = [np.load(folder / name, mmap_mode="r") for name in _names(built)]
+            built_arrays = build()
+            if not _write_arrays(folder, built_arrays):
+                return built_arrays
+            names = _name_arrays(built_arrays)
+            arrays = [np.load(folder / name, mmap_mode="r") for name in names]
     return arrays
 
 
-def _names(arrays: Sequence[NDArray[Any]]) -> list[str]:
+def _name_arrays(arrays: Sequence[NDArray[Any]]) -> list[str]:
     return [f"{number:02}.npy" for number in range(len(arrays))]
 
 
 def _read_arrays(folder: Path) -> list[NDArray[Any]] | None:
-    """Return the arrays that ``folder`` lists, mapped; None if one is not as it was written."""
+    """Return the arrays that ``folder`` lists, memory-mapped; None if a digest differs."""
     try:
-        listed: dict[str, str] = json.loads((folder / ARRAYS_FILE).read_bytes())
-        for name, digest in listed.items():
+        digests: dict[str, str] = json.loads((folder / ARRAYS_FILE).read_bytes())
+        for name, digest in digests.items():
             with (folder / name).open("rb") as stream:
                 if hash_stream(stream).hexdigest() != digest:
                     return None
-        return [np.load(folder / name, mmap_mode="r") for name in listed]
+        return [np.load(folder / name, mmap_mode="r") for name in digests]
     except (OSError, ValueError, TypeError, AttributeError):
         return None
 
 
 def _write_arrays(folder: Path, arrays: Sequence[NDArray[Any]]) -> bool:
-    """Write arrays and then their list; return whether that was possible."""
-    listed = {}
-    for name, array in zip(_names(arrays), arrays, strict=True):
+    """Write the arrays, then their digests; return whether that was possible."""
+    digests = {}
+    for name, array in zip(_name_arrays(arrays), arrays, strict=True):
         if not replace_file(folder / name, partial(np.save, arr=array)):
             return False
         with (folder / name).open("rb") as stream:
-            listed[name] = hash_stream(stream).hexdigest()
+            digests[name] = hash_stream(stream).hexdigest()
     return replace_file(
-        folder / ARRAYS_FILE, lambda stream: stream.write(json.dumps(listed).encode())
+        folder / ARRAYS_FILE, lambda stream: stream.write(json.dumps(digests).encode())
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Extremes:
-    """The sha256 of a vector's bytes, and the least and greatest of its whole numbers."""
+    """The sha256 of an integer vector's bytes, and its smallest and largest value."""
 
     digest: str
     smallest: int
     largest: int
 
 
-def extremes(
+def compute_extremes(
     blocks: Iterable[NDArray[Any]],
     *,
     digest: Any = None,
-    comparable: Callable[[NDArray[Any]], NDArray[Any]] = np.asarray,
+    to_integers: Callable[[NDArray[Any]], NDArray[Any]] = np.asarray,
 ) -> Extremes:
-    """Return the extremes of a vector that comes in blocks, none of them empty.
+    """Return digest, minimum and maximum of a vector that comes in blocks, none of them empty.
 
     Args:
-        digest: a sha256 to go on with; none: a new one.
-        comparable: maps a block to the whole numbers that are compared.
+        digest: the sha256 object to update; None: a new one.
+        to_integers: maps a block to the integers that are compared.
     """
-    digest = digest or sha256()
-    ends: list[int] = []
+    if digest is None:
+        digest = sha256()
+    minima: list[int] = []
+    maxima: list[int] = []
     for block in blocks:
         digest.update(np.ascontiguousarray(block).data)
-        values = comparable(block)
-        ends += (int(values.min()), int(values.max()))
-    return Extremes(digest.hexdigest(), min(ends), max(ends))
+        values = to_integers(block)
+        minima.append(int(values.min()))
+        maxima.append(int(values.max()))
+    return Extremes(digest.hexdigest(), min(minima), max(maxima))
 
 
-def cached_scan(
-    file: Path, scanned: Mapping[str, Path], scan: Callable[[], Mapping[str, Extremes]]
+def load_or_scan(
+    file: Path, inputs: Mapping[str, Path], scan: Callable[[], Mapping[str, Extremes]]
 ) -> dict[str, Extremes]:
-    """Return what ``scan`` finds, from ``file`` where nothing has changed since.
+    """Return the result of ``scan``, cached in ``file`` until one of the scanned inputs changes.
 
-    A large data set takes minutes to read. Where nothing can be cached it is read each time.
+    A large data set takes minutes to read. If nothing can be cached, it is read each time.
 
     Args:
-        scanned: the files that are read, by names that say all that the findings depend on;
-            findings are valid for as long as sizes and times of change stay.
+        inputs: the files that ``scan`` reads, by names that contain everything else that the
+            result depends on; a file has changed if its size or modification time differs.
 
     Raises:
-        OSError: one of them cannot be read.
+        OSError: an input cannot be read.
     """
-    stats = {name: path.stat() for name, path in scanned.items()}
-    before = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
+    stats = {name: path.stat() for name, path in inputs.items()}
+    versions = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
     with suppress(OSError, ValueError, KeyError, TypeError):  # absent, or of another version
         cached = json.loads(file.read_bytes())
-        if cached["files"] == before:
+        if cached["files"] == versions:
             return {
                 name: Extremes(**extremes_by_name)
                 for name, extremes_by_name in cached["found"].items()
             }
     extremes_by_name = dict(scan())
-    written = {
-        "files": before,
+    document = {
+        "files": versions,
         "found": {name: asdict(item) for name, item in extremes_by_name.items()},
     }
-    replace_file(file, lambda stream: stream.write(json.dumps(written, indent=1).encode()))
+    replace_file(file, lambda stream: stream.write(json.dumps(document, indent=1).encode()))
     return extremes_by_name

@@ -1,8 +1,8 @@
-"""Turn corpora of JSON lines into pairs of Megatron's indexed tokens, whole or not at all.
+"""Turn corpora of JSON lines into pairs of Megatron's indexed token files.
 
-Owns which files are a corpus, what is refused in a line, what is written and what the manifest
-says. Blocks of lines are encoded by worker processes, or by the tokenizers' own threads where a
-corpus is small; a corpus may have any size. A call that was stopped goes on after the last block
+This module finds the files of a corpus, checks its lines, and writes the pairs and the manifest.
+Worker processes encode blocks of lines; a small corpus is encoded by the tokenizer's threads in
+this process. A corpus may have any size. A call that was interrupted resumes after the last block
 that was saved.
 """
 
@@ -25,9 +25,9 @@ import numpy as np
 from pydantic_core import SchemaValidator, ValidationError, core_schema
 
 from trainmark.data import prepared
-from trainmark.data.indexed import dtype_for, write_index
+from trainmark.data.indexed import choose_dtype, write_index
 from trainmark.data.text import BYTE_ORDER_MARK, MAX_LINE_BYTES
-from trainmark.data.tokenizer import corpus_files, open_corpus_tokenizer
+from trainmark.data.tokenizer import find_corpus_files, open_corpus_tokenizer
 from trainmark.errors import DataError, EnvironmentFault
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from trainmark.data.prepared import Say, Unfinished
+    from trainmark.data.prepared import PartialFolder, Say
     from trainmark.data.tokenizer import CorpusTokenizer
 
 SAVE_EVERY_TOKENS = 1 << 26
@@ -45,11 +45,11 @@ COUNTS = ("documents", "empty_texts", "tokens", "largest_token_id")
 FORMAT = 4
 TOKENIZER = "tokenizer"
 BLOCK_BYTES = 1 << 21
-WORKER_BYTES = 1 << 25  # of a corpus, for which another worker is started
+WORKER_BYTES = 1 << 25  # one worker for this many bytes of a corpus
 ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 GZIP_MAGIC = b"\x1f\x8b"
 FIX = "give --from a file of JSON lines, plain or gzip, or a folder of them"
-SHOWN_CHARACTERS = 80  # of what stands in place of a text
+SHOWN_CHARACTERS = 80  # of a wrong value, in an error
 
 
 def write_pairs(
@@ -60,7 +60,7 @@ def write_pairs(
     case: str,
     pairs: Mapping[str, Mapping[str, Path]],
     tokenizer: Path,
-    most: Mapping[str, int] | None = None,
+    max_lines: Mapping[str, int] | None = None,
     text_key: str = "text",
     ends: bool = True,
     workers: int | None = None,
@@ -69,29 +69,28 @@ def write_pairs(
     """Write ``data``: the indexed pairs by their names, the tokenizer's files and a manifest.
 
     Args:
-        raw: where the sources lie.
-        say: called with each line; see ``prepared.writing``.
-        pairs: the sources of each by name, in the order they are read; see ``source_files``.
+        raw: folder of the sources.
+        say: called with each line; see ``prepared.write_data_folder``.
+        pairs: maps the name of each pair to its source files by name, in the order in which they
+            are read; see ``find_source_files``.
         tokenizer: folder of the tokenizer; see ``data.tokenizer``.
-        most: lines that are read of a pair's sources at most; others are read whole.
-        text_key: under which key a line has its text.
+        max_lines: maximum number of lines to read for a pair, by its name; other pairs are read
+            completely.
+        text_key: the key of the text in a line.
         ends: whether the tokenizer's end-of-document token ends every document.
-        workers: processes at most; none: as many as there are usable cores. The bytes that are
-            written do not depend on it.
-        options: what the manifest says besides; see ``prepared.writing``.
+        workers: maximum number of processes; None: one for each usable core. The written bytes do
+            not depend on it.
+        options: further entries of the manifest; see ``prepared.write_data_folder``.
 
     Raises:
-        DataError: a corpus or the tokenizer is missing or damaged, or ``data`` is not
-            this call's to write.
-        EnvironmentFault: no room or no permission, or a worker ended.
+        DataError: a corpus or the tokenizer is missing or damaged, or ``data`` has other content.
+        EnvironmentFault: a file cannot be written, or a worker ended.
     """
     encoder = BlockEncoder(tokenizer, text_key, ends=ends)
-    how = encoder.how
-    files = {
-        name: file for files_of_split in pairs.values() for name, file in files_of_split.items()
-    }
-    copies = {f"{TOKENIZER}/{name}": file for name, file in corpus_files(tokenizer).items()}
-    with prepared.writing(
+    corpus_tokenizer = encoder.tokenizer
+    files = {name: file for files_of_pair in pairs.values() for name, file in files_of_pair.items()}
+    copies = {f"{TOKENIZER}/{name}": file for name, file in find_corpus_files(tokenizer).items()}
+    with prepared.write_data_folder(
         data,
         raw,
         {**files, **copies},
@@ -99,17 +98,22 @@ def write_pairs(
         case=case,
         form=FORMAT,
         text_key=text_key,
-        vocab_size=how.vocab_size,
-        end_of_document={"token": how.end_of_document, "id": how.end_id},
+        vocab_size=corpus_tokenizer.vocab_size,
+        end_of_document={
+            "token": corpus_tokenizer.end_of_document,
+            "id": corpus_tokenizer.end_id,
+        },
         **options,
-    ) as unfinished:
-        if unfinished is None:
+    ) as partial_folder:
+        if partial_folder is None:
             return
         for name, file in copies.items():
-            unfinished.copy(name, file)
-        for name, files_of_split in pairs.items():
-            writer = _PairWriter(name, [*files_of_split.values()], encoder, unfinished)
-            counts = writer.write(_num_workers(workers, writer.total_bytes), (most or {}).get(name))
+            partial_folder.copy_file(name, file)
+        for name, files_of_pair in pairs.items():
+            writer = _PairWriter(name, [*files_of_pair.values()], encoder, partial_folder)
+            counts = writer.write(
+                _choose_num_workers(workers, writer.total_bytes), (max_lines or {}).get(name)
+            )
             if not counts["documents"]:
                 raise DataError(
                     f"no document in the corpus, {counts['empty_texts']} empty texts",
@@ -117,26 +121,26 @@ def write_pairs(
                     rule="a corpus has at least one text that is not empty",
                     fix="name the texts' key with text_key=, or give another file with --from",
                 )
-            unfinished.report(
+            partial_folder.report(
                 f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, largest id "
-                f"{counts['largest_token_id']} of {how.vocab_size}"
+                f"{counts['largest_token_id']} of {corpus_tokenizer.vocab_size}"
             )
 
 
-def _num_workers(workers: int | None, total_bytes: int) -> int:
-    """Return how many processes encode a corpus of so many bytes; 1: the caller's own."""
+def _choose_num_workers(workers: int | None, total_bytes: int) -> int:
+    """Return how many processes encode a corpus of ``total_bytes``; 1: only this process."""
     max_workers = len(os.sched_getaffinity(0)) if workers is None else workers
     return min(max_workers, 1 + total_bytes // WORKER_BYTES)
 
 
-class Place(NamedTuple):
-    """How far a corpus has been read.
+class CorpusPosition(NamedTuple):
+    """A position in a corpus: what has been read up to it.
 
     Args:
-        file: number of the file among the sources.
-        line: lines read of that file.
-        lines: lines read of all files.
-        read_bytes: bytes read of all files, as they lie on disk.
+        file: index of the current file among the sources.
+        line: number of lines read from that file.
+        lines: number of lines read from all files.
+        read_bytes: number of bytes read from all files, as stored on disk.
     """
 
     file: int = 0
@@ -145,29 +149,32 @@ class Place(NamedTuple):
     read_bytes: int = 0
 
 
-BEGIN = Place()
+BEGIN = CorpusPosition()
 
 
 class Block(NamedTuple):
-    """Neighbouring lines of a file.
+    """Consecutive lines of a file.
 
     Args:
+        lines: with their line ends.
+        path: the file.
         first: number of the first line in ``path``, from 1.
-        after: where the corpus goes on.
+        after: position of the corpus after these lines.
     """
 
     lines: list[bytes]
     path: Path
     first: int
-    after: Place
+    after: CorpusPosition
 
 
-class Encoded(NamedTuple):
-    """The documents of a block: their tokens one after another, their sizes, and what is not one.
+class EncodedBlock(NamedTuple):
+    """The documents of a block.
 
     Args:
-        tokens: (sum of sizes,).
-        sizes: tokens of each document, int32 (documents,).
+        tokens: token ids of all documents, concatenated (sum of sizes,).
+        sizes: number of tokens of each document, int32 (documents,).
+        empty_texts: number of lines with an empty text, which become no document.
     """
 
     tokens: NDArray[Any]
@@ -179,68 +186,70 @@ class BlockEncoder:
     """Turns blocks of lines into tokens.
 
     Args:
-        tokenizer: its folder.
+        tokenizer: folder of the tokenizer.
+        text_key: the key of the text in a line.
+        ends: whether the end-of-document token ends every document.
     """
 
     def __init__(self, tokenizer: Path, text_key: str, *, ends: bool) -> None:
         self.arguments = (tokenizer, text_key, ends)
-        self.how: CorpusTokenizer = open_corpus_tokenizer(tokenizer, ends=ends)
+        self.tokenizer: CorpusTokenizer = open_corpus_tokenizer(tokenizer, ends=ends)
         self.text_key = text_key
-        self.dtype = dtype_for(self.how.vocab_size)
+        self.dtype = choose_dtype(self.tokenizer.vocab_size)
 
-    def encode(self, block: Block) -> Encoded:
+    def encode(self, block: Block) -> EncodedBlock:
         """Return the documents of a block.
 
         Raises:
-            DataError: the first line that holds no text.
+            DataError: a line has no text; the error names the first one.
         """
-        texts = texts_of(block.lines, self.text_key, block.path, block.first)
-        encoded = self.how.library.encode_batch_fast(
+        texts = parse_texts(block.lines, self.text_key, block.path, block.first)
+        encodings = self.tokenizer.library.encode_batch_fast(
             [text for text in texts if text], add_special_tokens=False
         )
-        end = [] if self.how.end_id is None else [self.how.end_id]
-        documents = [np.array([*item.ids, *end], self.dtype) for item in encoded]
-        return Encoded(
+        end_ids = [] if self.tokenizer.end_id is None else [self.tokenizer.end_id]
+        documents = [np.array([*encoding.ids, *end_ids], self.dtype) for encoding in encodings]
+        return EncodedBlock(
             np.concatenate([np.empty(0, self.dtype), *documents]),
             np.array([len(document) for document in documents], np.int32),
             texts.count(""),
         )
 
 
-_worker_encoder: BlockEncoder | None = None  # of a worker process
+_worker_encoder: BlockEncoder | None = None  # set in each worker process
 
 
 def _begin_worker(tokenizer: Path, text_key: str, ends: bool) -> None:
-    global _worker_encoder  # noqa: PLW0603 - the pool hands its workers no other place
-    signal(SIGINT, SIG_IGN)  # the parent ends its workers
+    global _worker_encoder  # noqa: PLW0603 - a pool has no other place for a worker's state
+    signal(SIGINT, SIG_IGN)  # on Ctrl-C the parent ends its workers
     Thread(target=_end_with_parent, daemon=True).start()
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a worker is one thread
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # each worker uses one thread
     _worker_encoder = BlockEncoder(tokenizer, text_key, ends=ends)
 
 
 def _end_with_parent() -> None:
-    """End this process if its parent was killed, which cannot end its workers then."""
+    """End this process when its parent ends: a killed parent cannot end its workers."""
     parent = parent_process()
     assert parent is not None
     parent.join()
     os._exit(1)
 
 
-def _encode_in_worker(block: Block) -> Encoded:
+def _encode_in_worker(block: Block) -> EncodedBlock:
     assert _worker_encoder is not None
     return _worker_encoder.encode(block)
 
 
 def encode_blocks(
     blocks: Iterable[Block], encoder: BlockEncoder, workers: int
-) -> Iterator[tuple[Block, Encoded]]:
-    """Yield blocks with their documents, in order.
+) -> Iterator[tuple[Block, EncodedBlock]]:
+    """Yield each block with its documents, in order.
 
     Args:
-        workers: processes; 1: none is started.
+        workers: number of processes; 1: encode in this process.
 
     Raises:
-        DataError: as ``BlockEncoder.encode``.
+        DataError: see ``BlockEncoder.encode``.
         EnvironmentFault: a worker ended.
     """
     if workers == 1:
@@ -250,15 +259,15 @@ def encode_blocks(
     pool = ProcessPoolExecutor(
         workers, get_context("spawn"), initializer=_begin_worker, initargs=encoder.arguments
     )
-    pending: deque[tuple[Block, Future[Encoded]]] = deque()
+    pending: deque[tuple[Block, Future[EncodedBlock]]] = deque()
     try:
         for block in blocks:
             pending.append((block, pool.submit(_encode_in_worker, block)))
             if len(pending) == 2 * workers:
-                first, encoded = pending.popleft()
-                yield first, encoded.result()
-        for block, encoded in pending:
-            yield block, encoded.result()
+                oldest_block, future = pending.popleft()
+                yield oldest_block, future.result()
+        for block, future in pending:
+            yield block, future.result()
     except BrokenProcessPool:
         raise EnvironmentFault(
             "a worker process ended before its work was done",
@@ -270,45 +279,56 @@ def encode_blocks(
 
 
 class _PairWriter:
-    """Writes a pair, and goes on where an earlier call was stopped.
+    """Writes a pair; resumes where an earlier call was interrupted.
 
     Args:
         name: of the pair.
-        files: its sources in order.
+        files: its source files, in order.
+        encoder: turns blocks of lines into tokens.
+        partial_folder: the data folder that is being written.
     """
 
     def __init__(
-        self, name: str, files: Sequence[Path], encoder: BlockEncoder, unfinished: Unfinished
+        self, name: str, files: Sequence[Path], encoder: BlockEncoder, partial_folder: PartialFolder
     ) -> None:
-        self.name, self.files, self.encoder, self.unfinished = name, files, encoder, unfinished
+        self.name, self.files, self.encoder, self.partial_folder = (
+            name,
+            files,
+            encoder,
+            partial_folder,
+        )
         self.total_bytes = sum(file.stat().st_size for file in files)
-        self.tokens_file = unfinished.folder / f"{name}.bin"
-        self.sizes_file = unfinished.work / f"{name}.sizes"
-        self.place, self.counts = BEGIN, dict.fromkeys(COUNTS, 0)
-        kept = unfinished.state["stages"].get(name)
-        if kept is not None and self._on_disk(kept["counts"]):
-            self.place, self.counts = Place(*kept["place"]), kept["counts"]
+        self.tokens_file = partial_folder.folder / f"{name}.bin"
+        self.sizes_file = partial_folder.work / f"{name}.sizes"
+        self.position = BEGIN
+        self.counts = dict.fromkeys(COUNTS, 0)
+        saved = partial_folder.state["stages"].get(name)
+        if saved is not None and self._has_saved_bytes(saved["counts"]):
+            self.position = CorpusPosition(*saved["place"])
+            self.counts = saved["counts"]
         else:
-            unfinished.state["files"].pop(f"{name}.bin", None)
+            partial_folder.state["files"].pop(f"{name}.bin", None)
 
-    def _on_disk(self, counts: dict[str, int]) -> bool:
-        """Return whether the files hold at least what was saved."""
+    def _has_saved_bytes(self, counts: dict[str, int]) -> bool:
+        """Return whether the files on disk have at least the tokens and documents of ``counts``."""
         files = (self.tokens_file, self.sizes_file)
         return all(file.is_file() for file in files) and (
             self.tokens_file.stat().st_size >= counts["tokens"] * self.encoder.dtype.itemsize
             and self.sizes_file.stat().st_size >= counts["documents"] * 4
         )
 
-    def write(self, workers: int, most: int | None) -> dict[str, int]:
-        """Write both files of the pair; return what was counted."""
-        report, counts = self.unfinished.report, self.counts
-        report.begin(f"tokenising {self.name}", self.total_bytes, self.place.read_bytes)
+    def write(self, workers: int, max_lines: int | None) -> dict[str, int]:
+        """Write both files of the pair; return its counts."""
+        report, counts = self.partial_folder.report, self.counts
+        report.begin(f"tokenising {self.name}", self.total_bytes, self.position.read_bytes)
         saved_tokens = counts["tokens"]
         with (
-            _append(self.tokens_file, counts["tokens"] * self.encoder.dtype.itemsize) as tokens,
-            _append(self.sizes_file, counts["documents"] * 4) as sizes,
+            _open_to_append(
+                self.tokens_file, counts["tokens"] * self.encoder.dtype.itemsize
+            ) as tokens,
+            _open_to_append(self.sizes_file, counts["documents"] * 4) as sizes,
         ):
-            blocks = read_blocks(self.files, self.place, most)
+            blocks = read_blocks(self.files, self.position, max_lines)
             for block, encoded in encode_blocks(blocks, self.encoder, workers):
                 tokens.write(encoded.tokens.data)
                 sizes.write(encoded.sizes.data)
@@ -317,46 +337,46 @@ class _PairWriter:
                 counts["tokens"] += len(encoded.tokens)
                 largest = int(encoded.tokens.max(initial=0))
                 counts["largest_token_id"] = max(counts["largest_token_id"], largest)
-                report.advance(block.after.read_bytes - self.place.read_bytes)
-                self.place = block.after
+                report.advance(block.after.read_bytes - self.position.read_bytes)
+                self.position = block.after
                 if counts["tokens"] - saved_tokens >= SAVE_EVERY_TOKENS:
                     saved_tokens = counts["tokens"]
                     self._save(tokens, sizes)
             self._save(tokens, sizes)
-        self.unfinished.manifest["counts"][self.name] = counts
+        self.partial_folder.manifest["counts"][self.name] = counts
         documents = np.fromfile(self.sizes_file, np.int32)
-        self.unfinished.file(
+        self.partial_folder.write_file(
             f"{self.name}.idx", partial(write_index, sizes=documents, dtype=self.encoder.dtype)
         )
         return counts
 
     def _save(self, *streams: IO[bytes]) -> None:
-        """Note how far the pair is, after its bytes are on disk."""
+        """Flush the streams to disk, then save the position and the counts."""
         for stream in streams:
             stream.flush()
             os.fsync(stream.fileno())
-        kept = {"place": list(self.place), "counts": dict(self.counts)}
-        self.unfinished.state["stages"][self.name] = kept
-        self.unfinished.save()
+        saved = {"place": list(self.position), "counts": dict(self.counts)}
+        self.partial_folder.state["stages"][self.name] = saved
+        self.partial_folder.save()
 
 
 @contextmanager
-def _append(file: Path, size: int) -> Iterator[IO[bytes]]:
-    """Open a file to write after its first ``size`` bytes; what stands there is removed."""
+def _open_to_append(file: Path, size: int) -> Iterator[IO[bytes]]:
+    """Open a file for writing after its first ``size`` bytes; the rest of it is removed."""
     with file.open("r+b" if file.exists() else "wb") as stream:
         stream.truncate(size)
         stream.seek(size)
         yield stream
 
 
-def source_files(raw: Path) -> dict[str, Path]:
-    """Return the files of a corpus by name, in the order they are read: sorted by name.
+def find_source_files(raw: Path) -> dict[str, Path]:
+    """Return the files of a corpus by name, sorted by name, which is the order of reading.
 
     Args:
-        raw: one file of any name, or a folder in which those with a known ending count.
+        raw: one file of any name, or a folder: its files with one of ``ENDINGS`` are taken.
 
     Raises:
-        DataError: nothing is there, or nothing that counts.
+        DataError: ``raw`` does not exist, or the folder has no such file.
     """
     if raw.is_file():
         return {raw.name: raw}
@@ -374,57 +394,58 @@ def source_files(raw: Path) -> dict[str, Path]:
 
 
 def _read_lines(stream: Any) -> list[bytes]:
-    """Return the next lines with their ends, some 2 MiB; empty: there are no more.
+    """Return the next lines with their ends, about 2 MiB; an empty list at the end of the stream.
 
-    A line is cut after ``MAX_LINE_BYTES``, so that a hole in a file is not held in memory.
+    A line is cut after ``MAX_LINE_BYTES``, so that a hole in a file does not fill the memory.
     """
     block = stream.read(BLOCK_BYTES)
     if block and not block.endswith(b"\n"):
         block += stream.readline(MAX_LINE_BYTES)
-    lines = block.split(b"\n")
-    last = lines.pop()
-    ended = [line + b"\n" for line in lines]
-    return [*ended, last] if last else ended
+    *lines, rest = block.split(b"\n")
+    complete_lines = [line + b"\n" for line in lines]
+    return [*complete_lines, rest] if rest else complete_lines
 
 
 def read_blocks(
-    files: Sequence[Path], begin: Place = BEGIN, most: int | None = None
+    files: Sequence[Path], begin: CorpusPosition = BEGIN, max_lines: int | None = None
 ) -> Iterator[Block]:
-    """Yield all lines of files in order, some 2 MiB at a time.
+    """Yield the lines of all files in order, about 2 MiB at a time.
 
     Args:
-        begin: lines before it are left out.
-        most: lines to read at most, those before ``begin`` counted.
+        files: plain or gzip, in the order of reading.
+        begin: position to start from.
+        max_lines: maximum number of lines, including those before ``begin``.
 
     Raises:
-        DataError: a damaged gzip file.
+        DataError: a gzip file is damaged.
     """
-    before, lines_read = 0, begin.lines
+    earlier_bytes = 0  # size of the files before the current one
+    lines_read = begin.lines
     for number, path in enumerate(files):
         if number >= begin.file:
             first = 1 + (begin.line if number == begin.file else 0)
-            with path.open("rb") as raw, prepared.whole_gzip(path):
-                zipped = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
-                stream: Any = gzip.GzipFile(fileobj=raw) if zipped else raw
+            with path.open("rb") as raw, prepared.require_whole_gzip(path):
+                is_gzip = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
+                stream: Any = gzip.GzipFile(fileobj=raw) if is_gzip else raw
                 for _ in islice(stream, first - 1):
-                    pass
+                    pass  # skip the lines before ``begin``
                 while lines := _read_lines(stream):
-                    if most is not None:
-                        lines = lines[: most - lines_read]
+                    if max_lines is not None:
+                        lines = lines[: max_lines - lines_read]
                     if not lines:
                         return
                     if first == 1:
                         lines[0] = lines[0].removeprefix(BYTE_ORDER_MARK)
                     lines_read += len(lines)
                     line = first - 1 + len(lines)
-                    after = Place(number, line, lines_read, before + raw.tell())
+                    after = CorpusPosition(number, line, lines_read, earlier_bytes + raw.tell())
                     yield Block(lines, path, first, after)
                     first += len(lines)
-        before += path.stat().st_size
+        earlier_bytes += path.stat().st_size
 
 
-def _fault_of_line(error: ValidationError, text_key: str) -> str:
-    """Return what is wrong with a line, in a few words."""
+def _describe_line_fault(error: ValidationError, text_key: str) -> str:
+    """Return a short description of what is wrong with a line."""
     fault = error.errors(include_url=False)[0]
     value = f"{fault['input']!r:.{SHOWN_CHARACTERS}}"
     if fault["type"] == "json_invalid":
@@ -437,26 +458,29 @@ def _fault_of_line(error: ValidationError, text_key: str) -> str:
     return f"not a JSON object: {value}"
 
 
-def texts_of(lines: Sequence[bytes], text_key: str, path: Path, first: int = 1) -> list[str]:
-    """Return the text of every line, the ``first`` of which has that number in ``path``.
+def parse_texts(lines: Sequence[bytes], text_key: str, path: Path, first: int = 1) -> list[str]:
+    """Return the text of every line; lines of white space only are skipped.
 
-    Lines of white space only are skipped.
+    Args:
+        lines: JSON objects in UTF-8.
+        path: the file, for errors.
+        first: number of the first line in ``path``.
 
     Raises:
-        DataError: a line is no JSON object, or has no text under ``text_key``.
+        DataError: a line is not a JSON object, or has no text under ``text_key``.
     """
-    text = core_schema.typed_dict_field(core_schema.str_schema())
-    of_line = SchemaValidator(core_schema.typed_dict_schema({text_key: text}))
+    text_schema = core_schema.typed_dict_field(core_schema.str_schema())
+    validator = SchemaValidator(core_schema.typed_dict_schema({text_key: text_schema}))
     texts: list[str] = []
     for number, line in enumerate(lines, start=first):
         content = line.rstrip()
         if not content:
             continue
         try:
-            texts.append(of_line.validate_json(content)[text_key])
+            texts.append(validator.validate_json(content)[text_key])
         except ValidationError as error:
             raise DataError(
-                _fault_of_line(error, text_key),
+                _describe_line_fault(error, text_key),
                 where=f"{path}, line {number}",
                 rule=f"a line is one JSON object in UTF-8 with a text under {text_key!r}",
                 fix="mend or remove the line, or name the text's key with text_key=",

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainmark.data import splits
-from trainmark.data.cache import Extremes, cached_scan, extremes
+from trainmark.data.cache import Extremes, compute_extremes, load_or_scan
 from trainmark.data.prepared import MANIFEST, read_manifest
-from trainmark.data.tokenizer import refuse_short
+from trainmark.data.tokenizer import refuse_short_vocabulary
 from trainmark.digests import hash_stream
 from trainmark.errors import DataError
 
@@ -44,8 +44,8 @@ PADDED_TO = 128  # as Megatron pads: 50257 tokens of GPT-2, a table of 50304
 BLOCK_BYTES = 16 << 20
 BLOCK_SEQUENCES = 1 << 20  # of an index checked at a time
 
-readable = partial(
-    splits.readable,
+translate_read_errors = partial(
+    splits.translate_read_errors,
     fault=partial(
         DataError,
         rule="an indexed data set is a readable .bin with its .idx",
@@ -54,17 +54,17 @@ readable = partial(
 )
 
 
-def idx_file(prefix: Path) -> Path:
+def get_index_file(prefix: Path) -> Path:
     """Return the index of a pair; a prefix may contain dots."""
     return Path(f"{prefix}.idx")
 
 
-def bin_file(prefix: Path) -> Path:
+def get_tokens_file(prefix: Path) -> Path:
     """Return the tokens of a pair."""
     return Path(f"{prefix}.bin")
 
 
-def dtype_for(vocab_size: int) -> np.dtype[Any]:
+def choose_dtype(vocab_size: int) -> np.dtype[Any]:
     """Return the element type that Megatron picks for a vocabulary."""
     return np.dtype("<u2" if vocab_size < UINT16_BELOW else "<i4")
 
@@ -95,9 +95,9 @@ class IndexedReader:
         Raises:
             DataError: the first fault found, with its file.
         """
-        idx, data = idx_file(prefix), bin_file(prefix)
+        idx, data = get_index_file(prefix), get_tokens_file(prefix)
         dtype, sequences, bounds = _read_header(idx)
-        raw = _map(idx, np.dtype(np.uint8))
+        raw = _map_file(idx, np.dtype(np.uint8))
         ends = [*accumulate((HEADER.size, 4 * sequences, 8 * sequences, 8 * bounds))]
         if len(raw) != ends[-1]:
             what = f"{len(raw)} bytes, where {sequences} sequences and {bounds} document bounds "
@@ -112,7 +112,7 @@ class IndexedReader:
         )
         num_tokens = _refuse_other_pointers(idx, sizes, pointers, dtype.itemsize)
         _refuse_other_documents(idx, document_index, sequences)
-        tokens = _map(data, dtype)
+        tokens = _map_file(data, dtype)
         if num_tokens != len(tokens):
             what = f"{len(tokens)} tokens, where the index beside it cuts {num_tokens}"
             raise _fault(what, where=str(data), rule="the two files of a pair go together")
@@ -133,7 +133,7 @@ class IndexedReader:
         """Tokens in the pair."""
         return len(self.tokens)
 
-    def token_starts(self, documents: range) -> NDArray[np.int64]:
+    def find_token_starts(self, documents: range) -> NDArray[np.int64]:
         """Return where contiguous documents begin and the last ends, int64 (documents + 1,)."""
         assert documents.step == 1
         sequences = self.document_index[documents.start : documents.stop + 1]
@@ -157,8 +157,8 @@ def write_pair(
         dtype: element type to write, one of ``INTEGER_CODES``.
     """
     assert int(sizes.sum()) == len(tokens)
-    bin_file(prefix).write_bytes(np.ascontiguousarray(tokens, dtype).data)
-    write_index(idx_file(prefix), sizes, dtype)
+    get_tokens_file(prefix).write_bytes(np.ascontiguousarray(tokens, dtype).data)
+    write_index(get_index_file(prefix), sizes, dtype)
 
 
 def write_index(idx: Path, sizes: NDArray[np.int32], dtype: np.dtype[Any]) -> None:
@@ -228,8 +228,8 @@ def _refuse_other_documents(idx: Path, bounds: NDArray[np.int64], sequences: int
             )
 
 
-def _map(file: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
-    with readable(file):
+def _map_file(file: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+    with translate_read_errors(file):
         length = file.stat().st_size
         if length % dtype.itemsize:
             rule = f"an element takes {dtype.itemsize}"
@@ -240,7 +240,7 @@ def _map(file: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 def _read_header(idx: Path) -> tuple[np.dtype[Any], int, int]:
     """Return element type, number of sequences and of document bounds as an index claims."""
-    with readable(idx), idx.open("rb") as stream:
+    with translate_read_errors(idx), idx.open("rb") as stream:
         start = stream.read(HEADER.size)
     if not start.startswith(MAGIC) or len(start) < HEADER.size:
         what = f"no index: it begins with {start[: len(MAGIC)].hex() or 'nothing'}"
@@ -256,7 +256,7 @@ def _read_header(idx: Path) -> tuple[np.dtype[Any], int, int]:
     return np.dtype(names[code]).newbyteorder("<"), sequences, bounds
 
 
-def checked_tokens(reader: IndexedReader, place: Path, *, vocab_size: int) -> Extremes:
+def check_tokens(reader: IndexedReader, place: Path, *, vocab_size: int) -> Extremes:
     """Return what the bytes of a pair are, after refusing ids outside the vocabulary.
 
     Args:
@@ -267,20 +267,20 @@ def checked_tokens(reader: IndexedReader, place: Path, *, vocab_size: int) -> Ex
             padding allowed, where ``prepare`` noted it beside the data.
     """
     folder = reader.prefix.parent
-    index, tokens = idx_file(reader.prefix), bin_file(reader.prefix)
+    index, tokens = get_index_file(reader.prefix), get_tokens_file(reader.prefix)
 
     def read() -> dict[str, Extremes]:
-        with readable(index), index.open("rb") as stream:
+        with translate_read_errors(index), index.open("rb") as stream:
             digest = hash_stream(stream)
         step = BLOCK_BYTES // reader.dtype.itemsize
         blocks = (
             reader.tokens[start : start + step] for start in range(0, reader.num_tokens, step)
         )
-        return {"tokens": extremes(blocks, digest=digest)}
+        return {"tokens": compute_extremes(blocks, digest=digest)}
 
-    with readable(tokens):
+    with translate_read_errors(tokens):
         files = {file.name: file for file in (index, tokens)}
-        content = cached_scan(place / "content.json", files, read)["tokens"]
+        content = load_or_scan(place / "content.json", files, read)["tokens"]
     noted = read_manifest(folder).get("vocab_size")  # none: made by another program
     if content.smallest < 0 or content.largest >= vocab_size:
         raise DataError(
@@ -291,7 +291,7 @@ def checked_tokens(reader: IndexedReader, place: Path, *, vocab_size: int) -> Ex
             "the data was made with, or prepare the data again",
         )
     if noted is not None:
-        refuse_short(
+        refuse_short_vocabulary(
             folder / MANIFEST,
             entries=noted,
             vocab_size=vocab_size,

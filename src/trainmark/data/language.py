@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainmark.data.indexed import dtype_for, write_pair
+from trainmark.data.indexed import choose_dtype, write_pair
 from trainmark.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _SETTLE = 32  # symbols before a document begins, so that it starts as the langu
 
 
 @cache
-def tables() -> NDArray[np.float64]:
+def build_tables() -> NDArray[np.float64]:
     """Return P(next | last) and P(next | the one before), (2, SYMBOLS, SYMBOLS)."""
     rng = np.random.default_rng(_LANGUAGE_SEED)
     made = np.zeros((2, SYMBOLS, SYMBOLS))
@@ -43,12 +43,12 @@ def tables() -> NDArray[np.float64]:
 
 
 @cache
-def entropy_rate() -> float:
+def compute_entropy_rate() -> float:
     """Return the language's entropy in nats a symbol, from its stationary distribution.
 
     It is the loss a token that no model gets below on generated text.
     """
-    last, before = tables()
+    last, before = build_tables()
     pairs = np.full((SYMBOLS, SYMBOLS), SYMBOLS**-2.0)  # P(last, before)
     for _ in range(1000):
         following = (pairs.sum(1)[:, None] * last + pairs @ before) / 2  # P(last, next)
@@ -60,10 +60,10 @@ def entropy_rate() -> float:
     return float(np.einsum("lb,lbn,lbn->", pairs, chances, information))
 
 
-def symbols(*, documents: int, length: int, seed: int) -> NDArray[np.int64]:
+def draw_symbols(*, documents: int, length: int, seed: int) -> NDArray[np.int64]:
     """Return text of the language, (documents, length)."""
     rng = np.random.default_rng(seed)
-    cumulative = tables().cumsum(-1)
+    cumulative = build_tables().cumsum(-1)
     text = np.empty((_SETTLE + length, documents), np.int64)
     text[:2] = rng.integers(0, SYMBOLS, (2, documents))
     which = rng.integers(0, 2, text.shape)
@@ -93,7 +93,7 @@ def generate(
             rule=f"the generated language has {SYMBOLS} symbols",
             fix=f"use {SYMBOLS} or more",
         )
-    text = symbols(documents=documents, length=DOCUMENT_TOKENS, seed=seed)
+    text = draw_symbols(documents=documents, length=DOCUMENT_TOKENS, seed=seed)
     ids = text * (vocab_size // SYMBOLS)
     sizes = np.full(documents, DOCUMENT_TOKENS, np.int32)
-    write_pair(folder / prefix, ids.ravel(), sizes, dtype_for(vocab_size))
+    write_pair(folder / prefix, ids.ravel(), sizes, choose_dtype(vocab_size))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from trainmark.data.splits import readable, refuse_unreadable
+from trainmark.data.splits import refuse_unreadable, translate_read_errors
 from trainmark.documents import read_bytes
 from trainmark.errors import DataError
 from trainmark.validation import describe_rule
@@ -137,13 +137,13 @@ def read_json(file: Path, fault: Fault) -> Any:
         DataError: it cannot be read, or is not JSON.
     """
     try:
-        with readable(file, fault):
+        with translate_read_errors(file, fault):
             return json.loads(read_bytes(file))
     except (ValueError, RecursionError) as error:
         raise fault(f"not readable as JSON: {error}", where=str(file)) from None
 
 
-def refuse_long(folder: Path, *, positions: int, seq_length: int) -> None:
+def refuse_long_sequences(folder: Path, *, positions: int, seq_length: int) -> None:
     """Refuse a sequence for whose last token the model has no position.
 
     Raises:
@@ -201,43 +201,43 @@ class ModelWeights:
             DataError: a tensor that is unknown, of another shape or there twice, or a weight that
                 is missing.
         """
-        names = {self._bare(name): name for name in self.shapes}
+        names = {self._strip_wrappers(name): name for name in self.shapes}
         matched: dict[str, StoredTensor] = {}
         for tensor in stored_tensors:
-            bare = self._bare(tensor.key)
+            bare = self._strip_wrappers(tensor.key)
             place = f"{tensor.file}, {tensor.key}"
             if bare in names:
                 wanted = self.shapes[names[bare]]
                 rows = tensor.shape[:1] if names[bare] in self.any_rows else wanted[:1]
                 if tensor.shape != (*rows, *wanted[1:]):
                     rule = f"{self.model} has it as {wanted}"
-                    raise self._fault(f"{tensor.key} has shape {tensor.shape}", place, rule)
+                    raise self._make_fault(f"{tensor.key} has shape {tensor.shape}", place, rule)
                 if names[bare] in matched:
                     other = matched[names[bare]]
                     what = f"{tensor.key} is also in {other.file.name} as {other.key}"
-                    raise self._fault(what, place, "every weight is stored once")
+                    raise self._make_fault(what, place, "every weight is stored once")
                 matched[names[bare]] = tensor
             elif not self.unused(bare):
                 rule = f"{self.model} has no such weight"
-                raise self._fault(f"unknown weight {tensor.key}", place, rule)
+                raise self._make_fault(f"unknown weight {tensor.key}", place, rule)
         missing = [name for name in self.shapes if name not in matched]
         missing = [name for name in missing if not name.startswith(self.optional)]
         if missing:
             more = f" and {len(missing) - 1} more" if missing[1:] else ""
             rule = f"{self.model} has {len(self.shapes)} weights"
-            raise self._fault(f"no weight {missing[0]}{more}", f"{where}, {missing[0]}", rule)
+            raise self._make_fault(f"no weight {missing[0]}{more}", f"{where}, {missing[0]}", rule)
         return matched
 
-    def _bare(self, name: str) -> str:
+    def _strip_wrappers(self, name: str) -> str:
         while name.startswith(self.wrappers):
             name = name.partition(".")[2]
         return name
 
-    def _fault(self, what: str, where: str, rule: str) -> DataError:
+    def _make_fault(self, what: str, where: str, rule: str) -> DataError:
         return DataError(what, where=where, rule=rule, fix=self.fix)
 
 
-def weight_files(folder: Path, names: tuple[str, ...], fault: Fault) -> list[Path]:
+def find_weight_files(folder: Path, names: tuple[str, ...], fault: Fault) -> list[Path]:
     """Return the first of ``names`` in a model folder, or the files that it lists as an index.
 
     Raises:
@@ -249,10 +249,10 @@ def weight_files(folder: Path, names: tuple[str, ...], fault: Fault) -> list[Pat
         raise fault(f"no {' and no '.join(names)}", where=str(folder), rule=rule)
     if file.name != INDEX:
         return [file]
-    return [folder / name for name in sorted(set(_weight_map(file, fault).values()))]
+    return [folder / name for name in sorted(set(_read_weight_map(file, fault).values()))]
 
 
-def _weight_map(index: Path, fault: Fault) -> dict[str, str]:
+def _read_weight_map(index: Path, fault: Fault) -> dict[str, str]:
     """Return the file of each weight that an index lists."""
     document = read_json(index, fault)
     listed = document.get("weight_map") if isinstance(document, dict) else None
@@ -261,17 +261,17 @@ def _weight_map(index: Path, fault: Fault) -> dict[str, str]:
     return {str(name): str(file) for name, file in listed.items()}
 
 
-def folder_tensors(folder: Path, fault: Fault) -> list[StoredTensor]:
+def list_folder_tensors(folder: Path, fault: Fault) -> list[StoredTensor]:
     """Return the tensors of a folder's safetensors files, one or those that an index lists.
 
     Raises:
         DataError: a file is missing or damaged, or holds other tensors than the index says.
     """
-    files = weight_files(folder, (SINGLE, INDEX), fault)
-    tensors = [tensor for file in files for tensor in stored_tensors(file, fault)]
+    files = find_weight_files(folder, (SINGLE, INDEX), fault)
+    tensors = [tensor for file in files for tensor in list_stored_tensors(file, fault)]
     if files == [folder / SINGLE]:
         return tensors
-    listed = set(_weight_map(folder / INDEX, fault).items())
+    listed = set(_read_weight_map(folder / INDEX, fault).items())
     stored = {(tensor.key, tensor.file.name) for tensor in tensors}
     for name, file in sorted(listed ^ stored):
         what = "is not there" if (name, file) in listed else f"is not listed in {INDEX}"
@@ -283,7 +283,7 @@ def folder_tensors(folder: Path, fault: Fault) -> list[StoredTensor]:
     return tensors
 
 
-def stored_tensors(file: Path, fault: Fault) -> list[StoredTensor]:
+def list_stored_tensors(file: Path, fault: Fault) -> list[StoredTensor]:
     """Return the tensors of a safetensors file in its order.
 
     Raises:

@@ -1,9 +1,9 @@
-"""Write a data folder whole or not at all, and go on with one that was begun.
+"""Write a data folder completely or not at all, and resume one that was interrupted.
 
-Owns the manifest, which lists every file with its sha256. What is written lies beside the folder
-asked for and takes its name last. Until then a file of its own says what is finished there: the
-next call with the same sources and options goes on, any other one begins anew. Must not know what
-the files mean.
+The manifest lists every file with its sha256. Files are written into a partial folder beside the
+requested one; the last step renames it. Until then, a state file in it records what is finished:
+the next call with the same sources and options resumes there, any other call starts again. This
+module does not know what the files mean.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MANIFEST = "manifest.json"
-STATE = "unfinished.json"  # in a folder that is not finished: what it follows from, what is done
-WORK = "work"
+STATE = "unfinished.json"  # in a partial folder: what it is made of, and what is finished
+WORK = "work"  # subfolder of a partial folder for intermediate files
 BLOCK_BYTES = 1 << 24
 
 
 class Reporter:
-    """Receives what ``prepare`` says of its work; this one passes lines on and shows no progress.
+    """Receives the lines and the progress of ``prepare``; this class shows no progress.
 
     Args:
         say: called with each line.
@@ -50,26 +50,26 @@ class Reporter:
         self.say = say
 
     def __call__(self, line: str) -> None:
-        """Take a line that says what was found or done."""
+        """Show a line."""
         self.say(line)
 
     def begin(self, stage: str, total: int, done: int = 0) -> None:
-        """Begin a stage of ``total`` units of work, ``done`` of them by an earlier call."""
+        """Begin a stage of ``total`` units of work, of which an earlier call did ``done``."""
 
     def advance(self, units: int) -> None:
-        """Add finished units of the stage."""
+        """Add finished units of work to the current stage."""
 
 
 @dataclass(frozen=True, slots=True)
-class Unfinished:
-    """A folder on its way.
+class PartialFolder:
+    """A data folder that is being written.
 
     Args:
-        folder: where it lies until it is finished.
-        manifest: what is in it; ``counts`` has what was counted.
+        folder: its path until it is finished.
+        manifest: the content of the manifest; ``counts`` holds the counts of each split.
         report: receives lines and progress.
-        state: what was done, kept on disk: ``stages`` by name with their results, ``files`` by
-            name with size and sha256.
+        state: what is finished, also stored on disk: ``stages`` maps names to results, ``files``
+            maps names to size and sha256.
     """
 
     folder: Path
@@ -79,64 +79,65 @@ class Unfinished:
 
     @property
     def work(self) -> Path:
-        """Folder of what leads to the files; it is removed when they are finished."""
+        """Folder for intermediate files; it is removed when the data folder is finished."""
         work = self.folder / WORK
         work.mkdir(exist_ok=True)
         return work
 
     def save(self) -> None:
-        """Write the state, whole or not at all."""
+        """Write the state to disk, completely or not at all."""
         with write_atomically(self.folder / STATE) as stream:
             stream.write(json.dumps(self.state).encode())
 
-    def forget(self) -> None:
-        """Begin anew: nothing of an earlier call is used."""
+    def discard_results(self) -> None:
+        """Drop the results of an earlier call, so that every stage runs again."""
         self.state["stages"].clear()
         self.state["files"].clear()
 
-    def stage(self, name: str, make: Callable[[], T]) -> T:
-        """Return what ``make`` returns, a value of JSON; from an earlier call if that came so far.
+    def run_stage(self, name: str, make: Callable[[], T]) -> T:
+        """Return the result of ``make``, a JSON value, or the one that an earlier call stored.
 
-        What ``make`` writes must be on disk when it returns. If it is stopped, it is called again.
+        What ``make`` writes must be on disk when it returns. If it is interrupted, the next call
+        runs it again.
         """
         stages = self.state["stages"]
         if name not in stages:
-            self.note(name, make())
+            self.save_result(name, make())
         result: T = stages[name]
         return result
 
-    def note(self, name: str, result: Any) -> None:
-        """Keep the result of a finished stage, a value of JSON."""
+    def save_result(self, name: str, result: Any) -> None:
+        """Store the result of a finished stage, a JSON value."""
         self.state["stages"][name] = result
         self.save()
 
-    def file(self, relative: str, make: Callable[[Path], T]) -> T:
-        """Have ``make``, called with the path to write, write one file; return its result.
+    def write_file(self, relative: str, make: Callable[[Path], T]) -> T:
+        """Write one file with ``make``, which gets its path; return the result of ``make``.
 
-        A file that an earlier call finished, and that is as it was, is kept.
+        A file that an earlier call finished is kept if its fingerprint still matches.
         """
         target = self.folder / relative
-        kept = self.state["files"].get(relative)
-        if kept is not None and target.is_file() and fingerprint(target) == kept:
+        stored = self.state["files"].get(relative)
+        if stored is not None and target.is_file() and compute_fingerprint(target) == stored:
             result: T = self.state["stages"][relative]
             return result
         target.parent.mkdir(parents=True, exist_ok=True)
         result = make(target)
         self.state["stages"][relative] = result
-        self.state["files"][relative] = fingerprint(target)
+        self.state["files"][relative] = compute_fingerprint(target)
         self.save()
         return result
 
-    def copy(self, relative: str, source: Path) -> None:
-        """Copy a file; its bytes are units of the stage."""
-        before = self.state["files"].get(relative)
-        self.file(relative, partial(copy_file, source, advance=self.report.advance))
-        if self.state["files"][relative] is before:  # kept
+    def copy_file(self, relative: str, source: Path) -> None:
+        """Copy a file; its bytes count as units of work of the current stage."""
+        stored = self.state["files"].get(relative)
+        self.write_file(relative, partial(copy_file, source, advance=self.report.advance))
+        if self.state["files"][relative] is stored:  # an earlier call has copied it
             self.report.advance(source.stat().st_size)
 
 
 @contextmanager
-def writing(
+def write_data_folder(
     data: Path,
     raw: Path,
     sources: Mapping[str, Path],
@@ -145,22 +146,23 @@ def writing(
     case: str,
     form: int,
     **options: Any,
-) -> Iterator[Unfinished | None]:
-    """Give the folder to write into, none where ``data`` is finished; it takes its name last.
+) -> Iterator[PartialFolder | None]:
+    """Yield the partial folder to write into, or None if ``data`` is finished already.
 
-    A call that is stopped leaves what it finished; one that finds a fault of the data leaves
-    nothing, since the sources will change.
+    At the end of the block, the partial folder is renamed to ``data``. An interrupted call leaves
+    the partial folder, so that the next call resumes it. A call that raises ``DataError`` removes
+    it, because the sources must change.
 
     Args:
-        raw: where the sources lie; ``data`` must not lie inside.
-        sources: the files that ``data`` follows from, by name.
-        say: called with one line for each thing done or found; a ``Reporter`` is shown progress.
-        form: version of what is written.
-        options: what ``data`` follows from besides; they stand in the manifest.
+        raw: folder of the sources; ``data`` must not lie inside it.
+        sources: the files that ``data`` is made of, by name.
+        say: called with each line; a ``Reporter`` also receives the progress.
+        form: version of the format that is written.
+        options: everything else that ``data`` depends on; the manifest contains them.
 
     Raises:
-        DataError: ``data`` is not this call's to write.
-        EnvironmentFault: the system refused something, or another prepare is at work.
+        DataError: ``data`` has other content, or lies inside ``raw``.
+        EnvironmentFault: a file cannot be read or written, or another prepare is running.
     """
     data, raw = data.resolve(), raw.resolve()
     report = say if isinstance(say, Reporter) else Reporter(say)
@@ -173,30 +175,22 @@ def writing(
         )
     folder = data.with_name(f".{data.name}.partial")
     try:
-        with _locked(data):
+        with _lock_folder(data):
             earlier = _read_state(folder)
-            prints, stats = _fingerprints(sources, earlier, report)
-            made_of = {"case": case, "format": form, "sources": prints, **options}
-            if _finished(data, made_of):
+            fingerprints, versions = _fingerprint_sources(sources, earlier, report)
+            made_of = {"case": case, "format": form, "sources": fingerprints, **options}
+            if _is_finished(data, made_of):
                 shutil.rmtree(folder, ignore_errors=True)
                 report(f"{data} is already prepared")
                 yield None
                 return
-            made_of_json = json.loads(json.dumps(made_of))
-            if earlier.get("made_of") == made_of_json:
-                report(f"going on with what an earlier call finished, in {folder}")
-                state = earlier
-            else:
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir(parents=True)
-                state = {"made_of": made_of_json, "stages": {}, "files": {}}
-            unfinished = Unfinished(
-                folder, {**made_of, "counts": {}}, report, {**state, "stats": stats}
-            )
-            unfinished.save()
+            state = _resume_or_begin(folder, made_of, earlier, report)
+            state["stats"] = versions
+            partial_folder = PartialFolder(folder, {**made_of, "counts": {}}, report, state)
+            partial_folder.save()
             try:
-                yield unfinished
-                _finish(unfinished, data)
+                yield partial_folder
+                _finish(partial_folder, data)
             except DataError:
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
@@ -214,17 +208,30 @@ def writing(
         ) from error
 
 
+def _resume_or_begin(
+    folder: Path, made_of: dict[str, Any], earlier: dict[str, Any], report: Reporter
+) -> dict[str, Any]:
+    """Return the earlier state if it is made of the same; else empty ``folder`` and begin anew."""
+    made_of_json = json.loads(json.dumps(made_of))
+    if earlier.get("made_of") == made_of_json:
+        report(f"going on with what an earlier call finished, in {folder}")
+        return dict(earlier)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return {"made_of": made_of_json, "stages": {}, "files": {}}
+
+
 @contextmanager
-def _locked(data: Path) -> Iterator[None]:
-    """Refuse a second call for ``data`` while the first is at work."""
-    place = data.with_name(f".{data.name}.lock")
-    place.parent.mkdir(parents=True, exist_ok=True)
+def _lock_folder(data: Path) -> Iterator[None]:
+    """Hold the lock of ``data``; raise EnvironmentFault if another prepare holds it."""
+    lock_file = data.with_name(f".{data.name}.lock")
+    lock_file.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(place, timeout=0):
+        with FileLock(lock_file, timeout=0):
             try:
                 yield
             finally:
-                place.unlink(missing_ok=True)
+                lock_file.unlink(missing_ok=True)
     except Timeout:
         raise EnvironmentFault(
             "another prepare is at work on this folder",
@@ -234,7 +241,7 @@ def _locked(data: Path) -> Iterator[None]:
 
 
 def _read_state(folder: Path) -> dict[str, Any]:
-    """Return what an earlier call left; empty where there is nothing that can be used."""
+    """Return the state that an earlier call left; empty if there is none that can be used."""
     try:
         state = json.loads((folder / STATE).read_bytes())
         if state.keys() == {"made_of", "stages", "files", "stats"}:
@@ -244,65 +251,71 @@ def _read_state(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def _fingerprints(
+def _fingerprint_sources(
     sources: Mapping[str, Path], earlier: dict[str, Any], report: Reporter
 ) -> tuple[list[dict[str, Any]], dict[str, list[int]]]:
-    """Return size and sha256 of every source, sorted by name, and their sizes and times of change.
+    """Return the fingerprint of every source, sorted by name, and its size and modification time.
 
-    A digest of the earlier call is taken where neither size nor time has changed since.
+    A fingerprint of the earlier call is used again if size and modification time are the same.
     """
     stats = {name: file.stat() for name, file in sorted(sources.items())}
-    fingerprints = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
-    known = {item["name"]: item for item in earlier.get("made_of", {}).get("sources", ())}
-    report.begin(f"checking {len(sources):,} files", sum(size for size, _ in fingerprints.values()))
-    prints = []
-    for name, stat in fingerprints.items():
-        if earlier.get("stats", {}).get(name) == stat and name in known:
-            prints.append(known[name])
-            report.advance(stat[0])
+    versions = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
+    earlier_sources = earlier.get("made_of", {}).get("sources", ())
+    earlier_fingerprints = {item["name"]: item for item in earlier_sources}
+    earlier_versions = earlier.get("stats", {})
+    report.begin(f"checking {len(sources):,} files", sum(size for size, _ in versions.values()))
+    fingerprints = []
+    for name, version in versions.items():
+        if earlier_versions.get(name) == version and name in earlier_fingerprints:
+            fingerprints.append(earlier_fingerprints[name])
+            report.advance(version[0])
         else:
-            prints.append({"name": name, **fingerprint(sources[name], report.advance)})
-    return prints, fingerprints
+            fingerprint = compute_fingerprint(sources[name], report.advance)
+            fingerprints.append({"name": name, **fingerprint})
+    return fingerprints, versions
 
 
-def _finish(unfinished: Unfinished, data: Path) -> None:
-    """Write the manifest and give the folder its name."""
-    folder, report = unfinished.folder, unfinished.report
-    files = {x.relative_to(folder).as_posix(): x for x in folder.rglob("*") if x.is_file()}
-    work_files = (STATE, f"{WORK}/")
-    files = {name: file for name, file in files.items() if not name.startswith(work_files)}
-    listed = unfinished.state["files"]
-    new = {name: file for name, file in files.items() if name not in listed}
-    if new:
-        report.begin("taking the sha256 of what was written", sum(map(_size, new.values())))
-    for name, file in new.items():
-        listed[name] = fingerprint(file, report.advance)
-        unfinished.save()
-    manifest = unfinished.manifest | {"files": {name: listed[name] for name in files}}
+def _finish(partial_folder: PartialFolder, data: Path) -> None:
+    """Write the manifest and rename the partial folder to ``data``."""
+    folder, report = partial_folder.folder, partial_folder.report
+    files = {}
+    for file in folder.rglob("*"):
+        name = file.relative_to(folder).as_posix()
+        if file.is_file() and not name.startswith((STATE, f"{WORK}/")):
+            files[name] = file
+    fingerprints = partial_folder.state["files"]
+    new_files = {name: file for name, file in files.items() if name not in fingerprints}
+    if new_files:
+        new_bytes = sum(map(_get_size, new_files.values()))
+        report.begin("taking the sha256 of what was written", new_bytes)
+    for name, file in new_files.items():
+        fingerprints[name] = compute_fingerprint(file, report.advance)
+        partial_folder.save()
+    manifest = partial_folder.manifest | {"files": {name: fingerprints[name] for name in files}}
     text = json.dumps(manifest, indent=2, sort_keys=True)
     (folder / MANIFEST).write_text(f"{text}\n", encoding="utf-8")
     shutil.rmtree(folder / WORK, ignore_errors=True)
     (folder / STATE).unlink()
-    folder.rename(data)  # also over an empty folder
+    folder.rename(data)  # this also replaces an empty folder
 
 
-def _size(file: Path) -> int:
+def _get_size(file: Path) -> int:
     return file.stat().st_size
 
 
-def _finished(data: Path, made_of: dict[str, Any]) -> bool:
-    """Tell whether ``data`` was written from the same; it may also be empty or not there.
+def _is_finished(data: Path, made_of: dict[str, Any]) -> bool:
+    """Return whether ``data`` was made of ``made_of``; False if it is missing or empty.
 
     Raises:
-        DataError: this call would not have written ``data``.
+        DataError: it was made of something else.
     """
     if not data.exists() or not any(data.iterdir()):
         return False
     manifest = read_manifest(data)
-    other = next((name for name, value in made_of.items() if manifest.get(name) != value), None)
-    if other:
+    differing = [name for name, value in made_of.items() if manifest.get(name) != value]
+    if differing:
         raise DataError(
-            f"not empty, and not prepared with this {other}",
+            f"not empty, and not prepared with this {differing[0]}",
             where=str(data),
             rule="prepare never writes over files",
             fix="name a new or empty folder with --data, or remove this one",
@@ -311,7 +324,7 @@ def _finished(data: Path, made_of: dict[str, Any]) -> bool:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return a folder's manifest; empty where there is none."""
+    """Return a folder's manifest; empty if there is none."""
     try:
         manifest = json.loads((folder / MANIFEST).read_bytes())
     except (OSError, ValueError):
@@ -319,11 +332,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest if isinstance(manifest, dict) else {}
 
 
-def fingerprint(file: Path, advance: Callable[[int], None] = lambda _: None) -> dict[str, Any]:
+def compute_fingerprint(
+    file: Path, advance: Callable[[int], None] = lambda _: None
+) -> dict[str, Any]:
     """Return a file's ``size_bytes`` and ``sha256``.
 
     Args:
-        advance: called with the bytes of each block that was read.
+        advance: called with the size of each block that was read.
     """
     digest, size = sha256(), 0
     with file.open("rb") as stream:
@@ -335,22 +350,22 @@ def fingerprint(file: Path, advance: Callable[[int], None] = lambda _: None) -> 
 
 
 def copy_file(source: Path, target: Path, advance: Callable[[int], None] = lambda _: None) -> None:
-    """Copy a file; blocks of zeros become holes, so that a sparse file takes no more room.
+    """Copy a file; blocks of zeros become holes, so that a sparse file stays sparse.
 
     Args:
-        advance: called with the bytes of each block.
+        advance: called with the size of each block that was copied.
     """
-    with source.open("rb") as stream, target.open("wb") as written:
-        while block := stream.read(BLOCK_BYTES):
+    with source.open("rb") as reader, target.open("wb") as writer:
+        while block := reader.read(BLOCK_BYTES):
             if block.count(0) < len(block):
-                written.write(block)
+                writer.write(block)
             else:
-                written.seek(len(block), os.SEEK_CUR)
+                writer.seek(len(block), os.SEEK_CUR)
             advance(len(block))
-        written.truncate()
+        writer.truncate()  # a hole at the end belongs to the file
 
 
-def lay_out(
+def write_splits(
     data: Path,
     raw: Path,
     say: Say,
@@ -364,40 +379,41 @@ def lay_out(
     published: Mapping[str, int],
     notes: Sequence[str] = (),
 ) -> None:
-    """Write ``data``: each split from its files, and copies of others; see ``writing``.
+    """Write one file for each split and copies of other files; see ``write_data_folder``.
 
     Args:
-        names: of the file of each split.
-        write: writes a split from its files; returns what was counted, if anything.
-        copies: files by their names in ``data``.
-        published: rows of each split of the published data.
-        notes: lines to say before anything is written.
+        layout: the source files of each split.
+        names: the name of each split's file in ``data``.
+        write: writes a split from its source files; returns counts by name, or nothing.
+        copies: further source files by their names in ``data``.
+        published: number of rows in each split of the published data.
+        notes: lines to show before anything is written.
     """
     files = [*copies.values(), *(file for split in layout.files.values() for file in split)]
     sources = {file.relative_to(raw).as_posix(): file for file in files}
-    with writing(data, raw, sources, say, case=case, form=form) as unfinished:
-        if unfinished is None:
+    with write_data_folder(data, raw, sources, say, case=case, form=form) as partial_folder:
+        if partial_folder is None:
             return
-        counts, report = unfinished.manifest["counts"], unfinished.report
+        counts, report = partial_folder.manifest["counts"], partial_folder.report
         for note in notes:
             report(note)
-        report.begin(f"writing {len(names) + len(copies):,} files", sum(map(_size, files)))
+        report.begin(f"writing {len(names) + len(copies):,} files", sum(map(_get_size, files)))
         for split, files_of_split in layout.files.items():
-            counts[split] = unfinished.file(names[split], partial(write, files_of_split))
-            report.advance(sum(map(_size, files_of_split)))
+            counts[split] = partial_folder.write_file(names[split], partial(write, files_of_split))
+            report.advance(sum(map(_get_size, files_of_split)))
         for name, file in copies.items():
-            unfinished.copy(name, file)
-        for split, counted in counts.items():
-            if counted:
-                shown = ", ".join(f"{number:,} {name}" for name, number in counted.items())
-                if published[split] not in counted.values():
-                    shown += f"; NOT the published {published[split]:,}"
-                report(f"{split}: {shown}")
+            partial_folder.copy_file(name, file)
+        for split, counts_of_split in counts.items():
+            if counts_of_split:
+                text = ", ".join(f"{count:,} {name}" for name, count in counts_of_split.items())
+                if published[split] not in counts_of_split.values():
+                    text += f"; NOT the published {published[split]:,}"
+                report(f"{split}: {text}")
 
 
 @contextmanager
-def whole_gzip(path: Path) -> Iterator[None]:
-    """Say what is found damaged in a gzip file inside the block as a fault of the data."""
+def require_whole_gzip(path: Path) -> Iterator[None]:
+    """Raise DataError if the code in the block finds the gzip file ``path`` damaged."""
     try:
         yield
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:

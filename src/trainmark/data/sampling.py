@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.data.cache import mapped_arrays
+from trainmark.data.cache import load_or_build_arrays
 from trainmark.protocols import Counts
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trainmark.data.indexed import IndexedReader
 
 
-def sample_count(num_tokens: int, seq_length: int) -> int:
+def count_samples(num_tokens: int, seq_length: int) -> int:
     """Return how many samples that share one token with the next fit into some tokens."""
     return max(0, (num_tokens - 1) // seq_length)
 
@@ -61,9 +61,9 @@ class EpochIndex:
     def batch(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], Counts]:
         """Return token ids (B, seq_length + 1): each is read and predicted but for the ends."""
         tokens = len(rows) * self.split.seq_length
-        return self.tokens(rows), Counts(len(rows), len(rows), tokens, tokens)
+        return self.gather_tokens(rows), Counts(len(rows), len(rows), tokens, tokens)
 
-    def tokens(self, numbers: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    def gather_tokens(self, numbers: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the tokens of samples, each with the token after it.
 
         Args:
@@ -103,54 +103,54 @@ class Samples:
     documents: range
     seq_length: int
     seed: int
-    together: int = 1
+    shuffled_together: int = 1
     cache: Path | None = None
-    most: int | None = None
+    max_samples: int | None = None
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
         """Token at which each document begins and the last one ends, (documents + 1,)."""
-        return self.reader.token_starts(self.documents)
+        return self.reader.find_token_starts(self.documents)
 
     def __len__(self) -> int:
-        count = sample_count(self.num_tokens, self.seq_length)
-        return count if self.most is None else min(self.most, count)
+        count = count_samples(self.num_tokens, self.seq_length)
+        return count if self.max_samples is None else min(self.max_samples, count)
 
     @property
     def num_tokens(self) -> int:
         """Tokens of the split, those after the last whole sample included."""
         return int(self.starts[-1] - self.starts[0])
 
-    def in_order(self) -> EpochIndex:
+    def build_unshuffled_epoch(self) -> EpochIndex:
         """Return the samples of the documents as they stand, nothing shuffled."""
-        whole = self._cut(np.arange(len(self.documents)), np.arange(len(self)))
+        whole = self._cut_samples(np.arange(len(self.documents)), np.arange(len(self)))
         return EpochIndex(self, *whole)
 
-    def epoch(self, number: int) -> EpochIndex:
+    def build_epoch(self, number: int) -> EpochIndex:
         """Return the shuffled samples of one epoch, counted from 0."""
         samples = len(self)
         if samples == 0:
-            return self.in_order()
-        epochs = -(-(self.together * self.seq_length + 1) // self.num_tokens)
+            return self.build_unshuffled_epoch()
+        epochs = -(-(self.shuffled_together * self.seq_length + 1) // self.num_tokens)
         drawn, part = divmod(number, epochs)  # those shuffled together, and which of them
         seed = (self.seed + drawn) % 2**32  # as many seeds as numpy's older generator has
 
         def build() -> list[NDArray[Any]]:
-            return self._shuffled(epochs, np.random.RandomState(seed))
+            return self._shuffle_epochs(epochs, np.random.RandomState(seed))
 
-        built = mapped_arrays(self.cache / str(seed), build) if self.cache else build()
+        built = load_or_build_arrays(self.cache / str(seed), build) if self.cache else build()
         order, positions, offsets, shuffle = built
         mine = shuffle[part * samples : (part + 1) * samples]
         return EpochIndex(self, order, positions, offsets, mine)
 
-    def _shuffled(self, epochs: int, random: np.random.RandomState) -> list[NDArray[Any]]:
+    def _shuffle_epochs(self, epochs: int, random: np.random.RandomState) -> list[NDArray[Any]]:
         """Return the order of some epochs shuffled together.
 
         Megatron keeps the last epoch apart where less than 80% of it are asked for.
         """
-        total = sample_count(epochs * self.num_tokens, self.seq_length)
-        before = sample_count((epochs - 1) * self.num_tokens, self.seq_length)
-        apart = epochs > 1 and self.together - before < int(0.8 * len(self))
+        total = count_samples(epochs * self.num_tokens, self.seq_length)
+        before = count_samples((epochs - 1) * self.num_tokens, self.seq_length)
+        apart = epochs > 1 and self.shuffled_together - before < int(0.8 * len(self))
         each = np.arange(len(self.documents), dtype=np.int32)
         orders = [np.tile(each, count) for count in ([epochs - 1, 1] if apart else [epochs])]
         for order in orders:
@@ -158,10 +158,10 @@ class Samples:
         shuffles = np.split(np.arange(total), [before] if apart else [])
         for shuffle in shuffles:
             random.shuffle(shuffle)
-        return self._cut(np.concatenate(orders), np.concatenate(shuffles))
+        return self._cut_samples(np.concatenate(orders), np.concatenate(shuffles))
 
-    def _cut(self, order: NDArray[Any], shuffle: NDArray[Any]) -> list[NDArray[Any]]:
-        return [order, *cut(np.diff(self.starts)[order], self.seq_length), shuffle]
+    def _cut_samples(self, order: NDArray[Any], shuffle: NDArray[Any]) -> list[NDArray[Any]]:
+        return [order, *cut_documents(np.diff(self.starts)[order], self.seq_length), shuffle]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,9 @@ class Splits:
     content_id: str
 
 
-def cut(sizes: NDArray[np.int64], seq_length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def cut_documents(
+    sizes: NDArray[np.int64], seq_length: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Cut documents that follow one another every ``seq_length`` tokens.
 
     Args:

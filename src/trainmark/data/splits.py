@@ -33,7 +33,7 @@ PART_NAME = re.compile(r".*-([0-9]+)-of-([0-9]+)(-[0-9a-f]+)?")  # older hub nam
 
 
 @contextmanager
-def readable(file: Path, fault: Fault) -> Iterator[None]:
+def translate_read_errors(file: Path, fault: Fault) -> Iterator[None]:
     """Turn what the system refuses into a ``DataError`` naming ``file``."""
     try:
         yield
@@ -44,13 +44,13 @@ def readable(file: Path, fault: Fault) -> Iterator[None]:
 
 def refuse_unreadable(file: Path, fault: Fault) -> None:
     """Refuse a file that is missing, empty or not to be read."""
-    with readable(file, fault), file.open("rb") as stream:
+    with translate_read_errors(file, fault), file.open("rb") as stream:
         if stream.read(1):
             return
     raise fault("the file is empty (0 bytes)", where=str(file))
 
 
-def parquet_rows(file: Path) -> list[dict[str, Any]]:
+def read_parquet_rows(file: Path) -> list[dict[str, Any]]:
     """Return the rows of a parquet file.
 
     Raises:
@@ -104,7 +104,7 @@ def find_layout(folder: Path, forms: Sequence[Form], fault: Fault) -> Layout:
     for form in forms:
         for place in (folder / name for name in form.folders):
             files = {
-                split: next(filter(None, (_files(place, name) for name in names)), [])
+                split: next(filter(None, (_find_files(place, name) for name in names)), [])
                 for split, names in form.names.items()
             }
             if not any(files.values()):
@@ -119,7 +119,7 @@ def find_layout(folder: Path, forms: Sequence[Form], fault: Fault) -> Layout:
     raise fault("no data files", where=str(folder))
 
 
-def _files(place: Path, name: str) -> list[Path]:
+def _find_files(place: Path, name: str) -> list[Path]:
     """Return the file ``name`` of ``place``, or its numbered parts in order.
 
     Raises:
@@ -167,11 +167,11 @@ class Ragged:
     starts: NDArray[np.int64]
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[int]]) -> Self:
+    def from_rows(cls, rows: Sequence[Sequence[int]]) -> Self:
         """Build from rows, int32."""
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         values = np.fromiter(chain.from_iterable(rows), np.int32, int(lengths.sum()))
-        return cls(values, starts_of(lengths))
+        return cls(values, compute_starts(lengths))
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -181,11 +181,11 @@ class Ragged:
         """Values of each row."""
         return np.diff(self.starts)
 
-    def row(self, number: int) -> NDArray[Any]:
+    def get_row(self, number: int) -> NDArray[Any]:
         """Return one row without a copy."""
         return self.values[self.starts[number] : self.starts[number + 1]]
 
 
-def starts_of(lengths: NDArray[Any]) -> NDArray[np.int64]:
+def compute_starts(lengths: NDArray[Any]) -> NDArray[np.int64]:
     """Return where rows of these lengths begin, and where the last one ends."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)

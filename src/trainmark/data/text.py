@@ -43,7 +43,7 @@ def split_lines(text: str) -> list[str]:
     return [line.removesuffix("\r") for line in lines]
 
 
-def numbered_lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+def enumerate_lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a binary stream with their ends and numbers, from 1.
 
     A line of more than ``MAX_LINE_BYTES`` is cut there: a hole in a file is such a line.
@@ -62,10 +62,10 @@ def read_tsv(file: Path) -> Iterator[dict[str, str]]:
         OSError: it cannot be read.
     """
     lines = enumerate(split_lines(read_text(file)), start=1)
-    yield from _named_fields((number, line.split("\t")) for number, line in lines if line)
+    yield from _name_fields((number, line.split("\t")) for number, line in lines if line)
 
 
-def csv_rows(text: str) -> Iterator[tuple[int, list[str]]]:
+def parse_csv_rows(text: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the number of its last line, from 1, and the fields of each row of a CSV.
 
     A field in double quotes may hold commas, quotes (doubled) and line breaks. Empty lines are
@@ -87,16 +87,16 @@ def csv_rows(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def read_csv(file: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows of a CSV with a header; see ``csv_rows``.
+    """Yield the rows of a CSV with a header; see ``parse_csv_rows``.
 
     Raises:
         ValueError: not UTF-8, not CSV, or a row with other fields than the header, with its line.
         OSError: it cannot be read.
     """
-    yield from _named_fields(csv_rows(read_text(file)))
+    yield from _name_fields(parse_csv_rows(read_text(file)))
 
 
-def _named_fields(rows: Iterable[tuple[int, list[str]]]) -> Iterator[dict[str, str]]:
+def _name_fields(rows: Iterable[tuple[int, list[str]]]) -> Iterator[dict[str, str]]:
     """Yield rows by the names that the first one gives their fields."""
     header: list[str] | None = None
     for line, fields in rows:

@@ -35,7 +35,7 @@ CORPUS_FAULT = partial(
 _BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
-def tokenizer_file(folder: Path, fault: Fault, names: tuple[str, ...] = BERT_FILES) -> Path:
+def find_tokenizer_file(folder: Path, fault: Fault, names: tuple[str, ...] = BERT_FILES) -> Path:
     """Return the first of ``names`` in a folder.
 
     Raises:
@@ -156,7 +156,7 @@ def refuse_other_settings(file: Path, library: Tokenizer, fault: Fault) -> None:
             )
 
 
-def named_token(folder: Path, key: str, fault: Fault) -> str | None:
+def read_special_token(folder: Path, key: str, fault: Fault) -> str | None:
     """Return the special token that a folder's settings name under ``key``, ``eos_token``."""
     for file in (folder / name for name in SETTINGS):
         if file.is_file():
@@ -168,7 +168,7 @@ def named_token(folder: Path, key: str, fault: Fault) -> str | None:
     return None
 
 
-def refuse_short(
+def refuse_short_vocabulary(
     file: Path, *, entries: int, vocab_size: int, of: str, fix: str, multiple: int = 1
 ) -> None:
     """Refuse a vocabulary of ``entries`` for a model of ``vocab_size``.
@@ -211,7 +211,7 @@ class CorpusTokenizer:
     end_id: int | None = None
 
 
-def corpus_files(folder: Path) -> dict[str, Path]:
+def find_corpus_files(folder: Path) -> dict[str, Path]:
     """Return the files of a corpus tokenizer's folder by name.
 
     Raises:
@@ -233,14 +233,14 @@ def open_corpus_tokenizer(folder: Path, *, ends: bool = True) -> CorpusTokenizer
     Raises:
         DataError: a file is missing or damaged, or there is no end-of-document token.
     """
-    files = corpus_files(folder)
+    files = find_corpus_files(folder)
     file = files[FAST if FAST in files else BPE[0]]
     library = open_tokenizer(file, CORPUS_FAULT)
     refuse_other_settings(file, library, CORPUS_FAULT)
     vocab_size = max(library.get_vocab().values()) + 1
     if not ends:
         return CorpusTokenizer(library, vocab_size)
-    end = named_token(folder, "eos_token", CORPUS_FAULT) or END_OF_DOCUMENT
+    end = read_special_token(folder, "eos_token", CORPUS_FAULT) or END_OF_DOCUMENT
     end_id = library.token_to_id(end)
     if end_id is None:
         raise DataError(

@@ -252,7 +252,7 @@ def _mlperf_facts(record: Record) -> dict[str, Any]:
 def _mlperf_ruleset(record: Record) -> Mapping[str, Any]:
     """Return the keys that MLPerf's ruleset of the case asks for; empty if it has none."""
     name = record.plan.case
-    if name not in cases.names():
+    if name not in cases.list_names():
         return {}
     ruleset = cases.load(name).mlperf
     return {} if ruleset is None else ruleset(record.plan.recipe)

@@ -79,7 +79,7 @@ def check_rules(records: Sequence[Record]) -> Compliance:
     if not records:
         raise RecordError("no record to check", fix="name the launches of a result")
     name = records[0].plan.case
-    case = cases.load(name) if name in cases.names() else None
+    case = cases.load(name) if name in cases.list_names() else None
     claimed: DivisionName = "open" if any(x.plan.rules == "open" for x in records) else "closed"
     rules = read_rules(case)
     division = rules.open if claimed == "open" else rules.closed

@@ -190,7 +190,7 @@ def locate_data(node: int, plan: Plan, given: Path | None) -> Path:
     case, recipe = plan.load_case(), plan.load_recipe()
     folder = given or Path(plan.data.folder)
     if plan.data.origin == "generated" and not folder.exists():
-        folder = cases.generated_folder(case, recipe, cases.default_root())
+        folder = cases.ensure_generated_data(case, recipe, cases.get_cache_root())
     if cases.check_data(case.name, folder, recipe).content_id != plan.data.content_id:
         raise DataError(
             "other data than where the run was planned",

@@ -23,7 +23,7 @@ def suggest_next_steps(records: Sequence[Record]) -> list[Block]:
     """
     plan = records[0].plan
     is_trial = plan.data.origin == "generated" and all(record.passed for record in records)
-    if not is_trial or plan.case not in cases.names():
+    if not is_trial or plan.case not in cases.list_names():
         return []
     case = cases.load(plan.case)
     recipe = _find_recipe_on_real_data(case, f"{plan.nnodes}x{plan.nproc}")

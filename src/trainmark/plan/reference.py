@@ -131,9 +131,9 @@ def read_references(name: str) -> References:
         RecordError: the file has unknown keys or rows that do not fit.
         UsageError: no such case.
     """
-    if name not in cases.names():
+    if name not in cases.list_names():
         name = cases.load(name).name
-    path = cases.folder(name) / REFERENCE_FILE
+    path = cases.get_folder(name) / REFERENCE_FILE
     return read_reference_file(path) if path.is_file() else References()
 
 

@@ -120,7 +120,7 @@ def _locate_data(choice: Choice, request: RunRequest, root: Path) -> tuple[Path,
         # Data from outside has no known best score, whatever recipe trains on it.
         return request.data, replace(choice.recipe, data="real")
     if choice.recipe.data == "generated":
-        return cases.place_of_generated(choice.case, choice.recipe, root), choice.recipe
+        return cases.locate_generated_data(choice.case, choice.recipe, root), choice.recipe
     raise UsageError(
         f"recipe {choice.recipe_name} trains on real data",
         where="--data",
@@ -159,13 +159,13 @@ def resolve(
         return resolve_witnessed(request, remote=remote, now=now, run_token=token, dry_run=dry_run)
     choice = choose_work(request)
     vendor = select_vendor(choice, request.device, remote=remote, ranks_share_cores=True)
-    root = generated_root or cases.default_root()
+    root = generated_root or cases.get_cache_root()
     folder, recipe = _locate_data(choice, request, root)
     case_error: CaseError | None = None
     facts = DataFacts(0, 0, UNCHECKED, UNCHECKED)
     try:
         if request.data is None:
-            cases.generated_folder(choice.case, recipe, root)
+            cases.ensure_generated_data(choice.case, recipe, root)
         sees_data = remote is None or remote.has_our_files
         if folder.exists() or sees_data or not dry_run:
             facts = cases.check_data(choice.case.name, folder, recipe)

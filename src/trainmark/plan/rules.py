@@ -57,7 +57,7 @@ def read_rules(case: Case | None) -> Rules:
     general = read_toml(Path(__file__).with_name(RULES_FILE))
     of_case: dict[str, Any] = {}
     try:
-        path = None if case is None else cases.folder(case.name) / RULES_FILE
+        path = None if case is None else cases.get_folder(case.name) / RULES_FILE
         if path is not None and path.is_file():
             of_case = read_toml(path)
         merged = {name: part | of_case.get(name, {}) for name, part in general.items()}

@@ -119,7 +119,7 @@ def _choose_nproc(request: RunRequest, witness: Witness) -> int:
 
 def _choose_work(request: RunRequest, spec: WitnessSpec, nproc: int) -> Choice:
     """Return the program in the form of a case's choice."""
-    if spec.name in cases.names():
+    if spec.name in cases.list_names():
         raise UsageError(
             f"name is {spec.name!r}, which is a case",
             where=f"{request.witness}: name",

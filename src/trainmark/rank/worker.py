@@ -158,7 +158,7 @@ def _prepare_rank(rank: RankReporter, run_dir: Path, number: int, local_rank: in
         flags = device.set_precision(recipe.precision)
         rank.precision = read_precision_flags(device.torch_type)
         torch.manual_seed(recipe.seed)
-        job_module = cases.part(case.name, "job")
+        job_module = cases.import_part(case.name, "job")
     with rank.span("preflight"):
         barrier()
         rank.events.emit("synced", unix_ns=time.time_ns())  # aligns the clocks of nodes

@@ -95,15 +95,15 @@ def compute_case_figures(measurement: Measurement, figures: dict[str, Figure]) -
         CaseError: the case's code failed.
     """
     case = measurement.plan.case
-    if case not in cases.names() or not cases.has_part(case, "figures"):
+    if case not in cases.list_names() or not cases.has_part(case, "figures"):
         return OwnFigures({})
     first_job = measurement.job or {}
     works = [
         rank.make_work(dict(first_job if rank.job is None else rank.job))
         for rank in measurement.ranks
     ]
-    compute = cases.part(case, "figures").compute
-    with cases.raising_case_errors(case, FIGURES_PLACE):
+    compute = cases.import_part(case, "figures").compute
+    with cases.wrap_case_errors(case, FIGURES_PLACE):
         computed: OwnFigures = compute(works, figures)
     return computed
 

@@ -68,7 +68,7 @@ def _load_shipped_case(name: str) -> Case | None:
 def _load_sizes_module(name: str) -> Any:
     """Return the module ``sizes`` of a case of ours; None: it has none."""
     if cases.is_shipped(name) and cases.has_part(name, "sizes"):
-        return cases.part(name, "sizes")
+        return cases.import_part(name, "sizes")
     return None
 
 

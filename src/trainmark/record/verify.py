@@ -117,7 +117,7 @@ def _reduce_again(record: Record, folder: Path) -> list[Message]:
         return []
     failed_in_figures = record.cause is not None and record.cause.place == FIGURES_PLACE
     follows_from_case = bool(anew.plan.about.page.figures) or failed_in_figures
-    if follows_from_case and anew.plan.case not in cases.names():
+    if follows_from_case and anew.plan.case not in cases.list_names():
         return [message("evidence_case_absent", case=anew.plan.case)]
     # The plan has the version too, so that editing it in the record alone has no effect.
     writers = {

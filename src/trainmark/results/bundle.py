@@ -91,7 +91,7 @@ def _add_launch(folder: Path, bundle: Path, number: int, subfolder: str) -> None
         what, fix = "the run lacks its evidence", "bundle the run where it was made"
         raise BundleError(what, where=str(folder), fix=fix)
     plan = read_plan(folder)
-    if plan.about.page.figures and plan.case not in cases.names():
+    if plan.about.page.figures and plan.case not in cases.list_names():
         what = f"the case {plan.case} is not installed, whose figures could not be computed"
         raise BundleError(what, where=str(folder))
     check = _check_record(record.read_record(folder), folder, "")

@@ -45,7 +45,7 @@ def load_key(folder: Path | None = None) -> bytes | None:
     Args:
         folder: that keeps it; None: the user's cache folder.
     """
-    place = folder or cases.default_root()
+    place = folder or cases.get_cache_root()
     path = place / KEY_FILE
     try:
         place.mkdir(parents=True, exist_ok=True)

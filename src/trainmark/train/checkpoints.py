@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.data.model_folder import StoredTensor, stored_tensors
+from trainmark.data.model_folder import StoredTensor, list_stored_tensors
 from trainmark.data.splits import refuse_unreadable
 from trainmark.errors import DataError
 from trainmark.protocols import Progress
@@ -101,7 +101,7 @@ def stored_weights(file: Path, fault: Fault) -> list[StoredTensor]:
         DataError: as ``read_state``.
     """
     if file.suffix == ".safetensors":
-        return stored_tensors(file, fault)
+        return list_stored_tensors(file, fault)
     return described(file, read_state(file, fault))
 
 

@@ -106,7 +106,7 @@ class NextTokenJob:
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         """Yield this rank's micro-batches; see ``Job.batches``."""
-        index = self.data.train.epoch(epoch)
+        index = self.data.train.build_epoch(epoch)
         done = self._begin.steps_of_epoch if epoch == self._begin.epoch else 0
         return training_batches(
             index,
@@ -135,7 +135,7 @@ class NextTokenJob:
         Every rank takes the same number of forward passes, because a sharded or divided
         model needs all its ranks in each.
         """
-        index = self.data.validation.in_order()
+        index = self.data.validation.build_unshuffled_epoch()
         ranks, total, device = self.ranks, len(index), self.stepper.device
         host = evaluation_batches(
             index,

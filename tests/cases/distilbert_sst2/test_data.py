@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from trainmark.cases.distilbert_sst2 import data
 from trainmark.cases.distilbert_sst2.case import CASE
 from trainmark.cases.distilbert_sst2.data import generated
-from trainmark.cases.distilbert_sst2.data.model_files import expected_shapes, read_config
+from trainmark.cases.distilbert_sst2.data.model_files import compute_expected_shapes, read_config
 from trainmark.cases.distilbert_sst2.data.rows import read_texts
 from trainmark.cases.distilbert_sst2.prepare import prepare
 from trainmark.errors import DataError
@@ -37,7 +37,7 @@ def write_split(folder, split, sentences, labels):
 def folder(tmp_path):
     """Return a small valid data folder in parquet form, with a model config and no weights."""
     for split in data.SPLITS:
-        sentences, labels, _ = generated.sentences(split, rows=12, seed=1)
+        sentences, labels, _ = generated.draw_sentences(split, rows=12, seed=1)
         write_split(tmp_path, split, sentences, labels)
     generated.write_model_folder(tmp_path / "model")
     return tmp_path
@@ -77,7 +77,7 @@ def label_by_grammar(sentence):
 @pytest.mark.parametrize("split", data.SPLITS)
 def test_labels_by_the_generating_rule_score_the_best_accuracy(split):
     rows = generated.ROWS[split]
-    sentences, labels, flipped = generated.sentences(split, rows=rows, seed=3)
+    sentences, labels, flipped = generated.draw_sentences(split, rows=rows, seed=3)
     wrong = [row for row, text in enumerate(sentences) if label_by_grammar(text) != labels[row]]
     assert wrong == flipped
     assert 1 - len(wrong) / rows == generated.BEST_ACCURACY
@@ -106,7 +106,7 @@ def test_ids_equal_those_of_the_library_tokenizer(folder, form, length):
 def write_weights(model, *, without=(), extra=None):
     tensors = {
         name: np.zeros(shape, np.float32)
-        for name, shape in expected_shapes(read_config(model)).items()
+        for name, shape in compute_expected_shapes(read_config(model)).items()
         if name not in without
     }
     save_file(tensors | (extra or {}), model / "model.safetensors")
@@ -210,7 +210,7 @@ def test_npz_rows_are_read_and_checked(tmp_path, changes, says):
     generated.write_model_folder(tmp_path / "model")
     if says is None:
         loaded = data.load(tmp_path, REAL)
-        assert loaded.train.ids.row(1).tolist() == [2, 9, 10, 3]
+        assert loaded.train.ids.get_row(1).tolist() == [2, 9, 10, 3]
         assert loaded.train.labels.tolist() == [0, 1, 0]
         return
     assert says in read_fault(tmp_path)

@@ -14,9 +14,9 @@ from trainmark.cases.distilbert_sst2 import data, job
 from trainmark.cases.distilbert_sst2.case import CASE
 from trainmark.cases.distilbert_sst2.data.model_files import (
     ModelConfig,
-    expected_shapes,
+    compute_expected_shapes,
 )
-from trainmark.cases.distilbert_sst2.job import parameter_groups
+from trainmark.cases.distilbert_sst2.job import group_parameters
 from trainmark.data.splits import Ragged
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import Counts, JobContext
@@ -74,13 +74,13 @@ def test_the_base_model_has_the_published_number_of_parameters():
     with torch.device("meta"):
         model = DistilBertForSequenceClassification(DistilBertConfig())
     shapes = {name: tuple(item.shape) for name, item in model.named_parameters()}
-    assert shapes == expected_shapes(BASE)
+    assert shapes == compute_expected_shapes(BASE)
     assert sum(item.numel() for item in model.parameters()) == 66_955_010
 
 
 def test_weight_decay_excludes_biases_and_norms(folder, loaded_data):
     model = build(folder, loaded_data).model
-    decayed, plain = parameter_groups(model, 0.01)
+    decayed, plain = group_parameters(model, 0.01)
     names = {id(item): name for name, item in model.named_parameters()}
     assert decayed["weight_decay"] == 0.01
     assert plain["weight_decay"] == 0.0

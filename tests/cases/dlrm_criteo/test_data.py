@@ -98,11 +98,13 @@ def read_fault(act, *arguments):
 
 
 def test_written_spec_is_read_back(spec, tmp_path):
-    assert read_spec(tmp_path) == spec == FeatureSpec.of(tmp_path, CARDINALITIES, num_numerical=2)
+    assert (
+        read_spec(tmp_path) == spec == FeatureSpec.create(tmp_path, CARDINALITIES, num_numerical=2)
+    )
     assert spec.category_dtypes == ("int8", "int16", "int32")
     assert spec.files["test"].categories[2] == tmp_path / "test" / "cat_2.bin"
-    assert [kind.itemsize for kind in spec.row_types("train").values()] == [1, 4, 1, 2, 4]
-    assert {split: spec.num_rows(split) for split in ROWS} == ROWS
+    assert [kind.itemsize for kind in spec.get_row_types("train").values()] == [1, 4, 1, 2, 4]
+    assert {split: spec.count_rows(split) for split in ROWS} == ROWS
     assert "&" not in (tmp_path / "feature_spec.yaml").read_text()
     assert not list(tmp_path.glob(".*"))
 
@@ -141,7 +143,7 @@ def test_a_spec_that_breaks_a_rule_is_refused(spec, tmp_path, pattern, new, what
 def test_files_with_other_numbers_of_rows_are_named_with_their_counts(spec, tmp_path):
     file = spec.files["train"].categories[2]
     file.write_bytes(bytes(4 * 6 + 1))
-    error = read_fault(spec.num_rows, "train")
+    error = read_fault(spec.count_rows, "train")
     assert error.where == str(file)
     label = tmp_path / "train" / "label.bin"
     assert error.what == f"25 bytes: 6 rows and 1 bytes, where {label} has 103 rows"
@@ -172,7 +174,7 @@ def test_file_whose_rows_are_no_multiple_of_the_block_is_read_whole(tmp_path):
     above=st.booleans(), block=st.integers(1, 30),
 )  # fmt: skip
 def test_a_value_outside_its_range_is_named(spec, tmp_path, split, row, column, above, block):  # noqa: PLR0917
-    file, kind = list(spec.row_types(split).items())[column]
+    file, kind = list(spec.get_row_types(split).items())[column]
     before = file.read_bytes()
     pairs = [(2, 255), (np.inf, np.nan), *((cardinality, -3) for cardinality in CARDINALITIES)]
     value = pairs[column][0 if above else 1]
@@ -227,7 +229,7 @@ def test_ranks_read_the_rows_of_their_shards(spec, batch_size, world_size, seed)
             column_number for column_number in range(3) if column_number % world_size == rank
         ]
         rows = list(
-            SplitReader(spec, "train", columns).batches(
+            SplitReader(spec, "train", columns).read_batches(
                 batch_size, rank=rank, world_size=world_size, order=order
             )
         )
@@ -255,12 +257,12 @@ def test_expected_auc_counts_every_pair(values):
                 weight = chance[i] * (1 - chance[j])
                 pairs += weight
                 right += weight * ((score > other) + (score == other) / 2)
-    assert generated.expected_auc(scores) == pytest.approx(right / pairs, abs=1e-12)
+    assert generated.compute_expected_auc(scores) == pytest.approx(right / pairs, abs=1e-12)
 
 
 def test_generated_clicks_are_written_as_drawn_with_the_best_auc_they_allow(tmp_path, monkeypatch):
     monkeypatch.setattr(generated, "ROWS", {"train": 1_000, "test": 300})
-    generated._best_auc.cache_clear()
+    generated._compute_best_auc.cache_clear()
     recipes = [SimpleNamespace(data="generated", seed=seed) for seed in (7, 7, 8)]
     folders = [tmp_path / name for name in ("one", "again", "other")]
     for folder, recipe in zip(folders, recipes, strict=True):
@@ -275,13 +277,15 @@ def test_generated_clicks_are_written_as_drawn_with_the_best_auc_they_allow(tmp_
     spec = read_spec(folders[0])
     assert set(spec.category_dtypes) == {"int8", "int16", "int32"}
     assert spec.cardinalities == generated.CARDINALITIES
-    clicks_of_split = generated.clicks("train", 7)
-    (batch,) = SplitReader(spec, "train").batches(1_000)
+    clicks_of_split = generated.draw_clicks("train", 7)
+    (batch,) = SplitReader(spec, "train").read_batches(1_000)
     assert (batch.numerical == clicks_of_split.numerical).all()
     assert (batch.labels == clicks_of_split.labels).all()
     strides = np.array(generated.STRIDES)[:, None]
     assert (batch.categories == np.stack(clicks_of_split.ranks).astype(int) * strides).all()
     facts = data.check(folders[0], recipes[0])
-    assert facts.best_quality == generated.expected_auc(generated.clicks("test", 7).log_odds)
+    assert facts.best_quality == generated.compute_expected_auc(
+        generated.draw_clicks("test", 7).log_odds
+    )
     assert (facts.train_samples, facts.eval_samples) == (1_000, 300)
-    generated._best_auc.cache_clear()
+    generated._compute_best_auc.cache_clear()

@@ -8,7 +8,7 @@ import pytest
 
 from support.fakes import event, launch_event, measure, window, write_run
 from trainmark.cases.dlrm_criteo import figures as case_figures
-from trainmark.cases.dlrm_criteo.figures import RESOURCES, bound_by
+from trainmark.cases.dlrm_criteo.figures import RESOURCES, find_bound
 from trainmark.events.timeline import read_run
 from trainmark.record.figures import compute_figures
 from trainmark.spec import message
@@ -95,7 +95,7 @@ def test_longest_part_limits_the_run(
     tmp_path: Path, parts_ns: dict[str, int], resource: str
 ) -> None:
     values = compute_case_figures(tmp_path, JOB, JOB, parts_ns=parts_ns)
-    sentence = bound_by({name: figure.value for name, figure in values.items()})
+    sentence = find_bound({name: figure.value for name, figure in values.items()})
     assert sentence is not None
     assert sentence.code.removesuffix("_far_from_limit") == f"bound_by_{resource}"
 
@@ -104,6 +104,6 @@ def test_single_rank_has_no_exchange(tmp_path: Path) -> None:
     values = compute_case_figures(tmp_path, JOB, parts_ns={"embedding": S})
     exchange_share = values["exchange_share"]
     assert (exchange_share.value, exchange_share.reason) == (None, message("one_rank_no_exchange"))
-    sentence = bound_by({name: figure.value for name, figure in values.items()})
+    sentence = find_bound({name: figure.value for name, figure in values.items()})
     assert sentence is not None
     assert sentence.args["exchange_share"] == 0.0

@@ -13,7 +13,7 @@ from torch import nn
 from support.tiny_dlrm import write_log
 from trainmark.cases.dlrm_criteo.case import CASE, DlrmRecipe
 from trainmark.cases.dlrm_criteo.data.layout import read_spec
-from trainmark.cases.dlrm_criteo.job import build, load_data, lr_factor
+from trainmark.cases.dlrm_criteo.job import build, compute_lr_factor, load_data
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import Counts, JobContext
@@ -135,7 +135,9 @@ def test_tables_beyond_memory_are_refused_with_the_number_of_ranks_that_fits(fol
 
 def test_learning_rate_warms_up_stays_and_decays_quadratically() -> None:
     standard = CASE.recipes["standard-1x1"]
-    factors = {step: lr_factor(standard, step) for step in (0, 7_999, 8_000, 47_999, 59_999)}
+    factors = {
+        step: compute_lr_factor(standard, step) for step in (0, 7_999, 8_000, 47_999, 59_999)
+    }
     assert factors == {0: 1 / 8_000, 7_999: 1.0, 8_000: 1.0, 47_999: 1.0, 59_999: 0.25}
-    assert lr_factor(standard, 48_000) == (23_999 / 24_000) ** 2
-    assert lr_factor(standard, 71_999) == lr_factor(standard, 90_000) == 0.0
+    assert compute_lr_factor(standard, 48_000) == (23_999 / 24_000) ** 2
+    assert compute_lr_factor(standard, 71_999) == compute_lr_factor(standard, 90_000) == 0.0

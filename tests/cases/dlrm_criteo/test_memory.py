@@ -32,7 +32,7 @@ def make_tiny_recipe(**fields: Any) -> Any:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("data")
-    return cases.generated_folder(cases.load("dlrm_criteo"), make_tiny_recipe(), root)
+    return cases.ensure_generated_data(cases.load("dlrm_criteo"), make_tiny_recipe(), root)
 
 
 def measure_and_predict_peak(
@@ -43,7 +43,7 @@ def measure_and_predict_peak(
     Of several steps the one that holds least counts.
     """
     context = JobContext(recipe, folder, memory=RankMemory(GIB), **ranks)
-    module = cases.part("dlrm_criteo", "job")
+    module = cases.import_part("dlrm_criteo", "job")
     loaded = module.load_data(context)
     with LiveTensors() as live:
         job = module.build(context, loaded)

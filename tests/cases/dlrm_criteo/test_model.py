@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainmark.cases.dlrm_criteo.embeddings import FusedTables
-from trainmark.cases.dlrm_criteo.job import roc_auc
+from trainmark.cases.dlrm_criteo.job import compute_roc_auc
 from trainmark.cases.dlrm_criteo.model import Dlrm, Interaction, build_model
 from trainmark.errors import DivergedError
 
@@ -41,7 +41,7 @@ class PlainDlrm(nn.Module):
         super().__init__()
         self.bags = nn.ModuleList(
             nn.EmbeddingBag.from_pretrained(part.clone(), freeze=False, mode="sum")
-            for part in tables.tables()
+            for part in tables.split_tables()
         )
         self.bottom, self.top = (
             nn.Sequential(*[self._copy(layer) for layer in part])
@@ -107,7 +107,7 @@ def test_logits_and_three_steps_equal_the_plain_reference() -> None:
         for optimizer in (our_optimizer, plain_optimizer):
             optimizer.step()
             optimizer.zero_grad()
-    for part, bag in zip(tables.tables(), plain.bags, strict=True):
+    for part, bag in zip(tables.split_tables(), plain.bags, strict=True):
         torch.testing.assert_close(part, bag.weight.detach(), rtol=0, atol=1e-5)
     for our_layers, plain_layers in (
         (model.bottom, plain.bottom),
@@ -219,11 +219,11 @@ def test_model_flops_are_those_of_an_unpadded_model(
 )
 def test_auc_is_the_share_of_correctly_ordered_pairs(rows: list[tuple[float, int]]) -> None:
     scores, labels = [score for score, _ in rows], [label for _, label in rows]
-    auc = roc_auc(np.array(scores, np.float32), np.array(labels, np.float32))
+    auc = compute_roc_auc(np.array(scores, np.float32), np.array(labels, np.float32))
     assert auc == pytest.approx(compute_auc_by_pairs(scores, labels), abs=1e-12)
 
 
 def test_scores_that_are_nan_are_refused() -> None:
     with pytest.raises(DivergedError, match="scores_not_finite") as caught:
-        roc_auc(np.array([np.nan, 1.0]), np.array([0, 1]))
+        compute_roc_auc(np.array([np.nan, 1.0]), np.array([0, 1]))
     assert caught.value.details == {"found": 1, "scores": 2}

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.tiny_dlrm import make_rank_memory
-from trainmark.cases.dlrm_criteo.placement import Part, Placement, place
+from trainmark.cases.dlrm_criteo.placement import Placement, TablePart, place_tables
 
 DIM = 4
 tables = st.lists(st.integers(1, 60), min_size=1, max_size=12)
@@ -27,27 +27,27 @@ def test_every_row_has_one_owner_within_the_budget(
     cardinalities: list[int], world_size: int, spare_rows: int
 ) -> None:
     row_budget = -(-sum(cardinalities) // world_size) + spare_rows
-    placement = place(make_rank_memory(row_budget, DIM), cardinalities, DIM, world_size)
+    placement = place_tables(make_rank_memory(row_budget, DIM), cardinalities, DIM, world_size)
     assert count_owners(placement) == [[1] * rows for rows in cardinalities]
     for rank, parts in enumerate(placement.parts):
         assert sum(part.rows for part in parts) <= row_budget
-        columns = placement.columns(rank)
+        columns = placement.list_tables(rank)
         assert list(columns) == sorted(set(columns))
         assert all(part.rows > 0 for part in parts)
     # A table is split only if no rank could hold it whole, and then over few ranks.
     for table, rows in enumerate(cardinalities):
-        pieces = sum(table in placement.columns(rank) for rank in range(world_size))
+        pieces = sum(table in placement.list_tables(rank) for rank in range(world_size))
         assert pieces == 1 or rows > spare_rows
 
 
 def test_table_larger_than_a_rank_is_split_evenly_over_few_ranks() -> None:
-    placement = place(make_rank_memory(30, DIM), [50, 5, 4], DIM, 4)
+    placement = place_tables(make_rank_memory(30, DIM), [50, 5, 4], DIM, 4)
     assert placement.parts == (
-        (Part(0, 0, 25),),
-        (Part(0, 25, 25),),
-        (Part(1, 0, 5),),
-        (Part(2, 0, 4),),
+        (TablePart(0, 0, 25),),
+        (TablePart(0, 25, 25),),
+        (TablePart(1, 0, 5),),
+        (TablePart(2, 0, 4),),
     )
-    assert placement.columns(1) == (0,)
-    assert placement.is_cut(Part(0, 25, 25))
-    assert not placement.is_cut(Part(1, 0, 5))
+    assert placement.list_tables(1) == (0,)
+    assert placement.is_cut(TablePart(0, 25, 25))
+    assert not placement.is_cut(TablePart(1, 0, 5))

@@ -14,7 +14,7 @@ from trainmark.cases.dlrm_criteo import prepare as stages
 from trainmark.cases.dlrm_criteo.data.layout import read_spec
 from trainmark.cases.dlrm_criteo.prepare import prepare
 from trainmark.cases.dlrm_criteo.prepare import tables as prepare_tables
-from trainmark.data.prepared import Reporter, Unfinished
+from trainmark.data.prepared import PartialFolder, Reporter
 from trainmark.errors import DataError
 
 pytest.importorskip("duckdb", reason="duckdb is not installed: the extra `prepare`")
@@ -128,7 +128,7 @@ def test_prepared_bytes_equal_a_plain_implementation_of_the_rules(raw_days, tmp_
     assert read_files(data) == files
     spec = read_spec(data)
     assert spec.cardinalities == tuple(cardinalities)
-    assert (spec.num_rows("train"), spec.num_rows("test")) == (1000, 200)
+    assert (spec.count_rows("train"), spec.count_rows("test")) == (1000, 200)
     assert spec.changed_rules == (
         {} if threshold == 15 else {"frequency_threshold": str(threshold)}
     )
@@ -271,15 +271,15 @@ def test_interrupted_preparation_resumes_after_its_last_finished_stage(
     raw_days, tmp_path, monkeypatch, stop_after
 ):
     done = []
-    note = Unfinished.note
+    save_result = PartialFolder.save_result
 
-    def noted(unfinished, name, result):
-        note(unfinished, name, result)
+    def save_and_stop(partial_folder, name, result):
+        save_result(partial_folder, name, result)
         done.append(name)
         if not resumed and len(done) == stop_after + 1:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Unfinished, "note", noted)
+    monkeypatch.setattr(PartialFolder, "save_result", save_and_stop)
     resumed, data = [], tmp_path / "data"
     with pytest.raises(KeyboardInterrupt):
         prepare(raw_days, data, print, workers=2)

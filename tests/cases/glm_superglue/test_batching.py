@@ -11,7 +11,7 @@ from trainmark.cases.glm_superglue.data.examples import (
     ChoiceBatch,
     ChoiceSequence,
     Examples,
-    grouped_order,
+    order_by_choices,
 )
 from trainmark.protocols import Counts
 from trainmark.train.shards import Sharding
@@ -24,7 +24,7 @@ class Held(Examples):
         self.samples, self.seq_length = samples, seq_length
         self.num_choices = np.array([len(sample) for sample in samples])
 
-    def sequences(self, row):
+    def build_sequences(self, row):
         return self.samples[row]
 
 
@@ -87,7 +87,7 @@ def test_a_trimmed_batch_is_as_wide_as_its_longest_sequence(monkeypatch, rows, w
 @pytest.mark.parametrize("max_sequences", [1, 2, 3, 50])
 def test_parts_of_a_batch_hold_each_sequence_once_with_its_targets(max_sequences):
     batch, _ = HELD.batch([0, 1, 0])
-    parts = list(batch.chunks(max_sequences))
+    parts = list(batch.split_sequences(max_sequences))
     assert [len(part.ids) for part in parts] == [
         min(max_sequences, 5 - first) for first in range(0, 5, max_sequences)
     ]
@@ -128,7 +128,7 @@ def test_each_sample_occurs_once_and_groups_hold_similar_numbers_of_candidates(
         make_sharding(len(choices), micro=micro, accumulate=accumulate, world=world, rank=rank)
         for rank in range(world)
     ]
-    order = grouped_order(num_choices, ranks[0], 0)
+    order = order_by_choices(num_choices, ranks[0], 0)
     assert sorted(order.tolist()) == list(range(len(choices)))
     parts = [list(rank.micro_batches(0, order=order)) for rank in ranks]
     full = len(choices) // (micro * accumulate * world) * accumulate

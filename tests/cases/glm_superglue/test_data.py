@@ -68,7 +68,7 @@ def read_fault(folder, recipe=RECIPE):
 
 
 def test_sequence_is_the_context_with_a_mask_and_then_the_candidate(tmp_path):
-    sequence = data.load(write_folder(tmp_path), RECIPE).train.sequences(0)[0]
+    sequence = data.load(write_folder(tmp_path), RECIPE).train.build_sequences(0)[0]
     context = encode_words(
         "[CLS] anna berg was born in rome . - boris ##ov and cole [MASK] was born [PAD]"
     )
@@ -83,11 +83,11 @@ def test_sequence_is_the_context_with_a_mask_and_then_the_candidate(tmp_path):
 
 
 def test_byte_order_mark_and_crlf_change_no_sample(tmp_path):
-    expected = data.load(write_folder(tmp_path), RECIPE).train.sequences(0)
+    expected = data.load(write_folder(tmp_path), RECIPE).train.build_sequences(0)
     for name in ("train.jsonl", "val.jsonl", "model/vocab.txt"):
         content = (tmp_path / name).read_bytes()
         (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + content.replace(b"\n", b"\r\n"))
-    read_sequences = data.load(tmp_path, RECIPE).train.sequences(0)
+    read_sequences = data.load(tmp_path, RECIPE).train.build_sequences(0)
     assert [item.ids.tolist() for item in read_sequences] == [
         item.ids.tolist() for item in expected
     ]
@@ -96,7 +96,7 @@ def test_byte_order_mark_and_crlf_change_no_sample(tmp_path):
 def test_passage_is_shortened_by_the_length_of_each_candidate(tmp_path):
     recipe = replace(RECIPE, seq_length=14)
     examples = data.load(write_folder(tmp_path), recipe).validation
-    by_length = {len(item.target_ids): item for item in examples.sequences(0)}
+    by_length = {len(item.target_ids): item for item in examples.build_sequences(0)}
     whole_passage = encode_words("[CLS] anna berg was born in rome .")
     for targets, num_kept in ((2, 8), (3, 7)):
         item = by_length[targets]
@@ -122,9 +122,10 @@ def test_training_sample_has_one_right_answer_and_drawn_wrong_entities(tmp_path)
     expected.append(["anna berg", *wrong[:2]])
     expected += [["anna berg", "boris ##ov", "cole"], ["rome", "boris ##ov", "cole"]]
     assert [
-        [item.target_ids[:-1].tolist() for item in examples.sequences(row)] for row in range(3)
+        [item.target_ids[:-1].tolist() for item in examples.build_sequences(row)]
+        for row in range(3)
     ] == [[encode_words(name) for name in names] for names in expected]
-    assert [[item.correct for item in examples.sequences(row)] for row in range(3)] == [
+    assert [[item.correct for item in examples.build_sequences(row)] for row in range(3)] == [
         [True, False, False]
     ] * 2 + [[True, False, False]]
 
@@ -135,23 +136,23 @@ def test_evaluation_scores_all_entities_and_accepts_every_right_answer(tmp_path)
         write_folder(tmp_path, val=[make_line(twice, make_question())]), RECIPE
     ).validation
     assert examples.num_choices.tolist() == [4, 4]
-    names = [item.target_ids[:-1].tolist() for item in examples.sequences(0)]
+    names = [item.target_ids[:-1].tolist() for item in examples.build_sequences(0)]
     assert names == [encode_words(name) for name in ("anna berg", "boris ##ov", "cole", "rome")]
-    assert [item.correct for item in examples.sequences(0)] == [True, False, False, True]
-    assert [item.correct for item in examples.sequences(1)] == [True, False, False, False]
+    assert [item.correct for item in examples.build_sequences(0)] == [True, False, False, True]
+    assert [item.correct for item in examples.build_sequences(1)] == [True, False, False, False]
 
 
 def test_curly_quotes_become_plain_before_answers_are_compared(tmp_path):
     text = "In Rome O’Li was born"
     curly = make_line(make_question("@placeholder", "O'Li"), text=text, names=("O’Li", "Rome"))
-    sequence = data.load(write_folder(tmp_path, [curly]), RECIPE).train.sequences(0)[0]
+    sequence = data.load(write_folder(tmp_path, [curly]), RECIPE).train.build_sequences(0)[0]
     assert sequence.target_ids.tolist() == [*encode_words("[UNK] ' li"), END]
     assert sequence.correct
 
 
 def test_text_of_a_special_token_adds_no_second_mask(tmp_path):
     forged = make_line(text=TEXT + " [MASK]")
-    sequence = data.load(write_folder(tmp_path, [forged]), RECIPE).train.sequences(0)[0]
+    sequence = data.load(write_folder(tmp_path, [forged]), RECIPE).train.build_sequences(0)[0]
     assert sequence.ids.tolist().count(IDS["[MASK]"]) == 1
 
 

@@ -39,7 +39,7 @@ def write_download(folder, splits, **storage):
         file = folder / "ReCoRD" / "glm_train_eval_hdf5_sparse" / name
         file.parent.mkdir(parents=True)
         examples = getattr(splits, split)
-        samples = [examples.sequences(row) for row in range(len(examples))]
+        samples = [examples.build_sequences(row) for row in range(len(examples))]
         write_split(file, samples, columns=64, evaluation=split == "validation", **storage)
     return folder
 

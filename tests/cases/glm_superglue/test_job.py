@@ -13,7 +13,7 @@ from support import tiny_glm
 from support.real_ranks import call_on_ranks
 from trainmark.cases import load
 from trainmark.cases.glm_superglue.case import GlmRecipe
-from trainmark.cases.glm_superglue.job import Places, Sequences, lr_factor
+from trainmark.cases.glm_superglue.job import ScoreLayout, SequenceTensors, compute_lr_factor
 from trainmark.protocols import Counts
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def score_candidates_plainly(model: Any, examples: Any, row: int) -> list[float]:
     """Return the score of each candidate, computed alone and without padding."""
     scores = []
-    for item in examples.sequences(row):
+    for item in examples.build_sequences(row):
         ids, positions, blocks = (torch.from_numpy(x)[None] for x in item[:3])
         hidden = model.hidden_states(ids, positions, blocks, torch.tensor([item.separator]))
         logits = F.linear(hidden[0], model.word_embeddings.weight).log_softmax(1)
@@ -31,14 +31,18 @@ def score_candidates_plainly(model: Any, examples: Any, row: int) -> list[float]
 
 
 def test_scores_are_sums_and_a_missing_candidate_is_never_chosen() -> None:
-    places = Places(torch.tensor([0, 0, 1, 2, 2, 2]), torch.tensor([0, 1, 0, 0, 1, 2]), 3, 3)
-    sequences = Sequences((torch.zeros(6, 4),), torch.tensor([0, 0, 1, 2, 3, 4, 4, 5]))
-    scores = sequences.scores(torch.tensor([-1.0, -2, -1, -50, -4, -1, -1, -3]))
+    places = ScoreLayout(torch.tensor([0, 0, 1, 2, 2, 2]), torch.tensor([0, 1, 0, 0, 1, 2]), 3, 3)
+    sequences = SequenceTensors((torch.zeros(6, 4),), torch.tensor([0, 0, 1, 2, 3, 4, 4, 5]))
+    scores = sequences.sum_scores(torch.tensor([-1.0, -2, -1, -50, -4, -1, -1, -3]))
     assert scores.tolist() == [-3, -1, -50, -4, -2, -3]
     none = -float("inf")
-    assert places.table(scores).tolist() == [[-3, -1, none], [-50, none, none], [-4, -2, -3]]
+    assert places.arrange_scores(scores).tolist() == [
+        [-3, -1, none],
+        [-50, none, none],
+        [-4, -2, -3],
+    ]
     expected = np.log1p(np.exp(2)) + 0.0 + np.log1p(np.exp(2) + np.exp(1))
-    assert float(places.loss_sum(scores)) == pytest.approx(expected, rel=1e-6)
+    assert float(places.compute_loss_sum(scores)) == pytest.approx(expected, rel=1e-6)
     for correct, right in (
         ([0, 1, 1, 0, 1, 0], 3),
         ([1, 0, 1, 0, 1, 1], 2),
@@ -60,7 +64,7 @@ def test_accuracy_takes_the_best_of_all_candidates(micro_batch_size: int, trim: 
     with torch.no_grad():
         for row in range(len(examples)):
             best = int(np.argmax(score_candidates_plainly(job.model, examples, row)))
-            right += examples.sequences(row)[best].correct
+            right += examples.build_sequences(row)[best].correct
     quality = job.evaluate()
     assert 0 < right < len(examples)
     assert (quality.value, quality.samples) == (right / tiny_glm.VALIDATION, tiny_glm.VALIDATION)
@@ -95,13 +99,15 @@ def test_learning_rate_rises_and_falls_linearly() -> None:
     standard = load("glm_superglue").recipes["standard-1x8"]
     steps = (0, 216, 433, 434, 2386, 4338, 10_000)
     middle, falling = (1 - 0.9 * (step - 433.8) / (4338 - 433.8) for step in (2386, 434))
-    factors = [lr_factor(standard, step) for step in steps]
+    factors = [compute_lr_factor(standard, step) for step in steps]
     assert factors == pytest.approx([0.0, 216 / 433.8, 433 / 433.8, falling, middle, 0.1, 0.1])
     published = load("glm_superglue").recipes
     for world in ("1x1", "1x8", "2x8"):  # one schedule for every published world
-        assert [lr_factor(published[f"standard-{world}"], step) for step in steps] == factors
-    assert lr_factor(GlmRecipe(lr_warmup_fraction=0.0), 0) == 1.0
-    assert lr_factor(GlmRecipe(lr_floor=1.0), 4000) == 1.0
+        assert [
+            compute_lr_factor(published[f"standard-{world}"], step) for step in steps
+        ] == factors
+    assert compute_lr_factor(GlmRecipe(lr_warmup_fraction=0.0), 0) == 1.0
+    assert compute_lr_factor(GlmRecipe(lr_floor=1.0), 4000) == 1.0
 
 
 def test_the_optimizer_is_the_published_one() -> None:

@@ -51,8 +51,10 @@ def test_valid_data_passes_its_check_and_loads(folder):
     both = b"".join((folder / f"{NAME}.{ending}").read_bytes() for ending in ("idx", "bin"))
     assert facts.content_id == sha256(both).hexdigest()[:16]
     loaded = data.load(folder, RECIPE)
-    assert loaded.validation.in_order().tokens([1]).tolist() == [[84, 85, 86, 87, 88]]
-    rows = loaded.train.epoch(0).tokens(range(19))
+    assert loaded.validation.build_unshuffled_epoch().gather_tokens([1]).tolist() == [
+        [84, 85, 86, 87, 88]
+    ]
+    rows = loaded.train.build_epoch(0).gather_tokens(range(19))
     assert len(np.unique(rows[:, 1:])) == 76
     assert rows.max() < 80
 

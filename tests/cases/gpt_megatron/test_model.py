@@ -12,7 +12,7 @@ import torch
 from support import tiny_gpt
 from support.old_torch import needs_fsdp
 from trainmark.cases.gpt_megatron.case import GptRecipe
-from trainmark.cases.gpt_megatron.job import lr_factor
+from trainmark.cases.gpt_megatron.job import compute_lr_factor
 from trainmark.cases.gpt_megatron.model import Gpt, build_model
 from trainmark.errors import UsageError
 from trainmark.protocols import Counts
@@ -146,12 +146,12 @@ def test_activation_checkpointing_changes_no_result() -> None:
 def test_the_learning_rate_rises_and_falls_as_a_cosine() -> None:
     recipe = GptRecipe(learning_rate=1e-3, min_learning_rate=1e-4, lr_decay_steps=100,
                        lr_warmup_fraction=0.1)  # fmt: skip
-    factors = [lr_factor(recipe, step) for step in (0, 4, 9, 10, 55, 100, 5000)]
+    factors = [compute_lr_factor(recipe, step) for step in (0, 4, 9, 10, 55, 100, 5000)]
     half = 0.1 + 0.9 / 2
     assert factors == pytest.approx([0.0, 0.4, 0.9, 1.0, half, 0.1, 0.1])
-    assert lr_factor(GptRecipe(lr_warmup_fraction=0.0), 0) == 1.0
-    assert lr_factor(GptRecipe(), 3200) == 1.0  # 1% of 320,000 steps
-    assert math.isclose(lr_factor(GptRecipe(), 3199), 3199 / 3200)
+    assert compute_lr_factor(GptRecipe(lr_warmup_fraction=0.0), 0) == 1.0
+    assert compute_lr_factor(GptRecipe(), 3200) == 1.0  # 1% of 320,000 steps
+    assert math.isclose(compute_lr_factor(GptRecipe(), 3199), 3199 / 3200)
 
 
 # Number of ranks and recipe fields of distributed runs, which must equal one rank.

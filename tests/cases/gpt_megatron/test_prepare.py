@@ -11,7 +11,7 @@ from support.gpt_tokenizers import encode_by_hand, write_two_files
 from support.gpt_tokens import make_document_tokens
 from trainmark.cases.gpt_megatron.prepare import prepare
 from trainmark.data import encoding
-from trainmark.data.encoding import source_files, texts_of
+from trainmark.data.encoding import find_source_files, parse_texts
 from trainmark.data.indexed import IndexedReader
 from trainmark.data.prepared import Reporter
 from trainmark.errors import DataError
@@ -91,7 +91,7 @@ def test_documents_keep_their_order_and_end_with_the_end_token(corpus, tokenizer
 
 def test_prepared_bytes_do_not_depend_on_block_size(corpus, tokenizer, tmp_path, request):
     run_prepare(corpus, tmp_path / "whole", tokenizer)
-    request.getfixturevalue("small")
+    request.getfixturevalue("small_blocks")
     run_prepare(corpus, tmp_path / "cut", tokenizer)
     assert read_files(tmp_path / "whole") == read_files(tmp_path / "cut")
 
@@ -107,7 +107,7 @@ def test_folder_of_plain_and_gzip_files_is_read_in_order(tokenizer, tmp_path, sm
     )
     for name in ("notes.txt", ".hidden.jsonl"):
         (raw / name).write_text("not part of it")
-    assert list(source_files(raw)) == ["a.jsonl", "b/c.jsonl.gz", "b/d.JSON"]
+    assert list(find_source_files(raw)) == ["a.jsonl", "b/c.jsonl.gz", "b/d.JSON"]
     run_prepare(raw, tmp_path / "data", tokenizer)
     assert read_documents(tmp_path / "data") == [[*encode_by_hand(text), 263] for text in TEXTS]
 
@@ -146,7 +146,7 @@ BAD_LINES = [
 def test_line_without_text_is_refused(tmp_path, line, says):
     all_lines = [b'{"text": "a"}\n', b"\n", line, b'{"text": "b"}\n']
     with pytest.raises(DataError) as caught:
-        texts_of(all_lines, "text", tmp_path / "c.jsonl")
+        parse_texts(all_lines, "text", tmp_path / "c.jsonl")
     assert caught.value.where == f"{tmp_path}/c.jsonl, line 3"
     assert caught.value.what.startswith(says)
     assert len(caught.value.what) < 200
@@ -232,10 +232,10 @@ def test_line_limit_holds_over_files_and_calls(tmp_path, small_blocks):
     for number in range(3):
         paths.append(tmp_path / str(number))
         paths[-1].write_text(format_lines(TEXTS[:10]))
-    blocks = [*encoding.read_blocks(paths, most=25)]
+    blocks = [*encoding.read_blocks(paths, max_lines=25)]
     assert sum(len(block.lines) for block in blocks) == 25
     for begin, block in enumerate(blocks):
-        later_blocks = [*encoding.read_blocks(paths, block.after, most=25)]
+        later_blocks = [*encoding.read_blocks(paths, block.after, max_lines=25)]
         assert [other.lines for other in later_blocks] == [
             other.lines for other in blocks[begin + 1 :]
         ]

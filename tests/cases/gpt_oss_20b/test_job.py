@@ -17,7 +17,7 @@ from support.old_torch import needs_fsdp
 from support.tiny_gpt import train, train_on_ranks
 from trainmark.cases.gpt_oss_20b.case import CASE, GptOssRecipe
 from trainmark.cases.gpt_oss_20b.data import check_fit, predict
-from trainmark.cases.gpt_oss_20b.job import GptOssJob, lr_factor
+from trainmark.cases.gpt_oss_20b.job import GptOssJob, compute_lr_factor
 from trainmark.cases.gpt_oss_20b.model import build_config
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.protocols import Counts
@@ -53,7 +53,7 @@ def train_library_model(job: GptOssJob) -> list[float]:
     losses = []
     for step, batch in enumerate(job.batches(0)):
         for group in optimizer.param_groups:
-            group["lr"] = recipe.learning_rate * lr_factor(recipe, step)
+            group["lr"] = recipe.learning_rate * compute_lr_factor(recipe, step)
         ids = batch.tensors
         logits = model(input_ids=ids[:, :-1]).logits.flatten(0, 1)
         loss = torch.nn.functional.cross_entropy(logits, ids[:, 1:].flatten())
@@ -147,12 +147,14 @@ def test_weights_are_drawn_as_megatron_draws_them() -> None:
 def test_learning_rates_are_the_published_ones() -> None:
     recipe = CASE.recipes["standard-1x8"]
     assert isinstance(recipe, GptOssRecipe)
-    assert recipe.learning_rate * lr_factor(recipe, 0) == 0.0
-    assert recipe.learning_rate * lr_factor(recipe, 1) == pytest.approx(3.125e-6)  # as logged
-    assert lr_factor(recipe, 128) == 1.0
+    assert recipe.learning_rate * compute_lr_factor(recipe, 0) == 0.0
+    assert recipe.learning_rate * compute_lr_factor(recipe, 1) == pytest.approx(
+        3.125e-6
+    )  # as logged
+    assert compute_lr_factor(recipe, 128) == 1.0
     half = 128 + (1_199_872 - 128) // 2
-    assert lr_factor(recipe, half) == pytest.approx(0.55)
-    assert lr_factor(recipe, 1_199_872) == pytest.approx(0.1)
+    assert compute_lr_factor(recipe, half) == pytest.approx(0.55)
+    assert compute_lr_factor(recipe, 1_199_872) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("name", ["standard-1x8", "standard-2x8", "throughput-1x8"])

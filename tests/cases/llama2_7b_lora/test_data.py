@@ -132,14 +132,16 @@ def test_ids_equal_those_of_transformers(tmp_path):
     library = AutoTokenizer.from_pretrained(tmp_path)
     texts = ["Ada: I bring the bread", "\n\nAnswer: C", ""]
     our_tokenizer = open_tokenizer(tmp_path, vocab_size=256)
-    assert our_tokenizer.prompts(texts) == library(texts)["input_ids"]
-    assert our_tokenizer.documents(texts) == [[*ids, 2] for ids in library(texts)["input_ids"]]
+    assert our_tokenizer.encode_prompts(texts) == library(texts)["input_ids"]
+    assert our_tokenizer.encode_documents(texts) == [
+        [*ids, 2] for ids in library(texts)["input_ids"]
+    ]
 
 
 def test_missing_tokenizer_and_ids_outside_the_embedding_are_named(tmp_path):
     with pytest.raises(DataError, match=r"no tokenizer\.json"):
         open_tokenizer(tmp_path, vocab_size=256)
-    size = len(generating.vocabulary())
+    size = len(generating.list_tokens())
     generating.write_tokenizer(tmp_path, vocab_size=size)
     assert open_tokenizer(tmp_path, vocab_size=size).vocab_size == size
     with pytest.raises(DataError, match=f"ids go up to {size - 1}") as caught:
@@ -156,7 +158,7 @@ def generated(tmp_path_factory, few_dialogues):
 
 def test_summaries_follow_from_their_dialogues():
     names_seen = set()
-    for dialogue, summary in generating.dialogues("train", rows=300, seed=3):
+    for dialogue, summary in generating.draw_dialogues("train", rows=300, seed=3):
         lines = dialogue.split("\n")
         if ": I bring " in lines[0]:
             name, thing = lines[0].split(": I bring ")

@@ -11,7 +11,11 @@ from support import tiny_llama
 from support.real_ranks import call_on_ranks
 from trainmark.cases.llama2_7b_lora import estimates
 from trainmark.cases.llama2_7b_lora.case import LlamaRecipe
-from trainmark.cases.llama2_7b_lora.model_files import PRESETS, lora_parameters, parameters
+from trainmark.cases.llama2_7b_lora.model_files import (
+    PRESETS,
+    count_lora_parameters,
+    count_parameters,
+)
 from trainmark.devices import peaks
 from trainmark.protocols import Counts
 
@@ -26,8 +30,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_published_mfu_follows_from_the_published_inputs() -> None:
     config = PRESETS["7b"]
-    trained = lora_parameters(config, 8, ["q_proj", "v_proj"])
-    assert (parameters(config), trained) == (6_738_415_616, 4_194_304)
+    trained = count_lora_parameters(config, 8, ["q_proj", "v_proj"])
+    assert (count_parameters(config), trained) == (6_738_415_616, 4_194_304)
     peak = peaks.find_peak("NVIDIA A100-SXM4-40GB", "fp16")
     assert peak is not None
 
@@ -35,10 +39,10 @@ def test_published_mfu_follows_from_the_published_inputs() -> None:
         return f"{4017 * per_token / peak.per_second:.1%}"
 
     assert mfu(4 * 7e9 + 6 * trained) == "36.1%"
-    assert mfu(4 * parameters(config) + 6 * trained) == "34.7%"
+    assert mfu(4 * count_parameters(config) + 6 * trained) == "34.7%"
     # Our formula excludes the embedding look-up and unneeded gradients, and counts attention.
-    assert estimates.matmul_weights(config) == 6_607_077_376
-    our_flops = estimates.model_flops_per_token(
+    assert estimates.count_matmul_weights(config) == 6_607_077_376
+    our_flops = estimates.compute_model_flops_per_token(
         config, rank=8, targets=["q_proj", "v_proj"], seq_length=512
     )
     assert mfu(our_flops) == "35.0%"
@@ -58,7 +62,9 @@ def test_flops_exclude_the_unneeded_gradients_of_the_first_block() -> None:
     config, length = PRESETS["tiny"], 100  # 64 wide, 172 in the feed-forward layer
 
     def unneeded(*names: str) -> float:
-        return estimates.unneeded_flops_per_token(config, rank=4, targets=names, seq_length=length)
+        return estimates.compute_unneeded_flops_per_token(
+            config, rank=4, targets=names, seq_length=length
+        )
 
     projections, product = 2 * 3 * 64 * 64, 2 * 64 * length
     # Every layer has an adapter: only the block's own input needs no gradient.

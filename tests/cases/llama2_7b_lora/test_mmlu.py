@@ -20,10 +20,10 @@ from trainmark.cases.llama2_7b_lora.mmlu.questions import (
     CATEGORIES,
     SUBJECTS,
     Question,
-    prompt,
+    format_prompt,
     read_questions,
 )
-from trainmark.cases.llama2_7b_lora.mmlu.scoring import score
+from trainmark.cases.llama2_7b_lora.mmlu.scoring import score_mmlu
 from trainmark.cases.llama2_7b_lora.model_files import open_tokenizer
 from trainmark.errors import ContradictionError, DataError
 
@@ -67,7 +67,7 @@ def test_a_prompt_is_the_published_one():
     asked = Question(" Two?\n", ("e", "f", "g", "h"), 0)
     head = "The following are multiple choice questions (with answers) about world religions.\n\n"
     example_text = "One?\nA. a\nB. b\nC. c\nD. d\nAnswer: C\n\n"
-    assert prompt("world_religions", [shot], asked) == (
+    assert format_prompt("world_religions", [shot], asked) == (
         head + example_text + "Two?\nA. e\nB. f\nC. g\nD. h\nAnswer:"
     )
 
@@ -105,13 +105,15 @@ def test_scores_with_a_reused_prefix_equal_scores_of_single_prompts(model, token
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             scoring,
-            "_with_prefix",
-            lambda *arguments, score_alone=scoring._alone: score_alone(*arguments[:2]),
+            "_score_with_prefix",
+            lambda *arguments, score_alone=scoring._score_prompts_alone: score_alone(
+                *arguments[:2]
+            ),
         )
-        single_prompts = list_item_values(score(model, mmlu, plan, batch_tokens=1))
+        single_prompts = list_item_values(score_mmlu(model, mmlu, plan, batch_tokens=1))
     assert len(single_prompts) == 36
     for batch_tokens in (1, 100, 10_000):
-        reused = score(model, mmlu, plan, batch_tokens=batch_tokens)
+        reused = score_mmlu(model, mmlu, plan, batch_tokens=batch_tokens)
         assert reused.shots_used == {5: 36}
         for key, item in list_item_values(reused).items():
             expected = single_prompts[key]
@@ -122,7 +124,7 @@ def test_scores_with_a_reused_prefix_equal_scores_of_single_prompts(model, token
 def check_against(peer, model, tokenizer, mmlu):
     """Compare item by item: log-probabilities, the answer, right or wrong, the averages."""
     plan = plan_scoring(tokenizer, mmlu, max_length=2048)
-    result = score(model, mmlu, plan, batch_tokens=300)
+    result = score_mmlu(model, mmlu, plan, batch_tokens=300)
     compared = 0
     for (name, row), item in list_item_values(result).items():
         expected = peer[name][row]
@@ -140,7 +142,7 @@ def test_missing_choice_is_an_error(model, tokenizer, mmlu, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "argmax", lambda scores, _: torch.full((len(scores),), 7))
     plan = plan_scoring(tokenizer, mmlu, max_length=2048)
     with pytest.raises(ContradictionError) as raised:
-        score(model, mmlu, plan, batch_tokens=512)
+        score_mmlu(model, mmlu, plan, batch_tokens=512)
     assert raised.value.code == "llama2_7b_lora.no_such_choice"
     assert raised.value.details == {"position": 7, "choices": 4}
 
@@ -158,7 +160,9 @@ def test_ranks_sum_their_scores_and_run_equally_many_forward_passes(
     model, tokenizer, mmlu, monkeypatch
 ):
     """Run two ranks one after the other, with a fake sum over ranks."""
-    single = score(model, mmlu, plan_scoring(tokenizer, mmlu, max_length=2048), batch_tokens=60)
+    single = score_mmlu(
+        model, mmlu, plan_scoring(tokenizer, mmlu, max_length=2048), batch_tokens=60
+    )
     outputs, passes = [], []
 
     def first_call(*values, world_size, device):
@@ -170,7 +174,7 @@ def test_ranks_sum_their_scores_and_run_equally_many_forward_passes(
         outputs.append([])
         plan = plan_scoring(tokenizer, mmlu, max_length=2048, rank=rank, world_size=2)
         with pytest.raises(AssertionError, match="of 36 items"):
-            score(model, mmlu, plan, batch_tokens=60, in_step=True, rank=rank, world_size=2)
+            score_mmlu(model, mmlu, plan, batch_tokens=60, in_step=True, rank=rank, world_size=2)
         passes.append(outputs[-1][0][rank])
     num_passes = []
     for rank in range(2):
@@ -183,7 +187,9 @@ def test_ranks_sum_their_scores_and_run_equally_many_forward_passes(
         plan = plan_scoring(tokenizer, mmlu, max_length=2048, rank=rank, world_size=2)
         calls = []
         hook = model.register_forward_hook(lambda *_, calls=calls: calls.append(1))
-        result = score(model, mmlu, plan, batch_tokens=60, in_step=True, rank=rank, world_size=2)
+        result = score_mmlu(
+            model, mmlu, plan, batch_tokens=60, in_step=True, rank=rank, world_size=2
+        )
         hook.remove()
         num_passes.append(len(calls))
         assert (result.micro, result.macro, result.shots_used, result.asked) == (
@@ -194,7 +200,7 @@ def test_ranks_sum_their_scores_and_run_equally_many_forward_passes(
 
 def test_shots_are_dropped_until_the_prompt_fits_and_counted(model, tokenizer, mmlu):
     plan = plan_scoring(tokenizer, mmlu, max_length=120)
-    result = score(model, mmlu, plan, batch_tokens=500)
+    result = score_mmlu(model, mmlu, plan, batch_tokens=500)
     by_hand = Counter()
     cut = 0
     for subject in mmlu:
@@ -202,7 +208,11 @@ def test_shots_are_dropped_until_the_prompt_fits_and_counted(model, tokenizer, m
             fitting = [
                 count
                 for count in range(6)
-                if len(tokenizer.prompts([prompt(subject.name, subject.shots[:count], item)])[0])
+                if len(
+                    tokenizer.encode_prompts(
+                        [format_prompt(subject.name, subject.shots[:count], item)]
+                    )[0]
+                )
                 <= 120
             ]
             cut += not fitting
@@ -218,7 +228,9 @@ def test_shots_are_dropped_until_the_prompt_fits_and_counted(model, tokenizer, m
         assert all(len(group.prefix) + len(rest) <= 120 for rest in group.rests)
         if group.cut:
             subject = mmlu[group.subject]
-            (end,) = tokenizer.prompts([prompt(subject.name, [], subject.items[group.rows[0]])])
+            (end,) = tokenizer.encode_prompts(
+                [format_prompt(subject.name, [], subject.items[group.rows[0]])]
+            )
             assert [*group.prefix, *group.rests[0]] == end[-120:]
 
 
@@ -243,7 +255,7 @@ def test_legacy_mode_keeps_dropout_and_ranks_the_whole_vocabulary(tokenizer, mml
             return type("Output", (), {"logits": logits})
 
     model = Fixed().eval()
-    result = score(model, mmlu, plan, batch_tokens=1, legacy=True)
+    result = score_mmlu(model, mmlu, plan, batch_tokens=1, legacy=True)
     assert model.modes == [True] * 36
     assert not model.training
     assert [item.predicted for item in result.items] == [2, -1] * 18

@@ -15,10 +15,10 @@ from trainmark.cases.llama2_7b_lora.mmlu import plan_scoring
 from trainmark.cases.llama2_7b_lora.mmlu.questions import (
     LETTERS,
     Subject,
-    printed,
+    print_choices_like_pandas,
     read_questions,
 )
-from trainmark.cases.llama2_7b_lora.mmlu.scoring import score
+from trainmark.cases.llama2_7b_lora.mmlu.scoring import score_mmlu
 from trainmark.cases.llama2_7b_lora.model_files import TextTokenizer
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def subjects_and_prompts(
         subjects.append(Subject(name, *questions))
         for row, text in enumerate(build_prompts_as_published(name, **splits)):
             prompts[name, row] = text
-    return printed(tuple(subjects)), prompts
+    return print_choices_like_pandas(tuple(subjects)), prompts
 
 
 def test_prompts_equal_the_published_ones_to_the_token(subjects_and_prompts: Any) -> None:
@@ -140,7 +140,7 @@ def test_answers_equal_those_of_each_published_prompt_alone(
     write_model(tmp_path / "model")
     model = open_model(tmp_path / "model")
     plan = plan_scoring(CHARACTERS, mmlu, legacy=True, max_length=LIMIT)
-    result = score(model, mmlu, plan, batch_tokens=1, legacy=True)
+    result = score_mmlu(model, mmlu, plan, batch_tokens=1, legacy=True)
     right = 0
     for item in result.items:
         ids = torch.tensor([[BEGIN, *map(ord, prompts[item.subject, item.row])]])

@@ -16,13 +16,13 @@ from transformers import LlamaForCausalLM
 from trainmark.cases.llama2_7b_lora.case import TARGETS, LlamaRecipe
 from trainmark.cases.llama2_7b_lora.data.dialogues import IGNORED
 from trainmark.cases.llama2_7b_lora.job import save_adapters
-from trainmark.cases.llama2_7b_lora.model import LlamaLora, build
+from trainmark.cases.llama2_7b_lora.model import LlamaLora, build_model
 from trainmark.cases.llama2_7b_lora.model_files import (
     PRESETS,
     ModelConfig,
-    expected_shapes,
-    lora_parameters,
-    parameters,
+    compute_expected_shapes,
+    count_lora_parameters,
+    count_parameters,
     read_config,
 )
 from trainmark.data.model_folder import INDEX, SINGLE
@@ -46,7 +46,7 @@ def write_folder(
     torch.manual_seed(5)
     weights = {
         name: (1 + 0.1 * torch.randn(shape) if len(shape) == 1 else 0.2 * torch.randn(shape))
-        for name, shape in expected_shapes(config).items()
+        for name, shape in compute_expected_shapes(config).items()
     }
     names = [SINGLE] if shards == 1 else [f"part-{number}.safetensors" for number in range(shards)]
     where = {name: names[place % shards] for place, name in enumerate(weights)}
@@ -61,7 +61,7 @@ def write_folder(
 def make_model(folder: Path | None = None, config: ModelConfig = TINY, **fields: Any) -> LlamaLora:
     """Return a model whose adapters are not zero."""
     recipe = LlamaRecipe(**{"lora_dropout": 0.0, **fields})
-    model = build(config, recipe, weights=folder, device=CpuDevice(threads=1))
+    model = build_model(config, recipe, weights=folder, device=CpuDevice(threads=1))
     torch.manual_seed(9)
     for parameter in model.parameters():
         if parameter.requires_grad:
@@ -135,10 +135,10 @@ def test_only_adapters_are_trained_and_counted() -> None:
     sizes = {True: 0, False: 0}
     for parameter in model.parameters():
         sizes[parameter.requires_grad] += parameter.numel()
-    assert sizes[False] == parameters(TINY) == 131_904
-    assert sizes[True] == lora_parameters(TINY, 8, ["q_proj", "v_proj"]) == 4096
-    assert parameters(PRESETS["7b"]) == 6_738_415_616
-    assert lora_parameters(PRESETS["7b"], 8, ["q_proj", "v_proj"]) == 4_194_304
+    assert sizes[False] == count_parameters(TINY) == 131_904
+    assert sizes[True] == count_lora_parameters(TINY, 8, ["q_proj", "v_proj"]) == 4096
+    assert count_parameters(PRESETS["7b"]) == 6_738_415_616
+    assert count_lora_parameters(PRESETS["7b"], 8, ["q_proj", "v_proj"]) == 4_194_304
 
 
 def test_random_weights_are_never_allocated_on_the_host() -> None:
@@ -147,7 +147,7 @@ def test_random_weights_are_never_allocated_on_the_host() -> None:
             return value.to("meta")
 
     recipe = LlamaRecipe(init="random", precision="bf16", weights_dtype="bf16")
-    model = build(PRESETS["7b"], recipe, weights=None, device=Elsewhere(threads=1))
+    model = build_model(PRESETS["7b"], recipe, weights=None, device=Elsewhere(threads=1))
     frozen = [item for item in model.parameters() if not item.requires_grad]
     assert sum(item.numel() for item in frozen) == 6_738_415_616
     assert {item.dtype for item in frozen} == {torch.bfloat16}

@@ -40,7 +40,7 @@ def raw(tmp_path: Path) -> Path:
 
 
 def read_texts(reader: IndexedReader) -> list[list[int]]:
-    starts = reader.token_starts(range(reader.num_documents))
+    starts = reader.find_token_starts(range(reader.num_documents))
     return [reader.tokens[start:end].tolist() for start, end in pairwise(starts)]
 
 
@@ -71,7 +71,7 @@ def test_run_on_part_of_the_published_data_is_open(prepared_folder: Path) -> Non
     facts = data.check(prepared_folder, recipe)
     assert facts.changed_rules == {"train_shards": 2, "validation_documents": 45}
     assert facts.eval_samples == 8
-    data.load(prepared_folder, recipe).train.epoch(0)
+    data.load(prepared_folder, recipe).train.build_epoch(0)
     orders = list((prepared_folder / data.INDICES).glob("*-12-900/*/*.npy"))
     assert len(orders) == 4  # for the other ranks to map
 
@@ -91,7 +91,7 @@ def test_number_of_validation_tokens_is_compared_with_the_published_one(
 
 @pytest.mark.parametrize("case", [tiny_llama31, tiny_gpt_oss])
 def test_invalid_data_is_refused_with_a_fix(prepared_folder: Path, raw: Path, case: Any) -> None:
-    recipe = case.recipe(data="c4", vocab_size=264)
+    recipe = case.make_recipe(data="c4", vocab_size=264)
     with pytest.raises(DataError, match="set vocab_size") as larger:
         data.check(prepared_folder, replace(recipe, vocab_size=1000))
     assert "264" in str(larger.value)

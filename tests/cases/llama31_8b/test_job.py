@@ -19,7 +19,7 @@ from support.tiny_gpt import train, train_on_ranks
 from trainmark.cases.llama31_8b.case import CASE, Llama31Recipe
 from trainmark.cases.llama31_8b.data import check_fit, predict
 from trainmark.cases.llama31_8b.figures import compute
-from trainmark.cases.llama31_8b.job import lr_factor
+from trainmark.cases.llama31_8b.job import compute_lr_factor
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.protocols import Counts
 from trainmark.spec import Figure, RankMemory
@@ -42,7 +42,7 @@ SPREADS: dict[int, list[dict[str, Any]]] = {
 
 def test_loss_equals_that_of_transformers() -> None:
     job = tiny_llama31.new_job()
-    ids = torch.from_numpy(job.data.train.in_order().tokens(range(8)))
+    ids = torch.from_numpy(job.data.train.build_unshuffled_epoch().gather_tokens(range(8)))
     our_loss = job.model(ids[:, :-1], ids[:, 1:]) / ids[:, 1:].numel()
     library_logits = job.model.library(input_ids=ids[:, :-1]).logits
     loss = torch.nn.functional.cross_entropy(library_logits.flatten(0, 1), ids[:, 1:].flatten())
@@ -67,12 +67,12 @@ def test_weights_are_drawn_as_the_reference_draws_them() -> None:
 def test_learning_rates_are_the_published_ones() -> None:
     recipe = CASE.recipes["standard-1x8"]
     assert isinstance(recipe, Llama31Recipe)
-    assert lr_factor(recipe, 0) == 1 / 513
-    assert lr_factor(recipe, 511) == 512 / 513
-    assert lr_factor(recipe, 512) == 1.0
+    assert compute_lr_factor(recipe, 0) == 1 / 513
+    assert compute_lr_factor(recipe, 511) == 512 / 513
+    assert compute_lr_factor(recipe, 512) == 1.0
     half = 512 + (1_200_000 - 512) // 2
-    assert lr_factor(recipe, half) == pytest.approx(0.55)
-    assert lr_factor(recipe, 1_200_000) == pytest.approx(0.1)
+    assert compute_lr_factor(recipe, half) == pytest.approx(0.55)
+    assert compute_lr_factor(recipe, 1_200_000) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("name", ["standard-1x8", "standard-2x8"])

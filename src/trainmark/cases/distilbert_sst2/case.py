@@ -24,7 +24,9 @@ class DistilbertRecipe(Recipe):
 SEED = 0  # of the published runs
 
 
-def _standard(world: str, micro_batch_size: int, grad_accum_steps: int = 1) -> DistilbertRecipe:
+def _make_standard_recipe(
+    world: str, micro_batch_size: int, grad_accum_steps: int = 1
+) -> DistilbertRecipe:
     """Return the published setup: AdamW 5e-5, no decay, at most 10 epochs, accuracy 0.91."""
     return DistilbertRecipe(
         seed=SEED,
@@ -37,7 +39,9 @@ def _standard(world: str, micro_batch_size: int, grad_accum_steps: int = 1) -> D
     )
 
 
-def _throughput(standard: DistilbertRecipe, *, max_steps: int, **changes: Any) -> DistilbertRecipe:
+def _make_throughput_recipe(
+    standard: DistilbertRecipe, *, max_steps: int, **changes: Any
+) -> DistilbertRecipe:
     """Return a recipe that fills the device as the published rows did and measures speed only.
 
     All other fields, gradient accumulation included, are the standard recipe's.
@@ -53,9 +57,9 @@ def _throughput(standard: DistilbertRecipe, *, max_steps: int, **changes: Any) -
     )
 
 
-STANDARD_1X1 = _standard("1x1", 32, grad_accum_steps=8)
-STANDARD_1X8 = _standard("1x8", 32)
-STANDARD_2X8 = _standard("2x8", 16)
+STANDARD_1X1 = _make_standard_recipe("1x1", 32, grad_accum_steps=8)
+STANDARD_1X8 = _make_standard_recipe("1x8", 32)
+STANDARD_2X8 = _make_standard_recipe("2x8", 16)
 
 CASE = Case(
     name="distilbert_sst2",
@@ -84,9 +88,11 @@ CASE = Case(
         "standard-1x1": STANDARD_1X1,
         "standard-1x8": STANDARD_1X8,
         "standard-2x8": STANDARD_2X8,
-        "throughput-1x1": _throughput(STANDARD_1X1, max_steps=100, learning_rate=1.5e-4),
-        "throughput-1x8": _throughput(STANDARD_1X8, max_steps=320),
-        "throughput-2x8": _throughput(STANDARD_2X8, max_steps=320),
+        "throughput-1x1": _make_throughput_recipe(
+            STANDARD_1X1, max_steps=100, learning_rate=1.5e-4
+        ),
+        "throughput-1x8": _make_throughput_recipe(STANDARD_1X8, max_steps=320),
+        "throughput-2x8": _make_throughput_recipe(STANDARD_2X8, max_steps=320),
     },
     aliases=("distilbert",),
     mission=Mission(repository="nlp", model="distilbert", name="文本分类", direction_id=1),

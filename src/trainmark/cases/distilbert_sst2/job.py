@@ -19,8 +19,8 @@ from trainmark.train.shards import Sharding, evaluation_batches, training_batche
 from trainmark.train.stepper import Stepper, add_over_ranks
 
 from . import data as rows_of
-from .data.model_files import MODEL_FAULT, NUM_LABELS, match_weights, weights_file
-from .sizes import model_flops
+from .data.model_files import MODEL_FAULT, NUM_LABELS, find_weights_file, match_weights
+from .sizes import compute_model_flops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from trainmark.protocols import JobContext
 
     from .case import DistilbertRecipe
-    from .data import Loaded
+    from .data import DistilbertData
     from .data.model_files import ModelConfig
 
 # Imported by submodule: the package's lazy top level imports far more.
@@ -61,7 +61,7 @@ def build_model(
     return model.train()
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def group_parameters(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Return AdamW's two groups: decayed weights, and biases and LayerNorms without decay."""
     decayed: list[nn.Parameter] = []
     plain: list[nn.Parameter] = []
@@ -78,12 +78,12 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 SIZES = ("n_layers", "n_heads", "dim", "hidden_dim", "vocab_size", "max_position_embeddings")
 
 
-def load_data(context: JobContext) -> Loaded:
+def load_data(context: JobContext) -> DistilbertData:
     """Return both splits as token rows, and the model's sizes."""
     return rows_of.load(context.data_dir, context.recipe)
 
 
-def planned_steps(recipe: DistilbertRecipe, steps_per_epoch: int) -> int:
+def count_planned_steps(recipe: DistilbertRecipe, steps_per_epoch: int) -> int:
     """Return the optimizer steps of a run that does not reach its target."""
     steps = recipe.max_epochs * steps_per_epoch
     return steps if recipe.max_steps is None else min(steps, recipe.max_steps)
@@ -92,18 +92,18 @@ def planned_steps(recipe: DistilbertRecipe, steps_per_epoch: int) -> int:
 class DistilbertJob:
     """See ``trainmark.protocols.Job``."""
 
-    def __init__(self, context: JobContext, data: Loaded) -> None:
+    def __init__(self, context: JobContext, data: DistilbertData) -> None:
         recipe: DistilbertRecipe = context.recipe
         self.context, self.data, self.recipe = context, data, recipe
         pretrained = recipe.init == "pretrained"
-        weights = weights_file(context.data_dir / "model") if pretrained else None
+        weights = find_weights_file(context.data_dir / "model") if pretrained else None
         self.model = build_model(data.config, seed=recipe.seed, weights=weights)
         context.device.place(self.model)
         fit_attention(context.device, dropout=data.config.attention_dropout)
         self.sharding = Sharding.of(context, num_rows=len(data.train))
         self.steps_per_epoch = self.sharding.steps_per_epoch
-        planned = planned_steps(recipe, self.steps_per_epoch)
-        groups = parameter_groups(self.model, recipe.weight_decay)
+        planned = count_planned_steps(recipe, self.steps_per_epoch)
+        groups = group_parameters(self.model, recipe.weight_decay)
         optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, fused=True)
         self.stepper = Stepper(
             context,
@@ -119,7 +119,7 @@ class DistilbertJob:
         return training_batches(self.data.train, self.sharding, epoch)
 
     @staticmethod
-    def logits(model: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
+    def compute_logits(model: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
         """Return the scores (B, 2) of a batch of ids and mask (B, T).
 
         The mask is passed as (B, 1, 1, T), which the library uses unchanged. With (B, T) it
@@ -130,7 +130,7 @@ class DistilbertJob:
 
     def _loss_sum(self, batch: Batch) -> Tensor:
         ids, mask, labels = batch.tensors
-        scores = self.logits(self.stepper.model, ids, mask)
+        scores = self.compute_logits(self.stepper.model, ids, mask)
         return nn.functional.cross_entropy(scores.float(), labels, reduction="sum")
 
     def trained_parameters(self) -> Mapping[str, Tensor]:
@@ -149,7 +149,7 @@ class DistilbertJob:
         batches = read_ahead(scored_rows(host), self.context.device, depth=depth)
         for (ids, mask, labels), rows in batches:
             with self.stepper.autocast():
-                logits = self.logits(self.model, ids, mask)
+                logits = self.compute_logits(self.model, ids, mask)
             scored.add(rows, total=(logits.argmax(1) == labels)[: rows.count].sum())
         self.model.train()
         right, total = add_over_ranks(
@@ -160,7 +160,7 @@ class DistilbertJob:
 
     def model_flops(self, counts: Counts) -> float:
         config = self.data.config
-        return model_flops(
+        return compute_model_flops(
             layers=config.n_layers,
             dim=config.dim,
             hidden_dim=config.hidden_dim,

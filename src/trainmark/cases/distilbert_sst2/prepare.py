@@ -19,7 +19,7 @@ from trainmark.errors import DataError
 
 from .data import FORMS, NPZ, RULE
 from .data.model_files import WEIGHTS, check_weights, open_tokenizer, read_config, tokenize
-from .data.rows import padded, read_npz, read_texts
+from .data.rows import pad_rows, read_npz, read_texts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +57,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         copied.append(check_weights(model, config))
     else:
         notes.append("no weights in the model folder: only init=random will run on this data")
-    prepared.lay_out(
+    prepared.write_splits(
         data,
         raw,
         say,
@@ -88,7 +88,7 @@ def _write_split(kind: str, model: Path, files: Sequence[Path], target: Path) ->
         width = min(OUTPUT_SEQ_LENGTH, config.max_position_embeddings)
         ids, labels, truncated = tokenize(open_tokenizer(model, config), texts, width)
         numbers = np.arange(len(labels))
-        array, mask = padded(ids, numbers, seq_length=width, pad_token_id=config.pad_token_id)
+        array, mask = pad_rows(ids, numbers, seq_length=width, pad_token_id=config.pad_token_id)
         with target.open("wb") as stream:
             np.savez_compressed(
                 stream,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .case import DistilbertRecipe
 
 
-def model_flops(
+def compute_model_flops(
     *, layers: int, dim: int, hidden_dim: int, seq_length: int, counts: Counts
 ) -> float:
     """Return the FLOPs of training ``counts``: PaLM, appendix B; the head sees one token a row."""
@@ -38,8 +38,8 @@ def find_sizes(recipe: DistilbertRecipe, facts: Mapping[str, Any]) -> Sizes:
     head = (dim + 1) * dim + (dim + 1) * NUM_LABELS
     parameters = tables + layers * (attention + feed_forward + 4 * dim) + head
 
-    def flops(counts: Counts) -> float:
-        return model_flops(
+    def compute_flops(counts: Counts) -> float:
+        return compute_model_flops(
             layers=layers,
             dim=dim,
             hidden_dim=hidden_dim,
@@ -47,4 +47,4 @@ def find_sizes(recipe: DistilbertRecipe, facts: Mapping[str, Any]) -> Sizes:
             counts=counts,
         )
 
-    return Sizes({"parameters": parameters, "trainable_parameters": parameters}, flops)
+    return Sizes({"parameters": parameters, "trainable_parameters": parameters}, compute_flops)

@@ -41,7 +41,7 @@ class DlrmRecipe(Recipe):
             UsageError: naming the field and its rule.
         """
         del world_size
-        layers(self)
+        parse_layer_widths(self)
         for field, plain in (("grad_accum_steps", 1), ("weight_decay", 0.0), ("compile", False)):
             if getattr(self, field) != plain:
                 raise UsageError(
@@ -52,7 +52,7 @@ class DlrmRecipe(Recipe):
                 )
 
 
-def layers(recipe: DlrmRecipe) -> tuple[list[int], list[int]]:
+def parse_layer_widths(recipe: DlrmRecipe) -> tuple[list[int], list[int]]:
     """Return the widths of the bottom and of the top MLP from text such as ``512,256,128``.
 
     Raises:
@@ -75,7 +75,7 @@ def layers(recipe: DlrmRecipe) -> tuple[list[int], list[int]]:
 SEED = 0  # of the published runs
 
 
-def _standard(world: str, micro_batch_size: int) -> DlrmRecipe:
+def _make_standard_recipe(world: str, micro_batch_size: int) -> DlrmRecipe:
     """Return the published training: one epoch at a global batch of 65,536."""
     return DlrmRecipe(
         seed=SEED,
@@ -89,7 +89,9 @@ def _standard(world: str, micro_batch_size: int) -> DlrmRecipe:
     )
 
 
-def _throughput(world: str, micro_batch_size: int, precision: Precision = "fp16") -> DlrmRecipe:
+def _make_throughput_recipe(
+    world: str, micro_batch_size: int, precision: Precision = "fp16"
+) -> DlrmRecipe:
     """Return a run for speed alone, at the batch that filled the published devices."""
     return DlrmRecipe(
         seed=SEED,
@@ -134,12 +136,12 @@ CASE = Case(
             target_value=0.847,
             timeout_s=1_800.0,
         ),
-        "standard-1x1": _standard("1x1", 65_536),
-        "standard-1x8": _standard("1x8", 8_192),
-        "standard-2x8": _standard("2x8", 4_096),
-        "throughput-1x1": _throughput("1x1", 262_144),
-        "throughput-1x8": _throughput("1x8", 262_144),
-        "throughput-2x8": _throughput("2x8", 172_032),
+        "standard-1x1": _make_standard_recipe("1x1", 65_536),
+        "standard-1x8": _make_standard_recipe("1x8", 8_192),
+        "standard-2x8": _make_standard_recipe("2x8", 4_096),
+        "throughput-1x1": _make_throughput_recipe("1x1", 262_144),
+        "throughput-1x8": _make_throughput_recipe("1x8", 262_144),
+        "throughput-2x8": _make_throughput_recipe("2x8", 172_032),
     },
     prepare_options=(
         PrepareOption(

@@ -42,7 +42,7 @@ def fill_rows(out: Tensor, *, table: int, first_row: int, cardinality: int, seed
     @torch.no_grad()
     def fill(block: int) -> None:
         start, end = block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, cardinality)
-        generator = torch.Generator().manual_seed(_mixed(seed, table, block))
+        generator = torch.Generator().manual_seed(_mix_seed(seed, table, block))
         first, last = max(start, first_row), min(end, last_row)
         rows = out[first - first_row : last - first_row]
         if (first, last) == (start, end) and rows.device.type == "cpu":
@@ -59,7 +59,7 @@ def fill_rows(out: Tensor, *, table: int, first_row: int, cardinality: int, seed
             pass
 
 
-def _mixed(seed: int, table: int, block: int) -> int:
+def _mix_seed(seed: int, table: int, block: int) -> int:
     """Return a number of 63 bits that differs for any two of table and block.
 
     A generator of torch keeps 32 bits on a CPU; neighbouring numbers must not meet there.
@@ -74,7 +74,7 @@ def _mixed(seed: int, table: int, block: int) -> int:
     return mixed >> 1
 
 
-def untimed(_part: str) -> AbstractContextManager[Any]:
+def skip_timing(_part: str) -> AbstractContextManager[Any]:
     """Time nothing."""
     return nullcontext()
 
@@ -101,14 +101,14 @@ class FusedTables(nn.Module):
         dim: int,
         *,
         seed: int | None,
-        in_part: InPart = untimed,
+        in_part: InPart = skip_timing,
     ) -> None:
         super().__init__()
         self.in_part = in_part
         self.cardinalities, self.dim = tuple(cardinalities), dim
         self.learning_rate: float = 0.0
         self.grad_scale: float | Tensor = 1.0
-        self.register_buffer("weight", _empty_rows(sum(self.cardinalities), dim))
+        self.register_buffer("weight", _allocate_rows(sum(self.cardinalities), dim))
         ends = torch.tensor(self.cardinalities, dtype=torch.int64).cumsum(0)
         starts = torch.cat([ends.new_zeros(1), ends[:-1]])
         # Ids come as int32 where all rows can be counted in it: half the bytes to read.
@@ -117,11 +117,11 @@ class FusedTables(nn.Module):
         # Autograd calls backward only below something that asks for a gradient.
         self.register_buffer("_anchor", torch.zeros(()), persistent=False)
         if seed is not None:
-            for table, part in enumerate(self.tables()):
+            for table, part in enumerate(self.split_tables()):
                 cardinality = len(part)
                 fill_rows(part, table=table, first_row=0, cardinality=cardinality, seed=seed)
 
-    def tables(self) -> Sequence[Tensor]:
+    def split_tables(self) -> Sequence[Tensor]:
         """Return each table as a view of the weight, (cardinality, dim)."""
         parts: Sequence[Tensor] = cast("Tensor", self.weight).split(self.cardinalities)
         return parts
@@ -136,9 +136,9 @@ class FusedTables(nn.Module):
     def look_up(self, ids: Tensor) -> Tensor:
         """Return the rows of ids (T, B) as (B, T, dim)."""
         weight = cast("Tensor", self.weight)
-        return weight.index_select(0, self._rows_of(ids)).view(*ids.t().shape, self.dim)
+        return weight.index_select(0, self._find_rows(ids)).view(*ids.t().shape, self.dim)
 
-    def _rows_of(self, ids: Tensor) -> Tensor:
+    def _find_rows(self, ids: Tensor) -> Tensor:
         """Return the rows in the weight of ids (T, B), sample by sample, (B x T,)."""
         return (ids + cast("Tensor", self._starts)[:, None]).t().reshape(-1)
 
@@ -150,9 +150,9 @@ class FusedTables(nn.Module):
         """
         factor = -self.learning_rate / self.grad_scale
         if isinstance(factor, Tensor):
-            grads = scaled_or_zero(grads, factor)
+            grads = scale_or_zero(grads, factor)
             factor = 1.0
-        weight, rows = cast("Tensor", self.weight), self._rows_of(ids)
+        weight, rows = cast("Tensor", self.weight), self._find_rows(ids)
         grads = grads.reshape(-1, self.dim)
         if weight.device.type == "cpu":
             # ``index_add_`` runs on one thread there. ``scatter_add_`` with an index that is a
@@ -182,7 +182,7 @@ class _LookUp(Function):
         return grads[0].new_zeros(()), None, None
 
 
-def _empty_rows(rows: int, dim: int) -> Tensor:
+def _allocate_rows(rows: int, dim: int) -> Tensor:
     """Return (rows, dim) float32 to be filled, on huge pages where the host has them.
 
     Rows lie at random: with pages of 4 KiB nearly each costs a walk through page tables.
@@ -195,7 +195,7 @@ def _empty_rows(rows: int, dim: int) -> Tensor:
     return torch.frombuffer(room, dtype=torch.float32).view(rows, dim)  # keeps ``room`` alive
 
 
-def scaled_or_zero(grads: Tensor, factor: Tensor) -> Tensor:
+def scale_or_zero(grads: Tensor, factor: Tensor) -> Tensor:
     """Return ``grads x factor``, or zeros where one overflowed; asks nothing of the host."""
     scaled = grads * factor
     return torch.where(torch.isfinite(scaled.sum()), scaled, torch.zeros_like(scaled))

@@ -37,12 +37,12 @@ def compute(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigure
     """
     if not all("copy_bytes_per_second" in rank.facts for rank in ranks):
         return OwnFigures({})
-    computed = {"MFU": Figure(None, message("no_headline_mfu"))} | _traffic(ranks)
-    bound = bound_by({name: figure.value for name, figure in (dict(known) | computed).items()})
+    computed = {"MFU": Figure(None, message("no_headline_mfu"))} | _compute_traffic(ranks)
+    bound = find_bound({name: figure.value for name, figure in (dict(known) | computed).items()})
     return OwnFigures(computed, () if bound is None else (bound,))
 
 
-def _traffic(ranks: Sequence[RankWork]) -> dict[str, Figure]:
+def _compute_traffic(ranks: Sequence[RankWork]) -> dict[str, Figure]:
     slowest_s = max(rank.windows_ns for rank in ranks) / _NS_PER_S
     if slowest_s == 0:
         none = Figure(None, message("rank_without_measured_step"))
@@ -76,7 +76,7 @@ def _traffic(ranks: Sequence[RankWork]) -> dict[str, Figure]:
     return traffic | {"embedding_bandwidth_share": bandwidth}
 
 
-def bound_by(values: dict[str, float | None]) -> Message | None:
+def find_bound(values: dict[str, float | None]) -> Message | None:
     """Say what the steps are bound by, and why; none where their parts are not known.
 
     Args:

@@ -18,12 +18,12 @@ from trainmark.train.step_memory import memory_of_rank
 from trainmark.train.stepper import AUTOCAST_DTYPES, Stepper, add_over_ranks
 
 from . import data as clicks
-from .case import layers
+from .case import parse_layer_widths
 from .data import SplitReader
 from .embeddings import FusedTables
 from .hybrid import HybridTables
 from .model import build_model
-from .placement import FLOAT_BYTES, place
+from .placement import FLOAT_BYTES, place_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from trainmark.protocols import JobContext
 
     from .case import DlrmRecipe
-    from .data import Loaded, RawBatch
+    from .data import DlrmData, RawBatch
 
 
-def roc_auc(scores: NDArray[Any], labels: NDArray[Any]) -> float:
+def compute_roc_auc(scores: NDArray[Any], labels: NDArray[Any]) -> float:
     """Return how often a positive row scores above a negative one; equal scores count half.
 
     Args:
@@ -56,7 +56,7 @@ def roc_auc(scores: NDArray[Any], labels: NDArray[Any]) -> float:
     return (int(below) + int(not_above)) / (2 * len(positive) * len(negative))
 
 
-def gather(scores: Tensor, labels: Tensor, *, world_size: int) -> tuple[Tensor, Tensor]:
+def gather_scores(scores: Tensor, labels: Tensor, *, world_size: int) -> tuple[Tensor, Tensor]:
     """Return the scores and labels of all ranks, both (rows,), on every rank.
 
     Ranks may hold different numbers of rows, none included.
@@ -75,12 +75,12 @@ def gather(scores: Tensor, labels: Tensor, *, world_size: int) -> tuple[Tensor, 
     return whole[0], whole[1]
 
 
-def load_data(context: JobContext) -> Loaded:
+def load_data(context: JobContext) -> DlrmData:
     """Return the description of the files; rows are read while training."""
     return clicks.load(context.data_dir, context.recipe)
 
 
-def lr_factor(recipe: DlrmRecipe, finished_steps: int) -> float:
+def compute_lr_factor(recipe: DlrmRecipe, finished_steps: int) -> float:
     """Return the learning rate of the next step over the peak: linear rise, then a square."""
     if finished_steps < recipe.warmup_lr_steps:
         return (finished_steps + 1) / recipe.warmup_lr_steps
@@ -91,15 +91,17 @@ def lr_factor(recipe: DlrmRecipe, finished_steps: int) -> float:
 class DlrmJob:
     """See ``trainmark.protocols.Job``."""
 
-    def __init__(self, context: JobContext, data: Loaded) -> None:
+    def __init__(self, context: JobContext, data: DlrmData) -> None:
         recipe: DlrmRecipe = context.recipe
         self.context, self.recipe = context, recipe
         spec = data.spec
         self.num_numerical = spec.num_numerical
         memory = context.memory or memory_of_rank(context.device, context.world_size)
         assert memory is not None, "every device here tells its memory"
-        self.placement = place(memory, spec.cardinalities, recipe.embedding_dim, context.world_size)
-        columns = self.placement.columns(context.rank)
+        self.placement = place_tables(
+            memory, spec.cardinalities, recipe.embedding_dim, context.world_size
+        )
+        columns = self.placement.list_tables(context.rank)
         self.readers = {
             split: SplitReader(spec, split, columns=columns) for split in ("train", "test")
         }
@@ -111,7 +113,7 @@ class DlrmJob:
             spec.num_numerical,
             recipe.embedding_dim,
             len(spec.cardinalities),
-            *layers(recipe),
+            *parse_layer_widths(recipe),
             seed=recipe.seed,
         )
         context.device.place(self.model)
@@ -123,7 +125,7 @@ class DlrmJob:
             self.model,
             optimizer,
             self._loss_sum,
-            schedule_lr=lambda steps: lr_factor(recipe, steps),
+            schedule_lr=lambda steps: compute_lr_factor(recipe, steps),
             loss_scale_window=1_000_000_000,  # as published: the scale never doubles
         )
         self.check, self.updates = self.stepper.check, self.stepper.updates
@@ -146,7 +148,9 @@ class DlrmJob:
     def step(self, batches: Iterator[Batch]) -> Tensor | None:
         """Take one step. Tables are updated within it, so they are told its rate before."""
         recipe = self.recipe
-        self.tables.learning_rate = recipe.learning_rate * lr_factor(recipe, self.stepper.steps)
+        self.tables.learning_rate = recipe.learning_rate * compute_lr_factor(
+            recipe, self.stepper.steps
+        )
         self.tables.grad_scale = self.stepper.loss_scale()
         return self.stepper.step(batches)
 
@@ -158,17 +162,17 @@ class DlrmJob:
         for raw in self._read("train", order):
             samples = len(raw.labels)
             counts = Counts(samples, samples)
-            yield Batch(_tensors(raw), counts, raw.step_samples, closes_step=True)
+            yield Batch(_make_tensors(raw), counts, raw.step_samples, closes_step=True)
 
     def _read(self, split: str, order: Any = None) -> Iterator[RawBatch]:
-        return self.readers[split].batches(
+        return self.readers[split].read_batches(
             self.global_batch_size,
             rank=self.context.rank,
             world_size=self.context.world_size,
             order=order,
         )
 
-    def _logits(self, model: nn.Module, numerical: Tensor, ids: Tensor) -> Tensor:
+    def _compute_logits(self, model: nn.Module, numerical: Tensor, ids: Tensor) -> Tensor:
         # Where rows come from other ranks, the bottom MLP runs while they are on their way.
         look_up = self.tables if self.context.world_size == 1 else self.tables.start
         logits: Tensor = model(numerical.float(), look_up(ids))
@@ -176,15 +180,15 @@ class DlrmJob:
 
     def _loss_sum(self, batch: Batch) -> Tensor:
         numerical, labels, ids = batch.tensors
-        logits = self._logits(self.stepper.model, numerical, ids)
+        logits = self._compute_logits(self.stepper.model, numerical, ids)
         return nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
 
     def trained_parameters(self) -> Mapping[str, Tensor]:
         tables: Iterable[tuple[int, Tensor]]
         if self.context.world_size == 1:
-            tables = enumerate(self.tables.tables())
+            tables = enumerate(self.tables.split_tables())
         else:
-            tables = ((part.table, rows) for part, rows in self.tables.part_weights())
+            tables = ((part.table, rows) for part, rows in self.tables.iterate_parts())
         return {f"table {table}": rows for table, rows in tables} | trained(self.model)
 
     @torch.no_grad()
@@ -192,18 +196,18 @@ class DlrmJob:
         """Return the AUC of the test rows. Every rank takes the same forward passes."""
         world_size, device = self.context.world_size, self.stepper.device
         scores, labels, scored = [], [], EvaluationSum()
-        host = ((_tensors(raw), len(raw.labels)) for raw in self._read("test"))
+        host = ((_make_tensors(raw), len(raw.labels)) for raw in self._read("test"))
         for (numerical, label, ids), rows in read_ahead(
             scored_rows(host), self.context.device, depth=self.recipe.read_ahead_batches
         ):
             with self.stepper.autocast():
-                scores.append(self._logits(self.model, numerical, ids))
+                scores.append(self._compute_logits(self.model, numerical, ids))
             labels.append(label)
             scored.add(rows)
-        score, label = gather(torch.cat(scores), torch.cat(labels), world_size=world_size)
+        score, label = gather_scores(torch.cat(scores), torch.cat(labels), world_size=world_size)
         auc = 0.0
         if self.context.rank == 0:
-            auc = roc_auc(score.cpu().numpy(), label.cpu().numpy())
+            auc = compute_roc_auc(score.cpu().numpy(), label.cpu().numpy())
         (auc,) = add_over_ranks(auc, world_size=world_size, device=device)
         total = self.readers["test"].num_rows
         assert len(score) == total, f"{len(score)} of {total} test rows were scored"
@@ -217,7 +221,7 @@ class DlrmJob:
         parameters = self.dense_parameters + sum(rows) * dim
         exchanged = 0
         if self.context.world_size > 1:
-            exchanged = self.tables.exchanged_bytes(self.global_batch_size)
+            exchanged = self.tables.count_exchanged_bytes(self.global_batch_size)
         return {
             "parameters": parameters,
             "trainable_parameters": parameters,
@@ -235,7 +239,7 @@ class DlrmJob:
         }
 
 
-def _tensors(raw: RawBatch) -> tuple[Tensor, Tensor, Tensor]:
+def _make_tensors(raw: RawBatch) -> tuple[Tensor, Tensor, Tensor]:
     """Return numbers (B_local, 13), labels (B_local,) and ids (columns, B), on the host."""
     numerical, labels = torch.from_numpy(raw.numerical), torch.from_numpy(raw.labels)
     return numerical, labels, torch.from_numpy(raw.categories)

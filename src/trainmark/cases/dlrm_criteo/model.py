@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from .placement import num_features
+from .placement import count_features
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ class Interaction(nn.Module):
         vectors = num_tables + 1
         pairs = vectors * (vectors - 1) // 2
         self.dim, self.num_vectors = dim, vectors
-        self.num_features = num_features(num_tables, dim)
+        self.num_features = count_features(num_tables, dim)
         self.padding = self.num_features - dim - pairs
         row, column = torch.tril_indices(vectors, vectors, -1)
         self.register_buffer("_pairs", row * vectors + column, persistent=False)
@@ -102,9 +102,9 @@ class Dlrm(nn.Module):
         super().__init__()
         assert bottom[-1] == dim
         assert top[-1] == 1
-        self.bottom = mlp([num_numerical, *bottom])
+        self.bottom = build_mlp([num_numerical, *bottom])
         self.interaction = Interaction(num_tables, dim)
-        self.top = mlp([self.interaction.num_features, *top], last_is_linear=True)
+        self.top = build_mlp([self.interaction.num_features, *top], last_is_linear=True)
 
     def forward(self, numerical: Tensor, embedded: Any) -> Tensor:
         """Return logits (B,) of ``numerical`` (B, num_numerical), ``embedded`` (B, T, dim).
@@ -132,7 +132,7 @@ class Dlrm(nn.Module):
         return 6 * (weights + products) - 2 * linear[0].weight.numel()
 
 
-def mlp(widths: Sequence[int], *, last_is_linear: bool = False) -> nn.Sequential:
+def build_mlp(widths: Sequence[int], *, last_is_linear: bool = False) -> nn.Sequential:
     """Return linear layers with ReLU after each, after the last one too unless told."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(widths):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from trainmark.errors import EnvironmentFault
 from trainmark.train.step_memory import FULL, HALF, Prediction
 
-from .case import layers
+from .case import parse_layer_widths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ TABLES_SHARE = 0.8  # of a rank's memory; the rest is for activations and their 
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TablePart:
     """Rows ``first_row`` to ``first_row + rows`` of ``table``; the whole of it mostly."""
 
     table: int
@@ -46,18 +46,18 @@ class Placement:
 
     cardinalities: tuple[int, ...]
     dim: int
-    parts: tuple[tuple[Part, ...], ...]
+    parts: tuple[tuple[TablePart, ...], ...]
 
     @property
     def world_size(self) -> int:
         """Ranks that the tables are placed on."""
         return len(self.parts)
 
-    def columns(self, rank: int) -> tuple[int, ...]:
+    def list_tables(self, rank: int) -> tuple[int, ...]:
         """Return the tables whose ids ``rank`` has to read, one for each of its parts."""
         return tuple(part.table for part in self.parts[rank])
 
-    def is_cut(self, part: Part) -> bool:
+    def is_cut(self, part: TablePart) -> bool:
         """Tell whether other ranks hold further rows of the part's table."""
         return part.rows < self.cardinalities[part.table]
 
@@ -76,12 +76,14 @@ class Placement:
             for rank, parts in enumerate(self.parts)
         ]
 
-    def _name(self, part: Part) -> str:
+    def _name(self, part: TablePart) -> str:
         rows = f"[{part.first_row}:{part.first_row + part.rows}]" if self.is_cut(part) else ""
         return f"{part.table}{rows}"
 
 
-def place(memory: RankMemory, cardinalities: Sequence[int], dim: int, world_size: int) -> Placement:
+def place_tables(
+    memory: RankMemory, cardinalities: Sequence[int], dim: int, world_size: int
+) -> Placement:
     """Place tables of ``cardinalities`` rows of ``dim`` numbers on ``world_size`` ranks.
 
     The largest table goes first, to the rank with the fewest look-ups and, among those,
@@ -112,14 +114,14 @@ def place(memory: RankMemory, cardinalities: Sequence[int], dim: int, world_size
             "prepare with a higher frequency_threshold",
         )
     room = [row_budget] * world_size
-    parts: list[list[Part]] = [[] for _ in range(world_size)]
+    parts: list[list[TablePart]] = [[] for _ in range(world_size)]
     for table in sorted(range(len(cardinalities)), key=lambda t: (-cardinalities[t], t)):
         rows = cardinalities[table]
         order = sorted(range(world_size), key=lambda r: (len(parts[r]), -room[r], r))
         fitting = [rank for rank in order if room[rank] >= rows]
         first_row = 0
         for rank, share in [(fitting[0], rows)] if fitting else _cut(rows, room):
-            parts[rank].append(Part(table, first_row, share))
+            parts[rank].append(TablePart(table, first_row, share))
             room[rank] -= share
             first_row += share
     ordered = (tuple(sorted(rank_parts, key=lambda part: part.table)) for rank_parts in parts)
@@ -155,8 +157,8 @@ def predict(recipe: DlrmRecipe, placement: Placement, num_numerical: int) -> Pre
         num_numerical: numbers of a sample.
     """
     dim, tables = placement.dim, len(placement.cardinalities)
-    bottom, top = layers(recipe)
-    widths = [[num_numerical, *bottom], [num_features(tables, dim), *top]]
+    bottom, top = parse_layer_widths(recipe)
+    widths = [[num_numerical, *bottom], [count_features(tables, dim), *top]]
     dense = FULL * sum((into + 1) * out for mlp in widths for into, out in pairwise(mlp))
     number = HALF if recipe.precision in ("bf16", "fp16") else FULL  # in matmuls
     saved = (sum(map(sum, widths)) + (tables + 1) * dim) * number  # by MLPs and interaction
@@ -182,7 +184,7 @@ def predict(recipe: DlrmRecipe, placement: Placement, num_numerical: int) -> Pre
     return max(predictions, key=lambda item: item.reserved)
 
 
-def num_features(num_tables: int, dim: int) -> int:
+def count_features(num_tables: int, dim: int) -> int:
     """Return the numbers of a sample that the interaction gives the top MLP."""
     numbers = dim + num_tables * (num_tables + 1) // 2
     return numbers + -numbers % FEATURE_MULTIPLE

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.spec import Sizes
 
-from .case import layers
-from .placement import FLOAT_BYTES, num_features
+from .case import parse_layer_widths
+from .placement import FLOAT_BYTES, count_features
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,8 +24,8 @@ def find_sizes(recipe: DlrmRecipe, facts: Mapping[str, Any]) -> Sizes:
     if numbers is None or tables is None:
         return Sizes({})
     dim = recipe.embedding_dim
-    bottom, top = layers(recipe)
-    features = num_features(tables, dim)
+    bottom, top = parse_layer_widths(recipe)
+    features = count_features(tables, dim)
     widths = [*pairwise([numbers, *bottom]), *pairwise([features, *top])]
     weights = sum(into * out for into, out in widths)
     dense = weights + sum(out for _, out in widths)
@@ -34,7 +34,7 @@ def find_sizes(recipe: DlrmRecipe, facts: Mapping[str, Any]) -> Sizes:
     products = (tables + 1) ** 2 * dim
     per_sample = 6 * (weights - padding + products) - 2 * numbers * bottom[0]
 
-    def flops(counts: Counts) -> float:
+    def compute_flops(counts: Counts) -> float:
         return float(per_sample * counts.samples)
 
     expected = {
@@ -43,4 +43,4 @@ def find_sizes(recipe: DlrmRecipe, facts: Mapping[str, Any]) -> Sizes:
         "trainable_parameters": dense + rows * dim,
         "embedding_bytes_per_sample": 4 * tables * dim * FLOAT_BYTES,
     }
-    return Sizes(expected, flops)
+    return Sizes(expected, compute_flops)

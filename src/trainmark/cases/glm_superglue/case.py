@@ -42,7 +42,7 @@ class GlmShape:
         block = self.layer_matmul_weights + 13 * self.hidden_size  # biases 3 + 1 + 4 + 1, norms 4
         return tables + self.num_layers * block + 2 * self.hidden_size
 
-    def flops_per_token(self, length: float) -> float:
+    def compute_flops_per_token(self, length: float) -> float:
         """Return the FLOPs of training the blocks on a token of a sequence of ``length``."""
         weights = 6.0 * self.num_layers * self.layer_matmul_weights
         return weights + 12.0 * self.num_layers * self.hidden_size * length
@@ -124,7 +124,7 @@ class GlmRecipe(Recipe):
 SEED = 10_483  # of the published runs
 
 
-def _standard(world: str, *, grad_accum_steps: int = 1) -> GlmRecipe:
+def _make_standard_recipe(world: str, *, grad_accum_steps: int = 1) -> GlmRecipe:
     """Return the published training: AdamW 1e-5, 8 samples a device, accuracy 0.80.
 
     The published program ends after 40 epochs at the latest and recomputes every block. Its
@@ -147,7 +147,7 @@ def _standard(world: str, *, grad_accum_steps: int = 1) -> GlmRecipe:
     )
 
 
-def _throughput(world: str, precision: Precision) -> GlmRecipe:
+def _make_throughput_recipe(world: str, precision: Precision) -> GlmRecipe:
     """Return a recipe that measures speed only."""
     return GlmRecipe(
         seed=SEED,
@@ -204,11 +204,11 @@ CASE = Case(
             eval_every_samples=3_200,
             timeout_s=1_800.0,
         ),
-        "standard-1x1": _standard("1x1", grad_accum_steps=8),
-        "standard-1x8": _standard("1x8"),
-        "standard-2x8": _standard("2x8"),
-        "throughput-1x1": _throughput("1x1", "bf16"),
-        "throughput-1x8": _throughput("1x8", "bf16"),
+        "standard-1x1": _make_standard_recipe("1x1", grad_accum_steps=8),
+        "standard-1x8": _make_standard_recipe("1x8"),
+        "standard-2x8": _make_standard_recipe("2x8"),
+        "throughput-1x1": _make_throughput_recipe("1x1", "bf16"),
+        "throughput-1x8": _make_throughput_recipe("1x8", "bf16"),
     },
     data_fields=frozenset({"seed", "init"}),
     aliases=("glm",),

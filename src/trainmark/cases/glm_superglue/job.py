@@ -23,7 +23,7 @@ from trainmark.train.stepper import (
 )
 
 from . import data as samples_of
-from .data.examples import grouped_order
+from .data.examples import order_by_choices
 from .model import build_model, load_checkpoint
 
 if TYPE_CHECKING:
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     from trainmark.protocols import JobContext
 
     from .case import GlmRecipe
-    from .data import Loaded
+    from .data import GlmData
     from .data.examples import ChoiceBatch
     from .model import Glm
 
 
-def _tensors(*arrays: NDArray[Any]) -> list[Tensor]:
+def _make_tensors(*arrays: NDArray[Any]) -> list[Tensor]:
     return [torch.from_numpy(item) for item in arrays]
 
 
 @dataclass(frozen=True, slots=True)
-class Sequences:
+class SequenceTensors:
     """Sequences, and whose log-probabilities make up a score.
 
     Args:
@@ -58,9 +58,9 @@ class Sequences:
     target_owner: Tensor
 
     @classmethod
-    def of(cls, batch: ChoiceBatch) -> Sequences:
+    def from_batch(cls, batch: ChoiceBatch) -> SequenceTensors:
         """Return the sequences of ``batch`` on the host."""
-        *inputs, target_owner = _tensors(
+        *inputs, target_owner = _make_tensors(
             batch.ids,
             batch.positions,
             batch.block_positions,
@@ -71,14 +71,14 @@ class Sequences:
         )
         return cls(tuple(inputs), target_owner)
 
-    def scores(self, log_probs: Tensor) -> Tensor:
+    def sum_scores(self, log_probs: Tensor) -> Tensor:
         """Return the score of each sequence (N,), the sum over its targets' of (K,)."""
         empty = log_probs.new_zeros(len(self.inputs[0]))
         return empty.index_add(0, self.target_owner, log_probs)
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ScoreLayout:
     """Where the scores of N sequences stand in a table of B samples and C candidates.
 
     Args:
@@ -92,37 +92,39 @@ class Places:
     max_choices: int
 
     @classmethod
-    def of(cls, batch: ChoiceBatch) -> Places:
+    def from_batch(cls, batch: ChoiceBatch) -> ScoreLayout:
         """Return the places of ``batch`` on the host."""
-        owner, slot = _tensors(batch.owner, batch.slot)
+        owner, slot = _make_tensors(batch.owner, batch.slot)
         return cls(owner, slot, batch.samples, batch.max_choices)
 
-    def table(self, scores: Tensor) -> Tensor:
+    def arrange_scores(self, scores: Tensor) -> Tensor:
         """Return ``scores`` (N,) as (B, C), minus infinity where there is no candidate."""
         empty = scores.new_full((self.samples, self.max_choices), -torch.inf)
         return empty.index_put((self.owner, self.slot), scores)
 
-    def loss_sum(self, scores: Tensor) -> Tensor:
+    def compute_loss_sum(self, scores: Tensor) -> Tensor:
         """Return the sum over samples of the cross-entropy of candidate 0, the right one."""
         first = torch.zeros(self.samples, dtype=torch.long, device=scores.device)
-        return F.cross_entropy(self.table(scores), first, reduction="sum")
+        return F.cross_entropy(self.arrange_scores(scores), first, reduction="sum")
 
     def count_right(self, scores: Tensor, correct: Tensor) -> Tensor:
         """Return how many samples' best candidate is ``correct``, bool (N,); an int scalar."""
-        best = self.table(scores).argmax(1, keepdim=True)
-        right = self.table(correct.float())  # a place without a candidate is never the best
+        best = self.arrange_scores(scores).argmax(1, keepdim=True)
+        right = self.arrange_scores(
+            correct.float()
+        )  # a place without a candidate is never the best
         return (right.gather(1, best) > 0).sum()
 
 
 SEGMENT_CHOICES = 10  # candidates a sample that an evaluation scores in one forward pass
 
 
-def load_data(context: JobContext) -> Loaded:
+def load_data(context: JobContext) -> GlmData:
     """Return training and validation samples."""
     return samples_of.load(context.data_dir, context.recipe)
 
 
-def lr_factor(recipe: GlmRecipe, finished_steps: int) -> float:
+def compute_lr_factor(recipe: GlmRecipe, finished_steps: int) -> float:
     """Return the learning rate of the next step over the peak: linear up, then linear down."""
     warmup = recipe.lr_warmup_fraction * recipe.lr_decay_steps
     done = decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
@@ -132,7 +134,7 @@ def lr_factor(recipe: GlmRecipe, finished_steps: int) -> float:
 class GlmJob:
     """See ``trainmark.protocols.Job``."""
 
-    def __init__(self, context: JobContext, data: Loaded) -> None:
+    def __init__(self, context: JobContext, data: GlmData) -> None:
         recipe: GlmRecipe = context.recipe
         self.context, self.data, self.recipe = context, data, recipe
         self.shape = recipe.shape
@@ -159,7 +161,7 @@ class GlmJob:
             self.model,
             optimizer,
             self._loss_sum,
-            schedule_lr=lambda steps: lr_factor(recipe, steps),
+            schedule_lr=lambda steps: compute_lr_factor(recipe, steps),
             max_grad_norm=recipe.max_grad_norm,
             loss_scale_window=recipe.loss_scale_window,
             loss_scale_hysteresis=recipe.loss_scale_hysteresis,
@@ -171,20 +173,23 @@ class GlmJob:
         train, recipe = self.data.train, self.recipe
         order = None
         if recipe.group_by_choices:
-            order = grouped_order(train.num_choices, self.sharding, epoch)
+            order = order_by_choices(train.num_choices, self.sharding, epoch)
         return training_batches(
             train,
             self.sharding,
             epoch,
             order=order,
-            tensors=lambda choices: (Sequences.of(choices), Places.of(choices)),
+            tensors=lambda choices: (
+                SequenceTensors.from_batch(choices),
+                ScoreLayout.from_batch(choices),
+            ),
             identity=lambda choices: torch.from_numpy(choices.first_ids),
         )
 
     def _loss_sum(self, batch: Batch) -> Tensor:
         sequences, places = batch.tensors
-        scores = sequences.scores(self.stepper.model(*sequences.inputs))
-        loss: Tensor = places.loss_sum(scores)
+        scores = sequences.sum_scores(self.stepper.model(*sequences.inputs))
+        loss: Tensor = places.compute_loss_sum(scores)
         return loss
 
     def trained_parameters(self) -> Mapping[str, Tensor]:
@@ -211,28 +216,31 @@ class GlmJob:
         depth = self.recipe.read_ahead_batches
         self.model.eval()
         for chunks, places, correct, samples in read_ahead(
-            self._to_score(rows), self.context.device, depth=depth
+            self._read_scoring_batches(rows), self.context.device, depth=depth
         ):
-            scores = torch.cat([self._scores(sequences) for sequences in chunks])
+            scores = torch.cat([self._compute_scores(sequences) for sequences in chunks])
             scored.add(samples, total=places.count_right(scores, correct))
         self.model.train()
         return scored
 
-    def _to_score(
+    def _read_scoring_batches(
         self, rows: range
-    ) -> Iterator[tuple[list[Sequences], Places, Tensor, ScoredRows]]:
+    ) -> Iterator[tuple[list[SequenceTensors], ScoreLayout, Tensor, ScoredRows]]:
         """Yield sequences by forward pass, their places, which are correct, bool (N,), the rows."""
         size = self.recipe.micro_batch_size
         for first in range(0, len(rows), size):
             choices, _ = self.data.validation.batch(rows[first : first + size])
-            chunks = [Sequences.of(some) for some in choices.chunks(SEGMENT_CHOICES * size)]
+            chunks = [
+                SequenceTensors.from_batch(some)
+                for some in choices.split_sequences(SEGMENT_CHOICES * size)
+            ]
             scored = ScoredRows.of(choices.first_ids, choices.samples)
-            yield chunks, Places.of(choices), torch.from_numpy(choices.correct), scored
+            yield chunks, ScoreLayout.from_batch(choices), torch.from_numpy(choices.correct), scored
 
-    def _scores(self, sequences: Sequences) -> Tensor:
+    def _compute_scores(self, sequences: SequenceTensors) -> Tensor:
         """Return the score of each sequence in eval mode (N,)."""
         with self.stepper.autocast():
-            return sequences.scores(self.model(*sequences.inputs))
+            return sequences.sum_scores(self.model(*sequences.inputs))
 
     def model_flops(self, counts: Counts) -> float:
         """Return the FLOPs of the blocks for the sequences that were run.
@@ -243,7 +251,7 @@ class GlmJob:
         if not counts.sequences:
             return 0.0
         length = counts.tokens_padded / counts.sequences
-        return self.shape.flops_per_token(length) * counts.tokens_padded
+        return self.shape.compute_flops_per_token(length) * counts.tokens_padded
 
     def facts(self) -> Mapping[str, Any]:
         recipe = self.recipe

@@ -16,7 +16,7 @@ from trainmark.errors import DataError
 
 from .data import HDF5, JSONL, LATEST, MODEL, find_checkpoint
 from .data.hdf5 import SparseFile, write_rows
-from .data.passages import open_vocabulary, vocabulary_file
+from .data.passages import find_vocabulary_file, open_vocabulary
 from .data.record_jsonl import read_passages
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     form = JSONL if layout.kind == JSONL.kind else HDF5
     copies, notes = {}, []
     if form is JSONL:
-        vocabulary = vocabulary_file(raw / MODEL)
+        vocabulary = find_vocabulary_file(raw / MODEL)
         copies[f"{MODEL}/{vocabulary.name}"] = vocabulary
         settings = vocabulary.with_name(SETTINGS[0])
         if settings.is_file():
@@ -68,7 +68,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         copies[f"{MODEL}/{folder.name}/{checkpoint.name}"] = checkpoint
     else:
         notes.append("no checkpoint: only init=random will run on this data")
-    prepared.lay_out(
+    prepared.write_splits(
         data,
         raw,
         say,

@@ -22,8 +22,8 @@ def find_sizes(recipe: GlmRecipe, facts: Mapping[str, Any]) -> Sizes:
     del facts
     shape = recipe.shape
 
-    def flops(counts: Counts) -> float:
-        return shape.flops_per_token(recipe.seq_length) * counts.tokens_padded
+    def compute_flops(counts: Counts) -> float:
+        return shape.compute_flops_per_token(recipe.seq_length) * counts.tokens_padded
 
     expected = {"parameters": shape.parameters, "trainable_parameters": shape.parameters}
-    return Sizes(expected, None if recipe.trim_padding else flops)
+    return Sizes(expected, None if recipe.trim_padding else compute_flops)

@@ -62,7 +62,7 @@ class GptRecipe(Recipe):
     @property
     def padded_vocab_size(self) -> int:
         """Rows of the token table: a multiple of ``128 x tensor_parallel``, as Megatron pads."""
-        return padded(self.vocab_size, 128 * self.tensor_parallel)
+        return round_up(self.vocab_size, 128 * self.tensor_parallel)
 
     @property
     def matmul_weights(self) -> int:
@@ -71,7 +71,7 @@ class GptRecipe(Recipe):
         The head counts with one rank's padding: the extra padding of more ranks is not counted.
         """
         blocks = 12 * self.num_layers * self.hidden_size**2
-        return blocks + self.hidden_size * padded(self.vocab_size, 128)
+        return blocks + self.hidden_size * round_up(self.vocab_size, 128)
 
     def check(self, world_size: int) -> None:
         """Refuse shapes that do not divide.
@@ -112,7 +112,7 @@ class GptRecipe(Recipe):
             )
 
 
-def padded(rows: int, multiple: int) -> int:
+def round_up(rows: int, multiple: int) -> int:
     """Return the next multiple, ``rows`` itself where it is one."""
     return -(-rows // multiple) * multiple
 
@@ -120,7 +120,7 @@ def padded(rows: int, multiple: int) -> int:
 SEED = 1234  # of the published runs
 
 
-def _reproduction(micro_batch_size: int, precision: Precision, world: str) -> GptRecipe:
+def _make_reproduction_recipe(micro_batch_size: int, precision: Precision, world: str) -> GptRecipe:
     """Return a run of the founding page: 200 steps, 20 of them skipped, speed only."""
     return GptRecipe(
         seed=SEED,
@@ -138,7 +138,7 @@ def _reproduction(micro_batch_size: int, precision: Precision, world: str) -> Gp
     )
 
 
-def _standard(world: str) -> GptRecipe:
+def _make_standard_recipe(world: str) -> GptRecipe:
     """Return the published training: 320,000 steps on a corpus of one's own."""
     return GptRecipe(
         seed=SEED,
@@ -186,14 +186,14 @@ CASE = Case(
             target_value=1.77,
             timeout_s=1_800.0,
         ),
-        "sp-bs8-fp32": _reproduction(8, "fp32", "1x1"),
-        "sp-bs16-fp16": _reproduction(16, "fp16", "1x1"),
-        "sp-bs16-bf16": _reproduction(16, "bf16", "1x1"),
-        "mp-bs8-fp32": _reproduction(8, "fp32", "1x8"),
-        "mp-bs16-fp16": _reproduction(16, "fp16", "1x8"),
-        "mp-bs16-bf16": _reproduction(16, "bf16", "1x8"),
-        "standard-1x1": _standard("1x1"),
-        "standard-1x8": _standard("1x8"),
+        "sp-bs8-fp32": _make_reproduction_recipe(8, "fp32", "1x1"),
+        "sp-bs16-fp16": _make_reproduction_recipe(16, "fp16", "1x1"),
+        "sp-bs16-bf16": _make_reproduction_recipe(16, "bf16", "1x1"),
+        "mp-bs8-fp32": _make_reproduction_recipe(8, "fp32", "1x8"),
+        "mp-bs16-fp16": _make_reproduction_recipe(16, "fp16", "1x8"),
+        "mp-bs16-bf16": _make_reproduction_recipe(16, "bf16", "1x8"),
+        "standard-1x1": _make_standard_recipe("1x1"),
+        "standard-1x8": _make_standard_recipe("1x8"),
     },
     data_fields=frozenset({"seed", "vocab_size"}),
     prepare_options=(

@@ -11,7 +11,7 @@ from trainmark.train.parallel import Ranks
 from trainmark.train.stepper import cosine_factor, decay_progress, warmup_factor
 
 from . import data as corpus
-from .model import build_model, tensor_parallelize
+from .model import apply_tensor_parallelism, build_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,7 @@ def load_data(context: JobContext) -> Splits:
     return corpus.load(context.data_dir, context.recipe)
 
 
-def lr_factor(recipe: GptRecipe, finished_steps: int) -> float:
+def compute_lr_factor(recipe: GptRecipe, finished_steps: int) -> float:
     """Return the learning rate of the next step over the peak: linear rise, then cosine."""
     warmup = recipe.lr_warmup_fraction * recipe.lr_decay_steps
     lowest = recipe.min_learning_rate / recipe.learning_rate
@@ -56,7 +56,7 @@ class GptJob(NextTokenJob):
         context.device.place(model)
         if ranks.tensor_size > 1:
             assert ranks.mesh is not None
-            tensor_parallelize(model, ranks.mesh["tensor"])
+            apply_tensor_parallelism(model, ranks.mesh["tensor"])
         super().__init__(
             context,
             data,
@@ -64,7 +64,7 @@ class GptJob(NextTokenJob):
             model=model,
             blocks=model.blocks,
             compiled=recipe.compile,
-            schedule_lr=lambda steps: lr_factor(recipe, steps),
+            schedule_lr=lambda steps: compute_lr_factor(recipe, steps),
             **LOSS_SCALE,
         )
 

@@ -77,7 +77,7 @@ class Gpt(nn.Module):
         self.blocks = nn.ModuleList(Block(recipe) for _ in range(recipe.num_layers))
         self.norm = nn.LayerNorm(recipe.hidden_size)
 
-    def hidden(self, ids: Tensor) -> Tensor:
+    def compute_hidden(self, ids: Tensor) -> Tensor:
         """Return the last hidden states (B, T, D) of token ids (B, T)."""
         positions = torch.arange(ids.size(1), device=ids.device)
         x = self.dropout(self.wte(ids) + self.wpe(positions))
@@ -96,14 +96,14 @@ class Gpt(nn.Module):
         Args:
             ids, targets: (B, T), int64.
         """
-        hidden = self.hidden(ids).flatten(0, 1)  # (B * T, D)
+        hidden = self.compute_hidden(ids).flatten(0, 1)  # (B * T, D)
         return self.cross_entropy(
             hidden, self.wte.weight, targets.flatten(), classes=self.recipe.vocab_size
         )
 
-    def logits(self, ids: Tensor) -> Tensor:
+    def compute_logits(self, ids: Tensor) -> Tensor:
         """Return all scores (B, T, padded vocabulary), for tests and small inputs."""
-        return F.linear(self.hidden(ids), self.wte.weight)
+        return F.linear(self.compute_hidden(ids), self.wte.weight)
 
 
 @torch.no_grad()
@@ -127,7 +127,7 @@ def build_model(recipe: GptRecipe, *, seed: int, kernels: Kernels = LIBRARY) -> 
     return model.train()
 
 
-def tensor_parallelize(model: Gpt, mesh: DeviceMesh) -> None:
+def apply_tensor_parallelism(model: Gpt, mesh: DeviceMesh) -> None:
     """Cut heads, feed-forward columns and the rows of the token table over ``mesh``, in place."""
     block = "blocks.*."
     cut(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainmark.data.encoding import source_files, write_pairs
+from trainmark.data.encoding import find_source_files, write_pairs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,5 +16,5 @@ PREFIX = "corpus_text_document"
 
 def prepare(raw: Path, data: Path, say: Say, **options: Any) -> None:
     """Write ``data`` from a file of JSON lines or a folder of them; see ``write_pairs``."""
-    pairs = {PREFIX: source_files(raw)}
+    pairs = {PREFIX: find_source_files(raw)}
     write_pairs(raw, data, say, case="gpt_megatron", pairs=pairs, **options)

@@ -167,7 +167,7 @@ class GptOssRecipe(LanguageRecipe):
             )
 
 
-def _standard(world: str) -> GptOssRecipe:
+def _make_standard_recipe(world: str) -> GptOssRecipe:
     """Return the published training: a global batch of 16 sequences to a perplexity of e^3.34."""
     nodes, devices = (int(number) for number in world.split("x"))
     ranks = nodes * devices
@@ -190,7 +190,7 @@ def _standard(world: str) -> GptOssRecipe:
     )
 
 
-def mlperf(recipe: Mapping[str, Any]) -> dict[str, Any]:
+def make_mlperf_keys(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Return what MLPerf's ruleset asks of a log beside what every log has.
 
     ``closed_gpt_oss_20b.yaml`` of mlperf-logging names keys and values. As steps of decay the
@@ -217,18 +217,18 @@ CASE = make_case(
             ffn_size=128,
             **TINY_TRAINING,
         ),
-        "standard-1x8": _standard("1x8"),
-        "standard-2x8": _standard("2x8"),
+        "standard-1x8": _make_standard_recipe("1x8"),
+        "standard-2x8": _make_standard_recipe("2x8"),
         # Another model: as many layers as a card of 80 GB holds with their optimizer in fp32.
         "throughput-1x1-3-layers": measure_speed_only(
-            _standard("1x1"),
+            _make_standard_recipe("1x1"),
             num_layers=3,
             micro_batch_size=2,
             grad_accum_steps=8,
             expert_parallel=1,
         ),
-        "throughput-1x8": measure_speed_only(_standard("1x8")),
+        "throughput-1x8": measure_speed_only(_make_standard_recipe("1x8")),
     },
     aliases=("gpt_oss",),
-    mlperf=mlperf,
+    mlperf=make_mlperf_keys,
 )

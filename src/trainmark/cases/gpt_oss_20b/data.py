@@ -24,7 +24,7 @@ __all__ = ["check", "check_fit", "generate", "load", "predict"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class _BlockBytes:
     """Bytes of a block's activations on a rank.
 
     Args:
@@ -61,13 +61,13 @@ def predict(recipe: GptOssRecipe, world_size: int) -> Prediction:
     copies = 0  # of a block's weights, by autocast
     if recipe.precision in AUTOCAST:
         copies = of_block * HALF // FULL // recipe.expert_parallel
-    block = _block(recipe, copies)
+    block = _predict_block(recipe, copies)
     early = held if recipe.grad_accum_steps > 1 else 0
     # The head's gradient is ready first; FSDP2 reduces it last.
     late = max(early, held - table) if shards == 1 else held + table
     in_block = block.whole + block.temporary + block.stream
     peaks = (
-        (early, layers * block.kept + _head_bytes(recipe, block.stream)),
+        (early, layers * block.kept + _predict_head_bytes(recipe, block.stream)),
         (max(early, table), (layers - 1) * block.kept + in_block),
         (late, in_block),
         (held, block.stream),
@@ -89,7 +89,7 @@ def predict(recipe: GptOssRecipe, world_size: int) -> Prediction:
     )
 
 
-def _head_bytes(recipe: GptOssRecipe, stream: int) -> int:
+def _predict_head_bytes(recipe: GptOssRecipe, stream: int) -> int:
     """Return the bytes that the head needs, with what it and the last norm save."""
     scores = recipe.micro_batch_size * recipe.seq_length * recipe.vocab_size
     if recipe.kernels == "library":  # log-probabilities, their gradient and that of the scores
@@ -98,7 +98,7 @@ def _head_bytes(recipe: GptOssRecipe, stream: int) -> int:
     return 2 * stream + (table + min(scores, SCORES_AT_ONCE)) * FULL
 
 
-def _block(recipe: GptOssRecipe, copies: int) -> _Block:
+def _predict_block(recipe: GptOssRecipe, copies: int) -> _BlockBytes:
     """Return the bytes of a block's activations; of those with a sliding window, which need more.
 
     Autocast makes a copy of a layer's input for each of its matrices.
@@ -124,7 +124,7 @@ def _block(recipe: GptOssRecipe, copies: int) -> _Block:
     kept = {"none": whole, "selective": stream + result, "full": stream}
     # The gradient of the result, the product without biases, and biases by row.
     temporary = 3 * rows * recipe.hidden_size
-    return _Block(stream, kept[recipe.checkpoint_activations], whole, temporary)
+    return _BlockBytes(stream, kept[recipe.checkpoint_activations], whole, temporary)
 
 
 check_fit = make_fit_check(predict)

@@ -28,7 +28,7 @@ def compute(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigure
     if not all("loads_of_ranks" in rank.facts for rank in ranks):
         return OwnFigures({})
     facts = ranks[0].facts
-    figures = dict(causal_mfu(ranks, known).figures) | _exchange(ranks)
+    figures = dict(causal_mfu(ranks, known).figures) | _compute_exchange(ranks)
     figures["dropped_assignments"] = Figure(facts["assignments_dropped"])
     for of, name in _OVERLOADS.items():
         note = message("one_rank_has_all_experts") if of == "rank" and len(ranks) == 1 else None
@@ -42,7 +42,7 @@ def compute(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigure
     return OwnFigures(figures, notes)
 
 
-def _exchange(ranks: Sequence[RankWork]) -> dict[str, Figure]:
+def _compute_exchange(ranks: Sequence[RankWork]) -> dict[str, Figure]:
     """Return bytes/s that a device sends, and the share of the steps' time that exchanges take."""
     names = ("all_to_all_bytes_per_device", "all_to_all_share")
     shared = (ranks[0].facts["parallel"] or {}).get("experts", 1)

@@ -23,7 +23,7 @@ from trainmark.train.stepper import (
 )
 
 from .case import INIT_STD
-from .model import build_model, routed_layers
+from .model import build_model, list_routed_layers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -41,7 +41,7 @@ def load_data(context: JobContext) -> Splits:
     return c4_pairs.load(context.data_dir, context.recipe)
 
 
-def lr_factor(recipe: GptOssRecipe, finished_steps: int) -> float:
+def compute_lr_factor(recipe: GptOssRecipe, finished_steps: int) -> float:
     """Return the learning rate of the next step over the peak: linear rise from 0, then cosine.
 
     As Megatron-LM's scheduler; the logs of the reference begin with a step that changes nothing.
@@ -71,7 +71,7 @@ class GptOssJob(NextTokenJob):
         self.kernels = choose(recipe, context.device.torch_type)
         fit_attention(context.device)
         model = build_model(recipe, self.kernels, dispatcher)
-        layers = routed_layers(model)
+        layers = list_routed_layers(model)
         if shared is not None:
             for layer in layers:
                 layer.experts.share(shared)
@@ -85,7 +85,7 @@ class GptOssJob(NextTokenJob):
             experts=[layer.experts for layer in layers] if shared is not None else (),
             adam_eps=recipe.adam_eps,
             compiled=False,
-            schedule_lr=lambda steps: lr_factor(recipe, steps),
+            schedule_lr=lambda steps: compute_lr_factor(recipe, steps),
         )
         self.meter = RoutingMeter(
             [layer.experts for layer in layers],
@@ -97,9 +97,9 @@ class GptOssJob(NextTokenJob):
         )
         for layer in layers:
             layer.meter = self.meter
-        self.step, self.check = self._step, self._check
+        self.step, self.check = self._take_step, self._check
 
-    def _step(self, batches: Iterator[Batch]) -> Tensor | None:
+    def _take_step(self, batches: Iterator[Batch]) -> Tensor | None:
         loss = self.stepper.step(batches)
         if loss is not None:
             self.meter.end_step()

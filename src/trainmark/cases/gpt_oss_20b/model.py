@@ -80,7 +80,7 @@ def assign_round_robin(chosen: Tensor, num_experts: int) -> Tensor:
     return turn.view_as(chosen)
 
 
-def routed_layers(model: CausalModel) -> list[RoutedLayer]:
+def list_routed_layers(model: CausalModel) -> list[RoutedLayer]:
     """Return the layers with experts, in their order."""
     layers: list[RoutedLayer] = [block.mlp for block in model.blocks]
     return layers

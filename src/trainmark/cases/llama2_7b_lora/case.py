@@ -73,7 +73,7 @@ class LlamaRecipe(Recipe):
             UsageError: naming the field, its rule and fix.
         """
         del world_size
-        targets(self)
+        parse_targets(self)
         if self.seq_length < 2:
             raise UsageError(
                 f"seq_length={self.seq_length}",
@@ -103,7 +103,7 @@ class LlamaRecipe(Recipe):
                 )
 
 
-def targets(recipe: LlamaRecipe) -> list[str]:
+def parse_targets(recipe: LlamaRecipe) -> list[str]:
     """Return the names of the linear layers that get an adapter.
 
     Raises:
@@ -130,7 +130,7 @@ def targets(recipe: LlamaRecipe) -> list[str]:
 SEED = 42  # of the published runs
 
 
-def _standard(world: str, precision: _Precision, micro_batch_size: int) -> LlamaRecipe:
+def _make_standard_recipe(world: str, precision: _Precision, micro_batch_size: int) -> LlamaRecipe:
     """Return the published training: 3 epochs, then MMLU.
 
     With a 16-bit precision the frozen weights are stored in 16 bits too, so that batch 4 fits.
@@ -149,14 +149,18 @@ def _standard(world: str, precision: _Precision, micro_batch_size: int) -> Llama
     )
 
 
-def _published(precision: _Precision, micro_batch_size: int) -> LlamaRecipe:
+def _make_published_recipe(precision: _Precision, micro_batch_size: int) -> LlamaRecipe:
     """Return a run of the founding page, a throughput figure: missing its target is a remark."""
     return replace(
-        _standard("1x1", precision, micro_batch_size), mmlu_mode="legacy", target_required=False
+        _make_standard_recipe("1x1", precision, micro_batch_size),
+        mmlu_mode="legacy",
+        target_required=False,
     )
 
 
-def _throughput(world: str, precision: _Precision, micro_batch_size: int) -> LlamaRecipe:
+def _make_throughput_recipe(
+    world: str, precision: _Precision, micro_batch_size: int
+) -> LlamaRecipe:
     """Return a run that measures speed only: random weights and generated dialogues."""
     return LlamaRecipe(
         seed=SEED,
@@ -213,18 +217,18 @@ CASE = Case(
             target_value=0.75,
             timeout_s=1_800.0,
         ),
-        "standard-1x1": _standard("1x1", "fp32", 2),
-        "standard-1x8": _standard("1x8", "fp32", 2),
-        "standard-bf16-1x1": _standard("1x1", "bf16", 4),
-        "standard-bf16-1x8": _standard("1x8", "bf16", 4),
-        "standard-fp16-1x1": _standard("1x1", "fp16", 4),
-        "standard-fp16-1x8": _standard("1x8", "fp16", 4),
-        "published-tf32-1x1": _published("tf32", 2),
-        "published-fp16-1x1": _published("fp16", 4),
-        "throughput-1x1": _throughput("1x1", "bf16", 4),
-        "throughput-1x8": _throughput("1x8", "bf16", 4),
-        "throughput-fp16-1x1": _throughput("1x1", "fp16", 4),
-        "throughput-tf32-1x1": _throughput("1x1", "tf32", 2),
+        "standard-1x1": _make_standard_recipe("1x1", "fp32", 2),
+        "standard-1x8": _make_standard_recipe("1x8", "fp32", 2),
+        "standard-bf16-1x1": _make_standard_recipe("1x1", "bf16", 4),
+        "standard-bf16-1x8": _make_standard_recipe("1x8", "bf16", 4),
+        "standard-fp16-1x1": _make_standard_recipe("1x1", "fp16", 4),
+        "standard-fp16-1x8": _make_standard_recipe("1x8", "fp16", 4),
+        "published-tf32-1x1": _make_published_recipe("tf32", 2),
+        "published-fp16-1x1": _make_published_recipe("fp16", 4),
+        "throughput-1x1": _make_throughput_recipe("1x1", "bf16", 4),
+        "throughput-1x8": _make_throughput_recipe("1x8", "bf16", 4),
+        "throughput-fp16-1x1": _make_throughput_recipe("1x1", "fp16", 4),
+        "throughput-tf32-1x1": _make_throughput_recipe("1x1", "tf32", 2),
     },
     data_fields=frozenset({"seed", "init", "model_size"}),
     aliases=("llama", "llama2", "llama2_7b_finetune"),

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from trainmark.train.step_memory import ADAM_MOMENTS, FULL, HALF, Prediction
 
-from .case import targets
-from .model_files import linear_shapes, lora_parameters, parameters
+from .case import parse_targets
+from .model_files import compute_linear_shapes, count_lora_parameters, count_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,17 +28,17 @@ FORMULA = "lora: 4 x frozen + 6 x trained + 12LHQT per token, less the first blo
 _ORDER = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))
 
 
-def matmul_weights(config: ModelConfig) -> int:
+def count_matmul_weights(config: ModelConfig) -> int:
     """Return how many weights each token is multiplied with: the LM head's, but no look-ups."""
-    block = sum(out * into for out, into in linear_shapes(config).values())
+    block = sum(out * into for out, into in compute_linear_shapes(config).values())
     return config.num_layers * block + config.vocab_size * config.hidden_size
 
 
-def unneeded_flops_per_token(
+def compute_unneeded_flops_per_token(
     config: ModelConfig, *, rank: int, targets: Sequence[str], seq_length: int
 ) -> float:
     """Return the FLOPs of the first block's gradients that lead to no adapter."""
-    shapes, before = linear_shapes(config), set[str]()
+    shapes, before = compute_linear_shapes(config), set[str]()
     flops = 0.0
     for group in _ORDER:
         if before.isdisjoint(targets):  # the input's gradient would reach nothing trained
@@ -52,7 +52,7 @@ def unneeded_flops_per_token(
     return flops + (4 - taken) * 2.0 * config.hidden_size * seq_length
 
 
-def model_flops_per_token(
+def compute_model_flops_per_token(
     config: ModelConfig, *, rank: int, targets: Sequence[str], seq_length: int
 ) -> float:
     """Return the model FLOPs of training one token.
@@ -61,10 +61,12 @@ def model_flops_per_token(
         rank: of the adapters.
         targets: names of the linear layers that have one.
     """
-    trained = lora_parameters(config, rank, targets)
+    trained = count_lora_parameters(config, rank, targets)
     attention = 12.0 * config.num_layers * config.hidden_size * seq_length  # two matmuls, 3 passes
-    unneeded = unneeded_flops_per_token(config, rank=rank, targets=targets, seq_length=seq_length)
-    return 4.0 * matmul_weights(config) + 6.0 * trained + attention - unneeded
+    unneeded = compute_unneeded_flops_per_token(
+        config, rank=rank, targets=targets, seq_length=seq_length
+    )
+    return 4.0 * count_matmul_weights(config) + 6.0 * trained + attention - unneeded
 
 
 SCORES_AT_ONCE = 1 << 23  # of the LM head: 32 MiB in float32, less than a wide layer's activations
@@ -76,13 +78,13 @@ def predict_peak_bytes(config: ModelConfig, recipe: LlamaRecipe, world_size: int
     The temporary tensors of a head that is computed in blocks come on top.
     """
     held = FULL if recipe.weights_dtype == "fp32" else HALF
-    trained = lora_parameters(config, recipe.lora_rank, targets(recipe))
-    weights = parameters(config) * held + trained * FULL
+    trained = count_lora_parameters(config, recipe.lora_rank, parse_targets(recipe))
+    weights = count_parameters(config) * held + trained * FULL
     cached = 0
     if recipe.fsdp and world_size > 1:  # the tables and a block are gathered
         trained = -(-trained // world_size)
         gathered = config.vocab_size * config.hidden_size
-        gathered += sum(out * into for out, into in linear_shapes(config).values())
+        gathered += sum(out * into for out, into in compute_linear_shapes(config).values())
         weights = -(-weights // world_size) + gathered * held
         cached = gathered * held  # in a stream of its own; see ``step_memory``
     number = HALF if recipe.precision in ("bf16", "fp16") else FULL  # in matmuls
@@ -90,7 +92,7 @@ def predict_peak_bytes(config: ModelConfig, recipe: LlamaRecipe, world_size: int
     norms = 2 * (hidden + 1) * FULL  # the input in float32, and one number per token
     attention = 2 * (hidden + keys) * number + config.num_heads * FULL  # q, k, v, result
     feed_forward = 3 * config.intermediate_size * number  # gate, its activation, up
-    block = norms + attention + feed_forward + _adapter_bytes(config, recipe, number)
+    block = norms + attention + feed_forward + _predict_adapter_bytes(config, recipe, number)
     saved = layers * block
     if recipe.checkpoint_activations:  # of the others only the input
         cached += recipe.micro_batch_size * recipe.seq_length * block  # holes that blocks leave
@@ -106,7 +108,7 @@ def predict_peak_bytes(config: ModelConfig, recipe: LlamaRecipe, world_size: int
     )
 
 
-def _adapter_bytes(config: ModelConfig, recipe: LlamaRecipe, number: int) -> int:
+def _predict_adapter_bytes(config: ModelConfig, recipe: LlamaRecipe, number: int) -> int:
     """Return the bytes a token that the adapters of a block save for the backward pass.
 
     Each saves its input as it is multiplied: after its own dropout, whose mask it saves too, and
@@ -115,11 +117,11 @@ def _adapter_bytes(config: ModelConfig, recipe: LlamaRecipe, number: int) -> int
     Args:
         number: bytes of a number in matmuls.
     """
-    shapes, saved = linear_shapes(config), 0
+    shapes, saved = compute_linear_shapes(config), 0
     copied = recipe.lora_dropout > 0 or number < FULL
     mask = 1 if recipe.lora_dropout > 0 else 0
     for group in _ORDER:
-        adapters = [name for name in group if name in targets(recipe)]
+        adapters = [name for name in group if name in parse_targets(recipe)]
         inputs = adapters if copied else adapters[:1]
         saved += sum(shapes[name][1] * (number + mask) for name in inputs)
         saved += len(adapters) * recipe.lora_rank * number

@@ -31,14 +31,13 @@ from trainmark.train.shards import (
 )
 from trainmark.train.stepper import Stepper
 
-from .case import targets
+from .case import parse_targets
 from .data import MODEL, load
-from .estimates import FORMULA, model_flops_per_token, predict_peak_bytes
+from .estimates import FORMULA, compute_model_flops_per_token, predict_peak_bytes
 from .mmlu import plan_scoring
-from .mmlu.scoring import answered, score
-from .model import ADAPTER
-from .model import build as build_model
-from .sizes import sizes_of
+from .mmlu.scoring import score_mmlu, sum_right_answers
+from .model import ADAPTER, build_model
+from .sizes import select_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -47,14 +46,14 @@ if TYPE_CHECKING:
     from trainmark.protocols import JobContext
 
     from .case import LlamaRecipe
-    from .data import Loaded
+    from .data import LlamaData
     from .mmlu.scoring import MmluResult
     from .model import LlamaLora
 
 ADAPTERS = "adapters"  # folder among the run's artifacts
 
 
-def load_data(context: JobContext) -> Loaded:
+def load_data(context: JobContext) -> LlamaData:
     """Return packed dialogues, questions, tokenizer and the model's sizes."""
     return load(context.data_dir, context.recipe)
 
@@ -62,7 +61,7 @@ def load_data(context: JobContext) -> Loaded:
 class LlamaJob:
     """See ``trainmark.protocols.Job``."""
 
-    def __init__(self, context: JobContext, data: Loaded) -> None:
+    def __init__(self, context: JobContext, data: LlamaData) -> None:
         recipe: LlamaRecipe = context.recipe
         recipe = replace(recipe, kernels=kind(recipe, context.device.torch_type))
         self.context, self.data, self.recipe = context, data, recipe
@@ -80,7 +79,7 @@ class LlamaJob:
             self.model,
             ranks,
             compiled=recipe.compile,
-            shards=self.model.decoder_layers() if self.sharded else None,
+            shards=self.model.list_decoder_layers() if self.sharded else None,
         )
         optimizer = torch.optim.AdamW(
             [item for item in self.model.parameters() if item.requires_grad],
@@ -126,24 +125,24 @@ class LlamaJob:
         return trained(self.model)
 
     def evaluate(self) -> Evaluation:
-        validation = self.validation_loss()
+        validation = self.compute_validation_loss()
         detail = {"val_loss": validation.value}
         if self.data.mmlu is None:
             none = message("llama2_7b_lora.mmlu_off")
             scores = validation.scores and replace(validation.scores, of="val_loss")
             return Evaluation(float("nan"), validation.samples, detail, none, scores=scores)
-        scored = self.answer()
+        scored = self.score_questions()
         detail |= {"macro": scored.macro, "shots": scored.mean_shots, "cut": float(scored.cut)}
         detail |= scored.per_category
         breakdown = {
             "subject": scored.per_subject,
             "items by shots": {str(shots): items for shots, items in scored.shots_used.items()},
         }
-        scores = answered(scored.items).scores()
+        scores = sum_right_answers(scored.items).scores()
         return Evaluation(scored.micro, scored.asked, detail, breakdown=breakdown, scores=scores)
 
     @torch.no_grad()
-    def validation_loss(self) -> Evaluation:
+    def compute_validation_loss(self) -> Evaluation:
         """Return the mean loss of the validation tokens, each counted once, in eval mode.
 
         Every rank takes the same number of forward passes, as a sharded model needs.
@@ -167,8 +166,8 @@ class LlamaJob:
         self.model.train()
         return scored.mean(world_size=world_size, device=device)
 
-    def answer(self) -> MmluResult:
-        """Score the questions over all ranks; see ``mmlu.scoring.score``."""
+    def score_questions(self) -> MmluResult:
+        """Score the questions over all ranks; see ``mmlu.scoring.score_mmlu``."""
         assert self.data.mmlu is not None
         legacy = self.recipe.mmlu_mode == "legacy"
         rank, world_size = self.context.rank, self.context.world_size
@@ -183,7 +182,7 @@ class LlamaJob:
             world_size=world_size,
         )
         with varying_shapes(self.context.device), self.stepper.autocast():
-            scored = score(
+            scored = score_mmlu(
                 self.model.causal_lm,
                 self.data.mmlu,
                 plan,
@@ -204,10 +203,10 @@ class LlamaJob:
 
     def model_flops(self, counts: Counts) -> float:
         recipe = self.recipe
-        per_token = model_flops_per_token(
+        per_token = compute_model_flops_per_token(
             self.data.config,
             rank=recipe.lora_rank,
-            targets=targets(recipe),
+            targets=parse_targets(recipe),
             seq_length=recipe.seq_length,
         )
         return per_token * counts.tokens_padded
@@ -223,9 +222,9 @@ class LlamaJob:
             "trainable_parameters": self.trained,
             "flops_formula": FORMULA,
             "init": recipe.init,
-            "model_config": sizes_of(config),
+            "model_config": select_sizes(config),
             "kernels": self.model.kernels.used("cross_entropy"),
-            "optimisation": described(self.model),
+            "optimisation": describe_adaptation(self.model),
             "parallel": parallel,
             "strategy": strategy if self.context.world_size > 1 else None,
             "predicted_peak_bytes": predicted.total,
@@ -250,14 +249,14 @@ def save_adapters(model: LlamaLora, folder: Path, base: str) -> None:
     Args:
         base: name or path of the frozen model, recorded for loading the adapters.
     """
-    state = {name: _whole(value) for name, value in _adapters(model).items()}
+    state = {name: _gather_tensor(value) for name, value in _collect_adapters(model).items()}
     if dist.is_initialized() and dist.get_rank() > 0:
         return
     folder.mkdir(parents=True, exist_ok=True)
     staging = folder / f".{SAFETENSORS_WEIGHTS_NAME}.writing"
     save_file(state, staging, metadata={"format": "pt"})
     staging.rename(folder / SAFETENSORS_WEIGHTS_NAME)
-    settings = _settings(model)
+    settings = _get_lora_config(model)
     finished = LoraConfig(
         **{
             **{item.name: getattr(settings, item.name) for item in fields(settings) if item.init},
@@ -268,9 +267,9 @@ def save_adapters(model: LlamaLora, folder: Path, base: str) -> None:
     finished.save_pretrained(str(folder))
 
 
-def described(model: LlamaLora) -> dict[str, str]:
+def describe_adaptation(model: LlamaLora) -> dict[str, str]:
     """Return the adaptation scheme, the library that implements it, and its configuration."""
-    settings = _settings(model)
+    settings = _get_lora_config(model)
     shown = []
     for name in SHOWN:
         value: Any = getattr(settings, name)
@@ -286,11 +285,11 @@ def described(model: LlamaLora) -> dict[str, str]:
     }
 
 
-def _settings(model: LlamaLora) -> LoraConfig:
+def _get_lora_config(model: LlamaLora) -> LoraConfig:
     return model.peft.peft_config[ADAPTER]
 
 
-def _adapters(model: LlamaLora) -> dict[str, Tensor]:
+def _collect_adapters(model: LlamaLora) -> dict[str, Tensor]:
     # Pass the state: otherwise peft would collect the frozen weights too.
     trained = {name: x for name, x in model.peft.named_parameters() if x.requires_grad}
     adapters: dict[str, Tensor] = get_peft_model_state_dict(
@@ -299,7 +298,7 @@ def _adapters(model: LlamaLora) -> dict[str, Tensor]:
     return adapters
 
 
-def _whole(value: Tensor) -> Tensor:
+def _gather_tensor(value: Tensor) -> Tensor:
     """Return a tensor on the host, gathered if it is sharded over ranks."""
     plain = value.full_tensor() if isinstance(value, DTensor) else value
     return plain.detach().to("cpu").contiguous()

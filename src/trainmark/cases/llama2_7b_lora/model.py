@@ -20,10 +20,10 @@ from torch.utils.checkpoint import checkpoint
 from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaRotaryEmbedding
 
-from trainmark.data.splits import readable
+from trainmark.data.splits import translate_read_errors
 from trainmark.train.kernels import choose
 
-from .case import targets
+from .case import parse_targets
 from .data.dialogues import IGNORED
 from .estimates import SCORES_AT_ONCE
 from .model_files import FAULT, check_weights
@@ -61,11 +61,11 @@ class LlamaLora(nn.Module):
         """The library's model, adapters inside its layers."""
         return self.peft.get_base_model()
 
-    def decoder_layers(self) -> list[nn.Module]:
+    def list_decoder_layers(self) -> list[nn.Module]:
         """Return the decoder blocks, each of which FSDP2 shards as its own unit."""
         return list(self.causal_lm.model.layers)
 
-    def hidden(self, ids: Tensor) -> Tensor:
+    def compute_hidden(self, ids: Tensor) -> Tensor:
         """Return the last hidden states (B, S, D) of token ids (B, S)."""
         model = self.causal_lm.model
         x = model.embed_tokens(ids)
@@ -87,7 +87,7 @@ class LlamaLora(nn.Module):
             labels: (B, S), int64; each is predicted from the tokens before its position;
                 ``IGNORED`` has no loss.
         """
-        hidden = self.hidden(ids).flatten(0, 1)  # (B * S, D)
+        hidden = self.compute_hidden(ids).flatten(0, 1)  # (B * S, D)
         wanted = F.pad(labels[:, 1:], (0, 1), value=IGNORED).flatten()
         return self.kernels.cross_entropy(
             hidden,
@@ -98,7 +98,7 @@ class LlamaLora(nn.Module):
         )
 
 
-def build(
+def build_model(
     config: ModelConfig,
     recipe: LlamaRecipe,
     *,
@@ -119,7 +119,7 @@ def build(
     """
     dtype = DTYPES[recipe.weights_dtype]
     with torch.device("meta"):
-        causal_lm = LlamaForCausalLM(_library_config(config)).to(dtype)
+        causal_lm = LlamaForCausalLM(_build_library_config(config)).to(dtype)
     place = torch.device("cpu") if sharded else device.place(torch.empty(0)).device
     if weights is None:
         _draw_weights(causal_lm, config, place, seed=recipe.seed)
@@ -131,21 +131,21 @@ def build(
         causal_lm.lm_head.weight = causal_lm.model.embed_tokens.weight
     causal_lm.requires_grad_(False)
     model = LlamaLora(
-        _with_adapters(causal_lm, recipe, place),
+        _add_adapters(causal_lm, recipe, place),
         checkpoint_activations=recipe.checkpoint_activations,
         kernels=choose(recipe, device.torch_type),
     )
-    _leave_to_each_rank(model)
+    _skip_broadcast(model)
     return model.train()
 
 
-def _library_config(config: ModelConfig) -> LlamaConfig:
+def _build_library_config(config: ModelConfig) -> LlamaConfig:
     library_config = LlamaConfig.from_dict({**config.raw, "use_cache": False})
     library_config._attn_implementation = "sdpa"
     return library_config
 
 
-def _with_adapters(causal_lm: LlamaForCausalLM, recipe: LlamaRecipe, place: Any) -> PeftModel:
+def _add_adapters(causal_lm: LlamaForCausalLM, recipe: LlamaRecipe, place: Any) -> PeftModel:
     """Add float32 adapters, drawn on the host so that every device starts with the same values."""
     torch.manual_seed(recipe.seed)
     alpha: Any = recipe.lora_alpha  # peft accepts any number, its type annotation only int
@@ -155,7 +155,7 @@ def _with_adapters(causal_lm: LlamaForCausalLM, recipe: LlamaRecipe, place: Any)
         r=recipe.lora_rank,
         lora_alpha=alpha,
         lora_dropout=recipe.lora_dropout,
-        target_modules=targets(recipe),
+        target_modules=parse_targets(recipe),
         bias="none",
     )
     with torch.device("cpu"), warnings.catch_warnings():
@@ -168,7 +168,7 @@ def _with_adapters(causal_lm: LlamaForCausalLM, recipe: LlamaRecipe, place: Any)
     return peft
 
 
-def _put(causal_lm: LlamaForCausalLM, name: str, value: Tensor) -> None:
+def _set_weight(causal_lm: LlamaForCausalLM, name: str, value: Tensor) -> None:
     """Make ``value`` the frozen weight called ``name``."""
     owner, _, leaf = name.rpartition(".")
     module = causal_lm.get_submodule(owner)
@@ -183,12 +183,12 @@ def _draw_weights(
     From the device's own state of random numbers: not every device has generators besides it.
     """
     torch.manual_seed(seed)
-    for name, empty in _weights_of(causal_lm, config):
+    for name, empty in _list_weights(causal_lm, config):
         value = torch.ones(empty.shape, dtype=torch.float32, device=place)
         if value.dim() > 1:
             # Random numbers drawn in 16 bits differ between versions of torch.
             value.normal_(std=config.initializer_range)
-        _put(causal_lm, name, value.to(empty.dtype))
+        _set_weight(causal_lm, name, value.to(empty.dtype))
 
 
 def _load_weights(
@@ -199,10 +199,10 @@ def _load_weights(
 ) -> None:
     """Read each weight to its final device."""
     stored = check_weights(folder, config)
-    for name, empty in _weights_of(causal_lm, config):
+    for name, empty in _list_weights(causal_lm, config):
         value = torch.empty(empty.shape, dtype=empty.dtype, device=place)
         copy_stored(stored[name], value)
-        _put(causal_lm, name, value)
+        _set_weight(causal_lm, name, value)
 
 
 def copy_stored(stored: StoredTensor, out: Tensor) -> None:
@@ -216,7 +216,7 @@ def copy_stored(stored: StoredTensor, out: Tensor) -> None:
     place = f"{stored.file}, {stored.key}"
     try:
         with (
-            readable(stored.file, FAULT),
+            translate_read_errors(stored.file, FAULT),
             safe_open(stored.file, framework="pt") as held,
         ):
             out.copy_(held.get_tensor(stored.key))
@@ -228,7 +228,7 @@ def copy_stored(stored: StoredTensor, out: Tensor) -> None:
         raise FAULT("a number is not finite", where=place, rule=rule)
 
 
-def _weights_of(causal_lm: LlamaForCausalLM, config: ModelConfig) -> list[tuple[str, Tensor]]:
+def _list_weights(causal_lm: LlamaForCausalLM, config: ModelConfig) -> list[tuple[str, Tensor]]:
     """Return name and (empty) value of each weight, a tied embedding table once."""
     named_parameters = causal_lm.named_parameters(remove_duplicate=False)
     tied = config.tie_embeddings
@@ -237,7 +237,7 @@ def _weights_of(causal_lm: LlamaForCausalLM, config: ModelConfig) -> list[tuple[
     ]
 
 
-def _leave_to_each_rank(model: LlamaLora) -> None:
+def _skip_broadcast(model: LlamaLora) -> None:
     """Keep DDP from broadcasting frozen weights: every rank has read or drawn the same values."""
     frozen = [name for name, item in model.named_parameters() if not item.requires_grad]
     torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(

@@ -20,10 +20,16 @@ from trainmark.data.model_folder import (
     ModelWeights,
     Size,
     StoredTensor,
-    folder_tensors,
+    list_folder_tensors,
     read_json,
 )
-from trainmark.data.tokenizer import FAST, SETTINGS, named_token, refuse_short, tokenizer_file
+from trainmark.data.tokenizer import (
+    FAST,
+    SETTINGS,
+    find_tokenizer_file,
+    read_special_token,
+    refuse_short_vocabulary,
+)
 from trainmark.errors import DataError
 
 if TYPE_CHECKING:
@@ -137,7 +143,9 @@ class ModelConfig(ConfigKeys):
         return self
 
 
-def _preset(hidden: int, layers: int, heads: int, intermediate: int, **more: Any) -> ModelConfig:
+def _make_preset(
+    hidden: int, layers: int, heads: int, intermediate: int, **more: Any
+) -> ModelConfig:
     sizes: dict[str, Any] = {
         "hidden_size": hidden,
         "num_hidden_layers": layers,
@@ -157,7 +165,7 @@ def _preset(hidden: int, layers: int, heads: int, intermediate: int, **more: Any
     )
 
 
-def linear_shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
+def compute_linear_shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
     """Return (output, input) width of each linear layer of a block, by its name."""
     hidden, wide, keys = config.hidden_size, config.intermediate_size, config.kv_size
     return {
@@ -171,7 +179,7 @@ def linear_shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
     }
 
 
-def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+def compute_expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Return name and shape of every weight of the frozen model, as the hub names them."""
     table = (config.vocab_size, config.hidden_size)
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": table}
@@ -179,7 +187,7 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         shapes["lm_head.weight"] = table
     for number in range(config.num_layers):
         layer = f"model.layers.{number}"
-        for name, shape in linear_shapes(config).items():
+        for name, shape in compute_linear_shapes(config).items():
             part = "self_attn" if name in ("q_proj", "k_proj", "v_proj", "o_proj") else "mlp"
             shapes[f"{layer}.{part}.{name}.weight"] = shape
         for name in ("input_layernorm", "post_attention_layernorm"):
@@ -188,17 +196,17 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def parameters(config: ModelConfig) -> int:
+def count_parameters(config: ModelConfig) -> int:
     """Return the frozen weights: Llama-2-7B has 6,738,415,616."""
     hidden = config.hidden_size
-    block = sum(out * into for out, into in linear_shapes(config).values()) + 2 * hidden
+    block = sum(out * into for out, into in compute_linear_shapes(config).values()) + 2 * hidden
     tables = 1 if config.tie_embeddings else 2
     return config.num_layers * block + tables * config.vocab_size * hidden + hidden
 
 
-def lora_parameters(config: ModelConfig, rank: int, targets: Iterable[str]) -> int:
+def count_lora_parameters(config: ModelConfig, rank: int, targets: Iterable[str]) -> int:
     """Return the weights of the adapters of ``rank`` in every block's ``targets``."""
-    shapes = linear_shapes(config)
+    shapes = compute_linear_shapes(config)
     return config.num_layers * sum(rank * sum(shapes[name]) for name in targets)
 
 
@@ -211,13 +219,13 @@ def read_config(folder: Path) -> ModelConfig:
     return model_folder.read_config(folder, ModelConfig, FAULT)
 
 
-def weight_files(folder: Path) -> list[Path]:
+def find_weight_files(folder: Path) -> list[Path]:
     """Return the safetensors files of the model folder.
 
     Raises:
         DataError: no weights file exists, or the index names another kind of file.
     """
-    return model_folder.weight_files(folder, (SINGLE, INDEX), FAULT)
+    return model_folder.find_weight_files(folder, (SINGLE, INDEX), FAULT)
 
 
 def check_weights(folder: Path, config: ModelConfig) -> dict[str, StoredTensor]:
@@ -229,13 +237,13 @@ def check_weights(folder: Path, config: ModelConfig) -> dict[str, StoredTensor]:
     """
     weights = ModelWeights(
         model="the Llama of model/config.json",
-        shapes=expected_shapes(config),
+        shapes=compute_expected_shapes(config),
         unused=lambda name: (
             name.endswith(".rotary_emb.inv_freq")  # computed from the sizes
             or (name == "lm_head.weight" and bool(config.tie_embeddings))  # tied to the table
         ),
     )
-    return weights.match(folder_tensors(folder, FAULT), where=folder)
+    return weights.match(list_folder_tensors(folder, FAULT), where=folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,16 +265,16 @@ class TextTokenizer:
     begin: tuple[int, ...]
     end_id: int
 
-    def prompts(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of texts that a model continues, without end token."""
         return [[*self.begin, *ids] for ids in self.encode(list(texts))]
 
-    def documents(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_documents(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of complete texts, with the end token after each."""
-        return [[*ids, self.end_id] for ids in self.prompts(texts)]
+        return [[*ids, self.end_id] for ids in self.encode_prompts(texts)]
 
 
-def files_of(folder: Path) -> list[Path]:
+def list_tokenizer_files(folder: Path) -> list[Path]:
     """Return the files of the tokenizer in ``folder`` that are read."""
     return [file for name in (FAST, *SETTINGS) if (file := folder / name).is_file()]
 
@@ -281,7 +289,7 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
         DataError: it is missing or damaged, has ids beyond the embedding, has fewer tokens than
             the embedding has rows, or has no end token.
     """
-    file = tokenizer_file(folder, FAULT, (FAST,))
+    file = find_tokenizer_file(folder, FAULT, (FAST,))
     library = tokenizer.open_tokenizer(file, FAULT)
     tokenizer.refuse_other_settings(file, library, FAULT)
     vocab = library.get_vocab(with_added_tokens=True)
@@ -293,7 +301,7 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
             rule=f"the embedding of model/config.json has {vocab_size} rows (vocab_size)",
             fix="put the tokenizer and the config.json of the same model into model/",
         )
-    refuse_short(
+    refuse_short_vocabulary(
         file,
         entries=len(vocab),
         vocab_size=vocab_size,
@@ -301,8 +309,8 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
         fix="put the model's own tokenizer into model/; where its table is padded, add unused "
         "tokens up to that size",
     )
-    begin_id = vocab.get(named_token(folder, "bos_token", FAULT) or "<s>")
-    end_id = vocab.get(named_token(folder, "eos_token", FAULT) or "</s>")
+    begin_id = vocab.get(read_special_token(folder, "bos_token", FAULT) or "<s>")
+    end_id = vocab.get(read_special_token(folder, "eos_token", FAULT) or "</s>")
     if end_id is None:
         raise DataError(
             "no end token",
@@ -326,11 +334,11 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
 # Published shapes, and small ones of the same architecture. On a frozen random base only
 # adapters learn, so the tiny model's weights have a variance that allows confident predictions.
 PRESETS: dict[str, ModelConfig] = {
-    "tiny": _preset(
+    "tiny": _make_preset(
         64, 2, 4, 172, vocab_size=256, max_position_embeddings=2048, initializer_range=0.2
     ),
-    "1b": _preset(2048, 22, 32, 5632, num_key_value_heads=4, max_position_embeddings=2048),
-    "7b": _preset(4096, 32, 32, 11_008),
-    "7b-2layers": _preset(4096, 2, 32, 11_008),
-    "13b": _preset(5120, 40, 40, 13_824),
+    "1b": _make_preset(2048, 22, 32, 5632, num_key_value_heads=4, max_position_embeddings=2048),
+    "7b": _make_preset(4096, 32, 32, 11_008),
+    "7b-2layers": _make_preset(4096, 2, 32, 11_008),
+    "13b": _make_preset(5120, 40, 40, 13_824),
 }

@@ -17,8 +17,8 @@ from trainmark.data.tokenizer import FAST, SETTINGS
 
 from .data import MMLU, MODEL
 from .data.dialogues import FORMS, LAYOUT_FAULT, read_dialogues
-from .mmlu.questions import read_mmlu, subject_files
-from .model_files import check_weights, open_tokenizer, read_config, weight_files
+from .mmlu.questions import list_subject_files, read_mmlu
+from .model_files import check_weights, find_weight_files, open_tokenizer, read_config
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,17 +55,17 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     names, notes = [CONFIG, FAST, *SETTINGS, INDEX], []
     if any((model / name).is_file() for name in (SINGLE, INDEX)):
         check_weights(model, config)
-        names += [file.name for file in weight_files(model)]
+        names += [file.name for file in find_weight_files(model)]
     else:
         notes.append("no safetensors in the model folder: only init=random will run on this data")
     copies = {f"{MODEL}/{name}": model / name for name in names if (model / name).is_file()}
     if mmlu.is_dir():
         read_mmlu(mmlu)
-        for file in subject_files(mmlu).values():
+        for file in list_subject_files(mmlu).values():
             copies[f"{MMLU}/{file.parent.name}/{file.name}"] = file
     else:
         notes.append(f"no MMLU found: only mmlu_mode=off will run on this data. {WHERE_MMLU}")
-    prepared.lay_out(
+    prepared.write_splits(
         data,
         raw,
         say,

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.spec import Sizes
 
-from .case import targets
-from .estimates import model_flops_per_token
-from .model_files import PRESETS, ModelConfig, lora_parameters, parameters
+from .case import parse_targets
+from .estimates import compute_model_flops_per_token
+from .model_files import PRESETS, ModelConfig, count_lora_parameters, count_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,7 @@ SHOWN_SIZES = (
 )
 
 
-def sizes_of(config: ModelConfig) -> dict[str, Any]:
+def select_sizes(config: ModelConfig) -> dict[str, Any]:
     """Return the sizes of a model as a record has them."""
     return {name: getattr(config, name) for name in SHOWN_SIZES}
 
@@ -42,19 +42,19 @@ def find_sizes(recipe: LlamaRecipe, facts: Mapping[str, Any]) -> Sizes:
     aliases = {name: field.alias or name for name, field in ModelConfig.model_fields.items()}
     values = {aliases[name]: recorded[name] for name in SHOWN_SIZES}
     config = ModelConfig.model_validate({"model_type": "llama", **values})
-    names = targets(recipe)
-    trained = lora_parameters(config, recipe.lora_rank, names)
-    per_token = model_flops_per_token(
+    names = parse_targets(recipe)
+    trained = count_lora_parameters(config, recipe.lora_rank, names)
+    per_token = compute_model_flops_per_token(
         config, rank=recipe.lora_rank, targets=names, seq_length=recipe.seq_length
     )
 
-    def flops(counts: Counts) -> float:
+    def compute_flops(counts: Counts) -> float:
         return per_token * counts.tokens_padded
 
     expected: dict[str, Any] = {
-        "parameters": parameters(config) + trained,
+        "parameters": count_parameters(config) + trained,
         "trainable_parameters": trained,
     }
     if recipe.data == "generated":
-        expected["model_config"] = sizes_of(PRESETS[recipe.model_size])
-    return Sizes(expected, flops)
+        expected["model_config"] = select_sizes(PRESETS[recipe.model_size])
+    return Sizes(expected, compute_flops)

@@ -128,7 +128,7 @@ class Llama31Recipe(LanguageRecipe):
         )
 
 
-def _standard(world: str) -> Llama31Recipe:
+def _make_standard_recipe(world: str) -> Llama31Recipe:
     """Return the published training: a global batch of 32 sequences to a perplexity of e^3.3."""
     nodes, devices = (int(number) for number in world.split("x"))
     micro_batch_size = 2  # config_H200_1x8x1_8b.sh:69
@@ -166,14 +166,14 @@ CASE = make_case(
             ffn_size=256,
             **TINY_TRAINING,
         ),
-        "standard-1x8": _standard("1x8"),
-        "standard-2x8": _standard("2x8"),
+        "standard-1x8": _make_standard_recipe("1x8"),
+        "standard-2x8": _make_standard_recipe("2x8"),
         # Another model: as many layers as a card of 80 GB holds with their optimizer in fp32.
         "throughput-1x1-8-layers": measure_speed_only(
-            _standard("1x1"), num_layers=8, grad_accum_steps=4
+            _make_standard_recipe("1x1"), num_layers=8, grad_accum_steps=4
         ),
-        "throughput-1x8": measure_speed_only(_standard("1x8")),
-        "throughput-2x8": measure_speed_only(_standard("2x8")),
+        "throughput-1x8": measure_speed_only(_make_standard_recipe("1x8")),
+        "throughput-2x8": measure_speed_only(_make_standard_recipe("2x8")),
     },
     aliases=("llama3",),
     mlperf=mlperf_keys,  # closed_llama31_8b.yaml of mlperf-logging

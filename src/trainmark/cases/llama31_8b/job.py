@@ -13,7 +13,7 @@ from trainmark.train.parallel import Ranks
 from trainmark.train.stepper import cosine_factor, decay_progress
 
 from . import data as corpus
-from .model import INIT_STD, build_model, tensor_parallelize
+from .model import INIT_STD, apply_tensor_parallelism, build_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,7 @@ def load_data(context: JobContext) -> Splits:
     return corpus.load(context.data_dir, context.recipe)
 
 
-def lr_factor(recipe: Llama31Recipe, finished_steps: int) -> float:
+def compute_lr_factor(recipe: Llama31Recipe, finished_steps: int) -> float:
     """Return the learning rate of the next step over the peak: linear rise, then cosine.
 
     The rise is that of NeMo's WarmupAnnealing: step k of w, counted from 1, has k / (w + 1).
@@ -52,7 +52,7 @@ class Llama31Job(NextTokenJob):
         model = build_model(recipe, self.kernels, context.device.torch_type)
         if ranks.tensor_size > 1:
             assert ranks.mesh is not None
-            tensor_parallelize(model, recipe, ranks.mesh["tensor"])
+            apply_tensor_parallelism(model, recipe, ranks.mesh["tensor"])
         super().__init__(
             context,
             data,
@@ -62,7 +62,7 @@ class Llama31Job(NextTokenJob):
             blocks=model.blocks,
             adam_eps=recipe.adam_eps,
             compiled=False,
-            schedule_lr=lambda steps: lr_factor(recipe, steps),
+            schedule_lr=lambda steps: compute_lr_factor(recipe, steps),
         )
 
     def facts(self) -> Mapping[str, Any]:

@@ -47,7 +47,7 @@ def build_model(recipe: Llama31Recipe, kernels: Kernels, torch_type: str = "cpu"
     with torch.device("meta"):
         model = CausalModel(LlamaForCausalLM(build_config(recipe)), kernels)
     if recipe.precision == "fp8":
-        _to_fp8(model.blocks, emulate=torch_type == "cpu")
+        _convert_to_fp8(model.blocks, emulate=torch_type == "cpu")
     if recipe.checkpoint_activations != "none":
         recompute(model.blocks, keep_matmuls=recipe.checkpoint_activations == "selective")
     if recipe.compile:
@@ -56,7 +56,7 @@ def build_model(recipe: Llama31Recipe, kernels: Kernels, torch_type: str = "cpu"
     return model.train()
 
 
-def _to_fp8(blocks: nn.ModuleList, *, emulate: bool) -> None:
+def _convert_to_fp8(blocks: nn.ModuleList, *, emulate: bool) -> None:
     """Compute the linear layers of ``blocks`` in fp8 but the first and the last, in place.
 
     Scales are dynamic, one a tensor; activations and weights are e4m3, gradients e5m2.
@@ -75,7 +75,7 @@ def _to_fp8(blocks: nn.ModuleList, *, emulate: bool) -> None:
     )
 
 
-def tensor_parallelize(model: CausalModel, recipe: Llama31Recipe, mesh: DeviceMesh) -> None:
+def apply_tensor_parallelism(model: CausalModel, recipe: Llama31Recipe, mesh: DeviceMesh) -> None:
     """Cut heads, feed-forward columns, and the rows of token table and head, in place."""
     block = "library.model.layers.*."
     whole = ((f"{block}self_attn", "hidden_states"), (f"{block}mlp", None))

@@ -51,7 +51,7 @@ def read_references(case: str) -> Iterator[Row]:
 
 def read_published(names: Iterable[str]) -> Iterator[Row]:
     """Yield the published rows of the installed cases among ``names``, of each case once."""
-    installed = cases.names()
+    installed = cases.list_names()
     for name in dict.fromkeys(names):
         if name in installed:
             yield from read_references(name)

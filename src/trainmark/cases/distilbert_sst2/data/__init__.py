@@ -11,9 +11,9 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from trainmark.data.model_folder import CONFIG, refuse_long
+from trainmark.data.model_folder import CONFIG, refuse_long_sequences
 from trainmark.data.splits import Form, find_layout
-from trainmark.data.tokenizer import tokenizer_file
+from trainmark.data.tokenizer import find_tokenizer_file
 from trainmark.digests import hash_stream
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
@@ -85,7 +85,7 @@ PREPARE = "run `trainmark prepare distilbert_sst2 --from RAW --data DIR`"
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class DistilbertData:
     """What a rank trains and scores, and what the check says of it.
 
     Args:
@@ -102,7 +102,7 @@ class Loaded:
     digest: str
 
 
-def load(folder: Path, recipe: DistilbertRecipe) -> Loaded:
+def load(folder: Path, recipe: DistilbertRecipe) -> DistilbertData:
     """Read both splits as token rows.
 
     Raises:
@@ -112,11 +112,11 @@ def load(folder: Path, recipe: DistilbertRecipe) -> Loaded:
     model = folder / "model"
     config = read_config(model)
     positions = config.max_position_embeddings
-    refuse_long(model, positions=positions, seq_length=recipe.seq_length)
+    refuse_long_sequences(model, positions=positions, seq_length=recipe.seq_length)
     used = [model / CONFIG]
     if layout.kind != NPZ.kind:
         tokenizer = open_tokenizer(model, config)
-        used.append(tokenizer_file(model, MODEL_FAULT))
+        used.append(find_tokenizer_file(model, MODEL_FAULT))
     rows: dict[str, TokenRows] = {}
     digests = ""
     for split in SPLITS:
@@ -142,7 +142,7 @@ def load(folder: Path, recipe: DistilbertRecipe) -> Loaded:
             pad_token_id=config.pad_token_id,
             truncated=truncated,
         )
-    return Loaded(rows["train"], rows["validation"], config, layout.kind, used, digests)
+    return DistilbertData(rows["train"], rows["validation"], config, layout.kind, used, digests)
 
 
 def check(folder: Path, recipe: DistilbertRecipe) -> DataFacts:

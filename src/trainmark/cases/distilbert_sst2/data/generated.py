@@ -91,7 +91,7 @@ MODEL_CONFIG: dict[str, Any] = {
 }  # fmt: skip
 
 
-def vocabulary() -> list[str]:
+def list_tokens() -> list[str]:
     """Return the tokens in the order of their ids: special tokens, then all words."""
     texts = [*POSITIVE, *NEGATIVE, *NEUTRAL, *NOUNS, *OPENINGS, *TAILS, *ADVERBS]
     texts.append("the a this is was not and")
@@ -100,7 +100,7 @@ def vocabulary() -> list[str]:
     return [*SPECIAL_TOKENS, *dict.fromkeys(pieces)]
 
 
-def _sentence(rng: Any) -> tuple[str, int]:
+def _draw_sentence(rng: Any) -> tuple[str, int]:
     """Return one sentence and its true label, 1 for praise."""
 
     def pick(words: Any) -> str:
@@ -116,12 +116,12 @@ def _sentence(rng: Any) -> tuple[str, int]:
     return " ".join(word for word in words if word), int(praise != negated)
 
 
-def sentences(split: str, *, rows: int, seed: int) -> tuple[list[str], list[int], list[int]]:
+def draw_sentences(split: str, *, rows: int, seed: int) -> tuple[list[str], list[int], list[int]]:
     """Return sentences, noisy labels and the row numbers (from 0) whose label is flipped."""
     import numpy as np
 
     rng = np.random.default_rng([seed, list(ROWS).index(split)])
-    pairs = [_sentence(rng) for _ in range(rows)]
+    pairs = [_draw_sentence(rng) for _ in range(rows)]
     flipped = sorted(rng.permutation(rows)[: round(rows * FLIPPED_SHARE)].tolist())
     labels = [label for _, label in pairs]
     for row in flipped:
@@ -131,7 +131,7 @@ def sentences(split: str, *, rows: int, seed: int) -> tuple[list[str], list[int]
 
 def write_model_folder(folder: Path) -> None:
     """Write ``config.json``, ``vocab.txt`` and ``tokenizer_config.json``; no weights."""
-    tokens = vocabulary()
+    tokens = list_tokens()
     folder.mkdir()
     config = {**MODEL_CONFIG, "vocab_size": len(tokens)}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -143,7 +143,7 @@ def write_model_folder(folder: Path) -> None:
 def generate(folder: Path, recipe: Recipe) -> None:
     """Write the TSV files of both splits, as GLUE has them, and the model folder."""
     for split, rows in ROWS.items():
-        texts, labels, _ = sentences(split, rows=rows, seed=recipe.seed)
+        texts, labels, _ = draw_sentences(split, rows=rows, seed=recipe.seed)
         lines = ["sentence\tlabel", *map("{}\t{}".format, texts, labels)]
         (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     write_model_folder(folder / "model")

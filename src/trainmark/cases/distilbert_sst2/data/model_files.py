@@ -22,7 +22,7 @@ from trainmark.data.model_folder import (
     StoredTensor,
 )
 from trainmark.data.splits import Ragged
-from trainmark.data.tokenizer import open_wordpiece, refuse_short, tokenizer_file
+from trainmark.data.tokenizer import find_tokenizer_file, open_wordpiece, refuse_short_vocabulary
 from trainmark.errors import DataError
 from trainmark.train.checkpoints import stored_weights
 
@@ -130,7 +130,7 @@ def open_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
     Raises:
         DataError: neither is there, it cannot be read, or it does not fit the model.
     """
-    file = tokenizer_file(folder, MODEL_FAULT)
+    file = find_tokenizer_file(folder, MODEL_FAULT)
     tokenizer = open_wordpiece(file, MODEL_FAULT)
     size = tokenizer.get_vocab_size(with_added_tokens=True)
     pad = tokenizer.token_to_id("[PAD]")
@@ -141,7 +141,7 @@ def open_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
             rule=f"model/config.json has vocab_size {config.vocab_size} "
             f"and pad_token_id {config.pad_token_id}",
         )
-    refuse_short(
+    refuse_short_vocabulary(
         file,
         entries=size,
         vocab_size=config.vocab_size,
@@ -161,7 +161,11 @@ def tokenize(
     tokenizer.enable_truncation(seq_length)
     encodings = tokenizer.encode_batch(texts.sentences)
     truncated = sum(1 for row in encodings if row.overflowing)
-    return Ragged.of([row.ids for row in encodings]), np.array(texts.labels, np.int64), truncated
+    return (
+        Ragged.from_rows([row.ids for row in encodings]),
+        np.array(texts.labels, np.int64),
+        truncated,
+    )
 
 
 WEIGHTS = (SINGLE, "pytorch_model.bin")  # the first that exists is used
@@ -170,7 +174,7 @@ IGNORED = ("vocab_transform.", "vocab_layer_norm.", "vocab_projector.")  # maske
 IGNORED_BUFFERS = ("embeddings.position_ids",)
 
 
-def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+def compute_expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Return name and shape of every parameter of the classifier."""
     dim, hidden = config.dim, config.hidden_dim
     shapes: dict[str, tuple[int, ...]] = {
@@ -178,23 +182,23 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         "distilbert.embeddings.position_embeddings.weight": (config.max_position_embeddings, dim),
     }
 
-    def linear(name: str, out: int, into: int) -> None:
+    def add_linear(name: str, out: int, into: int) -> None:
         shapes.update({f"{name}.weight": (out, into), f"{name}.bias": (out,)})
 
-    def norm(name: str) -> None:
+    def add_norm(name: str) -> None:
         shapes.update({f"{name}.weight": (dim,), f"{name}.bias": (dim,)})
 
-    norm("distilbert.embeddings.LayerNorm")
+    add_norm("distilbert.embeddings.LayerNorm")
     for number in range(config.n_layers):
         layer = f"distilbert.transformer.layer.{number}"
         for part in ("q_lin", "k_lin", "v_lin", "out_lin"):
-            linear(f"{layer}.attention.{part}", dim, dim)
-        norm(f"{layer}.sa_layer_norm")
-        linear(f"{layer}.ffn.lin1", hidden, dim)
-        linear(f"{layer}.ffn.lin2", dim, hidden)
-        norm(f"{layer}.output_layer_norm")
-    linear("pre_classifier", dim, dim)
-    linear("classifier", NUM_LABELS, dim)
+            add_linear(f"{layer}.attention.{part}", dim, dim)
+        add_norm(f"{layer}.sa_layer_norm")
+        add_linear(f"{layer}.ffn.lin1", hidden, dim)
+        add_linear(f"{layer}.ffn.lin2", dim, hidden)
+        add_norm(f"{layer}.output_layer_norm")
+    add_linear("pre_classifier", dim, dim)
+    add_linear("classifier", NUM_LABELS, dim)
     return shapes
 
 
@@ -211,7 +215,7 @@ def match_weights(
     """
     weights = ModelWeights(
         model="the DistilBERT of model/config.json",
-        shapes=expected_shapes(config),
+        shapes=compute_expected_shapes(config),
         wrappers=("distilbert.",),  # a bare encoder has no prefix
         optional=HEADS,
         unused=lambda name: name.startswith(IGNORED) or name.endswith(IGNORED_BUFFERS),
@@ -219,18 +223,18 @@ def match_weights(
     return weights.match(stored_tensors, where=file)
 
 
-def weights_file(folder: Path) -> Path:
+def find_weights_file(folder: Path) -> Path:
     """Return the weights of the model folder.
 
     Raises:
         DataError: no weights file exists.
     """
-    (file,) = model_folder.weight_files(folder, WEIGHTS, MODEL_FAULT)
+    (file,) = model_folder.find_weight_files(folder, WEIGHTS, MODEL_FAULT)
     return file
 
 
 def check_weights(folder: Path, config: ModelConfig) -> Path:
     """Check names and shapes of the weights without reading their numbers; return the file."""
-    file = weights_file(folder)
+    file = find_weights_file(folder)
     match_weights(stored_weights(file, MODEL_FAULT), config, file)
     return file

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.data.splits import Ragged, parquet_rows, starts_of
+from trainmark.data.splits import Ragged, compute_starts, read_parquet_rows
 from trainmark.data.text import read_tsv
 from trainmark.errors import DataError
 from trainmark.protocols import Counts
@@ -49,14 +49,14 @@ class TokenRows:
         self, rows: NDArray[np.int64]
     ) -> tuple[tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]], Counts]:
         """Return ids and mask, both (B, T), and labels (B,)."""
-        ids, mask = padded(
+        ids, mask = pad_rows(
             self.ids, rows, seq_length=self.seq_length, pad_token_id=self.pad_token_id
         )
         counts = Counts(len(rows), len(rows), int(mask.sum()), ids.size)
         return (ids, mask, self.labels[rows]), counts
 
 
-def padded(
+def pad_rows(
     ids: Ragged, rows: NDArray[np.int64], *, seq_length: int, pad_token_id: int
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return ids and mask of ``rows``, both (len(rows), seq_length)."""
@@ -133,7 +133,7 @@ def read_npz(
             row = int(bad.argmax())
             what, where = f"{name} of {shown[row]}", f"{file}, {name}, row {row + 1}"
             raise DataError(what, where=where, rule=rule, fix=NPZ_FIX)
-    rows = Ragged(ids[prefix].astype(np.int32), starts_of(lengths))
+    rows = Ragged(ids[prefix].astype(np.int32), compute_starts(lengths))
     return rows, labels.astype(np.int64)
 
 
@@ -159,7 +159,7 @@ def _refuse_other_rows(file: Path, extra: dict[str, NDArray[Any]], rows: int) ->
 
 COLUMNS = ("sentence", "label")
 ROW_RULE = "a row has a sentence with at least one word, and a label of 0 or 1"
-_fault = partial(DataError, rule=ROW_RULE)
+_make_fault = partial(DataError, rule=ROW_RULE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,15 +179,15 @@ def read_texts(files: Sequence[Path]) -> Texts:
     texts = Texts([], [])
     for file in files:
         before = len(texts.labels)
-        for row, (sentence, label) in enumerate(_rows(file), start=1):
+        for row, (sentence, label) in enumerate(_read_rows(file), start=1):
             if not isinstance(sentence, str) or not sentence.strip():
-                raise _fault(
+                raise _make_fault(
                     f"sentence is {sentence!r}",
                     where=f"{file}, row {row}, sentence",
                     fix="write the sentence there, or remove the row",
                 )
             if label not in (0, 1):
-                raise _fault(
+                raise _make_fault(
                     f"label is {label!r}",
                     where=f"{file}, row {row}, label",
                     fix="correct the label, or remove the row; GLUE's test file has no labels: "
@@ -196,19 +196,19 @@ def read_texts(files: Sequence[Path]) -> Texts:
             texts.sentences.append(sentence)
             texts.labels.append(label)
         if len(texts.labels) == before:
-            raise _fault("no rows", where=str(file), fix="give a file with rows")
+            raise _make_fault("no rows", where=str(file), fix="give a file with rows")
     return texts
 
 
-def _rows(file: Path) -> Iterator[tuple[Any, Any]]:
+def _read_rows(file: Path) -> Iterator[tuple[Any, Any]]:
     """Yield sentence and label of each row; quotes have no meaning in TSV."""
     rows: Iterable[dict[str, Any]]
     try:
-        rows = parquet_rows(file) if file.suffix == ".parquet" else read_tsv(file)
+        rows = read_parquet_rows(file) if file.suffix == ".parquet" else read_tsv(file)
         for row in rows:
             label = row["label"]
             yield row["sentence"], {"0": 0, "1": 1}.get(label, label)
     except (OSError, ValueError, KeyError) as error:
         what = f"not readable as {file.suffix[1:]} with {' and '.join(COLUMNS)}: {error}"
         fix = f"give a whole file with the columns {' and '.join(COLUMNS)}"
-        raise _fault(what, where=str(file), fix=fix) from None
+        raise _make_fault(what, where=str(file), fix=fix) from None

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.data.cache import Extremes, cached_scan, extremes
+from trainmark.data.cache import Extremes, compute_extremes, load_or_scan
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
 from trainmark.train.step_memory import refuse_too_little
 
-from ..placement import place, predict
+from ..placement import place_tables, predict
 from .generated import generate
-from .layout import AGAIN, PREPARE, FeatureSpec, read_spec, readable
+from .layout import AGAIN, PREPARE, FeatureSpec, read_spec, translate_read_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -48,7 +48,7 @@ def read_content(folder: Path, kinds: dict[Path, np.dtype[Any]]) -> dict[Path, E
 
     Labels and categories are compared as they are; of float16 the bits without the sign,
     which order as the sizes of the numbers do, infinity and nan last. A large log takes
-    minutes; see ``cached_scan``.
+    minutes; see ``load_or_scan``.
 
     Raises:
         DataError: a file cannot be read.
@@ -58,25 +58,25 @@ def read_content(folder: Path, kinds: dict[Path, np.dtype[Any]]) -> dict[Path, E
     def scan() -> dict[str, Extremes]:
         threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
         with ThreadPoolExecutor(threads, "dlrm-check") as pool:
-            scanned = list(pool.map(_scan, kinds, kinds.values()))
+            scanned = list(pool.map(_scan_file, kinds, kinds.values()))
         return dict(zip(names, scanned, strict=True))
 
-    extremes_by_name = cached_scan(folder / CACHE_FILE, names, scan)
+    extremes_by_name = load_or_scan(folder / CACHE_FILE, names, scan)
     return {file: extremes_by_name[name] for name, file in names.items()}
 
 
-def _scan(file: Path, kind: np.dtype[Any]) -> Extremes:
+def _scan_file(file: Path, kind: np.dtype[Any]) -> Extremes:
     """Read a file once, in blocks."""
 
-    def blocks() -> Iterator[NDArray[Any]]:
-        with readable(file), file.open("rb") as stream:
+    def read_blocks() -> Iterator[NDArray[Any]]:
+        with translate_read_errors(file), file.open("rb") as stream:
             while block := stream.read(BLOCK_BYTES):  # no whole number of rows
                 yield np.frombuffer(block, kind.base)
 
-    return extremes(blocks(), comparable=_comparable)
+    return compute_extremes(read_blocks(), to_integers=_order_as_integers)
 
 
-def _comparable(values: NDArray[Any]) -> NDArray[Any]:
+def _order_as_integers(values: NDArray[Any]) -> NDArray[Any]:
     return values.view("<u2") & _SIZE_BITS if values.dtype.kind == "f" else values
 
 
@@ -85,7 +85,7 @@ LAYOUT = "criteo-split-binary"
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class DlrmData:
     """What a rank reads from; see ``SplitReader``.
 
     Args:
@@ -98,7 +98,7 @@ class Loaded:
     content_id: str
 
 
-def load(folder: Path, recipe: DlrmRecipe) -> Loaded:
+def load(folder: Path, recipe: DlrmRecipe) -> DlrmData:
     """Return what the folder holds, every value found in its range; rows stay on disk.
 
     Raises:
@@ -106,8 +106,8 @@ def load(folder: Path, recipe: DlrmRecipe) -> Loaded:
     """
     del recipe  # every recipe reads the same
     spec = read_spec(folder)
-    rows = {split: spec.num_rows(split) for split in spec.files}
-    types = {split: spec.row_types(split) for split in spec.files}
+    rows = {split: spec.count_rows(split) for split in spec.files}
+    types = {split: spec.get_row_types(split) for split in spec.files}
     content = read_content(
         folder, {file: kind.base for split in types.values() for file, kind in split.items()}
     )
@@ -123,7 +123,7 @@ def load(folder: Path, recipe: DlrmRecipe) -> Loaded:
             rule="an AUC needs rows of both labels in the test split",
             fix=f"{PREPARE} from more rows",
         )
-    return Loaded(spec, rows, _content_id(spec, content))
+    return DlrmData(spec, rows, _compute_content_id(spec, content))
 
 
 def check(folder: Path, recipe: DlrmRecipe) -> DataFacts:
@@ -135,9 +135,9 @@ def check(folder: Path, recipe: DlrmRecipe) -> DataFacts:
     loaded = load(folder, recipe)
     best = None
     if recipe.data == "generated":
-        from .generated import best_auc
+        from .generated import compute_best_auc
 
-        best = best_auc(recipe)
+        best = compute_best_auc(recipe)
     rows = loaded.num_rows
     return DataFacts(
         rows["train"],
@@ -149,7 +149,7 @@ def check(folder: Path, recipe: DlrmRecipe) -> DataFacts:
     )
 
 
-def _content_id(spec: FeatureSpec, content: dict[Path, Extremes]) -> str:
+def _compute_content_id(spec: FeatureSpec, content: dict[Path, Extremes]) -> str:
     """Return a name that neither the files' own names nor their place change."""
     parts = [*map(str, (spec.num_numerical, *spec.cardinalities)), *spec.category_dtypes]
     parts += [extremes.digest for extremes in content.values()]
@@ -177,7 +177,7 @@ def check_fit(folder: Path, recipe: DlrmRecipe, world_size: int, memory: RankMem
             micro-batch that fits.
     """
     spec = read_spec(folder)
-    placement = place(memory, spec.cardinalities, recipe.embedding_dim, world_size)
+    placement = place_tables(memory, spec.cardinalities, recipe.embedding_dim, world_size)
     return refuse_too_little(
         lambda other: predict(other, placement, spec.num_numerical), recipe, memory
     )
@@ -209,11 +209,11 @@ class SplitReader:
     """
 
     def __init__(self, spec: FeatureSpec, split: str, columns: Sequence[int] | None = None) -> None:
-        self.files, self.kinds = spec.files[split], spec.row_types(split)
+        self.files, self.kinds = spec.files[split], spec.get_row_types(split)
         self.columns = range(len(spec.cardinalities)) if columns is None else columns
-        self.num_rows = spec.num_rows(split)
+        self.num_rows = spec.count_rows(split)
 
-    def batches(
+    def read_batches(
         self,
         global_batch_size: int,
         *,
@@ -236,11 +236,11 @@ class SplitReader:
         with ExitStack() as stack:
             streams = {}
             for file in (self.files.numerical, self.files.label, *own_columns):
-                with readable(file):
+                with translate_read_errors(file):
                     streams[file] = stack.enter_context(file.open("rb", buffering=0)).fileno()
 
             def read(file: Path, first: int, end: int) -> NDArray[Any]:
-                return _rows(file, streams[file], self.kinds[file], first, end)
+                return _read_rows(file, streams[file], self.kinds[file], first, end)
 
             for number in numbers:
                 first = int(number) * global_batch_size
@@ -255,10 +255,10 @@ class SplitReader:
                 yield RawBatch(numerical, labels, categories, rows)
 
 
-def _rows(file: Path, stream: int, kind: np.dtype[Any], first: int, end: int) -> NDArray[Any]:
+def _read_rows(file: Path, stream: int, kind: np.dtype[Any], first: int, end: int) -> NDArray[Any]:
     """Return rows of an open file, writable, (end - first,) and the shape of a row."""
     rows = np.empty((end - first) * kind.itemsize, np.uint8)
-    with readable(file):
+    with translate_read_errors(file):
         got = os.preadv(stream, [rows.data], first * kind.itemsize)
     if got != len(rows):
         raise DataError(

@@ -57,7 +57,7 @@ class Clicks:
 
 
 @cache
-def planted() -> tuple[tuple[NDArray[np.float64], ...], NDArray[np.float64]]:
+def build_planted_model() -> tuple[tuple[NDArray[np.float64], ...], NDArray[np.float64]]:
     """Return the factors of each table's occurring categories, and the weights of numbers."""
     rng = np.random.default_rng(_MODEL_SEED)
     factors = tuple(rng.standard_normal(n) for n in OCCURRING)
@@ -65,51 +65,55 @@ def planted() -> tuple[tuple[NDArray[np.float64], ...], NDArray[np.float64]]:
 
 
 @cache
-def _draws(occurring: int) -> NDArray[np.uint16]:
+def _build_draw_table(occurring: int) -> NDArray[np.uint16]:
     """Return a category for each of ``_DRAWS`` equal chances, Zipf-like."""
     falling = 1.0 / (np.arange(occurring) + FLATNESS)
     bounds = np.rint(np.cumsum(falling / falling.sum()) * _DRAWS).astype(np.int64)
     return np.repeat(np.arange(occurring, dtype=np.uint16), np.diff(bounds, prepend=0))
 
 
-def clicks(split: str, seed: int) -> Clicks:
+def draw_clicks(split: str, seed: int) -> Clicks:
     """Return the rows of a split, the same for the same seed."""
-    (factors, weights), rows = planted(), ROWS[split]
+    (factors, weights), rows = build_planted_model(), ROWS[split]
     rng = np.random.default_rng([seed, SPLITS.index(split)])
     counts = rng.standard_exponential((rows, NUM_NUMERICAL), np.float32) * np.float32(MEAN_COUNT)
     numerical = np.log1p(np.floor(counts)).astype(np.float16)
-    ranks = tuple(_draws(n)[rng.integers(_DRAWS, size=rows, dtype=np.uint16)] for n in OCCURRING)
+    ranks = tuple(
+        _build_draw_table(n)[rng.integers(_DRAWS, size=rows, dtype=np.uint16)] for n in OCCURRING
+    )
     log_odds = BIAS + (numerical.astype(np.float32) - np.float32(np.log(MEAN_COUNT))) @ weights
     for rank, factor in zip(ranks, factors, strict=True):
         log_odds += (EFFECT * factor)[rank]
     for first, other in PAIRS:
         log_odds += PRODUCT * factors[first][ranks[first]] * factors[other][ranks[other]]
-    return Clicks(ranks, numerical, log_odds, rng.random(rows) < _chance(log_odds))
+    return Clicks(
+        ranks, numerical, log_odds, rng.random(rows) < _compute_click_probability(log_odds)
+    )
 
 
-def _chance(log_odds: NDArray[np.float64]) -> NDArray[np.float64]:
+def _compute_click_probability(log_odds: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(1.0 / (1.0 + np.exp(-log_odds)))
 
 
-def best_auc(recipe: DlrmRecipe) -> float:
+def compute_best_auc(recipe: DlrmRecipe) -> float:
     """Return the AUC that the true log-odds have on the recipe's test rows.
 
     It is the expectation over the labels of just these rows, computed without drawing: the
     expected number of pairs of a click and a miss in the right order over that of all such
     pairs. On the labels that were drawn the true log-odds score 0.002 more or less.
     """
-    return _best_auc(recipe.seed)
+    return _compute_best_auc(recipe.seed)
 
 
 @cache
-def _best_auc(seed: int) -> float:
-    return expected_auc(clicks("test", seed).log_odds)
+def _compute_best_auc(seed: int) -> float:
+    return compute_expected_auc(draw_clicks("test", seed).log_odds)
 
 
-def expected_auc(log_odds: NDArray[np.float64]) -> float:
+def compute_expected_auc(log_odds: NDArray[np.float64]) -> float:
     """Return the AUC of ``log_odds`` for labels drawn by them, ties counted half."""
     values, which = np.unique(log_odds, return_inverse=True)
-    chance = _chance(values)
+    chance = _compute_click_probability(values)
     rows = np.bincount(which)
     clicked, missed = rows * chance, rows * (1 - chance)
     below = np.cumsum(missed) - missed
@@ -120,9 +124,9 @@ def expected_auc(log_odds: NDArray[np.float64]) -> float:
 
 def generate(folder: Path, recipe: DlrmRecipe) -> None:
     """Write both splits and their description."""
-    spec = FeatureSpec.of(folder, CARDINALITIES)
+    spec = FeatureSpec.create(folder, CARDINALITIES)
     for split, files in spec.files.items():
-        made = clicks(split, recipe.seed)
+        made = draw_clicks(split, recipe.seed)
         files.label.parent.mkdir()
         made.labels.tofile(files.label)
         made.numerical.astype("<f2").tofile(files.numerical)

@@ -68,7 +68,7 @@ class FeatureSpec:
     rules: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(
+    def create(
         cls, folder: Path, cardinalities: Sequence[int], *, num_numerical: int = NUM_NUMERICAL
     ) -> FeatureSpec:
         """Return the names and types that this program gives to data it writes."""
@@ -81,7 +81,7 @@ class FeatureSpec:
             for split in SPLITS
         }
         dtypes = tuple(
-            next(dtype for dtype in CATEGORY_BYTES if rows <= largest_cardinality(dtype))
+            next(dtype for dtype in CATEGORY_BYTES if rows <= compute_max_cardinality(dtype))
             for rows in cardinalities
         )
         return cls(num_numerical, tuple(cardinalities), dtypes, files)
@@ -94,7 +94,7 @@ class FeatureSpec:
             name: value for name, value in self.rules.items() if published.get(name, value) != value
         }
 
-    def row_types(self, split: str) -> dict[Path, np.dtype[Any]]:
+    def get_row_types(self, split: str) -> dict[Path, np.dtype[Any]]:
         """Return the type of a row in each file of a split; that of numbers has a shape."""
         files = self.files[split]
         columns = (np.dtype(dtype).newbyteorder("<") for dtype in self.category_dtypes)
@@ -104,7 +104,7 @@ class FeatureSpec:
             **dict(zip(files.categories, columns, strict=True)),
         }
 
-    def num_rows(self, split: str) -> int:
+    def count_rows(self, split: str) -> int:
         """Return the rows of a split, from the sizes of all its files.
 
         Raises:
@@ -112,8 +112,8 @@ class FeatureSpec:
                 labels, or there are none.
         """
         rows: dict[Path, int] = {}
-        for file, kind in self.row_types(split).items():
-            with readable(file):
+        for file, kind in self.get_row_types(split).items():
+            with translate_read_errors(file):
                 length = file.stat().st_size
             rows[file], rest = divmod(length, kind.itemsize)
             label, expected = next(iter(rows.items()))
@@ -129,13 +129,13 @@ class FeatureSpec:
         return expected
 
 
-def largest_cardinality(dtype: str) -> int:
+def compute_max_cardinality(dtype: str) -> int:
     """Return how many categories a signed type of the layout numbers from 0."""
     return int(1 << (8 * CATEGORY_BYTES[dtype] - 1))
 
 
-readable = partial(
-    splits.readable,
+translate_read_errors = partial(
+    splits.translate_read_errors,
     fault=partial(
         DataError, rule="every file that feature_spec.yaml names is a readable one", fix=AGAIN
     ),
@@ -193,7 +193,7 @@ class _Spec(Frozen):
             if feature.dtype != plain.get(channel, feature.dtype):
                 raise ValueError(f"{name}: a column of this channel is {plain[channel]}")
             max_cardinality = (
-                largest_cardinality(feature.dtype) if feature.dtype in CATEGORY_BYTES else 0
+                compute_max_cardinality(feature.dtype) if feature.dtype in CATEGORY_BYTES else 0
             )
             if channel == "categorical" and not 1 <= (feature.cardinality or 0) <= max_cardinality:
                 rule = f"{feature.dtype} numbers 1 to {max_cardinality} categories"
@@ -250,7 +250,7 @@ def write_spec(
     """
     import yaml
 
-    spec = FeatureSpec.of(folder, cardinalities, num_numerical=num_numerical)
+    spec = FeatureSpec.create(folder, cardinalities, num_numerical=num_numerical)
     spec = replace(spec, rules={name: str(value) for name, value in (rules or {}).items()})
     numerical = [f"num_{number}" for number in range(num_numerical)]
     tables = {

@@ -23,9 +23,9 @@ from .sources import SPLITS, find_sources, split_rows
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainmark.data.prepared import Say, Unfinished
+    from trainmark.data.prepared import PartialFolder, Say
 
-    from .sources import Part
+    from .sources import RowRange
 
 FORMAT = 2
 BUCKET_ROWS = 1 << 22  # sorted and written at once
@@ -57,87 +57,89 @@ def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **op
     rules = {**PUBLISHED_RULES, "seed": 0, **options}
     import_extra("duckdb", where=raw)
     sources = find_sources(raw)
-    with prepared.writing(
+    with prepared.write_data_folder(
         data, raw, sources, say, case="dlrm_criteo", form=FORMAT, **rules
-    ) as unfinished:
-        if unfinished is None:
+    ) as partial_folder:
+        if partial_folder is None:
             return
-        if not (unfinished.work / tables.SCRATCH).exists():  # stages are those of its tables
-            unfinished.forget()
-        with tables.database(unfinished.work, threads) as db:
-            rows = _read_rows(db, sources, unfinished, threads)
-            spec = _stages(db, sources, rows, unfinished, rules)
-        write_spec(unfinished.folder, spec.cardinalities, rules=rules)
+        if not (partial_folder.work / tables.SCRATCH).exists():  # stages are those of its tables
+            partial_folder.discard_results()
+        with tables.open_database(partial_folder.work, threads) as db:
+            rows = _read_rows(db, sources, partial_folder, threads)
+            spec = _run_stages(db, sources, rows, partial_folder, rules)
+        write_spec(partial_folder.folder, spec.cardinalities, rules=rules)
 
 
 def _read_rows(
-    db: Any, sources: dict[str, Path], unfinished: Unfinished, threads: int
+    db: Any, sources: dict[str, Path], partial_folder: PartialFolder, threads: int
 ) -> dict[Path, int]:
     """Read every log that no earlier call has read; return the rows of all."""
-    report, finished = unfinished.report, unfinished.state["stages"]
+    report, finished = partial_folder.report, partial_folder.state["stages"]
     sizes = {name: path.stat().st_size for name, path in sources.items()}
     earlier = sum(size for name, size in sizes.items() if f"read {name}" in finished)
     report.begin("reading logs and counting categories", sum(sizes.values()), earlier)
     names = dict(enumerate(sources))
     missing = {n: sources[name] for n, name in names.items() if f"read {name}" not in finished}
     for number, rows in tables.read_logs(db, missing, threads):
-        unfinished.note(f"read {names[number]}", rows)
+        partial_folder.save_result(f"read {names[number]}", rows)
         report.advance(sizes[names[number]])
     return {path: finished[f"read {name}"] for name, path in sources.items()}
 
 
-def _stages(
+def _run_stages(
     db: Any,
     sources: dict[str, Path],
     rows: dict[Path, int],
-    unfinished: Unfinished,
+    partial_folder: PartialFolder,
     rules: dict[str, Any],
 ) -> FeatureSpec:
     """Do every stage after reading that no earlier call has finished; return what was written."""
-    report = unfinished.report
+    report = partial_folder.report
     parts = dict(enumerate(split_rows(rows)))
-    number_all = partial(tables.number_categories, db, len(rows), rules)
-    sizes = unfinished.stage("number categories", number_all)
+    number_all = partial(tables.assign_category_numbers, db, len(rows), rules)
+    sizes = partial_folder.run_stage("number categories", number_all)
     report(f"tables of {', '.join(f'{size:,}' for size in sizes)} rows")
     report.begin("encoding rows", sum(rows.values()))
     for number, (name, path) in enumerate(sources.items()):
         parts_of_source = {p: part for p, part in parts.items() if part.source == number}
-        unfinished.stage(
-            f"encode {name}", partial(tables.encode, db, number, parts_of_source, sizes, rules)
+        partial_folder.run_stage(
+            f"encode {name}", partial(tables.encode_rows, db, number, parts_of_source, sizes, rules)
         )
         report.advance(rows[path])
-    spec = FeatureSpec.of(unfinished.folder, sizes)
+    spec = FeatureSpec.create(partial_folder.folder, sizes)
     report.begin("writing rows", sum(rows.values()))
-    _write_splits(db, parts, spec, unfinished, rules)
+    _write_splits(db, parts, spec, partial_folder, rules)
     return spec
 
 
 def _write_splits(
     db: Any,
-    parts: dict[int, Part],
+    parts: dict[int, RowRange],
     spec: FeatureSpec,
-    unfinished: Unfinished,
+    partial_folder: PartialFolder,
     rules: dict[str, Any],
 ) -> None:
     """Write and count the rows of every split that no earlier call has written."""
-    report = unfinished.report
+    report = partial_folder.report
     for split in SPLITS:
         parts_of_split = {p: part for p, part in parts.items() if part.split == split}
         count = sum(part.end - part.start for part in parts_of_split.values())
-        unfinished.manifest["counts"][split] = count
+        partial_folder.manifest["counts"][split] = count
         keys = tables.KEYS if split == "train" else count
         turns = -(-count // BUCKET_ROWS)
         bounds = [keys * turn // turns for turn in range(turns + 1)] if turns else []
         batches = (
             batch
             for between in pairwise(bounds)
-            for batch in tables.encoded_rows(db, [*parts_of_split], spec, rules, range(*between))
+            for batch in tables.read_encoded_rows(
+                db, [*parts_of_split], spec, rules, range(*between)
+            )
         )
-        files = [unfinished.folder / split / file.name for file in spec.row_types("train")]
-        if f"write {split}" in unfinished.state["stages"]:
+        files = [partial_folder.folder / split / file.name for file in spec.get_row_types("train")]
+        if f"write {split}" in partial_folder.state["stages"]:
             report.advance(count)
         elif count:
             files[0].parent.mkdir(exist_ok=True)
             write = partial(tables.write_rows, files, batches, report.advance)
-            written = unfinished.stage(f"write {split}", write)
+            written = partial_folder.run_stage(f"write {split}", write)
             assert written == count, f"{split}: {written} of {count} rows were written"

@@ -10,7 +10,7 @@ import gzip
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmark.data.text import numbered_lines
+from trainmark.data.text import enumerate_lines
 from trainmark.errors import DataError
 
 from ..data.layout import NUM_NUMERICAL
@@ -34,7 +34,7 @@ BLOCK_BYTES = 1 << 20
 AGAIN = "fetch the file again, or correct it"
 
 
-class Part(NamedTuple):
+class RowRange(NamedTuple):
     """Consecutive rows of one source that go to one split.
 
     Args:
@@ -73,7 +73,7 @@ def find_sources(raw: Path) -> dict[str, Path]:
     return {name: logs[name] for day in wanted for name in (day, f"{day}.gz") if name in logs}
 
 
-def split_rows(rows: Mapping[Path, int]) -> list[Part]:
+def split_rows(rows: Mapping[Path, int]) -> list[RowRange]:
     """Return which rows go where, by source.
 
     Of days, the last one is cut into halves, the first for the test; an odd row goes to the
@@ -91,7 +91,7 @@ def split_rows(rows: Mapping[Path, int]) -> list[Part]:
     ends += [(names[0], days, 0, cut), (names[1], days, cut, last)]
     parts, sizes = [], dict.fromkeys(SPLITS, 0)
     for split, number, start, end in ends:
-        parts.append(Part(split, number, start, end, sizes[split]))
+        parts.append(RowRange(split, number, start, end, sizes[split]))
         sizes[split] += end - start
     if not (sizes["train"] and sizes["test"]):
         what = f"{sizes['train']} rows to train on and {sizes['test']} to test with"
@@ -128,11 +128,11 @@ def count_rows(path: Path, stop: Event) -> int:
     return rows
 
 
-def first_fault(path: Path) -> DataError:
+def find_first_fault(path: Path) -> DataError:
     """Return what is wrong with the first line that is no row; rows are counted from 1."""
     row = re.compile(ROW.encode() + rb"\r?\n")
     with open_log(path) as stream:
-        number, line = next(pair for pair in numbered_lines(stream) if not row.fullmatch(pair[1]))
+        number, line = next(pair for pair in enumerate_lines(stream) if not row.fullmatch(pair[1]))
     fields = line.removesuffix(b"\n").removesuffix(b"\r").split(b"\t")
     what = f"{len(fields)} fields, not {len(FIELDS)}"
     if len(fields) == len(FIELDS):

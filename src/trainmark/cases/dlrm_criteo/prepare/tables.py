@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.data.prepared import whole_gzip
+from trainmark.data.prepared import require_whole_gzip
 from trainmark.errors import EnvironmentFault
 from trainmark.extras import import_extra
 
 from ..data.layout import CATEGORY_BYTES, NUM_NUMERICAL, FeatureSpec
-from .sources import NUM_CATEGORIES, ROW, Part, count_rows, first_fault, is_gzip
+from .sources import NUM_CATEGORIES, ROW, RowRange, count_rows, find_first_fault, is_gzip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -53,20 +53,20 @@ LINES = (
 )
 
 
-def memory_limit() -> int:
+def choose_memory_limit() -> int:
     """Return the bytes that the stages may hold: 1 GiB a core, at most half of the machine's."""
     machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(machine_bytes // 2, max(2, len(os.sched_getaffinity(0))) * THREAD_BYTES)
 
 
 @contextmanager
-def database(folder: Path, threads: int) -> Iterator[Any]:
+def open_database(folder: Path, threads: int) -> Iterator[Any]:
     """Open the scratch database in a folder for it alone.
 
     Raises:
         EnvironmentFault: memory or disk do not suffice, or the database is damaged.
     """
-    duckdb, limit = import_extra("duckdb", where=folder), memory_limit()
+    duckdb, limit = import_extra("duckdb", where=folder), choose_memory_limit()
     threads = max(1, min(threads, 2 * limit // THREAD_BYTES))
     config = {"threads": threads, "memory_limit": f"{limit}B", "temp_directory": f"{folder}/spill"}
     shutil.rmtree(folder / "spill", ignore_errors=True)  # of a call that was killed
@@ -122,7 +122,7 @@ def read_log(db: Any, number: int, path: Path, stop: Event) -> int:
     Raises:
         DataError: a damaged file, or a faulty row, named by file and row.
     """
-    with whole_gzip(path):  # the database would not notice every damage
+    with require_whole_gzip(path):  # the database would not notice every damage
         rows = count_rows(path, stop)
     fields = ["CASE WHEN regexp_full_match(line, $row) THEN line[1] = '1' END AS label"]
     for n, name in enumerate(INTEGERS + CATEGORIES, 2):
@@ -132,7 +132,7 @@ def read_log(db: Any, number: int, path: Path, stop: Event) -> int:
     db.execute(read, {"row": ROW, "file": str(path), "packing": ("none", "gzip")[is_gzip(path)]})
     db.execute(f"SELECT count(*), count(label) FROM read_{number}")
     if db.fetchone() != (rows, rows):
-        raise first_fault(path)
+        raise find_first_fault(path)
     db.execute(f"CREATE OR REPLACE TABLE counts_{number}(col TINYINT, value UINTEGER, n BIGINT)")
     for column, name in enumerate(CATEGORIES):
         counts = f"SELECT {column}, {name}, count(*) FROM read_{number} GROUP BY ALL"
@@ -140,7 +140,7 @@ def read_log(db: Any, number: int, path: Path, stop: Event) -> int:
     return rows
 
 
-def number_categories(db: Any, num_sources: int, rules: Rules) -> list[int]:
+def assign_category_numbers(db: Any, num_sources: int, rules: Rules) -> list[int]:
     """Number the frequent categories of each column from 1; return the cardinalities.
 
     The most frequent come first, equally frequent ones by value. An empty cell is no category.
@@ -157,7 +157,7 @@ def number_categories(db: Any, num_sources: int, rules: Rules) -> list[int]:
     return num_categories
 
 
-def row_key(part: Part, rules: Rules) -> str:
+def build_row_key(part: RowRange, rules: Rules) -> str:
     """Return the SQL of a row's key: the rows of a split are ordered by it.
 
     Rows to train on are shuffled: it is the first 8 bytes, little-endian, of the MD5 of
@@ -168,27 +168,29 @@ def row_key(part: Part, rules: Rules) -> str:
     return f"(rowid - {part.start} + {part.first})::UBIGINT"
 
 
-def look_up_together(cardinalities: Sequence[int]) -> list[list[int]]:
+def group_columns(cardinalities: Sequence[int]) -> list[list[int]]:
     """Return neighbouring columns in groups whose categories the memory holds.
 
     A column that alone exceeds it stands alone or ends a group: a single look-up spills.
     """
-    max_entries = memory_limit() // ENTRY_BYTES
+    max_entries = choose_memory_limit() // ENTRY_BYTES
     before = [total // max_entries for total in accumulate(cardinalities, initial=0)]
     columns = groupby(range(len(cardinalities)), key=before.__getitem__)
     return [list(group) for _, group in columns]
 
 
-def encode(db: Any, number: int, parts: dict[int, Part], sizes: list[int], rules: Rules) -> None:
+def encode_rows(
+    db: Any, number: int, parts: dict[int, RowRange], sizes: list[int], rules: Rules
+) -> None:
     """Write the parts of a log, categories as numbers; drop what was read of the log before.
 
     That one is encoded: its room is used again.
     """
     db.execute(f'DROP TABLE IF EXISTS "read_{number - 1}"')
     for p, part in parts.items():
-        rows = f"(SELECT {row_key(part, rules)} AS key, rowid AS row, * FROM read_{number} "
+        rows = f"(SELECT {build_row_key(part, rules)} AS key, rowid AS row, * FROM read_{number} "
         rows += f"WHERE rowid >= {part.start} AND rowid < {part.end})"
-        groups = look_up_together(sizes)
+        groups = group_columns(sizes)
         for group in groups:
             ids = ", ".join(f"coalesce(ids_{k}.id, 0) AS c{k}" for k in group)
             on = "ON rows.c{0} = ids_{0}.value"
@@ -199,7 +201,9 @@ def encode(db: Any, number: int, parts: dict[int, Part], sizes: list[int], rules
             rows = f"part_{p}"
 
 
-def encoded_rows(db: Any, parts: list[int], spec: FeatureSpec, rules: Rules, keys: range) -> Any:
+def read_encoded_rows(
+    db: Any, parts: list[int], spec: FeatureSpec, rules: Rules, keys: range
+) -> Any:
     """Return a reader of the rows of parts whose keys lie in a range, in order of the keys.
 
     Its columns: label, 13 logarithms (double), 26 categories in their types.
@@ -220,7 +224,7 @@ def write_rows(
     """Write the rows of a split into its files; return their number.
 
     Args:
-        batches: Arrow record batches as ``encoded_rows`` gives them.
+        batches: Arrow record batches as ``read_encoded_rows`` gives them.
         advance: called with the rows of each batch.
     """
     rows = 0

@@ -12,9 +12,15 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from trainmark.data.cache import cached_scan
+from trainmark.data.cache import load_or_scan
 from trainmark.data.model_folder import ModelWeights, StoredTensor
-from trainmark.data.splits import Form, Layout, find_layout, readable, refuse_unreadable
+from trainmark.data.splits import (
+    Form,
+    Layout,
+    find_layout,
+    refuse_unreadable,
+    translate_read_errors,
+)
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
 from trainmark.train.checkpoints import stored_weights
@@ -90,14 +96,14 @@ FAULT = partial(
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class GlmData:
     """What a rank trains and scores."""
 
     train: Examples
     validation: Examples
 
 
-def load(folder: Path, recipe: GlmRecipe) -> Loaded:
+def load(folder: Path, recipe: GlmRecipe) -> GlmData:
     """Return both splits; jsonl is tokenised once, and its tokens are cached in the folder.
 
     Raises:
@@ -106,22 +112,22 @@ def load(folder: Path, recipe: GlmRecipe) -> Loaded:
     return _load(find_layout(folder, (JSONL, HDF5), FAULT), folder, recipe)
 
 
-def _load(layout: Layout, folder: Path, recipe: GlmRecipe) -> Loaded:
-    from .cloze import ClozeExamples, Drawn
+def _load(layout: Layout, folder: Path, recipe: GlmRecipe) -> GlmData:
+    from .cloze import ClozeExamples, ClozeSamples
     from .hdf5 import SparseExamples
-    from .passages import open_vocabulary, read_jsonl, vocabulary_file
+    from .passages import find_vocabulary_file, open_vocabulary, read_jsonl
 
     (train,), (validation,) = layout.files["train"], layout.files["validation"]
     if layout.kind == HDF5.kind:
-        return Loaded(
+        return GlmData(
             SparseExamples(train, recipe, evaluation=False),
             SparseExamples(validation, recipe, evaluation=True),
         )
-    vocabulary = open_vocabulary(vocabulary_file(folder / MODEL), recipe.vocab_size)
+    vocabulary = open_vocabulary(find_vocabulary_file(folder / MODEL), recipe.vocab_size)
     passages = [read_jsonl(file, vocabulary, folder / TOKENS) for file in (train, validation)]
     drawn = (
-        Drawn.for_training(passages[0], recipe.max_wrong_choices),
-        Drawn.for_evaluation(passages[1]),
+        ClozeSamples.draw_for_training(passages[0], recipe.max_wrong_choices),
+        ClozeSamples.list_for_evaluation(passages[1]),
     )
     examples = [
         ClozeExamples(
@@ -135,7 +141,7 @@ def _load(layout: Layout, folder: Path, recipe: GlmRecipe) -> Loaded:
             passages, drawn, (train, validation), strict=True
         )
     ]
-    return Loaded(*examples)
+    return GlmData(*examples)
 
 
 def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
@@ -145,7 +151,7 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
         DataError: the first fault found, with file, line or sample, rule and fix.
     """
     from .hdf5 import SparseExamples
-    from .passages import digest_of, vocabulary_file
+    from .passages import compute_digest, find_vocabulary_file
 
     layout = find_layout(folder, (JSONL, HDF5), FAULT)
     loaded = _load(layout, folder, recipe)
@@ -154,11 +160,11 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
             _check_sequences(split, folder / TOKENS)
     files = [file for (file,) in layout.files.values()]
     if layout.kind == JSONL.kind:
-        files.append(vocabulary_file(folder / MODEL))
-    digest = sha256(digest_of(*files).encode())
+        files.append(find_vocabulary_file(folder / MODEL))
+    digest = sha256(compute_digest(*files).encode())
     pretrained = recipe.init == "pretrained"
     if pretrained:
-        digest.update(digest_of(check_weights(folder, recipe.shape)).encode())
+        digest.update(compute_digest(check_weights(folder, recipe.shape)).encode())
     return DataFacts(
         len(loaded.train),
         len(loaded.validation),
@@ -172,8 +178,8 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
 def _check_sequences(split: SparseExamples, place: Path) -> None:
     """Refuse a file of sequences with a damaged number; what was found is kept in ``place``."""
     findings = place / f"{split.file.stem}.json"
-    with readable(split.file, FAULT):
-        content = cached_scan(findings, {split.file.name: split.file}, split.stored.scan_sequences)
+    with translate_read_errors(split.file, FAULT):
+        content = load_or_scan(findings, {split.file.name: split.file}, split.stored.scan_sequences)
     split.refuse_outside(content)
 
 
@@ -181,7 +187,7 @@ def check_fit(folder: Path, recipe: GlmRecipe, world_size: int, memory: RankMemo
     """Refuse a recipe that needs more than ``memory``; see ``step_memory.refuse_too_little``."""
     train = load(folder, recipe).train
     choices = float(train.num_choices.mean())
-    tokens = train.mean_tokens() if recipe.trim_padding else None
+    tokens = train.compute_mean_tokens() if recipe.trim_padding else None
     return refuse_too_little(
         lambda other: predict(other, world_size, choices=choices, tokens=tokens), recipe, memory
     )
@@ -214,7 +220,7 @@ def find_checkpoint(folder: Path) -> Path:
     ]
     if len(candidates) != 1:
         raise CHECKPOINT_FAULT(f"{len(candidates) or 'no'} checkpoints", where=str(folder))
-    with readable(candidates[0], CHECKPOINT_FAULT), candidates[0].open("rb") as stream:
+    with translate_read_errors(candidates[0], CHECKPOINT_FAULT), candidates[0].open("rb") as stream:
         iteration = stream.read(256).decode("utf-8-sig", "replace").strip()
     file = candidates[0].parent / iteration / ORIGINAL
     others = sorted(item.name for item in file.parent.glob("mp_rank_*_model_states.pt"))
@@ -229,7 +235,7 @@ def find_checkpoint(folder: Path) -> Path:
     return file
 
 
-def expected_shapes(shape: GlmShape) -> dict[str, tuple[int, ...]]:
+def compute_expected_shapes(shape: GlmShape) -> dict[str, tuple[int, ...]]:
     """Return name and shape of every parameter of a model of these sizes."""
     hidden_size = shape.hidden_size
     shapes: dict[str, tuple[int, ...]] = {WORDS: (shape.vocab_size, hidden_size)}
@@ -280,5 +286,5 @@ def check_weights(folder: Path, shape: GlmShape) -> Path:
         DataError: none is found, it is not readable, or it holds the weights of another model.
     """
     file = find_checkpoint(folder)
-    match_weights(stored_weights(file, CHECKPOINT_FAULT), expected_shapes(shape), file)
+    match_weights(stored_weights(file, CHECKPOINT_FAULT), compute_expected_shapes(shape), file)
     return file

@@ -30,7 +30,7 @@ BOUND_TOKENS = 4  # the first token, the mask, the context's end and the answer 
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class ClozeSamples:
     """The samples of a split: each a question and its candidates.
 
     Args:
@@ -42,7 +42,7 @@ class Drawn:
     choices: Ragged
 
     @classmethod
-    def for_training(cls, passages: Passages, max_wrong_choices: int) -> Self:
+    def draw_for_training(cls, passages: Passages, max_wrong_choices: int) -> Self:
         """Give every right answer a sample with at most so many wrong entities.
 
         Where there are more, they are drawn; one generator goes through the split.
@@ -50,8 +50,8 @@ class Drawn:
         draw = random.Random(DRAW_SEED)
         questions, choices = [], []
         for question in range(passages.num_questions):
-            answers = passages.answers.row(question).tolist()
-            wrong = [name for name in passages.entities(question) if name not in answers]
+            answers = passages.answers.get_row(question).tolist()
+            wrong = [name for name in passages.list_entities(question) if name not in answers]
             for answer in answers:
                 drawn = wrong
                 if len(wrong) > max_wrong_choices:
@@ -60,13 +60,13 @@ class Drawn:
                     drawn = drawn[:max_wrong_choices]
                 questions.append(question)
                 choices.append([answer, *drawn])
-        return cls(np.array(questions, np.int64), Ragged.of(choices))
+        return cls(np.array(questions, np.int64), Ragged.from_rows(choices))
 
     @classmethod
-    def for_evaluation(cls, passages: Passages) -> Self:
+    def list_for_evaluation(cls, passages: Passages) -> Self:
         """Give every question one sample with all entities."""
         numbers = range(passages.num_questions)
-        choices = Ragged.of([passages.entities(question) for question in numbers])
+        choices = Ragged.from_rows([passages.list_entities(question) for question in numbers])
         return cls(np.arange(passages.num_questions), choices)
 
 
@@ -84,7 +84,7 @@ class ClozeExamples(Examples):
     def __init__(
         self,
         passages: Passages,
-        drawn: Drawn,
+        drawn: ClozeSamples,
         *,
         seq_length: int,
         file: Path,
@@ -102,7 +102,7 @@ class ClozeExamples(Examples):
             )
         self._refuse_long()
 
-    def _needed_tokens(self) -> NDArray[np.int64]:
+    def _count_tokens_without_passage(self) -> NDArray[np.int64]:
         """Return what each sample's longest sequence takes without the passage."""
         choices = self.drawn.choices
         names = self.passages.names.lengths[choices.values]
@@ -111,24 +111,27 @@ class ClozeExamples(Examples):
         needed: NDArray[np.int64] = queries + longest + BOUND_TOKENS
         return needed
 
-    def mean_tokens(self) -> float:
+    def compute_mean_tokens(self) -> float:
         """Return the tokens of a sample's longest sequence, on average."""
-        return float(np.minimum(self._whole_tokens(), self.seq_length).mean())
+        return float(np.minimum(self._count_tokens_with_passage(), self.seq_length).mean())
 
-    def _whole_tokens(self) -> NDArray[np.int64]:
+    def _count_tokens_with_passage(self) -> NDArray[np.int64]:
         """Return what each sample's longest sequence takes with the whole passage."""
         first_questions = self.passages.questions_of
         passages = np.searchsorted(first_questions, self.drawn.questions, side="right") - 1
-        whole: NDArray[np.int64] = self.passages.texts.lengths[passages] + self._needed_tokens()
+        whole: NDArray[np.int64] = (
+            self.passages.texts.lengths[passages] + self._count_tokens_without_passage()
+        )
         return whole
 
     def _refuse_long(self) -> None:
-        needed = self._needed_tokens()
+        needed = self._count_tokens_without_passage()
         example = int(needed.argmax())
         if needed[example] > self.seq_length:
+            place = self.passages.describe_place(int(self.drawn.questions[example]))
             raise DataError(
                 f"a question and a candidate take {needed[example]} tokens without the passage",
-                where=f"{self.file}, {self.passages.place(int(self.drawn.questions[example]))}",
+                where=f"{self.file}, {place}",
                 rule=f"passages are shortened, questions are not; seq_length is {self.seq_length}",
                 fix=f"set seq_length to more than {needed[example]}, or take the question out",
             )
@@ -136,20 +139,22 @@ class ClozeExamples(Examples):
     @property
     def shortened(self) -> int | None:
         """Samples with a candidate for which the passage is shortened."""
-        return int((self._whole_tokens() > self.seq_length).sum())
+        return int((self._count_tokens_with_passage() > self.seq_length).sum())
 
-    def sequences(self, row: int) -> list[ChoiceSequence]:
+    def build_sequences(self, row: int) -> list[ChoiceSequence]:
         """Return the sequences of one sample, one a candidate."""
         question = int(self.drawn.questions[row])
-        text = self.passages.texts.row(self.passages.passage(question))
-        left, right = (self.passages.queries.row(2 * question + side) for side in (0, 1))
-        answers = set(self.passages.answers.row(question).tolist())
+        text = self.passages.texts.get_row(self.passages.find_passage(question))
+        left, right = (self.passages.queries.get_row(2 * question + side) for side in (0, 1))
+        answers = set(self.passages.answers.get_row(question).tolist())
         return [
-            self._sequence(text, left, right, self.passages.names.row(name), name in answers)
-            for name in self.drawn.choices.row(row).tolist()
+            self._build_sequence(
+                text, left, right, self.passages.names.get_row(name), name in answers
+            )
+            for name in self.drawn.choices.get_row(row).tolist()
         ]
 
-    def _sequence(
+    def _build_sequence(
         self,
         text: NDArray[np.int32],
         left: NDArray[np.int32],

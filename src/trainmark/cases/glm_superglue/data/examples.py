@@ -88,7 +88,7 @@ class ChoiceBatch:
         first_ids: NDArray[np.int64] = self.ids[self.slot == 0]
         return first_ids
 
-    def chunks(self, max_sequences: int) -> Iterator[ChoiceBatch]:
+    def split_sequences(self, max_sequences: int) -> Iterator[ChoiceBatch]:
         """Yield runs of at most ``max_sequences`` sequences; a sample may lie in several.
 
         ``samples`` and ``owner`` stay those of the whole batch.
@@ -136,25 +136,27 @@ class Examples(ABC):
         return len(self.num_choices)
 
     @abstractmethod
-    def sequences(self, row: int) -> list[ChoiceSequence]:
+    def build_sequences(self, row: int) -> list[ChoiceSequence]:
         """Return the sequences of one sample, one a candidate.
 
         Raises:
             DataError: the sample cannot be read; the error names its place.
         """
 
-    def mean_tokens(self) -> float:
+    def compute_mean_tokens(self) -> float:
         """Return the tokens of a sample's longest sequence, on average; at least: not known."""
         return 0.0
 
     def batch(self, rows: Iterable[int]) -> tuple[ChoiceBatch, Counts]:
         """Lay out the samples ``rows``; candidates that do not exist are not counted."""
-        samples = [self.sequences(int(row)) for row in rows]
-        made = _laid_out(samples, self.seq_length, trim=self.trim)
+        samples = [self.build_sequences(int(row)) for row in rows]
+        made = _lay_out_sequences(samples, self.seq_length, trim=self.trim)
         return made, Counts(len(samples), len(made.ids), int(made.lengths.sum()), made.ids.size)
 
 
-def _laid_out(samples: list[list[ChoiceSequence]], seq_length: int, *, trim: bool) -> ChoiceBatch:
+def _lay_out_sequences(
+    samples: list[list[ChoiceSequence]], seq_length: int, *, trim: bool
+) -> ChoiceBatch:
     sequences = [sequence for sample in samples for sequence in sample]
     lengths = np.fromiter((len(item.ids) for item in sequences), np.int64, len(sequences))
     width = seq_length
@@ -187,7 +189,7 @@ def _laid_out(samples: list[list[ChoiceSequence]], seq_length: int, *, trim: boo
     )
 
 
-def grouped_order(
+def order_by_choices(
     num_choices: NDArray[np.int64], sharding: Sharding, epoch: int
 ) -> NDArray[np.int64]:
     """Return row numbers as ``Sharding.micro_batches`` takes them, int64 (samples,).
@@ -210,10 +212,10 @@ def grouped_order(
     rest, shuffled = shuffled[whole:], shuffled[:whole]
     ordered = shuffled[np.argsort(num_choices[shuffled], kind="stable")]
     groups = rng.permuted(ordered.reshape(-1, size), axis=1)[rng.permutation(whole // size)]
-    return np.concatenate([_by_rank(groups, sharding), rest])
+    return np.concatenate([_order_by_rank(groups, sharding), rest])
 
 
-def _by_rank(groups: NDArray[np.int64], sharding: Sharding) -> NDArray[np.int64]:
+def _order_by_rank(groups: NDArray[np.int64], sharding: Sharding) -> NDArray[np.int64]:
     """Lay groups out as a step's rows are cut: first by rank, then by micro-batch.
 
     The groups of an epoch's last step may be fewer than it could hold; its cut follows

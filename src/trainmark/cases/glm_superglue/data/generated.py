@@ -58,7 +58,7 @@ SIGNS = (".", "-", "@")
 PIECES = {"Jansen": ("jan", "##sen"), "Keller": ("kel", "##ler")}  # as WordPiece splits
 
 
-def vocabulary() -> list[str]:
+def list_tokens() -> list[str]:
     """Return the tokens by id: special ones first, then every word in a fixed order."""
     words = ["is", "the", "winner", *ROLES]
     for name in (*FIRST_NAMES, *LAST_NAMES):
@@ -66,7 +66,7 @@ def vocabulary() -> list[str]:
     return [*SPECIAL_TOKENS, *SIGNS, *words]
 
 
-def passage(rng: Any, number: int) -> dict[str, Any]:
+def draw_passage(rng: Any, number: int) -> dict[str, Any]:
     """Return one line of a split."""
     people = int(rng.integers(LEAST_PEOPLE, MOST_PEOPLE + 1))
     firsts, lasts, roles = (
@@ -107,8 +107,8 @@ def generate(folder: Path, recipe: GlmRecipe) -> None:
         )
     for place, (split, count) in enumerate(PASSAGES.items()):
         rng = np.random.default_rng([recipe.seed, place])
-        lines = (json.dumps(passage(rng, number)) + "\n" for number in range(count))
+        lines = (json.dumps(draw_passage(rng, number)) + "\n" for number in range(count))
         (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
     (folder / "model").mkdir()
-    tokens = "\n".join(vocabulary()) + "\n"
+    tokens = "\n".join(list_tokens()) + "\n"
     (folder / "model" / "vocab.txt").write_text(tokens, encoding="utf-8")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainmark.data.cache import Extremes
-from trainmark.data.splits import readable, starts_of
+from trainmark.data.splits import compute_starts, translate_read_errors
 from trainmark.digests import hash_stream
 from trainmark.errors import DataError
 from trainmark.extras import import_extra
@@ -58,12 +58,12 @@ class SparseFile:
 
     def __init__(self, file: Path, *, evaluation: bool) -> None:
         self.file = file
-        opened = _open(file)
+        opened = _open_file(file)
         self.text, self.position, self.target, self.logit_mask = (
             _Matrix(opened, name) for name in ("text", "position", "target", "logit_mask")
         )
-        self.separators = _Matrix(opened, "mask").rows(0, None).reshape(-1)
-        self.samples = _Matrix(opened, "choice_start_end").rows(0, None)
+        self.separators = _Matrix(opened, "mask").read_rows(0, None).reshape(-1)
+        self.samples = _Matrix(opened, "choice_start_end").read_rows(0, None)
         self._refuse_other_lengths()
         self.num_choices: Numbers = np.diff(self.samples).reshape(-1)
         self.answers = self._read_answers(opened, self.num_choices) if evaluation else None
@@ -97,8 +97,8 @@ class SparseFile:
 
     def _read_answers(self, opened: Any, counts: Numbers) -> list[Numbers]:
         """Return the numbers of each sample's right candidates."""
-        answers = _Matrix(opened, "answer_idx").rows(0, None).reshape(-1)
-        bounds = _Matrix(opened, "answer_start_end").rows(0, None)
+        answers = _Matrix(opened, "answer_idx").read_rows(0, None).reshape(-1)
+        bounds = _Matrix(opened, "answer_start_end").read_rows(0, None)
         if bounds.shape != (len(counts), 2):
             raise _fault(
                 f"its shape is {bounds.shape}, for {len(counts)} samples",
@@ -121,20 +121,20 @@ class SparseFile:
         Raises:
             DataError: a sequence without a target, or a matrix with a damaged row.
         """
-        with readable(self.file, _fault), self.file.open("rb") as stream:
+        with translate_read_errors(self.file, _fault), self.file.open("rb") as stream:
             digest = hash_stream(stream).hexdigest()
         ends: dict[str, list[int]] = {"text": [], "position": []}
         for first in range(0, len(self.separators), BLOCK_SEQUENCES):
             last = min(first + BLOCK_SEQUENCES, len(self.separators))
-            scored = self.logit_mask.rows(first, last).any(1)
+            scored = self.logit_mask.read_rows(first, last).any(1)
             if not scored.all():
                 raise _fault(
                     f"sequence {first + int(scored.argmin())} (from 0) has no target",
                     where=f"{self.file}, logit_mask",
                     rule="every sequence has a target",
                 )
-            text, target = self.text.rows(first, last), self.target.rows(first, last)
-            position = self.position.rows(2 * first, 2 * last)
+            text, target = self.text.read_rows(first, last), self.target.read_rows(first, last)
+            position = self.position.read_rows(2 * first, 2 * last)
             ends["text"] += [min(text.min(), target.min()), max(text.max(), target.max())]
             ends["position"] += [position.min(), position.max()]
         return {
@@ -186,15 +186,15 @@ class SparseExamples(Examples):
                     fix=f"set the recipe's sizes to the model's, or {AGAIN}",
                 )
 
-    def sequences(self, row: int) -> list[ChoiceSequence]:
+    def build_sequences(self, row: int) -> list[ChoiceSequence]:
         """Return the sequences of one sample, one a candidate."""
         stored = self.stored
         first = int(stored.samples[row, 0])
         last = first + int(self.num_choices[row])
-        text, target = stored.text.rows(first, last), stored.target.rows(first, last)
+        text, target = stored.text.read_rows(first, last), stored.target.read_rows(first, last)
         positions, scored = (
-            stored.position.rows(2 * first, 2 * last),
-            stored.logit_mask.rows(first, last),
+            stored.position.read_rows(2 * first, 2 * last),
+            stored.logit_mask.read_rows(first, last),
         )
         right = [0] if stored.answers is None else stored.answers[row].tolist()
         if not 0 <= text.min() <= text.max() < self.vocab_size or not scored.any(1).all():
@@ -223,7 +223,7 @@ class SparseExamples(Examples):
         return sequences
 
 
-def _open(file: Path) -> Any:
+def _open_file(file: Path) -> Any:
     h5py = import_extra("h5py", where=file)
     try:
         return h5py.File(file, "r", locking="best-effort")  # some file systems know no locks
@@ -243,7 +243,7 @@ class _Matrix:
                 self.shape = tuple(np.ravel(group.attrs["h5sparse_shape"]).tolist())
                 self.data, self.indices = group["data"], group["indices"]
                 self.starts = group["indptr"][()].astype(np.int64)
-                sound = _format(group) == "csr" and len(self.shape) == 2
+                sound = _read_format(group) == "csr" and len(self.shape) == 2
             else:
                 self.data, self.shape, sound = group, group.shape, True
         except (KeyError, ValueError) as error:
@@ -257,7 +257,7 @@ class _Matrix:
                 self.starts, self.shape[0], len(self.data), len(self.indices), self.place
             )
 
-    def rows(self, first: int, last: int | None) -> Numbers:
+    def read_rows(self, first: int, last: int | None) -> Numbers:
         """Return rows, int64; what is not stored is 0."""
         if not self.sparse:
             return np.asarray(self.data[first:last], np.int64)
@@ -325,7 +325,7 @@ def _refuse_other_parts(bounds: Numbers, total: int, place: str) -> None:
         )
 
 
-def _format(group: Any) -> str:
+def _read_format(group: Any) -> str:
     form = group.attrs.get("h5sparse_format", "")
     return form.decode("utf-8", "replace") if isinstance(form, bytes) else str(form)
 
@@ -337,9 +337,9 @@ def write_rows(source: Path, target: Path) -> None:
     """
     import h5py
 
-    with _open(source) as raw, h5py.File(target, "w") as made:
+    with _open_file(source) as raw, h5py.File(target, "w") as made:
         for name, matrix in raw.items():
-            if not hasattr(matrix, "keys") or _format(matrix) != "csc":
+            if not hasattr(matrix, "keys") or _read_format(matrix) != "csc":
                 raw.copy(name, made)
                 continue
             rows, columns = np.ravel(matrix.attrs["h5sparse_shape"]).tolist()
@@ -357,4 +357,4 @@ def write_rows(source: Path, target: Path) -> None:
             column = np.repeat(np.arange(columns, dtype=np.int32), np.diff(starts))
             order = np.argsort(row, kind="stable")  # within a row the columns ascend, as before
             group["data"], group["indices"] = matrix["data"][()][order], column[order]
-            group["indptr"] = starts_of(np.bincount(row, minlength=rows))
+            group["indptr"] = compute_starts(np.bincount(row, minlength=rows))

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.data.cache import mapped_arrays
-from trainmark.data.splits import Ragged, starts_of
-from trainmark.data.tokenizer import open_wordpiece, refuse_short, tokenizer_file
+from trainmark.data.cache import load_or_build_arrays
+from trainmark.data.splits import Ragged, compute_starts
+from trainmark.data.tokenizer import find_tokenizer_file, open_wordpiece, refuse_short_vocabulary
 from trainmark.digests import hash_stream
 from trainmark.errors import DataError
 
-from .record_jsonl import read_passages, readable
+from .record_jsonl import read_passages, translate_read_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -81,9 +81,9 @@ class Vocabulary:
         return [encoding.ids for encoding in encodings]
 
 
-def vocabulary_file(folder: Path) -> Path:
-    """Return the vocabulary of a model folder; see ``wordpiece.tokenizer_file``."""
-    return tokenizer_file(folder, FAULT)
+def find_vocabulary_file(folder: Path) -> Path:
+    """Return the vocabulary of a model folder; see ``find_tokenizer_file``."""
+    return find_tokenizer_file(folder, FAULT)
 
 
 def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
@@ -115,7 +115,7 @@ def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
             fix=f"set vocab_size to at least {size}, or: {FIX}",
         )
     if vocab_size is not None:
-        refuse_short(
+        refuse_short_vocabulary(
             file,
             entries=size,
             vocab_size=vocab_size,
@@ -163,30 +163,30 @@ class Passages:
         """Q."""
         return int(self.questions_of[-1])
 
-    def passage(self, question: int) -> int:
+    def find_passage(self, question: int) -> int:
         """Return the passage that a question is about."""
         return int(np.searchsorted(self.questions_of, question, side="right")) - 1
 
-    def entities(self, question: int) -> range:
+    def list_entities(self, question: int) -> range:
         """Return the entities of a question's passage as rows of ``names``."""
-        passage = self.passage(question)
+        passage = self.find_passage(question)
         first = int(self.names_of[passage])
         return range(first, first + int(self.num_entities[passage]))
 
-    def place(self, question: int) -> str:
+    def describe_place(self, question: int) -> str:
         """Return the place of a question in its file, for errors."""
-        passage = self.passage(question)
+        passage = self.find_passage(question)
         number = question - self.questions_of[passage]
         return f"line {self.lines[passage]}, question {number} (from 0)"
 
-    def arrays(self) -> list[NDArray[Any]]:
-        """Return all but the tokens around a text, as ``of_arrays`` takes them."""
+    def list_arrays(self) -> list[NDArray[Any]]:
+        """Return all but the tokens around a text, as ``from_arrays`` takes them."""
         rows = (self.texts, self.names, self.queries, self.answers)
         arrays = [array for item in rows for array in (item.values, item.starts)]
         return [*arrays, self.names_of, self.questions_of, self.num_entities, self.lines]
 
     @classmethod
-    def of_arrays(cls, arrays: Sequence[NDArray[Any]], tokens: BlockTokens) -> Self:
+    def from_arrays(cls, arrays: Sequence[NDArray[Any]], tokens: BlockTokens) -> Self:
         """Build from what ``arrays`` returned."""
         texts, names, queries, answers = (
             Ragged(*arrays[index : index + 2]) for index in range(0, 8, 2)
@@ -197,11 +197,11 @@ class Passages:
         )
 
 
-def digest_of(*files: Path) -> str:
+def compute_digest(*files: Path) -> str:
     """Return a sha256 over the files' contents, in this order."""
     digest = sha256(f"glm_superglue {FORMAT}".encode())
     for file in files:
-        with readable(file), file.open("rb") as stream:
+        with translate_read_errors(file), file.open("rb") as stream:
             digest.update(hash_stream(stream).digest())
     return digest.hexdigest()
 
@@ -212,12 +212,14 @@ def read_jsonl(file: Path, vocabulary: Vocabulary, place: Path) -> Passages:
     Raises:
         DataError: a line breaks a rule.
     """
-    folder = place / f"{file.stem}-{digest_of(file, vocabulary.file)[:16]}"
-    built = mapped_arrays(folder, lambda: tokenise(read_passages(file), vocabulary).arrays())
-    return Passages.of_arrays(built, vocabulary.tokens)
+    folder = place / f"{file.stem}-{compute_digest(file, vocabulary.file)[:16]}"
+    built = load_or_build_arrays(
+        folder, lambda: tokenize(read_passages(file), vocabulary).list_arrays()
+    )
+    return Passages.from_arrays(built, vocabulary.tokens)
 
 
-def tokenise(passages: Iterable[Passage], vocabulary: Vocabulary) -> Passages:
+def tokenize(passages: Iterable[Passage], vocabulary: Vocabulary) -> Passages:
     """Return a split as tokens; the library uses all cores where it may."""
     encode, source = vocabulary.encode, iter(passages)
     blocks: dict[str, list[Ragged]] = {"texts": [], "names": [], "queries": [], "answers": []}
@@ -231,17 +233,17 @@ def tokenise(passages: Iterable[Passage], vocabulary: Vocabulary) -> Passages:
             ("queries", encode(gaps)),
             ("answers", [question.answers for question in questions]),
         ):
-            blocks[kind].append(Ragged.of(num_rows))
+            blocks[kind].append(Ragged.from_rows(num_rows))
         counts += [(len(x.names), x.num_entities, len(x.questions), x.line) for x in block]
     rows = {
         kind: Ragged(
             np.concatenate([part.values for part in parts]),
-            starts_of(np.concatenate([part.lengths for part in parts])),
+            compute_starts(np.concatenate([part.lengths for part in parts])),
         )
         for kind, parts in blocks.items()
     }
     names, entities, questions_of, lines = np.array(counts, np.int64).T
-    names_of, answers = starts_of(names), rows.pop("answers")
+    names_of, answers = compute_starts(names), rows.pop("answers")
     # Answers are counted from a passage's first name.
     first_name = names_of[
         np.repeat(np.repeat(np.arange(len(names)), questions_of), answers.lengths)
@@ -250,7 +252,7 @@ def tokenise(passages: Iterable[Passage], vocabulary: Vocabulary) -> Passages:
         **rows,
         answers=Ragged(answers.values + first_name, answers.starts),
         names_of=names_of,
-        questions_of=starts_of(questions_of),
+        questions_of=compute_starts(questions_of),
         num_entities=entities,
         lines=lines,
         tokens=vocabulary.tokens,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import BaseModel, Field, ValidationError
 
 from trainmark.data import splits
-from trainmark.data.text import numbered_lines
+from trainmark.data.text import enumerate_lines
 from trainmark.errors import DataError
 from trainmark.validation import describe_error
 
@@ -31,8 +31,8 @@ ROW_RULE = (
 )
 MEND_LINE = "correct or remove the line; of SuperGLUE's ReCoRD use train.jsonl and val.jsonl"
 
-readable = partial(
-    splits.readable,
+translate_read_errors = partial(
+    splits.translate_read_errors,
     fault=partial(
         DataError,
         rule="a split is one readable .jsonl file",
@@ -105,26 +105,26 @@ def read_passages(file: Path) -> Iterator[Passage]:
         DataError: the first line that breaks a rule, with its number.
     """
     has_passage = False
-    with readable(file), file.open("rb") as stream:
-        for number, line in numbered_lines(stream):
+    with translate_read_errors(file), file.open("rb") as stream:
+        for number, line in enumerate_lines(stream):
             if not line.strip():
                 continue
             has_passage = True
             try:
-                yield _passage(number, _Row.model_validate_json(line, strict=True))
+                yield _parse_passage(number, _Row.model_validate_json(line, strict=True))
             except ValidationError as error:
-                raise _fault(describe_error(error), file, number) from None
+                raise _make_fault(describe_error(error), file, number) from None
             except ValueError as error:
-                raise _fault(str(error), file, number) from None
+                raise _make_fault(str(error), file, number) from None
     if not has_passage:
-        raise _fault("no passage", file, 1)
+        raise _make_fault("no passage", file, 1)
 
 
-def _fault(what: str, file: Path, line: int) -> DataError:
+def _make_fault(what: str, file: Path, line: int) -> DataError:
     return DataError(what, where=f"{file}, line {line}", rule=ROW_RULE, fix=MEND_LINE)
 
 
-def _passage(line: int, row: _Row) -> Passage:
+def _parse_passage(line: int, row: _Row) -> Passage:
     """Return the passage of a line; raise ValueError for what its types do not show."""
     text = row.passage.text.translate(PLAIN_SIGNS)
     entities = set()
@@ -133,11 +133,11 @@ def _passage(line: int, row: _Row) -> Passage:
             raise ValueError(f"an entity from {span.start} to {span.end} of {len(text)} characters")
         entities.add(text[span.start : span.end + 1])
     names = sorted(entities)
-    questions = tuple(_question(item, names, len(entities)) for item in row.qas)
+    questions = tuple(_parse_question(item, names, len(entities)) for item in row.qas)
     return Passage(line, text.replace(HIGHLIGHT, DASH), tuple(names), len(entities), questions)
 
 
-def _question(item: _Query, names: list[str], num_entities: int) -> Question:
+def _parse_question(item: _Query, names: list[str], num_entities: int) -> Question:
     """Return a question; an answer that is no entity is appended to ``names``."""
     parts = item.query.translate(PLAIN_SIGNS).split(PLACEHOLDER)
     if len(parts) != 2:

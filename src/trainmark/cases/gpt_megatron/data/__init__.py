@@ -11,9 +11,14 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from trainmark.data import language
-from trainmark.data.indexed import IndexedReader, bin_file, checked_tokens, readable
-from trainmark.data.language import entropy_rate
-from trainmark.data.sampling import Samples, Splits, sample_count
+from trainmark.data.indexed import (
+    IndexedReader,
+    check_tokens,
+    get_tokens_file,
+    translate_read_errors,
+)
+from trainmark.data.language import compute_entropy_rate
+from trainmark.data.sampling import Samples, Splits, count_samples
 from trainmark.errors import DataError, UsageError
 from trainmark.spec import DataFacts
 from trainmark.train.step_memory import (
@@ -79,7 +84,7 @@ def find_pair(folder: Path) -> Path:
     Raises:
         DataError: no such folder, no pair, or several.
     """
-    with readable(folder):
+    with translate_read_errors(folder):
         names = sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
     # A lone .bin is taken too: the reader then names the index that is missing.
     for ending in (".idx", ".bin"):
@@ -133,14 +138,14 @@ def _refuse_empty(reader: IndexedReader, splits: dict[str, range], recipe: GptRe
         if name == "validation" and not recipe.evaluates:
             continue  # never read
         first, last = (
-            int(reader.token_starts(range(end, end))[0])
+            int(reader.find_token_starts(range(end, end))[0])
             for end in (documents.start, documents.stop)
         )
-        if sample_count(last - first, recipe.seq_length) == 0:
+        if count_samples(last - first, recipe.seq_length) == 0:
             raise DataError(
                 f"the {name} split has {len(documents)} documents with {last - first} tokens: "
                 "not one whole sample",
-                where=f"{bin_file(reader.prefix)}, split {recipe.split} of "
+                where=f"{get_tokens_file(reader.prefix)}, split {recipe.split} of "
                 f"{reader.num_documents} documents with {reader.num_tokens} tokens",
                 rule=f"a sample takes seq_length + 1 = {recipe.seq_length + 1} tokens",
                 fix="give the split more weight, lower seq_length, or give more text",
@@ -159,7 +164,7 @@ def load(folder: Path, recipe: GptRecipe) -> Splits:
     del splits["test"]  # never read here
     _refuse_empty(reader, splits, recipe)
     place = folder / INDICES
-    content = checked_tokens(reader, place, vocab_size=recipe.vocab_size)
+    content = check_tokens(reader, place, vocab_size=recipe.vocab_size)
     train, validation = (
         Samples(reader, splits[name], recipe.seq_length, recipe.seed)
         for name in ("train", "validation")
@@ -179,7 +184,7 @@ def check(folder: Path, recipe: GptRecipe) -> DataFacts:
         len(loaded.validation),
         loaded.content_id,
         LAYOUT,
-        best_quality=entropy_rate() if recipe.data == "generated" else None,
+        best_quality=compute_entropy_rate() if recipe.data == "generated" else None,
     )
 
 

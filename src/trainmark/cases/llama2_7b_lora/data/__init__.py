@@ -11,17 +11,23 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from trainmark.data.model_folder import CONFIG, refuse_long
+from trainmark.data.model_folder import CONFIG, refuse_long_sequences
 from trainmark.data.splits import find_layout
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
 from trainmark.train.step_memory import refuse_too_little
 
 from ..estimates import predict_peak_bytes
-from ..mmlu import answer_ids
-from ..mmlu.questions import printed, read_mmlu
-from ..model_files import check_weights, files_of, open_tokenizer, read_config, weight_files
-from .dialogues import FORMS, LAYOUT_FAULT, pack, read_dialogues, training_text
+from ..mmlu import encode_answers
+from ..mmlu.questions import print_choices_like_pandas, read_mmlu
+from ..model_files import (
+    check_weights,
+    find_weight_files,
+    list_tokenizer_files,
+    open_tokenizer,
+    read_config,
+)
+from .dialogues import FORMS, LAYOUT_FAULT, format_training_text, pack, read_dialogues
 from .generating import BEST_ACCURACY, generate
 
 if TYPE_CHECKING:
@@ -32,7 +38,7 @@ if TYPE_CHECKING:
     from ..case import LlamaRecipe
     from ..mmlu.questions import Mmlu
     from ..model_files import ModelConfig, TextTokenizer
-    from .dialogues import Packed
+    from .dialogues import PackedDialogues
 
 __all__ = ["check", "check_fit", "generate", "load"]  # what the core and the job call
 MODEL, MMLU = "model", "mmlu"
@@ -40,23 +46,23 @@ _WEIGHT_SAMPLES, _SAMPLE_BYTES = 64, 1 << 16  # of a weights file; hashing all o
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LlamaData:
     """What a rank trains and scores; ``mmlu`` is None with mmlu_mode=off."""
 
-    train: Packed
-    validation: Packed
+    train: PackedDialogues
+    validation: PackedDialogues
     mmlu: Mmlu | None
     tokenizer: TextTokenizer
     config: ModelConfig
 
 
-def load(folder: Path, recipe: LlamaRecipe) -> Loaded:
+def load(folder: Path, recipe: LlamaRecipe) -> LlamaData:
     """Read and tokenise all that ``recipe`` trains and scores.
 
     Raises:
         DataError: the first fault found, with file, row or key, rule and fix.
     """
-    return _read(folder, recipe)[0]
+    return _read_data(folder, recipe)[0]
 
 
 def check(folder: Path, recipe: LlamaRecipe) -> DataFacts:
@@ -69,12 +75,12 @@ def check(folder: Path, recipe: LlamaRecipe) -> DataFacts:
         DataError: as ``load``, and where weights are missing or have another shape.
     """
     model, pretrained = folder / MODEL, recipe.init == "pretrained"
-    loaded, layout, digest = _read(folder, recipe)
+    loaded, layout, digest = _read_data(folder, recipe)
     if pretrained:
         check_weights(model, loaded.config)
-    for file in (model / CONFIG, *files_of(model)):
+    for file in (model / CONFIG, *list_tokenizer_files(model)):
         digest.update(file.read_bytes())
-    for file in weight_files(model) if pretrained else ():
+    for file in find_weight_files(model) if pretrained else ():
         size = file.stat().st_size
         digest.update(f"{file.name} {size}".encode())
         with file.open("rb") as stream:
@@ -94,20 +100,20 @@ def check(folder: Path, recipe: LlamaRecipe) -> DataFacts:
     )
 
 
-def _read(folder: Path, recipe: LlamaRecipe) -> tuple[Loaded, str, Any]:
+def _read_data(folder: Path, recipe: LlamaRecipe) -> tuple[LlamaData, str, Any]:
     """Return what was read, the layout's name and a digest of the rows."""
     layout = find_layout(folder, FORMS, LAYOUT_FAULT)
     model, digest = folder / MODEL, sha256()
     config = read_config(model)
-    refuse_long(model, positions=config.max_positions, seq_length=recipe.seq_length)
+    refuse_long_sequences(model, positions=config.max_positions, seq_length=recipe.seq_length)
     tokenizer = open_tokenizer(model, vocab_size=config.vocab_size)
     packed = {}
     for name, files in layout.files.items():
         rows = read_dialogues(files)
         digest.update(json.dumps([rows.dialogues, rows.summaries]).encode())
-        texts = map(training_text, rows.dialogues, rows.summaries)
+        texts = map(format_training_text, rows.dialogues, rows.summaries)
         packed[name] = pack(
-            tokenizer.documents(list(texts)),
+            tokenizer.encode_documents(list(texts)),
             seq_length=recipe.seq_length,
             pad_id=tokenizer.end_id,
             drop_short=name == "train" and recipe.short_row == "drop",
@@ -122,12 +128,12 @@ def _read(folder: Path, recipe: LlamaRecipe) -> tuple[Loaded, str, Any]:
     mmlu, legacy = None, recipe.mmlu_mode == "legacy"
     if recipe.mmlu_mode != "off":
         mmlu = read_mmlu(folder / MMLU)
-        answer_ids(tokenizer, mmlu, legacy=legacy, max_length=recipe.seq_length)
+        encode_answers(tokenizer, mmlu, legacy=legacy, max_length=recipe.seq_length)
         for subject in mmlu:
             asked = [(x.text, x.choices, x.answer) for x in (*subject.shots, *subject.items)]
             digest.update(json.dumps([subject.name, len(subject.shots), asked]).encode())
-        mmlu = printed(mmlu) if legacy else mmlu
-    loaded = Loaded(packed["train"], packed["validation"], mmlu, tokenizer, config)
+        mmlu = print_choices_like_pandas(mmlu) if legacy else mmlu
+    loaded = LlamaData(packed["train"], packed["validation"], mmlu, tokenizer, config)
     return loaded, layout.kind, digest
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainmark.data.splits import Form, parquet_rows
+from trainmark.data.splits import Form, read_parquet_rows
 from trainmark.data.text import read_csv, read_text, split_lines
 from trainmark.errors import DataError
 from trainmark.protocols import Counts
@@ -46,7 +46,7 @@ _fault = partial(
 )
 
 
-def training_text(dialogue: str, summary: str) -> str:
+def format_training_text(dialogue: str, summary: str) -> str:
     """Return the training text of one dialogue; the end token follows it."""
     return INSTRUCTION.format(dialogue=dialogue) + summary
 
@@ -70,8 +70,8 @@ def read_dialogues(files: Sequence[Path]) -> Dialogues:
     """
     dialogues = Dialogues([], [])
     for file in files:
-        for number, row in enumerate(_rows(file), start=1):
-            dialogue, summary = _texts(row, f"{file}, row {number}")
+        for number, row in enumerate(_read_rows(file), start=1):
+            dialogue, summary = _check_row(row, f"{file}, row {number}")
             dialogues.dialogues.append(dialogue)
             dialogues.summaries.append(summary)
     if not len(dialogues):
@@ -79,7 +79,7 @@ def read_dialogues(files: Sequence[Path]) -> Dialogues:
     return dialogues
 
 
-def _texts(row: Any, where: str) -> tuple[str, str]:
+def _check_row(row: Any, where: str) -> tuple[str, str]:
     """Return dialogue and summary of a row.
 
     Raises:
@@ -101,11 +101,11 @@ def _texts(row: Any, where: str) -> tuple[str, str]:
     return row["dialogue"], row["summary"]
 
 
-def _rows(file: Path) -> Iterator[Any]:
+def _read_rows(file: Path) -> Iterator[Any]:
     """Yield each row of a file."""
     try:
         if file.suffix == ".parquet":
-            yield from parquet_rows(file)
+            yield from read_parquet_rows(file)
             return
         if file.suffix == ".csv":
             yield from read_csv(file)
@@ -131,7 +131,7 @@ IGNORED = -100  # a label without loss; torch's default ``ignore_index``
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedDialogues:
     """One split; all arrays are (rows, seq_length) unless stated otherwise.
 
     See ``trainmark.data.splits.Split``.
@@ -168,7 +168,7 @@ def pack(
     seq_length: int,
     pad_id: int,
     drop_short: bool = False,
-) -> Packed:
+) -> PackedDialogues:
     """Concatenate documents and cut them into rows of ``seq_length`` tokens.
 
     Args:
@@ -187,7 +187,7 @@ def pack(
     real = (np.arange(size) < held).reshape(rows, seq_length)
     counts = real.copy()
     counts[:, 0] = False
-    return Packed(
+    return PackedDialogues(
         ids=ids.reshape(rows, seq_length),
         labels=np.where(counts, ids.reshape(rows, seq_length), IGNORED),
         tokens=real.sum(1, dtype=np.int64),

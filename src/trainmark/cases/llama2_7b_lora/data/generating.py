@@ -21,9 +21,9 @@ import numpy as np
 from trainmark.data.model_folder import CONFIG, SINGLE
 from trainmark.toml_file import read_toml
 
-from ..mmlu.questions import DEV_ROWS, LETTERS, SUBJECTS, Question, head, shown
-from ..model_files import PRESETS, expected_shapes
-from .dialogues import COLUMNS, training_text
+from ..mmlu.questions import DEV_ROWS, LETTERS, SUBJECTS, Question, format_head, format_shot
+from ..model_files import PRESETS, compute_expected_shapes
+from .dialogues import COLUMNS, format_training_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +53,7 @@ def _pick(rng: Generator, words: Sequence[Any]) -> Any:
     return words[int(rng.integers(len(words)))]
 
 
-def _chat(rng: Generator) -> tuple[str, str]:
+def _draw_chat(rng: Generator) -> tuple[str, str]:
     """Return dialogue and summary."""
     first, second = (NAMES[i] for i in rng.permutation(len(NAMES))[:2])
     thing, place, day = (_pick(rng, words) for words in (THINGS, PLACES, DAYS))
@@ -64,41 +64,48 @@ def _chat(rng: Generator) -> tuple[str, str]:
     )
 
 
-def _question(rng: Generator) -> Question:
+def _draw_question(rng: Generator) -> Question:
     asked, choices, words = _pick(rng, KNOWLEDGE)
     pairs = [(word, right) for right, known in enumerate(words) for word in known]
     word, right = _pick(rng, pairs)
     return Question(asked.format(word=word), choices, right)
 
 
-def _quiz(rng: Generator) -> tuple[str, str]:
+def _draw_quiz(rng: Generator) -> tuple[str, str]:
     """Return dialogue and summary."""
-    asked = [_question(rng) for _ in range(rng.integers(1, MOST_QUESTIONS + 1))]
+    asked = [_draw_question(rng) for _ in range(rng.integers(1, MOST_QUESTIONS + 1))]
     letters = " ".join(LETTERS[question.answer] for question in asked)
-    return "".join(map(shown, asked)), letters
+    return "".join(map(format_shot, asked)), letters
 
 
-def dialogues(split: str, *, rows: int, seed: int) -> list[tuple[str, str]]:
+def draw_dialogues(split: str, *, rows: int, seed: int) -> list[tuple[str, str]]:
     """Return dialogue and summary for each row of ``split``."""
     rng = np.random.default_rng([seed, list(DIALOGUES).index(split)])
-    kinds = (_chat, _quiz)
+    kinds = (_draw_chat, _draw_quiz)
     return [kinds[rng.integers(len(kinds))](rng) for _ in range(rows)]
 
 
-def questions(subject: str, *, rows: int, seed: int) -> list[Question]:
+def draw_questions(subject: str, *, rows: int, seed: int) -> list[Question]:
     """Return ``rows`` questions of one subject; all subjects ask about the same things."""
     rng = np.random.default_rng([seed, len(DIALOGUES), SUBJECTS.index(subject)])
-    return [_question(rng) for _ in range(rows)]
+    return [_draw_question(rng) for _ in range(rows)]
 
 
-def vocabulary() -> list[str]:
+def list_tokens() -> list[str]:
     """Return the tokens by id: special ones first, then every word in a fixed order."""
     from tokenizers import Regex, pre_tokenizers
 
-    texts = [training_text("", ""), *map(head, SUBJECTS), *NAMES, *THINGS, *PLACES, *DAYS]
+    texts = [
+        format_training_text("", ""),
+        *map(format_head, SUBJECTS),
+        *NAMES,
+        *THINGS,
+        *PLACES,
+        *DAYS,
+    ]
     texts += [*REPLIES, ": I bring brings the to on . ,", *LETTERS]
     for asked, choices, words in KNOWLEDGE:
-        texts += [shown(Question(asked.format(word=""), choices, 0))]
+        texts += [format_shot(Question(asked.format(word=""), choices, 0))]
         texts += [word for known in words for word in known]
     cut = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
     pieces = [piece for text in texts for piece, _ in cut.pre_tokenize_str(text)]
@@ -113,7 +120,7 @@ def write_tokenizer(folder: Path, *, vocab_size: int) -> None:
     from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers, processors
 
     unknown, begin, end = SPECIAL
-    tokens = vocabulary()
+    tokens = list_tokens()
     tokens += [f"<unused{number}>" for number in range(vocab_size - len(tokens))]
     ids = {token: number for number, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=unknown))
@@ -142,7 +149,7 @@ def write_mmlu(folder: Path, *, seed: int) -> None:
     for split in ("dev", "test"):
         (folder / split).mkdir(parents=True)
     for subject in SUBJECTS:
-        drawn = questions(subject, rows=DEV_ROWS + ITEMS, seed=seed)
+        drawn = draw_questions(subject, rows=DEV_ROWS + ITEMS, seed=seed)
         for split, part in (("dev", drawn[:DEV_ROWS]), ("test", drawn[DEV_ROWS:])):
             with (folder / split / f"{subject}_{split}.csv").open(
                 "w", encoding="utf-8", newline=""
@@ -154,7 +161,7 @@ def write_mmlu(folder: Path, *, seed: int) -> None:
 def generate(folder: Path, recipe: LlamaRecipe) -> None:
     """Write both splits as the corpus has them, the csv tree and the model folder."""
     for split, rows in DIALOGUES.items():
-        drawn = dialogues(split, rows=rows, seed=recipe.seed)
+        drawn = draw_dialogues(split, rows=rows, seed=recipe.seed)
         lines = [json.dumps(dict(zip(COLUMNS, row, strict=True))) + "\n" for row in drawn]
         (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
     write_mmlu(folder / "mmlu", seed=recipe.seed)
@@ -170,10 +177,10 @@ def write_model(folder: Path, recipe: LlamaRecipe) -> None:
     if recipe.init == "pretrained":
         from safetensors.numpy import save_file
 
-        save_file(_weights(config, seed=recipe.seed), folder / SINGLE, {"format": "pt"})
+        save_file(_draw_weights(config, seed=recipe.seed), folder / SINGLE, {"format": "pt"})
 
 
-def _weights(config: ModelConfig, *, seed: int) -> dict[str, NDArray[np.float32]]:
+def _draw_weights(config: ModelConfig, *, seed: int) -> dict[str, NDArray[np.float32]]:
     """Return random weights on which adapters can learn: norms 1, others normally distributed.
 
     The base is never trained. So embeddings must differ from the start, blocks must preserve
@@ -181,7 +188,7 @@ def _weights(config: ModelConfig, *, seed: int) -> dict[str, NDArray[np.float32]
     """
     rng = np.random.default_rng([seed, len(DIALOGUES) + 1])
     tensors = {}
-    for name, shape in expected_shapes(config).items():
+    for name, shape in compute_expected_shapes(config).items():
         if len(shape) == 1:
             tensors[name] = np.ones(shape, np.float32)
             continue

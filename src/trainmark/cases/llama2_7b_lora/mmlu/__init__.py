@@ -15,7 +15,14 @@ import numpy as np
 
 from trainmark.errors import DataError
 
-from .questions import LETTERS, Level, answer, prompt, published_head, published_levels
+from .questions import (
+    LETTERS,
+    PromptLevel,
+    build_published_levels,
+    format_answer,
+    format_prompt,
+    format_published_head,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PromptGroup:
     """Items of one subject with the same number of shots.
 
     Args:
@@ -48,7 +55,7 @@ class Group:
     rows: Sequence[int]
     cut: bool
 
-    def batches(self, tokens: int) -> Iterator[range]:
+    def split_batches(self, tokens: int) -> Iterator[range]:
         """Yield runs of items whose rests have at most ``tokens`` ids in total, or one item."""
         first = held = 0
         for number, rest in enumerate(self.rests):
@@ -59,7 +66,7 @@ class Group:
         yield range(first, len(self.rests))
 
 
-class Plan(NamedTuple):
+class ScoringPlan(NamedTuple):
     """The prompts that one rank scores.
 
     Args:
@@ -69,7 +76,7 @@ class Plan(NamedTuple):
         shots: most solved examples before a question.
     """
 
-    groups: Sequence[Group]
+    groups: Sequence[PromptGroup]
     letters: tuple[int, ...]
     items: int
     shots: int
@@ -84,7 +91,7 @@ def plan_scoring(
     max_length: int,
     rank: int = 0,
     world_size: int = 1,
-) -> Plan:
+) -> ScoringPlan:
     """Return the prompts that ``rank`` scores; all ranks together score each item once.
 
     Args:
@@ -93,18 +100,20 @@ def plan_scoring(
             ``max_length`` ids, the last ones are dropped (legacy: the first ones).
 
     Raises:
-        DataError: as ``answer_ids``.
+        DataError: as ``encode_answers``.
     """
-    letters = answer_ids(tokenizer, mmlu, legacy=legacy, max_length=max_length)
-    most_ids = _most_ids(tokenizer, max_length) if legacy else max_length
-    groups: list[Group] = []
-    for number, rows in shares(mmlu, rank=rank, world_size=world_size):
+    letters = encode_answers(tokenizer, mmlu, legacy=legacy, max_length=max_length)
+    most_ids = _compute_max_ids(tokenizer, max_length) if legacy else max_length
+    groups: list[PromptGroup] = []
+    for number, rows in split_rows(mmlu, rank=rank, world_size=world_size):
         subject, remaining_rows = mmlu[number], list(rows)
-        for level in (published_levels if legacy else _levels)(subject, rows, shots):
+        for level in (build_published_levels if legacy else _build_levels)(subject, rows, shots):
             if legacy:
-                tokenized = tokenizer.prompts([level.text(row) for row in remaining_rows])
+                tokenized = tokenizer.encode_prompts([level.text(row) for row in remaining_rows])
             else:
-                tokenized = _encode(tokenizer, level, remaining_rows, letters[0], subject.name)
+                tokenized = _encode_prompts(
+                    tokenizer, level, remaining_rows, letters[0], subject.name
+                )
                 if level.cut:
                     tokenized = [ids[-most_ids:] for ids in tokenized]
             fitting = {
@@ -114,28 +123,30 @@ def plan_scoring(
             }
             remaining_rows = [row for row in remaining_rows if row not in fitting]
             if prompts := [*fitting.values()]:
-                length = common_prefix(prompts)
+                length = count_common_prefix(prompts)
                 rests = [ids[length:] for ids in prompts]
                 prefix = prompts[0][:length]
-                groups.append(Group(number, level.shots, prefix, rests, [*fitting], level.cut))
+                groups.append(
+                    PromptGroup(number, level.shots, prefix, rests, [*fitting], level.cut)
+                )
             if not remaining_rows:
                 break
     most_shots = max(min(shots, len(subject.shots)) for subject in mmlu)
-    return Plan(groups, letters, sum(len(subject.items) for subject in mmlu), most_shots)
+    return ScoringPlan(groups, letters, sum(len(subject.items) for subject in mmlu), most_shots)
 
 
-def _levels(subject: Subject, _rows: range, most_shots: int) -> Iterator[Level]:
+def _build_levels(subject: Subject, _rows: range, most_shots: int) -> Iterator[PromptLevel]:
     """Yield the prompts of one subject, each time with a shot less, and at last truncated."""
 
-    def text(count: int, row: int) -> str:
-        return prompt(subject.name, subject.shots[:count], subject.items[row])
+    def format_text(count: int, row: int) -> str:
+        return format_prompt(subject.name, subject.shots[:count], subject.items[row])
 
     for count in range(min(most_shots, len(subject.shots)), -1, -1):
-        yield Level(count, False, partial(text, count))
-    yield Level(0, True, partial(text, 0))
+        yield PromptLevel(count, False, partial(format_text, count))
+    yield PromptLevel(0, True, partial(format_text, 0))
 
 
-def shares(mmlu: Mmlu, *, rank: int, world_size: int) -> Iterator[tuple[int, range]]:
+def split_rows(mmlu: Mmlu, *, rank: int, world_size: int) -> Iterator[tuple[int, range]]:
     """Yield the subjects that ``rank`` scores, each with its range of rows.
 
     Items stay in order, so that few ranks share a subject and its prefix; ranks get texts of
@@ -154,12 +165,12 @@ def shares(mmlu: Mmlu, *, rank: int, world_size: int) -> Iterator[tuple[int, ran
             yield number, range(int(mine[0]), int(mine[-1]) + 1)
 
 
-def _most_ids(tokenizer: TextTokenizer, max_length: int) -> int:
+def _compute_max_ids(tokenizer: TextTokenizer, max_length: int) -> int:
     """Return the maximum ids of a legacy prompt; a beginning token counts even if none is added."""
     return max_length - 1 + len(tokenizer.begin)
 
 
-def answer_ids(
+def encode_answers(
     tokenizer: TextTokenizer, mmlu: Mmlu, *, legacy: bool, max_length: int
 ) -> tuple[int, ...]:
     """Return the ids of the four answers: of each letter after a prompt, or (legacy) alone.
@@ -171,13 +182,15 @@ def answer_ids(
     start = len(tokenizer.begin)
     if legacy:
         rule = "the letters A, B, C and D begin with four different tokens"
-        letter_ids = [ids[start : start + 1] for ids in tokenizer.prompts(LETTERS)]
+        letter_ids = [ids[start : start + 1] for ids in tokenizer.encode_prompts(LETTERS)]
         stems = []
     else:
         rule = "after `Answer:`, ` A`, ` B`, ` C` and ` D` end in four different tokens, and "
         rule += "all ids before them are the same"
-        stem = prompt(mmlu[0].name, (), mmlu[0].items[0])
-        encoded = tokenizer.prompts([stem + answer(number) for number in range(len(LETTERS))])
+        stem = format_prompt(mmlu[0].name, (), mmlu[0].items[0])
+        encoded = tokenizer.encode_prompts(
+            [stem + format_answer(number) for number in range(len(LETTERS))]
+        )
         letter_ids, stems = [ids[-1:] for ids in encoded], [ids[:-1] for ids in encoded]
     letters = tuple(dict.fromkeys(number for ids in letter_ids for number in ids))
     if len(letters) < len(LETTERS) or any(ids != stems[0] for ids in stems):
@@ -188,9 +201,9 @@ def answer_ids(
             fix="use the tokenizer that the model was trained with, or another mmlu_mode",
         )
     if legacy:
-        heads = tokenizer.prompts([published_head(subject.name) for subject in mmlu])
+        heads = tokenizer.encode_prompts([format_published_head(subject.name) for subject in mmlu])
         longest, name = max((len(ids), sub.name) for ids, sub in zip(heads, mmlu, strict=True))
-        if longest > _most_ids(tokenizer, max_length):
+        if longest > _compute_max_ids(tokenizer, max_length):
             raise DataError(
                 f"the first line of {name}'s prompts has {longest} tokens",
                 where=str(tokenizer.file),
@@ -200,15 +213,15 @@ def answer_ids(
     return letters
 
 
-def _encode(
-    tokenizer: TextTokenizer, level: Level, rows: Sequence[int], letter: int, subject: str
+def _encode_prompts(
+    tokenizer: TextTokenizer, level: PromptLevel, rows: Sequence[int], letter: int, subject: str
 ) -> list[list[int]]:
     """Return the ids of the prompts of ``rows``, up to the position of the answer.
 
     They are encoded with an answer, which is then removed: the space before a letter is
     part of the letter's token, or a separate token that belongs to the prompt.
     """
-    encoded = tokenizer.prompts([level.text(row) + answer(0) for row in rows])
+    encoded = tokenizer.encode_prompts([level.text(row) + format_answer(0) for row in rows])
     for row, ids in zip(rows, encoded, strict=True):
         if ids[-1] != letter:
             raise DataError(
@@ -220,7 +233,7 @@ def _encode(
     return [ids[:-1] for ids in encoded]
 
 
-def common_prefix(prompts: Sequence[Ids]) -> int:
+def count_common_prefix(prompts: Sequence[Ids]) -> int:
     """Return the length of the prefix common to all prompts, less than the shortest prompt."""
     length = min(len(ids) for ids in prompts) - 1
     for ids in prompts[1:]:

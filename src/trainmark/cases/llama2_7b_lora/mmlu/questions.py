@@ -14,8 +14,8 @@ from itertools import accumulate, count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainmark.data.splits import readable
-from trainmark.data.text import csv_rows, read_text
+from trainmark.data.splits import translate_read_errors
+from trainmark.data.text import parse_csv_rows, read_text
 from trainmark.errors import DataError
 from trainmark.extras import import_extra
 from trainmark.toml_file import read_toml
@@ -60,7 +60,7 @@ class Subject:
 Mmlu = tuple[Subject, ...]  # in the order of SUBJECTS
 
 
-def subject_files(folder: Path) -> dict[tuple[str, str], Path]:
+def list_subject_files(folder: Path) -> dict[tuple[str, str], Path]:
     """Return the file of each subject and split."""
     return {
         (subject, split): folder / split / f"{subject}_{split}.csv"
@@ -75,7 +75,7 @@ def read_mmlu(folder: Path) -> Mmlu:
     Raises:
         DataError: a missing file, or a row that breaks the rule.
     """
-    files = subject_files(folder)
+    files = list_subject_files(folder)
     missing = [file for file in files.values() if not file.is_file()]
     if missing:
         raise DataError(
@@ -97,11 +97,11 @@ def read_questions(file: Path) -> tuple[Question, ...]:
         DataError: an unreadable or empty file, or the first row that breaks the rule.
     """
     try:
-        with readable(file, partial(_fault, fix=FETCH)):
+        with translate_read_errors(file, partial(_fault, fix=FETCH)):
             text = read_text(file)
         questions = tuple(
-            _question(fields, f"{file}, row {number} (line {line})")
-            for number, (line, fields) in enumerate(csv_rows(text), start=1)
+            _parse_question(fields, f"{file}, row {number} (line {line})")
+            for number, (line, fields) in enumerate(parse_csv_rows(text), start=1)
         )
     except ValueError as error:
         raise _fault(f"not readable as CSV: {error}", where=str(file), fix=FETCH) from None
@@ -110,7 +110,7 @@ def read_questions(file: Path) -> tuple[Question, ...]:
     return questions
 
 
-def _question(fields: Sequence[str], where: str) -> Question:
+def _parse_question(fields: Sequence[str], where: str) -> Question:
     if len(fields) != FIELDS:
         raise _fault(f"{len(fields)} column(s)", where=where)
     text, a, b, c, d, answer = fields
@@ -124,7 +124,7 @@ def _question(fields: Sequence[str], where: str) -> Question:
 BLANK_LINE = "\n\n"
 
 
-class Level(NamedTuple):
+class PromptLevel(NamedTuple):
     """One way to shorten prompts; rows that are too long at one level try the next.
 
     Args:
@@ -138,13 +138,13 @@ class Level(NamedTuple):
     text: Callable[[int], str]
 
 
-def head(subject: str) -> str:
+def format_head(subject: str) -> str:
     """Return the first lines of a prompt, as lm-eval has them."""
     name = subject.replace("_", " ")
     return f"The following are multiple choice questions (with answers) about {name}.\n\n"
 
 
-def ask(question: Question, *, stripped: bool = True) -> str:
+def format_question(question: Question, *, stripped: bool = True) -> str:
     """Return a question and its choices, up to the position of the answer's letter.
 
     Args:
@@ -155,22 +155,22 @@ def ask(question: Question, *, stripped: bool = True) -> str:
     return "\n".join([question.text.strip() if stripped else question.text, *lines, "Answer:"])
 
 
-def shown(question: Question, *, stripped: bool = True) -> str:
+def format_shot(question: Question, *, stripped: bool = True) -> str:
     """Return a question with its answer: a shot shown before the question to be answered."""
-    return f"{ask(question, stripped=stripped)}{answer(question.answer)}\n\n"
+    return f"{format_question(question, stripped=stripped)}{format_answer(question.answer)}\n\n"
 
 
-def answer(number: int) -> str:
+def format_answer(number: int) -> str:
     """Return what follows the colon when the answer is ``number`` (0 to 3)."""
     return f" {LETTERS[number]}"
 
 
-def prompt(subject: str, shots: Sequence[Question], question: Question) -> str:
+def format_prompt(subject: str, shots: Sequence[Question], question: Question) -> str:
     """Return the whole prompt: head, shots with their answers, the question."""
-    return "".join([head(subject), *map(shown, shots)]) + ask(question)
+    return "".join([format_head(subject), *map(format_shot, shots)]) + format_question(question)
 
 
-def printed(mmlu: Mmlu) -> Mmlu:
+def print_choices_like_pandas(mmlu: Mmlu) -> Mmlu:
     """Return the choices as pandas reads and then prints them, as the published program does.
 
     Missing cells (``NA``, ``None``, empty) become ``nan``; a column with a fraction or a missing
@@ -181,7 +181,7 @@ def printed(mmlu: Mmlu) -> Mmlu:
     """
     pandas = import_extra("pandas", where="mmlu_mode=legacy")
 
-    def as_printed(rows: Sequence[Question]) -> list[Question]:
+    def print_like_pandas(rows: Sequence[Question]) -> list[Question]:
         text = StringIO(newline="")
         csv.writer(text, lineterminator="\n").writerows(row.choices for row in rows)
         text.seek(0)
@@ -191,30 +191,33 @@ def printed(mmlu: Mmlu) -> Mmlu:
             for row, cell in zip(rows, cells, strict=True)
         ]
 
-    return tuple(Subject(x.name, as_printed(x.shots), as_printed(x.items)) for x in mmlu)
+    return tuple(
+        Subject(x.name, print_like_pandas(x.shots), print_like_pandas(x.items)) for x in mmlu
+    )
 
 
-def published_head(subject: str) -> str:
+def format_published_head(subject: str) -> str:
     """Return the prompt's first line, two spaces before the subject; a blank line follows."""
-    return head(f" {subject}").rstrip()
+    return format_head(f" {subject}").rstrip()
 
 
-def published_levels(subject: Subject, rows: range, most_shots: int) -> Iterator[Level]:
+def build_published_levels(subject: Subject, rows: range, most_shots: int) -> Iterator[PromptLevel]:
     """Yield the prompts of one subject's ``rows``, each time with one more block removed.
 
     A block is the text between the first two blank lines: usually the first shot, or a part of
     a question that contains a blank line. At last only the prompt's first line remains.
     """
-    shots = [shown(shot, stripped=False) for shot in subject.shots[:most_shots]]
+    shots = [format_shot(shot, stripped=False) for shot in subject.shots[:most_shots]]
     *starts, end = accumulate((shot.count(BLANK_LINE) for shot in shots), initial=0)
     before = "".join(shots)
     pieces = {
-        row: (before + ask(subject.items[row], stripped=False)).split(BLANK_LINE) for row in rows
+        row: (before + format_question(subject.items[row], stripped=False)).split(BLANK_LINE)
+        for row in rows
     }
 
-    def text(dropped: int, row: int) -> str:
-        return BLANK_LINE.join([published_head(subject.name), *pieces[row][dropped:]])
+    def format_text(dropped: int, row: int) -> str:
+        return BLANK_LINE.join([format_published_head(subject.name), *pieces[row][dropped:]])
 
-    for dropped in count():  # the first line alone fits: see ``plan.answer_ids``
+    for dropped in count():  # the first line alone fits: see ``encode_answers``
         whole = sum(start >= dropped for start in starts)
-        yield Level(whole, dropped > end, partial(text, dropped))
+        yield PromptLevel(whole, dropped > end, partial(format_text, dropped))

@@ -27,14 +27,14 @@ from .questions import CATEGORIES, SUBJECTS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from . import Group, Plan
+    from . import PromptGroup, ScoringPlan
     from .questions import Mmlu
 
 NO_ANSWER = -1  # the prediction of legacy scoring where the likeliest token is not a letter
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class ScoredItem:
     """One item as scored.
 
     Args:
@@ -74,7 +74,7 @@ class MmluResult:
     shots_used: Mapping[int, int]
     cut: int
     asked: int
-    items: Sequence[Item] = field(repr=False)
+    items: Sequence[ScoredItem] = field(repr=False)
 
     @property
     def mean_shots(self) -> float:
@@ -83,10 +83,10 @@ class MmluResult:
 
 
 @torch.no_grad()
-def score(
+def score_mmlu(
     model: nn.Module,
     mmlu: Mmlu,
-    plan: Plan,
+    plan: ScoringPlan,
     *,
     batch_tokens: int,
     legacy: bool = False,
@@ -105,23 +105,27 @@ def score(
         in_step: all ranks make the same number of forward passes, which a model sharded
             over ranks needs.
     """
-    items: list[Item] = []
+    items: list[ScoredItem] = []
     passes = 0
     model.train(legacy)
     for group in plan.groups:
-        scores = _alone(model, group) if legacy else _with_prefix(model, group, batch_tokens)
+        scores = (
+            _score_prompts_alone(model, group)
+            if legacy
+            else _score_with_prefix(model, group, batch_tokens)
+        )
         for numbers, logits in scores:
-            items += _items(group, numbers, logits, plan, mmlu, legacy=legacy)
+            items += _build_items(group, numbers, logits, plan, mmlu, legacy=legacy)
             passes += 1
         passes += not legacy and len(group.prefix) > 0
     if in_step:
-        _keep_step(model, passes, plan.letters[0], rank=rank, world_size=world_size)
+        _make_idle_passes(model, passes, plan.letters[0], rank=rank, world_size=world_size)
     model.eval()
     cut = sum(len(group.rows) for group in plan.groups if group.cut)
-    return _add_up(items, cut, plan, world_size=world_size, device=_device(model))
+    return _add_up(items, cut, plan, world_size=world_size, device=_get_device(model))
 
 
-def answered(items: Sequence[Item]) -> EvaluationSum:
+def sum_right_answers(items: Sequence[ScoredItem]) -> EvaluationSum:
     """Return how many of the items that this rank scored were answered rightly."""
     scored = EvaluationSum()
     names = [(SUBJECTS.index(item.subject), item.row) for item in items]
@@ -130,31 +134,33 @@ def answered(items: Sequence[Item]) -> EvaluationSum:
     return scored
 
 
-def _device(model: nn.Module) -> torch.device:
+def _get_device(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
 
 
-def _alone(model: nn.Module, group: Group) -> Iterator[tuple[Sequence[int], Tensor]]:
+def _score_prompts_alone(
+    model: nn.Module, group: PromptGroup
+) -> Iterator[tuple[Sequence[int], Tensor]]:
     """Yield the logits (1, V) after each prompt of ``group``."""
-    device = _device(model)
+    device = _get_device(model)
     prefix = torch.from_numpy(group.prefix)
     for number, rest in enumerate(group.rests):
         ids = torch.cat([prefix, torch.from_numpy(rest)])[None].to(device)
         yield [number], model(input_ids=ids, use_cache=False, logits_to_keep=1).logits[:, 0]
 
 
-def _with_prefix(
-    model: nn.Module, group: Group, batch_tokens: int
+def _score_with_prefix(
+    model: nn.Module, group: PromptGroup, batch_tokens: int
 ) -> Iterator[tuple[Sequence[int], Tensor]]:
     """Yield the logits (B, V) after the prompts of each batch of ``group``."""
-    device, shared = _device(model), len(group.prefix)
+    device, shared = _get_device(model), len(group.prefix)
     config: Any = model.config
     assert config._attn_implementation == "sdpa", "the mask below is in the form of SDPA"
     cache = None
     if shared:
         ids = torch.from_numpy(group.prefix)[None].to(device)
         cache = model(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values
-    for numbers in group.batches(batch_tokens):
+    for numbers in group.split_batches(batch_tokens):
         rests = [torch.from_numpy(group.rests[number]) for number in numbers]
         lengths = torch.tensor([len(rest) for rest in rests])
         ends = lengths.cumsum(0)
@@ -163,7 +169,7 @@ def _with_prefix(
         logits = model(
             input_ids=torch.cat(rests)[None].to(device),
             position_ids=positions[None].to(device),
-            attention_mask=_mask(lengths, shared).to(device),
+            attention_mask=_build_mask(lengths, shared).to(device),
             past_key_values=cache,
             use_cache=cache is not None,
             logits_to_keep=(ends - 1).to(device),
@@ -173,7 +179,7 @@ def _with_prefix(
         yield numbers, logits
 
 
-def _mask(lengths: Tensor, shared: int) -> Tensor:
+def _build_mask(lengths: Tensor, shared: int) -> Tensor:
     """Return the attention mask, bool (1, 1, N, shared + N), true where a token may attend.
 
     A token attends to the prefix, and to its own question up to itself.
@@ -184,15 +190,15 @@ def _mask(lengths: Tensor, shared: int) -> Tensor:
     return torch.cat([prefix, seen], 1)[None, None]
 
 
-def _items(
-    group: Group,
+def _build_items(
+    group: PromptGroup,
     numbers: Sequence[int],
     logits: Tensor,
-    plan: Plan,
+    plan: ScoringPlan,
     mmlu: Mmlu,
     *,
     legacy: bool,
-) -> Iterator[Item]:
+) -> Iterator[ScoredItem]:
     subject = mmlu[group.subject]
     log_probabilities = logits.float().log_softmax(-1)
     letter_scores = log_probabilities[:, list(plan.letters)]
@@ -203,7 +209,7 @@ def _items(
         if legacy and likeliest[place] != plan.letters[predicted]:
             predicted = NO_ANSWER
         four = tuple(letter_scores[place].tolist())
-        yield Item(subject.name, row, group.shots, four, predicted, subject.items[row].answer)
+        yield ScoredItem(subject.name, row, group.shots, four, predicted, subject.items[row].answer)
 
 
 def check_choices(positions: Iterable[int], choices: int) -> None:
@@ -219,9 +225,11 @@ def check_choices(positions: Iterable[int], choices: int) -> None:
             )
 
 
-def _keep_step(model: nn.Module, passes: int, token: int, *, rank: int, world_size: int) -> None:
+def _make_idle_passes(
+    model: nn.Module, passes: int, token: int, *, rank: int, world_size: int
+) -> None:
     """Make idle forward passes until this rank has made as many as the rank with the most."""
-    device = _device(model)
+    device = _get_device(model)
     mine = [passes if number == rank else 0 for number in range(world_size)]
     max_items = max(add_over_ranks(*mine, world_size=world_size, device=device))
     ids = torch.tensor([[token]], device=device)
@@ -230,7 +238,12 @@ def _keep_step(model: nn.Module, passes: int, token: int, *, rank: int, world_si
 
 
 def _add_up(
-    items: Sequence[Item], cut: int, plan: Plan, *, world_size: int, device: torch.device
+    items: Sequence[ScoredItem],
+    cut: int,
+    plan: ScoringPlan,
+    *,
+    world_size: int,
+    device: torch.device,
 ) -> MmluResult:
     """Return the averages over the items of all ranks."""
     asked = Counter(item.subject for item in items)
@@ -243,7 +256,7 @@ def _add_up(
     all_asked, all_right = totals[:names], totals[names : 2 * names]
     assert sum(all_asked) == plan.items, f"{sum(all_asked)} of {plan.items} items were scored"
 
-    def shares(kinds: Mapping[str, str]) -> dict[str, float]:
+    def compute_shares(kinds: Mapping[str, str]) -> dict[str, float]:
         """Return the share of right answers over the subjects of each kind that were asked."""
         counts_by_kind: dict[str, list[int]] = {}
         for subject, kind in kinds.items():
@@ -254,12 +267,12 @@ def _add_up(
             )
         return {kind: good / some for kind, (some, good) in counts_by_kind.items() if some}
 
-    per_subject = shares({name: name for name in SUBJECTS})
+    per_subject = compute_shares({name: name for name in SUBJECTS})
     return MmluResult(
         micro=sum(all_right) / plan.items,
         macro=sum(per_subject.values()) / len(per_subject),
         per_subject=per_subject,
-        per_category=shares(CATEGORIES),
+        per_category=compute_shares(CATEGORIES),
         shots_used={n: items for n, items in enumerate(totals[2 * names :]) if items},
         cut=cut,
         asked=plan.items,
