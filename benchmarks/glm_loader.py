@@ -30,14 +30,15 @@ TIMES_THE_STEP = 5.0
 
 def drawn_passages() -> Passages:
     """Return samples of ReCoRD's sizes from drawn tokens, as text is once tokenised."""
-    from trainmark.cases.glm_superglue.data.passages import BlockTokens, Passages, Ragged, starts_of
+    from trainmark.cases.glm_superglue.data.passages import BlockTokens, Passages
+    from trainmark.data.splits import Ragged, compute_starts
 
     rng = np.random.default_rng(1)
 
     def rows(count: int, tokens: int) -> Ragged:
         lengths = rng.integers(max(1, tokens // 2), tokens * 3 // 2, count)
         values = rng.integers(1_000, 30_000, int(lengths.sum()), dtype=np.int32)
-        return Ragged(values, starts_of(lengths))
+        return Ragged(values, compute_starts(lengths))
 
     names_of = np.arange(SAMPLES + 1) * CANDIDATES
     return Passages(
