@@ -11,7 +11,7 @@ from math import log
 
 import numpy as np
 
-from trainmark.acceptance.groups import GroupSearch, Parts, SetTimes, Team, search_groups
+from trainmark.acceptance.groups import GroupSearch, NodeSet, SetTimes, StepTimeModel, search_groups
 
 NOISE = 0.02
 ALONE_S, PAIR_S = 1.0, 1.2
@@ -61,16 +61,16 @@ def name_of(node: int) -> str:
 
 def search(num_nodes: int, fault: GroupFault, generator: np.random.Generator) -> Searched:
     """Measure what the search asks for, each set as often as it needs, until it ends."""
-    parts = Parts(alone_s=ALONE_S, pair_s=PAIR_S, noise=NOISE, freedom=40 * num_nodes)
+    model = StepTimeModel(alone_s=ALONE_S, pair_s=PAIR_S, noise=NOISE, freedom=40 * num_nodes)
     names = [name_of(node) for node in range(num_nodes)]
-    seconds: dict[Team, list[float]] = {}
+    seconds: dict[NodeSet, list[float]] = {}
     for num_rounds in range(MAX_ROUNDS):
-        ended = search_groups(names, parts, SetTimes(seconds=seconds), repeats=REPEATS)
+        ended = search_groups(names, model, SetTimes(seconds=seconds), repeats=REPEATS)
         if ended.outcome != "unfinished":
             return Searched(ended, len(seconds), REPEATS * num_rounds)
         for team in ended.to_measure:
             effects = fault.slowdown(frozenset(team)) + generator.normal(0, NOISE, REPEATS)
-            seconds[team] = (parts.predict_s(len(team)) * np.exp(effects)).tolist()
+            seconds[team] = (model.predict_s(len(team)) * np.exp(effects)).tolist()
     raise AssertionError(f"no end after {MAX_ROUNDS} rounds")
 
 

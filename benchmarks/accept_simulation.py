@@ -19,8 +19,12 @@ import numpy as np
 from benchmarks.accept_groups import GROUP_SCENARIOS, simulate_groups
 from benchmarks.harness import Bar, conclude, sized
 from trainmark.acceptance.judgement import Cause, Judgement, Measurements, Verdict
-from trainmark.acceptance.model import judge, pairs_to_measure_again
-from trainmark.acceptance.schedule import disjoint_rounds, num_round_robin_rounds, pair_rounds
+from trainmark.acceptance.model import choose_pairs_to_measure_again, judge_measurements
+from trainmark.acceptance.schedule import (
+    count_round_robin_rounds,
+    pack_disjoint_rounds,
+    plan_pair_rounds,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -109,12 +113,12 @@ def accept(
 ) -> Judgement:
     """Measure and judge; then measure links that look slow again and judge once more."""
     measured = measure(num_nodes, rounds, faults, generator)
-    judgement = judge(measured)
-    again = disjoint_rounds(pairs_to_measure_again(judgement))
+    judgement = judge_measurements(measured)
+    again = pack_disjoint_rounds(choose_pairs_to_measure_again(judgement))
     if not again:
         return judgement
     further = measure(num_nodes, again, faults, generator, rounds_before=len(rounds))
-    return judge(
+    return judge_measurements(
         Measurements(
             num_nodes=num_nodes, alone_node=measured.alone_node,
             alone_round=measured.alone_round, alone_s=measured.alone_s,
@@ -143,10 +147,10 @@ class Named:
             if number >= 0:
                 groups.setdefault(number, []).append(node)
         return cls(
-            {node: nodes.cause[node] for node in nodes.with_verdict(Verdict.SLOW)},
+            {node: nodes.cause[node] for node in nodes.list_with_verdict(Verdict.SLOW)},
             {
                 (int(links.first[place]), int(links.second[place]))
-                for place in links.with_verdict(Verdict.SLOW)
+                for place in links.list_with_verdict(Verdict.SLOW)
             },
             {tuple(members) for members in groups.values()},
         )
@@ -224,11 +228,11 @@ class Row:
 
 def simulate(scenario: Scenario, num_nodes: int, *, draws: int, seed: int = 0) -> Row:
     """Judge ``draws`` clusters; draw k has the seed (seed, k)."""
-    num_rounds = min(SIZES.get(num_nodes, 36), num_round_robin_rounds(num_nodes))
+    num_rounds = min(SIZES.get(num_nodes, 36), count_round_robin_rounds(num_nodes))
     right = blamed = 0
     passed = 0.0
     for draw in range(draws):
-        rounds = pair_rounds(num_nodes, num_rounds, seed=draw)
+        rounds = plan_pair_rounds(num_nodes, num_rounds, seed=draw)
         faults = scenario.faults(num_nodes, rounds)
         generator = np.random.default_rng((seed, draw))
         judgement = accept(num_nodes, rounds, faults, generator)
@@ -236,7 +240,7 @@ def simulate(scenario: Scenario, num_nodes: int, *, draws: int, seed: int = 0) -
         right += named == wanted
         blamed += not (named.nodes.keys() <= wanted.nodes.keys() and named.links <= wanted.links)
         healthy = num_nodes - len(wanted.nodes)
-        passed += len(judgement.nodes.with_verdict(Verdict.PASS)) / healthy / draws
+        passed += len(judgement.nodes.list_with_verdict(Verdict.PASS)) / healthy / draws
     return Row(scenario.name, num_nodes, num_rounds, draws, right / draws, blamed / draws, passed)
 
 
@@ -280,14 +284,14 @@ class Cost:
 
 def measure_cost(num_nodes: int, num_rounds: int) -> Cost:
     """Judge a cluster with a slow node and a slow link; once for the time, once for the memory."""
-    rounds = pair_rounds(num_nodes, num_rounds)
+    rounds = plan_pair_rounds(num_nodes, num_rounds)
     faults = Faults(nodes={17: 0.1}, links={rounds[3][5]: 0.3})
     measured = measure(num_nodes, rounds, faults, np.random.default_rng(0))
     start_s = time.perf_counter()
-    judge(measured)
+    judge_measurements(measured)
     seconds = time.perf_counter() - start_s
     tracemalloc.start()
-    judge(measured)
+    judge_measurements(measured)
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return Cost(seconds, peak_bytes)

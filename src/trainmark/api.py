@@ -16,9 +16,9 @@ from trainmark import devices
 from trainmark.acceptance import acceptance
 from trainmark.acceptance import cluster as acceptance_cluster
 from trainmark.acceptance.baseline import (
-    baselines_of_acceptance,
-    baselines_of_runs,
+    compute_baselines_of_runs,
     is_acceptance,
+    read_baselines_of_acceptance,
 )
 from trainmark.acceptance.node_session import Acceptance
 from trainmark.acceptance.request import AcceptRequest
@@ -517,21 +517,21 @@ def prepare_acceptance(
         UsageError, DataError, EnvironmentFault, RecordError: nothing is started.
     """
     if attach is not None:
-        return acceptance_cluster.attached_session(attach)
+        return acceptance_cluster.attach_session(attach)
     read_baselines = None
     if request.baseline is not None:
         read_baselines = partial(_read_baselines, request.baseline)
     if request.launcher in (None, LOCAL):
-        return acceptance.prepared(request, read_baselines=read_baselines)
-    return acceptance_cluster.prepared_session(request, read_baselines=read_baselines)
+        return acceptance.prepare_acceptance(request, read_baselines=read_baselines)
+    return acceptance_cluster.prepare_session(request, read_baselines=read_baselines)
 
 
 def _read_baselines(word: str, plans: Sequence[Plan]) -> Baselines:
     """Return the times of an earlier acceptance, or of the runs that a word names."""
     if is_acceptance(Path(word)):
-        return baselines_of_acceptance(Path(word), plans)
+        return read_baselines_of_acceptance(Path(word), plans)
     selection = _select((word,), verify=True, rows=False)
-    return baselines_of_runs(selection.records, plans, word)
+    return compute_baselines_of_runs(selection.records, plans, word)
 
 
 def measure_acceptance(

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from trainmark.acceptance.acceptance import conclude, prepared
+from trainmark.acceptance.acceptance import conclude, prepare_acceptance
 from trainmark.acceptance.baseline import (
     Baselines,
     BaselineTime,
-    baselines_of_acceptance,
     load_baselines,
+    read_baselines_of_acceptance,
 )
 from trainmark.acceptance.evidence import EvidenceWriter, Joined, Measured
 from trainmark.acceptance.folder import resolve_plans
 from trainmark.acceptance.judgement import Measurements, Verdict
-from trainmark.acceptance.model import Baseline, judge
+from trainmark.acceptance.model import Baseline, judge_measurements
 from trainmark.acceptance.request import AcceptRequest
 from trainmark.acceptance.tasks import RankResult
 from trainmark.errors import UsageError
@@ -43,15 +43,15 @@ def write_single_node_times(num_nodes: int, step_s: float) -> Measurements:
 def test_uniformly_slow_cluster_fails_against_a_baseline() -> None:
     measured = write_single_node_times(8, 1.1)
 
-    assert judge(measured).nodes.verdict == [Verdict.PASS] * 8
-    nodes = judge(measured, baseline=Baseline(seconds=1.0, count=40)).nodes
+    assert judge_measurements(measured).nodes.verdict == [Verdict.PASS] * 8
+    nodes = judge_measurements(measured, baseline=Baseline(seconds=1.0, count=40)).nodes
     assert nodes.verdict == [Verdict.SLOW] * 8
     assert nodes.slower.tolist() == pytest.approx([0.1] * 8)
 
 
 @pytest.mark.parametrize(("step_s", "verdict"), [(1.0, Verdict.PASS), (1.2, Verdict.SLOW)])
 def test_single_node_is_judged_by_a_baseline(step_s: float, verdict: Verdict) -> None:
-    nodes = judge(
+    nodes = judge_measurements(
         write_single_node_times(1, step_s), baseline=Baseline(seconds=1.0, count=40)
     ).nodes
 
@@ -59,8 +59,12 @@ def test_single_node_is_judged_by_a_baseline(step_s: float, verdict: Verdict) ->
 
 
 def test_baseline_with_few_measurements_widens_the_intervals() -> None:
-    few = judge(write_single_node_times(4, 1.0), baseline=Baseline(seconds=1.0, count=1)).nodes
-    many = judge(write_single_node_times(4, 1.0), baseline=Baseline(seconds=1.0, count=100)).nodes
+    few = judge_measurements(
+        write_single_node_times(4, 1.0), baseline=Baseline(seconds=1.0, count=1)
+    ).nodes
+    many = judge_measurements(
+        write_single_node_times(4, 1.0), baseline=Baseline(seconds=1.0, count=100)
+    ).nodes
 
     assert few.high[0] - few.low[0] > 1.2 * (many.high[0] - many.low[0])
 
@@ -90,7 +94,7 @@ def measure(acceptance: Acceptance, step_s: float) -> None:
 @pytest.fixture
 def earlier_acceptance(tmp_path: Path) -> Path:
     """Return the folder of an acceptance whose steps took 0.1 s."""
-    with prepared(make_request(tmp_path / "earlier")) as acceptance:
+    with prepare_acceptance(make_request(tmp_path / "earlier")) as acceptance:
         measure(acceptance, 0.1)
     return tmp_path / "earlier"
 
@@ -99,8 +103,8 @@ def test_later_acceptance_is_compared_with_an_earlier_one(
     earlier_acceptance: Path, tmp_path: Path
 ) -> None:
     later = make_request(tmp_path / "later", baseline=str(earlier_acceptance))
-    with prepared(
-        later, read_baselines=lambda plans: baselines_of_acceptance(earlier_acceptance, plans)
+    with prepare_acceptance(
+        later, read_baselines=lambda plans: read_baselines_of_acceptance(earlier_acceptance, plans)
     ) as new:
         measure(new, 0.12)
         result = conclude(new, interrupted=None)[0]
@@ -115,7 +119,7 @@ def test_later_acceptance_is_compared_with_an_earlier_one(
 def test_baseline_is_the_median_of_passed_devices(earlier_acceptance: Path) -> None:
     plans = resolve_plans(make_request(earlier_acceptance), [(1, 2)])
 
-    baselines = baselines_of_acceptance(earlier_acceptance, plans)
+    baselines = read_baselines_of_acceptance(earlier_acceptance, plans)
 
     assert baselines.times == (
         BaselineTime(phase="devices", product=PRODUCT, quantity="step", seconds=0.1, count=10),
@@ -131,8 +135,9 @@ def test_baseline_of_other_work_is_refused_before_the_folder_is_made(
 
     with (
         pytest.raises(UsageError) as refused,
-        prepared(
-            later, read_baselines=lambda plans: baselines_of_acceptance(earlier_acceptance, plans)
+        prepare_acceptance(
+            later,
+            read_baselines=lambda plans: read_baselines_of_acceptance(earlier_acceptance, plans),
         ),
     ):
         pass
@@ -143,7 +148,7 @@ def test_baseline_of_other_work_is_refused_before_the_folder_is_made(
 
 def test_later_session_without_a_baseline_does_not_use_the_earlier_one(tmp_path: Path) -> None:
     request = make_request(tmp_path / "out")
-    with prepared(request, read_baselines=lambda _: Baselines(source="x", times=())):
+    with prepare_acceptance(request, read_baselines=lambda _: Baselines(source="x", times=())):
         assert load_baselines(tmp_path / "out") is not None
-    with prepared(request):
+    with prepare_acceptance(request):
         assert load_baselines(tmp_path / "out") is None

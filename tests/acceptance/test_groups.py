@@ -6,18 +6,18 @@ import pytest
 
 from trainmark.acceptance.groups import (
     GroupSearch,
-    Parts,
+    NodeSet,
     SetTimes,
-    Team,
-    natural_key,
+    StepTimeModel,
+    make_natural_key,
     search_groups,
 )
 
-PARTS = Parts(alone_s=1.0, pair_s=1.2, noise=0.001, freedom=100)
+MODEL = StepTimeModel(alone_s=1.0, pair_s=1.2, noise=0.001, freedom=100)
 REPEATS = 2
 
 
-def node_names(*numbers: int) -> Team:
+def node_names(*numbers: int) -> NodeSet:
     return tuple(f"node{number}" for number in numbers)
 
 
@@ -31,26 +31,26 @@ class Cluster:
     """
 
     def __init__(
-        self, num_nodes: int, *behind: Team, fails: bool = False, growth: float = 0.0
+        self, num_nodes: int, *behind: NodeSet, fails: bool = False, growth: float = 0.0
     ) -> None:
         self.nodes = node_names(*range(num_nodes))
         self.behind, self.fails, self.growth = behind, fails, growth
-        self.seconds: dict[Team, list[float]] = {}
-        self.errors: dict[Team, str] = {}
+        self.seconds: dict[NodeSet, list[float]] = {}
+        self.errors: dict[NodeSet, str] = {}
 
-    def crosses(self, team: Team) -> bool:
+    def crosses(self, team: NodeSet) -> bool:
         return any(3 <= len(set(team) & set(switch)) < len(team) for switch in self.behind)
 
-    def measure(self, team: Team) -> None:
+    def measure(self, team: NodeSet) -> None:
         if self.fails and self.crosses(team):
             self.errors[team] = "timed out"
             return
         factor = (1.2 if self.crosses(team) else 1.0) * (1 + self.growth * (len(team) > 2))
-        self.seconds.setdefault(team, []).append(factor * PARTS.predict_s(len(team)))
+        self.seconds.setdefault(team, []).append(factor * MODEL.predict_s(len(team)))
 
     def so_far(self) -> GroupSearch:
         measured = SetTimes(seconds=self.seconds, errors=self.errors)
-        return search_groups(self.nodes, PARTS, measured, repeats=REPEATS)
+        return search_groups(self.nodes, MODEL, measured, repeats=REPEATS)
 
     def search(self) -> GroupSearch:
         search = self.so_far()
@@ -64,9 +64,9 @@ class Cluster:
 
 
 def test_ring_of_many_nodes_sends_twice_what_a_pair_sends() -> None:
-    assert PARTS.predict_s(2) == pytest.approx(1.2)
-    assert PARTS.predict_s(4) == pytest.approx(1.3)
-    assert PARTS.predict_s(1_000_000) == pytest.approx(1.4)
+    assert MODEL.predict_s(2) == pytest.approx(1.2)
+    assert MODEL.predict_s(4) == pytest.approx(1.3)
+    assert MODEL.predict_s(1_000_000) == pytest.approx(1.4)
 
 
 def test_search_ends_after_all_nodes_if_their_time_is_as_predicted() -> None:
@@ -90,8 +90,8 @@ def test_eight_nodes_behind_a_slow_switch_are_found_with_few_measurements(num_no
     assert search.outcome == "found"
     (group,) = search.groups
     assert group.members == behind
-    assert group.share is not None
-    assert group.share.low < 0.2 < group.share.high
+    assert group.slowdown is not None
+    assert group.slowdown.low < 0.2 < group.slowdown.high
     # Each halving measures two sets; then each part is measured with the largest one.
     assert len(cluster.seconds) <= 3 * num_nodes.bit_length() + 1
 
@@ -118,7 +118,7 @@ def test_group_that_fails_to_train_is_named_with_its_error() -> None:
     search = Cluster(64, behind, fails=True).search()
 
     (group,) = search.groups
-    assert (group.members, group.share, group.error) == (behind, None, "timed out")
+    assert (group.members, group.slowdown, group.error) == (behind, None, "timed out")
     assert search.whole is None
 
 
@@ -160,4 +160,9 @@ def test_three_nodes_are_not_searched() -> None:
 
 
 def test_names_are_ordered_by_their_numbers() -> None:
-    assert sorted(["node10", "node9", "a2", "a"], key=natural_key) == ["a", "a2", "node9", "node10"]
+    assert sorted(["node10", "node9", "a2", "a"], key=make_natural_key) == [
+        "a",
+        "a2",
+        "node9",
+        "node10",
+    ]

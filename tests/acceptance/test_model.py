@@ -10,8 +10,8 @@ from benchmarks.accept_groups import GROUP_SCENARIOS, GroupScenario, simulate_gr
 from benchmarks.accept_simulation import SCENARIOS, Faults, Scenario, accept, measure, simulate
 
 from trainmark.acceptance.judgement import Cause, Judgement, Measurements, Verdict
-from trainmark.acceptance.model import judge
-from trainmark.acceptance.schedule import pair_rounds, round_robin
+from trainmark.acceptance.model import judge_measurements
+from trainmark.acceptance.schedule import make_round_robin, plan_pair_rounds
 
 
 def make_exact_measurements(
@@ -32,7 +32,7 @@ def make_exact_measurements(
 
 
 def round_robin_pairs(num_nodes: int, seconds: float = 2.0) -> dict[tuple[int, int], float]:
-    return {pair: seconds for round_pairs in round_robin(num_nodes) for pair in round_pairs}
+    return {pair: seconds for round_pairs in make_round_robin(num_nodes) for pair in round_pairs}
 
 
 def judge_nodes(judgement: Judgement) -> list[str]:
@@ -43,7 +43,7 @@ def test_slow_node_is_named_with_its_exact_share() -> None:
     pairs = round_robin_pairs(4)
     slow = {pair: 2.2 if 1 in pair else seconds for pair, seconds in pairs.items()}
 
-    judgement = judge(make_exact_measurements(4, [1.0, 1.1, 1.0, 1.0], slow))
+    judgement = judge_measurements(make_exact_measurements(4, [1.0, 1.1, 1.0, 1.0], slow))
 
     assert judge_nodes(judgement) == ["pass", "slow", "pass", "pass"]
     assert judgement.nodes.cause == [None, Cause.NODE, None, None]
@@ -54,10 +54,10 @@ def test_slow_node_is_named_with_its_exact_share() -> None:
 def test_slow_link_blames_neither_of_its_nodes() -> None:
     pairs = round_robin_pairs(5) | {(1, 3): 2.5}
 
-    judgement = judge(make_exact_measurements(5, [1.0] * 5, pairs))
+    judgement = judge_measurements(make_exact_measurements(5, [1.0] * 5, pairs))
 
     assert judge_nodes(judgement) == ["pass"] * 5
-    slow = judgement.links.with_verdict(Verdict.SLOW)
+    slow = judgement.links.list_with_verdict(Verdict.SLOW)
     assert [(judgement.links.first[x], judgement.links.second[x]) for x in slow] == [(1, 3)]
     assert judgement.links.slower[slow].tolist() == pytest.approx([0.25])
 
@@ -65,30 +65,30 @@ def test_slow_link_blames_neither_of_its_nodes() -> None:
 def test_slow_links_of_one_node_are_its_network() -> None:
     pairs = {pair: 2.2 if 2 in pair else 2.0 for pair in round_robin_pairs(6)}
 
-    judgement = judge(make_exact_measurements(6, [1.0] * 6, pairs))
+    judgement = judge_measurements(make_exact_measurements(6, [1.0] * 6, pairs))
 
     assert judgement.nodes.cause == [None, None, Cause.NETWORK, None, None, None]
-    assert judgement.links.with_verdict(Verdict.SLOW) == []
+    assert judgement.links.list_with_verdict(Verdict.SLOW) == []
 
 
 def test_link_slow_in_its_only_round_is_undecided_and_measured_again() -> None:
     pairs = round_robin_pairs(5) | {(1, 3): 2.5}
 
-    judgement = judge(make_exact_measurements(5, [1.0] * 5, pairs, repeats=1))
+    judgement = judge_measurements(make_exact_measurements(5, [1.0] * 5, pairs, repeats=1))
 
-    assert judgement.links.with_verdict(Verdict.SLOW) == []
-    assert judgement.links.suspects() == [(1, 3)]
+    assert judgement.links.list_with_verdict(Verdict.SLOW) == []
+    assert judgement.links.list_suspects() == [(1, 3)]
 
 
 def test_slower_of_two_nodes_fails_against_its_only_peer() -> None:
-    judgement = judge(make_exact_measurements(2, [1.0, 1.2], {(0, 1): 3.0}))
+    judgement = judge_measurements(make_exact_measurements(2, [1.0, 1.2], {(0, 1): 3.0}))
 
     assert judge_nodes(judgement) == ["pass", "slow"]
     assert judgement.nodes.slower[1] == pytest.approx(0.2)
 
 
 def test_pair_measurements_alone_do_not_show_which_of_two_nodes_is_slow() -> None:
-    judgement = judge(make_exact_measurements(2, [], {(0, 1): 3.0}))
+    judgement = judge_measurements(make_exact_measurements(2, [], {(0, 1): 3.0}))
 
     assert judgement.nodes.slower.tolist() == pytest.approx([0, 0])
 
@@ -97,10 +97,10 @@ def test_few_pairs_without_single_node_measurements_blame_no_link() -> None:
     # The median of five residuals is 0: it does not show the noise.
     pairs = {(0, 1): 2.0, (0, 2): 2.0, (0, 3): 2.6, (1, 2): 2.0, (1, 3): 2.1, (2, 3): 9.0}
 
-    judgement = judge(make_exact_measurements(4, [], pairs, repeats=1))
+    judgement = judge_measurements(make_exact_measurements(4, [], pairs, repeats=1))
 
-    assert judgement.links.with_verdict(Verdict.SLOW) == []
-    assert judgement.links.suspects() == []
+    assert judgement.links.list_with_verdict(Verdict.SLOW) == []
+    assert judgement.links.list_suspects() == []
     assert judgement.noise_pairs is not None
     assert judgement.noise_pairs > 0.5
 
@@ -108,7 +108,7 @@ def test_few_pairs_without_single_node_measurements_blame_no_link() -> None:
 def test_node_without_measurement_is_undecided() -> None:
     pairs = dict.fromkeys(round_robin_pairs(3), 2.0)
 
-    judgement = judge(make_exact_measurements(4, [1.0, 1.0, 1.0], pairs))
+    judgement = judge_measurements(make_exact_measurements(4, [1.0, 1.0, 1.0], pairs))
 
     assert judge_nodes(judgement) == ["pass", "pass", "pass", "undecided"]
     assert np.isnan(judgement.nodes.slower[3])
@@ -116,7 +116,7 @@ def test_node_without_measurement_is_undecided() -> None:
 
 
 def test_no_measurements_give_no_verdicts() -> None:
-    judgement = judge(Measurements(num_nodes=3))
+    judgement = judge_measurements(Measurements(num_nodes=3))
 
     assert judge_nodes(judgement) == ["undecided"] * 3
     assert judgement.links.verdict == []
@@ -124,10 +124,10 @@ def test_no_measurements_give_no_verdicts() -> None:
 
 
 def test_common_slowdown_of_all_nodes_is_removed_and_reported() -> None:
-    rounds = pair_rounds(8, 14)
+    rounds = plan_pair_rounds(8, 14)
     pairs = np.array([pair for round_pairs in rounds for pair in round_pairs])
     number = np.repeat(np.arange(14), 4)
-    judgement = judge(
+    judgement = judge_measurements(
         Measurements(
             num_nodes=8, first=pairs[:, 0], second=pairs[:, 1], pair_round=number,
             pair_s=2.0 * 1.01**number,
@@ -140,12 +140,12 @@ def test_common_slowdown_of_all_nodes_is_removed_and_reported() -> None:
 
 def test_wide_interval_is_undecided_and_reports_how_many_rounds_would_decide() -> None:
     generator = np.random.default_rng(3)
-    few = measure(8, pair_rounds(8, 2), Faults(nodes={2: 0.01}), generator)
+    few = measure(8, plan_pair_rounds(8, 2), Faults(nodes={2: 0.01}), generator)
 
-    judgement = judge(few, worse_by=0.01)
+    judgement = judge_measurements(few, worse_by=0.01)
 
     nodes = judgement.nodes
-    undecided = nodes.with_verdict(Verdict.UNDECIDED)
+    undecided = nodes.list_with_verdict(Verdict.UNDECIDED)
     assert undecided
     for node in undecided:
         assert nodes.low[node] <= 0.01 < nodes.high[node]
@@ -155,21 +155,25 @@ def test_wide_interval_is_undecided_and_reports_how_many_rounds_would_decide() -
 
 def test_reported_number_of_rounds_decides() -> None:
     generator = np.random.default_rng(4)
-    rounds = pair_rounds(8, 6)
-    judgement = judge(measure(8, rounds, Faults(), generator), worse_by=0.02)
+    rounds = plan_pair_rounds(8, 6)
+    judgement = judge_measurements(measure(8, rounds, Faults(), generator), worse_by=0.02)
     more = int(judgement.nodes.more_rounds.max())
     assert more > 0
 
-    judgement = judge(measure(8, pair_rounds(8, 6 + 2 * more), Faults(), generator), worse_by=0.02)
+    judgement = judge_measurements(
+        measure(8, plan_pair_rounds(8, 6 + 2 * more), Faults(), generator), worse_by=0.02
+    )
 
     assert judge_nodes(judgement) == ["pass"] * 8
 
 
 def test_larger_tolerance_lets_a_slow_node_pass() -> None:
-    measured = measure(16, round_robin(16) * 2, Faults(nodes={2: 0.1}), np.random.default_rng(0))
+    measured = measure(
+        16, make_round_robin(16) * 2, Faults(nodes={2: 0.1}), np.random.default_rng(0)
+    )
 
-    assert judge(measured).nodes.with_verdict(Verdict.SLOW) == [2]
-    assert judge(measured, worse_by=0.25).nodes.with_verdict(Verdict.SLOW) == []
+    assert judge_measurements(measured).nodes.list_with_verdict(Verdict.SLOW) == [2]
+    assert judge_measurements(measured, worse_by=0.25).nodes.list_with_verdict(Verdict.SLOW) == []
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
@@ -202,7 +206,7 @@ def test_simulated_group_is_found_in_most_draws(scenario: GroupScenario, num_nod
 
 
 def test_a_thousand_nodes_are_judged_in_little_memory() -> None:
-    rounds = pair_rounds(1024, 30)
+    rounds = plan_pair_rounds(1024, 30)
     faults = Faults(nodes={17: 0.1}, links={rounds[3][5]: 0.3})
     tracemalloc.start()
 
@@ -210,9 +214,9 @@ def test_a_thousand_nodes_are_judged_in_little_memory() -> None:
 
     assert tracemalloc.get_traced_memory()[1] < 1 << 30
     tracemalloc.stop()
-    assert judgement.nodes.with_verdict(Verdict.SLOW) == [17]
+    assert judgement.nodes.list_with_verdict(Verdict.SLOW) == [17]
     links = judgement.links
-    assert [(links.first[x], links.second[x]) for x in links.with_verdict(Verdict.SLOW)] == [
+    assert [(links.first[x], links.second[x]) for x in links.list_with_verdict(Verdict.SLOW)] == [
         rounds[3][5]
     ]
 
@@ -221,9 +225,9 @@ def test_interval_covers_the_true_effect() -> None:
     inside = 0
     for seed in range(50):
         measured = measure(
-            32, pair_rounds(32, 31), Faults(nodes={5: 0.06}), np.random.default_rng(seed)
+            32, plan_pair_rounds(32, 31), Faults(nodes={5: 0.06}), np.random.default_rng(seed)
         )
-        nodes = judge(measured).nodes
+        nodes = judge_measurements(measured).nodes
         inside += nodes.low[5] < 1 / 0.94 - 1 < nodes.high[5]
 
     assert inside >= 49

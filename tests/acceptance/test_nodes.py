@@ -10,7 +10,7 @@ import pytest
 
 from support.acceptance_evidence import make_digests
 from trainmark.acceptance import evidence, peers
-from trainmark.acceptance.cluster import attached_session, prepared_session
+from trainmark.acceptance.cluster import attach_session, prepare_session
 from trainmark.acceptance.conclusion import conclude_nodes
 from trainmark.acceptance.evidence import (
     Arrived,
@@ -23,7 +23,7 @@ from trainmark.acceptance.evidence import (
 )
 from trainmark.acceptance.peers import Session
 from trainmark.acceptance.request import AcceptRequest
-from trainmark.acceptance.session import num_rounds
+from trainmark.acceptance.session import count_rounds
 from trainmark.acceptance.tasks import RankResult
 from trainmark.errors import RecordError, UsageError
 from trainmark.pages.acceptance import build_acceptance_document
@@ -153,7 +153,7 @@ def test_late_node_is_not_blamed(tmp_path: Path) -> None:
         NotMeasured, phase="pairs", round=1, members=["a", "c"], reason="deadline",
         error="c did not come", absent="c",
     )  # fmt: skip
-    writers[2].write(Arrived, meeting="pairs 1")  # because it waited for a node that hangs
+    writers[2].write(Arrived, barrier_name="pairs 1")  # because it waited for a node that hangs
 
     result = judge_folder(tmp_path)
 
@@ -264,7 +264,7 @@ def test_node_clocks_minutes_apart_change_no_verdict(
     session = Session(tmp_path, 1)
     session.scan()
 
-    assert session.alive(range(4)) == [0, 1, 2, 3]
+    assert session.list_alive(range(4)) == [0, 1, 2, 3]
     assert judge_folder(tmp_path).names("pass") == list(NODES)
 
 
@@ -304,9 +304,9 @@ def test_pair_waits_for_an_arrived_node_but_not_for_one_that_left(tmp_path: Path
     first, second = join(tmp_path, 0), join(tmp_path, 1)
     session = Session(tmp_path, 1)
     assert session.wait_for_all(2, timeout_s=60, is_stopped=never_stop) == [0, 1]
-    assert session.address(1) == "host-1"
+    assert session.get_address(1) == "host-1"
 
-    first.write(Arrived, meeting="pairs 3")
+    first.write(Arrived, barrier_name="pairs 3")
     second.write(Left, signal=None)
 
     assert session.wait_for(0, "pairs 3", timeout_s=60, is_stopped=never_stop)
@@ -346,8 +346,8 @@ def test_events_of_other_sessions_are_ignored(tmp_path: Path) -> None:
 def test_each_phase_has_its_planned_rounds() -> None:
     request = AcceptRequest(repeats=4, phases="nodes,pairs")
 
-    assert num_rounds(request, 64) == {"nodes": 4, "pairs": 63}
-    assert num_rounds(request.model_copy(update={"rounds": 8}), 64)["pairs"] == 8
+    assert count_rounds(request, 64) == {"nodes": 4, "pairs": 63}
+    assert count_rounds(request.model_copy(update={"rounds": 8}), 64)["pairs"] == 8
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ def test_cluster_that_cannot_be_accepted_is_refused(
         **fields,
     )
 
-    with pytest.raises(UsageError) as refused, prepared_session(request):
+    with pytest.raises(UsageError) as refused, prepare_session(request):
         pass
 
     assert str(refused.value.where).endswith(where)
@@ -379,6 +379,6 @@ def test_cluster_that_cannot_be_accepted_is_refused(
 
 
 def test_folder_without_a_session_cannot_be_attached_to(tmp_path: Path) -> None:
-    with pytest.raises(RecordError) as refused, attached_session(tmp_path):
+    with pytest.raises(RecordError) as refused, attach_session(tmp_path):
         pass
     assert refused.value.where == str(tmp_path)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trainmark.acceptance.bits import compare_devices
-from trainmark.acceptance.rank import Training, control_trainings, digest_steps, time_training
+from trainmark.acceptance.rank import Training, digest_steps, run_control_trainings, time_training
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.machine.ceilings_work import RankGroup
 from trainmark.plan.request import RunRequest
@@ -87,7 +87,7 @@ def train_with_flipped_bit(
 
 
 def test_same_seed_gives_same_digests(planned_training: tuple[Plan, JobContext]) -> None:
-    first, second = control_trainings(*planned_training, STEPS)
+    first, second = run_control_trainings(*planned_training, STEPS)
 
     assert len(first) == STEPS + 1  # the last digest has the final weights
     assert first == second
@@ -98,7 +98,7 @@ def test_same_seed_gives_same_digests(planned_training: tuple[Plan, JobContext])
 def test_without_a_control_run_nothing_is_trained(
     planned_training: tuple[Plan, JobContext],
 ) -> None:
-    assert control_trainings(*planned_training, 0) == []
+    assert run_control_trainings(*planned_training, 0) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.acceptance_evidence import make_acceptance
-from trainmark.acceptance.acceptance import prepared
+from trainmark.acceptance.acceptance import prepare_acceptance
 from trainmark.acceptance.request import AcceptRequest
 from trainmark.errors import EnvironmentFault, UsageError
 
@@ -60,14 +60,14 @@ def test_four_devices_have_rounds_of_devices_nodes_and_pairs(tmp_path: Path) -> 
 def test_other_work_in_a_folder_with_an_acceptance_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     first = AcceptRequest.of(case="toy", device="cpu", nproc=2, out=folder)
-    with prepared(first) as acceptance:
+    with prepare_acceptance(first) as acceptance:
         assert acceptance.plan.case == "toy"
-    with prepared(first.model_copy(update={"worse_by": 0.1})):
+    with prepare_acceptance(first.model_copy(update={"worse_by": 0.1})):
         pass  # thresholds of the verdicts may change
 
     with (
         pytest.raises(UsageError) as refused,
-        prepared(first.model_copy(update={"nproc": 1})),
+        prepare_acceptance(first.model_copy(update={"nproc": 1})),
     ):
         pass
     assert refused.value.what == "nproc was 2 and is 1"
@@ -75,7 +75,11 @@ def test_other_work_in_a_folder_with_an_acceptance_is_refused(tmp_path: Path) ->
 
 def test_folder_that_is_in_use_or_holds_other_files_is_refused(tmp_path: Path) -> None:
     request = AcceptRequest.of(case="toy", device="cpu", nproc=1, out=tmp_path / "a")
-    with prepared(request), pytest.raises(EnvironmentFault) as refused, prepared(request):
+    with (
+        prepare_acceptance(request),
+        pytest.raises(EnvironmentFault) as refused,
+        prepare_acceptance(request),
+    ):
         pass
     assert "another process" in refused.value.what
 
@@ -83,7 +87,7 @@ def test_folder_that_is_in_use_or_holds_other_files_is_refused(tmp_path: Path) -
     (tmp_path / "b" / "photo.jpg").touch()
     with (
         pytest.raises(EnvironmentFault) as refused,
-        prepared(request.model_copy(update={"out": tmp_path / "b"})),
+        prepare_acceptance(request.model_copy(update={"out": tmp_path / "b"})),
     ):
         pass
     assert refused.value.where == str(tmp_path / "b")

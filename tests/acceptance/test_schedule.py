@@ -7,46 +7,46 @@ from itertools import combinations
 import pytest
 
 from trainmark.acceptance.schedule import (
-    default_num_rounds,
-    disjoint_rounds,
-    pair_rounds,
-    round_robin,
+    choose_num_rounds,
+    make_round_robin,
+    pack_disjoint_rounds,
+    plan_pair_rounds,
 )
 
 
 @pytest.mark.parametrize("num_nodes", [2, 3, 4, 7, 8, 33])
 def test_each_pair_of_nodes_is_measured_once_in_a_round_robin(num_nodes: int) -> None:
-    pairs = [pair for round_pairs in round_robin(num_nodes) for pair in round_pairs]
+    pairs = [pair for round_pairs in make_round_robin(num_nodes) for pair in round_pairs]
 
     assert sorted(pairs) == list(combinations(range(num_nodes), 2))
 
 
 @pytest.mark.parametrize("num_nodes", [2, 3, 8, 9, 65])
 def test_no_node_is_in_two_pairs_of_a_round(num_nodes: int) -> None:
-    for pairs in pair_rounds(num_nodes, 30):
+    for pairs in plan_pair_rounds(num_nodes, 30):
         members = [node for pair in pairs for node in pair]
         assert len(set(members)) == len(members) == num_nodes - num_nodes % 2
 
 
 def test_random_rounds_repeat_no_pair_before_all_were_measured() -> None:
-    rounds = pair_rounds(64, 30, seed=1)
+    rounds = plan_pair_rounds(64, 30, seed=1)
 
     pairs = [pair for round_pairs in rounds for pair in round_pairs]
     assert len(set(pairs)) == len(pairs) == 30 * 32
-    assert rounds == pair_rounds(64, 30, seed=1)
-    assert rounds != pair_rounds(64, 30, seed=2)
+    assert rounds == plan_pair_rounds(64, 30, seed=1)
+    assert rounds != plan_pair_rounds(64, 30, seed=2)
 
 
 def test_one_node_has_no_rounds() -> None:
-    assert pair_rounds(1, 5) == round_robin(1) == []
+    assert plan_pair_rounds(1, 5) == make_round_robin(1) == []
 
 
 def test_default_is_round_robin_for_few_nodes_and_random_rounds_for_many() -> None:
-    assert [default_num_rounds(n) for n in (1, 2, 5, 64, 65, 1024)] == [0, 1, 5, 63, 36, 36]
+    assert [choose_num_rounds(n) for n in (1, 2, 5, 64, 65, 1024)] == [0, 1, 5, 63, 36, 36]
 
 
 def test_pairs_are_scheduled_in_rounds_without_a_repeated_node() -> None:
-    assert disjoint_rounds([(0, 1), (2, 1), (3, 2), (0, 1)]) == [
+    assert pack_disjoint_rounds([(0, 1), (2, 1), (3, 2), (0, 1)]) == [
         [(0, 1), (2, 3)],
         [(1, 2)],
         [(0, 1)],
@@ -54,4 +54,4 @@ def test_pairs_are_scheduled_in_rounds_without_a_repeated_node() -> None:
 
 
 def test_pairs_with_busy_nodes_are_excluded() -> None:
-    assert disjoint_rounds([(0, 1), (2, 3)], busy=[3]) == [[(0, 1)]]
+    assert pack_disjoint_rounds([(0, 1), (2, 3)], busy=[3]) == [[(0, 1)]]

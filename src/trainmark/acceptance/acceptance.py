@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 from trainmark import __version__, devices
 from trainmark.acceptance.baseline import load_baselines, save_baselines
 from trainmark.acceptance.evidence import Evidence, EvidenceWriter, Left
-from trainmark.acceptance.folder import folder_of, opened_folder, resolve_plans, save_request
+from trainmark.acceptance.folder import choose_folder, open_folder, resolve_plans, save_request
 from trainmark.acceptance.node_session import (
     Acceptance,
     NodeSession,
     Round,
-    device_names,
-    node_name,
-    rank_setup,
-    write_joined,
+    list_device_names,
+    make_node_name,
+    prepare_rank_setup,
+    write_joined_event,
 )
 from trainmark.acceptance.result import AcceptanceResult, PeerGroup
-from trainmark.acceptance.schedule import disjoint_rounds
+from trainmark.acceptance.schedule import pack_disjoint_rounds
 from trainmark.acceptance.verdicts import (
     Assessment,
     collect_times,
@@ -71,12 +71,12 @@ def plan_acceptance(
         )
     vendor = devices.choose_vendor(request.device)
     nproc = request.nproc or vendor.count()
-    node = node_name(socket.gethostname())
-    names = device_names(node, vendor, nproc)
+    node = make_node_name(socket.gethostname())
+    names = list_device_names(node, vendor, nproc)
     plans = resolve_plans(request, [(1, nproc), (1, min(2, nproc)), (1, 1)], dry_run=dry_run)
     acceptance = Acceptance(
         request=request,
-        folder=folder_of(request),
+        folder=choose_folder(request),
         plan=plans[0],
         node=node,
         device_names=names,
@@ -85,10 +85,12 @@ def plan_acceptance(
 
 
 @contextmanager
-def prepared(
+def prepare_acceptance(
     request: AcceptRequest, *, read_baselines: BaselineReader | None = None
 ) -> Iterator[Acceptance]:
-    """Check everything, make the folder or open that of an earlier session, and hold its lock.
+    """Check everything, make the folder or open that of an earlier session, and yield it.
+
+    The lock of the folder is held until the end of the block.
 
     Args:
         read_baselines: returns the baseline that was asked for, given the plans.
@@ -100,7 +102,7 @@ def prepared(
     """
     acceptance, plans = plan_acceptance(request)
     baselines = None if read_baselines is None else read_baselines(plans)
-    with opened_folder(acceptance.folder, request):
+    with open_folder(acceptance.folder, request):
         save_baselines(acceptance.folder, baselines)
         save_request(acceptance.folder, request, plans)
         yield acceptance
@@ -119,33 +121,33 @@ def measure(
         EnvironmentFault: the ranks cannot reach each other.
     """
     count = len(acceptance.device_names)
-    with rank_setup(acceptance.plan, count) as setup:
+    with prepare_rank_setup(acceptance.plan, count) as setup:
         vendor = devices.list_vendors()[acceptance.plan.device.vendor]
         refuse_unusable_network(setup.variables, vendor, world_size=count, master=LOOPBACK)
         writer = EvidenceWriter(acceptance.folder, acceptance.node)
-        write_joined(writer, acceptance, setup)
+        write_joined_event(writer, acceptance, setup)
         session = NodeSession(acceptance, setup, writer, stop, show)
         session.run(acceptance.rounds)
-        session.run(_further_rounds(acceptance))
+        session.run(_plan_confirming_rounds(acceptance))
         writer.write(Left, signal=stop.signal_name)
     result, _ = conclude(acceptance, interrupted=stop.signal_name)
     result.write(acceptance.folder)
     return result
 
 
-def _further_rounds(acceptance: Acceptance) -> list[Round]:
-    """Return rounds that confirm what looks bad in pairs."""
+def _plan_confirming_rounds(acceptance: Acceptance) -> list[Round]:
+    """Return rounds of pairs that confirm what looks bad in the pairs so far."""
     if "pairs" not in acceptance.request.chosen_phases:
         return []
-    _, again = conclude(acceptance, interrupted=None)
-    number = {name: index for index, name in enumerate(acceptance.device_names)}
-    pairs = [(number[first], number[second]) for first, second in again]
+    _, pairs_again = conclude(acceptance, interrupted=None)
+    index_of = {name: index for index, name in enumerate(acceptance.device_names)}
+    pairs = [(index_of[first], index_of[second]) for first, second in pairs_again]
     evidence = Evidence.read(acceptance.folder)
-    used = [pair for phase, pair, _ in evidence.results if phase == "pairs"]
-    start = max([*used, len(acceptance.rounds)]) + 1
+    used_numbers = [number for phase, number, _ in evidence.results if phase == "pairs"]
+    first_number = max([*used_numbers, len(acceptance.rounds)]) + 1
     return [
-        Round(phase="pairs", number=start + offset, teams=list(teams))
-        for offset, teams in enumerate(disjoint_rounds(pairs))
+        Round(phase="pairs", number=number, teams=list(teams))
+        for number, teams in enumerate(pack_disjoint_rounds(pairs), first_number)
     ]
 
 
@@ -155,47 +157,57 @@ def conclude(
     """Judge what was measured so far.
 
     Returns:
-        The result, and the pairs that are to be measured again, each as often as that.
+        The result, and the pairs that are to be measured again; a pair that is to be measured
+        several times is listed as often.
     """
     evidence = Evidence.read(acceptance.folder)
-    joined = evidence.nodes[acceptance.node]
-    products = dict(zip(joined.devices, joined.products, strict=True))
-    for results in evidence.results.values():
-        for of_rank in results:  # ranks name their device better than planning can
-            products[acceptance.device_names[of_rank.device]] = of_rank.product
-    by_product = defaultdict(list)
+    products = _list_products(acceptance, evidence)
+    names_by_product = defaultdict(list)
     for name, product in products.items():
-        by_product[product].append(name)
-    groups = list(by_product.values())
+        names_by_product[product].append(name)
+    peer_groups = list(names_by_product.values())
     assessment = Assessment(products=products)
     baselines = load_baselines(acceptance.folder)
-    again = judge_times(
+    pairs_again = judge_times(
         assessment,
         collect_times(evidence, "devices"),
-        groups,
+        peer_groups,
         worse_by=acceptance.request.worse_by,
         rates_worse_by=acceptance.request.rates_worse_by,
         find_baseline=None if baselines is None else partial(baselines.find, "devices"),
     )
-    owner = {name: name for name in products}
-    judge_bits(assessment, evidence, owner, [set(names) for names in groups])
-    not_measured = note_bad_rounds(assessment, evidence, owner)
+    member_of = {name: name for name in products}  # each device is itself a member
+    judge_bits(assessment, evidence, member_of, [set(names) for names in peer_groups])
+    not_measured = note_bad_rounds(assessment, evidence, member_of)
     result = AcceptanceResult(
         suite_version=__version__,
         unit="device",
         case=acceptance.plan.case,
         recipe=acceptance.plan.recipe_name,
         phases=[phase for phase in acceptance.request.chosen_phases if phase != "groups"],
-        members=assessment.members(),
+        members=assessment.list_members(),
         links=assessment.links,
         bits=assessment.bits,
         quantities=assessment.quantities,
         peer_groups=tuple(
             PeerGroup(members=tuple(names), products=(product,), software={})
-            for product, names in by_product.items()
+            for product, names in names_by_product.items()
         ),
         baseline=None if baselines is None else baselines.source,
         not_measured=tuple(not_measured),
         interrupted=interrupted,
     )
-    return result, again
+    return result, pairs_again
+
+
+def _list_products(acceptance: Acceptance, evidence: Evidence) -> dict[str, str]:
+    """Return the product of each device by its name.
+
+    It is what a rank on the device reported; until one did, what the planning process found.
+    """
+    joined = evidence.nodes[acceptance.node]
+    products = dict(zip(joined.devices, joined.products, strict=True))
+    for results in evidence.results.values():
+        for result in results:
+            products[acceptance.device_names[result.device]] = result.product
+    return products

@@ -1,4 +1,4 @@
-"""One node of an acceptance: measures its devices, itself, and its teams with other nodes.
+"""One node of an acceptance: measures its devices, itself, and in teams with other nodes.
 
 Started by a launcher on every node as ``python -m trainmark.acceptance.agent SESSION_DIR …``. A
 node that hangs or fails costs each partner at most one deadline, and nobody else's result.
@@ -24,21 +24,21 @@ from trainmark.acceptance.evidence import (
     EvidenceWriter,
     Left,
     NotMeasured,
-    name_meeting,
+    name_barrier,
 )
 from trainmark.acceptance.folder import plan_folder
 from trainmark.acceptance.node_session import (
     WINDOWS,
     Acceptance,
     NodeSession,
-    device_names,
-    node_name,
-    rank_setup,
-    write_joined,
+    list_device_names,
+    make_node_name,
+    prepare_rank_setup,
+    write_joined_event,
 )
-from trainmark.acceptance.peers import Heart, Session
-from trainmark.acceptance.schedule import default_num_rounds, disjoint_rounds, pair_rounds
-from trainmark.acceptance.session import opened_session
+from trainmark.acceptance.peers import Heartbeat, Session
+from trainmark.acceptance.schedule import choose_num_rounds, pack_disjoint_rounds, plan_pair_rounds
+from trainmark.acceptance.session import read_session
 from trainmark.acceptance.tasks import RankTask
 from trainmark.acceptance.teams import Team
 from trainmark.documents import write_atomically
@@ -54,36 +54,54 @@ if TYPE_CHECKING:
     from trainmark.acceptance.session import OpenedSession
     from trainmark.launch.processes import StopRequest
 
-    NodeTeam = Sequence[int]  # node ranks, the first one's node is where the team meets
-    NodeRound = Sequence[NodeTeam]
+    NodeRanks = Sequence[int]  # of a team; the ranks of its processes meet on the lowest node
+    NodeRound = Sequence[NodeRanks]  # the teams of a round
 
-_SESSION_ROUNDS = 1000  # numbers of rounds that a session has for what it finds to measure
+# Session n numbers the rounds that it decides on while it measures from 1000 n, so that rounds of
+# different sessions never have the same number.
+_NUMBERS_PER_SESSION = 1000
 _MAX_GROUP_ROUNDS = 900
+_PAIRS_END = "pairs end"  # names of barriers
+_CONFIRMING_PAIRS_END = "pairs-again end"
 _POLL_S = 0.5
 _EXIT_CANNOT_TAKE_PART = 2
 
 
 class _HeartbeatStop:
-    """A stop request that a silent standard input sets too, as launch.node has it."""
+    """A stop request that is also set if standard input is silent: then the launcher is gone.
+
+    Args:
+        heartbeat: the launcher sends beats to standard input.
+    """
 
     def __init__(self, request: StopRequest, *, heartbeat: bool) -> None:
-        self._request, self._heartbeat = request, heartbeat
-        self._last_s = [time.monotonic()]
+        self._request = request
+        self._heartbeat = heartbeat
+        self._last_s = [time.monotonic()]  # time of the last beat, which ``is_input_lost`` updates
 
     @property
     def signal_name(self) -> str | None:
+        """Name of the signal that asks to stop; None before one came."""
         if self._request.signal_name is None and self._heartbeat and is_input_lost(self._last_s):
             self._request.signal_name = "SIGHUP"
         return self._request.signal_name
 
 
 class Agent:
-    """This node in a session of all nodes."""
+    """This node in a session of all nodes.
+
+    Args:
+        opened: the session as its folder shows it.
+        local: measures on this machine.
+        node_rank: number of this node in the session.
+    """
 
     def __init__(self, opened: OpenedSession, local: NodeSession, node_rank: int) -> None:
-        self._opened, self._local, self._node_rank = opened, local, node_rank
+        self._opened = opened
+        self._local = local
+        self._node_rank = node_rank
         self._session = Session(opened.folder, opened.number)
-        self._joined: list[int] = []  # node ranks
+        self._joined: list[int] = []  # node ranks of the nodes that joined in time
         self._measured_before = Evidence.read(opened.folder).results.keys()
 
     def run(self) -> None:
@@ -100,39 +118,53 @@ class Agent:
             self._measure_groups()
 
     def _is_stopped(self) -> bool:
+        """Tell whether a signal asks to stop."""
         return self._local.stop.signal_name is not None
 
     def _measure_pairs(self) -> None:
         """Measure the rounds of pairs, then those that confirm what looks bad."""
-        rounds = self._publish("pairs", self._choose_pairs)
+        rounds = self._agree_on_rounds("pairs", self._choose_pairs)
         for number, pairs in enumerate(rounds):
             self._measure_round("pairs", number, pairs)
-        self._arrive("pairs end")
-        again = self._publish("pairs-again", partial(self._choose_pairs_again, "pairs end"))
-        first_number = len(rounds) + _SESSION_ROUNDS * self._opened.number
-        for number, pairs in enumerate(again, first_number):
+        self._arrive_at_barrier(_PAIRS_END)
+        confirming_rounds = self._agree_on_rounds(
+            "pairs-again", partial(self._choose_confirming_rounds, _PAIRS_END)
+        )
+        first_number = len(rounds) + _NUMBERS_PER_SESSION * self._opened.number
+        for number, pairs in enumerate(confirming_rounds, first_number):
             self._measure_round("pairs", number, pairs)
-        self._arrive("pairs-again end")
+        self._arrive_at_barrier(_CONFIRMING_PAIRS_END)
 
     def _measure_groups(self) -> None:
         """Measure sets of nodes for as long as the search for groups asks for some."""
-        meeting = "pairs-again end"
-        for number in range(_MAX_GROUP_ROUNDS):
-            name = f"groups-{number}"
-            rounds = self._publish(name, partial(self._choose_sets, meeting))
+        barrier_name = _CONFIRMING_PAIRS_END
+        first_number = _NUMBERS_PER_SESSION * self._opened.number
+        for index in range(_MAX_GROUP_ROUNDS):
+            rounds_name = f"groups-{index}"
+            choose_round = partial(self._choose_group_round, barrier_name)
+            rounds = self._agree_on_rounds(rounds_name, choose_round)
             if not rounds or self._is_stopped():
                 return
-            self._measure_round("groups", _SESSION_ROUNDS * self._opened.number + number, rounds[0])
-            meeting = f"{name} end"
-            self._arrive(meeting)
+            self._measure_round("groups", first_number + index, rounds[0])
+            barrier_name = f"{rounds_name} end"
+            self._arrive_at_barrier(barrier_name)
 
-    def _publish(self, name: str, choose: Callable[[], list[NodeRound]]) -> list[NodeRound]:
-        """Return rounds that the first node alive chooses, and all others read; empty if none."""
+    def _agree_on_rounds(self, name: str, choose: Callable[[], list[NodeRound]]) -> list[NodeRound]:
+        """Return rounds that the first node alive chooses and all others read from a file.
+
+        Args:
+            name: of the file.
+            choose: called on the first node alive.
+
+        Returns:
+            The rounds; none if no node chose some in time.
+        """
         path = self._opened.session_dir / f"{name}.json"
+        # The node that chooses may itself wait two deadlines for the others.
         ends_s = time.monotonic() + 3 * self._local.acceptance.request.deadline
         while not path.exists() and time.monotonic() < ends_s and not self._is_stopped():
             self._session.scan()
-            alive = self._session.alive(self._joined)
+            alive = self._session.list_alive(self._joined)
             if alive and alive[0] == self._node_rank:
                 rounds = choose()
                 with write_atomically(path) as file:
@@ -146,122 +178,149 @@ class Agent:
 
     def _choose_pairs(self) -> list[NodeRound]:
         """Return the rounds of pairs of the nodes that joined, in the order of their names."""
-        by_name = sorted(self._joined, key=self._session.name)
-        count = self._local.acceptance.request.rounds or default_num_rounds(len(by_name))
-        rounds = pair_rounds(len(by_name), count)
+        by_name = sorted(self._joined, key=self._session.get_name)
+        count = self._local.acceptance.request.rounds or choose_num_rounds(len(by_name))
+        rounds = plan_pair_rounds(len(by_name), count)
         return [[(by_name[first], by_name[second]) for first, second in pairs] for pairs in rounds]
 
-    def _choose_pairs_again(self, meeting: str) -> list[NodeRound]:
-        """Return the rounds that confirm what looks bad, once all nodes are done or lost."""
-        self._wait_for_others(meeting)
+    def _choose_confirming_rounds(self, barrier_name: str) -> list[NodeRound]:
+        """Wait for all nodes; return the rounds of pairs that confirm what looks bad.
+
+        Args:
+            barrier_name: of the barrier at which all nodes have measured the pairs before.
+        """
+        self._wait_for_others(barrier_name)
         request = self._local.acceptance.request
         conclusion = conclude_nodes(self._opened, request, interrupted=None)
-        rank_of = self._rank_of_name()
+        rank_of = self._map_names_to_ranks()
         pairs = [
             (rank_of[first], rank_of[second])
             for first, second in conclusion.pairs_again
             if first in rank_of and second in rank_of
         ]
-        lost = set(self._joined) - set(self._session.alive(self._joined))
-        return [list(pairs_of_round) for pairs_of_round in disjoint_rounds(pairs, busy=lost)]
+        lost = set(self._joined) - set(self._session.list_alive(self._joined))
+        # Lost nodes take no part: they count as busy in every round.
+        return [list(pairs_of_round) for pairs_of_round in pack_disjoint_rounds(pairs, busy=lost)]
 
-    def _choose_sets(self, meeting: str) -> list[NodeRound]:
-        """Return one round of the sets that the search for groups needs; none at its end."""
-        self._wait_for_others(meeting)
+    def _choose_group_round(self, barrier_name: str) -> list[NodeRound]:
+        """Wait for all nodes; return one round of the sets that the search for groups needs.
+
+        Args:
+            barrier_name: of the barrier at which all nodes have measured the round before.
+
+        Returns:
+            A list of one round; empty at the end of the search.
+        """
+        self._wait_for_others(barrier_name)
         request = self._local.acceptance.request
         conclusion = conclude_nodes(self._opened, request, interrupted=None)
-        rank_of = self._rank_of_name()
+        rank_of = self._map_names_to_ranks()
         teams = [
-            [rank_of[name] for name in members]
-            for members in conclusion.sets_to_measure
-            if all(name in rank_of for name in members)
+            [rank_of[name] for name in node_set]
+            for node_set in conclusion.sets_to_measure
+            if all(name in rank_of for name in node_set)
         ]
         return [teams] if teams else []
 
-    def _rank_of_name(self) -> dict[str, int]:
-        return {self._session.name(node_rank): node_rank for node_rank in self._joined}
+    def _map_names_to_ranks(self) -> dict[str, int]:
+        """Return the node rank of each node that joined, by its name."""
+        return {self._session.get_name(node_rank): node_rank for node_rank in self._joined}
 
-    def _arrive(self, meeting: str) -> None:
-        self._local.writer.write(Arrived, meeting=meeting)
+    def _arrive_at_barrier(self, barrier_name: str) -> None:
+        """Let other nodes know that this one has come to a barrier."""
+        self._local.writer.write(Arrived, barrier_name=barrier_name)
 
-    def _wait_for_others(self, meeting: str) -> None:
-        """Wait until all nodes have come to a meeting, or are lost or late."""
+    def _wait_for_others(self, barrier_name: str) -> None:
+        """Wait until all nodes have come to a barrier, or are lost or late."""
         timeout_s = 2 * self._local.acceptance.request.deadline
         for node_rank in self._joined:
             self._session.wait_for(
-                node_rank, meeting, timeout_s=timeout_s, is_stopped=self._is_stopped
+                node_rank, barrier_name, timeout_s=timeout_s, is_stopped=self._is_stopped
             )
         self._session.scan()
 
     def _measure_round(self, phase: Phase, number: int, teams: NodeRound) -> None:
-        """Measure with the team of this node, unless an earlier session did."""
-        for team in teams:
-            members = tuple(map(self._session.name, team))
-            if phase == "pairs":
-                members = tuple(sorted(members))
-            is_done = (phase, number, members) in self._measured_before
-            if self._node_rank in team and not is_done:
-                self._measure_team(phase, number, list(team), members)
+        """Measure with the team of this node, unless an earlier session did.
 
-    def _measure_team(
-        self, phase: Phase, number: int, team: list[int], members: tuple[str, ...]
+        Args:
+            teams: the node ranks of each team.
+        """
+        for node_ranks in teams:
+            member_names = tuple(self._session.get_name(node_rank) for node_rank in node_ranks)
+            if phase == "pairs":
+                member_names = tuple(sorted(member_names))
+            is_done = (phase, number, member_names) in self._measured_before
+            if self._node_rank in node_ranks and not is_done:
+                self._measure_with_team(phase, number, node_ranks, member_names)
+
+    def _measure_with_team(
+        self, phase: Phase, number: int, node_ranks: NodeRanks, member_names: tuple[str, ...]
     ) -> None:
         """Wait for the other nodes of a team and measure with them."""
         if self._is_stopped():
             return
-        meeting = name_meeting(phase, number)
-        self._arrive(meeting)
-        absent = self._wait_for_team(team, meeting)
+        barrier_name = name_barrier(phase, number)
+        self._arrive_at_barrier(barrier_name)
+        absent = self._wait_for_team(node_ranks, barrier_name)
         if absent is None:
-            self._local.measure([self._team_of(team, members)], phase, number)
+            team = self._build_team(node_ranks, member_names)
+            self._local.measure([team], phase, number)
         elif not self._is_stopped():
             self._local.writer.write(
                 NotMeasured,
                 phase=phase,
                 round=number,
-                members=list(members),
+                members=list(member_names),
                 reason="deadline",
-                error=f"{self._session.name(absent)} did not come",
-                absent=self._session.name(absent),
+                error=f"{self._session.get_name(absent)} did not come",
+                absent=self._session.get_name(absent),
             )
 
-    def _wait_for_team(self, team: Sequence[int], meeting: str) -> int | None:
-        """Return the first node that did not come; None if all did."""
-        # The partner may wait for a node that hangs before it comes here.
+    def _wait_for_team(self, node_ranks: NodeRanks, barrier_name: str) -> int | None:
+        """Wait until all nodes of a team have come to a barrier.
+
+        Returns:
+            The node rank of the first one that did not come; None if all did.
+        """
+        # Twice the deadline: another node of the team may still be in the round before, where it
+        # waits for a node that hangs.
         ends_s = time.monotonic() + 2 * self._local.acceptance.request.deadline
-        for node_rank in team:
-            if node_rank != self._node_rank and not self._session.wait_for(
+        for node_rank in node_ranks:
+            if node_rank == self._node_rank:
+                continue
+            has_come = self._session.wait_for(
                 node_rank,
-                meeting,
+                barrier_name,
                 timeout_s=max(0.0, ends_s - time.monotonic()),
                 is_stopped=self._is_stopped,
-            ):
+            )
+            if not has_come:
                 return node_rank
         return None
 
-    def _team_of(self, team: Sequence[int], members: tuple[str, ...]) -> Team:
-        """Return what this node's ranks do in a team of nodes."""
+    def _build_team(self, node_ranks: NodeRanks, member_names: tuple[str, ...]) -> Team:
+        """Return a team of nodes as this node sees it, with the task of this node's ranks."""
         acceptance = self._local.acceptance
         nproc = len(acceptance.device_names)
         task = RankTask(
             plan_dir=str(plan_folder(acceptance.folder, nproc)),
             devices=list(range(nproc)),
             ranks_here=nproc,
-            control_steps=0,
+            control_steps=0,  # devices were compared bit by bit, and timed, in the phase `devices`
             windows=WINDOWS,
             budget_s=acceptance.request.seconds,
             measures_device=False,
-            num_nodes=len(team),
+            num_nodes=len(node_ranks),
         )
-        ordered = sorted(team)
+        ordered = sorted(node_ranks)
         first = ordered[0]
-        # Nodes may share a machine: each first node has a port of its own.
-        master = (self._session.address(first), self._opened.cluster.master_port + 1 + first)
+        # Nodes may share a machine: each node that is the first of a team has a port of its own.
+        master = (self._session.get_address(first), self._opened.cluster.master_port + 1 + first)
         return Team(
-            members=members,
+            members=member_names,
             task=task,
             node=ordered.index(self._node_rank),
-            num_nodes=len(team),
+            num_nodes=len(node_ranks),
             master=master,
         )
 
@@ -287,7 +346,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--heartbeat", action="store_true")
     options = parser.parse_args(words)
     try:
-        opened = opened_session(options.session_dir.absolute())
+        opened = read_session(options.session_dir.absolute())
     except (OSError, ValueError) as error:
         text = (
             f"{socket.gethostname()} cannot read {options.session_dir}: {error}; "
@@ -301,26 +360,27 @@ def main(words: list[str]) -> int:
 
 def _measure_node(opened: OpenedSession, options: argparse.Namespace) -> None:
     """Join the session, measure all phases, and leave it."""
-    node_rank, plan = options.node_rank, opened.plan
+    node_rank = options.node_rank
+    plan = opened.plan
     writer = EvidenceWriter(opened.folder, _find_name(opened, node_rank), opened.number)
     acceptance = Acceptance(
         request=opened.request,
         folder=opened.folder,
         plan=plan,
         node=writer.node,
-        device_names=device_names(
+        device_names=list_device_names(
             writer.node, devices.choose_vendor(plan.device.vendor), plan.nproc
         ),
         num_nodes=plan.nnodes,
     )
     data = locate_data(node_rank, plan, options.data)
-    with note_stop_signals() as request, rank_setup(plan, plan.nproc) as setup:
+    with note_stop_signals() as request, prepare_rank_setup(plan, plan.nproc) as setup:
         stop = _HeartbeatStop(request, heartbeat=options.heartbeat)
         setup.variables[DATA_VARIABLE] = str(data)
         address = find_address(node_rank, options.master, options.port)
-        write_joined(writer, acceptance, setup, node_rank=node_rank, address=address)
+        write_joined_event(writer, acceptance, setup, node_rank=node_rank, address=address)
         local = NodeSession(acceptance, setup, writer, stop, _show)
-        with Heart(writer):
+        with Heartbeat(writer):
             Agent(opened, local, node_rank).run()
         writer.write(Left, signal=stop.signal_name)
 
@@ -328,11 +388,12 @@ def _measure_node(opened: OpenedSession, options: argparse.Namespace) -> None:
 def _find_name(opened: OpenedSession, node_rank: int) -> str:
     """Return the name of this node as its engine knows it."""
     if opened.plan.launcher == "ssh":
-        return node_name(opened.node_names[node_rank])
-    return node_name(os.environ.get("SLURMD_NODENAME") or socket.gethostname())
+        return make_node_name(opened.node_names[node_rank])
+    return make_node_name(os.environ.get("SLURMD_NODENAME") or socket.gethostname())
 
 
 def _show(text: str) -> None:
+    """Print a line of progress at once."""
     print(text, flush=True)
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 BASELINE_FILE = "baseline.json"
 AlonePhase = Literal["devices", "nodes"]
-# What changes neither what a step does nor how long it takes.
+# Properties of a run that change neither what a step does nor how long it takes.
 _NOT_OF_A_STEP = {
     "max_epochs",
     "max_steps",
@@ -56,7 +56,7 @@ class BaselineTime(Frozen):
     """The time of one quantity on one product.
 
     Args:
-        phase: whether of a device alone, or of all devices of a node.
+        phase: ``devices``: of a device alone; ``nodes``: of all devices of a node.
         seconds: median of ``count`` measurements.
     """
 
@@ -86,7 +86,7 @@ class Baselines(Frozen):
 
 
 def save_baselines(folder: Path, baselines: Baselines | None) -> None:
-    """Keep a baseline in the folder of an acceptance; None: forget that of an earlier session."""
+    """Write a baseline to the folder of an acceptance; None: remove that of an earlier session."""
     path = folder / BASELINE_FILE
     if baselines is None:
         path.unlink(missing_ok=True)
@@ -106,7 +106,7 @@ def is_acceptance(path: Path) -> bool:
     return (path / REQUEST_FILE).exists()
 
 
-def baselines_of_acceptance(folder: Path, plans: Sequence[Plan]) -> Baselines:
+def read_baselines_of_acceptance(folder: Path, plans: Sequence[Plan]) -> Baselines:
     """Return the times of the passing members of an earlier acceptance.
 
     Args:
@@ -130,21 +130,27 @@ def baselines_of_acceptance(folder: Path, plans: Sequence[Plan]) -> Baselines:
             if (joined.node if is_of_nodes else device) in passing:
                 devices[device] = {product}
     _add_names_by_ranks(devices, evidence)
-    times = _median_times(evidence, "devices", devices)
+    times = _compute_median_times(evidence, "devices", devices)
     if is_of_nodes:
-        of_passing = {node: names for node, names in nodes.items() if node in passing}
-        times += _median_times(evidence, "nodes", of_passing)
-    return _checked(Baselines(source=str(folder), times=tuple(times)))
+        passing_nodes = {node: names for node, names in nodes.items() if node in passing}
+        times += _compute_median_times(evidence, "nodes", passing_nodes)
+    return _refuse_empty(Baselines(source=str(folder), times=tuple(times)))
 
 
 def _add_names_by_ranks(products: dict[str, set[str]], evidence: Evidence) -> None:
-    """Add the names that ranks gave products: one machine is judged by those, nodes are not."""
+    """Add the product names that ranks reported, which may differ from those of the node.
+
+    Devices of one machine are compared by the former, devices of nodes by the latter.
+
+    Args:
+        products: names of the product of each device; changed in place.
+    """
     for (phase, _, members), results in evidence.results.items():
         if phase == "devices" and members[0] in products:
             products[members[0]].add(results[0].product)
 
 
-def _median_times(
+def _compute_median_times(
     evidence: Evidence, phase: AlonePhase, products: dict[str, set[str]]
 ) -> list[BaselineTime]:
     """Return the median of each quantity over all measurements of members, by product.
@@ -169,7 +175,9 @@ def _median_times(
     ]
 
 
-def baselines_of_runs(records: Iterable[Record], plans: Sequence[Plan], source: str) -> Baselines:
+def compute_baselines_of_runs(
+    records: Iterable[Record], plans: Sequence[Plan], source: str
+) -> Baselines:
     """Return the step times of runs that passed, of one device or of one node each.
 
     Raises:
@@ -196,7 +204,7 @@ def baselines_of_runs(records: Iterable[Record], plans: Sequence[Plan], source: 
         )
         for (phase, product), values in seconds.items()
     ]
-    return _checked(Baselines(source=source, times=tuple(times)))
+    return _refuse_empty(Baselines(source=source, times=tuple(times)))
 
 
 def _refuse_other_work(plan: Plan, plans: Iterable[Plan], source: str) -> None:
@@ -213,7 +221,7 @@ def _refuse_other_work(plan: Plan, plans: Iterable[Plan], source: str) -> None:
             )
 
 
-def _checked(baselines: Baselines) -> Baselines:
+def _refuse_empty(baselines: Baselines) -> Baselines:
     """Return baselines that have times.
 
     Raises:

@@ -1,7 +1,8 @@
 """Compare what devices computed, bit by bit: the same training must give the same numbers.
 
-Control first: a device that trains twice from one seed must agree with itself. If the devices of a
-group mostly do not, their software is not deterministic, and nothing is blamed.
+First the control: a device that trains twice from one seed must agree with itself. If most of the
+devices do not, their software is not deterministic, and no device fails. Here, a run is the digests
+of one training on one device.
 """
 
 from __future__ import annotations
@@ -64,32 +65,39 @@ def compare_devices(trainings: Mapping[str, Sequence[Sequence[StepDigest]]]) -> 
     deviations = []
     consistent: dict[str, Sequence[StepDigest]] = {}
     for device, runs in measured.items():
-        changed = [place for run in runs[1:] if (place := find_difference(runs[0], run))]
-        if changed:
-            deviations.append(_deviation(device, "itself", changed[0]))
+        first_run = runs[0]
+        differences = [find_difference(first_run, run) for run in runs[1:]]
+        found_differences = [place for place in differences if place is not None]
+        if found_differences:
+            deviations.append(_make_deviation(device, "itself", found_differences[0]))
         else:
-            consistent[device] = runs[0]
+            consistent[device] = first_run
     if 2 * len(consistent) <= len(measured):
         return Comparison(control="not_deterministic", deviations=[], unclear=[])
-    answers = Counter(_fingerprint(run) for run in consistent.values())
-    answer, count = answers.most_common(1)[0]
+    encoded_runs = {device: _encode_digests(run) for device, run in consistent.items()}
+    usual_encoding, count = Counter(encoded_runs.values()).most_common(1)[0]
     if 2 * count <= len(measured):
         return Comparison(control="no_majority", deviations=deviations, unclear=sorted(consistent))
-    usual = next(run for run in consistent.values() if _fingerprint(run) == answer)
+    devices_of_majority = [
+        device for device, encoding in encoded_runs.items() if encoding == usual_encoding
+    ]
+    usual_run = consistent[devices_of_majority[0]]
     for device, run in consistent.items():
-        place = find_difference(usual, run)
+        place = find_difference(usual_run, run)
         if place is not None:
-            deviations.append(_deviation(device, "peers", place))
+            deviations.append(_make_deviation(device, "peers", place))
     return Comparison(control="deterministic", deviations=deviations, unclear=[])
 
 
-def _fingerprint(run: Sequence[StepDigest]) -> bytes:
+def _encode_digests(run: Sequence[StepDigest]) -> bytes:
+    """Return the digests of a run in a form that can be counted: equal for equal runs."""
     return msgspec.json.encode(run, order="sorted")
 
 
-def _deviation(
+def _make_deviation(
     device: str, compared_with: Literal["itself", "peers"], place: BitDifference
 ) -> Deviation:
+    """Return a deviation of a device at the place where two runs first differ."""
     return Deviation(
         device=device,
         compared_with=compared_with,

@@ -1,11 +1,10 @@
 """Run an acceptance on several nodes: one job of an engine, with an agent on every node.
 
-The folder must be on a file system that all nodes see: the nodes meet in it.
+The folder must be on a file system that all nodes see: through it they wait for each other.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING
 from trainmark.acceptance.baseline import save_baselines
 from trainmark.acceptance.conclusion import conclude_nodes
 from trainmark.acceptance.folder import (
-    folder_of,
-    opened_folder,
+    choose_folder,
+    open_folder,
     resolve_plans,
     save_request,
 )
@@ -25,11 +24,11 @@ from trainmark.acceptance.session import (
     SESSIONS_DIR,
     AcceptancePlan,
     OpenedSession,
-    max_further_group_rounds,
-    num_rounds,
-    opened_session,
+    count_rounds,
+    estimate_further_group_rounds,
+    read_session,
 )
-from trainmark.acceptance.timetable import expected_round_s, minutes
+from trainmark.acceptance.timetable import estimate_round_s, format_minutes
 from trainmark.errors import EnvironmentFault, RecordError, TrainmarkError, UsageError
 from trainmark.launch import launchers, run_dir
 from trainmark.launch.cluster import read_cluster
@@ -51,14 +50,17 @@ if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
 
 _POLL_S = 1.0
-_CANCEL_AGAIN_S, _CANCEL_PATIENCE_S = 30.0, 120.0
+_CANCEL_INTERVAL_S = 30.0  # between two attempts to cancel a job
+_CANCEL_PATIENCE_S = 120.0  # after which an engine that does not end a job is left alone
 
 
 @contextmanager
-def prepared_session(
+def prepare_session(
     request: AcceptRequest, *, read_baselines: BaselineReader | None = None
 ) -> Iterator[OpenedSession]:
-    """Check everything, make the folder of a new session, and hold the folder's lock.
+    """Check everything, make the folder of a new session, and yield the session.
+
+    The lock of the acceptance's folder is held until the end of the block.
 
     Args:
         read_baselines: returns the baseline that was asked for, given the plans.
@@ -69,9 +71,9 @@ def prepared_session(
     """
     opened, plans = plan_session(request)
     baselines = None if read_baselines is None else read_baselines(plans)
-    with opened_folder(opened.folder, request):
+    with open_folder(opened.folder, request):
         number = len(list((opened.folder / SESSIONS_DIR).glob("*"))) + 1
-        opened = _numbered(opened, number)
+        opened = _renumber_session(opened, number)
         require_launcher(opened.cluster, opened.plan.launcher).check(opened.plan, opened.cluster)
         save_baselines(opened.folder, baselines)
         save_request(opened.folder, opened.request, plans)
@@ -93,7 +95,7 @@ def plan_session(
         dry_run: it is only shown; see ``resolve``.
 
     Raises:
-        UsageError, DataError, EnvironmentFault: see ``prepared_session``.
+        UsageError, DataError, EnvironmentFault: see ``prepare_session``.
     """
     cluster = read_cluster(request.cluster)
     num_nodes = request.nnodes or cluster.nodes or len(cluster.ssh.hosts)
@@ -121,12 +123,12 @@ def plan_session(
     remote = cluster.find_remote_target(request.launcher)
     plans = resolve_plans(request, [(1, nproc), (2, nproc), (1, 1)], remote, dry_run=dry_run)
     request, remark = _leave_out_groups(request, num_nodes, nproc, remote, dry_run=dry_run)
-    folder = folder_of(request)
+    folder = choose_folder(request)
     opened = OpenedSession(
         folder=folder,
         number=1,
         request=request,
-        plan=_session_plan(request, plans[0], folder, num_nodes),
+        plan=_plan_first_session(request, plans[0], folder, num_nodes),
         cluster=cluster,
         remark=remark,
     )
@@ -157,27 +159,31 @@ def _leave_out_groups(
     except TrainmarkError as error:
         if request.phases is not None:
             raise
-        kept = ",".join(phase for phase in phases if phase != "groups")
-        return request.model_copy(update={"phases": kept}), f"groups: left out: {error.what}"
+        other_phases = ",".join(phase for phase in phases if phase != "groups")
+        remark = f"groups: left out: {error.what}"
+        return request.model_copy(update={"phases": other_phases}), remark
     return request, ""
 
 
-def _numbered(opened: OpenedSession, number: int) -> OpenedSession:
-    """Return a session of another number."""
+def _renumber_session(opened: OpenedSession, number: int) -> OpenedSession:
+    """Return the session with another number, and the folder of this number."""
     session_dir = opened.folder / SESSIONS_DIR / str(number)
     plan = opened.plan.model_copy(update={"run_dir": str(session_dir)})
     return replace(opened, number=number, plan=plan)
 
 
-def _session_plan(
+def _plan_first_session(
     request: AcceptRequest, node_plan: Plan, folder: Path, num_nodes: int
 ) -> AcceptancePlan:
     """Return the plan of the first session from that of one node."""
-    rounds = sum(num_rounds(request, num_nodes).values())
+    join_s = request.join
+    deadline_s = request.deadline
+    num_rounds = sum(count_rounds(request, num_nodes).values())
     if "groups" in request.chosen_phases:
-        rounds += max_further_group_rounds(request, num_nodes)
-    # A round that meets a node that hangs waits twice for it.
-    limit_s = request.join + 2 * request.deadline * (2 + rounds)
+        num_rounds += estimate_further_group_rounds(request, num_nodes)
+    # A round in which a node hangs costs two deadlines, as does each of the two barriers after the
+    # pairs.
+    limit_s = join_s + 2 * deadline_s * (num_rounds + 2)
     changed = {
         "nnodes": num_nodes,
         "run_dir": str(folder / SESSIONS_DIR / "1"),
@@ -187,8 +193,10 @@ def _session_plan(
 
 
 @contextmanager
-def attached_session(folder: Path) -> Iterator[OpenedSession]:
-    """Return the last session of a folder, whose job may still run, and hold the folder's lock.
+def attach_session(folder: Path) -> Iterator[OpenedSession]:
+    """Yield the last session of a folder, whose job may still run.
+
+    The lock of the folder is held until the end of the block.
 
     Raises:
         RecordError: there is no session of several nodes.
@@ -205,7 +213,7 @@ def attached_session(folder: Path) -> Iterator[OpenedSession]:
         )
     try:
         with run_dir.lock_folder(folder):
-            opened = opened_session(folder / SESSIONS_DIR / str(max(numbers)))
+            opened = read_session(folder / SESSIONS_DIR / str(max(numbers)))
             yield replace(opened, is_submitted=True)
     except BlockingIOError:
         raise EnvironmentFault(
@@ -221,7 +229,8 @@ def measure_nodes(
     Raises:
         EnvironmentFault: the engine refused the job.
     """
-    plan, cluster = opened.plan, opened.cluster
+    plan = opened.plan
+    cluster = opened.cluster
     launcher = require_launcher(cluster, plan.launcher)
     if opened.is_submitted:
         job = EngineJob(plan, cluster)
@@ -241,17 +250,24 @@ def wait_for_nodes(
     *,
     show: Callable[[str], None],
 ) -> None:
-    """Wait until the job ended; cancel it when a signal comes or only lost nodes are left."""
+    """Wait until the job ended.
+
+    It is cancelled when a signal comes, when its time is over, or when no node is alive any more.
+
+    Args:
+        stop: holds the signal, once one came.
+        show: called with the progress, in words.
+    """
     session = Session(opened.folder, opened.number)
-    counts = num_rounds(opened.request, opened.plan.nnodes)
-    progress = _SessionProgress(counts, expected_round_s(opened.request.seconds))
+    counts = count_rounds(opened.request, opened.plan.nnodes)
+    progress = _SessionProgress(counts, estimate_round_s(opened.request.seconds))
     limit_s = time.monotonic() + float(opened.plan.recipe["timeout_s"])
-    cancel_s = give_up_s = math.inf
-    while time.monotonic() < give_up_s:
-        state = _state_of(launcher, job)
+    cancellation: _Cancellation | None = None
+    while cancellation is None or not cancellation.is_given_up:
+        state = _read_job_state(launcher, job)
+        if state.phase == "lost":
+            show(state.said)
         if state.phase in ("ended", "lost"):
-            if state.phase == "lost":
-                show(state.said)
             return
         session.scan()
         alive = [peer for peer in session.peers.values() if peer.is_alive]
@@ -259,15 +275,38 @@ def wait_for_nodes(
         for line in (nodes_line, progress.describe_phase(alive)):
             if line is not None:
                 show(line)
-        is_over = bool(session.peers) and not alive
-        now_s = time.monotonic()
-        if give_up_s == math.inf and (stop.signal_name or is_over or now_s > limit_s):
-            cancel_s, give_up_s = now_s, now_s + _CANCEL_PATIENCE_S
-        if now_s >= cancel_s:
-            cancel_s, job.cancels = now_s + _CANCEL_AGAIN_S, job.cancels + 1
-            with suppress(EnvironmentFault):  # the state shows that it is still there
-                launcher.cancel(job)
+        are_all_gone = bool(session.peers) and not alive
+        is_late = time.monotonic() > limit_s
+        if cancellation is None and (stop.signal_name or are_all_gone or is_late):
+            cancellation = _Cancellation(launcher, job)
+        if cancellation is not None:
+            cancellation.try_again()
         time.sleep(_POLL_S)
+
+
+class _Cancellation:
+    """The attempts to cancel a job, until its engine ends it or the patience is over."""
+
+    def __init__(self, launcher: Launcher, job: EngineJob) -> None:
+        self._launcher = launcher
+        self._job = job
+        self._next_attempt_s = time.monotonic()
+        self._give_up_s = time.monotonic() + _CANCEL_PATIENCE_S
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the engine had time enough."""
+        return time.monotonic() >= self._give_up_s
+
+    def try_again(self) -> None:
+        """Ask the engine to cancel the job, unless it was asked lately."""
+        now_s = time.monotonic()
+        if now_s < self._next_attempt_s:
+            return
+        self._next_attempt_s = now_s + _CANCEL_INTERVAL_S
+        self._job.cancels += 1
+        with suppress(EnvironmentFault):  # the next state shows that the job is still there
+            self._launcher.cancel(self._job)
 
 
 class _SessionProgress:
@@ -279,40 +318,42 @@ class _SessionProgress:
     """
 
     def __init__(self, counts: dict[Phase, int], round_s: float) -> None:
-        self._counts, self._round_s = counts, round_s
-        self._shown = ""
-        self._phase: Phase | None = None
-        self._ended = 0
+        self._counts = counts
+        self._round_s = round_s
+        self._shown_nodes = ""
+        self._shown_phase: tuple[Phase | None, int] = (None, 0)
 
     def describe_nodes(self, state: str, num_joined: int, num_alive: int) -> str | None:
         """Return the state of the job and its nodes; None if it is as before."""
         text = f"{state}; {num_joined} nodes joined, {num_alive} still measure"
-        if text == self._shown:
+        if text == self._shown_nodes:
             return None
-        self._shown = text
+        self._shown_nodes = text
         return text
 
     def describe_phase(self, alive: Sequence[Peer]) -> str | None:
-        """Return how far the phase is that the first nodes are in; None if that is as before."""
-        phase, ended = self._find_phase(alive)
-        if phase is None or (phase, ended) == (self._phase, self._ended):
+        """Return how far the latest phase is that a node is in; None if that is as before."""
+        phase, num_ended = self._find_phase(alive)
+        if phase is None or (phase, num_ended) == self._shown_phase:
             return None
-        self._phase, self._ended = phase, ended
+        self._shown_phase = (phase, num_ended)
         count = self._counts[phase]
-        if ended > count:
-            return f"{phase}: {ended} rounds ended; what looked bad is measured again"
-        left = minutes((count - ended) * self._round_s)
-        return f"{phase}: {ended} of {count} rounds ended, about {left} left"
+        if num_ended > count:
+            return f"{phase}: {num_ended} rounds ended; what looked bad is measured again"
+        remaining = format_minutes((count - num_ended) * self._round_s)
+        return f"{phase}: {num_ended} of {count} rounds ended, about {remaining} left"
 
     def _find_phase(self, alive: Sequence[Peer]) -> tuple[Phase | None, int]:
+        """Return the latest phase with a round that ended, and the number of these rounds."""
         for phase in reversed(self._counts):
-            ended = max((peer.ended_rounds[phase] for peer in alive), default=0)
-            if ended:
-                return phase, ended
+            num_ended = max((peer.ended_rounds[phase] for peer in alive), default=0)
+            if num_ended:
+                return phase, num_ended
         return None, 0
 
 
-def _state_of(launcher: Launcher, job: EngineJob) -> JobState:
+def _read_job_state(launcher: Launcher, job: EngineJob) -> JobState:
+    """Return the state of the job; if the engine does not answer now, it counts as running."""
     try:
         return launcher.state(job)
     except EnvironmentFault as fault:

@@ -26,26 +26,26 @@ from trainmark.launch.launchers import read_log_end
 if TYPE_CHECKING:
     from trainmark.acceptance.baseline import Baselines
     from trainmark.acceptance.evidence import Joined
-    from trainmark.acceptance.groups import Team
+    from trainmark.acceptance.groups import NodeSet
     from trainmark.acceptance.request import AcceptRequest
     from trainmark.acceptance.session import OpenedSession
 
-# In the log of a node that cannot take part: then its node rank and a colon.
+# What a node that cannot take part prints before its node rank, a colon and the reason.
 REFUSAL = "trainmark accept: node "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
-    """What is known of the nodes so far, and what would tell more.
+    """The verdicts on the nodes so far, and which measurements would decide more.
 
     Args:
-        pairs_again: pairs of nodes to measure again, each as often as that.
-        sets_to_measure: disjoint sets of nodes that the search for groups needs next.
+        pairs_again: pairs of nodes to measure again; listed several times if to be measured so.
+        sets_to_measure: disjoint node sets that the search for groups needs next.
     """
 
     result: AcceptanceResult
     pairs_again: list[tuple[str, str]]
-    sets_to_measure: list[Team]
+    sets_to_measure: list[NodeSet]
 
 
 def conclude_nodes(
@@ -54,8 +54,8 @@ def conclude_nodes(
     """Judge what was measured so far."""
     evidence = Evidence.read(opened.folder)
     nodes = sorted(evidence.nodes.values(), key=lambda joined: joined.node)
-    groups = _comparable(nodes)
-    names = [[joined.node for joined in group] for group in groups]
+    peer_groups = _group_comparable(nodes)
+    names = [[joined.node for joined in group] for group in peer_groups]
     times = collect_times(evidence, "nodes")
     baselines = load_baselines(opened.folder)
     assessment = Assessment(products={joined.node: joined.products[0] for joined in nodes})
@@ -67,14 +67,14 @@ def conclude_nodes(
         rates_worse_by=request.rates_worse_by,
         find_baseline=None if baselines is None else partial(baselines.find, "nodes"),
     )
-    owner = {device: joined.node for joined in nodes for device in joined.devices}
-    _judge_devices(assessment, evidence, groups, baselines, request)
-    devices = [{device for joined in group for device in joined.devices} for group in groups]
-    judge_bits(assessment, evidence, owner, devices)
-    owner |= {joined.node: joined.node for joined in nodes}
-    not_measured = note_bad_rounds(assessment, evidence, owner)
+    _judge_devices(assessment, evidence, peer_groups, baselines, request)
+    member_of = {device: joined.node for joined in nodes for device in joined.devices}
+    devices = [{device for joined in group for device in joined.devices} for group in peer_groups]
+    judge_bits(assessment, evidence, member_of, devices)
+    member_of |= {joined.node: joined.node for joined in nodes}
+    not_measured = note_bad_rounds(assessment, evidence, member_of)
     _note_absent(assessment, evidence, opened)
-    sets_to_measure: list[Team] = []
+    sets_to_measure: list[NodeSet] = []
     if "groups" in request.chosen_phases and STEP in times:
         sets_to_measure = judge_wholes(assessment, evidence, times[STEP], names, request)
     result = AcceptanceResult(
@@ -83,12 +83,12 @@ def conclude_nodes(
         case=opened.plan.case,
         recipe=opened.plan.recipe_name,
         phases=request.chosen_phases,
-        members=assessment.members(),
+        members=assessment.list_members(),
         links=assessment.links,
         bits=assessment.bits,
         quantities=assessment.quantities,
         wholes=tuple(assessment.wholes),
-        peer_groups=_describe_groups(groups),
+        peer_groups=_describe_groups(peer_groups),
         baseline=None if baselines is None else baselines.source,
         not_measured=tuple(not_measured),
         interrupted=interrupted,
@@ -96,8 +96,8 @@ def conclude_nodes(
     return Conclusion(result=result, pairs_again=pairs_again, sets_to_measure=sets_to_measure)
 
 
-def _comparable(nodes: list[Joined]) -> list[list[Joined]]:
-    """Return the nodes in groups of the same products and software."""
+def _group_comparable(nodes: list[Joined]) -> list[list[Joined]]:
+    """Return the nodes as peer groups: those of the same products and software together."""
     groups: dict[str, list[Joined]] = defaultdict(list)
     for joined in nodes:
         key = json.dumps([joined.products, joined.software], sort_keys=True)
@@ -106,7 +106,7 @@ def _comparable(nodes: list[Joined]) -> list[list[Joined]]:
 
 
 def _describe_groups(groups: list[list[Joined]]) -> tuple[PeerGroup, ...]:
-    """Return the groups with the packages in which they differ."""
+    """Return the peer groups in the form of a result, with the packages in which they differ."""
     packages = {name for group in groups for name in group[0].software}
     different = [
         name
@@ -130,30 +130,30 @@ def _judge_devices(
     baselines: Baselines | None,
     request: AcceptRequest,
 ) -> None:
-    """Judge the devices of each group of nodes, and give their findings to their nodes."""
-    owner = {
+    """Judge the devices of each peer group, and give their findings to their nodes."""
+    node_of = {
         device: joined.node for group in groups for joined in group for device in joined.devices
     }
-    of_devices = Assessment(
-        products={device: assessment.products[node] for device, node in owner.items()}
+    device_assessment = Assessment(
+        products={device: assessment.products[node] for device, node in node_of.items()}
     )
     judge_times(
-        of_devices,
+        device_assessment,
         collect_times(evidence, "devices"),
         [[device for joined in group for device in joined.devices] for group in groups],
         worse_by=request.worse_by,
         rates_worse_by=request.rates_worse_by,
         find_baseline=None if baselines is None else partial(baselines.find, "devices"),
     )
-    for device, findings in of_devices.findings.items():
+    for device, findings in device_assessment.findings.items():
         for finding in findings:
-            named = finding.model_copy(update={"text": device})
-            assessment.findings[owner[device]].append(named)
+            named_finding = finding.model_copy(update={"text": device})
+            assessment.findings[node_of[device]].append(named_finding)
 
 
 def _note_absent(assessment: Assessment, evidence: Evidence, opened: OpenedSession) -> None:
-    """Blame nodes that never joined, and those that did not come to a round."""
-    for name, error in evidence.lost_nodes().items():
+    """Add findings for nodes that never joined, and for those that did not come to a round."""
+    for name, error in evidence.find_lost_nodes().items():
         if name in assessment.products:
             assessment.findings[name].append(Finding(code="no_answer", text=error))
     joined = {node.node_rank for node in evidence.nodes.values()}
@@ -165,7 +165,7 @@ def _note_absent(assessment: Assessment, evidence: Evidence, opened: OpenedSessi
 
 
 def explain_absence(opened: OpenedSession, node_rank: int) -> str:
-    """Return why a node never joined: in its own words if a log has them."""
+    """Return why a node never joined: what it printed itself, if a log has that."""
     for path in sorted(opened.session_dir.glob("log.*")):
         for line in read_log_end(path).splitlines():
             _, mark, text = line.partition(f"{REFUSAL}{node_rank}: ")

@@ -78,10 +78,10 @@ class Beat(msgspec.Struct, tag="beat", tag_field="event", frozen=True, kw_only=T
 
 
 class Arrived(msgspec.Struct, tag="arrived", tag_field="event", frozen=True, kw_only=True):
-    """The node has come to a point at which others wait for it: a round, the end of a phase."""
+    """The node has come to a barrier, at which others wait for it: a round, the end of a phase."""
 
     unix_s: float
-    meeting: str
+    barrier_name: str = msgspec.field(name="meeting")
 
 
 class Left(msgspec.Struct, tag="left", tag_field="event", frozen=True, kw_only=True):
@@ -102,14 +102,15 @@ class EvidenceWriter:
         session: its number; None: the next one of this node.
 
     Attributes:
-        node: its name; of several nodes with the same name the later ones have another one.
+        node: its name; if several nodes have the same name, the later ones get a number behind it.
     """
 
     def __init__(self, folder: Path, node: str, session: int | None = None) -> None:
         evidence = folder / EVIDENCE_DIR
         evidence.mkdir(exist_ok=True)
         number = session or len(list(evidence.glob(f"{node}.*.jsonl"))) + 1
-        self.node, copies = node, 1
+        self.node = node
+        copies = 1
         while (evidence / f"{self.node}.{number}.jsonl").exists():
             copies += 1
             self.node = f"{node}-{copies}"
@@ -123,7 +124,7 @@ class EvidenceWriter:
             file.write(line)
 
 
-Key = tuple[Phase, int, tuple[str, ...]]
+TeamRound = tuple[Phase, int, tuple[str, ...]]  # phase, number of the round, names of the members
 
 
 @dataclass(slots=True)
@@ -138,23 +139,23 @@ class Evidence:
     """
 
     nodes: dict[str, Joined] = field(default_factory=dict)
-    results: dict[Key, list[RankResult]] = field(default_factory=dict)
-    failures: dict[Key, NotMeasured] = field(default_factory=dict)
+    results: dict[TeamRound, list[RankResult]] = field(default_factory=dict)
+    failures: dict[TeamRound, NotMeasured] = field(default_factory=dict)
     malformed_lines: int = 0
     _arrivals: set[tuple[int, str, str]] = field(default_factory=set)
-    _absences: dict[Key, int] = field(default_factory=dict)
+    _absences: dict[TeamRound, int] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> Evidence:
         """Read all sessions of all nodes."""
         evidence = cls()
         node = ""  # whose file is read: it begins with the node's name
-        for session, event in evidence._events(folder):
+        for session, event in evidence._iterate_events(folder):
             if isinstance(event, Joined):
                 node = event.node
                 evidence.nodes[node] = event
             elif isinstance(event, Arrived):
-                evidence._arrivals.add((session, node, event.meeting))
+                evidence._arrivals.add((session, node, event.barrier_name))
             elif isinstance(event, Measured):
                 key = (event.phase, event.round, tuple(event.members))
                 evidence._add(key, event.results)
@@ -166,7 +167,7 @@ class Evidence:
                     evidence._absences[key] = session
         return evidence
 
-    def lost_nodes(self) -> dict[str, str]:
+    def find_lost_nodes(self) -> dict[str, str]:
         """Return the nodes that did not come to a round, with what their partners wrote.
 
         A node that came late, because it had waited for others itself, is not lost.
@@ -174,21 +175,21 @@ class Evidence:
         lost: dict[str, str] = {}
         for key, failure in self.failures.items():
             phase, number, _ = key
-            arrival = (self._absences[key], failure.absent or "", name_meeting(phase, number))
+            arrival = (self._absences[key], failure.absent or "", name_barrier(phase, number))
             if failure.absent is not None and arrival not in self._arrivals:
                 lost[failure.absent] = failure.error
         return lost
 
-    def _add(self, key: Key, results: list[RankResult]) -> None:
+    def _add(self, key: TeamRound, results: list[RankResult]) -> None:
         """Add the ranks of a node to those of the other nodes of its team."""
         by_rank = {result.rank: result for result in (*self.results.get(key, []), *results)}
         self.results[key] = [by_rank[rank] for rank in sorted(by_rank)]
 
-    def _events(self, folder: Path) -> Iterator[tuple[int, Event]]:
+    def _iterate_events(self, folder: Path) -> Iterator[tuple[int, Event]]:
         """Yield the events of all nodes, each with the number of its session."""
         paths = (folder / EVIDENCE_DIR).glob("*.jsonl")
-        for path in sorted(paths, key=_session_number):
-            session = _session_number(path)
+        for path in sorted(paths, key=_parse_session_number):
+            session = _parse_session_number(path)
             for event in decode_events(path.read_bytes()):
                 if event is None:
                     self.malformed_lines += 1
@@ -196,12 +197,13 @@ class Evidence:
                     yield session, event
 
 
-def _session_number(path: Path) -> int:
+def _parse_session_number(path: Path) -> int:
+    """Return the number of the session in the name ``NODE.SESSION.jsonl`` of a file."""
     return int(path.name.split(".")[-2])
 
 
-def name_meeting(phase: Phase, number: int) -> str:
-    """Return the name of the meeting at which a team begins a round."""
+def name_barrier(phase: Phase, number: int) -> str:
+    """Return the name of the barrier at which a team begins a round."""
     return f"{phase} {number}"
 
 

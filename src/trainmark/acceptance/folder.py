@@ -1,6 +1,6 @@
-"""The folder of an acceptance: its request, its plans, its lock.
+"""Make and open the folder of an acceptance, with its request, its plans and its lock.
 
-The same command in the same folder goes on with what is missing.
+The same command in the same folder measures what is missing.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ REQUEST_FILE = "request.json"
 PLANS_DIR = "plans"
 LOGS_DIR = "logs"  # what ranks print, by node
 DEFAULT_DIR = Path("acceptances")
+# Options that may differ from those of the first session: they do not change what is measured.
 _FREE_TO_CHANGE = {
     "out",
     "phases",
@@ -40,7 +41,7 @@ _FREE_TO_CHANGE = {
 }
 
 
-def folder_of(request: AcceptRequest) -> Path:
+def choose_folder(request: AcceptRequest) -> Path:
     """Return the folder of an acceptance, which may not be there yet."""
     if request.out is not None:
         return request.out.resolve()
@@ -49,8 +50,8 @@ def folder_of(request: AcceptRequest) -> Path:
 
 
 @contextmanager
-def opened_folder(folder: Path, request: AcceptRequest) -> Iterator[None]:
-    """Hold the lock of a new folder, or of one with an earlier session of the same acceptance.
+def open_folder(folder: Path, request: AcceptRequest) -> Iterator[None]:
+    """Hold the lock of a new folder, or of one with an earlier session of the same request.
 
     Raises:
         UsageError: an earlier session there did other work.
@@ -92,7 +93,8 @@ def refuse_other_request(folder: Path, request: AcceptRequest) -> None:
             fix="choose another --out",
         ) from None
     for name in AcceptRequest.model_fields:
-        was, now = getattr(before, name), getattr(request, name)
+        was = getattr(before, name)
+        now = getattr(request, name)
         if name not in _FREE_TO_CHANGE and was != now:
             raise UsageError(
                 f"{name} was {was} and is {now}",
@@ -109,16 +111,17 @@ def resolve_plans(
     *,
     dry_run: bool = False,
 ) -> list[Plan]:
-    """Return the training of teams of each number of nodes and devices; writes nothing.
+    """Return the plan of a training in teams of each size; write nothing.
 
     Args:
+        worlds: number of nodes and of devices of each node, for each size of a team.
         remote: the machines of a launcher; None: this one.
         dry_run: the plans are only shown; see ``resolve``.
     """
     plans: list[Plan] = []
     for num_nodes, nproc in dict.fromkeys(worlds):
         recipe = plans[0].recipe_name if plans else None
-        run_request = request.run_request(nnodes=num_nodes, nproc=nproc, recipe=recipe)
+        run_request = request.make_run_request(nnodes=num_nodes, nproc=nproc, recipe=recipe)
         plans.append(resolve(run_request, remote=remote, dry_run=dry_run))
     return plans
 
@@ -132,7 +135,10 @@ def plan_folder(folder: Path, nproc: int) -> Path:
 
 
 def save_request(folder: Path, request: AcceptRequest, plans: Iterable[Plan]) -> None:
-    """Write what nothing refused: the plans of one node, then the request."""
+    """Write the plans of one node, then the request.
+
+    It is called after all checks: a folder with a request has passed them.
+    """
     for plan in plans:
         if plan.nnodes == 1:
             path = plan_folder(folder, plan.nproc)

@@ -1,10 +1,15 @@
 """Find groups of nodes that are slow, or fail, only when they train together with others.
 
-The whole is measured first. If it is slower than alone and in pairs its nodes predict, it is halved
+Three words have one meaning each:
+
+- a *node set* is measured in one training of all its nodes; the *whole* is that of all nodes;
+- a *part* is a node set that the search obtained by halving;
+- a *group* is the result: nodes that share a fault, as nodes behind one switch do.
+
+The whole is measured first. If it is slower than its nodes alone and in pairs predict, it is halved
 until every part is fast by itself; then each part is measured with the largest one. A part that is
-slow with it shares a fault, as nodes behind one switch do. With d such groups among n nodes about
-d log n sets are measured. Nodes are halved in the order of their names, because those behind one
-switch mostly have neighbouring names.
+slow with it has a fault. With d groups among n nodes about d log n sets are measured. Nodes are
+halved in the order of their names, because those behind one switch mostly have neighbouring names.
 
 Pure functions of what was measured, so that the search goes on wherever it was interrupted.
 """
@@ -21,29 +26,29 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from trainmark.acceptance import DEFAULT_WORSE_BY
-from trainmark.acceptance.estimation import biweight_means
+from trainmark.acceptance.estimation import compute_biweight_means
 from trainmark.acceptance.intervals import compute_reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-MIN_NODES = 4  # of fewer, pairs say all
-_MIN_EVEN_SETS = 4  # that are all slow: no group is, but what pairs predict is wrong
-_MIN_REFERENCE = 3  # nodes: a pair always takes as long as pairs predict
-_TESTS = 4  # about so many sets are judged, times log2 of the number of nodes
+MIN_NODES = 4  # with fewer nodes, pairs show every fault
+_MIN_EVEN_SETS = 4  # if so many sets are all slow, no group is slow but the prediction is wrong
+_MIN_REFERENCE = 3  # nodes of a reference: a pair always takes as long as pairs predict
+_TESTS_PER_HALVING = 4  # about so many sets are judged, times log2 of the number of nodes
 
-Team = tuple[str, ...]
+NodeSet = tuple[str, ...]  # names of nodes, in the order of their numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What nodes alone and in pairs predict of larger sets.
+class StepTimeModel:
+    """What nodes alone and in pairs predict of larger node sets.
 
     Args:
         alone_s: seconds of a step of the median node alone.
         pair_s: of the median pair.
         noise: standard deviation of the logarithm of one measurement.
-        freedom: measurements that tell the noise, see ``compute_reach``.
+        freedom: degrees of freedom of the noise, see ``compute_reach``.
     """
 
     alone_s: float
@@ -52,7 +57,7 @@ class Parts:
     freedom: int
 
     def predict_s(self, num_nodes: int) -> float:
-        """Return the predicted seconds of a step of a set of nodes.
+        """Return the predicted seconds of a step of a node set.
 
         A ring all-reduce of n nodes sends 2 (n - 1) / n of the gradients over each link: of two
         nodes all of them, of many nodes twice as much.
@@ -63,20 +68,26 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimes:
-    """What was measured of sets of nodes, by their names in order.
+    """What was measured of node sets.
 
     Args:
         seconds: of a step, in each round.
         errors: why a set failed that did.
     """
 
-    seconds: Mapping[Team, Sequence[float]] = field(default_factory=dict)
-    errors: Mapping[Team, str] = field(default_factory=dict)
+    seconds: Mapping[NodeSet, Sequence[float]] = field(default_factory=dict)
+    errors: Mapping[NodeSet, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlowShare:
-    """By what share a set is slower than predicted, and the ends of the interval."""
+class Slowdown:
+    """How much slower a node set is than predicted: 0.05 is 5% more time.
+
+    Args:
+        slower: the estimate.
+        low: lower end of its interval.
+        high: upper end of its interval.
+    """
 
     slower: float
     low: float
@@ -84,16 +95,16 @@ class SlowShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundGroup:
+class SlowGroup:
     """Nodes that are slow, or fail, together with others and not by themselves.
 
     Args:
-        share: by which a set with them is slower than predicted; None: such a set failed.
-        error: of such a set.
+        slowdown: of a node set with the group and others; None: such a set failed.
+        error: of the set that failed.
     """
 
-    members: Team
-    share: SlowShare | None
+    members: NodeSet
+    slowdown: Slowdown | None
     error: str = ""
 
 
@@ -105,257 +116,297 @@ class GroupSearch:
     """How far a search is.
 
     Args:
-        to_measure: sets that are to be measured once more before it can go on; disjoint.
-        whole: None: it was not measured often enough yet, or failed.
-        parts: sets that are fast by themselves, between which ``cannot_tell`` cannot decide.
+        to_measure: node sets that are to be measured once more before it can go on; disjoint.
+        whole: slowdown of the whole; None: it was not measured often enough yet, or failed.
+        groups: what the search found.
+        parts: that are fast by themselves; with the outcome ``cannot_tell`` something between them
+            is slow, and the search cannot decide which of them has the fault.
     """
 
     outcome: Outcome
-    to_measure: tuple[Team, ...] = ()
-    whole: SlowShare | None = None
-    groups: tuple[FoundGroup, ...] = ()
-    parts: tuple[Team, ...] = ()
+    to_measure: tuple[NodeSet, ...] = ()
+    whole: Slowdown | None = None
+    groups: tuple[SlowGroup, ...] = ()
+    parts: tuple[NodeSet, ...] = ()
 
 
-class _MeasureFirst(Exception):
-    """Sets must be measured before the search can go on."""
+class _MissingMeasurements(Exception):
+    """The search cannot go on before these node sets are measured."""
 
-    def __init__(self, teams: Iterable[Team]) -> None:
-        self.teams = tuple(teams)
+    def __init__(self, node_sets: Iterable[NodeSet]) -> None:
+        self.node_sets = tuple(node_sets)
 
 
 def search_groups(
     nodes: Iterable[str],
-    parts: Parts,
+    model: StepTimeModel,
     measured: SetTimes,
     *,
     repeats: int,
     worse_by: float = DEFAULT_WORSE_BY,
     error_rate: float = 0.005,
 ) -> GroupSearch:
-    """Return what the measured sets tell of groups, and which to measure next.
+    """Return the groups that the measured node sets show, or which sets to measure next.
 
     Args:
         nodes: that are comparable and pass by themselves.
         repeats: rounds in which each set is measured.
-        worse_by: share by which a set may be slower than predicted.
+        worse_by: slowdown up to which a set still passes.
         error_rate: probability of any wrong group.
     """
-    whole = _ordered(nodes)
+    whole = _sort_names(nodes)
     if len(whole) < MIN_NODES:
         return GroupSearch(outcome="as_predicted")
-    num_tests = _TESTS * (1 + round(log2(len(whole))))
-    reach = compute_reach(error_rate, num_tests, parts.freedom)
-    judge = _SetJudge(
-        effects=_estimate_effects(parts, measured.seconds),
-        parts=parts,
+    num_tests = _TESTS_PER_HALVING * (1 + round(log2(len(whole))))
+    sets = _MeasuredSets(
+        effects=_estimate_effects(model, measured.seconds),
+        model=model,
         measured=measured,
         repeats=repeats,
         limit=log1p(worse_by),
-        reach=reach,
+        reach=compute_reach(error_rate, num_tests, model.freedom),
     )
     try:
-        return _search(whole, judge)
-    except _MeasureFirst as missing:
+        return _search_slow_groups(whole, sets)
+    except _MissingMeasurements as missing:
         return GroupSearch(
             outcome="unfinished",
-            to_measure=_choose_disjoint(missing.teams),
-            whole=judge.share(whole),
+            to_measure=_choose_disjoint(missing.node_sets),
+            whole=sets.compute_slowdown(whole),
         )
 
 
-def _estimate_effects(parts: Parts, seconds: Mapping[Team, Sequence[float]]) -> dict[Team, float]:
-    """Return the logarithm of the time of each set over the predicted one."""
-    teams = [team for team, values in seconds.items() if values]
-    if not teams:
+def _estimate_effects(
+    model: StepTimeModel, seconds: Mapping[NodeSet, Sequence[float]]
+) -> dict[NodeSet, float]:
+    """Return the logarithm of the measured over the predicted time of each node set."""
+    node_sets = [node_set for node_set, values in seconds.items() if values]
+    if not node_sets:
         return {}
-    counts = [len(seconds[team]) for team in teams]
-    values = np.log(np.concatenate([seconds[team] for team in teams]))
-    place = np.repeat(np.arange(len(teams)), counts)
-    means = biweight_means(values, place, len(teams), parts.noise).effect.tolist()
+    counts = [len(seconds[node_set]) for node_set in node_sets]
+    values = np.log(np.concatenate([seconds[node_set] for node_set in node_sets]))
+    index_of_set = np.repeat(np.arange(len(node_sets)), counts)
+    means = compute_biweight_means(values, index_of_set, len(node_sets), model.noise)
     return {
-        team: mean - log(parts.predict_s(len(team)))
-        for team, mean in zip(teams, means, strict=True)
+        node_set: mean - log(model.predict_s(len(node_set)))
+        for node_set, mean in zip(node_sets, means.effect.tolist(), strict=True)
     }
 
 
 @lru_cache(maxsize=100_000)
-def natural_key(name: str) -> tuple[tuple[int, str], ...]:
+def make_natural_key(name: str) -> tuple[tuple[int, str], ...]:
     """Return a key that sorts ``node2`` before ``node10``."""
     parts = re.split(r"(\d+)", name)
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in parts)
 
 
 @dataclass(frozen=True, slots=True)
-class _SetJudge:
-    """Decides which sets are slow.
+class _MeasuredSets:
+    """The measured node sets, and which of them are slow.
+
+    A set is slow if the whole interval of its effect lies above the limit.
 
     Args:
-        effects: logarithm of the time of each measured set over the predicted one.
+        effects: logarithm of the measured over the predicted time of each set.
+        repeats: rounds in which each set is to be measured.
         limit: effect beyond which a set is slow.
         reach: standard errors to each side of an interval.
     """
 
-    effects: Mapping[Team, float]
-    parts: Parts
+    effects: Mapping[NodeSet, float]
+    model: StepTimeModel
     measured: SetTimes
     repeats: int
     limit: float
     reach: float
 
-    def need(self, teams: Iterable[Team]) -> None:
-        """Raise ``_MeasureFirst`` unless all sets were measured often enough, or failed."""
+    def require(self, node_sets: Iterable[NodeSet]) -> None:
+        """Check that all of these sets were measured often enough, or failed.
+
+        Raises:
+            _MissingMeasurements: some were not; the search ends here and starts again from the
+                whole once they are.
+        """
         missing = [
-            team
-            for team in teams
-            if len(team) > 1
-            and team not in self.measured.errors
-            and len(self.measured.seconds.get(team, ())) < self.repeats
+            node_set
+            for node_set in node_sets
+            if len(node_set) > 1
+            and node_set not in self.measured.errors
+            and len(self.measured.seconds.get(node_set, ())) < self.repeats
         ]
         if missing:
-            raise _MeasureFirst(missing)
+            raise _MissingMeasurements(missing)
 
-    def is_slow(self, team: Team) -> bool:
+    def is_slow(self, node_set: NodeSet) -> bool:
         """Return whether a set is slower than predicted, or failed; of one node it never is."""
-        if len(team) == 1:
+        if len(node_set) == 1:
             return False
-        if team in self.measured.errors:
+        if node_set in self.measured.errors:
             return True
-        return self.effects[team] - self.reach * self.error(team) > self.limit
+        lower_end = self.effects[node_set] - self.reach * self.compute_error(node_set)
+        return lower_end > self.limit
 
-    def is_slow_beside(self, team: Team, parts: Sequence[Team]) -> bool:
-        """Return whether a set is slow, also relative to parts that are fast by themselves.
+    def is_slower_than_parts(self, node_set: NodeSet, parts: Sequence[NodeSet]) -> bool:
+        """Return whether a set is slow, and slower than parts that are fast by themselves.
 
-        Those that are as large, or else the largest, show how wrong the prediction is here.
+        The parts show how wrong the prediction is for sets of this size: those that are as large,
+        or else the largest one.
         """
-        if team in self.measured.errors:
+        if node_set in self.measured.errors:
             return True
-        difference, error = self.effects[team], self.error(team)
-        similar = [part for part in parts if len(part) >= len(team)] or [max(parts, key=len)]
-        difference -= max(0.0, fmean(self.effects[part] for part in similar))
-        variance = sum(self.error(part) ** 2 for part in similar) / len(similar) ** 2
-        error = sqrt(error**2 + variance)
-        return self.is_slow(team) and difference - self.reach * error > self.limit
+        similar = [part for part in parts if len(part) >= len(node_set)]
+        if not similar:
+            similar = [max(parts, key=len)]
+        usual_effect = max(0.0, fmean(self.effects[part] for part in similar))
+        difference = self.effects[node_set] - usual_effect
+        usual_variance = sum(self.compute_error(part) ** 2 for part in similar) / len(similar) ** 2
+        error = sqrt(self.compute_error(node_set) ** 2 + usual_variance)
+        return self.is_slow(node_set) and difference - self.reach * error > self.limit
 
-    def error(self, team: Team) -> float:
+    def compute_error(self, node_set: NodeSet) -> float:
         """Return the standard error of the effect of a set."""
-        return self.parts.noise / sqrt(len(self.measured.seconds[team]))
+        return self.model.noise / sqrt(len(self.measured.seconds[node_set]))
 
-    def badness(self, team: Team) -> float:
-        """Return the effect of a set; of one that failed infinity."""
-        return inf if team in self.measured.errors else self.effects[team]
+    def get_effect(self, node_set: NodeSet) -> float:
+        """Return the effect of a set; infinity if it failed."""
+        return inf if node_set in self.measured.errors else self.effects[node_set]
 
-    def group(self, members: Team, team: Team) -> FoundGroup:
-        """Return a group that was slow, or failed, in a set."""
-        error = self.measured.errors.get(team, "")
-        return FoundGroup(members=members, share=None if error else self.share(team), error=error)
+    def make_group(self, members: NodeSet, node_set: NodeSet) -> SlowGroup:
+        """Return a group that was slow, or failed, in a node set."""
+        error = self.measured.errors.get(node_set, "")
+        slowdown = None if error else self.compute_slowdown(node_set)
+        return SlowGroup(members=members, slowdown=slowdown, error=error)
 
-    def share(self, team: Team) -> SlowShare | None:
-        """Return the effect of a set with its interval; None if it was not measured."""
-        if not self.measured.seconds.get(team):
+    def compute_slowdown(self, node_set: NodeSet) -> Slowdown | None:
+        """Return the slowdown of a set with its interval; None if it was not measured."""
+        if not self.measured.seconds.get(node_set):
             return None
-        effect, half = self.effects[team], self.reach * self.error(team)
-        return SlowShare(slower=expm1(effect), low=expm1(effect - half), high=expm1(effect + half))
+        effect = self.effects[node_set]
+        half_width = self.reach * self.compute_error(node_set)
+        return Slowdown(
+            slower=expm1(effect), low=expm1(effect - half_width), high=expm1(effect + half_width)
+        )
 
 
-def _search(whole: Team, judge: _SetJudge) -> GroupSearch:
-    """Return the result of a search.
+def _search_slow_groups(whole: NodeSet, sets: _MeasuredSets) -> GroupSearch:
+    """Search the groups of the whole.
+
+    First decide whether the whole is slow. Then halve it into parts that are fast by themselves.
+    Then find the parts that are slow together with the largest one, the reference.
 
     Raises:
-        _MeasureFirst: it cannot go on yet.
+        _MissingMeasurements: the search needs a node set that was not measured often enough.
     """
-    judge.need([whole])
-    share = judge.share(whole)
-    if not judge.is_slow(whole):
-        return GroupSearch(outcome="as_predicted", whole=share)
-    parts = _split_into_fast_parts(whole, judge)
+    sets.require([whole])
+    slowdown = sets.compute_slowdown(whole)
+    if not sets.is_slow(whole):
+        return GroupSearch(outcome="as_predicted", whole=slowdown)
+    parts = _split_into_fast_parts(whole, sets)
     if parts is None:
-        return GroupSearch(outcome="evenly_slow", whole=share)
+        return GroupSearch(outcome="evenly_slow", whole=slowdown)
+    undecided = GroupSearch(outcome="cannot_tell", whole=slowdown, parts=tuple(parts))
     reference = max(parts, key=len)
     if len(reference) < _MIN_REFERENCE:
-        return GroupSearch(outcome="cannot_tell", whole=share, parts=tuple(parts))
-    slow_sets = _find_parts_with_fault(parts, reference, judge)
-    num_members = sum(map(len, slow_sets))
+        return undecided
+    slow_sets = _find_parts_with_fault(parts, reference, sets)
+    num_members = sum(len(part) for part in slow_sets)
+    # If half of the nodes or more are slow with the reference, the reference itself may have the
+    # fault, and the others may be the normal ones.
     if not slow_sets or 2 * num_members >= len(whole):
-        return GroupSearch(outcome="cannot_tell", whole=share, parts=tuple(parts))
-    return GroupSearch(outcome="found", whole=share, groups=tuple(_join_groups(slow_sets, judge)))
+        return undecided
+    groups = _join_groups(slow_sets, sets)
+    return GroupSearch(outcome="found", whole=slowdown, groups=tuple(groups))
 
 
-def _ordered(names: Iterable[str]) -> Team:
-    return tuple(sorted(names, key=natural_key))
+def _sort_names(names: Iterable[str]) -> NodeSet:
+    """Return the node set of these names."""
+    return tuple(sorted(names, key=make_natural_key))
 
 
-def _halve(team: Team) -> tuple[Team, Team]:
-    middle = (len(team) + 1) // 2
-    return team[:middle], team[middle:]
+def _halve(node_set: NodeSet) -> tuple[NodeSet, NodeSet]:
+    """Return both halves of a set; of an odd number of nodes the first half has one more."""
+    middle = (len(node_set) + 1) // 2
+    return node_set[:middle], node_set[middle:]
 
 
-def _split_into_fast_parts(whole: Team, judge: _SetJudge) -> list[Team] | None:
-    """Halve sets that are slow until none is; None if all of several sets are slow alike."""
-    slow, parts = [whole], []
-    while slow:
-        halves = [half for team in slow for half in _halve(team)]
-        judge.need(halves)
-        slow = [half for half in halves if judge.is_slow(half)]
-        if len(slow) == len(halves) >= _MIN_EVEN_SETS:
+def _split_into_fast_parts(whole: NodeSet, sets: _MeasuredSets) -> list[NodeSet] | None:
+    """Halve node sets that are slow until none is; None if all of several sets are slow alike."""
+    slow_sets = [whole]
+    parts: list[NodeSet] = []
+    while slow_sets:
+        halves = [half for node_set in slow_sets for half in _halve(node_set)]
+        sets.require(halves)
+        slow_sets = [half for half in halves if sets.is_slow(half)]
+        if len(slow_sets) == len(halves) >= _MIN_EVEN_SETS:
             return None
-        parts += [half for half in halves if half not in slow]
+        parts += [half for half in halves if half not in slow_sets]
     return parts
 
 
-def _with_reference(part: Team, reference: Team, offset: int = 0) -> Team:
-    """Return a part and as many nodes of the reference, or all of it if it has fewer."""
-    turned = reference[offset:] + reference[:offset]
-    return _ordered(part + turned[: len(part)])
+def _add_reference_nodes(part: NodeSet, reference: NodeSet, offset: int) -> NodeSet:
+    """Return a part and as many nodes of the reference, or all of it if it has fewer.
+
+    Args:
+        offset: place of the first node that is taken from the reference.
+    """
+    rotated = reference[offset:] + reference[:offset]
+    return _sort_names(part + rotated[: len(part)])
 
 
 def _find_parts_with_fault(
-    parts: Sequence[Team], reference: Team, judge: _SetJudge
-) -> dict[Team, Team]:
+    parts: Sequence[NodeSet], reference: NodeSet, sets: _MeasuredSets
+) -> dict[NodeSet, NodeSet]:
     """Return the parts that are slow together with the reference, each with the set of both."""
-    sets: dict[Team, Team] = {}
+    joined: dict[NodeSet, NodeSet] = {}
     offset = 0
     for part in parts:
         if part != reference:
-            sets[part] = _with_reference(part, reference, offset % len(reference))
-            offset += len(part)  # other nodes of the reference, so that sets can be disjoint
-    judge.need([reference, *sets.values()])
-    return {part: team for part, team in sets.items() if judge.is_slow_beside(team, parts)}
+            joined[part] = _add_reference_nodes(part, reference, offset % len(reference))
+            # The next part gets other nodes of the reference: disjoint sets are measured at once.
+            offset += len(part)
+    sets.require([reference, *joined.values()])
+    return {
+        part: node_set
+        for part, node_set in joined.items()
+        if sets.is_slower_than_parts(node_set, parts)
+    }
 
 
-def _join_groups(slow_sets: Mapping[Team, Team], judge: _SetJudge) -> list[FoundGroup]:
+def _join_groups(slow_sets: Mapping[NodeSet, NodeSet], sets: _MeasuredSets) -> list[SlowGroup]:
     """Return the groups: one if all parts with a fault are fast together, else one a part.
 
     Args:
-        slow_sets: by part the set in which it was slow.
+        slow_sets: by part the node set in which it was slow.
     """
-    union = _ordered(name for part in slow_sets for name in part)
     if len(slow_sets) > 1:
-        judge.need([union])
-        if not judge.is_slow(union):
-            slowest = max(slow_sets.values(), key=judge.badness)
-            return [judge.group(union, slowest)]
-    return [judge.group(part, team) for part, team in slow_sets.items()]
+        union = _sort_names(name for part in slow_sets for name in part)
+        sets.require([union])
+        if not sets.is_slow(union):
+            slowest = max(slow_sets.values(), key=sets.get_effect)
+            return [sets.make_group(union, slowest)]
+    return [sets.make_group(part, node_set) for part, node_set in slow_sets.items()]
 
 
-def _choose_disjoint(teams: Iterable[Team]) -> tuple[Team, ...]:
+def _choose_disjoint(node_sets: Iterable[NodeSet]) -> tuple[NodeSet, ...]:
     """Return sets that can be measured at the same time, the first one among them."""
-    chosen: list[Team] = []
+    chosen: list[NodeSet] = []
     busy: set[str] = set()
-    for team in teams:
-        if busy.isdisjoint(team):
-            chosen.append(team)
-            busy.update(team)
+    for node_set in node_sets:
+        if busy.isdisjoint(node_set):
+            chosen.append(node_set)
+            busy.update(node_set)
     return tuple(chosen)
 
 
-def predict_parts(alone_s: Sequence[float], pair_s: Sequence[float], noise: float) -> Parts | None:
+def fit_step_time_model(
+    alone_s: Sequence[float], pair_s: Sequence[float], noise: float
+) -> StepTimeModel | None:
     """Return what the medians of nodes alone and of pairs predict; None if either is missing."""
     if not alone_s or not pair_s:
         return None
-    return Parts(
+    return StepTimeModel(
         alone_s=float(np.median(alone_s)),
         pair_s=float(np.median(pair_s)),
         noise=noise,
-        freedom=len(alone_s) + len(pair_s) - 2,
+        freedom=len(alone_s) + len(pair_s) - 2,  # two medians are estimated from them
     )

@@ -1,7 +1,8 @@
 """What is measured of nodes and links, and what is decided about them: arrays by number.
 
-Times are in seconds. Effects are natural logarithms until they are reported as shares: an effect of
-0.05 is 5.1% more time.
+Times are in seconds. Effects are natural logarithms until they are reported as slowdowns: an effect
+of 0.05 is a slowdown of 0.051, which is 5.1% more time. In shapes, A is the number of measurements
+of nodes alone, P of pairs in rounds, N of nodes and L of links.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ Integers: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
 
 MIN_LINK_ROUNDS = 2  # one slow round may be a disturbance of that moment
+NO_GROUP = -1
 
 
 class Verdict(str, Enum):
@@ -38,12 +40,12 @@ class Cause(str, Enum):
     UNKNOWN = "unknown"  # in pairs; it was not measured alone
 
 
-def no_integers() -> Integers:
+def make_empty_integers() -> Integers:
     """Return an empty array."""
     return np.empty(0, np.int64)
 
 
-def no_floats() -> Floats:
+def make_empty_floats() -> Floats:
     """Return an empty array."""
     return np.empty(0)
 
@@ -64,13 +66,13 @@ class Measurements:
     """
 
     num_nodes: int
-    alone_node: Integers = field(default_factory=no_integers)
-    alone_round: Integers = field(default_factory=no_integers)
-    alone_s: Floats = field(default_factory=no_floats)
-    first: Integers = field(default_factory=no_integers)
-    second: Integers = field(default_factory=no_integers)
-    pair_round: Integers = field(default_factory=no_integers)
-    pair_s: Floats = field(default_factory=no_floats)
+    alone_node: Integers = field(default_factory=make_empty_integers)
+    alone_round: Integers = field(default_factory=make_empty_integers)
+    alone_s: Floats = field(default_factory=make_empty_floats)
+    first: Integers = field(default_factory=make_empty_integers)
+    second: Integers = field(default_factory=make_empty_integers)
+    pair_round: Integers = field(default_factory=make_empty_integers)
+    pair_s: Floats = field(default_factory=make_empty_floats)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +80,12 @@ class NodeVerdicts:
     """What is decided about each node; arrays of (N,).
 
     Args:
-        slower: share by which the node's steps take longer than its peers'.
+        slower: slowdown of the node's steps against its peers'.
         low: lower end of the interval of ``slower``; ``high``: upper end.
         verdict: a ``Verdict`` each.
         cause: a ``Cause`` of each slow node, else None.
-        group: number of the group of a node whose cause is a group, else -1.
-        more_rounds: rounds that would decide an undecided node; -1: none would, or it is decided.
+        group: number of the group of a node whose cause is a group, else ``NO_GROUP``.
+        more_rounds: rounds that would decide an undecided node, else ``intervals.NO_ROUNDS``.
     """
 
     slower: Floats
@@ -94,7 +96,7 @@ class NodeVerdicts:
     group: Integers
     more_rounds: Integers
 
-    def with_verdict(self, verdict: Verdict) -> list[int]:
+    def list_with_verdict(self, verdict: Verdict) -> list[int]:
         """Return the nodes of one verdict."""
         return [node for node, decided in enumerate(self.verdict) if decided is verdict]
 
@@ -105,11 +107,13 @@ class LinkVerdicts:
 
     Args:
         first: lower node; ``second``: the other one.
-        slower: share by which steps take longer than the slower node of the pair explains.
+        slower: slowdown of the pair's steps against those of its slower node.
+        low: lower end of the interval of ``slower``; ``high``: upper end.
         rounds: in which the link was measured.
-        is_suspect: whether it looks slow, but in too few rounds to say so.
-        detectable: share by which a link must be slower to be noticed with probability 95% after
-            one round and confirmed after ``MIN_LINK_ROUNDS``; NaN without links.
+        more_rounds: rounds that would decide an undecided link, else ``intervals.NO_ROUNDS``.
+        is_suspect: whether it looks slow, but in too few rounds to decide that.
+        detectable: smallest slowdown that is noticed with probability 95% after one round and
+            confirmed after ``MIN_LINK_ROUNDS``; NaN without links.
     """
 
     first: Integers
@@ -123,12 +127,12 @@ class LinkVerdicts:
     is_suspect: Flags
     detectable: float
 
-    def with_verdict(self, verdict: Verdict) -> list[int]:
+    def list_with_verdict(self, verdict: Verdict) -> list[int]:
         """Return the places of the links of one verdict."""
         return [place for place, decided in enumerate(self.verdict) if decided is verdict]
 
-    def suspects(self) -> list[tuple[int, int]]:
-        """Return the links that look slow and were measured too seldom to say so."""
+    def list_suspects(self) -> list[tuple[int, int]]:
+        """Return the ends of links that look slow and were measured too seldom to decide that."""
         return [
             (int(self.first[place]), int(self.second[place]))
             for place in np.flatnonzero(self.is_suspect & (self.rounds < MIN_LINK_ROUNDS))
@@ -140,9 +144,9 @@ class Judgement:
     """Everything that is decided by step times.
 
     Args:
-        noise_alone: standard deviation of a measurement of a node alone, as a share; None without.
+        noise_alone: relative standard deviation of a measurement of a node alone; None without.
         noise_pairs: that of a pair in a round.
-        trend: share by which the level of all pairs rose from the first third of the rounds to the
+        trend: relative rise of the level of all pairs from the first third of the rounds to the
             last, which is removed; None if there are too few rounds.
     """
 

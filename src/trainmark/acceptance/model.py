@@ -16,9 +16,9 @@ import numpy as np
 
 from trainmark.acceptance import DEFAULT_WORSE_BY
 from trainmark.acceptance.estimation import (
+    compute_lower_medians,
+    compute_peer_level,
     estimate_alone,
-    lower_medians,
-    peer_level,
 )
 from trainmark.acceptance.judgement import MIN_LINK_ROUNDS, Judgement, Measurements
 from trainmark.acceptance.link_verdicts import judge_links
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 ERROR_RATE = 0.01  # probability that anything at all is judged wrongly by chance
 _MAX_GROUP = 16  # nodes whose links with each other are measured to find a common fault
-_MIN_FREEDOM = 20  # measurements of pairs beyond the number of nodes, to tell their noise
+_MIN_FREEDOM = 20  # degrees of freedom, below which the residuals of pairs do not give their noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """The time of a node alone with which nodes are compared, in place of that of their peers.
+    """An earlier time of a node alone, with which nodes are compared instead of with their peers.
 
     Args:
         seconds: median of the measurements.
@@ -47,7 +47,7 @@ class Baseline:
     count: int
 
 
-def judge(
+def judge_measurements(
     measured: Measurements,
     *,
     worse_by: float = DEFAULT_WORSE_BY,
@@ -57,7 +57,7 @@ def judge(
     """Return the verdicts on all nodes and on all links that were measured.
 
     Args:
-        worse_by: share of the step time by which a node or link may be slower than its peers.
+        worse_by: slowdown against its peers up to which a node or link passes.
         error_rate: probability of any wrong verdict, half of it for nodes, half for links.
         baseline: what has the effect 0; None: the median node.
     """
@@ -65,19 +65,21 @@ def judge(
     levels = compute_round_levels(np.log(measured.alone_s), measured.alone_round)
     alone, alone_noise = estimate_alone(measured, levels)
     pairs = fit_pairs(measured, alone, alone_noise, limit)
+    # Each node's effect is estimated from the pairs. If these are few, their noise is at least that
+    # of nodes alone, or that of the pairs with their outliers.
     freedom = len(measured.pair_s) - measured.num_nodes
     if freedom < _MIN_FREEDOM and len(measured.alone_s):
         freedom = max(0, freedom) + len(measured.alone_s) - measured.num_nodes
-        pairs = pairs.with_noise(max(pairs.noise, alone_noise))
+        pairs = pairs.replace_noise(max(pairs.noise, alone_noise))
     elif 0 < freedom < _MIN_FREEDOM:
-        pairs = pairs.with_noise(max(pairs.noise, _root_mean_square(pairs.residual, freedom)))
+        pairs = pairs.replace_noise(max(pairs.noise, _root_mean_square(pairs.residual, freedom)))
     rate = error_rate / 2
     links = judge_links(measured, pairs, limit=limit, error_rate=rate, freedom=freedom)
     if baseline is not None and len(measured.alone_s):
-        shift = _peer_times_level(measured) - log(baseline.seconds)
+        shift = _compute_level_alone(measured) - log(baseline.seconds)
         error = alone_noise * sqrt(pi / 2 / baseline.count)
-        alone = alone.shifted(shift, error=error)
-        pairs = pairs.shifted(shift, error=error)
+        alone = alone.shift(shift, error=error)
+        pairs = pairs.shift(shift, error=error)
     nodes = judge_nodes(measured, alone, pairs, limit=limit, error_rate=rate, freedom=freedom)
     return Judgement(
         nodes=nodes,
@@ -89,23 +91,25 @@ def judge(
 
 
 def _root_mean_square(residual: Floats, freedom: int) -> float:
-    """Return the noise of few residuals, outliers among them: their median may be 0 by chance."""
+    """Return the noise of few residuals with their outliers; their median may be 0 by chance."""
     return sqrt(float(np.sum(residual**2)) / freedom)
 
 
-def _peer_times_level(measured: Measurements) -> float:
+def _compute_level_alone(measured: Measurements) -> float:
     """Return the logarithm of the seconds of the median node alone."""
     values = np.log(measured.alone_s)
-    return peer_level(lower_medians(values, measured.alone_node, measured.num_nodes))
+    return compute_peer_level(
+        compute_lower_medians(values, measured.alone_node, measured.num_nodes)
+    )
 
 
-def pairs_to_measure_again(judgement: Judgement) -> list[tuple[int, int]]:
-    """Return the pairs that would confirm what looks bad, each as often as it is to be measured.
+def choose_pairs_to_measure_again(judgement: Judgement) -> list[tuple[int, int]]:
+    """Return the pairs that would confirm what looks bad; listed as often as to be measured.
 
     Links that look slow are measured again. Nodes whose network is slow are measured with each
     other, unless they were, which shows whether they share one fault.
     """
-    pairs = judgement.links.suspects() * MIN_LINK_ROUNDS
+    pairs = judgement.links.list_suspects() * MIN_LINK_ROUNDS
     causes = enumerate(judgement.nodes.cause)
     shared = [node for node, cause in causes if cause in MAY_BE_SHARED]
     if 2 < len(shared) <= _MAX_GROUP:

@@ -17,10 +17,10 @@ from trainmark.acceptance.evidence import (
     NotMeasured,
 )
 from trainmark.acceptance.folder import LOGS_DIR, plan_folder
-from trainmark.acceptance.schedule import default_num_rounds, pair_rounds
+from trainmark.acceptance.schedule import choose_num_rounds, plan_pair_rounds
 from trainmark.acceptance.tasks import RankTask
 from trainmark.acceptance.teams import Team, measure_teams
-from trainmark.acceptance.timetable import Progress, ScheduledRound, Timetable, expected_round_s
+from trainmark.acceptance.timetable import Progress, ScheduledRound, Timetable, estimate_round_s
 from trainmark.launch import processes
 from trainmark.launch.local import prepare_setup
 
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
     from trainmark.protocols import Vendor
 
-CONTROL_STEPS = 6
-WINDOWS = 10
+CONTROL_STEPS = 6  # of a training that is done twice and compared bit by bit
+WINDOWS = 10  # timed pieces of a training
 
 
 class StopSource(Protocol):
-    """What says whether to stop; see ``processes.StopRequest``."""
+    """Tells whether a signal asks to stop; see ``processes.StopRequest``."""
 
     @property
     def signal_name(self) -> str | None:
-        """Name of the signal that asks for it; None before one came."""
+        """Name of the signal; None before one came."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Round:
     """Teams that measure at the same time.
 
     Args:
-        teams: the device numbers of each.
+        teams: the device indices of each team.
     """
 
     phase: Phase
@@ -78,77 +78,87 @@ class Acceptance:
 
     @property
     def rounds(self) -> list[Round]:
-        """Return the rounds of this machine: of one machine with those of pairs of devices."""
+        """Return the rounds of this machine; with several nodes, pairs are of nodes, not here."""
         count = len(self.device_names)
         chosen = self.request.chosen_phases
         rounds: list[Round] = []
         if "devices" in chosen:
             singles = [(device,) for device in range(count)]
-            rounds += self._repeated("devices", singles, self.request.repeats)
+            rounds += self._repeat_round("devices", singles, self.request.repeats)
         if "nodes" in chosen:
             repeats = self.request.repeats if self.num_nodes > 1 else 1
-            rounds += self._repeated("nodes", [tuple(range(count))], repeats)
-        # The pair of two devices is the node.
+            rounds += self._repeat_round("nodes", [tuple(range(count))], repeats)
+        # Of two devices, the only pair is the node itself.
         if "pairs" in chosen and count > 2 and self.num_nodes == 1:
-            num_rounds = self.request.rounds or default_num_rounds(count)
+            num_rounds = self.request.rounds or choose_num_rounds(count)
             rounds += [
                 Round(phase="pairs", number=number, teams=list(pairs))
-                for number, pairs in enumerate(pair_rounds(count, num_rounds))
+                for number, pairs in enumerate(plan_pair_rounds(count, num_rounds))
             ]
         return rounds
 
     @staticmethod
-    def _repeated(phase: Phase, teams: Sequence[tuple[int, ...]], repeats: int) -> list[Round]:
+    def _repeat_round(phase: Phase, teams: Sequence[tuple[int, ...]], repeats: int) -> list[Round]:
+        """Return ``repeats`` rounds of the same teams."""
         return [Round(phase=phase, number=number, teams=teams) for number in range(repeats)]
 
-    def members(self, phase: Phase, team: Sequence[int]) -> tuple[str, ...]:
-        """Return the names of what a team measures."""
+    def list_member_names(self, phase: Phase, device_indices: Sequence[int]) -> tuple[str, ...]:
+        """Return the names of what a team of this machine measures.
+
+        Args:
+            device_indices: the devices of the team.
+
+        Returns:
+            The names of the devices; in the phase ``nodes``, whose team has all devices of the
+            node, the name of the node.
+        """
         if phase == "nodes":
             return (self.node,)
-        return tuple(self.device_names[device] for device in team)
+        return tuple(self.device_names[index] for index in device_indices)
 
-    def timetable(self) -> Timetable:
+    def make_timetable(self) -> Timetable:
         """Return what will be measured, and about how long it takes."""
         rounds = self.rounds
         schedule = [
             ScheduledRound(
                 phase=planned.phase,
                 number=planned.number,
-                teams=[self.members(planned.phase, team) for team in planned.teams],
+                teams=[self.list_member_names(planned.phase, team) for team in planned.teams],
             )
             for planned in rounds
         ]
         return Timetable(
             title=f"{len(self.device_names)} devices of {self.node}, folder {self.folder}",
             schedule=schedule,
-            round_s=expected_round_s(self.request.seconds),
+            round_s=estimate_round_s(self.request.seconds),
             limit_s=len(rounds) * self.request.deadline,
         )
 
 
-def node_name(host: str) -> str:
+def make_node_name(host: str) -> str:
     """Return the name of a host as it can stand in a list and in a file's name."""
     return re.sub(r"[^\w.-]", "_", host) or "node"
 
 
-def device_names(node: str, vendor: Vendor, nproc: int) -> tuple[str, ...]:
+def list_device_names(node: str, vendor: Vendor, nproc: int) -> tuple[str, ...]:
     """Return the names of the devices of a node."""
     return tuple(f"{node}:{vendor.torch_type}:{index}" for index in range(nproc))
 
 
 @contextmanager
-def rank_setup(plan: Plan, count: int) -> Iterator[Setup]:
-    """Yield what ranks of this machine are started with; end what is left of them."""
+def prepare_rank_setup(plan: Plan, count: int) -> Iterator[Setup]:
+    """Yield what ranks of this machine are started with; end ranks that still run at the end."""
     run_id = f"accept-{secrets.token_hex(6)}"
     setup = prepare_setup(devices.list_vendors()[plan.device.vendor], count, run_id)
-    setup.variables["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # deterministic, as CUDA asks for
+    # cuBLAS is only deterministic with a workspace of a fixed size (CUDA's documentation).
+    setup.variables["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     try:
         yield setup
     finally:
         processes.kill_run(run_id)
 
 
-def write_joined(
+def write_joined_event(
     writer: EvidenceWriter,
     acceptance: Acceptance,
     setup: Setup,
@@ -156,13 +166,14 @@ def write_joined(
     node_rank: int = 0,
     address: str = "",
 ) -> None:
-    """Write what this node is, as the first event of its session."""
+    """Write the devices, products and software of this node as the first event of its session."""
     products = devices.list_vendors()[acceptance.plan.device.vendor].product_names()
     count = len(acceptance.device_names)
     writer.write(
         Joined,
         node=acceptance.node,
         devices=list(acceptance.device_names),
+        # A CPU is one product, and any number of ranks share it.
         products=[products[min(index, len(products) - 1)] for index in range(count)],
         software=setup.described["packages"] | {"driver": setup.described["driver"]},
         node_rank=node_rank,
@@ -181,23 +192,26 @@ class NodeSession:
     show: Callable[[str], None]
 
     def run(self, rounds: Sequence[Round]) -> None:
-        """Measure what of ``rounds`` was not measured in this or an earlier session."""
-        missing = self._missing(rounds)
+        """Measure the teams of ``rounds`` that no session has measured yet."""
+        missing = self._find_missing(rounds)
         progress = Progress([planned.phase for planned in missing], self.acceptance.request.seconds)
         for planned in missing:
             if self.stop.signal_name is not None:
                 return
             self.show(progress.begin_round())
-            teams = [self._team(planned, devices_of_team) for devices_of_team in planned.teams]
+            teams = [
+                self._build_team(planned, devices_of_team) for devices_of_team in planned.teams
+            ]
             self.measure(teams, planned.phase, planned.number)
 
-    def _missing(self, rounds: Sequence[Round]) -> list[Round]:
+    def _find_missing(self, rounds: Sequence[Round]) -> list[Round]:
+        """Return the rounds with the teams that no session has measured yet."""
         done = Evidence.read(self.acceptance.folder).results.keys()
         missing = []
         for planned in rounds:
             teams = []
             for team in planned.teams:
-                members = self.acceptance.members(planned.phase, team)
+                members = self.acceptance.list_member_names(planned.phase, team)
                 if (planned.phase, planned.number, members) not in done:
                     teams.append(team)
             if teams:
@@ -223,15 +237,18 @@ class NodeSession:
             else:
                 self.writer.write(NotMeasured, **common, reason=outcome.reason, error=outcome.error)
 
-    def _team(self, planned: Round, team: tuple[int, ...]) -> Team:
+    def _build_team(self, planned: Round, device_indices: tuple[int, ...]) -> Team:
+        """Return a team of devices of this machine, with the task of its ranks."""
         is_control = planned.phase == "devices" and planned.number == 0
         task = RankTask(
-            plan_dir=str(plan_folder(self.acceptance.folder, len(team))),
-            devices=list(team),
+            plan_dir=str(plan_folder(self.acceptance.folder, len(device_indices))),
+            devices=list(device_indices),
             ranks_here=len(self.acceptance.device_names),
             control_steps=CONTROL_STEPS if is_control else 0,
             windows=WINDOWS,
             budget_s=self.acceptance.request.seconds,
             measures_device=planned.phase == "devices",
         )
-        return Team(members=self.acceptance.members(planned.phase, team), task=task)
+        return Team(
+            members=self.acceptance.list_member_names(planned.phase, device_indices), task=task
+        )

@@ -18,31 +18,31 @@ import numpy as np
 from trainmark.acceptance.estimation import (
     MIN_NOISE,
     Estimates,
-    biweight_means,
+    compute_biweight_means,
+    compute_lower_medians,
+    compute_peer_error,
+    compute_peer_level,
     estimate_noise,
-    lower_medians,
-    peer_error,
-    peer_level,
-    relative_to_peers,
+    subtract_peer_level,
 )
 from trainmark.acceptance.trends import compute_round_levels, compute_trend, is_in_later_half
 
 if TYPE_CHECKING:
     from trainmark.acceptance.judgement import Flags, Floats, Integers, Measurements
 
-_ITERATIONS = 5
+_ITERATIONS = 5  # of effects and the choice of ends, which depend on each other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairFit:
-    """Effects of nodes in pairs, and what is left of each pair.
+    """Effects of nodes in pairs, and what they do not explain of each measurement.
 
     Args:
         nodes: effects over all rounds.
         late: effects in the later half of the rounds; ``early``: in the other half.
-        residual: (P,) logarithm of the step time without level and node effects.
-        without_level: (P,) the same with node effects.
-        of_nodes: (P,) effect of the slower node.
+        residual: (P,) logarithm of the step time minus level and node effect.
+        without_level: (P,) logarithm of the step time minus the level alone.
+        slower_effect: (P,) effect of the slower node.
         noise: standard deviation of a measurement.
         trend: see ``Judgement``.
     """
@@ -52,27 +52,27 @@ class PairFit:
     late: Estimates
     residual: Floats
     without_level: Floats
-    of_nodes: Floats
+    slower_effect: Floats
     noise: float
     trend: float | None
 
-    def shifted(self, by: float, *, error: float) -> PairFit:
+    def shift(self, by: float, *, error: float) -> PairFit:
         """Return the fit with a constant added to the effects of nodes, which has an error."""
         return replace(
             self,
-            nodes=self.nodes.shifted(by, error=error),
-            early=self.early.shifted(by, error=error),
-            late=self.late.shifted(by, error=error),
+            nodes=self.nodes.shift(by, error=error),
+            early=self.early.shift(by, error=error),
+            late=self.late.shift(by, error=error),
         )
 
-    def with_noise(self, noise: float) -> PairFit:
-        """Return the fit with errors of another noise: too few pairs do not tell their own."""
+    def replace_noise(self, noise: float) -> PairFit:
+        """Return the fit with the errors that follow from another noise."""
         factor = noise / self.noise
         return replace(
             self,
-            nodes=self.nodes.scaled(factor),
-            early=self.early.scaled(factor),
-            late=self.late.scaled(factor),
+            nodes=self.nodes.scale(factor),
+            early=self.early.scale(factor),
+            late=self.late.scale(factor),
             noise=noise,
         )
 
@@ -96,10 +96,14 @@ class _Ends:
         node, partner = np.concatenate([first, second]), np.concatenate([second, first])
         return cls(node, partner, measured.num_nodes)
 
-    def informative(self, effect: Floats, *, noise: float, limit: float) -> Flags:
-        """Return which ends say something about their node: those whose partner is not slower.
+    def find_informative(self, effect: Floats, *, noise: float, limit: float) -> Flags:
+        """Return which ends depend on their node: those whose partner is not slower.
 
-        A node whose partners are all slower keeps them: their times are upper bounds of its own.
+        The slower node of a pair decides its time. A node whose partners are all slower keeps all
+        of its ends: they are upper bounds of its effect.
+
+        Returns:
+            (2P,).
         """
         counts = np.bincount(self.node, minlength=self.num_nodes)
         margin = limit / 2 + 2 * noise / np.sqrt(np.maximum(counts[self.partner], 1))
@@ -107,7 +111,7 @@ class _Ends:
         has_any = np.bincount(self.node[chosen], minlength=self.num_nodes) > 0
         return chosen | ~has_any[self.node]
 
-    def means(
+    def compute_means(
         self, values: Floats, chosen: Flags, noise: float, *, start: Floats | None = None
     ) -> Estimates:
         """Return the mean of each node over its chosen ends.
@@ -116,7 +120,9 @@ class _Ends:
             values: (P,) of the pairs.
         """
         both = np.tile(values, 2)
-        return biweight_means(both[chosen], self.node[chosen], self.num_nodes, noise, start=start)
+        return compute_biweight_means(
+            both[chosen], self.node[chosen], self.num_nodes, noise, start=start
+        )
 
 
 def fit_pairs(
@@ -132,37 +138,39 @@ def fit_pairs(
     ends = _Ends.of(measured)
     times = np.log(measured.pair_s)
     values = times - compute_round_levels(times, measured.pair_round)
-    values, effect = _begin(values, ends, alone, alone_noise, limit)
+    values, effect = _estimate_start(values, ends, alone, alone_noise, limit)
     nodes = Estimates(effect=effect, error=effect * 0, count=np.zeros(measured.num_nodes, np.int64))
-    noise, chosen = MIN_NOISE, np.zeros(len(ends.node), bool)
+    noise = MIN_NOISE
+    chosen = np.zeros(len(ends.node), bool)
     for _ in range(_ITERATIONS):
         slower = np.fmax(nodes.effect[first], nodes.effect[second])
         noise = estimate_noise(values - slower, measured.num_nodes)
-        chosen = ends.informative(nodes.effect, noise=noise, limit=limit)
-        nodes = ends.means(values, chosen, noise, start=nodes.effect)
-        level = peer_level(nodes.effect)
-        values, nodes = values - level, nodes.shifted(-level)
+        chosen = ends.find_informative(nodes.effect, noise=noise, limit=limit)
+        nodes = ends.compute_means(values, chosen, noise, start=nodes.effect)
+        level = compute_peer_level(nodes.effect)
+        values = values - level
+        nodes = nodes.shift(-level)
     slower = np.fmax(nodes.effect[first], nodes.effect[second])
     is_late = np.tile(is_in_later_half(measured.pair_round), 2)
     return PairFit(
-        nodes=nodes.shifted(0.0, error=peer_error(nodes)),
-        early=relative_to_peers(ends.means(values, chosen & ~is_late, noise)),
-        late=relative_to_peers(ends.means(values, chosen & is_late, noise)),
+        nodes=nodes.shift(0.0, error=compute_peer_error(nodes)),
+        early=subtract_peer_level(ends.compute_means(values, chosen & ~is_late, noise)),
+        late=subtract_peer_level(ends.compute_means(values, chosen & is_late, noise)),
         residual=values - slower,
         without_level=values,
-        of_nodes=slower,
+        slower_effect=slower,
         noise=noise,
         trend=compute_trend(times, measured.pair_round),
     )
 
 
-def _begin(
+def _estimate_start(
     values: Floats, ends: _Ends, alone: Estimates, alone_noise: float, limit: float
 ) -> tuple[Floats, Floats]:
-    """Return the values relative to the median node, and first effects of the nodes."""
+    """Return the values relative to the median node, and the effects from which the fit begins."""
     effect = np.nan_to_num(alone.effect)
-    chosen = ends.informative(effect, noise=alone_noise, limit=limit)
+    chosen = ends.find_informative(effect, noise=alone_noise, limit=limit)
     both = np.tile(values, 2)
-    effect = lower_medians(both[chosen], ends.node[chosen], ends.num_nodes)
-    level = peer_level(effect)
+    effect = compute_lower_medians(both[chosen], ends.node[chosen], ends.num_nodes)
+    level = compute_peer_level(effect)
     return values - level, effect - level

@@ -1,4 +1,4 @@
-"""How the nodes of a session meet: through their evidence, in a folder that all see.
+"""Let the nodes of a session wait for each other, by their evidence in a folder that all see.
 
 Each node writes its own file and reads those of the others. There is no server whose end would end
 the session, nothing is locked, and what nodes exchange stays as evidence. Clocks of nodes are never
@@ -43,7 +43,7 @@ class Peer:
     Args:
         path: its file.
         joined: its first event; None: that is not written yet.
-        meetings: at which it has arrived.
+        barriers: names of those at which it has arrived.
         ended_rounds: rounds of each phase that it has measured, or tried to.
         size: bytes of the file that were read: whole lines.
         grew_s: when it was last seen to grow, by this node's clock.
@@ -51,7 +51,7 @@ class Peer:
 
     path: Path
     joined: Joined | None = None
-    meetings: set[str] = field(default_factory=set)
+    barriers: set[str] = field(default_factory=set)
     ended_rounds: Counter[Phase] = field(default_factory=Counter)
     has_left: bool = False
     size: int = 0
@@ -76,10 +76,11 @@ class Peer:
             self._note(event)
 
     def _note(self, event: Event | None) -> None:
+        """Keep what an event says about the node; None: the line was no event."""
         if isinstance(event, Joined):
             self.joined = event
         elif isinstance(event, Arrived):
-            self.meetings.add(event.meeting)
+            self.barriers.add(event.barrier_name)
         elif isinstance(event, (Measured, NotMeasured)):
             self.ended_rounds[event.phase] += 1
         elif isinstance(event, Left):
@@ -97,7 +98,8 @@ class Session:
     """
 
     def __init__(self, folder: Path, number: int) -> None:
-        self._folder, self._number = folder, number
+        self._folder = folder
+        self._number = number
         self._by_path: dict[Path, Peer] = {}
         self.peers: dict[int, Peer] = {}
 
@@ -109,19 +111,19 @@ class Session:
             if peer.joined is not None:
                 self.peers[peer.joined.node_rank] = peer
 
-    def address(self, node_rank: int) -> str:
+    def get_address(self, node_rank: int) -> str:
         """Return the host at which other nodes reach a node that has joined."""
         joined = self.peers[node_rank].joined
         assert joined is not None, "only nodes that joined are among the peers"
         return joined.address
 
-    def name(self, node_rank: int) -> str:
+    def get_name(self, node_rank: int) -> str:
         """Return the name of a node that has joined."""
         joined = self.peers[node_rank].joined
         assert joined is not None, "only nodes that joined are among the peers"
         return joined.node
 
-    def alive(self, node_ranks: Iterable[int]) -> list[int]:
+    def list_alive(self, node_ranks: Iterable[int]) -> list[int]:
         """Return which of some nodes are alive."""
         return [rank for rank in node_ranks if rank in self.peers and self.peers[rank].is_alive]
 
@@ -137,15 +139,15 @@ class Session:
         return sorted(self.peers)
 
     def wait_for(
-        self, node_rank: int, meeting: str, *, timeout_s: float, is_stopped: Callable[[], bool]
+        self, node_rank: int, barrier_name: str, *, timeout_s: float, is_stopped: Callable[[], bool]
     ) -> bool:
-        """Wait until a node has arrived at a meeting; False if it is lost or late."""
+        """Wait until a node has arrived at a barrier; False if it is lost or late."""
         peer = self.peers.get(node_rank)
         if peer is None:
             return False
         ends_s = time.monotonic() + timeout_s
         peer.read_on()
-        while meeting not in peer.meetings:
+        while barrier_name not in peer.barriers:
             if not peer.is_alive or time.monotonic() >= ends_s or is_stopped():
                 return False
             time.sleep(_POLL_S)
@@ -153,8 +155,8 @@ class Session:
         return True
 
 
-class Heart:
-    """Writes a beat every few seconds while a block runs, so that others know the node lives."""
+class Heartbeat:
+    """Write a beat every few seconds while a block runs, so that others see that the node lives."""
 
     def __init__(self, writer: EvidenceWriter) -> None:
         self._writer = writer
@@ -162,6 +164,7 @@ class Heart:
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
     def _beat(self) -> None:
+        """Write beats until the block ends."""
         while not self._is_over.wait(BEAT_S):
             self._writer.write(Beat)
 

@@ -33,11 +33,16 @@ if TYPE_CHECKING:
     from trainmark.protocols import Batch, Device, Job, JobContext, StepDigest
 
 WARMUP_STEPS = 4
-NUM_TRAININGS = 2  # of the control
-_REPEATS = 10
-_MATMUL_SIZE, _COPIED_BYTES, _MESSAGE_BYTES = 8192, 1 << 30, 64 << 20
+NUM_TRAININGS = 2  # of the control, which compares them bit by bit
+_REPEATS = 10  # of each matmul, copy and collective
+_MAX_ERROR_CHARACTERS = 2000
+_MATMUL_SIZE = 8192
+_COPIED_BYTES = 1 << 30
+_MESSAGE_BYTES = 64 << 20
 # A processor core is about a thousand times slower than an accelerator.
-_CPU_MATMUL_SIZE, _CPU_COPIED_BYTES, _CPU_MESSAGE_BYTES = 512, 64 << 20, 1 << 20
+_CPU_MATMUL_SIZE = 512
+_CPU_COPIED_BYTES = 64 << 20
+_CPU_MESSAGE_BYTES = 1 << 20
 
 
 class Training:
@@ -56,10 +61,12 @@ class Training:
         self._batches = self._next_epoch()
 
     def _next_epoch(self) -> Iterator[Batch]:
+        """Return the batches of the next epoch, the first one at the first call."""
         from trainmark.rank.counting import MeteredBatches
         from trainmark.train.read_ahead import batches_of
 
-        device, depth = self._context.device, self._context.recipe.read_ahead_batches
+        device = self._context.device
+        depth = self._context.recipe.read_ahead_batches
         source = batches_of(self.job, device, self._epoch, depth=depth)
         self._epoch += 1
         return MeteredBatches(source, device)
@@ -89,7 +96,9 @@ def digest_steps(training: Training, num_steps: int) -> list[StepDigest]:
     return digests.finish([float(loss) for loss in losses])
 
 
-def control_trainings(plan: Plan, context: JobContext, num_steps: int) -> list[list[StepDigest]]:
+def run_control_trainings(
+    plan: Plan, context: JobContext, num_steps: int
+) -> list[list[StepDigest]]:
     """Train twice from the same seed under deterministic algorithms; return all digests."""
     import torch
 
@@ -111,12 +120,13 @@ def time_training(
     num_steps = max(1, round(budget_s / windows / step_s))
     seconds = []
     for _ in range(windows):
-        ranks.find_max(0.0)  # waits for all
+        ranks.find_max(0.0)  # a barrier: all ranks begin the window together
         seconds.append(_time_steps(training, device, num_steps) / num_steps)
     return seconds
 
 
 def _time_steps(training: Training, device: Device, num_steps: int) -> float:
+    """Return the seconds of ``num_steps`` steps until the device has finished them."""
     start_s = perf_counter()
     for _ in range(num_steps):
         training.step()
@@ -125,7 +135,11 @@ def _time_steps(training: Training, device: Device, num_steps: int) -> float:
 
 
 def time_device(device: Device, precision: Any) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Return times of matmuls and copies by name, and what was wrong with their results."""
+    """Return the seconds of matmuls and copies, and what was wrong with their results.
+
+    Returns:
+        As ``time_works``.
+    """
     from trainmark.devices import rates
 
     on_cpu = device.torch_type == "cpu"
@@ -145,7 +159,11 @@ def time_device(device: Device, precision: Any) -> tuple[dict[str, list[float]],
 def time_collectives(
     device: Device, ranks: RankGroup
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Return times of collectives by name, and what was wrong with their results."""
+    """Return the seconds of collectives, and what was wrong with their results.
+
+    Returns:
+        As ``time_works``.
+    """
     from trainmark.machine.ceilings_work import COLLECTIVES
 
     num_bytes = _CPU_MESSAGE_BYTES if device.torch_type == "cpu" else _MESSAGE_BYTES
@@ -156,7 +174,16 @@ def time_collectives(
 def time_works(
     works: Mapping[str, Work], device: Device, elapsed_ns: Callable[[Device, Any], int]
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Return the times of each work in seconds, and what is wrong with the results of others."""
+    """Time each work several times.
+
+    Args:
+        works: by name.
+        elapsed_ns: runs a function on the device and returns how long that took.
+
+    Returns:
+        The seconds of each repeat by the name of the work; and by name what was wrong with the
+        result of a work, which then has no times.
+    """
     from trainmark.record.messages import render
 
     seconds: dict[str, list[float]] = {}
@@ -195,15 +222,15 @@ def measure(task: RankTask, rank: int, local_rank: int) -> RankResult:
             device=device,
             memory=agree_on_memory(plan, recipe, vendor, device),
         )
-        trainings = control_trainings(plan, context, task.control_steps)
+        trainings = run_control_trainings(plan, context, task.control_steps)
         seconds: dict[str, list[float]] = {}
         faults: dict[str, str] = {}
         if task.measures_device:
             seconds, faults = time_device(device, recipe.precision)
         if plan.world_size > 1:
-            of_collectives, wrong = time_collectives(device, ranks)
-            seconds |= of_collectives
-            faults |= wrong
+            collective_seconds, collective_faults = time_collectives(device, ranks)
+            seconds |= collective_seconds
+            faults |= collective_faults
         seconds[STEP] = time_training(
             Training(plan, context), device, ranks, windows=task.windows, budget_s=task.budget_s
         )
@@ -219,20 +246,23 @@ def measure(task: RankTask, rank: int, local_rank: int) -> RankResult:
 
 def main(text: str) -> int:
     """Measure as the rank that the environment names; return its exit code."""
+    # Standard output is for the result alone: what libraries print goes to standard error.
     results = os.dup(1)
-    os.dup2(2, 1)  # for what others print
+    os.dup2(2, 1)
     die_with_parent(int(os.environ[PARENT_VARIABLE]))
     rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     code = 0
     try:
         line = encode(measure(read_task(text), rank, local_rank))
     except Exception as error:  # noqa: BLE001 - whatever it is, the node reports it
-        line = encode(RankFailure(rank=rank, error=f"{type(error).__name__}: {error}"[:2000]))
+        line = encode(
+            RankFailure(rank=rank, error=f"{type(error).__name__}: {error}"[:_MAX_ERROR_CHARACTERS])
+        )
         code = 1
         import traceback
 
         traceback.print_exc()
-    os.write(results, f"{line}\n".encode())  # at once: ranks share the file
+    os.write(results, f"{line}\n".encode())  # by one call, because ranks share the file
     return code
 
 

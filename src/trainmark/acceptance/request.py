@@ -1,4 +1,4 @@
-"""What a user asks of an acceptance: each option once, for the command line and Python."""
+"""The options of an acceptance, each declared once, for the command line and Python."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class AcceptRequest(Frozen):
             )
         return [name for name in PHASES if name in chosen]
 
-    def run_request(self, *, nnodes: int, nproc: int, recipe: str | None) -> RunRequest:
+    def make_run_request(self, *, nnodes: int, nproc: int, recipe: str | None) -> RunRequest:
         """Return the request of the training of teams of ``nnodes`` times ``nproc`` devices."""
         return RunRequest.of(
             case=self.case,

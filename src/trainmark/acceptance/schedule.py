@@ -1,6 +1,7 @@
 """Choose which nodes are paired in which round, before anything starts.
 
-A round is a list of disjoint pairs. In an odd number of nodes one node rests in each round.
+A round is a list of disjoint pairs; two nodes meet if they are a pair of a round. Of an odd number
+of nodes, one takes no part in each round.
 """
 
 from __future__ import annotations
@@ -13,44 +14,46 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
 MAX_ROUND_ROBIN_NODES = 64  # up to here every node meets every other one by default
-DEFAULT_RANDOM_ROUNDS = 36
+DEFAULT_RANDOM_ROUNDS = 36  # for more nodes
 Pair = tuple[int, int]
 PairRound = list[Pair]
 
 
-def default_num_rounds(num_nodes: int) -> int:
+def choose_num_rounds(num_nodes: int) -> int:
     """Return how many rounds of pairs are measured unless the user chooses."""
     if num_nodes <= MAX_ROUND_ROBIN_NODES:
-        return num_round_robin_rounds(num_nodes)
+        return count_round_robin_rounds(num_nodes)
     return DEFAULT_RANDOM_ROUNDS
 
 
-def num_round_robin_rounds(num_nodes: int) -> int:
+def count_round_robin_rounds(num_nodes: int) -> int:
     """Return after how many rounds every node has met every other one."""
     if num_nodes < 2:
         return 0
     return num_nodes - 1 if num_nodes % 2 == 0 else num_nodes
 
 
-def round_robin(num_nodes: int) -> list[PairRound]:
+def make_round_robin(num_nodes: int) -> list[PairRound]:
     """Return rounds in which every two nodes meet exactly once."""
-    return [_robin_round(num_nodes, index) for index in range(num_round_robin_rounds(num_nodes))]
+    return [
+        _make_robin_round(num_nodes, index) for index in range(count_round_robin_rounds(num_nodes))
+    ]
 
 
-def _robin_round(num_nodes: int, index: int) -> PairRound:
+def _make_robin_round(num_nodes: int, index: int) -> PairRound:
     """Return one round by the circle method.
 
     The last place stays, and meets place ``index``; of the others those meet that are equally far
     from ``index`` on a circle. In an odd number of nodes the last place is empty.
     """
     last = num_nodes - 1 if num_nodes % 2 == 0 else num_nodes
-    pairs = [] if last == num_nodes else [_ordered(index, last)]
+    pairs = [] if last == num_nodes else [_sort_pair(index, last)]
     for distance in range(1, (last + 1) // 2):
-        pairs.append(_ordered((index + distance) % last, (index - distance) % last))
+        pairs.append(_sort_pair((index + distance) % last, (index - distance) % last))
     return pairs
 
 
-def pair_rounds(num_nodes: int, num_rounds: int, *, seed: int = 0) -> list[PairRound]:
+def plan_pair_rounds(num_nodes: int, num_rounds: int, *, seed: int = 0) -> list[PairRound]:
     """Return ``num_rounds`` rounds in which no two nodes meet twice before all have met.
 
     Fewer rounds than a round robin has are a random choice of them, over nodes in random order, so
@@ -62,14 +65,14 @@ def pair_rounds(num_nodes: int, num_rounds: int, *, seed: int = 0) -> list[PairR
     rounds: list[PairRound] = []
     while len(rounds) < num_rounds:
         order = generator.permutation(num_nodes).tolist()
-        indices = generator.permutation(num_round_robin_rounds(num_nodes)).tolist()
+        indices = generator.permutation(count_round_robin_rounds(num_nodes)).tolist()
         for index in indices[: num_rounds - len(rounds)]:
-            pairs = _robin_round(num_nodes, index)
-            rounds.append([_ordered(order[a], order[b]) for a, b in pairs])
+            pairs = _make_robin_round(num_nodes, index)
+            rounds.append([_sort_pair(order[a], order[b]) for a, b in pairs])
     return rounds
 
 
-def disjoint_rounds(pairs: Iterable[Pair], *, busy: Collection[int] = ()) -> list[PairRound]:
+def pack_disjoint_rounds(pairs: Iterable[Pair], *, busy: Collection[int] = ()) -> list[PairRound]:
     """Return ``pairs`` in few rounds of disjoint pairs, the first of them as early as possible.
 
     Args:
@@ -79,19 +82,21 @@ def disjoint_rounds(pairs: Iterable[Pair], *, busy: Collection[int] = ()) -> lis
     for first, second in pairs:
         if first in busy or second in busy:
             continue
-        index = _first_round_without(rounds, {first, second})
+        index = _find_free_round(rounds, {first, second})
         if index == len(rounds):
             rounds.append([])
-        rounds[index].append(_ordered(first, second))
+        rounds[index].append(_sort_pair(first, second))
     return rounds
 
 
-def _first_round_without(rounds: list[PairRound], nodes: set[int]) -> int:
+def _find_free_round(rounds: list[PairRound], nodes: set[int]) -> int:
+    """Return the index of the first round in which none of the nodes takes part; else the next."""
     for index, pairs in enumerate(rounds):
         if all(nodes.isdisjoint(pair) for pair in pairs):
             return index
     return len(rounds)
 
 
-def _ordered(first: int, second: int) -> Pair:
+def _sort_pair(first: int, second: int) -> Pair:
+    """Return the pair of two nodes, the lower one first."""
     return (first, second) if first < second else (second, first)

@@ -1,4 +1,4 @@
-"""A session of several nodes: its plan, its folder, its rounds and how long they take."""
+"""Describe a session of several nodes: its plan, its folder, its rounds and how long they take."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 from trainmark.acceptance.folder import REQUEST_FILE
 from trainmark.acceptance.groups import MIN_NODES
 from trainmark.acceptance.request import AcceptRequest
-from trainmark.acceptance.schedule import default_num_rounds, pair_rounds
+from trainmark.acceptance.schedule import choose_num_rounds, plan_pair_rounds
 from trainmark.acceptance.timetable import (
     ScheduledRound,
     Timetable,
-    expected_round_s,
-    minutes,
+    estimate_round_s,
+    format_minutes,
 )
 from trainmark.launch.cluster import Cluster
 from trainmark.launch.launchers import ssh
@@ -38,13 +38,13 @@ class AcceptancePlan(Plan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedSession:
-    """A session as its folder tells.
+    """A session as its folder describes it.
 
     Args:
         folder: of the acceptance.
         number: of the session, which is the name of its folder.
         is_submitted: whether its job was started by an earlier command.
-        remark: what was asked for and is left out, and why.
+        remark: which phase that the user asked for is left out, and why; empty: none.
     """
 
     folder: Path
@@ -60,68 +60,78 @@ class OpenedSession:
         """Return the folder of the session."""
         return self.folder / SESSIONS_DIR / str(self.number)
 
-    def timetable(self) -> Timetable:
+    def make_timetable(self) -> Timetable:
         """Return what will be measured, and about how long it takes."""
-        num_nodes, round_s = self.plan.nnodes, expected_round_s(self.request.seconds)
+        num_nodes = self.plan.nnodes
+        round_s = estimate_round_s(self.request.seconds)
         remarks = [self.remark] if self.remark else []
-        if num_rounds(self.request, num_nodes).get("groups"):
-            more = max_further_group_rounds(self.request, num_nodes)
-            limit = minutes(more * round_s)
+        if count_rounds(self.request, num_nodes).get("groups"):
+            more = estimate_further_group_rounds(self.request, num_nodes)
+            limit = format_minutes(more * round_s)
             remarks.append(f"groups: if the whole is slow, up to {more} rounds more, about {limit}")
         return Timetable(
             title=f"{num_nodes} nodes with {self.plan.nproc} devices each, folder {self.folder}",
-            schedule=self._schedule(),
+            schedule=self._make_schedule(),
             round_s=round_s,
             limit_s=float(self.plan.recipe["timeout_s"]),
             remarks=tuple(remarks),
         )
 
-    def _schedule(self) -> list[ScheduledRound]:
+    def _make_schedule(self) -> list[ScheduledRound]:
         """Return the rounds of all nodes; pairs are those of a session in which all join."""
         names = self.node_names
         teams: dict[Phase, list[list[tuple[str, ...]]]] = {}
-        for phase, count in num_rounds(self.request, len(names)).items():
+        for phase, count in count_rounds(self.request, len(names)).items():
             if phase == "pairs":
-                rounds = pair_rounds(len(names), count)
+                rounds = plan_pair_rounds(len(names), count)
                 teams[phase] = [[(names[a], names[b]) for a, b in pairs] for pairs in rounds]
             elif phase == "groups":
                 teams[phase] = [[names]] * count
             else:
                 teams[phase] = [[(name,) for name in names]] * count
         return [
-            ScheduledRound(phase=phase, number=number, teams=of_round)
-            for phase, of_rounds in teams.items()
-            for number, of_round in enumerate(of_rounds)
+            ScheduledRound(phase=phase, number=number, teams=teams_of_round)
+            for phase, rounds_of_phase in teams.items()
+            for number, teams_of_round in enumerate(rounds_of_phase)
         ]
 
     @property
     def node_names(self) -> tuple[str, ...]:
-        """Return the names of the nodes in the cluster's file, or numbers the engine fills."""
+        """Return the names of the nodes, or their numbers if the engine chooses the nodes."""
         num_nodes = self.plan.nnodes
         if self.plan.launcher == "ssh":
             return tuple(ssh.select_hosts(self.cluster, nnodes=num_nodes))
         return tuple(f"node {node_rank}" for node_rank in range(num_nodes))
 
 
-def num_rounds(request: AcceptRequest, num_nodes: int) -> dict[Phase, int]:
+def count_rounds(request: AcceptRequest, num_nodes: int) -> dict[Phase, int]:
     """Return the number of rounds of each chosen phase."""
     counts: dict[Phase, int] = {
         "devices": request.repeats,
         "nodes": request.repeats,
-        "pairs": request.rounds or default_num_rounds(num_nodes),
+        "pairs": request.rounds or choose_num_rounds(num_nodes),
         "groups": request.repeats if num_nodes >= MIN_NODES else 0,
     }
     chosen = request.chosen_phases
     return {phase: count for phase, count in counts.items() if phase in chosen}
 
 
-def max_further_group_rounds(request: AcceptRequest, num_nodes: int) -> int:
-    """Return about how many rounds the search for one group takes, if the whole is slow."""
-    return request.repeats * (math.ceil(math.log2(num_nodes)) + 2)
+def estimate_further_group_rounds(request: AcceptRequest, num_nodes: int) -> int:
+    """Return about how many rounds the search for one group takes, if the whole is slow.
+
+    The search halves the whole until its parts are fast, then measures them with the largest one,
+    and then all slow parts together.
+    """
+    num_halvings = math.ceil(math.log2(num_nodes))
+    return request.repeats * (num_halvings + 2)
 
 
-def opened_session(session_dir: Path) -> OpenedSession:
-    """Return a session whose folder is ready."""
+def read_session(session_dir: Path) -> OpenedSession:
+    """Return the session whose folder was written before.
+
+    Raises:
+        OSError, ValueError: a file is missing or damaged.
+    """
     folder = session_dir.parent.parent
     plan = AcceptancePlan.model_validate_json((session_dir / "plan.json").read_bytes())
     return OpenedSession(

@@ -1,4 +1,4 @@
-"""What ranks of an acceptance are asked to measure, and what they return, as JSON."""
+"""Describe what the ranks of an acceptance measure, and what they return, as JSON."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ class RankTask(msgspec.Struct, frozen=True, kw_only=True):
         plan_dir: folder of the plan of one node's ranks, whose training is measured.
         num_nodes: that train together, each with as many ranks.
         devices: device of each rank on this node.
-        ranks_here: ranks that share this node in the node's own training, for which its processor
-            cores are divided.
-        control_steps: of a training that is done twice and compared bit by bit; 0: none.
+        ranks_here: ranks of this node if all its devices train; each rank gets its part of the
+            processor cores by this number, also in a smaller team.
+        control_steps: steps of the control training, which is done twice and compared bit by bit;
+            0: no control training.
         windows: timed pieces of training.
         budget_s: time of all windows together.
         measures_device: whether to time matmuls and copies of each device.

@@ -1,8 +1,8 @@
 """Start the ranks of teams on this machine, wait for their results, and end them by a deadline.
 
 A team is the devices that train together in a round: one device, all devices of a node, two
-devices, or the devices of two nodes of which this machine is one. Teams do not disturb each other:
-one that hangs or fails ends with its round.
+devices, or the devices of several nodes of which this machine is one. Teams do not disturb each
+other: one that hangs or fails ends with its round.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TeamOutcome:
     Args:
         results: of this machine's ranks, in their order; empty if it failed.
         reason: why there are none.
-        error: what a rank said, or which did not end.
+        error: what a rank reported, or which rank did not end.
     """
 
     team: Team
@@ -68,12 +68,20 @@ class TeamOutcome:
 
 @dataclass(slots=True)
 class _RunningTeam:
+    """A team whose ranks run.
+
+    Args:
+        output: file with the standard output of the ranks: their results.
+        resources: its end ends the ranks.
+    """
+
     team: Team
     output: IO[bytes]
     processes: list[RankProcess]
     resources: ExitStack
 
-    def exit_codes(self) -> list[int | None]:
+    def poll_exit_codes(self) -> list[int | None]:
+        """Return the exit code of each rank; None: it still runs."""
         return [process.poll() for process in self.processes]
 
 
@@ -98,30 +106,37 @@ def measure_teams(
         running: dict[int, _RunningTeam] = {}
         for index, team in enumerate(teams):
             try:
-                running[index] = _start(team, setup, log, stack)
+                running[index] = _start_team(team, setup, log, stack)
             except MeasurementError as error:
                 outcomes[index] = TeamOutcome(team=team, reason="failed", error=str(error))
         ends_s = time.monotonic() + deadline_s
         while running:
-            reason = _reason_to_end(ends_s, is_stopped)
+            reason = _find_reason_to_end(ends_s, is_stopped)
             for index, team_run in list(running.items()):
-                codes = team_run.exit_codes()
-                if reason is not None or None not in codes or any(codes):
+                codes = team_run.poll_exit_codes()
+                have_all_ended = None not in codes
+                has_failed = any(code for code in codes)  # neither None nor 0
+                if reason is not None or have_all_ended or has_failed:
                     del running[index]
                     team_run.resources.close()
-                    outcomes[index] = _outcome(team_run, codes, reason)
+                    outcomes[index] = _read_outcome(team_run, codes, reason)
             if running:
                 time.sleep(POLL_S)
     return [outcomes[index] for index in range(len(teams))]
 
 
-def _reason_to_end(ends_s: float, is_stopped: Callable[[], bool]) -> Reason | None:
+def _find_reason_to_end(ends_s: float, is_stopped: Callable[[], bool]) -> Reason | None:
+    """Return why all teams must end now; None: they need not.
+
+    Args:
+        ends_s: the deadline on the monotonic clock.
+    """
     if is_stopped():
         return "stopped"
     return "deadline" if time.monotonic() >= ends_s else None
 
 
-def _start(team: Team, setup: Setup, log: IO[bytes], stack: ExitStack) -> _RunningTeam:
+def _start_team(team: Team, setup: Setup, log: IO[bytes], stack: ExitStack) -> _RunningTeam:
     """Start the ranks of a team; they end with ``resources`` or with ``stack``."""
     resources = stack.enter_context(ExitStack())
     output = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - read after they end
@@ -137,10 +152,15 @@ def _start(team: Team, setup: Setup, log: IO[bytes], stack: ExitStack) -> _Runni
     return _RunningTeam(team, output, resources.enter_context(ranks), resources)
 
 
-def _outcome(
+def _read_outcome(
     team_run: _RunningTeam, codes: Sequence[int | None], reason: Reason | None
 ) -> TeamOutcome:
-    """Read what the ranks of a team left, which has ended."""
+    """Return the outcome of a team that has ended, from the output of its ranks.
+
+    Args:
+        codes: exit code of each rank; None: it was ended.
+        reason: why the team was ended; None: its ranks ended by themselves.
+    """
     team_run.output.seek(0)
     results: list[RankResult] = []
     errors: list[str] = []
@@ -148,7 +168,7 @@ def _outcome(
         try:
             results.append(msgspec.json.decode(line, type=RankResult))
         except msgspec.MsgspecError:
-            errors.append(_error_of(line))
+            errors.append(_read_error(line))
     if len(results) == len(codes):
         ordered = sorted(results, key=lambda result: result.rank)
         return TeamOutcome(team=team_run.team, results=ordered)
@@ -160,7 +180,8 @@ def _outcome(
     return TeamOutcome(team=team_run.team, reason=reason or "failed", error="; ".join(errors))
 
 
-def _error_of(line: bytes) -> str:
+def _read_error(line: bytes) -> str:
+    """Return the error in a line of a rank's output that is no result."""
     try:
         return msgspec.json.decode(line, type=RankFailure).error
     except msgspec.MsgspecError:

@@ -12,17 +12,19 @@ if TYPE_CHECKING:
 
     from trainmark.acceptance.evidence import Phase
 
-_START_S = 20.0  # about: of the ranks of a round: imports, data, model, first steps
+_START_S = 20.0  # about what ranks take to import, to read data, to build the model and to warm up
+_SECONDS_PER_MINUTE = 60
 
 
-def expected_round_s(training_s: float) -> float:
+def estimate_round_s(training_s: float) -> float:
     """Return about how long a round takes, of which ``training_s`` is timed training."""
     return _START_S + training_s
 
 
-def minutes(seconds: float) -> str:
-    """Return a time in minutes, of ten or more without a fraction."""
-    return f"{seconds / 60:.0f} min" if seconds >= 600 else f"{seconds / 60:.1f} min"
+def format_minutes(seconds: float) -> str:
+    """Return a time in minutes as text; from ten minutes on without a fraction."""
+    minutes = seconds / _SECONDS_PER_MINUTE
+    return f"{minutes:.0f} min" if minutes >= 10 else f"{minutes:.1f} min"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,7 @@ class ScheduledRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timetable:
-    """All rounds that are certain.
+    """All rounds that will be measured in any case, without those that confirm what looks bad.
 
     Args:
         title: what is accepted, and where.
@@ -61,14 +63,16 @@ class Timetable:
         """Return about how long all rounds take."""
         return len(self.schedule) * self.round_s
 
-    def announcement(self) -> list[str]:
-        """Return phases and times in words."""
+    def describe(self) -> list[str]:
+        """Return the lines of text that show phases and times to the user."""
         lines = [self.title]
         for phase, count in self.num_rounds.items():
             rounds = "1 round" if count == 1 else f"{count} rounds"
-            lines.append(f"{phase}: {rounds}, about {minutes(count * self.round_s)}")
+            lines.append(f"{phase}: {rounds}, about {format_minutes(count * self.round_s)}")
         lines += self.remarks
-        times = f"about {minutes(self.expected_s)}, and at most {minutes(self.limit_s)}"
+        times = (
+            f"about {format_minutes(self.expected_s)}, and at most {format_minutes(self.limit_s)}"
+        )
         return [*lines, f"in all {times}"]
 
 
@@ -82,22 +86,23 @@ class Progress:
 
     def __init__(self, phases: Sequence[str], training_s: float) -> None:
         self._phases = list(phases)
-        self._expected_round_s = expected_round_s(training_s)
-        self._begun = 0
+        self._expected_round_s = estimate_round_s(training_s)
+        self._num_begun = 0
         self._start_s = time.monotonic()
 
     def begin_round(self) -> str:
-        """Count a round that begins; return where that is, in words."""
-        phase = self._phases[self._begun]
-        of_phase = self._phases.count(phase)
-        place = self._phases[: self._begun].count(phase)
+        """Count a round that begins; return the progress as text."""
+        phase = self._phases[self._num_begun]
+        num_of_phase = self._phases.count(phase)
+        num_before = self._phases[: self._num_begun].count(phase)
         round_s = self._expected_round_s
-        if self._begun:
-            round_s = (time.monotonic() - self._start_s) / self._begun
-        remaining, remaining_of_phase = len(self._phases) - self._begun, of_phase - place
-        self._begun += 1
-        left = minutes(remaining_of_phase * round_s)
-        text = f"{phase}: round {place + 1} of {of_phase}, about {left} left"
+        if self._num_begun:
+            round_s = (time.monotonic() - self._start_s) / self._num_begun
+        remaining = len(self._phases) - self._num_begun
+        remaining_of_phase = num_of_phase - num_before
+        self._num_begun += 1
+        time_left = format_minutes(remaining_of_phase * round_s)
+        text = f"{phase}: round {num_before + 1} of {num_of_phase}, about {time_left} left"
         if remaining > remaining_of_phase:
-            text += f", {minutes(remaining * round_s)} in all"
+            text += f", {format_minutes(remaining * round_s)} in all"
         return text

@@ -1,4 +1,7 @@
-"""Changes over time that all nodes share, as heat causes them: estimated, removed, reported."""
+"""Estimate changes over time that all nodes share, as heat causes them.
+
+They are removed from the measurements and reported. V is the number of values.
+"""
 
 from __future__ import annotations
 
@@ -7,51 +10,67 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainmark.acceptance.estimation import medians
+from trainmark.acceptance.estimation import compute_medians
 
 if TYPE_CHECKING:
     from trainmark.acceptance.judgement import Flags, Floats, Integers
 
-_LARGE_ROUND = 16  # values; so many tell the level of their round alone
-_MIN_HALF_ROUNDS = 4  # of a half, to judge the later one by itself
-_MIN_TREND_ROUNDS = 6
+_LARGE_ROUND = 16  # values from which the level of their round is estimated from them alone
+_MIN_HALF_ROUNDS = 4  # rounds of each half from which the later half is judged by itself
+_MIN_TREND_ROUNDS = 6  # from which a trend is reported
+_MIN_LINE_ROUNDS = 3  # from which a line is fitted to small rounds
 
 
 def compute_round_levels(values: Floats, rounds: Integers) -> Floats:
     """Return the level of the round of each value.
 
-    Of rounds with many values their median; small rounds have the level of their neighbours. If
-    all are small: a straight line by the median of slopes (Theil and Sen), because the level of a
-    round of two pairs cannot be told from the pairs.
+    The level of a round with many values is their median; small rounds have the level of their
+    neighbours. If all are small, the levels are a straight line by the median of slopes (Theil and
+    Sen), because the level of a round of two pairs cannot be separated from that of the pairs.
+
+    Args:
+        values: (V,) logarithms of times.
+        rounds: (V,) number of the round of each.
+
+    Returns:
+        (V,).
     """
     if len(values) == 0:
         return values
     names, place, counts = np.unique(rounds, return_inverse=True, return_counts=True)
-    of_rounds, is_large = medians(values, place, len(names)), counts >= _LARGE_ROUND
+    round_medians = compute_medians(values, place, len(names))
+    is_large = counts >= _LARGE_ROUND
     if is_large.any():
-        levels: Floats = np.interp(names, names[is_large], of_rounds[is_large])
+        levels: Floats = np.interp(names, names[is_large], round_medians[is_large])
         return levels[place]
-    if len(names) < 3:
+    if len(names) < _MIN_LINE_ROUNDS:
         return values * 0
     distances = names[:, None] - names[None, :]
-    rises = of_rounds[:, None] - of_rounds[None, :]
+    rises = round_medians[:, None] - round_medians[None, :]
     slope = float(np.median(rises[distances > 0] / distances[distances > 0]))
     line: Floats = slope * (names - names.mean())
     return line[place]
 
 
 def compute_trend(values: Floats, rounds: Integers) -> float | None:
-    """Return the share by which the last third of the rounds is above the first; None: too few."""
+    """Return the relative rise of times from the first to the last third of the rounds.
+
+    None if there are too few rounds.
+    """
     names, place = np.unique(rounds, return_inverse=True)
     if len(names) < _MIN_TREND_ROUNDS:
         return None
-    of_rounds, third = medians(values, place, len(names)), len(names) // 3
-    return expm1(float(np.median(of_rounds[-third:]) - np.median(of_rounds[:third])))
+    round_medians = compute_medians(values, place, len(names))
+    third = len(names) // 3
+    rise = float(np.median(round_medians[-third:]) - np.median(round_medians[:third]))
+    return expm1(rise)
 
 
 def is_in_later_half(rounds: Integers) -> Flags:
     """Return which measurements are of the later half of the rounds; none if there are too few."""
     names, place = np.unique(rounds, return_inverse=True)
     half = len(names) // 2
-    late: Flags = place >= half if half >= _MIN_HALF_ROUNDS else np.zeros(len(rounds), bool)
-    return late
+    if half < _MIN_HALF_ROUNDS:
+        return np.zeros(len(rounds), bool)
+    is_late: Flags = place >= half
+    return is_late

@@ -1,7 +1,7 @@
 """Decide which members pass: from the evidence of all nodes to one ``AcceptanceResult``.
 
-Members are the devices of one machine, or nodes. They are compared with members of the same
-product and software alone.
+Members are the devices of one machine, or nodes. They are compared only with their peers: members
+of the same product and software.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trainmark.acceptance.judgement import (
     NodeVerdicts,
     Verdict,
 )
-from trainmark.acceptance.model import judge, pairs_to_measure_again
+from trainmark.acceptance.model import ERROR_RATE, choose_pairs_to_measure_again, judge_measurements
 from trainmark.acceptance.result import (
     Bits,
     Doubt,
@@ -53,7 +53,7 @@ _CODES: dict[Cause, Code] = {
     Cause.HOT: "slow_hot",
     Cause.UNKNOWN: "slow_unknown",
 }
-_MAX_NAMED = 4  # members of a team
+_MAX_NAMED = 4  # members of a team that are all named in a text
 _DECISIONS: dict[Verdict, Decision] = {
     Verdict.PASS: "pass",
     Verdict.SLOW: "fail",
@@ -63,12 +63,17 @@ _DECISIONS: dict[Verdict, Decision] = {
 
 @dataclass(slots=True, kw_only=True)
 class Assessment:
-    """What is known of the members so far, by name.
+    """What is known of the members so far; dictionaries and sets are by the member's name.
 
     Args:
         products: product name of each member.
         findings: reasons to exclude a member.
-        links: every link that was judged; bad ones also have a finding on one of their ends.
+        steps: how much slower the training step of a member is than its peers'.
+        doubts: why a member is undecided, and how many further rounds would decide; None: no number
+            of rounds would, or it is not known.
+        decided: members whose training step was judged.
+        step_s: median seconds of a step of a member alone.
+        links: all links that were judged; for a bad one, one of its ends also has a finding.
     """
 
     products: dict[str, str]
@@ -82,15 +87,15 @@ class Assessment:
     quantities: list[Quantity] = field(default_factory=list)
     wholes: list[Whole] = field(default_factory=list)
 
-    def members(self) -> list[Member]:
+    def list_members(self) -> list[Member]:
         """Return each member with its decision."""
         self._exclude_one_end_of_links()
-        return [self._member(name) for name in self.products]
+        return [self._make_member(name) for name in self.products]
 
     def _exclude_one_end_of_links(self) -> None:
         """Give a finding to one end of each bad link: the one with most bad links.
 
-        To exclude one end is enough; none more if an end fails already.
+        If one end is excluded, the link is not used, so that the other end may stay.
         """
         bad = [link for link in self.links if link.decision == "fail"]
         counts = Counter(name for link in bad for name in link.members)
@@ -108,16 +113,21 @@ class Assessment:
                 )
             )
 
-    def _member(self, name: str) -> Member:
-        findings = tuple(dict.fromkeys(self.findings.get(name, [])))
+    def _make_member(self, name: str) -> Member:
+        """Return a member with its decision and all that led to it."""
+        findings = tuple(dict.fromkeys(self.findings.get(name, [])))  # without duplicates
         doubt, more_rounds = self.doubts.get(name, (None, None))
-        decision: Decision = "pass"
+        decision: Decision
         if findings:
-            decision, doubt, more_rounds = "fail", None, None
+            decision = "fail"
+            doubt = more_rounds = None
         elif doubt is not None:
             decision = "undecided"
         elif name not in self.decided:
-            decision, doubt = "undecided", "not_measured"
+            decision = "undecided"
+            doubt = "not_measured"
+        else:
+            decision = "pass"
         return Member(
             name=name,
             product=self.products[name],
@@ -132,12 +142,17 @@ class Assessment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Times of one quantity, each with its round: of members alone, and of pairs."""
+    """Times of one quantity in seconds.
+
+    Args:
+        alone: round, member and time of each measurement of a member alone.
+        pairs: round, both members and time of each measurement of a pair.
+    """
 
     alone: list[tuple[int, str, float]]
     pairs: list[tuple[int, str, str, float]]
 
-    def measurements(self, names: Sequence[str]) -> Measurements:
+    def make_measurements(self, names: Sequence[str]) -> Measurements:
         """Return the arrays of the members ``names``, which are numbered in this order."""
         number = {name: place for place, name in enumerate(names)}
         alone = [
@@ -150,8 +165,8 @@ class Times:
             for round_number, first, second, seconds in self.pairs
             if first in number and second in number
         ]
-        alone_node, alone_round, alone_s = _columns(alone, 3)
-        first, second, pair_round, pair_s = _columns(pairs, 4)
+        alone_node, alone_round, alone_s = _split_columns(alone, 3)
+        first, second, pair_round, pair_s = _split_columns(pairs, 4)
         return Measurements(
             num_nodes=len(names),
             alone_node=alone_node.astype(np.int64),
@@ -164,46 +179,47 @@ class Times:
         )
 
 
-def _columns(rows: Sequence[Sequence[float]], count: int) -> list[np.ndarray]:
+def _split_columns(rows: Sequence[Sequence[float]], count: int) -> list[np.ndarray]:
+    """Return the columns of a table as arrays; ``count`` empty ones if it has no rows."""
     return list(np.array(rows, float).reshape(-1, count).T)
 
 
 def collect_times(evidence: Evidence, alone_phase: str) -> dict[str, Times]:
     """Return the times of each quantity.
 
-    Of a team the slowest rank counts. Of the windows of a round the median counts: they are of one
-    process and one moment, so that they do not tell the noise from round to round.
+    In a team the slowest rank counts. Of the windows of a round only the median counts: windows are
+    measured by one process at one time, so that they differ less than rounds do.
 
     Args:
-        alone_phase: in which members were measured alone: ``devices`` or ``nodes``.
+        alone_phase: the phase in which members were measured alone: ``devices`` or ``nodes``.
     """
     times: dict[str, Times] = {}
     for (phase, round_number, members), results in evidence.results.items():
-        for quantity in _common_quantities(results):
-            of_quantity = times.setdefault(quantity, Times(alone=[], pairs=[]))
-            seconds = _slowest_rank_s(results, quantity)
+        for quantity in _list_common_quantities(results):
+            quantity_times = times.setdefault(quantity, Times(alone=[], pairs=[]))
+            seconds = _compute_slowest_rank_s(results, quantity)
             if phase == alone_phase and len(members) == 1:
-                of_quantity.alone.append((round_number, members[0], seconds))
+                quantity_times.alone.append((round_number, members[0], seconds))
             elif phase == "pairs":
                 first, second = members
-                of_quantity.pairs.append((round_number, first, second, seconds))
+                quantity_times.pairs.append((round_number, first, second, seconds))
     return times
 
 
-def _slowest_rank_s(results: Sequence[RankResult], quantity: str) -> float:
+def _compute_slowest_rank_s(results: Sequence[RankResult], quantity: str) -> float:
     """Return the median over the windows of a round, in each of which the slowest rank counts."""
-    of_windows = zip(*(result.seconds[quantity] for result in results), strict=True)
-    return float(median(max(of_ranks) for of_ranks in of_windows))
+    windows = zip(*(result.seconds[quantity] for result in results), strict=True)
+    return float(median(max(seconds_of_ranks) for seconds_of_ranks in windows))
 
 
-def slowest_of_team(results: Sequence[RankResult], quantity: str) -> float | None:
+def find_slowest_rank_s(results: Sequence[RankResult], quantity: str) -> float | None:
     """Return the time of a team in a round; None unless all its ranks measured it."""
-    if quantity not in _common_quantities(results):
+    if quantity not in _list_common_quantities(results):
         return None
-    return _slowest_rank_s(results, quantity)
+    return _compute_slowest_rank_s(results, quantity)
 
 
-def _common_quantities(results: Sequence[RankResult]) -> list[str]:
+def _list_common_quantities(results: Sequence[RankResult]) -> list[str]:
     """Return the quantities that all ranks measured, the same number of times."""
     return [
         name
@@ -221,26 +237,26 @@ def judge_times(
     rates_worse_by: float,
     find_baseline: FindBaseline | None = None,
 ) -> list[tuple[str, str]]:
-    """Judge every quantity within each group of comparable members.
+    """Judge every quantity within each peer group.
 
     Only the training step decides whether a member is undecided: other quantities can only make
     it fail.
 
     Args:
+        times: by quantity.
+        groups: names of the members of each peer group.
         find_baseline: returns the baseline of a product and a quantity; None: there is none.
 
     Returns:
-        The pairs that are to be measured again, each as often as that.
+        The pairs that are to be measured again; a pair that is to be measured several times is
+        listed as often.
     """
-    again: Counter[tuple[str, str]] = Counter()
-    for name in assessment.products:
-        seconds = [s for _, of, s in times[STEP].alone if of == name] if STEP in times else []
-        if seconds:
-            assessment.step_s[name] = median(seconds)
-    for quantity, of_quantity in sorted(times.items()):
+    _note_step_times(assessment, times)
+    pairs_again: Counter[tuple[str, str]] = Counter()
+    for quantity, quantity_times in sorted(times.items()):
         limit = worse_by if quantity == STEP else rates_worse_by
         for names in groups:
-            measured = of_quantity.measurements(names)
+            measured = quantity_times.make_measurements(names)
             baseline = None
             if find_baseline is not None:
                 baseline = find_baseline(assessment.products[names[0]], quantity)
@@ -250,22 +266,41 @@ def judge_times(
                 continue
             if len(measured.alone_s) + len(measured.pair_s) == 0:
                 continue
-            judgement = judge(
-                measured, worse_by=limit, error_rate=0.01 / len(times), baseline=baseline
+            judgement = judge_measurements(
+                measured, worse_by=limit, error_rate=ERROR_RATE / len(times), baseline=baseline
             )
             _note_nodes(assessment, judgement, names, quantity)
             _note_links(assessment, judgement, names, quantity)
-            again |= Counter((names[a], names[b]) for a, b in pairs_to_measure_again(judgement))
-            assessment.quantities.append(_quantity(quantity, limit, judgement))
-    return list(again.elements())
+            pairs_again |= Counter(
+                (names[a], names[b]) for a, b in choose_pairs_to_measure_again(judgement)
+            )
+            assessment.quantities.append(_describe_quantity(quantity, limit, judgement))
+    return list(pairs_again.elements())
+
+
+def _note_step_times(assessment: Assessment, times: dict[str, Times]) -> None:
+    """Add the median step time of each member alone."""
+    if STEP not in times:
+        return
+    seconds_of: dict[str, list[float]] = defaultdict(list)
+    for _, name, seconds in times[STEP].alone:
+        seconds_of[name].append(seconds)
+    for name in assessment.products:
+        if name in seconds_of:
+            assessment.step_s[name] = median(seconds_of[name])
 
 
 def _note_nodes(
     assessment: Assessment, judgement: Judgement, names: Sequence[str], quantity: str
 ) -> None:
+    """Add the verdicts on nodes of one quantity.
+
+    Args:
+        names: of the members, in the order of their numbers in the judgement.
+    """
     nodes = judgement.nodes
     for place, name in enumerate(names):
-        interval = _interval(nodes, place)
+        interval = _make_interval(nodes, place)
         if interval is None:
             if quantity == STEP and isfinite(nodes.slower[place]):
                 assessment.doubts[name] = ("too_few_rounds", None)
@@ -287,11 +322,14 @@ def _note_nodes(
                 assessment.doubts[name] = ("interval", more if more > 0 else None)
 
 
-def _interval(verdicts: NodeVerdicts | LinkVerdicts, place: int) -> Interval | None:
-    """Return an interval; None if something was not measured, or too seldom to tell its noise."""
-    slower, low, high = (
-        float(values[place]) for values in (verdicts.slower, verdicts.low, verdicts.high)
-    )
+def _make_interval(verdicts: NodeVerdicts | LinkVerdicts, place: int) -> Interval | None:
+    """Return the interval of one node or link.
+
+    None if it was not measured, or too seldom to estimate its noise.
+    """
+    slower = float(verdicts.slower[place])
+    low = float(verdicts.low[place])
+    high = float(verdicts.high[place])
     if not isfinite(slower) or not isfinite(high):
         return None
     return Interval(slower=slower, low=low, high=high)
@@ -300,9 +338,14 @@ def _interval(verdicts: NodeVerdicts | LinkVerdicts, place: int) -> Interval | N
 def _note_links(
     assessment: Assessment, judgement: Judgement, names: Sequence[str], quantity: str
 ) -> None:
+    """Add the verdicts on links of one quantity.
+
+    Args:
+        names: of the members, in the order of their numbers in the judgement.
+    """
     links = judgement.links
     for place, verdict in enumerate(links.verdict):
-        interval = _interval(links, place)
+        interval = _make_interval(links, place)
         if interval is None:
             continue
         assessment.links.append(
@@ -316,7 +359,12 @@ def _note_links(
         )
 
 
-def _quantity(name: str, limit: float, judgement: Judgement) -> Quantity:
+def _describe_quantity(name: str, limit: float, judgement: Judgement) -> Quantity:
+    """Return how precisely a quantity was measured.
+
+    Args:
+        limit: slowdown up to which a member passes.
+    """
     detectable = judgement.links.detectable
     return Quantity(
         name=name,
@@ -329,13 +377,16 @@ def _quantity(name: str, limit: float, judgement: Judgement) -> Quantity:
 
 
 def judge_bits(
-    assessment: Assessment, evidence: Evidence, owner: dict[str, str], groups: Sequence[set[str]]
+    assessment: Assessment,
+    evidence: Evidence,
+    member_of: dict[str, str],
+    groups: Sequence[set[str]],
 ) -> None:
     """Compare the control trainings of the devices of each group, bit by bit.
 
     Args:
-        owner: the member to which each device belongs: itself, or its node.
-        groups: devices of one product and software.
+        member_of: the member to which each device belongs: the device itself, or its node.
+        groups: names of the devices of each product and software.
     """
     trainings = {
         members[0]: results[0].trainings
@@ -343,24 +394,24 @@ def judge_bits(
         if phase == "devices" and results[0].trainings
     }
     for devices in groups:
-        of_group = {name: runs for name, runs in trainings.items() if name in devices}
-        compared = compare_devices(of_group)
-        products = {assessment.products[owner[name]] for name in devices}
+        group_trainings = {name: runs for name, runs in trainings.items() if name in devices}
+        compared = compare_devices(group_trainings)
+        products = {assessment.products[member_of[name]] for name in devices}
         assessment.bits.append(
             Bits(
                 product=" + ".join(sorted(products)),
                 control=compared.control,
-                devices=sum(bool(runs) for runs in of_group.values()),
+                devices=len(group_trainings),
             )
         )
         for deviation in compared.deviations:
             tensor = f" of {deviation.tensor}" if deviation.tensor else ""
             text = f"{deviation.device}: {deviation.part}{tensor} in step {deviation.step}"
-            assessment.findings[owner[deviation.device]].append(
+            assessment.findings[member_of[deviation.device]].append(
                 Finding(code="computes_differently", members=(deviation.compared_with,), text=text)
             )
         for name in compared.unclear:
-            assessment.doubts.setdefault(owner[name], ("differs_without_majority", None))
+            assessment.doubts.setdefault(member_of[name], ("differs_without_majority", None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,18 +425,21 @@ class _BadRound:
     quantity: str | None = None
 
 
-def note_bad_rounds(assessment: Assessment, evidence: Evidence, owner: dict[str, str]) -> list[str]:
-    """Blame members for rounds that failed, or whose results were wrong.
+def note_bad_rounds(
+    assessment: Assessment, evidence: Evidence, member_of: dict[str, str]
+) -> list[str]:
+    """Add findings for rounds that failed, or whose results were wrong.
 
     Args:
-        owner: the member to which each device and node belongs.
+        member_of: the member to which each device and node belongs.
 
     Returns:
         What was not measured, in words.
     """
-    bad = [*_wrong_rounds(evidence), *_failed_rounds(evidence)]
+    bad = [*_list_wrong_rounds(evidence), *_list_failed_rounds(evidence)]
     for bad_round in bad:
-        owners = {owner.get(name, name) for name in bad_round.members}
+        owners = {member_of.get(name, name) for name in bad_round.members}
+        # A larger team does not show which of its members is at fault.
         if bad_round.phase != "pairs" and len(owners) == 1:
             finding = Finding(code=bad_round.code, quantity=bad_round.quantity, text=bad_round.text)
             assessment.findings[owners.pop()].append(finding)
@@ -393,19 +447,20 @@ def note_bad_rounds(assessment: Assessment, evidence: Evidence, owner: dict[str,
         assessment, evidence, [bad_round for bad_round in bad if bad_round.phase == "pairs"]
     )
     return [
-        f"{phase}, round {number + 1}, {_team_text(members)}: {failure.error}"
+        f"{phase}, round {number + 1}, {_format_members(members)}: {failure.error}"
         for (phase, number, members), failure in evidence.failures.items()
     ]
 
 
-def _team_text(members: Sequence[str]) -> str:
+def _format_members(members: Sequence[str]) -> str:
     """Return the names of a team; of a large one the first, the last and their number."""
     if len(members) <= _MAX_NAMED:
         return " and ".join(members)
     return f"{members[0]} to {members[-1]} ({len(members)} members)"
 
 
-def _wrong_rounds(evidence: Evidence) -> list[_BadRound]:
+def _list_wrong_rounds(evidence: Evidence) -> list[_BadRound]:
+    """Return the rounds in which a rank found a wrong result of a matmul, copy or collective."""
     return [
         _BadRound(phase=phase, members=members, code="wrong_result", text=text, quantity=quantity)
         for (phase, _, members), results in evidence.results.items()
@@ -414,10 +469,10 @@ def _wrong_rounds(evidence: Evidence) -> list[_BadRound]:
     ]
 
 
-def _failed_rounds(evidence: Evidence) -> list[_BadRound]:
+def _list_failed_rounds(evidence: Evidence) -> list[_BadRound]:
     """Return the rounds that failed by themselves.
 
-    What a signal stopped blames nobody, and where a node did not come its partner is not at fault.
+    A round that a signal stopped, or to which a node did not come, is no fault of its members.
     """
     return [
         _BadRound(
@@ -432,7 +487,7 @@ def _failed_rounds(evidence: Evidence) -> list[_BadRound]:
 
 
 def _blame_bad_pairs(assessment: Assessment, evidence: Evidence, bad: Sequence[_BadRound]) -> None:
-    """Blame for bad pairs the members most of whose pairs are bad; else one end of the link."""
+    """Add findings for bad pairs to members most of whose pairs are bad; else to one end."""
     pairs = [
         members for phase, _, members in (*evidence.results, *evidence.failures) if phase == "pairs"
     ]
@@ -440,7 +495,8 @@ def _blame_bad_pairs(assessment: Assessment, evidence: Evidence, bad: Sequence[_
     bad_pairs = Counter(name for bad_round in bad for name in bad_round.members)
     for name in assessment.products:
         if all_pairs[name] > 1 and 2 * bad_pairs[name] > all_pairs[name]:
-            first = next(bad_round for bad_round in bad if name in bad_round.members)
+            bad_rounds_of_member = [bad_round for bad_round in bad if name in bad_round.members]
+            first = bad_rounds_of_member[0]
             assessment.findings[name].append(
                 Finding(code=first.code, quantity=first.quantity, text=first.text)
             )

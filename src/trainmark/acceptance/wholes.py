@@ -1,20 +1,20 @@
-"""Judge all comparable nodes together, and groups among them, from the evidence of sets."""
+"""Judge all peers in one training, the whole, and groups of nodes among them."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from trainmark.acceptance.groups import SetTimes, predict_parts, search_groups
+from trainmark.acceptance.groups import SetTimes, fit_step_time_model, search_groups
 from trainmark.acceptance.result import Finding, Interval, Whole
 from trainmark.acceptance.tasks import STEP
-from trainmark.acceptance.verdicts import slowest_of_team
+from trainmark.acceptance.verdicts import find_slowest_rank_s
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainmark.acceptance.evidence import Evidence
-    from trainmark.acceptance.groups import FoundGroup, GroupSearch, Parts, SlowShare, Team
+    from trainmark.acceptance.groups import GroupSearch, NodeSet, Slowdown, SlowGroup, StepTimeModel
     from trainmark.acceptance.request import AcceptRequest
     from trainmark.acceptance.result import Code
     from trainmark.acceptance.verdicts import Assessment, Times
@@ -24,45 +24,49 @@ def judge_wholes(
     assessment: Assessment,
     evidence: Evidence,
     times: Times,
-    comparable: Sequence[Sequence[str]],
+    peer_groups: Sequence[Sequence[str]],
     request: AcceptRequest,
-) -> list[Team]:
-    """Add what sets of nodes tell to an assessment; nodes that fail already take no part.
+) -> list[NodeSet]:
+    """Add what node sets show to an assessment; nodes that fail already take no part.
 
     Args:
         times: of a step, of nodes alone and in pairs.
-        comparable: nodes of one product and software each.
+        peer_groups: the nodes of each product and software.
 
     Returns:
-        Disjoint sets that are to be measured next.
+        Disjoint node sets that are to be measured next.
     """
     measured = collect_set_times(evidence)
-    to_measure: list[Team] = []
-    for names in comparable:
+    to_measure: list[NodeSet] = []
+    for names in peer_groups:
         passing = [name for name in names if not assessment.findings.get(name)]
-        parts = _predict(assessment, times, passing)
-        if parts is None:
+        model = _fit_model(assessment, times, passing)
+        if model is None:
             continue
         search = search_groups(
-            passing, parts, measured, repeats=request.repeats, worse_by=request.worse_by
+            passing, model, measured, repeats=request.repeats, worse_by=request.worse_by
         )
         to_measure += search.to_measure
         if search.whole is not None or search.outcome not in ("as_predicted", "unfinished"):
-            assessment.wholes.append(_whole(search, len(passing)))
+            assessment.wholes.append(_make_whole(search, len(passing)))
         for group in search.groups:
-            _blame(assessment, group)
+            _add_findings(assessment, group)
     return to_measure
 
 
 def collect_set_times(evidence: Evidence) -> SetTimes:
-    """Return what was measured of sets: a set that failed, and never succeeded, has an error."""
-    seconds: dict[Team, list[float]] = defaultdict(list)
+    """Return what was measured of node sets.
+
+    A set has an error if it failed and never succeeded. Nobody is to blame for a round that a
+    signal stopped, or to which a node did not come.
+    """
+    seconds: dict[NodeSet, list[float]] = defaultdict(list)
     for (phase, _, members), results in evidence.results.items():
         if phase != "groups":
             continue
         num_ranks = sum(len(evidence.nodes[name].devices) for name in members)
         if len(results) == num_ranks:
-            step_s = slowest_of_team(results, STEP)
+            step_s = find_slowest_rank_s(results, STEP)
             if step_s is not None:
                 seconds[members].append(step_s)
     errors = {
@@ -76,7 +80,7 @@ def collect_set_times(evidence: Evidence) -> SetTimes:
     return SetTimes(seconds=seconds, errors=errors)
 
 
-def _predict(assessment: Assessment, times: Times, names: Sequence[str]) -> Parts | None:
+def _fit_model(assessment: Assessment, times: Times, names: Sequence[str]) -> StepTimeModel | None:
     """Return what nodes alone and in pairs predict; None if they were not measured."""
     members = set(names)
     noises = [
@@ -88,40 +92,45 @@ def _predict(assessment: Assessment, times: Times, names: Sequence[str]) -> Part
     ]
     if not noises:
         return None
-    # Pairs of the later rounds: their devices are as hot as those of the whole.
+    alone_s = [seconds for _, name, seconds in times.alone if name in members]
     pairs = sorted(pair for pair in times.pairs if {pair[1], pair[2]} <= members)
-    return predict_parts(
-        [seconds for _, name, seconds in times.alone if name in members],
-        [seconds for *_, seconds in pairs[-max(1, len(pairs) // 3) :]] if pairs else [],
-        max(noises),
-    )
+    # Only the last third of the rounds: then devices are as hot as in the training of the whole.
+    num_late = max(1, len(pairs) // 3)
+    pair_s = [seconds for *_, seconds in pairs[-num_late:]]
+    return fit_step_time_model(alone_s, pair_s, max(noises))
 
 
-def _interval(share: SlowShare | None) -> Interval | None:
-    if share is None:
+def _make_interval(slowdown: Slowdown | None) -> Interval | None:
+    """Return a slowdown in the form of a result; None stays None."""
+    if slowdown is None:
         return None
-    return Interval(slower=share.slower, low=share.low, high=share.high)
+    return Interval(slower=slowdown.slower, low=slowdown.low, high=slowdown.high)
 
 
-def _whole(search: GroupSearch, num_members: int) -> Whole:
+def _make_whole(search: GroupSearch, num_members: int) -> Whole:
+    """Return the state of a search in the form of a result.
+
+    Args:
+        num_members: number of nodes that were searched.
+    """
     return Whole(
         num_members=num_members,
         outcome=search.outcome,
-        interval=_interval(search.whole),
+        interval=_make_interval(search.whole),
         groups=tuple(group.members for group in search.groups),
         parts=search.parts,
     )
 
 
-def _blame(assessment: Assessment, group: FoundGroup) -> None:
+def _add_findings(assessment: Assessment, group: SlowGroup) -> None:
     """Give a finding to every member of a group."""
-    code: Code = "group_failed" if group.share is None else "slow_group"
+    code: Code = "group_failed" if group.slowdown is None else "slow_group"
     for name in group.members:
         assessment.findings[name].append(
             Finding(
                 code=code,
                 quantity=STEP,
-                interval=_interval(group.share),
+                interval=_make_interval(group.slowdown),
                 members=group.members,
                 text=group.error,
             )

@@ -79,7 +79,7 @@ def accept(
         note_stop_signals() as stop,
     ):
         if not quiet:
-            for line in acceptance.timetable().announcement():
+            for line in acceptance.make_timetable().describe():
                 say_remark(line)
         show = _ignore if quiet else say_remark
         result = api.measure_acceptance(acceptance, stop, show=show)

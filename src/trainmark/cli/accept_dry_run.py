@@ -21,7 +21,7 @@ _MAX_SHOWN_ROUNDS, _MAX_SHOWN = 3, 4  # of a phase; teams of a round, members of
 
 def print_accept_dry_run(acceptance: Acceptance | OpenedSession, *, as_json: bool) -> None:
     """Print phases, times and rounds of an acceptance, and the command of its engine."""
-    timetable = acceptance.timetable()
+    timetable = acceptance.make_timetable()
     command = _engine_command(acceptance)
     if as_json:
         num_rounds = timetable.num_rounds
@@ -39,7 +39,7 @@ def print_accept_dry_run(acceptance: Acceptance | OpenedSession, *, as_json: boo
         }
         say_json(document, indent=2)
         return
-    say_lines(timetable.announcement())
+    say_lines(timetable.describe())
     _say_schedule(timetable)
     for name, text in command.files.items():
         say_lines(["", f"{name}:", *text.splitlines()])
