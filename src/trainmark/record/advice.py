@@ -26,12 +26,14 @@ def advise(record: Record) -> list[Message]:
 
     An error's own fix takes precedence.
     """
-    cause, plan = record.cause, record.plan
+    cause = record.cause
+    plan = record.plan
     if cause is None:
         return []
     if get_stated_fix(cause):
         return [find_fix(cause)]
-    code, steps = cause.message.code, record.counts.steps
+    code = cause.message.code
+    steps = record.counts.steps
     advice: list[Message] = []
     if code in _RESUMABLE and _has_checkpoint(plan, steps):
         advice.append(message("try.resume"))
@@ -85,9 +87,12 @@ def _advise_on_memory(plan: Plan, *, on_host: bool) -> Iterator[Message]:
         yield message("try.lower_batch", value=recipe["micro_batch_size"])
     if recipe["precision"] in _WIDE_PRECISIONS and not on_host:
         yield message("try.bf16")
-    recomputes = recipe.get("checkpoint_activations")
-    if recomputes in (False, "none"):
-        yield message("try.checkpoint_activations", value="full" if recomputes else "true")
+    # Cases with layers have a word for what is recomputed, others a truth value.
+    setting = recipe.get("checkpoint_activations")
+    if setting == "none":
+        yield message("try.checkpoint_activations", value="full")
+    elif setting is False:
+        yield message("try.checkpoint_activations", value="true")
     if recipe.get("fsdp") is False and plan.world_size > 1:
         yield message("try.fsdp")
     yield message("try.more_memory_host" if on_host else "try.more_memory")

@@ -1,4 +1,4 @@
-"""Check a finished run against its plan, its data and itself.
+"""Check that a finished run agrees with its plan, its data and itself.
 
 A run that reached its end fails if what ranks did contradicts the data, the recipe or each other.
 Each check yields what is wrong; the first is the cause of the failure.
@@ -40,16 +40,11 @@ _UPDATES_TO_REACH_ALL = 2
 def find_broken_rule(
     plan: Plan, run: RunTimeline, figures: Mapping[str, FigureEntry]
 ) -> Cause | None:
-    """Return the first rule that a finished run breaks.
+    """Return the first rule that a finished run breaks; None: it breaks none.
 
-    A program of the user's own breaks none but that of the peak: ``witnessed`` has findings on it.
+    For a user's own program only the rule of the peak holds; ``witnessed`` has findings about it.
     """
-    if plan.witness is not None:
-        above_peak = next(_check_mfu(figures), None)
-        if above_peak is None:
-            return None
-        return Cause(kind="impossible_figure", message=above_peak)
-    rules = (
+    rules: tuple[tuple[str, Iterator[Message]], ...] = (
         ("impossible_figure", _check_steps(plan, run)),
         ("impossible_figure", _check_epochs(plan, run)),
         ("impossible_figure", _check_tokens(plan, run)),
@@ -59,9 +54,10 @@ def find_broken_rule(
         ("changed_precision", _check_precision(run)),
         ("impossible_figure", _check_mfu(figures)),
     )
+    if plan.witness is not None:
+        rules = (("impossible_figure", _check_mfu(figures)),)
     for kind, violations in rules:
-        violation = next(violations, None)
-        if violation is not None:
+        for violation in violations:
             return Cause(kind=kind, message=violation)
     return None
 
@@ -116,7 +112,8 @@ def _check_evaluations(plan: Plan, run: RunTimeline) -> Iterator[Message]:
     """Compare what ranks scored with each other, with the validation data and with training."""
     rounds = zip_longest(*(rank.evaluations for rank in run.ranks))
     for number, reports in enumerate(rounds, 1):
-        first = next(report for report in reports if report is not None)
+        known_reports = [report for report in reports if report is not None]
+        first = known_reports[0]
         for rank, report in enumerate(reports):
             if report is None:
                 continue
@@ -170,7 +167,7 @@ def _check_training(run: RunTimeline) -> Iterator[Message]:
     if not changed:
         yield message("no_trained_parameters")
     if not any(rank.phases["train"].steps for rank in run.ranks):
-        return  # too short for a figure
+        return  # the run was too short for any figure
     updates = max((report.updates for report in reports), default=0)
     if updates == 0:
         yield message("never_updated")
@@ -203,10 +200,10 @@ def _merge_flags(reports: Sequence[Mapping[str, bool]]) -> dict[str, bool]:
 
 
 def _check_replicas(plan: Plan, run: RunTimeline) -> Iterator[Message]:
-    """Yield parameters that ranks hold whole and that differ: their gradients were not reduced."""
+    """Yield unsharded parameters that differ between ranks: their gradients were not reduced."""
     sums_by_rank = {rank.rank: rank.parameters.sums for rank in run.ranks if rank.parameters}
     if len(sums_by_rank) < 2 or plan.recipe.get("tensor_parallel", 1) > 1:
-        return  # plain shards of one name differ
+        return  # ranks hold different shards under one name
     first: dict[str, int] = {}
     differing: dict[str, int] = {}
     for rank, sums in sums_by_rank.items():

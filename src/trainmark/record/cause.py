@@ -39,8 +39,10 @@ _SAME_MOMENT_NS = 3_000_000_000
 _VAGUENESS = {"signal": 1, "error": 2, "exit": 3}
 _LATE_WINDOW_RATIO = 1.5  # a window that takes this many times the longest one is late
 _LATE_STEP_RATIO = 3.0  # a step that takes this many times the mean step is late
-# A run may always report nothing for this share of its time limit, but not longer than this.
-_QUIET_SHARE, _MAX_FREE_QUIET_S = 0.05, 10.0
+# However fast its steps are, a run may report nothing for this part of its time limit, but not for
+# longer than these seconds.
+_QUIET_SHARE = 0.05
+_MAX_FREE_QUIET_S = 10.0
 
 
 def decide_status(cause: Cause | None) -> Status:
@@ -77,7 +79,7 @@ def find_failure(
     A stop from outside comes before the reports of ranks.
 
     Args:
-        is_witnessed: the ranks are those of a program of the user's own.
+        is_witnessed: the ranks run a user's own program.
     """
     return (
         _find_refusal(run)
@@ -101,7 +103,8 @@ def _find_end_of_job(run: RunTimeline) -> Cause | None:
     """Return how the engine ended the job, if it did; not that the job failed by itself."""
     job = run.launcher.job
     stop = run.launcher.stop
-    is_stopped_by_launcher = stop is not None and stop.node is None  # then the stop has the reason
+    # If the launcher itself stopped the ranks, the stop has the reason.
+    is_stopped_by_launcher = stop is not None and stop.node is None
     if job is None or is_stopped_by_launcher or job.phase in ("waiting", "running"):
         return None
     if not any(node.events for node in run.nodes):
@@ -125,7 +128,8 @@ def _find_end_of_job(run: RunTimeline) -> Cause | None:
 
 def _find_stop(run: RunTimeline) -> Cause | None:
     """Return why the ranks were stopped from outside."""
-    stop, steps = run.launcher.stop, run.steps
+    stop = run.launcher.stop
+    steps = run.steps
     if stop is None:
         return None
     match stop.reason:
@@ -149,7 +153,7 @@ def _find_stop(run: RunTimeline) -> Cause | None:
 
 
 def _describe_timeout(run: RunTimeline, stop: Stop) -> Cause:
-    """Return which ranks waited in which call, and which were missing there, as stacks tell."""
+    """Return which ranks waited in which call, and which were missing there, by their stacks."""
     groups = _merge_groups(stop.hang)
     # If ranks are in a collective, a rank in another call may still compute.
     is_in_collective = any(group["state"] == "collective" for group in groups)
@@ -202,6 +206,7 @@ def _measure_quiet_s(run: RunTimeline, stop: Stop) -> float:
 
 
 def _has_steps(run: RunTimeline) -> bool:
+    """Tell whether any rank trained a step."""
     return any(phase.steps for rank in run.ranks for phase in rank.phases.values())
 
 
@@ -230,8 +235,8 @@ def _find_failed_rank(run: RunTimeline) -> Cause | None:
         return None
     first_ns = min(failure.time_ns for failure in failures)
     first_failures = [x for x in failures if x.time_ns - first_ns <= _SAME_MOMENT_NS]
-    # Of equally specific ones the earliest, to the nanosecond: a peer's broken connection comes
-    # after what broke it.
+    # Of equally specific failures the earliest counts: a broken connection of another rank comes
+    # after the failure that broke it.
     most_specific = min(first_failures, key=lambda x: (_VAGUENESS.get(x.cause.kind, 0), x.time_ns))
     return most_specific.cause
 
@@ -272,7 +277,8 @@ def _list_failures(run: RunTimeline) -> list[_RankFailure]:
 
 def _describe_exit_code(failure: FailedRank, run: RunTimeline) -> Cause:
     """Return the cause of a rank that ended without a report."""
-    rank, exit_code = failure.rank, failure.exit_code
+    rank = failure.rank
+    exit_code = failure.exit_code
     if exit_code == DISK_FULL_EXIT:
         text = message("exception", text=os.strerror(errno.ENOSPC))
         return Cause(kind="disk_full", message=text, rank=rank, exit_code=exit_code)
@@ -280,10 +286,9 @@ def _describe_exit_code(failure: FailedRank, run: RunTimeline) -> Cause:
         text = message("rank_exited", rank=rank, exit_code=exit_code)
         return Cause(kind="exit", message=text, rank=rank, exit_code=exit_code)
     name = _name_signal(-exit_code)
-    if name == "SIGKILL" and run.launcher.oom_kills > 0:
-        kind, code = "oom", "rank_killed_out_of_memory"
-    else:
-        kind, code = "signal", "rank_killed"
+    is_out_of_memory = name == "SIGKILL" and run.launcher.oom_kills > 0
+    kind = "oom" if is_out_of_memory else "signal"
+    code = "rank_killed_out_of_memory" if is_out_of_memory else "rank_killed"
     text = message(code, rank=rank, signal=name)
     return Cause(kind=kind, message=text, rank=rank, signal=name, exit_code=exit_code)
 

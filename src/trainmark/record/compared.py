@@ -1,8 +1,14 @@
-"""A value of a record, compared with the value that it must have."""
+"""A value of a record, compared with the value or the range that follows from other values."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_Ordered = TypeVar("_Ordered", float, datetime)
 
 
 class ComparedValue(NamedTuple):
@@ -11,9 +17,44 @@ class ComparedValue(NamedTuple):
     Args:
         place: path of the value in the record, ``quality.history[0].step``.
         recorded: as the record has it.
-        expected: as it follows from other values.
+        expected: as it follows from other values; if only its range follows, the end of the range
+            that is nearer to ``recorded``.
     """
 
     place: str
     recorded: Any
     expected: Any
+
+
+def move_into_range(value: _Ordered, low: _Ordered, high: _Ordered) -> _Ordered:
+    """Return a value that lies in its range unchanged; else the nearer end of the range."""
+    return max(low, min(value, high))
+
+
+def check_range(
+    place: str, value: float | None, low: float, high: float
+) -> Iterator[ComparedValue]:
+    """Yield a value that is outside of its range, with the nearer end of the range.
+
+    Args:
+        value: None: the record does not have it, and nothing is checked.
+        low: lowest value that it may have.
+        high: highest value that it may have.
+    """
+    if value is None:
+        return
+    nearest = move_into_range(value, low, high)
+    if value != nearest:
+        yield ComparedValue(place, value, nearest)
+
+
+def check_at_most(place: str, value: float, high: float) -> Iterator[ComparedValue]:
+    """Yield a value that is above the highest one that it may have, with this one."""
+    if value > high:
+        yield ComparedValue(place, value, high)
+
+
+def check_at_least(place: str, value: float, low: float) -> Iterator[ComparedValue]:
+    """Yield a value that is below the lowest one that it may have, with this one."""
+    if value < low:
+        yield ComparedValue(place, value, low)

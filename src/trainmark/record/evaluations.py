@@ -1,7 +1,7 @@
 """Add up over ranks what an evaluation scored.
 
-Owns how far the qualities of ranks may differ, and which shares tell that rows of training were
-scored.
+Owns how far the qualities of ranks may differ, and from which number of scored training rows on an
+evaluation counts as one of training rows.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from trainmark.events.schema import Scored
 
 _QUALITY_TOLERANCE = 1e-5  # relative: ranks may add up in float32
-MIN_WEIGHT = 0.9  # of a row; the weights of batches, whose means were averaged, are far below
-# An evaluation of training rows alone scores about as many of those that are known as its share of
-# the training data; this share of them is enough. Single rows may be in both splits.
-MIN_TRAINED_SHARE, MIN_TRAINED_ROWS = 0.5, 3
-_MODULUS = 1 << 62
+_ABSOLUTE_TOLERANCE = 1e-9  # of qualities near 0
+MIN_WEIGHT = 0.9  # of a row; if means of batches are averaged, a row weighs far less
+# If an evaluation scored training rows only, the number of noted training rows among them can be
+# expected; this part of it is enough. Single rows may be in both splits.
+MIN_TRAINED_SHARE = 0.5
+MIN_TRAINED_ROWS = 3
+_MODULUS = 1 << 62  # of digests; see ``events.schema.Scored``
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,4 +102,4 @@ def is_same_quality(first: float | None, other: float | None) -> bool:
     """Tell whether two values of a quality are equal up to rounding."""
     if first is None or other is None:
         return first is other
-    return isclose(first, other, rel_tol=_QUALITY_TOLERANCE, abs_tol=1e-9)
+    return isclose(first, other, rel_tol=_QUALITY_TOLERANCE, abs_tol=_ABSOLUTE_TOLERANCE)

@@ -152,7 +152,8 @@ def _compute_throughput(measurement: Measurement) -> dict[str, Figure]:
     whole_ns = _list_train_ns(measurement)
     trained_ns: list[int] = []
     busy_ns: list[int] = []
-    for rank, rank_ns in zip(ranks, whole_ns, strict=False):  # no time of any if one is unknown
+    # Not strict: there are no times at all if that of one rank is unknown.
+    for rank, rank_ns in zip(ranks, whole_ns, strict=False):
         without_evaluation_ns = rank_ns - rank.spans_ns["evaluate"]
         trained_ns.append(without_evaluation_ns)
         busy_ns.append(without_evaluation_ns - rank.total_wait_ns)
@@ -323,6 +324,7 @@ def _find_used_memory(measurement: Measurement) -> Figure:
 
 
 def _find_greatest(values: Sequence[int | None], reason: str) -> Figure:
+    """Return the greatest of the values that are known; without any, the reason."""
     known = [float(value) for value in values if value is not None]
     return _make_figure(max(known, default=None), reason)
 

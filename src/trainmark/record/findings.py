@@ -1,7 +1,7 @@
-"""Findings, which a careful reader needs beside the figures; none fails a run.
+"""Find what a careful reader must know besides the figures; no finding fails a run.
 
-Owns their thresholds. Almost all follow from what a record has, so that a check of it against
-itself notices one that was removed; the others follow from events.
+Owns the thresholds of findings. Almost all follow from values of the record, so that a check of a
+record notices one that was removed; the others follow from events.
 """
 
 from __future__ import annotations
@@ -28,26 +28,30 @@ if TYPE_CHECKING:
     from trainmark.record.record import FigureEntry
     from trainmark.telemetry.summary import IntervalName, Telemetry
 
-BUSY_SHARE = 0.1  # of the cores; the system's own work and our launcher use less
-_CONSTANT_LOSS_STEPS = 10
-_ROUNDING = 1e-12
-# Of the steps not skipped by the loss scaler. A schedule may begin with a learning rate of 0.
+BUSY_SHARE = 0.1  # of the cores; the operating system and the launcher use less
+_CONSTANT_LOSS_STEPS = 10  # steps with one loss from which this is reported
+_ROUNDING = 1e-12  # relative difference of losses that are equal
+# Updates over the steps that the loss scaler did not skip. A schedule may begin with a learning
+# rate of 0, so that its first steps change nothing.
 _MIN_UPDATES = 0.9
-# Marks of a step and the host's clock around a window time the same work.
+# Relative difference of the time of steps by the device's clock and of their windows by the host's.
 _CLOCK_TOLERANCE = 0.1
-# Batches that wait ready when measuring begins were read before: their reading is not measured.
+# Batches that are ready when measuring begins were read before, so that their reading is not
+# measured: the largest part of all batches that may be.
 _READ_BEFORE = 0.1
-_MIN_ROWS = 8  # of which some may be repeated by chance
-_MIN_DISTINCT = 0.9  # real data hold some rows twice
-# The counter knows no fused attention of a vendor, which has up to a sixth of the FLOPs.
+_MIN_ROWS = 8  # of fewer rows, some may be repeated by chance
+_MIN_DISTINCT = 0.9  # part of the rows; real data have some rows twice
+# The counter misses vendors' fused attention kernels, which have up to a sixth of the FLOPs.
 _FLOPS_TOLERANCE = 0.2
-_ALWAYS_READ_AHEAD = 2
-# Of the ranks' median step, and of the rate of the other devices of one product.
+_ALWAYS_READ_AHEAD = 2  # batches that may be read before measuring begins in any case
+_STANDARD_ERRORS = 3  # above the best possible quality that chance explains
+# Relative to the ranks' median step, and to the rate of the other devices of the product.
 SLOW_SHARE = 0.05
 THROTTLED_SHARE = 0.01  # of the measured time; less is one reading of many
-_MIN_MEASURED_NS = 100_000_000  # of measured time; in less, the start of threads decides
+# Time of training below which the start of threads hides all else.
+_MIN_MEASURED_NS = 100_000_000
 _BYTES_PER_GIB = 2**30
-# Errors that may have changed a result, and those that were corrected or sent again.
+# Errors that may have changed a result, and those that were corrected or repeated.
 _UNCORRECTED = frozenset({"ecc_uncorrected", "remapped_rows"})
 _CORRECTED = frozenset(ERROR_COUNTERS) - _UNCORRECTED
 
@@ -189,9 +193,10 @@ def _find_changing_evaluation_rows(measurement: Measurement) -> Iterator[Message
 
 
 def _find_unlike_clocks(measurement: Measurement) -> Iterator[Message]:
-    """Compare the steps' time by the device's marks with their windows' by the host's clock.
+    """Compare the time of steps by the device's clock with that of their windows by the host's.
 
-    They differ if a mark is taken before the work it should follow, or runs at another rate.
+    They differ if the device records a time before the work that it should follow, or if its clock
+    runs at another rate.
     """
     for rank in measurement.ranks:
         phase = rank.phases["train"]
@@ -208,7 +213,8 @@ def _find_unlike_clocks(measurement: Measurement) -> Iterator[Message]:
 def _find_slow_devices(measurement: Measurement) -> Iterator[Message]:
     """Compare each device's matmul rate in preflight with the median of all of the same product.
 
-    Only devices that ranks do not share. Of two, the slower is compared with the faster.
+    The median is the higher one: of two devices, the slower is compared with the faster. On a CPU
+    ranks share the device, so that nothing is compared.
     """
     if measurement.plan.device.torch_type == "cpu":
         return
@@ -239,7 +245,8 @@ def _find_slow_ranks(measurement: Measurement) -> Iterator[Message]:
     ]
     if not ranks:
         return
-    # The median: ranks begin a window up to a step apart, and those that begin first wait in it.
+    # Medians, not means: ranks begin a window up to a step apart, and the first ones wait for the
+    # others in its first step.
     steps_s = {rank.rank: (rank.step_ns or 0) / 1e9 for rank in ranks}
     waits_s = {rank.rank: (rank.wait_ns or 0) / 1e9 for rank in ranks}
     step_s = median_low(steps_s.values()) or 1e-9
@@ -400,11 +407,12 @@ def _find_impossible_quality(measurement: Measurement) -> Iterator[Message]:
     Of an error metric the variance over samples is not known here.
     """
     quality = measurement.quality
-    value, best = quality.value, quality.best_possible
+    value = quality.value
+    best = quality.best_possible
     if value is None or not best or not measurement.plan.about.higher_is_better:
         return
     standard_error = sqrt(best * (1 - best) / max(quality.eval_samples or 1, 1))
-    if value > best + 3 * standard_error:
+    if value > best + _STANDARD_ERRORS * standard_error:
         yield message("quality_above_best", metric=quality.metric, value=value, best=best)
 
 
@@ -446,7 +454,7 @@ def _find_machine_conditions(measurement: Measurement) -> Iterator[Message]:
 
 
 def _find_training_conditions(measurement: Measurement) -> Iterator[Message]:
-    """Yield data that were read or graphs that were compiled at another time than they count."""
+    """Yield that data were read before measuring, that graphs were compiled in it, or a resume."""
     plan = measurement.plan
     phases = [rank.phases["train"] for rank in measurement.ranks]
     num_ahead = plan.recipe.get("read_ahead_batches", 0)

@@ -1,4 +1,4 @@
-"""The JSON record of one case, one line that result collections import.
+"""The JSON record of one case: one line, which result collections import.
 
 Owns its keys, codes and names, the names of its files and which figure of a record becomes which
 line. A run and a foreign log fill the same record.
@@ -31,7 +31,8 @@ DIRECTIONS = {0: "CV", 1: "NLP", 2: "Rec"}
 INDEXES = {1: "speed", 2: "mem", 3: "profile", 6: "maxbs"}
 RUN_MODES = ("sp", "mp")
 INDEX_DIR = "index"
-_SPEED, _MEMORY = 1, 2
+_SPEED = 1  # keys of ``INDEXES``
+_MEMORY = 2
 _BYTES_PER_MIB = 2**20
 _LOSS_DIGITS = 7  # significant ones; record.json has them all
 
@@ -89,7 +90,8 @@ class IndexRecord:
                     where="index record",
                     rule=f"one of {', '.join(map(str, table))}",
                 )
-        result, loss = self.FINAL_RESULT, self.LOSS_RESULT or 0.0
+        result = self.FINAL_RESULT
+        loss = self.LOSS_RESULT or 0.0
         fits = self.gpu_num >= 1 and result >= 0 and (result > 0 or self.JOB_FAIL_FLAG == 1)
         if not (fits and math.isfinite(result) and math.isfinite(loss) and self.model_name):
             raise UsageError(
@@ -107,10 +109,11 @@ class IndexRecord:
 
 
 def parse_record(values: Mapping[str, Any]) -> IndexRecord:
-    """Return the record that a JSON line holds, written by ours or by the public tool.
+    """Return the record that a JSON line holds, written by this program or by the public tool.
 
-    The public tool writes the loss as the text that its log has, and 0 where it looked for none;
-    a job that it could not analyze has no unit.
+    The public tool is the published log analyzer of training benchmarks. It
+    writes the loss as the text of its log, and 0 if it looked for none; a job that it could not
+    analyze has no unit.
 
     Raises:
         TypeError, ValueError: a value has another type.
@@ -147,7 +150,7 @@ def list_index_records(record: Record) -> list[IndexRecord]:
     Raises:
         UsageError: the case's mission does not fit the form.
     """
-    # A log of another program is read without what records are made of.
+    # Imported here, because ``analyze``, which fills this record from foreign logs, needs neither.
     from trainmark.events.schema import rank_file
     from trainmark.record.trust import is_refuted
 
@@ -193,10 +196,12 @@ def _name_model(mission: Mission, plan: Plan) -> str:
     Collections compare records by name, but the tiny recipe is another model, and a recipe
     changed beyond the closed rules is other work.
     """
-    word = mission.model
+    name = mission.model
     if plan.recipe_name == "tiny":
-        word += "-tiny"
-    return word if plan.rules == "closed" else f"{word}-open"
+        name += "-tiny"
+    if plan.rules == "open":
+        name += "-open"
+    return name
 
 
 def write_index(record: Record, run_dir: Path) -> list[Path]:

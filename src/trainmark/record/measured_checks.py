@@ -1,8 +1,7 @@
 """Compare what ranks measured in a record with its plan, its spans, its steps and its readings.
 
 Each function yields values of the record with what they must be; if they differ, the record is
-wrong.
-A value that must be within bounds is compared with itself, moved into the bounds.
+wrong. A value that must lie in a range is yielded only if it does not.
 """
 
 from __future__ import annotations
@@ -17,7 +16,12 @@ from trainmark.events.series import SUMMARY_LINES
 from trainmark.ranges import format_ranges
 from trainmark.recipe import AUTOCAST
 from trainmark.record import cause
-from trainmark.record.compared import ComparedValue
+from trainmark.record.compared import (
+    ComparedValue,
+    check_at_least,
+    check_range,
+    move_into_range,
+)
 from trainmark.record.evaluations import is_same_quality
 
 if TYPE_CHECKING:
@@ -27,19 +31,15 @@ if TYPE_CHECKING:
     from trainmark.record.record import QualityPoint, RankEntry, Record
     from trainmark.telemetry.summary import IntervalName, Telemetry, Use
 
+_POINT_ROUNDING = 1e-9  # of the points of charts, relative
+_SUM_ROUNDING = 1e-6  # of floating-point sums, relative
 _COMPLETE = ("passed", "target_missed")  # statuses of runs that reached their end on all ranks
-
-
-def clamp(value: float | None, low: float, high: float) -> float | None:
-    """Return the value if it is within the bounds, else the nearer bound; None: no value."""
-    if value is None:
-        return None
-    return max(low, min(value, high))
 
 
 def compare_measured_values(record: Record) -> Iterator[ComparedValue]:
     """Yield what ranks measured with what plan, spans, steps and readings require."""
-    yield from _compare_conditions(record)
+    yield from _compare_precision_flags(record)
+    yield from _compare_status(record)
     yield from _compare_counts(record)
     for rank in record.ranks:
         yield from _compare_rank(record, rank)
@@ -50,9 +50,14 @@ def compare_measured_values(record: Record) -> Iterator[ComparedValue]:
     yield from _compare_readings(record)
 
 
-def _compare_conditions(record: Record) -> Iterator[ComparedValue]:
-    """Yield the flags of the precision, the ranks, the status and the rank of the cause."""
-    plan, quality = record.plan, record.quality
+def _compare_precision_flags(record: Record) -> Iterator[ComparedValue]:
+    """Yield the flags of torch, which must be those of the recipe's precision.
+
+    A user's own program sets its flags itself, at any time: they are not compared.
+    """
+    plan = record.plan
+    if plan.witness is not None:
+        return
     precision = plan.recipe["precision"]
     flags = record.environment.get("precision_flags") or {}
     uses_tf32 = precision == "tf32" and plan.device.torch_type != "cpu"
@@ -62,26 +67,26 @@ def _compare_conditions(record: Record) -> Iterator[ComparedValue]:
         "float32_matmul": "high" if uses_tf32 else "highest",
         "autocast": AUTOCAST.get(precision),
     }
-    names = expected_flags.keys() & flags.keys()
-    if plan.witness is not None:
-        names = set()  # the program sets its flags when it wants
-    for name in names:
-        yield ComparedValue(
-            f"environment.precision_flags.{name}", flags[name], expected_flags[name]
-        )
+    for name in expected_flags.keys() & flags.keys():
+        place = f"environment.precision_flags.{name}"
+        yield ComparedValue(place, flags[name], expected_flags[name])
+
+
+def _compare_status(record: Record) -> Iterator[ComparedValue]:
+    """Yield the ranks, the status and the rank of the cause."""
+    plan = record.plan
     yield ComparedValue("ranks", [rank.rank for rank in record.ranks], list(range(plan.world_size)))
     yield ComparedValue("status", record.status, cause.decide_status(record.cause))
-    if record.cause is not None and record.cause.rank is not None:
-        cause_rank = record.cause.rank
-        yield ComparedValue("cause.rank", cause_rank, clamp(cause_rank, 0, plan.world_size - 1))
-    if record.status in _COMPLETE:
-        yield ComparedValue(
-            "ranks.finished", [rank.finished for rank in record.ranks], [True] * len(record.ranks)
-        )
-        if plan.target is not None:
-            yield ComparedValue(
-                "status", record.passed, quality.reached or not plan.target.required
-            )
+    if record.cause is not None:
+        yield from check_range("cause.rank", record.cause.rank, 0, plan.world_size - 1)
+    if record.status not in _COMPLETE:
+        return
+    are_finished = [rank.finished for rank in record.ranks]
+    yield ComparedValue("ranks.finished", are_finished, [True] * len(record.ranks))
+    if plan.target is not None:
+        # The status `passed` is only for runs that reached a required target.
+        must_pass = record.quality.reached or not plan.target.required
+        yield ComparedValue("status", record.passed, must_pass)
 
 
 def _compare_counts(record: Record) -> Iterator[ComparedValue]:
@@ -91,11 +96,10 @@ def _compare_counts(record: Record) -> Iterator[ComparedValue]:
     has_own_epoch = any(finding.code == "own_epoch" for finding in record.findings)
     if is_complete and not has_own_epoch:
         epoch_samples = plan.data.train_samples
+        # A resumed run begins within an epoch.
         min_samples = 0 if plan.resumed else (counts.epochs - 1) * epoch_samples + 1
         max_samples = counts.epochs * epoch_samples
-        yield ComparedValue(
-            "counts.samples", counts.samples, clamp(counts.samples, min_samples, max_samples)
-        )
+        yield from check_range("counts.samples", counts.samples, min_samples, max_samples)
 
 
 def _compare_rank(record: Record, rank: RankEntry) -> Iterator[ComparedValue]:
@@ -105,23 +109,20 @@ def _compare_rank(record: Record, rank: RankEntry) -> Iterator[ComparedValue]:
         yield ComparedValue("ranks.spans_ns", sum(spans_ns.values()), rank.wall_ns)
     for name, phase in rank.phases.items():
         yield ComparedValue("ranks.phases.windows_ns", phase.windows_ns, spans_ns[name])
-        yield ComparedValue(
-            "ranks.phases.wait_ns", phase.wait_ns, clamp(phase.wait_ns, 0, phase.step_ns)
-        )
+        yield from check_range("ranks.phases.wait_ns", phase.wait_ns, 0, phase.step_ns)
     min_ns = rank.total_windows_ns + spans_ns["evaluate"]
     max_ns = min_ns + spans_ns["checkpoint"] + spans_ns["other"]
-    yield ComparedValue("ranks.train_ns", rank.train_ns, clamp(rank.train_ns, min_ns, max_ns))
+    yield from check_range("ranks.train_ns", rank.train_ns, min_ns, max_ns)
     if record.status not in _COMPLETE:
         return
     yield ComparedValue("ranks.steps", rank.steps, record.counts.steps)
     measured_ns = record.steps.time_ns[record.steps.warmup :]
     if rank.step_ns is not None and measured_ns:
-        # The record has the slowest rank's time of each step.
+        # The record has the time of each step on its slowest rank: a rank's own median is not above
+        # that of the record, and of a single rank it is the same.
         median_ns = int(np.median(measured_ns))
         min_step_ns = median_ns if len(record.ranks) == 1 else 0
-        yield ComparedValue(
-            "ranks.step_ns", rank.step_ns, clamp(rank.step_ns, min_step_ns, median_ns)
-        )
+        yield from check_range("ranks.step_ns", rank.step_ns, min_step_ns, median_ns)
 
 
 def _compare_steps(record: Record) -> Iterator[ComparedValue]:
@@ -130,12 +131,13 @@ def _compare_steps(record: Record) -> Iterator[ComparedValue]:
     yield ComparedValue("steps.time_ns", len(steps.time_ns), counts.steps)
     yield ComparedValue("steps.samples", sum(steps.samples), counts.samples)
     rank_totals_ns = [rank.total_step_ns for rank in record.ranks]
-    # The record has the slowest rank's time of each step.
-    total_ns = clamp(sum(steps.time_ns), max(rank_totals_ns), sum(rank_totals_ns))
-    yield ComparedValue("steps.time_ns", sum(steps.time_ns), total_ns)
+    # The record has the time of each step on its slowest rank, which may be another one each time.
+    yield from check_range(
+        "steps.time_ns", sum(steps.time_ns), max(rank_totals_ns), sum(rank_totals_ns)
+    )
     for name, entry in record.figures.items():
-        if entry.unit and entry.value is not None:  # a loss may be negative
-            yield ComparedValue(f"figures.{name}", entry.value, max(entry.value, 0.0))
+        if entry.unit and entry.value is not None:  # a loss has no unit, and may be negative
+            yield from check_at_least(f"figures.{name}", entry.value, 0.0)
 
 
 def _compare_with_limits(record: Record) -> Iterator[ComparedValue]:
@@ -150,8 +152,8 @@ def _compare_with_limits(record: Record) -> Iterator[ComparedValue]:
     if is_complete and cases.is_shipped(plan.case) and has_whole_step:
         yield ComparedValue("steps.samples", largest_step, expected_step)
     if plan.witness is not None:
-        batch = 0  # the file of --witness says or counts it
-    limits = {  # value and upper limit by place; no limit: 0 or None
+        batch = 0  # the batch of a user's own program is not in the recipe
+    limits = {  # value and upper limit by place; 0 or None: there is no limit
         "counts.epochs": (counts.epochs, recipe["max_epochs"]),
         "counts.tokens_padded": (
             counts.tokens_padded,
@@ -163,19 +165,19 @@ def _compare_with_limits(record: Record) -> Iterator[ComparedValue]:
     }
     for place, (value, upper_limit) in limits.items():
         if upper_limit:
-            yield ComparedValue(place, value, clamp(value, 0, upper_limit))
+            yield from check_range(place, value, 0, upper_limit)
 
 
 def _compare_evaluation(record: Record, point: QualityPoint, place: str) -> Iterator[ComparedValue]:
     """Yield values of an evaluation with what steps, epochs, data and its own scores require."""
     plan, counts, quality = record.plan, record.counts, record.quality
-    yield ComparedValue(f"{place}.step", point.step, clamp(point.step, 0, counts.steps))
-    yield ComparedValue(f"{place}.epoch", point.epoch, clamp(point.epoch, 0, counts.epochs - 1))
+    yield from check_range(f"{place}.step", point.step, 0, counts.steps)
+    yield from check_range(f"{place}.epoch", point.epoch, 0, counts.epochs - 1)
+    # A quality that is better if it is higher, and whose goal is at most 1, is a fraction of 1.
     goal = quality.target or quality.best_possible
-    has_goal_below_one = goal is not None and 0 < goal <= 1
-    is_share = plan.about.higher_is_better and has_goal_below_one
-    if is_share:
-        yield ComparedValue(f"{place}.value", point.value, clamp(point.value, 0.0, 1.0))
+    has_goal_up_to_one = goal is not None and 0 < goal <= 1
+    if plan.about.higher_is_better and has_goal_up_to_one:
+        yield from check_range(f"{place}.value", point.value, 0.0, 1.0)
     scored = point.scored
     if scored is None or record.status not in _COMPLETE:
         return
@@ -215,9 +217,9 @@ def _compare_lines(record: Record, telemetry: Telemetry) -> Iterator[ComparedVal
             continue
         for time_s, value in line.points:
             if 0 <= time_s <= end_s:
-                bounded = clamp(value, quantity.lowest, quantity.highest)
-                if not isclose(value, bounded or 0.0, rel_tol=1e-9):  # points are rounded
-                    yield ComparedValue(f"series.{line.quantity}", value, bounded)
+                nearest = move_into_range(value, quantity.lowest, quantity.highest)
+                if not isclose(value, nearest, rel_tol=_POINT_ROUNDING):
+                    yield ComparedValue(f"series.{line.quantity}", value, nearest)
 
 
 def _compare_intervals(record: Record, telemetry: Telemetry) -> Iterator[ComparedValue]:
@@ -230,8 +232,8 @@ def _compare_intervals(record: Record, telemetry: Telemetry) -> Iterator[Compare
         )
     for name, (start_s, end_s) in spans.items():
         outer = spans["train"] if name == "measured" else spans["run"]
-        bounded = [clamp(edge, *outer) for edge in (start_s, end_s)]
-        yield ComparedValue(f"telemetry.intervals_s.{name}", [start_s, end_s], bounded)
+        nearest = [move_into_range(edge, *outer) for edge in (start_s, end_s)]
+        yield ComparedValue(f"telemetry.intervals_s.{name}", [start_s, end_s], nearest)
     phases: dict[IntervalName, tuple[PhaseName, ...]] = {
         "train": ("compile", "warmup", "train"),
         "measured": ("train",),
@@ -245,20 +247,19 @@ def _compare_intervals(record: Record, telemetry: Telemetry) -> Iterator[Compare
         ]
         length_s = end_s - start_s
         min_length_s = max(windows_ns) / 1e9
-        if length_s < min_length_s and not isclose(length_s, min_length_s, rel_tol=1e-6):
+        if length_s < min_length_s and not isclose(length_s, min_length_s, rel_tol=_SUM_ROUNDING):
             yield ComparedValue(f"telemetry.intervals_s.{interval}", length_s, min_length_s)
 
 
 def _compare_use(use: Use, interval: tuple[float, float]) -> Iterator[ComparedValue]:
-    """Yield what was read in an interval, with the bounds of mean, number and gaps."""
+    """Yield means, numbers and gaps of readings that are outside of their range."""
     start_s, end_s = interval
     for name, quantity in use.quantities.items():
         place = f"telemetry.{name}"
-        bounded = clamp(quantity.mean, quantity.lowest, quantity.highest)
-        if not isclose(quantity.mean, bounded or 0.0, rel_tol=1e-6):  # a sum of weights
-            yield ComparedValue(f"{place}.mean", quantity.mean, bounded)
-        yield ComparedValue(
-            f"{place}.readings", quantity.readings, clamp(quantity.readings, 1, use.readings)
+        nearest = move_into_range(quantity.mean, quantity.lowest, quantity.highest)
+        if not isclose(quantity.mean, nearest, rel_tol=_SUM_ROUNDING):
+            yield ComparedValue(f"{place}.mean", quantity.mean, nearest)
+        yield from check_range(f"{place}.readings", quantity.readings, 1, use.readings)
+        yield from check_range(
+            f"{place}.longest_gap_s", quantity.longest_gap_s, 0.0, end_s - start_s
         )
-        longest_s = clamp(quantity.longest_gap_s, 0.0, end_s - start_s)
-        yield ComparedValue(f"{place}.longest_gap_s", quantity.longest_gap_s, longest_s)

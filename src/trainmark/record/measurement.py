@@ -70,7 +70,7 @@ class Measurement:
     def from_timeline(
         cls, plan: Plan, timeline: RunTimeline, telemetry: Telemetry | None = None
     ) -> Measurement:
-        """Return what a run's events tell."""
+        """Return the measurement of a run by its events."""
         reported = timeline.ranks[0].evaluations
         return cls(
             plan=plan,

@@ -33,9 +33,15 @@ class _Unknown(str):
 
 
 class _SentenceFormatter(Formatter):
-    """``str.format`` with ``negative|positive``, in which # is the share, and ``=one|many``."""
+    """``str.format`` with two more format specifications.
+
+    ``{x:# less|# more}``: the first text for a negative number, else the second; ``#`` stands for
+    its absolute value in percent. ``{x:=step|steps}``: the number with the first text for 1, else
+    with the second.
+    """
 
     def format_field(self, value: Any, format_spec: str) -> str:
+        """Return the text of an argument; the class describes its format specifications."""
         first, bar, second = format_spec.partition("|")
         if bar and first.startswith("="):
             return f"{value:,} {first[1:] if value == 1 else second}"
@@ -51,17 +57,17 @@ _UNKNOWN = {"en": _Unknown("unknown"), "zh": _Unknown("未知")}
 def render(message: Message, lang: str, own: Mapping[str, Text] | None = None) -> str:
     """Return the sentence of ``message`` in ``lang``.
 
-    Args:
-        own: the sentences of the case's own codes, from the record.
-
     Unknown codes or arguments (a record of another version, or an edited one) are printed
     unrendered, so that no content of a record is hidden.
+
+    Args:
+        own: sentences by code that are not in ``MESSAGES``: those of a record's case.
     """
-    found = MESSAGES.get(message.code) or (own or {}).get(message.code)
+    sentence = MESSAGES.get(message.code) or (own or {}).get(message.code)
     args = {name: _UNKNOWN[lang] if v is None else v for name, v in message.args.items()}
-    if found is not None:
+    if sentence is not None:
         try:
-            return _FORMATTER.vformat(found.in_language(lang), (), args)
+            return _FORMATTER.vformat(sentence.in_language(lang), (), args)
         except (KeyError, IndexError, ValueError, AttributeError, TypeError):
             pass  # not the arguments of this code: printed unrendered below
     shown = ", ".join(f"{name}={value}" for name, value in args.items())
@@ -92,8 +98,11 @@ def find_fix(cause: Cause) -> Message:
     stated = get_stated_fix(cause)
     if stated:
         return message("own_fix", text=stated)
-    known = (name for name in (cause.message.code, cause.kind) if f"fix.{name}" in MESSAGES)
-    name = next(known, "unknown")
-    if name == "error" and cause.traceback is None:
+    name = "unknown"
+    if f"fix.{cause.message.code}" in MESSAGES:
+        name = cause.message.code
+    elif f"fix.{cause.kind}" in MESSAGES:
+        name = cause.kind
+    if name == "error" and cause.traceback is None:  # its fix says to read the traceback
         name = "unknown"
     return message(f"fix.{name}", rank=cause.rank)

@@ -1,9 +1,10 @@
 """Compare the plan of a record with itself, its case, its vendor and the times of the run.
 
 Each function yields values of the record with what they must be; if they differ, the record is
-wrong.
-What only an installed case or vendor says is compared if it is one of ours: those of others may
-have changed since the run.
+wrong. A value that must lie in a range is yielded only if it does not.
+
+A shipped case is one that this program comes with. Cases and vendors of other packages may have
+changed since the run, so that nothing is compared with them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ from trainmark.plan.plan import BALANCED_BOUND, PLAN_FILE, SIMULATED
 from trainmark.plan.recipes import compare_with_standard, find_standard_recipe
 from trainmark.plan.resolving import UNUSED_ACCELERATOR
 from trainmark.plan.resuming import RESUMED
-from trainmark.record.compared import ComparedValue
+from trainmark.record.compared import (
+    ComparedValue,
+    check_at_least,
+    check_at_most,
+    move_into_range,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,9 +42,8 @@ _MAX_QUEUE = timedelta(days=31)  # of a cluster, and of earlier launches in a pl
 _PREPARE_PREFIX = "prepare."  # of the names of changed rules of data preparation
 # Labels that depend on the machine on which the run was planned.
 _MACHINE_LABELS = {SIMULATED, UNUSED_ACCELERATOR, "oversubscribed"}
-# Memory that a parameter needs at least.
-_MIN_FROZEN_BYTES = 1  # in 8 bits
-_MIN_TRAINED_BYTES = 4  # in 16 bits, with its gradient
+_MIN_FROZEN_BYTES = 1  # memory of a parameter that is not trained, in 8 bits
+_MIN_TRAINED_BYTES = 4  # memory of a trained parameter in 16 bits, with its gradient
 
 
 def compare_plan_values(record: Record) -> Iterator[ComparedValue]:
@@ -60,13 +65,13 @@ def compare_plan_values(record: Record) -> Iterator[ComparedValue]:
 
 @cache
 def _load_shipped_case(name: str) -> Case | None:
-    """Return a case of ours, read once in a process; None: it is not one."""
+    """Return a shipped case, read once in a process; None: it is not shipped."""
     return cases.load(name) if cases.is_shipped(name) else None
 
 
 @cache
 def _load_sizes_module(name: str) -> Any:
-    """Return the module ``sizes`` of a case of ours; None: it has none."""
+    """Return the module ``sizes`` of a shipped case; None: it has none."""
     if cases.is_shipped(name) and cases.has_part(name, "sizes"):
         return cases.import_part(name, "sizes")
     return None
@@ -78,9 +83,7 @@ def _compare_identity(record: Record) -> Iterator[ComparedValue]:
     The id begins with the time of the plan; one of another form is not compared.
     """
     plan = record.plan
-    yield ComparedValue(
-        "plan.repeat_count", plan.repeat_count, max(plan.repeat_count, plan.repeat_index)
-    )
+    yield from check_at_least("plan.repeat_count", plan.repeat_count, plan.repeat_index)
     match = _RUN_ID.fullmatch(record.run_id)
     if match is None:
         return
@@ -89,8 +92,8 @@ def _compare_identity(record: Record) -> Iterator[ComparedValue]:
         yield ComparedValue("plan.repeat_index", plan.repeat_index, int(match["repeat"]))
     planned = datetime.strptime(match["time"], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
     started = datetime.fromisoformat(record.started).astimezone(timezone.utc)
-    bounded = max(planned - _MAX_CLOCK_STEP, min(started, planned + _MAX_QUEUE))
-    yield ComparedValue("started", started.isoformat(), bounded.isoformat())
+    nearest = move_into_range(started, planned - _MAX_CLOCK_STEP, planned + _MAX_QUEUE)
+    yield ComparedValue("started", started.isoformat(), nearest.isoformat())
 
 
 def _compare_device(record: Record, vendor: Vendor) -> Iterator[ComparedValue]:
@@ -111,11 +114,12 @@ def _compare_device(record: Record, vendor: Vendor) -> Iterator[ComparedValue]:
         yield ComparedValue(
             f"environment.devices[{number}].vendor", facts.get("vendor", vendor_name), vendor_name
         )
-        # Plan and rank read the name of a processor from the same place.
+        # The plan and a rank on the same machine read the name of the processor in the same way.
+        is_local_cpu = vendor.counts_cores and plan.launcher == "local"
         product = facts.get("name")
-        if product and planned.product_names and vendor.counts_cores and plan.launcher == "local":
-            known = product if product in planned.product_names else planned.product_names[0]
-            yield ComparedValue(f"environment.devices[{number}].name", product, known)
+        names = planned.product_names
+        if is_local_cpu and names and product and product not in names:
+            yield ComparedValue(f"environment.devices[{number}].name", product, names[0])
 
 
 def _make_recipe(plan: Plan, case: Case) -> Recipe | None:
@@ -160,7 +164,7 @@ def _compare_changes(plan: Plan, case: Case, recipe: Recipe) -> Iterator[Compare
         name: x for name, x in plan.extra.items() if not name.startswith(_PREPARE_PREFIX)
     }
     if "precision" not in plan.fix_hp:
-        fix_hp.pop("precision", None)  # which pages show for itself
+        fix_hp.pop("precision", None)  # pages show the precision in a column of its own
     yield ComparedValue("plan.fix_hp", plan.fix_hp, fix_hp)
     yield ComparedValue("plan.extra", recipe_extra, extra)
     yield ComparedValue("plan.rules", plan.rules, "open" if plan.extra else "closed")
@@ -192,22 +196,19 @@ def _compare_model(record: Record, recipe: Recipe | None) -> Iterator[ComparedVa
     """Yield sizes and FLOPs of the model, which must follow from its recipe and fit in memory.
 
     Args:
-        recipe: of a case of ours; None: of another, or of another version.
+        recipe: of a shipped case; None: the case is not shipped, or the recipe is of another
+            version.
     """
     job: dict[str, Any] = dict(record.environment["job"] or {})
     parameters, trained = job.get("parameters"), job.get("trainable_parameters")
     if parameters is not None and trained is not None:
-        yield ComparedValue(
-            "environment.job.trainable_parameters", trained, min(trained, parameters)
-        )
+        yield from check_at_most("environment.job.trainable_parameters", trained, parameters)
     totals = [(device or {}).get("memory_total_bytes") for device in record.environment["devices"]]
     known_totals = [total for total in totals if total]
     if parameters and len(known_totals) == record.plan.world_size:
         trained = parameters if trained is None else trained
         min_bytes = (parameters - trained) * _MIN_FROZEN_BYTES + trained * _MIN_TRAINED_BYTES
-        yield ComparedValue(
-            "environment.job.parameters", min_bytes, min(min_bytes, sum(known_totals))
-        )
+        yield from check_at_most("environment.job.parameters", min_bytes, sum(known_totals))
     module = _load_sizes_module(record.plan.case)
     if recipe is None or module is None or not job:
         return

@@ -1,4 +1,4 @@
-"""What a program printed of its own speed, beside what was measured, and why they differ.
+"""Compare the speed that a user's own program prints with the measured one; explain differences.
 
 A difference is explained only if a rule predicts it closely from what was measured.
 """
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from trainmark.record.printed_speed import PrintedSpeed
     from trainmark.record.record import FigureEntry
 
-_AGREES = 0.05  # share by which a printed speed may differ: programs time other steps than we do
-_EXPLAINS = 0.03  # share by which a rule may miss a difference
+# Relative difference up to which a printed speed agrees: programs time other steps than we do.
+_AGREEMENT_TOLERANCE = 0.05
+_RULE_TOLERANCE = 0.03  # relative difference up to which a rule explains a printed speed
 _UNITS = {
     "tokens_per_second": "tokens/s",
     "tokens_per_second_per_device": "tokens/s/device",
@@ -40,18 +41,24 @@ _REASONS: dict[str, str] = {
     "fastest": "printed_because_fastest",
     "twice": "printed_because_twice",
 }
-_SINCE_THE_START = ("warmup", "fastest")  # rules on a value that is of all steps so far
+# Rules for programs that print a mean or best over all steps so far: the last value counts.
+_RULES_ON_MEANS_SINCE_START = ("warmup", "fastest")
 CODES = {
     "printed_agrees", "printed_differs", "printed_unmeasured", "printed_nothing",
     "printed_because_peak", "printed_because_formula", *_REASONS.values(),
 }  # fmt: skip
 
 
-class _Rates(NamedTuple):
-    """Two measured rates of the same quantity: over the time, and at the median step."""
+class _MeasuredQuantity(NamedTuple):
+    """A printed quantity as it was measured, in the printed unit.
+
+    Args:
+        mean: over the time of all steps.
+        at_median_step: by the time of the median step.
+    """
 
     mean: float
-    typical: float
+    at_median_step: float
 
 
 class Comparison(NamedTuple):
@@ -59,8 +66,8 @@ class Comparison(NamedTuple):
 
     Args:
         measured: in the printed unit; None: it was not measured.
-        change: share by which the measured value differs from the printed one, over the time or
-            at the median step, whichever is nearer.
+        change: relative difference of the measured value from the printed one: of both means, or of
+            both medians, whichever is smaller.
         reason: why they differ, if a rule predicts it.
     """
 
@@ -72,8 +79,8 @@ class Comparison(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Tell whether both are the same but for what is timed."""
-        return self.measured is not None and abs(self.change) <= _AGREES
+        """Tell whether both are the same, except that they may time different steps."""
+        return self.measured is not None and abs(self.change) <= _AGREEMENT_TOLERANCE
 
 
 def compare_printed(
@@ -89,10 +96,10 @@ def compare_printed(
         if measured is None:
             comparisons.append(Comparison(speed, unit, None, 0.0))
             continue
-        changes = (measured.mean / speed.mean - 1, measured.typical / speed.median - 1)
+        changes = (measured.mean / speed.mean - 1, measured.at_median_step / speed.median - 1)
         change = min(changes, key=abs)
         reason = None
-        if abs(change) > _AGREES:
+        if abs(change) > _AGREEMENT_TOLERANCE:
             reason = _find_reason(speed, measured, measurement, figures)
         comparisons.append(Comparison(speed, unit, measured.mean, change, reason))
     return comparisons
@@ -101,7 +108,7 @@ def compare_printed(
 def find_in_printed(
     measurement: Measurement, figures: Mapping[str, FigureEntry]
 ) -> Iterator[Message]:
-    """Yield whether what the program prints agrees; the largest difference, with its reason."""
+    """Yield whether the printed speeds agree; if not, the largest difference with its reason."""
     printed = measurement.printed
     if printed and not any(speed.lines for speed in printed):
         yield message("printed_nothing")
@@ -109,13 +116,15 @@ def find_in_printed(
     comparisons = compare_printed(measurement, figures)
     differing = [x for x in comparisons if x.measured is not None and not x.agrees]
     if differing:
+        # An explained difference comes before all others.
         worst = max(differing, key=lambda x: (x.reason is not None, abs(x.change)))
         yield message("printed_differs", **_describe(worst))
         if worst.reason is not None:
             yield worst.reason
-    elif any(x.agrees for x in comparisons):
-        agreeing = next(x for x in comparisons if x.agrees)
-        yield message("printed_agrees", **_describe(agreeing))
+        return
+    agreeing = [x for x in comparisons if x.agrees]
+    if agreeing:
+        yield message("printed_agrees", **_describe(agreeing[0]))
     elif comparisons:
         first = comparisons[0]
         yield message("printed_unmeasured", reported=first.speed.mean, unit=first.unit)
@@ -133,28 +142,37 @@ def _describe(comparison: Comparison) -> dict[str, str | float | None]:
 
 def _find_measured(
     quantity: str, measurement: Measurement, figures: Mapping[str, FigureEntry]
-) -> _Rates | None:
-    """Return what was measured of a printed quantity, in its unit; None: nothing was."""
+) -> _MeasuredQuantity | None:
+    """Return a printed quantity as it was measured; None: it was not measured."""
     phases = [rank.phases["train"] for rank in measurement.ranks]
-    slowest_ns, steps = max(phase.windows_ns for phase in phases), phases[0].steps
-    typical_s = figures["step_time_p50"].value
-    if not slowest_ns or not steps or not typical_s:
+    slowest_ns = max(phase.windows_ns for phase in phases)
+    steps = phases[0].steps
+    median_s = figures["step_time_p50"].value
+    if not slowest_ns or not steps or not median_s:
         return None
     mean_s = slowest_ns / steps / 1e9
     if quantity in TIMES:
-        return _Rates(mean_s / TIMES[quantity], typical_s / TIMES[quantity])
-    per_step = _find_amount(quantity, measurement, figures, mean_s=mean_s)
-    return None if per_step is None else _Rates(per_step / mean_s, per_step / typical_s)
+        unit_s = TIMES[quantity]
+        return _MeasuredQuantity(mean=mean_s / unit_s, at_median_step=median_s / unit_s)
+    per_step = _find_amount_of_step(quantity, measurement, figures, mean_s=mean_s)
+    if per_step is None:
+        return None
+    return _MeasuredQuantity(mean=per_step / mean_s, at_median_step=per_step / median_s)
 
 
-def _find_amount(
+def _find_amount_of_step(
     quantity: str,
     measurement: Measurement,
     figures: Mapping[str, FigureEntry],
     *,
     mean_s: float,
 ) -> float | None:
-    """Return what a step is of a rate: steps, samples, tokens, TFLOPs, or percent of a peak."""
+    """Return how much of what a rate counts is in a step; None: not known.
+
+    Args:
+        quantity: a rate: of steps, samples, tokens or TFLOPs a second, or MFU in percent.
+        mean_s: mean time of a step.
+    """
     phases = [rank.phases["train"] for rank in measurement.ranks]
     steps = phases[0].steps
     samples = tokens = None
@@ -162,38 +180,38 @@ def _find_amount(
         samples = sum(phase.samples for phase in phases) / steps or None
         tokens = sum(phase.tokens for phase in phases) / steps or None
     flops = figures["model_flops_per_device"].value
-    share = figures["MFU"].value
+    mfu = figures["MFU"].value
     amounts = {
         "steps_per_second": 1.0,
         "samples_per_second": samples,
         "tokens_per_second": tokens,
         "tokens_per_second_per_device": None if tokens is None else tokens / len(phases),
         "tflops_per_device": None if flops is None else flops / 1e12 * mean_s,
-        "mfu_percent": None if share is None else share * mean_s,
+        "mfu_percent": None if mfu is None else mfu * mean_s,
     }
     return amounts[quantity]
 
 
 def _find_reason(
     speed: PrintedSpeed,
-    measured: _Rates,
+    measured: _MeasuredQuantity,
     measurement: Measurement,
     figures: Mapping[str, FigureEntry],
 ) -> Message | None:
-    """Return the rule that predicts a difference best, if one predicts it closely."""
+    """Return why a printed speed differs, by the rule that predicts it best; None: none does."""
     predictions = dict(_predict_ratios(speed.quantity, measurement))
     candidates: list[tuple[float, Message]] = []
     for name, predicted in predictions.items():
-        pairs = [(speed.mean, measured.mean), (speed.median, measured.typical)]
-        if name in _SINCE_THE_START:
+        pairs = [(speed.mean, measured.mean), (speed.median, measured.at_median_step)]
+        if name in _RULES_ON_MEANS_SINCE_START:
             pairs = [(speed.last, measured.mean)]
         for printed, rate in pairs:
             if printed:
-                # As speeds: how many times the measured speed the program prints.
+                # The printed over the measured speed; of times the inverse.
                 ratio = rate / printed if speed.quantity in TIMES else printed / rate
                 reason = message(_REASONS[name], ratio=predicted)
                 candidates.append((abs(ratio / predicted - 1), reason))
-    close = [item for item in candidates if item[0] <= _EXPLAINS]
+    close = [item for item in candidates if item[0] <= _RULE_TOLERANCE]
     if close:
         return min(close, key=lambda item: item[0])[1]
     return _find_other_formula(speed, measured, measurement, figures)
@@ -203,35 +221,32 @@ def _predict_ratios(quantity: str, measurement: Measurement) -> Iterator[tuple[s
     """Yield by the name of each rule the ratio of printed to measured speed that it predicts."""
     ranks = measurement.ranks
     phases = [rank.phases["train"] for rank in ranks]
-    train, whole = phases[0], ranks[0]
+    train = phases[0]
+    first_rank = ranks[0]
     is_per_device = quantity in ("tokens_per_second_per_device", "tflops_per_device", "mfu_percent")
-    per_step = train.micro_batches / train.steps
-    if train.windows_ns and whole.steps:
-        step_ns, step_of_all_ns = (
-            train.windows_ns / train.steps,
-            whole.total_windows_ns / whole.steps,
-        )
-        yield "warmup", step_ns / step_of_all_ns
+    micro_batches_per_step = train.micro_batches / train.steps
+    if train.windows_ns and first_rank.steps:
+        step_ns = train.windows_ns / train.steps
+        step_with_warmup_ns = first_rank.total_windows_ns / first_rank.steps
+        yield "warmup", step_ns / step_with_warmup_ns
         yield "waiting", train.windows_ns / max(1, train.windows_ns - train.wait_ns)
         times = measurement.steps.time_ns[measurement.steps.warmup :]
         yield "fastest", step_ns / max(1, min(times))
-    if per_step > 1:
-        yield "micro_batches", per_step
-        yield "accumulation", 1 / per_step
+    if micro_batches_per_step > 1:
+        yield "micro_batches", micro_batches_per_step
+        yield "accumulation", 1 / micro_batches_per_step
     if train.tokens and train.tokens_padded > train.tokens:
         yield "padding", train.tokens_padded / train.tokens
     if len(ranks) > 1 and quantity != "steps_per_second" and quantity not in TIMES:
-        if is_per_device:
-            yield "all_ranks", float(len(ranks))
-        else:
+        if not is_per_device:
             yield "one_rank", 1 / len(ranks)
-            yield "all_ranks", float(len(ranks))
+        yield "all_ranks", float(len(ranks))
     yield "twice", 2.0
 
 
 def _find_other_formula(
     speed: PrintedSpeed,
-    measured: _Rates,
+    measured: _MeasuredQuantity,
     measurement: Measurement,
     figures: Mapping[str, FigureEntry],
 ) -> Message | None:
@@ -240,16 +255,16 @@ def _find_other_formula(
     by_quantity = {x.quantity: x.mean for x in measurement.printed if x.mean is not None}
     if speed.quantity == "mfu_percent":
         rate = figures["model_flops_per_device"].value
-        share = figures["MFU"].value
+        mfu_percent = figures["MFU"].value
         printed_rate = by_quantity.get("tflops_per_device")
-        same_rate = printed_rate is None or (
-            rate is not None and abs(rate / 1e12 / printed_rate - 1) <= _AGREES
+        is_same_rate = printed_rate is None or (
+            rate is not None and abs(rate / 1e12 / printed_rate - 1) <= _AGREEMENT_TOLERANCE
         )
-        if rate and share and same_rate:
+        if rate and mfu_percent and is_same_rate:
             return message(
                 "printed_because_peak",
                 theirs=rate / (speed.mean / 100) / 1e12,
-                ours=rate / (share / 100) / 1e12,
+                ours=rate / (mfu_percent / 100) / 1e12,
             )
     if speed.quantity == "tflops_per_device":
         return message("printed_because_formula", ratio=speed.mean / measured.mean)

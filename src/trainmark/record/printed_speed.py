@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from statistics import fmean, harmonic_mean, median
 from typing import TYPE_CHECKING
 
@@ -40,13 +41,14 @@ def summarize_printed(event: Printed | None, *, steps: int, warmup: int) -> list
 
     Args:
         steps: of the run, over which lines are taken to be spread evenly.
-        warmup: of them.
+        warmup: steps at the start that do not count.
     """
     summaries = []
-    for reading in [] if event is None else event.speeds:
+    speeds = [] if event is None else event.speeds
+    for reading in speeds:
         values = [value for value in reading.values if value > 0]
-        skipped = -(-len(values) * warmup // steps) if steps else 0
-        after = values[skipped:] or values[-1:]
+        num_skipped = ceil(len(values) * warmup / steps) if steps else 0
+        after = values[num_skipped:] or values[-1:]  # at least the last value
         fastest = min if reading.quantity in TIMES else max
         summaries.append(
             PrintedSpeed(

@@ -50,7 +50,8 @@ def reduce(run_dir: Path, *, files: list[Evidence] | None = None) -> Record:
     telemetry, lines = _read_telemetry(run_dir, plan, timeline)
     measurement = Measurement.from_timeline(plan, timeline, telemetry)
     figures = compute_figures(measurement)
-    case_figures, case_error = OwnFigures({}), None
+    case_figures = OwnFigures({})
+    case_error = None
     try:
         case_figures = compute_case_figures(measurement, figures)
     except CaseError as error:
@@ -100,6 +101,11 @@ def _read_telemetry(
 
 
 def _read_timeline(run_dir: Path, plan: Plan) -> RunTimeline:
+    """Return the timeline of a run.
+
+    Raises:
+        RecordError: events are missing or damaged.
+    """
     try:
         return read_run(run_dir, plan.world_size, plan.node_processes)
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""What the repeats of windows showed over all ranks: which rank computed something else first.
+"""Find the rank that computed something else first when windows were repeated.
 
 A wrong gradient reaches every rank with its reduction, and the wrong weight of a shard with the
 next forward pass. So the rank whose own values differ earliest is the one that computed wrongly.
@@ -72,6 +72,7 @@ def _locate_first_difference(window: Sequence[Replay]) -> ReplayDifference:
 
 
 def _list_differences(window: Sequence[Replay]) -> Iterator[tuple[int, BitDifference]]:
+    """Yield each rank that computed a window differently, and where it first differed."""
     for rank, replay in enumerate(window):
         if replay.difference is not None:
             yield rank, replay.difference

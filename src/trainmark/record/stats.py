@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-STEADY_DRIFT = 0.05  # share by which step times of a steady run may change from begin to end
-_STEADY_MIN_STEPS = 12
-INTERVAL_MIN_LAUNCHES = 5
-_MIN_NOISE = 1e-4  # share of the mean by which real step times differ at least
+STEADY_DRIFT = 0.05  # relative change of step times from begin to end, up to which a run is steady
+_STEADY_MIN_STEPS = 12  # from which a drift is measured
+INTERVAL_MIN_LAUNCHES = 5  # from which a mean has an interval
+_MIN_NOISE = 1e-4  # relative deviation that real step times have at least
+_NUM_ANGLES = 20_001  # at which the density of Student's distribution is computed
+_TREND_LEVEL = 0.99  # confidence that a trend is not 0
 
 
 def summarize_step_times(step_ns: NDArray[np.int64]) -> dict[str, float | None] | None:
@@ -93,14 +95,18 @@ def summarize_launches(values: Sequence[float]) -> LaunchSummary:
     is_positive = bool((data > 0).all())
     scaled = np.log(data) if is_positive else data
     mean = float(scaled.mean())
-    half_width = _half_width(scaled) if len(data) >= INTERVAL_MIN_LAUNCHES else 0.0
-    low, high = mean - half_width, mean + half_width
+    half_width = _compute_half_width(scaled) if len(data) >= INTERVAL_MIN_LAUNCHES else 0.0
+    low = mean - half_width
+    high = mean + half_width
     if is_positive:
-        mean, low, high = exp(mean), exp(low), exp(high)
+        mean = exp(mean)
+        low = exp(low)
+        high = exp(high)
     if data.min() == data.max():  # exp(log(x)) may differ from x in the last digit
         mean = low = high = float(data[0])
     if len(data) < INTERVAL_MIN_LAUNCHES:
-        low, high = float(data.min()), float(data.max())
+        low = float(data.min())
+        high = float(data.max())
     return LaunchSummary(mean, low, high, _compute_cv(data), len(data))
 
 
@@ -133,22 +139,22 @@ def estimate_ratio(
         return RatioEstimate(exp(difference), None, None)
     if paired:
         difference = float((logs_b - logs_a).mean())
-        half_width = _half_width(logs_b - logs_a)
+        half_width = _compute_half_width(logs_b - logs_a)
     else:
-        half_width = _half_width_by_welch(logs_a, logs_b)
+        half_width = _compute_half_width_by_welch(logs_a, logs_b)
     return RatioEstimate(
         exp(difference), exp(difference - half_width), exp(difference + half_width)
     )
 
 
-def _half_width(data: NDArray[np.float64]) -> float:
+def _compute_half_width(data: NDArray[np.float64]) -> float:
     """Return half the width of the 95% interval of a mean, by Student's t."""
     deviation = float(data.std(ddof=1))
     half_width: float = compute_student_quantile(len(data) - 1) * deviation / len(data) ** 0.5
     return half_width
 
 
-def _half_width_by_welch(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+def _compute_half_width_by_welch(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
     """Return half the width of the 95% interval of the difference of two means, by Welch's t."""
     variance_a = a.var(ddof=1) / len(a)  # of the mean
     variance_b = b.var(ddof=1) / len(b)
@@ -164,23 +170,25 @@ def _half_width_by_welch(a: NDArray[np.float64], b: NDArray[np.float64]) -> floa
 
 @lru_cache(maxsize=256)
 def compute_student_quantile(freedom: float, level: float = 0.95) -> float:
-    """Return the t within which a share ``level`` of Student's distribution lies, to five digits.
+    """Return the t for which Student's distribution has the mass ``level`` from -t to t.
+
+    It is exact to five digits.
 
     The distribution is integrated numerically: with ``t = sqrt(freedom) tan(angle)`` its density
     over the angle is proportional to ``cos(angle)**(freedom-1)``.
 
     Args:
         freedom: degrees of freedom, above zero.
-        level: share of the distribution between -t and t.
+        level: from 0 to 1.
     """
-    angles = np.linspace(0, np.pi / 2, 20_001)
+    angles = np.linspace(0, np.pi / 2, _NUM_ANGLES)
     density = np.cos(angles) ** (freedom - 1)
     mass = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
     return float(freedom**0.5 * np.tan(np.interp(level * mass[-1], mass, angles)))
 
 
 def estimate_trend(*sides: Sequence[float]) -> float | None:
-    """Return by what share values change from one launch to the next; None: chance explains it.
+    """Return the relative change of values from launch to launch; None: chance explains it.
 
     A line is fitted to the logarithms over the order of the launches; its slope must differ from 0
     with 99% confidence.
@@ -195,14 +203,14 @@ def estimate_trend(*sides: Sequence[float]) -> float | None:
     slope = float(order @ logs) / sum_squares
     residuals = logs - slope * order
     slope_error = float(residuals @ residuals / freedom / sum_squares) ** 0.5
-    max_chance_slope = compute_student_quantile(freedom, 0.99) * slope_error
+    max_chance_slope = compute_student_quantile(freedom, _TREND_LEVEL) * slope_error
     return slope if abs(slope) > max_chance_slope else None
 
 
 def is_proportional(a: Sequence[int], b: Sequence[int]) -> bool:
     """Tell whether step times are equal up to a factor, as those of two real launches never are.
 
-    False if there are too few times to say, or if the times hardly vary.
+    False if there are too few times to decide, or if the times hardly vary.
     """
     if len(a) != len(b) or len(a) < _STEADY_MIN_STEPS:
         return False
@@ -214,4 +222,5 @@ def is_proportional(a: Sequence[int], b: Sequence[int]) -> bool:
 
 
 def _divide_by_mean(values: Sequence[int]) -> NDArray[np.float64]:
+    """Return step times relative to their mean."""
     return np.asarray(values, np.float64) / max(1.0, float(np.mean(values)))

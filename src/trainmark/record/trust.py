@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trainmark.record.record import FigureEntry, Record, Status, Verification
 
 MAX_CV = 0.1  # coefficient of variation
-MAX_SWING = 0.1  # share by which the matmul rate of a device changed while it was measured
+MAX_SWING = 0.1  # relative change of a device's matmul rate while it was measured
 
 # Codes of findings and reasons by the grade that they lead to.
 _NOISY = {

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _RELATIVE_TOLERANCE = 1e-9
 _MAX_SHOWN = 80  # characters of a value
 MAX_BYTES = 32 << 20  # of evidence that is checked for a list or a page, which must not wait
-# Fields that a record made again need not share: of another version, of copied files.
+# Fields that may differ in a record that is made again: by another version, from copied files.
 _NOT_COMPARED = {"suite", "evidence", "verification"}
 
 
@@ -80,7 +80,7 @@ def check_itself(record: Record) -> list[Message]:
         for value in compared_values:
             differences += _list_differences(value.recorded, value.expected, value.place)
     except (LookupError, ArithmeticError, ValueError, TypeError, CaseError, UsageError) as error:
-        # A rank, span, bound or field that others name is absent, or is no such value.
+        # A rank, span or field to which other values refer is missing or has another type.
         fault = ComparedValue("record", type(error).__name__, "values that fit each other")
         differences.append(fault)
     return [_describe_differences(differences)] if differences else []
@@ -102,40 +102,43 @@ def verify_evidence(record: Record, folder: Path) -> list[Message]:
 
 
 def _is_altered(file: Path, recorded: Evidence) -> bool:
-    """Return whether a file is not the recorded one; of another size it is not hashed."""
+    """Tell whether a file is not the recorded one; if its size differs, it is not hashed."""
     return file.stat().st_size != recorded.bytes or reduce.describe_evidence(file) != recorded
 
 
 def _reduce_again(record: Record, folder: Path) -> list[Message]:
     """Return how the record differs from one reduced again from the same evidence."""
     try:
-        anew = reduce.reduce(folder, files=record.evidence)
+        recomputed_record = reduce.reduce(folder, files=record.evidence)
     except (RecordError, OSError, ValueError) as error:
         return [message("evidence_unreadable", error=f"{type(error).__name__}: {error}"[:200])]
-    differences = list(_compare_records(record, anew))
+    differences = list(_compare_records(record, recomputed_record))
     if not differences:
         return []
     failed_in_figures = record.cause is not None and record.cause.place == FIGURES_PLACE
-    follows_from_case = bool(anew.plan.about.page.figures) or failed_in_figures
-    if follows_from_case and anew.plan.case not in cases.list_names():
-        return [message("evidence_case_absent", case=anew.plan.case)]
+    follows_from_case = bool(recomputed_record.plan.about.page.figures) or failed_in_figures
+    if follows_from_case and recomputed_record.plan.case not in cases.list_names():
+        return [message("evidence_case_absent", case=recomputed_record.plan.case)]
     # The plan has the version too, so that editing it in the record alone has no effect.
     writers = {
-        shorten_version(version) for version in (record.suite.version, anew.plan.suite_version)
+        shorten_version(version)
+        for version in (record.suite.version, recomputed_record.plan.suite_version)
     }
     if len(writers) == 1 and shorten_version(__version__) not in writers:
         return [message("evidence_other_version", version=record.suite.version)]
     return [_describe_differences(differences)]
 
 
-def _compare_records(record: Record, anew: Record) -> Iterator[ComparedValue]:
+def _compare_records(record: Record, recomputed_record: Record) -> Iterator[ComparedValue]:
     """Yield the differences between two records.
 
     Equal fields are not converted to dicts: a million steps would be in memory four times.
     """
-    names = {name for name, value in record if value != getattr(anew, name)} - _NOT_COMPARED
+    names = {
+        name for name, value in record if value != getattr(recomputed_record, name)
+    } - _NOT_COMPARED
     recorded = record.model_dump(mode="json", include=names)
-    recomputed = anew.model_dump(mode="json", include=names)
+    recomputed = recomputed_record.model_dump(mode="json", include=names)
     yield from _list_differences(recorded, recomputed, "")
 
 
@@ -157,6 +160,7 @@ def _describe_differences(differences: list[ComparedValue]) -> Message:
 
 
 def _shorten(value: Any) -> str:
+    """Return a value as text that fits into a message."""
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
@@ -187,6 +191,7 @@ def _is_same(recorded: Any, recomputed: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
+    """Tell whether a value is a number; a truth value is none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -235,7 +240,7 @@ def _compare_units(record: Record) -> Iterator[ComparedValue]:
 
 
 def _compare_figures(record: Record, recomputed: dict[str, Figure]) -> Iterator[ComparedValue]:
-    """Yield figures of a case of ours that are not as recomputed."""
+    """Yield figures of a shipped case with the recomputed ones."""
     for name, entry in record.figures.items():
         if name not in recomputed:
             yield ComparedValue(f"figures.{name}", entry.value, None)
@@ -252,9 +257,10 @@ def _compare_figures(record: Record, recomputed: dict[str, Figure]) -> Iterator[
 def _compare_figures_of_others(
     record: Record, recomputed: dict[str, Figure]
 ) -> Iterator[ComparedValue]:
-    """Yield figures of another's case that are not as recomputed.
+    """Yield figures of a case of another package with the recomputed ones.
 
-    Its own are not known here, and it may have replaced a figure by None.
+    Figures that only the case defines cannot be recomputed here, and it may have replaced a figure
+    by None.
     """
     for name, entry in record.figures.items():
         if name in recomputed and entry.value is not None:
@@ -275,7 +281,7 @@ def _compare_findings(
     """Yield findings that the record's own values contradict, or that are missing.
 
     Args:
-        case_notes: those of the case; None: it is not one of ours, and may have any.
+        case_notes: findings of the case; None: the case is not shipped, and may have any.
     """
     recorded = _index_by_code(record.findings)
     findings = find_in_measurement(measurement, record.figures)
@@ -315,8 +321,10 @@ def _index_by_code(messages: Iterable[Message]) -> dict[str, Message]:
 
 
 def _get_code(reason: Message | None) -> str | None:
+    """Return the code of a message; None: there is no message."""
     return None if reason is None else reason.code
 
 
 def _join_codes(reasons: Iterable[Message]) -> str:
+    """Return the codes of reasons as one text, each once and in alphabetical order."""
     return ", ".join(sorted({reason.code for reason in reasons})) or "none"

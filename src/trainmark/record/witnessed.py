@@ -1,7 +1,8 @@
-"""What the probe saw of a user's own program: findings, and why figures of it are withheld.
+"""Find what the probe saw of a user's own program, and withhold figures that it cannot know.
 
-A program is not ours: what a run of a case would fail for is a finding here, and lowers the trust.
-All follows from a record alone: the facts of the ranks' jobs hold what the probe saw.
+What fails a run of a case is only a finding here, and lowers the trust. All follows from a record
+alone: the facts of the ranks' jobs hold what the probe saw. What the user says of the program is
+stated in the file of ``--witness``.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ if TYPE_CHECKING:
     from trainmark.plan.witness import WitnessSpec
     from trainmark.record.measurement import Measurement
 
-# Share by which a batch may differ from what the file says: a shorter last one does not matter.
+# Relative difference of the seen batch from the stated one: a shorter last batch is allowed.
 _BATCH_TOLERANCE = 0.01
-_MIN_PAUSED_STEPS = 10  # before evaluations in most steps mean something
-_MANY = 0.5
-_MAX_WITHOUT_BACKWARD = 0.1
-_MAX_NON_FINITE = 0.1
+# Pauses that are reported: at least so many, and for at least this part of the steps.
+_MIN_PAUSES = 10
+_MIN_PAUSES_PER_STEP = 0.5
+_MAX_WITHOUT_BACKWARD = 0.1  # part of the steps without a backward pass
+_MAX_NON_FINITE = 0.1  # part of the steps without a finite loss
 # Types of the operands of most FLOPs, by the precision that the file names.
 _MATMUL_TYPES: dict[str, tuple[str, ...]] = {
     "fp32": ("float32",),
@@ -94,6 +96,7 @@ def _explain_unknown_work(measurement: Measurement) -> Message | None:
 
 
 def _explain_unknown_flops(measurement: Measurement) -> Message | None:
+    """Return why the FLOPs of a step are not known; None: the rank did not report its end."""
     facts = list_facts(measurement)[0]
     if facts.get("graphs_compiled"):
         return message("witness_flops_compiled", graphs=facts["graphs_compiled"])
@@ -119,9 +122,11 @@ def find_in_witness(measurement: Measurement) -> Iterator[Message]:
             yield message(violation["code"], **violation["args"])
     losses = measurement.steps.loss
     num_missing = sum(loss is None for loss in losses)
-    without = max((facts.get("steps_without_backward", 0) for facts in all_facts), default=0)
-    if num_missing - without > _MAX_NON_FINITE * len(losses):
-        yield message("witness_loss_not_finite", steps=num_missing - without, of=len(losses))
+    # A step without a backward pass has no loss that could be seen.
+    num_unseen = max((facts.get("steps_without_backward", 0) for facts in all_facts), default=0)
+    num_non_finite = num_missing - num_unseen
+    if num_non_finite > _MAX_NON_FINITE * len(losses):
+        yield message("witness_loss_not_finite", steps=num_non_finite, of=len(losses))
 
 
 def _compare_batch(code: str, stated: float, seen: float) -> Iterator[Message]:
@@ -139,11 +144,12 @@ def _find_in_facts(spec: WitnessSpec, facts: Mapping[str, Any], *, steps: int) -
     if without > _MAX_WITHOUT_BACKWARD * steps:
         yield message("witness_no_gradients", steps=without, of=steps)
     pauses = facts.get("evaluations", 0)
-    if pauses >= max(_MIN_PAUSED_STEPS, _MANY * steps):
+    if pauses >= max(_MIN_PAUSES, _MIN_PAUSES_PER_STEP * steps):
         yield message("witness_pauses", pauses=pauses, steps=steps)
 
 
 def _get_spec(measurement: Measurement) -> WitnessSpec:
+    """Return what the file of ``--witness`` states."""
     witness = measurement.plan.witness
     assert witness is not None, "the plan is of a user's own program"
     return witness.spec

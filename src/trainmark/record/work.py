@@ -1,4 +1,4 @@
-"""What the same work is, of launches and of rows.
+"""Describe the work of launches and rows, and find in what it differs.
 
 A row has figures that other programs or pages printed, as they were read. Units and names are those
 of a record's figures, so that rows and records are compared and audited by the same rules.
@@ -33,7 +33,7 @@ LOG_CONTRADICTIONS = frozenset({
     "log_time_falls", "log_samples_fall", "log_samples_above_steps", "log_samples_below_steps",
     "log_samples_and_epochs", "log_batch_and_devices", "log_speeds_differ", "log_ends_twice",
 })  # fmt: skip
-_SAME_SIZE = 0.01  # share by which models of the same size differ: a head, adapters
+_SAME_SIZE = 0.01  # relative difference of models of the same size, which may have another head
 # Names of differences between a run and a published row.
 _MOST_SERIOUS_FIRST = (
     "case", "data", "bound", "parameters", "seq_length", "precision", "micro_batch_size",
@@ -58,10 +58,10 @@ class Reading(Frozen):
 
 
 class StatedWork(Frozen):
-    """What is known of a row's work beside its printed cells; None: not known.
+    """What a reference file states of a row's work in addition to its cells; None: nothing.
 
     Args:
-        precision: the one that really ran, where the printed one is another.
+        precision: the one in which the row was really trained, if another one is printed.
         micro_batch_size: samples of a device in a micro-batch.
         train_samples: rows of the data set.
         sample_count: how often the printed throughput counts each sample.
@@ -126,8 +126,9 @@ class Row(Frozen):
 
     @property
     def failure(self) -> Message | None:
-        """The note that the row itself says that it does not count; None: it says no such thing."""
-        return next((note for note in self.notes if note.code in FAILURES), None)
+        """The note that the run of the row failed, as the row says; None: it does not say so."""
+        failures = [note for note in self.notes if note.code in FAILURES]
+        return failures[0] if failures else None
 
     @property
     def world_size(self) -> int | None:
@@ -191,11 +192,12 @@ def describe_work(record: Record) -> dict[str, Any]:
 
 
 def _name_products(record: Record) -> str:
-    """Return each product once, as the ranks saw it; as planned where not all of them told."""
+    """Return each product once: as all ranks reported it, else as it was planned."""
     entries = record.environment.get("devices") or []
-    names = [name for entry in entries if entry and (name := entry.get("name"))]
-    planned = record.plan.device.product_names
-    return ", ".join(sorted(set(names if len(names) == record.plan.world_size else planned)))
+    reported = [entry["name"] for entry in entries if entry and entry.get("name")]
+    have_all_reported = len(reported) == record.plan.world_size
+    names = reported if have_all_reported else record.plan.device.product_names
+    return ", ".join(sorted(set(names)))
 
 
 def find_differences(first: dict[str, Any], other: dict[str, Any]) -> list[str]:
@@ -209,17 +211,14 @@ def find_differing_settings(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> li
     Args:
         runs: kind and recipe of each; only runs of one kind, of a case for instance, are compared.
     """
-    seen: dict[str, dict[str, set[str]]] = {}
-    order: dict[str, None] = {}
+    names: dict[str, None] = {}  # in the order of their appearance
+    values: dict[tuple[str, str], set[str]] = {}  # by kind and field
     for kind, recipe in runs:
         for name, value in recipe.items():
-            order.setdefault(name)
-            seen.setdefault(kind, {}).setdefault(name, set()).add(json.dumps(value, default=str))
-    return [
-        name
-        for name in order
-        if name not in _NOT_WORK and any(len(of.get(name, ())) > 1 for of in seen.values())
-    ]
+            names.setdefault(name)
+            values.setdefault((kind, name), set()).add(json.dumps(value, default=str))
+    differing = {name for (_, name), texts in values.items() if len(texts) > 1}
+    return [name for name in names if name in differing and name not in _NOT_WORK]
 
 
 def reject_duplicates(names: Iterable[str]) -> None:
@@ -251,31 +250,36 @@ def group_by_work(records: Sequence[Record]) -> list[list[Record]]:
 
 
 def describe_printed_work(result: Record | Row) -> dict[str, Any]:
-    """Return what a published row tells of its work, by name; of a record, the same of its own.
+    """Return what a published row states of its work, by name; of a record the same facts.
 
-    Published rows were trained on real data unless they say otherwise, and name the fields that
-    they change of the case's standard recipe. A model that is no case of ours is one by its name.
+    Published rows were trained on real data unless they say otherwise, and name the fields in which
+    they differ from the case's standard recipe. For a model that is no case, its name stands.
     """
     if isinstance(result, Row):
         case = result.case or result.model.casefold() or None
-        precision, origin = result.precision, result.data_origin or "real"
-        nnodes, nproc = result.nnodes, result.nproc
+        precision = result.precision
+        origin = result.data_origin or "real"
+        nnodes = result.nnodes
+        nproc = result.nproc
     else:
         plan = result.plan
-        case, precision, origin = plan.case, plan.recipe["precision"], plan.data.origin
-        nnodes, nproc = plan.nnodes, plan.nproc
+        case = plan.case
+        precision = plan.recipe["precision"]
+        origin = plan.data.origin
+        nnodes = plan.nnodes
+        nproc = plan.nproc
     printed = {
         "case": case,
         "ran_world": f"{nnodes}x{nproc}" if nnodes and nproc else None,
         "precision": PRECISION_ALIASES.get(str(precision), precision),
-        "fix_hp": format_fix_hp(_changed_fields(result)),
+        "fix_hp": format_fix_hp(_list_changed_fields(result)),
         "data": origin,
     }
     return {name: value for name, value in printed.items() if value is not None}
 
 
-def _changed_fields(result: Record | Row) -> dict[str, Any]:
-    """Return the fields that a result changes, by their full names, but for the precision."""
+def _list_changed_fields(result: Record | Row) -> dict[str, Any]:
+    """Return the recipe fields that a result changes, by their full names, without precision."""
     if isinstance(result, Row):
         changed, precision = result.changes, result.precision
     else:
@@ -291,8 +295,8 @@ def _changed_fields(result: Record | Row) -> dict[str, Any]:
 def find_row_differences(record: Record, row: Row) -> dict[str, tuple[object, object]]:
     """Return in what the work of a published row differs from a record's: both values by name.
 
-    The gravest difference comes first. What the row does not state is taken from its case's
-    published figures; what they do not state either is not compared.
+    The most serious difference comes first. What the row does not state is taken from the published
+    figures of its case; what these do not state either is not compared.
     """
     ours, theirs = describe_printed_work(record), describe_printed_work(row)
     stated = row.stated or _get_stated_work(record, row)
@@ -310,13 +314,15 @@ def find_row_differences(record: Record, row: Row) -> dict[str, tuple[object, ob
         is_same_model = name == "parameters" and is_same_size(value, other)
         if other is not None and not is_same_model:
             ours[name], theirs[name] = value, other
-    if stated.micro_batch_size is not None:  # printed may be the batch of all devices
-        changes = [_changed_fields(record), _changed_fields(row)]
+    # If the micro-batch is stated, the printed batch does not count: it may be that of all devices.
+    if stated.micro_batch_size is not None:
+        changes = [_list_changed_fields(record), _list_changed_fields(row)]
         for fields in changes:
             fields.pop("micro_batch_size", None)
         ours["fix_hp"], theirs["fix_hp"] = map(format_fix_hp, changes)
     if BALANCED_BOUND in record.plan.labels:
-        ours["bound"], theirs["bound"] = True, False
+        ours["bound"] = True
+        theirs["bound"] = False
     names = [name for name in _MOST_SERIOUS_FIRST if name in theirs]
     return {
         name: (ours[name], theirs[name])
@@ -332,19 +338,19 @@ def _get_stated_work(record: Record, row: Row) -> StatedWork:
         return StatedWork()
     return StatedWork(
         parameters=published.parameters,
-        seq_length=None if "seq_length" in _changed_fields(row) else published.seq_length,
+        seq_length=None if "seq_length" in _list_changed_fields(row) else published.seq_length,
         train_samples=published.samples_per_pass,
     )
 
 
 def count_parameters(record: Record) -> int | None:
-    """Return the number of the model's parameters; None if the run ended before it was known."""
+    """Return the number of the model's parameters; None if the run ended before it was reported."""
     number: int | None = (record.environment.get("job") or {}).get("parameters")
     return number
 
 
 def is_same_size(parameters: int | None, other: int | None) -> bool:
-    """Tell whether two models have the same number of parameters, but for a head or adapters."""
+    """Tell whether two models have the same number of parameters, except for a head or adapters."""
     if parameters is None or other is None:
         return False
     return abs(parameters - other) <= _SAME_SIZE * other
