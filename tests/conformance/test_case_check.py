@@ -21,7 +21,7 @@ from trainmark.conformance.case_check import (
     CaseCheck,
     CaseEvidence,
     apply_rules,
-    description_faults,
+    find_definition_faults,
 )
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.plan.request import RunRequest
@@ -204,7 +204,7 @@ def test_a_wrong_description_is_named(
     case: Any, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cases, "load", lambda _: case)
-    assert [fault.code for fault in description_faults("toy")] == [code]
+    assert [fault.code for fault in find_definition_faults("toy")] == [code]
 
 
 def test_data_that_differs_at_each_generation_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,4 +215,4 @@ def test_data_that_differs_at_each_generation_is_named(monkeypatch: pytest.Monke
 
     generate = data.generate
     monkeypatch.setattr(data, "generate", unrepeatable)
-    assert [fault.code for fault in description_faults("toy")] == ["check_data_not_repeatable"]
+    assert [fault.code for fault in find_definition_faults("toy")] == ["check_data_not_repeatable"]

@@ -96,7 +96,7 @@ VENDORS = [
     ({"monitor": lambda _: Reading(DeviceSample(index=0, temperature_c=float("nan")))},
      "DeviceSample(index=0, "),
     ({"monitor": lambda _: Reading(DeviceSample(index=0)), "monitored": lambda *_: [0, 1]},
-     "monitored(2) is [0, 1], and read() tells [0]"),
+     "monitored(2) is [0, 1], but read() has the devices [0]"),
 ]  # fmt: skip
 DEVICES = [
     ({"name": "other"}, "the device's name is not the vendor's"),

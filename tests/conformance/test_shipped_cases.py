@@ -10,7 +10,7 @@ import pytest
 
 from support.fakes import FakeVendor
 from trainmark import cases, devices
-from trainmark.conformance.case_check import description_faults
+from trainmark.conformance.case_check import find_definition_faults
 from trainmark.errors import UsageError
 from trainmark.plan import plan, recipes, resolving
 from trainmark.plan.request import RunRequest
@@ -25,7 +25,7 @@ RECIPES = [(name, recipe) for name in cases.list_names() for recipe in cases.loa
 
 @pytest.mark.parametrize("name", cases.list_names())
 def test_shipped_case_passes_all_checks(name: str) -> None:
-    assert description_faults(name) == []
+    assert find_definition_faults(name) == []
 
 
 @pytest.mark.parametrize("name", cases.list_names())

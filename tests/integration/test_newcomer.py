@@ -13,7 +13,7 @@ import pytest
 
 from trainmark import cases
 from trainmark.conformance import probe
-from trainmark.conformance.case_check import description_faults
+from trainmark.conformance.case_check import find_definition_faults
 from trainmark.conformance.new_case import read_example_files, write_new_case
 from trainmark.errors import UsageError
 from trainmark.plan.request import RunRequest
@@ -59,7 +59,7 @@ def test_template_creates_a_case_with_the_given_name(
     assert sorted(path.name for path in folder.iterdir()) == sorted(NAMES)
     monkeypatch.setenv(cases.PATH_VARIABLE, str(folder.parent))
     assert cases.load("points").name == "points"
-    assert description_faults("points") == []
+    assert find_definition_faults("points") == []
 
 
 @pytest.mark.parametrize("name", ["Points", "1st", "my-case", "toy", "../up", ""])
@@ -74,7 +74,7 @@ def test_template_refuses_other_names_and_existing_folders(name: str, tmp_path: 
 
 
 def test_job_of_the_guide_passes_all_checks(line: Path) -> None:
-    assert description_faults("line") == []
+    assert find_definition_faults("line") == []
     resolve(RunRequest(case="line", device="cpu"), generated_root=line / "made").save(line)
     looked = probe.probe_job(line)
     assert looked["waits"] is None

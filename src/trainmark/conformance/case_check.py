@@ -1,6 +1,6 @@
 """Run a case for a few steps with one rank and with two, probe its job, and judge what it does.
 
-A package that offers a case calls ``description_faults`` and ``check_case`` from its own tests.
+A package that offers a case calls ``find_definition_faults`` and ``check_case`` from its own tests.
 """
 
 from __future__ import annotations
@@ -35,18 +35,21 @@ if TYPE_CHECKING:
 
 STEPS = 100  # enough for a loss to fall by more than its noise, few enough to wait for
 # A case may compute with fewer matmuls than its model has, for example in the backward pass of a
-# symmetric product. Tests hold the built-in cases to 1%.
+# symmetric product. Tests allow the built-in cases 1%.
 _FLOPS_TOLERANCE = 0.1
-# Dropout draws differ between worlds, the rows of a step do not: means over some steps agree.
+# One rank and two train the same rows in a step, but their dropout masks differ: means over some
+# steps agree.
 _LOSS_TOLERANCE = 0.05
-_MIN_STEPS = 10
+_MIN_STEPS = 10  # over which losses are averaged
+_MAX_ERROR_CHARACTERS = 2000
 _EVALUATION_FINDINGS = {
     "evaluated_rows",
     "evaluation_unchecked",
     "evaluation_rows_repeated",
     "evaluation_rows_change",
 }
-# After some steps with other dropout draws; a sum where a mean belongs is off by the ranks.
+# Relative difference of the qualities of one rank and of two, whose dropout masks differ. A case
+# that adds up a quality over ranks instead of averaging it differs by much more.
 _QUALITY_TOLERANCE = 0.25
 
 
@@ -66,7 +69,7 @@ class CaseCheck:
 
 
 class CaseReport(NamedTuple):
-    """All checks of a case, and the sentences of its own codes."""
+    """All checks of a case, and the sentences of the message codes that the case defines."""
 
     checks: list[CaseCheck]
     messages: Mapping[str, Text]
@@ -99,38 +102,71 @@ def check_case(
     """
     stop = stop or StopRequest()
     with tempfile.TemporaryDirectory(prefix="trainmark-check-") as folder:
-
-        def make_plan(ranks: int, **changes: str) -> Plan:
-            fields = {FIELD_ALIASES.get(name, name): x for name, x in request.overrides.items()}
-            fields |= changes
-            fields |= {"target_value": "none", "max_epochs": "1", "max_steps": str(steps)}
-            update = {"overrides": fields, "nproc": ranks, "out": Path(folder) / str(ranks)}
-            return resolve(request.model_copy(update=update), generated_root=generated_root)
-
-        single_rank = make_plan(1)
+        planner = _CheckPlanner(request, steps, Path(folder), generated_root)
+        single_rank = planner.plan(1)
+        case_name, messages = single_rank.case, single_rank.about.messages
         plans = {1: single_rank}
         missing = None
-        batch = single_rank.recipe["micro_batch_size"]
-        try:  # two ranks with half the batch take the same rows in a step as one
-            if batch % 2:
-                raise UsageError(f"bs={batch} cannot be halved", fix="check with an even bs")
-            plans[2] = make_plan(2, micro_batch_size=str(batch // 2))
+        try:
+            plans[2] = planner.plan_two_ranks(single_rank.recipe["micro_batch_size"])
         except TrainmarkError as error:
             missing = message("check_without_second_rank", text=str(error))
         runs: dict[int, Record] = {}
-        for ranks, planned in plans.items():
-            say(f"{single_rank.case}: {ranks} rank(s), {steps} steps at most")
-            runs[ranks] = launch(planned, stop)
+        for num_ranks, planned in plans.items():
+            say(f"{case_name}: {num_ranks} rank(s), {steps} steps at most")
+            runs[num_ranks] = launch(planned, stop)
             if stop.signal_name is not None:
-                return CaseReport([], single_rank.about.messages)
-        say(f"{single_rank.case}: batches, FLOPs of a step")
-        inputs = CaseEvidence(
-            runs,
-            _run_probe(single_rank, Path(folder)),
-            missing,
-            description_faults(single_rank.case),
-        )
-        return CaseReport(apply_rules(inputs), single_rank.about.messages)
+                return CaseReport([], messages)
+        say(f"{case_name}: batches, FLOPs of a step")
+        probe = _run_probe(single_rank, Path(folder))
+        evidence = CaseEvidence(runs, probe, missing, find_definition_faults(case_name))
+        return CaseReport(apply_rules(evidence), messages)
+
+
+@dataclass(frozen=True, slots=True)
+class _CheckPlanner:
+    """Plans the runs of a check.
+
+    Args:
+        request: as the user gave it.
+        steps: optimizer steps of each run.
+        folder: in which each run gets a folder.
+        generated_root: the cache of generated data; None: the user's.
+    """
+
+    request: RunRequest
+    steps: int
+    folder: Path
+    generated_root: Path | None
+
+    def plan(self, num_ranks: int, **changes: str) -> Plan:
+        """Return the plan of a run.
+
+        Args:
+            changes: recipe fields with their values as text.
+        """
+        overrides = self.request.overrides.items()
+        fields = {FIELD_ALIASES.get(name, name): value for name, value in overrides}
+        fields |= changes
+        fields |= {"target_value": "none", "max_epochs": "1", "max_steps": str(self.steps)}
+        out = self.folder / str(num_ranks)
+        update = {"overrides": fields, "nproc": num_ranks, "out": out}
+        request = self.request.model_copy(update=update)
+        return resolve(request, generated_root=self.generated_root)
+
+    def plan_two_ranks(self, batch: int) -> Plan:
+        """Return the plan of two ranks that train the same rows in a step as one rank.
+
+        Args:
+            batch: micro-batch size of the single rank; each of the two ranks has half of it.
+
+        Raises:
+            UsageError: the batch is odd.
+            TrainmarkError: the case cannot run with two ranks.
+        """
+        if batch % 2:
+            raise UsageError(f"bs={batch} cannot be halved", fix="check with an even bs")
+        return self.plan(2, micro_batch_size=str(batch // 2))
 
 
 def _run_probe(plan: Plan, folder: Path) -> dict[str, Any] | Message:
@@ -147,7 +183,7 @@ def _run_probe(plan: Plan, folder: Path) -> dict[str, Any] | Message:
         report: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
         return report
     error_lines = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
-    return message("exception", text=error_lines[-1][:2000])
+    return message("exception", text=error_lines[-1][:_MAX_ERROR_CHARACTERS])
 
 
 class _SkippedError(Exception):
@@ -161,13 +197,13 @@ class CaseEvidence(NamedTuple):
         runs: record by number of ranks; a step has the same rows in each run.
         probe: result of ``probe.probe_job``, or why it failed.
         missing: why there is no run with two ranks; None: there is one.
-        description: result of ``description_faults``.
+        definition_faults: result of ``find_definition_faults``.
     """
 
     runs: dict[int, Record]
     probe: dict[str, Any] | Message
     missing: Message | None = None
-    description: Sequence[Message] = ()
+    definition_faults: Sequence[Message] = ()
 
     def get_probe_report(self) -> dict[str, Any]:
         """Return the report of the probe; without one, the rule is skipped."""
@@ -275,10 +311,8 @@ def _check_evaluation(inputs: CaseEvidence) -> Iterator[Message]:
 
 def _check_flops(inputs: CaseEvidence) -> Iterator[Message]:
     """Compare the FLOPs of a step by the job's formula with those that were counted."""
-    formula, counted = (
-        inputs.get_probe_report()["model_flops"],
-        inputs.get_probe_report()["counted"],
-    )
+    report = inputs.get_probe_report()
+    formula, counted = report["model_flops"], report["counted"]
     if formula is None:
         raise _SkippedError(message("no_flop_formula"))
     if abs(formula - counted) > _FLOPS_TOLERANCE * counted:
@@ -296,7 +330,7 @@ def _check_waits(inputs: CaseEvidence) -> Iterator[Message]:
 
 
 _RULES: dict[str, Callable[[CaseEvidence], Iterable[Message]]] = {
-    "description": lambda inputs: inputs.description,
+    "description": lambda inputs: inputs.definition_faults,
     "runs": _check_runs,
     "batches": _check_batches,
     "loss_falls": _check_loss_falls,
@@ -308,16 +342,16 @@ _RULES: dict[str, Callable[[CaseEvidence], Iterable[Message]]] = {
 CHECKS = tuple(_RULES)
 
 
-def description_faults(name: str) -> list[Message]:
-    """Return what is wrong with the case called ``name`` before any job is built.
+def find_definition_faults(name: str) -> list[Message]:
+    """Return what is wrong with a case's definition: its files, recipes, generated data and target.
 
-    Generates the data of each generated recipe twice.
+    No job is built. The data of each generated recipe is generated twice.
 
     Raises:
         UsageError: no such case, or its ``case.py`` or ``rules.toml`` cannot be read.
     """
     case = cases.load(name)
-    rules.read_rules(case)
+    rules.read_rules(case)  # raises for a malformed rules.toml
     generated = {
         recipe_name: recipe
         for recipe_name, recipe in case.recipes.items()

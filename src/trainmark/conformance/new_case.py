@@ -1,6 +1,6 @@
 """Write the files of a new case: the example of docs/adding-a-case.md under another name.
 
-The files lie in ``new_case_files``; a test holds the code of the guide to them.
+The files are in ``new_case_files``; a test checks that the code of the guide is the same.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def write_new_case(name: str, folder: Path) -> Path:
     named = f'name="{EXAMPLE}"'
 
     def fill(place: Path) -> None:
+        """Write the files of the case to a folder."""
         for file, text in read_example_files().items():
             (place / file).write_text(text.replace(named, f'name="{name}"'), encoding="utf-8")
 

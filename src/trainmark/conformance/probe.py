@@ -31,7 +31,7 @@ from trainmark.train.read_ahead import batches_of, map_tensors
 if TYPE_CHECKING:
     from trainmark.protocols import Batch, Device, Job
 
-BATCHES_READ = 100
+BATCHES_READ = 100  # at most
 # Files of torch in a traceback, which are left out: the line that called torch is of interest.
 _TORCH_FILES = re.compile(r"[/\\]torch[/\\]|contextlib\.py$")
 
@@ -72,16 +72,17 @@ def probe_job(plan_dir: Path) -> dict[str, Any]:
 def _probe_batches(job: Job) -> dict[str, Any]:
     """Read batches of the first epoch, and return what they do that a thread must not do.
 
-    Batches may be read in a thread of their own, beside training.
+    Batches may be read in a thread while another one trains.
 
     Returns:
-        ``draws``: name of a global random state that they use; None: none. ``overwritten``: whether
-        a batch writes to the tensors of the batch before.
+        ``draws``: name of the module whose global random state they use; None: they use none.
+        ``overwritten``: whether a batch writes to the tensors of the batch before.
     """
     overwritten = False
     last_tensors: list[tuple[Tensor, Tensor]] = []  # of the batch before, each with a copy
 
     def keep_copy(tensor: Tensor) -> Tensor:
+        """Keep a tensor of a batch with a copy of its values."""
         last_tensors.append((tensor, tensor.clone()))
         return tensor
 

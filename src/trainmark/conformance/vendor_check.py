@@ -60,11 +60,13 @@ _DEVICE_CALLS: _Calls = {
 _REQUIRED_KEYS = {"set_precision": PRECISION_KEYS, "describe": DESCRIBE_KEYS}
 
 
-def _explain_misfit(value: Any, kind: Any) -> str:
+def _explain_misfit(value: Any, expected_type: Any) -> str:
     """Return the rule that ``value`` breaks as a value of a type; empty: it fits."""
     config = ConfigDict(strict=True, allow_inf_nan=False, revalidate_instances="always")
+    # A tuple of one value: pydantic takes no config for types that have their own, as dataclasses.
+    adapter = TypeAdapter(tuple[expected_type], config=config)
     try:
-        TypeAdapter(tuple[kind], config=config).validate_python((value,))
+        adapter.validate_python((value,))
     except ValidationError as error:
         return find_first_misfit(error).rule
     return ""
@@ -74,44 +76,48 @@ class _Faults(list[str]):
     """Faults of a vendor or device, in the order in which they were found."""
 
     def add_unless(self, is_right: bool, fault: str) -> None:
+        """Add a fault if a condition does not hold."""
         if not is_right:
             self.append(fault)
 
-    def call(self, name: str, ask: Callable[[], Any], kind: Any = Any) -> Any:
-        """Return the result of ``ask``; if it raises or has another type, add a fault.
+    def call(self, name: str, function: Callable[[], Any], expected_type: Any = Any) -> Any:
+        """Call a function; add a fault if it raises or returns another type than it should.
 
         A ``MonitorFault`` is not a fault: the tool is not installed here, or does not answer now.
 
         Args:
-            name: of what is called, for the fault.
-            kind: type of the result.
+            name: of the call, for the fault.
+            function: without arguments.
 
         Returns:
-            None if there is no result of this type.
+            The result; None if there is no result of this type.
         """
         try:
-            value = ask()
+            value = function()
         except MonitorFault:
             return None
         except Exception as error:  # noqa: BLE001 - a foreign vendor may raise anything
             self.append(f"{name} raised {type(error).__name__}: {error}")
             return None
-        if _explain_misfit(value, kind):
-            self.append(f"{name} is {value!r}, not {getattr(kind, '__name__', kind)}")
+        if _explain_misfit(value, expected_type):
+            type_name = getattr(expected_type, "__name__", expected_type)
+            self.append(f"{name} is {value!r}, not {type_name}")
             return None
         return value
 
-    def call_all(self, asked: object, questions: _Calls) -> dict[str, Any]:
-        """Return the results of methods by their names; None: it has another type."""
-        return {
-            name: self.call(
-                f"{name}({', '.join(map(str, given))})",
-                partial(getattr(asked, name), *given),
-                kind,
-            )
-            for name, (given, kind) in questions.items()
-            if hasattr(asked, name)
-        }
+    def call_all(self, target: object, calls: _Calls) -> dict[str, Any]:
+        """Call the methods that an object has.
+
+        Returns:
+            The results by the name of the method; None: it raised, or returned another type.
+        """
+        results = {}
+        for name, (arguments, expected_type) in calls.items():
+            if hasattr(target, name):
+                shown_arguments = ", ".join(str(argument) for argument in arguments)
+                function = partial(getattr(target, name), *arguments)
+                results[name] = self.call(f"{name}({shown_arguments})", function, expected_type)
+        return results
 
 
 def vendor_faults(vendor: Vendor) -> list[str]:
@@ -119,13 +125,13 @@ def vendor_faults(vendor: Vendor) -> list[str]:
     faults = _Faults(f"{name} is missing" for name in missing_members(vendor, Vendor))
     if faults:
         return faults
-    hides = vendor.visible_devices
-    fault = f"visible_devices is {hides!r}, which is none of recorded_variables"
-    faults.add_unless(hides is None or hides in vendor.recorded_variables, fault)
+    variable = vendor.visible_devices
+    fault = f"visible_devices is {variable!r}, which is none of recorded_variables"
+    faults.add_unless(variable is None or variable in vendor.recorded_variables, fault)
     answers = faults.call_all(vendor, _VENDOR_CALLS)
     for precision in get_args(Precision):
-        ask = partial(vendor.refuse, Recipe(precision=precision), 1)
-        faults.call(f"refuse({precision})", ask, Refusal | None)
+        refuse = partial(vendor.refuse, Recipe(precision=precision), 1)
+        faults.call(f"refuse({precision})", refuse, Refusal | None)
     count, names = answers["count"] or 0, answers["product_names"]
     if names is not None and not vendor.counts_cores:
         fault = f"count() is {count}, but product_names() has {len(names)}"
@@ -135,20 +141,28 @@ def vendor_faults(vendor: Vendor) -> list[str]:
 
 
 def _check_monitor(vendor: Vendor, count: int, faults: _Faults) -> None:
-    """Check one reading, and the numbers that the devices have in it."""
-    asked = f"monitored({count})"
-    numbers = faults.call(asked, partial(vendor.monitored, count), list[_Count]) or []
-    fault = f"{asked} is {numbers!r}, not a number for each device or nothing"
-    faults.add_unless(len(numbers) in (0, count), fault)
+    """Check one reading, and that ``monitored(n)`` names devices that are in it.
+
+    Args:
+        count: number of devices.
+    """
+    call = f"monitored({count})"
+    indices = faults.call(call, partial(vendor.monitored, count), list[_Count]) or []
+    fault = f"{call} is {indices!r}, not a number for each device or nothing"
+    faults.add_unless(len(indices) in (0, count), fault)
     monitor: Monitor | None = faults.call("monitor()", vendor.monitor)
-    samples = None if monitor is None else faults.call("monitor().read()", monitor.read)
-    if monitor is None or samples is None:
+    if monitor is None:
         return
-    monitor.close()
+    try:
+        samples = faults.call("monitor().read()", monitor.read)
+    finally:
+        monitor.close()
+    if samples is None:
+        return
     faults += [fault for sample in samples for fault in sample_faults(sample)]
-    indices = [sample.index for sample in samples]
-    sentence = f"{asked} is {numbers}, and read() tells {indices}"
-    faults.add_unless(set(numbers) <= set(indices), sentence)
+    read_indices = [sample.index for sample in samples]
+    fault = f"{call} is {indices}, but read() has the devices {read_indices}"
+    faults.add_unless(set(indices) <= set(read_indices), fault)
 
 
 def sample_faults(sample: DeviceSample) -> list[str]:
@@ -164,12 +178,14 @@ def device_faults(vendor: Vendor) -> list[str]:
     """
     faults = _Faults()
     device: Device = faults.call("open(0, 1)", lambda: vendor.open(0, 1))
-    faults += [] if faults else [f"{name} is missing" for name in missing_members(device, Device)]
+    if faults:
+        return faults
+    faults += [f"{name} is missing" for name in missing_members(device, Device)]
     if faults:
         return faults
     for name in ("name", "torch_type"):
-        same = getattr(device, name) == getattr(vendor, name)
-        faults.add_unless(same, f"the device's {name} is not the vendor's")
+        is_same = getattr(device, name) == getattr(vendor, name)
+        faults.add_unless(is_same, f"the device's {name} is not the vendor's")
     answers = faults.call_all(device, _DEVICE_CALLS)
     for name, keys in _REQUIRED_KEYS.items():
         answer = answers[name] or {}

@@ -86,7 +86,7 @@ class Comparison:
         differences: facts of machine and software that differ.
         allowed: differences of the work that ``allow`` names.
         paired: launches of both sides alternated and are compared in pairs.
-        threshold: share by which a ratio must differ from 1, with its whole interval.
+        threshold: amount by which a ratio must differ from 1, with its whole interval.
         scaling: how the work scales, in place of figures, if only the numbers of ranks differ.
     """
 
@@ -223,6 +223,7 @@ def _select_figures(counted: CountedLaunches) -> Sequence[str]:
 
 
 def _has_figure(launches: Sequence[Record], name: str) -> bool:
+    """Tell whether a launch has a figure with a value that can be compared."""
     return any(_read_positive_value(record, name) is not None for record in launches)
 
 
@@ -254,7 +255,8 @@ def _compare_figure(spec: FigureSpec, counted: CountedLaunches, threshold: float
     verdict = _judge_interval(low, high, spec, threshold)
     code = f"verdict.{verdict}"
     if drift is not None:
-        verdict, code = "too_noisy", "compare_trend"
+        verdict = "too_noisy"
+        code = "compare_trend"
         args["change"] = drift
     elif low is None:
         code = "compare_absent" if ratio is None else "compare_no_interval"
@@ -293,7 +295,7 @@ def _read_values(counted: CountedLaunches, name: str) -> tuple[list[float], list
 
 
 def find_suspicious_drift(a: Sequence[float], b: Sequence[float], threshold: float) -> float | None:
-    """Return the share by which a figure changes per launch, if that could explain the result.
+    """Return the relative change of a figure per launch, if that could explain the result.
 
     This is for launches that did not alternate: if the machine drifts within a side, it may have
     drifted from A to B as well. None if chance explains the change, or if over the launches of a

@@ -46,12 +46,21 @@ _EXIT_CODES = {
     "no_history": EXIT_NOISY,
     "other_work": EXIT_USAGE,
 }
+# Ends of the codes of messages about a value that is judged by the noise of the history.
+_CODES_WITHOUT_STEP: dict[GateVerdict, str] = {
+    "passed": "usual_passed",
+    "improved": "usual_improved",
+    "regressed": "usual_regressed",
+    "noisy": "usual_noisy",
+}
 _WORST_FIRST = (EXIT_FAILED, EXIT_USAGE, EXIT_NOISY, EXIT_PASSED)
-# Reasons of a grade for which something else than the measured program may have been slower.
+# Codes of trust reasons for which the cause of a regression may be something else than the program.
 _DISTURBANCES = {"machine_busy", "device_shared"}
 QUALITY = "quality"  # the metric of the case, whatever its name there
 FIGURES = ("final_result", "p_train", "e2e_time", "mem")
-MIN_WORSE, MIN_BETTER = 0.03, 0.1
+# Relative changes; smaller ones are neither a regression nor an improvement.
+MIN_WORSE = 0.03
+MIN_BETTER = 0.1
 _NUM_SIGMAS = 3.0  # by which launches may differ from each other without a regression
 
 
@@ -86,7 +95,7 @@ def combine_exit_codes(judgements: Sequence[Judgement]) -> int:
 
 
 def compute_tolerance(cv: float | None, num_launches: int) -> float:
-    """Return the share by which a later launch may be worse than the mean of earlier launches.
+    """Return the relative change by which a launch may be worse than the mean of earlier ones.
 
     It is three coefficients of variation, and more if there are few launches, because their
     coefficient is uncertain; at least ``MIN_WORSE`` and at most 1.
@@ -112,7 +121,8 @@ def judge_against_baseline(
         records: launches to judge; those of the same work are judged together.
         baseline: launches that passed; those that are also in ``records`` do not count.
         names: figures to judge; empty: those of ``FIGURES`` that the baseline has.
-        worse_by: share by which a figure may be worse; None: by the baseline's own scatter.
+        worse_by: relative change by which a figure may be worse; None: it follows from the scatter
+            of the baseline.
 
     Raises:
         RecordError: a record of the baseline did not pass, or its evidence contradicts it.
@@ -223,7 +233,14 @@ def _judge_work_by_history(
     num_runs = max(len(run_means) for run_means in means_of_figures.values())
     if num_runs < history.MIN_RUNS:
         reason = message("gate_no_history", runs=num_runs, least=history.MIN_RUNS)
-        return [Judgement(_title(launches[0]), ", ".join(means_of_figures), "no_history", reason)]
+        return [
+            Judgement(
+                _describe_work_briefly(launches[0]),
+                ", ".join(means_of_figures),
+                "no_history",
+                reason,
+            )
+        ]
     return [
         _judge_by_history(launches, name, run_means)
         for name, run_means in means_of_figures.items()
@@ -262,7 +279,7 @@ def _fail_unusable(launches: Sequence[Record]) -> list[Judgement]:
         if not _is_usable(record):
             code = "gate_refuted" if is_refuted(record.trust) else "gate_status"
             reason = message(code, run=record.run_id, status=record.status)
-            failures.append(Judgement(_title(record), "status", "failed", reason))
+            failures.append(Judgement(_describe_work_briefly(record), "status", "failed", reason))
     return failures
 
 
@@ -271,6 +288,7 @@ def _fail_other_work(record: Record, baseline: Sequence[Record]) -> Judgement:
     work = describe_work(record)
 
     def count_differences(candidate: Record) -> int:
+        """Return in how many keys the work of a launch differs."""
         return len(find_differences(describe_work(candidate), work))
 
     closest = min(baseline, key=count_differences)
@@ -280,17 +298,17 @@ def _fail_other_work(record: Record, baseline: Sequence[Record]) -> Judgement:
     reason = message(
         "gate_other_work",
         key=first_key,
-        entry=_title(closest),
+        entry=_describe_work_briefly(closest),
         known=str(closest_work.get(first_key)),
         found=str(work.get(first_key)),
         others=len(differing_keys) - 1,
     )
-    return Judgement(_title(record), "work", "other_work", reason)
+    return Judgement(_describe_work_briefly(record), "work", "other_work", reason)
 
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """Changes of a figure, as shares of the baseline's mean, beyond which the verdict changes.
+    """Changes of a figure, relative to the baseline's mean, beyond which the verdict changes.
 
     Args:
         worse_by: a figure that is worse by more than this has regressed.
@@ -385,21 +403,22 @@ def _judge_by_history(
         "change": change + 0.0,  # adding 0.0 turns -0.0 into 0.0
         "worse_by": worse_by,
     }
-    step_run_id = None  # of the first run after a recent step
-    if newest.step_index is not None:
-        step_run_id = [*run_means, launches[0].run_id][newest.step_index]
+    # The newest value is that of the run to judge, behind those of the earlier runs.
+    run_ids = [*run_means, launches[0].run_id]
+    step_run_id = None if newest.step_index is None else run_ids[newest.step_index]
     verdict: GateVerdict = "passed"
     if change > max(MIN_BETTER, newest.noise):
         verdict = "improved"
     elif change < -worse_by:
-        is_single_value = step_run_id is None and len(values) < INTERVAL_MIN_LAUNCHES
-        verdict = "noisy" if is_single_value else "regressed"
+        # A step is confirmed by several runs; without one, several launches must agree.
+        is_unconfirmed = step_run_id is None and len(values) < INTERVAL_MIN_LAUNCHES
+        verdict = "noisy" if is_unconfirmed else "regressed"
     elif newest.drift is not None and sign * newest.drift < 0:
         args["change"] = sign * newest.drift
         args["runs"] = history.DRIFT_RUNS
         return _make_judgement(launches, name, "regressed", "drift", **args)
     is_step = step_run_id is not None and verdict != "passed"
-    code = "step" if is_step else f"usual_{verdict}"
+    code = "step" if is_step else _CODES_WITHOUT_STEP[verdict]
     return _make_judgement(launches, name, verdict, code, since=step_run_id, **args)
 
 
@@ -434,7 +453,7 @@ def _read_values(launches: Sequence[Record], name: str, unit: str | None = None)
     return values
 
 
-def _title(record: Record) -> str:
+def _describe_work_briefly(record: Record) -> str:
     """Return a name of a record's work for people."""
     changes = format_fix_hp(record.plan.fix_hp | record.plan.extra)
     return f"{record.plan.case_key} {record.plan.recipe_name} {changes}".rstrip()
@@ -460,6 +479,7 @@ def _make_judgement(
     """
     doubts = {reason.code for record in launches for reason in record.trust.reasons}
     if verdict == "regressed" and doubts & _DISTURBANCES:
-        verdict, code = "noisy", "disturbed"
+        verdict = "noisy"
+        code = "disturbed"
     reason = message(f"gate_{code}", figure=name, launches=len(launches), **args)
-    return Judgement(_title(launches[0]), name, verdict, reason)
+    return Judgement(_describe_work_briefly(launches[0]), name, verdict, reason)

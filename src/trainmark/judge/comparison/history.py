@@ -27,16 +27,22 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 MIN_SEGMENT_RUNS = 5  # the median of five values outvotes two outliers
-MIN_RUNS, MAX_RUNS = 2 * MIN_SEGMENT_RUNS, 120  # of a history
+MIN_RUNS = 2 * MIN_SEGMENT_RUNS  # of a history
+MAX_RUNS = 120  # of a history; earlier runs do not count
 DRIFT_RUNS = 30  # newest values in which a drift is looked for
-MIN_STEP, MIN_DRIFT = 0.03, 0.01  # shares; smaller changes are not reported
+# Relative changes; smaller ones are not reported.
+MIN_STEP = 0.03
+MIN_DRIFT = 0.01
 _PENALTY = 4.0  # of a segment, in variances of noise times log n; tests state the false alarms
-_BAND = 3  # values on each side of the running median, and the half width of its band in sigmas
-_LAG = 5  # values further apart are nearly independent of each other
+_MEDIAN_HALF_WIDTH = 3  # values on each side over which a running median is taken
+_CLIP_SIGMAS = 3  # distance from the running median beyond which a value is an outlier
+_LAG = 5  # values that are so far apart are nearly independent of each other
 _MAX_RHO1 = 0.9  # of the correlation of a value with the next one
 _MAX_RECENT_RUNS = 14  # since a step; the level after an older step is the expected one
 _NUM_SIGMAS = 4.0  # beyond which an outlier or a drift is not chance
-_MIN_SIGMA = 1e-3  # share of the median: figures that repeat to the last digit have steps too
+_MIN_SIGMA = 1e-3  # relative to the median: figures that repeat to the last digit have steps too
+_SIGMA_OVER_MAD = 1.4826  # of normal noise: standard deviation over median absolute value
+_TINY = 1e-300  # divisor instead of a sum of squares that is 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +69,10 @@ class Assessment:
     Args:
         expected: the level before a recent step; without one, the level of the last segment.
         value: the level after the step; without one, the newest value.
-        noise: share of ``expected`` by which single values differ from it by chance.
+        noise: relative difference from ``expected`` that single values have by chance.
         step_index: index of the first value after the step; None: there is no recent step.
-        drift: share by which the level moved in the last ``DRIFT_RUNS`` values; None: chance
-            explains it.
+        drift: relative change of the level in the last ``DRIFT_RUNS`` values; None: chance explains
+            it.
     """
 
     expected: float
@@ -111,8 +117,8 @@ def assess_newest(values: Sequence[float], edges: Sequence[int] | None = None) -
     if len(segments) > 1 and len(segments[-1]) <= _MAX_RECENT_RUNS:
         before, after = levels[-2], levels[-1]
         # A step counts only while new values stay at its level.
-        stays = abs(newest - after) < abs(newest - before)
-        if abs(after / before - 1) > MIN_STEP and stays:
+        is_still_there = abs(newest - after) < abs(newest - before)
+        if abs(after / before - 1) > MIN_STEP and is_still_there:
             return Assessment(before, after, noise=0.0, step_index=edges[-2], drift=None)
 
     # Without a recent step, the newest value is compared with the others of its segment.
@@ -135,7 +141,7 @@ def assess_newest(values: Sequence[float], edges: Sequence[int] | None = None) -
 
 
 def _estimate_drift(data: NDArray[np.float64]) -> float | None:
-    """Return the share by which the level moved in the last values; None: chance explains it.
+    """Return the relative change of the level in the last values; None: chance explains it.
 
     A ramp, which is flat until the last ``DRIFT_RUNS`` values and then rises by 1 a value, is
     fitted to the logarithms by least squares.
@@ -156,7 +162,7 @@ def _estimate_drift(data: NDArray[np.float64]) -> float | None:
     slope = float(ramp @ without_outliers) / float(ramp @ ramp)
     residuals = np.clip(logs - slope * ramp, -max_residual, max_residual)
     # The correlation of a value's noise with that of the next value.
-    rho1 = float(residuals[1:] @ residuals[:-1]) / max(float(residuals @ residuals), 1e-300)
+    rho1 = float(residuals[1:] @ residuals[:-1]) / max(float(residuals @ residuals), _TINY)
     # Residuals of a fitted line are less correlated than the noise itself; this corrects it, by
     # Kendall, "Note on bias in the estimation of autocorrelation", Biometrika 41, 1954, extended
     # to a slope.
@@ -184,7 +190,7 @@ def trace_edges(last_starts: NDArray[np.int64]) -> list[int]:
 
 def estimate_sigma(residuals: ArrayLike) -> Any:
     """Return the standard deviation of normal noise from the median of its absolute values."""
-    return 1.4826 * np.median(np.abs(residuals), axis=-1, keepdims=True)
+    return _SIGMA_OVER_MAD * np.median(np.abs(residuals), axis=-1, keepdims=True)
 
 
 def find_last_starts(values: ArrayLike) -> NDArray[np.int64]:
@@ -198,12 +204,13 @@ def find_last_starts(values: ArrayLike) -> NDArray[np.int64]:
     """
     data = np.asarray(values, np.float64)
     *leading, length = data.shape
-    clipped, level_variance = _clip_outliers(data)
+    noise = _estimate_noise(data)
+    clipped = _clip_outliers(data, noise.sigma)
     # Sums over the first t values, from which the deviations of each segment follow.
     cusum, cusum_squares = np.zeros((2, *leading, length + 1))
     cusum[..., 1:] = np.cumsum(clipped, axis=-1)
     cusum_squares[..., 1:] = np.cumsum(clipped**2, axis=-1)
-    penalty = _PENALTY * np.log(length) * level_variance  # of each segment
+    penalty = _PENALTY * np.log(length) * noise.level_variance  # of each segment
     min_costs = np.full(cusum.shape, np.inf)  # of the best segmentation of the first t values
     min_costs[..., 0] = 0.0
     last_starts = np.zeros(cusum.shape, np.int64)
@@ -219,26 +226,56 @@ def find_last_starts(values: ArrayLike) -> NDArray[np.int64]:
     return last_starts
 
 
-def _clip_outliers(data: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Clip the outliers of series, and estimate the variance that noise gives to their levels.
+@dataclass(frozen=True, slots=True)
+class _Noise:
+    """The noise of series.
+
+    Args:
+        sigma: ``(..., 1)`` standard deviation of a value.
+        level_variance: ``(..., 1)`` variance that noise gives to the mean of a long segment, times
+            the number of its values.
+    """
+
+    sigma: NDArray[np.float64]
+    level_variance: NDArray[np.float64]
+
+
+def _estimate_noise(data: NDArray[np.float64]) -> _Noise:
+    """Estimate the noise of series, which may be correlated from value to value.
+
+    It is estimated from differences, because steps and drift hardly change these.
 
     Args:
         data: ``(..., n)``
-
-    Returns:
-        The series minus their medians with outliers clipped, ``(..., n)``, and the variances,
-        ``(..., 1)``.
     """
-    leading = data.ndim - 1
     median = np.median(data, axis=-1, keepdims=True)
-    # Noise is estimated from differences, because steps and drift hardly change these. Differences
-    # of neighbours are smaller if noise is correlated.
+    # Differences of neighbours are smaller if noise is correlated.
     sigma_lag1 = estimate_sigma(np.diff(data)) / np.sqrt(2)
     sigma_lag5 = estimate_sigma(data[..., _LAG:] - data[..., :-_LAG]) / np.sqrt(2)
     sigma = np.maximum(np.maximum(sigma_lag1, sigma_lag5), _MIN_SIGMA * np.abs(median))
     rho1 = np.clip(1 - (sigma_lag1 / sigma) ** 2, 0, _MAX_RHO1)
+    # The long-run variance of noise of the form AR(1), x[t] = rho1 * x[t - 1] + independent noise.
     level_variance = sigma**2 * (1 + rho1) / (1 - rho1)
-    padded = np.pad(data, [(0, 0)] * leading + [(_BAND, _BAND)], mode="reflect")
-    running = np.median(sliding_window_view(padded, 2 * _BAND + 1, axis=-1), axis=-1)
-    clipped = np.clip(data, running - _BAND * sigma, running + _BAND * sigma) - median
-    return clipped, level_variance
+    return _Noise(sigma, level_variance)
+
+
+def _clip_outliers(data: NDArray[np.float64], sigma: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return series minus their medians, with outliers moved to the edge of a band.
+
+    The band is around a running median (Hampel's identifier).
+
+    Args:
+        data: ``(..., n)``
+        sigma: ``(..., 1)``
+
+    Returns:
+        ``(..., n)``
+    """
+    num_leading = data.ndim - 1
+    padding = [(0, 0)] * num_leading + [(_MEDIAN_HALF_WIDTH, _MEDIAN_HALF_WIDTH)]
+    padded = np.pad(data, padding, mode="reflect")
+    windows = sliding_window_view(padded, 2 * _MEDIAN_HALF_WIDTH + 1, axis=-1)
+    running_median = np.median(windows, axis=-1)
+    reach = _CLIP_SIGMAS * sigma
+    clipped: NDArray[np.float64] = np.clip(data, running_median - reach, running_median + reach)
+    return clipped - np.median(data, axis=-1, keepdims=True)

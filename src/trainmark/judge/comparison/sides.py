@@ -174,7 +174,8 @@ def find_work_differences(
         if key not in known_keys:
             what = f"no key {key!r} of the work"
             raise UsageError(what, where="--allow", fix=suggest_nearest(key, known_keys))
-    allowed, refused = [], []
+    allowed = []
+    refused = []
     for fact in _pair_facts(works[: len(a)], works[len(a) :]):
         distinct_values = {repr(value) for value in (*fact.a, *fact.b)}
         if len(distinct_values) == 1:
