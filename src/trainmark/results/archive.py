@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 ENDING = ".trainmark.zip"
 MANIFEST_FILE = "manifest.json"
-_MAX_ENTRIES, _MAX_BYTES = 20_000, 64 << 30
+_MAX_ENTRIES = 20_000
+_MAX_BYTES = 64 << 30  # of all files of a bundle, unpacked
 MAX_FILE_BYTES = 4 << 30  # of a file in a bundle; holes count, because a copy fills them with zeros
 _NAME = r"[0-9]{1,5}-[a-z0-9_]{1,64}/(r[0-9]{1,5}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 _ENTRY_DATE = (1980, 1, 1, 0, 0, 0)  # fixed, so that the same input gives the same bytes

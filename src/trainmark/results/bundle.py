@@ -97,7 +97,7 @@ def _add_launch(folder: Path, bundle: Path, number: int, subfolder: str) -> None
     check = _check_record(record.read_record(folder), folder, "")
     if check.state == "broken":
         what = f"contradicted by its evidence: {render(check.sentences[0], 'en')}"
-        fix = "bundle the run as it was made; `trainmark verify` tells all that differs"
+        fix = "bundle the run as it was made; `trainmark verify` lists all differences"
         raise BundleError(what, where=str(folder), fix=fix)
     name = f"{number}-{re.sub('[^a-z0-9_]', '_', plan.case.lower())[:64]}"
     target = bundle / name / subfolder
@@ -158,7 +158,7 @@ class Verification:
 
 
 def verify(path: Path | str) -> Verification:
-    """Verify a bundle, a run directory or the ``record.json`` in one.
+    """Verify a bundle, a run directory or the ``record.json`` in a run directory.
 
     Raises:
         RecordError: it is none of them, or a bundle beyond the limits of size.

@@ -26,7 +26,7 @@ _PSEUDONYM = re.compile(rf"<host(?:-[0-9a-f]{{{_NUM_DIGITS}}})?>")
 
 
 def make_pseudonym(name: str, key: bytes | None) -> str:
-    """Return the pseudonym of a node; one that is a pseudonym already stays.
+    """Return the pseudonym of a node; a name that is a pseudonym already is returned unchanged.
 
     Args:
         key: of this user; None: there is none, and nodes cannot be told apart.
@@ -40,10 +40,13 @@ def make_pseudonym(name: str, key: bytes | None) -> str:
 
 
 def load_key(folder: Path | None = None) -> bytes | None:
-    """Return the user's key, which is made where there is none; None: it cannot be kept.
+    """Return the user's key; make it if there is none.
 
     Args:
-        folder: that keeps it; None: the user's cache folder.
+        folder: in which the key is kept; None: the user's cache folder.
+
+    Returns:
+        None: the key cannot be written or read.
     """
     place = folder or cases.get_cache_root()
     path = place / KEY_FILE

@@ -102,6 +102,7 @@ _PLACE_RULES = [*_make_rules("paths"), *_make_rules("hosts"), *_make_rules("addr
 
 
 def _apply(rules: Iterable[_Rule], text: str) -> str:
+    """Return a text after all replacements, in the order of the rules."""
     for pattern, replacement in rules:
         text = pattern.sub(replacement, text)
     return text

@@ -152,7 +152,7 @@ def walk_runs(folder: str, depth: int = _MAX_DEPTH) -> Iterator[tuple[str, FileS
     """
     with suppress(OSError):
         with os.scandir(folder) as entries:
-            # Whether a link leads to a folder shows when it is read: some links form a circle.
+            # Whether a link leads to a folder is known when it is read: links may form a circle.
             subfolders = [
                 entry.path
                 for entry in entries
@@ -160,10 +160,9 @@ def walk_runs(folder: str, depth: int = _MAX_DEPTH) -> Iterator[tuple[str, FileS
             ]
         for path in subfolders:
             record_stamp = read_stamp(f"{path}/{RECORD_FILE}")
-            if record_stamp is None and read_stamp(
-                f"{path}/{PLAN_FILE}"
-            ):  # its launcher was killed
-                with suppress(RecordError):  # it is still running
+            is_without_record = record_stamp is None and read_stamp(f"{path}/{PLAN_FILE}")
+            if is_without_record:  # its launcher was killed, or it is still running
+                with suppress(RecordError):  # raised for a run that is still running
                     make_record(Path(path))
                     record_stamp = read_stamp(f"{path}/{RECORD_FILE}")
             if record_stamp:

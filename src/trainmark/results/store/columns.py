@@ -80,7 +80,7 @@ _COLUMN_SOURCES: dict[str, str | Callable[[Record], Value]] = {
     "warmup_steps": "steps.warmup",
     "steady": "steps.steady",
     "monitor": lambda record: record.telemetry.monitor if record.telemetry else None,
-    "final_result_unit": lambda record: record.figures["final_result"].unit,  # the case's own
+    "final_result_unit": lambda record: record.figures["final_result"].unit,  # differs by case
 }
 COLUMNS: dict[str, Callable[[Record], Value]] = {
     name: attrgetter(source) if isinstance(source, str) else source
@@ -137,6 +137,7 @@ def _dump_settings(recipe: Mapping[str, Any]) -> str:
 
 
 def _is_setting(value: Any) -> bool:
+    """Tell whether JSON can represent the value of a recipe field, and a filter compare it."""
     if isinstance(value, float):
         return math.isfinite(value)
     return value is None or isinstance(value, int | str)
@@ -173,8 +174,13 @@ def make_unreadable_entry(reason: str) -> dict[str, Any]:
 
 
 def _digest(value: Any) -> str:
+    """Return a short digest of a document; equal documents have equal ones."""
     return blake2b(to_json(value), digest_size=8).hexdigest()
 
 
 def _shorten(text: str) -> str:
+    """Return a text without control characters, as long as a column may be.
+
+    Escapes make a text longer, so that it is cut before and after.
+    """
     return escape_controls(text[:_MAX_TEXT])[:_MAX_TEXT]

@@ -39,7 +39,7 @@ VARIABLE = "TRAINMARK_STORE"
 # folder of runs.
 INDEX_FILE = ".index/results.sqlite"
 _VERSION = 3  # raise it if values of existing columns change
-_BATCH = 250  # records per transaction
+_RECORDS_PER_TRANSACTION = 250
 _TIMEOUT_S = 60  # of a writer that waits for others
 _PRAGMAS = (
     "journal_mode=WAL",  # readers do not wait for writers
@@ -48,6 +48,7 @@ _PRAGMAS = (
     f"mmap_size={1 << 30}",
 )
 _TYPES: dict[type, str] = {str: "TEXT", int: "INTEGER", float: "REAL", bool: "BOOLEAN"}
+# SQLite stores truth values as numbers; they are read as bool again.
 sqlite3.register_converter("BOOLEAN", lambda stored: stored == b"1")
 _COLUMN_TYPES = sorted((key, kind.__name__) for key, kind in INDEX_COLUMNS.items())
 # Its name changes with the columns, so that each version of the program has a table of its own.
@@ -103,9 +104,14 @@ class Index:
         Raises:
             EnvironmentFault: the database cannot be read or written.
         """
-        kinds = sqlite3.PARSE_DECLTYPES
         try:
-            with closing(sqlite3.connect(self._file, _TIMEOUT_S, kinds, None)) as connection:
+            connection_to_close = sqlite3.connect(
+                self._file,
+                timeout=_TIMEOUT_S,
+                detect_types=sqlite3.PARSE_DECLTYPES,
+                isolation_level=None,  # transactions begin and end by the statements below
+            )
+            with closing(connection_to_close) as connection:
                 for pragma in _PRAGMAS:
                     connection.execute(f"PRAGMA {pragma}")
                 connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
@@ -140,8 +146,8 @@ class Index:
         Args:
             paths: relative to the store's folder.
         """
-        for start in range(0, len(paths), _BATCH):
-            batch = paths[start : start + _BATCH]
+        for start in range(0, len(paths), _RECORDS_PER_TRANSACTION):
+            batch = paths[start : start + _RECORDS_PER_TRANSACTION]
             entries = [entry for path in batch for entry in self._read_entries(path)]
             rows = [[entry.get(key) for key in INDEX_COLUMNS] for entry in entries]
             with self.open_connection(writes=True) as connection:

@@ -32,7 +32,34 @@ _FILTER = re.compile(r"([^=!~<>\s]+)(!=|>=|<=|=|~|>|<)(.+)", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?")
 _RULE = "KEY OPERATOR VALUE, as case=toy, device~H100, p_core>100; operators = != ~ > >= < <="
 _DEFAULT_KEYS = (*COLUMNS, "path", "world", "work", *FIGURES)
+# Column that is read besides the selected ones: the unit of ``final_result`` differs between cases.
+_RESULT_UNIT = "final_result_unit"
+_NO_LIMIT = -1  # of SQLite
 _KEY_TYPES = {"id": int, **INDEX_COLUMNS}
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """A key that a user may name in a filter, or as a column or order of a list.
+
+    Args:
+        name: as the user named it.
+        is_setting: it is a field of recipes, not a column of the index.
+        expression: SQL expression of its value, by which runs are filtered and ordered.
+    """
+
+    name: str
+    is_setting: bool
+    expression: str
+
+    @property
+    def selected(self) -> str:
+        """SQL expression that is read for a list.
+
+        Of a setting all settings are read, as JSON: SQLite has no truth values, and would return
+        numbers for them.
+        """
+        return "settings" if self.is_setting else self.expression
 
 
 @dataclass(slots=True)
@@ -69,53 +96,60 @@ def list_runs(
     """Return the runs that match all filters.
 
     Args:
-        words: filters, as the module describes them.
+        words: filters such as ``case=toy``; see the module for their form.
         columns: keys; None: those of an export.
         sort: a key; with ``-`` before it in descending order. Runs without a value come last.
 
     Raises:
         UsageError: a key is unknown, or a word is not a filter.
     """
-    keys = list(_DEFAULT_KEYS if columns is None else columns)
-    expressions = [_make_expression(key) for key in [*keys, "final_result_unit"]]
-    # The value of a recipe field is read from the settings below: JSON in SQL lacks true and false.
-    selected = ", ".join(x if x.startswith('"') else "settings" for x in expressions)
-    sort_key = (
-        f"{_make_expression(sort.removeprefix('-'))} {'DESC' if sort.startswith('-') else 'ASC'}"
-    )
-    conditions, values = ["unreadable IS NULL"], []
+    keys = [_find_key(name) for name in (_DEFAULT_KEYS if columns is None else columns)]
+    selected = ", ".join([*(key.selected for key in keys), f'"{_RESULT_UNIT}"'])
+    direction = "DESC" if sort.startswith("-") else "ASC"
+    sort_key = _find_key(sort.removeprefix("-"))
+    conditions = ["unreadable IS NULL"]
+    parameters: list[str | float | bool] = []
     for word in words:
-        condition, value = _make_condition(word)
+        condition, parameter = _make_condition(word)
         conditions.append(condition)
-        values.append(value)
+        parameters.append(parameter)
     source = f"FROM {TABLE} WHERE {' AND '.join(conditions)}"
-    order = f"{sort_key} NULLS LAST, started_utc DESC NULLS LAST, path"
+    order = f"{sort_key.expression} {direction} NULLS LAST, started_utc DESC NULLS LAST, path"
     query = f"SELECT {selected} {source} ORDER BY {order} LIMIT ?"
+    max_rows = _NO_LIMIT if limit is None else limit
     with index.open_connection() as connection:
-        entries = connection.execute(query, [*values, -1 if limit is None else limit]).fetchall()
-        total = connection.execute(f"SELECT count(*) {source}", values).fetchone()[0]
-    units = {spec.name: spec.unit for spec in FIGURES.values()}
-    result_units = {unit for *_, unit in entries if unit}
-    units["final_result"] = result_units.pop() if len(result_units) == 1 else ""
-    rows = [
-        [_read_value(index, key, value) for key, value in zip(keys, entry, strict=False)]
-        for entry in entries
-    ]
-    settings = [key for key in keys if key not in _KEY_TYPES]
-    return Listing(total, keys, [units.get(key, "") for key in keys], rows, settings)
+        entries = connection.execute(query, [*parameters, max_rows]).fetchall()
+        total = connection.execute(f"SELECT count(*) {source}", parameters).fetchone()[0]
+    rows = []
+    result_units = set()
+    for *values, result_unit in entries:
+        rows.append(
+            [_read_value(index, key, value) for key, value in zip(keys, values, strict=True)]
+        )
+        if result_unit:
+            result_units.add(result_unit)
+    unit_of = {spec.name: spec.unit for spec in FIGURES.values()}
+    unit_of["final_result"] = result_units.pop() if len(result_units) == 1 else ""
+    return Listing(
+        total,
+        columns=[key.name for key in keys],
+        units=[unit_of.get(key.name, "") for key in keys],
+        rows=rows,
+        settings=[key.name for key in keys if key.is_setting],
+    )
 
 
-def _read_value(index: Index, key: str, value: Any) -> Any:
+def _read_value(index: Index, key: _Key, value: Any) -> Any:
     """Return the value of a key in a list.
 
     Args:
-        value: from the database; for a recipe field, all settings as JSON.
+        value: from the database; for a setting, all settings of the recipe as JSON.
     """
-    if key == "path":
+    if key.name == "path":
         return index.make_full_path(value)
-    if key in _KEY_TYPES:
+    if not key.is_setting:
         return value
-    return json.loads(value or "{}").get(FIELD_ALIASES.get(key, key))
+    return json.loads(value or "{}").get(FIELD_ALIASES.get(key.name, key.name))
 
 
 def list_unreadable(index: Index) -> list[tuple[str, Message]]:
@@ -129,29 +163,31 @@ def list_unreadable(index: Index) -> list[tuple[str, Message]]:
     ]
 
 
-def _make_expression(key: str) -> str:
-    """Return the SQL expression of a key: a column, or a field of the recipe.
+def _find_key(name: str) -> _Key:
+    """Return the key with this name: a column of the index, or a field of recipes.
 
     Raises:
         UsageError: it is neither; the error names the closest key.
     """
-    if key in _KEY_TYPES:
-        return f'"{key}"'
-    field, known_fields = FIELD_ALIASES.get(key, key), _list_recipe_fields()
-    if field not in known_fields:
-        columns = _KEY_TYPES.keys() - {"id", *INTERNAL_COLUMNS}
-        all_keys = {*columns, *known_fields, *FIELD_ALIASES}
-        if get_close_matches(key, all_keys):
-            fix = suggest_nearest(key, all_keys)
-        else:
-            fix = f"{suggest_nearest(key, columns)}, and recipe fields (`trainmark list fields`)"
-        raise UsageError(f"unknown key {key!r}", where=key, fix=fix)
-    return f"json_extract(settings, '$.{field}')"  # a name of a dataclass field
+    if name in _KEY_TYPES:
+        return _Key(name, is_setting=False, expression=f'"{name}"')
+    field = FIELD_ALIASES.get(name, name)
+    known_fields = _list_recipe_fields()
+    if field in known_fields:  # so that the name is safe in SQL
+        return _Key(name, is_setting=True, expression=f"json_extract(settings, '$.{field}')")
+    columns = _KEY_TYPES.keys() - {"id", *INTERNAL_COLUMNS}
+    all_keys = {*columns, *known_fields, *FIELD_ALIASES}
+    if get_close_matches(name, all_keys):
+        fix = suggest_nearest(name, all_keys)
+    else:
+        fix = f"{suggest_nearest(name, columns)}, and recipe fields (`trainmark list fields`)"
+    raise UsageError(f"unknown key {name!r}", where=name, fix=fix)
 
 
 def _list_recipe_fields() -> set[str]:
     """Return the names of the recipe fields of all installed cases."""
-    return {field.name for case in cases.load_all()[0] for field in fields(case.recipe_type)}
+    loaded_cases, _ = cases.load_all()
+    return {field.name for case in loaded_cases for field in fields(case.recipe_type)}
 
 
 def _get_setting_type(value: str) -> type:
@@ -168,16 +204,16 @@ def _make_condition(word: str) -> tuple[str, str | float | bool]:
         UsageError: the word is not a filter, its key is unknown, or its value or operator does not
             fit the type of the key.
     """
-    with suppress(UsageError):
+    with suppress(UsageError):  # the name of a case alone stands for `case=NAME`
         word = f"case={cases.load(word).name}"
     parts = _FILTER.fullmatch(word)
     if parts is None:
         what, fix = f"not a filter: {word[:80]!r}", "name a folder with --store"
         raise UsageError(what, where="filter", rule=_RULE, fix=fix)
     key, sign, value = parts.groups()
-    column = _make_expression(key)
+    column = _find_key(key).expression
     kind = _KEY_TYPES.get(key) or _get_setting_type(value)
-    parameter: str | float | bool | None = None
+    parameter: str | float | bool | None = None  # None: the value or the operator does not fit
     if kind is str:
         if sign == "~":
             return f"instr(lower({column}), lower(?))", value
