@@ -98,7 +98,7 @@ def test_ranks_skip_the_same_sizes(clock: FakeClock) -> None:
             SyncDevice(clock), [Candidate(Point((i,), size.point.amount), *size[1:])
                                 for i, size in enumerate(sizes)],
             budget_ns=3000, memory_bytes=1e9, clock=lambda: int(most(0)),
-            most=most, elapsed=lambda _, run: run(),
+            find_max=most, elapsed=lambda _, run: run(),
         )  # fmt: skip
 
     with ThreadPoolExecutor(2) as pool:

@@ -50,14 +50,19 @@ if TYPE_CHECKING:
     from trainmark.spec import Message
 
 SCHEMA = "trainmark-ceilings-1"
-_MIB, _GIB = 1 << 20, 1 << 30
+_MIB = 1 << 20
+_GIB = 1 << 30
 _SQUARES = [(n, n, n) for n in (256, 512, 1024, 2048, 4096, 8192, 16384)]
 _MAX_COPY_BYTES = 4 * _GIB  # far beyond every cache
 _TRANSFERS = (_MIB, 16 * _MIB, 256 * _MIB, _GIB)
 _MESSAGES = (64 << 10, _MIB, 16 * _MIB, 64 * _MIB, 256 * _MIB, _GIB)
 _UNKNOWN_MEMORY_BYTES = 4 * _GIB
-# What each of a pair sends to the other: large enough to fill a link.
-_LINK_BYTES, _CPU_LINK_BYTES = 64 * _MIB, 4 * _MIB
+# What each rank of a pair sends to the other: large enough to fill a link.
+_LINK_BYTES = 64 * _MIB
+_CPU_LINK_BYTES = 4 * _MIB
+_ALIGNMENT_BYTES = 64
+_MATMUL_NUMBER_BYTES = 8.0  # memory for a number of a matrix, with copies in other precisions
+_HELD_PER_SIZE = 4.0  # memory that a copy or a collective needs, over its size
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,13 +71,13 @@ class CeilingKind:
 
     Args:
         reason: why it does not apply, and has no points; None: it applies.
-        counts: which point is the kind's rate. Of memory the largest, because smaller ones may
-            lie in a cache.
+        counts: which point gives the rate of the kind; of memory the largest, because smaller ones
+            may fit into a cache.
         bus_factor: of a collective: bytes on each rank's link for each byte of a message.
         peak: published peak of the device; None: not known.
         points: what was measured, by size.
         best: index of the point that counts; None: none was measured.
-        share_of_peak: rate of this point as a share of the peak.
+        share_of_peak: rate of this point divided by the peak.
         why: the reason as a code with arguments.
     """
 
@@ -133,11 +138,16 @@ def build_matmul_candidates(
     return [
         Candidate(
             Point(shape, rates.count_flops(shape)),
-            8.0 * (shape[0] * shape[1] + shape[1] * shape[2] + shape[0] * shape[2]),
+            _MATMUL_NUMBER_BYTES * _count_matrix_numbers(*shape),
             partial(rates.prepare_matmul, device, precision, shape),
         )
         for shape in sorted(shapes, key=rates.count_flops)
     ]
+
+
+def _count_matrix_numbers(rows: int, inner: int, columns: int) -> int:
+    """Return how many numbers the three matrices of a matmul have."""
+    return rows * inner + inner * columns + rows * columns
 
 
 def _build_candidates(
@@ -146,10 +156,18 @@ def _build_candidates(
     """Return a candidate for each size.
 
     Args:
-        work: prepares the work of a size in bytes; it needs four times its size of memory.
+        work: prepares the work of a size in bytes.
         factor: bytes that a run moves for each byte of its size.
     """
-    return [Candidate(Point((n,), factor * n), 4.0 * n, partial(work, n)) for n in sizes]
+    return [
+        Candidate(Point((size,), factor * size), _HELD_PER_SIZE * size, partial(work, size))
+        for size in sizes
+    ]
+
+
+def _align(num_bytes: float) -> int:
+    """Return the largest aligned number of bytes that is not larger."""
+    return int(num_bytes) // _ALIGNMENT_BYTES * _ALIGNMENT_BYTES
 
 
 def choose_copy_sizes(memory_bytes: float) -> list[int]:
@@ -158,7 +176,7 @@ def choose_copy_sizes(memory_bytes: float) -> list[int]:
     The largest counts: 4 GiB, or an eighth of a smaller memory, which is still far more than the
     caches of such a device hold.
     """
-    largest = min(_MAX_COPY_BYTES, int(memory_bytes / 8) // 64 * 64)
+    largest = min(_MAX_COPY_BYTES, _align(memory_bytes / 8))
     return [largest // 16, largest // 4, largest]
 
 
@@ -317,7 +335,7 @@ def run_rank(rank: int, *, device: str, nproc: int, budget_s: float) -> dict[str
                 memory_bytes=memory_bytes,
                 budget_ns=budget_s * 1e9,
                 clock=ranks.read_clock,
-                most=ranks.find_max,
+                find_max=ranks.find_max,
                 elapsed=ranks.measure_ns if kind.bus_factor else rates.measure_ns,
             )
             kind.set_points(points)
@@ -345,7 +363,7 @@ def _measure_links(
     if ranks.rank == 0:
         print("trainmark: pairs of ranks", flush=True)
     largest = _CPU_LINK_BYTES if device.torch_type == "cpu" else _LINK_BYTES
-    size_bytes = min(largest, int(memory_bytes / 8) // 64 * 64)
+    size_bytes = min(largest, _align(memory_bytes / 8))
     pairs = measure_links(device, ranks, size_bytes=size_bytes, budget_ns=budget_ns)
     return {"reason": None, "why": None, "pairs": [asdict(pair) for pair in pairs]}
 

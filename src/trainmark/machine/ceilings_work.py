@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from trainmark.protocols import Device
     from trainmark.spec import Message
 
+_GIB = 2**30
+_MAX_ERROR_CHARACTERS = 200
+_NUMBER_BYTES = 4  # of fp32
 MIN_REPEATS = 3
 _RANK_OFFSET = 1024.0  # between the numbers of two ranks; larger than any number of the pattern
 
@@ -43,7 +46,7 @@ class Point:
         reason: why it was skipped, or what is wrong with its result; None if measured.
         why: the reason as a code with arguments.
         rate: in FLOP/s or bytes/s: ``median`` and ``max`` of the repetitions.
-        swing: share by which one half of the repetitions was slower than the other.
+        swing: relative difference between the two halves of the repetitions.
     """
 
     size: tuple[int, ...]
@@ -56,8 +59,9 @@ class Point:
     why: Message | None = None
 
     def explain(self, why: Message) -> None:
-        """Say why the size was skipped, or what is wrong with its result."""
-        self.why, self.reason = why, render(why, "en")
+        """Set why the size was skipped, or what is wrong with its result."""
+        self.why = why
+        self.reason = render(why, "en")
 
 
 class Candidate(NamedTuple):
@@ -81,29 +85,30 @@ def sweep(
     budget_ns: float,
     memory_bytes: float,
     clock: Callable[[], int] = perf_counter_ns,
-    most: Callable[[float], float] = float,
+    find_max: Callable[[float], float] = float,
     elapsed: Callable[[Device, Callable[[], object]], int] = rates.measure_ns,
 ) -> list[Point]:
     """Measure candidates, given from small to large, within the budget.
 
-    Each gets an equal share of the remaining time. A candidate is skipped if, at the best rate so
+    Each gets the same part of the remaining time. A candidate is skipped if, at the best rate so
     far, its first run and the least repetitions would not end within the budget, or if it needs
     more memory. All ranks begin a size together and skip the same ones.
 
     Args:
         memory_bytes: the same on all ranks.
-        clock: the same on all ranks; waits for them.
-        most: returns the largest value of all ranks; waits for them.
+        clock: returns nanoseconds, the same on all ranks; waits for them.
+        find_max: returns the largest value of all ranks; waits for them.
+        elapsed: runs a function on the device and returns the nanoseconds that it took.
     """
     ends_ns = clock() + budget_ns
     best = 0.0  # amount per nanosecond
     points = []
     for place, (point, held_bytes, prepare) in enumerate(candidates):
         points.append(point)
-        needed_ns = most((1 + MIN_REPEATS) * point.amount / best if best else 0.0)
+        needed_ns = find_max((1 + MIN_REPEATS) * point.amount / best if best else 0.0)
         remaining_ns = max(0.0, ends_ns - clock())
         if held_bytes > memory_bytes:
-            point.explain(message("ceiling_memory", gib=held_bytes / 2**30))
+            point.explain(message("ceiling_memory", gib=held_bytes / _GIB))
             continue
         if needed_ns >= remaining_ns:
             needed_s = _round_to_two_digits(needed_ns / 1e9)
@@ -113,16 +118,17 @@ def sweep(
         work = prepare()
         elapsed(device, work.run)  # the first one warms up
         fault = work.fault()
-        share_ns = (ends_ns - clock()) / (len(candidates) - place)
+        candidate_budget_ns = (ends_ns - clock()) / (len(candidates) - place)
         if fault is not None:
             point.status = "wrong"
             point.explain(fault)
             continue
         warm_ns = rates.measure_repeatedly_ns(
-            device, work.run, budget_ns=share_ns, least=MIN_REPEATS, elapsed=elapsed
+            device, work.run, budget_ns=candidate_budget_ns, least=MIN_REPEATS, elapsed=elapsed
         )
         best = max(best, point.amount / min(warm_ns))
-        point.status, point.repetitions = "measured", len(warm_ns)
+        point.status = "measured"
+        point.repetitions = len(warm_ns)
         times_ns = {"median": median(warm_ns), "max": min(warm_ns)}
         point.rate = {name: point.amount * 1e9 / ns for name, ns in times_ns.items()}
         point.swing = rates.compute_swing(warm_ns)
@@ -142,7 +148,9 @@ class RankGroup:
     """
 
     def __init__(self, rank: int, count: int, group: ProcessGroup | None = None) -> None:
-        self.rank, self.count, self._group = rank, count, group
+        self.rank = rank
+        self.count = count
+        self._group = group
 
     @classmethod
     @contextmanager
@@ -180,7 +188,7 @@ class RankGroup:
         return int(self.find_max(rates.measure_ns(device, run)))
 
     def find_fault(self, computed: Any, expected: Any) -> Message | None:
-        """Return what is wrong with this rank's result, or that another one's is.
+        """Return what is wrong with this rank's result, or that another rank's result is wrong.
 
         Args:
             expected: None: this rank has no result.
@@ -196,7 +204,8 @@ def _build_all_reduce(device: Device, ranks: RankGroup, size_bytes: int) -> rate
     """Return the sum over ranks of ``size_bytes`` of fp32 numbers, in place."""
     import torch.distributed
 
-    # Of up to 4096 ranks every partial sum is below 2**24, and so exact.
+    # The sums grow with each run, because they are in place: the result is checked after the first
+    # run only. With up to 4096 ranks every partial sum of that run is below 2**24, and so exact.
     value = device.place(rates.make_pattern(size_bytes) + ranks.rank)
     count = ranks.count
     expected = device.place(rates.make_pattern(size_bytes) * count + count * (count - 1) // 2)
@@ -210,7 +219,7 @@ def _build_all_to_all(device: Device, ranks: RankGroup, size_bytes: int) -> rate
     import torch
     import torch.distributed
 
-    size_bytes -= size_bytes % (4 * ranks.count)
+    size_bytes -= size_bytes % (_NUMBER_BYTES * ranks.count)
     numbers = rates.make_pattern(size_bytes)
     sent = device.place(numbers + _RANK_OFFSET * ranks.rank)
     mine = numbers.chunk(ranks.count)[ranks.rank]
@@ -227,14 +236,14 @@ def _build_reduce_scatter(device: Device, ranks: RankGroup, size_bytes: int) -> 
     import torch
     import torch.distributed
 
-    size_bytes -= size_bytes % (4 * ranks.count)
+    size_bytes -= size_bytes % (_NUMBER_BYTES * ranks.count)
     numbers = rates.make_pattern(size_bytes)
     count = ranks.count
     sent = device.place(numbers + ranks.rank)
     mine = numbers.chunk(count)[ranks.rank]
     expected = device.place(mine * count + count * (count - 1) // 2)
     received = torch.zeros_like(expected)
-    reduce_scatter = _newest("reduce_scatter_single", "reduce_scatter_tensor")
+    reduce_scatter = _find_collective("reduce_scatter_single", "reduce_scatter_tensor")
     return rates.Work(
         partial(reduce_scatter, received, sent), lambda: ranks.find_fault(received, expected)
     )
@@ -245,21 +254,21 @@ def _build_all_gather(device: Device, ranks: RankGroup, size_bytes: int) -> rate
     import torch
     import torch.distributed
 
-    size_bytes -= size_bytes % (4 * ranks.count)
+    size_bytes -= size_bytes % (_NUMBER_BYTES * ranks.count)
     parts = rates.make_pattern(size_bytes).chunk(ranks.count)
     sent = device.place(parts[ranks.rank] + _RANK_OFFSET * ranks.rank)
     expected = device.place(
         torch.cat([part + _RANK_OFFSET * rank for rank, part in enumerate(parts)])
     )
     received = torch.zeros_like(expected)
-    all_gather = _newest("all_gather_single", "all_gather_into_tensor")
+    all_gather = _find_collective("all_gather_single", "all_gather_into_tensor")
     return rates.Work(
         partial(all_gather, received, sent), lambda: ranks.find_fault(received, expected)
     )
 
 
-def _newest(name: str, earlier_name: str) -> Callable[..., Any]:
-    """Return a collective of torch, which 2.13 has renamed."""
+def _find_collective(name: str, earlier_name: str) -> Callable[..., Any]:
+    """Return a collective of torch, which has another name before torch 2.13."""
     import torch.distributed
 
     collective: Callable[..., Any] = getattr(
@@ -277,7 +286,7 @@ def _build_send_receive(device: Device, ranks: RankGroup, size_bytes: int) -> ra
 def _build_exchange(
     device: Device, ranks: RankGroup, size_bytes: int, *, to: int, source: int
 ) -> rates.Work:
-    """Return a message to one rank and a message from one, at the same time."""
+    """Return the exchange of a message to one rank and a message from one, at the same time."""
     import torch
     import torch.distributed as dist
 
@@ -323,11 +332,11 @@ def find_unsupported(device: Device, ranks: RankGroup, name: str) -> Message | N
     A backend refuses before it sends anything, and on all ranks alike.
     """
     try:
-        work = COLLECTIVES[name](device, ranks, 4 * ranks.count)
+        work = COLLECTIVES[name](device, ranks, _NUMBER_BYTES * ranks.count)
         work.run()
         device.synchronize()
     except (RuntimeError, NotImplementedError, ValueError) as error:
-        return message("ceiling_unsupported", text=to_one_line(str(error))[:200])
+        return message("ceiling_unsupported", text=to_one_line(str(error))[:_MAX_ERROR_CHARACTERS])
     return None
 
 
@@ -366,7 +375,7 @@ def measure_links(
             budget_ns=budget_ns / len(pairs),
             memory_bytes=inf,
             clock=ranks.read_clock,
-            most=ranks.find_max,
+            find_max=ranks.find_max,
             elapsed=ranks.measure_ns,
         )
         links.append(Link(ranks=pair, point=point))

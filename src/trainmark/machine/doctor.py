@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     Check = Callable[[ExaminedMachine], Conditions]
 
-# Python code that opens devices in a process of its own.
+# Code of a separate process that opens the devices: drivers may crash or hang.
 _OPEN_DEVICES_CODE = """
 import json, sys
 from trainmark.rank.parent import die_with_parent
@@ -120,7 +120,8 @@ def check_device(machine: ExaminedMachine) -> Conditions:
 def check_driver(machine: ExaminedMachine) -> Conditions:
     """Find devices of this machine that cannot be used, and vendors' packages that do not work."""
     faults = [*devices.load_all()[1], *devices.list_unusable()]
-    for fault in faults:  # a fault of the requested device stops a run: ``check_device`` yields it
+    # A fault spoils figures here; of the requested device, ``check_device`` yields that it stops.
+    for fault in faults:
         text = f"{fault.where}: {fault.what}"
         yield make_condition("text", "spoils", fix=fault.fix, text=text)
     if faults:
@@ -186,7 +187,7 @@ def check_occupants(machine: ExaminedMachine) -> Conditions:
 
 
 def check_monitor(machine: ExaminedMachine) -> Conditions:
-    """Read the devices once, as while ranks work; find those that are busy or have lowered clocks.
+    """Read the devices once, as the sampler does; find busy ones and those with lowered clocks.
 
     If the clocks of an idle device are lowered, the cause is a limit that somebody set, heat, or
     the power supply.
@@ -218,17 +219,17 @@ def _check_sample(sample: DeviceSample) -> Conditions:
     busy_share = (sample.utilization_percent or 0) / 100
     if busy_share > BUSY_SHARE:
         yield make_condition(
-            "busy", "spoils", index=sample.index, share=busy_share, code="occupants"
+            "busy", "spoils", index=sample.index, share=busy_share, check_code="occupants"
         )
     # An idle device may report that its power is limited.
     reasons = set(sample.throttle_reasons or ()) - {"power_cap"}
     if reasons:
         text = ", ".join(sorted(reasons))
-        yield make_condition("clocks", "spoils", index=sample.index, text=text, code="clocks")
+        yield make_condition("clocks", "spoils", index=sample.index, text=text, check_code="clocks")
 
 
 def check_settings(machine: ExaminedMachine) -> Conditions:
-    """Show how the devices are set up; find those with a lower power limit than they came with."""
+    """Show the settings of the devices; find those with a lower power limit than the default."""
     vendor = machine.vendor
     if not isinstance(vendor, ReportsSettings):
         return
@@ -247,6 +248,7 @@ def check_settings(machine: ExaminedMachine) -> Conditions:
 
 
 def _is_power_limited(settings: DeviceSettings) -> bool:
+    """Tell whether the power limit is lower than that with which the device was delivered."""
     limit_w, default_w = settings.power_limit_w, settings.default_power_limit_w
     return limit_w is not None and default_w is not None and limit_w < default_w
 
@@ -290,11 +292,11 @@ def check_plan(machine: ExaminedMachine) -> Conditions:
     try:
         plan = resolve(machine.request.model_copy(update=fields))
     except TrainmarkError as fault:
-        text = "; ".join(filter(None, (fault.where, fault.what, fault.rule)))
-        code = "data" if isinstance(fault, DataError) else "recipe"
-        yield make_condition("text", "stops", fix=fault.fix, text=text, code=code)
+        text = "; ".join(part for part in (fault.where, fault.what, fault.rule) if part)
+        check_code = "data" if isinstance(fault, DataError) else "recipe"
+        yield make_condition("text", "stops", fix=fault.fix, text=text, check_code=check_code)
         return
-    yield make_condition("recipe", recipe=plan.recipe_name, nproc=plan.nproc, code="recipe")
+    yield make_condition("recipe", recipe=plan.recipe_name, nproc=plan.nproc, check_code="recipe")
     data = plan.data
     yield make_condition(
         "data" if data.quality_comparable else "data_apart",
@@ -328,7 +330,7 @@ CHECKS: dict[str, Check] = {
 def examine(
     machine: ExaminedMachine, checks: Mapping[str, Check] = CHECKS, *, lang: str = "en"
 ) -> Examination:
-    """Make each check in turn; a check that fails itself gives a condition ``unknown``.
+    """Make each check in turn; a check that raises an error gives a condition ``unknown``.
 
     Args:
         checks: functions by the code of their conditions.
@@ -342,7 +344,9 @@ def examine(
         except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign vendors raise anything
             text = error.what if isinstance(error, TrainmarkError) else repr(error)
             fix = getattr(error, "fix", None)
-            conditions.append(make_condition("text", "unknown", fix=fix, text=text, code=code))
+            conditions.append(
+                make_condition("text", "unknown", fix=fix, text=text, check_code=code)
+            )
     return Examination(
         device=machine.request.device if machine.vendor is None else machine.vendor.name,
         nproc=machine.nproc,
@@ -359,6 +363,7 @@ def examine(
 
 
 def _choose_exit_code(conditions: Sequence[Condition]) -> int:
+    """Return 0 if nothing was found, 1 if something spoils figures, 2 if something stops a run."""
     severities = {condition.severity for condition in conditions}
     if "stops" in severities:
         return 2

@@ -1,6 +1,7 @@
 """Check the host of a run: memory, cores, disks, and other programs on it.
 
-Also defines what is examined and what a check yields. Must not import torch.
+Also defines the machine that is examined, and the condition that a check yields. Must not import
+torch.
 """
 
 from __future__ import annotations
@@ -31,14 +32,18 @@ if TYPE_CHECKING:
 
 Severity = Literal["stops", "spoils", "unknown", "fine"]
 _GIB = 2**30
+_MIB = 2**20
+# Seconds over which the load is measured.
+_LOAD_S = 2.0
+_QUICK_LOAD_S = 0.3
 _MIN_RANK_BYTES = _GIB  # a rank of the smallest recipes takes 0.4 GiB, and also reads files
 _LOW_MEMORY_SHARE = 0.1  # of the total; less free memory may slow a run
 # A container has 64 MB by default, too little for NCCL's segments between ranks:
 # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html, 2026-11-22
-_SHM_BYTES_PER_RANK = 64 << 20
+_SHM_BYTES_PER_RANK = 64 * _MIB
 _DRIVERS_THAT_FOLLOW_LOAD = ("intel_pstate", "amd-pstate-epp")
-_MIN_DISK_BYTES = 8 << 20  # for the events and the record of a short run
-_LOW_DISK_BYTES = 1 << 30  # events and logs of a long run, and what a case saves, fit easily
+_MIN_DISK_BYTES = 8 * _MIB  # for the events and the record of a short run
+_LOW_DISK_BYTES = _GIB  # events and logs of a long run, and what a case saves, fit easily
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ class ExaminedMachine:
         vendor: of the devices; None: no device can be used.
         choice: case and recipe; None: no case is examined.
         quick: skip the checks that take long.
-        root: of the file system that holds ``proc``, ``sys`` and ``dev``.
+        root: folder that has ``proc``, ``sys`` and ``dev``; tests use another one.
     """
 
     request: RunRequest
@@ -82,27 +87,28 @@ class ExaminedMachine:
 
 
 def make_condition(
-    key: str,
+    message_code: str,
     severity: Severity = "fine",
     *,
     fix: str | None = None,
-    code: str = "",
+    check_code: str = "",
     **values: Any,
 ) -> Condition:
     """Return a condition; one that is ``fine`` has no fix.
 
     Args:
-        key: of its sentence in ``messages.toml``.
-        fix: that of an error; None: the sentence ``fix.`` with that key.
-        code: empty: the code of the check that yields it.
+        message_code: of its sentence in ``messages.toml``; the code ``text`` is for a sentence that
+            is given as ``text``.
+        fix: as an error gives it, in English; None: the sentence ``fix.<message_code>``.
+        check_code: of the check to which the condition belongs; empty: the check that yields it.
         values: arguments of the sentence.
     """
-    what = Message(key, values)
+    what = Message(message_code, values)
     if severity == "fine":
-        return Condition(code, severity, what)
+        return Condition(check_code, severity, what)
     if fix:
-        return Condition(code, severity, what, message("own_fix", text=fix))
-    return Condition(code, severity, what, Message(f"fix.{key}", values))
+        return Condition(check_code, severity, what, message("own_fix", text=fix))
+    return Condition(check_code, severity, what, Message(f"fix.{message_code}", values))
 
 
 def choose_severity(*, stops: bool = False, spoils: bool = False) -> Severity:
@@ -132,7 +138,7 @@ def check_load(machine: ExaminedMachine) -> Conditions:
     Raises:
         ValueError: the kernel's counters did not move.
     """
-    seconds = 0.3 if machine.quick else 2.0
+    seconds = _QUICK_LOAD_S if machine.quick else _LOAD_S
     before = CpuUse.now()
     sleep(seconds)
     share = before.others_share(CpuUse.now())
@@ -146,14 +152,17 @@ def check_other_runs(_: ExaminedMachine) -> Conditions:
     """Find living processes of other runs; the fix ends only those that lost their launcher."""
     runs = find_alive_runs()
     for run_id, pids in sorted(runs.items()):
-        key = "orphans" if _is_orphaned(pids) else "other_run"
-        yield make_condition(key, "spoils", run=run_id, numbers=" ".join(map(str, pids)))
+        message_code = "orphans" if _is_orphaned(pids) else "other_run"
+        yield make_condition(message_code, "spoils", run=run_id, numbers=" ".join(map(str, pids)))
     if not runs:
         yield make_condition("no_other_run")
 
 
 def _is_orphaned(pids: list[int]) -> bool:
-    """Tell whether all parents outside of the run are the first process, which adopted them."""
+    """Tell whether the launcher of a run has ended: the first process has adopted its ranks.
+
+    In a container this program may itself be the first process; then nothing can be told.
+    """
     try:
         parents = {psutil.Process(pid).ppid() for pid in pids} - set(pids)
         return parents == {1} and "trainmark" not in " ".join(psutil.Process(1).cmdline())
@@ -223,7 +232,7 @@ def check_shared_memory(machine: ExaminedMachine) -> Conditions:
     uses_sockets = machine.vendor is None or machine.vendor.counts_cores
     needed = 0 if machine.nproc == 1 or uses_sockets else _SHM_BYTES_PER_RANK * machine.nproc
     severity = choose_severity(stops=free < needed)
-    yield make_condition("shared_memory", severity, free=free >> 20, needed=needed >> 20)
+    yield make_condition("shared_memory", severity, free=free // _MIB, needed=needed // _MIB)
 
 
 def check_network(machine: ExaminedMachine) -> Conditions:
