@@ -41,7 +41,9 @@ if TYPE_CHECKING:
         Window,
     )
 
-NO_FACTS, NO_RESULT = Facts(t_ns=0), Result(t_ns=0)
+# Stand for the events of a rank that did not report them.
+NO_FACTS = Facts(t_ns=0)
+NO_RESULT = Result(t_ns=0)
 PHASES: tuple[PhaseName, ...] = ("compile", "warmup", "train")
 SPAN_NAMES = (
     "launch", "init", "preflight", "data_build", "model_build", "check", "compile", "warmup",

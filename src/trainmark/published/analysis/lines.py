@@ -118,7 +118,8 @@ def read_line(number: int, text: str) -> LogLine:
         if quantities.is_step_counter(pair.key) and pair.value.is_integer():
             counters.append((pair.key, pair.value))
             if line.step is None:
-                line.step, line.total = pair.value, pair.total
+                line.step = pair.value
+                line.total = pair.total
         elif split_words(pair.key)[-1:] == ("epoch",):
             line.epoch = pair.value
         elif quantities.is_global_batch(pair.key) and line.batch is None:

@@ -137,7 +137,8 @@ class Readings:
         """Count a line without a number."""
         self.malformed += 1
         if self.malformed == 1:
-            self.malformed_line, self.malformed_text = line, text.strip()[:_SHOWN_CHARACTERS]
+            self.malformed_line = line
+            self.malformed_text = text.strip()[:_SHOWN_CHARACTERS]
 
     def add(
         self, line: LogLine, value: float, context: LogContext, *, seconds: float, work: float
@@ -165,7 +166,8 @@ class Readings:
         run.batches.append(math.nan if line.batch is None else line.batch)
         run.holds_other.append(context.other_work > self._other_work)
         run.pauses_s.append(context.paused_s - self._paused_s)
-        self._other_work, self._paused_s = context.other_work, context.paused_s
+        self._other_work = context.other_work
+        self._paused_s = context.paused_s
 
     def _average_with_rank(self, line: LogLine, value: float, run: RunValues, cycle: int) -> bool:
         """Average a value into that of another rank for the same step; False: there is none."""

@@ -167,9 +167,11 @@ def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> 
 def _take_value_as_is(sample: Sample, options: Options) -> Result:
     """Return a memory, a largest batch or a profile: a value of the log."""
     if options.index in _INDEXES_OF_LARGEST:
-        name, value = "largest", float(sample.values.max())
+        name = "largest"
+        value = float(sample.values.max())
     else:
-        name, value = "mean", float(sample.values.mean())
+        name = "mean"
+        value = float(sample.values.mean())
     how = f"the {name} of the log's values, as it is"
     unit = options.ips_unit or ""
     return Result(round_result(value), unit, how, options.base_batch_size, 1.0, divides=False)

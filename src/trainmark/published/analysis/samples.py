@@ -120,53 +120,64 @@ def take_sample(
     run, notes = _choose_run(readings, context, skip=0 if is_last_value else skip)
     if run is None:
         return None
-    values, batches = np.frombuffer(run.values).copy(), np.frombuffer(run.batches)
-    if _is_time_since_start(source, values):
+    if _is_time_since_start(source, np.frombuffer(run.values)):
         return None
     if is_last_value:
         return _take_last_value(readings, run, notes, is_closing=is_closing, skip=skip)
+    return _take_counted_values(readings, run, notes, skip=skip)
+
+
+def _take_counted_values(
+    readings: Readings, run: RunValues, notes: list[str], *, skip: int
+) -> Sample | None:
+    """Return the values of a run that count, corrected; None: there are none.
+
+    Args:
+        notes: on the choice of the run; further notes are appended.
+    """
+    source = readings.source
+    is_rate = _is_rate(source)
+    printed_values = np.frombuffer(run.values)
+    values = printed_values.copy()
+    batches = np.frombuffer(run.batches)
     is_counted = np.arange(len(values)) >= skip
     malformed = readings.malformed
     has_batch = np.isfinite(batches)
     if has_batch.any():  # a value without its batch is malformed
         malformed += int((is_counted & ~has_batch).sum())
         is_counted &= has_batch
-    all_values = values.copy()
     left_out = _remove_other_work(source, values, is_counted, run, notes)
     if not is_counted.any():
         return None
+    has_corrections = bool((printed_values != values).any())
+    counted = values[is_counted]
     seconds = np.frombuffer(run.seconds)[is_counted]
     work = np.frombuffer(run.work)[is_counted]
-    weights, weighted_by = _compute_weights(
-        values[is_counted], seconds, work, is_rate=_is_rate(source)
-    )
+    weights, weighted_by = _compute_weights(counted, seconds, work, is_rate=is_rate)
     sample = Sample(
         source,
         readings.unit,
-        values[is_counted],
+        counted,
         weights,
         weighted_by,
-        batches[is_counted],
+        batches=batches[is_counted] if has_batch.any() else np.empty(0),
         skipped=min(skip, len(values)),
         left_out=left_out,
         lines=readings.lines,
         malformed=malformed,
         malformed_text=_describe_malformed(readings),
         first_text=run.first_text,
+        mean_of_all=(float(printed_values[skip:].mean()) if left_out or has_corrections else None),
         has_steps=readings.has_steps,
+        slow=find_slow_values(counted, is_rate=is_rate),
         notes=notes,
     )
-    if not has_batch.any():
-        sample.batches = np.empty(0)
-    if left_out or (all_values != values).any():
-        sample.mean_of_all = float(all_values[skip:].mean())
     if readings.first_rate is not None and readings.first_rate > _MIN_RESUME_RATIO * sample.mean:
         notes.append(
             f"{source.key} in the log falls from {readings.first_rate:g} to "
             f"{readings.last_rate:g}: it divides work from before a resume by the time after it; "
             "differences of its total and the clock are used"
         )
-    sample.slow = find_slow_values(sample.values, is_rate=sample.is_rate)
     return sample
 
 

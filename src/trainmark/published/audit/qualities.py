@@ -62,4 +62,5 @@ def _matches_pattern(word: str, pattern: str) -> bool:
 
 @cache
 def _read_table() -> dict[str, list[str]]:
+    """Return the words of ``qualities.toml`` by their kind."""
     return read_toml(Path(__file__).with_name("qualities.toml"))

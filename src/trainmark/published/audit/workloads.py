@@ -32,7 +32,8 @@ _SIZE = re.compile(r"(?i)(?<![a-z0-9.])([0-9]+(?:\.[0-9]+)?)[ _-]?(b|m)(?![a-z0-
 _ACTIVE = re.compile(r"(?i)(?<![a-z0-9])a([0-9]+(?:\.[0-9]+)?)b(?![a-z0-9])")
 _EXPERTS = re.compile(r"(?i)(?<![a-z0-9])[0-9]+x[0-9]+(?:\.[0-9]+)?b")  # `8x7b`
 _COUNT = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-_MILLION, _BILLION = 1e6, 1e9
+_MILLION = 1e6
+_BILLION = 1e9
 _MIN_PRINTED_COUNT = 1e6  # a smaller number in a cell is not a number of parameters
 _SEQUENCE_SETTINGS = (
     "seq_length", "seq", "seq_len", "seqlen", "max_seq_length", "max_seq_len", "sequence_length",
@@ -226,4 +227,5 @@ def list_workloads() -> list[Workload]:
 
 @cache
 def _read_document() -> dict[str, Any]:
+    """Return the content of ``workloads.toml``."""
     return read_toml(Path(__file__).with_name("workloads.toml"))

@@ -204,12 +204,14 @@ def find_device(text: str) -> str | None:
 def _read_product(parts: list[str], place: int) -> str | None:
     """Return the product that the word at ``place`` names, with the words that narrow it down."""
     products = peaks.find_products(parts[place])
-    first, last = place, place + 1
+    first = place
+    last = place + 1
     if place:
         before = peaks.find_products(parts[place - 1])
         both = peaks.find_products(f"{parts[place - 1]} {parts[place]}")
         if both not in ((), products, before):  # `BI V100` is no V100
-            products, first = both, place - 1
+            products = both
+            first = place - 1
     if not products:
         return None
     while last < len(parts) and _SPECIFIER.fullmatch(parts[last]):

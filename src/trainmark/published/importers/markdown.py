@@ -318,7 +318,8 @@ def _read_fact(line: str) -> _Part | None:
     match = _FACT.fullmatch(line.strip())
     if match is None:
         return None
-    name, value = normalize_header(match[1]), match[2].strip(" *`")
+    name = normalize_header(match[1])
+    value = match[2].strip(" *`")
     if name in _FACT_NAMES and len(split_words(value)) <= _MAX_FACT_WORDS:
         return _Part("fact", name=name, text=value)
     return None
