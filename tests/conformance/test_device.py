@@ -114,6 +114,15 @@ def test_each_fault_of_a_vendor_is_named(members, fault):
     assert any(sentence.startswith(fault) for sentence in faults), faults
 
 
+def test_monitor_whose_reading_fails_is_closed():
+    monitor = Reading(OSError("no answer"))
+
+    faults = vendor_faults(make_changed_class(Good, monitor=lambda _: monitor)())
+
+    assert faults == ["monitor().read() raised OSError: no answer"]
+    assert monitor.closed
+
+
 @pytest.mark.parametrize(("members", "fault"), DEVICES)
 def test_each_fault_of_a_device_is_named(members, fault):
     device = make_changed_class(GoodDevice, **members)
