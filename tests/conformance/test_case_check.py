@@ -162,8 +162,8 @@ def test_inspection_of_a_job_detects_wrong_declarations(
 
 
 class ReadsItsLoss(toy.ToyJob):
-    def _loss_sum(self, batch: Any) -> Any:
-        loss = super()._loss_sum(batch)
+    def _compute_loss_sum(self, batch: Any) -> Any:
+        loss = super()._compute_loss_sum(batch)
         assert loss.item() > 0
         return loss
 

@@ -236,7 +236,7 @@ def test_training_that_stops_after_the_warmup_fails_the_run(
 class DetachedLayer(ToyJob):
     """Its first layer has no gradient."""
 
-    def _loss_sum(self, batch: Batch) -> torch.Tensor:
+    def _compute_loss_sum(self, batch: Batch) -> torch.Tensor:
         features, labels = batch.tensors
         first, *other_layers = self.stepper.model
         scores = torch.nn.Sequential(*other_layers)(first(features).detach())
@@ -254,7 +254,7 @@ def test_parameters_without_a_gradient_fail_the_run(run_job: Run) -> None:
 class ZeroGradients(ToyJob):
     """Its first layer gets zero gradients, as by a compiler bug; only weight decay changes it."""
 
-    def _loss_sum(self, batch: Batch) -> torch.Tensor:
+    def _compute_loss_sum(self, batch: Batch) -> torch.Tensor:
         first = self.stepper.model[0]
         zero = sum((x * 0).sum() for x in first.parameters())
         features, labels = batch.tensors
@@ -541,26 +541,26 @@ def test_a_precision_that_the_job_changed_fails_the_run(run_job: Run) -> None:
 class StepsInLowPrecision(ToyJob):
     """Computes a step in bf16 although the recipe says fp32, and restores the flags."""
 
-    def _loss_sum(self, batch: Batch) -> torch.Tensor:
+    def _compute_loss_sum(self, batch: Batch) -> torch.Tensor:
         with torch.autocast("cpu", torch.bfloat16):
-            return super()._loss_sum(batch)
+            return super()._compute_loss_sum(batch)
 
 
 class StepsInFloat32(ToyJob):
     """Computes a step in float32 although the recipe says bf16."""
 
-    def _loss_sum(self, batch: Batch) -> torch.Tensor:
+    def _compute_loss_sum(self, batch: Batch) -> torch.Tensor:
         with torch.autocast("cpu", enabled=False):
-            return super()._loss_sum(batch)
+            return super()._compute_loss_sum(batch)
 
 
 class LowersAFlag(ToyJob):
     """Sets a flag for its forward pass alone."""
 
-    def _loss_sum(self, batch: Batch) -> torch.Tensor:
+    def _compute_loss_sum(self, batch: Batch) -> torch.Tensor:
         torch.set_float32_matmul_precision("medium")
         try:
-            return super()._loss_sum(batch)
+            return super()._compute_loss_sum(batch)
         finally:
             torch.set_float32_matmul_precision("highest")
 

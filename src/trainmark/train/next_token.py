@@ -88,7 +88,7 @@ class NextTokenJob:
             context,
             replicas,
             optimizer,
-            self._loss_sum,
+            self._compute_loss_sum,
             ranks=ranks,
             schedule_lr=schedule_lr,
             max_grad_norm=recipe.max_grad_norm,
@@ -117,7 +117,7 @@ class NextTokenJob:
             first_step=done,
         )
 
-    def _loss_sum(self, batch: Batch) -> Tensor:
+    def _compute_loss_sum(self, batch: Batch) -> Tensor:
         """Return the sum over samples of each sample's mean loss a token."""
         ids: Tensor = batch.tensors
         total: Tensor = self.stepper.model(ids[:, :-1], ids[:, 1:])

@@ -24,7 +24,7 @@ def score_candidates_plainly(model: Any, examples: Any, row: int) -> list[float]
     scores = []
     for item in examples.build_sequences(row):
         ids, positions, blocks = (torch.from_numpy(x)[None] for x in item[:3])
-        hidden = model.hidden_states(ids, positions, blocks, torch.tensor([item.separator]))
+        hidden = model.compute_hidden_states(ids, positions, blocks, torch.tensor([item.separator]))
         logits = F.linear(hidden[0], model.word_embeddings.weight).log_softmax(1)
         scores.append(logits[item.target_rows, item.target_ids].sum().item())
     return scores

@@ -52,7 +52,7 @@ def test_logits_loss_and_gradients_equal_the_originals(length: int, checkpointed
     separators = torch.tensor(
         [0, length // 2, length]
     )  # the prefix is empty, half, or the whole sequence
-    hidden = our_model.hidden_states(*inputs, separators)
+    hidden = our_model.compute_hidden_states(*inputs, separators)
     logits = hidden @ our_model.word_embeddings.weight.t()
     assert_near(logits, plain.logits(*inputs, separators))
 
@@ -60,7 +60,9 @@ def test_logits_loss_and_gradients_equal_the_originals(length: int, checkpointed
     counted = (torch.rand(3, length, generator=generator) < 0.3).float()
     targets = torch.randint(0, SHAPE.vocab_size, (3, length), generator=generator)
     asked = counted.flatten().nonzero().squeeze(1)
-    chances = our_model.target_log_probs(*inputs, separators, asked, targets.flatten()[asked])
+    chances = our_model.compute_target_log_probs(
+        *inputs, separators, asked, targets.flatten()[asked]
+    )
     sums = torch.zeros(3).index_add(0, asked // length, chances)
     expected = plain(*inputs, separators, targets, counted)
     assert_near(sums, expected)

@@ -109,7 +109,7 @@ class DistilbertJob:
             context,
             self.model,
             optimizer,
-            self._loss_sum,
+            self._compute_loss_sum,
             schedule_lr=lambda steps: max(0.0, 1.0 - steps / planned),
         )
         self.step, self.check = self.stepper.step, self.stepper.check
@@ -128,7 +128,7 @@ class DistilbertJob:
         scores: Tensor = model(input_ids=ids, attention_mask=mask[:, None, None, :]).logits
         return scores
 
-    def _loss_sum(self, batch: Batch) -> Tensor:
+    def _compute_loss_sum(self, batch: Batch) -> Tensor:
         ids, mask, labels = batch.tensors
         scores = self.compute_logits(self.stepper.model, ids, mask)
         return nn.functional.cross_entropy(scores.float(), labels, reduction="sum")

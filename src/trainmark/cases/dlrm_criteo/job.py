@@ -124,7 +124,7 @@ class DlrmJob:
             context,
             self.model,
             optimizer,
-            self._loss_sum,
+            self._compute_loss_sum,
             schedule_lr=lambda steps: compute_lr_factor(recipe, steps),
             loss_scale_window=1_000_000_000,  # as published: the scale never doubles
         )
@@ -178,7 +178,7 @@ class DlrmJob:
         logits: Tensor = model(numerical.float(), look_up(ids))
         return logits.float()
 
-    def _loss_sum(self, batch: Batch) -> Tensor:
+    def _compute_loss_sum(self, batch: Batch) -> Tensor:
         numerical, labels, ids = batch.tensors
         logits = self._compute_logits(self.stepper.model, numerical, ids)
         return nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")

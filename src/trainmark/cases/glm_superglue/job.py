@@ -160,7 +160,7 @@ class GlmJob:
             context,
             self.model,
             optimizer,
-            self._loss_sum,
+            self._compute_loss_sum,
             schedule_lr=lambda steps: compute_lr_factor(recipe, steps),
             max_grad_norm=recipe.max_grad_norm,
             loss_scale_window=recipe.loss_scale_window,
@@ -186,7 +186,7 @@ class GlmJob:
             identity=lambda choices: torch.from_numpy(choices.first_ids),
         )
 
-    def _loss_sum(self, batch: Batch) -> Tensor:
+    def _compute_loss_sum(self, batch: Batch) -> Tensor:
         sequences, places = batch.tensors
         scores = sequences.sum_scores(self.stepper.model(*sequences.inputs))
         loss: Tensor = places.compute_loss_sum(scores)

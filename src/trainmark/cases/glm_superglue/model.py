@@ -151,7 +151,7 @@ class Glm(nn.Module):
             checkpoint_activations=checkpoint_activations,
         )
 
-    def hidden_states(
+    def compute_hidden_states(
         self, ids: Tensor, positions: Tensor, block_positions: Tensor, separators: Tensor
     ) -> Tensor:
         """Return what the head sees, (N, S, D).
@@ -165,7 +165,7 @@ class Glm(nn.Module):
         visible = mask_prefix(separators, ids.size(1))
         return self.transformer(words, positions, block_positions, visible)  # type: ignore[no-any-return]
 
-    def target_log_probs(  # noqa: PLR0917 - as it is called through DDP
+    def compute_target_log_probs(  # noqa: PLR0917 - as it is called through DDP
         self,
         ids: Tensor,
         positions: Tensor,
@@ -179,17 +179,17 @@ class Glm(nn.Module):
         The head runs on the K hidden states that are asked for, not on all N x S.
 
         Args:
-            ids, positions, block_positions, separators: as in ``hidden_states``.
+            ids, positions, block_positions, separators: as in ``compute_hidden_states``.
             rows: (K,): which of the N x S positions predicts, counted along the sequences.
             targets: (K,): the token of which the probability is asked.
         """
-        hidden = self.hidden_states(ids, positions, block_positions, separators)
+        hidden = self.compute_hidden_states(ids, positions, block_positions, separators)
         asked = hidden.flatten(0, 1).index_select(0, rows)  # (K, D)
         scores = F.linear(asked, self.word_embeddings.weight)  # (K, V)
         return torch.log_softmax(scores.float(), -1).gather(1, targets[:, None]).squeeze(1)
 
     # A replica that DDP wraps has to be called itself.
-    forward = target_log_probs
+    forward = compute_target_log_probs
 
 
 @torch.no_grad()

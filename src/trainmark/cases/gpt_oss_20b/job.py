@@ -105,11 +105,11 @@ class GptOssJob(NextTokenJob):
             self.meter.end_step()
         return loss
 
-    def _loss_sum(self, batch: Batch) -> Tensor:
+    def _compute_loss_sum(self, batch: Batch) -> Tensor:
         tokens = batch.counts.tokens_padded
         filler = 0 if batch.samples_trained else batch.tensors[:, 1:].numel()
         with self.meter.counting(tokens=tokens, filler_tokens=filler):
-            return super()._loss_sum(batch)
+            return super()._compute_loss_sum(batch)
 
     def _check(self) -> None:
         self.stepper.check()

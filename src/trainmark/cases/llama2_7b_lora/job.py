@@ -93,7 +93,7 @@ class LlamaJob:
             context,
             replicas,
             optimizer,
-            self._loss_sum,
+            self._compute_loss_sum,
             ranks=ranks,
             schedule_lr=lambda steps: recipe.lr_gamma ** (steps // self.steps_per_epoch),
             max_grad_norm=recipe.max_grad_norm,
@@ -115,7 +115,7 @@ class LlamaJob:
             yield replace(batch, tensors=(*batch.tensors, scale))
             step += batch.closes_step
 
-    def _loss_sum(self, batch: Batch) -> Tensor:
+    def _compute_loss_sum(self, batch: Batch) -> Tensor:
         """Return the sum over tokens, scaled so that a step's samples add up to its mean."""
         *tensors, scale = batch.tensors
         total: Tensor = self.stepper.model(*tensors) * scale

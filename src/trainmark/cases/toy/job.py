@@ -39,14 +39,14 @@ class ToyJob:
         optimizer = torch.optim.AdamW(weights, lr=rate, fused=True)
         self.sharding = Sharding.of(context, num_rows=len(data["train"]))
         self.steps_per_epoch = self.sharding.steps_per_epoch
-        self.stepper = Stepper(context, self.model, optimizer, self._loss_sum)
+        self.stepper = Stepper(context, self.model, optimizer, self._compute_loss_sum)
         self.step, self.check = self.stepper.step, self.stepper.check
         self.updates = self.stepper.updates
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         return training_batches(self.data["train"], self.sharding, epoch)
 
-    def _loss_sum(self, batch: Batch) -> torch.Tensor:
+    def _compute_loss_sum(self, batch: Batch) -> torch.Tensor:
         features, labels = batch.tensors
         return nn.functional.cross_entropy(self.stepper.model(features), labels, reduction="sum")
 

@@ -187,7 +187,7 @@ class Passages:
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[NDArray[Any]], tokens: BlockTokens) -> Self:
-        """Build from what ``arrays`` returned."""
+        """Build from what ``list_arrays`` returned."""
         texts, names, queries, answers = (
             Ragged(*arrays[index : index + 2]) for index in range(0, 8, 2)
         )
