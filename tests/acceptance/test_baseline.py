@@ -31,7 +31,7 @@ VARIATION = (1.0, 1.002, 0.998, 1.001, 0.999)
 PRODUCT = "card"
 
 
-def write_single_node_times(num_nodes: int, step_s: float) -> Measurements:
+def make_single_node_measurements(num_nodes: int, step_s: float) -> Measurements:
     return Measurements(
         num_nodes=num_nodes,
         alone_node=np.tile(np.arange(num_nodes), len(VARIATION)),
@@ -41,7 +41,7 @@ def write_single_node_times(num_nodes: int, step_s: float) -> Measurements:
 
 
 def test_uniformly_slow_cluster_fails_against_a_baseline() -> None:
-    measured = write_single_node_times(8, 1.1)
+    measured = make_single_node_measurements(8, 1.1)
 
     assert judge_measurements(measured).nodes.verdict == [Verdict.PASS] * 8
     nodes = judge_measurements(measured, baseline=Baseline(seconds=1.0, count=40)).nodes
@@ -52,7 +52,7 @@ def test_uniformly_slow_cluster_fails_against_a_baseline() -> None:
 @pytest.mark.parametrize(("step_s", "verdict"), [(1.0, Verdict.PASS), (1.2, Verdict.SLOW)])
 def test_single_node_is_judged_by_a_baseline(step_s: float, verdict: Verdict) -> None:
     nodes = judge_measurements(
-        write_single_node_times(1, step_s), baseline=Baseline(seconds=1.0, count=40)
+        make_single_node_measurements(1, step_s), baseline=Baseline(seconds=1.0, count=40)
     ).nodes
 
     assert nodes.verdict == [verdict]
@@ -60,10 +60,10 @@ def test_single_node_is_judged_by_a_baseline(step_s: float, verdict: Verdict) ->
 
 def test_baseline_with_few_measurements_widens_the_intervals() -> None:
     few = judge_measurements(
-        write_single_node_times(4, 1.0), baseline=Baseline(seconds=1.0, count=1)
+        make_single_node_measurements(4, 1.0), baseline=Baseline(seconds=1.0, count=1)
     ).nodes
     many = judge_measurements(
-        write_single_node_times(4, 1.0), baseline=Baseline(seconds=1.0, count=100)
+        make_single_node_measurements(4, 1.0), baseline=Baseline(seconds=1.0, count=100)
     ).nodes
 
     assert few.high[0] - few.low[0] > 1.2 * (many.high[0] - many.low[0])

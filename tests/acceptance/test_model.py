@@ -35,7 +35,7 @@ def round_robin_pairs(num_nodes: int, seconds: float = 2.0) -> dict[tuple[int, i
     return {pair: seconds for round_pairs in make_round_robin(num_nodes) for pair in round_pairs}
 
 
-def judge_nodes(judgement: Judgement) -> list[str]:
+def list_node_verdicts(judgement: Judgement) -> list[str]:
     return [verdict.value for verdict in judgement.nodes.verdict]
 
 
@@ -45,7 +45,7 @@ def test_slow_node_is_named_with_its_exact_share() -> None:
 
     judgement = judge_measurements(make_exact_measurements(4, [1.0, 1.1, 1.0, 1.0], slow))
 
-    assert judge_nodes(judgement) == ["pass", "slow", "pass", "pass"]
+    assert list_node_verdicts(judgement) == ["pass", "slow", "pass", "pass"]
     assert judgement.nodes.cause == [None, Cause.NODE, None, None]
     assert judgement.nodes.slower.tolist() == pytest.approx([0, 0.1, 0, 0])
     assert set(judgement.links.verdict) == {Verdict.PASS}
@@ -56,7 +56,7 @@ def test_slow_link_blames_neither_of_its_nodes() -> None:
 
     judgement = judge_measurements(make_exact_measurements(5, [1.0] * 5, pairs))
 
-    assert judge_nodes(judgement) == ["pass"] * 5
+    assert list_node_verdicts(judgement) == ["pass"] * 5
     slow = judgement.links.list_with_verdict(Verdict.SLOW)
     assert [(judgement.links.first[x], judgement.links.second[x]) for x in slow] == [(1, 3)]
     assert judgement.links.slower[slow].tolist() == pytest.approx([0.25])
@@ -83,7 +83,7 @@ def test_link_slow_in_its_only_round_is_undecided_and_measured_again() -> None:
 def test_slower_of_two_nodes_fails_against_its_only_peer() -> None:
     judgement = judge_measurements(make_exact_measurements(2, [1.0, 1.2], {(0, 1): 3.0}))
 
-    assert judge_nodes(judgement) == ["pass", "slow"]
+    assert list_node_verdicts(judgement) == ["pass", "slow"]
     assert judgement.nodes.slower[1] == pytest.approx(0.2)
 
 
@@ -110,7 +110,7 @@ def test_node_without_measurement_is_undecided() -> None:
 
     judgement = judge_measurements(make_exact_measurements(4, [1.0, 1.0, 1.0], pairs))
 
-    assert judge_nodes(judgement) == ["pass", "pass", "pass", "undecided"]
+    assert list_node_verdicts(judgement) == ["pass", "pass", "pass", "undecided"]
     assert np.isnan(judgement.nodes.slower[3])
     assert judgement.nodes.more_rounds[3] == -1
 
@@ -118,7 +118,7 @@ def test_node_without_measurement_is_undecided() -> None:
 def test_no_measurements_give_no_verdicts() -> None:
     judgement = judge_measurements(Measurements(num_nodes=3))
 
-    assert judge_nodes(judgement) == ["undecided"] * 3
+    assert list_node_verdicts(judgement) == ["undecided"] * 3
     assert judgement.links.verdict == []
     assert judgement.noise_alone is judgement.noise_pairs is judgement.trend is None
 
@@ -134,7 +134,7 @@ def test_common_slowdown_of_all_nodes_is_removed_and_reported() -> None:
         )
     )  # fmt: skip
 
-    assert judge_nodes(judgement) == ["pass"] * 8
+    assert list_node_verdicts(judgement) == ["pass"] * 8
     assert judgement.trend == pytest.approx(1.01**10 - 1)  # from rounds 0 to 3 to rounds 10 to 13
 
 
@@ -164,7 +164,7 @@ def test_reported_number_of_rounds_decides() -> None:
         measure(8, plan_pair_rounds(8, 6 + 2 * more), Faults(), generator), worse_by=0.02
     )
 
-    assert judge_nodes(judgement) == ["pass"] * 8
+    assert list_node_verdicts(judgement) == ["pass"] * 8
 
 
 def test_larger_tolerance_lets_a_slow_node_pass() -> None:

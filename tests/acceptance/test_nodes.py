@@ -52,7 +52,7 @@ def join(
     return writer
 
 
-def read_set_result(
+def make_rank_result(
     rank: int, step_s: float, *, product: str = "gpu", bits: bool = False
 ) -> RankResult:
     return RankResult(
@@ -66,7 +66,7 @@ def measure_alone(writer: EvidenceWriter, step_s: float = 0.1) -> None:
         for phase, member in (("devices", f"{writer.node}:gpu:0"), ("nodes", writer.node)):
             writer.write(
                 Measured, phase=phase, round=number, members=[member],
-                results=[read_set_result(0, factor * step_s, bits=number == 0)],
+                results=[make_rank_result(0, factor * step_s, bits=number == 0)],
             )  # fmt: skip
 
 
@@ -110,7 +110,7 @@ def test_both_nodes_of_a_pair_are_one_measurement(tmp_path: Path) -> None:
             phase="pairs",
             round=0,
             members=["a", "b"],
-            results=[read_set_result(rank, seconds)],
+            results=[make_rank_result(rank, seconds)],
         )
 
     links = [link for link in judge_folder(tmp_path).links if link.quantity == "step"]
@@ -167,7 +167,7 @@ def measure_pairs(writers: list[EvidenceWriter], rounds: int = 3) -> None:
             for place, rank in enumerate((first, second)):
                 writers[rank].write(
                     Measured, phase="pairs", round=number, members=[NODES[first], NODES[second]],
-                    results=[read_set_result(place, 0.2 * VARIATION[number])],
+                    results=[make_rank_result(place, 0.2 * VARIATION[number])],
                 )  # fmt: skip
 
 
@@ -176,7 +176,7 @@ def measure_set(writers: list[EvidenceWriter], members: str, step_s: float) -> N
         for place, name in enumerate(members):
             writers[NODES.index(name)].write(
                 Measured, phase="groups", round=number, members=list(members),
-                results=[read_set_result(place, step_s)],
+                results=[make_rank_result(place, step_s)],
             )  # fmt: skip
 
 
@@ -216,7 +216,7 @@ def test_set_with_a_node_that_reported_nothing_has_no_measurement(tmp_path: Path
         measure_alone(writer)
     measure_pairs(writers)
     writers[0].write(
-        Measured, phase="groups", round=0, members=list(NODES), results=[read_set_result(0, 0.25)]
+        Measured, phase="groups", round=0, members=list(NODES), results=[make_rank_result(0, 0.25)]
     )
 
     conclusion = conclude_session(tmp_path)

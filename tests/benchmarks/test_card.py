@@ -177,7 +177,7 @@ def test_failed_section_fails_the_call_and_alone_runs_again(sections: Sections) 
     assert all("Error" in section_results[name]["output"] for name in ("bad", "nan"))
 
 
-def is_alive(pids: list[int]) -> list[int]:
+def list_alive(pids: list[int]) -> list[int]:
     return [
         pid for pid in pids
         if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
@@ -198,7 +198,7 @@ def test_a_section_that_hangs_is_ended_with_all_its_processes(
                 stop=StopRequest(), clock=make_clock_that_jumps(pids))  # fmt: skip
     assert ended.state == "timed out"
     assert ended.document is None
-    assert is_alive([int(pid) for pid in pids.read_text().split()]) == []
+    assert list_alive([int(pid) for pid in pids.read_text().split()]) == []
 
 
 BRIEF = """

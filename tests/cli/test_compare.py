@@ -34,16 +34,18 @@ def compare(cli: Call) -> Call:
     return partial(cli, "compare")
 
 
-def write(name: str, launches: list[Record]) -> None:
+def write_launches(name: str, launches: list[Record]) -> None:
     for number, launch in enumerate(launches, 1):
         folder = Path(name) / f"r{number}"
         folder.mkdir(parents=True)
         records.write_record(launch, folder)
 
 
-def read_excluded(factor: float = 1.0, **of_b: Any) -> None:
-    write("a", make_series("a", RATES))
-    write("b c", make_series("b", [rate * factor for rate in RATES], first_minute=10, **of_b))
+def write_both_sides(factor: float = 1.0, **of_b: Any) -> None:
+    write_launches("a", make_series("a", RATES))
+    write_launches(
+        "b c", make_series("b", [rate * factor for rate in RATES], first_minute=10, **of_b)
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,7 @@ def read_excluded(factor: float = 1.0, **of_b: Any) -> None:
     [(1.0, 0, "no_difference"), (0.9, 1, "slower"), (0.97, 3, "too_noisy"), (1.2, 0, "faster")],
 )
 def test_exit_code_follows_the_verdict(cli: Call, factor: float, code: int, verdict: str) -> None:
-    read_excluded(factor)
+    write_both_sides(factor)
     exit_code, out, err = cli("a", "b c", "--json")
     assert (exit_code, err) == (code, "")
     document = json.loads(out)
@@ -66,7 +68,7 @@ def test_exit_code_follows_the_verdict(cli: Call, factor: float, code: int, verd
 
 
 def test_damaged_record_of_a_side_fails(cli: Call) -> None:
-    read_excluded()
+    write_both_sides()
     Path("a/r9").mkdir()
     Path("a/r9/record.json").write_text('{"suite": ')
     code, out, err = cli("a", "b c", "--json")
@@ -76,9 +78,9 @@ def test_damaged_record_of_a_side_fails(cli: Call) -> None:
 
 
 def test_quoted_paths_form_one_side(cli: Call) -> None:
-    write("a", make_series("a", RATES[:3]))
-    write("more", make_series("m", RATES[3:], first_minute=20))
-    write("b", make_series("b", RATES, first_minute=10))
+    write_launches("a", make_series("a", RATES[:3]))
+    write_launches("more", make_series("m", RATES[3:], first_minute=20))
+    write_launches("b", make_series("b", RATES, first_minute=10))
     _, out, _ = cli("a more", "b", "--json", "--figure", "p_core", "--threshold", "0.05")
     document = json.loads(out)
     assert document["a"]["names"] == ["a1", "a2", "a3", "m1", "m2"]
@@ -87,7 +89,7 @@ def test_quoted_paths_form_one_side(cli: Call) -> None:
 
 
 def test_other_work_exits_with_2_and_allowed_differences_are_listed(cli: Call) -> None:
-    read_excluded(recipe={"compile": True})
+    write_both_sides(recipe={"compile": True})
     code, out, err = cli("a", "b c")
     assert (code, out) == (2, "")
     assert "compile is False and True" in err
@@ -101,8 +103,8 @@ def test_other_work_exits_with_2_and_allowed_differences_are_listed(cli: Call) -
 def test_excluded_launches_and_differences_are_listed(cli: Call) -> None:
     a, b = make_alternating_launches([100.0] * 6, [100.0] * 6)
     b[2] = b[2].model_copy(update={"environment": b[2].environment | {"driver": "590.1"}})
-    write("a", a)
-    write("b", b[:5])
+    write_launches("a", a)
+    write_launches("b", b[:5])
     code, out, _ = cli("a", "b")
     assert code == 0
     assert "A: a6 is excluded: the other launch of its round is missing" in out

@@ -33,7 +33,7 @@ def _gate(cli: Call) -> Call:
     return lambda verb, *words: cli(verb, "--unverified", *words)
 
 
-def write_runs(folder: str, rate: float, **changes: Any) -> Path:
+def write_run_record(folder: str, rate: float, **changes: Any) -> Path:
     path = Path("runs") / folder
     path.mkdir(parents=True)
     write_record(make_launch(folder, figures={"p_train": rate}, **changes), path)
@@ -42,7 +42,7 @@ def write_runs(folder: str, rate: float, **changes: Any) -> Path:
 
 def test_later_runs_are_judged_by_a_baseline(gate: Call) -> None:
     for name, rate in (("good", 100.0), ("same", 99.0), ("slow", 90.0)):
-        write_runs(name, rate)
+        write_run_record(name, rate)
     words = ("--baseline", "runs/good", "--figure", "p_train")
     code, out, err = gate("gate", "runs/same", *words)
     assert (code, out.count("passed"), err) == (0, 1, "")
@@ -54,8 +54,8 @@ def test_later_runs_are_judged_by_a_baseline(gate: Call) -> None:
 
 
 def test_junit_report_is_written_for_a_pipeline(gate: Call) -> None:
-    write_runs("good", 100.0)
-    write_runs("slow", 90.0)
+    write_run_record("good", 100.0)
+    write_run_record("slow", 90.0)
     code, _, err = gate("gate", "runs/slow", "--baseline", "runs/good", "--junit", "gate.xml")
     assert (code, err) == (1, "gate.xml\n")
     assert "<failure" in Path("gate.xml").read_text(encoding="utf-8")
@@ -63,7 +63,7 @@ def test_junit_report_is_written_for_a_pipeline(gate: Call) -> None:
 
 @pytest.mark.parametrize("words", [["--baseline", "runs/good"], ["--history", "runs"]])
 def test_record_without_evidence_is_refused_unless_allowed(cli: Call, words: list[str]) -> None:
-    write_runs("good", 100.0)
+    write_run_record("good", 100.0)
     code, out, err = cli("gate", "runs/good", *words)
     assert (code, out) == (2, "")
     assert "good: unverified" in err
@@ -74,7 +74,7 @@ def test_run_is_judged_by_its_history(gate: Call) -> None:
     first = datetime(2026, 1, 5, tzinfo=timezone.utc)
     for night in range(25):
         rate = (100.0 if night < 20 else 90.0) + night % 3 / 10
-        write_runs(f"n{night:02}", rate, started=(first + timedelta(night)).isoformat())
+        write_run_record(f"n{night:02}", rate, started=(first + timedelta(night)).isoformat())
     words = ("--history", "runs", "--figure", "p_train")
     for night, code in ((8, 3), (15, 0), (20, 3), (24, 1)):
         exit_code, out, _ = gate("gate", f"runs/n{night:02}", *words)
@@ -96,7 +96,7 @@ def test_run_is_judged_by_its_history(gate: Call) -> None:
 def test_input_that_cannot_be_judged_is_a_usage_error(
     gate: Call, words: list[str], expected_error: str
 ) -> None:
-    write_runs("good", 100.0)
+    write_run_record("good", 100.0)
     code, out, err = gate(*words)
     assert (code, out) == (2, "")
     assert expected_error in err
@@ -106,8 +106,8 @@ def test_input_that_cannot_be_judged_is_a_usage_error(
 def test_a_record_that_its_evidence_contradicts_fails(
     gate: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_runs("good", 100.0)
-    bad = write_runs("bad", 100.0)
+    write_run_record("good", 100.0)
+    bad = write_run_record("bad", 100.0)
     monkeypatch.setattr("trainmark.results.selection.check_record", check_record)
     (bad / "plan.json").write_text((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     code, out, _ = gate("gate", "runs/bad", "--history", "runs")
@@ -126,7 +126,7 @@ def test_the_pipeline_of_the_documentation_works(gate: Call, page: str) -> None:
     assert [step[:2] for step in steps] == [["trainmark", "run"], ["trainmark", "gate"]]
     for name in ("runs/first", steps[0][-1]):
         for n in range(1, 6):
-            write_runs(f"{Path(name).name}/r{n}", 100.0 + n)
+            write_run_record(f"{Path(name).name}/r{n}", 100.0 + n)
     words = [word.replace("ci/first.trainmark.zip", "runs/first") for word in steps[1]]
     assert gate(*words[1:])[:1] == (0,)
     assert Path("gate.xml").read_text(encoding="utf-8").count("<testcase") == 4

@@ -63,7 +63,7 @@ def make_changed_class(base, **members):
     return type("Changed", (base,), members)
 
 
-def make_raising_method(*_):
+def raise_no_tool(*_):
     raise OSError("no tool")
 
 
@@ -86,13 +86,13 @@ class Reading:
 
 VENDORS = [
     ({"count": lambda _: 3}, "count() is 3, but product_names() has 2"),
-    ({"count": make_raising_method}, "count() raised OSError: no tool"),
+    ({"count": raise_no_tool}, "count() raised OSError: no tool"),
     ({"rank_memory": lambda *_: 5}, "rank_memory(1) is 5"),
     ({"visible_devices": "GOOD_DEVICES"},
      "visible_devices is 'GOOD_DEVICES', which is none of recorded_variables"),
     ({"monitored": lambda *_: [0]},
      "monitored(2) is [0], not a number for each device or nothing"),
-    ({"monitor": make_raising_method}, "monitor() raised OSError: no tool"),
+    ({"monitor": raise_no_tool}, "monitor() raised OSError: no tool"),
     ({"monitor": lambda _: Reading(DeviceSample(index=0, temperature_c=float("nan")))},
      "DeviceSample(index=0, "),
     ({"monitor": lambda _: Reading(DeviceSample(index=0)), "monitored": lambda *_: [0, 1]},
@@ -133,7 +133,7 @@ def test_each_fault_of_a_device_is_named(members, fault):
 
 def test_valid_device_has_no_fault():
     assert device_faults(Good()) == []
-    assert device_faults(make_changed_class(Good, open=make_raising_method)()) == [
+    assert device_faults(make_changed_class(Good, open=raise_no_tool)()) == [
         "open(0, 1) raised OSError: no tool"
     ]
 

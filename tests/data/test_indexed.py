@@ -44,12 +44,12 @@ def pair(tmp_path):
     return tmp_path / "a.b_text_document"
 
 
-def list_parts(prefix):
+def list_paths(prefix):
     return prefix.with_name(prefix.name + ".idx"), prefix.with_name(prefix.name + ".bin")
 
 
 def test_bytes_equal_those_of_megatron(pair):
-    idx, data = list_parts(pair)
+    idx, data = list_paths(pair)
     assert idx.read_bytes() == bytes.fromhex(GOLDEN_IDX)
     assert data.read_bytes() == bytes.fromhex(GOLDEN_BIN)
     assert sorted(pair.parent.iterdir()) == [data, idx]
@@ -66,7 +66,7 @@ def test_written_index_and_data_are_read_back(pair):
 
 def test_a_document_may_hold_many_sequences_or_none(tmp_path):
     prefix = tmp_path / "many"
-    idx, data = list_parts(prefix)
+    idx, data = list_paths(prefix)
     idx.write_bytes(make_index_bytes([2, 1, 3], [0, 8, 12], [0, 0, 2, 3, 3], code=4))
     data.write_bytes(np.arange(6, dtype="<i4").tobytes())
     reader = IndexedReader.open(prefix)
@@ -81,7 +81,7 @@ def test_a_document_may_hold_many_sequences_or_none(tmp_path):
     [(1, "uint8"), (2, "int8"), (3, "int16"), (4, "int32"), (5, "int64"), (8, "uint16")],
 )
 def test_every_whole_number_type_is_read(tmp_path, code, name):
-    idx, data = list_parts(tmp_path / "x")
+    idx, data = list_paths(tmp_path / "x")
     data.write_bytes(np.array([3, 4], name).tobytes())
     idx.write_bytes(make_index_bytes([2], [0], [0, 1], code=code))
     reader = IndexedReader.open(tmp_path / "x")
@@ -132,7 +132,7 @@ SIZES, POINTERS, BOUNDS = [2, 1, 3], [0, 4, 6], [0, 1, 2, 3]
 )
 @pytest.mark.usefixtures("block")
 def test_arrays_of_an_index_that_contradict_each_other_are_refused(tmp_path, arrays, where, what):
-    idx, data = list_parts(tmp_path / "x")
+    idx, data = list_paths(tmp_path / "x")
     idx.write_bytes(make_index_bytes(*arrays))
     data.write_bytes(np.arange(6, dtype="<u2").tobytes())
     with pytest.raises(DataError) as caught:
@@ -142,7 +142,7 @@ def test_arrays_of_an_index_that_contradict_each_other_are_refused(tmp_path, arr
 
 
 def test_header_that_claims_more_than_an_index_can_hold_is_refused(tmp_path):
-    idx, data = list_parts(tmp_path / "x")
+    idx, data = list_paths(tmp_path / "x")
     idx.write_bytes(make_index_bytes([2], [0], [0, 1], sequences=(1 << 63) - 1))
     data.write_bytes(bytes(4))
     with pytest.raises(DataError, match="as long as its header says"):

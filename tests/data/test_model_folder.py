@@ -166,7 +166,7 @@ def make_expected_tensors(**changes: Any) -> ModelWeights:
     return ModelWeights(**{**fields, **changes})
 
 
-def make_held_tensors(prefix: str = "", **changes: Any) -> list[StoredTensor]:
+def make_stored_tensors(prefix: str = "", **changes: Any) -> list[StoredTensor]:
     shapes = {**SHAPES, **changes}
     return [
         StoredTensor(Path("file"), f"{prefix}{key}", shape)
@@ -176,9 +176,9 @@ def make_held_tensors(prefix: str = "", **changes: Any) -> list[StoredTensor]:
 
 
 def test_every_weight_is_matched_by_the_models_name() -> None:
-    match = make_expected_tensors().match(make_held_tensors(), where=Path("folder"))
+    match = make_expected_tensors().match(make_stored_tensors(), where=Path("folder"))
     assert {name: tensor.key for name, tensor in match.items()} == {name: name for name in SHAPES}
-    headless, extra = make_held_tensors(**{"head.bias": None}), make_held_tensors(extra=(3,))
+    headless, extra = make_stored_tensors(**{"head.bias": None}), make_stored_tensors(extra=(3,))
     assert (
         len(make_expected_tensors(optional=("head.",)).match(headless, where=Path("folder"))) == 2
     )
@@ -199,14 +199,14 @@ def test_weights_of_another_model_are_refused(
     changes: dict[str, Any], what: str, where: str, rule: str
 ) -> None:
     with pytest.raises(DataError) as caught:
-        make_expected_tensors().match(make_held_tensors(**changes), where=Path("folder"))
+        make_expected_tensors().match(make_stored_tensors(**changes), where=Path("folder"))
     error = caught.value
     assert (error.what, error.where, error.rule) == (what, where, rule)
     assert error.fix == "use another"
 
 
 def test_weight_that_is_stored_twice_is_refused() -> None:
-    twice = [*make_held_tensors(), StoredTensor(Path("other"), "table", SHAPES["table"])]
+    twice = [*make_stored_tensors(), StoredTensor(Path("other"), "table", SHAPES["table"])]
     with pytest.raises(DataError, match="table is also in file") as caught:
         make_expected_tensors().match(twice, where=Path("folder"))
     assert caught.value.where == "other, table"
@@ -236,7 +236,7 @@ def test_files_must_hold_the_tensors_of_their_index(
     assert caught.value.where == f"{tmp_path}/{where}"
 
 
-def store_tensors(file: Path) -> list[StoredTensor]:
+def read_stored_weights(file: Path) -> list[StoredTensor]:
     return stored_weights(file, FAULT)
 
 
@@ -251,7 +251,7 @@ def test_headers_give_names_types_and_shapes(tmp_path: Path, kind: str) -> None:
         torch.save({"module": state, "rng": torch.get_rng_state(), "numpy": rng}, file)
     else:
         torch.save(state, file, _use_new_zipfile_serialization=kind != "old")
-    assert {x.key: x.shape for x in store_tensors(file)} == {
+    assert {x.key: x.shape for x in read_stored_weights(file)} == {
         "a": (2, 3), "b": (4,), "c": (),
     }  # fmt: skip
 
@@ -264,7 +264,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, name: str, size: int) -> None
     save_file(state, file) if name == SINGLE else torch.save(state, file)
     file.write_bytes(file.read_bytes()[:size])
     with pytest.raises(DataError, match=r"empty|not readable|damaged") as caught:
-        store_tensors(file)
+        read_stored_weights(file)
     assert caught.value.where == str(file)
 
 
@@ -276,7 +276,7 @@ def test_code_in_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
     file = tmp_path / "weights.pt"
     torch.save({"a": torch.ones(2), "args": Trap()}, file)
     with pytest.raises(DataError, match="not readable as weights alone"):
-        store_tensors(file)
+        read_stored_weights(file)
     assert not (tmp_path / "sprung").exists()
 
 

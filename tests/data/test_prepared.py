@@ -87,12 +87,12 @@ def damage_part(raw):
     return {}
 
 
-def remove_state(raw):
+def damage_state(raw):
     (raw.parent / ".data.partial" / prepared.STATE).write_text("{")
     return {}
 
 
-@pytest.mark.parametrize("change", [change_source, change_option, damage_part, remove_state])
+@pytest.mark.parametrize("change", [change_source, change_option, damage_part, damage_state])
 def test_outdated_or_damaged_parts_are_rebuilt(raw, tmp_path, change):
     with pytest.raises(EnvironmentFault):
         write_prepared(raw, fail=True)

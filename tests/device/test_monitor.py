@@ -84,7 +84,7 @@ def test_monitor_reports_the_memory_of_the_device(
 
 
 @contextmanager
-def find_rank(vendor: Vendor, rank: int) -> Iterator[subprocess.Popen[str]]:
+def start_rank(vendor: Vendor, rank: int) -> Iterator[subprocess.Popen[str]]:
     words = [vendor.name, str(rank), str(vendor.count()), str(HELD_BYTES)]
     process = subprocess.Popen(
         [sys.executable, "-c", RANK, *words],
@@ -106,7 +106,7 @@ def test_rank_takes_memory_on_its_device_only(
     monitor: Monitor, monitor_numbers: list[int], accelerator: Vendor
 ) -> None:
     for rank in {0, len(monitor_numbers) - 1}:
-        with find_rank(accelerator, rank) as process:
+        with start_rank(accelerator, rank) as process:
             assert heard(process.stdout) == "opened"
             before = read_monitor(monitor)
             print(file=process.stdin, flush=True)

@@ -14,7 +14,7 @@ from support.vendor_machines import (
     add_pci_card,
     install_tool,
     machine,
-    print_text,
+    make_print_command,
     set_torch_build,
     write_text_file,
 )
@@ -178,7 +178,9 @@ def test_hygon_reads_json_and_the_newer_modules_version(
     set_torch_build(monkeypatch, hip="6.3")
     add_kfd_node(root, 1, vendor=HYGON, minor=128, bus=0x09, unique_id=0x5E6F708192A3B4C5)
     write_text_file(root / "sys/module/hydcu/version", "6.3.31\n")
-    install_tool(machine / "bin", "hy-smi", print_text(RECORDED / "hy-smi/24.04.3-k100ai.json"))
+    install_tool(
+        machine / "bin", "hy-smi", make_print_command(RECORDED / "hy-smi/24.04.3-k100ai.json")
+    )
     vendor = Hygon()
     assert vendor.product_names() == ["DCU xxxx"]
     assert vendor.monitored(1) == [0]

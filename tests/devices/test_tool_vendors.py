@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from support.vendor_machines import add_pci_card, install_tool, machine, print_text, write_text_file
+from support.vendor_machines import (
+    add_pci_card,
+    install_tool,
+    machine,
+    make_print_command,
+    write_text_file,
+)
 from trainmark import devices
 from trainmark.conformance.vendor_check import vendor_faults
 from trainmark.devices import accelerator, torch_vendor
@@ -107,7 +113,9 @@ def vendor(bare_machine: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> T
     )
     write_text_file(bare_machine / "sys/module/kunlun/version", "5.0.21\n")
     install_tool(
-        bare_machine.parent / "bin", vendor.commands[0].argv[0], print_text(RECORDED / case.file)
+        bare_machine.parent / "bin",
+        vendor.commands[0].argv[0],
+        make_print_command(RECORDED / case.file),
     )
     makers = {"iluvatar": COREX, "metax": MACA}
     install_vendor(monkeypatch, makers.get(vendor.name, PYTORCH), vendor.package or "none")
@@ -206,7 +214,7 @@ def test_memory_is_read_each_time_and_other_facts_once(
     vendor: TorchVendor, case: Case, bare_machine: Path
 ) -> None:
     asked = bare_machine / "asked"
-    script = f"echo >> '{asked}'; {print_text(RECORDED / case.file)}"
+    script = f"echo >> '{asked}'; {make_print_command(RECORDED / case.file)}"
     install_tool(bare_machine.parent / "bin", "mx-smi", script)
     for _ in range(2):
         chosen = devices.choose_vendor("metax")

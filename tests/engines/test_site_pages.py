@@ -52,7 +52,7 @@ def open_page(site, visit):
     return at
 
 
-def count_rows(window):
+def find_visible_rows(window):
     return window.page.locator("table.runs tbody tr:visible")
 
 
@@ -86,19 +86,22 @@ def test_pages_fit_every_width(open_page, name):
 
 def test_filters_are_part_of_the_address_and_survive_going_back(site, open_page):
     window = open_page("/")
-    everything = count_rows(window).count()
+    everything = find_visible_rows(window).count()
     window.page.select_option("select[name=precision]", "bf16")
     window.page.select_option("select[name=device]", DEVICES[1])
     window.page.wait_for_url("**device=*")
     asked = parse_qs(urlsplit(window.page.url).query)
     assert (asked["precision"], asked["device"]) == (["bf16"], [DEVICES[1]])
-    assert count_rows(window).count() == REPEATS < everything
+    assert find_visible_rows(window).count() == REPEATS < everything
     other_window = open_page(window.page.url)  # what somebody else sees who gets the address
     wait_for_rows(other_window, REPEATS)
-    assert count_rows(other_window).all_inner_texts() == count_rows(window).all_inner_texts()
+    assert (
+        find_visible_rows(other_window).all_inner_texts()
+        == find_visible_rows(window).all_inner_texts()
+    )
     window.page.locator("a.clear").click()
     window.page.wait_for_url(site + "/index.html")
-    assert count_rows(window).count() == everything
+    assert find_visible_rows(window).count() == everything
 
 
 def test_filter_without_matches_explains_why(open_page):
@@ -108,9 +111,9 @@ def test_filter_without_matches_explains_why(open_page):
     def filtered(text):
         search.fill(text)
         window.page.keyboard.press("Enter")
-        return count_rows(window).count()
+        return find_visible_rows(window).count()
 
-    everything = count_rows(window).count()
+    everything = find_visible_rows(window).count()
     assert 0 < filtered("p_core>1000") < everything
     assert why.is_hidden()
     assert filtered("device~H100 precision=bf16") == REPEATS
@@ -152,7 +155,7 @@ def test_selected_runs_are_compared_side_by_side(open_page):
     button = window.page.locator(".compare button")
     assert button.is_disabled()
     for place in range(2):
-        count_rows(window).nth(place).locator("input").check()
+        find_visible_rows(window).nth(place).locator("input").check()
     button.click()
     window.page.wait_for_url("**/compare?*")
     asked = parse_qs(urlsplit(window.page.url).query)["run"]

@@ -68,7 +68,7 @@ def install_program(node: Path, name: str, text: str = _FAKE) -> None:
     file.chmod(0o755)
 
 
-def format_mount(node: Path, plan: Plan) -> Plan:
+def set_data_folder(node: Path, plan: Plan) -> Plan:
     data = plan.data.model_copy(update={"folder": str(node / "data")})
     return plan.model_copy(update={"data": data})
 
@@ -80,7 +80,7 @@ def start_container(
     vendor: Any = SimpleNamespace(**_VENDOR, container_needs=ContainerNeeds(**needs))
     monkeypatch.setattr(devices, "list_vendors", lambda: {plan.device.vendor: vendor})
     text = render_node_script(
-        format_mount(node, plan), cluster, node_rank="0", master="a", folder=node / "runs" / "a"
+        set_data_folder(node, plan), cluster, node_rank="0", master="a", folder=node / "runs" / "a"
     )
     done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
@@ -179,9 +179,9 @@ def test_a_local_run_is_not_in_the_container_of_an_engine(container: Any) -> Non
 
 def test_missing_image_is_reported_before_a_run(node: Path, plan: Plan) -> None:
     install_program(node, "docker")
-    Container().check(format_mount(node, plan), make_site())
+    Container().check(set_data_folder(node, plan), make_site())
     with pytest.raises(EnvironmentFault, match="no such image: other:2"):
-        Container().check(format_mount(node, plan), make_site(image="other:2"))
+        Container().check(set_data_folder(node, plan), make_site(image="other:2"))
 
 
 def test_end_of_a_container_is_described_by_the_message_of_its_runtime(

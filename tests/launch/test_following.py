@@ -67,7 +67,7 @@ def plan(tmp_path: Path) -> Plan:
 
 
 @pytest.fixture
-def held_job(monkeypatch: pytest.MonkeyPatch) -> Callable[[Held], None]:
+def use_engine(monkeypatch: pytest.MonkeyPatch) -> Callable[[Held], None]:
     def load(engine: Held) -> None:
         monkeypatch.setattr(launchers, "load_launcher", lambda _: engine)
         monkeypatch.setattr(submission, "_POLL_S", 0.01)
@@ -77,9 +77,9 @@ def held_job(monkeypatch: pytest.MonkeyPatch) -> Callable[[Held], None]:
 
 
 def test_a_signal_cancels_the_job_and_leaves_a_record(
-    plan: Plan, held_job: Callable[[Held], None], capsys: pytest.CaptureFixture[str]
+    plan: Plan, use_engine: Callable[[Held], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    held_job(Held())
+    use_engine(Held())
     job, request = EngineJob(plan, Cluster()), StopRequest()
 
     def shown(message: str) -> None:
@@ -98,9 +98,9 @@ def test_a_signal_cancels_the_job_and_leaves_a_record(
 
 @pytest.mark.parametrize("answers", [True, False])
 def test_job_that_does_not_end_is_abandoned_after_its_time_limit(
-    plan: Plan, held_job: Callable[[Held], None], monkeypatch: pytest.MonkeyPatch, answers: bool
+    plan: Plan, use_engine: Callable[[Held], None], monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
-    held_job(Held(stays=True, answers=answers))  # a silent engine leaves the job where it was
+    use_engine(Held(stays=True, answers=answers))  # a silent engine leaves the job where it was
     monkeypatch.setattr(launchers, "_GRACE_S", 0.1)
     monkeypatch.setattr(submission, "_CANCEL_PATIENCE_S", 0.1)
     monkeypatch.setattr(submission, "_CANCEL_INTERVAL_S", 0.03)

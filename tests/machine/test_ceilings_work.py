@@ -158,7 +158,7 @@ def test_bandwidths_match_a_line_of_nccl_tests(measure_candidates: Any) -> None:
     assert f"{point.rate['max'] / 1e9:.2f}" == "6.26"
 
 
-def make_rated(*rates_of_sizes: float | None) -> list[Point]:
+def make_rated_points(*rates_of_sizes: float | None) -> list[Point]:
     return [
         Point((size,), 1.0, rate=None if rate is None else {"max": rate})
         for size, rate in enumerate(rates_of_sizes)
@@ -167,7 +167,7 @@ def make_rated(*rates_of_sizes: float | None) -> list[Point]:
 
 def test_the_fastest_size_counts_and_has_a_share_of_the_peak() -> None:
     kind = CeilingKind(name="matmul_bf16", unit="FLOP/s", peak=peaks.find_peak(H100, "bf16"))
-    kind.set_points(make_rated(1e12, 494.5e12, 2e12, None))
+    kind.set_points(make_rated_points(1e12, 494.5e12, 2e12, None))
     assert (kind.best, kind.share_of_peak) == (1, 0.5)
     peak = asdict(kind)["peak"]
     assert (peak["per_second"], peak["accelerator"]) == (989e12, "H100-SXM5-80GB")

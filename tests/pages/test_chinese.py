@@ -46,7 +46,7 @@ def iterate_strings(value: Any) -> Iterator[str]:
             yield from iterate_strings(item)
 
 
-def is_faulty(texts: list[str]) -> list[str]:
+def list_faulty_texts(texts: list[str]) -> list[str]:
     plain_texts = {text: re.sub(r"\{[^{}]*\}", PLACE, FOUNDING.sub(PLACE, text)) for text in texts}
     return [
         text
@@ -59,4 +59,4 @@ def test_chinese_texts_follow_one_typographic_rule() -> None:
     paths = [path for path in SOURCE.rglob("*.toml") if path.name != OF_OTHERS]
     texts = [text for path in paths for text in iterate_strings(read_toml(path))]
     assert len(texts) > 300
-    assert is_faulty(texts) == []
+    assert list_faulty_texts(texts) == []

@@ -130,13 +130,15 @@ def test_tunable_fields_are_listed_and_fixed_fields_make_the_run_open(resolve: A
 )
 def test_a_run_is_compared_with_a_standard_recipe(name: str, world: str, standard: str) -> None:
     case = make_sized_case()
-    worlds = {key: replace(item, world=make_sized_data(key)) for key, item in case.recipes.items()}
+    worlds = {
+        key: replace(item, world=find_recipe_world(key)) for key, item in case.recipes.items()
+    }
     assert (
         recipes.find_standard_recipe(replace(case, recipes=worlds), name, world=world) == standard
     )
 
 
-def make_sized_data(name: str) -> str | None:
+def find_recipe_world(name: str) -> str | None:
     world = name.rpartition("-")[2]
     return world if "x" in world else None
 

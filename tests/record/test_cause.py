@@ -38,7 +38,7 @@ def make_whole_rank(*, value: float = 0.95) -> Events:
     ]  # fmt: skip
 
 
-def read_message(text: str) -> dict[str, Any]:
+def make_error_message(text: str) -> dict[str, Any]:
     return message("exception", text=text).as_dict()
 
 
@@ -46,7 +46,7 @@ def make_failed_rank(kind: str, t_s: float = 4, text: str = "why") -> Events:
     report = {
         "kind": kind,
         "type": "T",
-        "message": read_message(text),
+        "message": make_error_message(text),
         "place": "train",
         "traceback": "tb",
     }
@@ -92,7 +92,7 @@ def test_reported_failure_of_a_rank_is_the_cause(find_ending: Any, kind: str, st
     assert result.cause == {
         "kind": kind,
         "type": "T",
-        "message": read_message("why"),
+        "message": make_error_message("why"),
         "place": "train",
         "traceback": "tb",
         "rank": 0,
@@ -109,7 +109,7 @@ def test_of_two_errors_in_one_second_the_first_is_the_cause(find_ending: Any) ->
     result = find_ending(
         [make_ranks_ended(make_failure(0, 1, 4), make_failure(1, 1, 4))], broken, raised
     )
-    assert (result.cause["rank"], result.cause["message"]) == (1, read_message("why"))
+    assert (result.cause["rank"], result.cause["message"]) == (1, make_error_message("why"))
 
 
 def test_exit_code_of_a_full_disk_is_the_cause(find_ending: Any) -> None:

@@ -20,7 +20,7 @@ def install_tool(folder: Path, name: str, shell: str) -> None:
     file.chmod(0o755)
 
 
-def print_text(file: Path) -> str:
+def make_print_command(file: Path) -> str:
     return f"cat {shlex.quote(str(file))}"
 
 

@@ -38,7 +38,7 @@ def event_log(tmp_path: Path, clock: FakeClock) -> SampleLog:
     return SampleLog(EventWriter(tmp_path / "telemetry.jsonl", clock))
 
 
-def read_written(tmp_path: Path) -> list[dict[str, Any]]:
+def read_events(tmp_path: Path) -> list[dict[str, Any]]:
     return list(EventFile(tmp_path / "telemetry.jsonl"))
 
 
@@ -71,7 +71,7 @@ def test_fault_is_written_when_it_starts_or_changes(event_log: SampleLog, tmp_pa
         pass
     event_log.report_fault("monitor", failed)
     event_log.report_fault("ipmi", hung)
-    assert [(event["source"], event["kind"]) for event in read_written(tmp_path)] == [
+    assert [(event["source"], event["kind"]) for event in read_events(tmp_path)] == [
         ("monitor", "hung"), ("monitor", "failed"), ("monitor", "failed"), ("ipmi", "hung"),
     ]  # fmt: skip
 
@@ -92,7 +92,7 @@ def test_only_the_value_out_of_bounds_is_dropped(
     sound = {"power_w": 100, "throttle_reasons": ("heat",), "name": "Card", "energy_j": 0.0}
     samples = [DeviceSample(index=0, **sound | {name: value}), DeviceSample(index=1, **sound)]
     take_readings(OneVendor(lambda: samples, (0, 1)), event_log, clock, times=2)
-    first, fault, second = read_written(tmp_path)
+    first, fault, second = read_events(tmp_path)
     reading = {"index": 1} | sound | {"throttle_reasons": ["heat"]}
     odd, even = first["devices"]
     assert even == reading
@@ -154,11 +154,11 @@ def test_hung_reading_is_not_started_again(
     background.start()
     background.start()
     background.report_hang(1.5)
-    assert read_written(tmp_path) == []
+    assert read_events(tmp_path) == []
     clock.advance(round(HANGS_AFTER_S * 1e9))
     background.start()
     background.start()
-    (event,) = read_written(tmp_path)
+    (event,) = read_events(tmp_path)
     assert event["kind"] == "hung"
     assert not background.wait(0)
     go.set()
@@ -182,7 +182,7 @@ def sample_run(run_dir: Path, stopped: Sequence[bool]) -> list[dict[str, Any]]:
     log_of_run = SampleLog(EventWriter(run_dir / "telemetry.jsonl", time.perf_counter_ns))
     answers = iter(stopped)
     sampler.sample(run_dir, log_of_run, lambda _: next(answers))
-    return read_written(run_dir)
+    return read_events(run_dir)
 
 
 class SilentKernel:

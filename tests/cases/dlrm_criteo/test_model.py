@@ -79,20 +79,20 @@ def make_batch(number: int, size: int = BATCH) -> tuple[Tensor, Tensor, Tensor]:
     return numerical, labels, ids.int()
 
 
-def split_table() -> tuple[Dlrm, FusedTables]:
+def make_model_and_tables() -> tuple[Dlrm, FusedTables]:
     tables = FusedTables(CARDINALITIES, DIM, seed=5)
     return build_model(13, DIM, NUM_TABLES, BOTTOM, TOP, seed=5), tables
 
 
 def test_the_standard_shape_has_480_features() -> None:
-    model, _ = split_table()
+    model, _ = make_model_and_tables()
     assert model.interaction.num_features == 480
     shapes = [tuple(item.weight.shape) for item in model.top if isinstance(item, nn.Linear)]
     assert shapes == [(1024, 480), (1024, 1024), (512, 1024), (256, 512), (1, 256)]
 
 
 def test_logits_and_three_steps_equal_the_plain_reference() -> None:
-    model, tables = split_table()
+    model, tables = make_model_and_tables()
     plain = PlainDlrm(model, tables)
     rate = 0.1
     our_optimizer = torch.optim.SGD(model.parameters(), lr=rate)

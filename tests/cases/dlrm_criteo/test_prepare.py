@@ -32,7 +32,7 @@ def make_row(rng):
     return [str(rng.randrange(2)), *numbers, *names]
 
 
-def split_rows(seed, count):
+def make_rows(seed, count):
     rng = random.Random(seed)
     return [make_row(rng) for _ in range(count)]
 
@@ -94,7 +94,7 @@ def run_prepare(raw, data, **options):
     return progress_lines
 
 
-DAYS = [split_rows(1, 700), split_rows(2, 300), split_rows(3, 401)]
+DAYS = [make_rows(1, 700), make_rows(2, 300), make_rows(3, 401)]
 ALL = [*DAYS[0], *DAYS[1], *DAYS[2]]
 LAST = {"test": DAYS[2][:200], "validation": DAYS[2][200:]}
 SPLITS = {"train": shuffle_rows(DAYS[:2]), **LAST}

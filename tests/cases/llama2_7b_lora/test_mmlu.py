@@ -50,7 +50,7 @@ def mmlu():
     return make_subjects()
 
 
-def list_item_values(result):
+def index_items(result):
     return {(item.subject, item.row): item for item in result.items}
 
 
@@ -110,12 +110,12 @@ def test_scores_with_a_reused_prefix_equal_scores_of_single_prompts(model, token
                 *arguments[:2]
             ),
         )
-        single_prompts = list_item_values(score_mmlu(model, mmlu, plan, batch_tokens=1))
+        single_prompts = index_items(score_mmlu(model, mmlu, plan, batch_tokens=1))
     assert len(single_prompts) == 36
     for batch_tokens in (1, 100, 10_000):
         reused = score_mmlu(model, mmlu, plan, batch_tokens=batch_tokens)
         assert reused.shots_used == {5: 36}
-        for key, item in list_item_values(reused).items():
+        for key, item in index_items(reused).items():
             expected = single_prompts[key]
             assert item.log_probabilities == pytest.approx(expected.log_probabilities, abs=2e-5)
             assert (item.predicted, item.right) == (expected.predicted, expected.right)
@@ -126,7 +126,7 @@ def check_against(peer, model, tokenizer, mmlu):
     plan = plan_scoring(tokenizer, mmlu, max_length=2048)
     result = score_mmlu(model, mmlu, plan, batch_tokens=300)
     compared = 0
-    for (name, row), item in list_item_values(result).items():
+    for (name, row), item in index_items(result).items():
         expected = peer[name][row]
         assert item.log_probabilities == pytest.approx(expected["log_probabilities"], abs=1e-4)
         assert item.predicted == int(np.argmax(expected["log_probabilities"]))
