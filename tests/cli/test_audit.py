@@ -50,7 +50,8 @@ def test_an_error_is_printed_with_its_arithmetic_and_ends_with_1(cli: Cli, tmp_p
 
 def test_a_record_that_contradicts_itself_ends_with_1(cli: Cli, tmp_path: Path) -> None:
     code, _, err = cli("audit", write_record_with(tmp_path / "run", p_core=255.0), "--json")
-    assert (code, "does not match" in err) == (1, True)
+    assert code == 1
+    assert "does not match" in err
 
 
 def test_a_record_that_its_evidence_contradicts_ends_with_1(cli: Cli, tmp_path: Path) -> None:
@@ -67,4 +68,6 @@ def test_rows_of_an_unknown_model_get_a_fix(cli: Cli, tmp_path: Path) -> None:
     assert "add a column `model`" in cli("audit", tmp_path / "rows.csv")[2]
     (tmp_path / "rows.csv").write_text(table.replace("configuration", "what"))
     code, _, err = cli("audit", tmp_path / "rows.csv")
-    assert (code, "trainmark import" in err, "name another page" in err) == (2, False, True)
+    assert code == 2
+    assert "trainmark import" not in err
+    assert "name another page" in err
