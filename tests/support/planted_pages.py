@@ -159,36 +159,80 @@ def _pick(draw: random.Random) -> tuple[Work, Card, list[PageRow]]:
 
 # Kind of error: times planted, world of the wrong row (None: any), the change.
 KINDS: dict[str, tuple[int, int | None, Callable[..., PageRow]]] = {
-    "quality above its range": (3, None, lambda d, w, c, r: replace(r, quality=1.083)),
-    "quality below zero": (1, None, lambda d, w, c, r: replace(r, quality=-0.911)),
-    "percent among fractions": (5, None, lambda d, w, c, r: replace(r, quality=r.quality * 100)),
-    "no throughput": (2, None, lambda d, w, c, r: replace(r, p_core=0.0)),
-    "negative time": (2, None, lambda d, w, c, r: replace(r, e2e_time=-r.e2e_time)),
-    "negative memory": (1, None, lambda d, w, c, r: replace(r, used=-r.used)),
-    "eight slower than one": (5, 1, lambda d, w, c, r: _lower_rate(r, 11.0)),
+    "quality above its range": (
+        3,
+        None,
+        lambda _draw, work, card, row: replace(row, quality=1.083),
+    ),
+    "quality below zero": (1, None, lambda _draw, work, card, row: replace(row, quality=-0.911)),
+    "percent among fractions": (
+        5,
+        None,
+        lambda _draw, work, card, row: replace(row, quality=row.quality * 100),
+    ),
+    "no throughput": (2, None, lambda _draw, work, card, row: replace(row, p_core=0.0)),
+    "negative time": (2, None, lambda _draw, work, card, row: replace(row, e2e_time=-row.e2e_time)),
+    "negative memory": (1, None, lambda _draw, work, card, row: replace(row, used=-row.used)),
+    "eight slower than one": (5, 1, lambda _draw, work, card, row: _lower_rate(row, 11.0)),
     "precision that the card lacks": (
-        6, None, lambda d, w, c, r: replace(r, precision=LACKING[c.name]),
+        6,
+        None,
+        lambda _draw, work, card, row: replace(row, precision=LACKING[card.name]),
     ),
-    "label of other machines": (3, 1, lambda d, w, c, r: replace(r, label="单机8卡（2x8）")),
-    "label of other devices": (3, 0, lambda d, w, c, r: replace(r, label="单机单卡（1x8）")),
-    "time halved": (3, None, lambda d, w, c, r: replace(r, e2e_time=r.e2e_time / 2.4)),
-    "digit of throughput": (3, None, lambda d, w, c, r: replace(r, p_whole=r.p_whole * 0.31)),
-    "counted once a rank": (4, 1, lambda d, w, c, r: _raise_rate(r, 8)),
-    "counted once a rank of two machines": (2, 2, lambda d, w, c, r: _raise_rate(r, 16)),
+    "label of other machines": (
+        3,
+        1,
+        lambda _draw, work, card, row: replace(row, label="单机8卡（2x8）"),
+    ),
+    "label of other devices": (
+        3,
+        0,
+        lambda _draw, work, card, row: replace(row, label="单机单卡（1x8）"),
+    ),
+    "time halved": (
+        3,
+        None,
+        lambda _draw, work, card, row: replace(row, e2e_time=row.e2e_time / 2.4),
+    ),
+    "digit of throughput": (
+        3,
+        None,
+        lambda _draw, work, card, row: replace(row, p_whole=row.p_whole * 0.31),
+    ),
+    "counted once a rank": (4, 1, lambda _draw, work, card, row: _raise_rate(row, 8)),
+    "counted once a rank of two machines": (
+        2,
+        2,
+        lambda _draw, work, card, row: _raise_rate(row, 16),
+    ),
     "core below train": (
-        3, None, lambda d, w, c, r: replace(r, p_core=r.p_train, p_train=r.p_core * 1.04)
+        3,
+        None,
+        lambda _draw, work, card, row: replace(row, p_core=row.p_train, p_train=row.p_core * 1.04),
     ),
-    "whole above train": (1, None, lambda d, w, c, r: replace(r, p_train=r.p_whole * 0.9)),
-    "more memory than the card": (3, None, lambda d, w, c, r: replace(r, used=r.memory * 1.12)),
-    "another card's memory": (2, None, lambda d, w, c, r: replace(r, memory=r.memory + 8)),
+    "whole above train": (
+        1,
+        None,
+        lambda _draw, work, card, row: replace(row, p_train=row.p_whole * 0.9),
+    ),
+    "more memory than the card": (
+        3,
+        None,
+        lambda _draw, work, card, row: replace(row, used=row.memory * 1.12),
+    ),
+    "another card's memory": (
+        2,
+        None,
+        lambda _draw, work, card, row: replace(row, memory=row.memory + 8),
+    ),
     "above the peak": (
         3,
         0,
-        lambda d, w, c, r: _raise_rate(
-            r, 1.3 * c.peaks[r.precision] * 1e12 / w.flops / r.p_core
+        lambda _draw, work, card, row: _raise_rate(
+            row, 1.3 * card.peaks[row.precision] * 1e12 / work.flops / row.p_core
         ),
     ),
-}  # fmt: skip
+}
 
 
 def _lower_rate(row: PageRow, times: float) -> PageRow:

@@ -296,64 +296,93 @@ class Plant(NamedTuple):
 
 # Kind: how often it is planted, and the change of a wrong row (drawn, or of a fixed place).
 LANGUAGE: dict[str, tuple[int, int | None, Callable[[LanguageRow], LanguageRow]]] = {
-    "step time in seconds under ms": (2, None, lambda r: replace(r, step_ms=r.step_ms / 1000)),
-    "memory in MiB under GiB": (2, None, lambda r: replace(r, memory=r.memory * 1024)),
+    "step time in seconds under ms": (
+        2,
+        None,
+        lambda row: replace(row, step_ms=row.step_ms / 1000),
+    ),
+    "memory in MiB under GiB": (2, None, lambda row: replace(row, memory=row.memory * 1024)),
     "rate of a device and of all swapped": (
-        2, None, lambda r: replace(r, tokens=r.tokens_gpu, tokens_gpu=r.tokens),
+        2,
+        None,
+        lambda row: replace(row, tokens=row.tokens_gpu, tokens_gpu=row.tokens),
     ),
-    "MFU and memory swapped": (1, None, lambda r: replace(r, memory=r.mfu * 4, mfu=r.memory * 4)),
+    "MFU and memory swapped": (
+        1,
+        None,
+        lambda row: replace(row, memory=row.mfu * 4, mfu=row.memory * 4),
+    ),
     "tokens counted twice": (
-        2, None, lambda r: replace(r, tokens=2 * r.tokens, tokens_gpu=2 * r.tokens_gpu),
+        2,
+        None,
+        lambda row: replace(row, tokens=2 * row.tokens, tokens_gpu=2 * row.tokens_gpu),
     ),
-    "MFU by half of the peak": (2, None, lambda r: replace(r, mfu=r.mfu * 2)),
-    "MFU by the peak of another device": (2, None, lambda r: replace(r, mfu=r.mfu * 989 / 756)),
-    "MFU 11% high": (2, None, lambda r: replace(r, mfu=r.mfu * 2500 / 2250)),
-    "fraction under percent": (1, None, lambda r: replace(r, mfu=r.mfu / 100)),
+    "MFU by half of the peak": (2, None, lambda row: replace(row, mfu=row.mfu * 2)),
+    "MFU by the peak of another device": (
+        2,
+        None,
+        lambda row: replace(row, mfu=row.mfu * 989 / 756),
+    ),
+    "MFU 11% high": (2, None, lambda row: replace(row, mfu=row.mfu * 2500 / 2250)),
+    "fraction under percent": (1, None, lambda row: replace(row, mfu=row.mfu / 100)),
     "sequences in the column of tokens": (
-        2, None, lambda r: replace(r, tokens=r.tokens / r.sequence),
+        2,
+        None,
+        lambda row: replace(row, tokens=row.tokens / row.sequence),
     ),
-    "digit of the total": (2, None, lambda r: replace(r, tokens=r.tokens * 0.31)),
+    "digit of the total": (2, None, lambda row: replace(row, tokens=row.tokens * 0.31)),
     "above the peak": (
-        2, 0, lambda r: replace(
-            r, tokens=r.tokens * 150 / r.mfu, tokens_gpu=r.tokens_gpu * 150 / r.mfu,
-            step_ms=r.step_ms * r.mfu / 150, mfu=95.0,
+        2,
+        0,
+        lambda row: replace(
+            row,
+            tokens=row.tokens * 150 / row.mfu,
+            tokens_gpu=row.tokens_gpu * 150 / row.mfu,
+            step_ms=row.step_ms * row.mfu / 150,
+            mfu=95.0,
         ),
     ),
-    "more memory than the card": (2, None, lambda r: replace(r, memory=r.memory * 3)),
-    "no throughput": (1, None, lambda r: replace(r, tokens_gpu=0.0)),
+    "more memory than the card": (2, None, lambda row: replace(row, memory=row.memory * 3)),
+    "no throughput": (1, None, lambda row: replace(row, tokens_gpu=0.0)),
     "precision that the card lacks": (
-        2, None, lambda r: replace(r, device="V100-SXM2-32GB", memory=20.0),
+        2,
+        None,
+        lambda row: replace(row, device="V100-SXM2-32GB", memory=20.0),
     ),
-}  # fmt: skip
+}
 IMAGES: dict[str, tuple[int, int | None, Callable[[ImageRow], ImageRow]]] = {
-    "hours hold seconds": (3, None, lambda r: replace(r, hours=r.hours * 3600)),
-    "hours hold minutes": (2, None, lambda r: replace(r, hours=r.hours * 60)),
-    "counted once a device": (2, 1, lambda r: replace(r, rate=r.rate * 8)),
-    "rate of a device in the column of all": (2, 2, lambda r: replace(r, rate=r.rate / 16)),
-    "fraction among percent": (3, None, lambda r: replace(r, accuracy=r.accuracy / 100)),
-    "accuracy above its range": (1, None, lambda r: replace(r, accuracy=r.accuracy + 40)),
-    "decimal of the accuracy": (2, None, lambda r: replace(r, accuracy=r.accuracy / 10)),
+    "hours hold seconds": (3, None, lambda row: replace(row, hours=row.hours * 3600)),
+    "hours hold minutes": (2, None, lambda row: replace(row, hours=row.hours * 60)),
+    "counted once a device": (2, 1, lambda row: replace(row, rate=row.rate * 8)),
+    "rate of a device in the column of all": (2, 2, lambda row: replace(row, rate=row.rate / 16)),
+    "fraction among percent": (3, None, lambda row: replace(row, accuracy=row.accuracy / 100)),
+    "accuracy above its range": (1, None, lambda row: replace(row, accuracy=row.accuracy + 40)),
+    "decimal of the accuracy": (2, None, lambda row: replace(row, accuracy=row.accuracy / 10)),
     "eight slower than one": (
-        2, 1, lambda r: replace(r, rate=r.rate / 11, hours=r.hours * 11),
+        2,
+        1,
+        lambda row: replace(row, rate=row.rate / 11, hours=row.hours * 11),
     ),
-    "time halved": (2, None, lambda r: replace(r, hours=r.hours / 2.3)),
-    "negative time": (1, None, lambda r: replace(r, hours=-r.hours)),
-    "epochs of another row": (1, None, lambda r: replace(r, hours=r.hours * 3)),
-}  # fmt: skip
+    "time halved": (2, None, lambda row: replace(row, hours=row.hours / 2.3)),
+    "negative time": (1, None, lambda row: replace(row, hours=-row.hours)),
+    "epochs of another row": (1, None, lambda row: replace(row, hours=row.hours * 3)),
+}
 PAIRS: dict[str, tuple[int, int | None, Callable[[PairRow], PairRow]]] = {
-    "two precisions swapped": (2, None, lambda r: replace(r, fp32=r.mixed, mixed=r.fp32)),
-    "one device of another unit": (1, 2, lambda r: replace(r, mixed=r.mixed * 60)),
-    "scaling impossible": (2, 2, lambda r: replace(r, fp32=r.fp32 * 2, mixed=r.mixed * 2)),
+    "two precisions swapped": (2, None, lambda row: replace(row, fp32=row.mixed, mixed=row.fp32)),
+    "one device of another unit": (1, 2, lambda row: replace(row, mixed=row.mixed * 60)),
+    "scaling impossible": (2, 2, lambda row: replace(row, fp32=row.fp32 * 2, mixed=row.mixed * 2)),
 }
 SWEEPS: dict[str, tuple[int, int | None, Callable[[SweepRow], SweepRow]]] = {
     "all devices in the column of one": (
-        2, 3, lambda r: replace(r, tokens_gpu=r.tokens_gpu * r.gpus),
+        2,
+        3,
+        lambda row: replace(row, tokens_gpu=row.tokens_gpu * row.gpus),
     ),
-    "quality above its range": (1, None, lambda r: replace(r, auc=r.auc * 1.5)),
-    "percent among fractions": (2, None, lambda r: replace(r, auc=r.auc * 100)),
-    "decimal of the quality": (1, None, lambda r: replace(r, auc=r.auc / 10)),
-    "more devices slower in all": (1, 1, lambda r: replace(r, tokens_gpu=r.tokens_gpu * 0.3)),
-}  # fmt: skip
+    "quality above its range": (1, None, lambda row: replace(row, auc=row.auc * 1.5)),
+    "percent among fractions": (2, None, lambda row: replace(row, auc=row.auc * 100)),
+    "decimal of the quality": (1, None, lambda row: replace(row, auc=row.auc / 10)),
+    "more devices slower in all": (1, 1, lambda row: replace(row, tokens_gpu=row.tokens_gpu * 0.3)),
+}
 
 
 def iterate_planted_documents() -> Iterator[Plant]:
