@@ -47,7 +47,7 @@ def test_number_of_verbs_and_options_is_limited():
     commands += [child for verb in commands for child in getattr(verb, "commands", {}).values()]
     options = [x for child in commands for x in child.params if x.param_type_name == "option"]
     assert len(VERBS) <= 20
-    assert len([x for x in options if x.name != "help"]) <= 124
+    assert len([option for option in options if option.name != "help"]) <= 124
 
 
 def test_help_of_output_option_describes_its_default(cli, leave_runs):

@@ -59,7 +59,7 @@ def make_failed_runs(kind: str, cause: Message, **more: Any) -> dict[int, Record
 
 
 def list_faults(checks: list[CaseCheck]) -> dict[str, list[str]]:
-    return {check.check: [item.code for item in check.faults] for check in checks if check.faults}
+    return {check.check: [fault.code for fault in check.faults] for check in checks if check.faults}
 
 
 def test_valid_case_has_no_fault() -> None:

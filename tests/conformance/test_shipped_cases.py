@@ -50,7 +50,7 @@ def test_every_field_of_a_recipe_is_described(name: str) -> None:
     assert issubclass(recipe_type, Recipe)
     # Derived at most by way of the fields that language models share.
     assert len(recipe_type.__mro__) - len(Recipe.__mro__) <= 2
-    names = {item.name for item in fields(recipe_type)}
+    names = {field.name for field in fields(recipe_type)}
     rules = [list_fields_with_rule(recipe_type, rule) for rule in get_args(Rule)]
     assert set().union(*rules) == names
 

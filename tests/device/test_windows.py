@@ -65,7 +65,9 @@ def test_no_step_waits_for_the_device(name, precision, kernels, device, generate
 
     job.step = forbidden
     events = tiny_jobs.run_measured(job, Guarded(device), job.context.recipe)
-    windows = [(x["phase"], len(x["loss"])) for x in events if x["event"] == "window"]
+    windows = [
+        (event["phase"], len(event["loss"])) for event in events if event["event"] == "window"
+    ]
     assert windows == [("compile", 1), ("warmup", 1), ("train", 3), ("train", 2)]
 
 

@@ -29,8 +29,8 @@ def parse_csv(text):
 def test_json_is_an_array_of_whole_records():
     records = [read_golden_record(), read_golden_record(run_id="b")]
     entries = json.loads(to_json(records))
-    assert [item.pop("verification") for item in entries] == ["unverified"] * 2
-    assert [Record.model_validate(item) for item in entries] == records
+    assert [entry.pop("verification") for entry in entries] == ["unverified"] * 2
+    assert [Record.model_validate(entry) for entry in entries] == records
     assert json.loads(to_json([])) == []
 
 

@@ -90,7 +90,7 @@ def test_another_process_on_the_device_is_named_before_and_in_the_record(
     assert "Fake Card: used by python (process 42), 3.0 GiB" in err
     assert "Xorg" not in err
     record = read_record(tmp_path / "run")
-    note = next(item for item in record.findings if item.code == "device_shared")
+    note = next(finding for finding in record.findings if finding.code == "device_shared")
     assert note.args == {"device": "Fake Card", "process": "python (process 42)", "gib": 3.0}
     assert "device_shared" in [reason.code for reason in record.trust.reasons]
     assert [user["computes"] for user in record.environment["device_users"]] == [True, False]

@@ -73,7 +73,7 @@ def test_two_ranks_train_as_on_a_cpu(run, case, words):
     assert record.steps.loss == pytest.approx(expected.steps.loss, rel=FP32_ERROR)
     assert record.quality.value == pytest.approx(expected.quality.value, rel=1e-5)
     assert record.environment["collective"] == "gloo through host memory"
-    assert [x.counts for x in record.ranks] == [x.counts for x in expected.ranks]
+    assert [rank.counts for rank in record.ranks] == [rank.counts for rank in expected.ranks]
 
 
 def test_a_full_device_ends_the_run_as_out_of_memory(run):

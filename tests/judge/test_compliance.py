@@ -159,7 +159,7 @@ def test_exit_code_follows_claimed_division(
             make_launch_with_plan().model_dump_json(), encoding="utf-8"
         )
     code, out, _ = cli("audit", "--rules", folder)
-    (fault,) = [x for x in out.splitlines() if "FAULT" in x]
+    (fault,) = [line for line in out.splitlines() if "FAULT" in line]
     assert code == 1
     assert "evidence_absent" in fault
     monkeypatch.setattr("trainmark.results.selection.check_record", lambda record, _: record)

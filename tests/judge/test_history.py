@@ -57,9 +57,14 @@ def assess_nights(data: Floats, nights: range) -> Iterator[tuple[NDArray[np.bool
             assess_newest(history, trace_edges(last_starts))
             for history, last_starts in zip(histories, find_last_starts(histories), strict=True)
         ]
-        slower = np.array([max(MIN_STEP, x.noise) < 1 - x.value / x.expected for x in assessments])
-        step = np.array([x.step_index is not None for x in assessments])
-        drift = np.array([(x.drift or 0) < 0 for x in assessments])
+        slower = np.array(
+            [
+                max(MIN_STEP, assessment.noise) < 1 - assessment.value / assessment.expected
+                for assessment in assessments
+            ]
+        )
+        step = np.array([assessment.step_index is not None for assessment in assessments])
+        drift = np.array([(assessment.drift or 0) < 0 for assessment in assessments])
         yield step & slower, ~step & slower, drift
 
 

@@ -86,7 +86,9 @@ def test_step_times_are_proportional_only_for_a_copy() -> None:
 
 def read_documented_table(name: str) -> list[list[float]]:
     (row,) = (
-        x for x in PAGE.read_text(encoding="utf-8").splitlines() if x.startswith(f"| {name} |")
+        line
+        for line in PAGE.read_text(encoding="utf-8").splitlines()
+        if line.startswith(f"| {name} |")
     )
     return [[float(x) for x in cell.replace(";", ",").split(",")] for cell in row.split("|")[2:-1]]
 

@@ -70,7 +70,9 @@ def run_links(rank: int) -> list[Any]:
 
     ranks.measure_ns = elapsed_ns
     links = measure_links(make_device(), ranks, size_bytes=4096, budget_ns=300.0)
-    return [(x.ranks, x.point.status, x.point.repetitions, x.point.rate) for x in links]
+    return [
+        (link.ranks, link.point.status, link.point.repetitions, link.point.rate) for link in links
+    ]
 
 
 def test_each_pair_is_measured_alone_with_the_rate_of_one_direction(tmp_path: Path) -> None:

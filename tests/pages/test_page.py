@@ -286,8 +286,8 @@ def test_published_row_is_assumed_to_use_the_standard_model():
 
 def test_a_throughput_that_counts_samples_several_times_is_not_compared():
     rows = list(read_published(["dlrm_criteo"]))
-    assert [x.stated.sample_count for x in rows] == [2, 16, 32, 16, 2, 32]
-    assert [x.stated.micro_batch_size for x in rows] == [
+    assert [row.stated.sample_count for row in rows] == [2, 16, 32, 16, 2, 32]
+    assert [row.stated.micro_batch_size for row in rows] == [
         65_536,
         8_192,
         4_096,

@@ -197,7 +197,7 @@ def test_run_followed_by_another_run_is_aborted(import_text):
         {"train_time": 600.3, "final_eval_accuracy": 0.58, "p_train": 262144 / 600}
     )
     assert row.line == 15
-    assert [(x.line, x.kind, x.reason.code) for x in imported_rows.unread] == [
+    assert [(entry.line, entry.kind, entry.reason.code) for entry in imported_rows.unread] == [
         (1, "row", "run_aborted")
     ]
 

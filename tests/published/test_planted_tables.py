@@ -30,7 +30,9 @@ def audit_file(document: Document, folder: Path) -> tuple[int, set[int]]:
 def test_planted_errors_are_found_in_their_line(tmp_path: Path) -> None:
     plants = list(iterate_planted_documents())
     assert len(plants) == PLANTED
-    is_error_found = [bool(audit_file(x.document, tmp_path)[1] & set(x.lines)) for x in plants]
+    is_error_found = [
+        bool(audit_file(plant.document, tmp_path)[1] & set(plant.lines)) for plant in plants
+    ]
     assert sum(is_error_found) >= FOUND
 
 

@@ -78,7 +78,7 @@ def test_units_in_cells_decide_where_heads_have_none() -> None:
         2.36,
         "min",
     )
-    assert [(x.line, x.kind, x.reason.code) for x in imported_rows.unread] == [
+    assert [(entry.line, entry.kind, entry.reason.code) for entry in imported_rows.unread] == [
         (11, "row", "row_out_of_memory"), (12, "row", "row_without_figures"),
     ]  # fmt: skip
 
@@ -95,9 +95,11 @@ def test_table_of_benchmarks_by_nodes_is_read() -> None:
 
 def test_counts_in_headers_need_a_unit_and_a_counted_thing(import_text) -> None:
     text = "benchmark,1,2,4\nssd,10,6,3\n"
-    assert [x.reason.code for x in import_text(text, "r.csv").unread] == ["counts_of_what"]
+    assert [entry.reason.code for entry in import_text(text, "r.csv").unread] == ["counts_of_what"]
     text = "nodes,1,2,4\nssd,10,6,3\n"
-    assert [x.reason.code for x in import_text(text, "r.csv").unread] == ["counts_without_unit"]
+    assert [entry.reason.code for entry in import_text(text, "r.csv").unread] == [
+        "counts_without_unit"
+    ]
     text = "tokens/s by GPUs,1,2,4\nssd,10,19,36\n"
     imported_rows = import_text("Throughput (tokens/s) by GPUs,1,2,4\ngpt,10,19,36\n", "r.csv")
     assert [(row.world_size, row.figure("p_train_tokens")) for row in imported_rows.rows] == [
@@ -190,7 +192,7 @@ def test_unit_that_contradicts_its_head_is_refused(import_text) -> None:
     text = "| device | samples/s | MFU |\n|---|---|---|\n| A100 | 412 tokens/s | 40% |\n"
     imported_rows = import_page(import_text, text)
     assert "p_whole" not in imported_rows.rows[0].figures
-    assert [(x.kind, x.reason.code) for x in imported_rows.unread] == [
+    assert [(entry.kind, entry.reason.code) for entry in imported_rows.unread] == [
         ("cell", "cell_is_no_number")
     ]
 

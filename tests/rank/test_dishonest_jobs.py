@@ -96,7 +96,7 @@ class HalfBatches(ToyJob):
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         for batch in super().batches(epoch):
-            halves = [[x[half::2] for x in batch.tensors] for half in (0, 1)]
+            halves = [[tensor[half::2] for tensor in batch.tensors] for half in (0, 1)]
             yield from (replace(batch, tensors=half) for half in halves)
 
     def __init__(self, *arguments: Any) -> None:
@@ -256,7 +256,7 @@ class ZeroGradients(ToyJob):
 
     def _compute_loss_sum(self, batch: Batch) -> torch.Tensor:
         first = self.stepper.model[0]
-        zero = sum((x * 0).sum() for x in first.parameters())
+        zero = sum((parameter * 0).sum() for parameter in first.parameters())
         features, labels = batch.tensors
         scores = torch.nn.Sequential(*list(self.stepper.model)[1:])(first(features).detach())
         return torch.nn.functional.cross_entropy(scores, labels, reduction="sum") + zero
@@ -300,7 +300,7 @@ class DropsTheRest(ToyJob):
 def test_epoch_that_drops_rows_is_reported_and_passes_with_a_finding(run_job: Run) -> None:
     record = run_job(DropsTheRest)
     assert record.status == "passed"
-    assert [item.as_dict() for item in list_doubts(record)] == [
+    assert [finding.as_dict() for finding in list_doubts(record)] == [
         {"code": "own_epoch", "args": {"samples": 4032, "rows": 4096}}
     ]
 
@@ -375,7 +375,7 @@ class EverySecondStep(ToyJob):
 
 def test_steps_that_train_nothing_are_a_finding_that_forbids_quoting(run_job: Run) -> None:
     record = run_job(EverySecondStep, max_epochs=1, target_value="none")
-    assert [item.as_dict() for item in list_doubts(record)] == [
+    assert [finding.as_dict() for finding in list_doubts(record)] == [
         {"code": "few_updates", "args": {"updates": 32, "steps": 64, "skipped": 0}}
     ]
     assert record.trust.grade == "do_not_quote"
@@ -392,7 +392,7 @@ class ScoresHalf(ToyJob):
 
 def test_an_evaluation_over_fewer_rows_is_a_finding(run_job: Run) -> None:
     record = run_job(ScoresHalf)
-    assert [item.as_dict() for item in list_doubts(record)] == [
+    assert [finding.as_dict() for finding in list_doubts(record)] == [
         {"code": "evaluated_rows", "args": {"scored": 500, "rows": 1000}}
     ]
 

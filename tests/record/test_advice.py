@@ -29,7 +29,7 @@ def list_advice_codes(record: Record) -> list[str]:
     for item in advice:
         for lang in ("en", "zh"):
             assert "{" not in render(item, lang)
-    return [item.code for item in advice]
+    return [advice_item.code for advice_item in advice]
 
 
 OOM = message("exception", text="no memory left")

@@ -169,7 +169,7 @@ def test_more_flops_than_preflight_measured_are_doubted(
 ) -> None:
     events = make_rank_events([10, 10], of_all=[10, 10], changed=["a"], model_flops=flops)
     findings = list_doubts(read_timeline(tmp_path, events))
-    assert [item.code for item in findings] == ["flops_above_preflight"] * doubted
+    assert [finding.code for finding in findings] == ["flops_above_preflight"] * doubted
     if doubted:
         assert findings[0].args == {
             "tflops": pytest.approx(1.001e-9), "matmul_tflops": pytest.approx(1e-9),
@@ -211,9 +211,9 @@ def test_a_device_slower_than_its_siblings_is_doubted(
     plan: Plan, tmp_path: Path, ranks: list[Any], slow: list[tuple[int, float, float]]
 ) -> None:
     findings = [
-        item.args
-        for item in list_doubts(read_timeline(tmp_path, *ranks))
-        if item.code == "slow_device"
+        finding.args
+        for finding in list_doubts(read_timeline(tmp_path, *ranks))
+        if finding.code == "slow_device"
     ]
     assert [(args["rank"], args["tflops"], args["others_tflops"]) for args in findings] == slow
     assert [args["share"] for args in findings] == [1 - rate / others for _, rate, others in slow]

@@ -93,7 +93,7 @@ def test_differences_between_nodes_are_findings(run_dir: Path) -> None:
     assert record.environment["nodes"] == [
         {}, {"driver": "1.3", "device": "Other CPU", "numpy": "2.2"}, {},
     ]  # fmt: skip
-    args_by_code = {item.code: item.args for item in record.findings}
+    args_by_code = {finding.code: finding.args for finding in record.findings}
     assert args_by_code["nodes_differ"] == {"nodes": "1", "names": "driver, numpy, device"}
 
 
@@ -112,10 +112,10 @@ def test_a_lost_node_leaves_a_partial_record_that_can_be_verified(run_dir: Path)
     }
     assert partial_record.labels == ["partial"]
     assert partial_record.trust.grade == "do_not_quote"
-    assert [item.finished for item in partial_record.ranks] == [True, False, True]
+    assert [rank.finished for rank in partial_record.ranks] == [True, False, True]
     # What the ranks reported until then, over the slowest rank's time: two of 13 steps, one of 5.
     assert partial_record.figure("final_result") == (2 * 13 + 5) * 64 / 1.625
-    assert [item.steps for item in partial_record.ranks] == [16, 8, 16]
+    assert [rank.steps for rank in partial_record.ranks] == [16, 8, 16]
     record.write_record(partial_record, run_dir)
     assert verify_evidence(partial_record, run_dir) == []
     terminal, chinese = render_both_languages(partial_record)

@@ -82,7 +82,9 @@ def test_a_built_record_carries_its_trust(tmp_path: Path) -> None:
         begun = launch_event(environment={"cpu": "Fake CPU", "device_users": users})
         write_events(run_dir / "events.launcher.jsonl", [begun, agent])
         built = reduce.reduce(run_dir)
-        assert [x.code for x in built.findings if x.code.startswith("device")] == notes
+        assert [
+            finding.code for finding in built.findings if finding.code.startswith("device")
+        ] == notes
         assert built.environment["device_users"] == users
     assert built.trust.grade == "do_not_quote"
 

@@ -32,9 +32,9 @@ def list_codes(path: Path) -> tuple[int, list[str]]:
     verification = bundle.verify(path)
     broken = [
         sentence.code
-        for x in verification.checks
-        if x.state == "broken"
-        for sentence in x.sentences
+        for check in verification.checks
+        if check.state == "broken"
+        for sentence in check.sentences
     ]
     return verification.exit_code, broken
 

@@ -389,7 +389,7 @@ def launch_event(t_ns: int = 0, **fields: Any) -> dict[str, Any]:
 
 def write_events(path: Path, events: Sequence[dict[str, Any]]) -> None:
     """Write events as the real writer does."""
-    text = "".join(json.dumps(item, separators=(",", ":")) + "\n" for item in events)
+    text = "".join(json.dumps(event, separators=(",", ":")) + "\n" for event in events)
     path.write_text(text, encoding="utf-8")
 
 

@@ -82,7 +82,8 @@ def score_with_lm_eval(folder, batch_size=4):
         for split, rows in (("dev", subject.shots), ("test", subject.items)):
             files[split] = str(tasks / f"{subject.name}_{split}.jsonl")
             lines = [
-                {"question": x.text, "choices": list(x.choices), "answer": x.answer} for x in rows
+                {"question": row.text, "choices": list(row.choices), "answer": row.answer}
+                for row in rows
             ]
             Path(files[split]).write_text("".join(json.dumps(line) + "\n" for line in lines))
         config = {

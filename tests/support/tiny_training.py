@@ -111,7 +111,7 @@ def train(
 
 
 def read_weights(model: nn.Module) -> torch.Tensor:
-    return torch.cat([item.detach().flatten() for item in model.parameters()])
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 def train_rank(rank: int) -> dict[str, Any]:
@@ -162,15 +162,19 @@ def measure_sharded_gradients(rank: int) -> dict[str, Any]:
     def micro_batches() -> Iterator[Batch]:
         for first in (0, 16):
             if first:
-                sizes.append([_count_held_numbers(item.grad) for item in model.parameters()])
+                sizes.append(
+                    [_count_held_numbers(parameter.grad) for parameter in model.parameters()]
+                )
             rows = slice(first + 8 * rank, first + 8 * rank + 8)
             yield Batch((features[rows], targets[rows]), Counts(8), 32, closes_step=first == 16)
 
     stepper.optimizer.register_step_pre_hook(
-        lambda *_: sizes.append([_count_held_numbers(item.grad) for item in model.parameters()])
+        lambda *_: sizes.append(
+            [_count_held_numbers(parameter.grad) for parameter in model.parameters()]
+        )
     )
     stepper.step(micro_batches())
-    full_tensors = [item.full_tensor().detach().flatten() for item in model.parameters()]  # type: ignore[attr-defined]
+    full_tensors = [parameter.full_tensor().detach().flatten() for parameter in model.parameters()]  # type: ignore[attr-defined]
     return {"sizes": sizes, "weights": torch.cat(full_tensors)}
 
 

@@ -160,7 +160,9 @@ def test_unreadable_log_is_null_with_a_reason_and_no_finding(tmp_path: Path) -> 
     assert log is not None
     assert (log.source, log.messages) == (None, [])
     assert log.reason == message("kernel_log_unreadable", said="/dev/kmsg: not permitted")
-    assert not [item for item in record.findings if item.code.startswith(("kernel", "source"))]
+    assert not [
+        finding for finding in record.findings if finding.code.startswith(("kernel", "source"))
+    ]
 
 
 def test_addresses_and_process_ids_are_removed_from_messages() -> None:

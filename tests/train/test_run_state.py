@@ -115,7 +115,8 @@ def test_sharded_checkpoint_resumes_on_two_ranks_and_on_one(
         begin=(places[1] / "step-4", Progress(4, 0, 4, 32)),
     )  # fmt: skip
     means = [
-        sum(step[0] for step in steps) / 2 for steps in zip(*(x[0][4:] for x in ranks), strict=True)
+        sum(step[0] for step in steps) / 2
+        for steps in zip(*(rank[0][4:] for rank in ranks), strict=True)
     ]
     assert [step[0] for step in single_rank] == pytest.approx(means, abs=1e-6)
 

@@ -84,7 +84,7 @@ def test_speed_that_agrees_has_no_reason():
 def test_speed_without_a_measured_one_is_named():
     measurement = make_measurement({"mfu_percent": [40.0] * 20})
     findings = list(find_in_printed(measurement, make_figures(mfu=None)))
-    assert [x.code for x in findings] == ["printed_unmeasured"]
+    assert [finding.code for finding in findings] == ["printed_unmeasured"]
 
 
 def test_output_without_a_speed_is_reported():

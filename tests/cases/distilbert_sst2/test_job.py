@@ -75,7 +75,7 @@ def test_the_base_model_has_the_published_number_of_parameters():
         model = DistilBertForSequenceClassification(DistilBertConfig())
     shapes = {name: tuple(item.shape) for name, item in model.named_parameters()}
     assert shapes == compute_expected_shapes(BASE)
-    assert sum(item.numel() for item in model.parameters()) == 66_955_010
+    assert sum(parameter.numel() for parameter in model.parameters()) == 66_955_010
 
 
 def test_weight_decay_excludes_biases_and_norms(folder, loaded_data):

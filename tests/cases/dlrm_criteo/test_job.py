@@ -74,17 +74,19 @@ def test_an_epoch_trains_each_row_once(folder: Path, shuffle: bool) -> None:
     job = make_job(folder, shuffle_batches=shuffle)
     batches = list(job.batches(0))
     assert len(batches) == job.steps_per_epoch == 11
-    sizes = [item.counts.samples for item in batches]
+    sizes = [batch.counts.samples for batch in batches]
     assert sorted(sizes) == [3] + [100] * 10
-    assert sum((item.counts for item in batches), Counts()) == Counts(1_003, 1_003)
-    assert all(item.closes_step and item.step_samples == item.counts.samples for item in batches)
+    assert sum((batch.counts for batch in batches), Counts()) == Counts(1_003, 1_003)
+    assert all(
+        batch.closes_step and batch.step_samples == batch.counts.samples for batch in batches
+    )
     assert (sizes[-1] == 3) is (not shuffle)
     files = read_spec(folder).files["train"]
     expected = np.fromfile(files.numerical, "<f2").reshape(-1, 13)
-    rows = torch.cat([item.tensors[0] for item in batches]).numpy()
+    rows = torch.cat([batch.tensors[0] for batch in batches]).numpy()
     assert np.array_equal(np.sort(rows, 0), np.sort(expected, 0))
     if shuffle:
-        other = torch.cat([item.tensors[0] for item in job.batches(1)]).numpy()
+        other = torch.cat([batch.tensors[0] for batch in job.batches(1)]).numpy()
         assert not np.array_equal(other, rows)
 
 

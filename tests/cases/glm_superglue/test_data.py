@@ -50,7 +50,7 @@ def write_folder(folder, train=None, val=None, words=WORDS):
         lines = [
             item if isinstance(item, str) else json.dumps(item) for item in samples or [make_line()]
         ]
-        text = "".join(item if item.endswith("\n") else item + "\n" for item in lines)
+        text = "".join(line if line.endswith("\n") else line + "\n" for line in lines)
         (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
     (folder / "model").mkdir(exist_ok=True)
     (folder / "model" / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")

@@ -174,9 +174,9 @@ def test_two_ranks_train_as_one_rank(results_of_two_ranks: Any, run: int) -> Non
         tiny_glm.new_job(**{**changes, "micro_batch_size": 2 * changes["micro_batch_size"]})
     )
     training = results_of_two_ranks[run]
-    samples = np.array([item["samples"] for item in training])
+    samples = np.array([result["samples"] for result in training])
     assert samples.sum(0).tolist() == single_rank["samples"]
-    losses = np.array([item["losses"] for item in training])
+    losses = np.array([result["losses"] for result in training])
     means = (losses * samples).sum(0) / samples.sum(0)
     assert means == pytest.approx(np.array(single_rank["losses"]), rel=1e-4)
     for item in training:

@@ -38,7 +38,7 @@ def assert_near(actual: Any, expected: Any) -> None:
 
 
 def test_parameter_counts_match_the_model() -> None:
-    assert sum(item.numel() for item in Glm(SHAPE).parameters()) == SHAPE.parameters
+    assert sum(parameter.numel() for parameter in Glm(SHAPE).parameters()) == SHAPE.parameters
     large = GlmShape()
     assert large.parameters == 334_688_256
     assert (large.layer_matmul_weights, large.head_matmul_weights) == (12_582_912, 31_326_208)

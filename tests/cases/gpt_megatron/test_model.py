@@ -190,7 +190,7 @@ def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, name: str) -> N
     # Counts: every sample once, by one rank of those that hold a replica.
     counting = [item for rank, item in enumerate(training) if rank % tensor_size == 0]
     assert sum(sum(item["samples"]) for item in counting) == tiny_gpt.SAMPLES
-    assert all(sum(item["samples"]) == 0 for item in training if item not in counting)
+    assert all(sum(result["samples"]) == 0 for result in training if result not in counting)
     # The mean loss of each step, then weights and validation loss after all of them.
     if ranks == tensor_size:
         assert training[0]["losses"] == pytest.approx(single_rank["losses"], abs=1e-5)

@@ -80,8 +80,8 @@ def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, ranks: int) -> 
     single_rank = train(tiny_gpt_oss.new_job())
     spreads = train_on_ranks(tiny_gpt_oss.new_job, tmp_path, ranks, SPREADS[ranks])
     for changes, training in zip(SPREADS[ranks], spreads, strict=True):
-        assert sum(sum(item["samples"]) for item in training) == tiny_gpt_oss.SAMPLES
-        means = np.mean([item["losses"] for item in training], axis=0).tolist()  # over ranks
+        assert sum(sum(result["samples"]) for result in training) == tiny_gpt_oss.SAMPLES
+        means = np.mean([result["losses"] for result in training], axis=0).tolist()  # over ranks
         if "grad_accum_steps" in changes:  # another order of samples within a step
             means = [sum(means) / len(means)]
             assert means[0] == pytest.approx(sum(single_rank["losses"]) / 20, abs=1e-4)
@@ -100,7 +100,7 @@ def test_distributed_model_trains_as_on_one_rank(tmp_path: Path, ranks: int) -> 
         if changes.get("expert_parallel") == ranks:  # the first rank has the first experts
             assignments = [row["assignments"] for row in facts["loads_of_experts"]]
             assert of_ranks[0] == sum(assignments[: 8 // ranks])
-            sent = sum(item["facts"]["sent_assignments"] for item in training)
+            sent = sum(result["facts"]["sent_assignments"] for result in training)
             assert 0 < sent < facts["assignments"]
 
 
@@ -116,7 +116,7 @@ def test_recomputing_changes_no_loss() -> None:
 def test_last_step_with_fewer_samples_than_ranks_counts_no_padding_samples(tmp_path: Path) -> None:
     changes = {"micro_batch_size": 53, "expert_parallel": 2, "max_steps": 2}
     (training,) = train_on_ranks(tiny_gpt_oss.new_job, tmp_path, 2, [changes])
-    assert sum(sum(item["samples"]) for item in training) == tiny_gpt_oss.SAMPLES
+    assert sum(sum(result["samples"]) for result in training) == tiny_gpt_oss.SAMPLES
     assert training[0]["facts"]["loads_of_ranks"] == training[1]["facts"]["loads_of_ranks"]
 
 

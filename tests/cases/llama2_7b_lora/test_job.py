@@ -145,7 +145,7 @@ def test_two_ranks_train_as_one_rank(folder: Path, spread: Path, name: str) -> N
     single_rank = tiny_llama.train(job)
     # The last step of an epoch is uneven over the ranks.
     means = []
-    for step in zip(*(item["steps"] for item in trainings), strict=True):
+    for step in zip(*(training["steps"] for training in trainings), strict=True):
         samples = sum(count for _, count in step)
         means.append((sum(loss * count for loss, count in step) / samples, samples))
     assert means == [(pytest.approx(loss, abs=1e-5), count) for loss, count in single_rank["steps"]]

@@ -108,7 +108,7 @@ def test_saved_adapters_give_the_same_loss_and_gradients_in_peft(
     config = write_folder(tmp_path / "model", dtype=torch.float16, shards=3)
     model = make_model(tmp_path / "model", config, lora_targets=targets)
     save_adapters(model, tmp_path / "adapters", str(tmp_path / "model"))
-    assert sorted(x.name for x in (tmp_path / "adapters").iterdir()) == [
+    assert sorted(path.name for path in (tmp_path / "adapters").iterdir()) == [
         "adapter_config.json", "adapter_model.safetensors",
     ]  # fmt: skip
     saved = load_file(tmp_path / "adapters" / "adapter_model.safetensors")
@@ -148,7 +148,7 @@ def test_random_weights_are_never_allocated_on_the_host() -> None:
 
     recipe = LlamaRecipe(init="random", precision="bf16", weights_dtype="bf16")
     model = build_model(PRESETS["7b"], recipe, weights=None, device=Elsewhere(threads=1))
-    frozen = [item for item in model.parameters() if not item.requires_grad]
+    frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
     assert sum(item.numel() for item in frozen) == 6_738_415_616
     assert {item.dtype for item in frozen} == {torch.bfloat16}
     assert {item.device.type for item in (*model.parameters(), *model.buffers())} == {"meta"}
