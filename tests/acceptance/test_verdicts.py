@@ -229,7 +229,7 @@ def test_page_names_devices_to_exclude_first(tmp_path: Path, lang: str) -> None:
     assert DEVICES[2] in summary_line
     for name in DEVICES:
         assert markdown.count(name) > 1
-    # On a terminal: the verdict, the devices to exclude, the path of the page.
+    # The summary, and a line for each of the two devices that fail.
     assert len(list_acceptance_lines(result, lang)) == 3
     assert to_html([page]).count('class="heat-map"') == 2  # one per language
 

@@ -423,7 +423,7 @@ def test_variant_skipped_for_time_neither_fails_nor_passes_its_bar() -> None:
     assert "There was no time for Trainer." in measured.table({"ours": "us", "trainer": "Trainer"})
 
 
-def test_memory_rows_without_time_are_left_out_and_failures_are_named(
+def test_memory_rows_without_time_are_skipped_and_failures_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = {"predicted": 80, "predicted_reserved": 95, "allocated": 90, "reserved": 100}

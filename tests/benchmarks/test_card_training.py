@@ -90,7 +90,7 @@ def test_a_variant_that_compiles_for_too_long_is_killed_and_the_others_are_kept(
         )  # fmt: skip
 
 
-def test_variants_and_rounds_for_which_there_is_no_time_are_left_out(
+def test_variants_and_rounds_without_time_are_skipped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     now_s = 0.0
@@ -126,7 +126,7 @@ def test_variants_and_rounds_for_which_there_is_no_time_are_left_out(
     assert now_s == 90.0
 
 
-def test_plain_bags_without_time_are_left_out(
+def test_plain_embedding_bags_without_time_are_skipped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     now_s = 0.0

@@ -226,7 +226,7 @@ OTHER_MACHINES = "device: nvidia\npython: /opt/env/bin/python\n"
 
 
 @pytest.mark.parametrize("launcher", ["slurm", "ray"])
-def test_dry_run_for_other_machines_says_that_their_data_could_not_be_checked(cli, launcher):
+def test_dry_run_for_other_machines_warns_that_data_was_not_checked(cli, launcher):
     Path("cluster.yaml").write_text(OTHER_MACHINES)
     words = ("run", "distilbert", "--nproc", "8", "--launcher", launcher, "--data", "/not/here")
     words += ("--cluster", "cluster.yaml")

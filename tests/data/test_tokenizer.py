@@ -32,7 +32,7 @@ def test_both_file_formats_give_the_same_ids(tmp_path, write):
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_a_text_that_spells_the_end_token_stays_text(tmp_path, write):
+def test_text_of_the_end_token_is_encoded_as_text(tmp_path, write):
     opened = open_corpus_tokenizer(write(tmp_path))
     ids = encode_text(opened, f"a{END}b")
     assert 263 not in ids

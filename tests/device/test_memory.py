@@ -56,7 +56,7 @@ def test_allocator_peak_is_the_most_memory_held(memory_readings):
     ), grown
 
 
-def test_used_memory_grows_by_what_is_held_and_stays_below_the_total(memory_readings):
+def test_used_memory_grows_by_allocations_and_stays_below_the_total(memory_readings):
     used = [item["used_bytes"] for item in memory_readings]
     if used[0] is None:
         pytest.skip("it cannot tell what is in use")

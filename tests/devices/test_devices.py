@@ -39,7 +39,7 @@ def test_cpu_refuses_unsupported_precision() -> None:
         ("bugs\t\t: avx512_fp16", False),
     ],
 )
-def test_a_cpu_refuses_fp16_where_it_is_emulated(
+def test_cpu_refuses_fp16_if_it_is_emulated(
     monkeypatch: pytest.MonkeyPatch, line: str, has: bool
 ) -> None:
     text = f"processor\t: 0\n{line}\nmodel name\t: X\n"

@@ -69,7 +69,9 @@ def test_counters_of_errors_are_read_and_replays_of_all_links_added(
     )
 
 
-def test_last_fault_of_each_card_stays_until_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_fault_of_each_card_is_reported_until_a_newer_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     faulty, sound = FakeCard(), FakeCard(uuid="GPU-2")
     put_cards(monkeypatch, faulty, sound)
     monitor = NvmlMonitor()

@@ -106,7 +106,7 @@ def test_run_out_of_memory_leaves_its_record(call, tmp_path):
     assert (code, record.status, record.cause.kind) == (1, "oom", "oom")
 
 
-def test_benchmark_of_a_card_says_which_sections_computed_nothing(call, tmp_path):
+def test_benchmark_of_a_card_names_sections_that_computed_nothing(call, tmp_path):
     code, output = call(
         "benchmarks.card", "--device", "nvidia", "--size", "tiny",
         "--sections", "ceilings overhead",

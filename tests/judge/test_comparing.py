@@ -99,7 +99,7 @@ def test_alternating_launches_are_paired() -> None:
     assert (one_by_one.paired, one_by_one.verdict) == (False, "too_noisy")
 
 
-def test_incomplete_round_is_left_out() -> None:
+def test_incomplete_round_is_excluded() -> None:
     a, b = make_alternating_launches([100.0, 101.0, 99.0, 100.5, 99.5, 50.0], [100.0] * 6)
     b[5] = b[5].model_copy(
         update={"status": "oom", "cause": Cause(kind="oom", message=message("x"))}
@@ -117,7 +117,7 @@ def test_incomplete_round_is_left_out() -> None:
     assert comparison.figures[0].launches == (5, 5)
 
 
-def test_refuted_launches_are_left_out_and_doubtful_ones_keep_their_trust() -> None:
+def test_refuted_launches_are_excluded_and_doubtful_ones_keep_their_trust() -> None:
     doubtful = Trust(grade="do_not_quote", reasons=[message("trust_generated_data")])
     refuted = grade_reasons([message("evidence_altered", file="plan.json")])
     b = make_series("b", RATES, first_minute=10, trust=doubtful)
@@ -148,7 +148,7 @@ def make_early_failure(name: str) -> Record:
 
 
 @pytest.mark.parametrize("failed_of", ["a", "b", "ab"])
-def test_launch_that_failed_before_its_model_was_built_is_left_out(failed_of: str) -> None:
+def test_launch_that_failed_before_its_model_was_built_is_excluded(failed_of: str) -> None:
     sides = {
         "a": make_series("a", RATES),
         "b": make_series("b", multiply(RATES, 0.9), first_minute=10),

@@ -341,7 +341,7 @@ def test_failed_run_shows_no_trust_reasons():
     assert (document.doubts, document.reasons) == ((), ())
 
 
-def test_run_facts_are_shown_beside_its_figures():
+def test_facts_of_a_run_are_shown_with_its_figures():
     lead = page.build_document([make_record()]).lead
     facts = {translate(name, "en"): translate(value, "en") for name, value in lead[0].items}
     assert facts == {

@@ -86,7 +86,7 @@ def test_invalid_figure_is_refused_with_reason(header, cell, code):
         (["1,234", "0.5"], [1234.0, 0.5]),
     ],
 )
-def test_commas_are_decimal_where_other_cells_of_the_column_say_so(cells_, values_):
+def test_commas_are_decimal_if_other_cells_of_the_column_show_it(cells_, values_):
     (marked_column,) = cells.mark_decimal_commas(
         [make_column("p_core")], [[cell] for cell in cells_]
     )

@@ -206,7 +206,7 @@ def test_folder_is_read_whole_but_for_hidden_files(tmp_path):
     assert imported_rows.unread == []
 
 
-def test_page_beside_the_records_that_it_shows_is_no_published_result(tmp_path):
+def test_page_in_the_folder_of_its_records_is_no_published_result(tmp_path):
     for record_path in ("a/record.json", "b/r1/record.json"):
         (tmp_path / record_path).parent.mkdir(parents=True)
         (tmp_path / record_path).write_text("{}", encoding="utf-8")
@@ -243,7 +243,7 @@ def test_decimal_commas_are_recognized_by_column():
 @pytest.mark.parametrize(
     ("name", "title"), [("x.md", "distilbert_sst2"), ("distilbert.md", "Ours")]
 )
-def test_title_or_file_that_names_a_known_model_says_it(tmp_path, name, title):
+def test_model_is_read_from_the_title_or_the_file_name(tmp_path, name, title):
     page = tmp_path / name
     page.write_text(
         f"# {title}\n\n| configuration | precision | p_train |\n|---|---|---|\n"

@@ -27,7 +27,7 @@ def import_page(import_text: Callable[..., files.Imported], text: str) -> files.
     return import_text(text, "page.md")
 
 
-def test_units_in_heads_decide_and_settings_are_no_figures() -> None:
+def test_units_in_headers_are_used_and_settings_are_no_figures() -> None:
     imported_rows = read_file("precision_and_units.md")
     assert imported_rows.unread == []
     row = imported_rows.rows[0]
@@ -68,7 +68,7 @@ def test_headers_of_four_lines_are_joined_and_options_name_the_precision() -> No
     assert imported_rows.rows[0].figure("final_loss") == 2.21
 
 
-def test_units_in_cells_decide_where_heads_have_none() -> None:
+def test_units_in_cells_are_used_if_headers_have_none() -> None:
     imported_rows = read_file("units_in_cells.md")
     row = imported_rows.rows[1]
     assert (row.model, row.device, row.world_size) == ("Llama 2", "A100-SXM4-40GB", 1)

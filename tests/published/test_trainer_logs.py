@@ -133,7 +133,7 @@ def test_slow_values_are_named_with_the_median(tmp_path: Path) -> None:
     assert not any("twice the median" in note for note in notes)
 
 
-def test_values_after_a_checkpoint_are_left_out_only_if_they_are_longer(tmp_path: Path) -> None:
+def test_values_after_a_checkpoint_are_excluded_only_if_slower(tmp_path: Path) -> None:
     def steps(slow_ms: int) -> str:
         lines = ["saving checkpoint\n"] * 3
         for place in range(3):
@@ -217,7 +217,7 @@ def test_rates_are_averaged_by_the_work_of_each_value(tmp_path: Path) -> None:
     assert (read_answer(analysis), analysis.figures["mean_by"]) == ((25.0, "tokens/s"), "value")
 
 
-def test_named_preset_is_used_where_another_recognises_more_lines(tmp_path: Path) -> None:
+def test_named_preset_is_used_even_if_another_recognizes_more_lines(tmp_path: Path) -> None:
     torchtitan = "step: 1  loss: 2.5  tps: 100  mfu: 1%\n"
     nanogpt = "".join(f"iter {i}: loss 2.5, time 100.00ms, mfu 1%\n" for i in range(9))
     analysis = analyze_text(tmp_path, nanogpt + torchtitan, preset="torchtitan")

@@ -153,7 +153,7 @@ def test_window_that_an_epoch_ends_is_repeated_with_its_own_batches(
     assert {item["control"] for item in events.named("replay")} == {"not_needed"}
 
 
-def test_epoch_that_ends_where_a_window_begins_repeats_the_next_window(
+def test_epoch_that_ends_at_a_window_start_repeats_the_next_window(
     sync_device: SyncDevice,
 ) -> None:
     epoch = [Micro()] * 5  # all of them are in the first window

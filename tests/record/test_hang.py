@@ -75,7 +75,7 @@ def test_a_backward_pass_waits_unless_others_are_in_a_collective(find_cause: Any
     assert failure.message.args["missing"] == "0-1"
 
 
-def test_no_rank_is_missing_where_all_wait_or_none_does(find_cause: Any) -> None:
+def test_no_rank_is_missing_if_all_wait_or_none_does(find_cause: Any) -> None:
     for state in ("collective", "elsewhere"):
         failure = find_cause(
             make_group("0-1", state, "barrier"), make_group("2", state, "all_reduce")

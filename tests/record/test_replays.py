@@ -135,7 +135,7 @@ def test_nondeterministic_software_blames_no_rank(measure_replays: Any) -> None:
     assert find_findings(measurement) == [("replay_not_deterministic", {"windows": 1, "of": 2})]
 
 
-def test_window_that_not_all_ranks_repeated_is_left_out(measure_replays: Any) -> None:
+def test_window_that_not_all_ranks_repeated_is_excluded(measure_replays: Any) -> None:
     measurement = measure_replays([make_replay(), make_replay(first_step=8)], [make_replay()])
 
     assert measurement.replays.windows == 1

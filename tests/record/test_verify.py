@@ -221,7 +221,7 @@ def test_a_record_that_contradicts_itself_is_refuted_without_its_events(
     assert "evidence" not in render(verified.trust.reasons[0], "en")  # there is no evidence
 
 
-def test_a_record_beside_its_events_is_verified(run_dir: Path) -> None:
+def test_record_with_its_events_is_verified(run_dir: Path) -> None:
     assert record.read_record(run_dir).verification == "unverified"
     assert verify.check_record(record.read_record(run_dir), run_dir).verification == "verified"
     limited = verify.check_record(record.read_record(run_dir), run_dir, max_bytes=10)

@@ -76,7 +76,7 @@ def test_flops_exclude_the_unneeded_gradients_of_the_first_block() -> None:
     assert unneeded("down_proj") == projections + 4 * product + others + 2 * 4 * 172
 
 
-def test_batches_hold_every_row_once_and_weigh_tokens_alike(folder: Path) -> None:
+def test_batches_have_every_row_once_and_weigh_tokens_equally(folder: Path) -> None:
     job = tiny_llama.new_job(folder, micro_batch_size=3, grad_accum_steps=2)
     split = job.data.train
     assert split.targets.min() < split.targets.max()  # the last row is not full
