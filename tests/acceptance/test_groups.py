@@ -39,14 +39,19 @@ class Cluster:
         self.errors: dict[NodeSet, str] = {}
 
     def crosses(self, team: NodeSet) -> bool:
+        """Return whether at least three nodes of one switch train with nodes of others."""
         return any(3 <= len(set(team) & set(switch)) < len(team) for switch in self.behind)
 
     def measure(self, team: NodeSet) -> None:
         if self.fails and self.crosses(team):
             self.errors[team] = "timed out"
             return
-        factor = (1.2 if self.crosses(team) else 1.0) * (1 + self.growth * (len(team) > 2))
-        self.seconds.setdefault(team, []).append(factor * MODEL.predict_s(len(team)))
+        seconds = MODEL.predict_s(len(team))
+        if self.crosses(team):
+            seconds *= 1.2
+        if len(team) > 2:
+            seconds *= 1 + self.growth
+        self.seconds.setdefault(team, []).append(seconds)
 
     def so_far(self) -> GroupSearch:
         measured = SetTimes(seconds=self.seconds, errors=self.errors)

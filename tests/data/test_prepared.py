@@ -104,9 +104,13 @@ def test_unchanged_source_is_not_hashed_again(raw, monkeypatch):
     with pytest.raises(EnvironmentFault):
         write_prepared(raw, fail=True)
     hashed_files = []
-    take = prepared.compute_fingerprint
-    monkeypatch.setattr(prepared, "compute_fingerprint", lambda file, *rest: (
-        hashed_files.append(file.name), take(file, *rest))[1])  # fmt: skip
+    original = prepared.compute_fingerprint
+
+    def compute_fingerprint(file, *arguments):
+        hashed_files.append(file.name)
+        return original(file, *arguments)
+
+    monkeypatch.setattr(prepared, "compute_fingerprint", compute_fingerprint)
     write_prepared(raw)
     assert "a.txt" not in hashed_files
 

@@ -31,7 +31,8 @@ class FakeReader:
 def cut_one_by_one(sizes, seq_length):
     """Cut documents one sample after another: the plain reference for ``cut``."""
     samples = max(0, (sum(sizes) - 1) // seq_length)
-    cuts, document, offset = [(0, 0)], 0, 0
+    cuts = [(0, 0)]
+    document, offset = 0, 0
     for _ in range(samples):
         remaining = seq_length + 1
         while remaining > sizes[document] - offset:
@@ -94,8 +95,10 @@ def compute_published_order(sizes, seq_length, seed, samples):
     without_last = ((epochs - 1) * tokens - 1) // seq_length
     num_samples = (tokens - 1) // seq_length
     together = epochs == 1 or samples - without_last >= int(0.8 * num_samples)
-    random, order, shuffle = np.random.RandomState(seed), [], []
-    for count in [epochs] if together else [epochs - 1, 1]:
+    random = np.random.RandomState(seed)
+    order, shuffle = [], []
+    epochs_of_parts = [epochs] if together else [epochs - 1, 1]
+    for count in epochs_of_parts:
         documents = list(range(len(sizes))) * count
         random.shuffle(documents)
         order += documents

@@ -87,5 +87,6 @@ def test_documented_vendor_package_works(folder: Path, variables: dict[str, str]
     assert (note.code, note.args["tflops"]) == ("given_peak", 2.0)
     assert built.environment["variables"]["IMAGINARY_DEVICES"].endswith("/devices")
     lines = (folder / "first" / "telemetry.jsonl").read_text().splitlines()
-    readings = [event for line in lines if (event := json.loads(line))["event"] == "devices"]
+    events = [json.loads(line) for line in lines]
+    readings = [event for event in events if event["event"] == "devices"]
     assert [entry.get("power_w") for entry in readings[0]["devices"]] == [95.5, None]

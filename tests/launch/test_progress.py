@@ -176,7 +176,8 @@ class Terminal(io.StringIO):
 
 
 def test_terminal_shows_one_line_of_its_width(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((11, 5)))
     texts = iter(["one\r", "one\r", "more than there is room for"])
     monkeypatch.setattr(RunProgress, "poll", lambda _: [ProgressPart(next(texts), progress._STEP)])

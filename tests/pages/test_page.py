@@ -456,14 +456,15 @@ def test_a_quality_that_was_not_measured_has_its_reason():
 
 
 def test_unmeasured_figures_are_grouped_by_their_reason():
+    entry = read_record().figures["p_core"]
+    reasons = {
+        "power": "devices_unmonitored",
+        "MFU": "no_flop_formula",
+        "temperature": "devices_unmonitored",
+    }
     figures = {
         name: entry.model_copy(update={"value": None, "reason": message(reason)})
-        for name, reason in (
-            ("power", "devices_unmonitored"),
-            ("MFU", "no_flop_formula"),
-            ("temperature", "devices_unmonitored"),
-        )
-        for entry in [read_record().figures["p_core"]]
+        for name, reason in reasons.items()
     }
     text = to_page_markdown(make_record(figures=read_record().figures | figures))
     assert (

@@ -54,7 +54,8 @@ def make_record(fields: dict[str, Any]) -> Record:
 
 def make_subjects(plant: dict[str, Any], *, changed: bool) -> list[subject.AuditSubject]:
     planted = json.loads(json.dumps({name: plant.get(name, []) for name in ("rows", "records")}))
-    for path, value in plant["change"].items() if changed else ():
+    changes = plant["change"] if changed else {}
+    for path, value in changes.items():
         if path.startswith("records."):  # their keys are paths themselves
             _, number, key = path.split(".", 2)
             planted["records"][int(number)][key] = value

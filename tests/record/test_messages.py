@@ -56,9 +56,10 @@ def list_emitted() -> list[tuple[str, str, set[str] | None]]:
             names = {keyword.arg for keyword in node.keywords}
             place = f"{path.relative_to(SOURCE)}:{node.lineno}"
             first = node.args[0]
-            for expression in (
-                [first.body, first.orelse] if isinstance(first, ast.IfExp) else [first]
-            ):
+            expressions = [first]
+            if isinstance(first, ast.IfExp):
+                expressions = [first.body, first.orelse]
+            for expression in expressions:
                 code = derive_code_pattern(expression)
                 if code is not None:  # otherwise the code comes from a table
                     calls.append((place, code, None if None in names else names))
@@ -70,7 +71,9 @@ def test_every_code_that_is_emitted_has_its_sentences() -> None:
         texts = MESSAGES if place.startswith("record/") else TEXTS
         known = [name for name in texts if re.fullmatch(code, name)]
         assert known, f"{place}: no sentence for {code}"
-        for name in known if names is not None else ():
+        if names is None:  # passed as ``**arguments``
+            continue
+        for name in known:
             assert list_placeholders(TEXTS[name].en) <= names, f"{place}: {name}"
 
 

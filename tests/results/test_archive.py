@@ -92,7 +92,8 @@ FILE = {"name": "1-toy/record.json", "bytes": 1, "sha256": "0" * 64}
 )  # fmt: skip
 def test_manifest_of_another_version_is_refused(packed: Path, manifest: dict[str, Any]) -> None:
     items = {}
-    if names := [file["name"] for file in manifest.get("files", [])]:
+    names = [file["name"] for file in manifest.get("files", [])]
+    if names:
         with zipfile.ZipFile(packed) as zipped:
             items = dict.fromkeys((x for x in zipped.namelist() if "/" in x), None)
         items |= dict.fromkeys(names, b"x")

@@ -66,9 +66,10 @@ def write_run_with_evidence(folder: Path, ranks: int, *, slow: int | None = None
     """Write a run of some ranks with its events and telemetry; ``slow``: half as fast as others."""
     folder.mkdir(parents=True)
     events = make_ranks_with_devices(ranks)
-    for event in () if slow is None else events[slow]:
-        if event["event"] == "window":
-            event["step_ns"] = [2 * step_ns for step_ns in event["step_ns"]]
+    if slow is not None:
+        for event in events[slow]:
+            if event["event"] == "window":
+                event["step_ns"] = [2 * step_ns for step_ns in event["step_ns"]]
     lines = [
         make_start_line(*range(ranks)),
         *make_device_lines(*range(ranks)),

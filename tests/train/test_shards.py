@@ -30,6 +30,11 @@ def group_steps(micros: list[MicroBatch]) -> list[list[MicroBatch]]:
     return steps
 
 
+def list_rows(micros: list[MicroBatch]) -> list[int]:
+    """Return the rows that count in a step of one rank."""
+    return [int(row) for micro in micros if not micro.weightless for row in micro.rows]
+
+
 def shard_over_ranks(
     *, num_rows: int, micro_batch_size: int, grad_accum_steps: int, world_size: int, seed: int
 ) -> list[Sharding]:
@@ -54,16 +59,15 @@ def test_epoch_is_divided_completely_and_evenly(epoch: int, **sizes: int) -> Non
     assert full == sizes["micro_batch_size"] * sizes["grad_accum_steps"] * sizes["world_size"]
     assert {len(steps) for steps in by_rank} == {shardings[0].steps_per_epoch}
 
-    times_seen = Counter(
-        int(row)
-        for steps in by_rank for micros in steps for micro in micros if not micro.weightless
-        for row in micro.rows
-    )  # fmt: skip
+    times_seen = Counter[int]()
+    for steps in by_rank:
+        for micros in steps:
+            times_seen.update(list_rows(micros))
     assert times_seen == dict.fromkeys(range(rows), 1)
 
     for number, ranks in enumerate(zip(*by_rank, strict=True)):
         samples = min(full, rows - number * full)
-        num_rows_held = [sum(len(m.rows) for m in micros if not m.weightless) for micros in ranks]
+        num_rows_held = [len(list_rows(micros)) for micros in ranks]
         assert sum(num_rows_held) == samples
         assert max(num_rows_held) - min(num_rows_held) <= 1
         for micros, count in zip(ranks, num_rows_held, strict=True):
@@ -90,11 +94,10 @@ def test_global_batch_has_the_same_rows_for_any_split() -> None:
                 seed=1,
             )
         ]
-        return [
-            sorted(int(row) for micros in ranks for micro in micros if not micro.weightless
-                   for row in micro.rows)
-            for ranks in zip(*by_rank, strict=True)
-        ]  # fmt: skip
+        rows_of_steps = []
+        for ranks in zip(*by_rank, strict=True):
+            rows_of_steps.append(sorted(row for micros in ranks for row in list_rows(micros)))
+        return rows_of_steps
 
     assert step_rows(16, 1, 1) == step_rows(4, 4, 1) == step_rows(4, 1, 4) == step_rows(2, 4, 2)
 

@@ -38,6 +38,10 @@ def write_csv(file: Path, rows: list[list[str]]) -> None:
         csv.writer(stream, lineterminator="\n").writerows(rows)
 
 
+# Words that pandas reads as nan, beside text and a number.
+MIXED_CELLS = ("NA", "None", "none", "N/A", "", "7", "x", "null", " NA ")
+
+
 def make_rows(split: str, seed: int) -> list[list[str]]:
     """Return rows with texts that break csv readers and splitting at blank lines."""
     rng = np.random.default_rng([seed, len(split)])
@@ -52,7 +56,7 @@ def make_rows(split: str, seed: int) -> list[list[str]]:
     rows = []
     for number, text in enumerate(texts):
         whole_number, fraction = str(rng.integers(1000)), str(rng.integers(1000) / 8)
-        mixed = ("NA", "None", "none", "N/A", "", "7", "x", "null", " NA ")[number]
+        mixed = MIXED_CELLS[number]
         gap = "" if number == 3 else f"0{whole_number}"  # with it the column is floats
         cells = [whole_number, fraction if number % 2 else whole_number, mixed, gap]
         rows.append([text, *cells, LETTERS[rng.integers(4)]])
