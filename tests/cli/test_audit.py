@@ -65,7 +65,8 @@ def test_a_record_that_its_evidence_contradicts_ends_with_1(cli: Cli, tmp_path: 
 def test_rows_of_an_unknown_model_get_a_fix(cli: Cli, tmp_path: Path) -> None:
     table = "configuration,precision,p_train\nA100 1x1,fp32,100000\n"
     (tmp_path / "rows.csv").write_text(table)
-    assert "add a column `model`" in cli("audit", tmp_path / "rows.csv")[2]
+    _, _, err = cli("audit", tmp_path / "rows.csv")
+    assert "add a column `model`" in err
     (tmp_path / "rows.csv").write_text(table.replace("configuration", "what"))
     code, _, err = cli("audit", tmp_path / "rows.csv")
     assert code == 2

@@ -79,5 +79,6 @@ def test_without_a_terminal_few_lines_are_printed_and_none_with_quiet(cli, raw):
         "no weights in the model folder: only init=random will run on this data",
     ]
     assert len(err.splitlines()) == 6
-    assert "NO" not in cli("prepare", "distilbert", "--from", str(raw), "--data", "q", "--quiet")[2]
+    _, _, err = cli("prepare", "distilbert", "--from", str(raw), "--data", "q", "--quiet")
+    assert "NO" not in err
     assert cli("prepare", "distilbert", "--from", str(raw), "--data", "q2", "-q") == (0, "q2\n", "")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from support.fakes import EVALUATION
 from support.telemetry_files import (
     GIB,
     make_devices_line,
@@ -45,7 +46,7 @@ def run_dir(tmp_path: Path) -> Path:
         lines += [make_devices_line(t_s, *samples), make_host_line(t_s, memory_used_bytes=GIB)]
     ranks = make_ranks_with_devices(2)
     for rank in ranks:
-        rank[9]["detail"] = {"F1 score": 0.5}
+        rank[EVALUATION]["detail"] = {"F1 score": 0.5}
     folder = write_sampled_run(tmp_path / "run", lines, ranks=ranks)
     record.write_record(reduce.reduce(folder), folder)
     return folder

@@ -8,7 +8,7 @@ import pytest
 
 import trainmark
 from support.fake_backends import KeptRun, write_part
-from support.fakes import FakeClock
+from support.fakes import WARMUP_WINDOW, FakeClock
 from support.telemetry_files import make_ranks_with_devices, write_sampled_run
 from trainmark.errors import RecordError, UsageError
 from trainmark.export.followers import following as following_module
@@ -128,7 +128,7 @@ def test_running_runs_are_followed_until_they_end(
     backend = KeptRun()
     monkeypatch.setattr(following_module, "load_backend", lambda _: backend.open)
     live = write_sampled_run(
-        tmp_path / "live", None, ranks=[rank[:7] for rank in make_ranks_with_devices(2)]
+        tmp_path / "live", None, ranks=[rank[:WARMUP_WINDOW] for rank in make_ranks_with_devices(2)]
     )
     finished_run = write_sampled_run(tmp_path / "whole", None)
     waits: list[int] = []

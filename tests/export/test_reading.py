@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.fakes import TICK, S, event, launch_event, rank_events, write_events, write_run
+from support.fakes import (
+    EVALUATION,
+    MEASURED_WINDOW,
+    TICK,
+    WARMUP_WINDOW,
+    S,
+    event,
+    launch_event,
+    rank_events,
+    write_events,
+    write_run,
+)
 from support.telemetry_files import (
     GIB,
     make_devices_line,
@@ -45,8 +56,9 @@ def change_plan(run_dir: Path, **changes: Any) -> None:
 
 def test_exported_steps_equal_those_of_the_record(tmp_path: Path) -> None:
     ranks = make_ranks_with_devices(2)
-    ranks[1][7]["step_ns"] = [S // 4, S // 2]  # the first of two warm-up steps is faster
-    ranks[1][8]["loss"] = [0.5] * 13
+    # The first of two warm-up steps is faster.
+    ranks[1][WARMUP_WINDOW]["step_ns"] = [S // 4, S // 2]
+    ranks[1][MEASURED_WINDOW]["loss"] = [0.5] * 13
     run_dir = write_sampled_run(tmp_path / "run", None, ranks=ranks)
     steps = select_points(read_points(run_dir), "train/step")
     expected = reduce.reduce(run_dir).steps
@@ -63,8 +75,12 @@ def test_exported_steps_equal_those_of_the_record(tmp_path: Path) -> None:
 def test_values_of_a_window_are_at_its_last_step(tmp_path: Path) -> None:
     ranks = make_ranks_with_devices(2)
     for rank in ranks:
-        rank[8] |= {"tokens": 13_000, "model_flops": 13e9, "wait_ns": [TICK // 8] * 13}
-    ranks[1][8]["used_bytes"] = 3 * GIB
+        rank[MEASURED_WINDOW] |= {
+            "tokens": 13_000,
+            "model_flops": 13e9,
+            "wait_ns": [TICK // 8] * 13,
+        }
+    ranks[1][MEASURED_WINDOW]["used_bytes"] = 3 * GIB
     run_dir = write_sampled_run(tmp_path / "run", None, ranks=ranks)
     change_plan(run_dir, peak_tflops=0.032)
     steps = select_points(read_points(run_dir), "train/step")
@@ -86,14 +102,14 @@ def test_values_of_a_window_are_at_its_last_step(tmp_path: Path) -> None:
 
 def test_memory_of_processes_is_added(tmp_path: Path) -> None:
     ranks = [rank_events(), rank_events()]
-    ranks[0][8]["used_bytes"], ranks[1][8]["used_bytes"] = GIB, 2 * GIB
+    ranks[0][MEASURED_WINDOW]["used_bytes"], ranks[1][MEASURED_WINDOW]["used_bytes"] = GIB, 2 * GIB
     run_dir = write_sampled_run(tmp_path / "run", None, ranks=ranks)
     assert select_points(read_points(run_dir), "train/step")[-1].values["memory/used_gib"] == 3.0
 
 
 def test_unknown_values_have_no_series(tmp_path: Path) -> None:
     ranks = make_ranks_with_devices(1)
-    ranks[0][8] |= {"tokens": 0, "model_flops": None, "used_bytes": None}
+    ranks[0][MEASURED_WINDOW] |= {"tokens": 0, "model_flops": None, "used_bytes": None}
     run_dir = write_sampled_run(tmp_path / "run", None, ranks=ranks)
     last = select_points(read_points(run_dir), "train/step")[-1]
     assert last.values.keys() == {
@@ -104,7 +120,7 @@ def test_unknown_values_have_no_series(tmp_path: Path) -> None:
 
 def test_nan_loss_is_exported(tmp_path: Path) -> None:
     ranks = make_ranks_with_devices(1)
-    ranks[0][8]["loss"] = [0.25] * 12 + [None]
+    ranks[0][MEASURED_WINDOW]["loss"] = [0.25] * 12 + [None]
     last = select_points(
         read_points(write_sampled_run(tmp_path / "run", None, ranks=ranks)), "train/step"
     )[-1]
@@ -114,7 +130,7 @@ def test_nan_loss_is_exported(tmp_path: Path) -> None:
 def test_evaluations_have_the_case_metric_details_and_parts(tmp_path: Path) -> None:
     ranks = make_ranks_with_devices(2)
     for rank in ranks:
-        rank[9] |= {"detail": {"loss": 0.5, "F1 score": 0.75, "none": None},
+        rank[EVALUATION] |= {"detail": {"loss": 0.5, "F1 score": 0.75, "none": None},
                     "parts": {"subject": {"law": 0.25}}}  # fmt: skip
     (point,) = select_points(
         read_points(write_sampled_run(tmp_path / "run", None, ranks=ranks)), "eval/step"
@@ -235,7 +251,7 @@ def test_points_do_not_depend_on_how_files_grow(tmp_path: Path) -> None:
 
 def test_step_is_exported_once_the_slowest_rank_reported_it(tmp_path: Path) -> None:
     ranks = make_ranks_with_devices(2)
-    ranks[1] = ranks[1][:8]  # it stopped after the warm-up
+    ranks[1] = ranks[1][:MEASURED_WINDOW]  # it stopped after the warm-up
     run_dir = write_sampled_run(tmp_path / "run", None, ranks=ranks)
     reader = RunReader(read_plan(run_dir), run_dir)
     complete = [point for part in reader.iterate_new() for point in part]

@@ -63,7 +63,8 @@ def test_dry_run_of_a_broken_case_leaves_nothing(run_broken_case):
 
 def test_broken_case_in_a_used_folder_is_still_named(run_broken_case):
     for _ in range(2):
-        assert "planted in data_check" in run_broken_case("data_check")[2]
+        _, _, err = run_broken_case("data_check")
+        assert "planted in data_check" in err
 
 
 def test_broken_case_in_a_plan_file_leaves_a_record_in_each_attempt(cli, monkeypatch):

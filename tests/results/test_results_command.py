@@ -149,7 +149,8 @@ def test_unknown_key_names_public_keys_only(cli, runs):
         assert code == 2
         assert near in err
         assert not {"bytes,", "mtime_ns,", "unreadable,", "settings,", "id,"} & set(err.split())
-    assert "did you mean p_core?" in cli("results", "p_cor>1")[2]
+    _, _, err = cli("results", "p_cor>1")
+    assert "did you mean p_core?" in err
 
 
 def test_longest_recipe_stays_readable_in_the_index(cli, runs):
@@ -161,4 +162,5 @@ def test_longest_recipe_stays_readable_in_the_index(cli, runs):
 
 
 def test_rows_are_counted_as_launches(cli, runs):
-    assert "1 of 3 launches; --limit 0 shows all" in cli("results", "--limit", "1")[2]
+    _, _, err = cli("results", "--limit", "1")
+    assert "1 of 3 launches; --limit 0 shows all" in err

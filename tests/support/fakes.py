@@ -408,6 +408,12 @@ S = 1_000_000_000
 TICK = S // 8  # exact in binary, so that sums of it are the same on every machine
 
 
+# Places of events in ``rank_events``.
+WARMUP_WINDOW = 7
+MEASURED_WINDOW = 8
+EVALUATION = 9
+
+
 def rank_events() -> list[dict[str, Any]]:
     """Return one rank: 16 steps of 64 samples, 13 of them measured, one evaluation."""
     ticks = range(13)
