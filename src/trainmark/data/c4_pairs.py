@@ -1,7 +1,7 @@
-"""C4 as the two pairs of indexed tokens that MLPerf's language models train on. No torch.
+"""C4 as the two pairs of indexed token files that MLPerf's language models train on. No torch.
 
-Owns the published names and numbers, the check before a run, the load on a rank, and generated
-pairs of the same form. Cases of these models share it.
+This module has the published names and numbers, the check before a run, the load on a rank, and
+the generator of pairs in the same form. The cases of these models share it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from trainmark.data.prepared import Say
 
 LAYOUT = "megatron-indexed"
-INDICES = "indices"  # subfolder of a data folder for what was computed from it
-# The published pairs: README.md of the reference, section 3; their digests are not published.
+INDICES = "indices"  # subfolder of a data folder for caches
+# The published pairs: README.md of the reference, section 3; no digests are published.
 TRAIN, VALIDATION = "c4-train.en_6_text_document", "c4-validation-91205-samples.en_text_document"
 TRAIN_SHARDS = range(768, 1024)
 VALIDATION_DOCUMENTS, VALIDATION_TOKENS, VOCABULARY = 91_205, 47_186_855, 128_256
@@ -38,7 +38,7 @@ SHARD = re.compile(r"(?:.*/)?c4-(train|validation)\.(\d{5})-of-\d{5}\.json(?:\.g
 
 
 def generate(folder: Path, recipe: Any) -> None:
-    """Write both pairs in a language whose entropy is known; see ``trainmark.data.language``."""
+    """Write both pairs with generated text; see ``trainmark.data.language``."""
     vocab_size, seed = recipe.vocab_size, recipe.seed
     language.generate(folder, vocab_size=vocab_size, seed=seed, prefix=TRAIN)
     language.generate(
@@ -65,12 +65,12 @@ def _find_pair(folder: Path, word: str, published: str) -> Path:
 
 
 def load(folder: Path, recipe: Any) -> Splits:
-    """Open both pairs; nothing of the tokens is held in memory.
+    """Open both pairs; the tokens stay on disk.
 
     Raises:
-        DataError: the first fault found, with file, rule and fix.
+        DataError: the first fault, with file, rule and fix.
     """
-    made, digests = [], []
+    splits, digests = [], []
     for word, published, max_samples in (
         ("train", TRAIN, None),
         ("validation", VALIDATION, recipe.eval_samples),
@@ -87,7 +87,7 @@ def load(folder: Path, recipe: Any) -> Splits:
         digests.append(content.digest[:16])
         shuffled_together = recipe.shuffled_together
         order = f"{content.digest[:16]}-{recipe.seq_length}-{shuffled_together}"
-        made.append(
+        splits.append(
             Samples(
                 reader,
                 range(reader.num_documents),
@@ -98,15 +98,15 @@ def load(folder: Path, recipe: Any) -> Splits:
                 max_samples=max_samples,
             )
         )
-    train, validation = made
+    train, validation = splits
     return Splits(train, validation, "-".join(digests))
 
 
 def check(folder: Path, recipe: Any) -> DataFacts:
-    """Check all that ``recipe`` reads and name the content.
+    """Check all data that ``recipe`` reads; return its facts with the content id.
 
     Raises:
-        DataError: as ``load``.
+        DataError: see ``load``, or validation data with the wrong number of tokens.
     """
     loaded = load(folder, recipe)
     facts = (len(loaded.train), len(loaded.validation), loaded.content_id, LAYOUT)
@@ -119,7 +119,7 @@ def check(folder: Path, recipe: Any) -> DataFacts:
             ("train_shards", read_manifest(folder).get("train_shards"), len(TRAIN_SHARDS)),
             ("validation_documents", len(samples.documents), VALIDATION_DOCUMENTS),
         )
-        if value not in (published, None)  # none: made by another program
+        if value not in (published, None)  # None: another program prepared the data
     }
     published = "validation_documents" not in changed and recipe.vocab_size == VOCABULARY
     if published and samples.num_tokens != VALIDATION_TOKENS:
@@ -136,11 +136,14 @@ def check(folder: Path, recipe: Any) -> DataFacts:
 def prepare(raw: Path, data: Path, say: Say, *, case: str, **options: Any) -> None:
     """Write both pairs from a folder with ``c4-train.*`` and ``c4-validation.*``.
 
-    No token ends a document: NeMo's script appends one on demand only, and the reference does not
-    demand it (README.md, section 3). Options: ``tokenizer``, ``workers``; see ``write_pairs``.
+    No token ends a document: NeMo's script appends one only on request, and the reference does not
+    request it (README.md, section 3).
+
+    Args:
+        options: ``tokenizer`` and ``workers``; see ``write_pairs``.
 
     Raises:
-        DataError: no shard of one kind, or as ``write_pairs``.
+        DataError: there is no shard for one of the splits; see also ``write_pairs``.
     """
     files_by_split: dict[str, dict[str, Path]] = {"train": {}, "validation": {}}
     for name, file in find_source_files(raw).items():

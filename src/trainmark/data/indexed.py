@@ -1,8 +1,7 @@
-"""Megatron's indexed token files: a ``.bin`` of tokens and the ``.idx`` that cuts it.
+"""Megatron's indexed token files: a pair of a ``.bin`` with tokens and an ``.idx``, its index.
 
-Owns the byte layout, reading (memory-mapped, all arrays of the index held against one another),
-writing, and the scan of all tokens for ids outside a vocabulary. Must not know splits or samples.
-Numpy only.
+This module reads pairs (memory-mapped, with a consistency check of the index), writes them, and
+scans all tokens for ids outside a vocabulary. It does not know splits or samples. Numpy only.
 
 An ``.idx`` is little endian and packed: magic (9 bytes), version (int64), element type
 (uint8), number of sequences S and of document bounds D (int64 each), then the arrays
@@ -40,9 +39,9 @@ INTEGER_CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uin
 UINT16_BELOW = 65_500  # Megatron's bound, somewhat below 2**16
 _fault = partial(DataError, fix="copy both files of the pair again, or prepare the data again")
 
-PADDED_TO = 128  # as Megatron pads: 50257 tokens of GPT-2, a table of 50304
+PADDED_TO = 128  # Megatron pads to this multiple: 50257 tokens of GPT-2, a table of 50304
 BLOCK_BYTES = 16 << 20
-BLOCK_SEQUENCES = 1 << 20  # of an index checked at a time
+BLOCK_SEQUENCES = 1 << 20  # sequences of an index that are checked at a time
 
 translate_read_errors = partial(
     splits.translate_read_errors,
@@ -55,17 +54,17 @@ translate_read_errors = partial(
 
 
 def get_index_file(prefix: Path) -> Path:
-    """Return the index of a pair; a prefix may contain dots."""
+    """Return the path of a pair's index; ``prefix`` may contain dots."""
     return Path(f"{prefix}.idx")
 
 
 def get_tokens_file(prefix: Path) -> Path:
-    """Return the tokens of a pair."""
+    """Return the path of a pair's tokens."""
     return Path(f"{prefix}.bin")
 
 
 def choose_dtype(vocab_size: int) -> np.dtype[Any]:
-    """Return the element type that Megatron picks for a vocabulary."""
+    """Return the element type that Megatron uses for a vocabulary of this size."""
     return np.dtype("<u2" if vocab_size < UINT16_BELOW else "<i4")
 
 
@@ -75,11 +74,11 @@ class IndexedReader:
 
     Args:
         prefix: path of the pair without its endings.
-        sizes: tokens of each sequence, int32 (sequences,).
-        pointers: where each sequence begins in the ``.bin``, bytes, int64 (sequences,).
-        document_index: where each document begins and the last ends, sequence numbers,
-            int64 (documents + 1,).
-        tokens: all tokens one sequence after another, mapped, (num_tokens,).
+        sizes: number of tokens of each sequence, int32 (sequences,).
+        pointers: byte offset of each sequence in the ``.bin``, int64 (sequences,).
+        document_index: number of the first sequence of each document, then the number of all
+            sequences, int64 (documents + 1,).
+        tokens: all tokens, concatenated and memory-mapped (num_tokens,).
     """
 
     prefix: Path
@@ -90,19 +89,20 @@ class IndexedReader:
 
     @classmethod
     def open(cls, prefix: Path) -> Self:
-        """Map a pair after checking its header, its lengths and its index.
+        """Open a pair, memory-mapped, and check its header, its lengths and its index.
 
         Raises:
-            DataError: the first fault found, with its file.
+            DataError: the first fault, with its file.
         """
         idx, data = get_index_file(prefix), get_tokens_file(prefix)
         dtype, sequences, bounds = _read_header(idx)
         raw = _map_file(idx, np.dtype(np.uint8))
+        # Offsets in bytes where the header ends, and where each of the three arrays ends.
         ends = [*accumulate((HEADER.size, 4 * sequences, 8 * sequences, 8 * bounds))]
         if len(raw) != ends[-1]:
-            what = f"{len(raw)} bytes, where {sequences} sequences and {bounds} document bounds "
             raise _fault(
-                f"{what}take {ends[-1]}",
+                f"{len(raw)} bytes, where {sequences} sequences and {bounds} document bounds "
+                f"take {ends[-1]}",
                 where=str(idx),
                 rule="an index is as long as its header says",
             )
@@ -134,26 +134,29 @@ class IndexedReader:
         return len(self.tokens)
 
     def find_token_starts(self, documents: range) -> NDArray[np.int64]:
-        """Return where contiguous documents begin and the last ends, int64 (documents + 1,)."""
+        """Return the first token of each document and the end of the last, int64 (documents + 1,).
+
+        Args:
+            documents: consecutive document numbers.
+        """
         assert documents.step == 1
-        sequences = self.document_index[documents.start : documents.stop + 1]
-        # Empty documents at the end begin at a sequence that is not there.
-        starts = np.full(len(sequences), self.num_tokens, np.int64)
-        inside = sequences < len(self.sizes)
-        starts[inside] = self.pointers[sequences[inside]] // self.dtype.itemsize
+        first_sequences = self.document_index[documents.start : documents.stop + 1]
+        # Empty documents at the end of the file begin after its last sequence.
+        starts = np.full(len(first_sequences), self.num_tokens, np.int64)
+        exists = first_sequences < len(self.sizes)
+        starts[exists] = self.pointers[first_sequences[exists]] // self.dtype.itemsize
         return starts
 
 
 def write_pair(
     prefix: Path, tokens: NDArray[Any], sizes: NDArray[np.int32], dtype: np.dtype[Any]
 ) -> None:
-    """Write documents of one sequence each into a folder that nobody reads yet.
+    """Write a pair whose documents have one sequence each.
 
     Args:
         prefix: path of the pair without its endings.
-        tokens: ids of all documents one after another, whole numbers that ``dtype`` holds
-            (sum of sizes,).
-        sizes: tokens of each document, 0 or more (documents,).
+        tokens: ids of all documents, concatenated; integers that fit ``dtype`` (sum of sizes,).
+        sizes: number of tokens of each document, 0 or more (documents,).
         dtype: element type to write, one of ``INTEGER_CODES``.
     """
     assert int(sizes.sum()) == len(tokens)
@@ -162,25 +165,26 @@ def write_pair(
 
 
 def write_index(idx: Path, sizes: NDArray[np.int32], dtype: np.dtype[Any]) -> None:
-    """Write the index of documents of one sequence each; see ``write_pair``."""
-    lengths = sizes.astype(np.int64) * dtype.itemsize
+    """Write the index of a pair whose documents have one sequence each; see ``write_pair``."""
+    lengths = sizes.astype(np.int64) * dtype.itemsize  # in bytes
+    pointers = np.cumsum(lengths) - lengths
     bounds = np.arange(len(sizes) + 1)
     with idx.open("wb") as stream:
         code = INTEGER_CODES[dtype.name]
         stream.write(HEADER.pack(MAGIC, VERSION, code, len(sizes), len(bounds)))
-        for array, kind in ((sizes, "<i4"), (np.cumsum(lengths) - lengths, "<i8"), (bounds, "<i8")):
-            stream.write(np.ascontiguousarray(array, kind).data)
+        for array, element_type in ((sizes, "<i4"), (pointers, "<i8"), (bounds, "<i8")):
+            stream.write(np.ascontiguousarray(array, element_type).data)
 
 
 def _refuse_other_pointers(
     idx: Path, sizes: NDArray[np.int32], pointers: NDArray[np.int64], itemsize: int
 ) -> int:
-    """Refuse sizes below 0, and pointers that do not follow from the sizes; return the tokens.
+    """Refuse negative sizes and pointers that contradict the sizes; return the number of tokens.
 
     Raises:
         DataError: the first such sequence, counted from 0.
     """
-    end = 0  # of the tokens before
+    end = 0  # number of tokens before the current block
     for first in range(0, len(sizes), BLOCK_SEQUENCES):
         block = sizes[first : first + BLOCK_SEQUENCES].astype(np.int64)
         if (block < 0).any():
@@ -192,11 +196,11 @@ def _refuse_other_pointers(
             )
         ends = end + np.cumsum(block)
         begins = (ends - block) * itemsize
-        given = pointers[first : first + BLOCK_SEQUENCES]
-        if (given != begins).any():
-            number = int((given != begins).argmax())
+        stored = pointers[first : first + BLOCK_SEQUENCES]
+        if (stored != begins).any():
+            number = int((stored != begins).argmax())
             raise _fault(
-                f"sequence {first + number} begins at byte {given[number]}, and its predecessor "
+                f"sequence {first + number} begins at byte {stored[number]}, and its predecessor "
                 f"ends at byte {begins[number]}",
                 where=f"{idx}, pointers",
                 rule="a sequence begins where the one before it ends, the first at 0",
@@ -206,7 +210,7 @@ def _refuse_other_pointers(
 
 
 def _refuse_other_documents(idx: Path, bounds: NDArray[np.int64], sequences: int) -> None:
-    """Refuse document bounds that do not cut the sequences from the first to the last.
+    """Refuse document bounds that do not ascend from the first to the last sequence.
 
     Raises:
         DataError: the first bound, counted from 0, that breaks the rule.
@@ -239,7 +243,7 @@ def _map_file(file: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _read_header(idx: Path) -> tuple[np.dtype[Any], int, int]:
-    """Return element type, number of sequences and of document bounds as an index claims."""
+    """Return the element type, the number of sequences and that of document bounds."""
     with translate_read_errors(idx), idx.open("rb") as stream:
         start = stream.read(HEADER.size)
     if not start.startswith(MAGIC) or len(start) < HEADER.size:
@@ -257,19 +261,20 @@ def _read_header(idx: Path) -> tuple[np.dtype[Any], int, int]:
 
 
 def check_tokens(reader: IndexedReader, place: Path, *, vocab_size: int) -> Extremes:
-    """Return what the bytes of a pair are, after refusing ids outside the vocabulary.
+    """Refuse ids outside the vocabulary; return digest, smallest and largest id of a pair.
 
     Args:
-        place: folder that keeps the findings of the scan.
+        place: folder in which the result of the scan is cached.
+        vocab_size: of the recipe; it may exceed the tokenizer's by padding.
 
     Raises:
-        DataError: an id outside the vocabulary, or a vocabulary larger than the tokenizer's,
-            padding allowed, where ``prepare`` noted it beside the data.
+        DataError: an id is outside the vocabulary, or the manifest of ``prepare`` names a
+            tokenizer whose vocabulary is too small for ``vocab_size``.
     """
     folder = reader.prefix.parent
     index, tokens = get_index_file(reader.prefix), get_tokens_file(reader.prefix)
 
-    def read() -> dict[str, Extremes]:
+    def scan() -> dict[str, Extremes]:
         with translate_read_errors(index), index.open("rb") as stream:
             digest = hash_stream(stream)
         step = BLOCK_BYTES // reader.dtype.itemsize
@@ -280,23 +285,24 @@ def check_tokens(reader: IndexedReader, place: Path, *, vocab_size: int) -> Extr
 
     with translate_read_errors(tokens):
         files = {file.name: file for file in (index, tokens)}
-        content = load_or_scan(place / "content.json", files, read)["tokens"]
-    noted = read_manifest(folder).get("vocab_size")  # none: made by another program
+        content = load_or_scan(place / "content.json", files, scan)["tokens"]
+    # None: another program has prepared the data.
+    tokenizer_size = read_manifest(folder).get("vocab_size")
     if content.smallest < 0 or content.largest >= vocab_size:
         raise DataError(
             f"token ids from {content.smallest} to {content.largest}",
             where=str(tokens),
             rule=f"a token id lies in [0, {vocab_size}), the recipe's vocab_size",
-            fix=f"set vocab_size to {noted or 'that'} of the tokenizer "
+            fix=f"set vocab_size to {tokenizer_size or 'that'} of the tokenizer "
             "the data was made with, or prepare the data again",
         )
-    if noted is not None:
+    if tokenizer_size is not None:
         refuse_short_vocabulary(
             folder / MANIFEST,
-            entries=noted,
+            entries=tokenizer_size,
             vocab_size=vocab_size,
             of="the recipe",
             multiple=PADDED_TO,
-            fix=f"set vocab_size={noted}",
+            fix=f"set vocab_size={tokenizer_size}",
         )
     return content

@@ -1,9 +1,9 @@
-"""Text in a made-up language whose entropy rate is known.
+"""Generate text in an artificial language whose entropy rate is known.
 
-A symbol follows from the last two: with equal chance it is drawn by a table of the last
-one or by a table of the one before it. A model that looks at the last symbol only, or at
-none, stays well above the entropy rate, so a run that comes near it has learned to attend.
-Written with the real writer, in the real on-disk form. No torch.
+The next symbol depends on the last two: with equal probability, it is drawn from the table of the
+last symbol or from the table of the one before it. A model that uses only the last symbol, or none,
+stays well above the entropy rate, so a run that comes close to it has learned to attend. The text
+is written in the on-disk form of real corpora. No torch.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
 
 
 SYMBOLS = 64  # each is one token
-CHANCES = (0.6, 0.25, 0.1, 0.05)  # of the symbols that a table's row allows
+CHANCES = (0.6, 0.25, 0.1, 0.05)  # probabilities of the symbols that may follow in a table's row
 DOCUMENTS = 1024
 DOCUMENT_TOKENS = 1024
 PREFIX = "generated_text_document"
 _LANGUAGE_SEED = 20_210_906  # the language is the same for every seed of a recipe
-_SETTLE = 32  # symbols before a document begins, so that it starts as the language runs on
+_SETTLE = 32  # symbols dropped before a document, so that it starts in the stationary state
 
 
 @cache
 def build_tables() -> NDArray[np.float64]:
-    """Return P(next | last) and P(next | the one before), (2, SYMBOLS, SYMBOLS)."""
+    """Return P(next | last) and P(next | second to last), (2, SYMBOLS, SYMBOLS)."""
     rng = np.random.default_rng(_LANGUAGE_SEED)
-    made = np.zeros((2, SYMBOLS, SYMBOLS))
-    for table in made:
+    tables = np.zeros((2, SYMBOLS, SYMBOLS))
+    for table in tables:
         for row in table:
             row[rng.choice(SYMBOLS, len(CHANCES), replace=False)] = CHANCES
-    return made
+    return tables
 
 
 @cache
 def compute_entropy_rate() -> float:
-    """Return the language's entropy in nats a symbol, from its stationary distribution.
+    """Return the language's entropy in nats per symbol, from its stationary distribution.
 
-    It is the loss a token that no model gets below on generated text.
+    No model reaches a lower loss per token on generated text.
     """
     last, before = build_tables()
     pairs = np.full((SYMBOLS, SYMBOLS), SYMBOLS**-2.0)  # P(last, before)
@@ -61,19 +61,19 @@ def compute_entropy_rate() -> float:
 
 
 def draw_symbols(*, documents: int, length: int, seed: int) -> NDArray[np.int64]:
-    """Return text of the language, (documents, length)."""
+    """Draw text of the language, symbols (documents, length)."""
     rng = np.random.default_rng(seed)
     cumulative = build_tables().cumsum(-1)
     text = np.empty((_SETTLE + length, documents), np.int64)
     text[:2] = rng.integers(0, SYMBOLS, (2, documents))
-    which = rng.integers(0, 2, text.shape)
+    table_choices = rng.integers(0, 2, text.shape)
     chances = rng.random(text.shape)
-    everyone = np.arange(documents)
-    for place in range(2, len(text)):
-        table = which[place]
-        context = text[place - 1 - table, everyone]
+    columns = np.arange(documents)
+    for position in range(2, len(text)):
+        table = table_choices[position]
+        context = text[position - 1 - table, columns]
         rows = cumulative[table, context]  # (documents, SYMBOLS)
-        text[place] = (rows <= chances[place][:, None]).sum(1).clip(max=SYMBOLS - 1)
+        text[position] = (rows <= chances[position][:, None]).sum(1).clip(max=SYMBOLS - 1)
     documents_first: NDArray[np.int64] = text[_SETTLE:].T
     return documents_first
 
@@ -81,10 +81,10 @@ def draw_symbols(*, documents: int, length: int, seed: int) -> NDArray[np.int64]
 def generate(
     folder: Path, *, vocab_size: int, seed: int, prefix: str = PREFIX, documents: int = DOCUMENTS
 ) -> None:
-    """Write one pair of files; symbols become ids at equal distances in the vocabulary.
+    """Write one pair of files; the ids of the symbols are spread evenly over the vocabulary.
 
     Raises:
-        UsageError: the vocabulary is smaller than the language.
+        UsageError: the vocabulary has fewer ids than the language has symbols.
     """
     if vocab_size < SYMBOLS:
         raise UsageError(

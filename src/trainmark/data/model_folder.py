@@ -1,10 +1,10 @@
-"""A Hugging Face model folder: the keys of its ``config.json``, and its weights by name and shape.
+"""Check a Hugging Face model folder: the keys of ``config.json``, and names and shapes of weights.
 
-A case declares the keys that it honours as ``ConfigKeys``: each field has a type, a range and, as
-its description, the rule that an error names. Any other key may change the model: it is refused,
-unless it is listed as one that changes nothing or has the library's default. Headers of weights are
-held against the shapes that its model expects. Knows no model and no case; no torch, so that
-the launcher can check. Files that torch wrote are ``train.checkpoints``'s.
+A case declares the keys that it uses as ``ConfigKeys``: each field has a type, a range and, as its
+description, the rule for errors. Any other key may change the model; it is refused, unless it is
+listed as one without effect or has the library's default. The headers of weight files are compared
+with the shapes that the model expects. This module knows no model and no case. It does not import
+torch, so that the launcher can use it; ``train.checkpoints`` reads files that torch wrote.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ DEFAULTS: dict[str, Any] = {
 
 
 class ConfigKeys(BaseModel):
-    """The keys of a ``config.json`` that define a model; derive once a case.
+    """The keys of a ``config.json`` that define a model; a case derives its own class.
 
-    A field's alias is the key's name in the file. A validator that raises ``ValueError`` gives
-    the rule that was broken as its text.
+    A field's alias is the key's name in the file. A validator raises ``ValueError`` with the broken
+    rule as its text.
     """
 
-    unused_keys: ClassVar[frozenset[str]] = frozenset()  # of this model, beside UNUSED_KEYS
-    defaults: ClassVar[dict[str, Any]] = {}  # keys with one valid value, beside DEFAULTS
+    unused_keys: ClassVar[frozenset[str]] = frozenset()  # in addition to UNUSED_KEYS
+    defaults: ClassVar[dict[str, Any]] = {}  # keys with one valid value, in addition to DEFAULTS
 
     model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False, extra="ignore")
 
     @property
     def raw(self) -> dict[str, Any]:
-        """The keys that the file gave, by their names there."""
+        """The keys and values of the file, by their names there."""
         return self.model_dump(by_alias=True, exclude_unset=True)
 
 
@@ -78,7 +78,8 @@ def read_config(folder: Path, keys: type[Keys], fault: Fault) -> Keys:
     """Read and check ``config.json`` of a model folder.
 
     Raises:
-        DataError: missing, no JSON, or the first key that is missing or outside its range.
+        DataError: the file is missing or not JSON, or a key is missing, unknown or invalid; the
+            error names the first one.
     """
     file = folder / CONFIG
     raw = read_json(file, fault)
@@ -105,15 +106,15 @@ def read_config(folder: Path, keys: type[Keys], fault: Fault) -> Keys:
 def _refuse_unknown_keys(
     raw: dict[str, Any], keys: type[ConfigKeys], file: Path, fault: Fault
 ) -> None:
-    """Refuse a key that is not honoured and may change the model; null is no value.
+    """Refuse a key that the case does not use and that may change the model; null is no value.
 
     Raises:
         DataError: the first such key, with its value.
     """
-    honoured = {item.alias or name for name, item in keys.model_fields.items()}
+    used_keys = {item.alias or name for name, item in keys.model_fields.items()}
     defaults = DEFAULTS | keys.defaults
     for key, value in raw.items():
-        if key in honoured | UNUSED_KEYS | keys.unused_keys or value is None:
+        if key in used_keys | UNUSED_KEYS | keys.unused_keys or value is None:
             continue
         if key in defaults and value == defaults[key]:
             continue
@@ -131,10 +132,10 @@ def _refuse_unknown_keys(
 
 
 def read_json(file: Path, fault: Fault) -> Any:
-    """Return what a JSON file of a model folder holds.
+    """Return the content of a JSON file of a model folder.
 
     Raises:
-        DataError: it cannot be read, or is not JSON.
+        DataError: the file cannot be read, or is not JSON.
     """
     try:
         with translate_read_errors(file, fault):
@@ -144,10 +145,10 @@ def read_json(file: Path, fault: Fault) -> Any:
 
 
 def refuse_long_sequences(folder: Path, *, positions: int, seq_length: int) -> None:
-    """Refuse a sequence for whose last token the model has no position.
+    """Refuse sequences that are longer than the model's table of positions.
 
     Raises:
-        DataError: naming both numbers.
+        DataError: ``seq_length`` is larger than ``positions``.
     """
     if seq_length > positions:
         raise DataError(
@@ -160,7 +161,7 @@ def refuse_long_sequences(folder: Path, *, positions: int, seq_length: int) -> N
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor as a header describes it: its file, its key there and its shape."""
+    """A tensor in a file: the file, its key there and its shape, from the header."""
 
     file: Path
     key: str
@@ -169,16 +170,16 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelWeights:
-    """What a model expects of a checkpoint.
+    """The weights that a model expects in a checkpoint.
 
     Args:
-        model: what decides the shapes, ``the Llama of model/config.json``.
+        model: describes the model in errors, ``the Llama of model/config.json``.
         shapes: shape of every weight by name.
-        fix: used if a checkpoint is sound but of another model.
-        wrappers: what may stand before a name, ``module.``; not part of it.
-        optional: what the names of weights that may be missing begin with.
-        unused: tells of a name without wrappers that the model has no use for it.
-        any_rows: tables that may have another number of rows.
+        fix: of the error if a checkpoint belongs to another model.
+        wrappers: prefixes that names in the checkpoint may have, such as ``module.``.
+        optional: prefixes of the names of weights that may be missing.
+        unused: returns whether the model ignores the weight of this name (without wrappers).
+        any_rows: names of tables whose number of rows may differ.
     """
 
     model: str
@@ -192,14 +193,15 @@ class ModelWeights:
     def match(
         self, stored_tensors: Iterable[StoredTensor], *, where: Path
     ) -> dict[str, StoredTensor]:
-        """Return the stored tensor of every weight that was found, by the model's name of it.
+        """Return the stored tensor of each weight, by the model's name of the weight.
 
         Args:
-            where: the file or folder of the checkpoint, for what is missing from it.
+            stored_tensors: all tensors of the checkpoint.
+            where: the file or folder of the checkpoint, for the error about a missing weight.
 
         Raises:
-            DataError: a tensor that is unknown, of another shape or there twice, or a weight that
-                is missing.
+            DataError: a tensor is unknown, has another shape or is stored twice, or a weight is
+                missing.
         """
         names = {self._strip_wrappers(name): name for name in self.shapes}
         matched: dict[str, StoredTensor] = {}
@@ -207,10 +209,10 @@ class ModelWeights:
             bare = self._strip_wrappers(tensor.key)
             place = f"{tensor.file}, {tensor.key}"
             if bare in names:
-                wanted = self.shapes[names[bare]]
-                rows = tensor.shape[:1] if names[bare] in self.any_rows else wanted[:1]
-                if tensor.shape != (*rows, *wanted[1:]):
-                    rule = f"{self.model} has it as {wanted}"
+                expected = self.shapes[names[bare]]
+                rows = tensor.shape[:1] if names[bare] in self.any_rows else expected[:1]
+                if tensor.shape != (*rows, *expected[1:]):
+                    rule = f"{self.model} has it as {expected}"
                     raise self._make_fault(f"{tensor.key} has shape {tensor.shape}", place, rule)
                 if names[bare] in matched:
                     other = matched[names[bare]]
@@ -238,10 +240,10 @@ class ModelWeights:
 
 
 def find_weight_files(folder: Path, names: tuple[str, ...], fault: Fault) -> list[Path]:
-    """Return the first of ``names`` in a model folder, or the files that it lists as an index.
+    """Return the first of ``names`` that exists, or the files that it lists if it is an index.
 
     Raises:
-        DataError: there is none, or an index that names no files.
+        DataError: none exists, or the index lists no files.
     """
     file = next((folder / name for name in names if (folder / name).is_file()), None)
     if file is None:
@@ -253,19 +255,19 @@ def find_weight_files(folder: Path, names: tuple[str, ...], fault: Fault) -> lis
 
 
 def _read_weight_map(index: Path, fault: Fault) -> dict[str, str]:
-    """Return the file of each weight that an index lists."""
+    """Return the file name of each weight, as an index lists them."""
     document = read_json(index, fault)
-    listed = document.get("weight_map") if isinstance(document, dict) else None
-    if not isinstance(listed, dict) or not listed:
+    weight_map = document.get("weight_map") if isinstance(document, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
         raise fault("no weight_map", where=str(index))
-    return {str(name): str(file) for name, file in listed.items()}
+    return {str(name): str(file) for name, file in weight_map.items()}
 
 
 def list_folder_tensors(folder: Path, fault: Fault) -> list[StoredTensor]:
-    """Return the tensors of a folder's safetensors files, one or those that an index lists.
+    """Return the tensors of a folder's safetensors file, or of those that its index lists.
 
     Raises:
-        DataError: a file is missing or damaged, or holds other tensors than the index says.
+        DataError: a file is missing or damaged, or its tensors are not those that the index lists.
     """
     files = find_weight_files(folder, (SINGLE, INDEX), fault)
     tensors = [tensor for file in files for tensor in list_stored_tensors(file, fault)]
@@ -284,10 +286,10 @@ def list_folder_tensors(folder: Path, fault: Fault) -> list[StoredTensor]:
 
 
 def list_stored_tensors(file: Path, fault: Fault) -> list[StoredTensor]:
-    """Return the tensors of a safetensors file in its order.
+    """Return the tensors of a safetensors file, in the order of its header.
 
     Raises:
-        DataError: missing, empty, damaged or cut short.
+        DataError: the file is missing, empty, damaged or cut short.
     """
     from safetensors import SafetensorError, safe_open
 

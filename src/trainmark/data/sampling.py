@@ -1,10 +1,9 @@
-"""Which tokens a sample holds, and the order of documents and samples.
+"""Megatron's sampling: which tokens a sample holds, and the order of documents and samples.
 
-Owns Megatron's sampling: an epoch, or several together, joins the documents of a split in a
-shuffled order and cuts them every ``seq_length`` tokens, so that consecutive samples share one
-token; samples are then shuffled. The orders are those of Megatron's GPTDataset (core 0.10) with the
-same seed, built in linear time without a loop over documents or samples. Must not know
-vocabularies.
+An epoch, or several epochs together, concatenates the documents of a split in a shuffled order and
+cuts them every ``seq_length`` tokens, so that consecutive samples share one token. Then the samples
+are shuffled. The orders equal those of Megatron's GPTDataset (core 0.10) with the same seed; they
+are built in linear time without a loop over documents or samples.
 """
 
 from __future__ import annotations
@@ -28,25 +27,24 @@ if TYPE_CHECKING:
 
 
 def count_samples(num_tokens: int, seq_length: int) -> int:
-    """Return how many samples that share one token with the next fit into some tokens."""
+    """Return the number of samples in ``num_tokens``; each shares its last token with the next."""
     return max(0, (num_tokens - 1) // seq_length)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EpochIndex:
-    """One epoch's samples, in the order in which the documents follow one another.
+    """The samples of one epoch; see ``trainmark.data.splits.Split``.
 
-    See ``trainmark.data.splits.Split``.
-
-    Sample ``i`` begins at token ``offsets[i]`` of the document at ``positions[i]`` in
-    ``documents`` and ends with the token where sample ``i + 1`` begins.
+    Sample ``i`` begins at token ``offsets[i]`` of document ``documents[positions[i]]`` and ends
+    with the token at which sample ``i + 1`` begins.
 
     Args:
         split: the samples of all epochs.
-        documents: numbers within the split, in the epoch's order, whole numbers (documents,).
-        positions: int64 (samples + 1,).
+        documents: document numbers within the split, in the order of the epoch, integers
+            (documents,).
+        positions: indices into ``documents``, int64 (samples + 1,).
         offsets: int64 (samples + 1,).
-        shuffle: sample numbers in the order of training, whole numbers (samples,).
+        shuffle: sample numbers in the order of training, integers (samples,).
     """
 
     split: Samples
@@ -59,15 +57,15 @@ class EpochIndex:
         return len(self.shuffle)
 
     def batch(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], Counts]:
-        """Return token ids (B, seq_length + 1): each is read and predicted but for the ends."""
+        """Return token ids (B, seq_length + 1): inputs and, shifted by one, targets."""
         tokens = len(rows) * self.split.seq_length
         return self.gather_tokens(rows), Counts(len(rows), len(rows), tokens, tokens)
 
     def gather_tokens(self, numbers: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the tokens of samples, each with the token after it.
+        """Return the tokens of samples, each with the token that follows it.
 
         Args:
-            numbers: sample numbers as ``shuffle`` holds them, (B,).
+            numbers: sample numbers, as in ``shuffle`` (B,).
 
         Returns:
             int64 (B, seq_length + 1).
@@ -76,8 +74,8 @@ class EpochIndex:
         token_rows = np.empty((len(numbers), self.split.seq_length + 1), np.int64)
         for row, number in zip(token_rows, numbers, strict=True):
             first, last = self.positions[number : number + 2]
-            touched = self.documents[first : last + 1]  # empty ones between included
-            begins, ends = starts[touched], starts[touched + 1]
+            documents = self.documents[first : last + 1]  # those that the sample lies in
+            begins, ends = starts[documents], starts[documents + 1]
             ends[-1] = begins[-1] + self.offsets[number + 1] + 1
             begins[0] += self.offsets[number]
             pieces = zip(begins, ends, strict=True)
@@ -90,13 +88,15 @@ class Samples:
     """The samples of one split.
 
     Args:
-        documents: contiguous document numbers of the reader.
-        seq_length: tokens that a sample predicts; it holds one more.
+        reader: the pair of indexed token files.
+        documents: consecutive document numbers of the reader.
+        seq_length: number of tokens that a sample predicts; it holds one more.
         seed: of both shuffles; equal seeds give equal epochs on every rank.
-        together: as many epochs as hold so many samples are shuffled together.
-        cache: folder for the orders, whose name says all that they depend on but the seed; none:
-            they are built where they are needed.
-        most: samples that there are at most, the first in the documents' order; for evaluation.
+        shuffled_together: number of samples; as many epochs as hold them are shuffled together.
+        cache: folder for the orders, whose name contains everything that they depend on but the
+            seed; None: they are not cached.
+        max_samples: maximum number of samples, the first ones in the order of the documents; for
+            evaluation.
     """
 
     reader: IndexedReader
@@ -109,7 +109,7 @@ class Samples:
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """Token at which each document begins and the last one ends, (documents + 1,)."""
+        """The first token of each document, then the end of the last one, (documents + 1,)."""
         return self.reader.find_token_starts(self.documents)
 
     def __len__(self) -> int:
@@ -118,44 +118,49 @@ class Samples:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the split, those after the last whole sample included."""
+        """Number of tokens of the split, including those after the last whole sample."""
         return int(self.starts[-1] - self.starts[0])
 
     def build_unshuffled_epoch(self) -> EpochIndex:
-        """Return the samples of the documents as they stand, nothing shuffled."""
-        whole = self._cut_samples(np.arange(len(self.documents)), np.arange(len(self)))
-        return EpochIndex(self, *whole)
+        """Return the samples with documents and samples in the order of the files."""
+        arrays = self._cut_samples(np.arange(len(self.documents)), np.arange(len(self)))
+        return EpochIndex(self, *arrays)
 
     def build_epoch(self, number: int) -> EpochIndex:
         """Return the shuffled samples of one epoch, counted from 0."""
         samples = len(self)
         if samples == 0:
             return self.build_unshuffled_epoch()
-        epochs = -(-(self.shuffled_together * self.seq_length + 1) // self.num_tokens)
-        drawn, part = divmod(number, epochs)  # those shuffled together, and which of them
-        seed = (self.seed + drawn) % 2**32  # as many seeds as numpy's older generator has
+        # Epochs are shuffled in groups; this epoch is number ``part`` of its group.
+        group_size = -(-(self.shuffled_together * self.seq_length + 1) // self.num_tokens)
+        group, part = divmod(number, group_size)
+        seed = (self.seed + group) % 2**32  # RandomState takes seeds of 32 bits
 
         def build() -> list[NDArray[Any]]:
-            return self._shuffle_epochs(epochs, np.random.RandomState(seed))
+            return self._shuffle_epochs(group_size, np.random.RandomState(seed))
 
-        built = load_or_build_arrays(self.cache / str(seed), build) if self.cache else build()
-        order, positions, offsets, shuffle = built
-        mine = shuffle[part * samples : (part + 1) * samples]
-        return EpochIndex(self, order, positions, offsets, mine)
+        arrays = load_or_build_arrays(self.cache / str(seed), build) if self.cache else build()
+        order, positions, offsets, shuffle = arrays
+        shuffle_of_epoch = shuffle[part * samples : (part + 1) * samples]
+        return EpochIndex(self, order, positions, offsets, shuffle_of_epoch)
 
     def _shuffle_epochs(self, epochs: int, random: np.random.RandomState) -> list[NDArray[Any]]:
-        """Return the order of some epochs shuffled together.
+        """Return order, positions, offsets and shuffle of epochs that are shuffled together.
 
-        Megatron keeps the last epoch apart where less than 80% of it are asked for.
+        Megatron shuffles the last epoch separately if less than 80% of it is needed.
         """
         total = count_samples(epochs * self.num_tokens, self.seq_length)
-        before = count_samples((epochs - 1) * self.num_tokens, self.seq_length)
-        apart = epochs > 1 and self.shuffled_together - before < int(0.8 * len(self))
-        each = np.arange(len(self.documents), dtype=np.int32)
-        orders = [np.tile(each, count) for count in ([epochs - 1, 1] if apart else [epochs])]
+        before_last = count_samples((epochs - 1) * self.num_tokens, self.seq_length)
+        needed_of_last = self.shuffled_together - before_last
+        documents = np.arange(len(self.documents), dtype=np.int32)
+        if epochs > 1 and needed_of_last < int(0.8 * len(self)):
+            orders = [np.tile(documents, epochs - 1), documents.copy()]
+            shuffles = np.split(np.arange(total), [before_last])
+        else:
+            orders = [np.tile(documents, epochs)]
+            shuffles = [np.arange(total)]
         for order in orders:
             random.shuffle(order)
-        shuffles = np.split(np.arange(total), [before] if apart else [])
         for shuffle in shuffles:
             random.shuffle(shuffle)
         return self._cut_samples(np.concatenate(orders), np.concatenate(shuffles))
@@ -166,7 +171,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """What a rank trains and scores; ``content_id`` names the tokens."""
+    """The samples that a rank trains and evaluates; ``content_id`` identifies the tokens."""
 
     train: Samples
     validation: Samples
@@ -176,19 +181,19 @@ class Splits:
 def cut_documents(
     sizes: NDArray[np.int64], seq_length: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Cut documents that follow one another every ``seq_length`` tokens.
+    """Cut concatenated documents every ``seq_length`` tokens.
 
     Args:
-        sizes: tokens of each document, in order (documents,).
+        sizes: number of tokens of each document, in order (documents,).
 
     Returns:
-        document and token within it at which each sample begins and the last one ends, both
-        int64 (samples + 1,); empty where there is no token.
+        The document, and the token within it, at which each sample begins and the last one ends,
+        both int64 (samples + 1,); empty if there is no token.
     """
     ends = np.cumsum(sizes, dtype=np.int64)
-    # A multiple of seq_length below a document's end is a cut in it or before it.
+    # For each document, the number of cuts in it and in the documents before it.
     cuts = -(-ends // seq_length)
     positions = np.repeat(np.arange(len(sizes)), np.diff(cuts, prepend=0))
-    positions[:1] = 0  # the first sample begins at the first document, were it empty, as Megatron's
+    positions[:1] = 0  # as in Megatron, sample 0 begins at document 0, even if that is empty
     offsets = np.arange(len(positions)) * seq_length - (ends - sizes)[positions]
     return positions, offsets

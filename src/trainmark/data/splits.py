@@ -1,9 +1,9 @@
-"""The splits of a data set: their files in a data folder, and their rows, laid out in batches.
+"""The splits of a data set: their files in a data folder, and their rows by number.
 
-Owns which of the forms that a case knows a folder has, numbered parts, the errors where a file is
-missing, empty or cannot be read, and the one contract that every case's data has: rows by number.
-Rows of token ids of unequal length are stored as ``Ragged``. Must not know what files hold: forms
-and faults are the case's own.
+This module finds the files of each split, which may be numbered parts, in one of the forms that a
+case accepts. It raises the errors for files that are missing, empty or unreadable. ``Split`` is
+what the data of every case provides; ``Ragged`` stores rows of unequal length. This module does not
+know the content of files: each case passes its own forms and errors.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PART_NAME = re.compile(r".*-([0-9]+)-of-([0-9]+)(-[0-9a-f]+)?")  # older hub nam
 
 @contextmanager
 def translate_read_errors(file: Path, fault: Fault) -> Iterator[None]:
-    """Turn what the system refuses into a ``DataError`` naming ``file``."""
+    """Turn an ``OSError`` of the block into a ``DataError`` that names ``file``."""
     try:
         yield
     except OSError as error:
@@ -43,7 +43,7 @@ def translate_read_errors(file: Path, fault: Fault) -> Iterator[None]:
 
 
 def refuse_unreadable(file: Path, fault: Fault) -> None:
-    """Refuse a file that is missing, empty or not to be read."""
+    """Raise ``DataError`` if a file is missing, empty or unreadable."""
     with translate_read_errors(file, fault), file.open("rb") as stream:
         if stream.read(1):
             return
@@ -67,13 +67,13 @@ def read_parquet_rows(file: Path) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One form in which a folder can hold its splits.
+    """A form in which a data folder can store its splits.
 
     Args:
-        kind: as records name it.
-        names: names of each split's files, the first that is there is used; instead of a file
-            there may be numbered parts, ``train-00000-of-00001.parquet``.
-        folders: where below the data folder they can lie, the first that has some is used.
+        kind: its name in records.
+        names: for each split the possible file names, of which the first that exists is used;
+            instead of one file there may be numbered parts, ``train-00000-of-00001.parquet``.
+        folders: the possible subfolders, of which the first that has such files is used.
     """
 
     kind: str
@@ -83,30 +83,27 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The form that a folder has, and the files of each split in order."""
+    """The form of a data folder, and the files of each split in order."""
 
     kind: str
     files: dict[str, list[Path]]
 
 
 def find_layout(folder: Path, forms: Sequence[Form], fault: Fault) -> Layout:
-    """Find the splits of ``folder`` in the first of ``forms`` that it has.
+    """Return the files of each split, in the first of ``forms`` that ``folder`` has.
 
     Args:
-        fault: says what a data folder holds, and the fix.
+        fault: makes a ``DataError`` with the rule and the fix of the case.
 
     Raises:
-        DataError: no such folder, no form, only one split, or a file that is empty or cannot
-            be read.
+        DataError: there is no such folder, no known form or only one split, or a file is empty or
+            unreadable.
     """
     if not folder.is_dir():
         raise fault("no such folder", where=str(folder))
     for form in forms:
         for place in (folder / name for name in form.folders):
-            files = {
-                split: next(filter(None, (_find_files(place, name) for name in names)), [])
-                for split, names in form.names.items()
-            }
+            files = {split: _find_first_files(place, names) for split, names in form.names.items()}
             if not any(files.values()):
                 continue
             for split, files_of_split in files.items():
@@ -119,11 +116,20 @@ def find_layout(folder: Path, forms: Sequence[Form], fault: Fault) -> Layout:
     raise fault("no data files", where=str(folder))
 
 
+def _find_first_files(place: Path, names: Sequence[str]) -> list[Path]:
+    """Return the files of the first of ``names`` that exists in ``place``; empty: none exists."""
+    for name in names:
+        files = _find_files(place, name)
+        if files:
+            return files
+    return []
+
+
 def _find_files(place: Path, name: str) -> list[Path]:
-    """Return the file ``name`` of ``place``, or its numbered parts in order.
+    """Return the file ``name`` in ``place``, or its numbered parts in order.
 
     Raises:
-        DataError: a part is missing, or there twice.
+        DataError: a part is missing, or exists twice.
     """
     if (place / name).exists():
         return [place / name]
@@ -147,20 +153,21 @@ class Split(Protocol):
         """Return the number of rows."""
 
     def batch(self, rows: NDArray[np.int64]) -> tuple[Any, Counts]:
-        """Return arrays of ``rows``, tokens and labels, on the host, and what they hold.
+        """Return the arrays of ``rows``, such as tokens and labels, and their counts.
 
-        Arrays stand in tuples or dataclasses and become tensors as they are; ``Counts`` has
-        samples, sequences, and tokens with and without padding.
+        The arrays, in tuples or dataclasses, become tensors unchanged. ``Counts`` holds the numbers
+        of samples, sequences, and tokens with and without padding.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """Rows of unequal length one after another.
+    """Rows of unequal length, concatenated.
 
     Args:
-        values: all rows' values (total,).
-        starts: where each row begins in ``values``, int64 (rows + 1,).
+        values: the values of all rows (total,).
+        starts: index in ``values`` at which each row begins and the last one ends, int64
+            (rows + 1,).
     """
 
     values: NDArray[Any]
@@ -168,7 +175,7 @@ class Ragged:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Sequence[int]]) -> Self:
-        """Build from rows, int32."""
+        """Concatenate rows; the values become int32."""
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         values = np.fromiter(chain.from_iterable(rows), np.int32, int(lengths.sum()))
         return cls(values, compute_starts(lengths))
@@ -178,7 +185,7 @@ class Ragged:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Values of each row."""
+        """Number of values of each row."""
         return np.diff(self.starts)
 
     def get_row(self, number: int) -> NDArray[Any]:
@@ -187,5 +194,5 @@ class Ragged:
 
 
 def compute_starts(lengths: NDArray[Any]) -> NDArray[np.int64]:
-    """Return where rows of these lengths begin, and where the last one ends."""
+    """Return the starts of concatenated rows, and the end of the last, int64 (rows + 1,)."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)

@@ -1,7 +1,7 @@
-"""Text of data files: UTF-8 with or without a byte-order mark, lines that end in LF or CR LF.
+"""Read the text of data files: UTF-8, with or without byte-order mark, lines end in LF or CR LF.
 
-``str.splitlines`` and files opened as text also split at characters that sentences contain, a lone
-carriage return or U+2028 for instance. Every reader of data takes its lines from here.
+``str.splitlines`` and files opened as text also split at characters that occur within sentences,
+such as a lone carriage return or U+2028. Therefore every reader of data uses these functions.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 BYTE_ORDER_MARK = codecs.BOM_UTF8
 MAX_LINE_BYTES = 256 << 20
 _LONE_RETURN = re.compile(r"\r(?!\n)")
-_NONCHARACTERS = tuple(map(chr, range(0xFDD0, 0xFDF0)))  # no text has them: Unicode, chapter 23
+_NONCHARACTERS = tuple(
+    map(chr, range(0xFDD0, 0xFDF0))
+)  # they occur in no text: Unicode, chapter 23
 
 
 def read_text(file: Path) -> str:
-    """Return the text of a file, line ends as they are.
+    """Return the text of a file with its line ends unchanged.
 
     Raises:
         ValueError: not UTF-8, or more than 256 MiB.
@@ -38,27 +40,27 @@ def read_text(file: Path) -> str:
 def split_lines(text: str) -> list[str]:
     """Return the lines of a text without their ends."""
     lines = text.split("\n")
-    if not lines[-1]:  # after the last line's end
+    if not lines[-1]:  # the text ends in a line end
         lines.pop()
     return [line.removesuffix("\r") for line in lines]
 
 
 def enumerate_lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a binary stream with their ends and numbers, from 1.
+    """Yield the number, from 1, and the content of each line of a binary stream, with its end.
 
-    A line of more than ``MAX_LINE_BYTES`` is cut there: a hole in a file is such a line.
+    A line is cut after ``MAX_LINE_BYTES``, because a hole in a file reads as one huge line.
     """
     for number, line in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES), b""), start=1):
         yield number, line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
 
 
 def read_tsv(file: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows of a file with a header, fields between tabs; quotes have no meaning.
+    """Yield the rows of a tab-separated file as dicts; its first line names the fields.
 
-    Empty lines are skipped.
+    Quotes have no special meaning. Empty lines are skipped.
 
     Raises:
-        ValueError: not UTF-8, or a row with other fields than the header, with its line.
+        ValueError: the file is not UTF-8, or a row has more or fewer fields than the header.
         OSError: it cannot be read.
     """
     lines = enumerate(split_lines(read_text(file)), start=1)
@@ -66,38 +68,41 @@ def read_tsv(file: Path) -> Iterator[dict[str, str]]:
 
 
 def parse_csv_rows(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of its last line, from 1, and the fields of each row of a CSV.
+    """Yield each row of a CSV text: the number of its last line, from 1, and its fields.
 
-    A field in double quotes may hold commas, quotes (doubled) and line breaks. Empty lines are
+    A field in double quotes may contain commas, quotes (doubled) and line breaks. Empty lines are
     skipped.
 
     Raises:
-        ValueError: a quote that does not end, or text after it, with the line's number.
+        ValueError: a quote does not end, or text follows it; the error has the line's number.
     """
-    # The library ends a row at a lone carriage return too: another character stands in for it.
-    stand_in = next(character for character in _NONCHARACTERS if character not in text)
-    lines = StringIO(_LONE_RETURN.sub(stand_in, text), newline="\n")
+    # The library would end a row at a lone carriage return, so a placeholder replaces it.
+    placeholder = next(character for character in _NONCHARACTERS if character not in text)
+    lines = StringIO(_LONE_RETURN.sub(placeholder, text), newline="\n")
     reader = csv.reader(lines, strict=True)
     try:
         for fields in reader:
             if fields:
-                yield reader.line_num, [field.replace(stand_in, "\r") for field in fields]
+                yield reader.line_num, [field.replace(placeholder, "\r") for field in fields]
     except csv.Error as error:
         raise ValueError(f"line {reader.line_num}: {error}") from None
 
 
 def read_csv(file: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows of a CSV with a header; see ``parse_csv_rows``.
+    """Yield the rows of a CSV file as dicts; its first line names the fields.
+
+    See ``parse_csv_rows``.
 
     Raises:
-        ValueError: not UTF-8, not CSV, or a row with other fields than the header, with its line.
+        ValueError: the file is not UTF-8 or not CSV, or a row has more or fewer fields than the
+            header.
         OSError: it cannot be read.
     """
     yield from _name_fields(parse_csv_rows(read_text(file)))
 
 
 def _name_fields(rows: Iterable[tuple[int, list[str]]]) -> Iterator[dict[str, str]]:
-    """Yield rows by the names that the first one gives their fields."""
+    """Yield every row after the first as a dict; the first row names the fields."""
     header: list[str] | None = None
     for line, fields in rows:
         if header is None:

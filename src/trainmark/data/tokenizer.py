@@ -1,7 +1,7 @@
-"""Tokenizers of model folders: found, opened, and held against the model that uses them.
+"""Find and open the tokenizers of model folders, and check that they fit the model.
 
-Owns the forms that are read (``tokenizer.json``, BERT's ``vocab.txt``, GPT-2's two files), which
-special tokens they must have, and the end-of-document token of a corpus. Must not know corpora.
+Three forms are read: ``tokenizer.json``, BERT's ``vocab.txt``, and GPT-2's two files. This module
+checks the special tokens and finds the end-of-document token of a corpus.
 """
 
 from __future__ import annotations
@@ -29,36 +29,37 @@ SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")  # the first tha
 END_OF_DOCUMENT = "<|endoftext|>"
 CORPUS_FAULT = partial(
     DataError,
-    rule="text is tokenised with the model's own tokenizer, its files as the library wrote them",
+    rule="text is tokenised with the model's tokenizer, in the files that its library wrote",
     fix="name with tokenizer= the folder of the tokenizer, as the model hub has it",
 )
 _BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def find_tokenizer_file(folder: Path, fault: Fault, names: tuple[str, ...] = BERT_FILES) -> Path:
-    """Return the first of ``names`` in a folder.
+    """Return the first of ``names`` that exists in a folder.
 
     Raises:
-        DataError: there is none, or it is empty.
+        DataError: none exists, or the file is empty.
     """
-    file = next((folder / name for name in names if (folder / name).is_file()), None)
-    if file is None:
-        raise fault(f"no {' and no '.join(names)}", where=str(folder))
-    refuse_unreadable(file, fault)
-    return file
+    for name in names:
+        file = folder / name
+        if file.is_file():
+            refuse_unreadable(file, fault)
+            return file
+    raise fault(f"no {' and no '.join(names)}", where=str(folder))
 
 
 def open_tokenizer(file: Path, fault: Fault, *, plain: bool = True) -> Tokenizer:
-    """Open a tokenizer of any form; nothing is padded or truncated.
+    """Open a tokenizer of any form; it neither pads nor truncates.
 
-    The two files of GPT-2 say nothing of a space before a text; none is put there.
+    The two files of GPT-2 do not define whether a space precedes a text; none is added.
 
     Args:
-        plain: a text that spells a special token is encoded as the characters that it is, so
+        plain: encode a special token that is spelled out in a text as ordinary characters, so
             that no text can forge one.
 
     Raises:
-        DataError: it cannot be read, or is BERT's and lacks a special token.
+        DataError: the file cannot be read.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -77,15 +78,15 @@ def open_tokenizer(file: Path, fault: Fault, *, plain: bool = True) -> Tokenizer
         raise fault(f"not readable as a tokenizer: {error}", where=str(file)) from None
     library.no_padding()
     library.no_truncation()
-    library.encode_special_tokens = plain  # the name misleads: spell them out, do not match them
+    library.encode_special_tokens = plain  # True: do not match them in texts
     return library
 
 
 def read_merges(file: Path) -> list[tuple[str, str]]:
-    """Return the merges of GPT-2's ``merges.txt``, one a line after the version.
+    """Return the merges of GPT-2's ``merges.txt``, one from each line after the version.
 
     Raises:
-        ValueError: a line is not two tokens with a space between them.
+        ValueError: a line is not two tokens separated by a space.
     """
     merges = []
     for number, line in enumerate(split_lines(read_text(file)), start=1):
@@ -101,10 +102,13 @@ def read_merges(file: Path) -> list[tuple[str, str]]:
 def open_wordpiece(file: Path, fault: Fault, *, plain: bool = False) -> Tokenizer:
     """Open ``tokenizer.json`` of a BERT, or build its uncased tokenizer from ``vocab.txt``.
 
-    Special tokens are put around a text unless the caller asks for none.
+    It adds special tokens around a text unless the caller disables that.
+
+    Args:
+        plain: see ``open_tokenizer``.
 
     Raises:
-        DataError: as ``open_tokenizer``, or a special token is missing.
+        DataError: the file cannot be read, or a special token is missing.
     """
     from tokenizers import normalizers, pre_tokenizers, processors
 
@@ -125,9 +129,12 @@ def open_wordpiece(file: Path, fault: Fault, *, plain: bool = False) -> Tokenize
 
 
 def refuse_other_settings(file: Path, library: Tokenizer, fault: Fault) -> None:
-    """Refuse ``tokenizer_config.json`` if the tokenizer opened from ``file`` does not follow it.
+    """Refuse settings in ``tokenizer_config.json`` that the opened tokenizer does not follow.
 
-    The library's own classes read these keys; other tokens would train another model.
+    The library's tokenizer classes follow these keys. Different tokens would train another model.
+
+    Args:
+        file: the file from which ``library`` was opened.
 
     Raises:
         DataError: the first key that differs, with its value.
@@ -136,20 +143,20 @@ def refuse_other_settings(file: Path, library: Tokenizer, fault: Fault) -> None:
     if not settings.is_file():
         return
     document = json.loads(library.to_str())
-    used: dict[str, Any] = {"do_basic_tokenize": True, "never_split": []}
+    applied: dict[str, Any] = {"do_basic_tokenize": True, "never_split": []}
     normalizer = document["normalizer"] or {}
     if normalizer.get("type") == "BertNormalizer":
-        used["do_lower_case"] = normalizer["lowercase"]
-        used["strip_accents"] = normalizer["strip_accents"]
-        used["tokenize_chinese_chars"] = normalizer["handle_chinese_chars"]
+        applied["do_lower_case"] = normalizer["lowercase"]
+        applied["strip_accents"] = normalizer["strip_accents"]
+        applied["tokenize_chinese_chars"] = normalizer["handle_chinese_chars"]
     splitter = document["pre_tokenizer"] or {}
     if splitter.get("type") == "ByteLevel":
-        used["add_prefix_space"] = splitter["add_prefix_space"]
-    written = read_json(settings, fault)
-    for key, value in used.items():
-        if written.get(key) not in (value, None):
+        applied["add_prefix_space"] = splitter["add_prefix_space"]
+    requested = read_json(settings, fault)
+    for key, value in applied.items():
+        if requested.get(key) not in (value, None):
             raise fault(
-                f"{key} is {json.dumps(written[key])}",
+                f"{key} is {json.dumps(requested[key])}",
                 where=f"{settings}, {key}",
                 rule=f"text is tokenised with {key} {json.dumps(value)}, as {file.name} is read",
                 fix=f"give the {FAST} that the library saved with these settings",
@@ -157,11 +164,11 @@ def refuse_other_settings(file: Path, library: Tokenizer, fault: Fault) -> None:
 
 
 def read_special_token(folder: Path, key: str, fault: Fault) -> str | None:
-    """Return the special token that a folder's settings name under ``key``, ``eos_token``."""
+    """Return the special token in a folder's settings under ``key``, such as ``eos_token``."""
     for file in (folder / name for name in SETTINGS):
         if file.is_file():
             token = read_json(file, fault).get(key)
-            if isinstance(token, dict):  # an added token as an object
+            if isinstance(token, dict):  # an added token is stored as an object
                 token = token.get("content")
             if token is not None:
                 return str(token)
@@ -171,18 +178,20 @@ def read_special_token(folder: Path, key: str, fault: Fault) -> str | None:
 def refuse_short_vocabulary(
     file: Path, *, entries: int, vocab_size: int, of: str, fix: str, multiple: int = 1
 ) -> None:
-    """Refuse a vocabulary of ``entries`` for a model of ``vocab_size``.
+    """Refuse a vocabulary that is shorter than the model's.
 
-    A shorter vocabulary was cut, or belongs to another model whose ids mean other words:
-    training would go on without an error. A model may have its table padded.
+    A shorter vocabulary was cut, or belongs to another model whose ids mean other words; training
+    would not notice it. A model may pad its table.
 
     Args:
         file: the vocabulary.
-        of: where ``vocab_size`` is said.
-        multiple: of which the model's size may be, above ``entries``.
+        entries: its number of tokens.
+        vocab_size: rows of the model's table.
+        of: names the source of ``vocab_size``, for the error.
+        multiple: the model may pad ``entries`` up to the next multiple of this.
 
     Raises:
-        DataError: the model has more, naming both numbers.
+        DataError: ``vocab_size`` is larger; the error has both numbers.
     """
     if vocab_size > -(-entries // multiple) * multiple:
         padding = f", padded to a multiple of {multiple} at most" if multiple > 1 else ""
@@ -200,9 +209,9 @@ class CorpusTokenizer:
 
     Args:
         library: turns text into ids.
-        vocab_size: ids are below it.
-        end_of_document: the token that ends every document; none: documents have no end.
-        end_id: its id.
+        vocab_size: all ids are below it.
+        end_of_document: the token that ends every document; None: there is no such token.
+        end_id: the id of ``end_of_document``.
     """
 
     library: Tokenizer
@@ -215,9 +224,10 @@ def find_corpus_files(folder: Path) -> dict[str, Path]:
     """Return the files of a corpus tokenizer's folder by name.
 
     Raises:
-        DataError: neither form of a tokenizer is there.
+        DataError: the folder has neither ``tokenizer.json`` nor GPT-2's two files.
     """
-    files = {n: folder / n for n in (FAST, *BPE, *SETTINGS) if (folder / n).is_file()}
+    names = (FAST, *BPE, *SETTINGS)
+    files = {name: folder / name for name in names if (folder / name).is_file()}
     if FAST in files or set(BPE) <= set(files):
         return files
     rule = f"a tokenizer is {FAST}, or {' and '.join(BPE)}"
@@ -228,10 +238,11 @@ def open_corpus_tokenizer(folder: Path, *, ends: bool = True) -> CorpusTokenizer
     """Open ``tokenizer.json``, or GPT-2's two files.
 
     Args:
-        ends: whether a token ends every document.
+        ends: whether documents end with the end-of-document token.
 
     Raises:
-        DataError: a file is missing or damaged, or there is no end-of-document token.
+        DataError: a file is missing or damaged, or the end-of-document token is not in the
+            vocabulary.
     """
     files = find_corpus_files(folder)
     file = files[FAST if FAST in files else BPE[0]]
