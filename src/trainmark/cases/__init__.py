@@ -1,15 +1,15 @@
-"""The workloads, called cases. A case is a folder whose modules are found by their names.
+"""Find, load and check the workloads, called cases.
 
-``case.py`` (what is trained), ``data`` (``generate``, ``check``), ``job`` (``load_data``,
-``build``; the only one with torch) and, where there is something to prepare, ``prepare``
-(``prepare``); each of the last three may be a package. A case with additional figures also
-has ``figures`` (``compute``), one whose model's size follows from its recipe ``sizes``
-(``find_sizes``).
+A case is a folder with modules of fixed names:
 
-Owns how cases are found: in the folders next to this file, in packages with an entry point in
-the group ``trainmark.cases``, and in the folders that the environment variable
-``TRAINMARK_CASE_PATH`` lists; and where generated data lies, whole or not at all. No other module
-names a case.
+``case.py`` (the recipes), ``data`` (``generate``, ``check``), ``job`` (``load_data``, ``build``;
+the only one that imports torch) and, if its data must be prepared, ``prepare`` (``prepare``). Each
+of the last three may be a package. A case with figures of its own also has ``figures``
+(``compute``); one whose model size follows from its recipe has ``sizes`` (``find_sizes``).
+
+Cases are found in the folders next to this file, in packages with an entry point in the group
+``trainmark.cases``, and in the folders that the environment variable ``TRAINMARK_CASE_PATH`` lists.
+This module also caches generated data. No other module names a case.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Part = Literal["data", "figures", "job", "prepare", "sizes"]
 
 
 def _find_packages() -> dict[str, Path | str]:
-    """Return each case's folder, or its package where an entry point names it."""
+    """Return the folder of each case, or its package if an entry point names it."""
     packages: dict[str, Path | str] = {
         entry.name: entry.value for entry in find_entry_points(ENTRY_POINT_GROUP)
     }
@@ -76,38 +76,38 @@ def list_names() -> list[str]:
 
 
 def _resolve_package(name: str) -> str:
-    """Return the name under which a case's modules are imported."""
-    place = _find_packages()[name]
-    if isinstance(place, str):
-        return place
-    if place.parent == Path(__file__).parent:
+    """Return the package name under which a case's modules are imported."""
+    location = _find_packages()[name]
+    if isinstance(location, str):
+        return location
+    if location.parent == Path(__file__).parent:
         return f"{__name__}.{name}"
     package = _OUTSIDE_PACKAGE + name
     if package not in sys.modules:
         spec = importlib.util.spec_from_loader(package, loader=None, is_package=True)
         assert spec is not None
-        spec.submodule_search_locations = [str(place)]
+        spec.submodule_search_locations = [str(location)]
         sys.modules[package] = importlib.util.module_from_spec(spec)
     return package
 
 
 def is_shipped(name: str) -> bool:
-    """Tell whether the case called ``name`` is one of ours, the same in each installation."""
-    # Which no other package can take; a name from a record may be any text.
+    """Return whether the case ``name`` is part of this package."""
+    # The name may come from a record and be any text.
     return name.isidentifier() and (Path(__file__).parent / name / "case.py").is_file()
 
 
 def has_part(name: str, part: Part) -> bool:
-    """Tell whether the case called ``name`` has the module ``part``."""
+    """Return whether the case ``name`` has the module ``part``."""
     return importlib.util.find_spec(f"{_resolve_package(name)}.{part}") is not None
 
 
 def import_part(name: str, part: Part) -> ModuleType:
-    """Import a module of the case called ``name``.
+    """Import a module of the case ``name``.
 
     Raises:
-        UsageError: the case has no such module, or it cannot be imported.
-        ModuleNotFoundError: a package that it needs is not installed.
+        UsageError: the case has no such module, or the module cannot be imported.
+        ModuleNotFoundError: a package that the module needs is not installed.
     """
     if not has_part(name, part):
         raise UsageError(
@@ -139,14 +139,14 @@ def get_cache_root() -> Path:
 
 @contextmanager
 def wrap_case_errors(name: str, place: str) -> Iterator[None]:
-    """Run code of a case in the block.
+    """Turn an exception from the case's code in the block into a ``CaseError``.
 
     Args:
         name: of the case.
-        place: which part of it, for the error.
+        place: the part of the case that runs, for the error.
 
     Raises:
-        CaseError: it raised something that is no error of ours.
+        CaseError: the block raised an exception that is not a ``TrainmarkError``.
     """
     try:
         yield
@@ -154,18 +154,19 @@ def wrap_case_errors(name: str, place: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         calls = traceback.extract_tb(error.__traceback__)
-        of_case = [call for call in calls if Path(call.filename).is_relative_to(get_folder(name))]
-        innermost = (of_case or calls)[-1]
+        folder = get_folder(name)
+        case_calls = [call for call in calls if Path(call.filename).is_relative_to(folder)]
+        innermost = (case_calls or calls)[-1]
         source = f"{innermost.filename}:{innermost.lineno}"
         raise CaseError(error, case=name, place=place, source=source) from error
 
 
 def check_data(name: str, folder: Path, recipe: Recipe) -> DataFacts:
-    """Return what the case called ``name`` finds in a folder with its data.
+    """Check a folder with data of the case ``name``; return the facts of the data.
 
     Raises:
-        DataError: the data is not as it must be.
-        CaseError: the case failed to check it.
+        DataError: the data is invalid.
+        CaseError: the check itself failed.
     """
     check = import_part(name, "data").check
     with wrap_case_errors(name, "data_check"):
@@ -178,11 +179,11 @@ def check_data(name: str, folder: Path, recipe: Recipe) -> DataFacts:
 def check_fit(
     name: str, folder: Path, recipe: Recipe, world_size: int, memory: RankMemory
 ) -> int | None:
-    """Return how many bytes of a rank's memory training needs at the least; None: not known.
+    """Return the predicted minimum of a rank's memory in bytes; None: the case predicts none.
 
     Raises:
-        EnvironmentFault: a rank has less.
-        CaseError: the case failed to compute it.
+        EnvironmentFault: a rank has less memory.
+        CaseError: the prediction failed.
     """
     data = import_part(name, "data")
     if not hasattr(data, "check_fit"):
@@ -193,36 +194,43 @@ def check_fit(
 
 
 def ensure_generated_data(case: Case, recipe: Recipe, root: Path) -> Path:
-    """Return the folder with ``recipe``'s generated data, generating it when it is missing.
+    """Return the folder with ``recipe``'s generated data; generate it if it is missing.
+
+    Args:
+        root: folder of all generated data; see ``get_cache_root``.
 
     Raises:
-        EnvironmentFault: it cannot be written.
+        EnvironmentFault: the folder cannot be written.
         CaseError: the generator failed.
     """
-    made = locate_generated_data(case, recipe, root)
-    if not made.is_dir():
+    folder = locate_generated_data(case, recipe, root)
+    if not folder.is_dir():
         generate = import_part(case.name, "data").generate
         fields = SimpleNamespace(**_select_data_fields(case, recipe))
         with wrap_case_errors(case.name, "data_generate"):
-            write_folder(made, lambda place: generate(place, fields))
-    return made
+            write_folder(folder, lambda staging: generate(staging, fields))
+    return folder
 
 
 def _select_data_fields(case: Case, recipe: Recipe) -> dict[str, Any]:
+    """Return the recipe fields that generated data depends on."""
     return {name: getattr(recipe, name) for name in case.data_fields}
 
 
 def locate_generated_data(case: Case, recipe: Recipe, root: Path) -> Path:
-    """Return where ``recipe``'s generated data lies, or would.
+    """Return the path of ``recipe``'s generated data, whether it exists or not.
 
-    The name holds a digest of the case's sources and of the recipe fields that the data
-    depends on (``Case.data_fields``), so that a changed generator never meets old data and
-    any other field finds the same data again. A generator can read no other field.
+    The name contains a digest of the case's sources and of the recipe fields that the data depends
+    on (``Case.data_fields``). So a changed generator never uses old data, and recipes that differ
+    in other fields share their data. A generator cannot read other fields.
     """
-    generate, sources = import_part(case.name, "data").generate, get_folder(case.name)
-    # A case may borrow the generator of another one. Words to draw from may stand in a table.
-    folders, kinds = {sources, Path(getfile(generate)).parent}, ("*.py", "*.toml")
-    files = sorted({file for place in folders for kind in kinds for file in place.rglob(kind)})
+    generate = import_part(case.name, "data").generate
+    # A case may use the generator of another case, in whose folder the code then lies.
+    folders = {get_folder(case.name), Path(getfile(generate)).parent}
+    patterns = ("*.py", "*.toml")  # a table may hold the words to draw from
+    files = sorted(
+        {file for folder in folders for pattern in patterns for file in folder.rglob(pattern)}
+    )
     text = json.dumps(_select_data_fields(case, recipe), sort_keys=True) + "".join(
         file.read_text(encoding="utf-8") for file in files
     )
@@ -230,7 +238,10 @@ def locate_generated_data(case: Case, recipe: Recipe, root: Path) -> Path:
 
 
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Create ``folder`` with what ``fill`` writes: whole, or not at all.
+    """Create ``folder`` with the files that ``fill`` writes, completely or not at all.
+
+    Args:
+        fill: gets the path of the folder to write into.
 
     Raises:
         EnvironmentFault: the parent folder cannot be written.
@@ -243,7 +254,7 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
         staging.chmod(0o755)
         staging.rename(folder)
     except OSError as error:
-        if not folder.is_dir():  # else somebody finished the same content first: use theirs
+        if not folder.is_dir():  # else another process has finished the same content first
             raise EnvironmentFault(
                 f"cannot write there: {error.strerror or error}",
                 where=str(folder.parent),
@@ -255,7 +266,7 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
 
 
 def get_folder(name: str) -> Path:
-    """Return the folder of the case called ``name``, with its README and reference figures."""
+    """Return the folder of the case ``name``, which contains its README and reference figures."""
     file = importlib.import_module(f"{_resolve_package(name)}.case").__file__
     assert file is not None
     return Path(file).parent
@@ -265,7 +276,7 @@ def load(name: str) -> Case:
     """Return the case with the name or alias ``name``, with its messages and page.
 
     Raises:
-        UsageError: no such case, or one of its files cannot be read.
+        UsageError: there is no such case, or one of its files cannot be read.
     """
     known = list_names()
     if name in known:
@@ -280,21 +291,21 @@ def load(name: str) -> Case:
 
 
 def load_all() -> tuple[list[Case], list[UsageError]]:
-    """Return every case that can be read, and an error for each that cannot.
+    """Return every case that can be loaded, and an error for each that cannot.
 
     Messages and pages are not read, because lists of cases do not need them.
     """
-    loaded, faults = [], []
+    loaded, errors = [], []
     for name in list_names():
         try:
             loaded.append(_load(name))
         except UsageError as error:
-            faults.append(error)
-    return loaded, faults
+            errors.append(error)
+    return loaded, errors
 
 
 def _load(name: str) -> Case:
-    """Return one case from its ``case.py``; raise UsageError if that is not valid."""
+    """Return a case from its ``case.py``; raise UsageError if that is invalid."""
     file = f"{_find_packages()[name]}/case.py"
     try:
         case: Case = importlib.import_module(f"{_resolve_package(name)}.case").CASE
@@ -317,8 +328,11 @@ def _load(name: str) -> Case:
 
 def _add_messages_and_page(case: Case) -> Case:
     """Return ``case`` with the messages and the page from its ``.toml`` files."""
-    place = get_folder(case.name)
-    sentences, page = place / MESSAGES_FILE, place / PAGE_FILE
-    if sentences.is_file():
-        case = replace(case, messages={**case.messages, **read_messages(sentences)})
-    return replace(case, page=read_page(page)) if page.is_file() else case
+    folder = get_folder(case.name)
+    messages_file = folder / MESSAGES_FILE
+    if messages_file.is_file():
+        case = replace(case, messages={**case.messages, **read_messages(messages_file)})
+    page_file = folder / PAGE_FILE
+    if page_file.is_file():
+        case = replace(case, page=read_page(page_file))
+    return case

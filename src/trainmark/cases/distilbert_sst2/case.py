@@ -27,7 +27,7 @@ SEED = 0  # of the published runs
 def _make_standard_recipe(
     world: str, micro_batch_size: int, grad_accum_steps: int = 1
 ) -> DistilbertRecipe:
-    """Return the published setup: AdamW 5e-5, no decay, at most 10 epochs, accuracy 0.91."""
+    """Return the published setup: AdamW 5e-5, no weight decay, up to 10 epochs, accuracy 0.91."""
     return DistilbertRecipe(
         seed=SEED,
         micro_batch_size=micro_batch_size,
@@ -42,9 +42,9 @@ def _make_standard_recipe(
 def _make_throughput_recipe(
     standard: DistilbertRecipe, *, max_steps: int, **changes: Any
 ) -> DistilbertRecipe:
-    """Return a recipe that fills the device as the published rows did and measures speed only.
+    """Return a recipe that measures only speed, with the micro-batch of the published runs.
 
-    All other fields, gradient accumulation included, are the standard recipe's.
+    All other fields, including gradient accumulation, are those of the standard recipe.
     """
     return replace(
         standard,

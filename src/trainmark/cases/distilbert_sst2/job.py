@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 # Imported by submodule: the package's lazy top level imports far more.
 
 
-NO_DECAY = ("bias", "LayerNorm.weight", "layer_norm.weight")  # as the published setup names them
+# Of the published setup: names that end in these get no weight decay.
+NO_DECAY = ("bias", "LayerNorm.weight", "layer_norm.weight")
 
 
 def build_model(
@@ -43,10 +44,10 @@ def build_model(
 ) -> nn.Module:
     """Return the classifier on the host, in train mode.
 
-    Parameters that ``weights`` does not hold are initialized from ``seed``.
+    Parameters that are not in the file ``weights`` are initialized from ``seed``.
 
     Raises:
-        DataError: weights that cannot be read or do not fit ``config``.
+        DataError: the weights cannot be read or do not fit ``config``.
     """
     hf_config = DistilBertConfig.from_dict({**config.raw, "num_labels": NUM_LABELS})
     hf_config._attn_implementation = attention
@@ -62,19 +63,23 @@ def build_model(
 
 
 def group_parameters(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return AdamW's two groups: decayed weights, and biases and LayerNorms without decay."""
-    decayed: list[nn.Parameter] = []
-    plain: list[nn.Parameter] = []
+    """Return AdamW's two groups: weights with decay, and biases and LayerNorms without."""
+    with_decay: list[nn.Parameter] = []
+    without_decay: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            (plain if name.endswith(NO_DECAY) else decayed).append(parameter)
+        if not parameter.requires_grad:
+            continue
+        if name.endswith(NO_DECAY):
+            without_decay.append(parameter)
+        else:
+            with_decay.append(parameter)
     return [
-        {"params": decayed, "weight_decay": weight_decay},
-        {"params": plain, "weight_decay": 0.0},
+        {"params": with_decay, "weight_decay": weight_decay},
+        {"params": without_decay, "weight_decay": 0.0},
     ]
 
 
-# Of the model's config, as the record shows them.
+# Keys of the model's config that a record contains.
 SIZES = ("n_layers", "n_heads", "dim", "hidden_dim", "vocab_size", "max_position_embeddings")
 
 
@@ -84,7 +89,7 @@ def load_data(context: JobContext) -> DistilbertData:
 
 
 def count_planned_steps(recipe: DistilbertRecipe, steps_per_epoch: int) -> int:
-    """Return the optimizer steps of a run that does not reach its target."""
+    """Return the number of optimizer steps of a run that does not reach its target."""
     steps = recipe.max_epochs * steps_per_epoch
     return steps if recipe.max_steps is None else min(steps, recipe.max_steps)
 
@@ -102,7 +107,7 @@ class DistilbertJob:
         fit_attention(context.device, dropout=data.config.attention_dropout)
         self.sharding = Sharding.of(context, num_rows=len(data.train))
         self.steps_per_epoch = self.sharding.steps_per_epoch
-        planned = count_planned_steps(recipe, self.steps_per_epoch)
+        num_steps = count_planned_steps(recipe, self.steps_per_epoch)
         groups = group_parameters(self.model, recipe.weight_decay)
         optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, fused=True)
         self.stepper = Stepper(
@@ -110,7 +115,7 @@ class DistilbertJob:
             self.model,
             optimizer,
             self._compute_loss_sum,
-            schedule_lr=lambda steps: max(0.0, 1.0 - steps / planned),
+            schedule_lr=lambda steps: max(0.0, 1.0 - steps / num_steps),
         )
         self.step, self.check = self.stepper.step, self.stepper.check
         self.updates = self.stepper.updates
@@ -120,10 +125,10 @@ class DistilbertJob:
 
     @staticmethod
     def compute_logits(model: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
-        """Return the scores (B, 2) of a batch of ids and mask (B, T).
+        """Return the logits (B, 2) of a batch of ids and mask (B, T).
 
-        The mask is passed as (B, 1, 1, T), which the library uses unchanged. With (B, T) it
-        would first read from the device whether anything is padded, which synchronises.
+        The mask is passed as (B, 1, 1, T), which the library uses unchanged. With (B, T), it would
+        first ask the device whether anything is padded, which synchronizes.
         """
         scores: Tensor = model(input_ids=ids, attention_mask=mask[:, None, None, :]).logits
         return scores
@@ -139,14 +144,14 @@ class DistilbertJob:
     @torch.no_grad()
     def evaluate(self) -> Evaluation:
         rank, world_size = self.context.rank, self.context.world_size
-        # A forward pass alone keeps no activations: twice the training batch fits.
+        # Without a backward pass no activations are kept, so twice the training batch fits.
         size = 2 * self.recipe.micro_batch_size
         split, device = self.data.validation, self.stepper.device
-        host = evaluation_batches(split, size=size, rank=rank, world_size=world_size)
+        host_batches = evaluation_batches(split, size=size, rank=rank, world_size=world_size)
         scored = EvaluationSum()
         self.model.eval()
         depth = self.recipe.read_ahead_batches
-        batches = read_ahead(scored_rows(host), self.context.device, depth=depth)
+        batches = read_ahead(scored_rows(host_batches), self.context.device, depth=depth)
         for (ids, mask, labels), rows in batches:
             with self.stepper.autocast():
                 logits = self.compute_logits(self.model, ids, mask)

@@ -1,7 +1,6 @@
-"""Convert a raw download into the npz format, completely or not at all.
+"""Convert a raw download of SST-2 into the npz format.
 
-Owns which files count as sources and their conversion. ``trainmark.data.prepared`` writes the
-files.
+``trainmark.data.prepared`` writes the files, completely or not at all.
 """
 
 from __future__ import annotations
@@ -38,23 +37,24 @@ WHERE_DATA = (
 
 
 def prepare(raw: Path, data: Path, say: Say) -> None:
-    """Write ``data`` from ``raw``: SST-2 as it is published, and the model in ``model/``.
+    """Write the data folder ``data`` from ``raw``: SST-2 as published, with ``model/``.
 
     Args:
         say: called with each line of progress.
 
     Raises:
-        DataError: a source is missing or damaged, or ``data`` was not written by this command.
-        EnvironmentFault: the system refused something.
+        DataError: a source is missing or damaged, or ``data`` has other content.
+        EnvironmentFault: a file cannot be read or written.
     """
     layout = find_layout(raw, FORMS, partial(DataError, rule=RULE, fix=WHERE_DATA))
     model = raw / "model"
     config = read_config(model)
     if layout.kind != NPZ.kind:
         open_tokenizer(model, config)
-    copied, notes = [model / name for name in (CONFIG, *BERT_FILES, *SETTINGS)], []
+    model_files = [model / name for name in (CONFIG, *BERT_FILES, *SETTINGS)]
+    notes = []
     if any((model / name).is_file() for name in WEIGHTS):
-        copied.append(check_weights(model, config))
+        model_files.append(check_weights(model, config))
     else:
         notes.append("no weights in the model folder: only init=random will run on this data")
     prepared.write_splits(
@@ -67,14 +67,15 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         notes=notes,
         names={split: f"dataset/{name}" for split, (name,) in NPZ.names.items()},
         write=partial(_write_split, layout.kind, model),
-        copies={f"model/{file.name}": file for file in copied if file.is_file()},
+        copies={f"model/{file.name}": file for file in model_files if file.is_file()},
         published=PUBLISHED_ROWS,
     )
 
 
 def _write_split(kind: str, model: Path, files: Sequence[Path], target: Path) -> dict[str, int]:
-    """Write a split in the published format, with smaller integer types, and count it."""
-    config, truncated = read_config(model), 0
+    """Write a split in the published format, with smaller integer types; return its counts."""
+    config = read_config(model)
+    truncated = 0
     if kind == NPZ.kind:
         ids, labels = read_npz(
             files[0],
@@ -88,14 +89,16 @@ def _write_split(kind: str, model: Path, files: Sequence[Path], target: Path) ->
         width = min(OUTPUT_SEQ_LENGTH, config.max_position_embeddings)
         ids, labels, truncated = tokenize(open_tokenizer(model, config), texts, width)
         numbers = np.arange(len(labels))
-        array, mask = pad_rows(ids, numbers, seq_length=width, pad_token_id=config.pad_token_id)
+        padded_ids, mask = pad_rows(
+            ids, numbers, seq_length=width, pad_token_id=config.pad_token_id
+        )
         with target.open("wb") as stream:
             np.savez_compressed(
                 stream,
                 idx=numbers.astype(np.int32),
                 sentence=np.array(texts.sentences),
                 label=labels.astype(np.int8),
-                input_ids=array.astype(np.int32),
+                input_ids=padded_ids.astype(np.int32),
                 attention_mask=mask.astype(np.int8),
             )
     longest = int(ids.lengths.max())

@@ -1,4 +1,4 @@
-"""What follows from the sizes of the model, which a record has, and from a recipe of this case."""
+"""Compute parameters and FLOPs from a recipe and the model's sizes in a record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 def compute_model_flops(
     *, layers: int, dim: int, hidden_dim: int, seq_length: int, counts: Counts
 ) -> float:
-    """Return the FLOPs of training ``counts``: PaLM, appendix B; the head sees one token a row."""
+    """Return the model FLOPs of training ``counts``, by PaLM, appendix B.
+
+    The head sees only the first token of each row.
+    """
     encoder = layers * (4 * dim**2 + 2 * dim * hidden_dim)
     per_token = 6.0 * encoder + 12.0 * layers * dim * seq_length  # H x Q is dim
     head = 6.0 * (dim**2 + dim * NUM_LABELS)
@@ -27,7 +30,7 @@ def compute_model_flops(
 
 
 def find_sizes(recipe: DistilbertRecipe, facts: Mapping[str, Any]) -> Sizes:
-    """Return what follows from ``recipe`` and the sizes among the job's facts."""
+    """Return the expected facts and the FLOPs formula for ``recipe`` and the job's facts."""
     config: Mapping[str, int] | None = facts.get("model_config")
     if config is None:
         return Sizes({})

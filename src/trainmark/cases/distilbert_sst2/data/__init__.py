@@ -1,7 +1,7 @@
-"""The data folder: its splits, its check before a run, and loading it on a rank.
+"""The data folder: its formats, its check before a run, and loading it on a rank.
 
-Owns the choice of format and the content id. The check runs the same code as the load, so a
-rank can load all data that passed the check. No torch.
+The check runs the same code as the load, so a rank can load all data that passed the check.
+No torch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def predict(config: ModelConfig, recipe: DistilbertRecipe, world_size: int) -> Prediction:
-    """Return what one rank of ``world_size`` holds at the peak of a step."""
+    """Return the predicted peak memory of one rank of ``world_size`` in a step."""
     sizes = Transformer(
         parameters=config.parameters,
         num_layers=config.n_layers,
@@ -86,11 +86,12 @@ PREPARE = "run `trainmark prepare distilbert_sst2 --from RAW --data DIR`"
 
 @dataclass(frozen=True, slots=True)
 class DistilbertData:
-    """What a rank trains and scores, and what the check says of it.
+    """Both splits as token rows, and what the check needs to know about them.
 
     Args:
-        layout: the form of the files.
-        used: the model's files that the rows follow from.
+        config: the model's sizes.
+        layout: name of the form of the files.
+        used_files: files of the model folder that the rows depend on.
         digest: of the rows as they were read.
     """
 
@@ -98,7 +99,7 @@ class DistilbertData:
     validation: TokenRows
     config: ModelConfig
     layout: str
-    used: list[Path]
+    used_files: list[Path]
     digest: str
 
 
@@ -106,17 +107,17 @@ def load(folder: Path, recipe: DistilbertRecipe) -> DistilbertData:
     """Read both splits as token rows.
 
     Raises:
-        DataError: the first fault found, with file, row or key, rule and fix.
+        DataError: the first fault, with file, row or key, rule and fix.
     """
     layout = find_layout(folder, FORMS, partial(DataError, rule=RULE, fix=PREPARE))
     model = folder / "model"
     config = read_config(model)
     positions = config.max_position_embeddings
     refuse_long_sequences(model, positions=positions, seq_length=recipe.seq_length)
-    used = [model / CONFIG]
+    used_files = [model / CONFIG]
     if layout.kind != NPZ.kind:
         tokenizer = open_tokenizer(model, config)
-        used.append(find_tokenizer_file(model, MODEL_FAULT))
+        used_files.append(find_tokenizer_file(model, MODEL_FAULT))
     rows: dict[str, TokenRows] = {}
     digests = ""
     for split in SPLITS:
@@ -142,7 +143,9 @@ def load(folder: Path, recipe: DistilbertRecipe) -> DistilbertData:
             pad_token_id=config.pad_token_id,
             truncated=truncated,
         )
-    return DistilbertData(rows["train"], rows["validation"], config, layout.kind, used, digests)
+    return DistilbertData(
+        rows["train"], rows["validation"], config, layout.kind, used_files, digests
+    )
 
 
 def check(folder: Path, recipe: DistilbertRecipe) -> DataFacts:
@@ -152,11 +155,11 @@ def check(folder: Path, recipe: DistilbertRecipe) -> DataFacts:
     by another library version have the same id.
 
     Raises:
-        DataError: as ``load``, and where weights are missing or have another shape.
+        DataError: see ``load``, or weights are missing or have another shape.
     """
     loaded = load(folder, recipe)
     pretrained = recipe.init == "pretrained"
-    files = list(loaded.used)
+    files = list(loaded.used_files)
     if pretrained:
         files.append(check_weights(folder / "model", loaded.config))
     digest = sha256(loaded.digest.encode())

@@ -1,11 +1,9 @@
-"""Generated reviews: sentences whose sentiment needs word order, not only words.
+"""Generate reviews: sentences whose sentiment depends on word order, not only on words.
 
-Owns the vocabulary, the grammar and the label noise.
-
-A sentence holds one adjective of praise or blame. ``not`` directly before it inverts the
-label; ``not`` before a neutral adjective changes nothing. So a model that ignores word order
-is right for about four sentences in five. Then an exact share of each split's labels is
-flipped: the rule itself scores ``BEST_ACCURACY``, and no model can be expected to score more.
+A sentence contains one adjective of praise or blame. ``not`` directly before it inverts the label;
+``not`` before a neutral adjective changes nothing. So a model that ignores word order is right for
+about four sentences in five. Then a fixed share of each split's labels is flipped: the rule itself
+scores ``BEST_ACCURACY``, and no model can be expected to score more.
 """
 
 from __future__ import annotations
@@ -101,7 +99,7 @@ def list_tokens() -> list[str]:
 
 
 def _draw_sentence(rng: Any) -> tuple[str, int]:
-    """Return one sentence and its true label, 1 for praise."""
+    """Draw one sentence; return it with its true label, 1 for praise."""
 
     def pick(words: Any) -> str:
         return str(words[rng.integers(len(words))])
@@ -117,7 +115,7 @@ def _draw_sentence(rng: Any) -> tuple[str, int]:
 
 
 def draw_sentences(split: str, *, rows: int, seed: int) -> tuple[list[str], list[int], list[int]]:
-    """Return sentences, noisy labels and the row numbers (from 0) whose label is flipped."""
+    """Draw a split; return sentences, noisy labels and the rows (from 0) with a flipped label."""
     import numpy as np
 
     rng = np.random.default_rng([seed, list(ROWS).index(split)])

@@ -1,7 +1,6 @@
-"""The Hugging Face files in ``model/``: the sizes of the model and its tokenizer.
+"""The Hugging Face files in ``model/``: the sizes of the model, its tokenizer and its weights.
 
-Owns what ``config.json`` must say and how sentences become ids. No torch: the launcher
-checks with it before anything starts.
+No torch: the launcher checks these files before anything starts.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ NUM_LABELS = 2
 
 
 class ModelConfig(ConfigKeys):
-    """Sizes of the model, and the rates of its dropouts."""
+    """Sizes and dropout rates of the model."""
 
     unused_keys: ClassVar[frozenset[str]] = frozenset(  # of other heads, and of generation
         {"bos_token_id", "eos_token_id", "qa_dropout", "tie_weights_", "tie_word_embeddings"}
@@ -119,7 +118,7 @@ def read_config(folder: Path) -> ModelConfig:
     """Read and check ``config.json`` of the model folder.
 
     Raises:
-        DataError: missing, no JSON, another model, or a value outside its range.
+        DataError: the file is missing, not JSON or of another model, or a value is invalid.
     """
     return model_folder.read_config(folder, ModelConfig, MODEL_FAULT)
 
@@ -128,7 +127,7 @@ def open_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
     """Open ``tokenizer.json``, or build BERT's uncased tokenizer from ``vocab.txt``.
 
     Raises:
-        DataError: neither is there, it cannot be read, or it does not fit the model.
+        DataError: neither file exists, it cannot be read, or it does not fit the model.
     """
     file = find_tokenizer_file(folder, MODEL_FAULT)
     tokenizer = open_wordpiece(file, MODEL_FAULT)
@@ -154,9 +153,9 @@ def open_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
 def tokenize(
     tokenizer: Tokenizer, texts: Texts, seq_length: int
 ) -> tuple[Ragged, NDArray[np.int64], int]:
-    """Return ids of every sentence between [CLS] and [SEP], labels, and how many were cut.
+    """Return ids and labels of every sentence, and the number of truncated sentences.
 
-    A sentence is cut to ``seq_length`` tokens.
+    The ids include [CLS] and [SEP]. A longer sentence is truncated to ``seq_length`` tokens.
     """
     tokenizer.enable_truncation(seq_length)
     encodings = tokenizer.encode_batch(texts.sentences)
@@ -170,7 +169,7 @@ def tokenize(
 
 WEIGHTS = (SINGLE, "pytorch_model.bin")  # the first that exists is used
 HEADS = ("pre_classifier.", "classifier.")  # not in a language model: newly initialized
-IGNORED = ("vocab_transform.", "vocab_layer_norm.", "vocab_projector.")  # masked-LM head
+IGNORED = ("vocab_transform.", "vocab_layer_norm.", "vocab_projector.")  # the masked-LM head
 IGNORED_BUFFERS = ("embeddings.position_ids",)
 
 
@@ -207,10 +206,10 @@ def match_weights(
 ) -> dict[str, StoredTensor]:
     """Return the checkpoint's tensor of each parameter, by the parameter's name.
 
-    The classifier's own layers may be missing; the masked-LM head is ignored.
+    The classifier's layers may be missing. The masked-LM head is ignored.
 
     Raises:
-        DataError: a tensor is unknown or has another shape than in the config, or a parameter
+        DataError: a tensor is unknown or has another shape than the config says, or a parameter
             is missing.
     """
     weights = ModelWeights(
@@ -224,10 +223,10 @@ def match_weights(
 
 
 def find_weights_file(folder: Path) -> Path:
-    """Return the weights of the model folder.
+    """Return the path of the weights in the model folder.
 
     Raises:
-        DataError: no weights file exists.
+        DataError: there is no such file.
     """
     (file,) = model_folder.find_weight_files(folder, WEIGHTS, MODEL_FAULT)
     return file

@@ -1,7 +1,7 @@
-"""Rows of token ids without padding, and batches made of them.
+"""Rows of token ids without padding, their readers, and the batches made of them.
 
-Owns the form of the data in memory on every rank: one flat array of ids, so that SST-2 takes
-a few megabytes instead of hundreds. Numpy only.
+Every rank holds all rows in one flat array of ids, so that SST-2 takes a few megabytes instead of
+hundreds. Numpy only.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class TokenRows:
     Args:
         ids: token ids of all rows, without padding.
         labels: 0 or 1, int64 (rows,).
-        seq_length: tokens that a batch is padded to.
-        pad_token_id: what it is padded with.
-        truncated: rows that the tokenizer cut to the sequence length.
+        seq_length: number of tokens that rows are padded to in a batch.
+        pad_token_id: the id to pad with.
+        truncated: number of rows that the tokenizer truncated to the sequence length.
     """
 
     ids: Ragged
@@ -59,17 +59,18 @@ class TokenRows:
 def pad_rows(
     ids: Ragged, rows: NDArray[np.int64], *, seq_length: int, pad_token_id: int
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return ids and mask of ``rows``, both (len(rows), seq_length)."""
-    first = ids.starts[rows][:, None]
+    """Return padded ids and mask of ``rows``, both (len(rows), seq_length)."""
+    starts = ids.starts[rows][:, None]
+    lengths = ids.starts[rows + 1][:, None] - starts
     columns = np.arange(seq_length)
-    mask = columns < ids.starts[rows + 1][:, None] - first
-    out = np.full((len(rows), seq_length), pad_token_id, np.int64)
-    out[mask] = ids.values[(first + columns)[mask]]
-    return out, mask
+    mask = columns < lengths
+    padded_ids = np.full((len(rows), seq_length), pad_token_id, np.int64)
+    padded_ids[mask] = ids.values[(starts + columns)[mask]]
+    return padded_ids, mask
 
 
 MEMBERS = ("label", "attention_mask", "input_ids")
-EXTRA_MEMBERS = ("idx", "sentence")  # of the published files; a number and a text a row
+EXTRA_MEMBERS = ("idx", "sentence")  # of the published files: number and text of each row
 RULE = (
     "input_ids and attention_mask are (rows, tokens), the mask ones and then zeros; label has 0 "
     "or 1 for each row"
@@ -83,13 +84,43 @@ def read_npz(
     """Return the token ids and labels of one split.
 
     Args:
-        seq_length: the recipe's; columns after it must be padding. None: the file's width.
+        seq_length: of the recipe; columns after it must be padding. None: the file's width.
         vocab_size: token ids are in [0, vocab_size).
-        pad_token_id: stands where the mask is 0: a mask that is too short would cut a sentence.
+        pad_token_id: the id that ids must have where the mask is 0; otherwise a mask that is too
+            short would cut a sentence.
 
     Raises:
-        DataError: a damaged file, a missing member, or a row that breaks a rule.
+        DataError: the file is damaged, a member is missing, or a row breaks a rule.
     """
+    labels, mask, ids, extra = _read_members(file)
+    _refuse_other_rows(file, extra, len(ids))
+    lengths = mask.sum(1, dtype=np.int64)
+    prefix = np.arange(mask.shape[1]) < lengths[:, None]  # where a mask of such lengths has ones
+    outside = ((ids < 0) | (ids >= vocab_size)).any(1)
+    masked_tokens = ((ids != pad_token_id) & ~prefix).sum(1)
+    max_length = seq_length or mask.shape[1]
+    length_rule = f"a row has at most seq_length={seq_length} tokens; rows are never cut silently"
+    id_rule = f"a token id is in [0, {vocab_size}), the vocab_size of model/config.json"
+    padding_rule = (
+        f"behind the mask, input_ids has the pad_token_id of model/config.json, {pad_token_id}"
+    )
+    for name, is_invalid, values, rule in (
+        ("label", (labels != 0) & (labels != 1), labels, "a label is 0 or 1"),
+        ("attention_mask", (prefix != mask).any(1) | (lengths == 0), lengths, RULE),
+        ("attention_mask", lengths > max_length, lengths, length_rule),
+        ("input_ids", outside, ids.max(1), id_rule),
+        ("attention_mask", masked_tokens > 0, lengths, padding_rule),
+    ):
+        if is_invalid.any():
+            row = int(is_invalid.argmax())
+            what, where = f"{name} of {values[row]}", f"{file}, {name}, row {row + 1}"
+            raise DataError(what, where=where, rule=rule, fix=NPZ_FIX)
+    rows = Ragged(ids[prefix].astype(np.int32), compute_starts(lengths))
+    return rows, labels.astype(np.int64)
+
+
+def _read_members(file: Path) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
+    """Return labels, mask, ids and the extra members of an npz file; check types and shapes."""
     try:
         with np.load(file) as arrays:
             labels, mask, ids = (arrays[name] for name in MEMBERS)
@@ -97,48 +128,16 @@ def read_npz(
     except Exception as error:  # noqa: BLE001  the library raises whatever damage leads to
         what = f"not readable as npz with {', '.join(MEMBERS)}: {error}"
         raise DataError(what, where=str(file), rule=RULE, fix=NPZ_FIX) from None
-    whole = all(array.dtype.kind in "iub" for array in (labels, mask, ids))
-    same = ids.ndim == 2 and mask.shape == ids.shape and labels.shape == ids.shape[:1]
-    if not whole or not same or not len(ids):
+    are_integers = all(array.dtype.kind in "iub" for array in (labels, mask, ids))
+    shapes_agree = ids.ndim == 2 and mask.shape == ids.shape and labels.shape == ids.shape[:1]
+    if not are_integers or not shapes_agree or not len(ids):
         what = f"label has shape {labels.shape}, input_ids {ids.shape}, attention_mask {mask.shape}"
         raise DataError(what, where=str(file), rule=RULE, fix=NPZ_FIX)
-    _refuse_other_rows(file, extra, len(ids))
-    lengths = mask.sum(1, dtype=np.int64)
-    prefix = np.arange(mask.shape[1]) < lengths[:, None]
-    outside = ((ids < 0) | (ids >= vocab_size)).any(1)
-    masked_tokens = ((ids != pad_token_id) & ~prefix).sum(1)
-    for name, bad, shown, rule in (
-        ("label", (labels != 0) & (labels != 1), labels, "a label is 0 or 1"),
-        ("attention_mask", (prefix != mask).any(1) | (lengths == 0), lengths, RULE),
-        (
-            "attention_mask",
-            lengths > (seq_length or mask.shape[1]),
-            lengths,
-            f"a row has at most seq_length={seq_length} tokens; rows are never cut silently",
-        ),
-        (
-            "input_ids",
-            outside,
-            ids.max(1),
-            f"a token id is in [0, {vocab_size}), the vocab_size of model/config.json",
-        ),
-        (
-            "attention_mask",
-            masked_tokens > 0,
-            lengths,
-            f"behind the mask, input_ids has the pad_token_id of model/config.json, {pad_token_id}",
-        ),
-    ):
-        if bad.any():
-            row = int(bad.argmax())
-            what, where = f"{name} of {shown[row]}", f"{file}, {name}, row {row + 1}"
-            raise DataError(what, where=where, rule=rule, fix=NPZ_FIX)
-    rows = Ragged(ids[prefix].astype(np.int32), compute_starts(lengths))
-    return rows, labels.astype(np.int64)
+    return labels, mask, ids, extra
 
 
 def _refuse_other_rows(file: Path, extra: dict[str, NDArray[Any]], rows: int) -> None:
-    """Refuse members of other rows than the labels, and a row number that is there twice."""
+    """Refuse members with other numbers of rows than the labels, and repeated row numbers."""
     for name, array in extra.items():
         if array.shape != (rows,):
             raise DataError(
@@ -164,21 +163,21 @@ _make_fault = partial(DataError, rule=ROW_RULE)
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """The rows of one split: sentences, unchanged, and labels, 0 or 1."""
+    """The rows of one split: unchanged sentences, and labels, 0 or 1."""
 
     sentences: list[str]
     labels: list[int]
 
 
 def read_texts(files: Sequence[Path]) -> Texts:
-    """Read one split from its files in order; each must have a row.
+    """Read one split from its files in order.
 
     Raises:
-        DataError: a file is damaged, or holds a row that breaks a rule.
+        DataError: a file is damaged or has no rows, or a row breaks a rule.
     """
     texts = Texts([], [])
     for file in files:
-        before = len(texts.labels)
+        rows_before = len(texts.labels)
         for row, (sentence, label) in enumerate(_read_rows(file), start=1):
             if not isinstance(sentence, str) or not sentence.strip():
                 raise _make_fault(
@@ -195,13 +194,13 @@ def read_texts(files: Sequence[Path]) -> Texts:
                 )
             texts.sentences.append(sentence)
             texts.labels.append(label)
-        if len(texts.labels) == before:
+        if len(texts.labels) == rows_before:
             raise _make_fault("no rows", where=str(file), fix="give a file with rows")
     return texts
 
 
 def _read_rows(file: Path) -> Iterator[tuple[Any, Any]]:
-    """Yield sentence and label of each row; quotes have no meaning in TSV."""
+    """Yield sentence and label of each row of a TSV or parquet file."""
     rows: Iterable[dict[str, Any]]
     try:
         rows = read_parquet_rows(file) if file.suffix == ".parquet" else read_tsv(file)
