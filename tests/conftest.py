@@ -80,8 +80,8 @@ def cli(
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("TRAINMARK_STORE", raising=False)
 
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["trainmark", *map(str, words)])
+    def call(*args: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["trainmark", *map(str, args)])
         code: object = 0
         try:
             main()

@@ -72,8 +72,8 @@ def test_a_vendor_that_fails_is_named_and_skipped(tmp_path, monkeypatch, source,
     with pytest.raises(EnvironmentFault) as caught:
         devices.choose_vendor("abacus")
     assert caught.value.what == fault.what
-    for words in (["list", "devices"], ["run", "toy", "--dry-run"]):
-        monkeypatch.setattr(sys, "argv", ["trainmark", *words])
+    for args in (["list", "devices"], ["run", "toy", "--dry-run"]):
+        monkeypatch.setattr(sys, "argv", ["trainmark", *args])
         monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
         with pytest.raises(SystemExit) as ended:
             main()

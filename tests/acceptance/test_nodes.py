@@ -164,10 +164,10 @@ def test_late_node_is_not_blamed(tmp_path: Path) -> None:
 def measure_pairs(writers: list[EvidenceWriter], rounds: int = 3) -> None:
     for number in range(rounds):
         for first, second in combinations(range(len(writers)), 2):
-            for place, rank in enumerate((first, second)):
+            for index, rank in enumerate((first, second)):
                 writers[rank].write(
                     Measured, phase="pairs", round=number, members=[NODES[first], NODES[second]],
-                    results=[make_rank_result(place, 0.2 * VARIATION[number])],
+                    results=[make_rank_result(index, 0.2 * VARIATION[number])],
                 )  # fmt: skip
 
 

@@ -114,12 +114,12 @@ def sections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sections:
 @pytest.mark.parametrize("name", SECTIONS)
 def test_a_section_ends_with_findings_on_the_cpu(name: str, tmp_path: Path) -> None:
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    words = ["--device", "cpu", "--size", "tiny", "--sections", name,
+    args = ["--device", "cpu", "--size", "tiny", "--sections", name,
              "--results", str(tmp_path), "--scratch", str(tmp_path / "scratch")]  # fmt: skip
 
     # One thread: the tests beside this one need the other cores.
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.card", *words], cwd=ROOT,
+        [sys.executable, "-m", "benchmarks.card", *args], cwd=ROOT,
         env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -212,8 +212,8 @@ def run(card):
 def measure_briefly(sections: Sections, *more: str, clock: Callable[[], float]) -> int:
     """Measure the sections of the test within ten minutes of ``clock``."""
     names = " ".join(sections.modules)
-    words = sections.words("--budget", "10m", "--sections", names, *more)
-    return command.main(words, sections.modules, limit_s=NEVER_S, clock=clock)
+    args = sections.words("--budget", "10m", "--sections", names, *more)
+    return command.main(args, sections.modules, limit_s=NEVER_S, clock=clock)
 
 
 def test_sections_share_the_remaining_budget() -> None:
@@ -366,9 +366,9 @@ def test_tests_of_the_contract_are_skipped_for_lack_of_time(
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
     report = tmp_path / "report.xml"
-    words = [str(file), "--rootdir", str(tmp_path), "-c", os.devnull, "--junitxml", str(report),
+    args = [str(file), "--rootdir", str(tmp_path), "-c", os.devnull, "--junitxml", str(report),
              "-p", "no:cacheprovider"]  # fmt: skip
-    assert pytest.main(words, plugins=[deadline]) == 0
+    assert pytest.main(args, plugins=[deadline]) == 0
 
     assert deadline.not_run == 1
     verdicts = [case.verdict for case in contract.read(report)]
@@ -393,11 +393,11 @@ def test_the_test_that_runs_when_the_time_is_over_is_skipped_and_a_report_remain
     )
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     deadline, report = Deadline(lambda: NEVER_S), tmp_path / "report.xml"
-    words = [str(file), "--rootdir", str(tmp_path), "-c", os.devnull, "--junitxml", str(report),
+    args = [str(file), "--rootdir", str(tmp_path), "-c", os.devnull, "--junitxml", str(report),
              "-p", "no:cacheprovider"]  # fmt: skip
 
     with deadline.interrupts():
-        assert pytest.main(words, plugins=[deadline]) == 0
+        assert pytest.main(args, plugins=[deadline]) == 0
 
     assert deadline.not_run == 1
     assert [case.verdict for case in contract.read(report)] == ["passed", "skipped"]

@@ -15,12 +15,12 @@ ROOT = Path(__file__).parents[2]
 NO_BENCHMARK = {"__init__", "accept_groups", "__main__", "harness", "jobs", "peers"}
 
 
-def run_benchmark(*words: str) -> subprocess.CompletedProcess[str]:
+def run_benchmark(*args: str) -> subprocess.CompletedProcess[str]:
     # One thread: the tests beside this one need the other cores.
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, "-m", "benchmarks", *words],
+        [sys.executable, "-m", "benchmarks", *args],
         cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
 

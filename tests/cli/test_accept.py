@@ -16,9 +16,9 @@ AGENT = "-m trainmark.acceptance.agent"
 
 def test_dry_run_of_one_machine_lists_all_rounds_and_writes_nothing(cli, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    words = ("accept", "toy", "--device", "cpu", "--nproc", "4", "--repeats", "2", "--seconds", "5")
+    args = ("accept", "toy", "--device", "cpu", "--nproc", "4", "--repeats", "2", "--seconds", "5")
 
-    code, printed, _ = cli(*words, "--out", str(out), "--dry-run", "--json")
+    code, printed, _ = cli(*args, "--out", str(out), "--dry-run", "--json")
 
     assert code == 0
     plan = json.loads(printed)
@@ -57,10 +57,10 @@ def test_dry_run_of_an_engine_starts_an_agent_on_every_node(
         settings["container"] = {"image": "trainmark:1"}
     (tmp_path / "cluster.yaml").write_text(json.dumps(settings))
     out = tmp_path / "out"
-    words = ("accept", "toy", "--launcher", launcher, "--nnodes", "4", "--nproc", "2")
+    args = ("accept", "toy", "--launcher", launcher, "--nnodes", "4", "--nproc", "2")
 
     code, printed, _ = cli(
-        *words, "--cluster", str(tmp_path / "cluster.yaml"), "--out", str(out), "--dry-run",
+        *args, "--cluster", str(tmp_path / "cluster.yaml"), "--out", str(out), "--dry-run",
         "--json",
     )  # fmt: skip
 
@@ -79,9 +79,9 @@ def test_dry_run_of_an_engine_starts_an_agent_on_every_node(
 
 
 def test_dry_run_prints_times_and_the_command(cli, tmp_path: Path) -> None:
-    words = ("accept", "toy", "--device", "cpu", "--nproc", "2", "--out", str(tmp_path / "out"))
+    args = ("accept", "toy", "--device", "cpu", "--nproc", "2", "--out", str(tmp_path / "out"))
 
-    code, printed, _ = cli(*words, "--dry-run")
+    code, printed, _ = cli(*args, "--dry-run")
 
     assert code == 0
     lines = printed.splitlines()
@@ -91,7 +91,7 @@ def test_dry_run_prints_times_and_the_command(cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "where"),
+    ("args", "where"),
     [
         (("--attach", "x", "--dry-run"), "--attach"),
         (("toy", "--phases", "groups"), "--phases"),
@@ -99,8 +99,8 @@ def test_dry_run_prints_times_and_the_command(cli, tmp_path: Path) -> None:
         (("toy", "--nnodes", "2", "--device", "cpu"), "--nnodes"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(cli, words: tuple[str, ...], where: str) -> None:
-    code, _, err = cli("accept", *words)
+def test_options_that_do_not_fit_are_refused(cli, args: tuple[str, ...], where: str) -> None:
+    code, _, err = cli("accept", *args)
 
     assert code == 2
     assert where in err

@@ -34,8 +34,8 @@ EXAMPLES_OF = {verb: import_verb(verb).EXAMPLES for verb in VERBS}
 
 
 def test_every_help_begins_with_examples(cli):
-    for words in ((), *((verb,) for verb in VERBS)):
-        code, out, _ = cli(*words, "--help")
+    for args in ((), *((verb,) for verb in VERBS)):
+        code, out, _ = cli(*args, "--help")
         assert code == 0
         first, second = out.splitlines()[:2]
         assert first == "Examples:"
@@ -52,9 +52,9 @@ def test_number_of_verbs_and_options_is_limited():
 
 def test_help_of_output_option_describes_its_default(cli, leave_runs):
     leave_runs("a")
-    words = {"report": ["runs/a"], "export": ["runs/a", "--to", "json"], "bundle": ["runs/a"]}
+    args = {"report": ["runs/a"], "export": ["runs/a", "--to", "json"], "bundle": ["runs/a"]}
     prints = {}
-    for verb, arguments in words.items():
+    for verb, arguments in args.items():
         (option,) = [
             option_of_verb
             for option_of_verb in command(verb).params
@@ -74,7 +74,7 @@ def test_help_groups_every_verb_with_an_uncut_description(cli):
 
 
 @pytest.mark.parametrize(
-    ("words", "expected_error"),
+    ("args", "expected_error"),
     [
         (["run", "distilbrt"], ["distilbrt", "did you mean distilbert"]),
         (["run", "toy", "bs=many"], ["micro_batch_size", "whole number"]),
@@ -111,8 +111,8 @@ def test_help_groups_every_verb_with_an_uncut_description(cli):
         (["report", "nowhere"], ["no record found"]),
     ],
 )
-def test_invalid_arguments_give_one_clear_error(cli, words, expected_error):
-    code, out, err = cli(*words)
+def test_invalid_arguments_give_one_clear_error(cli, args, expected_error):
+    code, out, err = cli(*args)
     assert code == 2
     assert out == ""
     assert err.startswith("trainmark: ")
@@ -159,8 +159,8 @@ def own_case(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("own_case")
 def test_case_receives_its_declared_options(cli):
-    words = ("text_order=sorted", "labels=a.txt")
-    assert cli("prepare", "mine", *words, "--from", "raw", "--data", "out") == (
+    args = ("text_order=sorted", "labels=a.txt")
+    assert cli("prepare", "mine", *args, "--from", "raw", "--data", "out") == (
         0, "out\n", "from raw\n",
     )  # fmt: skip
     expected_options = "{'text_order': 'sorted', 'labels': PosixPath('a.txt')}"
@@ -214,10 +214,10 @@ def test_dry_run_prints_plan_and_command_without_starting(cli, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(("words", "warned"), [([], True), (["--device", "cpu"], False)])
-def test_plan_for_other_machines_warns_that_it_chose_the_cpu(cli, words, warned, monkeypatch):
+@pytest.mark.parametrize(("args", "warned"), [([], True), (["--device", "cpu"], False)])
+def test_plan_for_other_machines_warns_that_it_chose_the_cpu(cli, args, warned, monkeypatch):
     monkeypatch.setattr(devices, "choose_vendor", lambda _: devices.list_vendors()["cpu"])
-    code, _, err = cli("run", "toy", "--launcher", "slurm", "--dry-run", *words)
+    code, _, err = cli("run", "toy", "--launcher", "slurm", "--dry-run", *args)
     assert code == 0
     assert ("uses the CPUs of the nodes" in err) is warned
 
@@ -228,19 +228,19 @@ OTHER_MACHINES = "device: nvidia\npython: /opt/env/bin/python\n"
 @pytest.mark.parametrize("launcher", ["slurm", "ray"])
 def test_dry_run_for_other_machines_warns_that_data_was_not_checked(cli, launcher):
     Path("cluster.yaml").write_text(OTHER_MACHINES)
-    words = ("run", "distilbert", "--nproc", "8", "--launcher", launcher, "--data", "/not/here")
-    words += ("--cluster", "cluster.yaml")
-    code, out, err = cli(*words, "--dry-run")
+    args = ("run", "distilbert", "--nproc", "8", "--launcher", launcher, "--data", "/not/here")
+    args += ("--cluster", "cluster.yaml")
+    code, out, err = cli(*args, "--dry-run")
     assert code == 0
     assert "/not/here is not on this machine: its data could not be checked" in err
     assert '"content_id": "unchecked"' in out
     assert "data: /not/here, which this machine does not see: not checked" in " ".join(err.split())
     assert '"folder": "/not/here"' in out
-    code, out, err = cli(*words)
+    code, out, err = cli(*args)
     assert (code, out) == (2, "")
     assert "/not/here: no such folder" in err
     (Path.cwd() / "empty").mkdir()  # it is here: it is checked
-    code, out, err = cli(*words[:7], "empty", *words[8:], "--dry-run")
+    code, out, err = cli(*args[:7], "empty", *args[8:], "--dry-run")
     assert (code, out) == (2, "")
     assert "no data files" in err
 
@@ -277,12 +277,12 @@ def test_schema_command_prints_a_valid_json_schema(cli):
     assert out == record.describe_schema()
 
 
-@pytest.mark.parametrize("words", [["--help"], ["list"]])
-def test_start_imports_no_heavy_module(words, tmp_path):
+@pytest.mark.parametrize("args", [["--help"], ["list"]])
+def test_start_imports_no_heavy_module(args, tmp_path):
     script = (
         "import sys\n"
         "from trainmark.cli.app import app\n"
-        f"sys.argv = {['trainmark', *words]!r}\n"
+        f"sys.argv = {['trainmark', *args]!r}\n"
         "try:\n    app()\nexcept SystemExit:\n    pass\n"
         "heavy = {'torch', 'transformers', 'numpy', 'pydantic', 'pyarrow', 'rich'}\n"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
@@ -338,8 +338,8 @@ def test_results_without_runs_or_of_an_unknown_key_are_one_clear_error(cli, leav
     _, _, err = cli("results")
     assert "no such folder" in err
     leave_runs("a")
-    for words in (["started>2026"], ["--sort", "started"]):
-        code, out, err = cli("results", *words)
+    for args in (["started>2026"], ["--sort", "started"]):
+        code, out, err = cli("results", *args)
         assert (code, out, err.count("Traceback")) == (2, "", 0)
         assert "did you mean started_utc" in err
 
@@ -420,8 +420,8 @@ def test_dry_run_prints_a_summary(cli, tmp_path):
 
 
 def test_dry_run_shows_the_time_of_an_earlier_run_of_the_same_work(cli, tmp_path):
-    words = ["run", "toy", "--dry-run", "--device", "cpu", "--out", "runs/b"]
-    plan = Plan.model_validate(json.loads(cli(*words, "--json")[1])["plan"])
+    args = ["run", "toy", "--dry-run", "--device", "cpu", "--out", "runs/b"]
+    plan = Plan.model_validate(json.loads(cli(*args, "--json")[1])["plan"])
     golden_record = record.read_record(GOLDEN / "record_toy.json")
     took = golden_record.figures["e2e_time"].model_copy(update={"value": 46.1})
     changes = {
@@ -431,17 +431,17 @@ def test_dry_run_shows_the_time_of_an_earlier_run_of_the_same_work(cli, tmp_path
     }
     (tmp_path / "runs" / "a").mkdir(parents=True)
     record.write_record(golden_record.model_copy(update=changes), tmp_path / "runs" / "a")
-    assert "time: 46.1 s in an earlier run (first); limit 30 min 0 s" in cli(*words)[1]
-    assert "in an earlier run" not in cli(*words, "bs=17")[1]
+    assert "time: 46.1 s in an earlier run (first); limit 30 min 0 s" in cli(*args)[1]
+    assert "in an earlier run" not in cli(*args, "bs=17")[1]
 
 
 def test_dry_run_of_an_engine_prints_a_script_or_json(cli):
-    words = ("run", "toy", "--launcher", "slurm", "--nproc", "2", "--device", "cpu", "--dry-run")
-    code, out, err = cli(*words)
+    args = ("run", "toy", "--launcher", "slurm", "--nproc", "2", "--device", "cpu", "--dry-run")
+    code, out, err = cli(*args)
     assert code == 0
     assert "sbatch" in out
     assert "case: toy" in err
-    document = json.loads(cli(*words, "--json")[1])
+    document = json.loads(cli(*args, "--json")[1])
     assert document["plan"]["launcher"] == "slurm"
     assert "sbatch" in document["script"]
 

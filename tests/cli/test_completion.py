@@ -23,12 +23,12 @@ GPT_RECIPES = [*cases.load("gpt_megatron").recipes]
 
 def complete_in_bash(line: str, folder: Path, **more: str) -> list[str]:
     """Return the completions that bash gets at the end of a line."""
-    words = (
+    args = (
         line.replace("=", " = ").rstrip(" ").split(" ") if line.endswith("=") else line.split(" ")
     )
     environment = os.environ | {
-        "_TRAINMARK_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words),
-        "COMP_CWORD": str(len(words) - 1), **more,
+        "_TRAINMARK_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(args),
+        "COMP_CWORD": str(len(args) - 1), **more,
     }  # fmt: skip
     done = subprocess.run(
         PROGRAM, env=environment, capture_output=True, text=True, cwd=folder, check=True
@@ -82,11 +82,11 @@ def test_zsh_completes_key_and_value_as_one_word(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", ["trainmark run ", "trainmark run toy --device "])
 def test_completion_imports_no_torch(line: str, tmp_path: Path) -> None:
-    words = line.split(" ")
+    args = line.split(" ")
     script = (
         "import os, sys\n"
         f"os.environ.update(_TRAINMARK_COMPLETE='complete_bash', COMP_WORDS={line!r},"
-        f" COMP_CWORD={str(len(words) - 1)!r})\n"
+        f" COMP_CWORD={str(len(args) - 1)!r})\n"
         "sys.argv = ['trainmark']\n"
         "from trainmark.cli.app import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"

@@ -30,7 +30,7 @@ def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(name="gate")
 def _gate(cli: Call) -> Call:
     """Call the command on records without evidence."""
-    return lambda verb, *words: cli(verb, "--unverified", *words)
+    return lambda verb, *args: cli(verb, "--unverified", *args)
 
 
 def write_run_record(folder: str, rate: float, **changes: Any) -> Path:
@@ -43,14 +43,14 @@ def write_run_record(folder: str, rate: float, **changes: Any) -> Path:
 def test_later_runs_are_judged_by_a_baseline(gate: Call) -> None:
     for name, rate in (("good", 100.0), ("same", 99.0), ("slow", 90.0)):
         write_run_record(name, rate)
-    words = ("--baseline", "runs/good", "--figure", "p_train")
-    code, out, err = gate("gate", "runs/same", *words)
+    args = ("--baseline", "runs/good", "--figure", "p_train")
+    code, out, err = gate("gate", "runs/same", *args)
     assert (code, out.count("passed"), err) == (0, 1, "")
-    code, out, _ = gate("gate", "runs/slow", *words, "--json")
+    code, out, _ = gate("gate", "runs/slow", *args, "--json")
     document = json.loads(out)
     assert (code, document["exit_code"]) == (1, 1)
     assert [judgement["verdict"] for judgement in document["judgements"]] == ["regressed"]
-    assert gate("gate", "runs/slow", *words, "--worse-by", "0.2")[0] == 0
+    assert gate("gate", "runs/slow", *args, "--worse-by", "0.2")[0] == 0
 
 
 def test_junit_report_is_written_for_a_pipeline(gate: Call) -> None:
@@ -61,10 +61,10 @@ def test_junit_report_is_written_for_a_pipeline(gate: Call) -> None:
     assert "<failure" in Path("gate.xml").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("words", [["--baseline", "runs/good"], ["--history", "runs"]])
-def test_record_without_evidence_is_refused_unless_allowed(cli: Call, words: list[str]) -> None:
+@pytest.mark.parametrize("args", [["--baseline", "runs/good"], ["--history", "runs"]])
+def test_record_without_evidence_is_refused_unless_allowed(cli: Call, args: list[str]) -> None:
     write_run_record("good", 100.0)
-    code, out, err = cli("gate", "runs/good", *words)
+    code, out, err = cli("gate", "runs/good", *args)
     assert (code, out) == (2, "")
     assert "good: unverified" in err
     assert "--unverified" in err
@@ -75,15 +75,15 @@ def test_run_is_judged_by_its_history(gate: Call) -> None:
     for night in range(25):
         rate = (100.0 if night < 20 else 90.0) + night % 3 / 10
         write_run_record(f"n{night:02}", rate, started=(first + timedelta(night)).isoformat())
-    words = ("--history", "runs", "--figure", "p_train")
+    args = ("--history", "runs", "--figure", "p_train")
     for night, code in ((8, 3), (15, 0), (20, 3), (24, 1)):
-        exit_code, out, _ = gate("gate", f"runs/n{night:02}", *words)
+        exit_code, out, _ = gate("gate", f"runs/n{night:02}", *args)
         assert (night, exit_code) == (night, code)
     assert "n20" in out
 
 
 @pytest.mark.parametrize(
-    ("words", "expected_error"),
+    ("args", "expected_error"),
     [
         (["gate", "runs/good"], "--baseline WORD or --history WORD"),
         (["gate", "runs/good", "--baseline", "none"], "none"),
@@ -94,10 +94,10 @@ def test_run_is_judged_by_its_history(gate: Call) -> None:
     ],
 )
 def test_input_that_cannot_be_judged_is_a_usage_error(
-    gate: Call, words: list[str], expected_error: str
+    gate: Call, args: list[str], expected_error: str
 ) -> None:
     write_run_record("good", 100.0)
-    code, out, err = gate(*words)
+    code, out, err = gate(*args)
     assert (code, out) == (2, "")
     assert expected_error in err
     assert "Traceback" not in err
@@ -127,6 +127,6 @@ def test_the_pipeline_of_the_documentation_works(gate: Call, page: str) -> None:
     for name in ("runs/first", steps[0][-1]):
         for n in range(1, 6):
             write_run_record(f"{Path(name).name}/r{n}", 100.0 + n)
-    words = [word.replace("ci/first.trainmark.zip", "runs/first") for word in steps[1]]
-    assert gate(*words[1:])[:1] == (0,)
+    args = [word.replace("ci/first.trainmark.zip", "runs/first") for word in steps[1]]
+    assert gate(*args[1:])[:1] == (0,)
     assert Path("gate.xml").read_text(encoding="utf-8").count("<testcase") == 4

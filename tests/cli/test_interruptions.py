@@ -31,9 +31,9 @@ def _signals_as_a_terminal_leaves_them():
 def run_interrupted(tmp_path):
     """Return exit code, lines of standard error without the count, and the count of events."""
 
-    def run(number: str, moment: int, *words: str) -> tuple[int, list[str], int]:
+    def run(number: str, moment: int, *args: str) -> tuple[int, list[str], int]:
         done = subprocess.run(
-            [sys.executable, interrupted_program.__file__, number, str(moment), *words],
+            [sys.executable, interrupted_program.__file__, number, str(moment), *args],
             env=os.environ | {
                 "TRAINMARK_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1",
             },

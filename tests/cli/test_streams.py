@@ -40,14 +40,14 @@ def shell(tmp_path):
 PRINTS = ("list", "report runs/a", "results", "export runs/a --to json", "--help", "--version")
 
 
-@pytest.mark.parametrize("words", PRINTS)
-def test_full_output_is_one_message(shell, words):
-    assert shell(f"$T {words} > {FULL}") == (EXIT_FAILED, "", LOST)
+@pytest.mark.parametrize("args", PRINTS)
+def test_full_output_is_one_message(shell, args):
+    assert shell(f"$T {args} > {FULL}") == (EXIT_FAILED, "", LOST)
 
 
-@pytest.mark.parametrize("words", PRINTS)
-def test_closed_streams_behave_like_the_null_device(shell, words):
-    assert shell(f"$T {words} >&- 2>&- <&-") == (EXIT_PASSED, "", "")
+@pytest.mark.parametrize("args", PRINTS)
+def test_closed_streams_behave_like_the_null_device(shell, args):
+    assert shell(f"$T {args} >&- 2>&- <&-") == (EXIT_PASSED, "", "")
 
 
 @pytest.mark.nightly
@@ -71,11 +71,11 @@ def test_broken_pipe_gives_no_message(shell):
 
 
 def test_run_keeps_its_exit_code_and_record_without_its_streams(shell, tmp_path):
-    words = "run toy --device cpu max_epochs=1 target_value=none"
-    code, _, err = shell(f"$T {words} --out runs/full > {FULL}")
+    args = "run toy --device cpu max_epochs=1 target_value=none"
+    code, _, err = shell(f"$T {args} --out runs/full > {FULL}")
     assert code == EXIT_PASSED
     assert LOST in err
-    assert shell(f"$T {words} --out runs/closed >&- 2>&-") == (EXIT_PASSED, "", "")
+    assert shell(f"$T {args} --out runs/closed >&- 2>&-") == (EXIT_PASSED, "", "")
     for name in ("full", "closed"):
         assert Path(tmp_path / "runs" / name / "record.json").exists()
         assert Path(tmp_path / "runs" / name / "page.html").exists()

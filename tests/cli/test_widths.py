@@ -93,10 +93,10 @@ def terminal(
     (tmp_path / "plan.yaml").write_text(PLAN, encoding="utf-8")
     monkeypatch.setenv("NO_COLOR", "1")
 
-    def call(width: int, *words: str) -> str:
+    def call(width: int, *args: str) -> str:
         monkeypatch.setenv("COLUMNS", str(width))
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-        return cli(*words)[1]
+        return cli(*args)[1]
 
     return call
 

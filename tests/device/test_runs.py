@@ -12,9 +12,9 @@ from support.real_runs import read_checked_record
 def run(trainmark, vendor, tmp_path):
     """Run a case on the device; return its record."""
 
-    def call(case, *words):
+    def call(case, *args):
         out = tmp_path / "run"
-        ended = trainmark("run", case, "--device", vendor.name, "--out", str(out), *words)
+        ended = trainmark("run", case, "--device", vendor.name, "--out", str(out), *args)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         record = read_checked_record(out)
         assert record.status == "passed"
@@ -50,8 +50,8 @@ def test_two_devices_train_together(accelerator, run):
 
 @pytest.fixture
 def start_faulty_run(accelerator, start_run):
-    def start(*words, **more):
-        return start_run("--device", accelerator.name, *words, **more)
+    def start(*args, **more):
+        return start_run("--device", accelerator.name, *args, **more)
 
     return start
 

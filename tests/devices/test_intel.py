@@ -30,10 +30,10 @@ def two_max(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two cards of two tiles each, with the driver xe, and graphics in the processor."""
     root = machine / "root"
     add_pci_card(root, "0000:00:02.0", vendor=0x8086, driver="i915", minor=130)
-    for place, address in enumerate(("0000:18:00.0", "0000:3a:00.0")):
+    for index, address in enumerate(("0000:18:00.0", "0000:3a:00.0")):
         card = add_pci_card(
             root, address, vendor=0x8086, kind="0x038000", driver="xe",
-            minor=128 + place,
+            minor=128 + index,
         )  # fmt: skip
         for tile in (0, 1):
             (card / f"tile{tile}").mkdir()

@@ -116,19 +116,19 @@ class SlurmCluster:
             self._start("slurmd", "-D", "-f", self.variables["SLURM_CONF"], "-N", node, name=node)
         self.until(lambda: self.states() == ["idle", "idle"], "both nodes")
 
-    def _start(self, program: str, *words: str, name: str | None = None) -> None:
+    def _start(self, program: str, *args: str, name: str | None = None) -> None:
         path = _path(program)
         assert path is not None
         with (self.folder / f"{name or program}.out").open("ab") as out:
             self._daemons[name or program] = subprocess.Popen(
-                [path, *words], env=os.environ | self.variables, cwd=self.folder,
+                [path, *args], env=os.environ | self.variables, cwd=self.folder,
                 stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
             )  # fmt: skip
 
-    def ask(self, *words: str) -> str:
+    def ask(self, *args: str) -> str:
         """Return what one of Slurm's programs prints."""
         ended = subprocess.run(
-            words, env=os.environ | self.variables, capture_output=True, text=True, check=False
+            args, env=os.environ | self.variables, capture_output=True, text=True, check=False
         )
         return ended.stdout.strip()
 

@@ -29,16 +29,16 @@ def why_not() -> str | None:
     missing = [name for name in PROGRAMS if program(name) is None]
     if missing:
         return f"not installed: {', '.join(missing)}"
-    words = ["unshare", "--net", "--mount", "--pid", "--uts", "--fork", "--mount-proc", "true"]
-    tried = subprocess.run(words, capture_output=True, text=True, check=False)
+    args = ["unshare", "--net", "--mount", "--pid", "--uts", "--fork", "--mount-proc", "true"]
+    tried = subprocess.run(args, capture_output=True, text=True, check=False)
     return f"no namespaces: {tried.stderr.strip()}" if tried.returncode else None
 
 
-def run(*words: str, **options: object) -> str:
-    path = program(words[0])
+def run(*args: str, **options: object) -> str:
+    path = program(args[0])
     assert path is not None
     return subprocess.run(
-        [path, *words[1:]], check=True, capture_output=True, text=True, **options
+        [path, *args[1:]], check=True, capture_output=True, text=True, **options
     ).stdout
 
 
@@ -66,8 +66,8 @@ class Namespace:
         path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return int((path.read_text().split() or [self.process.pid])[0])
 
-    def inside(self, *words: str) -> list[str]:
-        return ["nsenter", f"--net=/proc/{self.pid}/ns/net", *words]
+    def inside(self, *args: str) -> list[str]:
+        return ["nsenter", f"--net=/proc/{self.pid}/ns/net", *args]
 
     def end(self) -> None:
         assert self.process.stdin is not None
@@ -146,8 +146,8 @@ class Hosts:
     def answers(self, number: int) -> bool:
         """Tell whether the login machine reaches a node's sshd."""
         text = f"import socket; socket.create_connection(('{self.address(number)}', 22), 2)"
-        words = self.login.inside(sys.executable, "-c", text)
-        return subprocess.run(words, capture_output=True, check=False).returncode == 0
+        args = self.login.inside(sys.executable, "-c", text)
+        return subprocess.run(args, capture_output=True, check=False).returncode == 0
 
     def site(self, *hosts: str, **more: object) -> dict[str, object]:
         """Return the site's settings for these hosts."""

@@ -45,12 +45,12 @@ def work(user, request):
 def run(user, work, start_run):
     """Start ``trainmark run`` as the user; the ranks are in a container."""
 
-    def start(*words, case="faulty", **container):
+    def start(*args, case="faulty", **container):
         faulty = {"TRAINMARK_CASE_PATH": str(CASES), "FAULT_FIFO": str(work / "fifo")}
         mounts = [f"{work}:{work}"]
         site = user.site(work / "cluster.yaml", environment=faulty, mounts=mounts, **container)
         process, _ = start_run(
-            *words, "--device", "cpu", "--launcher", "local", "--cluster", str(site),
+            *args, "--device", "cpu", "--launcher", "local", "--cluster", str(site),
             case=case, prefix=user.prefix, program=(user.python, "-m", "trainmark"), cwd=work,
             RUN_DIR=str(work / "run"), **user.variables, **faulty,
         )  # fmt: skip
@@ -65,8 +65,8 @@ def list_containers(user):
 
 @BOTH
 def test_distilbert_trains_in_a_container(run, user):
-    words = ("max_epochs=1", "target=none", "--nproc", "2")
-    process, run_dir = run(*words, case="distilbert_sst2")
+    args = ("max_epochs=1", "target=none", "--nproc", "2")
+    process, run_dir = run(*args, case="distilbert_sst2")
     code, out, err = wait_for_end(process)
     assert code == 0, out + err
     record = read_checked_record(run_dir)

@@ -39,7 +39,7 @@ def cluster(tmp_path, monkeypatch):
 def run(cluster, start_run, tmp_path):
     """Start ``trainmark run`` with two pods."""
 
-    def start(*words, case="faulty"):
+    def start(*args, case="faulty"):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -49,7 +49,7 @@ def run(cluster, start_run, tmp_path):
             "kubernetes": {"volumes": {str(tmp_path): {"hostPath": {"path": str(tmp_path)}}}},
         }  # fmt: skip
         (tmp_path / "cluster.yaml").write_text(json.dumps(site))
-        return start_run(*words, *TWO, "--cluster", str(tmp_path / "cluster.yaml"), case=case)
+        return start_run(*args, *TWO, "--cluster", str(tmp_path / "cluster.yaml"), case=case)
 
     return start
 

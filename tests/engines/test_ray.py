@@ -32,7 +32,7 @@ def on_path(monkeypatch):
 def run(cluster, on_path, start_run, tmp_path):
     """Start ``trainmark run`` on the cluster's nodes."""
 
-    def start(*words, case="faulty", nnodes=2):
+    def start(*args, case="faulty", nnodes=2):
         names = ("TRAINMARK_CACHE", "FAULT_FIFO")
         places = {names[0]: str(tmp_path / "cache"), names[1]: str(tmp_path / "fifo")}
         site = {"environment": places, "ray": {"address": cluster.url}}
@@ -48,7 +48,7 @@ def run(cluster, on_path, start_run, tmp_path):
             "--cluster",
             str(file),
         )
-        return start_run(*words, *many, case=case)
+        return start_run(*args, *many, case=case)
 
     return start
 

@@ -154,8 +154,8 @@ def test_selected_runs_are_compared_side_by_side(open_page):
     window = open_page("/")
     button = window.page.locator(".compare button")
     assert button.is_disabled()
-    for place in range(2):
-        find_visible_rows(window).nth(place).locator("input").check()
+    for index in range(2):
+        find_visible_rows(window).nth(index).locator("input").check()
     button.click()
     window.page.wait_for_url("**/compare?*")
     asked = parse_qs(urlsplit(window.page.url).query)["run"]

@@ -65,9 +65,9 @@ def write_cluster_file(folder, **keys):
 def run(idle_cluster, start_run, tmp_path):
     """Start ``trainmark run`` on both nodes."""
 
-    def start(*words, case="faulty", **keys):
+    def start(*args, case="faulty", **keys):
         return start_run(
-            *words, *TWO, "--cluster", str(write_cluster_file(tmp_path, **keys)), case=case
+            *args, *TWO, "--cluster", str(write_cluster_file(tmp_path, **keys)), case=case
         )
 
     return start
@@ -141,9 +141,9 @@ def test_ctrl_c_cancels_the_job_and_ends_its_processes(run, idle_cluster, fifo):
 
 @pytest.mark.nightly
 def test_a_detached_job_is_cancelled_later(idle_cluster, trainmark, tmp_path, fifo):
-    words = ("run", "faulty", "fault=wait", "fault_rank=1", *TWO)
+    args = ("run", "faulty", "fault=wait", "fault_rank=1", *TWO)
     submitted = trainmark(
-        *words, "--cluster", str(write_cluster_file(tmp_path)), "--out", "run", "--detach"
+        *args, "--cluster", str(write_cluster_file(tmp_path)), "--out", "run", "--detach"
     )
     assert submitted.returncode == 0, submitted.stderr
     wait_for_fault(fifo)
@@ -157,8 +157,8 @@ def test_a_detached_job_is_cancelled_later(idle_cluster, trainmark, tmp_path, fi
 def test_script_of_a_dry_run_starts_the_same_run(idle_cluster, trainmark, tmp_path):
     site = write_cluster_file(tmp_path)
     run_dir = tmp_path / "a run"
-    words = ("run", "toy", "max_epochs=1", "target=none", *TWO, "--cluster", str(site))
-    dry_run = trainmark(*words, "--out", str(run_dir), "--dry-run")
+    args = ("run", "toy", "max_epochs=1", "target=none", *TWO, "--cluster", str(site))
+    dry_run = trainmark(*args, "--out", str(run_dir), "--dry-run")
     assert dry_run.returncode == 0, dry_run.stderr
     assert not run_dir.exists()
     pasted = subprocess.run(

@@ -38,8 +38,8 @@ def accept(tmp_path):
     (tmp_path / "cluster.yaml").write_text(json.dumps(settings))
     with slurm_cluster() as cluster:
 
-        def run(*words):
-            command = [sys.executable, "-m", "trainmark", "accept", *words]
+        def run(*args):
+            command = [sys.executable, "-m", "trainmark", "accept", *args]
             return subprocess.run(
                 command, env=os.environ | cluster.variables, capture_output=True, text=True,
                 check=False,
@@ -51,13 +51,13 @@ def accept(tmp_path):
 @pytest.mark.nightly
 def test_acceptance_of_two_slurm_nodes_resumes_with_missing_measurements(accept, tmp_path):
     out = tmp_path / "out"
-    words = (
+    args = (
         "toy", "--launcher", "slurm", "--nnodes", "2", "--nproc", "1", "--seconds", "0.2",
         "--cluster", str(tmp_path / "cluster.yaml"), "--worse-by", "10", "--rates-worse-by", "10",
         "--out", str(out),
     )  # fmt: skip
 
-    ended = accept(*words, "--repeats", "2", "--phases", "devices,nodes")
+    ended = accept(*args, "--repeats", "2", "--phases", "devices,nodes")
 
     assert ended.returncode in (0, 3), ended.stderr
     result = read_result(out)
@@ -65,7 +65,7 @@ def test_acceptance_of_two_slurm_nodes_resumes_with_missing_measurements(accept,
     assert all(member.step is not None for member in result.members)
     assert "devices: 2 of 2 rounds ended" in ended.stderr
 
-    ended = accept(*words, "--repeats", "3")
+    ended = accept(*args, "--repeats", "3")
 
     assert ended.returncode in (0, 3), ended.stderr
     texts = [path.read_text() for path in (out / EVIDENCE_DIR).iterdir()]

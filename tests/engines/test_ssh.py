@@ -117,6 +117,6 @@ def test_nodes_end_if_their_launcher_is_killed(run, hosts, fifo):
     wait_for_fault(fifo)
     process.kill()
     wait_until(lambda: list_processes_left(run_dir) == [], "the end of the nodes", 120)
-    words = ("-m", "trainmark", "run", "--attach", str(run_dir))
-    subprocess.run(hosts.login.inside(sys.executable, *words), capture_output=True, check=False)
+    args = ("-m", "trainmark", "run", "--attach", str(run_dir))
+    subprocess.run(hosts.login.inside(sys.executable, *args), capture_output=True, check=False)
     assert read_checked_record(run_dir).status == "interrupted"

@@ -37,10 +37,10 @@ def stop_agent(rank, patience_s=300.0):
     end_s = time.monotonic() + patience_s
     while time.monotonic() < end_s:
         for process in psutil.process_iter(["cmdline"]):
-            words = process.info["cmdline"] or []
-            if "trainmark.acceptance.agent" in words and words[
-                words.index("--node-rank") + 1
-            ] == str(rank):
+            args = process.info["cmdline"] or []
+            if "trainmark.acceptance.agent" in args and args[args.index("--node-rank") + 1] == str(
+                rank
+            ):
                 process.send_signal(signal.SIGSTOP)
                 return process
         time.sleep(0.2)

@@ -52,11 +52,11 @@ def run_dir(tmp_path: Path) -> Path:
     return folder
 
 
-def follow(run_dir: Path, *words: str, code: int = 0, **variables: str) -> str:
+def follow(run_dir: Path, *args: str, code: int = 0, **variables: str) -> str:
     """Call ``trainmark follow`` in another process; return its output."""
     command = [sys.executable, "-m", "trainmark", "follow", str(run_dir)]
     done = subprocess.run(
-        [*command, *(part for word in words for part in ("--to", word))],
+        [*command, *(part for word in args for part in ("--to", word))],
         env=os.environ | {"MLFLOW_DISABLE_TELEMETRY": "true"} | variables,
         cwd=run_dir.parent,
         capture_output=True,

@@ -43,12 +43,12 @@ def run_dir(tmp_path: Path) -> Path:
 
 def follow_finished_run(
     run_dir: Path,
-    *words: str,
+    *args: str,
     patience_s: float = 60.0,
     act: Callable[[psutil.Process], None] = lambda _: None,
 ) -> list[FollowerRemark]:
     """Follow a run that has ended; return the remarks about the followers."""
-    with Followers(run_dir, parse_targets(words), patience_s) as followers:
+    with Followers(run_dir, parse_targets(args), patience_s) as followers:
         followers.wait_until_ready(StopRequest())
         for child in list_followers():
             act(child)

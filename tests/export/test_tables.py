@@ -76,24 +76,24 @@ def test_parquet_has_the_rows_of_the_table_with_their_types(run, tmp_path):
 @pytest.mark.parametrize("form", ["csv", "perflog"])
 def test_text_is_printed_or_replaces_a_file_atomically(form, run, cli, tmp_path):
     record, folder = run
-    file, words = tmp_path / "out.txt", ("export", folder, "--to", form)
-    code, out, err = cli(*words)
+    file, args = tmp_path / "out.txt", ("export", folder, "--to", form)
+    code, out, err = cli(*args)
     assert (code, err) == (0, "")
     assert out == to_text(form, [record], [str(folder)])
     file.write_text("x" * 10**6)
-    assert cli(*words, "-o", file) == (0, "", f"{file}\n")
+    assert cli(*args, "-o", file) == (0, "", f"{file}\n")
     assert file.read_text(encoding="utf-8") == out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "run"]
 
 
 def test_impossible_export_is_refused_with_the_reason(run, cli, tmp_path):
     (tmp_path / "file").touch()
-    for form, words, reported in (
+    for form, args, reported in (
         ("parquet", (), "-o FILE"),
         ("csv", ("-o", tmp_path / "file" / "x"), "cannot write"),
         ("parquet", ("-o", tmp_path / "file" / "x"), "cannot write"),
         ("perflog", (run[1],), "2 runs in one log"),
     ):
-        code, out, err = cli("export", run[1], *words, "--to", form)
+        code, out, err = cli("export", run[1], *args, "--to", form)
         assert (code, out) == (2, "")
         assert reported in err

@@ -22,10 +22,10 @@ WRONG_PRODUCTS = {"ceiling_zeros", "ceiling_not_finite", "ceiling_error"}
 def call(tmp_path):
     """Return a function that runs a module of Python; it returns exit code and output."""
 
-    def run(module, *words, **variables):
+    def run(module, *args, **variables):
         env = os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache")} | variables
         done = subprocess.run(
-            [sys.executable, "-m", module, *map(str, words)],
+            [sys.executable, "-m", module, *map(str, args)],
             env=env, cwd=ROOT, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert "Traceback" not in done.stderr, done.stderr

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 WORDS = ("toy", "--device", "cpu", "--nproc", "2", "--repeats", "1", "--seconds", "0.2")
 
 
-def accept(*words: str) -> subprocess.CompletedProcess[str]:
+def accept(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "trainmark", "accept", *words],
+        [sys.executable, "-m", "trainmark", "accept", *args],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
 
@@ -69,9 +69,9 @@ TOLERANT = ("--worse-by", "10", "--rates-worse-by", "10")  # the machine may be 
 
 def test_exit_code_is_0_if_all_devices_pass(tmp_path: Path) -> None:
     folder = tmp_path / "accept"
-    words = ("toy", "--device", "cpu", "--nproc", "2", "--repeats", "3", "--seconds", "0.2")
+    args = ("toy", "--device", "cpu", "--nproc", "2", "--repeats", "3", "--seconds", "0.2")
 
-    ended = accept(*words, "--out", str(folder), "--phases", "devices", *TOLERANT)
+    ended = accept(*args, "--out", str(folder), "--phases", "devices", *TOLERANT)
 
     assert ended.returncode == 0, ended.stderr
     result = read_result(folder)
@@ -105,10 +105,10 @@ def test_record_of_a_run_is_a_baseline_for_one_device(tmp_path: Path) -> None:
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     folder = tmp_path / "accept"
-    words = ("toy", "--device", "cpu", "--nproc", "1", "--repeats", "3", "--seconds", "0.2")
+    args = ("toy", "--device", "cpu", "--nproc", "1", "--repeats", "3", "--seconds", "0.2")
 
     ended = accept(
-        *words, "--out", str(folder), "--phases", "devices", "--baseline", str(tmp_path / "run"),
+        *args, "--out", str(folder), "--phases", "devices", "--baseline", str(tmp_path / "run"),
         *TOLERANT,
     )  # fmt: skip
 
@@ -125,8 +125,8 @@ def test_interrupted_phase_ends_and_resumes_with_the_same_command(
     tmp_path: Path, phase: str
 ) -> None:
     folder = tmp_path / "accept"
-    words = ("toy", "--device", "cpu", "--nproc", "3", "--repeats", "2", "--seconds", "0.2")
-    command = [sys.executable, "-m", "trainmark", "accept", *words, "--out", str(folder)]
+    args = ("toy", "--device", "cpu", "--nproc", "3", "--repeats", "2", "--seconds", "0.2")
+    command = [sys.executable, "-m", "trainmark", "accept", *args, "--out", str(folder)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     for line in process.stderr:
@@ -145,7 +145,7 @@ def test_interrupted_phase_ends_and_resumes_with_the_same_command(
     assert alive == []
     before = count_events(folder, "measured")
 
-    second_call = accept(*words, "--out", str(folder), *TOLERANT)
+    second_call = accept(*args, "--out", str(folder), *TOLERANT)
 
     assert second_call.returncode in (0, 1, 3), second_call.stderr
     assert read_result(folder).interrupted is None

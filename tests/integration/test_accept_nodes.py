@@ -40,11 +40,11 @@ class Cluster:
         settings = {"device": "cpu", "master_port": 21_300, "ssh": {"hosts": list(hosts)}}
         (folder / "cluster.yaml").write_text(json.dumps(settings))
 
-    def command(self, *words: str, case: str = "toy") -> list[str]:
+    def command(self, *args: str, case: str = "toy") -> list[str]:
         return [
             sys.executable, "-m", "trainmark", "accept", case, "--launcher", "ssh", "--nproc", "1",
             "--cluster", str(self.folder / "cluster.yaml"), "--nnodes", str(len(self.hosts)),
-            "--repeats", "2", "--seconds", "0.2", "--out", str(self.out), *words,
+            "--repeats", "2", "--seconds", "0.2", "--out", str(self.out), *args,
         ]  # fmt: skip
 
     def environment(self) -> dict[str, str]:
@@ -58,9 +58,9 @@ class Cluster:
         """Have a host run lines of a shell before its command."""
         (self.folder / f"{host}.sh").write_text(script + "\n")
 
-    def accept(self, *words: str, case: str = "toy") -> subprocess.CompletedProcess[str]:
+    def accept(self, *args: str, case: str = "toy") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self.command(*words, case=case), env=self.environment(), capture_output=True, text=True,
+            self.command(*args, case=case), env=self.environment(), capture_output=True, text=True,
             check=False,
         )  # fmt: skip
 
@@ -190,9 +190,9 @@ def test_death_of_the_first_node_loses_no_result_of_others(cluster: Cluster) -> 
             break
     # The first node chooses the rounds of pairs, and its pairs meet at it.
     for other in psutil.process_iter(["cmdline"]):
-        words = other.info["cmdline"] or []
-        is_agent = "trainmark.acceptance.agent" in words and f"{cluster.out}/sessions/1" in words
-        if is_agent and words[words.index("--node-rank") + 1] == "0":
+        args = other.info["cmdline"] or []
+        is_agent = "trainmark.acceptance.agent" in args and f"{cluster.out}/sessions/1" in args
+        if is_agent and args[args.index("--node-rank") + 1] == "0":
             other.kill()
     out, err = process.communicate()
 

@@ -20,8 +20,8 @@ def run_broken_case(cli, monkeypatch):
     """Run the case with one broken function in this process; no rank starts."""
     monkeypatch.setenv("TRAINMARK_CASE_PATH", str(CASES))
 
-    def run(name: str, *words: str):
-        return cli("run", "broken", f"broken={name}", "--device", "cpu", "--out", "run", *words)
+    def run(name: str, *args: str):
+        return cli("run", "broken", f"broken={name}", "--device", "cpu", "--out", "run", *args)
 
     return run
 

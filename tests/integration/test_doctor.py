@@ -14,9 +14,9 @@ from trainmark.machine.doctor import CHECKS
 pytestmark = pytest.mark.nightly
 
 
-def run_doctor(*words: str, cwd, **variables: str) -> subprocess.CompletedProcess[str]:
+def run_doctor(*args: str, cwd, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "trainmark", "doctor", *words], cwd=cwd, capture_output=True,
+        [sys.executable, "-m", "trainmark", "doctor", *args], cwd=cwd, capture_output=True,
         text=True, check=False, env=os.environ | {"TRAINMARK_CACHE": str(cwd)} | variables,
     )  # fmt: skip
 
@@ -48,6 +48,6 @@ def test_quick_does_not_import_torch(tmp_path):
         "try: main()\n"
         "except SystemExit: print('torch' in sys.modules)\n"
     )
-    words = [sys.executable, "-c", code]
-    output = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    args = [sys.executable, "-c", code]
+    output = subprocess.run(args, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert output.splitlines()[-1] == "False"

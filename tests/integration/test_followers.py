@@ -33,15 +33,15 @@ def find_followers(run_dir):
     """Return the living followers of a run."""
     followers = []
     for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if str(run_dir) in words and "trainmark.export.followers.process" in words:
+        args = process.info["cmdline"] or []
+        if str(run_dir) in args and "trainmark.export.followers.process" in args:
             followers.append(process)
     return followers
 
 
 def test_failed_followers_change_nothing_and_give_one_remark_each(start_run, wandb_calls):
-    words = ("wandb=keep", "wandb=refuse", "wandb=die")
-    process, run_dir = start_run(*(f"--follow={word}" for word in words), "--lang", "zh", "--quiet")
+    args = ("wandb=keep", "wandb=refuse", "wandb=die")
+    process, run_dir = start_run(*(f"--follow={word}" for word in args), "--lang", "zh", "--quiet")
     code, out, err = wait_for_end(process)
     record = read_checked_record(run_dir)
     assert (code, record.status, record.verification) == (0, "passed", "unverified"), out + err

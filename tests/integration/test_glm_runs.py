@@ -37,10 +37,10 @@ def test_downloads_are_prepared_and_their_checkpoint_trains_on_two_ranks(trainma
     write_downloads(tmp_path / "raw")
     done = trainmark("prepare", "glm_superglue", "--from", "raw", "--data", "data")
     assert done.returncode == 0, done.stderr
-    words = ("run", "glm_superglue", "--data", "data", "--recipe", "tiny", "init=pretrained")
-    words += SMALL
+    args = ("run", "glm_superglue", "--data", "data", "--recipe", "tiny", "init=pretrained")
+    args += SMALL
     cadence = ("eval_every_samples=64", "eval_from_sample=32")
-    done = trainmark(*words, "num_layers=1", *cadence, "--nproc", "2", "--out", "run")
+    done = trainmark(*args, "num_layers=1", *cadence, "--nproc", "2", "--out", "run")
     assert done.returncode == 0, done.stdout + done.stderr
     record = read_record(tmp_path / "run")
     # 32 samples a step: due at 32, at 96, and at the end.
@@ -49,7 +49,7 @@ def test_downloads_are_prepared_and_their_checkpoint_trains_on_two_ranks(trainma
     assert record.counts.samples == 128
     job = record.environment["job"]
     assert (job["init"], job["checkpoint"]["unexpected"]) == ("pretrained", [])
-    done = trainmark(*words, "num_layers=2", "--out", "other")
+    done = trainmark(*args, "num_layers=2", "--out", "other")
     assert done.returncode == 2
     assert "transformer.layers.1" in done.stderr
     assert not (tmp_path / "other").exists()

@@ -17,8 +17,8 @@ SMALL = ("num_layers=1", "hidden_size=16", "num_heads=2", "seq_length=16", "bs=4
 
 
 def test_text_is_tokenized_and_trained(trainmark, tmp_path):
-    words = np.random.default_rng(3).choice(["hello", "world", "'s", "well", "who"], (400, 30))
-    texts = [" ".join(row) for row in words]
+    args = np.random.default_rng(3).choice(["hello", "world", "'s", "well", "who"], (400, 30))
+    texts = [" ".join(row) for row in args]
     lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
     (tmp_path / "corpus.jsonl").write_text(lines)
     write_two_files(tmp_path / "bpe")
@@ -28,8 +28,8 @@ def test_text_is_tokenized_and_trained(trainmark, tmp_path):
     reader = IndexedReader.open(tmp_path / "data" / "corpus_text_document")
     assert reader.num_documents == 400
     spread = ("--recipe", "tiny", "--nproc", "2", "tensor_parallel=2", "vocab_size=264")
-    words = ("run", "gpt_megatron", "--data", "data", "--out", "run", *spread)
-    done = trainmark(*words, "epochs=2", *SMALL)
+    args = ("run", "gpt_megatron", "--data", "data", "--out", "run", *spread)
+    done = trainmark(*args, "epochs=2", *SMALL)
     assert done.returncode == 0, done.stdout + done.stderr
     record = read_record(tmp_path / "run")
     # All documents of the split joined, cut every 16 tokens; each sample once an epoch.

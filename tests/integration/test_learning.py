@@ -23,8 +23,8 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_tiny_recipe_reaches_its_target(trainmark, tmp_path, case):
     name, unit, (low, high) = CASES[case]
-    words = ("run", case, "--out", "run", "--quiet")
-    done = trainmark(*words)
+    args = ("run", case, "--out", "run", "--quiet")
+    done = trainmark(*args)
     assert done.returncode == 0, done.stdout + done.stderr
     record = read_record(tmp_path / "run")
     assert low <= record.quality.value / record.quality.best_possible <= high

@@ -89,11 +89,11 @@ def test_commands_of_the_guide_work(line: Path, trainmark: Any) -> None:
 
     points = np.random.default_rng(7).standard_normal((1200, 9))
     np.savetxt(line / "points.csv", points, delimiter=",")
-    words = ("prepare", "line", "--from", "points.csv", "--data", "points")
-    refused = trainmark(*words, "rows=0")
+    args = ("prepare", "line", "--from", "points.csv", "--data", "points")
+    refused = trainmark(*args, "rows=0")
     assert refused.returncode == 2
     assert "rows is '0'; 1 to 999999" in refused.stderr
-    prepared = trainmark(*words, "rows=900")
+    prepared = trainmark(*args, "rows=900")
     assert (prepared.returncode, prepared.stderr) == (0, "train: 900 rows\nvalidation: 300 rows\n")
 
     ended = trainmark(

@@ -24,12 +24,12 @@ def read_script(page: str) -> str:
     return "\n".join(BLOCK.findall((ROOT / "docs" / page).read_text(encoding="utf-8")))
 
 
-def call(*words: str, folder: Path, **options: str) -> subprocess.CompletedProcess[str]:
+def call(*args: str, folder: Path, **options: str) -> subprocess.CompletedProcess[str]:
     env = os.environ | {
         "TRAINMARK_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1", **options,
     }  # fmt: skip
     return subprocess.run(
-        [sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, check=False
+        [sys.executable, *args], cwd=folder, env=env, capture_output=True, text=True, check=False
     )
 
 

@@ -51,8 +51,8 @@ def test_distilbert_on_two_ranks_from_command_to_page(trainmark, tmp_path):
 
 
 def test_repeated_windows_of_a_real_run_have_no_difference(trainmark, tmp_path):
-    words = ("replay_every_windows=2", "max_steps=50", "target_value=none", "window_steps=5")
-    done = trainmark("run", "toy", "--nproc", "2", *words, "--out", "run", "--quiet")
+    args = ("replay_every_windows=2", "max_steps=50", "target_value=none", "window_steps=5")
+    done = trainmark("run", "toy", "--nproc", "2", *args, "--out", "run", "--quiet")
     assert done.returncode == 0, done.stdout + done.stderr
     record = read_record(tmp_path / "run")
 

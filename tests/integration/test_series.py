@@ -36,8 +36,8 @@ def start(tmp_path):
     }
     processes = []
 
-    def call(*words):
-        command = [sys.executable, "-m", "trainmark", "run", "plan.yaml", *words]
+    def call(*args):
+        command = [sys.executable, "-m", "trainmark", "run", "plan.yaml", *args]
         pipe = subprocess.PIPE
         process = subprocess.Popen(
             command, env=env, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True

@@ -28,11 +28,11 @@ def installed(monkeypatch):
 def run(trainmark, tmp_path, monkeypatch):
     """Return a function that gives the record of a run and the exit code."""
 
-    def call(case, out, *words, device="standin", **variables):
+    def call(case, out, *args, device="standin", **variables):
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        words = ("--out", out, "--device", device, f"max_steps={STEPS}", *SHORT, *words)
-        done = trainmark("run", case, *words)
+        args = ("--out", out, "--device", device, f"max_steps={STEPS}", *SHORT, *args)
+        done = trainmark("run", case, *args)
         assert (tmp_path / out / "record.json").exists(), done.stderr
         return read_record(tmp_path / out), done.returncode
 
@@ -60,15 +60,15 @@ def test_every_training_feature_runs_on_the_stand_in_device(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("case", "words"),
+    ("case", "args"),
     [
         ("gpt_megatron", ("tensor_parallel=2",)),  # DTensors and functional collectives
         ("dlrm_criteo", ()),  # all-to-all, and DDP for the dense part
     ],
 )
-def test_two_ranks_train_as_on_a_cpu(run, case, words):
-    record, code = run(case, case, "--nproc", "2", *words)
-    expected, _ = run(case, f"{case}-cpu", "--nproc", "2", *words, device="cpu")
+def test_two_ranks_train_as_on_a_cpu(run, case, args):
+    record, code = run(case, case, "--nproc", "2", *args)
+    expected, _ = run(case, f"{case}-cpu", "--nproc", "2", *args, device="cpu")
     assert (code, record.status, expected.status) == (0, "passed", "passed")
     assert record.steps.loss == pytest.approx(expected.steps.loss, rel=FP32_ERROR)
     assert record.quality.value == pytest.approx(expected.quality.value, rel=1e-5)

@@ -16,9 +16,9 @@ ROOT = Path(__file__).parents[2]
 INGREDIENTS = ("src", "pyproject.toml", "README.md", "LICENSE")
 
 
-def run_successfully(*words: str | Path, cwd: Path) -> str:
+def run_successfully(*args: str | Path, cwd: Path) -> str:
     done = subprocess.run(
-        [str(word) for word in words],
+        [str(word) for word in args],
         cwd=cwd, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

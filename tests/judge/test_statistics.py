@@ -113,7 +113,7 @@ def test_false_drifts_are_as_frequent_as_page_says() -> None:
 
 
 def test_drift_below_third_of_threshold_is_ignored() -> None:
-    steady = [100.0 + 0.001 * place for place in range(5)]  # certain, and 0.005% over a side
-    drifting = [100.0 + place for place in range(5)]
+    steady = [100.0 + 0.001 * index for index in range(5)]  # certain, and 0.005% over a side
+    drifting = [100.0 + index for index in range(5)]
     assert find_suspicious_drift(steady, steady, 0.03) is None
     assert find_suspicious_drift(steady, drifting, 0.03) == pytest.approx(0.0098, abs=2e-4)

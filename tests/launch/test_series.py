@@ -388,15 +388,15 @@ def set_rates(outcome: SeriesEntry, rates: list[float]) -> SeriesEntry:
     other_launches = tuple(
         first_record.model_copy(
             update={
-                "plan": of_repeat(first_record.plan, place),
+                "plan": of_repeat(first_record.plan, index),
                 "figures": first_record.figures
                 | {"final_result": result.model_copy(update={"value": rate})},
             }
         )
-        for place, rate in enumerate(rates, 1)
+        for index, rate in enumerate(rates, 1)
     )
     ended = {
-        place: (folder / f"r{place}", record) for place, record in enumerate(other_launches, 1)
+        index: (folder / f"r{index}", record) for index, record in enumerate(other_launches, 1)
     }
     plan = first_record.plan.model_copy(update={"repeat_count": len(rates)})
     return replace(outcome, plan=plan, ended=ended)

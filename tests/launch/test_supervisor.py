@@ -152,9 +152,9 @@ def test_rank_whose_launcher_is_already_dead_does_nothing(tmp_path):
 
 
 def test_command_whose_launcher_is_already_dead_is_not_started(tmp_path):
-    words = [sys.executable, "-m", "trainmark.rank.parent"]
+    args = [sys.executable, "-m", "trainmark.rank.parent"]
     command = ["touch", str(tmp_path / "started")]
-    assert subprocess.run([*words, str(2**22 + 1), *command], check=False).returncode == 1
+    assert subprocess.run([*args, str(2**22 + 1), *command], check=False).returncode == 1
     assert not (tmp_path / "started").exists()
-    subprocess.run([*words, str(os.getpid()), *command], check=True)
+    subprocess.run([*args, str(os.getpid()), *command], check=True)
     assert (tmp_path / "started").exists()

@@ -128,7 +128,7 @@ def test_curves_of_several_runs_share_one_chart() -> None:
     loss = draw_chart(overlays["sides-loss"])
     labels = {row["side"] for row in read_datasets(loss)["steps"]}
     assert labels == {"A · 2 x NVIDIA A100-SXM4-40GB", "B · 2 x NVIDIA A100-SXM4-40GB"}
-    many = {str(place): [record] for place in range(9)}
+    many = {str(index): [record] for index in range(9)}
     (first, *_) = steps.chart_overlays(many, {side: f"run {side}" for side in many})
     assert {row["side"] for row in read_datasets(first)["steps"]} == {
         f"{number} · run {number}" for number in range(7)

@@ -503,12 +503,12 @@ def make_throttled_record(**shares):
         device.model_copy(
             update={
                 "over": {
-                    name: use.model_copy(update={"throttled": shares.get(f"{name}{place}", {})})
+                    name: use.model_copy(update={"throttled": shares.get(f"{name}{index}", {})})
                     for name, use in device.over.items()
                 }
             }
         )
-        for place, device in enumerate(record.telemetry.devices)
+        for index, device in enumerate(record.telemetry.devices)
     ]
     return record.model_copy(
         update={"telemetry": record.telemetry.model_copy(update={"devices": devices})}

@@ -120,7 +120,7 @@ def test_text_of_a_terminal_is_written_to_a_file_that_is_named(
 
 
 @pytest.mark.parametrize(
-    ("words", "where", "expected_error"),
+    ("args", "where", "expected_error"),
     [
         (["-o", "x.pdf"], "x.pdf", "the ending is .html, .md, .svg or .png"),
         (["-o", "x.svg", "--chart", "heat"], "--chart", "one of loss, step_time, quality"),
@@ -129,9 +129,9 @@ def test_text_of_a_terminal_is_written_to_a_file_that_is_named(
     ],
 )
 def test_unknown_format_is_refused(
-    run_report: Call, tmp_path: Path, words: list[str], where: str, expected_error: str
+    run_report: Call, tmp_path: Path, args: list[str], where: str, expected_error: str
 ) -> None:
-    code, out, err = run_report("bert", *words)
+    code, out, err = run_report("bert", *args)
     assert (code, out) == (2, "")
     assert where in err
     assert expected_error in err
@@ -139,7 +139,7 @@ def test_unknown_format_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("words", "expected_error"),
+    ("args", "expected_error"),
     [
         (["--format", "md", "--against", "other"], "--against"),
         # which has no rows
@@ -147,9 +147,9 @@ def test_unknown_format_is_refused(
     ],
 )
 def test_what_cannot_be_compared_is_refused(
-    run_report: Call, tmp_path: Path, words: list[str], expected_error: str
+    run_report: Call, tmp_path: Path, args: list[str], expected_error: str
 ) -> None:
-    code, _, err = run_report("bert", *words)
+    code, _, err = run_report("bert", *args)
     assert code == 2
     assert not (tmp_path / "x.html").exists()
     assert expected_error in err

@@ -41,7 +41,7 @@ def _one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def resolve(tmp_path: Path) -> Any:
     def call(case_word: str = "toy", **fields: Any) -> plan.Plan:
-        changes = recipes.parse_assignments(fields.pop("words", ()))
+        changes = recipes.parse_assignments(fields.pop("assignments", ()))
         device = None if ":" in case_word else "cpu"
         request_fields = {"device": device, "out": tmp_path / "run", "overrides": changes, **fields}
         request = RunRequest.of(case=case_word, **request_fields)
@@ -63,7 +63,7 @@ def test_plan_of_the_toy_case_matches_its_golden_file(resolve: Any, tmp_path: Pa
 
 
 def test_written_plan_is_read_back(resolve: Any, tmp_path: Path) -> None:
-    written = resolve(words=["bs=96", "precision=bf16"])
+    written = resolve(assignments=["bs=96", "precision=bf16"])
     written.save(tmp_path)
     assert plan.Plan.read(tmp_path) == written
     assert written.load_recipe().micro_batch_size == 96
@@ -88,8 +88,8 @@ def test_a_bad_key_is_named(resolve: Any, key: str) -> None:
 
 
 def test_values_are_parsed_by_the_fields_type(resolve: Any) -> None:
-    words = ["bs=96", "lr=0.00015", "precision=amp", "compile=true", "target=none", "steps=none"]
-    resolved = resolve(words=words)
+    args = ["bs=96", "lr=0.00015", "precision=amp", "compile=true", "target=none", "steps=none"]
+    resolved = resolve(assignments=args)
     assert resolved.fix_hp == {
         "micro_batch_size": 96,
         "learning_rate": 0.00015,
@@ -102,9 +102,9 @@ def test_values_are_parsed_by_the_fields_type(resolve: Any) -> None:
 
 
 def test_tunable_fields_are_listed_and_fixed_fields_make_the_run_open(resolve: Any) -> None:
-    closed = resolve(words=["bs=96", "gas=2"])
+    closed = resolve(assignments=["bs=96", "gas=2"])
     assert (closed.rules, closed.extra) == ("closed", {})
-    opened = resolve(words=["bs=96", "wd=0.1", "epochs=3"])
+    opened = resolve(assignments=["bs=96", "wd=0.1", "epochs=3"])
     assert opened.fix_hp == {"micro_batch_size": 96}
     assert opened.extra == {"weight_decay": 0.1, "max_epochs": 3}
     assert opened.rules == "open"
@@ -180,14 +180,14 @@ def test_default_of_a_shipped_recipe_is_no_change() -> None:
 )
 def test_invalid_argument_is_refused(resolve: Any, word: str, what: str, fix: str) -> None:
     with pytest.raises(UsageError) as caught:
-        resolve(words=[word])
+        resolve(assignments=[word])
     assert what in str(caught.value)
     assert fix in str(caught.value)
     assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize(
-    ("case", "words", "what", "fix"),
+    ("case", "args", "what", "fix"),
     [
         ("dlrm_criteo", (), "replay_every_windows=5 in dlrm_criteo", "replay_every_windows=none"),
         ("gpt_oss_20b", (), "replay_every_windows=5 in gpt_oss_20b", "replay_every_windows=none"),
@@ -206,18 +206,18 @@ def test_invalid_argument_is_refused(resolve: Any, word: str, what: str, fix: st
     ],
 )
 def test_useless_window_repeats_are_refused(
-    resolve: Any, case: str, words: tuple[str, ...], what: str, fix: str
+    resolve: Any, case: str, args: tuple[str, ...], what: str, fix: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        resolve(case, words=["replay_every_windows=5", *words], nproc=2)
+        resolve(case, assignments=["replay_every_windows=5", *args], nproc=2)
     assert what in str(caught.value)
     assert fix in str(caught.value)
 
 
 def test_as_many_windows_as_a_repeat_needs_are_planned(resolve: Any) -> None:
-    words = ["max_steps=51", "warmup_steps=10", "window_steps=10", "target_value=none"]
+    args = ["max_steps=51", "warmup_steps=10", "window_steps=10", "target_value=none"]
 
-    plan = resolve(words=["replay_every_windows=5", *words])
+    plan = resolve(assignments=["replay_every_windows=5", *args])
 
     assert plan.recipe["replay_every_windows"] == 5
 
@@ -351,7 +351,7 @@ def test_labels_name_every_deviation_of_the_run(
 
 
 def test_forced_expert_balance_is_labelled_and_not_to_be_quoted(resolve: Any) -> None:
-    bound = resolve("gpt_oss_20b", words=["routing=balanced", "target=none"])
+    bound = resolve("gpt_oss_20b", assignments=["routing=balanced", "target=none"])
     assert "balanced-bound" in bound.labels
     assert "balanced-bound" not in resolve("gpt_oss_20b").labels
     measured: Any = SimpleNamespace(

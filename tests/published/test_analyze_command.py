@@ -42,10 +42,10 @@ def test_arguments_of_the_public_tool_give_its_record(analyze):
 
 
 def test_option_names_of_the_public_tool_are_accepted(analyze):
-    words = [word for pair in PUBLIC[1:] for word in pair.split("=")]
-    words[::2] = [f"--{name}" for name in words[::2]]
-    assert analyze("--filename", "train.log", *words)[:2] == (0, RECORD)
-    assert analyze("train.log", "--keyword=ips:", *words[2:])[:2] == (0, RECORD)
+    args = [word for pair in PUBLIC[1:] for word in pair.split("=")]
+    args[::2] = [f"--{name}" for name in args[::2]]
+    assert analyze("--filename", "train.log", *args)[:2] == (0, RECORD)
+    assert analyze("train.log", "--keyword=ips:", *args[2:])[:2] == (0, RECORD)
 
 
 def test_failed_run_has_a_record_and_exits_with_one(analyze):
@@ -59,7 +59,7 @@ def test_failed_run_has_a_record_and_exits_with_one(analyze):
 
 
 @pytest.mark.parametrize(
-    ("words", "expected_error"),
+    ("args", "expected_error"),
     [
         ([], "Missing argument"),
         (["train.log"], "preset=auto"),
@@ -67,13 +67,13 @@ def test_failed_run_has_a_record_and_exits_with_one(analyze):
         (["train.log", "keyword=ips:", "time_unit=us"], "time_unit"),
     ],
 )
-def test_invalid_options_print_no_record_and_exit_with_two(analyze, words, expected_error):
-    code, out, err = analyze(*words)
+def test_invalid_options_print_no_record_and_exit_with_two(analyze, args, expected_error):
+    code, out, err = analyze(*args)
     assert (code, out) == (2, "")
     assert expected_error in err
 
 
 def test_log_is_read_from_a_pipe():
-    words = [sys.executable, "-m", "trainmark", "analyze", "-", "keyword=ips:", "model_mode=1"]
-    done = subprocess.run(words, input=LOG, capture_output=True, text=True, check=True)
+    args = [sys.executable, "-m", "trainmark", "analyze", "-", "keyword=ips:", "model_mode=1"]
+    done = subprocess.run(args, input=LOG, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["FINAL_RESULT"] == 40.0

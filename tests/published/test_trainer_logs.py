@@ -136,11 +136,11 @@ def test_slow_values_are_named_with_the_median(tmp_path: Path) -> None:
 def test_values_after_a_checkpoint_are_excluded_only_if_slower(tmp_path: Path) -> None:
     def steps(slow_ms: int) -> str:
         lines = ["saving checkpoint\n"] * 3
-        for place in range(3):
+        for index in range(3):
             times = (100, 100, slow_ms)
-            lines[place] = "".join(
+            lines[index] = "".join(
                 ("saving checkpoint\n" if ms == slow_ms else "")
-                + f"step {place * 3 + i} step_time_ms: {ms}\n"
+                + f"step {index * 3 + i} step_time_ms: {ms}\n"
                 for i, ms in enumerate(times)
             )
         return "".join(lines)

@@ -46,9 +46,9 @@ def run_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
     def call(job_type: type[ToyJob], **overrides: object) -> Record:
         monkeypatch.setattr(job, "build", job_type)
-        words = {"max_epochs": "2", "target_value": "0.5"}
-        words |= {name: str(value) for name, value in overrides.items()}
-        return reduce.reduce(run_rank(tmp_path, overrides=words))
+        args = {"max_epochs": "2", "target_value": "0.5"}
+        args |= {name: str(value) for name, value in overrides.items()}
+        return reduce.reduce(run_rank(tmp_path, overrides=args))
 
     yield call
     torch.set_num_threads(threads)

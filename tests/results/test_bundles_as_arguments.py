@@ -58,7 +58,7 @@ def run_with_damaged_record(run_dir: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("words", "expected_text"),
+    ("args", "expected_text"),
     [
         (("report", "{folder}", "--format", "md"), "toy"),
         (("report", "{run}", "{broken}", "--format", "md"), "toy"),
@@ -70,14 +70,14 @@ def run_with_damaged_record(run_dir: Path) -> Path:
     ],
 )
 def test_damaged_record_among_others_is_named_and_fails(
-    words: tuple[str, ...],
+    args: tuple[str, ...],
     expected_text: str,
     run_dir: Path,
     run_with_damaged_record: Path,
     cli: Callable[..., Any],
 ) -> None:
     places = {"folder": run_dir.parent, "run": run_dir, "broken": run_with_damaged_record}
-    code, out, err = cli(*(word.format(**places) for word in words))
+    code, out, err = cli(*(word.format(**places) for word in args))
     assert code == 1
     assert expected_text in out + err
     assert str(run_with_damaged_record) in err
@@ -102,9 +102,9 @@ def test_damaged_record_in_a_baseline_fails_the_gate(
     (other / "record.json").write_text(json.dumps(document))
     for name in ("plan.json", "events.launcher.jsonl", "events.rank0.jsonl"):
         (other / name).unlink()
-    words = ("gate", run_dir, "--unverified", "--json", "--baseline")
-    assert cli(*words, other)[0] == 0
-    code, out, err = cli(*words, f"{other.parent}")
+    args = ("gate", run_dir, "--unverified", "--json", "--baseline")
+    assert cli(*args, other)[0] == 0
+    code, out, err = cli(*args, f"{other.parent}")
     assert (code, json.loads(out)["exit_code"]) == (1, 1)
     assert str(run_with_damaged_record) in err
 

@@ -31,8 +31,8 @@ def runs(tmp_path):
     return folder
 
 
-def list_run_ids(cli, *words):
-    code, out, err = cli("results", *words, "--json")
+def list_run_ids(cli, *args):
+    code, out, err = cli("results", *args, "--json")
     assert code == 0, err
     return [run["run_id"] for run in json.loads(out)["runs"]]
 
@@ -57,8 +57,8 @@ def test_json_values_keep_their_types(cli, runs):
     assert (document["total"], document["unread"]) == (1, [])
     assert (run["p_core"], run["p_train"]) == (None, 457.1609984523195)
     assert (run["nproc"], run["steady"], run["cause_kind"]) == (2, True, "oom")
-    words = "run_id=c", "--columns", "path,torch,labels", "--json"
-    (run,) = json.loads(cli("results", *words)[1])["runs"]
+    args = "run_id=c", "--columns", "path,torch,labels", "--json"
+    (run,) = json.loads(cli("results", *args)[1])["runs"]
     assert run == {"path": "runs/c", "torch": "2.11.0", "labels": "self-reported odd"}
 
 
@@ -84,15 +84,15 @@ def test_store_without_runs_is_reported(cli, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("package", "words", "extra"),
+    ("package", "args", "extra"),
     [
         ("markdown_it", ["import", "."], "published"),
         ("starlette", ["serve", "--port", "0"], "server"),
     ],
 )
-def test_command_without_its_extra_names_the_extra(package, words, extra, tmp_path):
+def test_command_without_its_extra_names_the_extra(package, args, extra, tmp_path):
     script = (
-        f"import sys\nsys.modules[{package!r}] = None\nsys.argv[1:] = {words}\n"
+        f"import sys\nsys.modules[{package!r}] = None\nsys.argv[1:] = {args}\n"
         "from trainmark.cli.app import main\nmain()\n"
     )
     command = [sys.executable, "-c", script]
@@ -144,8 +144,8 @@ def test_recipe_fields_are_keys_of_filters_and_columns(cli, runs_of_batch_sizes)
 
 
 def test_unknown_key_names_public_keys_only(cli, runs):
-    for words, near in ((("--columns", "xyzzyq"), "known: "), (("xyzzyq>1",), "known: ")):
-        code, _, err = cli("results", *words)
+    for args, near in ((("--columns", "xyzzyq"), "known: "), (("xyzzyq>1",), "known: ")):
+        code, _, err = cli("results", *args)
         assert code == 2
         assert near in err
         assert not {"bytes,", "mtime_ns,", "unreadable,", "settings,", "id,"} & set(err.split())

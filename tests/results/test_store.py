@@ -27,7 +27,7 @@ def index_of_many(tmp_path_factory):
     values = [100.0, 80.5, None, 120.0]
     times, warmup = (make_document("r")["steps"][name] for name in ("time_ns", "warmup"))
     slower = [
-        2 * time_ns if 2 * place > len(times) else time_ns for place, time_ns in enumerate(times)
+        2 * time_ns if 2 * index > len(times) else time_ns for index, time_ns in enumerate(times)
     ]
     for number, value in enumerate(values):
         document = make_document(
@@ -43,7 +43,7 @@ def index_of_many(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("words", "runs"),
+    ("args", "runs"),
     [
         ("", "3210"), ("case=toy", "20"), ("case!=toy", "31"), ("case~PT_", "31"),
         ("case~%y", "31"), ("case~t%", ""), ("p_core>80.5", "30"), ("p_core>=8.05e1", "310"),
@@ -54,8 +54,8 @@ def index_of_many(tmp_path_factory):
         ("case=toy p_core<1000", "0"),
     ],
 )  # fmt: skip
-def test_filters_select_runs_that_meet_all_conditions(index_of_many, words, runs):
-    listing = list_runs(index_of_many, words.split(), columns=["run_id"])
+def test_filters_select_runs_that_meet_all_conditions(index_of_many, args, runs):
+    listing = list_runs(index_of_many, args.split(), columns=["run_id"])
     assert "".join(run_id[1] for (run_id,) in listing.rows) == runs
     assert listing.total == len(runs)
 
@@ -93,12 +93,12 @@ def test_unit_of_the_final_result_is_that_of_the_listed_runs(tmp_path):
             tmp_path / name, make_document(name, plan__case=name, figures__final_result__unit=unit)
         )
     index = open_index(tmp_path)
-    for words, unit in ((["case=toy"], "samples/s"), (["case=gpt"], "tokens/s"), ([], "")):
-        assert list_runs(index, words, columns=["final_result"]).units == [unit]
+    for args, unit in ((["case=toy"], "samples/s"), (["case=gpt"], "tokens/s"), ([], "")):
+        assert list_runs(index, args, columns=["final_result"]).units == [unit]
 
 
-def list_run_ids(folder, *words):
-    listing = list_runs(open_index(folder), words, columns=["run_id"])
+def list_run_ids(folder, *args):
+    listing = list_runs(open_index(folder), args, columns=["run_id"])
     return "".join(name for (name,) in listing.rows)
 
 

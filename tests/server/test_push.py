@@ -90,8 +90,8 @@ def server(tmp_path_factory):
     assert "Traceback" not in "".join(started.lines)
 
 
-def run_program(monkeypatch, *words):
-    monkeypatch.setattr("sys.argv", ["trainmark", *map(str, words)])
+def run_program(monkeypatch, *args):
+    monkeypatch.setattr("sys.argv", ["trainmark", *map(str, args)])
     with pytest.raises(SystemExit) as ending:
         main()
     return int(ending.value.code or 0)
@@ -102,8 +102,8 @@ def test_runs_and_bundles_are_sent_and_refused_ones_are_named(server, tmp_path, 
     runs = [write_recorded_run(tmp_path / "runs" / f"push-{n}", f"push-{n}") for n in (1, 2)]
     altered = write_bundle(tmp_path, "push-3")
     altered.write_bytes(altered.read_bytes()[:-100])
-    words = ("bundle", "--push", server.address, tmp_path / "runs", altered)
-    assert run_program(monkeypatch, *words) == 1
+    args = ("bundle", "--push", server.address, tmp_path / "runs", altered)
+    assert run_program(monkeypatch, *args) == 1
     out, err = capfd.readouterr()
     assert [f"/runs/{path.name}" in page for path, page in zip(runs, out.split(), strict=True)]
     assert err.count(str(altered)) == 1

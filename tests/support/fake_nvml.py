@@ -239,9 +239,9 @@ def make_cuda_library(*devices: tuple[str, bytes, bytes], version: int = 13000) 
         pointer._obj.value = ordinal
         return 0
 
-    def text(place: int) -> Any:
+    def text(index: int) -> Any:
         def ask(buffer: Any, *pointers: Any) -> int:
-            device_value = devices[pointers[-1].value][place]
+            device_value = devices[pointers[-1].value][index]
             buffer.raw = (
                 device_value.encode() if isinstance(device_value, str) else device_value
             ).ljust(len(buffer), b"\0")

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
 
 
-def check_killed_rank(start_run: Any, fifo: Path, *words: str, rank: int) -> Record:
-    process, run_dir = start_run("fault=wait", f"fault_rank={rank}", *words)
+def check_killed_rank(start_run: Any, fifo: Path, *args: str, rank: int) -> Record:
+    process, run_dir = start_run("fault=wait", f"fault_rank={rank}", *args)
     os.kill(wait_for_fault(fifo), signal.SIGKILL)
     code, _, _ = wait_for_end(process)
     record = read_checked_record(run_dir)
@@ -34,8 +34,8 @@ def check_killed_rank(start_run: Any, fifo: Path, *words: str, rank: int) -> Rec
     return record
 
 
-def check_nan_loss(start_run: Any, *words: str) -> Record:
-    process, run_dir = start_run("fault=nan", *words)
+def check_nan_loss(start_run: Any, *args: str) -> Record:
+    process, run_dir = start_run("fault=nan", *args)
     code, _, _ = wait_for_end(process)
     record = read_checked_record(run_dir)
     assert (code, record.status) == (1, "diverged")
@@ -65,12 +65,12 @@ __main__.main()
 """
 
 
-def check_hang(start_run: Any, fifo: Path, *words: str, ranks: int) -> Record:
+def check_hang(start_run: Any, fifo: Path, *args: str, ranks: int) -> Record:
     """Let the last rank spin and the others wait for it, then reach the time limit."""
     last = ranks - 1
     limit_reached = fifo.with_name("limit_reached")
     process, run_dir = start_run(
-        "fault=spin", f"fault_rank={last}", *words, "--timeout", "1",
+        "fault=spin", f"fault_rank={last}", *args, "--timeout", "1",
         program=(sys.executable, "-c", _UNTIL_FILE_EXISTS), LIMIT_REACHED=str(limit_reached),
     )  # fmt: skip
     wait_for_fault(fifo)
@@ -129,8 +129,8 @@ def _check_missing_rank(record: Record, last: int) -> None:
         assert waiting["call"] in ("backward", "synchronize")
 
 
-def check_out_of_memory(start_run: Any, *words: str) -> Record:
-    process, run_dir = start_run("fault=oom", *words)
+def check_out_of_memory(start_run: Any, *args: str) -> Record:
+    process, run_dir = start_run("fault=oom", *args)
     code, _, _ = wait_for_end(process)
     record = read_checked_record(run_dir)
     assert (code, record.status, record.cause.rank) == (1, "oom", 0)
@@ -138,8 +138,8 @@ def check_out_of_memory(start_run: Any, *words: str) -> Record:
     return record
 
 
-def check_divergence(start_run: Any, *words: str) -> Record:
-    process, run_dir = start_run("lr=1e38", "window_steps=1", *words, case="toy")
+def check_divergence(start_run: Any, *args: str) -> Record:
+    process, run_dir = start_run("lr=1e38", "window_steps=1", *args, case="toy")
     code, _, _ = wait_for_end(process)
     record = read_checked_record(run_dir)
     assert (code, record.status) == (1, "diverged")

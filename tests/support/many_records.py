@@ -31,11 +31,11 @@ SLOW_RANK = 5
 
 def write_runs(folder: Path) -> list[str]:
     """Write the runs into ``folder`` and return the names of their directories."""
-    for place, device in enumerate(DEVICES):
+    for index, device in enumerate(DEVICES):
         for precision in PRECISIONS:
             for repeat in range(1, REPEATS + 1):
-                name = f"bert-{place}-{precision}-{repeat}"
-                rate = 400.0 * (place + 1) * (1.5 if precision == "bf16" else 1.0) + repeat
+                name = f"bert-{index}-{precision}-{repeat}"
+                rate = 400.0 * (index + 1) * (1.5 if precision == "bf16" else 1.0) + repeat
                 write_record_file(folder / name, _bert(name, device, precision, repeat, rate=rate))
     failed = make_document("failed", status="oom", started="2026-11-20T08:00:00+00:00", cause={
         "kind": "oom", "message": {"code": "exception", "args": {"text": "out of memory"}},

@@ -186,9 +186,9 @@ def format_markdown(title: str, sections: list[Section]) -> Document:
     for number, section in enumerate(sections):
         head = section.rows[0].HEAD
         text += [f"## {section.title}", "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-        for place, row in enumerate(section.rows):
+        for index, row in enumerate(section.rows):
             text.append(f"| {' | '.join(row.cells())} |")
-            lines[number, place] = len(text)
+            lines[number, index] = len(text)
         text.append("")
     return Document(".md", "\n".join(text), lines)
 
@@ -196,7 +196,7 @@ def format_markdown(title: str, sections: list[Section]) -> Document:
 def format_csv(section: Section) -> Document:
     """Return one section as CSV."""
     table = [section.rows[0].HEAD, *(row.cells() for row in section.rows)]
-    lines = {(0, place): place + 2 for place in range(len(section.rows))}
+    lines = {(0, index): index + 2 for index in range(len(section.rows))}
     return Document(".csv", "\n".join(",".join(row) for row in table) + "\n", lines)
 
 
@@ -397,9 +397,9 @@ def iterate_planted_documents() -> Iterator[Plant]:
         for kind, (times, fixed, change) in kinds.items():  # type: ignore[attr-defined]
             for _ in range(times):
                 rows = rows_of(draw)  # type: ignore[operator]
-                place = draw.randrange(len(rows)) if fixed is None else fixed
-                rows[place] = change(rows[place])
-                yield _plant(kind, rows, place)
+                index = draw.randrange(len(rows)) if fixed is None else fixed
+                rows[index] = change(rows[index])
+                yield _plant(kind, rows, index)
     for _ in range(3):
         sections = make_pair_sections(draw)
         sections[1].rows[1] = sections[0].rows[1]
@@ -413,11 +413,11 @@ def iterate_planted_documents() -> Iterator[Plant]:
             for row in rows
         ]
         document = format_csv(Section("", rows + copies))
-        lines = tuple(document.lines[0, len(rows) + place] for place in range(len(copies)))
+        lines = tuple(document.lines[0, len(rows) + index] for index in range(len(copies)))
         yield Plant("rows of one card times a constant", document, lines)
 
 
-def _plant(kind: str, rows: Rows, place: int) -> Plant:
+def _plant(kind: str, rows: Rows, index: int) -> Plant:
     if isinstance(rows[0], ImageRow):
         document = format_csv(Section("", rows))
     elif isinstance(rows[0], PairRow):
@@ -425,4 +425,4 @@ def _plant(kind: str, rows: Rows, place: int) -> Plant:
         document = format_markdown("bert large uncased", [Section(title, rows)])
     else:
         document = format_markdown("Results", [Section("Training", rows)])
-    return Plant(kind, document, (document.lines[0, place],))
+    return Plant(kind, document, (document.lines[0, index],))

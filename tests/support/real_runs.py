@@ -68,9 +68,9 @@ def interrupt_run(process: subprocess.Popen[str], run_dir: Path, fifo: Path) -> 
     return record
 
 
-def train_distilbert_on_two_ranks(start_run: Any, *words: str) -> Path:
+def train_distilbert_on_two_ranks(start_run: Any, *args: str) -> Path:
     """Train DistilBERT an epoch on two ranks of an engine; return the run directory."""
-    process, run_dir = start_run("max_epochs=1", "target=none", *words, case="distilbert_sst2")
+    process, run_dir = start_run("max_epochs=1", "target=none", *args, case="distilbert_sst2")
     code, out, err = wait_for_end(process)
     assert code == 0, out + err
     record = read_checked_record(run_dir)

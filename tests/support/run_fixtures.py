@@ -26,10 +26,10 @@ def restore_default_signals():
 
 @pytest.fixture
 def trainmark(tmp_path):
-    def call(*words):
+    def call(*args):
         env = os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
         return subprocess.run(
-            [sys.executable, "-m", "trainmark", *words],
+            [sys.executable, "-m", "trainmark", *args],
             env=env, cwd=tmp_path, capture_output=True, text=True, check=False,
         )  # fmt: skip
 
@@ -41,7 +41,7 @@ def start_run(tmp_path):
     """Start ``trainmark run`` and end it with the test, whatever happens."""
     processes = []
 
-    def start(*words, case="faulty", prefix=(), cwd=None, program=PROGRAM, **variables):
+    def start(*args, case="faulty", prefix=(), cwd=None, program=PROGRAM, **variables):
         run_dir = tmp_path / "run"
         env = os.environ | {
             "TRAINMARK_CASE_PATH": str(CASES),
@@ -51,7 +51,7 @@ def start_run(tmp_path):
             **variables,
         }
         out = variables.get("RUN_DIR", str(run_dir))
-        command = [*prefix, *program, "run", case, "--out", out, *words]
+        command = [*prefix, *program, "run", case, "--out", out, *args]
         pipe = subprocess.PIPE
         process = subprocess.Popen(command, env=env, cwd=cwd, stdout=pipe, stderr=pipe, text=True)
         processes.append(process)

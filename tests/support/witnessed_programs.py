@@ -29,7 +29,7 @@ samples = 8
 def measure(
     folder: Path,
     program: str,
-    *words: str,
+    *args: str,
     work: str = WORK,
     launcher: tuple[str, ...] = (),
     **fields: object,
@@ -44,7 +44,7 @@ def measure(
     """
     file = folder / "work.toml"
     file.write_text(work)
-    command = [*(launcher or (sys.executable,)), str(PROGRAMS / program), *words]
+    command = [*(launcher or (sys.executable,)), str(PROGRAMS / program), *args]
     fields = {"device": "cpu", "sample_every": 0, "out": folder / "run"} | fields
     request = RunRequest.of(case="witnessed", witness=file, command=command, **fields)
     local.launch(resolve(request), StopRequest())

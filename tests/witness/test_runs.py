@@ -52,10 +52,10 @@ def test_batches_are_counted_as_the_file_declares(tmp_path):
 def test_command_line_runs_a_program_and_prints_its_folder(tmp_path):
     work, out = tmp_path / "work.toml", tmp_path / "run"
     work.write_text(WORK)
-    words = ["run", "--witness", str(work), "--out", str(out), "--device", "cpu", "--json"]
+    args = ["run", "--witness", str(work), "--out", str(out), "--device", "cpu", "--json"]
     program = [sys.executable, str(PROGRAMS / "plain.py"), "--steps", "10"]
     done = subprocess.run(
-        [sys.executable, "-m", "trainmark", *words, "--", *program],
+        [sys.executable, "-m", "trainmark", *args, "--", *program],
         capture_output=True,
         text=True,
         check=False,
@@ -69,12 +69,12 @@ def test_command_line_runs_a_program_and_prints_its_folder(tmp_path):
 
 @pytest.mark.parametrize("launcher", ["torchrun", "ranks"])
 def test_ranks_are_measured_with_any_launcher(tmp_path, launcher):
-    words = (sys.executable,)
+    args = (sys.executable,)
     fields = {"nproc": 2}
     if launcher == "torchrun":
-        words = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
+        args = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
         fields = {}
-    record = measure(tmp_path, "ddp.py", launcher=words, **fields)
+    record = measure(tmp_path, "ddp.py", launcher=args, **fields)
     assert (record.status, list_lasting_codes(record)) == ("passed", set())
     assert record.plan.world_size == 2
     assert [rank.steps for rank in record.ranks] == [20, 20]

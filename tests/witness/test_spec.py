@@ -84,9 +84,9 @@ def test_missing_file_is_named(tmp_path):
     ],
 )
 def test_ranks_of_known_launchers(command, launcher, nproc):
-    words = command.split()
-    assert find_rank_launcher(words) == launcher
-    assert read_nproc(words) == nproc
+    args = command.split()
+    assert find_rank_launcher(args) == launcher
+    assert read_nproc(args) == nproc
 
 
 def make_plan(folder: Path, command: str, **fields: object):

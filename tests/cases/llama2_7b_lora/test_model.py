@@ -49,7 +49,7 @@ def write_folder(
         for name, shape in compute_expected_shapes(config).items()
     }
     names = [SINGLE] if shards == 1 else [f"part-{number}.safetensors" for number in range(shards)]
-    where = {name: names[place % shards] for place, name in enumerate(weights)}
+    where = {name: names[index % shards] for index, name in enumerate(weights)}
     for file in names:
         part = {name: x.to(dtype) for name, x in weights.items() if where[name] == file}
         save_file(part, folder / file, metadata={"format": "pt"})
