@@ -15,7 +15,7 @@ from support.old_torch import needs_python_devices
 pytestmark = needs_python_devices
 ROOT = Path(__file__).parents[2]
 # The rest takes minutes: `pytest tests/device --device standin`, with tests/stand_in in PYTHONPATH.
-CHOSEN = "test_memory or test_precision or (toy and not runs) or conformance or tells_a_wait"
+CHOSEN = "test_memory or test_precision or (toy and not runs) or conformance or detects_a_wait"
 BROKEN = """
 from trainmark_stand_in.device import StandInDevice
 mark = StandInDevice.mark

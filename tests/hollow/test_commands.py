@@ -53,7 +53,7 @@ def test_parts_of_the_device_contract_that_need_no_arithmetic_hold(call):
     files = (f"tests/device/test_{name}.py" for name in PARTS_WITHOUT_ARITHMETIC)
     code, output = call(
         "pytest", *files, "--device", "nvidia", "--deselect",
-        "tests/device/test_monitor.py::test_memory_that_a_rank_takes_is_taken_on_its_device_alone",
+        "tests/device/test_monitor.py::test_rank_takes_memory_on_its_device_only",
     )  # fmt: skip
     assert code == 0, output
 
