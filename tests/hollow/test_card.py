@@ -27,7 +27,7 @@ join_ranks("nccl", device, timeout_s=300)
 torch.distributed.all_reduce(device.place(torch.ones(1000)))
 hosts = torch.distributed.new_group(backend="gloo")  # NCCL on this card never waits
 torch.distributed.barrier(hosts)
-print(*(hollow_card.used_bytes(number) > 0 for number in range(4)), flush=True)
+print(*(hollow_card.read_used_bytes(number) > 0 for number in range(4)), flush=True)
 os._exit(0)
 """
 
