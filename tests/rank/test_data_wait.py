@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from trainmark.protocols import Batch
 
 START_NS = 1_000
+END_OF_EPOCH_NS = 7  # to find that an epoch has no further batch
 
 
 class Arriving(Future[Any]):
@@ -100,7 +101,7 @@ def train_and_list_windows(
 ) -> list[Any]:
     """Train on fakes; return the windows' events."""
     clock = device.clock
-    job = OneTensorEach(clock, device, epochs, end_of_epoch_ns=7)
+    job = OneTensorEach(clock, device, epochs, end_of_epoch_ns=END_OF_EPOCH_NS)
     events = Events(clock, device.calls)
     loop = MeasuredLoop(
         job=job,
@@ -128,14 +129,15 @@ def compute_expected_waits(
 ) -> list[int]:
     """Return the time that each step waits for its batches.
 
-    A queue of ``depth`` places: a batch is begun when the one before it is ready and a place is
-    free, which is when the batch ``depth`` before it was taken.
+    The queue has ``depth`` places: a batch is begun when the one before it is ready and a place is
+    free, that is, when the step took the batch ``depth`` places before.
     """
     now, busy, waits = START_NS, START_NS, []
     for micros in epochs:
-        begun: list[int] = []  # when each was asked for by the queue
+        # Of each batch: when the queue asked for it, when it was ready, when the step took it.
+        begun: list[int] = []
         ready: list[int] = []
-        waits_ns: list[int] = []
+        taken_ns: list[int] = []
         first = now
         waited = 0
         window_end = len(waits) + (window_steps if waits else 1)
@@ -144,11 +146,11 @@ def compute_expected_waits(
             if depth == 0:
                 now += micro.fetch_ns
             else:
-                begun.append(first if number < depth else waits_ns[number - depth])
+                begun.append(first if number < depth else taken_ns[number - depth])
                 earlier = ready[-1] if ready else first
                 ready.append(max(begun[-1], earlier) + micro.fetch_ns + times.pin_ns)
                 now = max(now, ready[-1])
-            waits_ns.append(now)
+            taken_ns.append(now)
             if asynchronous:
                 idle_from = max(busy, asked)
                 busy = max(busy, now) + times.copy_ns
@@ -169,10 +171,10 @@ def compute_expected_waits(
                     window_end += window_steps
         # The end of the epoch is found by asking for one more; a window ends there.
         if depth == 0:
-            now += 7
+            now += END_OF_EPOCH_NS
         else:
-            begun.append(waits_ns[-depth] if len(micros) >= depth else first)
-            now = max(now, max(begun[-1], ready[-1]) + 7)
+            begun.append(taken_ns[-depth] if len(micros) >= depth else first)
+            now = max(now, max(begun[-1], ready[-1]) + END_OF_EPOCH_NS)
         now = max(now, busy)
     return waits
 
@@ -182,8 +184,16 @@ micros = st.builds(
     Micro, fetch_ns=durations, work_ns=durations, launch_ns=st.integers(0, 50),
     closes_step=st.booleans(), loss=st.integers(0, 9).map(float),
 )  # fmt: skip
-few, many = (st.lists(micros, min_size=least, max_size=2 * least) for least in (2, 8))
-epochs = (few | many).map(lambda found: [*found[:-1], replace(found[-1], closes_step=True)])
+short_epochs = st.lists(micros, min_size=2, max_size=4)
+long_epochs = st.lists(micros, min_size=8, max_size=16)
+
+
+def close_last_step(epoch: list[Micro]) -> list[Micro]:
+    """Return the epoch with a last micro-batch that closes its step."""
+    return [*epoch[:-1], replace(epoch[-1], closes_step=True)]
+
+
+epochs = (short_epochs | long_epochs).map(close_last_step)
 
 
 @pytest.mark.parametrize("kind", [Host, Card])
