@@ -29,7 +29,7 @@ H100 = "NVIDIA H100 80GB HBM3"
 
 
 def make_candidate(
-    amount: float, *times_ns: int, held_ns: float = 0.0, fault: Message | None = None
+    amount: float, *times_ns: int, held_bytes: float = 0.0, fault: Message | None = None
 ) -> Candidate:
     """Return work that takes the given times, the last one again and again."""
 
@@ -40,7 +40,7 @@ def make_candidate(
 
     remaining_times = times()
     work = rates.Work(lambda: next(remaining_times), lambda: fault)
-    return Candidate(Point((int(amount),), amount), held_ns, lambda: work)
+    return Candidate(Point((int(amount),), amount), held_bytes, lambda: work)
 
 
 @pytest.mark.parametrize(

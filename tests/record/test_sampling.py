@@ -32,12 +32,12 @@ OFTEN_S = [0.125 * number for number in range(97)]
 def make_lines(**facts: Any) -> list[dict[str, Any]]:
     """Return samples of two devices and the host."""
     plain = {"throttle_reasons": []}
-    readings_lines = [
+    host_lines = [
         make_host_line(t_s, utilization_percent=25.0, memory_used_bytes=2**34) for t_s in TIMES_S
     ]
     return [
         make_start_line(0, 1),
-        *readings_lines,
+        *host_lines,
         *make_device_lines(0, 1, **plain | facts),
         make_end_line(),
     ]
