@@ -191,7 +191,7 @@ def _variables(folder: Path) -> dict[str, str]:
 
 def _fault(user: Rootless) -> str | None:
     """Return why no container runs here; make the image and find the interpreter."""
-    imported = user.ask(user.runtime, "import", "-", IMAGE, given=_image())
+    imported = user.ask(user.runtime, "import", "-", IMAGE, input_bytes=_image())
     if imported.returncode:
         return f"import: {imported.stderr.decode().strip()}"
     mounts = [f"--volume={mount}" for mount in user.programs()]
