@@ -14,7 +14,7 @@ WIDTH = re.compile("0*[1-9][0-9]{0,11}")
 
 @dataclass(frozen=True, kw_only=True)
 class DlrmRecipe(Recipe):
-    """How the model is shaped, trained and cut over ranks."""
+    """The model's sizes and how it is trained."""
 
     embedding_dim: PositiveInt = recipe_field(128, "numbers of an embedding row")
     bottom_layers: str = recipe_field(
@@ -35,41 +35,49 @@ class DlrmRecipe(Recipe):
     )
 
     def check(self, world_size: int) -> None:
-        """Refuse what tables updated within the backward pass cannot do.
+        """Refuse options that do not work with tables updated within the backward pass.
 
         Raises:
-            UsageError: naming the field and its rule.
+            UsageError: a field has such a value.
         """
         del world_size
         parse_layer_widths(self)
-        for field, plain in (("grad_accum_steps", 1), ("weight_decay", 0.0), ("compile", False)):
-            if getattr(self, field) != plain:
+        for field, value, supported in (
+            ("grad_accum_steps", self.grad_accum_steps, 1),
+            ("weight_decay", self.weight_decay, 0.0),
+            ("compile", self.compile, False),
+        ):
+            if value != supported:
                 raise UsageError(
-                    f"{field}={str(getattr(self, field)).lower()} does not go with fused tables",
+                    f"{field}={str(value).lower()} does not go with fused tables",
                     where=f"recipe field {field}",
                     rule="each backward pass updates the rows it looked up, plain SGD, uncompiled",
-                    fix=f"leave {field} at {str(plain).lower()}",
+                    fix=f"leave {field} at {str(supported).lower()}",
                 )
 
 
 def parse_layer_widths(recipe: DlrmRecipe) -> tuple[list[int], list[int]]:
-    """Return the widths of the bottom and of the top MLP from text such as ``512,256,128``.
+    """Return the widths of the bottom and of the top MLP, parsed from ``512,256,128``.
 
     Raises:
-        UsageError: a width is not a whole number above 0, or the last one is wrong.
+        UsageError: a width is not an integer above 0, or the last one is wrong.
     """
-    shapes = []
-    for field, last in (("bottom_layers", recipe.embedding_dim), ("top_layers", 1)):
-        words = getattr(recipe, field).split(",")
-        if not all(map(WIDTH.fullmatch, words)) or int(words[-1]) != last:
-            raise UsageError(
-                f"{field}={getattr(recipe, field)}",
-                where=f"recipe field {field}",
-                rule=f"whole numbers above 0 with commas between, ending in {last}",
-                fix="end bottom_layers in embedding_dim and top_layers in 1",
-            )
-        shapes.append([int(word) for word in words])
-    return shapes[0], shapes[1]
+    bottom = _parse_widths("bottom_layers", recipe.bottom_layers, last=recipe.embedding_dim)
+    top = _parse_widths("top_layers", recipe.top_layers, last=1)
+    return bottom, top
+
+
+def _parse_widths(field: str, text: str, *, last: int) -> list[int]:
+    """Return the widths in the text of a recipe field; the last one must be ``last``."""
+    words = text.split(",")
+    if not all(map(WIDTH.fullmatch, words)) or int(words[-1]) != last:
+        raise UsageError(
+            f"{field}={text}",
+            where=f"recipe field {field}",
+            rule=f"whole numbers above 0 with commas between, ending in {last}",
+            fix="end bottom_layers in embedding_dim and top_layers in 1",
+        )
+    return [int(word) for word in words]
 
 
 SEED = 0  # of the published runs
@@ -92,7 +100,7 @@ def _make_standard_recipe(world: str, micro_batch_size: int) -> DlrmRecipe:
 def _make_throughput_recipe(
     world: str, micro_batch_size: int, precision: Precision = "fp16"
 ) -> DlrmRecipe:
-    """Return a run for speed alone, at the batch that filled the published devices."""
+    """Return a recipe that measures only speed, with a batch that filled the published devices."""
     return DlrmRecipe(
         seed=SEED,
         world=world,

@@ -1,8 +1,7 @@
 """The embedding tables of one process, with their SGD step inside the backward pass.
 
-Owns the one weight that all tables share, the look-up, and the update of the rows that were
-looked up. There is never a gradient of a whole table. Must not know of ranks or of the
-model above.
+All tables share one weight. The backward pass updates the rows that were looked up, so there is
+never a gradient of a whole table. This module does not know ranks or the rest of the model.
 """
 
 from __future__ import annotations
@@ -26,47 +25,50 @@ if TYPE_CHECKING:
 
     InPart = Callable[[str], AbstractContextManager[Any]]
 
-BLOCK_ROWS = 4096  # one generator each: seeding costs little compared with drawing so many
+BLOCK_ROWS = 4096  # rows for each generator; seeding it costs little compared with drawing them
 
 
 def fill_rows(out: Tensor, *, table: int, first_row: int, cardinality: int, seed: int) -> None:
-    """Fill ``out`` (rows, dim) with rows ``first_row`` and on of ``table``, in place.
+    """Fill ``out`` (rows, dim) with the initial rows of ``table`` from ``first_row`` on, in place.
 
-    Values are uniform within ±1/sqrt(cardinality); ``cardinality`` counts the rows of the
-    whole table. They are drawn on the host, a few blocks at a time, because generators of
-    other devices give other numbers.
+    Values are uniform within ±1/sqrt(cardinality). They are drawn on the host, a few blocks at a
+    time, because generators of other devices give other numbers.
+
+    Args:
+        cardinality: number of rows of the whole table.
     """
     bound = cardinality**-0.5
-    last_row = first_row + len(out)
+    end_row = first_row + len(out)
 
     @torch.no_grad()
     def fill(block: int) -> None:
         start, end = block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, cardinality)
         generator = torch.Generator().manual_seed(_mix_seed(seed, table, block))
-        first, last = max(start, first_row), min(end, last_row)
+        first, last = max(start, first_row), min(end, end_row)  # rows of the block in ``out``
         rows = out[first - first_row : last - first_row]
         if (first, last) == (start, end) and rows.device.type == "cpu":
             rows.uniform_(-bound, bound, generator=generator)
             return
-        whole = torch.empty((end - start, out.shape[1]), dtype=out.dtype, device="cpu")
-        whole.uniform_(-bound, bound, generator=generator)
-        rows.copy_(whole[first - start : last - start])
+        whole_block = torch.empty((end - start, out.shape[1]), dtype=out.dtype, device="cpu")
+        whole_block.uniform_(-bound, bound, generator=generator)
+        rows.copy_(whole_block[first - start : last - start])
 
-    blocks = range(first_row // BLOCK_ROWS, -(-last_row // BLOCK_ROWS))
-    # torch draws on one thread, and releases the interpreter's lock meanwhile.
+    blocks = range(first_row // BLOCK_ROWS, -(-end_row // BLOCK_ROWS))
+    # torch draws on one thread and releases the interpreter's lock while it does.
     with ThreadPoolExecutor(torch.get_num_threads()) as threads:
         for _ in threads.map(fill, blocks):
             pass
 
 
 def _mix_seed(seed: int, table: int, block: int) -> int:
-    """Return a number of 63 bits that differs for any two of table and block.
+    """Return a seed of 63 bits for a block of a table.
 
-    A generator of torch keeps 32 bits on a CPU; neighbouring numbers must not meet there.
+    A CPU generator of torch uses only 32 bits of it, so neighbouring blocks need seeds that differ
+    in all bits.
     """
     mixed = seed & (2**63 - 1)
     for part in (table, block):
-        # The finaliser of splitmix64: every bit in changes half of those that come out.
+        # The finalizer of splitmix64: each input bit flips about half of the output bits.
         mixed = (mixed + 0x9E3779B97F4A7C15 * (part + 1)) & (2**64 - 1)
         mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
         mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
@@ -75,24 +77,24 @@ def _mix_seed(seed: int, table: int, block: int) -> int:
 
 
 def skip_timing(_part: str) -> AbstractContextManager[Any]:
-    """Time nothing."""
+    """Return a context manager that does not time the work inside."""
     return nullcontext()
 
 
 class FusedTables(nn.Module):
-    """Look rows up in tables that are stored one after the other in one weight.
+    """Look up rows in tables that are stored one after the other in one weight.
 
     Args:
-        cardinalities: rows of each table.
-        dim: numbers of a row.
-        seed: of the initial rows; none: the caller fills ``weight``.
-        in_part: enters a part of the step by name: look-ups and updates are one.
+        cardinalities: number of rows of each table.
+        dim: width of a row.
+        seed: of the initial rows; None: the caller fills ``weight``.
+        in_part: returns a context manager that times a part of the step, given its name.
 
     Attributes:
-        weight: (sum of cardinalities, dim) float32; no parameter, so no optimizer sees it.
-        learning_rate: of the SGD step that the next backward pass takes.
-        grad_scale: what incoming gradients were multiplied by; a tensor where it lives on
-            the device, as a loss scale does. Gradients that overflowed under it are dropped.
+        weight: (sum of cardinalities, dim) float32; a buffer, so no optimizer sees it.
+        learning_rate: of the SGD step in the next backward pass.
+        grad_scale: the factor in incoming gradients; a tensor if it is on the device, as a loss
+            scale is. Gradients that overflowed are dropped.
     """
 
     def __init__(
@@ -111,10 +113,10 @@ class FusedTables(nn.Module):
         self.register_buffer("weight", _allocate_rows(sum(self.cardinalities), dim))
         ends = torch.tensor(self.cardinalities, dtype=torch.int64).cumsum(0)
         starts = torch.cat([ends.new_zeros(1), ends[:-1]])
-        # Ids come as int32 where all rows can be counted in it: half the bytes to read.
-        narrow = sum(self.cardinalities) < 2**31
-        self.register_buffer("_starts", starts.to(torch.int32 if narrow else torch.int64))
-        # Autograd calls backward only below something that asks for a gradient.
+        # int32 if it can count all rows, because it halves the bytes to read.
+        fits_int32 = sum(self.cardinalities) < 2**31
+        self.register_buffer("_starts", starts.to(torch.int32 if fits_int32 else torch.int64))
+        # Autograd calls backward only for an output of an input that requires a gradient.
         self.register_buffer("_anchor", torch.zeros(()), persistent=False)
         if seed is not None:
             for table, part in enumerate(self.split_tables()):
@@ -139,14 +141,14 @@ class FusedTables(nn.Module):
         return weight.index_select(0, self._find_rows(ids)).view(*ids.t().shape, self.dim)
 
     def _find_rows(self, ids: Tensor) -> Tensor:
-        """Return the rows in the weight of ids (T, B), sample by sample, (B x T,)."""
+        """Return the row numbers in the weight of ids (T, B), sample by sample, (B x T,)."""
         return (ids + cast("Tensor", self._starts)[:, None]).t().reshape(-1)
 
     @torch.no_grad()
     def update(self, ids: Tensor, grads: Tensor) -> None:
         """Take the SGD step for the rows of ids (T, B) with gradients (B, T, dim).
 
-        Rows may repeat within a look-up: their gradients add up.
+        The gradients of a row that occurs several times add up.
         """
         factor = -self.learning_rate / self.grad_scale
         if isinstance(factor, Tensor):
@@ -155,16 +157,15 @@ class FusedTables(nn.Module):
         weight, rows = cast("Tensor", self.weight), self._find_rows(ids)
         grads = grads.reshape(-1, self.dim)
         if weight.device.type == "cpu":
-            # ``index_add_`` runs on one thread there. ``scatter_add_`` with an index that is a
-            # vector seen as a matrix sorts the rows and gives each to one thread, always in the
-            # same order.
+            # On a CPU, ``index_add_`` uses one thread. ``scatter_add_`` with an expanded index
+            # sorts the rows and adds each on one thread, always in the same order.
             weight.scatter_add_(0, rows.long()[:, None].expand_as(grads), grads * factor)
         else:
             weight.index_add_(0, rows, grads, alpha=factor)
 
 
 class _LookUp(Function):
-    """Rows of a weight; the backward pass updates them instead of handing a gradient on."""
+    """Look up rows of a weight; the backward pass updates them and returns no gradient."""
 
     @staticmethod
     def forward(ctx: Any, _anchor: Tensor, tables: FusedTables, ids: Tensor) -> Tensor:
@@ -183,19 +184,19 @@ class _LookUp(Function):
 
 
 def _allocate_rows(rows: int, dim: int) -> Tensor:
-    """Return (rows, dim) float32 to be filled, on huge pages where the host has them.
+    """Return uninitialized float32 (rows, dim), on huge pages if the host has them.
 
-    Rows lie at random: with pages of 4 KiB nearly each costs a walk through page tables.
+    Rows are read in random order; with pages of 4 KiB, nearly every row costs a page-table walk.
     """
     on_cpu = torch.get_default_device().type == "cpu"
     if not on_cpu or not rows * dim or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(rows, dim)
-    room = mmap.mmap(-1, rows * dim * FLOAT_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    room.madvise(mmap.MADV_HUGEPAGE)  # advice: a kernel without them leaves pages as they are
-    return torch.frombuffer(room, dtype=torch.float32).view(rows, dim)  # keeps ``room`` alive
+    memory = mmap.mmap(-1, rows * dim * FLOAT_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)  # a kernel without huge pages ignores it
+    return torch.frombuffer(memory, dtype=torch.float32).view(rows, dim)  # keeps ``memory`` alive
 
 
 def scale_or_zero(grads: Tensor, factor: Tensor) -> Tensor:
-    """Return ``grads x factor``, or zeros where one overflowed; asks nothing of the host."""
+    """Return ``grads x factor``, or only zeros if an element overflowed; does not synchronize."""
     scaled = grads * factor
     return torch.where(torch.isfinite(scaled.sum()), scaled, torch.zeros_like(scaled))

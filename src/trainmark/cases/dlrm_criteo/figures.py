@@ -1,6 +1,6 @@
-"""Compute what the embedding tables move, and what the steps are bound by; no torch here.
+"""Compute the traffic of the embedding tables and what limits the steps; no torch here.
 
-Such a model has no headline MFU: its matmuls are a small part of the work.
+This case reports no MFU as its headline figure, because matmuls are a small part of the work.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import RankWork
 
-# Parts of a step that the job times apart.
-EMBEDDING_PART = "embedding"  # rows looked up, and updated
-EXCHANGE_PART = "exchange"  # waiting for what other ranks send
-# What a step is bound by where a part of it takes the longest.
+# Parts of a step that the job times separately.
+EMBEDDING_PART = "embedding"  # looking up and updating rows
+EXCHANGE_PART = "exchange"  # waiting for data from other ranks
+# The resource that limits a step if the given part of it takes longest.
 RESOURCES = {
     "embedding_share": "memory",
     "dense_share": "compute",
@@ -25,42 +25,44 @@ RESOURCES = {
     "input_share": "input",
 }
 _RATES = ("embedding_bytes_per_device", "copy_bytes_per_device", "exchange_bytes_per_device")
-_NEAR_A_LIMIT = 20.0  # percent of it; below, what is short is not the resource
+_NEAR_A_LIMIT = 20.0  # percent; below it, the resource itself is not what limits the step
 _NS_PER_S = 1e9
 
 
 def compute(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigures:
-    """Return the figures of the tables and a note on what bounds the steps.
+    """Return the figures of the tables and a note on what limits the steps.
 
-    All are over the windows after the warm-up, rates a device's, shares the ranks' mean.
-    Empty if a rank ended before its job reported its facts.
+    All figures cover the windows after the warm-up. Rates are per device, shares are means over
+    the ranks. The result is empty if a rank ended before its job reported its facts.
     """
     if not all("copy_bytes_per_second" in rank.facts for rank in ranks):
         return OwnFigures({})
     computed = {"MFU": Figure(None, message("no_headline_mfu"))} | _compute_traffic(ranks)
-    bound = find_bound({name: figure.value for name, figure in (dict(known) | computed).items()})
+    all_figures = dict(known) | computed
+    bound = find_bound({name: figure.value for name, figure in all_figures.items()})
     return OwnFigures(computed, () if bound is None else (bound,))
 
 
 def _compute_traffic(ranks: Sequence[RankWork]) -> dict[str, Figure]:
+    """Return bytes per second of tables, copies and exchange, and the shares of the step time."""
     slowest_s = max(rank.windows_ns for rank in ranks) / _NS_PER_S
     if slowest_s == 0:
-        none = Figure(None, message("rank_without_measured_step"))
-        return dict.fromkeys((*_RATES, *RESOURCES, "embedding_bandwidth_share"), none)
-    samples, device_s = sum(rank.counts.samples for rank in ranks), len(ranks) * slowest_s
-    moved = samples * ranks[0].facts["embedding_bytes_per_sample"]
-    sent = samples * sum(rank.facts["exchanged_bytes_per_sample"] for rank in ranks)
-    copied = sum(rank.facts["copy_bytes_per_second"] for rank in ranks) / len(ranks)
-    total_ns, input_ns = (sum(rank.windows_ns for rank in ranks), sum(r.wait_ns for r in ranks))
-    embedding_ns, exchange_ns = (
-        sum(rank.parts_ns.get(part, 0) for rank in ranks)
-        for part in (EMBEDDING_PART, EXCHANGE_PART)
-    )
-    dense_ns = total_ns - (embedding_ns + exchange_ns + input_ns)  # what no part claims
+        absent = Figure(None, message("rank_without_measured_step"))
+        return dict.fromkeys((*_RATES, *RESOURCES, "embedding_bandwidth_share"), absent)
+    samples = sum(rank.counts.samples for rank in ranks)
+    device_s = len(ranks) * slowest_s
+    embedding_bytes = samples * ranks[0].facts["embedding_bytes_per_sample"]
+    exchanged_bytes = samples * sum(rank.facts["exchanged_bytes_per_sample"] for rank in ranks)
+    copy_rate = sum(rank.facts["copy_bytes_per_second"] for rank in ranks) / len(ranks)
+    total_ns = sum(rank.windows_ns for rank in ranks)
+    input_ns = sum(rank.wait_ns for rank in ranks)
+    embedding_ns = sum(rank.parts_ns.get(EMBEDDING_PART, 0) for rank in ranks)
+    exchange_ns = sum(rank.parts_ns.get(EXCHANGE_PART, 0) for rank in ranks)
+    dense_ns = total_ns - (embedding_ns + exchange_ns + input_ns)  # the rest of the time
     figures = {
-        "embedding_bytes_per_device": (moved / device_s, "embedding_bytes"),
-        "copy_bytes_per_device": (copied, "copy_measured"),
-        "exchange_bytes_per_device": (sent / device_s, "exchange_bytes"),
+        "embedding_bytes_per_device": (embedding_bytes / device_s, "embedding_bytes"),
+        "copy_bytes_per_device": (copy_rate, "copy_measured"),
+        "exchange_bytes_per_device": (exchanged_bytes / device_s, "exchange_bytes"),
         "embedding_share": (100 * embedding_ns / total_ns, "embedding_time"),
         "exchange_share": (100 * exchange_ns / total_ns, "device_marks"),
         "input_share": (100 * input_ns / total_ns, "device_marks"),
@@ -70,14 +72,14 @@ def _compute_traffic(ranks: Sequence[RankWork]) -> dict[str, Figure]:
     if len(ranks) == 1:
         traffic["exchange_share"] = Figure(None, message("one_rank_no_exchange"))
     bandwidth = Figure(None, message("embedding_untimed"))
-    if embedding_ns:  # bytes/s within the embedding stage over those of a copy
-        share = 100 * moved * _NS_PER_S / embedding_ns / copied
+    if embedding_ns:  # bytes/s within the embedding part over those of a copy
+        share = 100 * embedding_bytes * _NS_PER_S / embedding_ns / copy_rate
         bandwidth = Figure(share, note=message("embedding_bandwidth"))
     return traffic | {"embedding_bandwidth_share": bandwidth}
 
 
 def find_bound(values: dict[str, float | None]) -> Message | None:
-    """Say what the steps are bound by, and why; none where their parts are not known.
+    """Return a message on what limits the steps, and why; None if no share is known.
 
     Args:
         values: figures by name, shares in percent.
@@ -87,15 +89,15 @@ def find_bound(values: dict[str, float | None]) -> Message | None:
     if not known:
         return None
     largest = max(known, key=lambda name: known[name])
-    overall, dense = values.get("MAMFU"), shares["dense_share"]
-    # The products' rate within the dense part over the matmul rate, in percent.
-    dense_rate = overall / (dense / 100) if overall is not None and dense else None
+    mamfu, dense_share = values.get("MAMFU"), shares["dense_share"]
+    # The rate of matmuls within the dense part over the device's matmul rate, in percent.
+    dense_rate = mamfu / (dense_share / 100) if mamfu is not None and dense_share else None
     embedding_rate = values.get("embedding_bandwidth_share")
-    reached = {"embedding_share": embedding_rate, "dense_share": dense_rate}.get(largest)
-    far = reached is not None and reached < _NEAR_A_LIMIT
+    rate = {"embedding_share": embedding_rate, "dense_share": dense_rate}.get(largest)
+    is_far_from_limit = rate is not None and rate < _NEAR_A_LIMIT
     shares["exchange_share"] = shares["exchange_share"] or 0.0  # one rank exchanges nothing
     percents = shares | {"embedding_rate": embedding_rate, "dense_rate": dense_rate}
     return message(
-        f"bound_by_{RESOURCES[largest]}{'_far_from_limit' if far else ''}",
+        f"bound_by_{RESOURCES[largest]}{'_far_from_limit' if is_far_from_limit else ''}",
         **{name: None if value is None else value / 100 for name, value in percents.items()},
     )

@@ -1,17 +1,17 @@
 """Embedding tables sharded over ranks, and the exchanges that bring rows to samples.
 
-Owns both all-to-all exchanges of a step and what is summed and weighed on the way. Knows
-nothing of the dense part.
+This module has the two all-to-all exchanges of a step, with the sums and scaling that belong to
+them. It does not know the dense part of the model.
 
-A step of one rank runs in this order, and only two places wait:
+A step of one rank runs in this order; it waits only at the two points marked (waits):
 
-    start      look up own columns for the whole global batch, begin sending
-               bottom layers, forward                                  meanwhile
-    wait       the embeddings of all tables for this rank's samples are here
-               interaction, top layers, and all of their backward pass
-    (wait's backward)   begin sending gradients to the owners of the rows
-               bottom layers, backward                                 meanwhile
-    (start's backward)  the gradients of own columns are here: update
+    start                look up the local tables for the whole global batch, begin to send
+                         bottom MLP, forward, during the exchange
+    wait (waits)         the embeddings of all tables for this rank's samples have arrived
+                         interaction, top MLP, and their backward pass
+    backward of wait     begin to send gradients to the owners of the rows
+                         bottom MLP, backward, during the exchange
+    backward of start    the gradients of the local tables have arrived (waits): update them
 """
 
 from __future__ import annotations
@@ -34,16 +34,19 @@ if TYPE_CHECKING:
 
 
 class HybridTables(nn.Module):
-    """One rank's share of the tables, called like all of them.
+    """One rank's parts of the tables; used like ``FusedTables`` with all of them.
 
-    Every rank looks its own columns up for the whole global batch, so ids never travel.
-    The stepper weighs losses so that the mean over ranks is right, which is what DDP takes
-    of dense gradients; here gradients of all ranks meet, so they are divided as well.
+    Every rank looks up its parts for the whole global batch, so ids are not exchanged. The stepper
+    scales losses for DDP, which averages the dense gradients over ranks. Here the gradients of all
+    ranks are summed, so they are divided by the number of ranks as well.
 
     Args:
-        exchange_dtype: what embeddings and gradients travel in.
-        group: ranks to exchange with; none: all.
-        in_part: enters a part of the step: look-ups and updates, or waiting for an exchange.
+        placement: which rank holds which part of which table.
+        seed: of the initial rows.
+        exchange_dtype: type in which embeddings and gradients are sent.
+        group: ranks to exchange with; None: all.
+        in_part: returns a context manager that times a part of the step: look-ups and updates, or
+            waiting for an exchange.
     """
 
     def __init__(
@@ -74,7 +77,7 @@ class HybridTables(nn.Module):
                 cardinality=placement.cardinalities[part.table],
                 seed=seed,
             )
-        # A rank without a table takes part in both exchanges: something must need a gradient.
+        # A rank without tables takes part in both exchanges too: it needs an input with gradient.
         self.register_buffer("_anchor", torch.zeros(()), persistent=False)
         ranges = [(part.first_row, part.rows) for part in self.parts]
         bounds = torch.tensor(ranges, dtype=torch.int32).view(-1, 2, 1)
@@ -85,18 +88,18 @@ class HybridTables(nn.Module):
         self.learning_rate, self.grad_scale = 0.0, 1.0
 
     def iterate_parts(self) -> Iterator[tuple[TablePart, Tensor]]:
-        """Yield this rank's parts, each with its rows (rows, dim) as they are in memory."""
+        """Yield this rank's parts, each with a view of its rows (rows, dim)."""
         first = 0
         for part in self.parts:
             yield part, self.local.weight.detach()[first : first + part.rows]
             first += part.rows
 
     def start(self, ids: Tensor) -> TableExchange:
-        """Look up and begin to send.
+        """Look up rows and begin to send them.
 
         Args:
-            ids: one row a part of this rank, each of the whole global batch,
-                (parts, B_global); row numbers of the whole table.
+            ids: for each part of this rank the row numbers, in the whole table, of the global batch
+                (parts, B_global).
         """
         exchange = TableExchange(self, samples=ids.shape[1])
         anchor = cast("Tensor", self._anchor).detach().requires_grad_()
@@ -110,94 +113,102 @@ class HybridTables(nn.Module):
         return exchange
 
     def count_exchanged_bytes(self, samples: int) -> int:
-        """Return the bytes this rank sends to others in a step of ``samples`` over all ranks.
+        """Return the bytes this rank sends to other ranks in a step of ``samples`` over all ranks.
 
-        Embeddings on the way out, gradients on the way back; what stays here is left out.
+        These are embeddings of its parts and gradients of its samples.
         """
-        mine = self.find_sample_bounds(samples, self.rank)
-        elsewhere = samples - (mine[1] - mine[0])
-        parts_elsewhere = sum(len(parts) for parts in self.placement.parts) - len(self.parts)
-        vectors = elsewhere * len(self.parts) + (mine[1] - mine[0]) * parts_elsewhere
+        begin, end = self.find_sample_bounds(samples, self.rank)
+        local_samples = end - begin
+        remote_samples = samples - local_samples
+        remote_parts = sum(len(parts) for parts in self.placement.parts) - len(self.parts)
+        vectors = remote_samples * len(self.parts) + local_samples * remote_parts
         return vectors * self.placement.dim * self.exchange_dtype.itemsize
 
     def find_sample_bounds(self, samples: int, rank: int) -> tuple[int, int]:
-        """Return where the samples of ``rank`` begin and end in a global batch."""
+        """Return begin and end of the samples of ``rank`` in a global batch."""
         return samples * rank // self.world_size, samples * (rank + 1) // self.world_size
 
     def get_table_numbers(self, owner: int) -> Tensor:
-        """Return the numbers of the tables that ``owner`` holds rows of, one for each part."""
+        """Return the table numbers of the parts of ``owner``."""
         return cast("Tensor", getattr(self, f"_tables_{owner}"))
 
     def _find_local_rows(self, ids: Tensor, exchange: TableExchange) -> Tensor:
-        """Return ids as row numbers of the local parts; remember which are not ours."""
+        """Return ids as row numbers of the local parts; mark those that other ranks hold."""
         if not any(self.placement.is_cut(part) for part in self.parts):
             return ids
         first_rows, rows = cast("Tensor", self._ranges).unbind(1)
         shifted = ids - first_rows
         exchange.outside = (shifted < 0) | (shifted >= rows)
-        # Any row stands in for a foreign one: it counts 0 and gets a gradient of 0. Taking
-        # the remainder spreads the stand-ins, so that no row is waited for by all threads.
+        # An arbitrary local row replaces a foreign one; its embedding and gradient are set to 0.
+        # The remainder spreads these rows, so that threads do not contend for a single row.
         return shifted.remainder(rows)
 
 
 class TableExchange:
-    """The two exchanges of one step: buffers, sizes and what is waited for."""
+    """The two exchanges of one step: their buffers, sizes and pending work."""
 
     def __init__(self, tables: HybridTables, *, samples: int) -> None:
         self.tables, self.samples = tables, samples
-        self.outside: Tensor | None = None  # (parts, B_global): rows that other ranks hold
-        self.token: Any = None  # joins the two nodes below
+        self.outside: Tensor | None = None  # (parts, B_global): True if another rank holds the row
+        self.token: Any = None  # connects the two autograd nodes below
         first, last = tables.find_sample_bounds(samples, tables.rank)
         dim, ranks = tables.placement.dim, range(tables.world_size)
         bounds = [tables.find_sample_bounds(samples, rank) for rank in ranks]
-        self._here = last - first
-        # Numbers exchanged with each rank: own parts of its samples, its parts of ours.
-        self._own = [(end - begin) * len(tables.parts) * dim for begin, end in bounds]
-        self._theirs = [self._here * len(tables.placement.parts[r]) * dim for r in ranks]
+        self._local_samples = last - first
+        # Elements exchanged with each rank: local parts of its samples, its parts of local samples.
+        self._local_sizes = [(end - begin) * len(tables.parts) * dim for begin, end in bounds]
+        self._remote_sizes = [
+            self._local_samples * len(tables.placement.parts[r]) * dim for r in ranks
+        ]
         self._work: Any = None
         self._buffers: tuple[Tensor, Tensor] | None = None
 
     def wait(self) -> Tensor:
         """Return the embeddings of all tables for this rank's samples, (B_local, T, dim)."""
-        token, self.token = self.token, None  # it refers to the exchange: no cycle is left
+        token = self.token
+        self.token = None  # it refers to this object: avoid a cycle
         embeddings: Tensor = _EndExchange.apply(token, self)  # type: ignore[no-untyped-call]
         return embeddings
 
     def send_embeddings(self, embeddings: Tensor) -> None:
-        """Begin to send rows (B_global, parts, dim) to those who train their samples."""
+        """Begin to send rows (B_global, parts, dim) to the ranks that train their samples."""
         sent = embeddings.to(self.tables.exchange_dtype).contiguous()
         self._clear_foreign_rows(sent)
-        self._begin_exchange(sent.view(-1), sizes_sent=self._own, sizes_received=self._theirs)
+        self._begin_exchange(
+            sent.view(-1), sizes_sent=self._local_sizes, sizes_received=self._remote_sizes
+        )
 
     def receive_embeddings(self) -> Tensor:
-        """Return (B_local, T, dim) of all tables, the parts of a cut table added up."""
+        """Return the embeddings (B_local, T, dim) of all tables, summed over a table's parts."""
         received = self._end_exchange()
         placement = self.tables.placement
-        shape = (self._here, len(placement.cardinalities), placement.dim)
+        shape = (self._local_samples, len(placement.cardinalities), placement.dim)
         out = received.new_zeros(shape)
         for owner, block in enumerate(self._split_by_owner(received)):
             tables = self.tables.get_table_numbers(owner)
-            # Of a cut table all owners but one send zeros: adding them rounds nothing.
-            cut = any(map(placement.is_cut, placement.parts[owner]))
-            out[:, tables] = out[:, tables] + block if cut else block
+            # For a cut table all owners but one send zeros, so the sum is exact.
+            if any(map(placement.is_cut, placement.parts[owner])):
+                out[:, tables] = out[:, tables] + block
+            else:
+                out[:, tables] = block
         return out
 
     def send_gradients(self, grad: Tensor) -> None:
         """Begin to send gradients (B_local, T, dim) to the owners of the rows."""
-        sent = grad.new_empty(sum(self._theirs))
+        sent = grad.new_empty(sum(self._remote_sizes))
         for owner, block in enumerate(self._split_by_owner(sent)):
             torch.index_select(grad, 1, self.tables.get_table_numbers(owner), out=block)
-        self._begin_exchange(sent, sizes_sent=self._theirs, sizes_received=self._own)
+        self._begin_exchange(sent, sizes_sent=self._remote_sizes, sizes_received=self._local_sizes)
 
     def receive_gradients(self) -> Tensor:
-        """Return the gradients of own parts for the whole global batch, (B_global, parts, dim)."""
+        """Return the gradients of the local parts for the global batch, (B_global, parts, dim)."""
         shape = (self.samples, len(self.tables.parts), self.tables.placement.dim)
         grad = self._end_exchange().view(shape)
         self._clear_foreign_rows(grad)
         return grad.float()
 
     def _clear_foreign_rows(self, rows: Tensor) -> None:
-        """Set what belongs to rows of other ranks to 0, in place."""
+        """Set vectors of rows that other ranks hold to 0, in place."""
         if self.outside is None:
             return
         for column, part in enumerate(self.tables.parts):
@@ -205,22 +216,22 @@ class TableExchange:
                 rows[:, column].masked_fill_(self.outside[column, :, None], 0.0)
 
     def _split_by_owner(self, flat: Tensor) -> Iterator[Tensor]:
-        """Yield each owner's piece of a buffer of this rank's samples, (B_local, parts, dim)."""
+        """Yield the piece of each owner in a flat buffer, as (B_local, parts, dim)."""
         placement = self.tables.placement
-        for parts, piece in zip(placement.parts, flat.split(self._theirs), strict=True):
-            yield piece.view(self._here, len(parts), placement.dim)
+        for parts, piece in zip(placement.parts, flat.split(self._remote_sizes), strict=True):
+            yield piece.view(self._local_samples, len(parts), placement.dim)
 
     def _begin_exchange(
         self, sent: Tensor, *, sizes_sent: list[int], sizes_received: list[int]
     ) -> None:
         received = sent.new_empty(sum(sizes_received))
-        self._buffers = sent, received  # the sent one must outlive the exchange
+        self._buffers = sent, received  # both must live until the exchange ends
         self._work = dist.all_to_all_single(
             received, sent, sizes_received, sizes_sent, group=self.tables.group, async_op=True
         )
 
     def _end_exchange(self) -> Tensor:
-        assert self._buffers is not None, "an exchange is waited for once"
+        assert self._buffers is not None, "an exchange ends once"
         with self.tables.in_part(EXCHANGE_PART):
             self._work.wait()
         _, received = self._buffers
@@ -228,8 +239,8 @@ class TableExchange:
         return received
 
 
-# Two nodes joined by a token that carries no number. Autograd runs the node made last
-# first: bottom layers made between the two have their backward pass between the two.
+# Two autograd nodes, connected by a token without content. Autograd runs nodes in reverse order of
+# their creation: the bottom MLP, created between the two, has its backward pass between theirs.
 
 
 class _StartExchange(Function):

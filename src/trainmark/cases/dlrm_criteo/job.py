@@ -17,7 +17,7 @@ from trainmark.train.read_ahead import read_ahead
 from trainmark.train.step_memory import memory_of_rank
 from trainmark.train.stepper import AUTOCAST_DTYPES, Stepper, add_over_ranks
 
-from . import data as clicks
+from . import data as click_log
 from .case import parse_layer_widths
 from .data import SplitReader
 from .embeddings import FusedTables
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 
 def compute_roc_auc(scores: NDArray[Any], labels: NDArray[Any]) -> float:
-    """Return how often a positive row scores above a negative one; equal scores count half.
+    """Return the share of pairs in which the positive row scores higher; ties count half.
 
     Args:
-        scores: (rows,), any real numbers; only their order matters.
-        labels: (rows,), 1 for positive rows, 0 for negative ones; at least one of both.
+        scores: (rows,), real numbers; only their order matters.
+        labels: (rows,), 1 for positive rows, 0 for negative rows; at least one of each.
 
     Raises:
-        DivergedError: a score is not a number, so that there is no order.
+        DivergedError: a score is NaN, so that there is no order.
     """
     if np.isnan(scores).any():
         num_nan = int(np.isnan(scores).sum())
@@ -59,29 +59,31 @@ def compute_roc_auc(scores: NDArray[Any], labels: NDArray[Any]) -> float:
 def gather_scores(scores: Tensor, labels: Tensor, *, world_size: int) -> tuple[Tensor, Tensor]:
     """Return the scores and labels of all ranks, both (rows,), on every rank.
 
-    Ranks may hold different numbers of rows, none included.
+    Ranks may have different numbers of rows, also 0.
     """
     if world_size == 1:
         return scores, labels
     sizes = [torch.zeros(1, dtype=torch.int64, device=scores.device) for _ in range(world_size)]
     dist.all_gather(sizes, torch.tensor([len(scores)], device=scores.device))
     rows = [int(size) for size in sizes]
-    # Collectives want the same shape on every rank: pad to the longest.
-    mine = scores.new_zeros(2, max(rows))
-    mine[0, : len(scores)], mine[1, : len(labels)] = scores, labels
-    parts = [torch.empty_like(mine) for _ in range(world_size)]
-    dist.all_gather(parts, mine)
-    whole = torch.cat([part[:, :size] for part, size in zip(parts, rows, strict=True)], 1)
-    return whole[0], whole[1]
+    # Collectives need the same shape on every rank: pad to the maximum.
+    local = scores.new_zeros(2, max(rows))
+    local[0, : len(scores)] = scores
+    local[1, : len(labels)] = labels
+    padded_parts = [torch.empty_like(local) for _ in range(world_size)]
+    dist.all_gather(padded_parts, local)
+    parts = [part[:, :size] for part, size in zip(padded_parts, rows, strict=True)]
+    all_scores, all_labels = torch.cat(parts, 1)
+    return all_scores, all_labels
 
 
 def load_data(context: JobContext) -> DlrmData:
     """Return the description of the files; rows are read while training."""
-    return clicks.load(context.data_dir, context.recipe)
+    return click_log.load(context.data_dir, context.recipe)
 
 
 def compute_lr_factor(recipe: DlrmRecipe, finished_steps: int) -> float:
-    """Return the learning rate of the next step over the peak: linear rise, then a square."""
+    """Return the next step's learning rate over the peak: linear rise, plateau, square decay."""
     if finished_steps < recipe.warmup_lr_steps:
         return (finished_steps + 1) / recipe.warmup_lr_steps
     remaining_steps = recipe.decay_start_step + recipe.decay_steps - finished_steps - 1
@@ -97,7 +99,7 @@ class DlrmJob:
         spec = data.spec
         self.num_numerical = spec.num_numerical
         memory = context.memory or memory_of_rank(context.device, context.world_size)
-        assert memory is not None, "every device here tells its memory"
+        assert memory is not None, "every supported device reports its memory"
         self.placement = place_tables(
             memory, spec.cardinalities, recipe.embedding_dim, context.world_size
         )
@@ -106,7 +108,7 @@ class DlrmJob:
             split: SplitReader(spec, split, columns=columns) for split in ("train", "test")
         }
         self._in_part = lambda name: context.stages.stage(name, context.device)
-        # Built where they stay: the host may have less memory than the device.
+        # Build the tables on the device: the host may have less memory.
         with context.device.place(torch.empty(0)).device:
             self.tables: Any = self._build_tables()
         self.model = build_model(
@@ -118,7 +120,7 @@ class DlrmJob:
         )
         context.device.place(self.model)
         self.dense_parameters = sum(item.numel() for item in self.model.parameters())
-        # Fused, it drops an overflowed fp16 step on the device; otherwise torch asks the host.
+        # Fused SGD drops an overflowed fp16 step on the device, without synchronization.
         optimizer = torch.optim.SGD(self.model.parameters(), lr=recipe.learning_rate, fused=True)
         self.stepper = Stepper(
             context,
@@ -133,7 +135,7 @@ class DlrmJob:
         self.steps_per_epoch = -(-self.readers["train"].num_rows // self.global_batch_size)
 
     def _build_tables(self) -> nn.Module:
-        """Return the tables of this rank: all of them where it is alone."""
+        """Return the tables of this rank; a single rank has all of them."""
         dim, seed = self.recipe.embedding_dim, self.recipe.seed
         if self.context.world_size == 1:
             return FusedTables(self.placement.cardinalities, dim, seed=seed, in_part=self._in_part)
@@ -146,7 +148,7 @@ class DlrmJob:
         )
 
     def step(self, batches: Iterator[Batch]) -> Tensor | None:
-        """Take one step. Tables are updated within it, so they are told its rate before."""
+        """Take one step; the tables, updated in its backward pass, get learning rate and scale."""
         recipe = self.recipe
         self.tables.learning_rate = recipe.learning_rate * compute_lr_factor(
             recipe, self.stepper.steps
@@ -159,12 +161,12 @@ class DlrmJob:
         if self.recipe.shuffle_batches:
             rng = np.random.default_rng([self.recipe.seed, epoch])
             order = rng.permutation(self.steps_per_epoch)
-        for raw in self._read("train", order):
+        for raw in self._read_batches("train", order):
             samples = len(raw.labels)
             counts = Counts(samples, samples)
             yield Batch(_make_tensors(raw), counts, raw.step_samples, closes_step=True)
 
-    def _read(self, split: str, order: Any = None) -> Iterator[RawBatch]:
+    def _read_batches(self, split: str, order: Any = None) -> Iterator[RawBatch]:
         return self.readers[split].read_batches(
             self.global_batch_size,
             rank=self.context.rank,
@@ -173,7 +175,7 @@ class DlrmJob:
         )
 
     def _compute_logits(self, model: nn.Module, numerical: Tensor, ids: Tensor) -> Tensor:
-        # Where rows come from other ranks, the bottom MLP runs while they are on their way.
+        # With several ranks, ``start`` begins an exchange during which the bottom MLP runs.
         look_up = self.tables if self.context.world_size == 1 else self.tables.start
         logits: Tensor = model(numerical.float(), look_up(ids))
         return logits.float()
@@ -193,12 +195,12 @@ class DlrmJob:
 
     @torch.no_grad()
     def evaluate(self) -> Evaluation:
-        """Return the AUC of the test rows. Every rank takes the same forward passes."""
+        """Return the AUC of the test rows; every rank takes part in all forward passes."""
         world_size, device = self.context.world_size, self.stepper.device
         scores, labels, scored = [], [], EvaluationSum()
-        host = ((_make_tensors(raw), len(raw.labels)) for raw in self._read("test"))
+        host_batches = ((_make_tensors(raw), len(raw.labels)) for raw in self._read_batches("test"))
         for (numerical, label, ids), rows in read_ahead(
-            scored_rows(host), self.context.device, depth=self.recipe.read_ahead_batches
+            scored_rows(host_batches), self.context.device, depth=self.recipe.read_ahead_batches
         ):
             with self.stepper.autocast():
                 scores.append(self._compute_logits(self.model, numerical, ids))
@@ -240,7 +242,7 @@ class DlrmJob:
 
 
 def _make_tensors(raw: RawBatch) -> tuple[Tensor, Tensor, Tensor]:
-    """Return numbers (B_local, 13), labels (B_local,) and ids (columns, B), on the host."""
+    """Return numerical values (B_local, 13), labels (B_local,) and ids (columns, B) on the host."""
     numerical, labels = torch.from_numpy(raw.numerical), torch.from_numpy(raw.labels)
     return numerical, labels, torch.from_numpy(raw.categories)
 

@@ -1,7 +1,6 @@
 """The dense part of DLRM: two MLPs and the dot interaction between them.
 
-Owns layer widths and how pairs of vectors become features. Must not know where embedding
-rows come from or on which rank they lie.
+This module does not know where embedding rows come from.
 """
 
 from __future__ import annotations
@@ -37,24 +36,23 @@ class Interaction(nn.Module):
         self.padding = self.num_features - dim - pairs
         row, column = torch.tril_indices(vectors, vectors, -1)
         self.register_buffer("_pairs", row * vectors + column, persistent=False)
-        # Feature that holds a pair, seen from both its sides; the diagonal has none.
+        # For each pair, in both orders, the index of its feature; the diagonal has none.
         feature = torch.zeros(vectors, vectors, dtype=torch.int64)
         feature[row, column] = feature[column, row] = dim + torch.arange(pairs)
         self.register_buffer("_features", feature.view(-1), persistent=False)
 
     def forward(self, dense: Tensor, embedded: Tensor) -> Tensor:
         """Return features (B, num_features) of ``dense`` (B, dim), ``embedded`` (B, T, dim)."""
-        # Under autocast the dense vector comes in the lower precision, and decides.
+        # Under autocast the dense vector has the lower precision, which both then use.
         embedded = embedded.to(dense.dtype)
         features: Tensor = _Interact.apply(dense, embedded, self)  # type: ignore[no-untyped-call]
         return features
 
 
 class _Interact(Function):
-    """The products of all pairs of vectors, both ways without a sum over indices.
+    """The dot products of all pairs of vectors, with a backward pass without scatter operations.
 
-    A pair's gradient goes to both its vectors: laid out as a symmetric matrix S, it gives
-    the gradient of the vectors X as the product S X.
+    With the gradients of the pairs in a symmetric matrix S, the gradient of the vectors X is S X.
     """
 
     @staticmethod
@@ -84,9 +82,9 @@ class Dlrm(nn.Module):
     """Bottom MLP, interaction, top MLP; the last layer gives one logit.
 
     Args:
-        num_numerical: dense inputs of a sample.
-        dim: numbers of an embedding row; the bottom MLP must end in it.
-        num_tables: embeddings of a sample.
+        num_numerical: number of numerical values of a sample.
+        dim: width of an embedding row; the last width of the bottom MLP.
+        num_tables: number of embeddings of a sample.
         bottom: widths of the bottom MLP's layers.
         top: widths of the top MLP's layers, ending in 1.
     """
@@ -109,7 +107,7 @@ class Dlrm(nn.Module):
     def forward(self, numerical: Tensor, embedded: Any) -> Tensor:
         """Return logits (B,) of ``numerical`` (B, num_numerical), ``embedded`` (B, T, dim).
 
-        Embeddings that are still on their way from other ranks have a ``wait``.
+        ``embedded`` may be a ``TableExchange``; its ``wait`` returns the embeddings.
         """
         dense = self.bottom(numerical)
         if not isinstance(embedded, Tensor):
@@ -120,20 +118,20 @@ class Dlrm(nn.Module):
     def flops_per_sample(self) -> int:
         """FLOPs of one training step per sample, without the padding of the features.
 
-        ``torch.utils.flop_counter`` counts the same in an unpadded model of ``nn.Linear`` and
-        ``torch.bmm``: 6 per weight of a linear layer, 4 of the first, whose input needs no
-        gradient, and 6 per product of the interaction.
+        ``torch.utils.flop_counter`` counts the same for an unpadded model of ``nn.Linear`` and
+        ``torch.bmm``: 6 per weight of a linear layer (4 for the first layer, whose input needs no
+        gradient), and 6 per product of the interaction.
         """
-        linear = [item for item in self.modules() if isinstance(item, nn.Linear)]
+        linear_layers = [item for item in self.modules() if isinstance(item, nn.Linear)]
         first_of_top = cast("nn.Linear", self.top[0])
-        weights = sum(item.weight.numel() for item in linear)
+        weights = sum(layer.weight.numel() for layer in linear_layers)
         weights -= self.interaction.padding * first_of_top.out_features
         products = self.interaction.num_vectors**2 * self.interaction.dim
-        return 6 * (weights + products) - 2 * linear[0].weight.numel()
+        return 6 * (weights + products) - 2 * linear_layers[0].weight.numel()
 
 
 def build_mlp(widths: Sequence[int], *, last_is_linear: bool = False) -> nn.Sequential:
-    """Return linear layers with ReLU after each, after the last one too unless told."""
+    """Return linear layers with a ReLU after each, except after the last if ``last_is_linear``."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(widths):
         layer = nn.Linear(inputs, outputs)
@@ -152,7 +150,7 @@ def build_model(
     *,
     seed: int,
 ) -> Dlrm:
-    """Return the model with weights drawn from ``seed`` alone, the same on every rank."""
+    """Return the model with weights drawn from ``seed``, the same on every rank."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Dlrm(num_numerical, dim, num_tables, bottom, top)

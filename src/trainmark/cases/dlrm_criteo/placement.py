@@ -1,8 +1,7 @@
-"""Which rank holds which rows of which embedding table.
+"""Place the rows of embedding tables on ranks, and predict the memory of a step.
 
-Owns the cut of tables over ranks: every row has exactly one owner, look-ups are spread as
-evenly as whole tables allow, memory stays within each rank's budget. No torch: it is
-asked while planning.
+Every row has exactly one owner. Look-ups are spread as evenly as whole tables allow, and each rank
+stays within its memory budget. No torch, because the plan of a run uses this module.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ TABLES_SHARE = 0.8  # of a rank's memory; the rest is for activations and their 
 
 @dataclass(frozen=True, slots=True)
 class TablePart:
-    """Rows ``first_row`` to ``first_row + rows`` of ``table``; the whole of it mostly."""
+    """Rows ``first_row`` to ``first_row + rows`` of ``table``; usually the whole table."""
 
     table: int
     first_row: int
@@ -50,19 +49,19 @@ class Placement:
 
     @property
     def world_size(self) -> int:
-        """Ranks that the tables are placed on."""
+        """Number of ranks that the tables are placed on."""
         return len(self.parts)
 
     def list_tables(self, rank: int) -> tuple[int, ...]:
-        """Return the tables whose ids ``rank`` has to read, one for each of its parts."""
+        """Return the tables whose ids ``rank`` reads, one for each of its parts."""
         return tuple(part.table for part in self.parts[rank])
 
     def is_cut(self, part: TablePart) -> bool:
-        """Tell whether other ranks hold further rows of the part's table."""
+        """Return whether other ranks hold further rows of the part's table."""
         return part.rows < self.cardinalities[part.table]
 
     def describe(self) -> list[dict[str, object]]:
-        """Return one row a rank, in plain values; ``lookups_share`` is of all look-ups."""
+        """Return a dict for each rank; ``lookups_share`` is its share of all look-ups."""
         lookups = sum(len(parts) for parts in self.parts)
         rows = [sum(part.rows for part in parts) for parts in self.parts]
         return [
@@ -86,105 +85,128 @@ def place_tables(
 ) -> Placement:
     """Place tables of ``cardinalities`` rows of ``dim`` numbers on ``world_size`` ranks.
 
-    The largest table goes first, to the rank with the fewest look-ups and, among those,
-    the most room: a look-up costs the same time in a large table as in a small one, so
-    look-ups are evened out and memory only has to fit. A table that fits no rank whole is
-    cut by rows over as few ranks as hold it.
+    Tables are placed by size, the largest first. Each goes to the rank with the fewest look-ups
+    and, among those, the most free memory: a look-up takes the same time in a large table as in a
+    small one, so look-ups are balanced and memory only has to suffice. A table that does not fit on
+    any rank is cut by rows over as few ranks as possible.
 
     Args:
-        memory: of a rank, for everything; tables may take ``TABLES_SHARE`` of it.
+        memory: of a rank; tables may take ``TABLES_SHARE`` of it.
 
     Raises:
-        EnvironmentFault: they do not fit; it names the smallest world that holds them.
+        EnvironmentFault: the tables do not fit; the fix names the smallest number of ranks.
     """
-    row_bytes, rows = dim * FLOAT_BYTES, sum(cardinalities)
-    row_budget = int(TABLES_SHARE * memory.rank_bytes) // row_bytes
-    if rows > row_budget * world_size:
-        # Exact, because any table may be cut at any row. More ranks on a machine whose memory
-        # they share would only cut it finer.
-        shared = memory.machine_bytes is not None
-        unit = "machines like this one, whose ranks share its memory" if shared else "ranks"
-        max_rows = int(TABLES_SHARE * (memory.machine_bytes or memory.rank_bytes)) // row_bytes
-        raise EnvironmentFault(
-            f"{rows * row_bytes / GIB:,.2f} GiB of tables exceed the memory of {world_size} rank"
-            + "s" * (world_size > 1),
-            where=f"{rows:,} rows x {dim} in fp32, {len(cardinalities)} table(s)",
-            rule=f"a rank has {row_budget * row_bytes / GIB:,.2f} GiB for them",
-            fix=f"use {-(-rows // max(1, max_rows)):,} {unit} or more; or lower embedding_dim, or "
-            "prepare with a higher frequency_threshold",
-        )
-    room = [row_budget] * world_size
+    _refuse_large_tables(memory, cardinalities, dim, world_size)
+    row_budget = _count_rows_that_fit(memory.rank_bytes, dim)
+    free_rows = [row_budget] * world_size
     parts: list[list[TablePart]] = [[] for _ in range(world_size)]
     for table in sorted(range(len(cardinalities)), key=lambda t: (-cardinalities[t], t)):
         rows = cardinalities[table]
-        order = sorted(range(world_size), key=lambda r: (len(parts[r]), -room[r], r))
-        fitting = [rank for rank in order if room[rank] >= rows]
+        order = sorted(range(world_size), key=lambda r: (len(parts[r]), -free_rows[r], r))
+        fitting = [rank for rank in order if free_rows[rank] >= rows]
+        shares = [(fitting[0], rows)] if fitting else _cut_table(rows, free_rows)
         first_row = 0
-        for rank, share in [(fitting[0], rows)] if fitting else _cut(rows, room):
+        for rank, share in shares:
             parts[rank].append(TablePart(table, first_row, share))
-            room[rank] -= share
+            free_rows[rank] -= share
             first_row += share
     ordered = (tuple(sorted(rank_parts, key=lambda part: part.table)) for rank_parts in parts)
     return Placement(tuple(cardinalities), dim, tuple(ordered))
 
 
-def _cut(rows: int, room: Sequence[int]) -> list[tuple[int, int]]:
-    """Return (rank, rows) of a table on the fewest ranks that hold it, as evenly as they can."""
-    roomiest = sorted(range(len(room)), key=lambda rank: (-room[rank], rank))
-    taken: list[int] = []
-    while sum(room[rank] for rank in taken) < rows:
-        taken.append(roomiest[len(taken)])
+def _count_rows_that_fit(memory_bytes: int, dim: int) -> int:
+    """Return how many rows of tables fit in the share of memory that tables may take."""
+    return int(TABLES_SHARE * memory_bytes) // (dim * FLOAT_BYTES)
+
+
+def _refuse_large_tables(
+    memory: RankMemory, cardinalities: Sequence[int], dim: int, world_size: int
+) -> None:
+    """Raise EnvironmentFault if the tables do not fit on the ranks.
+
+    The comparison is exact, because any table may be cut at any row.
+    """
+    row_bytes, rows = dim * FLOAT_BYTES, sum(cardinalities)
+    row_budget = _count_rows_that_fit(memory.rank_bytes, dim)
+    if rows <= row_budget * world_size:
+        return
+    unit, unit_bytes = "ranks", memory.rank_bytes
+    if memory.machine_bytes is not None:  # more ranks on one machine would not add memory
+        unit, unit_bytes = (
+            "machines like this one, whose ranks share its memory",
+            memory.machine_bytes,
+        )
+    needed_units = -(-rows // max(1, _count_rows_that_fit(unit_bytes, dim)))
+    ranks = f"{world_size} rank" if world_size == 1 else f"{world_size} ranks"
+    raise EnvironmentFault(
+        f"{rows * row_bytes / GIB:,.2f} GiB of tables exceed the memory of {ranks}",
+        where=f"{rows:,} rows x {dim} in fp32, {len(cardinalities)} table(s)",
+        rule=f"a rank has {row_budget * row_bytes / GIB:,.2f} GiB for them",
+        fix=f"use {needed_units:,} {unit} or more; or lower embedding_dim, or "
+        "prepare with a higher frequency_threshold",
+    )
+
+
+def _cut_table(rows: int, free_rows: Sequence[int]) -> list[tuple[int, int]]:
+    """Return (rank, rows) for a table cut over the fewest ranks, as evenly as they have room."""
+    emptiest_first = sorted(range(len(free_rows)), key=lambda rank: (-free_rows[rank], rank))
+    ranks: list[int] = []
+    while sum(free_rows[rank] for rank in ranks) < rows:
+        ranks.append(emptiest_first[len(ranks)])
     shares: list[tuple[int, int]] = []
-    # The fullest rank first: rows that do not fit there go to ranks with more room.
-    for ranks_left, rank in zip(range(len(taken), 0, -1), reversed(taken), strict=True):
-        share = min(room[rank], -(-rows // ranks_left))
+    # The fullest rank comes first: rows that do not fit there go to ranks with more room.
+    for remaining_ranks, rank in zip(range(len(ranks), 0, -1), reversed(ranks), strict=True):
+        share = min(free_rows[rank], -(-rows // remaining_ranks))
         shares.append((rank, share))
         rows -= share
     return sorted(shares)
 
 
-FEATURE_MULTIPLE = 32  # the top MLP's input is padded to it, as 26 tables of 128 give 480
+FEATURE_MULTIPLE = 32  # the top MLP's input is padded to this multiple: 26 tables of 128 give 480
 
 
 def predict(recipe: DlrmRecipe, placement: Placement, num_numerical: int) -> Prediction:
-    """Return what the rank that needs most holds at the peak of a step.
+    """Return the predicted peak memory in a step, of the rank that needs most.
 
-    The peak is where the forward pass ends, in the interaction's backward pass, or where rows
+    The peak is at the end of the forward pass, in the interaction's backward pass, or where rows
     are updated.
 
     Args:
         placement: of the tables on all ranks.
-        num_numerical: numbers of a sample.
+        num_numerical: number of numerical values of a sample.
     """
     dim, tables = placement.dim, len(placement.cardinalities)
     bottom, top = parse_layer_widths(recipe)
     widths = [[num_numerical, *bottom], [count_features(tables, dim), *top]]
-    dense = FULL * sum((into + 1) * out for mlp in widths for into, out in pairwise(mlp))
-    number = HALF if recipe.precision in ("bf16", "fp16") else FULL  # in matmuls
-    saved = (sum(map(sum, widths)) + (tables + 1) * dim) * number  # by MLPs and interaction
-    # What the bottom MLP saved, the vectors and their gradient, features, and pairs both ways.
+    dense_bytes = FULL * sum((into + 1) * out for mlp in widths for into, out in pairwise(mlp))
+    number_bytes = HALF if recipe.precision in ("bf16", "fp16") else FULL  # in matmuls
+    # Bytes per sample that MLPs and interaction save for the backward pass.
+    saved = (sum(map(sum, widths)) + (tables + 1) * dim) * number_bytes
+    # Bytes per sample in the interaction's backward pass: the bottom MLP's saved tensors, the
+    # vectors and their gradient, the features, and the pairs in both orders.
     vectors = tables + 1
-    mixing = (sum(widths[0]) + 2 * vectors * dim + widths[1][0] + vectors**2) * number
-    # Rows and their gradient; in fp16 it is unscaled and compared with zeros of the same size.
-    updating = 4 if recipe.precision == "fp16" else 2
-    # Rows of all tables for own samples, as the look-up or the exchange gives them.
-    embedded = tables * dim * (FULL if placement.world_size == 1 else number)
+    interaction = (sum(widths[0]) + 2 * vectors * dim + widths[1][0] + vectors**2) * number_bytes
+    # Copies of the rows in an update: rows and gradient; fp16 adds the unscaled gradient and zeros.
+    row_copies = 4 if recipe.precision == "fp16" else 2
+    # Bytes per sample of the embeddings, from the look-up or the exchange.
+    embedded = tables * dim * (FULL if placement.world_size == 1 else number_bytes)
     predictions = []
     for parts in placement.parts:
-        rows = placement.world_size * len(parts) * dim * FULL  # of own columns, a sample
-        held = FLOAT_BYTES * dim * sum(part.rows for part in parts) + dense
-        gradients = dense if placement.world_size > 1 else 0  # buckets of replicas stay
-        activations = recipe.micro_batch_size * max(embedded + saved, mixing, updating * rows)
-        # Freed tensors that fit no later one: rows, and those that are sent. What is received is
-        # kept too by torch up to 2.13, and not by 2.15.
-        cached = recipe.micro_batch_size * rows
+        row_bytes = placement.world_size * len(parts) * dim * FULL  # per local sample
+        weights = FLOAT_BYTES * dim * sum(part.rows for part in parts) + dense_bytes
+        gradients = dense_bytes if placement.world_size > 1 else 0  # DDP keeps its buckets
+        bytes_per_sample = max(embedded + saved, interaction, row_copies * row_bytes)
+        activations = recipe.micro_batch_size * bytes_per_sample
+        # Freed memory that the allocator keeps: rows, and tensors that were sent. Up to torch 2.13,
+        # it keeps received tensors too; 2.15 does not.
+        cached = recipe.micro_batch_size * row_bytes
         if placement.world_size > 1:
-            cached += recipe.micro_batch_size * rows * number // FULL
-        predictions.append(Prediction(held, gradients, 0, activations, cached))
+            cached += recipe.micro_batch_size * row_bytes * number_bytes // FULL
+        predictions.append(Prediction(weights, gradients, 0, activations, cached))
     return max(predictions, key=lambda item: item.reserved)
 
 
 def count_features(num_tables: int, dim: int) -> int:
-    """Return the numbers of a sample that the interaction gives the top MLP."""
-    numbers = dim + num_tables * (num_tables + 1) // 2
-    return numbers + -numbers % FEATURE_MULTIPLE
+    """Return the width of the top MLP's input: dense vector and pairs, padded."""
+    width = dim + num_tables * (num_tables + 1) // 2
+    return width + -width % FEATURE_MULTIPLE

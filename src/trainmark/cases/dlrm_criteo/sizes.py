@@ -1,4 +1,4 @@
-"""What follows from a recipe of this case and the columns of its data, which a record has."""
+"""Compute parameters and FLOPs from a recipe and the columns of the data in a record."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 
 def find_sizes(recipe: DlrmRecipe, facts: Mapping[str, Any]) -> Sizes:
-    """Return what follows from ``recipe`` and the columns among the job's facts."""
-    numbers, tables = facts.get("numerical_features"), facts.get("tables")
-    if numbers is None or tables is None:
+    """Return the expected facts and the FLOPs formula for ``recipe`` and the job's facts."""
+    num_numerical, tables = facts.get("numerical_features"), facts.get("tables")
+    if num_numerical is None or tables is None:
         return Sizes({})
     dim = recipe.embedding_dim
     bottom, top = parse_layer_widths(recipe)
     features = count_features(tables, dim)
-    widths = [*pairwise([numbers, *bottom]), *pairwise([features, *top])]
+    widths = [*pairwise([num_numerical, *bottom]), *pairwise([features, *top])]
     weights = sum(into * out for into, out in widths)
     dense = weights + sum(out for _, out in widths)
     rows = sum(rank["rows"] for rank in facts["placement"])
     padding = (features - dim - tables * (tables + 1) // 2) * top[0]
     products = (tables + 1) ** 2 * dim
-    per_sample = 6 * (weights - padding + products) - 2 * numbers * bottom[0]
+    flops_per_sample = 6 * (weights - padding + products) - 2 * num_numerical * bottom[0]
 
     def compute_flops(counts: Counts) -> float:
-        return float(per_sample * counts.samples)
+        return float(flops_per_sample * counts.samples)
 
     expected = {
         "dense_parameters": dense,

@@ -1,7 +1,7 @@
 """The click log in a data folder: the check before a run, the load on a rank, and its batches.
 
-Owns which values are allowed, what the content is called, and which bytes a rank reads. The check
-is the load with its findings written down, so what passed it cannot surprise a rank. No torch.
+The check runs the same code as the load, so a rank can load all data that passed the check.
+No torch.
 """
 
 from __future__ import annotations
@@ -38,17 +38,19 @@ if TYPE_CHECKING:
 
 CACHE_FILE = "content.json"  # in the data folder
 BLOCK_BYTES = 1 << 22
-_SIZE_BITS = 0x7FFF  # of a float16: all but the sign; larger numbers have larger bits
+_MAGNITUDE_BITS = 0x7FFF  # of a float16: all but the sign; they order as the magnitudes do
 _INFINITE = 0x7C00  # bits of float16 infinity; those of nan are larger
-_MOST_THREADS = 8
+_MAX_THREADS = 8
 
 
 def read_content(folder: Path, kinds: dict[Path, np.dtype[Any]]) -> dict[Path, Extremes]:
-    """Return the extremes of every file of ``kinds``, which has its numbers' type.
+    """Return digest, smallest and largest value of every file.
 
-    Labels and categories are compared as they are; of float16 the bits without the sign,
-    which order as the sizes of the numbers do, infinity and nan last. A large log takes
-    minutes; see ``load_or_scan``.
+    For float16, the values are the bits without the sign, which order as the magnitudes do, with
+    infinity and nan last. A large log takes minutes, so the result is cached; see ``load_or_scan``.
+
+    Args:
+        kinds: maps each file to the type of its values.
 
     Raises:
         DataError: a file cannot be read.
@@ -56,7 +58,7 @@ def read_content(folder: Path, kinds: dict[Path, np.dtype[Any]]) -> dict[Path, E
     names = {f"{file.relative_to(folder).as_posix()} {kinds[file].str}": file for file in kinds}
 
     def scan() -> dict[str, Extremes]:
-        threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+        threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
         with ThreadPoolExecutor(threads, "dlrm-check") as pool:
             scanned = list(pool.map(_scan_file, kinds, kinds.values()))
         return dict(zip(names, scanned, strict=True))
@@ -66,18 +68,21 @@ def read_content(folder: Path, kinds: dict[Path, np.dtype[Any]]) -> dict[Path, E
 
 
 def _scan_file(file: Path, kind: np.dtype[Any]) -> Extremes:
-    """Read a file once, in blocks."""
+    """Return digest, smallest and largest value of a file, read in blocks."""
 
     def read_blocks() -> Iterator[NDArray[Any]]:
         with translate_read_errors(file), file.open("rb") as stream:
-            while block := stream.read(BLOCK_BYTES):  # no whole number of rows
+            while block := stream.read(BLOCK_BYTES):  # may end within a row
                 yield np.frombuffer(block, kind.base)
 
     return compute_extremes(read_blocks(), to_integers=_order_as_integers)
 
 
 def _order_as_integers(values: NDArray[Any]) -> NDArray[Any]:
-    return values.view("<u2") & _SIZE_BITS if values.dtype.kind == "f" else values
+    """Return integers unchanged, and of float16 the bits without the sign."""
+    if values.dtype.kind == "f":
+        return values.view("<u2") & _MAGNITUDE_BITS
+    return values
 
 
 __all__ = ["check", "check_fit", "generate", "load"]  # what the core and the job call
@@ -86,11 +91,11 @@ LAYOUT = "criteo-split-binary"
 
 @dataclass(frozen=True, slots=True)
 class DlrmData:
-    """What a rank reads from; see ``SplitReader``.
+    """A checked data folder; ``SplitReader`` reads its rows.
 
     Args:
-        num_rows: by split.
-        content_id: from every file's bytes and the tables' sizes.
+        num_rows: number of rows of each split.
+        content_id: digest of the bytes of every file and the sizes of the tables.
     """
 
     spec: FeatureSpec
@@ -99,12 +104,12 @@ class DlrmData:
 
 
 def load(folder: Path, recipe: DlrmRecipe) -> DlrmData:
-    """Return what the folder holds, every value found in its range; rows stay on disk.
+    """Check that every value is in its range, and return the folder's facts; rows stay on disk.
 
     Raises:
-        DataError: the first fault found, with file, row, rule and fix.
+        DataError: the first fault, with file, rule and fix.
     """
-    del recipe  # every recipe reads the same
+    del recipe  # all recipes read the same files
     spec = read_spec(folder)
     rows = {split: spec.count_rows(split) for split in spec.files}
     types = {split: spec.get_row_types(split) for split in spec.files}
@@ -127,53 +132,53 @@ def load(folder: Path, recipe: DlrmRecipe) -> DlrmData:
 
 
 def check(folder: Path, recipe: DlrmRecipe) -> DataFacts:
-    """Check all that ``recipe`` reads and name the content.
+    """Check all data that ``recipe`` reads; return its facts with the content id.
 
     Raises:
-        DataError: as ``load``.
+        DataError: see ``load``.
     """
     loaded = load(folder, recipe)
-    best = None
+    best_quality = None
     if recipe.data == "generated":
         from .generated import compute_best_auc
 
-        best = compute_best_auc(recipe)
+        best_quality = compute_best_auc(recipe)
     rows = loaded.num_rows
     return DataFacts(
         rows["train"],
         rows["test"],
         loaded.content_id,
         LAYOUT,
-        best_quality=best,
+        best_quality=best_quality,
         changed_rules=loaded.spec.changed_rules,
     )
 
 
 def _compute_content_id(spec: FeatureSpec, content: dict[Path, Extremes]) -> str:
-    """Return a name that neither the files' own names nor their place change."""
+    """Return a digest of the content that does not depend on names or paths of files."""
     parts = [*map(str, (spec.num_numerical, *spec.cardinalities)), *spec.category_dtypes]
     parts += [extremes.digest for extremes in content.values()]
     return sha256(" ".join(parts).encode()).hexdigest()[:16]
 
 
 def _refuse_outside(file: Path, extremes: Extremes, kind: np.dtype[Any], limit: int) -> None:
-    """Refuse a label, category or number's bits below 0 or not below ``limit``."""
+    """Refuse a file with a label, a category or bits of a number outside [0, limit)."""
     if extremes.smallest >= 0 and extremes.largest < limit:
         return
-    shown = f"values from {extremes.smallest} to {extremes.largest}"
+    what = f"values from {extremes.smallest} to {extremes.largest}"
     rule = f"a label, or a category of this table, is in [0, {limit})"
     if kind.shape:
-        shown = f"a value is {'inf' if extremes.largest == _INFINITE else 'nan'}"
+        what = f"a value is {'inf' if extremes.largest == _INFINITE else 'nan'}"
         rule = f"numbers are finite, at most {np.finfo(np.float16).max:g} in size"
     fix = f"correct the cardinality in feature_spec.yaml, or {PREPARE}"
-    raise DataError(shown, where=str(file), rule=rule, fix=fix)
+    raise DataError(what, where=str(file), rule=rule, fix=fix)
 
 
 def check_fit(folder: Path, recipe: DlrmRecipe, world_size: int, memory: RankMemory) -> int:
-    """Refuse tables and steps that the ranks' memory does not hold.
+    """Refuse tables or a micro-batch that exceed the ranks' memory; return the predicted bytes.
 
     Raises:
-        EnvironmentFault: it names the smallest world that holds the tables, or the largest
+        EnvironmentFault: the fix names the smallest number of ranks for the tables, or the largest
             micro-batch that fits.
     """
     spec = read_spec(folder)
@@ -185,14 +190,14 @@ def check_fit(folder: Path, recipe: DlrmRecipe, world_size: int, memory: RankMem
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RawBatch:
-    """One global batch as one rank sees it.
+    """The parts of one global batch that one rank reads.
 
     Args:
-        numerical: this rank's slice, float16 (b_local, num_numerical); no row where the
-            batch has fewer rows than ranks.
-        labels: of the same rows, float32 (b_local,).
-        categories: this rank's columns of the whole batch, int32 (columns, step_samples).
-        step_samples: rows of the whole batch.
+        numerical: values of this rank's rows, float16 (B_local, num_numerical); no rows if the
+            batch has fewer rows than there are ranks.
+        labels: of the same rows, float32 (B_local,).
+        categories: this rank's columns for the global batch, int32 (columns, step_samples).
+        step_samples: number of rows of the global batch.
     """
 
     numerical: NDArray[np.float16]
@@ -202,10 +207,14 @@ class RawBatch:
 
 
 class SplitReader:
-    """The rows of one split in batches; ``columns`` are the tables this rank holds.
+    """Reads the rows of one split in batches.
+
+    Args:
+        columns: the tables that this rank holds; None: all.
 
     Raises:
-        DataError: files are missing, cut off or of different rows; see ``FeatureSpec``.
+        DataError: files are missing, cut off or have different numbers of rows; see
+            ``FeatureSpec``.
     """
 
     def __init__(self, spec: FeatureSpec, split: str, columns: Sequence[int] | None = None) -> None:
@@ -221,21 +230,21 @@ class SplitReader:
         world_size: int = 1,
         order: Sequence[int] | NDArray[np.int64] | None = None,
     ) -> Iterator[RawBatch]:
-        """Yield the batches of one pass; the split's last one is short.
+        """Yield the batches of one pass; the last batch of the split may be smaller.
 
         Args:
-            order: numbers of the batches in the order to read; None: the order of the files.
+            order: batch numbers in the order of reading; None: ascending.
 
         Raises:
-            DataError: a file can no longer be read as it was when the reader was made.
+            DataError: a file cannot be read, or has become shorter.
         """
         count = -(-self.num_rows // global_batch_size)
         numbers = range(count) if order is None else order
         assert len(numbers) == count, f"an order of {len(numbers)} for {count} batches"
-        own_columns = [self.files.categories[number] for number in self.columns]
+        local_columns = [self.files.categories[number] for number in self.columns]
         with ExitStack() as stack:
             streams = {}
-            for file in (self.files.numerical, self.files.label, *own_columns):
+            for file in (self.files.numerical, self.files.label, *local_columns):
                 with translate_read_errors(file):
                     streams[file] = stack.enter_context(file.open("rb", buffering=0)).fileno()
 
@@ -245,10 +254,11 @@ class SplitReader:
             for number in numbers:
                 first = int(number) * global_batch_size
                 rows = min(global_batch_size, self.num_rows - first)
-                # As ``train.shards`` cuts a step.
-                begin, end = (first + rows * part // world_size for part in (rank, rank + 1))
-                categories = np.empty((len(own_columns), rows), np.int32)
-                for column, file in zip(categories, own_columns, strict=True):
+                # The rank's rows, cut as in ``train.shards``.
+                begin = first + rows * rank // world_size
+                end = first + rows * (rank + 1) // world_size
+                categories = np.empty((len(local_columns), rows), np.int32)
+                for column, file in zip(categories, local_columns, strict=True):
                     column[:] = read(file, first, first + rows)
                 labels = read(self.files.label, begin, end).astype(np.float32)
                 numerical = read(self.files.numerical, begin, end)
@@ -256,15 +266,15 @@ class SplitReader:
 
 
 def _read_rows(file: Path, stream: int, kind: np.dtype[Any], first: int, end: int) -> NDArray[Any]:
-    """Return rows of an open file, writable, (end - first,) and the shape of a row."""
-    rows = np.empty((end - first) * kind.itemsize, np.uint8)
+    """Return rows of an open file as a writable array, (end - first,) plus the shape of a row."""
+    buffer = np.empty((end - first) * kind.itemsize, np.uint8)
     with translate_read_errors(file):
-        got = os.preadv(stream, [rows.data], first * kind.itemsize)
-    if got != len(rows):
+        num_read = os.preadv(stream, [buffer.data], first * kind.itemsize)
+    if num_read != len(buffer):
         raise DataError(
             f"it ends before row {end}",
             where=str(file),
             rule="data stays as it is while a run reads it",
             fix=AGAIN,
         )
-    return rows.view(kind.base).reshape(end - first, *kind.shape)
+    return buffer.view(kind.base).reshape(end - first, *kind.shape)

@@ -1,13 +1,10 @@
-"""A click log on disk: one file a column group, and ``feature_spec.yaml``, which describes them.
+"""A click log on disk: binary files of columns, and ``feature_spec.yaml``, which describes them.
 
-Owns which files belong to a split, the type of a row in each, that they hold the same rows, and
-the description in the form of NVIDIA's DLRM. Must not know what the values mean.
-
-A split is ``numerical.bin`` (num_numerical x float16 a row), ``label.bin`` (one byte a row)
-and a file for each categorical column, whole numbers of 1, 2 or 4 bytes. Everything is
-little endian, row after row, without headers. Of the description ``channel_spec`` lists the
-columns by use, ``feature_spec`` gives each its type, ``source_spec`` the files of each
-split, ``metadata`` is free.
+The form is that of NVIDIA's DLRM. A split has ``numerical.bin`` (num_numerical x float16 per row),
+``label.bin`` (one byte per row) and a file for each categorical column (integers of 1, 2 or 4
+bytes). All files are little endian, row by row, without headers. In the description,
+``channel_spec`` lists the columns by use, ``feature_spec`` the type of each, ``source_spec`` the
+files of each split; ``metadata`` is free.
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ OneName = Annotated[list[str], Field(min_length=1, max_length=1)]
 
 @dataclass(frozen=True, slots=True)
 class SplitFiles:
-    """The files of one split; categories in the order of the tables."""
+    """The files of one split; ``categories`` are in the order of the tables."""
 
     numerical: Path
     label: Path
@@ -51,14 +48,14 @@ class SplitFiles:
 
 @dataclass(frozen=True, slots=True)
 class FeatureSpec:
-    """What a data folder holds.
+    """The content of a data folder, as ``feature_spec.yaml`` describes it.
 
     Args:
-        num_numerical: float16 values of a row.
-        cardinalities: rows of each table; a category lies below its table's.
-        category_dtypes: ``int8``, ``int16`` or ``int32``: how each column is stored.
-        files: by split, ``train`` and ``test``.
-        rules: options of ``prepare`` that made the folder, as text; none where unknown.
+        num_numerical: number of float16 values of a row.
+        cardinalities: number of rows of each table; the table's category ids are below it.
+        category_dtypes: type of each column: ``int8``, ``int16`` or ``int32``.
+        files: of each split, ``train`` and ``test``.
+        rules: the options of ``prepare`` that made the folder, as text; empty: not known.
     """
 
     num_numerical: int
@@ -71,7 +68,7 @@ class FeatureSpec:
     def create(
         cls, folder: Path, cardinalities: Sequence[int], *, num_numerical: int = NUM_NUMERICAL
     ) -> FeatureSpec:
-        """Return the names and types that this program gives to data it writes."""
+        """Return the spec of data that this program writes into ``folder``."""
         files = {
             split: SplitFiles(
                 folder / split / "numerical.bin",
@@ -88,14 +85,14 @@ class FeatureSpec:
 
     @property
     def changed_rules(self) -> dict[str, str]:
-        """The rules that are not those of the published runs."""
+        """The rules that differ from those of the published runs."""
         published = {name: str(value) for name, value in PUBLISHED_RULES.items()}
         return {
             name: value for name, value in self.rules.items() if published.get(name, value) != value
         }
 
     def get_row_types(self, split: str) -> dict[Path, np.dtype[Any]]:
-        """Return the type of a row in each file of a split; that of numbers has a shape."""
+        """Return the type of a row in each file of a split; numerical rows have a shaped type."""
         files = self.files[split]
         columns = (np.dtype(dtype).newbyteorder("<") for dtype in self.category_dtypes)
         return {
@@ -105,11 +102,11 @@ class FeatureSpec:
         }
 
     def count_rows(self, split: str) -> int:
-        """Return the rows of a split, from the sizes of all its files.
+        """Return the number of rows of a split, from the sizes of its files.
 
         Raises:
-            DataError: a file is missing, ends inside a row, holds other rows than the
-                labels, or there are none.
+            DataError: a file is missing, ends within a row or has another number of rows than
+                the labels, or there are no rows.
         """
         rows: dict[Path, int] = {}
         for file, kind in self.get_row_types(split).items():
@@ -130,7 +127,7 @@ class FeatureSpec:
 
 
 def compute_max_cardinality(dtype: str) -> int:
-    """Return how many categories a signed type of the layout numbers from 0."""
+    """Return how many category ids, from 0 on, a signed integer type can store."""
     return int(1 << (8 * CATEGORY_BYTES[dtype] - 1))
 
 
@@ -166,7 +163,7 @@ class _Sources(Frozen):
 
 class _Metadata(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
-    trainmark_prepare: dict[str, str] = {}  # the rules that made the folder
+    trainmark_prepare: dict[str, str] = {}  # the options that made the folder
 
 
 class _Spec(Frozen):
@@ -177,10 +174,10 @@ class _Spec(Frozen):
 
     @property
     def groups(self) -> list[tuple[str, ...]]:
-        """Columns that one file holds: all numerical ones, the label, each categorical one."""
+        """The columns of each file: all numerical ones together, the others one per file."""
         channels = self.channel_spec
-        alone = [(name,) for name in (*channels.label, *channels.categorical)]
-        return [tuple(channels.numerical), *alone]
+        single_columns = [(name,) for name in (*channels.label, *channels.categorical)]
+        return [tuple(channels.numerical), *single_columns]
 
     @model_validator(mode="after")
     def _columns_agree(self) -> _Spec:
@@ -188,10 +185,10 @@ class _Spec(Frozen):
         if names != sorted(self.feature_spec):
             raise ValueError(f"channel_spec has {names}, feature_spec {sorted(self.feature_spec)}")
         for name, feature in self.feature_spec.items():
-            plain = {"numerical": "float16", "label": "bool"}
+            dtypes = {"numerical": "float16", "label": "bool"}
             channel = next(kind for kind, group in self.channel_spec if name in group)
-            if feature.dtype != plain.get(channel, feature.dtype):
-                raise ValueError(f"{name}: a column of this channel is {plain[channel]}")
+            if feature.dtype != dtypes.get(channel, feature.dtype):
+                raise ValueError(f"{name}: a column of this channel is {dtypes[channel]}")
             max_cardinality = (
                 compute_max_cardinality(feature.dtype) if feature.dtype in CATEGORY_BYTES else 0
             )
@@ -211,10 +208,10 @@ class _Spec(Frozen):
 
 
 def read_spec(folder: Path) -> FeatureSpec:
-    """Return what ``feature_spec.yaml`` of ``folder`` says.
+    """Read ``feature_spec.yaml`` of ``folder``; the files that it names are not read.
 
     Raises:
-        DataError: it is missing or invalid; the files that it names are not read.
+        DataError: it is missing or invalid.
     """
     file, fix = folder / SPEC_FILE, f"correct the file, or {PREPARE}"
     try:
@@ -244,9 +241,9 @@ def write_spec(
     num_numerical: int = NUM_NUMERICAL,
     rules: Mapping[str, object] | None = None,
 ) -> FeatureSpec:
-    """Write ``feature_spec.yaml`` into ``folder``, whole or not at all, and return it read.
+    """Write ``feature_spec.yaml`` into ``folder``, completely or not at all; return the spec.
 
-    The caller writes the files that it names before: a folder with a spec is complete.
+    The caller writes the files that it names first, so that a folder with a spec is complete.
     """
     import yaml
 
@@ -259,17 +256,18 @@ def write_spec(
     }
     sources = {}
     for split, files in spec.files.items():
-        named = [(numerical, files.numerical), (["label"], files.label)]
-        named += [([name], file) for name, file in zip(tables, files.categories, strict=True)]
+        columns_of_files = [(numerical, files.numerical), (["label"], files.label)]
+        for name, file in zip(tables, files.categories, strict=True):
+            columns_of_files.append(([name], file))
         sources[split] = [
             _Source(
                 type="split_binary",
                 features=features,
                 files=[file.relative_to(folder).as_posix()],
             )
-            for features, file in named
+            for features, file in columns_of_files
         ]
-    written = _Spec(
+    description = _Spec(
         channel_spec=_Channels(categorical=[*tables], numerical=numerical, label=["label"]),
         feature_spec=tables
         | {name: _Feature(dtype="float16") for name in numerical}
@@ -277,7 +275,7 @@ def write_spec(
         source_spec=_Sources(**sources),
         metadata=_Metadata(trainmark_prepare=spec.rules),
     )
-    document = written.model_dump(exclude_defaults=True)
+    document = description.model_dump(exclude_defaults=True)
     with write_atomically(folder / SPEC_FILE) as stream:
         stream.write(yaml.safe_dump(document, sort_keys=False).encode())
     return spec
