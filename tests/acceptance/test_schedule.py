@@ -42,7 +42,14 @@ def test_one_node_has_no_rounds() -> None:
 
 
 def test_default_is_round_robin_for_few_nodes_and_random_rounds_for_many() -> None:
-    assert [choose_num_rounds(n) for n in (1, 2, 5, 64, 65, 1024)] == [0, 1, 5, 63, 36, 36]
+    assert [choose_num_rounds(number) for number in (1, 2, 5, 64, 65, 1024)] == [
+        0,
+        1,
+        5,
+        63,
+        36,
+        36,
+    ]
 
 
 def test_pairs_are_scheduled_in_rounds_without_a_repeated_node() -> None:

@@ -61,7 +61,7 @@ def test_devices_and_host_have_series_over_time(tmp_path: Path) -> None:
 
 
 def test_long_series_keep_their_extremes(tmp_path: Path) -> None:
-    times = [n / 100 for n in range(1200)]
+    times = [number / 100 for number in range(1200)]
     lines = [
         make_devices_line(
             t_s, make_busy_device(t_s, 0, temperature_c={3.33: 99.0, 7.77: 11.0}.get(t_s, 50.0))

@@ -30,7 +30,7 @@ def test_quantiles_of_students_distribution_match_the_tables() -> None:
 
 def test_launches_have_a_geometric_mean_and_students_interval() -> None:
     """Logarithms -0.02 … 0.02: variance 0.00025, t(4) = 2.776."""
-    summary = summarize_launches([100 * exp(n / 100) for n in range(-2, 3)])
+    summary = summarize_launches([100 * exp(number / 100) for number in range(-2, 3)])
     half = 2.77645 * sqrt(0.00025 / 5)
     assert summary.mean == pytest.approx(100.0)
     assert (log(summary.low / 100), log(summary.high / 100)) == pytest.approx(

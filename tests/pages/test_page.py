@@ -66,7 +66,8 @@ def make_failed_record(**changes):
         place="model_build",
         type="OutOfMemoryError",
         exit_code=1,
-        traceback="Traceback\n" + "\n".join(f'  File "m.py", line {n}' for n in range(40)),
+        traceback="Traceback\n"
+        + "\n".join(f'  File "m.py", line {number}' for number in range(40)),
     )
     none = {
         "value": None,

@@ -163,8 +163,12 @@ def test_new_run_in_a_log_closes_the_one_before(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "".join(f"epoch: {e} step: {i} tokens/s: 5\n" for e in range(3) for i in range(4)),
-        "".join(f"Epoch {e}\n" + "step 1 tokens/s: 5\nstep 2 tokens/s: 5\n" for e in range(3)),
+        "".join(
+            f"epoch: {epoch} step: {step} tokens/s: 5\n" for epoch in range(3) for step in range(4)
+        ),
+        "".join(
+            f"Epoch {epoch}\n" + "step 1 tokens/s: 5\nstep 2 tokens/s: 5\n" for epoch in range(3)
+        ),
         "".join(f"step {i}/3 tokens/s: 5\n" for _ in range(3) for i in range(1, 4)),
         "".join(f"step {i} tokens/s: 5\n" for _ in range(3) for i in range(4)),
     ],

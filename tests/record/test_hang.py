@@ -24,8 +24,8 @@ def make_rank(steps: int) -> list[dict[str, Any]]:
     return [
         event("start", S, pid=1),
         *(
-            window((n + 2) * S, (n + 3) * S, first_step=n, step_ns=[S], samples=[4])
-            for n in range(steps)
+            window((number + 2) * S, (number + 3) * S, first_step=number, step_ns=[S], samples=[4])
+            for number in range(steps)
         ),
     ]
 

@@ -154,7 +154,7 @@ def test_unknown_key_names_public_keys_only(cli, runs):
 
 
 def test_longest_recipe_stays_readable_in_the_index(cli, runs):
-    many = {f"field_{n}": "x" * 90 for n in range(60)} | {"note": "y" * 5000}
+    many = {f"field_{number}": "x" * 90 for number in range(60)} | {"note": "y" * 5000}
     document = make_document("long")
     document["plan"]["recipe"] |= many
     write_record_file(runs / "long", document)

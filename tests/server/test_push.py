@@ -99,7 +99,10 @@ def run_program(monkeypatch, *args):
 
 def test_runs_and_bundles_are_sent_and_refused_ones_are_named(server, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("TRAINMARK_TOKEN", server.secret)
-    runs = [write_recorded_run(tmp_path / "runs" / f"push-{n}", f"push-{n}") for n in (1, 2)]
+    runs = [
+        write_recorded_run(tmp_path / "runs" / f"push-{number}", f"push-{number}")
+        for number in (1, 2)
+    ]
     altered = write_bundle(tmp_path, "push-3")
     altered.write_bytes(altered.read_bytes()[:-100])
     args = ("bundle", "--push", server.address, tmp_path / "runs", altered)

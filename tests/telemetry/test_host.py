@@ -30,7 +30,9 @@ def write_zone(root: Path, number: str, name: str, energy_uj: int | str) -> Path
 
 
 def test_package_energy_is_summed_without_its_parts(tmp_path: Path) -> None:
-    first, second = (write_zone(tmp_path, str(n), f"package-{n}", 1_000_000) for n in (0, 1))
+    first, second = (
+        write_zone(tmp_path, str(number), f"package-{number}", 1_000_000) for number in (0, 1)
+    )
     parts = [
         write_zone(tmp_path, *zone_and_name, 5)
         for zone_and_name in (("0:0", "core"), ("0:1", "dram"), ("2", "psys"))

@@ -138,7 +138,7 @@ def test_an_energy_without_a_counter_is_estimated_under_another_name(
 ) -> None:
     lines = [
         make_start_line(0, 1),
-        *make_device_lines(0, 1, times_s=[0.25 * n for n in range(48)], **changed),
+        *make_device_lines(0, 1, times_s=[0.25 * number for number in range(48)], **changed),
     ]
     _, figures = summarize_run(tmp_path, lines)
     assert read_values(figures, "energy_per_sample", "energy_to_target") == [None, None]
@@ -176,11 +176,16 @@ def test_on_a_cpu_the_packages_count_as_the_device(tmp_path: Path) -> None:
     lines = [
         make_start_line(monitor=None, host_sources=sources),
         *(
-            make_host_line(t, utilization_percent=8 * t, memory_used_bytes=GIB, energy_j=50 * t,
-                 power_w=300.0)
-            for t in TIMES_S
+            make_host_line(
+                time_s,
+                utilization_percent=8 * time_s,
+                memory_used_bytes=GIB,
+                energy_j=50 * time_s,
+                power_w=300.0,
+            )
+            for time_s in TIMES_S
         ),
-    ]  # fmt: skip
+    ]
     summary, figures = summarize_run(tmp_path, [*lines, make_end_line()], on_processor=True)
     cpu = summary.hosts[0]["train"].quantities["utilization_percent"]
     expected = sum(8 * t * weight for t, weight in WEIGHTS_S.items()) / 3.625

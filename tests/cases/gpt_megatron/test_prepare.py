@@ -16,7 +16,7 @@ from trainmark.data.indexed import IndexedReader
 from trainmark.data.prepared import Reporter
 from trainmark.errors import DataError
 
-TEXTS = [f"hello world {'wo ' * (n % 7)}{n}" for n in range(60)]
+TEXTS = [f"hello world {'wo ' * (number % 7)}{number}" for number in range(60)]
 BLOCK_BYTES = 200
 
 
