@@ -157,6 +157,7 @@ def plan_run(request: RunRequest, *, say: Say, dry_run: bool = False) -> tuple[P
             request, remote=settings.find_remote_target(request.launcher), dry_run=dry_run
         )
     _remark_unchecked([plan], say)
+    _remark_unproven([plan], say)
     if UNUSED_ACCELERATOR in plan.labels:
         for remark in (*devices.list_unusable(), f"runs on {plan.device.vendor} instead"):
             say(remark)
@@ -291,6 +292,12 @@ def _remark_unchecked(plans: Iterable[Plan], say: Say) -> None:
         )
 
 
+def _remark_unproven(plans: Iterable[Plan], say: Say) -> None:
+    """Say what each device and launcher without real runs yet was tested on."""
+    for remark in dict.fromkeys(line for plan in plans for line in plan.describe_unproven()):
+        say(remark)
+
+
 def plan_entries(
     request: RunRequest, *, say: Say, dry_run: bool = False
 ) -> tuple[PlanFile, list[SeriesEntry]]:
@@ -311,7 +318,9 @@ def plan_entries(
         _report_unusable_vendors(say)
     with _recording_failed_planning(say=say, dry_run=dry_run):
         entries = series.check_entries(file, dry_run=dry_run)
-    _remark_unchecked([entry.plan for entry in entries if entry.plan], say)
+    plans = [entry.plan for entry in entries if entry.plan]
+    _remark_unchecked(plans, say)
+    _remark_unproven(plans, say)
     return file, entries
 
 
@@ -351,7 +360,7 @@ def submit_run(plan: Plan, cluster: Cluster) -> str:
             f"{plan.repeat_count} launch(es) on {plan.launcher}",
             where="--detach",
             rule="an engine must keep the job, and a job is one launch",
-            fix="leave out --detach, or choose slurm, kubernetes or ray and --repeat 1",
+            fix="leave out --detach, or use --repeat 1 and a launcher that submits its job",
         )
     return submission.prepare_job(plan, cluster)().id
 

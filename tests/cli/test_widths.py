@@ -125,6 +125,13 @@ def test_table_of_very_long_words_is_cut_at_the_width_alone() -> None:
     assert "".join(row.split()[0] for row in rows) == word
 
 
+def test_list_on_a_terminal_prints_no_escape_codes(
+    terminal: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR")
+    assert "u001b" not in terminal(80, "list", "launchers")
+
+
 def test_list_in_a_pipe_has_a_line_for_each_row(cli: Callable[..., tuple[int, str, str]]) -> None:
     _, out, _ = cli("list", "audit-rules")
     title, head, *rows = out.splitlines()

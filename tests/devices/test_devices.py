@@ -14,7 +14,9 @@ from trainmark import devices
 from trainmark.devices.accelerator import Accelerator
 from trainmark.devices.rates import best_matmul_rate
 from trainmark.devices.vendors import cpu
+from trainmark.devices.vendors.cpu import Cpu
 from trainmark.errors import EnvironmentFault, UsageError
+from trainmark.protocols.tested import NOT_STATED, REAL_RUNS
 from trainmark.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -142,6 +144,14 @@ def test_vendor_names_occur_only_in_vendor_modules() -> None:
     assert len(files) > 50
     words = re.compile(r"cuda|nccl|nvidia|rocm|nvml", re.IGNORECASE)
     assert [file.name for file in files if words.search(file.read_text(encoding="utf-8"))] == []
+
+
+def test_every_vendor_of_this_project_states_what_it_was_tested_on() -> None:
+    kinds = [*devices._ACCELERATORS, Cpu]
+    tested = {vendor.name: devices.get_tested(vendor) for vendor in (kind() for kind in kinds)}
+    assert NOT_STATED not in tested.values()
+    assert [name for name, text in tested.items() if text == REAL_RUNS] == ["cpu"]
+    assert all(text.zh for text in tested.values())
 
 
 def test_device_that_cannot_be_opened_is_refused_with_the_error_of_torch() -> None:

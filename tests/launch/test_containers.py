@@ -12,7 +12,7 @@ import pytest
 from support.fakes import GOLDEN, check_golden
 from trainmark import devices
 from trainmark.errors import EnvironmentFault
-from trainmark.launch.cluster import Cluster
+from trainmark.launch.cluster import TESTED, Cluster
 from trainmark.launch.launchers import Command, EngineJob, JobState, explain_absence, start_job
 from trainmark.launch.launchers.container import Container
 from trainmark.launch.node import Mount, list_mounts, render_node_script
@@ -173,7 +173,9 @@ def test_a_local_run_is_not_in_the_container_of_an_engine(container: Any) -> Non
     cluster = Cluster.model_validate({"container": container})
     assert cluster.find_remote_target("local") is None
     assert "docker" in (explain_absence("container", cluster) or "")
-    target = RemoteTarget(launcher="container", nodes=1, has_our_files=True)
+    target = RemoteTarget(
+        launcher="container", tested=TESTED["container"], nodes=1, has_our_files=True
+    )
     assert make_site(runtime="podman").find_remote_target(None) == target
 
 

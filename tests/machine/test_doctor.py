@@ -17,12 +17,14 @@ from trainmark.machine.host import Condition
 from trainmark.plan.choosing import choose_work
 from trainmark.plan.request import RunRequest
 from trainmark.protocols import DeviceSample, DeviceSettings, MonitorFault, Occupant
+from trainmark.protocols.tested import RECORDED_OUTPUTS
 from trainmark.spec import RankMemory
 
 # Scripts compare codes: one that is renamed or dropped is a change for users.
 CODES = [
-    "memory", "cores", "governor", "numa", "shared_memory", "network", "device", "other_runs",
-    "load", "out_folder", "occupants", "monitor", "settings", "driver", "data", "torch",
+    "memory", "cores", "governor", "numa", "shared_memory", "network", "device", "tested",
+    "other_runs", "load", "out_folder", "occupants", "monitor", "settings", "driver", "data",
+    "torch",
 ]  # fmt: skip
 
 
@@ -119,6 +121,19 @@ def test_too_few_devices_stop_a_run(tmp_path):
     assert (
         read_single_condition(doctor.check_device(cores)).severity == "fine"
     )  # the check `cores` reports that they compete
+
+
+def test_vendor_without_real_runs_is_unknown_and_has_a_fix(tmp_path):
+    checks = {"tested": doctor.check_tested}
+    card = machine(tmp_path, vendor=Card(tested=RECORDED_OUTPUTS))
+    for lang, what in (
+        ("en", "fake, tested on: recorded outputs, no card yet"),
+        ("zh", "fake，测试依据：公开的工具输出，尚无真卡"),
+    ):
+        condition = only(examine(card, checks, lang=lang).checks)
+        assert (condition.severity, condition.what) == ("unknown", what)
+        assert "docs/vendors" in condition.fix
+    assert only(examine(machine(tmp_path), checks).checks).severity == "fine"
 
 
 def test_torch_is_opened_in_a_process_of_its_own(tmp_path):

@@ -7,6 +7,7 @@ from rich.cells import cell_len
 
 from support.comparison_records import read_golden_record
 from support.fakes import GOLDEN
+from trainmark.launch.cluster import TESTED
 from trainmark.pages.document import Paragraph, build_table
 from trainmark.pages.page import build_document
 from trainmark.pages.rendering import to_body_html, to_markdown
@@ -15,6 +16,7 @@ from trainmark.pages.summary import describe_key_figures, list_first_lines
 from trainmark.pages.terminal import show, show_page
 from trainmark.pages.texts import translate
 from trainmark.pages.wrapping import wrap
+from trainmark.protocols.tested import RECORDED_OUTPUTS
 from trainmark.record.record import Cause, FigureEntry, Record, Trust
 from trainmark.results.store.query import Listing
 from trainmark.spec import FigureSpec, PageSpec, Text, message
@@ -151,6 +153,21 @@ def test_first_screen_is_short_and_all_option_shows_more(width, lang):
         assert "step_time_p50" in everything
         for text in (screen, everything):
             assert max(map(cell_len, text.splitlines())) <= width
+
+
+@pytest.mark.parametrize(
+    ("lang", "line"),
+    [
+        ("en", "Tested on: amd: recorded outputs, no card yet; ssh: two nodes of one host, no "),
+        ("zh", "测试依据：amd：公开的工具输出，尚无真卡；ssh：一台主机上的两个节点，尚无集群"),
+    ],
+)
+def test_page_states_what_device_and_launcher_were_tested_on(lang, line):
+    unproven = {"amd": RECORDED_OUTPUTS, "ssh": TESTED["ssh"]}
+    made = record(plan=record().plan.model_copy(update={"unproven": unproven}))
+    text = to_markdown([build_document([made])], lang)
+    assert line in text.replace("\\", "")
+    assert line.split(maxsplit=1)[0] not in to_markdown([build_document([record()])], lang)
 
 
 def test_memory_has_its_unit_and_its_total_if_known():

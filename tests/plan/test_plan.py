@@ -16,9 +16,11 @@ from trainmark import cases, devices
 from trainmark.cases.toy import data
 from trainmark.cases.toy.case import CASE as TOY
 from trainmark.errors import DataError, EnvironmentFault, UsageError
+from trainmark.launch.cluster import TESTED, Cluster
 from trainmark.plan import plan, recipes, resolving
 from trainmark.plan.choosing import choose_work, refuse_unsuitable_device
 from trainmark.plan.request import RunRequest
+from trainmark.protocols.tested import RECORDED_OUTPUTS
 from trainmark.recipe import Recipe
 from trainmark.record.trust import grade_launch
 from trainmark.spec import DataFacts, RankMemory
@@ -43,10 +45,13 @@ def resolve(tmp_path: Path) -> Any:
     def call(case_word: str = "toy", **fields: Any) -> plan.Plan:
         changes = recipes.parse_assignments(fields.pop("assignments", ()))
         device = None if ":" in case_word else "cpu"
+        remote = fields.pop("remote", None)
         request_fields = {"device": device, "out": tmp_path / "run", "overrides": changes, **fields}
         request = RunRequest.of(case=case_word, **request_fields)
         cache = tmp_path / "cache"
-        return resolving.resolve(request, generated_root=cache, now=NOW, run_token="abc123")
+        return resolving.resolve(
+            request, generated_root=cache, now=NOW, run_token="abc123", remote=remote
+        )
 
     return call
 
@@ -316,6 +321,25 @@ def test_case_receives_the_memory_of_a_rank(resolve: Any, monkeypatch: pytest.Mo
     known["cpu"].memory_bytes = None  # unknown: the ranks check it
     resolve(nproc=2)
     assert calls == [(1, RankMemory(64, 64)), (2, RankMemory(32, 64))]
+
+
+def test_vendor_and_launcher_without_real_runs_are_named_in_the_plan(
+    resolve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = resolve()
+    assert here.unproven == {}
+    assert "unproven" not in here.model_dump_json()
+    vendor = FakeVendor("fake", tested=RECORDED_OUTPUTS)
+    monkeypatch.setattr(devices, "list_vendors", lambda: {"fake": vendor})
+    remote = Cluster(launcher="slurm").find_remote_target(None)
+    submitted = resolve(device="fake", remote=remote)
+    assert submitted.unproven == {"fake": RECORDED_OUTPUTS, "slurm": TESTED["slurm"]}
+    assert submitted.describe_unproven() == [
+        "fake, tested on: recorded outputs, no card yet",
+        "slurm, tested on: two nodes of one host, no cluster yet",
+    ]
+    submitted.save(tmp_path)
+    assert plan.Plan.read(tmp_path) == submitted
 
 
 def test_several_machines_need_another_launcher(resolve: Any) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.protocols import Batch, Counts, Evaluation, MatmulRate, MemoryUse, Refusal
-from trainmark.spec import RankMemory
+from trainmark.protocols.tested import REAL_RUNS
+from trainmark.spec import RankMemory, Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -246,6 +247,7 @@ class FakeVendor:
     """A kind of device with a given number of accelerators."""
 
     name: str = "fake"
+    tested: Text = REAL_RUNS
     devices: int = 2
     product: str = "Fake Accelerator 1"
     torch_type: str = "cpu"

@@ -132,6 +132,7 @@ class Acceptance:
             schedule=schedule,
             round_s=estimate_round_s(self.request.seconds),
             limit_s=len(rounds) * self.request.deadline,
+            remarks=tuple(self.plan.describe_unproven()),
         )
 
 

@@ -36,12 +36,14 @@ class AcceptRequest(Frozen):
     recipe: str | None = Field(None, description="Recipe; see `trainmark list recipes`.")
     data: Path | None = Field(None, description="Folder with real data.")
     device: str | None = Field(
-        None, description="Name or torch type, see `list devices`; default: first device found."
+        None,
+        description="A name or torch type that `list devices` has; default: first found.",
     )
     nproc: Count | None = Field(None, description="Devices of each node; default: all.")
     nnodes: Count | None = Field(None, description="Number of nodes; with --launcher.")
     launcher: str | None = Field(
-        None, description="Launcher, see `list launchers`; default: this machine's devices."
+        None,
+        description="A name that `list launchers` has; default: this machine's devices.",
     )
     cluster: Path | None = Field(
         None, description="File with a cluster's settings; see docs/launchers.md."

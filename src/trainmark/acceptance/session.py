@@ -64,7 +64,9 @@ class OpenedSession:
         """Return what will be measured, and about how long it takes."""
         num_nodes = self.plan.nnodes
         round_s = estimate_round_s(self.request.seconds)
-        remarks = [self.remark] if self.remark else []
+        remarks = self.plan.describe_unproven()
+        if self.remark:
+            remarks.append(self.remark)
         if count_rounds(self.request, num_nodes).get("groups"):
             more = estimate_further_group_rounds(self.request, num_nodes)
             limit = format_minutes(more * round_s)

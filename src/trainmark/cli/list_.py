@@ -30,7 +30,8 @@ EXAMPLES = """\
 """
 
 Rows = list[dict[str, Any]]
-_IN_JSON = ("world", "accumulation", "data", "model")  # alone: names tell them
+# In JSON alone: names of recipes tell them, docs/vendors.md has the collectives.
+_IN_JSON = ("world", "accumulation", "data", "model", "collectives")
 _INDENT = "  "
 _GAP = "   "  # between two columns
 _OF_RECIPE = {
@@ -94,7 +95,7 @@ def _of_case(what: str, case: Case, lang: str) -> Rows:
     ]
 
 
-def _devices() -> Rows:
+def _devices(lang: str) -> Rows:
     from trainmark import devices
 
     known, faults = devices.load_all()
@@ -107,17 +108,18 @@ def _devices() -> Rows:
                 "name": vendor.name,
                 "torch": vendor.torch_type,
                 "present": vendor.count(),
-                "default": "no: only if named" if named else "if first device found",
+                "default": "only if named" if named else "first found",
                 "collectives": vendor.collective_backend or "-",
+                "tested": devices.get_tested(vendor).in_language(lang),
                 "products": "; ".join(products) or "-",
             }
         )
     return rows
 
 
-def _launchers() -> Rows:
+def _launchers(lang: str) -> Rows:
     from trainmark.launch import launchers
-    from trainmark.launch.cluster import LOCAL, NAMES, read_cluster
+    from trainmark.launch.cluster import LOCAL, TESTED, read_cluster
 
     cluster = read_cluster(None)
     return [
@@ -125,8 +127,9 @@ def _launchers() -> Rows:
             "name": name,
             "default": "yes" if name == cluster.launcher else "no",
             "here": "yes" if why is None else f"no: {why}",
+            "tested": tested.in_language(lang),
         }
-        for name in NAMES
+        for name, tested in TESTED.items()
         for why in [None if name == LOCAL else launchers.explain_absence(name, cluster)]
     ]
 
@@ -156,7 +159,7 @@ def _print_table(title: str, rows: Rows) -> None:
         from trainmark.pages.terminal import show
 
         width = get_terminal_size().columns - len(_INDENT)
-        lines = show([build_table(heads, texts)], width=width).splitlines()
+        lines = show([build_table(heads, texts)], width=width, colour=False).splitlines()
     else:
         lines = _align_columns([heads, *texts])
     for line in lines:
@@ -193,8 +196,8 @@ def list_(
     from trainmark import cases
 
     of_machine: dict[str, Callable[[], Rows]] = {
-        "devices": _devices,
-        "launchers": _launchers,
+        "devices": lambda: _devices(lang),
+        "launchers": lambda: _launchers(lang),
         "audit-rules": lambda: _audit_rules(lang),
     }
     names = (what,) if what else ("cases", "recipes", "devices")

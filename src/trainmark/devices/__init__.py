@@ -24,10 +24,13 @@ from trainmark.devices.vendors.nvidia import Nvidia
 from trainmark.errors import EnvironmentFault, UsageError, suggest_nearest
 from trainmark.plugins import find_entry_points
 from trainmark.protocols import Diagnoses, Occupant, Vendor, missing_members
+from trainmark.protocols.tested import NOT_STATED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from importlib.metadata import EntryPoint
+
+    from trainmark.spec import Text
 
 ENTRY_POINT_GROUP = "trainmark.devices"
 # In the order in which they are taken without ``--device``. Packages' vendors come after these.
@@ -152,6 +155,12 @@ def find_first(*, accelerator: bool = False) -> Vendor | None:
 def is_named_only(vendor: Vendor) -> bool:
     """Tell whether a vendor is used only if ``--device`` names it, as simulated devices are."""
     return bool(getattr(vendor, "named_only", False))
+
+
+def get_tested(vendor: Vendor) -> Text:
+    """Return what a vendor was tested on, as it says itself."""
+    tested: Text = getattr(vendor, "tested", NOT_STATED)
+    return tested
 
 
 def list_choices() -> list[str]:

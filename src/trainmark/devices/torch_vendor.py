@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from trainmark.devices import tool
 from trainmark.devices.accelerator import Accelerator, read_torch_build
 from trainmark.protocols import MonitorFault, Refusal
-from trainmark.spec import RankMemory
+from trainmark.protocols.tested import NOT_STATED
+from trainmark.spec import RankMemory, Text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +38,7 @@ class TorchVendor:
     """A vendor whose devices torch drives; see ``protocols.Vendor``. Subclasses give the facts.
 
     Args:
+        tested: what it was tested on.
         nodes: pattern of the driver's device files below ``/``, one for each device.
         shared: the driver's files below ``/`` that every process opens besides.
         narrowed_by: variables that hide devices, one after another, each numbering what the last
@@ -55,6 +57,7 @@ class TorchVendor:
     """
 
     name: str
+    tested: Text = NOT_STATED
     torch_type: str
     collective_backend: str
     visible_devices: str | None

@@ -18,12 +18,27 @@ from trainmark import documents
 from trainmark.documents import Frozen
 from trainmark.errors import UsageError, suggest_nearest
 from trainmark.plan.choosing import RemoteTarget
+from trainmark.protocols.tested import REAL_RUNS
+from trainmark.spec import Text
 from trainmark.validation import require_form
 
-# The names of the launchers: cluster files and verbs name engines that they never load.
 LOCAL = "local"  # this machine: ``launch.local`` starts its ranks without an engine
 CONTAINER = "container"  # this machine, in the cluster's container
-NAMES = (LOCAL, CONTAINER, "slurm", "ssh", "kubernetes", "ray")
+_ONE_HOST = Text("two nodes of one host, no cluster yet", "一台主机上的两个节点，尚无集群")
+# The launchers and what each was tested on: cluster files and verbs name engines that they never
+# load.
+TESTED = {
+    LOCAL: REAL_RUNS,
+    CONTAINER: Text(
+        "real runs with podman and docker; apptainer: its command alone",
+        "podman 与 docker 真实运行；apptainer 只检查过命令",
+    ),
+    "slurm": _ONE_HOST,
+    "ssh": _ONE_HOST,
+    "kubernetes": Text("a stand-in server, no cluster yet", "模拟的服务器，尚无集群"),
+    "ray": _ONE_HOST,
+}
+NAMES = tuple(TESTED)
 Port = Annotated[int, Ge(1), Le(65_535)]
 Count = Annotated[int, Ge(1), Le(1_000_000)]
 
@@ -189,6 +204,7 @@ class Cluster(Frozen):
             )
         return RemoteTarget(
             launcher=name,
+            tested=TESTED[name],
             device=self.device,
             nodes=1 if name == CONTAINER else self.nodes,
             devices_per_node=self.devices_per_node,

@@ -29,11 +29,12 @@ from trainmark.machine.host import (
 from trainmark.plan.choosing import choose_work, refuse_unsuitable_device
 from trainmark.plan.resolving import resolve
 from trainmark.protocols import DeviceSample, DeviceSettings, MonitorFault, ReportsSettings
+from trainmark.protocols.tested import REAL_RUNS
 from trainmark.ranges import format_ranges
 from trainmark.recipe import Precision, Recipe
 from trainmark.record.findings import BUSY_SHARE
 from trainmark.record.messages import render
-from trainmark.spec import MESSAGES_FILE, Message, read_messages
+from trainmark.spec import MESSAGES_FILE, Message, Text, read_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -74,9 +75,13 @@ class Examination:
 _SENTENCES = read_messages(Path(__file__).with_name(MESSAGES_FILE))
 
 
-def render_sentence(sentence: Message | str, lang: str) -> str:
+def render_sentence(sentence: Message | Text | str, lang: str) -> str:
     """Return a sentence of the doctor as a text."""
-    return sentence if isinstance(sentence, str) else render(sentence, lang, _SENTENCES)
+    if isinstance(sentence, str):
+        return sentence
+    if isinstance(sentence, Text):
+        return sentence.in_language(lang)
+    return render(sentence, lang, _SENTENCES)
 
 
 def describe_machine(request: RunRequest, *, quick: bool) -> ExaminedMachine:
@@ -115,6 +120,21 @@ def check_device(machine: ExaminedMachine) -> Conditions:
         return
     names = ", ".join(sorted(set(vendor.product_names())))
     yield make_condition("device", count=vendor.count(), vendor=vendor.name, names=names)
+
+
+def check_tested(machine: ExaminedMachine) -> Conditions:
+    """State what the vendor was tested on."""
+    if machine.vendor is None:
+        return
+    tested = devices.get_tested(machine.vendor)
+    name = machine.vendor.name
+    sentence = Text(
+        f"{name}, tested on: {tested.en}", f"{name}，测试依据：{tested.in_language('zh')}"
+    )
+    if tested == REAL_RUNS:
+        yield Condition("", "fine", sentence)
+    else:
+        yield Condition("", "unknown", sentence, Message("fix.tested"))
 
 
 def check_driver(machine: ExaminedMachine) -> Conditions:
@@ -315,6 +335,7 @@ CHECKS: dict[str, Check] = {
     "shared_memory": host.check_shared_memory,
     "network": host.check_network,
     "device": check_device,
+    "tested": check_tested,
     "other_runs": host.check_other_runs,
     "load": host.check_load,
     "out_folder": host.check_out_folder,

@@ -23,7 +23,7 @@ from trainmark.launch.network import LOOPBACK, refuse_unusable_network
 from trainmark.launch.processes import CpuUse, find_alive_runs
 from trainmark.plan.plan import RUNS_DIR
 from trainmark.record.findings import BUSY_SHARE
-from trainmark.spec import Message, message
+from trainmark.spec import Message, Text, message
 
 if TYPE_CHECKING:
     from trainmark.plan.choosing import Choice
@@ -59,7 +59,7 @@ class Condition:
 
     code: str
     severity: Severity
-    what: str | Message
+    what: str | Message | Text
     fix: str | Message = ""
 
 

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 from trainmark import cases, devices
 from trainmark.errors import EnvironmentFault, UsageError, suggest_nearest
 from trainmark.plan.recipes import apply_overrides, choose_recipe
+from trainmark.protocols.tested import NOT_STATED, REAL_RUNS
 from trainmark.torch_version import installed_torch, refuse_missing_features
 
 if TYPE_CHECKING:
     from trainmark.plan.request import RunRequest
     from trainmark.protocols import Vendor
     from trainmark.recipe import Recipe
-    from trainmark.spec import Case
+    from trainmark.spec import Case, Text
 
 _SINGLE_MACHINE_LAUNCHERS = ("local", "container")
 ACCELERATOR = "accelerator"  # any vendor with a device on this machine, never the processor
@@ -300,6 +301,7 @@ class RemoteTarget:
     """The machines that a launcher starts a run on, as the cluster's file describes them.
 
     Args:
+        tested: what the launcher was tested on.
         device: vendor of their devices; None: as ``--device`` says, or as this machine has.
         nodes: that a run may have; None: unknown.
         devices_per_node: None: unknown.
@@ -307,10 +309,23 @@ class RemoteTarget:
     """
 
     launcher: str
+    tested: Text = NOT_STATED
     device: str | None = None
     nodes: int | None = None
     devices_per_node: int | None = None
     has_our_files: bool = False
+
+
+def list_unproven(vendor: Vendor, remote: RemoteTarget | None) -> dict[str, Text]:
+    """Return the vendor and the launcher of a run, if they did no real runs yet.
+
+    Returns:
+        What each was tested on, by its name.
+    """
+    tested = {vendor.name: devices.get_tested(vendor)}
+    if remote is not None:
+        tested[remote.launcher] = remote.tested
+    return {name: text for name, text in tested.items() if text != REAL_RUNS}
 
 
 def _select_accelerator() -> Vendor:

@@ -6,7 +6,7 @@ import re
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Gt, Le
 from pydantic import AfterValidator, Field, TypeAdapter
@@ -21,6 +21,9 @@ from trainmark.plan.witness import Witness  # noqa: TC001 - likewise
 from trainmark.protocols.job import Progress  # noqa: TC001 - likewise
 from trainmark.recipe import NonNegativeInt, PositiveInt, Recipe
 from trainmark.spec import Case, Mission, PageSpec, Target, Text
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 PLAN_FILE = "plan.json"
 RUNS_DIR = Path("runs")
@@ -61,6 +64,11 @@ def _plain_places(text: Text) -> Text:
     if not all(map(_PLACES.fullmatch, (text.en, text.zh))):
         raise ValueError(f"not a plain place in {text.en!r} or {text.zh!r}")
     return text
+
+
+def is_empty(value: Collection[object]) -> bool:
+    """Tell whether a field holds nothing, and is left out."""
+    return not value
 
 
 def is_none(value: object) -> bool:
@@ -168,6 +176,11 @@ class Plan(Frozen):
     peak_tflops: Annotated[float, Gt(0), Le(MAX_TFLOPS)] | None = Field(
         default=None, description="dense peak of one device, as the user gave it"
     )
+    unproven: dict[str, Text] = Field(
+        default_factory=dict,
+        exclude_if=is_empty,
+        description="vendor and launcher without real runs yet, and what each was tested on",
+    )
     nnodes: PositiveInt
     nproc: PositiveInt
     repeat_index: PositiveInt
@@ -194,6 +207,10 @@ class Plan(Frozen):
     def node_processes(self) -> int:
         """Node processes that start the ranks; 0 where the launcher does."""
         return 0 if self.launcher == "local" else self.nnodes
+
+    def describe_unproven(self) -> list[str]:
+        """Return what its device and its launcher were tested on, if they did no real runs yet."""
+        return [f"{name}, tested on: {tested.en}" for name, tested in self.unproven.items()]
 
     def load_case(self) -> Case:
         """Return the case this plan runs."""

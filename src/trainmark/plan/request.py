@@ -77,12 +77,14 @@ class RunRequest(Frozen):
     recipe: str | None = Field(None, description="Recipe; see `trainmark list recipes`.")
     data: Path | None = Field(None, description="Folder with real data.")
     device: str | None = Field(
-        None, description="Name or torch type, see `list devices`; default: first device found."
+        None,
+        description="A name or torch type that `list devices` has; default: first found.",
     )
     nproc: Count | None = Field(None, description="Ranks on each machine.")
     nnodes: Count | None = Field(None, description="Number of machines.")
     launcher: str | None = Field(
-        None, description="Launcher, see `list launchers`; default: the cluster file's, or local."
+        None,
+        description="A name that `list launchers` has; default: the cluster file's, or local.",
     )
     cluster: Path | None = Field(
         None, description="File with a cluster's settings; see docs/launchers.md."

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from trainmark import cases, devices
 from trainmark.errors import EXIT_FAILED, CaseError, DataError, TrainmarkError, UsageError
-from trainmark.plan.choosing import choose_work, format_case_key, select_vendor
+from trainmark.plan.choosing import choose_work, format_case_key, list_unproven, select_vendor
 from trainmark.plan.plan import (
     BALANCED_BOUND,
     RUNS_DIR,
@@ -225,6 +225,7 @@ def _assemble_plan(resolution: _Resolution, run_id: str) -> Plan:
         rules="open" if extra else "closed",
         labels=_choose_labels(resolution),
         device=_describe_device(resolution),
+        unproven=list_unproven(resolution.vendor, remote),
         peak_tflops=request.peak_tflops,
         nnodes=choice.nnodes,
         nproc=choice.nproc,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark import cases
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.plan.choosing import Choice, format_case_key, select_vendor
+from trainmark.plan.choosing import Choice, format_case_key, list_unproven, select_vendor
 from trainmark.plan.plan import (
     RUNS_DIR,
     Plan,
@@ -253,6 +253,7 @@ def _assemble_plan(
             collective_backend=vendor.collective_backend,
             product_names=names if vendor.counts_cores else names[: choice.nproc],
         ),
+        unproven=list_unproven(vendor, remote),
         peak_tflops=request.peak_tflops,
         nnodes=choice.nnodes,
         nproc=choice.nproc,

@@ -138,6 +138,7 @@ class Vendor(Protocol):
     ``recorded_variables``: environment variables that affect its devices, that one among them; a
     name that ends in ``*`` is all variables that begin so. They must not contain secrets, because
     they go into the record.
+    A vendor should also have ``tested``: a ``Text`` that says what it was tested on.
     """
 
     name: str

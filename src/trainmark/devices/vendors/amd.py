@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trainmark.devices import tool, torch_vendor
 from trainmark.devices.rocm import RocmVendor, identity, nodes
 from trainmark.protocols import ContainerNeeds, DeviceSample, MonitorFault
+from trainmark.protocols.tested import RECORDED_OUTPUTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -122,6 +123,7 @@ class Amd(RocmVendor):
     """Planning's view of AMD devices; see ``Vendor``."""
 
     name = "amd"
+    tested = RECORDED_OUTPUTS
     kubernetes_resource = "amd.com/gpu"  # https://github.com/ROCm/k8s-device-plugin, 2026-11-22
     module = "amdgpu"
     pci_vendor = 0x1002

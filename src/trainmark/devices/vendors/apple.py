@@ -17,6 +17,7 @@ from trainmark.devices.accelerator import Accelerator
 from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import DeviceSample, MemoryUse, MonitorFault
+from trainmark.protocols.tested import RECORDED_OUTPUTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,6 +49,7 @@ class Apple(TorchVendor):
     """The graphics cores of one processor, as one device; see ``Vendor``."""
 
     name = "apple"
+    tested = RECORDED_OUTPUTS
     torch_type = "mps"
     collective_backend = "gloo"
     visible_devices: str | None = None

@@ -16,6 +16,7 @@ from trainmark.devices.tool import (
 )
 from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.protocols import ContainerNeeds
+from trainmark.protocols.tested import RECORDED_OUTPUTS
 
 if TYPE_CHECKING:
     from trainmark.protocols import DeviceSample
@@ -52,6 +53,7 @@ class Ascend(TorchVendor):
     """Planning's view of Ascend chips; see ``Vendor``."""
 
     name = "ascend"
+    tested = RECORDED_OUTPUTS
     torch_type = "npu"
     collective_backend = "hccl"
     # All of the 910 series: https://gitcode.com/Ascend/mind-cluster, 2026-11-22.

@@ -13,6 +13,7 @@ from trainmark.devices.tool import (
 )
 from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.protocols import ContainerNeeds
+from trainmark.protocols.tested import RECORDED_OUTPUTS
 
 if TYPE_CHECKING:
     from trainmark.protocols import DeviceSample
@@ -44,6 +45,7 @@ class Cambricon(TorchVendor):
     """Planning's view of Cambricon cards; see ``Vendor``."""
 
     name = "cambricon"
+    tested = RECORDED_OUTPUTS
     torch_type = "mlu"
     collective_backend = "cncl"
     # https://github.com/Cambricon/cambricon-k8s-device-plugin, 2026-11-22

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from trainmark.devices.cores import count_usable_cores, read_memory_limits
 from trainmark.errors import UsageError
 from trainmark.protocols import MatmulRate, MemoryUse, Refusal
+from trainmark.protocols.tested import REAL_RUNS
 from trainmark.recipe import AUTOCAST
 from trainmark.spec import RankMemory
 
@@ -84,6 +85,7 @@ class Cpu:
     """Planning's view of the CPU; see ``Vendor``."""
 
     name = "cpu"
+    tested = REAL_RUNS
     torch_type = "cpu"
     collective_backend = "gloo"
     ray_resource = "CPU"

@@ -12,6 +12,7 @@ from trainmark.devices import tool
 from trainmark.devices.rocm import RocmVendor, identity, known
 from trainmark.devices.tool import Command
 from trainmark.protocols import ContainerNeeds, DeviceSample, MonitorFault
+from trainmark.protocols.tested import RECORDED_OUTPUTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,6 +69,7 @@ class Hygon(RocmVendor):
     """Planning's view of Hygon DCUs; see ``Vendor``."""
 
     name = "hygon"
+    tested = RECORDED_OUTPUTS
     # gpustack_runtime/envs.py in https://github.com/gpustack/runtime, 2026-11-22
     kubernetes_resource = "hygon.com/dcu"
     module = "hycu hydcu"  # from DTK 25 on, and before

@@ -14,6 +14,7 @@ from trainmark.devices.tool import (
 )
 from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.protocols import ContainerNeeds
+from trainmark.protocols.tested import RECORDED_OUTPUTS
 
 if TYPE_CHECKING:
     from trainmark.protocols import DeviceSample
@@ -48,6 +49,7 @@ class Iluvatar(TorchVendor):
     """Planning's view of Iluvatar chips; see ``Vendor``. Told from NVIDIA's by node and torch."""
 
     name = "iluvatar"
+    tested = RECORDED_OUTPUTS
     torch_type = "cuda"
     collective_backend = "nccl"
     # Counts boards, some of which have two chips, unless the plugin's splitboard is true:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from trainmark.devices import tool, torch_vendor
 from trainmark.devices.torch_vendor import PCI_COMPUTE, TorchVendor, named, pci_accelerators
 from trainmark.protocols import ContainerNeeds, DeviceSample, MonitorFault
+from trainmark.protocols.tested import RECORDED_OUTPUTS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,6 +97,7 @@ class Intel(TorchVendor):
     """Planning's view of Intel's GPUs; see ``Vendor``. A device is a tile, as torch counts them."""
 
     name = "intel"
+    tested = RECORDED_OUTPUTS
     torch_type = "xpu"
     collective_backend = "xccl"
     # Of devices with the driver i915; gpu.intel.com/xe of those with xe. Both count cards:

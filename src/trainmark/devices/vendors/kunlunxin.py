@@ -12,6 +12,7 @@ from trainmark.devices import tool
 from trainmark.devices.tool import require_devices
 from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.protocols import ContainerNeeds, DeviceSample
+from trainmark.protocols.tested import RECORDED_OUTPUTS
 
 _ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 _FIELD = re.compile(r'"[^"]*"|\S+')
@@ -57,6 +58,7 @@ class Kunlunxin(TorchVendor):
     """Planning's view of Kunlunxin XPUs; see ``Vendor``."""
 
     name = "kunlunxin"
+    tested = RECORDED_OUTPUTS
     torch_type = "cuda"
     collective_backend = "nccl"  # torch_xmlir puts Kunlunxin's BKCL in its place
     # docs/userguide/kunlunxin-device in https://github.com/Project-HAMi/website, 2026-11-22

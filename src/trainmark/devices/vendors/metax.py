@@ -15,6 +15,7 @@ from trainmark.devices.tool import (
 )
 from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.protocols import ContainerNeeds
+from trainmark.protocols.tested import RECORDED_OUTPUTS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +55,7 @@ class MetaX(TorchVendor):
     """Planning's view of MetaX chips; see ``Vendor``. Told from NVIDIA's by node and torch."""
 
     name = "metax"
+    tested = RECORDED_OUTPUTS
     torch_type = "cuda"
     collective_backend = "nccl"
     # docs/userguide/metax-device in https://github.com/Project-HAMi/website, 2026-11-22

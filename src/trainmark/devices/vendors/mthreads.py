@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from trainmark.devices.tool import Command, count, make_device, read_lists, require_devices
 from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.protocols import ContainerNeeds
+from trainmark.protocols.tested import RECORDED_OUTPUTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,6 +57,7 @@ class MThreads(TorchVendor):
     """Planning's view of Moore Threads cards; see ``Vendor``."""
 
     name = "mthreads"
+    tested = RECORDED_OUTPUTS
     torch_type = "musa"
     collective_backend = "mccl"
     # https://docs.mthreads.com/cloud-native, 2026-11-22

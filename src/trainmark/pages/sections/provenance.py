@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from trainmark.events.schema import HangGroup
+    from trainmark.plan.plan import Plan
     from trainmark.plan.reference import Reference, References
     from trainmark.record.record import Record
     from trainmark.spec import TableSpec
@@ -359,6 +360,14 @@ def build_environment(record: Record) -> Section:
     return build_folded_section("environment", _list_known_facts(facts), gist=gist)
 
 
+def _describe_unproven(plan: Plan) -> Phrase:
+    """Return what a device and a launcher without real runs yet were tested on."""
+    if not plan.unproven:
+        return None
+    lines = [join((name, tested), "colon") for name, tested in plan.unproven.items()]
+    return join(lines, "semicolon")
+
+
 def build_provenance(records: Sequence[Record]) -> Section:
     """Return how the run was started, the version and the runs."""
     record = records[0]
@@ -368,6 +377,7 @@ def build_provenance(records: Sequence[Record]) -> Section:
             "foot.commit": or_unknown(record.environment.get("commit")),
             "foot.run": join(launch.run_id for launch in records),
             "foot.key": record.plan.case_key,
+            "foot.tested": _describe_unproven(record.plan),
         }
     )
     command = Code(to_one_line(shlex.join(record.argv)), copied=True)

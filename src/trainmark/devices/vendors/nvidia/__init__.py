@@ -15,7 +15,7 @@ from trainmark.devices.torch_vendor import TorchVendor
 from trainmark.devices.vendors.nvidia import driver, nvml
 from trainmark.errors import EnvironmentFault
 from trainmark.protocols import ContainerNeeds, Refusal
-from trainmark.spec import RankMemory
+from trainmark.spec import RankMemory, Text
 
 if TYPE_CHECKING:
     from trainmark.devices.vendors.nvidia.driver import Card
@@ -33,6 +33,7 @@ class Nvidia(TorchVendor):
     """Planning's view of NVIDIA's cards; see ``Vendor``."""
 
     name = "nvidia"
+    tested = Text("a simulated card, no real one", "模拟的卡，尚无真卡")
     torch_type = "cuda"
     collective_backend = "nccl"
     # https://github.com/NVIDIA/k8s-device-plugin, 2026-11-22
