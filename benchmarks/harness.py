@@ -97,11 +97,10 @@ def machine(device_name: str = "cpu") -> str:
 
     from trainmark import devices
     from trainmark.devices.cores import count_usable_cores
-    from trainmark.devices.vendors.cpu import model_name
+    from trainmark.devices.vendors.cpu import read_model_name
 
-    device = (
-        f"{model_name()}, {count_usable_cores()} cores, {torch.backends.cpu.get_cpu_capability()}"
-    )
+    instructions = torch.backends.cpu.get_cpu_capability()
+    device = f"{read_model_name()}, {count_usable_cores()} cores, {instructions}"
     vendor = devices.choose_vendor(device_name)
     if vendor.torch_type != "cpu":
         product = vendor.open(0, 1).describe()["name"]

@@ -12,7 +12,7 @@ import torch
 
 from trainmark import devices
 from trainmark.devices.accelerator import Accelerator
-from trainmark.devices.rates import best_matmul_rate
+from trainmark.devices.rates import measure_matmul_rate
 from trainmark.devices.vendors import cpu
 from trainmark.devices.vendors.cpu import Cpu
 from trainmark.errors import EnvironmentFault, UsageError
@@ -127,7 +127,7 @@ def test_the_best_product_gives_the_matmul_rate(sync_device: SyncDevice) -> None
 
     sync_device.mark = mark  # type: ignore[method-assign]
     # 2 x 8^3 FLOP in 4 ns, the shortest of the products timed.
-    rate = best_matmul_rate(sync_device, "fp32", sizes=(8,), clock=sync_device.clock)
+    rate = measure_matmul_rate(sync_device, "fp32", sizes=(8,), clock=sync_device.clock)
     assert rate.flops_per_second == 2 * 8**3 * 1e9 / 4
     # Ten of 10, 4, 5, 10 ... take 67 ns, the next ten from 4 on take 61 ns.
     assert rate.swing == pytest.approx(1 - 61 / 67)

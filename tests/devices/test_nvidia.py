@@ -32,14 +32,14 @@ def test_devices_are_those_visible_to_the_driver(monkeypatch: pytest.MonkeyPatch
     library = make_cuda_library(
         (H100, b"00000000:C1:00.0", WHOLE), (f"{H100} MIG 1g", b"0000:41:00.0", PART)
     )
-    monkeypatch.setattr(driver, "loaded", lambda: True)
+    monkeypatch.setattr(driver, "is_loaded", lambda: True)
     monkeypatch.setattr(driver.ctypes, "CDLL", lambda name: library)
-    assert driver.visible() == [
+    assert driver.list_visible_cards() == [
         (H100, "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", "0000:c1:00.0"),
         (f"{H100} MIG 1g", "MIG-10111213-1415-1617-1819-1a1b1c1d1e1f", "0000:41:00.0"),
     ]
     monkeypatch.setattr(driver.ctypes, "CDLL", lambda name: make_cuda_library())
-    assert driver.visible() == []
+    assert driver.list_visible_cards() == []
 
 
 def test_torch_without_cuda_on_a_machine_with_a_card_is_named(
@@ -78,7 +78,7 @@ def test_a_driver_too_old_for_torch_is_refused_with_both_versions(
     (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.26  T\n")
     monkeypatch.setattr(driver, "PROC", tmp_path)
     monkeypatch.setattr(nvidia, "read_torch_build", lambda: TorchBuild("2.13.0+x", build))
-    monkeypatch.setattr(driver, "supported_cuda", lambda: supported)
+    monkeypatch.setattr(driver, "read_supported_cuda", lambda: supported)
     refusal = vendor.unusable()
     assert (vendor.count() == 0) == refused
     assert (refusal is not None) == refused
@@ -236,13 +236,13 @@ def test_cards_of_another_vendor_are_ignored(
     monkeypatch.setitem(sys.modules, "pynvml", make_nvml_library(FakeCard("Iluvatar BI-V150")))
     assert (vendor.count(), vendor.unusable()) == (0, None)
     (tmp_path / "nvidia0").touch()
-    assert driver.loaded()
+    assert driver.is_loaded()
 
 
 def test_a_card_on_the_bus_without_its_driver_is_named(
     vendor: nvidia.Nvidia, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "loaded", lambda: False)
+    monkeypatch.setattr(driver, "is_loaded", lambda: False)
     monkeypatch.setattr(torch_vendor, "ROOT", tmp_path)
     add_pci_card(tmp_path, "0000:00:02.0", vendor=vendor.pci_vendor)  # it draws
     assert vendor.unusable() is None

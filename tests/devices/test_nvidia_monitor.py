@@ -116,7 +116,7 @@ def test_power_limit_persistence_and_ecc_are_read_for_each_visible_card(
         FakeCard(uuid="GPU-3", power_limit_mw=None, persistence=None, ecc_mode=None),
     )
     put_cards(monkeypatch, *cards, seen=[cards[1], cards[0], cards[2]])
-    settings = [nvml.read_settings(card) for card in driver.visible()]
+    settings = [nvml.read_settings(card) for card in driver.list_visible_cards()]
     assert settings == [
         DeviceSettings(
             index=1, power_limit_w=500.0, default_power_limit_w=700.0, persistence=False,

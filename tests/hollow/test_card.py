@@ -44,14 +44,14 @@ def test_nvml_reads_the_card_through_pynvml():
 
 
 def test_driver_and_nvml_name_the_same_card():
-    (card,) = driver.visible()
+    (card,) = driver.list_visible_cards()
     assert card.bus == "0000:41:00.0"
-    assert nvml.place(card) == 0
-    assert nvml.occupants(card) == []
+    assert nvml.find_index(card) == 0
+    assert nvml.list_occupants(card) == []
     context_bytes = 530 * MIB
     allocated = torch.empty(GIB, dtype=torch.uint8, device="cuda")
     used = torch.cuda.memory_reserved()
-    assert nvml.free_bytes(card) == 143771 * MIB - context_bytes - used
+    assert nvml.read_free_bytes(card) == 143771 * MIB - context_bytes - used
     del allocated
 
 

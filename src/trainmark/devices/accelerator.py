@@ -188,11 +188,11 @@ class Accelerator:
 
         The matrices take a quarter of the memory at most.
         """
-        from trainmark.devices.rates import best_matmul_rate
+        from trainmark.devices.rates import measure_matmul_rate
 
         most_bytes = self._backend.free_and_total_bytes()[1] / 4
         sizes = [n for n in (1024, 4096, 8192) if _THREE_MATRICES * n**2 <= most_bytes]
-        rate = best_matmul_rate(self, precision, sizes=tuple(sizes) or (512,))
+        rate = measure_matmul_rate(self, precision, sizes=tuple(sizes) or (512,))
         self._release()
         return rate
 
@@ -202,10 +202,10 @@ class Accelerator:
 
     def copy_bytes_per_second(self) -> float:
         """Measure on far more bytes than the second-level cache holds."""
-        from trainmark.devices.rates import best_copy_rate
+        from trainmark.devices.rates import measure_copy_rate
 
         total = self._backend.free_and_total_bytes()[1]
-        return best_copy_rate(self, copied_bytes=min(1 << 30, total // 16))
+        return measure_copy_rate(self, copied_bytes=min(1 << 30, total // 16))
 
     def describe(self) -> dict[str, Any]:
         """Return product name and memory."""

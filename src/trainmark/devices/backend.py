@@ -89,7 +89,7 @@ class Backend:
             self._torch.zeros((), device=self._type).add_(1).item()
         except Exception as error:  # backends raise classes of their own
             raise self._fault(
-                f"it does not compute: {_first_line(error)}",
+                f"it does not compute: {_get_first_line(error)}",
                 fix="check the driver with the vendor's tool and the devices with "
                 "`trainmark list devices`",
             ) from error
@@ -153,7 +153,7 @@ def _find_working(
         try:
             trial(call)
         except Exception as error:  # noqa: BLE001 - backends raise classes of their own
-            failures.append(_first_line(error))
+            failures.append(_get_first_line(error))
         else:
             return call, failures
     return None, failures
@@ -167,6 +167,6 @@ def _get_module(torch: Any, torch_type: str) -> Any:
         return object()
 
 
-def _first_line(error: Exception) -> str:
+def _get_first_line(error: Exception) -> str:
     text = str(error).partition("\n")[0]
     return text or type(error).__name__

@@ -120,7 +120,7 @@ def _time_by_both_clocks(
     return device.elapsed_ns(start, end), wall_ns
 
 
-def best_matmul_rate(
+def measure_matmul_rate(
     device: Device,
     precision: Precision,
     *,
@@ -275,7 +275,7 @@ def find_difference(computed: Any, expected: Any) -> Message | None:
     return message("ceiling_numbers", wrong=wrong, of=computed.numel())
 
 
-def best_copy_rate(device: Device, *, copied_bytes: int) -> float:
+def measure_copy_rate(device: Device, *, copied_bytes: int) -> float:
     """Return bytes read plus written per second, of the fastest of a few copies.
 
     Args:

@@ -34,7 +34,7 @@ class Node(NamedTuple):
     unique_id: str
 
 
-def nodes(pci_vendor: int) -> list[Node]:
+def list_nodes(pci_vendor: int) -> list[Node]:
     """Return the compute devices of a vendor that this process can see, in HIP's order.
 
     https://docs.kernel.org/gpu/amdgpu/ and drivers/gpu/drm/amd/amdkfd/kfd_topology.c, 2026-11-22.
@@ -94,15 +94,15 @@ class RocmVendor(TorchVendor):
 
     def device_files(self) -> list[Path]:
         """Return the file of each device that a process opens, in HIP's order."""
-        return [node.render for node in nodes(self.pci_vendor)]
+        return [node.render for node in list_nodes(self.pci_vendor)]
 
     def identities(self) -> list[str]:
         """Return each device's unique id as the runtime takes it."""
-        return [f"GPU-{node.unique_id}" for node in nodes(self.pci_vendor)]
+        return [f"GPU-{node.unique_id}" for node in list_nodes(self.pci_vendor)]
 
     def monitor_index(self, number: int) -> int | None:
         """Return the device's place in the tool's list, by its unique id or address."""
-        here = nodes(self.pci_vendor)
+        here = list_nodes(self.pci_vendor)
         values = self._first[0].values()
         for identifier in (here[number].address, here[number].unique_id):
             matching = [
@@ -124,13 +124,13 @@ class RocmVendor(TorchVendor):
         return CudaDevice(local_rank, vendor=self.name)
 
 
-def identity(*words: object) -> str | None:
+def format_identity(*words: object) -> str | None:
     """Return what is known of a device's unique id and address, as the kernel writes them."""
-    identifiers = (str(word).lower().removeprefix("0x") for word in words if known(word))
+    identifiers = (str(word).lower().removeprefix("0x") for word in words if is_known(word))
     return " ".join(word for word in identifiers if not re.fullmatch(r"0*|.*\s.*", word)) or None
 
 
-def known(value: object) -> bool:
+def is_known(value: object) -> bool:
     """Tell whether a tool told a value at all."""
     text = str(value).strip().lower()
     return value is not None and bool(text) and not text.startswith("n/a")

@@ -123,7 +123,7 @@ class TorchVendor:
             chosen = next((os.environ[name] for name in names if name in os.environ), None)
             visible_numbers = [
                 visible_numbers[place]
-                for place in named(chosen, len(visible_numbers), self.identities())
+                for place in select_named(chosen, len(visible_numbers), self.identities())
             ]
         return visible_numbers
 
@@ -142,7 +142,7 @@ class TorchVendor:
         monitor = None
         with suppress(MonitorFault):
             monitor = self.monitor()
-        first_reading = _reading(monitor)
+        first_reading = _read_devices(monitor)
         return first_reading, getattr(monitor, "printed", "")
 
     def monitor_index(self, number: int) -> int | None:
@@ -163,7 +163,7 @@ class TorchVendor:
     def rank_memory(self, nproc: int) -> RankMemory | None:
         """Return the least free memory among the ranks' devices now; None without a monitor."""
         samples, _ = self._first  # a tool that gave nothing is not waited for again
-        now = _reading(self.monitor()) if samples else {}
+        now = _read_devices(self.monitor()) if samples else {}
         free = [
             sample.memory_total_bytes - (sample.memory_used_bytes or 0)
             for index in self._indices(nproc)
@@ -185,7 +185,7 @@ class TorchVendor:
     def unusable(self) -> Refusal | None:
         """Return why no device that is here can be used; see ``protocols.Diagnoses``."""
         files = self.device_files()
-        on_bus = pci_accelerators(self.pci_vendor, self.pci_classes)
+        on_bus = list_pci_accelerators(self.pci_vendor, self.pci_classes)
         if not files and on_bus:
             return Refusal(
                 f"{len(on_bus)} {self.name} device(s) on the PCI bus, but no {self.nodes}",
@@ -253,7 +253,7 @@ class TorchVendor:
         return () if self.package is None else (self.package,)
 
 
-def _reading(monitor: Monitor | None) -> dict[int | None, DeviceSample]:
+def _read_devices(monitor: Monitor | None) -> dict[int | None, DeviceSample]:
     """Return the devices by the monitor's number; nothing if it tells nothing."""
     if monitor is None:
         return {}
@@ -265,7 +265,7 @@ def _reading(monitor: Monitor | None) -> dict[int | None, DeviceSample]:
         monitor.close()
 
 
-def pci_accelerators(vendor: int, classes: tuple[str, ...] = PCI_CLASSES) -> list[Path]:
+def list_pci_accelerators(vendor: int, classes: tuple[str, ...] = PCI_CLASSES) -> list[Path]:
     """Return the folders of a vendor's accelerators on the PCI bus, in the order of addresses."""
     accelerators = []
     for folder in sorted((ROOT / "sys/bus/pci/devices").glob("*")):
@@ -276,7 +276,7 @@ def pci_accelerators(vendor: int, classes: tuple[str, ...] = PCI_CLASSES) -> lis
     return accelerators
 
 
-def named(chosen: str | None, count: int, identities: Sequence[str] = ()) -> list[int]:
+def select_named(chosen: str | None, count: int, identities: Sequence[str] = ()) -> list[int]:
     """Return the devices of 0 to ``count`` - 1 that a variable's value leaves, in its order."""
     if chosen is None:
         return list(range(count))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.devices.cores import count_usable_cores
-from trainmark.devices.vendors.cpu import model_name, total_memory_bytes
+from trainmark.devices.vendors.cpu import read_model_name, read_total_memory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -155,10 +155,10 @@ def describe_environment(variables: Mapping[str, str], vendor: Vendor) -> dict[s
         "kernel": platform.release(),
         "architecture": platform.machine(),
         "machine": read_machine_model(),
-        "cpu": model_name(),
+        "cpu": read_model_name(),
         "cpu_cores": count_usable_cores(),
         "numa_nodes": count_numa_nodes(),
-        "memory_total_bytes": total_memory_bytes(),
+        "memory_total_bytes": read_total_memory_bytes(),
         "driver": vendor.driver_version(),
         **describe_container(variables),
         "network": variables.get(NETWORK_VARIABLE),

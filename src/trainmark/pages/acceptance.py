@@ -46,7 +46,7 @@ _MAX_LINKS = 200  # rows of the table, the slowest first
 
 def build_acceptance_document(result: AcceptanceResult) -> Document:
     """Return the page of an acceptance."""
-    badge = _badge(result)
+    badge = _choose_badge(result)
     lead: list[Block] = []
     failing = result.names("fail")
     if failing:
@@ -59,7 +59,7 @@ def build_acceptance_document(result: AcceptanceResult) -> Document:
         Section(
             phrase("accept.members"),
             "members",
-            (*_peer_groups(result), _build_member_table(result.members)),
+            (*_list_peer_groups(result), _build_member_table(result.members)),
         ),
         _build_links_section(result),
         Section(
@@ -74,7 +74,7 @@ def build_acceptance_document(result: AcceptanceResult) -> Document:
         ),
     ]
     return Document(
-        title=phrase("accept.title", n=len(result.members), unit=_unit(result)),
+        title=phrase("accept.title", n=len(result.members), unit=_name_unit(result)),
         badge=phrase(f"accept_badge.{badge}"),
         tone=_TONES.get(badge, "warn"),
         verification=phrase("accept.checked"),
@@ -106,9 +106,9 @@ def summarize_acceptance(result: AcceptanceResult) -> Phrase:
     """Return how many pass, and what to exclude, in one sentence."""
     passed, count = len(result.names("pass")), len(result.members)
     parts: list[Phrase] = [
-        phrase("accept.all_pass", n=count, unit=_unit(result))
+        phrase("accept.all_pass", n=count, unit=_name_unit(result))
         if passed == count
-        else phrase("accept.some_pass", passed=passed, n=count, unit=_unit(result))
+        else phrase("accept.some_pass", passed=passed, n=count, unit=_name_unit(result))
     ]
     failing = [member for member in result.members if member.decision == "fail"]
     if failing:
@@ -144,13 +144,13 @@ def describe_finding(finding: Finding) -> Phrase:
     return phrase(
         f"accept_finding.{finding.code}",
         quantity=finding.quantity or "",
-        by=_by(finding.interval),
+        by=_describe_interval(finding.interval),
         text=finding.text,
         members=join(finding.members),
     )
 
 
-def _by(interval: Interval | None) -> Phrase:
+def _describe_interval(interval: Interval | None) -> Phrase:
     if interval is None:
         return ""
     return phrase(
@@ -161,11 +161,11 @@ def _by(interval: Interval | None) -> Phrase:
     )
 
 
-def _unit(result: AcceptanceResult) -> Phrase:
+def _name_unit(result: AcceptanceResult) -> Phrase:
     return phrase(f"accept_unit.{result.unit}")
 
 
-def _badge(result: AcceptanceResult) -> str:
+def _choose_badge(result: AcceptanceResult) -> str:
     if result.names("fail"):
         return "fail"
     if result.interrupted:
@@ -215,7 +215,7 @@ def _build_member_table(members: Iterable[Member]) -> Block:
             term("accept_decision", member.decision),
             None if member.step_s is None else f"{member.step_s * 1000:.2f}",
             None if member.step is None else share_text(member.step.slower, sign=True),
-            None if member.step is None else _ends(member.step),
+            None if member.step is None else _format_interval(member.step),
             member.product,
             explain_verdict(member),
         )
@@ -224,7 +224,7 @@ def _build_member_table(members: Iterable[Member]) -> Block:
     return build_table(heads, rows)
 
 
-def _peer_groups(result: AcceptanceResult) -> list[Block]:
+def _list_peer_groups(result: AcceptanceResult) -> list[Block]:
     """Return the groups whose members are compared; nothing if there is only one."""
     if len(result.peer_groups) < 2:
         return []
@@ -244,7 +244,7 @@ def _peer_groups(result: AcceptanceResult) -> list[Block]:
     return [Paragraph(phrase("accept.peer_groups"), "warn"), build_table(heads, rows)]
 
 
-def _ends(interval: Interval) -> str:
+def _format_interval(interval: Interval) -> str:
     return f"{share_text(interval.low, sign=True)} – {share_text(interval.high, sign=True)}"
 
 
@@ -297,7 +297,7 @@ def _build_link_table(links: Iterable[Link]) -> Block:
             link.quantity,
             term("accept_decision", link.decision),
             share_text(link.interval.slower, sign=True),
-            _ends(link.interval),
+            _format_interval(link.interval),
             link.rounds,
         )
         for link in slowest[:_MAX_LINKS]

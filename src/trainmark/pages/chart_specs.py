@@ -35,16 +35,16 @@ def draw_step_time(*, scale: Spec, has_warmup: bool) -> Spec:
         "encoding": span,
     }
     line = _draw_steps_line({"color": "var(--accent)"}, scale=scale)
-    return _sized([shade, edge, line] if has_warmup else [line])
+    return _set_size([shade, edge, line] if has_warmup else [line])
 
 
 def draw_loss(*, is_smoothed: bool) -> Spec:
     """Return the loss over the steps; smoothed, with each step's thin behind it."""
     if not is_smoothed:
-        return _sized([_draw_steps_line({"color": "var(--accent)"})])
+        return _set_size([_draw_steps_line({"color": "var(--accent)"})])
     raw = _draw_steps_line({"color": "var(--accent)", "strokeWidth": 1, "opacity": 0.35})
     mean = _draw_steps_line({"color": "var(--accent)", "strokeWidth": 2}, data="smoothed")
-    return _sized([raw, mean])
+    return _set_size([raw, mean])
 
 
 def draw_quality() -> Spec:
@@ -69,7 +69,7 @@ def draw_quality() -> Spec:
         "encoding": {"y": value, "text": {"field": "label", "type": "nominal"}},
     }
     point = {"color": "var(--eval)", "filled": True}
-    return _sized([target, label, _draw_steps_line({"color": "var(--eval)", "point": point})])
+    return _set_size([target, label, _draw_steps_line({"color": "var(--eval)", "point": point})])
 
 
 def draw_sides() -> Spec:
@@ -77,7 +77,7 @@ def draw_sides() -> Spec:
     line = _draw_steps_line({})
     side = {"field": "side", "type": "nominal", "sort": None, "legend": _LEGEND}
     line["encoding"] |= {"color": side, "strokeDash": side}
-    return _sized([line], height=240)
+    return _set_size([line], height=240)
 
 
 def draw_over_time(
@@ -148,7 +148,7 @@ def draw_over_time(
         "axis": {"format": ",~f", "grid": False},
         "scale": {"nice": False},
     }
-    return _sized(layers, height=130) | {"encoding": {"x": time, "y": value}}
+    return _set_size(layers, height=130) | {"encoding": {"x": time, "y": value}}
 
 
 def draw_ratios(*, scale: Spec, verdicts: Sequence[Phrase], colours: Sequence[str]) -> Spec:
@@ -266,5 +266,5 @@ def _draw_steps_line(mark: Spec, *, data: str = "steps", scale: Spec | None = No
     }
 
 
-def _sized(layers: list[Spec], *, height: int = HEIGHT) -> Spec:
+def _set_size(layers: list[Spec], *, height: int = HEIGHT) -> Spec:
     return {"width": WIDTH, "height": height, "layer": layers}

@@ -64,7 +64,7 @@ def build_comparison(result: Comparison, b: str = "B") -> list[Block]:
             "name", "unit", "interval", "launches", "compare.said"
         )
         columns = (name, "A", b, unit, f"{b}/A", *rest)
-        shown.append(build_table(columns, map(_row, result.figures)))
+        shown.append(build_table(columns, map(_build_row, result.figures)))
     quality = result.quality
     if quality:
         shown.append(Paragraph(_name_side(quality, b)))
@@ -136,7 +136,7 @@ def build_scaling(scaling: Scaling) -> list[Block]:
     return [build_table(names, rows), *(Paragraph(x, "warn") for x in scaling.doubts), means]
 
 
-def _row(figure: ComparedFigure) -> tuple[Phrase, ...]:
+def _build_row(figure: ComparedFigure) -> tuple[Phrase, ...]:
     (a, b), unit = cells.scale_to_unit([figure.a, figure.b], figure.unit)
     ratio = None if figure.ratio is None else f"{figure.ratio:.3f}"
     ends = (

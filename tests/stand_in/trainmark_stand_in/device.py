@@ -127,16 +127,16 @@ class StandInDevice(Accelerator):
         return MemoryUse(peak, peak, self.device_memory.total_bytes, "device")
 
     def matmul_rate(self, precision: Precision) -> MatmulRate:
-        from trainmark.devices.rates import best_matmul_rate
+        from trainmark.devices.rates import measure_matmul_rate
 
-        rate = best_matmul_rate(self, precision, sizes=(128, 256), clock=self.timeline.clock)
+        rate = measure_matmul_rate(self, precision, sizes=(128, 256), clock=self.timeline.clock)
         self.device_memory.reset_peak()
         return rate
 
     def copy_bytes_per_second(self) -> float:
-        from trainmark.devices.rates import best_copy_rate
+        from trainmark.devices.rates import measure_copy_rate
 
-        return best_copy_rate(self, copied_bytes=1 << 20)
+        return measure_copy_rate(self, copied_bytes=1 << 20)
 
     def describe(self) -> dict[str, Any]:
         return {

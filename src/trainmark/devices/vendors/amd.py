@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trainmark.devices import tool, torch_vendor
-from trainmark.devices.rocm import RocmVendor, identity, nodes
+from trainmark.devices.rocm import RocmVendor, format_identity, list_nodes
 from trainmark.protocols import ContainerNeeds, DeviceSample, MonitorFault
 from trainmark.protocols.tested import RECORDED_OUTPUTS
 
@@ -25,7 +25,7 @@ def parse_metric(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: it is another form.
     """
-    return [_metric(index, fields) for index, fields in _devices(text)]
+    return [_parse_device(index, fields) for index, fields in _list_devices(text)]
 
 
 def parse_static(text: str) -> list[DeviceSample]:
@@ -37,14 +37,16 @@ def parse_static(text: str) -> list[DeviceSample]:
     return [
         DeviceSample(
             index=index,
-            name=_text(_at(fields, "asic", "market_name")),
-            uuid=identity(_at(fields, "asic", "asic_serial"), _at(fields, "bus", "bdf")),
+            name=_parse_text(_get_value(fields, "asic", "market_name")),
+            uuid=format_identity(
+                _get_value(fields, "asic", "asic_serial"), _get_value(fields, "bus", "bdf")
+            ),
         )
-        for index, fields in _devices(text)
+        for index, fields in _list_devices(text)
     ]
 
 
-def _devices(text: str) -> list[tuple[int, Mapping[str, Any]]]:
+def _list_devices(text: str) -> list[tuple[int, Mapping[str, Any]]]:
     """Return each device with its number: a list, from ROCm 7 on within ``gpu_data``."""
     fields = tool.parse_json(text)
     listed = fields.get("gpu_data") if isinstance(fields, dict) else fields
@@ -59,30 +61,31 @@ def _devices(text: str) -> list[tuple[int, Mapping[str, Any]]]:
     return sorted(devices.items())
 
 
-def _metric(index: int, fields: Mapping[str, Any]) -> DeviceSample:
-    energy_j = tool.number(_at(fields, "energy", "total_energy_consumption"), most=1e15)
-    limits_of_versions = (_at(fields, name) for name in ("throttle", "violation"))
+def _parse_device(index: int, fields: Mapping[str, Any]) -> DeviceSample:
+    energy_j = tool.number(_get_value(fields, "energy", "total_energy_consumption"), most=1e15)
+    limits_of_versions = (_get_value(fields, name) for name in ("throttle", "violation"))
     limits = next((table for table in limits_of_versions if isinstance(table, dict)), {})
     temperatures = (
-        tool.temperature_c(_at(fields, "temperature", sensor)) for sensor in ("edge", "hotspot")
+        tool.temperature_c(_get_value(fields, "temperature", sensor))
+        for sensor in ("edge", "hotspot")
     )
     return DeviceSample(
         index=index,
         temperature_c=next((value for value in temperatures if value is not None), None),
-        power_w=tool.watts(_at(fields, "power", "socket_power")),
-        memory_used_bytes=_bytes(_at(fields, "mem_usage", "used_vram")),
-        memory_total_bytes=_bytes(_at(fields, "mem_usage", "total_vram")),
-        utilization_percent=tool.percent(_at(fields, "usage", "gfx_activity")),
-        clock_mhz=tool.megahertz(_at(fields, "clock", "gfx_0", "clk")),
-        throttle_reasons=_violations(limits),
+        power_w=tool.watts(_get_value(fields, "power", "socket_power")),
+        memory_used_bytes=_parse_memory(_get_value(fields, "mem_usage", "used_vram")),
+        memory_total_bytes=_parse_memory(_get_value(fields, "mem_usage", "total_vram")),
+        utilization_percent=tool.percent(_get_value(fields, "usage", "gfx_activity")),
+        clock_mhz=tool.megahertz(_get_value(fields, "clock", "gfx_0", "clk")),
+        throttle_reasons=_list_violations(limits),
         energy_j=energy_j or None,  # 0: the device has no counter
-        ecc_corrected=tool.count(_at(fields, "ecc", "total_correctable_count")),
-        ecc_uncorrected=tool.count(_at(fields, "ecc", "total_uncorrectable_count")),
-        link_replays=tool.count(_at(fields, "pcie", "replay_count")),
+        ecc_corrected=tool.count(_get_value(fields, "ecc", "total_correctable_count")),
+        ecc_uncorrected=tool.count(_get_value(fields, "ecc", "total_uncorrectable_count")),
+        link_replays=tool.count(_get_value(fields, "pcie", "replay_count")),
     )
 
 
-def _violations(fields: Mapping[str, Any]) -> tuple[str, ...] | None:
+def _list_violations(fields: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return the limits that hold clocks down now; a device that idles is not held down.
 
     ``throttle_status`` says THROTTLED of devices that idle, and is not read.
@@ -100,7 +103,7 @@ def _violations(fields: Mapping[str, Any]) -> tuple[str, ...] | None:
     return tuple(sorted(name for name, state in states.items() if state == "ACTIVE"))
 
 
-def _at(fields: object, *path: str) -> Any:
+def _get_value(fields: object, *path: str) -> Any:
     """Return the value under nested keys, without its unit; None: there is none.
 
     Args:
@@ -111,11 +114,11 @@ def _at(fields: object, *path: str) -> Any:
     return fields.get("value") if isinstance(fields, dict) and "value" in fields else fields
 
 
-def _bytes(mib: object) -> int | None:
+def _parse_memory(mib: object) -> int | None:
     return tool.size_bytes(mib, unit="m")  # its MB are MiB: 196592 of an MI300X with 192 GiB
 
 
-def _text(value: object) -> str | None:
+def _parse_text(value: object) -> str | None:
     return value if isinstance(value, str) and value not in ("", "N/A", "n/a") else None
 
 
@@ -141,11 +144,11 @@ class Amd(RocmVendor):
         They are devices to a torch that is built for them.
         """
         bus = torch_vendor.ROOT / "sys/bus/pci/devices"
-        parts = [_in_processor(bus / node.address) for node in nodes(self.pci_vendor)]
+        parts = [_is_in_processor(bus / node.address) for node in list_nodes(self.pci_vendor)]
         return None if parts and all(parts) and not self.drives() else super().unusable()
 
 
-def _in_processor(folder: Path) -> bool:
+def _is_in_processor(folder: Path) -> bool:
     """Tell whether a device is the graphics of a processor, by the form of its metrics.
 
     The third byte is 2 or 3 of them, 1 of all others, the MI300A too: amd/include/

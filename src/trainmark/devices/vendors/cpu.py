@@ -30,7 +30,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # malloc.h of glibc
 _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 
 
-def _told(file: str) -> dict[str, str]:
+def _read_fields(file: str) -> dict[str, str]:
     """Return the fields of a file of the kernel, ``name: value``; empty where there is none."""
     try:
         text = Path(file).read_text()
@@ -39,9 +39,13 @@ def _told(file: str) -> dict[str, str]:
     return {name: value.strip() for name, value in re.findall(r"(?m)^(\w[^\t:]*)\s*:(.*)$", text)}
 
 
-def model_name() -> str:
+def read_model_name() -> str:
     """Return the processor's product name as the kernel gives it."""
-    return _told("/proc/cpuinfo").get("model name") or platform.processor() or platform.machine()
+    return (
+        _read_fields("/proc/cpuinfo").get("model name")
+        or platform.processor()
+        or platform.machine()
+    )
 
 
 def has_fp16_units() -> bool:
@@ -49,22 +53,22 @@ def has_fp16_units() -> bool:
 
     Without them a matmul is emulated at about a hundredth of the fp32 rate.
     """
-    cpu_info = _told("/proc/cpuinfo")
+    cpu_info = _read_fields("/proc/cpuinfo")
     if not cpu_info:
         return platform.machine() == "arm64"  # macOS: every processor of that name has them
     words = cpu_info.get("flags", cpu_info.get("Features", "")).split()  # x86, Arm
     return not {"avx512_fp16", "amx_fp16", "asimdhp"}.isdisjoint(words)
 
 
-def total_memory_bytes(root: Path = Path("/")) -> int:
+def read_total_memory_bytes(root: Path = Path("/")) -> int:
     """Return the memory that all ranks here share: the machine's, or a lower cgroup limit."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([total, *read_memory_limits(root).values()])
 
 
-def peak_resident_bytes() -> int:
+def read_peak_resident_bytes() -> int:
     """Return the most memory that this process has held, without what its parent held."""
-    if peak := _told("/proc/self/status").get("VmHWM"):
+    if peak := _read_fields("/proc/self/status").get("VmHWM"):
         return int(peak.split()[0]) << 10
     # On Linux this one begins with the peak of the process that started us.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT_BYTES
@@ -99,11 +103,11 @@ class Cpu:
 
     def product_names(self) -> list[str]:
         """Return the processor's name, once: cores are not devices."""
-        return [model_name()]
+        return [read_model_name()]
 
     def rank_memory(self, nproc: int) -> RankMemory:
         """Return an equal share of the machine's memory."""
-        total_bytes = total_memory_bytes()
+        total_bytes = read_total_memory_bytes()
         return RankMemory(total_bytes // nproc, machine_bytes=total_bytes)
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
@@ -145,10 +149,10 @@ class Cpu:
 
 def threads_of_rank(ranks_here: int) -> int:
     """Return the threads that the user wants, or a rank's even share of the cores."""
-    return chosen_threads(os.environ) or max(1, count_usable_cores() // ranks_here)
+    return get_chosen_threads(os.environ) or max(1, count_usable_cores() // ranks_here)
 
 
-def chosen_threads(variables: Mapping[str, str]) -> int | None:
+def get_chosen_threads(variables: Mapping[str, str]) -> int | None:
     """Return the threads of each rank by ``OMP_NUM_THREADS``; None: not set.
 
     Raises:
@@ -181,7 +185,7 @@ class CpuDevice:
         import torch
 
         self._clock = clock
-        self._total_bytes = total_memory_bytes()
+        self._total_bytes = read_total_memory_bytes()
         self._keeps_freed_memory = False
         if threads is not None:
             self._keeps_freed_memory = keep_freed_memory()
@@ -227,29 +231,29 @@ class CpuDevice:
         """Return the process's peak resident memory and the machine's total."""
         return MemoryUse(
             allocator_peak_bytes=None,
-            used_bytes=peak_resident_bytes(),
+            used_bytes=read_peak_resident_bytes(),
             total_bytes=self._total_bytes,
             scope="process",
         )
 
     def matmul_rate(self, precision: Precision) -> MatmulRate:
         """Measure with this rank's threads; slow precisions use smaller matrices."""
-        from trainmark.devices.rates import best_matmul_rate
+        from trainmark.devices.rates import measure_matmul_rate
 
-        return best_matmul_rate(self, precision, sizes=(256, 1024, 2048))
+        return measure_matmul_rate(self, precision, sizes=(256, 1024, 2048))
 
     def copy_bytes_per_second(self) -> float:
         """Measure with this rank's threads, on more bytes than its share of the largest caches."""
-        from trainmark.devices.rates import best_copy_rate
+        from trainmark.devices.rates import measure_copy_rate
 
-        return best_copy_rate(self, copied_bytes=256 << 20)
+        return measure_copy_rate(self, copied_bytes=256 << 20)
 
     def describe(self) -> dict[str, Any]:
         """Return name, threads and memory."""
         import torch
 
         return {
-            "name": model_name(),
+            "name": read_model_name(),
             "vendor": self.name,
             "threads": self.threads,
             "usable_cores": count_usable_cores(),

@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from trainmark.devices import tool
-from trainmark.devices.rocm import RocmVendor, identity, known
+from trainmark.devices.rocm import RocmVendor, format_identity, is_known
 from trainmark.devices.tool import Command
 from trainmark.protocols import ContainerNeeds, DeviceSample, MonitorFault
 from trainmark.protocols.tested import RECORDED_OUTPUTS
@@ -40,21 +40,21 @@ def parse_hy_smi(text: str) -> list[DeviceSample]:
         for name, fields in values.items()
         if (match := _CARD.fullmatch(name)) and isinstance(fields, dict)
     }
-    return [_sample(place, cards[card]) for place, card in enumerate(sorted(cards))]
+    return [_parse_card(place, cards[card]) for place, card in enumerate(sorted(cards))]
 
 
-def _sample(index: int, fields: Mapping[str, Any]) -> DeviceSample:
+def _parse_card(index: int, fields: Mapping[str, Any]) -> DeviceSample:
     values = {
         name.lower(): str(value)
         for name, value in fields.items()
-        if isinstance(value, str | int | float) and known(value)
+        if isinstance(value, str | int | float) and is_known(value)
     }
     # It adds the serial number of the slot to the address.
     address = values.get("pci bus", "").partition(" ")[0]
     return DeviceSample(
         index=index,
         name=values.get("card series"),
-        uuid=identity(values.get("unique id"), address),
+        uuid=format_identity(values.get("unique id"), address),
         # Where a device has several sensors: the one that all of a vendor's tools call its own.
         temperature_c=tool.temperature_c(values.get("temperature (sensor edge) (c)")),
         power_w=tool.watts(values.get("average graphics package power (w)")),

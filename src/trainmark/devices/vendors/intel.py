@@ -11,7 +11,12 @@ import re
 from typing import TYPE_CHECKING
 
 from trainmark.devices import tool, torch_vendor
-from trainmark.devices.torch_vendor import PCI_COMPUTE, TorchVendor, named, pci_accelerators
+from trainmark.devices.torch_vendor import (
+    PCI_COMPUTE,
+    TorchVendor,
+    list_pci_accelerators,
+    select_named,
+)
 from trainmark.protocols import ContainerNeeds, DeviceSample, MonitorFault
 from trainmark.protocols.tested import RECORDED_OUTPUTS
 
@@ -39,7 +44,7 @@ def parse_dump(text: str) -> list[DeviceSample]:
     Raises:
         MonitorFault: it is another form.
     """
-    rows = _rows(text)
+    rows = _read_rows(text)
     names = next((row for row in rows if "DeviceId" in row), [])
     samples = {}
     for row in rows:
@@ -79,13 +84,13 @@ def parse_discovery(text: str) -> list[DeviceSample]:
                 uuid=f"{row[2]} {row[3].lower()}",
                 memory_total_bytes=tool.size_bytes(row[4], unit="m"),
             )
-            for row in _rows(text)
+            for row in _read_rows(text)
             if len(row) == 5 and (index := tool.number(row[0], most=1e6)) is not None
         ],
     )
 
 
-def _rows(text: str) -> list[list[str]]:
+def _read_rows(text: str) -> list[list[str]]:
     try:
         table = csv.reader(text.splitlines(), skipinitialspace=True)
         return [[cell.strip() for cell in row] for row in table if row]
@@ -135,7 +140,7 @@ class Intel(TorchVendor):
         """
         cards = [
             folder
-            for folder in pci_accelerators(self.pci_vendor)
+            for folder in list_pci_accelerators(self.pci_vendor)
             if (folder / "driver").resolve().name in _DRIVERS and _render(folder) is not None
         ]
         discrete = [folder for folder in cards if folder.name.split(":")[1] != "00"]
@@ -144,7 +149,9 @@ class Intel(TorchVendor):
     def pci_folders(self) -> list[Path]:
         """Return the folder of each device on the PCI bus: a card's once for each tile."""
         whole = os.environ.get("ZE_FLAT_DEVICE_HIERARCHY", "").upper() == "COMPOSITE"
-        return [folder for folder in self.cards() for _ in range(1 if whole else tiles(folder))]
+        return [
+            folder for folder in self.cards() for _ in range(1 if whole else count_tiles(folder))
+        ]
 
     def device_files(self) -> list[Path]:
         """Return the file of each device that a process opens."""
@@ -156,7 +163,7 @@ class Intel(TorchVendor):
         https://oneapi-src.github.io/level-zero-spec/level-zero/latest/core/PROG.html, 2026-11-22
         """
         mask = os.environ.get("ZE_AFFINITY_MASK")
-        visible_numbers = named(mask or None, len(self.pci_folders()))
+        visible_numbers = select_named(mask or None, len(self.pci_folders()))
         return sorted(visible_numbers)  # a mask chooses, it does not order
 
     def monitor_index(self, number: int) -> int | None:
@@ -168,7 +175,7 @@ class Intel(TorchVendor):
         )
 
 
-def tiles(folder: Path) -> int:
+def count_tiles(folder: Path) -> int:
     """Return the tiles of a card, which torch takes for devices.
 
     i915 calls those of a card gt, and gives integrated graphics a second one without compute units.

@@ -20,7 +20,7 @@ _BITS = ("Single", "Double")
 _USED, _TOTAL = ("FB Memory Usage", "Used"), ("FB Memory Usage", "Total")
 
 
-def _retired_pages(fields: Mapping[tuple[str, str], str]) -> int | None:
+def _count_retired_pages(fields: Mapping[tuple[str, str], str]) -> int | None:
     """Return the pages of the memory that are no longer used; None: the card does not report it."""
     counts = [count(fields.get(("Retired Pages", f"{bits} Bit ECC"))) for bits in _BITS]
     known_counts = [number for number in counts if number is not None]
@@ -46,7 +46,7 @@ def parse_mthreads_gmi(text: str) -> list[DeviceSample]:
                     utilization=fields.get(("Utilization", "Gpu")),
                     clock=fields.get(("Clocks", "Graphics")),
                 ),
-                remapped_rows=_retired_pages(fields),
+                remapped_rows=_count_retired_pages(fields),
             )
             for index, fields in enumerate(read_lists(text, r"GPU\s?[0-9]+\s+[0-9A-Fa-f:.]+"))
         ),

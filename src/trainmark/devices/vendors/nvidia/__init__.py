@@ -73,12 +73,12 @@ class Nvidia(TorchVendor):
         return [card.name for card in self._usable()]
 
     def _usable(self) -> list[Card]:
-        return [] if refusal_of_torch() else driver.visible()
+        return [] if refuse_torch() else driver.list_visible_cards()
 
     def unusable(self) -> Refusal | None:
         """Return why no card of this machine can be used; see ``protocols.Diagnoses``."""
-        if not driver.loaded():
-            on_bus = torch_vendor.pci_accelerators(self.pci_vendor, self.pci_classes)
+        if not driver.is_loaded():
+            on_bus = torch_vendor.list_pci_accelerators(self.pci_vendor, self.pci_classes)
             if not on_bus:
                 return None
             return Refusal(
@@ -87,8 +87,11 @@ class Nvidia(TorchVendor):
             )
         if self._usable():
             return None
-        names = " and ".join(sorted({card.name for card in driver.visible()})) or "an NVIDIA device"
-        if refusal := refusal_of_torch():
+        names = (
+            " and ".join(sorted({card.name for card in driver.list_visible_cards()}))
+            or "an NVIDIA device"
+        )
+        if refusal := refuse_torch():
             return refusal._replace(why=f"{names} is here, but {refusal.why}")
         return Refusal(
             f"{names} is here, but {driver.LIBRARY} finds none with "
@@ -99,7 +102,9 @@ class Nvidia(TorchVendor):
 
     def occupants(self, nproc: int) -> list[Occupant]:
         """Return what is on the first ``nproc`` devices now; see ``protocols.Diagnoses``."""
-        return [occupant for card in self._usable()[:nproc] for occupant in nvml.occupants(card)]
+        return [
+            occupant for card in self._usable()[:nproc] for occupant in nvml.list_occupants(card)
+        ]
 
     def read_settings(self, nproc: int) -> list[DeviceSettings]:
         """Return the settings of the first ``nproc`` devices; see ``protocols.ReportsSettings``."""
@@ -111,7 +116,7 @@ class Nvidia(TorchVendor):
 
         None without the management library.
         """
-        free = [nvml.free_bytes(card) for card in self._usable()[:nproc]]
+        free = [nvml.read_free_bytes(card) for card in self._usable()[:nproc]]
         known = [size for size in free if size is not None]
         return RankMemory(min(known)) if known else None
 
@@ -121,19 +126,19 @@ class Nvidia(TorchVendor):
         ``NvidiaDevice`` refuses a precision that the card or torch does not have.
         """
         del nproc
-        return refusal_of_override(recipe.precision)
+        return refuse_override(recipe.precision)
 
     def driver_version(self) -> str | None:
         """Return the version of the kernel module."""
-        return driver.driver_version()
+        return driver.read_driver_version()
 
     def monitor(self) -> Monitor | None:
         """Return the management library's monitor."""
-        return nvml.NvmlMonitor() if driver.loaded() else None
+        return nvml.NvmlMonitor() if driver.is_loaded() else None
 
     def monitor_index(self, number: int) -> int | None:
         """Return the place of a card among all; of a slice its card's."""
-        return nvml.place(self._usable()[number])
+        return nvml.find_index(self._usable()[number])
 
     def open(self, local_rank: int, ranks_here: int) -> NvidiaDevice:
         """Return the device with the rank's local number."""
@@ -141,7 +146,7 @@ class Nvidia(TorchVendor):
         return NvidiaDevice(local_rank, vendor=self.name)
 
 
-def refusal_of_torch() -> Refusal | None:
+def refuse_torch() -> Refusal | None:
     """Return why the installed torch cannot drive any card here; None if it can.
 
     A driver runs programs of its own and of earlier versions of CUDA:
@@ -154,17 +159,17 @@ def refusal_of_torch() -> Refusal | None:
             "install a torch built for CUDA: `make clean`, then `make install TORCH=system "
             "PYTHON=...` with the Python that has it",
         )
-    supported = driver.supported_cuda()
+    supported = driver.read_supported_cuda()
     if supported is None or supported[0] >= int(build.cuda.split(".")[0]):
         return None
     return Refusal(
         f"torch {build.version} is built for CUDA {build.cuda}, and the driver "
-        f"{driver.driver_version() or 'here'} runs CUDA up to {supported[0]}.{supported[1]}",
+        f"{driver.read_driver_version() or 'here'} runs CUDA up to {supported[0]}.{supported[1]}",
         f"install a newer driver, or a torch built for CUDA {supported[0]}",
     )
 
 
-def forced_tf32() -> bool | None:
+def get_forced_tf32() -> bool | None:
     """Return whether a variable of the environment forces TF32 on or off; None: it is not set."""
     override = os.environ.get(TF32_OVERRIDE, "")
     if not override:
@@ -172,9 +177,9 @@ def forced_tf32() -> bool | None:
     return override != "0"
 
 
-def refusal_of_override(precision: Precision) -> Refusal | None:
+def refuse_override(precision: Precision) -> Refusal | None:
     """Return why ``precision`` cannot run as the environment is; None if it can."""
-    forced, override = forced_tf32(), f"{TF32_OVERRIDE}={os.environ.get(TF32_OVERRIDE)}"
+    forced, override = get_forced_tf32(), f"{TF32_OVERRIDE}={os.environ.get(TF32_OVERRIDE)}"
     if precision == "fp32" and forced is True:
         return Refusal(
             f"precision=fp32 with {override}, which multiplies fp32 in TF32",
@@ -208,7 +213,7 @@ class NvidiaDevice(CudaDevice):
             EnvironmentFault: the device would emulate the precision, or ignore the switch.
         """
         torch = self._torch
-        refusal = refusal_of_override(precision)
+        refusal = refuse_override(precision)
         if refusal is not None:
             raise EnvironmentFault(refusal.why, where="recipe field precision", fix=refusal.fix)
         capability = torch.cuda.get_device_capability(self.index)
@@ -224,7 +229,7 @@ class NvidiaDevice(CudaDevice):
                 + (" or fp16" if precision in ("bf16", "fp8") and capability >= (5, 3) else ""),
             )
         flags = super().set_precision(precision)
-        forced = forced_tf32()
+        forced = get_forced_tf32()
         if forced is not None:
             flags["tf32_override"] = forced
         return flags

@@ -31,7 +31,7 @@ class Card(NamedTuple):
     bus: str
 
 
-def loaded() -> bool:
+def is_loaded() -> bool:
     """Tell whether NVIDIA's own driver is here: others' cards come with libraries of its names.
 
     ``dxg`` is the driver's device in Windows' subsystem for Linux, ``nvgpu`` on Jetson boards.
@@ -40,23 +40,23 @@ def loaded() -> bool:
     return PROC.is_dir() or any(True for name in nodes for _ in DEVICE_NODES.glob(name))
 
 
-def visible() -> list[Card]:
+def list_visible_cards() -> list[Card]:
     """Return the devices of this process; empty without the driver or where it finds none."""
-    cuda = _library() if loaded() else None
+    cuda = _load_library() if is_loaded() else None
     count = ctypes.c_int(0)
     if cuda is None or cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
         return []
-    return [_card(cuda, ordinal) for ordinal in range(count.value)]
+    return [_read_card(cuda, ordinal) for ordinal in range(count.value)]
 
 
-def _library() -> Any:
+def _load_library() -> Any:
     try:
         return ctypes.CDLL(LIBRARY)
     except OSError:
         return None
 
 
-def _card(cuda: Any, ordinal: int) -> Card:
+def _read_card(cuda: Any, ordinal: int) -> Card:
     """Return a device by https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html."""
     device = ctypes.c_int(0)
     cuda.cuDeviceGet(ctypes.byref(device), ordinal)
@@ -74,19 +74,19 @@ def _card(cuda: Any, ordinal: int) -> Card:
     )
 
 
-def supported_cuda() -> tuple[int, int] | None:
+def read_supported_cuda() -> tuple[int, int] | None:
     """Return the newest CUDA that the driver runs, as (major, minor); None if it does not tell.
 
     A package for forward compatibility replaces the library and supports more than the kernel
     module's version says.
     """
-    cuda, version = _library(), ctypes.c_int(0)
+    cuda, version = _load_library(), ctypes.c_int(0)
     if cuda is None or cuda.cuDriverGetVersion(ctypes.byref(version)):
         return None
     return version.value // 1000, version.value % 1000 // 10
 
 
-def driver_version() -> str | None:
+def read_driver_version() -> str | None:
     """Return the version of the kernel module."""
     file = PROC / "version"
     if not file.exists():

@@ -48,7 +48,7 @@ _REASONS = {
 }  # fmt: skip
 
 
-def library() -> Any:
+def load_library() -> Any:
     """Return the management library, opened once for the process: that can take seconds.
 
     Raises:
@@ -60,7 +60,7 @@ def library() -> Any:
         raise MonitorFault("absent", "nvidia-ml-py is not installed") from None
     try:
         _open(pynvml)
-    except errors(pynvml) as error:
+    except list_error_classes(pynvml) as error:
         raise MonitorFault("absent", f"nvml: {error}") from error
     return pynvml
 
@@ -74,11 +74,11 @@ def answer(nvml: Any, ask: Callable[..., Any], *args: Any) -> Any:
     """Return an answer; None where this card, driver or container gives none."""
     try:
         return ask(*args)
-    except errors(nvml):
+    except list_error_classes(nvml):
         return None
 
 
-def errors(nvml: Any) -> tuple[type[Exception], ...]:
+def list_error_classes(nvml: Any) -> tuple[type[Exception], ...]:
     """Return what a call may raise; a class apart says that the driver is older than the library.
 
     Its call of an unversioned function then lacks the version that the driver has.
@@ -86,7 +86,7 @@ def errors(nvml: Any) -> tuple[type[Exception], ...]:
     return (nvml.NVMLError, nvml.NVMLLibraryMismatchError, OSError, UnicodeDecodeError)
 
 
-def numbers(nvml: Any, handle: Any) -> dict[str, float | None]:
+def read_numbers(nvml: Any, handle: Any) -> dict[str, float | None]:
     """Return numbers of a card by name; None for one that this library or card does not tell."""
     values = {}
     for name, (question, words, unit) in _NUMBERS.items():
@@ -96,40 +96,40 @@ def numbers(nvml: Any, handle: Any) -> dict[str, float | None]:
     return values
 
 
-def size(value: Any, most: int = _NO_SIZE) -> int | None:
+def check_size(value: Any, most: int = _NO_SIZE) -> int | None:
     """Return a size in bytes; None for one that cannot be, NVML's "not available" among them."""
     return value if isinstance(value, int) and 0 <= value <= most else None
 
 
-def memory(nvml: Any, handle: Any) -> tuple[int | None, int | None, int | None]:
+def read_memory(nvml: Any, handle: Any) -> tuple[int | None, int | None, int | None]:
     """Return a card's memory, the free and the used part."""
     # The second version tells apart what the driver reserves; it came with driver 510.
     info = answer(nvml, nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
     info = info or answer(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
-    total = info and size(info.total)
+    total = info and check_size(info.total)
     if not total:
         return None, None, None
-    return total, size(info.free, total), size(info.used, total)
+    return total, check_size(info.free, total), check_size(info.used, total)
 
 
-def _opened(uuid: str) -> tuple[Any, Any]:
+def _open_card(uuid: str) -> tuple[Any, Any]:
     """Return the library and its handle of a card or slice; None where there is none."""
     try:
-        nvml = library()
+        nvml = load_library()
     except MonitorFault:
         return None, None
     return nvml, answer(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
 
 
-def free_bytes(card: Card) -> int | None:
+def read_free_bytes(card: Card) -> int | None:
     """Return the memory of a card or slice that no process holds; None: unknown."""
-    nvml, handle = _opened(card.uuid)
-    return None if handle is None else memory(nvml, handle)[1]
+    nvml, handle = _open_card(card.uuid)
+    return None if handle is None else read_memory(nvml, handle)[1]
 
 
-def occupants(card: Card) -> list[Occupant]:
+def list_occupants(card: Card) -> list[Occupant]:
     """Return the processes on a card; a container shows none of others."""
-    nvml, handle = _opened(card.uuid)
+    nvml, handle = _open_card(card.uuid)
     if handle is None:
         return []
     occupants: dict[int, Occupant] = {}
@@ -142,7 +142,7 @@ def occupants(card: Card) -> list[Occupant]:
             short = f"{name.rsplit('/', 1)[-1][:_NAME_LENGTH]} (process {process.pid})"
             # One that computes and draws is in both lists.
             occupants.setdefault(
-                process.pid, Occupant(card.name, short, size(process.usedGpuMemory), computes)
+                process.pid, Occupant(card.name, short, check_size(process.usedGpuMemory), computes)
             )
     return list(occupants.values())
 
@@ -150,7 +150,7 @@ def occupants(card: Card) -> list[Occupant]:
 def read_settings(card: Card) -> DeviceSettings | None:
     """Return how a card is set up, of a slice its card; None: the library does not know it."""
     try:
-        nvml = library()
+        nvml = load_library()
     except MonitorFault:
         return None
     handle = answer(nvml, nvml.nvmlDeviceGetHandleByPciBusId, card.bus.encode())
@@ -173,10 +173,10 @@ def read_settings(card: Card) -> DeviceSettings | None:
     )
 
 
-def place(card: Card) -> int | None:
+def find_index(card: Card) -> int | None:
     """Return the number that monitors give a card; of a slice its card's. None: unknown."""
     try:
-        nvml = library()
+        nvml = load_library()
     except MonitorFault:
         return None
     handle = answer(nvml, nvml.nvmlDeviceGetHandleByPciBusId, card.bus.encode())
@@ -184,7 +184,7 @@ def place(card: Card) -> int | None:
     return index
 
 
-def reasons(nvml: Any, handle: Any) -> tuple[str, ...] | None:
+def read_throttle_reasons(nvml: Any, handle: Any) -> tuple[str, ...] | None:
     """Return why a card's clocks are lowered now, ``other`` for a newer one; None: not told."""
     for name in ("EventReasons", "ThrottleReasons"):  # renamed with driver 535
         ask = getattr(nvml, f"nvmlDeviceGetCurrentClocks{name}")
@@ -236,7 +236,7 @@ class FaultWatch:
         kind = nvml.nvmlEventTypeXidCriticalError
         try:
             nvml.nvmlDeviceRegisterEvents(handle, kind, self._events)
-        except errors(nvml):
+        except list_error_classes(nvml):
             self._events = None
 
     def last(self) -> str | None:
@@ -259,7 +259,7 @@ class NvmlMonitor:
     """
 
     def __init__(self) -> None:
-        self._nvml = nvml = library()
+        self._nvml = nvml = load_library()
         version = answer(nvml, nvml.nvmlSystemGetNVMLVersion)
         self.name = f"nvml {version}" if version else "nvml"
         self._faults: dict[int, FaultWatch] = {}  # by number of the card
@@ -281,9 +281,9 @@ class NvmlMonitor:
         nvml = self._nvml
         if index not in self._faults:
             self._faults[index] = FaultWatch(nvml, handle)
-        values = numbers(nvml, handle)
+        values = read_numbers(nvml, handle)
         counts = count_errors(nvml, handle)
-        total, _, used = memory(nvml, handle)
+        total, _, used = read_memory(nvml, handle)
         rates = answer(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
         return DeviceSample(
             index=index,
@@ -291,7 +291,7 @@ class NvmlMonitor:
             memory_used_bytes=used,
             memory_total_bytes=total,
             utilization_percent=None if rates is None else float(rates.gpu),
-            throttle_reasons=reasons(nvml, handle),
+            throttle_reasons=read_throttle_reasons(nvml, handle),
             clock_mhz=values["clock_mhz"],
             power_w=values["power_w"],
             temperature_c=values["temperature_c"],
