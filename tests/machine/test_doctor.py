@@ -130,10 +130,11 @@ def test_vendor_without_real_runs_is_unknown_and_has_a_fix(tmp_path):
         ("en", "fake, tested on: recorded outputs, no card yet"),
         ("zh", "fake，测试依据：公开的工具输出，尚无真卡"),
     ):
-        condition = only(examine(card, checks, lang=lang).checks)
+        (condition,) = examine(card, checks, lang=lang).checks
         assert (condition.severity, condition.what) == ("unknown", what)
         assert "docs/vendors" in condition.fix
-    assert only(examine(machine(tmp_path), checks).checks).severity == "fine"
+    (condition,) = examine(machine(tmp_path), checks).checks
+    assert condition.severity == "fine"
 
 
 def test_torch_is_opened_in_a_process_of_its_own(tmp_path):
