@@ -125,7 +125,7 @@ def test_too_few_devices_stop_a_run(tmp_path):
 
 def test_vendor_without_real_runs_is_unknown_and_has_a_fix(tmp_path):
     checks = {"tested": doctor.check_tested}
-    card = machine(tmp_path, vendor=Card(tested=RECORDED_OUTPUTS))
+    card = make_machine(tmp_path, vendor=Card(tested=RECORDED_OUTPUTS))
     for lang, what in (
         ("en", "fake, tested on: recorded outputs, no card yet"),
         ("zh", "fake，测试依据：公开的工具输出，尚无真卡"),
@@ -133,7 +133,7 @@ def test_vendor_without_real_runs_is_unknown_and_has_a_fix(tmp_path):
         (condition,) = examine(card, checks, lang=lang).checks
         assert (condition.severity, condition.what) == ("unknown", what)
         assert "docs/vendors" in condition.fix
-    (condition,) = examine(machine(tmp_path), checks).checks
+    (condition,) = examine(make_machine(tmp_path), checks).checks
     assert condition.severity == "fine"
 
 

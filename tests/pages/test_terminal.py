@@ -164,10 +164,14 @@ def test_first_screen_is_short_and_all_option_shows_more(width, lang):
 )
 def test_page_states_what_device_and_launcher_were_tested_on(lang, line):
     unproven = {"amd": RECORDED_OUTPUTS, "ssh": TESTED["ssh"]}
-    made = record(plan=record().plan.model_copy(update={"unproven": unproven}))
+    made = read_golden_record(
+        plan=read_golden_record().plan.model_copy(update={"unproven": unproven})
+    )
     text = to_markdown([build_document([made])], lang)
     assert line in text.replace("\\", "")
-    assert line.split(maxsplit=1)[0] not in to_markdown([build_document([record()])], lang)
+    assert line.split(maxsplit=1)[0] not in to_markdown(
+        [build_document([read_golden_record()])], lang
+    )
 
 
 def test_memory_has_its_unit_and_its_total_if_known():
