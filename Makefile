@@ -79,6 +79,7 @@ lint: install-dev
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
+	$(BIN)/ty check --python $(VENV) --output-format concise
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/codespell
 	$(BIN)/vermin --quiet --no-tips --violations --target=3.10- src tests tools benchmarks
