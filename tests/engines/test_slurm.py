@@ -105,6 +105,7 @@ def test_killed_plan_resumes_with_its_submitted_job(idle_cluster, fifo, tmp_path
     with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as process:
         try:
             assert process.stderr is not None
+            assert "slurm, tested on: " in process.stderr.readline()
             assert "a/r1 is a submitted job" in process.stderr.readline()
             go.write_text("")
             wait_for_fault(fifo)
