@@ -14,9 +14,9 @@ from trainmark.spec import Case, Mission, Text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlmShape:
-    """Sizes; the defaults are GLM-large's.
+    """Sizes of the model; the defaults are those of GLM-large.
 
-    ``max_positions`` is the longest sequence: each position table has a row more.
+    ``max_positions`` is the maximum sequence length; each position table has one more row.
     """
 
     num_layers: int = 24
@@ -27,30 +27,30 @@ class GlmShape:
 
     @property
     def layer_matmul_weights(self) -> int:
-        """Weights of one block that take part in matrix products at every position."""
+        """Weights of one block's matrix products, which run at every position."""
         return 12 * self.hidden_size**2
 
     @property
     def head_matmul_weights(self) -> int:
-        """Weights of the head, which runs at target positions only."""
+        """Weights of the head, which runs only at target positions."""
         return self.vocab_size * self.hidden_size
 
     @property
     def parameters(self) -> int:
-        """All that is trained, biases and norms included; the tied table counts once."""
+        """All parameters, including biases and norms; the tied table counts once."""
         tables = self.head_matmul_weights + 2 * (self.max_positions + 1) * self.hidden_size
         block = self.layer_matmul_weights + 13 * self.hidden_size  # biases 3 + 1 + 4 + 1, norms 4
         return tables + self.num_layers * block + 2 * self.hidden_size
 
     def compute_flops_per_token(self, length: float) -> float:
-        """Return the FLOPs of training the blocks on a token of a sequence of ``length``."""
+        """Return the FLOPs of training the blocks on one token of a sequence of ``length``."""
         weights = 6.0 * self.num_layers * self.layer_matmul_weights
         return weights + 12.0 * self.num_layers * self.hidden_size * length
 
 
 @dataclass(frozen=True, kw_only=True)
 class GlmRecipe(Recipe):
-    """How GLM is shaped and trained; the defaults are GLM-large's."""
+    """The model's sizes and how it is trained; the defaults are those of GLM-large."""
 
     num_layers: Annotated[int, Gt(0), Le(10_000)] = recipe_field(24, "transformer blocks")
     hidden_size: PositiveInt = recipe_field(1024, "width of the residual stream")
@@ -106,10 +106,10 @@ class GlmRecipe(Recipe):
         )
 
     def check(self, world_size: int) -> None:
-        """Refuse shapes that do not divide.
+        """Refuse a number of heads that does not divide the hidden size.
 
         Raises:
-            UsageError: naming the field, its rule and what fits.
+            UsageError: it does not.
         """
         del world_size
         if self.hidden_size % self.num_heads:
@@ -125,10 +125,10 @@ SEED = 10_483  # of the published runs
 
 
 def _make_standard_recipe(world: str, *, grad_accum_steps: int = 1) -> GlmRecipe:
-    """Return the published training: AdamW 1e-5, 8 samples a device, accuracy 0.80.
+    """Return the published training: AdamW 1e-5, 8 samples per device, accuracy 0.80.
 
-    The published program ends after 40 epochs at the latest and recomputes every block. Its
-    schedule has 4,338 steps in every world: four epochs where a step has 128 samples.
+    The published program ends after at most 40 epochs and recomputes every block. Its schedule
+    has 4,338 steps for any number of devices: four epochs if a step has 128 samples.
     """
     return GlmRecipe(
         seed=SEED,
@@ -148,7 +148,7 @@ def _make_standard_recipe(world: str, *, grad_accum_steps: int = 1) -> GlmRecipe
 
 
 def _make_throughput_recipe(world: str, precision: Precision) -> GlmRecipe:
-    """Return a recipe that measures speed only."""
+    """Return a recipe that measures only speed."""
     return GlmRecipe(
         seed=SEED,
         world=world,

@@ -1,9 +1,9 @@
-"""Turn Criteo's click logs into the binary form, whole or not at all.
+"""Turn Criteo's click logs into the binary form, completely or not at all.
 
-Owns the options and the order of the stages: read every log, number the categories, encode
-every part, write every split. A call that was stopped goes on after the last finished stage, whose
-tables are in the scratch database. The bytes are the same for any number of threads. The default
-rules are those of the published runs, which NVIDIA's DLRM preprocessing with Spark made.
+The stages are: read every log, number the categories, encode the rows, write every split. A call
+that was interrupted resumes after its last finished stage, whose tables are in the scratch
+database. The bytes do not depend on the number of threads. The default rules are those of the
+published runs, which used NVIDIA's DLRM preprocessing with Spark.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ BUCKET_ROWS = 1 << 22  # sorted and written at once
 def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **options: Any) -> None:
     """Write ``data``: the files of each split, ``feature_spec.yaml`` and a manifest.
 
-    Frequencies are those in all rows, of all splits. Of days, the last is cut into test and
-    validation; of a single log, the last seventh is the test. Both keep their order.
+    Frequencies of categories are counted over the rows of all splits. The last of several days is
+    divided into test and validation; the last seventh of a single log is the test split. The rows
+    of both keep their order.
 
     Args:
         raw: folder with day_0, day_1, … or train.txt, plain or gzip; or a single log.
         say: called with each line of progress.
-        workers: threads; none: as many as there are usable cores.
-        options: the rules, within what the case declares; those of the published runs where
-            left out.
+        workers: number of threads; None: one for each usable core.
+        options: the rules that the case declares; the defaults are those of the published runs:
 
-            - frequency_threshold: rarer categories share number 0; 15.
-            - log_offset: 3: numbers are ``log(x + 3)``, and 0 where the cell is empty or the
-              logarithm does not exist. 1: they are ``log(x + 1)``, negative and empty ones 0.
-            - seed: of the order of the rows to train on; 0.
+            - frequency_threshold (15): rarer categories share id 0.
+            - log_offset (3): 3: numbers are ``log(x + 3)``, and 0 if the cell is empty or the
+              logarithm does not exist. 1: they are ``log(x + 1)``, and 0 if negative or empty.
+            - seed (0): of the order of the training rows.
 
     Raises:
-        DataError: the logs are missing or damaged, or ``data`` is not this call's to write.
-        EnvironmentFault: duckdb is missing, no room, no memory or no permission.
+        DataError: the logs are missing or damaged, or ``data`` has other content.
+        EnvironmentFault: duckdb is not installed, or memory, disk space or a permission is missing.
     """
     threads = len(os.sched_getaffinity(0)) if workers is None else workers
     rules = {**PUBLISHED_RULES, "seed": 0, **options}
@@ -62,7 +62,9 @@ def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **op
     ) as partial_folder:
         if partial_folder is None:
             return
-        if not (partial_folder.work / tables.SCRATCH).exists():  # stages are those of its tables
+        if not (
+            partial_folder.work / tables.SCRATCH
+        ).exists():  # finished stages have their tables there
             partial_folder.discard_results()
         with tables.open_database(partial_folder.work, threads) as db:
             rows = _read_rows(db, sources, partial_folder, threads)
@@ -73,17 +75,19 @@ def prepare(raw: Path, data: Path, say: Say, *, workers: int | None = None, **op
 def _read_rows(
     db: Any, sources: dict[str, Path], partial_folder: PartialFolder, threads: int
 ) -> dict[Path, int]:
-    """Read every log that no earlier call has read; return the rows of all."""
-    report, finished = partial_folder.report, partial_folder.state["stages"]
+    """Read every log that no earlier call has read; return the number of rows of each log."""
+    report, results = partial_folder.report, partial_folder.state["stages"]
     sizes = {name: path.stat().st_size for name, path in sources.items()}
-    earlier = sum(size for name, size in sizes.items() if f"read {name}" in finished)
-    report.begin("reading logs and counting categories", sum(sizes.values()), earlier)
+    finished_bytes = sum(size for name, size in sizes.items() if f"read {name}" in results)
+    report.begin("reading logs and counting categories", sum(sizes.values()), finished_bytes)
     names = dict(enumerate(sources))
-    missing = {n: sources[name] for n, name in names.items() if f"read {name}" not in finished}
-    for number, rows in tables.read_logs(db, missing, threads):
+    unread_logs = {
+        number: sources[name] for number, name in names.items() if f"read {name}" not in results
+    }
+    for number, rows in tables.read_logs(db, unread_logs, threads):
         partial_folder.save_result(f"read {names[number]}", rows)
         report.advance(sizes[names[number]])
-    return {path: finished[f"read {name}"] for name, path in sources.items()}
+    return {path: results[f"read {name}"] for name, path in sources.items()}
 
 
 def _run_stages(
@@ -93,17 +97,17 @@ def _run_stages(
     partial_folder: PartialFolder,
     rules: dict[str, Any],
 ) -> FeatureSpec:
-    """Do every stage after reading that no earlier call has finished; return what was written."""
+    """Run every stage after reading that no earlier call has finished; return the written spec."""
     report = partial_folder.report
     parts = dict(enumerate(split_rows(rows)))
-    number_all = partial(tables.assign_category_numbers, db, len(rows), rules)
-    sizes = partial_folder.run_stage("number categories", number_all)
+    assign_numbers = partial(tables.assign_category_numbers, db, len(rows), rules)
+    sizes = partial_folder.run_stage("number categories", assign_numbers)
     report(f"tables of {', '.join(f'{size:,}' for size in sizes)} rows")
     report.begin("encoding rows", sum(rows.values()))
-    for number, (name, path) in enumerate(sources.items()):
-        parts_of_source = {p: part for p, part in parts.items() if part.source == number}
+    for source, (name, path) in enumerate(sources.items()):
+        parts_of_source = {number: part for number, part in parts.items() if part.source == source}
         partial_folder.run_stage(
-            f"encode {name}", partial(tables.encode_rows, db, number, parts_of_source, sizes, rules)
+            f"encode {name}", partial(tables.encode_rows, db, source, parts_of_source, sizes, rules)
         )
         report.advance(rows[path])
     spec = FeatureSpec.create(partial_folder.folder, sizes)
@@ -119,20 +123,20 @@ def _write_splits(
     partial_folder: PartialFolder,
     rules: dict[str, Any],
 ) -> None:
-    """Write and count the rows of every split that no earlier call has written."""
+    """Write every split that no earlier call has written; put the counts into the manifest."""
     report = partial_folder.report
     for split in SPLITS:
-        parts_of_split = {p: part for p, part in parts.items() if part.split == split}
+        parts_of_split = {number: part for number, part in parts.items() if part.split == split}
         count = sum(part.end - part.start for part in parts_of_split.values())
         partial_folder.manifest["counts"][split] = count
-        keys = tables.KEYS if split == "train" else count
-        turns = -(-count // BUCKET_ROWS)
-        bounds = [keys * turn // turns for turn in range(turns + 1)] if turns else []
+        num_keys = tables.KEYS if split == "train" else count
+        num_buckets = -(-count // BUCKET_ROWS)
+        bounds = [num_keys * bucket // max(1, num_buckets) for bucket in range(num_buckets + 1)]
         batches = (
             batch
-            for between in pairwise(bounds)
+            for begin, end in pairwise(bounds)
             for batch in tables.read_encoded_rows(
-                db, [*parts_of_split], spec, rules, range(*between)
+                db, [*parts_of_split], spec, rules, range(begin, end)
             )
         )
         files = [partial_folder.folder / split / file.name for file in spec.get_row_types("train")]
@@ -141,5 +145,5 @@ def _write_splits(
         elif count:
             files[0].parent.mkdir(exist_ok=True)
             write = partial(tables.write_rows, files, batches, report.advance)
-            written = partial_folder.run_stage(f"write {split}", write)
-            assert written == count, f"{split}: {written} of {count} rows were written"
+            num_written = partial_folder.run_stage(f"write {split}", write)
+            assert num_written == count, f"{split}: {num_written} of {count} rows were written"

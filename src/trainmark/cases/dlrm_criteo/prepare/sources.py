@@ -1,7 +1,6 @@
-"""Which raw files make a click log, which rows go where, and what is wrong with a line.
+"""Find the raw files of a click log, divide their rows into splits, and describe faulty lines.
 
-Owns the names of the published files, the splits, gzip, and the faults of files and rows. Must
-not know what is made of a row.
+This module does not know how rows are encoded.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ SPLITS = ("train", "test", "validation")
 SINGLE = "train.txt"
 LOG = re.compile(r"(day_(0|[1-9][0-9]*)|train\.txt)(\.gz)?")
 LOG_RULE = "logs are day_0, day_1 and so on without a gap, or train.txt, each plain or .gz"
-TEST_SHARE = 7  # of a single log, one row in so many is for the test: Kaggle's is of 7 days
+TEST_SHARE = 7  # 1/7 of a single log is the test split: Kaggle's log covers 7 days
 NUM_CATEGORIES = 26
 FIELDS = ["[01]", *["(-?[0-9]{1,18})?"] * NUM_NUMERICAL, *["([0-9a-fA-F]{8})?"] * NUM_CATEGORIES]
-ROW = "\t".join(FIELDS)  # for Python's `re` and for the RE2 of the database alike
+ROW = "\t".join(FIELDS)  # valid both for Python's `re` and for the database's RE2
 ROW_RULE = "a row is a label of 0 or 1, 13 integers of at most 18 digits and 26 categories of 8 "
 ROW_RULE += "hexadecimal digits, or nothing in their place; tabs between, a line's end after it"
 BLOCK_BYTES = 1 << 20
@@ -35,12 +34,12 @@ AGAIN = "fetch the file again, or correct it"
 
 
 class RowRange(NamedTuple):
-    """Consecutive rows of one source that go to one split.
+    """Consecutive rows of one source that belong to one split.
 
     Args:
-        source: number of the file among the sources.
-        start, end: its first row and the row after its last.
-        first: the row of the split that its first row is in input order.
+        source: index of the file among the sources.
+        start, end: first row in the source, and the row after the last one.
+        first: row number within the split of the row ``start``, in input order.
     """
 
     split: str
@@ -51,10 +50,10 @@ class RowRange(NamedTuple):
 
 
 def find_sources(raw: Path) -> dict[str, Path]:
-    """Return the files of a folder with days, at least two, or of a single log, by name.
+    """Return the logs by name: at least two days, or a single log.
 
     Raises:
-        DataError: there are none, a day is missing, or one is there twice.
+        DataError: there is no log, a day is missing, or a log exists twice.
     """
     if raw.is_file():
         return {raw.name: raw}
@@ -65,23 +64,26 @@ def find_sources(raw: Path) -> dict[str, Path]:
     logs = {file.name: file for file in candidates if LOG.fullmatch(file.name) and file.is_file()}
     names = [name.removesuffix(".gz") for name in logs]
     days = [int(name.removeprefix("day_")) for name in names if name != SINGLE]
-    wanted = [f"day_{day}" for day in range(max(*days, 1) + 1)] if days else [SINGLE]
-    if odd := [name for name in wanted if names.count(name) != 1]:
-        what = ", ".join(f"{'twice' if name in names else 'no'} {name}" for name in odd[:8])
+    expected = [f"day_{day}" for day in range(max(*days, 1) + 1)] if days else [SINGLE]
+    if wrong := [name for name in expected if names.count(name) != 1]:
+        what = ", ".join(f"{'twice' if name in names else 'no'} {name}" for name in wrong[:8])
         fix = "fetch what is missing, remove one of two, or name a single log with --from"
         raise DataError(what, where=str(raw), rule=LOG_RULE, fix=fix)
-    return {name: logs[name] for day in wanted for name in (day, f"{day}.gz") if name in logs}
+    return {name: logs[name] for day in expected for name in (day, f"{day}.gz") if name in logs}
 
 
 def split_rows(rows: Mapping[Path, int]) -> list[RowRange]:
-    """Return which rows go where, by source.
+    """Divide the rows of the sources into splits.
 
-    Of days, the last one is cut into halves, the first for the test; an odd row goes to the
-    validation, as NVIDIA's Spark route has it. Of a single log, the
-    last seventh is for the test and there is no validation.
+    The last of several days is cut into two halves, test and validation; an odd row belongs to the
+    validation, as in NVIDIA's preprocessing with Spark. The last seventh of a single log is the
+    test split, and there is no validation split.
+
+    Args:
+        rows: number of rows of each source, in order.
 
     Raises:
-        DataError: too few rows for a test.
+        DataError: there are too few rows.
     """
     *early, last = rows.values()
     days = len(early)
@@ -101,21 +103,21 @@ def split_rows(rows: Mapping[Path, int]) -> list[RowRange]:
 
 
 def is_gzip(path: Path) -> bool:
-    """Tell whether a file begins as gzip does."""
+    """Return whether a file begins with the signature of gzip."""
     with path.open("rb") as stream:
         return stream.read(2) == b"\x1f\x8b"
 
 
 def open_log(path: Path) -> Any:
-    """Open the plain bytes of a log."""
+    """Open a log for reading its uncompressed bytes."""
     return gzip.open(path) if is_gzip(path) else path.open("rb")
 
 
 def count_rows(path: Path, stop: Event) -> int:
-    """Return the lines of a log, or those until ``stop`` is set.
+    """Return the number of lines of a log; stop counting when ``stop`` is set.
 
     Raises:
-        DataError: there are none, or the file ends inside a row.
+        DataError: there are no lines, or the file ends within a row.
     """
     rows, last = 0, b""
     with open_log(path) as stream:
@@ -129,14 +131,19 @@ def count_rows(path: Path, stop: Event) -> int:
 
 
 def find_first_fault(path: Path) -> DataError:
-    """Return what is wrong with the first line that is no row; rows are counted from 1."""
+    """Return the error for the first line of a log that is not a row; rows are counted from 1."""
     row = re.compile(ROW.encode() + rb"\r?\n")
     with open_log(path) as stream:
-        number, line = next(pair for pair in enumerate_lines(stream) if not row.fullmatch(pair[1]))
+        numbered_lines = enumerate_lines(stream)
+        faulty_lines = ((n, line) for n, line in numbered_lines if not row.fullmatch(line))
+        number, line = next(faulty_lines)
     fields = line.removesuffix(b"\n").removesuffix(b"\r").split(b"\t")
     what = f"{len(fields)} fields, not {len(FIELDS)}"
     if len(fields) == len(FIELDS):
-        forms = enumerate(zip(FIELDS, fields, strict=True))
-        column = next(n for n, (form, field) in forms if not re.fullmatch(form.encode(), field))
+        is_valid = [
+            re.fullmatch(pattern.encode(), field) is not None
+            for pattern, field in zip(FIELDS, fields, strict=True)
+        ]
+        column = is_valid.index(False)
         what = f"field {column + 1} is {fields[column][:40].decode('ascii', 'backslashreplace')!r}"
     return DataError(what, where=f"{path}, row {number}", rule=ROW_RULE, fix=AGAIN)

@@ -1,11 +1,10 @@
 """The stages of ``prepare``: read and count a log, number categories, encode rows, write them.
 
-Owns the scratch database, what the rules mean and the bytes of the files. A stage holds what the
-memory limit allows and spills the rest to disk.
+All stages work in a scratch database, which keeps to a memory limit and spills to disk.
 
-Tables, where ``i`` is a source, ``k`` a column of categories and ``p`` a part: ``read_i`` has the
-rows of a log in input order, ``counts_i`` how often each of its categories occurs, ``ids_k`` the
-numbers of a column's categories, ``part_p`` encoded rows sorted by ``key``.
+Its tables, where ``i`` is a source, ``k`` a categorical column and ``p`` a part: ``read_i`` has the
+rows of a log in input order, ``counts_i`` the frequency of each of its categories, ``ids_k`` the
+ids of a column's categories, ``part_p`` encoded rows sorted by ``key``.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ if TYPE_CHECKING:
 
 SCRATCH = "scratch.duckdb"
 THREAD_BYTES = 1 << 30
-ENTRY_BYTES = 256  # of a category, generously, while rows look it up
-KEYS = 1 << 64  # a shuffled row's key is below it
+ENTRY_BYTES = 256  # memory of a category in a join, rounded up generously
+KEYS = 1 << 64  # keys of shuffled rows are below it
 BATCH_ROWS = 1 << 17
 INTEGERS = [f"i{number}" for number in range(NUM_NUMERICAL)]
 CATEGORIES = [f"c{number}" for number in range(NUM_CATEGORIES)]
 LOGARITHMS = {
-    3: "CASE WHEN {0} > -3 THEN ln(({0} + 3)::DOUBLE) ELSE 0 END",  # empty is not > -3
-    1: "ln((greatest({0}, 0) + 1)::DOUBLE)",  # `greatest` leaves empty out
+    3: "CASE WHEN {0} > -3 THEN ln(({0} + 3)::DOUBLE) ELSE 0 END",  # an empty cell is not > -3
+    1: "ln((greatest({0}, 0) + 1)::DOUBLE)",  # `greatest` ignores an empty cell
 }
-# A line is one field, and none is null: the two characters occur in no row. What the reader
-# leaves out or splits shows in the number of rows.
+# Read each line as one field that is never null: the two control characters occur in no row. Lines
+# that the reader skips or splits are noticed by the number of rows.
 LINES = (
     "(SELECT line, string_split(line, '\t') AS f FROM read_csv($file, compression = $packing, "
     "auto_detect = false, columns = {'line': 'VARCHAR'}, header = false, delim = '\x01', nullstr = "
@@ -54,27 +53,27 @@ LINES = (
 
 
 def choose_memory_limit() -> int:
-    """Return the bytes that the stages may hold: 1 GiB a core, at most half of the machine's."""
+    """Return the database's memory limit: 1 GiB per core, at most half of the machine's memory."""
     machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(machine_bytes // 2, max(2, len(os.sched_getaffinity(0))) * THREAD_BYTES)
 
 
 @contextmanager
 def open_database(folder: Path, threads: int) -> Iterator[Any]:
-    """Open the scratch database in a folder for it alone.
+    """Open the scratch database in ``folder``, which contains nothing else.
 
     Raises:
-        EnvironmentFault: memory or disk do not suffice, or the database is damaged.
+        EnvironmentFault: memory or disk space is not sufficient, or the database is damaged.
     """
     duckdb, limit = import_extra("duckdb", where=folder), choose_memory_limit()
     threads = max(1, min(threads, 2 * limit // THREAD_BYTES))
     config = {"threads": threads, "memory_limit": f"{limit}B", "temp_directory": f"{folder}/spill"}
-    shutil.rmtree(folder / "spill", ignore_errors=True)  # of a call that was killed
+    shutil.rmtree(folder / "spill", ignore_errors=True)  # left by a call that was killed
     try:
         with duckdb.connect(folder / SCRATCH, config=config) as opened:
             yield opened
     except RuntimeError as error:
-        if str(error) != "Query interrupted":  # what this library makes of an interrupt
+        if str(error) != "Query interrupted":  # so the library reports Ctrl-C
             raise
         raise KeyboardInterrupt from error
     except (duckdb.OperationalError, duckdb.FatalException) as error:
@@ -86,24 +85,24 @@ def open_database(folder: Path, threads: int) -> Iterator[Any]:
 
 
 def read_logs(db: Any, logs: Mapping[int, Path], threads: int) -> Iterator[tuple[int, int]]:
-    """Read logs into their tables; yield the number and the rows of each, in order.
+    """Read logs into their tables; yield the index and the number of rows of each, in order.
 
-    The database reads a plain log with all its threads and a packed one with a single thread, so
-    several packed ones are read at a time.
+    The database reads a plain log with all its threads, but a gzip log with a single thread;
+    therefore several gzip logs are read at the same time.
 
     Raises:
-        DataError: as ``read_log``.
+        DataError: see ``read_log``.
     """
-    packed = sum(is_gzip(path) for path in logs.values())
+    num_gzip = sum(is_gzip(path) for path in logs.values())
     stop, cursors = Event(), {number: db.cursor() for number in logs}
-    pool = ThreadPoolExecutor(max(1, min(threads, packed)), "dlrm-read")
+    pool = ThreadPoolExecutor(max(1, min(threads, num_gzip)), "dlrm-read")
     try:
-        counts_by_split = {
+        futures = {
             number: pool.submit(read_log, cursors[number], number, path, stop)
             for number, path in logs.items()
         }
-        for number, rows in counts_by_split.items():
-            yield number, rows.result()
+        for number, future in futures.items():
+            yield number, future.result()
     finally:
         stop.set()
         for cursor in cursors.values():
@@ -114,22 +113,25 @@ def read_logs(db: Any, logs: Mapping[int, Path], threads: int) -> Iterator[tuple
 
 
 def read_log(db: Any, number: int, path: Path, stop: Event) -> int:
-    """Read a log into ``read_i`` and ``counts_i``; return its rows.
+    """Read a log into ``read_i`` and ``counts_i``; return its number of rows.
 
     Args:
-        stop: set by another thread when the result is no longer wanted.
+        stop: set by another thread when the result is no longer needed.
 
     Raises:
-        DataError: a damaged file, or a faulty row, named by file and row.
+        DataError: the file is damaged, or a row is invalid; the error names file and row.
     """
-    with require_whole_gzip(path):  # the database would not notice every damage
+    with require_whole_gzip(path):  # the database does not notice all damage
         rows = count_rows(path, stop)
     fields = ["CASE WHEN regexp_full_match(line, $row) THEN line[1] = '1' END AS label"]
-    for n, name in enumerate(INTEGERS + CATEGORIES, 2):
-        cast = f"'0x' || f[{n}] AS UINTEGER" if name in CATEGORIES else f"f[{n}] AS BIGINT"
+    for column, name in enumerate(INTEGERS + CATEGORIES, start=2):  # SQL counts from 1: the label
+        cast = f"f[{column}] AS BIGINT"
+        if name in CATEGORIES:
+            cast = f"'0x' || f[{column}] AS UINTEGER"
         fields.append(f"TRY_CAST({cast}) AS {name}")
     read = f"CREATE OR REPLACE TABLE read_{number} AS SELECT {', '.join(fields)} FROM {LINES}"
-    db.execute(read, {"row": ROW, "file": str(path), "packing": ("none", "gzip")[is_gzip(path)]})
+    packing = "gzip" if is_gzip(path) else "none"
+    db.execute(read, {"row": ROW, "file": str(path), "packing": packing})
     db.execute(f"SELECT count(*), count(label) FROM read_{number}")
     if db.fetchone() != (rows, rows):
         raise find_first_fault(path)
@@ -143,25 +145,26 @@ def read_log(db: Any, number: int, path: Path, stop: Event) -> int:
 def assign_category_numbers(db: Any, num_sources: int, rules: Rules) -> list[int]:
     """Number the frequent categories of each column from 1; return the cardinalities.
 
-    The most frequent come first, equally frequent ones by value. An empty cell is no category.
+    Categories are ordered by descending frequency, then by value. An empty cell is no category.
     """
     counts = " UNION ALL ".join(f"FROM counts_{number}" for number in range(num_sources))
-    num_categories = []
+    cardinalities = []
     for k in range(NUM_CATEGORIES):
         rows = f"FROM ({counts}) WHERE col = {k} AND value IS NOT NULL GROUP BY value "
         rows += f"HAVING sum(n) >= {rules['frequency_threshold']}"
         order = "ORDER BY sum(n) DESC, value"
         ids = f"SELECT value, (row_number() OVER ({order}))::INTEGER AS id {rows}"
         db.execute(f"CREATE OR REPLACE TABLE ids_{k} AS {ids}")
-        num_categories.append(1 + db.execute(f"SELECT count(*) FROM ids_{k}").fetchone()[0])
-    return num_categories
+        cardinalities.append(1 + db.execute(f"SELECT count(*) FROM ids_{k}").fetchone()[0])
+    return cardinalities
 
 
 def build_row_key(part: RowRange, rules: Rules) -> str:
-    """Return the SQL of a row's key: the rows of a split are ordered by it.
+    """Return the SQL expression of a row's key, by which the rows of a split are ordered.
 
-    Rows to train on are shuffled: it is the first 8 bytes, little-endian, of the MD5 of
-    ``seed:source:row``, all counted from 0: below ``KEYS``. Else it is the row of the split.
+    Training rows are shuffled: their key is the first 8 bytes, little endian, of the MD5 of
+    ``seed:source:row``, with source and row counted from 0. The key of other rows is their number
+    within the split.
     """
     if part.split == "train":
         return f"md5_number_upper('{rules['seed']}:{part.source}:' || rowid)"
@@ -169,9 +172,9 @@ def build_row_key(part: RowRange, rules: Rules) -> str:
 
 
 def group_columns(cardinalities: Sequence[int]) -> list[list[int]]:
-    """Return neighbouring columns in groups whose categories the memory holds.
+    """Group neighbouring columns so that the categories of a group fit in memory.
 
-    A column that alone exceeds it stands alone or ends a group: a single look-up spills.
+    A column that exceeds the memory is alone or last in its group; joining it spills to disk.
     """
     max_entries = choose_memory_limit() // ENTRY_BYTES
     before = [total // max_entries for total in accumulate(cardinalities, initial=0)]
@@ -182,31 +185,30 @@ def group_columns(cardinalities: Sequence[int]) -> list[list[int]]:
 def encode_rows(
     db: Any, number: int, parts: dict[int, RowRange], sizes: list[int], rules: Rules
 ) -> None:
-    """Write the parts of a log, categories as numbers; drop what was read of the log before.
+    """Write the parts of a log with category ids; drop the rows of the log before.
 
-    That one is encoded: its room is used again.
+    The log before is already encoded, so its space can be used again.
     """
     db.execute(f'DROP TABLE IF EXISTS "read_{number - 1}"')
-    for p, part in parts.items():
+    for part_number, part in parts.items():
         rows = f"(SELECT {build_row_key(part, rules)} AS key, rowid AS row, * FROM read_{number} "
         rows += f"WHERE rowid >= {part.start} AND rowid < {part.end})"
         groups = group_columns(sizes)
         for group in groups:
             ids = ", ".join(f"coalesce(ids_{k}.id, 0) AS c{k}" for k in group)
-            on = "ON rows.c{0} = ids_{0}.value"
-            joins = " ".join(f"LEFT JOIN ids_{k} {on.format(k)}" for k in group)
+            joins = " ".join(f"LEFT JOIN ids_{k} ON rows.c{k} = ids_{k}.value" for k in group)
             order = "ORDER BY key, row" if group is groups[-1] else ""
             encoded = f"SELECT rows.* REPLACE ({ids}) FROM {rows} AS rows {joins} {order}"
-            db.execute(f"CREATE OR REPLACE TABLE part_{p} AS {encoded}")
-            rows = f"part_{p}"
+            db.execute(f"CREATE OR REPLACE TABLE part_{part_number} AS {encoded}")
+            rows = f"part_{part_number}"
 
 
 def read_encoded_rows(
     db: Any, parts: list[int], spec: FeatureSpec, rules: Rules, keys: range
 ) -> Any:
-    """Return a reader of the rows of parts whose keys lie in a range, in order of the keys.
+    """Return an Arrow reader of the rows of ``parts`` with keys in ``keys``, sorted by key.
 
-    Its columns: label, 13 logarithms (double), 26 categories in their types.
+    Its columns are the label, 13 logarithms (double) and 26 categories in their types.
     """
     where = f"WHERE key >= {keys.start}::UBIGINT AND key <= {keys.stop - 1}::UBIGINT"
     rows = " UNION ALL ".join(f"SELECT {p} AS part, * FROM part_{p} {where}" for p in parts)
@@ -221,11 +223,12 @@ def read_encoded_rows(
 def write_rows(
     files: Sequence[Path], batches: Iterable[Any], advance: Callable[[int], None]
 ) -> int:
-    """Write the rows of a split into its files; return their number.
+    """Write the rows of a split into its files; return the number of rows.
 
     Args:
-        batches: Arrow record batches as ``read_encoded_rows`` gives them.
-        advance: called with the rows of each batch.
+        files: label, numerical values, then one for each categorical column.
+        batches: Arrow record batches from ``read_encoded_rows``.
+        advance: called with the number of rows of each batch.
     """
     rows = 0
     with ExitStack() as stack:

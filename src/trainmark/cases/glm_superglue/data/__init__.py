@@ -1,8 +1,7 @@
-"""The data folder: its splits, the check before a run, and the load on a rank.
+"""The data folder: its splits and checkpoint, the check before a run, and the load on a rank.
 
-Owns the choice of form, the content id, where a checkpoint lies and whether it fits a model, so
-that the launcher refuses what a rank could not load. The check reads with the functions of the
-load, so what passed it cannot surprise a rank. No torch.
+The check runs the same code as the load, so a rank can load all data that passed the check.
+No torch: the launcher checks the folder before anything starts.
 """
 
 from __future__ import annotations
@@ -47,11 +46,11 @@ if TYPE_CHECKING:
 def predict(
     recipe: GlmRecipe, world_size: int, *, choices: float, tokens: float | None
 ) -> Prediction:
-    """Return what one rank of ``world_size`` holds at the peak of a step.
+    """Return the predicted peak memory of one rank of ``world_size`` in a step.
 
     Args:
-        choices: candidates of a sample, on average: some micro-batch has as many or more.
-        tokens: of a sample's longest sequence, on average; None or 0: ``seq_length``.
+        choices: mean number of candidates per sample; some micro-batch has as many or more.
+        tokens: mean length of a sample's longest sequence; None or 0: ``seq_length``.
     """
     sequences = int(choices * recipe.micro_batch_size)
     length = min(tokens or recipe.seq_length, recipe.seq_length)
@@ -63,14 +62,14 @@ def predict(
         wide=4 * recipe.hidden_size,
         vocab_size=recipe.vocab_size,
         tokens=int(sequences * length),
-        scores=sequences * recipe.vocab_size,  # one token of each candidate, or more
+        scores=sequences * recipe.vocab_size,  # at least one token of each candidate
         tied_head=True,
         dropout=recipe.dropout > 0,
         checkpoint_activations=recipe.checkpoint_activations,
         keeps_gradients=recipe.grad_accum_steps > 1,
         replicas=world_size,
     )
-    # Its head is the library's whatever ``kernels`` says.
+    # The head always uses the library's kernels, whatever ``kernels`` is.
     return predict_peak_bytes(sizes, replace(recipe, kernels="library"))
 
 
@@ -97,17 +96,17 @@ FAULT = partial(
 
 @dataclass(frozen=True, slots=True)
 class GlmData:
-    """What a rank trains and scores."""
+    """The samples that a rank trains and evaluates."""
 
     train: Examples
     validation: Examples
 
 
 def load(folder: Path, recipe: GlmRecipe) -> GlmData:
-    """Return both splits; jsonl is tokenised once, and its tokens are cached in the folder.
+    """Return both splits; text is tokenised once, and the tokens are cached in the folder.
 
     Raises:
-        DataError: a line, a token, the vocabulary or a sample breaks a rule.
+        DataError: a line, a token, the vocabulary or a sample is invalid.
     """
     return _load(find_layout(folder, (JSONL, HDF5), FAULT), folder, recipe)
 
@@ -148,7 +147,7 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
     """Check every file that ``recipe`` reads and name the content.
 
     Raises:
-        DataError: the first fault found, with file, line or sample, rule and fix.
+        DataError: the first fault, with file, line or sample, rule and fix.
     """
     from .hdf5 import SparseExamples
     from .passages import compute_digest, find_vocabulary_file
@@ -176,10 +175,12 @@ def check(folder: Path, recipe: GlmRecipe) -> DataFacts:
 
 
 def _check_sequences(split: SparseExamples, place: Path) -> None:
-    """Refuse a file of sequences with a damaged number; what was found is kept in ``place``."""
-    findings = place / f"{split.file.stem}.json"
+    """Refuse a file of sequences with an invalid number; cache the scan's result in ``place``."""
+    cache_file = place / f"{split.file.stem}.json"
     with translate_read_errors(split.file, FAULT):
-        content = load_or_scan(findings, {split.file.name: split.file}, split.stored.scan_sequences)
+        content = load_or_scan(
+            cache_file, {split.file.name: split.file}, split.stored.scan_sequences
+        )
     split.refuse_outside(content)
 
 
@@ -210,10 +211,10 @@ LAYERS = "transformer.layers."
 
 
 def find_checkpoint(folder: Path) -> Path:
-    """Return the file with the weights, in ``folder`` or in its only folder that has some.
+    """Return the file with the weights, in ``folder`` or in one of its subfolders.
 
     Raises:
-        DataError: there is no checkpoint, several, or one split over several files.
+        DataError: there is no checkpoint, or there are several, or one is split over several files.
     """
     candidates = [
         place for place in (folder / LATEST, *folder.glob(f"*/{LATEST}")) if place.exists()
@@ -236,7 +237,7 @@ def find_checkpoint(folder: Path) -> Path:
 
 
 def compute_expected_shapes(shape: GlmShape) -> dict[str, tuple[int, ...]]:
-    """Return name and shape of every parameter of a model of these sizes."""
+    """Return the shape of every parameter of a model of these sizes, by name."""
     hidden_size = shape.hidden_size
     shapes: dict[str, tuple[int, ...]] = {WORDS: (shape.vocab_size, hidden_size)}
     shapes |= dict.fromkeys(POSITIONS, (shape.max_positions + 1, hidden_size))
@@ -262,11 +263,11 @@ def match_weights(
 ) -> dict[str, StoredTensor]:
     """Return the stored tensor of every parameter, by the parameter's name.
 
-    A checkpoint may hold more, and position tables of another length, but no further layers.
+    A checkpoint may contain other tensors and position tables of another length, but no additional
+    layers.
 
     Raises:
-        DataError: a weight is missing, there twice, of another shape or no floating-point
-            numbers, or there are more layers.
+        DataError: a weight is missing, stored twice or of another shape, or there are more layers.
     """
     weights = ModelWeights(
         model="a GLM of the recipe's sizes",
@@ -280,10 +281,10 @@ def match_weights(
 
 
 def check_weights(folder: Path, shape: GlmShape) -> Path:
-    """Check names and shapes of a folder's checkpoint; return its file. No number is read.
+    """Check names and shapes of a folder's checkpoint, without reading its values; return its file.
 
     Raises:
-        DataError: none is found, it is not readable, or it holds the weights of another model.
+        DataError: there is no checkpoint, it is unreadable, or it belongs to another model.
     """
     file = find_checkpoint(folder)
     match_weights(stored_weights(file, CHECKPOINT_FAULT), compute_expected_shapes(shape), file)

@@ -1,7 +1,7 @@
-"""Questions about tokenised passages as cloze samples.
+"""Build cloze samples from questions about tokenised passages.
 
-Owns which candidates a sample has, how a passage is shortened, and what a choice sequence
-is made of. Must not know files or text. Numpy only.
+This module selects the candidates of a sample, shortens passages and builds the sequence of each
+candidate. It does not know files or text. Numpy only.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ if TYPE_CHECKING:
 
     from .passages import Passages
 
-DRAW_SEED = 42  # wrong candidates are the published setup's, whatever the recipe's seed
-BOUND_TOKENS = 4  # the first token, the mask, the context's end and the answer block's start
+DRAW_SEED = 42  # of the published setup; wrong candidates do not depend on the recipe's seed
+BOUND_TOKENS = 4  # first token, mask, end of the context and start of the answer block
 
 
 @dataclass(frozen=True, slots=True)
 class ClozeSamples:
-    """The samples of a split: each a question and its candidates.
+    """The samples of a split: each is a question with its candidates.
 
     Args:
-        questions: int64 (samples,).
-        choices: candidates as rows of the passages' names; the first is right.
+        questions: question numbers, int64 (samples,).
+        choices: for each sample the candidates, as rows of the passages' names; in training the
+            first one is right.
     """
 
     questions: NDArray[np.int64]
@@ -43,56 +44,55 @@ class ClozeSamples:
 
     @classmethod
     def draw_for_training(cls, passages: Passages, max_wrong_choices: int) -> Self:
-        """Give every right answer a sample with at most so many wrong entities.
+        """Make a sample of every right answer, with at most ``max_wrong_choices`` wrong entities.
 
-        Where there are more, they are drawn; one generator goes through the split.
+        If there are more wrong entities, they are drawn with one generator for the whole split.
         """
-        draw = random.Random(DRAW_SEED)
+        generator = random.Random(DRAW_SEED)
         questions, choices = [], []
         for question in range(passages.num_questions):
             answers = passages.answers.get_row(question).tolist()
             wrong = [name for name in passages.list_entities(question) if name not in answers]
             for answer in answers:
-                drawn = wrong
+                wrong_choices = wrong
                 if len(wrong) > max_wrong_choices:
-                    drawn = list(wrong)
-                    draw.shuffle(drawn)
-                    drawn = drawn[:max_wrong_choices]
+                    shuffled = list(wrong)
+                    generator.shuffle(shuffled)
+                    wrong_choices = shuffled[:max_wrong_choices]
                 questions.append(question)
-                choices.append([answer, *drawn])
+                choices.append([answer, *wrong_choices])
         return cls(np.array(questions, np.int64), Ragged.from_rows(choices))
 
     @classmethod
     def list_for_evaluation(cls, passages: Passages) -> Self:
-        """Give every question one sample with all entities."""
+        """Make one sample of every question, with all entities of its passage."""
         numbers = range(passages.num_questions)
         choices = Ragged.from_rows([passages.list_entities(question) for question in numbers])
         return cls(np.arange(passages.num_questions), choices)
 
 
 class ClozeExamples(Examples):
-    """One split, its sequences put together as they are asked for.
+    """One split of tokenised passages; sequences are built on demand.
 
     Args:
-        file: named where something is wrong.
+        file: of the split, for errors.
 
     Raises:
-        DataError: no question, or a question and a candidate
-            that leave no room in the sequence.
+        DataError: there is no question, or a question with a candidate is longer than a sequence.
     """
 
     def __init__(
         self,
         passages: Passages,
-        drawn: ClozeSamples,
+        samples: ClozeSamples,
         *,
         seq_length: int,
         file: Path,
         trim: bool = False,
     ) -> None:
-        self.passages, self.drawn, self.tokens = passages, drawn, passages.tokens
+        self.passages, self.samples, self.tokens = passages, samples, passages.tokens
         self.seq_length, self.file, self.trim = seq_length, file, trim
-        self.num_choices = drawn.choices.lengths
+        self.num_choices = samples.choices.lengths
         if not passages.num_questions:
             raise DataError(
                 "no question",
@@ -103,32 +103,33 @@ class ClozeExamples(Examples):
         self._refuse_long()
 
     def _count_tokens_without_passage(self) -> NDArray[np.int64]:
-        """Return what each sample's longest sequence takes without the passage."""
-        choices = self.drawn.choices
+        """Return the tokens of each sample's longest sequence without its passage."""
+        choices = self.samples.choices
         names = self.passages.names.lengths[choices.values]
-        queries = self.passages.queries.lengths.reshape(-1, 2).sum(1)[self.drawn.questions]
+        queries = self.passages.queries.lengths.reshape(-1, 2).sum(1)[self.samples.questions]
         longest: NDArray[np.int64] = np.maximum.reduceat(names, choices.starts[:-1])
         needed: NDArray[np.int64] = queries + longest + BOUND_TOKENS
         return needed
 
     def compute_mean_tokens(self) -> float:
-        """Return the tokens of a sample's longest sequence, on average."""
+        """Return the mean number of tokens of the samples' longest sequences."""
         return float(np.minimum(self._count_tokens_with_passage(), self.seq_length).mean())
 
     def _count_tokens_with_passage(self) -> NDArray[np.int64]:
-        """Return what each sample's longest sequence takes with the whole passage."""
+        """Return the tokens of each sample's longest sequence with its whole passage."""
         first_questions = self.passages.questions_of
-        passages = np.searchsorted(first_questions, self.drawn.questions, side="right") - 1
+        passages = np.searchsorted(first_questions, self.samples.questions, side="right") - 1
         whole: NDArray[np.int64] = (
             self.passages.texts.lengths[passages] + self._count_tokens_without_passage()
         )
         return whole
 
     def _refuse_long(self) -> None:
+        """Raise DataError if a question with a candidate does not fit into a sequence."""
         needed = self._count_tokens_without_passage()
         example = int(needed.argmax())
         if needed[example] > self.seq_length:
-            place = self.passages.describe_place(int(self.drawn.questions[example]))
+            place = self.passages.describe_place(int(self.samples.questions[example]))
             raise DataError(
                 f"a question and a candidate take {needed[example]} tokens without the passage",
                 where=f"{self.file}, {place}",
@@ -138,12 +139,12 @@ class ClozeExamples(Examples):
 
     @property
     def shortened(self) -> int | None:
-        """Samples with a candidate for which the passage is shortened."""
+        """Number of samples with a candidate for which the passage is shortened."""
         return int((self._count_tokens_with_passage() > self.seq_length).sum())
 
     def build_sequences(self, row: int) -> list[ChoiceSequence]:
-        """Return the sequences of one sample, one a candidate."""
-        question = int(self.drawn.questions[row])
+        """Return the sequences of one sample, one for each candidate."""
+        question = int(self.samples.questions[row])
         text = self.passages.texts.get_row(self.passages.find_passage(question))
         left, right = (self.passages.queries.get_row(2 * question + side) for side in (0, 1))
         answers = set(self.passages.answers.get_row(question).tolist())
@@ -151,7 +152,7 @@ class ClozeExamples(Examples):
             self._build_sequence(
                 text, left, right, self.passages.names.get_row(name), name in answers
             )
-            for name in self.drawn.choices.get_row(row).tolist()
+            for name in self.samples.choices.get_row(row).tolist()
         ]
 
     def _build_sequence(
@@ -162,12 +163,12 @@ class ClozeExamples(Examples):
         name: NDArray[np.int32],
         correct: bool,
     ) -> ChoiceSequence:
-        """Put one candidate behind its context; what does not fit is cut off the passage."""
+        """Build the sequence of one candidate; shorten the passage ``text`` if it does not fit."""
         bounds = self.tokens
-        room = self.seq_length - BOUND_TOKENS - len(left) - len(right) - len(name)
-        text = text[:room]
-        mask_at = 1 + len(text) + len(left)
-        separator = mask_at + len(right) + 2
+        max_text = self.seq_length - BOUND_TOKENS - len(left) - len(right) - len(name)
+        text = text[:max_text]
+        mask_position = 1 + len(text) + len(left)
+        separator = mask_position + len(right) + 2
         ids = np.concatenate(
             [
                 [bounds.first],
@@ -180,7 +181,7 @@ class ClozeExamples(Examples):
             ]
         )
         positions = np.arange(len(ids))
-        positions[separator:] = mask_at
+        positions[separator:] = mask_position
         blocks = np.zeros(len(ids), np.int64)
         blocks[separator:] = np.arange(1, len(name) + 2)
         target_rows = np.arange(separator, len(ids))

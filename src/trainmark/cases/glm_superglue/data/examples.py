@@ -1,9 +1,8 @@
-"""Cloze samples as choice sequences, and batches out of them.
+"""Cloze samples as choice sequences, and their batches.
 
-Owns the form that every source of samples gives, how sequences are laid out in a batch, and
-the order of an epoch by numbers of candidates. A sample has one sequence a candidate;
-candidates that do not exist are never run, so a batch holds as many sequences as its samples
-have candidates together. Numpy only.
+A sample has one sequence for each candidate. Samples may have different numbers of candidates; a
+batch contains exactly the sequences of its samples, without filler sequences. This module lays out
+batches and orders the samples of an epoch by their numbers of candidates. Numpy only.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from trainmark.train.shards import Sharding
 
-LENGTH_MULTIPLE = 8  # of a trimmed batch: matrix units take such lengths as they are
+LENGTH_MULTIPLE = 8  # lengths of trimmed batches are multiples of it, as matrix units need
 
 
 class ChoiceSequence(NamedTuple):
@@ -32,10 +31,10 @@ class ChoiceSequence(NamedTuple):
     Args:
         ids: token ids (T,): context, then the start token and the candidate's tokens.
         positions, block_positions: position ids (T,) of the two tables.
-        separator: where the answer block begins; attention is full before it.
-        target_rows: positions within the sequence (A,) whose output is scored.
-        target_ids: the token that each of them should give (A,).
-        correct: the candidate is a right one.
+        separator: index at which the answer block begins; attention is bidirectional before it.
+        target_rows: positions within the sequence whose output is scored (A,).
+        target_ids: the token to be predicted at each of them (A,).
+        correct: whether the candidate is a right answer.
     """
 
     ids: NDArray[Any]
@@ -49,19 +48,19 @@ class ChoiceSequence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChoiceBatch:
-    """B samples with N sequences of S tokens together, and K targets; all on the host.
+    """B samples with N sequences of S tokens in total, and K targets.
 
     Args:
         samples: B.
         ids, positions, block_positions: int64 (N, S); 0 where padded.
-        separators: int64 (N,), where each answer block begins.
-        lengths: int64 (N,), tokens without padding.
-        owner: int64 (N,), number of the sequence's sample in the batch, ascending.
-        slot: int64 (N,), number of the candidate in its sample, from 0.
-        correct: bool (N,), the candidate is a right one; in training the first alone is.
-        target_rows: int64 (K,), flat indices into N x S.
+        separators: index at which each answer block begins, int64 (N,).
+        lengths: number of tokens without padding, int64 (N,).
+        owner: index of the sequence's sample in the batch, ascending, int64 (N,).
+        slot: index of the candidate in its sample, int64 (N,).
+        correct: whether the candidate is right, bool (N,); in training only the first one is.
+        target_rows: flat indices into N x S, int64 (K,).
         target_ids: int64 (K,).
-        target_owner: int64 (K,), number of the target's sequence, ascending.
+        target_owner: index of the target's sequence, ascending, int64 (K,).
     """
 
     samples: int
@@ -79,34 +78,35 @@ class ChoiceBatch:
 
     @property
     def max_choices(self) -> int:
-        """Candidates of the sample that has most: the width scores are padded to."""
+        """Maximum number of candidates of a sample, to which scores are padded."""
         return int(self.slot.max()) + 1
 
     @property
     def first_ids(self) -> NDArray[np.int64]:
-        """Ids of each sample's first sequence (B, S), which tell samples apart."""
+        """Ids of each sample's first sequence (B, S), which identify the sample."""
         first_ids: NDArray[np.int64] = self.ids[self.slot == 0]
         return first_ids
 
     def split_sequences(self, max_sequences: int) -> Iterator[ChoiceBatch]:
-        """Yield runs of at most ``max_sequences`` sequences; a sample may lie in several.
+        """Yield batches of at most ``max_sequences`` consecutive sequences.
 
-        ``samples`` and ``owner`` stay those of the whole batch.
+        A sample may extend over several of them; ``samples`` and ``owner`` keep their meaning in
+        the whole batch.
         """
         width = self.ids.shape[1]
         for first in range(0, len(self.ids), max_sequences):
-            of = slice(first, first + max_sequences)
+            part = slice(first, first + max_sequences)
             targets = slice(*np.searchsorted(self.target_owner, (first, first + max_sequences)))
             yield ChoiceBatch(
                 self.samples,
-                self.ids[of],
-                self.positions[of],
-                self.block_positions[of],
-                self.separators[of],
-                self.lengths[of],
-                self.owner[of],
-                self.slot[of],
-                self.correct[of],
+                self.ids[part],
+                self.positions[part],
+                self.block_positions[part],
+                self.separators[part],
+                self.lengths[part],
+                self.owner[part],
+                self.slot[part],
+                self.correct[part],
                 self.target_rows[targets] - first * width,
                 self.target_ids[targets],
                 self.target_owner[targets] - first,
@@ -117,10 +117,9 @@ class Examples(ABC):
     """One split; see ``trainmark.data.splits.Split``. Samples are numbered from 0.
 
     Args:
-        seq_length: tokens that every sequence is padded to.
-        num_choices: candidates of each sample, int64 (samples,).
-        trim: pad to the longest sequence of a batch, rounded up to a multiple of 8, instead of
-            ``seq_length``.
+        seq_length: number of tokens that every sequence is padded to.
+        num_choices: number of candidates of each sample, int64 (samples,).
+        trim: pad only to the longest sequence of a batch, rounded up to a multiple of 8.
     """
 
     seq_length: int
@@ -129,7 +128,7 @@ class Examples(ABC):
 
     @property
     def shortened(self) -> int | None:
-        """Samples whose passage is cut to fit; none: it was cut before it came here."""
+        """Number of samples with a shortened passage; None: not known."""
         return None
 
     def __len__(self) -> int:
@@ -137,26 +136,28 @@ class Examples(ABC):
 
     @abstractmethod
     def build_sequences(self, row: int) -> list[ChoiceSequence]:
-        """Return the sequences of one sample, one a candidate.
+        """Return the sequences of one sample, one for each candidate.
 
         Raises:
-            DataError: the sample cannot be read; the error names its place.
+            DataError: the sample is invalid; the error names its place.
         """
 
     def compute_mean_tokens(self) -> float:
-        """Return the tokens of a sample's longest sequence, on average; at least: not known."""
+        """Return the mean number of tokens of the samples' longest sequences; 0: not known."""
         return 0.0
 
     def batch(self, rows: Iterable[int]) -> tuple[ChoiceBatch, Counts]:
-        """Lay out the samples ``rows``; candidates that do not exist are not counted."""
+        """Return the batch of the samples ``rows`` and its counts."""
         samples = [self.build_sequences(int(row)) for row in rows]
-        made = _lay_out_sequences(samples, self.seq_length, trim=self.trim)
-        return made, Counts(len(samples), len(made.ids), int(made.lengths.sum()), made.ids.size)
+        batch = _lay_out_sequences(samples, self.seq_length, trim=self.trim)
+        num_tokens = int(batch.lengths.sum())
+        return batch, Counts(len(samples), len(batch.ids), num_tokens, batch.ids.size)
 
 
 def _lay_out_sequences(
     samples: list[list[ChoiceSequence]], seq_length: int, *, trim: bool
 ) -> ChoiceBatch:
+    """Return the batch of samples, each given by its sequences; see ``Examples``."""
     sequences = [sequence for sample in samples for sequence in sample]
     lengths = np.fromiter((len(item.ids) for item in sequences), np.int64, len(sequences))
     width = seq_length
@@ -192,18 +193,22 @@ def _lay_out_sequences(
 def order_by_choices(
     num_choices: NDArray[np.int64], sharding: Sharding, epoch: int
 ) -> NDArray[np.int64]:
-    """Return row numbers as ``Sharding.micro_batches`` takes them, int64 (samples,).
+    """Return an order of an epoch in which ranks get similar numbers of candidates at a time.
 
-    What a step costs a rank follows from its samples' candidates, and the slowest rank sets
-    the step's time; grouped, ranks that wait for each other get samples of like numbers.
+    The cost of a step on a rank depends on the number of candidates of its samples, and the slowest
+    rank determines the step time.
 
-    A group is what all ranks take in one micro-batch: neighbours in a sorted order, ties
-    broken at random. Groups, and samples within one, are then shuffled; what fills no
-    group is drawn first, at random, and comes last. So every sample is there once, and
-    every place in the epoch is as likely for it as any other, whatever its group.
+    A group is the samples of all ranks in one micro-batch. Groups are consecutive samples in an
+    order by number of candidates, with random order of ties. Then the groups, and the samples
+    within a group, are shuffled. The samples that do not fill a group are drawn at random before
+    the others are sorted, and come last. So every sample occurs once, and any place in the epoch is
+    equally likely for it.
 
     Args:
-        num_choices: candidates of each sample, int64 (samples,).
+        num_choices: number of candidates of each sample, int64 (samples,).
+
+    Returns:
+        Sample numbers in the order that ``Sharding.micro_batches`` expects, int64 (samples,).
     """
     rng = np.random.default_rng([sharding.seed, epoch])
     size = sharding.micro_batch_size * sharding.world_size
@@ -216,14 +221,15 @@ def order_by_choices(
 
 
 def _order_by_rank(groups: NDArray[np.int64], sharding: Sharding) -> NDArray[np.int64]:
-    """Lay groups out as a step's rows are cut: first by rank, then by micro-batch.
+    """Reorder groups into the order in which ``Sharding`` divides a step: rank, then micro-batch.
 
-    The groups of an epoch's last step may be fewer than it could hold; its cut follows
-    the number of its rows, so they stay as they are.
+    The last step of an epoch may have fewer groups. ``Sharding`` divides it by its number of rows,
+    so its groups stay in their order.
     """
     steps = len(groups) // sharding.grad_accum_steps
-    full = steps * sharding.grad_accum_steps
-    cut = groups[:full].reshape(
+    num_in_full_steps = steps * sharding.grad_accum_steps
+    full_steps = groups[:num_in_full_steps].reshape(
         steps, sharding.grad_accum_steps, sharding.world_size, sharding.micro_batch_size
     )
-    return np.concatenate([cut.swapaxes(1, 2).reshape(-1), groups[full:].reshape(-1)])
+    last_step = groups[num_in_full_steps:]
+    return np.concatenate([full_steps.swapaxes(1, 2).reshape(-1), last_step.reshape(-1)])

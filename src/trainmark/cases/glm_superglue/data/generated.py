@@ -1,11 +1,8 @@
-"""Generated news: passages that give people roles, and a gap that only one of them fills.
+"""Generate news: passages that give people roles, and a question with a gap for one of them.
 
-Owns the words and the rule.
-
-A passage gives each of its people a role and its highlight names one of them once more:
-that one fills the gap. Which names occur and in which order says nothing about the answer,
-so a model must read the passage. Written in the release's own form, with character offsets
-and highlights.
+A passage gives each of its people a role, and its highlight names one of them again: this person
+fills the gap. The answer does not depend on the names or their order, so a model must read the
+passage. The files have the form of ReCoRD's release, with character offsets and highlights.
 """
 
 from __future__ import annotations
@@ -21,8 +18,8 @@ if TYPE_CHECKING:
     from ..case import GlmRecipe
 
 PASSAGES = {"train": 6_400, "val": 500}  # each with one question
-LEAST_PEOPLE, MOST_PEOPLE = 3, 5  # in a passage, each with a different role
-BEST_ACCURACY = 1.0  # the passage decides every question
+MIN_PEOPLE, MAX_PEOPLE = 3, 5  # in a passage, each with a different role
+BEST_ACCURACY = 1.0  # the passage answers every question
 
 FIRST_NAMES = (
     "Anna",
@@ -59,7 +56,7 @@ PIECES = {"Jansen": ("jan", "##sen"), "Keller": ("kel", "##ler")}  # as WordPiec
 
 
 def list_tokens() -> list[str]:
-    """Return the tokens by id: special ones first, then every word in a fixed order."""
+    """Return the tokens in the order of their ids: special tokens, then all words."""
     words = ["is", "the", "winner", *ROLES]
     for name in (*FIRST_NAMES, *LAST_NAMES):
         words += PIECES.get(name, (name.lower(),))
@@ -67,8 +64,8 @@ def list_tokens() -> list[str]:
 
 
 def draw_passage(rng: Any, number: int) -> dict[str, Any]:
-    """Return one line of a split."""
-    people = int(rng.integers(LEAST_PEOPLE, MOST_PEOPLE + 1))
+    """Draw one line of a split: a passage with its question."""
+    people = int(rng.integers(MIN_PEOPLE, MAX_PEOPLE + 1))
     firsts, lasts, roles = (
         rng.choice(words, people, replace=False) for words in (FIRST_NAMES, LAST_NAMES, ROLES)
     )
@@ -94,7 +91,7 @@ def generate(folder: Path, recipe: GlmRecipe) -> None:
     """Write ``train.jsonl``, ``val.jsonl`` and ``model/vocab.txt``.
 
     Raises:
-        UsageError: the recipe starts from a checkpoint, which generated data has not.
+        UsageError: the recipe starts from a checkpoint, which generated data does not have.
     """
     import numpy as np
 
@@ -105,8 +102,8 @@ def generate(folder: Path, recipe: GlmRecipe) -> None:
             rule="a checkpoint lies beside real data; generated data has none",
             fix="leave init=random, or give --data",
         )
-    for place, (split, count) in enumerate(PASSAGES.items()):
-        rng = np.random.default_rng([recipe.seed, place])
+    for split_number, (split, count) in enumerate(PASSAGES.items()):
+        rng = np.random.default_rng([recipe.seed, split_number])
         lines = (json.dumps(draw_passage(rng, number)) + "\n" for number in range(count))
         (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
     (folder / "model").mkdir()

@@ -1,14 +1,14 @@
-"""The published preprocessed ReCoRD, one sparse HDF5 file a split: its batches as they are.
+"""Read the published preprocessed ReCoRD, a sparse HDF5 file for each split.
 
-Owns the names in the file and the layout of its matrices. ``text``, ``target`` and
-``logit_mask`` have one row a sequence, ``position`` two: position ids and block position ids.
-``mask`` holds each sequence's separator, ``choice_start_end`` each sample's sequences,
-``answer_start_end`` and ``answer_idx`` each evaluation sample's right candidates. A matrix is
-a CSR group in the layout of the h5sparse package, or a plain data set. The publisher's program
-stores CSC groups: ``write_rows`` turns them once.
+The matrices ``text``, ``target`` and ``logit_mask`` have one row per sequence, ``position`` has
+two: position ids and block position ids. ``mask`` has each sequence's separator,
+``choice_start_end`` the range of each sample's sequences, ``answer_start_end`` and ``answer_idx``
+the right candidates of each evaluation sample. A matrix is a CSR group in the layout of the
+h5sparse package, or a plain data set. The publisher's program stores CSC groups, which
+``write_rows`` converts.
 
-All these arrays imply one another: opening a file compares their lengths and bounds, and
-``scan_sequences`` reads every number once.
+The arrays must be consistent: opening a file compares their lengths and bounds, and
+``scan_sequences`` checks every number.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ RULE = (
     "data sets; prepare turns csc into csr"
 )
 AGAIN = "fetch and unpack glm_train_dataset.zip again, or use ReCoRD's .jsonl files"
-BLOCK_SEQUENCES = 4096  # scanned at a time
+BLOCK_SEQUENCES = 4096  # number of sequences that are scanned at a time
 _fault = partial(DataError, rule=RULE, fix=AGAIN)
 
 
 class SparseFile:
-    """The sequences of one file, read as they are asked for.
+    """The sequences of one file, read on demand.
 
     Args:
-        evaluation: the file says which candidates are right; in training the first is.
+        evaluation: whether the file lists the right candidates; in training the first is right.
 
     Raises:
         DataError: the file or a group of it cannot be read, or its arrays contradict each other.
@@ -69,19 +69,19 @@ class SparseFile:
         self.answers = self._read_answers(opened, self.num_choices) if evaluation else None
 
     def _refuse_other_lengths(self) -> None:
-        """Refuse arrays that do not hold the same sequences, each in one sample."""
+        """Refuse arrays with different numbers of sequences, or samples that do not cover them."""
         sequences, columns = self.text.shape
-        wanted = {
+        shapes = {
             "target": (self.target.shape, (sequences, columns)),
             "logit_mask": (self.logit_mask.shape, (sequences, columns)),
             "position": (self.position.shape, (2 * sequences, columns)),
             "mask": (self.separators.shape, (sequences,)),
             "choice_start_end": (self.samples.shape, (len(self.samples), 2)),
         }
-        for name, (length, expected) in wanted.items():
-            if length != expected:
+        for name, (shape, expected) in shapes.items():
+            if shape != expected:
                 raise _fault(
-                    f"its shape is {length}, where text has {sequences} sequences of {columns} "
+                    f"its shape is {shape}, where text has {sequences} sequences of {columns} "
                     f"tokens: {expected}",
                     where=f"{self.file}, {name}",
                 )
@@ -96,7 +96,7 @@ class SparseFile:
         _refuse_other_parts(self.samples, sequences, f"{self.file}, choice_start_end")
 
     def _read_answers(self, opened: Any, counts: Numbers) -> list[Numbers]:
-        """Return the numbers of each sample's right candidates."""
+        """Return the indices of each sample's right candidates."""
         answers = _Matrix(opened, "answer_idx").read_rows(0, None).reshape(-1)
         bounds = _Matrix(opened, "answer_start_end").read_rows(0, None)
         if bounds.shape != (len(counts), 2):
@@ -116,38 +116,38 @@ class SparseFile:
         return answer_lists
 
     def scan_sequences(self) -> dict[str, Extremes]:
-        """Read every sequence once; return the extremes of token ids and of position ids.
+        """Check every sequence; return the extremes of token ids and of position ids.
 
         Raises:
-            DataError: a sequence without a target, or a matrix with a damaged row.
+            DataError: a sequence has no target, or a row of a matrix is invalid.
         """
         with translate_read_errors(self.file, _fault), self.file.open("rb") as stream:
             digest = hash_stream(stream).hexdigest()
-        ends: dict[str, list[int]] = {"text": [], "position": []}
+        minima_maxima: dict[str, list[int]] = {"text": [], "position": []}
         for first in range(0, len(self.separators), BLOCK_SEQUENCES):
             last = min(first + BLOCK_SEQUENCES, len(self.separators))
-            scored = self.logit_mask.read_rows(first, last).any(1)
-            if not scored.all():
+            has_target = self.logit_mask.read_rows(first, last).any(1)
+            if not has_target.all():
                 raise _fault(
-                    f"sequence {first + int(scored.argmin())} (from 0) has no target",
+                    f"sequence {first + int(has_target.argmin())} (from 0) has no target",
                     where=f"{self.file}, logit_mask",
                     rule="every sequence has a target",
                 )
             text, target = self.text.read_rows(first, last), self.target.read_rows(first, last)
             position = self.position.read_rows(2 * first, 2 * last)
-            ends["text"] += [min(text.min(), target.min()), max(text.max(), target.max())]
-            ends["position"] += [position.min(), position.max()]
+            minima_maxima["text"] += [text.min(), target.min(), text.max(), target.max()]
+            minima_maxima["position"] += [position.min(), position.max()]
         return {
             name: Extremes(digest, int(min(values)), int(max(values)))
-            for name, values in ends.items()
+            for name, values in minima_maxima.items()
         }
 
 
 class SparseExamples(Examples):
-    """One split, read from its file as it is asked for.
+    """One split, read from its file on demand.
 
     Raises:
-        DataError: as ``SparseFile``, or sequences are longer than the recipe's.
+        DataError: see ``SparseFile``, or the sequences are longer than the recipe's.
         EnvironmentFault: the library that reads HDF5 is not installed.
     """
 
@@ -168,10 +168,13 @@ class SparseExamples(Examples):
             self.num_choices = np.minimum(self.num_choices, 1 + recipe.max_wrong_choices)
 
     def refuse_outside(self, content: Mapping[str, Extremes]) -> None:
-        """Refuse ids for which the recipe's model has no row; see ``scan_sequences``.
+        """Refuse ids that are outside the tables of the recipe's model.
+
+        Args:
+            content: the result of ``scan_sequences``.
 
         Raises:
-            DataError: naming the array and its least and greatest number.
+            DataError: an array has such an id; the error has its smallest and largest number.
         """
         for name, limit, rule in (
             ("text", self.vocab_size, "token ids lie in [0, vocab_size), the recipe's"),
@@ -187,17 +190,16 @@ class SparseExamples(Examples):
                 )
 
     def build_sequences(self, row: int) -> list[ChoiceSequence]:
-        """Return the sequences of one sample, one a candidate."""
+        """Return the sequences of one sample, one for each candidate."""
         stored = self.stored
         first = int(stored.samples[row, 0])
         last = first + int(self.num_choices[row])
-        text, target = stored.text.read_rows(first, last), stored.target.read_rows(first, last)
-        positions, scored = (
-            stored.position.read_rows(2 * first, 2 * last),
-            stored.logit_mask.read_rows(first, last),
-        )
+        text = stored.text.read_rows(first, last)
+        target = stored.target.read_rows(first, last)
+        positions = stored.position.read_rows(2 * first, 2 * last)
+        is_target = stored.logit_mask.read_rows(first, last)
         right = [0] if stored.answers is None else stored.answers[row].tolist()
-        if not 0 <= text.min() <= text.max() < self.vocab_size or not scored.any(1).all():
+        if not 0 <= text.min() <= text.max() < self.vocab_size or not is_target.any(1).all():
             raise DataError(
                 f"tokens {text.min()} to {text.max()}",
                 where=f"{self.file}, sample {row} (counted from 0)",
@@ -207,13 +209,13 @@ class SparseExamples(Examples):
             )
         sequences = []
         for number in range(last - first):
-            targets = np.flatnonzero(scored[number])
-            of = slice(0, int(targets[-1]) + 1)
+            targets = np.flatnonzero(is_target[number])
+            used = slice(0, int(targets[-1]) + 1)  # what follows the last target is padding
             sequences.append(
                 ChoiceSequence(
-                    text[number, of],
-                    positions[2 * number, of],
-                    positions[2 * number + 1, of],
+                    text[number, used],
+                    positions[2 * number, used],
+                    positions[2 * number + 1, used],
                     int(stored.separators[first + number]),
                     targets,
                     target[number, targets],
@@ -224,16 +226,17 @@ class SparseExamples(Examples):
 
 
 def _open_file(file: Path) -> Any:
+    """Open an HDF5 file for reading; raise DataError if it is unreadable."""
     h5py = import_extra("h5py", where=file)
     try:
-        return h5py.File(file, "r", locking="best-effort")  # some file systems know no locks
+        return h5py.File(file, "r", locking="best-effort")  # some file systems have no locks
     except OSError as error:
         what = f"not readable as HDF5: {str(error).splitlines()[0]}"
         raise _fault(what, where=str(file)) from None
 
 
 class _Matrix:
-    """A matrix of whole numbers of which rows are read."""
+    """A matrix of integers in an HDF5 file, read by rows."""
 
     def __init__(self, file: Any, name: str) -> None:
         try:
@@ -243,14 +246,14 @@ class _Matrix:
                 self.shape = tuple(np.ravel(group.attrs["h5sparse_shape"]).tolist())
                 self.data, self.indices = group["data"], group["indices"]
                 self.starts = group["indptr"][()].astype(np.int64)
-                sound = _read_format(group) == "csr" and len(self.shape) == 2
+                is_valid = _read_format(group) == "csr" and len(self.shape) == 2
             else:
-                self.data, self.shape, sound = group, group.shape, True
+                self.data, self.shape, is_valid = group, group.shape, True
         except (KeyError, ValueError) as error:
-            sound, file = False, f"{file.filename} ({error})"
-        if not sound:
-            where = f"{getattr(file, 'filename', file)}, {name}"
-            raise _fault("no matrix of rows", where=where)
+            where = f"{file.filename} ({error}), {name}"
+            raise _fault("no matrix of rows", where=where) from None
+        if not is_valid:
+            raise _fault("no matrix of rows", where=f"{file.filename}, {name}")
         self.place = f"{file.filename}, {name}"
         if self.sparse:
             _refuse_other_starts(
@@ -258,7 +261,7 @@ class _Matrix:
             )
 
     def read_rows(self, first: int, last: int | None) -> Numbers:
-        """Return rows, int64; what is not stored is 0."""
+        """Return rows as int64; elements that are not stored are 0."""
         if not self.sparse:
             return np.asarray(self.data[first:last], np.int64)
         starts = self.starts[first : None if last is None else last + 1]
@@ -274,7 +277,7 @@ class _Matrix:
 def _refuse_other_starts(
     starts: Numbers, lines: int, num_data: int, num_indices: int, place: str
 ) -> None:
-    """Refuse an ``indptr`` that does not cut ``data`` and ``indices`` into ``lines`` parts."""
+    """Refuse an ``indptr`` that does not divide ``data`` and ``indices`` into ``lines`` parts."""
     rule = "indptr ascends from 0 to the length of data and of indices, one step a line"
     if num_data != num_indices:
         raise _fault(f"data has {num_data} numbers, indices {num_indices}", where=place, rule=rule)
@@ -293,7 +296,7 @@ def _refuse_other_starts(
 def _refuse_other_columns(
     owner: Numbers, columns: Numbers, width: int, first: int, place: str
 ) -> None:
-    """Refuse columns outside the matrix, and a column that is there twice in a row."""
+    """Refuse columns outside the matrix, and columns that are stored twice in a row."""
     rule = f"a column of a row is stored once; columns lie in [0, {width})"
     outside = (columns < 0) | (columns >= width)
     if outside.any():
@@ -301,7 +304,7 @@ def _refuse_other_columns(
         what = f"row {first + owner[position]} (from 0) has the column {columns[position]}"
         raise _fault(what, where=place, rule=rule)
     cells = owner * width + columns
-    if (np.diff(cells) <= 0).any():  # not in order: rare, and sound where no cell is there twice
+    if (np.diff(cells) <= 0).any():  # unsorted columns are rare, and valid if none repeats
         values, counts = np.unique(cells, return_counts=True)
         if counts.max(initial=1) > 1:
             row, column = divmod(int(values[counts.argmax()]), width)
@@ -310,7 +313,7 @@ def _refuse_other_columns(
 
 
 def _refuse_other_parts(bounds: Numbers, total: int, place: str) -> None:
-    """Refuse bounds (parts, 2) that do not hold each of ``total`` things once, in any order."""
+    """Refuse bounds (parts, 2) whose ranges do not cover 0 to ``total`` once, in any order."""
     order = bounds[np.argsort(bounds[:, 0], kind="stable")]
     begins, ends = order[:, 0], order[:, 1]
     expected = np.append(0, ends[:-1])
@@ -326,26 +329,29 @@ def _refuse_other_parts(bounds: Numbers, total: int, place: str) -> None:
 
 
 def _read_format(group: Any) -> str:
+    """Return the sparse format of a group, ``csr`` or ``csc``; empty if it has none."""
     form = group.attrs.get("h5sparse_format", "")
     return form.decode("utf-8", "replace") if isinstance(form, bytes) else str(form)
 
 
 def write_rows(source: Path, target: Path) -> None:
-    """Write a copy of a file with CSR groups in place of CSC ones.
+    """Write a copy of a file with CSC groups converted to CSR.
 
-    One matrix at a time is in memory: some 10 GB for the published training split.
+    One matrix at a time is in memory, which takes about 10 GB for the published training split.
     """
     import h5py
 
-    with _open_file(source) as raw, h5py.File(target, "w") as made:
+    with _open_file(source) as raw, h5py.File(target, "w") as output:
         for name, matrix in raw.items():
             if not hasattr(matrix, "keys") or _read_format(matrix) != "csc":
-                raw.copy(name, made)
+                raw.copy(name, output)
                 continue
             rows, columns = np.ravel(matrix.attrs["h5sparse_shape"]).tolist()
-            group = made.create_group(name)
-            group.attrs["h5sparse_format"], group.attrs["h5sparse_shape"] = "csr", (rows, columns)
-            row, starts = matrix["indices"][()], matrix["indptr"][()].astype(np.int64)
+            group = output.create_group(name)
+            group.attrs["h5sparse_format"] = "csr"
+            group.attrs["h5sparse_shape"] = (rows, columns)
+            row = matrix["indices"][()]
+            starts = matrix["indptr"][()].astype(np.int64)
             place = f"{source}, {name}"
             _refuse_other_starts(starts, columns, len(matrix["data"]), len(row), place)
             if len(row) and not 0 <= row.min() <= row.max() < rows:
@@ -355,6 +361,6 @@ def write_rows(source: Path, target: Path) -> None:
                     rule=f"rows lie in [0, {rows})",
                 )
             column = np.repeat(np.arange(columns, dtype=np.int32), np.diff(starts))
-            order = np.argsort(row, kind="stable")  # within a row the columns ascend, as before
+            order = np.argsort(row, kind="stable")  # stable: the columns of a row stay sorted
             group["data"], group["indices"] = matrix["data"][()][order], column[order]
             group["indptr"] = compute_starts(np.bincount(row, minlength=rows))

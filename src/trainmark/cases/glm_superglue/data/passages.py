@@ -1,7 +1,7 @@
-"""Passages, questions and names of a split as token ids: the one form that training reads.
+"""Passages, questions and names of a split as token ids, in memory and cached on disk.
 
-Owns the form in memory and on disk, and how text becomes it: a passage is held once, however
-many questions and candidates it has. Must not know sequences or which candidates are drawn.
+A passage is stored once, however many questions and candidates it has. This module does not know
+sequences or which candidates are drawn.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class BlockTokens:
     """Ids of the tokens around context and answer.
 
     Args:
-        first: begins the context, ``[CLS]``.
-        mask: stands for the answer, ``[MASK]``.
-        end: ends the context, ``[PAD]``; also the padding.
-        piece_start: begins the answer block.
+        first: starts the context, ``[CLS]``.
+        mask: replaces the answer in the context, ``[MASK]``.
+        end: ends the context, ``[PAD]``; also used as padding.
+        piece_start: starts the answer block.
         piece_end: the last target.
     """
 
@@ -65,10 +65,10 @@ class Vocabulary:
     """An open tokenizer.
 
     Args:
-        file: what was read.
-        library: turns text into ids. Text that spells a special token is encoded as the
-            characters that it is, so no passage can forge a gap.
-        tokens: the tokens around a text.
+        file: the vocabulary file.
+        library: turns text into ids. A special token that is spelled out in a text is encoded as
+            ordinary characters, so no passage can forge a gap.
+        tokens: the special tokens around context and answer.
     """
 
     file: Path
@@ -76,28 +76,27 @@ class Vocabulary:
     tokens: BlockTokens
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """Return the ids of every text, nothing put around them."""
+        """Return the ids of every text, without special tokens."""
         encodings = self.library.encode_batch_fast(texts, add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
 
 def find_vocabulary_file(folder: Path) -> Path:
-    """Return the vocabulary of a model folder; see ``find_tokenizer_file``."""
+    """Return the vocabulary file of a model folder; see ``find_tokenizer_file``."""
     return find_tokenizer_file(folder, FAULT)
 
 
 def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
     """Open a vocabulary file.
 
-    ``<|startofpiece|>`` and ``<|endofpiece|>`` have the ids that the file gives them, or
-    else follow its last token, as in the published model: 30522 and 30523.
+    ``<|startofpiece|>`` and ``<|endofpiece|>`` have their ids in the file. If it does not contain
+    them, they follow its last token, as in the published model: 30522 and 30523.
 
     Args:
-        vocab_size: rows of the model's embedding table; none: not compared.
+        vocab_size: rows of the model's embedding table; None: do not compare.
 
     Raises:
-        DataError: the file cannot be read, has more tokens than ``vocab_size``, or so few
-            that padding does not explain it.
+        DataError: the file cannot be read, or its number of tokens does not fit ``vocab_size``.
     """
     library = open_wordpiece(file, FAULT, plain=True)
     size = library.get_vocab_size(with_added_tokens=True)
@@ -128,7 +127,7 @@ def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
     return Vocabulary(file, library, tokens)
 
 
-BLOCK_PASSAGES = 512  # tokenised at a time: the texts of no more are in memory
+BLOCK_PASSAGES = 512  # number of passages that are in memory as text at a time
 FORMAT = 1  # of the arrays and of how text becomes tokens
 
 
@@ -138,14 +137,14 @@ class Passages:
 
     Args:
         texts: tokens of the passages, P rows.
-        names: tokens of their names, M rows; a passage's lie together, entities first.
-        queries: tokens left and right of each gap, 2 Q rows.
+        names: tokens of all names, M rows; those of a passage are consecutive, entities first.
+        queries: tokens before and after the gap of each question, 2 Q rows.
         answers: the right names of each question as rows of ``names``, Q rows.
-        names_of: the names of each passage begin here, int64 (P + 1,).
-        questions_of: the questions of each passage begin here, int64 (P + 1,).
-        num_entities: how many of a passage's names are entities, int64 (P,).
+        names_of: row in ``names`` at which the names of each passage begin, int64 (P + 1,).
+        questions_of: number of the first question of each passage, int64 (P + 1,).
+        num_entities: number of entities among the names of each passage, int64 (P,).
         lines: line of each passage in its file, from 1, int64 (P,).
-        tokens: the tokens around context and answer.
+        tokens: the special tokens around context and answer.
     """
 
     texts: Ragged
@@ -160,11 +159,11 @@ class Passages:
 
     @property
     def num_questions(self) -> int:
-        """Q."""
+        """Number of questions of all passages."""
         return int(self.questions_of[-1])
 
     def find_passage(self, question: int) -> int:
-        """Return the passage that a question is about."""
+        """Return the number of the passage that a question belongs to."""
         return int(np.searchsorted(self.questions_of, question, side="right")) - 1
 
     def list_entities(self, question: int) -> range:
@@ -174,20 +173,20 @@ class Passages:
         return range(first, first + int(self.num_entities[passage]))
 
     def describe_place(self, question: int) -> str:
-        """Return the place of a question in its file, for errors."""
+        """Return the place of a question in its file, for an error."""
         passage = self.find_passage(question)
         number = question - self.questions_of[passage]
         return f"line {self.lines[passage]}, question {number} (from 0)"
 
     def list_arrays(self) -> list[NDArray[Any]]:
-        """Return all but the tokens around a text, as ``from_arrays`` takes them."""
-        rows = (self.texts, self.names, self.queries, self.answers)
-        arrays = [array for item in rows for array in (item.values, item.starts)]
+        """Return all fields but ``tokens`` as arrays, in the order of ``from_arrays``."""
+        ragged_fields = (self.texts, self.names, self.queries, self.answers)
+        arrays = [array for field in ragged_fields for array in (field.values, field.starts)]
         return [*arrays, self.names_of, self.questions_of, self.num_entities, self.lines]
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[NDArray[Any]], tokens: BlockTokens) -> Self:
-        """Build from what ``list_arrays`` returned."""
+        """Return the passages whose ``list_arrays`` returned ``arrays``."""
         texts, names, queries, answers = (
             Ragged(*arrays[index : index + 2]) for index in range(0, 8, 2)
         )
@@ -198,7 +197,7 @@ class Passages:
 
 
 def compute_digest(*files: Path) -> str:
-    """Return a sha256 over the files' contents, in this order."""
+    """Return the sha256 of the contents of files, in this order."""
     digest = sha256(f"glm_superglue {FORMAT}".encode())
     for file in files:
         with translate_read_errors(file), file.open("rb") as stream:
@@ -207,10 +206,10 @@ def compute_digest(*files: Path) -> str:
 
 
 def read_jsonl(file: Path, vocabulary: Vocabulary, place: Path) -> Passages:
-    """Return a split as tokens: as cached in ``place``, or tokenised now and cached there.
+    """Return a tokenised split, from the cache in ``place`` if it is there.
 
     Raises:
-        DataError: a line breaks a rule.
+        DataError: a line of the file is invalid.
     """
     folder = place / f"{file.stem}-{compute_digest(file, vocabulary.file)[:16]}"
     built = load_or_build_arrays(
@@ -220,40 +219,41 @@ def read_jsonl(file: Path, vocabulary: Vocabulary, place: Path) -> Passages:
 
 
 def tokenize(passages: Iterable[Passage], vocabulary: Vocabulary) -> Passages:
-    """Return a split as tokens; the library uses all cores where it may."""
+    """Tokenise the passages of a split, in blocks; the library uses several threads."""
     encode, source = vocabulary.encode, iter(passages)
     blocks: dict[str, list[Ragged]] = {"texts": [], "names": [], "queries": [], "answers": []}
-    counts: list[tuple[int, int, int, int]] = []
+    counts: list[tuple[int, int, int, int]] = []  # of each passage
     while block := list(islice(source, BLOCK_PASSAGES)):
         questions = [question for passage in block for question in passage.questions]
         gaps = [text for question in questions for text in (question.left, question.right)]
-        for kind, num_rows in (
+        for kind, rows_of_block in (
             ("texts", encode([passage.text for passage in block])),
             ("names", encode([name for passage in block for name in passage.names])),
             ("queries", encode(gaps)),
             ("answers", [question.answers for question in questions]),
         ):
-            blocks[kind].append(Ragged.from_rows(num_rows))
-        counts += [(len(x.names), x.num_entities, len(x.questions), x.line) for x in block]
-    rows = {
+            blocks[kind].append(Ragged.from_rows(rows_of_block))
+        for passage in block:
+            num_names, num_questions = len(passage.names), len(passage.questions)
+            counts.append((num_names, passage.num_entities, num_questions, passage.line))
+    fields = {
         kind: Ragged(
             np.concatenate([part.values for part in parts]),
             compute_starts(np.concatenate([part.lengths for part in parts])),
         )
         for kind, parts in blocks.items()
     }
-    names, entities, questions_of, lines = np.array(counts, np.int64).T
-    names_of, answers = compute_starts(names), rows.pop("answers")
-    # Answers are counted from a passage's first name.
-    first_name = names_of[
-        np.repeat(np.repeat(np.arange(len(names)), questions_of), answers.lengths)
-    ]
+    num_names, num_entities, num_questions, lines = np.array(counts, np.int64).T
+    names_of, answers = compute_starts(num_names), fields.pop("answers")
+    # So far, answers are counted from the first name of their passage.
+    passage_of_question = np.repeat(np.arange(len(num_names)), num_questions)
+    first_name = names_of[np.repeat(passage_of_question, answers.lengths)]
     return Passages(
-        **rows,
+        **fields,
         answers=Ragged(answers.values + first_name, answers.starts),
         names_of=names_of,
-        questions_of=compute_starts(questions_of),
-        num_entities=entities,
+        questions_of=compute_starts(num_questions),
+        num_entities=num_entities,
         lines=lines,
         tokens=vocabulary.tokens,
     )

@@ -1,7 +1,6 @@
-"""ReCoRD as SuperGLUE releases it: one passage a line, with entities and questions.
+"""Read ReCoRD as SuperGLUE releases it: each line is a passage with entities and questions.
 
-Owns the reading of lines, every rule a line keeps, and how its texts are written before
-they are tokenised. Must not know tokens, choices drawn or sequences.
+This module checks every line and normalizes its texts. It does not know tokens or sequences.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 PLACEHOLDER = "@placeholder"
 HIGHLIGHT, DASH = "@highlight\n", "- "
-# Each sign stands for one other, so entities keep their places.
+# Each sign is replaced by a single one, so the positions of entities stay valid.
 PLAIN_SIGNS = str.maketrans({"“": '"', "”": '"', "’": "'", "‘": "'", "–": "-"})
 ROW_RULE = (
     "a line is a passage with text, entities in it, and queries with one @placeholder and answers, "
@@ -47,7 +46,7 @@ class Question:
 
     Args:
         left, right: the text before and after the gap.
-        answers: numbers of the right ones among the passage's names, each once.
+        answers: indices of the right answers among the passage's names, without repetition.
     """
 
     left: str
@@ -60,10 +59,10 @@ class Passage:
     """One line of the file.
 
     Args:
-        line: its number, from 1.
-        text: the passage, highlights as list entries.
-        names: the entities, each once and sorted; then answers that are no entities.
-        num_entities: how many of ``names`` are entities, at least 1.
+        line: its number in the file, from 1.
+        text: the passage; highlights are formatted as list entries.
+        names: the distinct entities, sorted; then the answers that are not entities.
+        num_entities: number of entities among ``names``, at least 1.
         questions: in the order of the line.
     """
 
@@ -76,7 +75,7 @@ class Passage:
 
 class _Span(BaseModel):
     start: int
-    end: int  # counted in
+    end: int  # inclusive
 
 
 class _Answer(BaseModel):
@@ -99,10 +98,10 @@ class _Row(BaseModel):
 
 
 def read_passages(file: Path) -> Iterator[Passage]:
-    """Yield the passages of a split in order, one line in memory at a time.
+    """Yield the passages of a split in order, with one line in memory at a time.
 
     Raises:
-        DataError: the first line that breaks a rule, with its number.
+        DataError: a line is invalid; the error has its number.
     """
     has_passage = False
     with translate_read_errors(file), file.open("rb") as stream:
@@ -125,7 +124,7 @@ def _make_fault(what: str, file: Path, line: int) -> DataError:
 
 
 def _parse_passage(line: int, row: _Row) -> Passage:
-    """Return the passage of a line; raise ValueError for what its types do not show."""
+    """Return the passage of a line; raise ValueError if an entity or a question is invalid."""
     text = row.passage.text.translate(PLAIN_SIGNS)
     entities = set()
     for span in row.passage.entities:
@@ -138,7 +137,7 @@ def _parse_passage(line: int, row: _Row) -> Passage:
 
 
 def _parse_question(item: _Query, names: list[str], num_entities: int) -> Question:
-    """Return a question; an answer that is no entity is appended to ``names``."""
+    """Return a question; append its answers that are not entities to ``names``."""
     parts = item.query.translate(PLAIN_SIGNS).split(PLACEHOLDER)
     if len(parts) != 2:
         raise ValueError(f"{len(parts) - 1} {PLACEHOLDER} in the query")
