@@ -17,6 +17,7 @@ NAMES = (
     "loop_overhead",
     "sampler_cost",
     "witness_cost",
+    "witness_honest",
     "threads_per_rank",
     "million_steps",
     "many_ranks",

@@ -1,0 +1,1 @@
+"""Honest training programs as people write them, each with a stopwatch of its own."""
