@@ -41,6 +41,7 @@ VERBS = {
     "list fields": ["list", "fields"],
     "list devices": ["list", "devices"],
     "list launchers": ["list", "launchers"],
+    "list followers": ["list", "followers"],
     "list audit-rules": ["list", "audit-rules"],
     "results": ["results"],
     "report": ["report", "runs/a/r1"],

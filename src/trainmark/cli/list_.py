@@ -26,6 +26,7 @@ EXAMPLES = """\
   trainmark list fields --json      what KEY=VALUE can change
   trainmark list options            what `prepare` takes as KEY=VALUE
   trainmark list launchers          what can start runs from here
+  trainmark list followers          what can follow runs from here
   trainmark list schema > record.schema.json
 """
 
@@ -46,6 +47,7 @@ What = Literal[
     "options",
     "devices",
     "launchers",
+    "followers",
     "audit-rules",
     "schema",
 ]
@@ -134,6 +136,22 @@ def _launchers(lang: str) -> Rows:
     ]
 
 
+def _followers() -> Rows:
+    from trainmark.export.followers.targets import BACKENDS, FollowTarget, list_missing_packages
+
+    rows = []
+    for name in BACKENDS:
+        missing = list_missing_packages(FollowTarget(name))
+        rows.append(
+            {
+                "name": name,
+                "here": f"no: {', '.join(missing)} is missing" if missing else "yes",
+                "install": f"pip install 'trainmark[{name}]'",
+            }
+        )
+    return rows
+
+
 def _audit_rules(lang: str) -> Rows:
     from trainmark.published import audit
     from trainmark.record.messages import render
@@ -187,7 +205,7 @@ def list_(
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:
-    """List cases, recipes, fields, devices, launchers, rules; print the record's schema."""
+    """List cases, recipes, fields, devices, launchers, followers, rules; print the schema."""
     if what == "schema":
         from trainmark.record.record import describe_schema
 
@@ -198,6 +216,7 @@ def list_(
     of_machine: dict[str, Callable[[], Rows]] = {
         "devices": lambda: _devices(lang),
         "launchers": lambda: _launchers(lang),
+        "followers": _followers,
         "audit-rules": lambda: _audit_rules(lang),
     }
     names = (what,) if what else ("cases", "recipes", "devices")

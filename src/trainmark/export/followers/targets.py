@@ -82,13 +82,18 @@ def require_backends(targets: Iterable[FollowTarget], *, where: str = OPTION) ->
         EnvironmentFault: with the extra that brings it.
     """
     for target in targets:
-        for package in _list_packages(target):
-            if find_spec(package) is None:
-                raise EnvironmentFault(
-                    f"{target.backend} needs {package}, which is not installed",
-                    where=where,
-                    fix=f"pip install 'trainmark[{target.backend}]'",
-                )
+        missing = list_missing_packages(target)
+        if missing:
+            raise EnvironmentFault(
+                f"{target.backend} needs {missing[0]}, which is not installed",
+                where=where,
+                fix=f"pip install 'trainmark[{target.backend}]'",
+            )
+
+
+def list_missing_packages(target: FollowTarget) -> list[str]:
+    """Return the packages that a target needs and that are not installed."""
+    return [package for package in _list_packages(target) if find_spec(package) is None]
 
 
 def _list_packages(target: FollowTarget) -> tuple[str, ...]:
