@@ -18,6 +18,7 @@ from trainmark.launch.launchers.container import Container
 from trainmark.launch.node import Mount, list_mounts, render_node_script
 from trainmark.plan.choosing import RemoteTarget
 from trainmark.plan.plan import Plan
+from trainmark.plan.witness import StepWork, Witness, WitnessSpec
 from trainmark.protocols import ContainerNeeds
 
 RUNTIMES = ("docker", "podman", "apptainer")
@@ -151,6 +152,17 @@ def test_outer_mounts_precede_inner_mounts(plan: Plan) -> None:
         Mount("/nodes/toy", "/nodes/toy", read_only=True),
         Mount("/runs/a", "/runs/a"),
     ]
+
+
+def test_folder_of_a_program_is_writable_and_data_is_not(plan: Plan) -> None:
+    spec = WitnessSpec(name="mine", precision="fp32", step=StepWork(samples=8))
+    witness = Witness(spec=spec, command=("python",), folder="/work/mine", starts_ranks=False)
+    witnessed = plan.model_copy(update={"witness": witness})
+    mounts = [Mount("/runs/a", "/runs/a"), Mount("/work/mine", "/work/mine")]
+    assert list_mounts(witnessed, Cluster(), "/runs/a") == mounts
+    with_data = Cluster.model_validate({"data": "/data"})
+    data = Mount("/data", "/data", read_only=True)
+    assert list_mounts(witnessed, with_data, "/runs/a") == [data, *mounts]
 
 
 def test_every_accelerator_declares_its_container_options() -> None:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from trainmark.launch.cluster import Cluster
     from trainmark.launch.local import StopReason
+    from trainmark.plan.witness import Witness
 
 MODULE = "trainmark.launch.node"
 _SILENCE_S = 60.0  # of standard input, after which the launcher counts as lost
@@ -146,16 +147,24 @@ class Mount(NamedTuple):
 def list_mounts(plan: Plan, cluster: Cluster, run_dir: str) -> list[Mount]:
     """Return what the container of a node is given, outer folders before those within them.
 
-    Run directory and data have the same path in the container as on the node, unless the cluster's
-    file puts something else there.
+    Run directory, data and the folder of a user's own program have the same path in the container
+    as on the node, unless the cluster's file puts something else there. A program may write into
+    its folder.
 
     Args:
         run_dir: of the node.
     """
-    data = cluster.data or plan.data.folder
+    folders = [f"{run_dir}:{run_dir}"]
+    data = cluster.data
+    if plan.witness is not None:
+        folders.append(f"{plan.witness.folder}:{plan.witness.folder}")
+    else:
+        data = data or Path(plan.data.folder)
+    if data is not None:
+        folders.append(f"{data}:{data}:ro")
     mounts: dict[str, Mount] = {}
     given = cluster.container.mounts if cluster.container else ()
-    for text in (f"{run_dir}:{run_dir}", f"{data}:{data}:ro", *given):
+    for text in (*folders, *given):
         source, target, *mode = text.split(":")
         mounts[target] = Mount(source, target, mode == ["ro"])
     return sorted(mounts.values(), key=lambda mount: PurePosixPath(mount.target).parts)
@@ -214,6 +223,25 @@ def is_input_lost(last_s: list[float]) -> bool:
     return time.monotonic() - last_s[0] > _SILENCE_S
 
 
+def _enter_program_folder(program: Witness, node: int) -> Path:
+    """Make the folder of a user's own program the current one, and return it.
+
+    Raises:
+        DataError: it cannot be entered.
+    """
+    folder = Path(program.folder)
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        raise DataError(
+            f"cannot start the program there: {error.strerror}",
+            where=f"node {node}, {folder}",
+            rule="the program starts in the folder in which you are, on every node",
+            fix="start it from a folder that all nodes share, or copy the folder to this node",
+        ) from None
+    return folder
+
+
 def _run_node(asked: argparse.Namespace, events: EventWriter, reason_to_stop: StopReason) -> bool:
     """Run this node's ranks; return whether all succeeded.
 
@@ -226,8 +254,7 @@ def _run_node(asked: argparse.Namespace, events: EventWriter, reason_to_stop: St
     if program is None:
         folder = locate_data(number, plan, asked.data)
     else:
-        folder = Path(program.folder)
-        os.chdir(folder)
+        folder = _enter_program_folder(program, number)
     vendor = devices.choose_vendor(plan.device.vendor)
     setup = prepare_setup(
         vendor,
