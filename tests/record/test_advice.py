@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from support.comparison_records import read_golden_record
+from trainmark.plan.witness import StepWork, Witness, WitnessSpec
 from trainmark.record.advice import advise
 from trainmark.record.messages import render
 from trainmark.record.record import Cause, Record
@@ -110,6 +111,30 @@ def test_stopped_run_is_advised_to_resume_only_from_a_checkpoint(
     record = make_failed_record("timeout", late, steps=steps, checkpoint_every_steps=100)
     resume = ["try.resume"] if may_go_on else []
     assert list_advice_codes(record) == [*resume, "try.raise_timeout"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause", "code", "args"),
+    [
+        ("oom", OOM, "oom", {}),
+        ("error", message("exception", text="boom"), "error", {"log": "log.launcher.txt"}),
+        ("target_missed", message("target_missed"), "target_missed", {}),
+        ("timeout", message("timed_out_training"), "timed_out_training", {"limit_s": "3600"}),
+        ("diverged", message("loss_not_finite"), "diverged", {}),
+    ],
+)
+def test_program_of_the_users_own_has_no_recipe(
+    kind: str, cause: Message, code: str, args: dict[str, str]
+) -> None:
+    spec = WitnessSpec(name="mine", precision="fp32", step=StepWork(samples=8))
+    witness = Witness(spec=spec, command=("python",), folder="/", starts_ranks=False)
+    made = make_failed_record(kind, cause, timeout_s=3600.0)
+    plan = made.plan.model_copy(update={"witness": witness})
+    (advice,) = advise(made.model_copy(update={"plan": plan}))
+    assert advice.code == f"fix_program.{code}"
+    assert advice.args.items() >= args.items()
+    for lang in ("en", "zh"):
+        assert "{" not in render(advice, lang)
 
 
 def test_fix_of_an_error_comes_first_and_an_unknown_cause_has_general_advice() -> None:

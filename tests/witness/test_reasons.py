@@ -14,7 +14,14 @@ from trainmark.record.printed_speed import summarize_printed
 STEP_S, TOKENS, FLOPS, STEPS, WARMUP = 0.1, 1000, 5e9, 20, 10
 
 
-def make_measurement(printed: dict[str, list[float]], *, ranks: int = 1, **phase: Any) -> Any:
+def make_measurement(
+    printed: dict[str, list[float]],
+    *,
+    ranks: int = 1,
+    speed_line: str | None = "",
+    steps_of_run: int = STEPS,
+    **phase: Any,
+) -> Any:
     """Return a measurement of 10 steps of 0.1 s after 10 steps of 0.3 s."""
     train = SimpleNamespace(
         **{
@@ -23,15 +30,20 @@ def make_measurement(printed: dict[str, list[float]], *, ranks: int = 1, **phase
         }
         | phase
     )  # fmt: skip
-    rank = SimpleNamespace(phases={"train": train}, steps=20, total_windows_ns=4_000_000_000)
+    rank = SimpleNamespace(
+        phases={"train": train}, steps=20, total_windows_ns=4_000_000_000, train_ns=7_500_000_000
+    )  # with 3.5 s of evaluations and checkpoints
     speeds = [
         PrintedValues(quantity=name, lines=len(values), values=values, raw="line")
         for name, values in printed.items()
     ]
     times_ns = [300_000_000] * WARMUP + [100_000_000] * 9 + [80_000_000]
     return SimpleNamespace(
-        printed=summarize_printed(Printed(t_ns=0, speeds=speeds), steps=STEPS, warmup=WARMUP),
+        printed=summarize_printed(
+            Printed(t_ns=0, speeds=speeds), steps=steps_of_run, warmup=WARMUP
+        ),
         ranks=[rank] * ranks,
+        plan=SimpleNamespace(witness=SimpleNamespace(spec=SimpleNamespace(speed_line=speed_line))),
         steps=SimpleNamespace(warmup=WARMUP, time_ns=times_ns),
     )
 
@@ -54,6 +66,7 @@ def make_figures(*, mfu: float | None = 25.0) -> Any:
         ({"tokens_per_second": [2.5e4] * 20}, {"wait_ns": 600_000_000}, "waiting"),
         ({"step_ms": [200.0] * 20}, {}, "warmup"),
         ({"steps_per_second": [12.5] * 20}, {}, "fastest"),
+        ({"steps_per_second": [1 / 0.375] * 20}, {}, "whole"),
         ({"tflops_per_device": [0.08] * 20}, {}, "formula"),
         ({"mfu_percent": [35.0] * 20}, {}, "peak"),
     ],
@@ -71,6 +84,74 @@ def test_speed_per_rank_is_distinguished_from_the_total():
     assert comparison.measured == pytest.approx(4e4)
     assert comparison.reason is not None
     assert comparison.reason.code == "printed_because_one_rank"
+
+
+@pytest.mark.parametrize("quantity", ["tokens_per_second", "tokens_per_second_per_device"])
+def test_ranks_counted_twice_are_named(quantity):
+    speed = 1.6e5 if quantity == "tokens_per_second" else 4e4
+    (comparison,) = compare_printed(
+        make_measurement({quantity: [speed] * 20}, ranks=4), make_figures()
+    )
+    assert comparison.reason is not None
+    assert comparison.reason.code == "printed_because_all_ranks"
+    assert comparison.reason.args == {"ratio": 4.0}
+
+
+def test_speed_printed_once_may_be_of_the_whole_training():
+    (comparison,) = compare_printed(
+        make_measurement({"samples_per_second": [26.0]}), make_figures()
+    )
+    assert comparison.agrees
+    assert (comparison.measured, comparison.change) == (
+        pytest.approx(10 / 0.375),
+        pytest.approx(1 / 39),
+    )
+
+
+def test_speed_printed_once_may_be_of_the_steady_steps():
+    (comparison,) = compare_printed(
+        make_measurement({"samples_per_second": [100.0]}), make_figures()
+    )
+    assert comparison.agrees
+    assert comparison.measured == pytest.approx(100.0)
+
+
+def test_samples_of_a_device_are_those_of_all_divided_by_ranks():
+    measurement = make_measurement({"samples_per_second_per_device": [100.0] * 20}, ranks=4)
+    (comparison,) = compare_printed(measurement, make_figures())
+    assert comparison.measured == pytest.approx(100.0)
+
+
+def test_fastest_step_so_far_is_named_if_steps_hardly_vary():
+    """Its last value is 2% above the mean, which alone would agree."""
+    values = [5e3] * WARMUP + [9.95e3] * 9 + [1.012e4] * 10 + [1.02e4]
+    (comparison,) = compare_printed(
+        make_measurement({"tokens_per_second": values}, steps_of_run=30), make_figures()
+    )
+    assert comparison.reason is not None
+    assert comparison.reason.code == "printed_because_fastest"
+    assert not comparison.agrees
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1.0e4] * 29 + [1.1e4],  # printed with two digits
+        [10_123.0] * 30,
+        [9.95e3] * 28 + [1.02e4, 1.01e4],
+        [9.95e3] * 18 + [1.02e4],  # too few
+    ],
+)
+def test_speed_that_hardly_varies_is_no_fastest_step(values):
+    (comparison,) = compare_printed(
+        make_measurement({"tokens_per_second": values}, steps_of_run=30), make_figures()
+    )
+    assert comparison.agrees
+
+
+def test_output_without_a_known_form_is_said():
+    measurement = make_measurement({}, speed_line=None)
+    assert [x.code for x in find_in_printed(measurement, make_figures())] == ["printed_unknown"]
 
 
 def test_speed_that_agrees_has_no_reason():

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from support.witnessed_programs import PROGRAMS, WORK, list_lasting_codes, measure
+from trainmark.record.advice import advise
 
 
 def test_plain_loop_is_measured_in_full(tmp_path):
@@ -47,6 +48,55 @@ def test_batches_are_counted_as_the_file_declares(tmp_path):
     record = measure(tmp_path, "plain.py", "--steps", "20", "--accumulate", "3", work=work)
     assert (record.status, list_lasting_codes(record)) == ("passed", set())
     assert (record.counts.samples, record.counts.steps) == (20 * 3 * 8, 20)
+
+
+def test_speed_in_a_known_form_needs_no_pattern(tmp_path):
+    work = "\n".join(line for line in WORK.splitlines() if "speed_line" not in line)
+    record = measure(tmp_path, "plain.py", "--steps", "20", work=work)
+    assert [(speed.quantity, speed.lines) for speed in record.printed] == [("step_s", 20)]
+
+
+def test_output_without_a_speed_is_named(tmp_path):
+    work = "\n".join(line for line in WORK.splitlines() if "speed_line" not in line)
+    record = measure(tmp_path, "ddp.py", work=work)
+    assert (record.status, record.printed) == ("passed", [])
+    assert "printed_unknown" in {finding.code for finding in record.findings}
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "code"),
+    [(100.0, "passed", None), (1e-9, "target_missed", "target_missed")],
+)
+def test_mean_loss_of_the_last_window_is_held_against_its_target(tmp_path, target, status, code):
+    work = WORK.replace("[step]", f"target_loss = {target}\n[step]")
+    record = measure(tmp_path, "plain.py", "--steps", "20", work=work)
+    assert record.status == status
+    assert (record.quality.target, record.quality.reached) == (target, code is None)
+    assert record.quality.value == pytest.approx(record.steps.loss[-1], abs=1.0)
+    assert (None if record.cause is None else record.cause.message.code) == code
+    assert [advice.code for advice in advise(record)] == ([f"fix_program.{code}"] if code else [])
+
+
+@pytest.mark.parametrize(
+    ("words", "work", "exit_code"),
+    [
+        (["bad.py", "raises"], WORK, 1),
+        (["bad.py", "never_steps"], WORK, 1),
+        (["plain.py", "--steps", "20"], WORK.replace("[step]", "target_loss = 1e-9\n[step]"), 1),
+        (["plain.py"], WORK.replace("precision", "precisions"), 2),
+    ],
+)
+def test_exit_code_says_how_the_run_ended(tmp_path, words, work, exit_code):
+    (tmp_path / "work.toml").write_text(work)
+    options = ["--witness", str(tmp_path / "work.toml"), "--out", str(tmp_path / "run")]
+    program = [sys.executable, str(PROGRAMS / words[0]), *words[1:]]
+    done = subprocess.run(
+        [sys.executable, "-m", "trainmark", "run", *options, "--device", "cpu", "--", *program],
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == exit_code
+    assert (tmp_path / "run").exists() == (exit_code == 1)
 
 
 def test_command_line_runs_a_program_and_prints_its_folder(tmp_path):

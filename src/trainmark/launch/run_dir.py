@@ -27,7 +27,7 @@ from trainmark.plan.plan import PLAN_FILE, Plan, read_plan
 from trainmark.rank.failure import error_report
 from trainmark.record import index_record, record, reduce
 from trainmark.validation import describe_error
-from trainmark.witness.printed import read_printed
+from trainmark.witness.printed import list_outputs, read_printed, thin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -200,8 +200,16 @@ def finish_run(run_dir: Path, events: EventWriter) -> Record:
 def _emit_printed(run_dir: Path, events: EventWriter) -> None:
     """Write what a program of the user's own printed of its speed."""
     program = read_plan(run_dir).witness
-    if program is not None and program.spec.speed_line is not None:
-        events.emit("printed", speeds=read_printed(run_dir, program))
+    if program is None:
+        return
+    if program.spec.speed_line is not None:
+        speeds = read_printed(run_dir, program)
+    else:
+        from trainmark.published.analysis.speeds import read_logged_speeds
+
+        found = read_logged_speeds(list_outputs(run_dir, program))
+        speeds = [speed._asdict() | {"values": thin(speed.values)} for speed in found]
+    events.emit("printed", speeds=speeds)
 
 
 def complete_records(folder: Path) -> None:

@@ -6,6 +6,7 @@ Owns the keys of that file and their rules. The probe reads the same values from
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -27,7 +28,8 @@ MIN_WARMUP_STEPS = 3  # the first step compiles, and FLOPs are counted in one af
 # Groups of ``speed_line`` by the unit in which a program prints the number.
 SPEED_GROUPS = (
     "tokens_per_second", "tokens_per_second_per_device", "samples_per_second",
-    "steps_per_second", "step_s", "step_ms", "tflops_per_device", "mfu_percent",
+    "samples_per_second_per_device", "steps_per_second", "step_s", "step_ms",
+    "tflops_per_device", "mfu_percent",
 )  # fmt: skip
 _FIX = "docs/witness.md has a complete file"
 _MAX_DIMENSION = 8
@@ -80,7 +82,7 @@ class WitnessSpec(Frozen):
         warmup_steps: first steps kept out of steady figures.
         window_steps: steps between two synchronizations; None: those of about a second.
         target_loss: mean loss of the last window that the run has to reach.
-        speed_line: pattern of the lines in which the program prints its speed.
+        speed_line: pattern of the lines in which the program prints its speed; None: known forms.
         log: file that the program writes instead of its output, relative to its folder.
         starts_ranks: whether the command starts all ranks of a machine; None: if it is torchrun
             or another known launcher.
@@ -129,6 +131,11 @@ class Witness(Frozen):
     command: tuple[str, ...]
     folder: str
     starts_ranks: bool
+
+    def describe_work(self) -> str:
+        """Return the command and what the file says of its work, not of what it prints."""
+        stated = self.spec.model_dump_json(exclude={"speed_line", "log"}, exclude_defaults=True)
+        return f"{shlex.join(self.command)} {stated}"
 
 
 def read_witness_spec(path: Path) -> WitnessSpec:

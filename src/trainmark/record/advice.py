@@ -1,6 +1,6 @@
 """Advise what to try after a run that did not pass: only what applies to it.
 
-Sentences are ``try.*`` and ``fix.*`` in ``messages.toml``.
+Sentences are ``try.*``, ``fix.*`` and ``fix_program.*`` in ``messages.toml``.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmark.plan.recipes import format_fix_hp, format_setting
-from trainmark.record.messages import find_fix, get_stated_fix
+from trainmark.record.messages import MESSAGES, find_fix, get_stated_fix
 from trainmark.spec import Message, message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainmark.plan.plan import Plan
-    from trainmark.record.record import Record
+    from trainmark.record.record import Cause, Record
 
 _RESUMABLE = ("timed_out_training", "stopped_by_signal", "launcher_killed", "job_lost", "node_lost")
 _WIDE_PRECISIONS = ("fp32", "tf32")  # precisions that need more memory than 16 bits
@@ -32,6 +32,8 @@ def advise(record: Record) -> list[Message]:
         return []
     if get_stated_fix(cause):
         return [find_fix(cause)]
+    if plan.witness is not None:
+        return [_advise_on_program(cause, plan)]
     code = cause.message.code
     steps = record.counts.steps
     advice: list[Message] = []
@@ -47,6 +49,19 @@ def advise(record: Record) -> list[Message]:
     elif cause.kind == "oom":
         advice += _advise_on_memory(plan, on_host=code == "rank_killed_out_of_memory")
     return advice or [find_fix(cause)]
+
+
+def _advise_on_program(cause: Cause, plan: Plan) -> Message:
+    """Return what to do about a program of the user's own, which has no recipe and one output."""
+    general = find_fix(cause)
+    code = f"fix_program.{general.code.removeprefix('fix.')}"
+    if code not in MESSAGES:
+        return general
+    return message(
+        code,
+        log="log.node<N>.txt" if plan.node_processes else "log.launcher.txt",
+        limit_s=format_setting(plan.recipe["timeout_s"]),
+    )
 
 
 def _has_checkpoint(plan: Plan, steps: int) -> bool:

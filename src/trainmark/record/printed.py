@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 
 # Relative difference up to which a printed speed agrees: programs time other steps than we do.
 _AGREEMENT_TOLERANCE = 0.05
+_MIN_BEST_LEAD = 0.01  # relative lead over the mean of the fastest step until then
 _RULE_TOLERANCE = 0.03  # relative difference up to which a rule explains a printed speed
 _UNITS = {
     "tokens_per_second": "tokens/s",
     "tokens_per_second_per_device": "tokens/s/device",
     "samples_per_second": "samples/s",
+    "samples_per_second_per_device": "samples/s/device",
     "steps_per_second": "steps/s",
     "step_s": "s/step",
     "step_ms": "ms/step",
@@ -32,6 +34,7 @@ _UNITS = {
 }
 _REASONS: dict[str, str] = {
     "warmup": "printed_because_warmup",
+    "whole": "printed_because_whole",
     "micro_batches": "printed_because_micro_batches",
     "accumulation": "printed_because_accumulation",
     "padding": "printed_because_padding",
@@ -42,9 +45,9 @@ _REASONS: dict[str, str] = {
     "twice": "printed_because_twice",
 }
 # Rules for programs that print a mean or best over all steps so far: the last value counts.
-_RULES_ON_MEANS_SINCE_START = ("warmup", "fastest")
+_RULES_ON_MEANS_SINCE_START = ("warmup", "whole", "fastest")
 CODES = {
-    "printed_agrees", "printed_differs", "printed_unmeasured", "printed_nothing",
+    "printed_agrees", "printed_differs", "printed_unmeasured", "printed_nothing", "printed_unknown",
     "printed_because_peak", "printed_because_formula", *_REASONS.values(),
 }  # fmt: skip
 
@@ -53,12 +56,14 @@ class _MeasuredQuantity(NamedTuple):
     """A printed quantity as it was measured, in the printed unit.
 
     Args:
-        mean: over the time of all steps.
+        mean: over the time of all steps after the warm-up.
         at_median_step: by the time of the median step.
+        whole: over the whole training, with warm-up, evaluations and checkpoints; None: not known.
     """
 
     mean: float
     at_median_step: float
+    whole: float | None
 
 
 class Comparison(NamedTuple):
@@ -67,7 +72,8 @@ class Comparison(NamedTuple):
     Args:
         measured: in the printed unit; None: it was not measured.
         change: relative difference of the measured value from the printed one: of both means, or of
-            both medians, whichever is smaller.
+            both medians, whichever is smaller. A value that is printed once may be of the whole
+            training: if that is nearer, ``measured`` and ``change`` are of the whole.
         reason: why they differ, if a rule predicts it.
     """
 
@@ -80,7 +86,8 @@ class Comparison(NamedTuple):
     @property
     def agrees(self) -> bool:
         """Tell whether both are the same, except that they may time different steps."""
-        return self.measured is not None and abs(self.change) <= _AGREEMENT_TOLERANCE
+        is_near = self.measured is not None and abs(self.change) <= _AGREEMENT_TOLERANCE
+        return is_near and self.reason is None
 
 
 def compare_printed(
@@ -98,10 +105,15 @@ def compare_printed(
             continue
         changes = (measured.mean / speed.mean - 1, measured.at_median_step / speed.median - 1)
         change = min(changes, key=abs)
-        reason = None
-        if abs(change) > _AGREEMENT_TOLERANCE:
+        shown = measured.mean
+        if speed.lines == 1 and measured.whole is not None:
+            change_of_whole = measured.whole / speed.mean - 1
+            if abs(change_of_whole) < abs(change):
+                shown, change = measured.whole, change_of_whole
+        reason = _find_best_so_far(speed, measured)
+        if reason is None and abs(change) > _AGREEMENT_TOLERANCE:
             reason = _find_reason(speed, measured, measurement, figures)
-        comparisons.append(Comparison(speed, unit, measured.mean, change, reason))
+        comparisons.append(Comparison(speed, unit, shown, change, reason))
     return comparisons
 
 
@@ -109,8 +121,12 @@ def find_in_printed(
     measurement: Measurement, figures: Mapping[str, FigureEntry]
 ) -> Iterator[Message]:
     """Yield whether the printed speeds agree; if not, the largest difference with its reason."""
-    printed = measurement.printed
-    if printed and not any(speed.lines for speed in printed):
+    if not measurement.printed:
+        witness = measurement.plan.witness
+        if witness is not None and witness.spec.speed_line is None:
+            yield message("printed_unknown")
+        return
+    if not any(speed.lines for speed in measurement.printed):
         yield message("printed_nothing")
         return
     comparisons = compare_printed(measurement, figures)
@@ -151,13 +167,23 @@ def _find_measured(
     if not slowest_ns or not steps or not median_s:
         return None
     mean_s = slowest_ns / steps / 1e9
+    whole_s = _measure_whole_step(measurement)
     if quantity in TIMES:
         unit_s = TIMES[quantity]
-        return _MeasuredQuantity(mean=mean_s / unit_s, at_median_step=median_s / unit_s)
+        whole = None if whole_s is None else whole_s / unit_s
+        return _MeasuredQuantity(mean_s / unit_s, median_s / unit_s, whole)
     per_step = _find_amount_of_step(quantity, measurement, figures, mean_s=mean_s)
     if per_step is None:
         return None
-    return _MeasuredQuantity(mean=per_step / mean_s, at_median_step=per_step / median_s)
+    whole = None if whole_s is None else per_step / whole_s
+    return _MeasuredQuantity(per_step / mean_s, per_step / median_s, whole)
+
+
+def _measure_whole_step(measurement: Measurement) -> float | None:
+    """Return the seconds of a step if all time of the training counts; None: not known."""
+    times_ns = [rank.train_ns for rank in measurement.ranks if rank.train_ns]
+    steps = measurement.ranks[0].steps
+    return max(times_ns) / steps / 1e9 if times_ns and steps else None
 
 
 def _find_amount_of_step(
@@ -184,12 +210,27 @@ def _find_amount_of_step(
     amounts = {
         "steps_per_second": 1.0,
         "samples_per_second": samples,
+        "samples_per_second_per_device": None if samples is None else samples / len(phases),
         "tokens_per_second": tokens,
         "tokens_per_second_per_device": None if tokens is None else tokens / len(phases),
         "tflops_per_device": None if flops is None else flops / 1e12 * mean_s,
         "mfu_percent": None if mfu is None else mfu * mean_s,
     }
     return amounts[quantity]
+
+
+def _find_best_so_far(speed: PrintedSpeed, measured: _MeasuredQuantity) -> Message | None:
+    """Return that a program prints its fastest step until then; None: it does not."""
+    if not speed.is_best_so_far or speed.last is None:
+        return None
+    ratio = _compare_speeds(speed.quantity, speed.last, measured.mean)
+    is_faster = ratio > 1 + _MIN_BEST_LEAD
+    return message("printed_because_fastest", ratio=ratio) if is_faster else None
+
+
+def _compare_speeds(quantity: str, printed: float, measured: float) -> float:
+    """Return the printed over the measured speed; of times the inverse."""
+    return measured / printed if quantity in TIMES else printed / measured
 
 
 def _find_reason(
@@ -207,8 +248,7 @@ def _find_reason(
             pairs = [(speed.last, measured.mean)]
         for printed, rate in pairs:
             if printed:
-                # The printed over the measured speed; of times the inverse.
-                ratio = rate / printed if speed.quantity in TIMES else printed / rate
+                ratio = _compare_speeds(speed.quantity, printed, rate)
                 reason = message(_REASONS[name], ratio=predicted)
                 candidates.append((abs(ratio / predicted - 1), reason))
     close = [item for item in candidates if item[0] <= _RULE_TOLERANCE]
@@ -223,12 +263,15 @@ def _predict_ratios(quantity: str, measurement: Measurement) -> Iterator[tuple[s
     phases = [rank.phases["train"] for rank in ranks]
     train = phases[0]
     first_rank = ranks[0]
-    is_per_device = quantity in ("tokens_per_second_per_device", "tflops_per_device", "mfu_percent")
+    is_per_device = quantity.endswith("_per_device") or quantity == "mfu_percent"
     micro_batches_per_step = train.micro_batches / train.steps
     if train.windows_ns and first_rank.steps:
         step_ns = train.windows_ns / train.steps
         step_with_warmup_ns = first_rank.total_windows_ns / first_rank.steps
         yield "warmup", step_ns / step_with_warmup_ns
+        whole_s = _measure_whole_step(measurement)
+        if whole_s is not None:
+            yield "whole", step_ns / 1e9 / whole_s
         yield "waiting", train.windows_ns / max(1, train.windows_ns - train.wait_ns)
         times = measurement.steps.time_ns[measurement.steps.warmup :]
         yield "fastest", step_ns / max(1, min(times))

@@ -167,9 +167,9 @@ def describe_planned_work(plan: Plan) -> dict[str, Any]:
         "peak_tflops": plan.peak_tflops,
         "device_products": ", ".join(sorted(set(plan.device.product_names))),
         "ran_world": f"{plan.nnodes}x{plan.nproc}",
-        "content_id": plan.data.content_id,
+        "content_id": plan.data.content_id if plan.witness is None else None,
         "bound": BALANCED_BOUND in plan.labels,
-        "witnessed": plan.witness and plan.witness.model_dump_json(exclude={"folder"}),
+        "witnessed": plan.witness and plan.witness.describe_work(),
         "resumed_after": plan.resumed and plan.resumed.progress.steps,
         "suite_version": shorten_version(plan.suite_version),
     }

@@ -1,5 +1,7 @@
 """Read what a program printed of its own speed, by the pattern in the file of ``--witness``.
 
+Without a pattern, ``published.analysis`` reads the same output.
+
 Numbers are taken as printed, with separators of thousands and the letters k, M and G. What they
 mean, and whether they agree with what was measured, is for ``record.printed``.
 """
@@ -7,13 +9,13 @@ mean, and whether they agree with what was measured, is for ``record.printed``.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.plan.witness import SPEED_GROUPS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator
 
     from trainmark.plan.witness import Witness
 
@@ -21,7 +23,7 @@ _OUTPUTS = ("log.launcher.txt", "log.node*.txt")  # of the processes that start 
 _NUMBER = re.compile(r"\s*(?P<digits>[-+0-9.,eE]+?)\s*(?P<letter>[kKMG]?)\s*")
 _FACTORS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
 _MAX_LINE_BYTES = 1 << 20
-_MAX_VALUES = 20_000  # of a quantity; of more, every second one is kept
+MAX_VALUES = 20_000  # of a quantity; of more, every second one is kept
 _MAX_RAW = 300
 
 
@@ -37,7 +39,7 @@ def read_printed(run_dir: Path, witness: Witness) -> list[dict[str, Any]]:
         name: [] for name in SPEED_GROUPS if name in pattern.groupindex
     }
     raw = dict.fromkeys(values, "")
-    for line in _iterate_output(run_dir, witness):
+    for line in _iterate_output(list_outputs(run_dir, witness)):
         for match in pattern.finditer(line):
             for name, of_name in values.items():
                 number = read_number(match[name])
@@ -45,7 +47,7 @@ def read_printed(run_dir: Path, witness: Witness) -> list[dict[str, Any]]:
                     raw[name] = raw[name] or line.strip()[:_MAX_RAW]
                     of_name.append(number)
     return [
-        {"quantity": name, "lines": len(of_name), "values": _thin(of_name), "raw": raw[name]}
+        {"quantity": name, "lines": len(of_name), "values": thin(of_name), "raw": raw[name]}
         for name, of_name in values.items()
     ]
 
@@ -61,21 +63,25 @@ def read_number(text: str | None) -> float | None:
         return None
 
 
-def _thin(values: list[float]) -> list[float]:
-    while len(values) > _MAX_VALUES:
+def thin(values: list[float]) -> list[float]:
+    """Return at most ``MAX_VALUES`` of the values, evenly spread."""
+    while len(values) > MAX_VALUES:
         values = values[1::2]
     return values
 
 
-def _iterate_output(run_dir: Path, witness: Witness) -> Iterator[str]:
-    """Yield the lines of the program's output, each state of a progress bar on its own."""
+def list_outputs(run_dir: Path, witness: Witness) -> list[Path]:
+    """Return the files of the program's output, or its own log if the file names one."""
     if witness.spec.log is None:
-        files = [path for name in _OUTPUTS for path in sorted(run_dir.glob(name))]
+        paths = [path for name in _OUTPUTS for path in sorted(run_dir.glob(name))]
     else:
-        files = [run_dir.__class__(witness.folder) / witness.spec.log]
-    for path in files:
-        if not path.is_file():
-            continue
+        paths = [Path(witness.folder) / witness.spec.log]
+    return [path for path in paths if path.is_file()]
+
+
+def _iterate_output(paths: Iterable[Path]) -> Iterator[str]:
+    """Yield the lines of the program's output, each state of a progress bar on its own."""
+    for path in paths:
         with path.open("rb") as file:
             while line := file.readline(_MAX_LINE_BYTES):
                 yield from re.split(r"[\r\n]+", line.decode("utf-8", "replace"))
