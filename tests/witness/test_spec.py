@@ -8,6 +8,8 @@ import pytest
 
 from trainmark.cli.dry_run import plan_summary
 from trainmark.errors import UsageError
+from trainmark.launch.series import check_entries
+from trainmark.plan.plan_file import read_plan_file
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.plan.witness import find_rank_launcher, read_nproc, read_witness_spec
@@ -140,6 +142,32 @@ def test_program_is_not_comparable_with_a_case_or_another_command(tmp_path):
     assert first["witnessed"] != other["witnessed"]
     assert first["witnessed"] is not None
     assert case["witnessed"] is None
+
+
+def test_pattern_of_the_speed_is_no_other_work(tmp_path):
+    first = describe_planned_work(make_plan(tmp_path, "python train.py"))
+    without = WHOLE.replace("speed_line", "# speed_line")
+    write_spec(tmp_path, without)
+    request = RunRequest.of(
+        case="witnessed", witness=tmp_path / "work.toml", command=["python", "train.py"],
+        device="cpu",
+    )  # fmt: skip
+    assert describe_planned_work(resolve(request, dry_run=True)) == first
+
+
+def test_plan_file_names_programs(tmp_path):
+    work = write_spec(tmp_path, WHOLE)
+    (tmp_path / "plan.yaml").write_text(
+        f"runs:\n  - {{witness: {work}, command: [python, train.py, --lr, '3'], nproc: [1, 2]}}\n"
+        f"  - {{witness: {work}, command: [python, other.py], name: other}}\n"
+    )
+    request = RunRequest.of(case=str(tmp_path / "plan.yaml"), device="cpu", out=tmp_path / "runs")
+    entries = check_entries(read_plan_file(request), dry_run=True)
+    assert [entry.name for entry in entries] == ["work-nproc_1", "work-nproc_2", "other"]
+    plans = [entry.plan for entry in entries if entry.plan is not None]
+    assert [planned.nproc for planned in plans] == [1, 2, 1]
+    commands = [planned.witness.command for planned in plans if planned.witness is not None]
+    assert commands == [("python", "train.py", "--lr", "3")] * 2 + [("python", "other.py")]
 
 
 def test_dry_run_shows_the_command(tmp_path):

@@ -37,6 +37,7 @@ from trainmark.plan.choosing import choose_work, select_vendor
 from trainmark.plan.plan import PLAN_FILE, Plan
 from trainmark.plan.plan_file import format_attempt_name, parse_attempt_number
 from trainmark.plan.resolving import UnplannableError, launches, resolve
+from trainmark.plan.witnessing import choose_program_work
 from trainmark.record.messages import render
 from trainmark.record.record import RECORD_FILE, Record, read_record
 from trainmark.record.trust import is_refuted
@@ -238,10 +239,9 @@ def check_entries(file: PlanFile, *, dry_run: bool = False) -> list[SeriesEntry]
 
 def _check_entry(entry: Entry, cluster: Cluster, *, dry_run: bool) -> SeriesEntry:
     remote = cluster.find_remote_target(entry.launcher)
+    choice = choose_work(entry) if entry.witness is None else choose_program_work(entry)
     try:
-        vendor = select_vendor(
-            choose_work(entry), entry.device, remote=remote, ranks_share_cores=False
-        )
+        vendor = select_vendor(choice, entry.device, remote=remote, ranks_share_cores=False)
     except EnvironmentFault as fault:
         return SeriesEntry(name=entry.name, state="skipped", reason=fault.what)
     request = entry.model_copy(update={"device": vendor.name})

@@ -20,6 +20,7 @@ from trainmark.errors import UsageError, suggest_nearest
 from trainmark.plan.choosing import ACCELERATOR
 from trainmark.plan.plan import RUNS_DIR
 from trainmark.plan.request import RunRequest
+from trainmark.plan.witness import WITNESSED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,7 +37,7 @@ _FOR_ALL = {
     "sample_every",
     "follow",
 }
-_LISTS = ("follow",)  # whose values are lists themselves
+_LISTS = ("follow", "command")  # whose values are lists themselves
 
 
 def _format_name(words: str) -> str:
@@ -151,6 +152,9 @@ def _iterate_combinations(run: dict[str, Any], where: str) -> Iterator[dict[str,
     for key in run:
         if key not in _KEYS:
             raise UsageError(f"unknown key {key!r}", where=where, fix=suggest_nearest(key, _KEYS))
+    if "witness" in run:
+        name = _format_name(Path(str(run["witness"])).stem)
+        run = {"case": WITNESSED, "name": name} | run
     settings = run.get("set") or {}
     if not isinstance(settings, dict):
         raise UsageError("not KEY: VALUE", where=f"{where}: set", fix="write {bs: 16}")

@@ -70,6 +70,19 @@ def resolve_witnessed(
     return _assemble_plan(request, witness, choice, vendor, remote=remote, run_id=run_id)
 
 
+def choose_program_work(request: RunRequest) -> Choice:
+    """Return the program of a request in the form of a case's choice.
+
+    Raises:
+        UsageError: as ``resolve_witnessed``.
+    """
+    assert request.witness is not None, "the caller has a file of --witness"
+    _refuse_options(request)
+    spec = read_witness_spec(request.witness)
+    nproc = _choose_nproc(request, _describe_program(spec, request.command))
+    return _choose_work(request, spec, nproc)
+
+
 def _refuse_options(request: RunRequest) -> None:
     """Refuse what only a case has, and a request without a program."""
     if not request.command:
