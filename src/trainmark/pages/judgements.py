@@ -70,9 +70,10 @@ def build_comparison(result: Comparison, b: str = "B") -> list[Block]:
         shown.append(Paragraph(_name_side(quality, b)))
     sides = (("A", result.a), (b, result.b))
     for name, side in sides:
-        line = join(
-            (phrase("trust.of", side=name), grade_line(side.trust, side.verification)), "colon"
-        )
+        marks = grade_line(side.trust, side.verification)
+        if side.is_witnessed:
+            marks = join((marks, phrase("division.witnessed")))
+        line = join((phrase("trust.of", side=name), marks), "colon")
         shown.append(Paragraph(line, TONES[side.trust.grade]))
     reasons = _list_reasons(result)
     if reasons:

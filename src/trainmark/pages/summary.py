@@ -189,7 +189,7 @@ def build_title(record: Record) -> Phrase:
     """Return the work, the machine with its count and memory, the precision, nodes or ranks.
 
     A model of another size than the case's standard model is named by its size, because their
-    speeds do not compare. Changes beyond the closed rules are named.
+    speeds do not compare. Changes beyond the closed rules are named, and a user's own program is.
     """
     plan = record.plan
     parts: list[Phrase] = [plan.about.title, _describe_devices(record), format_precision(record)]
@@ -200,7 +200,9 @@ def build_title(record: Record) -> Phrase:
         )
     if plan.nnodes > 1:
         parts.append(count_in_words("nodes", plan.nnodes))
-    if plan.rules == "open":
+    if plan.witness is not None:
+        parts.append(phrase("division.witnessed"))
+    elif plan.rules == "open":
         parts.append(phrase(f"division.{plan.rules}"))
     return join(parts, "dot")
 

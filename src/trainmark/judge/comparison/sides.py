@@ -51,6 +51,7 @@ class Side:
         reached: number of launches that reached their target.
         judged: number of launches of which it is known whether they reached their target.
         verification: of all its launches together.
+        is_witnessed: it is a program of a user's own, measured from inside it.
     """
 
     names: tuple[str, ...]
@@ -59,6 +60,7 @@ class Side:
     reached: int
     judged: int
     verification: Verification
+    is_witnessed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,7 @@ def describe_side(launches: Sequence[Record], counted: Sequence[Record]) -> Side
         reached=sum(judged),
         judged=len(judged),
         verification=combine_verifications(launches),
+        is_witnessed=any(record.plan.witness is not None for record in launches),
     )
 
 

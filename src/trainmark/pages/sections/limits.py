@@ -61,6 +61,7 @@ _TARGET = "target_value"  # key of the work; a bound trains to none
 _MAX_COMPARISONS = 3  # results that are drawn
 _MAX_DIFFERENCES = 3  # of the closest result, that are named
 _MAX_NAMED_RANKS = 4
+_ADVICE_ON_PROGRAMS = {"data": "program_data", "evaluation": "program_evaluation"}  # no recipe
 _MAX_CHARACTERS = 60  # of a printed configuration, of a difference
 
 
@@ -170,7 +171,8 @@ def _find_time_limits(record: Record) -> Iterator[Limit]:
         share = spent[name] / total
         if share >= min_share:
             arithmetic = f"{spent[name]:.3f} s / {total:.3f} s = {share:.1%} ≥ {min_share:.0%}"
-            yield Limit(name, share, phrase(f"advice.{name}", share=f"{share:.0%}"), arithmetic)
+            key = name if record.plan.witness is None else _ADVICE_ON_PROGRAMS[name]
+            yield Limit(name, share, phrase(f"advice.{key}", share=f"{share:.0%}"), arithmetic)
 
 
 def _find_throttling(record: Record) -> Limit | None:
@@ -211,7 +213,7 @@ def _find_small_batch(record: Record) -> Limit | None:
     total = record.figure("mem_total")
     if rate is None or not used or not total:
         return None
-    if not has_cards(record) or record.plan.recipe["compile"]:
+    if not has_cards(record) or record.plan.recipe.get("compile"):
         return None
     if rate >= 100 * _GOOD_MATMUL_SHARE or used / total >= _ROOMY_MEMORY_SHARE:
         return None
@@ -278,9 +280,8 @@ def compare_speed(
     if not candidates:
         ids = {record.run_id for record in records}
         has_failed = any(isinstance(x, Record) and x.run_id not in ids for x in comparisons)
-        return _list_incomparable(
-            phrase("against.none_passed" if has_failed else "against.nothing")
-        )
+        key = "nothing" if launches[0].plan.witness is None else "program_nothing"
+        return _list_incomparable(phrase("against.none_passed" if has_failed else f"against.{key}"))
     differences = [(_compare_work(launches[0], results[0]), results) for results in candidates]
     comparable = [results for differing_keys, results in differences if not differing_keys]
     for figure in (name_speed_figure(launches[0]), "p_train", "p_core", "p_whole"):

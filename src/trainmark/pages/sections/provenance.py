@@ -44,6 +44,7 @@ from trainmark.pages.texts import (
     translate_message,
 )
 from trainmark.plan.recipes import format_fix_hp
+from trainmark.plan.witness import WITNESSED
 from trainmark.record.work import count_parameters
 from trainmark.results.store.columns import get_device_name
 from trainmark.spec import message
@@ -257,7 +258,7 @@ def run(record: Record) -> Section:
         "name.sample": about.sample_note,
         "name.precision": join((format_precision(record), _explain_precision(record)), "colon"),
         "name.fix_hp": (or_none(format_fix_hp(plan.fix_hp)), " (", changed, ")"),
-        "fact.rules": phrase(f"rules.{plan.rules}"),
+        "fact.rules": phrase(f"rules.{plan.rules if plan.witness is None else WITNESSED}"),
         "name.extra": or_none(format_fix_hp(plan.extra)),
         "fact.recipe": plan.recipe_name,
         "fact.recipe_fields": join(

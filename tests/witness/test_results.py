@@ -1,0 +1,93 @@
+"""What compares and judges results takes a witnessed one as it is, and says that it is one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.comparison_records import read_golden_record
+from support.fake_backends import STAND_INS
+from support.witnessed_programs import PROGRAMS, WORK
+from trainmark import api
+from trainmark.errors import UsageError
+from trainmark.record.record import read_record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(name="runs", scope="module")
+def _runs(tmp_path_factory) -> Path:
+    """Measure a program twice, and the same program with another command."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "work.toml").write_text(WORK)
+    for name, steps in (("first", 20), ("second", 20), ("longer", 30)):
+        command = [sys.executable, str(PROGRAMS / "plain.py"), "--steps", str(steps)]
+        words = ["run", "--witness", str(folder / "work.toml"), "--device", "cpu"]
+        done = call(*words, "--out", str(folder / name), "--", *command)
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+def call(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "trainmark", *words], capture_output=True, text=True, check=False
+    )
+
+
+def test_launches_of_one_program_compare(runs):
+    done = call("compare", str(runs / "first"), str(runs / "second"))
+    assert done.returncode == 3  # too few launches to tell
+    assert done.stdout.count("witnessed") == 2
+
+
+def test_another_command_is_other_work(runs):
+    with pytest.raises(UsageError) as fault:
+        api.compare(runs / "first", runs / "longer")
+    assert "witnessed" in f"{fault.value.what} {fault.value.where}"
+
+
+def test_case_is_other_work(runs):
+    with pytest.raises(UsageError):
+        api.compare([read_golden_record()], runs / "first")
+
+
+def test_gate_holds_a_program_against_its_earlier_runs(runs):
+    words = ["gate", str(runs / "second"), "--baseline", str(runs / "first"), "--worse-by", "1"]
+    done = call(*words, "--figure", "mem")
+    assert done.returncode == 0, done.stderr
+    assert "witnessed" in done.stdout
+    assert call("gate", str(runs / "longer"), "--baseline", str(runs / "first")).returncode == 2
+
+
+def test_audit_takes_witnessed_records(runs):
+    done = call("audit", str(runs / "first"), "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["findings"] == []
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_page_and_terminal_say_that_it_is_witnessed(runs, lang):
+    assert "witnessed" in (runs / "first" / f"page.{lang}.md").read_text().splitlines()[0]
+    done = call("report", str(runs / "first"), "--lang", lang)
+    assert done.returncode == 0, done.stderr
+    assert "witnessed" in (runs / "first" / "page.html").read_text()
+
+
+def test_verification_computes_the_same_again(runs):
+    assert call("verify", str(runs / "first")).returncode == 0
+
+
+def test_follower_takes_the_steps_of_a_program(runs, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(STAND_INS))
+    monkeypatch.setenv("STAND_IN_CALLS", str(runs / "calls.jsonl"))
+    done = call("follow", str(runs / "first"), "--to", "wandb=keep")
+    assert done.returncode == 0, done.stderr
+    calls = [json.loads(line) for line in (runs / "calls.jsonl").read_text().splitlines()]
+    losses = [call["train/loss"] for call in calls if "train/step" in call]
+    assert losses == read_record(runs / "first").steps.loss
+    assert (calls[-1]["status"], calls[-1]["exit_code"]) == ("passed", 0)
