@@ -34,14 +34,23 @@ def test_program_that_ends_in_an_unusual_way_is_measured_in_full(tmp_path, kind)
     assert (record.status, record.counts.steps, list_lasting_codes(record)) == ("passed", 20, set())
 
 
-def test_exception_of_the_program_is_the_cause(tmp_path):
-    record = measure(tmp_path, "bad.py", "raises", work=WORK)
+@pytest.mark.parametrize("starter", [(), ("-m", "torch.distributed.run", "--nproc-per-node=1")])
+def test_exception_of_the_program_is_the_cause(tmp_path, starter):
+    launcher = (sys.executable, *starter)
+    record = measure(tmp_path, "bad.py", "raises", work=WORK, launcher=launcher)
     assert record.status == "failed"
     assert record.cause is not None
     assert (record.cause.kind, record.cause.type) == ("error", "ValueError")
     assert "the data set is empty" in str(record.cause.message.args["text"])
     assert "in <module>" in str(record.cause.traceback)
     assert record.cause.exit_code == 1
+
+
+def test_exception_before_training_is_the_cause_with_torchrun_too(tmp_path):
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=1")
+    record = measure(tmp_path, "bad.py", work=WORK, launcher=launcher)  # without its argument
+    assert record.cause is not None
+    assert (record.cause.kind, record.cause.type) == ("error", "IndexError")
 
 
 def test_killed_program_is_the_cause(tmp_path):

@@ -17,6 +17,7 @@ from typing import Any
 
 START_NS = time.perf_counter_ns()  # of this process, for the probe
 _PID = os.getpid()
+_RANK_VARIABLE = "TRAINMARK_RANK_PROCESS"  # id of the process that torchrun started as a rank
 
 
 def _run_hidden_module() -> None:
@@ -62,9 +63,17 @@ def _install_hooks() -> None:
     install(START_NS)
 
 
-def _is_first_process() -> bool:
-    """Tell whether the launcher started this process as a rank, rather than a program in it."""
+def _is_started_as_rank() -> bool:
+    """Tell whether Trainmark's launcher started this process, rather than a program in it."""
     return os.environ.get("TRAINMARK_PARENT") == str(os.getppid()) and "RANK" in os.environ
+
+
+def _is_first_of_torchrun() -> bool:
+    """Tell whether torchrun started this process, and note it for the processes that it starts."""
+    is_first = "TORCHELASTIC_RUN_ID" in os.environ and _RANK_VARIABLE not in os.environ
+    if is_first:
+        os.environ[_RANK_VARIABLE] = str(_PID)
+    return is_first
 
 
 def _report_end() -> None:
@@ -88,7 +97,9 @@ def _report_failure(kind: Any, error: BaseException, trace: Any) -> None:
 _print_failure = sys.excepthook
 if "TRAINMARK_WITNESS" in os.environ:
     sys.meta_path.insert(0, _TorchFinder())
-    if _is_first_process():
+    if _is_started_as_rank():
         atexit.register(_report_end)
+        sys.excepthook = _report_failure
+    elif _is_first_of_torchrun():
         sys.excepthook = _report_failure
 _run_hidden_module()
