@@ -326,12 +326,19 @@ class Agent:
 
 
 def find_address(node_rank: int, master: str, port: int) -> str:
-    """Return the host at which other nodes reach this one: of the interface towards the first."""
+    """Return the host at which other nodes reach this one.
+
+    It is the address of this node's interface towards the first node.
+
+    Args:
+        master: host of the first node.
+        port: of the first node; it need not be open.
+    """
     if node_rank == 0:
         return master
     family = socket.getaddrinfo(master, port, type=socket.SOCK_DGRAM)[0][0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect((master, port))  # sends nothing
+        probe.connect((master, port))  # chooses the interface; a datagram socket sends nothing
         return str(probe.getsockname()[0])
 
 

@@ -134,7 +134,7 @@ def read_baselines_of_acceptance(folder: Path, plans: Sequence[Plan]) -> Baselin
     if is_of_nodes:
         passing_nodes = {node: names for node, names in nodes.items() if node in passing}
         times += _compute_median_times(evidence, "nodes", passing_nodes)
-    return _refuse_empty(Baselines(source=str(folder), times=tuple(times)))
+    return _require_times(Baselines(source=str(folder), times=tuple(times)))
 
 
 def _add_names_by_ranks(products: dict[str, set[str]], evidence: Evidence) -> None:
@@ -204,7 +204,7 @@ def compute_baselines_of_runs(
         )
         for (phase, product), values in seconds.items()
     ]
-    return _refuse_empty(Baselines(source=source, times=tuple(times)))
+    return _require_times(Baselines(source=source, times=tuple(times)))
 
 
 def _refuse_other_work(plan: Plan, plans: Iterable[Plan], source: str) -> None:
@@ -221,7 +221,7 @@ def _refuse_other_work(plan: Plan, plans: Iterable[Plan], source: str) -> None:
             )
 
 
-def _refuse_empty(baselines: Baselines) -> Baselines:
+def _require_times(baselines: Baselines) -> Baselines:
     """Return baselines that have times.
 
     Raises:

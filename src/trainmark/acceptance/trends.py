@@ -67,7 +67,10 @@ def compute_trend(values: Floats, rounds: Integers) -> float | None:
 
 
 def is_in_later_half(rounds: Integers) -> Flags:
-    """Return which measurements are of the later half of the rounds; none if there are too few."""
+    """Return which measurements are of the later half of the rounds.
+
+    None of them if there are too few rounds to judge the later half by itself.
+    """
     names, place = np.unique(rounds, return_inverse=True)
     half = len(names) // 2
     if half < _MIN_HALF_ROUNDS:

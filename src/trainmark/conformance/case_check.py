@@ -273,7 +273,8 @@ def _check_loss_falls(inputs: CaseEvidence) -> Iterator[Message]:
     """Compare the mean loss of the last tenth of the steps with that of the first tenth."""
     for num_ranks, losses in inputs.read_losses().items():
         tenth = len(losses) // 10
-        first, last = fmean(losses[:tenth]), fmean(losses[-tenth:])
+        first = fmean(losses[:tenth])
+        last = fmean(losses[-tenth:])
         if last >= first:
             args = {"steps": len(losses), "first": first, "last": last}
             yield message("check_loss_not_falling", ranks=num_ranks, **args)
@@ -284,9 +285,13 @@ def _check_equal_losses(inputs: CaseEvidence) -> Iterator[Message]:
     if len(inputs.runs) < 2:
         raise _SkippedError(inputs.missing or message("check_without_run"))
     losses = inputs.read_losses()
-    single, double = fmean(losses[1][:_MIN_STEPS]), fmean(losses[2][:_MIN_STEPS])
-    if abs(single - double) > _LOSS_TOLERANCE * max(abs(single), abs(double)):
-        yield message("check_losses_differ", steps=_MIN_STEPS, one=single, two=double)
+    with_one_rank = fmean(losses[1][:_MIN_STEPS])
+    with_two_ranks = fmean(losses[2][:_MIN_STEPS])
+    max_difference = _LOSS_TOLERANCE * max(abs(with_one_rank), abs(with_two_ranks))
+    if abs(with_one_rank - with_two_ranks) > max_difference:
+        yield message(
+            "check_losses_differ", steps=_MIN_STEPS, one=with_one_rank, two=with_two_ranks
+        )
 
 
 def _check_evaluation(inputs: CaseEvidence) -> Iterator[Message]:
@@ -304,9 +309,10 @@ def _check_evaluation(inputs: CaseEvidence) -> Iterator[Message]:
         yield message("check_evaluated_rows_differ")
     values = [x.quality.value for x in passed if x.quality.value is not None]
     if len(values) == 2:
-        single, double = values
-        if abs(single - double) > _QUALITY_TOLERANCE * max(abs(single), abs(double)):
-            yield message("check_qualities_differ", one=single, two=double)
+        with_one_rank, with_two_ranks = values
+        max_difference = _QUALITY_TOLERANCE * max(abs(with_one_rank), abs(with_two_ranks))
+        if abs(with_one_rank - with_two_ranks) > max_difference:
+            yield message("check_qualities_differ", one=with_one_rank, two=with_two_ranks)
 
 
 def _check_flops(inputs: CaseEvidence) -> Iterator[Message]:
@@ -376,7 +382,8 @@ def _check_generated(case: Case, name: str, recipe: Recipe) -> Iterator[Message]
             yield message("check_data_not_repeatable", recipe=name)
         if facts.train_samples < 1 or (recipe.evaluates and facts.eval_samples < 1):
             yield message("check_data_empty", recipe=name)
-        target, best = case.target(recipe), facts.best_quality
+        target = case.target(recipe)
+        best = facts.best_quality
         if target and best is not None and not target.reached(best):
             values = {"target": target.value, "best": best}
             yield message("check_target_unreachable", recipe=name, **values)

@@ -132,7 +132,8 @@ def vendor_faults(vendor: Vendor) -> list[str]:
     for precision in get_args(Precision):
         refuse = partial(vendor.refuse, Recipe(precision=precision), 1)
         faults.call(f"refuse({precision})", refuse, Refusal | None)
-    count, names = answers["count"] or 0, answers["product_names"]
+    count = answers["count"] or 0
+    names = answers["product_names"]
     if names is not None and not vendor.counts_cores:
         fault = f"count() is {count}, but product_names() has {len(names)}"
         faults.add_unless(len(names) == count, fault)
@@ -172,9 +173,10 @@ def sample_faults(sample: DeviceSample) -> list[str]:
 
 
 def device_faults(vendor: Vendor) -> list[str]:
-    """Return what is wrong with the answers of the first device of ``vendor``, which must be there.
+    """Return what is wrong with the first device of ``vendor``, which must be on this machine.
 
-    Whether it computes, copies and tells the time as it should, ``trainmark check toy`` finds.
+    Members, types and keys are checked here; ``trainmark check toy`` checks that the device
+    computes, copies and measures times correctly.
     """
     faults = _Faults()
     device: Device = faults.call("open(0, 1)", lambda: vendor.open(0, 1))

@@ -161,7 +161,8 @@ def merge_launch_events(
     path = run_dir / JOB_EVENTS_FILE
     job = index_by_name(EventFile(path, read_event)).get("job") if path.exists() else None
     ended = _merge_rank_ends(nodes)
-    # Nodes begin within seconds of each other; the launcher's own clock is another machine's.
+    # The launcher's own times are on the clock of another machine. The launch of the first node,
+    # which is within seconds of the launcher's, and the last end of a node stand for them.
     launches = [event for _, event in _list_events(nodes, "launch")]
     if launches:
         first = launches[0]

@@ -11,7 +11,6 @@ import math
 import os
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -502,7 +501,10 @@ def iterate_lines(file: IO[bytes]) -> Iterator[bytes]:
 
     A hole in a file, as a full disk or a crash leaves it, is one line of zeros of any length.
     """
-    return iter(partial(file.readline, MAX_LINE_BYTES), b"")
+    line = file.readline(MAX_LINE_BYTES)
+    while line:
+        yield line
+        line = file.readline(MAX_LINE_BYTES)
 
 
 def iterate_events(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -27,7 +27,9 @@ Interval = tuple[Number, Number]  # start and end in seconds; the end is later
 MAX_UNSEEN = 0.1
 MAX_POINTS = 1000
 MAX_LINE_POINTS = 200  # of a line over time
-MAX_LINES = 8
+MAX_LINES = 8  # of one quantity in a chart
+_TIME_DECIMALS = 3  # of seconds in a line
+_VALUE_DIGITS = 12  # significant digits of a value in a line
 SUMMARY_LINES = ("lowest", "median", "highest")  # of lines that stand for many series
 DrawnName = Literal["memory_used_bytes", "utilization_percent", "power_w", "temperature_c"]
 
@@ -55,7 +57,10 @@ def draw_lines(devices: Columns, hosts: Columns) -> Iterator[SeriesLine]:
                     series[name] = (columns["time_s"][is_known], columns[quantity][is_known])
             lines = _draw_summary(series) if len(series) > MAX_LINES else _draw_each(series)
             for name, points in lines:
-                rounded = [(round(float(s), 3), float(f"{value:.12g}")) for s, value in points]
+                rounded = [
+                    (round(float(time_s), _TIME_DECIMALS), float(f"{value:.{_VALUE_DIGITS}g}"))
+                    for time_s, value in points
+                ]
                 yield SeriesLine(quantity=quantity, of_host=of_host, of=name, points=rounded)
 
 
@@ -183,8 +188,10 @@ def measure_energy(times_s: Array, joules: Array, interval: Interval) -> Energy:
         between_s += float(gaps_s[0])
     if times_s[-1] > end_s:
         between_s += float(gaps_s[-1])
-    (rise,) = np.diff(np.interp(interval, times_s, joules))
-    if rise <= 0 or (np.diff(joules) < 0).any():
+    start_joules, end_joules = np.interp(interval, times_s, joules)
+    rise = end_joules - start_joules
+    has_fallen = (np.diff(joules) < 0).any()  # it was reset, or overflowed
+    if rise <= 0 or has_fallen:
         return Energy(reason=message("counter_wrong"))
     if between_s > MAX_UNSEEN * (end_s - start_s):
         reason = message("counter_read_seldom", between_s=between_s, interval_s=end_s - start_s)

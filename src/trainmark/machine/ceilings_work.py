@@ -222,8 +222,9 @@ def _build_all_to_all(device: Device, ranks: RankGroup, size_bytes: int) -> rate
     size_bytes -= size_bytes % (_NUMBER_BYTES * ranks.count)
     numbers = rates.make_pattern(size_bytes)
     sent = device.place(numbers + _RANK_OFFSET * ranks.rank)
-    mine = numbers.chunk(ranks.count)[ranks.rank]
-    expected = device.place(torch.cat([mine + _RANK_OFFSET * rank for rank in range(ranks.count)]))
+    part_of_rank = numbers.chunk(ranks.count)[ranks.rank]
+    received_parts = [part_of_rank + _RANK_OFFSET * rank for rank in range(ranks.count)]
+    expected = device.place(torch.cat(received_parts))
     received = torch.zeros_like(sent)
     return rates.Work(
         partial(torch.distributed.all_to_all_single, received, sent),
@@ -240,8 +241,9 @@ def _build_reduce_scatter(device: Device, ranks: RankGroup, size_bytes: int) -> 
     numbers = rates.make_pattern(size_bytes)
     count = ranks.count
     sent = device.place(numbers + ranks.rank)
-    mine = numbers.chunk(count)[ranks.rank]
-    expected = device.place(mine * count + count * (count - 1) // 2)
+    part_of_rank = numbers.chunk(count)[ranks.rank]
+    # Rank r adds r to each number: the sum over ranks of r is count (count - 1) / 2.
+    expected = device.place(part_of_rank * count + count * (count - 1) // 2)
     received = torch.zeros_like(expected)
     reduce_scatter = _find_collective("reduce_scatter_single", "reduce_scatter_tensor")
     return rates.Work(
@@ -296,6 +298,7 @@ def _build_exchange(
     received = torch.zeros_like(sent)
 
     def run() -> None:
+        """Send and receive, and wait for both."""
         messages = [dist.P2POp(dist.isend, sent, to), dist.P2POp(dist.irecv, received, source)]
         for request in dist.batch_isend_irecv(messages):
             request.wait()

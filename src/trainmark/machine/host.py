@@ -161,7 +161,7 @@ def check_other_runs(_: ExaminedMachine) -> Conditions:
 def _is_orphaned(pids: list[int]) -> bool:
     """Tell whether the launcher of a run has ended: the first process has adopted its ranks.
 
-    In a container this program may itself be the first process; then nothing can be told.
+    In a container this program may itself be the first process; then a parent 1 shows nothing.
     """
     try:
         parents = {psutil.Process(pid).ppid() for pid in pids} - set(pids)

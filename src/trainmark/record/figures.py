@@ -383,10 +383,16 @@ def _compute_energies(measurement: Measurement) -> dict[str, Figure]:
 def _find_energy(
     measurement: Measurement, interval: IntervalName, num_parts: int
 ) -> dict[str, Figure]:
-    """Return the joules a part that were counted or, if unknown, also estimated from power.
+    """Return the energy of an interval in joules, divided by a number of parts.
 
-    Of ranks on processors, counters are those of the packages, and the estimate is that of whole
-    nodes.
+    If the counters do not give it, an estimate from the power is returned in addition. For ranks on
+    processors, the counters are those of the packages, and the power is that of whole nodes.
+
+    Args:
+        num_parts: samples of the interval; 1: the energy of the whole interval.
+
+    Returns:
+        ``energy``, and ``estimated_energy`` if it was estimated.
     """
     telemetry = measurement.telemetry
     uses = _list_uses(measurement, interval)

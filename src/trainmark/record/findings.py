@@ -144,7 +144,7 @@ def _find_in_events(measurement: Measurement, timeline: RunTimeline) -> Iterator
 
 
 def _find_repeated_evaluation_rows(timeline: RunTimeline) -> Iterator[Message]:
-    """Yield that an evaluation scored rows twice, or did not report which."""
+    """Yield that an evaluation scored rows twice, or did not report which rows it scored."""
     if any(rank.result.evaluation_unchecked for rank in timeline.ranks):
         yield message("evaluation_unchecked")
     for reports in zip(*(rank.evaluations for rank in timeline.ranks), strict=False):

@@ -34,10 +34,12 @@ from trainmark.spec import Message, message
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from trainmark.plan.plan import Plan
     from trainmark.record.record import Record
     from trainmark.results.archive import Manifest, Unpacked
 
 State = Literal["held", "noted", "unverifiable", "broken"]
+_MIN_EVIDENCE_FILES = 2  # the plan and the events of the launcher
 _EXIT_CODES = {"broken": EXIT_FAILED, "unverifiable": EXIT_USAGE}
 
 
@@ -68,15 +70,8 @@ def pack(runs: Sequence[Sequence[Path]], output: Path) -> Manifest:
         raise EnvironmentFault(f"cannot write: {error.strerror}", where=where) from error
 
 
-def _add_launch(folder: Path, bundle: Path, number: int, subfolder: str) -> None:
-    """Write the redacted copies of a launch's files, and the record computed from them.
-
-    Args:
-        folder: run directory of the launch.
-        bundle: folder whose files become the bundle.
-        number: of the run in the bundle, from 1.
-        subfolder: of the launch in its run; empty: it is the only launch.
-    """
+def _refuse_large_files(folder: Path) -> None:
+    """Raise a BundleError for a file of a launch that is too large for a bundle."""
     for path in reduce.list_outputs(folder):
         size = path.stat().st_size
         if size > archive.MAX_FILE_BYTES:
@@ -87,9 +82,21 @@ def _add_launch(folder: Path, bundle: Path, number: int, subfolder: str) -> None
                 fix="shorten the file, or move it out of the run's folder if it is not the "
                 "run's own",
             )
-    if not (folder / PLAN_FILE).exists() or len(reduce.list_evidence_files(folder)) < 2:
-        what, fix = "the run lacks its evidence", "bundle the run where it was made"
-        raise BundleError(what, where=str(folder), fix=fix)
+
+
+def _read_verifiable_plan(folder: Path) -> Plan:
+    """Return the plan of a launch whose record can be computed from its evidence, and agrees.
+
+    Raises:
+        BundleError: evidence is missing or contradicts the record, or the case is not installed.
+    """
+    has_plan = (folder / PLAN_FILE).exists()
+    if not has_plan or len(reduce.list_evidence_files(folder)) < _MIN_EVIDENCE_FILES:
+        raise BundleError(
+            "the run lacks its evidence",
+            where=str(folder),
+            fix="bundle the run where it was made",
+        )
     plan = read_plan(folder)
     if plan.about.page.figures and plan.case not in cases.list_names():
         what = f"the case {plan.case} is not installed, whose figures could not be computed"
@@ -99,6 +106,20 @@ def _add_launch(folder: Path, bundle: Path, number: int, subfolder: str) -> None
         what = f"contradicted by its evidence: {render(check.sentences[0], 'en')}"
         fix = "bundle the run as it was made; `trainmark verify` lists all differences"
         raise BundleError(what, where=str(folder), fix=fix)
+    return plan
+
+
+def _add_launch(folder: Path, bundle: Path, number: int, subfolder: str) -> None:
+    """Write the redacted copies of a launch's files, and the record computed from them.
+
+    Args:
+        folder: run directory of the launch.
+        bundle: folder whose files become the bundle.
+        number: of the run in the bundle, from 1.
+        subfolder: of the launch in its run; empty: it is the only launch.
+    """
+    _refuse_large_files(folder)
+    plan = _read_verifiable_plan(folder)
     name = f"{number}-{re.sub('[^a-z0-9_]', '_', plan.case.lower())[:64]}"
     target = bundle / name / subfolder
     target.mkdir(parents=True)

@@ -61,6 +61,8 @@ def _replace_url(match: re.Match[str]) -> str:
 
 def _is_public(host: str) -> bool:
     """Tell whether a host is this machine by its loopback address, or a well-known public one."""
+    # With a point before both names, `example.org` stands for its subdomains too, and not for
+    # `myexample.org`.
     name = f".{host.lower().rstrip('.')}"
     if name.startswith(".127."):
         return True

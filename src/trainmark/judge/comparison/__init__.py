@@ -123,7 +123,7 @@ def compare(
         a: launches that are the reference; those that did not pass do not count.
         b: launches to compare with it.
         figures: names as in ``figures.toml``; None: the throughputs that both sides have.
-        threshold: share by which a ratio must differ from 1, with its whole interval.
+        threshold: amount by which a ratio must differ from 1, with its whole interval.
         allow: keys of the work in which the sides may differ.
 
     Raises:

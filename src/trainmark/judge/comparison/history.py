@@ -155,24 +155,38 @@ def _estimate_drift(data: NDArray[np.float64]) -> float | None:
     ramp = np.maximum(np.arange(count) - (count - 1 - DRIFT_RUNS), 0.0)
     ramp = ramp - ramp.mean()
     logs = np.log(data) - np.log(data).mean()
+    # Fit once, move outliers to the largest residual that noise explains, and fit again.
     residuals = logs - ramp * (ramp @ logs) / (ramp @ ramp)
-    max_residual = _NUM_SIGMAS * estimate_sigma(residuals)  # larger ones are outliers
+    max_residual = _NUM_SIGMAS * estimate_sigma(residuals)
     clipped = np.clip(residuals, -max_residual, max_residual)
     without_outliers = logs - residuals + clipped
     slope = float(ramp @ without_outliers) / float(ramp @ ramp)
     residuals = np.clip(logs - slope * ramp, -max_residual, max_residual)
+    drift = slope * min(DRIFT_RUNS, count)
+    max_chance_slope = _NUM_SIGMAS * _estimate_slope_sigma(ramp, residuals)
+    is_significant = abs(slope) > max_chance_slope and abs(drift) > MIN_DRIFT
+    return drift if is_significant else None
+
+
+def _estimate_slope_sigma(ramp: NDArray[np.float64], residuals: NDArray[np.float64]) -> float:
+    """Return the standard deviation of a fitted slope, for noise of the form AR(1).
+
+    Args:
+        ramp: ``(n,)``, with the mean 0.
+        residuals: ``(n,)`` of the fit.
+    """
+    count = len(residuals)
+    sum_squares = float(residuals @ residuals)
     # The correlation of a value's noise with that of the next value.
-    rho1 = float(residuals[1:] @ residuals[:-1]) / max(float(residuals @ residuals), _TINY)
+    rho1 = float(residuals[1:] @ residuals[:-1]) / max(sum_squares, _TINY)
     # Residuals of a fitted line are less correlated than the noise itself; this corrects it, by
     # Kendall, "Note on bias in the estimation of autocorrelation", Biometrika 41, 1954, extended
     # to a slope.
     rho1 = min(max((count * rho1 + 2) / (count - 4), 0.0), _MAX_RHO1)
     correlation = rho1 ** np.abs(np.subtract.outer(np.arange(count), np.arange(count)))
     slope_factor = float(ramp @ correlation @ ramp) / float(ramp @ ramp) ** 2
-    slope_sigma = (float(residuals @ residuals) / (count - 2) * slope_factor) ** 0.5
-    drift = slope * min(DRIFT_RUNS, count)
-    is_significant = abs(slope) > _NUM_SIGMAS * slope_sigma and abs(drift) > MIN_DRIFT
-    return drift if is_significant else None
+    slope_sigma: float = (sum_squares / (count - 2) * slope_factor) ** 0.5
+    return slope_sigma
 
 
 def trace_edges(last_starts: NDArray[np.int64]) -> list[int]:

@@ -112,14 +112,16 @@ def select_counted(a: Sequence[Record], b: Sequence[Record]) -> CountedLaunches:
     counted_b = [record for record in b if _find_reason_to_leave_out(record) is None]
     rounds_a = {record.plan.repeat_index: record for record in counted_a}
     rounds_b = {record.plan.repeat_index: record for record in counted_b}
-    shared = sorted(rounds_a.keys() & rounds_b.keys())
-    starts = [sorted((rounds_a[n].started, rounds_b[n].started)) for n in shared]
-    alternated = all(earlier[1] <= later[0] for earlier, later in pairwise(starts))
+    common_rounds = sorted(rounds_a.keys() & rounds_b.keys())
+    pairs = [(rounds_a[number], rounds_b[number]) for number in common_rounds]
+    # Of each round, the start of its earlier launch and of its later one.
+    starts = [sorted((launch_a.started, launch_b.started)) for launch_a, launch_b in pairs]
+    have_alternated = all(earlier[1] <= later[0] for earlier, later in pairwise(starts))
     has_repeated_rounds = len(rounds_a) < len(counted_a) or len(rounds_b) < len(counted_b)
-    if len(shared) < 2 or not alternated or has_repeated_rounds:
+    if len(pairs) < 2 or not have_alternated or has_repeated_rounds:
         return CountedLaunches(counted_a, counted_b, paired=False)
     return CountedLaunches(
-        [rounds_a[n] for n in shared], [rounds_b[n] for n in shared], paired=True
+        [launch_a for launch_a, _ in pairs], [launch_b for _, launch_b in pairs], paired=True
     )
 
 

@@ -154,7 +154,7 @@ class KeywordReader:
             return
         if not self.values:
             self._learn_key(line, match[1])
-        if len(self.values) <= self.skip:
+        if len(self.values) <= self.skip:  # until the first value that is not skipped
             self.first_text = f"line {number}: {line.strip()[:_SHOWN_CHARACTERS]}"
         self.values.append(value)
         if self._step_time is not None:
