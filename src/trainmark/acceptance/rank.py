@@ -145,11 +145,12 @@ def time_device(device: Device, precision: Any) -> tuple[dict[str, list[float]],
     on_cpu = device.torch_type == "cpu"
     size = _CPU_MATMUL_SIZE if on_cpu else _MATMUL_SIZE
     num_bytes = _CPU_COPIED_BYTES if on_cpu else _COPIED_BYTES
+    transferred_bytes = num_bytes // 4  # the link to the host is slower than the memory
     works = {
         "matmul": rates.prepare_matmul(device, precision, (size, size, size)),
         "memory_copy": rates.prepare_copy(device, num_bytes),
-        "host_to_device": rates.prepare_transfer(device, num_bytes // 4, to_device=True),
-        "device_to_host": rates.prepare_transfer(device, num_bytes // 4, to_device=False),
+        "host_to_device": rates.prepare_transfer(device, transferred_bytes, to_device=True),
+        "device_to_host": rates.prepare_transfer(device, transferred_bytes, to_device=False),
     }
     # Copies to the host are missing where the device computes in the host's memory.
     present = {name: work for name, work in works.items() if work is not None}

@@ -473,6 +473,7 @@ class EventWriter:
         complete_event = _EVENT_TYPES[event](**{"t_ns": self._clock(), **fields})
         data = msgspec.json.encode(complete_event) + b"\n"
         size = os.fstat(self._fd).st_size
+        # End an incomplete line, which a writer that was killed or a full disk has left.
         if size and os.pread(self._fd, 1, size - 1) != b"\n":
             data = b"\n" + data
         while data:  # a system call may write only a part

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _GIB = 2**30
 _MAX_ERROR_CHARACTERS = 200
 _NUMBER_BYTES = 4  # of fp32
+_HELD_PER_SIZE = 4.0  # memory that an exchange needs, over its size
 MIN_REPEATS = 3
 _RANK_OFFSET = 1024.0  # between the numbers of two ranks; larger than any number of the pattern
 
@@ -281,8 +282,9 @@ def _find_collective(name: str, earlier_name: str) -> Callable[..., Any]:
 
 def _build_send_receive(device: Device, ranks: RankGroup, size_bytes: int) -> rates.Work:
     """Return ``size_bytes`` of fp32 numbers sent to the next rank, received from the one before."""
-    after, before = (ranks.rank + 1) % ranks.count, (ranks.rank - 1) % ranks.count
-    return _build_exchange(device, ranks, size_bytes, to=after, source=before)
+    next_rank = (ranks.rank + 1) % ranks.count
+    previous_rank = (ranks.rank - 1) % ranks.count
+    return _build_exchange(device, ranks, size_bytes, to=next_rank, source=previous_rank)
 
 
 def _build_exchange(
@@ -369,7 +371,7 @@ def measure_links(
     for pair in pairs:
         candidate = Candidate(
             Point((size_bytes,), float(size_bytes)),
-            4.0 * size_bytes,
+            _HELD_PER_SIZE * size_bytes,
             partial(build_pair_exchange, device, ranks, size_bytes, pair),
         )
         (point,) = sweep(

@@ -251,9 +251,10 @@ def _find_reason(
                 ratio = _compare_speeds(speed.quantity, printed, rate)
                 reason = message(_REASONS[name], ratio=predicted)
                 candidates.append((abs(ratio / predicted - 1), reason))
-    close = [item for item in candidates if item[0] <= _RULE_TOLERANCE]
-    if close:
-        return min(close, key=lambda item: item[0])[1]
+    close_candidates = [item for item in candidates if item[0] <= _RULE_TOLERANCE]
+    if close_candidates:
+        _, reason = min(close_candidates, key=lambda item: item[0])
+        return reason
     return _find_other_formula(speed, measured, measurement, figures)
 
 

@@ -22,6 +22,7 @@ STEADY_DRIFT = 0.05  # relative change of step times from begin to end, up to wh
 _STEADY_MIN_STEPS = 12  # from which a drift is measured
 INTERVAL_MIN_LAUNCHES = 5  # from which a mean has an interval
 _MIN_NOISE = 1e-4  # relative deviation that real step times have at least
+_MAX_COPY_DIFFERENCE = _MIN_NOISE / 10  # relative, of step times that are copied
 _NUM_ANGLES = 20_001  # at which the density of Student's distribution is computed
 _TREND_LEVEL = 0.99  # confidence that a trend is not 0
 
@@ -216,9 +217,10 @@ def is_proportional(a: Sequence[int], b: Sequence[int]) -> bool:
         return False
     if a == b:
         return True
-    first, other = _divide_by_mean(a), _divide_by_mean(b)
+    first = _divide_by_mean(a)
+    other = _divide_by_mean(b)
     has_noise = np.median(np.abs(first - np.median(first))) > _MIN_NOISE
-    return bool(has_noise and np.abs(first - other).max() < _MIN_NOISE / 10)
+    return bool(has_noise and np.abs(first - other).max() < _MAX_COPY_DIFFERENCE)
 
 
 def _divide_by_mean(values: Sequence[int]) -> NDArray[np.float64]:

@@ -40,6 +40,7 @@ ComparisonVerdict = Literal[
 REGRESSIONS: tuple[ComparisonVerdict, ...] = ("slower", "worse", "target_missed")
 INCONCLUSIVE: tuple[ComparisonVerdict, ...] = ("too_noisy", "too_little_data")
 THRESHOLD = 0.03
+_DRIFT_DIVISOR = 3  # a drift is suspicious if it is more than a third of the threshold
 # Compared unless others are named.
 _DEFAULT_FIGURES = ("p_core", "p_train", "p_whole")
 _EXIT_CODES = (EXIT_FAILED, EXIT_NOISY, EXIT_PASSED)  # by the rank of a verdict's severity
@@ -306,7 +307,8 @@ def find_suspicious_drift(a: Sequence[float], b: Sequence[float], threshold: flo
     if not significant:
         return None
     largest = max(significant, key=abs)
-    return largest if abs(largest) * min(len(a), len(b)) > threshold / 3 else None
+    drift_over_side = abs(largest) * min(len(a), len(b))
+    return largest if drift_over_side > threshold / _DRIFT_DIVISOR else None
 
 
 def _judge_interval(

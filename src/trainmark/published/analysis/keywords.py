@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from trainmark.published.analysis.pairs import Pair
 
 _LEADING_NUMBER = re.compile(rf"[{re.escape(OPENING)}]*({NUMBER})({MAGNITUDE})?")
+_CUT = re.compile(r"(?:(-?\d+)?:)?(-?\d+)?")  # `N`, `A:B`, or nothing
 _FLAGS = re.DOTALL | re.ASCII  # Chinese has no spaces between words
 _SHOWN_CHARACTERS = 300  # of a line in messages
 _MAX_CLOSING_WORD = 12  # characters of `average ` and the like, with a margin
@@ -87,7 +88,7 @@ class KeywordReader:
     _step_time: tuple[re.Pattern[str], float] | None = None
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"(?:(-?\d+)?:)?(-?\d+)?", self.cut):
+        if not _CUT.fullmatch(self.cut):
             rule = "N for the first N characters, or A:B as Python cuts"
             raise UsageError(f"cannot cut by {self.cut!r}", where="range", rule=rule)
         bounds = [int(bound) if bound else None for bound in self.cut.split(":")]

@@ -331,7 +331,7 @@ class LogReader:
 
     def _add_loss(self, line: LogLine) -> bool:
         """Keep the losses of a line; return whether it has one."""
-        if "oss" not in line.text:
+        if "oss" not in line.text:  # a quick test: `loss` or `Loss`
             return False
         has_loss = False
         for key in self._loss_keys:

@@ -43,6 +43,7 @@ _GIB = 1 << 30
 _MEMORY_UNITS: dict[str, float] = {"": _GIB, **WORDS["units"]["memory"]}  # to bytes
 _MULTIPLES = {"k": 1e3, "m": 1e6, "b": 1e9}  # of rates: `34.08M`
 _NO_UNIT = {"": 1.0}
+_MAX_TEXT = 60  # characters of a cell in messages
 _FRACTION_UNITS = {"": 1.0, "%": 0.01}  # to a fraction of 1
 _PERCENT_UNITS = {"": 1.0, "%": 1.0}  # to per cent
 
@@ -179,7 +180,7 @@ def _is_same_quantity(unit: Unit, column: Column) -> bool:
 def _make_error(cell: str, column: Column) -> CellError:
     """Return the error that a cell is not a number in the unit of its column."""
     unit = column.cell_unit.printed if column.cell_unit else None
-    return CellError(message("cell_is_no_number", text=cell[:60], units=unit))
+    return CellError(message("cell_is_no_number", text=cell[:_MAX_TEXT], units=unit))
 
 
 def _parse_duration(cell: str) -> float | None:
@@ -220,7 +221,7 @@ def _parse_number(text: str, units: Mapping[str, float]) -> _ParsedNumber:
         if math.isfinite(value):
             return _ParsedNumber(value, unit)
     allowed_units = ", ".join(filter(None, units)) or None
-    raise CellError(message("cell_is_no_number", text=text[:60], units=allowed_units))
+    raise CellError(message("cell_is_no_number", text=text[:_MAX_TEXT], units=allowed_units))
 
 
 def _parse_percent(cell: str) -> float:
@@ -265,7 +266,7 @@ def _parse_memory(cell: str) -> dict[str, float]:
     has_wrong_form = len(terms) < len(parts) or ("/" in cell and len(parts) != 2)
     if has_wrong_form or (not last_unit and max(values) > _MAX_BYTES):
         units = ", ".join(filter(None, _MEMORY_UNITS))
-        raise CellError(message("cell_is_no_number", text=cell[:60], units=units))
+        raise CellError(message("cell_is_no_number", text=cell[:_MAX_TEXT], units=units))
     if "/" in cell:
         return dict(zip(("mem", "mem_total"), values, strict=True))
     return {"mem": max(values)}

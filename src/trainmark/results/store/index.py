@@ -165,7 +165,8 @@ class Index:
             return []
         try:
             if is_imported:
-                from trainmark.published.importers import files  # an extra brings what it needs
+                # Imported here, because it needs packages of an extra.
+                from trainmark.published.importers import files
 
                 imported = files.read_files([file])
                 entries = [make_row_entry(row, path) for row in imported.rows]
