@@ -222,7 +222,7 @@ def test_lowered_clocks_at_rest_are_found(tmp_path, monkeypatch, reasons, codes)
     _, *others = map(translate_condition, doctor.check_monitor(make_machine(tmp_path)))
     assert [condition.code for condition in others] == codes
     assert all(
-        "device 0 are lowered: set_clocks, thermal" in condition.what for condition in others
+        "device 0 is throttled: set_clocks, thermal" in condition.what for condition in others
     )
 
 
