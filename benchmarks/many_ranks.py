@@ -142,7 +142,12 @@ def _lost(nodes: int) -> int | None:
 
 def write_run(run_dir: Path, cache: Path, nodes: int) -> None:
     """Write plan and events of a launch of ``nodes`` nodes."""
-    from trainmark.events.schema import JOB_EVENTS_FILE, LAUNCHER_FILE, node_file, rank_file
+    from trainmark.events.schema import (
+        JOB_EVENTS_FILE,
+        LAUNCHER_FILE,
+        name_node_file,
+        name_rank_file,
+    )
     from trainmark.plan.choosing import RemoteTarget
     from trainmark.plan.request import RunRequest
     from trainmark.plan.resolving import resolve
@@ -170,10 +175,10 @@ def write_run(run_dir: Path, cache: Path, nodes: int) -> None:
             ended = clock.own_ns + _end_ns() + S
             text += _line("ranks_ended", ended, failures=[], others_cpu_share=0.0)
             text += _line("finished", ended)
-        (run_dir / node_file(node)).write_text(text)
+        (run_dir / name_node_file(node)).write_text(text)
         last = STEPS // 2 if node == lost else STEPS
         for rank in range(node * NPROC, (node + 1) * NPROC):
-            _write_rank(run_dir / rank_file(rank), rank, nodes * NPROC, last)
+            _write_rank(run_dir / name_rank_file(rank), rank, nodes * NPROC, last)
 
 
 def measured(run_dir: Path, nodes: int) -> None:

@@ -19,12 +19,12 @@ SECONDS, MEGABYTES = 20.0, 500.0
 
 def write_run(run_dir: Path, cache: Path, ranks: int = RANKS) -> None:
     """Write plan and events of a launch of so many ranks."""
-    from trainmark.events.schema import LAUNCHER_FILE, rank_file
+    from trainmark.events.schema import LAUNCHER_FILE, name_rank_file
 
     _plan(run_dir, cache, ranks)
     _write_launcher(run_dir / LAUNCHER_FILE)
     for rank in range(ranks):
-        _write_rank(run_dir / rank_file(rank), rank, ranks)
+        _write_rank(run_dir / name_rank_file(rank), rank, ranks)
 
 
 def _plan(run_dir: Path, cache: Path, ranks: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trainmark import errors
-from trainmark.events.schema import EventFile, rank_file
+from trainmark.events.schema import EventFile, name_rank_file
 from trainmark.rank.failure import error_kind, error_report
 from trainmark.rank.worker import RankReporter
 
@@ -65,6 +65,6 @@ def test_rank_reports_its_last_phase(tmp_path: Path) -> None:
         raise ValueError("planted")
     assert rank.place == "data_build"
     # The failed span is reported too, so that its time is not counted as `other`.
-    events = list(EventFile(tmp_path / rank_file(3)))
+    events = list(EventFile(tmp_path / name_rank_file(3)))
     assert [(e["event"], e["name"]) for e in events] == [("span", "init"), ("span", "data_build")]
     assert all(event["end_ns"] >= event["start_ns"] for event in events)

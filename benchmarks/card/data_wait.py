@@ -94,12 +94,12 @@ class Trained(NamedTuple):
 
 def train(job: Any, device: Device, delay_s: float, *, depth: int) -> Trained:
     """Train with an injected wait; compute the rates as a record of it does."""
-    from trainmark.events.schema import rank_file
+    from trainmark.events.schema import name_rank_file
     from trainmark.events.timeline import read_rank
 
     delayed = Delayed(job, device, delay_s, depth=depth)
     with tempfile.TemporaryDirectory() as place:
-        file = Path(place) / rank_file(0)
+        file = Path(place) / name_rank_file(0)
         run_loop(delayed, device, file, STEPS, depth=depth)
         rank, _ = read_rank(Path(place), 0)
     assert rank.train_ns is not None

@@ -124,8 +124,8 @@ def test_node_that_never_joined_fails(tmp_path: Path) -> None:
 
     result = judge_folder(tmp_path)
 
-    assert result.names("fail") == ["node 2"]
-    assert result.names("pass") == ["a", "b", "d"]
+    assert result.list_names("fail") == ["node 2"]
+    assert result.list_names("pass") == ["a", "b", "d"]
 
 
 def test_node_that_missed_its_pairs_fails_once_and_its_partners_pass(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_node_that_missed_its_pairs_fails_once_and_its_partners_pass(tmp_path: P
 
     result = judge_folder(tmp_path)
 
-    assert result.names("fail") == ["c"]
+    assert result.list_names("fail") == ["c"]
     assert [finding.code for finding in result.members[2].findings] == ["no_answer"]
     assert len(result.not_measured) == 3
 
@@ -157,7 +157,7 @@ def test_late_node_is_not_blamed(tmp_path: Path) -> None:
 
     result = judge_folder(tmp_path)
 
-    assert result.names("fail") == []
+    assert result.list_names("fail") == []
     assert result.not_measured == ("pairs, round 2, a and c: c did not come",)
 
 
@@ -204,7 +204,7 @@ def test_slow_set_of_all_nodes_is_halved_and_slow_path_between_halves_blames_no_
     conclusion = conclude_session(
         tmp_path
     )  # only the path between the halves is slow: no node is blamed
-    assert conclusion.result.names("fail") == []
+    assert conclusion.result.list_names("fail") == []
     assert conclusion.result.wholes[0].outcome == "cannot_tell"
     assert conclusion.result.wholes[0].parts == (("a", "b"), ("c", "d"))
     assert conclusion.sets_to_measure == []
@@ -251,7 +251,7 @@ def test_groups_of_other_software_are_named_on_the_page(tmp_path: Path) -> None:
         page = to_markdown([build_acceptance_document(result)], lang)
         assert "| gpu | torch 2.13.0 |" in page
         assert "| gpu | torch 2.12.1 |" in page
-    assert result.names("pass") == list(NODES)
+    assert result.list_names("pass") == list(NODES)
 
 
 def test_node_clocks_minutes_apart_change_no_verdict(
@@ -265,7 +265,7 @@ def test_node_clocks_minutes_apart_change_no_verdict(
     session.scan()
 
     assert session.list_alive(range(4)) == [0, 1, 2, 3]
-    assert judge_folder(tmp_path).names("pass") == list(NODES)
+    assert judge_folder(tmp_path).list_names("pass") == list(NODES)
 
 
 def test_two_nodes_are_compared_with_each_other(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_node_without_the_shared_folder_is_named_with_its_error(tmp_path: Path) 
 
     result = judge_folder(tmp_path)
 
-    assert result.names("fail") == ["node 3"]
+    assert result.list_names("fail") == ["node 3"]
     assert result.members[-1].findings[0].text == "host7 cannot read /shared/out"
 
 

@@ -52,7 +52,7 @@ def test_slow_device_fails_with_its_share(tmp_path: Path) -> None:
 
     result = judge_folder(tmp_path)
 
-    assert result.names("fail") == [DEVICES[2]]
+    assert result.list_names("fail") == [DEVICES[2]]
     assert list_finding_codes(result, DEVICES[2]) == ["slow"]
     assert result.members[2].findings[0].interval.slower == pytest.approx(0.2, abs=0.01)
     assert result.exit_code == 1
@@ -63,7 +63,7 @@ def test_slow_matmul_fails_a_device_whose_step_is_not_slow(tmp_path: Path) -> No
 
     result = judge_folder(tmp_path)
 
-    assert result.names("fail") == [DEVICES[1]]
+    assert result.list_names("fail") == [DEVICES[1]]
     assert [finding.quantity for finding in result.members[1].findings] == ["matmul"]
 
 
@@ -72,7 +72,7 @@ def test_bad_link_excludes_one_of_its_devices(tmp_path: Path) -> None:
 
     result = judge_folder(tmp_path)
 
-    assert result.names("fail") == [DEVICES[0]]
+    assert result.list_names("fail") == [DEVICES[0]]
     assert list_finding_codes(result, DEVICES[0]) == ["slow_link"]
     slow = [link.members for link in result.links if link.decision == "fail"]
     assert slow == [(DEVICES[0], DEVICES[3])]
@@ -84,7 +84,7 @@ def test_link_that_was_slow_once_is_measured_again(tmp_path: Path) -> None:
     result, undecided = conclude(make_acceptance(tmp_path), interrupted=None)
 
     assert undecided == [(DEVICES[0], DEVICES[3])] * 2
-    assert result.names("fail") == []
+    assert result.list_names("fail") == []
 
 
 def test_device_that_computes_differently_fails(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_device_that_computes_differently_fails(tmp_path: Path) -> None:
 
     result = judge_folder(tmp_path)
 
-    assert result.names("fail") == [DEVICES[3]]
+    assert result.list_names("fail") == [DEVICES[3]]
     assert list_finding_codes(result, DEVICES[3]) == ["computes_differently"]
     assert "weight of layer in step 1" in result.members[3].findings[0].text
 
@@ -138,7 +138,7 @@ def test_round_stopped_by_a_signal_blames_no_device(tmp_path: Path) -> None:
     measured.write_device_phase(DEVICES)
     measured.write_failed_round("pairs", (DEVICES[0], DEVICES[1]), "stopped")
 
-    assert judge_folder(tmp_path).names("fail") == []
+    assert judge_folder(tmp_path).list_names("fail") == []
 
 
 def test_device_whose_pairs_all_fail_is_blamed_and_its_partners_are_not(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_device_whose_pairs_all_fail_is_blamed_and_its_partners_are_not(tmp_path
 
     result = judge_folder(tmp_path)
 
-    assert result.names("fail") == [DEVICES[1]]
+    assert result.list_names("fail") == [DEVICES[1]]
     assert list_finding_codes(result, DEVICES[1]) == ["failed"]
 
 
@@ -167,7 +167,7 @@ def test_pair_that_fails_by_itself_is_a_failed_link(tmp_path: Path) -> None:
 
     result = judge_folder(tmp_path)
 
-    assert result.names("fail") == [DEVICES[0]]
+    assert result.list_names("fail") == [DEVICES[0]]
     assert list_finding_codes(result, DEVICES[0]) == ["link_failed"]
 
 

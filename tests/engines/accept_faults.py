@@ -146,7 +146,7 @@ def check(hosts: Hosts, out: Path) -> dict[str, bool]:
         member.name: {finding.code for finding in member.findings} for member in result.members
     }
     ends = {names[number] for number in LINK_ENDS}
-    blamed = set(result.names("fail"))
+    blamed = set(result.list_names("fail"))
     return {
         "quota": bool(codes[names[QUOTA]] & {"slow", "slow_hot", "slow_unknown"}),
         "hung": codes[names[HUNG]] == {"no_answer"},

@@ -71,7 +71,7 @@ def test_hung_host_is_named_and_the_others_measure_all_their_pairs(hosts, tmp_pa
 
     assert process.returncode == 1, printed
     result = read_result(out)
-    assert result.names("fail") == [hosts.address(HANGS)], printed
+    assert result.list_names("fail") == [hosts.address(HANGS)], printed
     healthy = {hosts.address(number) for number in range(4) if number != HANGS}
     texts = [path.read_text() for path in (out / EVIDENCE_DIR).iterdir()]
     events = [json.loads(line) for text in texts for line in text.splitlines()]

@@ -15,7 +15,7 @@ from trainmark.events.schema import (
     EventFile,
     EventTail,
     EventWriter,
-    rank_file,
+    name_rank_file,
     read_event,
 )
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def test_file_truncated_at_any_byte_yields_exactly_its_complete_lines(tmp_path: Path) -> None:
-    path, clock = tmp_path / rank_file(0), FakeClock()
+    path, clock = tmp_path / name_rank_file(0), FakeClock()
     writer = EventWriter(path, clock)
     expected = []
     for name in ("init", "", "über\n{}"):

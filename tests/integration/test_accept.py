@@ -75,8 +75,8 @@ def test_exit_code_is_0_if_all_devices_pass(tmp_path: Path) -> None:
 
     assert ended.returncode == 0, ended.stderr
     result = read_result(folder)
-    assert (folder / "passing.txt").read_text().splitlines() == result.names("pass")
-    assert len(result.names("pass")) == 2
+    assert (folder / "passing.txt").read_text().splitlines() == result.list_names("pass")
+    assert len(result.list_names("pass")) == 2
 
 
 def test_exit_code_is_3_if_one_round_cannot_decide(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_exit_code_is_3_if_one_round_cannot_decide(tmp_path: Path) -> None:
     assert ended.returncode == 3, ended.stderr
     result = read_result(folder)
     assert [member.doubt for member in result.members] == ["too_few_rounds"] * 2
-    assert (folder / "undecided.txt").read_text().splitlines() == result.names("undecided")
+    assert (folder / "undecided.txt").read_text().splitlines() == result.list_names("undecided")
 
 
 def test_exit_code_is_2_if_nothing_was_started(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_death_of_the_first_node_loses_no_result_of_others(cluster: Cluster) -> 
 
     assert process.returncode == 1, out + err
     result = read_result(cluster.out)
-    assert HOSTS[0] in result.names("fail")
+    assert HOSTS[0] in result.list_names("fail")
     members = {member.name: member for member in result.members}
     assert {finding.code for finding in members[HOSTS[0]].findings} >= {"no_answer"}
     pairs = {
@@ -252,7 +252,7 @@ def test_nodes_behind_a_bad_switch_are_found_as_one_group(tmp_path: Path) -> Non
     result = read_result(cluster.out)
     (set_of_all_nodes,) = result.wholes
     assert (set_of_all_nodes.outcome, set_of_all_nodes.groups) == ("found", (behind,))
-    assert result.names("fail") == list(behind)
+    assert result.list_names("fail") == list(behind)
     events = cluster.events("measured")
     of_whole = {event["round"] for event in events if event["members"] == list(hosts)}
     assert len(of_whole) == 2

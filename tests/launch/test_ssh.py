@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from support.fakes import GOLDEN, check_golden
 from trainmark.errors import EnvironmentFault, UsageError
-from trainmark.events.schema import node_file
+from trainmark.events.schema import name_node_file
 from trainmark.launch.cluster import Cluster, SshSettings
 from trainmark.launch.launchers import Command, EngineJob, render_template, ssh, start_job
 from trainmark.plan.plan import Plan
@@ -165,7 +165,7 @@ def test_files_of_nodes_are_copied_and_unreachable_hosts_are_named(
     site = make_site("a\n", run_root=tmp_path / "there")
     there = ssh.locate_remote_folder(plan, site)
     (there / "artifacts").mkdir(parents=True)
-    for name in (node_file(0), "artifacts/adapter", "plan.json"):
+    for name in (name_node_file(0), "artifacts/adapter", "plan.json"):
         (there / name).write_text(f"{name} of a")
     for name in ("core", "artifacts/it's large"):
         with (there / name).open("wb") as file:
@@ -178,7 +178,7 @@ def test_files_of_nodes_are_copied_and_unreachable_hosts_are_named(
     assert not (Path(plan.run_dir) / "core").exists()
     assert not (Path(plan.run_dir) / "artifacts/it's large").exists()
     run = Path(plan.run_dir)
-    assert (run / node_file(0)).read_text() == f"{node_file(0)} of a"
+    assert (run / name_node_file(0)).read_text() == f"{name_node_file(0)} of a"
     assert (run / "artifacts/adapter").read_text() == "artifacts/adapter of a"
     assert not (run / "plan.json").exists()
     (fake_hosts / "b.said").write_text("ssh: connect to host b port 22: Connection timed out\n")

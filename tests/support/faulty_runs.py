@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from support.real_runs import read_checked_record, wait_for_end, wait_for_fault
-from trainmark.events.schema import EventFile, rank_file
+from trainmark.events.schema import EventFile, name_rank_file
 from trainmark.launch.hang import find_place
 from trainmark.rank.worker import STACKS_SIGNAL, stacks_file
 from trainmark.spec import message
@@ -93,7 +93,7 @@ def check_hang(start_run: Any, fifo: Path, *args: str, ranks: int) -> Record:
 
 def _wait_until_waiting(run_dir: Path, rank: int) -> None:
     """Return once the stacks of a rank show that it waits for others."""
-    start = next(event for event in EventFile(run_dir / rank_file(rank)) if "pid" in event)
+    start = next(event for event in EventFile(run_dir / name_rank_file(rank)) if "pid" in event)
     stacks = run_dir / stacks_file(rank)
     while not (stacks.stat().st_size and find_place(stacks.read_text()).state == "waits"):
         os.kill(start["pid"], STACKS_SIGNAL)
@@ -105,7 +105,9 @@ def _wait_until_quiet(run_dir: Path) -> None:
 
     A run that reached its limit earlier counts as still training.
     """
-    windows = [event for event in EventFile(run_dir / rank_file(0)) if event["event"] == "window"]
+    windows = [
+        event for event in EventFile(run_dir / name_rank_file(0)) if event["event"] == "window"
+    ]
     longest_ns = max(window["end_ns"] - window["start_ns"] for window in windows)
     while time.perf_counter_ns() - windows[-1]["end_ns"] < 4 * longest_ns:
         time.sleep(0.1)

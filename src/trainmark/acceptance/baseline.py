@@ -120,7 +120,7 @@ def read_baselines_of_acceptance(folder: Path, plans: Sequence[Plan]) -> Baselin
     evidence = Evidence.read(folder)
     for path in sorted((folder / PLANS_DIR).iterdir()):
         _refuse_other_work(Plan.read(path), plans, str(folder))
-    passing = set(result.names("pass"))
+    passing = set(result.list_names("pass"))
     is_of_nodes = result.unit == "node"
     devices: dict[str, set[str]] = {}
     nodes: dict[str, set[str]] = {}

@@ -72,7 +72,9 @@ def judge_measurements(
         freedom = max(0, freedom) + len(measured.alone_s) - measured.num_nodes
         pairs = pairs.replace_noise(max(pairs.noise, alone_noise))
     elif 0 < freedom < _MIN_FREEDOM:
-        pairs = pairs.replace_noise(max(pairs.noise, _root_mean_square(pairs.residual, freedom)))
+        pairs = pairs.replace_noise(
+            max(pairs.noise, _compute_root_mean_square(pairs.residual, freedom))
+        )
     rate = error_rate / 2
     links = judge_links(measured, pairs, limit=limit, error_rate=rate, freedom=freedom)
     if baseline is not None and len(measured.alone_s):
@@ -90,7 +92,7 @@ def judge_measurements(
     )
 
 
-def _root_mean_square(residual: Floats, freedom: int) -> float:
+def _compute_root_mean_square(residual: Floats, freedom: int) -> float:
     """Return the noise of few residuals with their outliers; their median may be 0 by chance."""
     return sqrt(float(np.sum(residual**2)) / freedom)
 

@@ -17,7 +17,7 @@ PHASES = ("devices", "nodes", "pairs", "groups")
 DEFAULT_CASE = "distilbert_sst2"
 
 
-def _as_texts(overrides: Any) -> Any:
+def _convert_to_texts(overrides: Any) -> Any:
     """Return recipe values as they would be written after ``KEY=``."""
     if not isinstance(overrides, dict):
         return overrides
@@ -32,7 +32,7 @@ class AcceptRequest(Frozen):
     """
 
     case: str = Field(DEFAULT_CASE, min_length=1, description="A case whose training is measured.")
-    overrides: Annotated[dict[str, str], BeforeValidator(_as_texts)] = Field({})
+    overrides: Annotated[dict[str, str], BeforeValidator(_convert_to_texts)] = Field({})
     recipe: str | None = Field(None, description="Recipe; see `trainmark list recipes`.")
     data: Path | None = Field(None, description="Folder with real data.")
     device: str | None = Field(

@@ -183,16 +183,16 @@ class AcceptanceResult(Frozen):
     not_measured: tuple[str, ...] = ()
     interrupted: str | None = None
 
-    def names(self, decision: Decision) -> list[str]:
+    def list_names(self, decision: Decision) -> list[str]:
         """Return the members of one decision, in their order."""
         return [member.name for member in self.members if member.decision == decision]
 
     @property
     def exit_code(self) -> int:
         """1: some fail; 3: some are undecided or nothing was measured; 0: all pass."""
-        if self.names("fail"):
+        if self.list_names("fail"):
             return EXIT_FAILED
-        if self.names("undecided") or not self.members or self.interrupted:
+        if self.list_names("undecided") or not self.members or self.interrupted:
             return EXIT_NOISY
         return EXIT_PASSED
 
@@ -200,7 +200,7 @@ class AcceptanceResult(Frozen):
         """Write the result and the lists of names, each whole or not at all."""
         files = {RESULT_FILE: self.model_dump_json(indent=2) + "\n"}
         for decision, name in LISTS.items():
-            files[name] = "".join(f"{member}\n" for member in self.names(decision))
+            files[name] = "".join(f"{member}\n" for member in self.list_names(decision))
         for name, text in files.items():
             with documents.write_atomically(folder / name) as file:
                 file.write(text.encode())

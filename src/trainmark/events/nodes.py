@@ -22,7 +22,7 @@ from trainmark.events.schema import (
     Printed,
     RanksEnded,
     Stop,
-    node_file,
+    name_node_file,
     read_event,
 )
 
@@ -102,7 +102,7 @@ def read_nodes(run_dir: Path, nodes: int, nproc: int) -> list[NodeTimeline]:
     timelines = []
     for number in range(nodes):
         ranks = range(number * nproc, (number + 1) * nproc)
-        path = run_dir / node_file(number)
+        path = run_dir / name_node_file(number)
         events = index_by_name(EventFile(path, read_event)) if path.exists() else {}
         timelines.append(NodeTimeline(number, events, ranks))
     return timelines

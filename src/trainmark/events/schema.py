@@ -33,22 +33,22 @@ TELEMETRY_FILE = "telemetry.jsonl"
 MAX_LINE_BYTES = 64 << 20
 
 
-def node_file(node: int) -> str:
+def name_node_file(node: int) -> str:
     """Return the name of the event file of one machine's node process."""
     return f"events.node{node}.jsonl"
 
 
-def telemetry_file(node: int | None) -> str:
+def name_telemetry_file(node: int | None) -> str:
     """Return the name of a machine's samples; None: of a run on one machine."""
     return TELEMETRY_FILE if node is None else f"telemetry.node{node}.jsonl"
 
 
-def rank_file(rank: int) -> str:
+def name_rank_file(rank: int) -> str:
     """Return the name of one rank's event file."""
     return f"events.rank{rank}.jsonl"
 
 
-def finite_or_none(value: float) -> float | None:
+def drop_non_finite(value: float) -> float | None:
     """Return ``value``, or None if it is NaN or infinite, which JSON cannot represent."""
     return value if math.isfinite(value) else None
 

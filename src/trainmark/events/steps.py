@@ -50,7 +50,7 @@ def _make_empty_integers() -> NDArray[np.int64]:
     return np.empty(0, np.int64)
 
 
-def _lengthen(values: NDArray[_Scalar], length: int) -> NDArray[_Scalar]:
+def _extend_with_zeros(values: NDArray[_Scalar], length: int) -> NDArray[_Scalar]:
     """Return ``values`` with zeros appended up to ``length``."""
     return np.concatenate([values, np.zeros(length - len(values), values.dtype)])
 
@@ -79,9 +79,9 @@ class Series:
         samples = np.array(rank.samples)
         global_samples = np.array(rank.step_samples)
         if num_steps > num_known:
-            self.step_ns = _lengthen(self.step_ns, num_steps)
-            self.loss_sum = _lengthen(self.loss_sum, num_steps)
-            self.samples = _lengthen(self.samples, num_steps)
+            self.step_ns = _extend_with_zeros(self.step_ns, num_steps)
+            self.loss_sum = _extend_with_zeros(self.loss_sum, num_steps)
+            self.samples = _extend_with_zeros(self.samples, num_steps)
             self.global_samples = np.concatenate([self.global_samples, global_samples[num_known:]])
         steps = slice(0, num_steps)
         np.maximum(self.step_ns[steps], rank.step_ns, out=self.step_ns[steps])

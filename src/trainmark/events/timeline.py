@@ -22,7 +22,14 @@ from trainmark.events.nodes import (
     merge_launch_events,
     read_nodes,
 )
-from trainmark.events.schema import LAUNCHER_FILE, EventFile, Facts, Result, rank_file, read_event
+from trainmark.events.schema import (
+    LAUNCHER_FILE,
+    EventFile,
+    Facts,
+    Result,
+    name_rank_file,
+    read_event,
+)
 from trainmark.events.steps import RankSteps, Series
 from trainmark.events.values import Phase, PhaseName, RankSums
 from trainmark.protocols import Counts
@@ -207,7 +214,7 @@ def read_rank(run_dir: Path, rank: int) -> tuple[RankTimeline, RankSteps]:
     """
     timeline = RankTimeline(rank)
     steps = RankSteps()
-    path = run_dir / rank_file(rank)
+    path = run_dir / name_rank_file(rank)
     if not path.exists():
         return timeline, steps
     file = EventFile(path, read_event)

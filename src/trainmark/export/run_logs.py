@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trainmark import cases
 from trainmark.errors import RecordError
-from trainmark.events.schema import LAUNCHER_FILE, iterate_events, node_file, rank_file
+from trainmark.events.schema import LAUNCHER_FILE, iterate_events, name_node_file, name_rank_file
 from trainmark.results.store.columns import get_device_name
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ def read_moments(record: Record, folder: Path) -> Iterator[Moment]:
             more steps than the record.
     """
     launch = _read_launch(folder)
-    path = folder / rank_file(0)
+    path = folder / name_rank_file(0)
     timeline = _Timeline(record, path, shift_ns=launch["unix_ns"] - launch["t_ns"])
     yield from timeline.moments_of(launch)
     for event in _read_events(path):
@@ -281,7 +281,7 @@ def _read_launch(folder: Path) -> Event:
 
     With nodes, rank 0 is on the first, whose clock need not be the launcher's.
     """
-    for path in (folder / node_file(0), folder / LAUNCHER_FILE):
+    for path in (folder / name_node_file(0), folder / LAUNCHER_FILE):
         for event in _read_events(path):
             if event["event"] == "launch":
                 return event

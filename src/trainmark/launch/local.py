@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from trainmark import devices, witness
 from trainmark.devices.vendors.cpu import threads_of_rank
-from trainmark.events.schema import telemetry_file
+from trainmark.events.schema import name_telemetry_file
 from trainmark.launch import environment, hang, processes, run_dir
 from trainmark.launch.network import LOOPBACK, refuse_unusable_network
 from trainmark.launch.python_commands import SAFE_PATH_VARIABLES, build_module_command
@@ -165,7 +165,7 @@ def _run_sampler(plan: Plan, folder: Path, mark: str, log: Any, node: int | None
         yield
         return
     with subprocess.Popen(
-        build_module_command("trainmark.telemetry.sampler", str(folder), telemetry_file(node)),
+        build_module_command("trainmark.telemetry.sampler", str(folder), name_telemetry_file(node)),
         env=os.environ | SAFE_PATH_VARIABLES | {processes.RUN_VARIABLE: mark},
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark import __version__, cases, devices
 from trainmark.errors import DataError, TrainmarkError, escape_controls
-from trainmark.events.schema import EventWriter, node_file
+from trainmark.events.schema import EventWriter, name_node_file
 from trainmark.launch import environment, processes, run_dir
 from trainmark.launch.launchers import render_template
 from trainmark.launch.local import prepare_setup, run_ranks
@@ -293,7 +293,7 @@ def main(words: list[str]) -> int:
             name = "SIGHUP" if lost else request.signal_name
             return None if name is None else {"reason": "signal", "signal": name}
 
-        events = EventWriter(asked.run_dir / node_file(number), time.perf_counter_ns)
+        events = EventWriter(asked.run_dir / name_node_file(number), time.perf_counter_ns)
         succeeded = False
         try:
             succeeded = _run_node(asked, events, reason_to_stop)

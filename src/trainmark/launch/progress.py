@@ -24,7 +24,7 @@ from trainmark.events.schema import (
     Span,
     Start,
     Window,
-    rank_file,
+    name_rank_file,
 )
 from trainmark.launch import local, submission
 from trainmark.launch.cluster import LOCAL
@@ -102,7 +102,7 @@ class RunProgress:
     _tail: EventTail = field(init=False)
 
     def __post_init__(self) -> None:
-        self._tail = EventTail(Path(self.plan.run_dir) / rank_file(0))
+        self._tail = EventTail(Path(self.plan.run_dir) / name_rank_file(0))
 
     @property
     def is_unstarted(self) -> bool:

@@ -48,7 +48,7 @@ def build_acceptance_document(result: AcceptanceResult) -> Document:
     """Return the page of an acceptance."""
     badge = _choose_badge(result)
     lead: list[Block] = []
-    failing = result.names("fail")
+    failing = result.list_names("fail")
     if failing:
         lead += [
             Paragraph(phrase("accept.exclude_list"), "heading"),
@@ -104,7 +104,7 @@ def list_acceptance_lines(result: AcceptanceResult, lang: str) -> list[str]:
 
 def summarize_acceptance(result: AcceptanceResult) -> Phrase:
     """Return how many pass, and what to exclude, in one sentence."""
-    passed, count = len(result.names("pass")), len(result.members)
+    passed, count = len(result.list_names("pass")), len(result.members)
     parts: list[Phrase] = [
         phrase("accept.all_pass", n=count, unit=_name_unit(result))
         if passed == count
@@ -117,8 +117,10 @@ def summarize_acceptance(result: AcceptanceResult) -> Phrase:
             for member in failing
         ]
         parts.append(phrase("accept.exclude", names=join_first_names(named)))
-    if result.names("undecided"):
-        parts.append(phrase("accept.undecided", names=join_first_names(result.names("undecided"))))
+    if result.list_names("undecided"):
+        parts.append(
+            phrase("accept.undecided", names=join_first_names(result.list_names("undecided")))
+        )
     if result.interrupted:
         parts.append(phrase("accept.interrupted", signal=result.interrupted))
     return join(parts, "semicolon")
@@ -166,11 +168,11 @@ def _name_unit(result: AcceptanceResult) -> Phrase:
 
 
 def _choose_badge(result: AcceptanceResult) -> str:
-    if result.names("fail"):
+    if result.list_names("fail"):
         return "fail"
     if result.interrupted:
         return "interrupted"
-    return "undecided" if result.names("undecided") or not result.members else "pass"
+    return "undecided" if result.list_names("undecided") or not result.members else "pass"
 
 
 def join_first_names(names: Sequence[Phrase]) -> Phrase:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark import cases
 from trainmark.errors import ContradictionError, RunError
-from trainmark.events.schema import finite_or_none
+from trainmark.events.schema import drop_non_finite
 from trainmark.train.step_memory import memory_of_rank
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ def refuse_other_quality(world_size: int, result: Evaluation) -> None:
         raise ContradictionError(
             "evaluation_differs_over_ranks",
             rank=torch.distributed.get_rank(),
-            value=finite_or_none(result.value),
-            first=finite_or_none(value),
+            value=drop_non_finite(result.value),
+            first=drop_non_finite(value),
             samples=result.samples,
             samples_first=samples,
         )

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from trainmark.errors import DivergedError, RunError
-from trainmark.events.schema import finite_or_none
+from trainmark.events.schema import drop_non_finite
 from trainmark.protocols import Counts, Progress, StepStages
 from trainmark.rank.counting import (
     MeteredBatches,
@@ -338,7 +338,7 @@ class MeasuredLoop:
                 sum(device.elapsed_ns(before, after) for before, after in step.fetches)
                 for step in window.batches
             ],
-            loss=[finite_or_none(loss) for loss in window.losses],
+            loss=[drop_non_finite(loss) for loss in window.losses],
             samples=[step.counts.samples for step in window.batches],
             step_samples=[
                 step.step_samples[-1] if step.step_samples else 0 for step in window.batches
@@ -398,7 +398,7 @@ class MeasuredLoop:
             step=self.outcome.steps,
             start_ns=start_ns,
             end_ns=self.clock(),
-            value=finite_or_none(result.value),
+            value=drop_non_finite(result.value),
             samples=result.samples,
             detail=_finite(result.detail),
             target_reached=self.outcome.target_reached,
@@ -410,4 +410,4 @@ class MeasuredLoop:
 
 
 def _finite(figures: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: finite_or_none(value) for name, value in figures.items()}
+    return {name: drop_non_finite(value) for name, value in figures.items()}

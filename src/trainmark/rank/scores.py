@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainmark.events.schema import Scored, finite_or_none
+from trainmark.events.schema import Scored, drop_non_finite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ def summarize_scores(scores: RankScores, trained: Sequence[int]) -> Scored:
         distinct=len(np.unique(keys)),
         known=len(known),
         trained=int(np.isin(known, keys).sum()),
-        total=None if scores.total is None else finite_or_none(scores.total),
-        weight=None if scores.weight is None else finite_or_none(scores.weight),
+        total=None if scores.total is None else drop_non_finite(scores.total),
+        weight=None if scores.weight is None else drop_non_finite(scores.weight),
         of=scores.of,
     )

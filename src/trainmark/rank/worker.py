@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainmark.events.schema import EventWriter, rank_file
+from trainmark.events.schema import EventWriter, name_rank_file
 from trainmark.rank.failure import DISK_FULL_EXIT, error_report
 from trainmark.rank.parent import PARENT_VARIABLE, die_with_parent
 from trainmark.rank.process_group import join_ranks
@@ -55,7 +55,7 @@ class RankReporter:
     """A rank's event file, its spans, and its current place for error reports."""
 
     def __init__(self, run_dir: Path, rank: int) -> None:
-        self.events = EventWriter(run_dir / rank_file(rank), clock)
+        self.events = EventWriter(run_dir / name_rank_file(rank), clock)
         self.place = "start"
         self.precision: dict[str, Any] = {}  # flags of torch that were set
         self.rows: list[int] = []  # digests of rows of the first epoch

@@ -151,7 +151,7 @@ def list_index_records(record: Record) -> list[IndexRecord]:
         UsageError: the case's mission does not fit the form.
     """
     # Imported here, because ``analyze``, which fills this record from foreign logs, needs neither.
-    from trainmark.events.schema import rank_file
+    from trainmark.events.schema import name_rank_file
     from trainmark.record.trust import is_refuted
 
     plan = record.plan
@@ -174,7 +174,7 @@ def list_index_records(record: Record) -> list[IndexRecord]:
         loss = final_loss if result > 0.0 else None
         entries.append(
             IndexRecord(
-                log_file=f"{record.run_id}/{rank_file(0)}",
+                log_file=f"{record.run_id}/{name_rank_file(0)}",
                 model_name=name,
                 mission_name=mission.name,
                 direction_id=mission.direction_id,

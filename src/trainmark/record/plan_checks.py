@@ -15,7 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from trainmark import __version__, cases, devices
-from trainmark.events.schema import LAUNCHER_FILE, rank_file
+from trainmark.events.schema import LAUNCHER_FILE, name_rank_file
 from trainmark.plan.plan import BALANCED_BOUND, PLAN_FILE, SIMULATED
 from trainmark.plan.recipes import compare_with_standard, find_standard_recipe
 from trainmark.plan.resolving import UNUSED_ACCELERATOR
@@ -231,6 +231,6 @@ def _compare_evidence(record: Record) -> Iterator[ComparedValue]:
     """Yield the files of evidence, which must include all from which a record is computed."""
     listed = {entry.name for entry in record.evidence}
     required = {PLAN_FILE, LAUNCHER_FILE}
-    required |= {rank_file(rank.rank) for rank in record.ranks if rank.wall_ns is not None}
+    required |= {name_rank_file(rank.rank) for rank in record.ranks if rank.wall_ns is not None}
     if listed:
         yield ComparedValue("evidence", sorted(listed & required), sorted(required))

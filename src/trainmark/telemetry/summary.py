@@ -18,7 +18,7 @@ from pydantic import Field
 
 from trainmark.documents import Frozen
 from trainmark.events import schema as events
-from trainmark.events.schema import EventFile, Sampling, read_event, telemetry_file
+from trainmark.events.schema import EventFile, Sampling, name_telemetry_file, read_event
 from trainmark.events.series import (
     Energy,
     Interval,
@@ -338,10 +338,10 @@ def read_samples(run_dir: Path, timeline: RunTimeline) -> Samples:
     samples = Samples()
     for node in timeline.nodes:
         start_ns = timeline.launch_ns - node.shift_ns
-        samples.add_file(run_dir / telemetry_file(node.number), node.ranks, start_ns)
+        samples.add_file(run_dir / name_telemetry_file(node.number), node.ranks, start_ns)
     if not timeline.nodes:
         samples.add_file(
-            run_dir / telemetry_file(None), range(len(timeline.ranks)), timeline.launch_ns
+            run_dir / name_telemetry_file(None), range(len(timeline.ranks)), timeline.launch_ns
         )
     return samples
 

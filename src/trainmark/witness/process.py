@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark.events.schema import EventWriter, rank_file
+from trainmark.events.schema import EventWriter, name_rank_file
 from trainmark.protocols import Counts
 from trainmark.rank.failure import error_report
 from trainmark.witness import RUN_DIR_VARIABLE
@@ -68,10 +68,10 @@ class WitnessedProcess:
         plan = json.loads((self.run_dir / "plan.json").read_bytes())
         number, world_size = _find_rank(torch_module)
         planned = plan["nnodes"] * plan["nproc"]
-        if not _create_file(self.run_dir / rank_file(number)):
+        if not _create_file(self.run_dir / name_rank_file(number)):
             self._refuse(number, "witness_rank_twice", rank=number)
             return None
-        self._events = events = EventWriter(self.run_dir / rank_file(number), clock)
+        self._events = events = EventWriter(self.run_dir / name_rank_file(number), clock)
         began_ns = self.fetched_ns or clock()
         events.emit("start", t_ns=self.start_ns, pid=self._pid)
         events.emit("span", name="init", start_ns=self.start_ns, end_ns=began_ns)
@@ -109,7 +109,7 @@ class WitnessedProcess:
     def _refuse(self, number: int, code: str, **args: int) -> None:
         """Report why this process is not measured, and let it run on."""
         self._is_watching = False
-        events = self._events or EventWriter(self.run_dir / rank_file(number), clock)
+        events = self._events or EventWriter(self.run_dir / name_rank_file(number), clock)
         events.emit("error", **_witness_error(code, **args))
 
     def finish(self) -> None:
@@ -289,9 +289,9 @@ def _witness_error(code: str, **args: int) -> dict[str, Any]:
 def report_untrained(start_ns: int) -> None:
     """Report that the rank's process ends, and that no process of the program trained."""
     run_dir, number = Path(os.environ[RUN_DIR_VARIABLE]), int(os.environ["RANK"])
-    if not _create_file(run_dir / rank_file(number)):
+    if not _create_file(run_dir / name_rank_file(number)):
         return  # a process of the program is the rank
-    events = EventWriter(run_dir / rank_file(number), clock)
+    events = EventWriter(run_dir / name_rank_file(number), clock)
     events.emit("start", t_ns=start_ns, pid=os.getpid())
     code = "witness_no_torch" if _current is None else "witness_no_backward"
     events.emit("error", **_witness_error(code))
@@ -303,7 +303,7 @@ def report_failure(error: BaseException, start_ns: int) -> None:
         _current.report_failure(error)
         return
     run_dir, number = Path(os.environ[RUN_DIR_VARIABLE]), int(os.environ["RANK"])
-    if _create_file(run_dir / rank_file(number)):
-        events = EventWriter(run_dir / rank_file(number), clock)
+    if _create_file(run_dir / name_rank_file(number)):
+        events = EventWriter(run_dir / name_rank_file(number), clock)
         events.emit("start", t_ns=start_ns, pid=os.getpid())
         events.emit("error", **error_report(error, "program"))

@@ -12,7 +12,7 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
-from trainmark.events.schema import finite_or_none
+from trainmark.events.schema import drop_non_finite
 from trainmark.protocols import Counts
 from trainmark.rank.loop import Schedule
 
@@ -343,7 +343,7 @@ class WitnessedRank:
         for step in steps:
             of_step = [next(values) for _ in step.losses]
             mean = sum(of_step) / len(of_step) if of_step else None
-            means.append(None if mean is None else finite_or_none(mean))
+            means.append(None if mean is None else drop_non_finite(mean))
             if mean is not None:
                 self._last_losses.append(mean)
         return means
@@ -356,7 +356,7 @@ class WitnessedRank:
             step=self.steps,
             start_ns=self._end_ns,
             end_ns=self._end_ns,
-            value=finite_or_none(value),
+            value=drop_non_finite(value),
             samples=0,
             detail={},
             target_reached=value <= target,

@@ -23,9 +23,9 @@ from trainmark.events.schema import (
     HostEvent,
     Launch,
     Window,
-    node_file,
-    rank_file,
-    telemetry_file,
+    name_node_file,
+    name_rank_file,
+    name_telemetry_file,
 )
 from trainmark.export.followers.points import (
     EVAL_STEP,
@@ -84,7 +84,7 @@ class _Ranks:
     def __init__(self, plan: Plan, run_dir: Path) -> None:
         self._plan = plan
         self._tails = [
-            EventTail(run_dir / rank_file(n), _CHUNK_BYTES) for n in range(plan.world_size)
+            EventTail(run_dir / name_rank_file(n), _CHUNK_BYTES) for n in range(plan.world_size)
         ]
         self._facts: dict[int, Facts] = {}
         self._steps: dict[int, StepSum] = {}  # incomplete ones, by number
@@ -200,9 +200,9 @@ class _Machine:
     """What the sampler and the launching process of one machine write."""
 
     def __init__(self, run_dir: Path, node: int | None, prefix: str) -> None:
-        process_file = LAUNCHER_FILE if node is None else node_file(node)
+        process_file = LAUNCHER_FILE if node is None else name_node_file(node)
         self._process = EventTail(run_dir / process_file, _CHUNK_BYTES)
-        self._sampler = EventTail(run_dir / telemetry_file(node), _CHUNK_BYTES)
+        self._sampler = EventTail(run_dir / name_telemetry_file(node), _CHUNK_BYTES)
         self._prefix = prefix
         self._num_readings = {"host": 0, "gpu": 0}
         self.launch: Launch | None = None
