@@ -207,10 +207,16 @@ def compute_baselines_of_runs(
     return _require_times(Baselines(source=source, times=tuple(times)))
 
 
-def _refuse_other_work(plan: Plan, plans: Iterable[Plan], source: str) -> None:
-    """Refuse a baseline whose step is not the step that is measured."""
+def _refuse_other_work(plan: Plan, plans: Sequence[Plan], source: str) -> None:
+    """Refuse a baseline whose step is not the step that is measured.
+
+    Args:
+        plan: of the baseline.
+        plans: of the acceptance; they differ only in what does not concern a step.
+        source: of the baseline, as the user named it.
+    """
     before = describe_planned_work(plan)
-    now = describe_planned_work(next(iter(plans)))
+    now = describe_planned_work(plans[0])
     for name, value in now.items():
         if name not in _NOT_OF_A_STEP and before.get(name) != value:
             raise UsageError(

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from trainmark.acceptance.judgement import Floats
 
 ERROR_RATE = 0.01  # probability that anything at all is judged wrongly by chance
-_MAX_GROUP = 16  # nodes whose links with each other are measured to find a common fault
+# Numbers of nodes whose links with each other are measured to find a common fault.
+_MIN_GROUP = 3
+_MAX_GROUP = 16
 _MIN_FREEDOM = 20  # degrees of freedom, below which the residuals of pairs do not give their noise
 
 
@@ -111,11 +113,11 @@ def choose_pairs_to_measure_again(judgement: Judgement) -> list[tuple[int, int]]
     Links that look slow are measured again. Nodes whose network is slow are measured with each
     other, unless they were, which shows whether they share one fault.
     """
-    pairs = judgement.links.list_suspects() * MIN_LINK_ROUNDS
+    links = judgement.links
+    pairs = links.list_suspects() * MIN_LINK_ROUNDS  # each suspect so many times
     causes = enumerate(judgement.nodes.cause)
-    shared = [node for node, cause in causes if cause in MAY_BE_SHARED]
-    if 2 < len(shared) <= _MAX_GROUP:
-        links = judgement.links
+    suspect_nodes = [node for node, cause in causes if cause in MAY_BE_SHARED]
+    if _MIN_GROUP <= len(suspect_nodes) <= _MAX_GROUP:
         measured = set(zip(links.first.tolist(), links.second.tolist(), strict=True))
-        pairs += [pair for pair in combinations(shared, 2) if pair not in measured]
+        pairs += [pair for pair in combinations(suspect_nodes, 2) if pair not in measured]
     return pairs

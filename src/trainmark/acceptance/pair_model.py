@@ -139,6 +139,7 @@ def fit_pairs(
     times = np.log(measured.pair_s)
     values = times - compute_round_levels(times, measured.pair_round)
     values, effect = _estimate_start(values, ends, alone, alone_noise, limit)
+    # Of these estimates only the effects are used: the first iteration computes errors and counts.
     nodes = Estimates(effect=effect, error=effect * 0, count=np.zeros(measured.num_nodes, np.int64))
     noise = MIN_NOISE
     chosen = np.zeros(len(ends.node), bool)

@@ -82,6 +82,7 @@ class OpenedSession:
     def _make_schedule(self) -> list[ScheduledRound]:
         """Return the rounds of all nodes; pairs are those of a session in which all join."""
         names = self.node_names
+        # The teams of each round of each phase.
         teams: dict[Phase, list[list[tuple[str, ...]]]] = {}
         for phase, count in count_rounds(self.request, len(names)).items():
             if phase == "pairs":

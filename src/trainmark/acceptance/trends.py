@@ -37,18 +37,18 @@ def compute_round_levels(values: Floats, rounds: Integers) -> Floats:
     """
     if len(values) == 0:
         return values
-    names, place, counts = np.unique(rounds, return_inverse=True, return_counts=True)
-    round_medians = compute_medians(values, place, len(names))
+    round_numbers, place, counts = np.unique(rounds, return_inverse=True, return_counts=True)
+    round_medians = compute_medians(values, place, len(round_numbers))
     is_large = counts >= _LARGE_ROUND
     if is_large.any():
-        levels: Floats = np.interp(names, names[is_large], round_medians[is_large])
+        levels: Floats = np.interp(round_numbers, round_numbers[is_large], round_medians[is_large])
         return levels[place]
-    if len(names) < _MIN_LINE_ROUNDS:
+    if len(round_numbers) < _MIN_LINE_ROUNDS:
         return values * 0
-    distances = names[:, None] - names[None, :]
+    distances = round_numbers[:, None] - round_numbers[None, :]
     rises = round_medians[:, None] - round_medians[None, :]
     slope = float(np.median(rises[distances > 0] / distances[distances > 0]))
-    line: Floats = slope * (names - names.mean())
+    line: Floats = slope * (round_numbers - round_numbers.mean())
     return line[place]
 
 
@@ -57,11 +57,11 @@ def compute_trend(values: Floats, rounds: Integers) -> float | None:
 
     None if there are too few rounds.
     """
-    names, place = np.unique(rounds, return_inverse=True)
-    if len(names) < _MIN_TREND_ROUNDS:
+    round_numbers, place = np.unique(rounds, return_inverse=True)
+    if len(round_numbers) < _MIN_TREND_ROUNDS:
         return None
-    round_medians = compute_medians(values, place, len(names))
-    third = len(names) // 3
+    round_medians = compute_medians(values, place, len(round_numbers))
+    third = len(round_numbers) // 3
     rise = float(np.median(round_medians[-third:]) - np.median(round_medians[:third]))
     return expm1(rise)
 
@@ -71,8 +71,8 @@ def is_in_later_half(rounds: Integers) -> Flags:
 
     None of them if there are too few rounds to judge the later half by itself.
     """
-    names, place = np.unique(rounds, return_inverse=True)
-    half = len(names) // 2
+    round_numbers, place = np.unique(rounds, return_inverse=True)
+    half = len(round_numbers) // 2
     if half < _MIN_HALF_ROUNDS:
         return np.zeros(len(rounds), bool)
     is_late: Flags = place >= half

@@ -116,6 +116,7 @@ class KeywordReader:
             if self.keyword not in line:
                 continue
             if value_pattern is None:
+                # A space behind the word: a number at the very end of a text may be cut off there.
                 match = _LEADING_NUMBER.match(f"{self._cut_word(line)} ")
             else:
                 match = value_pattern.search(line)

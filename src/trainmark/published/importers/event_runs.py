@@ -170,7 +170,7 @@ class EventRun:
         elif name in {"STEP_END", "block_stop"}:
             end = _Instant(event.time_s, event.samples)
             start = self._interval_start or end
-            if end < start:
+            if end < start:  # first by time, then by samples
                 raise ValueError("an interval ends before it begins")
             self.seconds += end.time_s - start.time_s
             self.samples += end.samples - start.samples

@@ -136,14 +136,14 @@ def _add_folder_names(page: Page, path: Path) -> Page:
 
 
 def _read_csv(text: str, page: Page) -> Iterator[Row | Unread]:
-    """Yield a row a line, under headers that we know: our own, or those of pages."""
+    """Yield a row for each line below the headers, which are this program's or those of pages."""
     page = replace(page, form="csv")
     lines = re.split(r"\r?\n", text)
     num_comments = 0  # lines above the headers that are empty, or begin with `#` and have one cell
     while num_comments < len(lines) and re.fullmatch(r"#[^,;\t]*|", lines[num_comments]):
         num_comments += 1
     lines = lines[num_comments:] or [""]
-    delimiter = max(",;\t", key=lines[0].count)
+    delimiter = max(",;\t", key=lines[0].count)  # the one that is most frequent in the headers
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     rows = []
     try:
