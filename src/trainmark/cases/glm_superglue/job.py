@@ -22,7 +22,7 @@ from trainmark.train.stepper import (
     warmup_factor,
 )
 
-from . import data as samples_of
+from . import data as cloze_data
 from .data.examples import order_by_choices
 from .model import build_model, load_checkpoint
 
@@ -46,12 +46,12 @@ def _make_tensors(*arrays: NDArray[Any]) -> list[Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class SequenceTensors:
-    """Sequences, and whose log-probabilities make up a score.
+    """The model's inputs for N sequences, and the sequence that each of K targets belongs to.
 
     Args:
-        inputs: ids, positions, block positions (N, S), separators (N,), target rows and
-            target ids (K,): what the model takes.
-        target_owner: number of each target's sequence (K,).
+        inputs: ids, positions and block positions (N, S), separators (N,), target rows and target
+            ids (K,).
+        target_owner: index of each target's sequence (K,).
     """
 
     inputs: tuple[Tensor, ...]
@@ -59,7 +59,7 @@ class SequenceTensors:
 
     @classmethod
     def from_batch(cls, batch: ChoiceBatch) -> SequenceTensors:
-        """Return the sequences of ``batch`` on the host."""
+        """Return the tensors of ``batch``, on the host."""
         *inputs, target_owner = _make_tensors(
             batch.ids,
             batch.positions,
@@ -72,14 +72,14 @@ class SequenceTensors:
         return cls(tuple(inputs), target_owner)
 
     def sum_scores(self, log_probs: Tensor) -> Tensor:
-        """Return the score of each sequence (N,), the sum over its targets' of (K,)."""
+        """Return the score of each sequence (N,), summed over its targets' ``log_probs`` (K,)."""
         empty = log_probs.new_zeros(len(self.inputs[0]))
         return empty.index_add(0, self.target_owner, log_probs)
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreLayout:
-    """Where the scores of N sequences stand in a table of B samples and C candidates.
+    """The positions of the scores of N sequences in a table of B samples and C candidates.
 
     Args:
         owner, slot: sample and candidate of each sequence (N,).
@@ -93,22 +93,26 @@ class ScoreLayout:
 
     @classmethod
     def from_batch(cls, batch: ChoiceBatch) -> ScoreLayout:
-        """Return the places of ``batch`` on the host."""
+        """Return the layout of ``batch``, on the host."""
         owner, slot = _make_tensors(batch.owner, batch.slot)
         return cls(owner, slot, batch.samples, batch.max_choices)
 
     def arrange_scores(self, scores: Tensor) -> Tensor:
-        """Return ``scores`` (N,) as (B, C), minus infinity where there is no candidate."""
+        """Return ``scores`` (N,) as a table (B, C), with -inf where there is no candidate."""
         empty = scores.new_full((self.samples, self.max_choices), -torch.inf)
         return empty.index_put((self.owner, self.slot), scores)
 
     def compute_loss_sum(self, scores: Tensor) -> Tensor:
-        """Return the sum over samples of the cross-entropy of candidate 0, the right one."""
-        first = torch.zeros(self.samples, dtype=torch.long, device=scores.device)
-        return F.cross_entropy(self.arrange_scores(scores), first, reduction="sum")
+        """Return the sum over samples of the cross-entropy; candidate 0 is the right one."""
+        right_choices = torch.zeros(self.samples, dtype=torch.long, device=scores.device)
+        return F.cross_entropy(self.arrange_scores(scores), right_choices, reduction="sum")
 
     def count_right(self, scores: Tensor, correct: Tensor) -> Tensor:
-        """Return how many samples' best candidate is ``correct``, bool (N,); an int scalar."""
+        """Return the number of samples whose best candidate is right, as an integer tensor.
+
+        Args:
+            correct: whether the candidate of each sequence is right, bool (N,).
+        """
         best = self.arrange_scores(scores).argmax(1, keepdim=True)
         right = self.arrange_scores(
             correct.float()
@@ -116,19 +120,20 @@ class ScoreLayout:
         return (right.gather(1, best) > 0).sum()
 
 
-SEGMENT_CHOICES = 10  # candidates a sample that an evaluation scores in one forward pass
+# An evaluation scores 10 sequences for each sample of a batch in one forward pass.
+SEGMENT_CHOICES = 10
 
 
 def load_data(context: JobContext) -> GlmData:
     """Return training and validation samples."""
-    return samples_of.load(context.data_dir, context.recipe)
+    return cloze_data.load(context.data_dir, context.recipe)
 
 
 def compute_lr_factor(recipe: GlmRecipe, finished_steps: int) -> float:
-    """Return the learning rate of the next step over the peak: linear up, then linear down."""
+    """Return the next step's learning rate over the peak: linear rise, then linear decay."""
     warmup = recipe.lr_warmup_fraction * recipe.lr_decay_steps
-    done = decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
-    return warmup_factor(finished_steps, warmup) * (1 - (1 - recipe.lr_floor) * done)
+    progress = decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
+    return warmup_factor(finished_steps, warmup) * (1 - (1 - recipe.lr_floor) * progress)
 
 
 class GlmJob:
@@ -196,7 +201,7 @@ class GlmJob:
         return trained(self.model)
 
     def evaluate(self) -> Evaluation:
-        """Return the share of validation samples answered rightly; see ``Job.evaluate``."""
+        """Return the share of validation samples with a right answer; see ``Job.evaluate``."""
         world_size, total = self.context.world_size, len(self.data.validation)
         rows = evaluation_rows(total, rank=self.context.rank, world_size=world_size)
         scored = self.score(rows)
@@ -208,9 +213,9 @@ class GlmJob:
 
     @torch.no_grad()
     def score(self, rows: range) -> EvaluationSum:
-        """Return how many of the validation samples ``rows`` the model answers rightly.
+        """Return the number of validation samples ``rows`` that the model answers rightly.
 
-        All candidates of a sample are scored, however many forward passes they take.
+        All candidates of a sample are scored, in as many forward passes as necessary.
         """
         scored = EvaluationSum()
         depth = self.recipe.read_ahead_batches
@@ -226,27 +231,30 @@ class GlmJob:
     def _read_scoring_batches(
         self, rows: range
     ) -> Iterator[tuple[list[SequenceTensors], ScoreLayout, Tensor, ScoredRows]]:
-        """Yield sequences by forward pass, their places, which are correct, bool (N,), the rows."""
+        """Yield batches to score: inputs by forward pass, layout, correct candidates, rows.
+
+        ``correct`` is bool (N,), over the sequences of all forward passes of the batch.
+        """
         size = self.recipe.micro_batch_size
         for first in range(0, len(rows), size):
             choices, _ = self.data.validation.batch(rows[first : first + size])
             chunks = [
-                SequenceTensors.from_batch(some)
-                for some in choices.split_sequences(SEGMENT_CHOICES * size)
+                SequenceTensors.from_batch(chunk)
+                for chunk in choices.split_sequences(SEGMENT_CHOICES * size)
             ]
             scored = ScoredRows.of(choices.first_ids, choices.samples)
             yield chunks, ScoreLayout.from_batch(choices), torch.from_numpy(choices.correct), scored
 
     def _compute_scores(self, sequences: SequenceTensors) -> Tensor:
-        """Return the score of each sequence in eval mode (N,)."""
+        """Return the score of each sequence (N,)."""
         with self.stepper.autocast():
             return sequences.sum_scores(self.model(*sequences.inputs))
 
     def model_flops(self, counts: Counts) -> float:
         """Return the FLOPs of the blocks for the sequences that were run.
 
-        Attention is counted at the mean length of ``counts``, and the head, which sees a
-        handful of positions a sequence, is left out: never more than was computed.
+        Attention is counted with the mean length of ``counts``. The head, which runs at a few
+        positions per sequence, is not counted. So the result never exceeds the computed FLOPs.
         """
         if not counts.sequences:
             return 0.0

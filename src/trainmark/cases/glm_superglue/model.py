@@ -1,7 +1,7 @@
-"""GLM, plainly: two position tables, pre-norm blocks with a bidirectional prefix, a tied head.
+"""GLM: two position tables, pre-norm blocks with a bidirectional prefix, a tied head.
 
-Owns sizes, the original's parameter names, the forward pass to log-probabilities at target
-positions, the initial weights, and those of a checkpoint. Must not know where sequences come from.
+Parameters have the names of the original program. The forward pass returns log-probabilities at
+target positions. Weights are drawn from a seed or loaded from a checkpoint.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
     from .case import GlmShape
 
-INIT_STD = 0.02  # projections into the residual stream are divided by sqrt(2 x layers)
+INIT_STD = 0.02  # divided by sqrt(2 x layers) for projections into the residual stream
 
 
 def mask_prefix(separators: Tensor, length: int) -> Tensor:
-    """Return which keys each query attends to: a row's first tokens and those before it.
+    """Return the attention mask: each token attends to its row's prefix and to earlier tokens.
 
     Args:
-        separators: (N,), how many first tokens of a row all of its tokens attend to.
-        length: S, tokens in a row.
+        separators: length of each row's prefix (N,).
+        length: S, number of tokens in a row.
 
     Returns:
         (N, 1, S, S), bool: rows, heads, queries, keys.
@@ -42,7 +42,7 @@ def mask_prefix(separators: Tensor, length: int) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Self-attention; the rows of ``query_key_value`` are all queries, all keys, all values."""
+    """Self-attention; the rows of ``query_key_value`` are those of queries, keys, then values."""
 
     def __init__(self, shape: GlmShape, dropout: float) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and a feed-forward part, each normed before and added to what comes in."""
+    """Attention and a feed-forward part, each with a norm before it and a residual connection."""
 
     def __init__(self, shape: GlmShape, dropout: float) -> None:
         super().__init__()
@@ -111,13 +111,12 @@ class Transformer(nn.Module):
         self, words: Tensor, positions: Tensor, block_positions: Tensor, visible: Tensor
     ) -> Tensor:
         """Map embedded tokens (N, S, D) to hidden states (N, S, D)."""
-        placed = self.position_embeddings(positions) + self.block_position_embeddings(
-            block_positions
-        )
-        x = self.dropout(words + placed)
+        position = self.position_embeddings(positions)
+        block_position = self.block_position_embeddings(block_positions)
+        x = self.dropout(words + (position + block_position))
         for layer in self.layers:
             if self.checkpoint_activations and self.training:
-                # Draws the same dropout masks again: the generator's state is saved and restored.
+                # Dropout masks are the same again: the generator's state is saved and restored.
                 x = checkpoint(layer, x, visible, use_reentrant=False)
             else:
                 x = layer(x, visible)
@@ -128,11 +127,10 @@ class Glm(nn.Module):
     """The language model; the head shares the token table.
 
     Args:
-        shape: sizes.
-        dropout: probability, the same for embeddings, attention weights and both
-            additions of a layer.
-        checkpoint_activations: keep only what enters a layer and compute the rest again in
-            the backward pass.
+        shape: sizes of the model.
+        dropout: probability for embeddings, attention weights and both residual additions.
+        checkpoint_activations: keep only the input of each layer and recompute the rest in the
+            backward pass.
     """
 
     def __init__(
@@ -154,18 +152,17 @@ class Glm(nn.Module):
     def compute_hidden_states(
         self, ids: Tensor, positions: Tensor, block_positions: Tensor, separators: Tensor
     ) -> Tensor:
-        """Return what the head sees, (N, S, D).
+        """Return the last hidden states (N, S, D).
 
         Args:
             ids, positions, block_positions: (N, S), int64.
-            separators: (N,): tokens before it are seen by all of their row, those from it on
-                only by themselves and what follows them.
+            separators: length of each row's prefix, to which all its tokens attend (N,).
         """
         words = self.word_embeddings(ids)
         visible = mask_prefix(separators, ids.size(1))
         return self.transformer(words, positions, block_positions, visible)  # type: ignore[no-any-return]
 
-    def compute_target_log_probs(  # noqa: PLR0917 - as it is called through DDP
+    def compute_target_log_probs(  # noqa: PLR0917 - called through DDP with positional arguments
         self,
         ids: Tensor,
         positions: Tensor,
@@ -174,21 +171,21 @@ class Glm(nn.Module):
         rows: Tensor,
         targets: Tensor,
     ) -> Tensor:
-        """Return the log-probability, float32 (K,), of each target.
+        """Return the log-probability of each target, float32 (K,).
 
-        The head runs on the K hidden states that are asked for, not on all N x S.
+        The head runs only on the K hidden states that predict targets, not on all N x S.
 
         Args:
             ids, positions, block_positions, separators: as in ``compute_hidden_states``.
-            rows: (K,): which of the N x S positions predicts, counted along the sequences.
-            targets: (K,): the token of which the probability is asked.
+            rows: flat index into N x S of the position that predicts each target (K,).
+            targets: token ids (K,).
         """
         hidden = self.compute_hidden_states(ids, positions, block_positions, separators)
-        asked = hidden.flatten(0, 1).index_select(0, rows)  # (K, D)
-        scores = F.linear(asked, self.word_embeddings.weight)  # (K, V)
+        predicting = hidden.flatten(0, 1).index_select(0, rows)  # (K, D)
+        scores = F.linear(predicting, self.word_embeddings.weight)  # (K, V)
         return torch.log_softmax(scores.float(), -1).gather(1, targets[:, None]).squeeze(1)
 
-    # A replica that DDP wraps has to be called itself.
+    # DDP needs the model to be called itself.
     forward = compute_target_log_probs
 
 
@@ -200,7 +197,7 @@ def build_model(
     checkpoint_activations: bool = False,
     seed: int,
 ) -> Glm:
-    """Return the model on the host, initialised from ``seed``, in train mode."""
+    """Return the model on the host, initialized from ``seed``, in train mode."""
     model = Glm(shape, dropout=dropout, checkpoint_activations=checkpoint_activations)
     torch.manual_seed(seed)
     for name, parameter in model.named_parameters():
@@ -218,12 +215,12 @@ def load_checkpoint(model: Glm, folder: Path) -> dict[str, tuple[str, ...]]:
     """Copy the checkpoint in ``folder`` into ``model``, in the model's precision.
 
     Returns:
-        keys that the model has no use for, left out (``unexpected``), and position tables that
-        are longer in the model, which keeps its further rows (``extended``), or shorter
-        (``cut``): further positions never occur.
+        ``unexpected``: keys of the checkpoint that the model does not use. ``extended``: position
+        tables that are longer in the model, which keeps its initial values in the further rows.
+        ``cut``: position tables that are shorter in the model, since further positions never occur.
 
     Raises:
-        DataError: none is found, it is not readable, or of another shape.
+        DataError: there is no checkpoint, it is unreadable, or it does not fit the model.
     """
     file = find_checkpoint(folder)
     state, parameters = read_state(file, CHECKPOINT_FAULT), dict(model.named_parameters())
@@ -232,10 +229,10 @@ def load_checkpoint(model: Glm, folder: Path) -> dict[str, tuple[str, ...]]:
     for name, tensor in matched.items():
         rows = min(shapes[name][0], tensor.shape[0])
         parameters[name][:rows].copy_(state[tensor.key][:rows])
-    used = {tensor.key for tensor in matched.values()}
-    missing = {name: shapes[name][0] - matched[name].shape[0] for name in POSITIONS}
+    used_keys = {tensor.key for tensor in matched.values()}
+    additional_rows = {name: shapes[name][0] - matched[name].shape[0] for name in POSITIONS}
     return {
-        "unexpected": tuple(key for key in state if key not in used),
-        "extended": tuple(name for name, rows in missing.items() if rows > 0),
-        "cut": tuple(name for name, rows in missing.items() if rows < 0),
+        "unexpected": tuple(key for key in state if key not in used_keys),
+        "extended": tuple(name for name, rows in additional_rows.items() if rows > 0),
+        "cut": tuple(name for name, rows in additional_rows.items() if rows < 0),
     }

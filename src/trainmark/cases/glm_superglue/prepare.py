@@ -1,7 +1,6 @@
-"""Lay a download of ReCoRD, a vocabulary and a checkpoint out as one data folder.
+"""Turn a download of ReCoRD, a vocabulary and a checkpoint into one data folder.
 
-Owns which files count as sources and which are written from them. ``trainmark.data.prepared``
-writes the files.
+``trainmark.data.prepared`` writes the files, completely or not at all.
 """
 
 from __future__ import annotations
@@ -38,16 +37,16 @@ PUBLISHED_QUESTIONS = {"train": 100_730, "validation": 10_000}
 
 
 def prepare(raw: Path, data: Path, say: Say) -> None:
-    """Write ``data`` from ``raw``: both splits as they are, vocabulary, checkpoint.
+    """Write the data folder ``data`` from ``raw``: both splits, vocabulary, checkpoint.
 
     Args:
         raw: a folder with ReCoRD's jsonl files and a vocabulary in ``model/``, or with the
-            published HDF5 files, and a checkpoint if there is one, there or in a folder below.
+            published HDF5 files; optionally with a checkpoint in it or in a subfolder.
         say: called with each line of progress.
 
     Raises:
-        DataError: something is missing or damaged, or ``data`` is not this call's to write.
-        EnvironmentFault: no room, or no permission.
+        DataError: a source is missing or damaged, or ``data`` has other content.
+        EnvironmentFault: a file cannot be read or written.
     """
     layout = find_layout(raw, (JSONL, HDF5), FAULT)
     form = JSONL if layout.kind == JSONL.kind else HDF5
@@ -58,9 +57,11 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         settings = vocabulary.with_name(SETTINGS[0])
         if settings.is_file():
             copies[f"{MODEL}/{settings.name}"] = settings
-        tokens = open_vocabulary(vocabulary).library.get_vocab_size()
-        other = f"; NOT bert-large-uncased's {PUBLISHED_TOKENS:,}" * (tokens != PUBLISHED_TOKENS)
-        notes.append(f"{vocabulary.name}: {tokens:,} tokens{other}")
+        num_tokens = open_vocabulary(vocabulary).library.get_vocab_size()
+        note = f"{vocabulary.name}: {num_tokens:,} tokens"
+        if num_tokens != PUBLISHED_TOKENS:
+            note += f"; NOT bert-large-uncased's {PUBLISHED_TOKENS:,}"
+        notes.append(note)
     if (raw / LATEST).exists() or any(raw.glob(f"*/{LATEST}")):
         checkpoint = find_checkpoint(raw)
         folder = checkpoint.parent
@@ -84,18 +85,19 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
 
 
 def _write_passages(files: Sequence[Path], target: Path) -> dict[str, int]:
-    """Copy a split, and count its questions and passages."""
+    """Copy a split; return its numbers of questions and passages."""
     prepared.copy_file(files[0], target)
-    questions = [len(passage.questions) for passage in read_passages(files[0])]
-    return {"questions": sum(questions), "passages": len(questions)}
+    num_questions = [len(passage.questions) for passage in read_passages(files[0])]
+    return {"questions": sum(num_questions), "passages": len(num_questions)}
 
 
 def _write_rows(files: Sequence[Path], target: Path) -> dict[str, int]:
-    """Write a split by rows, and check every number of it."""
+    """Write a split with its matrices stored by rows, and check every number."""
     write_rows(files[0], target)
     try:
         SparseFile(target, evaluation=target.name.startswith("eval")).scan_sequences()
-    except DataError as error:  # what was written goes; the source has the same fault
-        error.where = error.where and error.where.replace(str(target), str(files[0]))
+    except DataError as error:  # name the source: it has the same fault, and target is removed
+        if error.where:
+            error.where = error.where.replace(str(target), str(files[0]))
         raise
     return {}

@@ -1,4 +1,4 @@
-"""What follows from a recipe of this case."""
+"""Compute the parameters and FLOPs that follow from a recipe of this case."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def find_sizes(recipe: GlmRecipe, facts: Mapping[str, Any]) -> Sizes:
-    """Return what follows from ``recipe``.
+    """Return the expected facts and the FLOPs formula for ``recipe``.
 
-    With trimmed padding the FLOPs are not proportional to tokens.
+    There is no formula with trimmed padding: FLOPs are then not proportional to tokens.
     """
     del facts
     shape = recipe.shape

@@ -23,7 +23,7 @@ from trainmark.spec import Case, Mission, PrepareOption, Text
 
 @dataclass(frozen=True, kw_only=True)
 class GptRecipe(Recipe):
-    """The model's sizes, how it is trained and how it is cut over ranks."""
+    """The model's sizes, how it is trained and how it is divided over ranks."""
 
     num_layers: Annotated[int, Gt(0), Le(10_000)] = recipe_field(12, "transformer blocks")
     hidden_size: PositiveInt = recipe_field(768, "width of the residual stream")
@@ -61,39 +61,39 @@ class GptRecipe(Recipe):
 
     @property
     def padded_vocab_size(self) -> int:
-        """Rows of the token table: a multiple of ``128 x tensor_parallel``, as Megatron pads."""
+        """Rows of the token table: a multiple of ``128 x tensor_parallel``, as in Megatron."""
         return round_up(self.vocab_size, 128 * self.tensor_parallel)
 
     @property
     def matmul_weights(self) -> int:
-        """Weights that take part in matrix products: blocks and head, no look-up tables.
+        """Weights of matrix products: blocks and head, without look-up tables.
 
-        The head counts with one rank's padding: the extra padding of more ranks is not counted.
+        The head counts with the padding for one rank, whatever ``tensor_parallel`` is.
         """
         blocks = 12 * self.num_layers * self.hidden_size**2
         return blocks + self.hidden_size * round_up(self.vocab_size, 128)
 
     def check(self, world_size: int) -> None:
-        """Refuse shapes that do not divide.
+        """Refuse sizes that do not divide each other, and contradicting fields.
 
         Raises:
-            UsageError: naming the field, what it must divide and the values that do.
+            UsageError: a field is invalid; the fix lists valid values.
         """
         degree, heads = self.tensor_parallel, self.num_heads
-        for field, value, of, whole, common in (
+        for field, divisor, name, dividend, common in (
             ("num_heads", heads, "hidden_size", self.hidden_size, self.hidden_size),
             ("tensor_parallel", degree, "num_heads", heads, gcd(heads, world_size)),
             ("tensor_parallel", degree, "the number of ranks", world_size, gcd(heads, world_size)),
         ):
-            if whole % value:
-                # What the fix names must pass the other checks too.
-                fitting = ", ".join(str(n) for n in range(1, common + 1) if common % n == 0)
+            if dividend % divisor:
+                # Divisors of ``common`` pass the other checks too.
+                valid = ", ".join(str(n) for n in range(1, common + 1) if common % n == 0)
                 raise UsageError(
-                    f"{field}={value} does not divide {of} {whole}",
+                    f"{field}={divisor} does not divide {name} {dividend}",
                     where=f"recipe field {field}",
                     rule="every head has the same width, every rank the same heads, "
                     "every replica the same ranks",
-                    fix=f"use one of {fitting}",
+                    fix=f"use one of {valid}",
                 )
         if 1 < degree < world_size and not self.fsdp:
             raise UsageError(
@@ -113,7 +113,7 @@ class GptRecipe(Recipe):
 
 
 def round_up(rows: int, multiple: int) -> int:
-    """Return the next multiple, ``rows`` itself where it is one."""
+    """Return ``rows``, rounded up to a multiple of ``multiple``."""
     return -(-rows // multiple) * multiple
 
 
@@ -121,7 +121,7 @@ SEED = 1234  # of the published runs
 
 
 def _make_reproduction_recipe(micro_batch_size: int, precision: Precision, world: str) -> GptRecipe:
-    """Return a run of the founding page: 200 steps, 20 of them skipped, speed only."""
+    """Return a recipe of the published speed page: 200 steps, of which 20 are warm-up."""
     return GptRecipe(
         seed=SEED,
         micro_batch_size=micro_batch_size,
@@ -139,7 +139,7 @@ def _make_reproduction_recipe(micro_batch_size: int, precision: Precision, world
 
 
 def _make_standard_recipe(world: str) -> GptRecipe:
-    """Return the published training: 320,000 steps on a corpus of one's own."""
+    """Return the published training: 320,000 steps on the user's corpus."""
     return GptRecipe(
         seed=SEED,
         micro_batch_size=8,

@@ -1,4 +1,4 @@
-"""The figures of this case beside those of every case."""
+"""Compute the figures that this case adds to the common ones."""
 
 from trainmark.train.step_memory import causal_mfu as compute
 

@@ -28,11 +28,11 @@ def load_data(context: JobContext) -> Splits:
 
 
 def compute_lr_factor(recipe: GptRecipe, finished_steps: int) -> float:
-    """Return the learning rate of the next step over the peak: linear rise, then cosine."""
+    """Return the next step's learning rate over the peak: linear rise, then cosine."""
     warmup = recipe.lr_warmup_fraction * recipe.lr_decay_steps
-    lowest = recipe.min_learning_rate / recipe.learning_rate
-    done = decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
-    return warmup_factor(finished_steps, warmup) * cosine_factor(done, lowest)
+    min_factor = recipe.min_learning_rate / recipe.learning_rate
+    progress = decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
+    return warmup_factor(finished_steps, warmup) * cosine_factor(progress, min_factor)
 
 
 # Megatron-LM's defaults for fp16, megatron/training/arguments.py in
@@ -69,7 +69,7 @@ class GptJob(NextTokenJob):
         )
 
     def facts(self) -> Mapping[str, Any]:
-        """Return what the record says of the job; see ``Job.facts``."""
+        """Return the facts of the job for the record; see ``Job.facts``."""
         return {
             **super().facts(),
             "padded_vocab_size": self.recipe.padded_vocab_size,

@@ -1,9 +1,7 @@
-"""The GPT-2 shape, plainly: token and position tables, pre-norm blocks, a tied head.
+"""GPT-2: token and position tables, pre-norm blocks, a tied head; and its tensor parallelism.
 
-Owns parameter names, the forward pass to the loss, and how tensor parallelism cuts
-the parameters. The rows of ``attention.qkv`` stand head by head (query, key and value of
-head 0, then of head 1, …) as Megatron keeps them, so that a cut into equal parts gives
-every rank whole heads.
+The rows of ``attention.qkv`` are ordered by head (query, key and value of head 0, then of head 1,
+…) as in Megatron, so that a division into equal parts gives every rank whole heads.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ INIT_STD = 0.02  # GPT-2; residual projections are divided by sqrt(2 x layers)
 
 
 class Attention(nn.Module):
-    """Causal self-attention over the heads that this rank holds."""
+    """Causal self-attention over this rank's heads."""
 
     def __init__(self, recipe: GptRecipe) -> None:
         super().__init__()
@@ -46,7 +44,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward layer, each added to what comes in."""
+    """Attention and a feed-forward layer, each with a residual connection."""
 
     def __init__(self, recipe: GptRecipe) -> None:
         super().__init__()
@@ -88,10 +86,10 @@ class Gpt(nn.Module):
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Return the SUM of the cross-entropy, in nats, over all targets.
 
-        Padded rows of the token table have no probability: the loss would otherwise
-        depend on how many ranks the table is cut over.
+        Padding rows of the token table get no probability; otherwise the loss would depend on the
+        number of ranks that share the table.
 
-        The sum is inside so that what wraps the module (DDP, FSDP) sees the head too.
+        The loss is computed here so that wrappers (DDP, FSDP) also cover the head.
 
         Args:
             ids, targets: (B, T), int64.
@@ -108,9 +106,9 @@ class Gpt(nn.Module):
 
 @torch.no_grad()
 def build_model(recipe: GptRecipe, *, seed: int, kernels: Kernels = LIBRARY) -> Gpt:
-    """Return the model on the host, initialised from ``seed``, in train mode.
+    """Return the model on the host, initialized from ``seed``, in train mode.
 
-    The token table comes last, so that its padding does not change the other weights.
+    The token table is drawn last, so that its padding does not change the other weights.
     """
     model = Gpt(recipe, kernels)
     torch.manual_seed(seed)
@@ -128,7 +126,7 @@ def build_model(recipe: GptRecipe, *, seed: int, kernels: Kernels = LIBRARY) -> 
 
 
 def apply_tensor_parallelism(model: Gpt, mesh: DeviceMesh) -> None:
-    """Cut heads, feed-forward columns and the rows of the token table over ``mesh``, in place."""
+    """Divide heads, feed-forward columns and token table rows over ``mesh``, in place."""
     block = "blocks.*."
     cut(
         model,

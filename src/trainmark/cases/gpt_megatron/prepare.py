@@ -1,4 +1,4 @@
-"""A corpus of JSON lines as the pair of indexed tokens that this case reads."""
+"""Turn a corpus of JSON lines into the pair of indexed token files that this case reads."""
 
 from __future__ import annotations
 

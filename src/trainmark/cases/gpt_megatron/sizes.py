@@ -1,4 +1,4 @@
-"""What follows from a recipe of this case."""
+"""Compute the parameters and FLOPs that follow from a recipe of this case."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def find_sizes(recipe: GptRecipe, facts: Mapping[str, Any]) -> Sizes:
-    """Return what follows from ``recipe``."""
+    """Return the expected facts and the FLOPs formula for ``recipe``."""
     del facts
     hidden, layers = recipe.hidden_size, recipe.num_layers
     tables = (recipe.padded_vocab_size + recipe.seq_length) * hidden

@@ -1,7 +1,7 @@
 """GPT-OSS 20B, pre-trained from random weights as MLPerf's small mixture of experts; no torch here.
 
 Defaults are those of the public reference of MLCommons, repository ``training``, commit aa344c7,
-folder ``small_llm_moe_pretraining/primus``; a comment names file and line. ``yaml`` is its file
+folder ``small_llm_moe_pretraining/primus``. Comments name file and line; ``yaml`` is the file
 ``conf/gpt_oss_20B-pretrain-nvidia.yaml``.
 """
 
@@ -33,9 +33,10 @@ INIT_STD = 0.008  # yaml:71
 
 @dataclass(frozen=True, kw_only=True)
 class GptOssRecipe(LanguageRecipe):
-    """The model's sizes, its experts, how it is trained and how experts are spread over ranks.
+    """The model's sizes, how it is trained and how experts are divided over ranks.
 
-    The optimizer's defaults are yaml:64-69; ``eval_samples`` is README.md, evaluation thoroughness.
+    The optimizer's defaults are those of yaml:64-69; ``eval_samples`` is from README.md, evaluation
+    thoroughness.
     """
 
     num_layers: PositiveInt = recipe_field(  # yaml:20
@@ -70,12 +71,12 @@ class GptOssRecipe(LanguageRecipe):
 
     @property
     def is_bound(self) -> bool:
-        """Tell whether experts get equal loads, whatever the router says."""
+        """Whether experts get equal loads, whatever the router chooses."""
         return self.routing == "balanced"
 
     @property
     def attention_weights(self) -> int:
-        """Weights of a block's attention."""
+        """Weights of the matrix products in a block's attention."""
         return 2 * self.hidden_size * self.head_dim * (self.num_heads + self.num_kv_heads)
 
     @property
@@ -85,47 +86,49 @@ class GptOssRecipe(LanguageRecipe):
 
     @property
     def matmul_weights(self) -> int:
-        """Weights of the matrix products that a token takes part in: of its experts alone."""
+        """Weights of the matrix products of a token, which runs only through its experts."""
         router = self.hidden_size * self.num_experts
         block = self.attention_weights + router + self.top_k * self.expert_weights
         return self.num_layers * block + self.hidden_size * self.vocab_size
 
     @property
     def parameters(self) -> int:
-        """All parameters."""
+        """Number of all parameters."""
         hidden, experts = self.hidden_size, self.num_experts
-        biases_of_attention = self.head_dim * (self.num_heads + 2 * self.num_kv_heads) + hidden
+        attention_biases = self.head_dim * (self.num_heads + 2 * self.num_kv_heads) + hidden
         router = experts * (hidden + 1)
         expert = self.expert_weights + 2 * self.ffn_size + hidden
         norms_and_sinks = 2 * hidden + self.num_heads
-        block = self.attention_weights + biases_of_attention + norms_and_sinks
+        block = self.attention_weights + attention_biases + norms_and_sinks
         block += router + experts * expert
         return self.num_layers * block + 2 * self.vocab_size * hidden + hidden
 
     @property
     def active_parameters(self) -> int:
-        """Parameters that a token takes part in."""
+        """Number of parameters that are used for a token."""
         expert = self.expert_weights + 2 * self.ffn_size + self.hidden_size
         return self.parameters - self.num_layers * (self.num_experts - self.top_k) * expert
 
     @property
     def flops_per_token(self) -> tuple[float, float]:
-        """Model FLOPs of training a token, and those of attention to all positions among them.
+        """Model FLOPs of training a token, and the part of them that is full attention.
 
-        PaLM, appendix B: 6 N + 12 D T for each layer, with the weights of the token's own experts;
-        in layers with a sliding window, T is the window.
+        PaLM, appendix B: 6 N + 12 D T for each layer, with the weights of the token's experts. In
+        layers with a sliding window, T is the window.
         """
-        width = 12.0 * self.num_heads * self.head_dim
-        sliding = (self.num_layers + 1) // 2
-        whole = width * (self.num_layers - sliding) * self.seq_length
-        window = width * sliding * min(self.sliding_window, self.seq_length)
-        return 6.0 * self.matmul_weights + whole + window, whole
+        flops_per_position = 12.0 * self.num_heads * self.head_dim
+        sliding_layers = (self.num_layers + 1) // 2
+        full_layers = self.num_layers - sliding_layers
+        full_attention = flops_per_position * full_layers * self.seq_length
+        window = min(self.sliding_window, self.seq_length)
+        window_attention = flops_per_position * sliding_layers * window
+        return 6.0 * self.matmul_weights + full_attention + window_attention, full_attention
 
     def check(self, world_size: int) -> None:
-        """Refuse experts that cannot be spread over ranks, and shapes that do not divide.
+        """Refuse experts that cannot be divided over ranks, and sizes that do not divide.
 
         Raises:
-            UsageError: naming the field, its rule and what to use instead.
+            UsageError: a field is invalid; the fix names valid values.
         """
         if self.top_k > self.num_experts:
             raise UsageError(
@@ -191,10 +194,11 @@ def _make_standard_recipe(world: str) -> GptOssRecipe:
 
 
 def make_mlperf_keys(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what MLPerf's ruleset asks of a log beside what every log has.
+    """Return the additional keys of a log that MLPerf's ruleset requires.
 
-    ``closed_gpt_oss_20b.yaml`` of mlperf-logging names keys and values. As steps of decay the
-    reference logs the step in which its cosine ends, warm-up included (run logs, ``rcp_logs``).
+    ``closed_gpt_oss_20b.yaml`` of mlperf-logging defines keys and values. As the number of decay
+    steps, the reference logs the step in which its cosine ends, including the warm-up (run logs,
+    ``rcp_logs``).
     """
     return {**mlperf_keys(recipe), "opt_learning_rate_decay_steps": recipe["lr_decay_steps"]}
 
@@ -219,7 +223,7 @@ CASE = make_case(
         ),
         "standard-1x8": _make_standard_recipe("1x8"),
         "standard-2x8": _make_standard_recipe("2x8"),
-        # Another model: as many layers as a card of 80 GB holds with their optimizer in fp32.
+        # Another model, with as many layers as fit on a card of 80 GB with their fp32 optimizer.
         "throughput-1x1-3-layers": measure_speed_only(
             _make_standard_recipe("1x1"),
             num_layers=3,

@@ -1,4 +1,4 @@
-"""The two pairs in a data folder, and the memory that training takes. No torch."""
+"""The two pairs of token files in a data folder, and the memory of a step. No torch."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class _BlockBytes:
 
     Args:
         stream: the residual stream.
-        kept: what is saved until the backward pass.
-        whole: what is saved while the block itself is computed, or computed again.
-        temporary: most of what its experts need beside that.
+        kept: saved until the backward pass.
+        whole: saved while the block is computed or recomputed.
+        temporary: maximum of the temporary tensors of its experts.
     """
 
     stream: int
@@ -41,48 +41,52 @@ class _BlockBytes:
 
 
 def predict(recipe: GptOssRecipe, world_size: int) -> Prediction:
-    """Return what one rank of ``world_size`` holds at the peak of a step.
+    """Return the predicted peak memory of one rank of ``world_size`` in a step.
 
-    Experts are taken to get equal loads: a busier rank needs more. The peak is where the forward
-    pass ends, or in the backward pass of the last block, or in that of the first one, with all
-    gradients.
+    Equal loads of the experts are assumed; a busier rank needs more. The peak is at the end of the
+    forward pass, or in the backward pass of the last block, or in that of the first block, when all
+    gradients exist.
     """
     layers = recipe.num_layers
     shards = world_size if recipe.fsdp or recipe.expert_parallel > 1 else 1
     table = recipe.vocab_size * recipe.hidden_size * FULL
-    of_block = (recipe.parameters * FULL - 2 * table) // layers
-    of_experts = recipe.num_experts * recipe.expert_weights * FULL
-    held = recipe.parameters * FULL // shards
+    block_bytes = (recipe.parameters * FULL - 2 * table) // layers
+    expert_bytes = recipe.num_experts * recipe.expert_weights * FULL
+    sharded_weights = recipe.parameters * FULL // shards
     gathered = 0
-    if shards > 1:  # by FSDP2: the root's tables, and two blocks
-        shared = recipe.expert_parallel
-        experts = 0 if shared == world_size else of_experts // shared
-        gathered = 2 * table + min(2, layers) * (of_block - of_experts + experts)
-    copies = 0  # of a block's weights, by autocast
+    if shards > 1:  # FSDP2 gathers the root's tables, and two blocks
+        expert_ranks = recipe.expert_parallel
+        gathered_experts = 0 if expert_ranks == world_size else expert_bytes // expert_ranks
+        gathered_block = block_bytes - expert_bytes + gathered_experts
+        gathered = 2 * table + min(2, layers) * gathered_block
+    weight_copies = 0  # of a block, made by autocast
     if recipe.precision in AUTOCAST:
-        copies = of_block * HALF // FULL // recipe.expert_parallel
-    block = _predict_block(recipe, copies)
-    early = held if recipe.grad_accum_steps > 1 else 0
-    # The head's gradient is ready first; FSDP2 reduces it last.
-    late = max(early, held - table) if shards == 1 else held + table
+        weight_copies = block_bytes * HALF // FULL // recipe.expert_parallel
+    block = _predict_block(recipe, weight_copies)
+    # Gradients that exist in the forward pass, and in the backward pass of the first block. The
+    # head's gradient is computed first; FSDP2 reduces it last.
+    early_gradients = sharded_weights if recipe.grad_accum_steps > 1 else 0
+    late_gradients = sharded_weights + table
+    if shards == 1:
+        late_gradients = max(early_gradients, sharded_weights - table)
     in_block = block.whole + block.temporary + block.stream
     peaks = (
-        (early, layers * block.kept + _predict_head_bytes(recipe, block.stream)),
-        (max(early, table), (layers - 1) * block.kept + in_block),
-        (late, in_block),
-        (held, block.stream),
+        (early_gradients, layers * block.kept + _predict_head_bytes(recipe, block.stream)),
+        (max(early_gradients, table), (layers - 1) * block.kept + in_block),
+        (late_gradients, in_block),
+        (sharded_weights, block.stream),
     )
     gradients, activations = max(peaks, key=sum)
-    cached = 2 * gathered  # in streams of their own, which no other stream uses
+    cached = 2 * gathered  # FSDP2 gathers in its own streams, whose memory no other stream uses
     if shards > 1:
-        cached += 2 * table  # gradients of both tables in one piece, to be reduced
+        cached += 2 * table  # gradients of both tables, in one buffer for the reduction
     if recipe.checkpoint_activations != "none":
-        cached += (block.whole + block.temporary) // 2  # holes of blocks computed again
+        cached += (block.whole + block.temporary) // 2  # fragmentation by recomputed blocks
     if recipe.kernels == "library" and shards == 1:
         cached += cached_scores(recipe.micro_batch_size * recipe.seq_length * recipe.vocab_size)
     return Prediction(
-        weights=held + gathered,
-        optimizer=held * ADAM_MOMENTS,
+        weights=sharded_weights + gathered,
+        optimizer=sharded_weights * ADAM_MOMENTS,
         gradients=gradients,
         activations=activations,
         cached=cached,
@@ -90,7 +94,7 @@ def predict(recipe: GptOssRecipe, world_size: int) -> Prediction:
 
 
 def _predict_head_bytes(recipe: GptOssRecipe, stream: int) -> int:
-    """Return the bytes that the head needs, with what it and the last norm save."""
+    """Return the bytes of the head's temporary tensors, and of those it and the last norm save."""
     scores = recipe.micro_batch_size * recipe.seq_length * recipe.vocab_size
     if recipe.kernels == "library":  # log-probabilities, their gradient and that of the scores
         return 2 * stream + 3 * scores * FULL
@@ -99,24 +103,24 @@ def _predict_head_bytes(recipe: GptOssRecipe, stream: int) -> int:
 
 
 def _predict_block(recipe: GptOssRecipe, copies: int) -> _BlockBytes:
-    """Return the bytes of a block's activations; of those with a sliding window, which need more.
+    """Return the bytes of a block's activations, with a sliding window, which needs more memory.
 
-    Autocast makes a copy of a layer's input for each of its matrices.
+    Autocast copies a layer's input for each of its matrices.
 
     Args:
-        copies: bytes of the copies of a block's weights.
+        copies: bytes of autocast's copies of a block's weights.
     """
     is_half = recipe.precision in AUTOCAST
-    number = HALF if is_half else FULL  # in matmuls
+    number = HALF if is_half else FULL  # bytes of a number in matmuls
     tokens = recipe.micro_batch_size * recipe.seq_length
     hidden = tokens * recipe.hidden_size
     stream = hidden * FULL
     result = tokens * number * recipe.head_dim * recipe.num_heads
-    inputs = 5 * hidden * HALF if is_half else stream  # query, key, value, router, rows
-    # A window's queries attend to its keys and to those of the window before.
+    inputs = 5 * hidden * HALF if is_half else stream  # of query, key, value, router and experts
+    # The queries of a window attend to its keys and to those of the window before.
     attention = 4 * stream + inputs + result + (2 + 2 * 2) * result
-    # Rows of experts: both halves of the first product, five numbers of the gate, the result. If
-    # ranks share experts: rows in the order they are sent in, received in and multiplied in.
+    # Of the experts' rows: both halves of the first product, five intermediates of the gate, the
+    # result. If ranks share experts, rows exist in the orders of sending, receiving and computing.
     rows = tokens * recipe.top_k * number
     orders = 3 if recipe.expert_parallel > 1 else 1
     experts = rows * ((orders + 1) * recipe.hidden_size + 7 * recipe.ffn_size)

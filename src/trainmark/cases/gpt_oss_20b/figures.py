@@ -1,4 +1,4 @@
-"""Compute how evenly tokens were routed and what their exchange took; no torch here."""
+"""Compute how evenly tokens were routed and how long their exchange took; no torch here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trainmark.protocols import RankWork
     from trainmark.spec import Message
 
-EXCHANGE_PART = "all_to_all"  # of the steps' time; see ``train.experts``
+EXCHANGE_PART = "all_to_all"  # the part of a step that the job times; see ``train.experts``
 _NS_PER_S = 1e9
 _OVERLOADS = {"rank": "expert_overload", "expert": "single_expert_overload"}
 
@@ -21,45 +21,49 @@ _OVERLOADS = {"rank": "expert_overload", "expert": "single_expert_overload"}
 def compute(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigures:
     """Return the loads of the busiest rank and expert, and the exchange, after the warm-up.
 
-    The load of one rank alone is the mean, and its note says so. A note on the run tells the load
-    of the busiest rank, or of the busiest expert. Empty if a rank ended before its job reported
-    its facts.
+    With a single rank, its load is the mean, as its note says. A note on the run names the load of
+    the busiest rank or expert. The result is empty if a rank ended before its job reported its
+    facts.
     """
     if not all("loads_of_ranks" in rank.facts for rank in ranks):
         return OwnFigures({})
     facts = ranks[0].facts
     figures = dict(causal_mfu(ranks, known).figures) | _compute_exchange(ranks)
     figures["dropped_assignments"] = Figure(facts["assignments_dropped"])
-    for of, name in _OVERLOADS.items():
-        note = message("one_rank_has_all_experts") if of == "rank" and len(ranks) == 1 else None
-        for suffix, fact in (("", "p50"), ("_worst", "worst")):
-            figures[name + suffix] = Figure(facts.get(f"{of}_overload_{fact}"), note=note)
+    for subject, name in _OVERLOADS.items():
+        note = None
+        if subject == "rank" and len(ranks) == 1:
+            note = message("one_rank_has_all_experts")
+        figures[name] = Figure(facts.get(f"{subject}_overload_p50"), note=note)
+        figures[f"{name}_worst"] = Figure(facts.get(f"{subject}_overload_worst"), note=note)
     absent = Figure(None, message("rank_without_measured_step"))
-    figures = {
-        name: absent if x.value is None and x.reason is None else x for name, x in figures.items()
-    }
+    for name, figure in figures.items():
+        if figure.value is None and figure.reason is None:
+            figures[name] = absent
     notes = [_describe_balance(figures, facts)] if facts["overload_trend"] else []
     return OwnFigures(figures, notes)
 
 
 def _compute_exchange(ranks: Sequence[RankWork]) -> dict[str, Figure]:
-    """Return bytes/s that a device sends, and the share of the steps' time that exchanges take."""
+    """Return the bytes/s that a device sends, and the exchange's share of the step time."""
     names = ("all_to_all_bytes_per_device", "all_to_all_share")
-    shared = (ranks[0].facts["parallel"] or {}).get("experts", 1)
-    if shared == 1:
+    expert_ranks = (ranks[0].facts["parallel"] or {}).get("experts", 1)
+    if expert_ranks == 1:
         return dict.fromkeys(names, Figure(None, message("experts_not_shared")))
     slowest_s = max(rank.windows_ns for rank in ranks) / _NS_PER_S
     if slowest_s == 0:
         return dict.fromkeys(names, Figure(None, message("rank_without_measured_step")))
-    sent = sum(rank.counts.tokens * rank.facts["exchanged_bytes_per_token"] for rank in ranks)
-    taken_ns = sum(rank.parts_ns.get(EXCHANGE_PART, 0) for rank in ranks)
-    share = 100 * taken_ns / sum(rank.windows_ns for rank in ranks)
-    values = (sent / slowest_s / len(ranks), share)
-    return {name: Figure(value) for name, value in zip(names, values, strict=True)}
+    sent_bytes = sum(rank.counts.tokens * rank.facts["exchanged_bytes_per_token"] for rank in ranks)
+    exchange_ns = sum(rank.parts_ns.get(EXCHANGE_PART, 0) for rank in ranks)
+    share = 100 * exchange_ns / sum(rank.windows_ns for rank in ranks)
+    return {
+        "all_to_all_bytes_per_device": Figure(sent_bytes / slowest_s / len(ranks)),
+        "all_to_all_share": Figure(share),
+    }
 
 
 def _describe_balance(figures: Mapping[str, Figure], facts: Mapping[str, Any]) -> Message:
-    """Return the sentence on the load of the busiest rank, or on that of the busiest expert."""
+    """Return the message on the load of the busiest rank, or of the busiest expert."""
     if facts["routing"] == "balanced":
         return message("balanced_routing")
     rank, expert = figures["expert_overload"], figures["single_expert_overload"]

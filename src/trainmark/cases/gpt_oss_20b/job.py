@@ -1,4 +1,4 @@
-"""The torch side of GPT-OSS: its model over the ranks, optimizer, learning rates and routing."""
+"""The torch side of GPT-OSS: its model over ranks, optimizer, learning rates and routing."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def load_data(context: JobContext) -> Splits:
 
 
 def compute_lr_factor(recipe: GptOssRecipe, finished_steps: int) -> float:
-    """Return the learning rate of the next step over the peak: linear rise from 0, then cosine.
+    """Return the next step's learning rate over the peak: linear rise from 0, then cosine.
 
-    As Megatron-LM's scheduler; the logs of the reference begin with a step that changes nothing.
+    As in Megatron-LM's scheduler, the first step has a learning rate of 0.
     """
     warmup = recipe.lr_warmup_steps
     if finished_steps < warmup:
         return warmup_factor(finished_steps, warmup)
-    done = decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
-    return cosine_factor(done, recipe.min_lr_fraction)
+    progress = decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
+    return cosine_factor(progress, recipe.min_lr_fraction)
 
 
 class GptOssJob(NextTokenJob):
@@ -62,19 +62,19 @@ class GptOssJob(NextTokenJob):
             ranks = Ranks.sharing_experts(context, recipe.expert_parallel)
         else:
             ranks = Ranks.of(context, with_mesh=True)
-        shared = ranks.mesh["expert"] if ranks.mesh and ranks.expert_size > 1 else None
+        expert_mesh = ranks.mesh["expert"] if ranks.mesh and ranks.expert_size > 1 else None
         dispatcher = Dispatcher(
             recipe.num_experts,
-            mesh=shared,
+            mesh=expert_mesh,
             timed=lambda: context.stages.stage(EXCHANGE_PART, context.device),
         )
         self.kernels = choose(recipe, context.device.torch_type)
         fit_attention(context.device)
         model = build_model(recipe, self.kernels, dispatcher)
         layers = list_routed_layers(model)
-        if shared is not None:
+        if expert_mesh is not None:
             for layer in layers:
-                layer.experts.share(shared)
+                layer.experts.share(expert_mesh)
         super().__init__(
             context,
             data,
@@ -82,7 +82,7 @@ class GptOssJob(NextTokenJob):
             model=model,
             materialize=partial(materialize, model, seed=recipe.seed, std=INIT_STD),
             blocks=model.blocks,
-            experts=[layer.experts for layer in layers] if shared is not None else (),
+            experts=[layer.experts for layer in layers] if expert_mesh is not None else (),
             adam_eps=recipe.adam_eps,
             compiled=False,
             schedule_lr=lambda steps: compute_lr_factor(recipe, steps),
@@ -116,12 +116,12 @@ class GptOssJob(NextTokenJob):
         self.meter.check()
 
     def flops_per_token(self) -> tuple[float, float]:
-        """Return the model FLOPs of training a token, and those of causal attention among them."""
+        """Return the model FLOPs of training a token, and the part that is causal attention."""
         recipe: GptOssRecipe = self.recipe
         return recipe.flops_per_token
 
     def facts(self) -> Mapping[str, Any]:
-        """Return what the record says of the job; see ``Job.facts``."""
+        """Return the facts of the job for the record; see ``Job.facts``."""
         recipe, ranks = self.recipe, self.ranks
         row_bytes = (
             recipe.hidden_size * AUTOCAST_DTYPES.get(recipe.precision, torch.float32).itemsize
@@ -137,7 +137,7 @@ class GptOssJob(NextTokenJob):
             },
             "routing": recipe.routing,
             "experts": f"{recipe.top_k} / {recipe.num_experts}",
-            # A row goes out and its result comes back; their gradients take the same ways.
+            # A row is sent, its result comes back, and both have gradients: four transfers.
             "exchanged_bytes_per_token": 4
             * facts["sent_assignments"]
             * row_bytes

@@ -1,4 +1,4 @@
-"""The model of this case: the library's GPT-OSS from a configuration, with experts over ranks."""
+"""The library's GPT-OSS from a configuration, with its experts divided over ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def build_config(recipe: GptOssRecipe) -> GptOssConfig:
     """Return the library's configuration.
 
-    Layers with sliding-window and with full attention alternate; the first one slides.
+    Layers with sliding-window and with full attention alternate, beginning with a sliding window.
     """
     return GptOssConfig(
         **config_fields(recipe),
@@ -43,12 +43,13 @@ def build_config(recipe: GptOssRecipe) -> GptOssConfig:
 
 
 class RoutedLayer(nn.Module):
-    """The library's router and experts, called like the library's layer, over the ranks.
+    """Replaces the library's layer: its router and experts, which may be divided over ranks.
 
     Args:
         library: the layer, ``GptOssMLP``.
         number: of the layer, from 0.
-        balanced: give each expert as many tokens, whatever the router says.
+        dispatcher: sends tokens to the ranks of their experts.
+        balanced: give each expert the same number of tokens, whatever the router chooses.
     """
 
     meter: RoutingMeter | None = None
@@ -61,7 +62,7 @@ class RoutedLayer(nn.Module):
         self._number, self._dispatcher, self._balanced = number, dispatcher, balanced
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the layer's result, like ``hidden`` (B, T, D), and the weights of the experts."""
+        """Return the layer's result, shaped like ``hidden`` (B, T, D), and the experts' weights."""
         tokens = hidden.flatten(0, -2)
         scores, weights, chosen = self.router(tokens)
         if self._balanced:
@@ -76,12 +77,12 @@ class RoutedLayer(nn.Module):
 
 def assign_round_robin(chosen: Tensor, num_experts: int) -> Tensor:
     """Return expert ids in rotation, shaped like ``chosen`` (N, k), so that loads are equal."""
-    turn = torch.arange(chosen.numel(), device=chosen.device) % num_experts
-    return turn.view_as(chosen)
+    expert_ids = torch.arange(chosen.numel(), device=chosen.device) % num_experts
+    return expert_ids.view_as(chosen)
 
 
 def list_routed_layers(model: CausalModel) -> list[RoutedLayer]:
-    """Return the layers with experts, in their order."""
+    """Return the layers with experts, in order."""
     layers: list[RoutedLayer] = [block.mlp for block in model.blocks]
     return layers
 
@@ -99,6 +100,8 @@ def build_model(recipe: GptOssRecipe, kernels: Kernels, dispatcher: Dispatcher) 
     if recipe.checkpoint_activations != "none":
         recompute(model.blocks, keep_matmuls=recipe.checkpoint_activations == "selective")
     if recipe.compile:
-        for block in model.blocks:  # what a layer exchanges has another size in each step
+        for (
+            block
+        ) in model.blocks:  # not the experts: the size of their exchange changes in each step
             block.self_attn.compile()
     return model.train()

@@ -1,4 +1,4 @@
-"""What follows from a recipe of this case."""
+"""Compute the parameters and FLOPs that follow from a recipe of this case."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def find_sizes(recipe: GptOssRecipe, facts: Mapping[str, Any]) -> Sizes:
-    """Return what follows from ``recipe``; FLOPs are those of the experts that a token has."""
+    """Return the expected facts and the FLOPs formula, which counts a token's own experts."""
     del facts
     sizes = next_token_sizes(recipe.parameters, recipe.flops_per_token)
-    more = {"active_parameters": recipe.active_parameters, "routing": recipe.routing}
-    return replace(sizes, facts={**sizes.facts, **more})
+    expert_facts = {"active_parameters": recipe.active_parameters, "routing": recipe.routing}
+    return replace(sizes, facts={**sizes.facts, **expert_facts})

@@ -1,4 +1,4 @@
-"""C4's shards as the two pairs of indexed tokens that this case reads, as the published ones."""
+"""Turn C4's shards into the two pairs of indexed token files that this case reads."""
 
 from functools import partial
 

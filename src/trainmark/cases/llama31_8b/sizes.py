@@ -1,4 +1,4 @@
-"""What follows from a recipe of this case."""
+"""Compute the parameters and FLOPs that follow from a recipe of this case."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 def find_sizes(recipe: Llama31Recipe, facts: Mapping[str, Any]) -> Sizes:
-    """Return what follows from ``recipe``."""
+    """Return the expected facts and the FLOPs formula for ``recipe``."""
     del facts
-    # The table beside the head, which the matrix products have, and the norms.
     hidden, layers = recipe.hidden_size, recipe.num_layers
-    beside = recipe.vocab_size * hidden + (2 * layers + 1) * hidden
-    return next_token_sizes(recipe.matmul_weights + beside, next_token_flops(recipe))
+    token_table = recipe.vocab_size * hidden
+    norms = (2 * layers + 1) * hidden
+    parameters = recipe.matmul_weights + token_table + norms
+    return next_token_sizes(parameters, next_token_flops(recipe))

@@ -1,4 +1,4 @@
-"""What follows from a recipe of this case."""
+"""Compute the parameters and FLOPs that follow from a recipe of this case."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ HIDDEN, CLASSES = 32, 2
 
 
 def find_sizes(recipe: Recipe, facts: Mapping[str, Any]) -> Sizes:
-    """Return what follows from ``recipe``: every model of this case has the same size."""
+    """Return the expected facts; every model of this case has the same size."""
     del recipe, facts
     return Sizes({"parameters": (FEATURES + 1) * HIDDEN + (HIDDEN + 1) * CLASSES})

@@ -1,7 +1,7 @@
-"""The pair in a data folder, the check before a run, and the load on a rank.
+"""The pair of token files in a data folder, its check before a run, and the load on a rank.
 
-Owns which pair is read, what its bytes are called and that every id is in the vocabulary.
-The check loads the data as a rank does, so that a rank finds no fault that it passed. No torch.
+The check runs the same code as the load, so a rank can load all data that passed the check.
+No torch.
 """
 
 from __future__ import annotations
@@ -35,12 +35,9 @@ if TYPE_CHECKING:
 
 
 def predict(recipe: GptRecipe, world_size: int) -> Prediction:
-    """Return what one rank of ``world_size`` holds at the peak of a step."""
-    hidden, layers, tokens = (
-        recipe.hidden_size,
-        recipe.num_layers,
-        recipe.micro_batch_size * recipe.seq_length,
-    )
+    """Return the predicted peak memory of one rank of ``world_size`` in a step."""
+    hidden, layers = recipe.hidden_size, recipe.num_layers
+    tokens = recipe.micro_batch_size * recipe.seq_length
     rows = recipe.padded_vocab_size
     replicas = world_size // recipe.tensor_parallel
     block = 12 * hidden**2 + 13 * hidden  # biases 3 + 1 + 4 + 1, norms 4
@@ -67,34 +64,36 @@ def predict(recipe: GptRecipe, world_size: int) -> Prediction:
 __all__ = ["check", "check_fit", "generate", "load"]
 
 LAYOUT = "megatron-indexed"
-INDICES = "indices"  # subfolder of a data folder for what was computed from it
+INDICES = "indices"  # subfolder of a data folder for caches
 SPLITS = ("train", "validation", "test")
 WEIGHT = re.compile(r"[0-9]{1,15}(\.[0-9]{0,15})?")
 PREPARE = "run `trainmark prepare gpt_megatron tokenizer=DIR --from RAW --data DIR`"
 
 
 def generate(folder: Path, recipe: GptRecipe) -> None:
-    """Write a pair in a language whose entropy is known; see ``trainmark.data.language``."""
+    """Write a pair with generated text; see ``trainmark.data.language``."""
     language.generate(folder, vocab_size=recipe.vocab_size, seed=recipe.seed)
 
 
 def find_pair(folder: Path) -> Path:
-    """Return the path of the folder's one pair, without the endings.
+    """Return the path of the folder's only pair, without the endings.
 
     Raises:
-        DataError: no such folder, no pair, or several.
+        DataError: there is no such folder, no pair, or more than one.
     """
     with translate_read_errors(folder):
         names = sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
-    # A lone .bin is taken too: the reader then names the index that is missing.
+    # Without an .idx, take the .bin: the reader then reports the missing index.
     for ending in (".idx", ".bin"):
         prefixes = [name.removesuffix(ending) for name in names if name.endswith(ending)]
         if len(prefixes) == 1:
             return folder / prefixes[0]
         if prefixes:
-            shown = ", ".join(prefixes[:5]) + (", …" if len(prefixes) > 5 else "")
+            listed = ", ".join(prefixes[:5])
+            if len(prefixes) > 5:
+                listed += ", …"
             raise DataError(
-                f"{len(prefixes)} {ending} files: {shown}",
+                f"{len(prefixes)} {ending} files: {listed}",
                 where=str(folder),
                 rule="a data folder holds one pair of .idx and .bin",
                 fix="move all but one pair away, or join them with Megatron's merge_datasets.py",
@@ -108,17 +107,17 @@ def find_pair(folder: Path) -> Path:
 
 
 def split_documents(split: str, num_documents: int) -> dict[str, range]:
-    """Cut documents into contiguous ranges by weights, each bound rounded on its own.
+    """Divide documents into consecutive ranges by weights; each bound is rounded separately.
 
     Args:
-        split: one to three weights, as ``949,50,1``; those left out are 0.
+        split: one to three weights, as ``949,50,1``; missing ones are 0.
 
     Raises:
-        UsageError: no such weights.
+        UsageError: the weights are invalid.
     """
     words = [word.strip() for word in split.split(",")]
-    sound = len(words) <= len(SPLITS) and all(WEIGHT.fullmatch(word) for word in words)
-    weights = [float(word) for word in words] if sound else []
+    is_valid = len(words) <= len(SPLITS) and all(WEIGHT.fullmatch(word) for word in words)
+    weights = [float(word) for word in words] if is_valid else []
     total = sum(weights)
     if total <= 0.0:
         raise UsageError(
@@ -133,7 +132,7 @@ def split_documents(split: str, num_documents: int) -> dict[str, range]:
 
 
 def _refuse_empty(reader: IndexedReader, splits: dict[str, range], recipe: GptRecipe) -> None:
-    """Refuse a split without one whole sample, before anything takes long."""
+    """Refuse a split without one whole sample, before the tokens are read."""
     for name, documents in splits.items():
         if name == "validation" and not recipe.evaluates:
             continue  # never read
@@ -153,11 +152,11 @@ def _refuse_empty(reader: IndexedReader, splits: dict[str, range], recipe: GptRe
 
 
 def load(folder: Path, recipe: GptRecipe) -> Splits:
-    """Open the pair and cut it into splits; nothing of the tokens is held in memory.
+    """Open the pair and divide it into splits; the tokens stay on disk.
 
     Raises:
-        UsageError: the recipe's split is not valid.
-        DataError: the first fault found, with file, row or split, rule and fix.
+        UsageError: the recipe's split is invalid.
+        DataError: the first fault, with file or split, rule and fix.
     """
     reader = IndexedReader.open(find_pair(folder))
     splits = split_documents(recipe.split, reader.num_documents)
@@ -173,10 +172,10 @@ def load(folder: Path, recipe: GptRecipe) -> Splits:
 
 
 def check(folder: Path, recipe: GptRecipe) -> DataFacts:
-    """Check all that ``recipe`` reads and name the content.
+    """Check all data that ``recipe`` reads; return its facts with the content id.
 
     Raises:
-        UsageError, DataError: as ``load``.
+        UsageError, DataError: see ``load``.
     """
     loaded = load(folder, recipe)
     return DataFacts(
