@@ -42,7 +42,7 @@ FAULTS = {
     "hung": "its agent stopped (SIGSTOP)",
     "crash": "its ranks are killed (SIGKILL)",
     "link": "30% of the packets between two hosts are lost",
-    "healthy": "nothing wrong: passes, and no other host is blamed",
+    "healthy": "nothing wrong: no host without a fault is blamed",
     "one_deadline": "a partner of the hung host waits once, at most one deadline",
 }
 
