@@ -106,41 +106,12 @@ def draw_over_time(
             "y": None,
         },
     }
-    layers: list[Spec] = [measured]
     if is_band:
-        columns = [{"pivot": "of", "value": "v", "groupby": ["s"]}]
-        layers.append(
-            {
-                "data": {"name": "lines"},
-                "transform": columns,
-                "mark": {"type": "area", "color": "var(--accent)", "opacity": 0.25},
-                "encoding": {"y": value | {"field": "lowest"}, "y2": {"field": "highest"}},
-            }
-        )
-        layers.append(
-            {
-                "data": {"name": "lines"},
-                "transform": columns,
-                "mark": {"type": "line", "color": "var(--accent)"},
-                "encoding": {"y": {"field": "median", "type": "quantitative", "title": None}},
-            }
-        )
+        lines = _draw_band(value)
     elif names:
-        of = {"field": "of", "type": "nominal", "title": member, "sort": None}
-        layers.append(
-            {
-                "data": {"name": "lines"},
-                "mark": "line",
-                "encoding": {"color": of, "strokeDash": of},
-            }
-        )
+        lines = [_draw_lines_of(member)]
     else:
-        layers.append(
-            {
-                "data": {"name": "lines"},
-                "mark": {"type": "line", "color": "var(--accent)"},
-            }
-        )
+        lines = [{"data": {"name": "lines"}, "mark": {"type": "line", "color": "var(--accent)"}}]
     time = {
         "field": "s",
         "type": "quantitative",
@@ -148,7 +119,35 @@ def draw_over_time(
         "axis": {"format": ",~f", "grid": False},
         "scale": {"nice": False},
     }
-    return _set_size(layers, height=130) | {"encoding": {"x": time, "y": value}}
+    return _set_size([measured, *lines], height=130) | {"encoding": {"x": time, "y": value}}
+
+
+def _draw_band(value: Spec) -> list[Spec]:
+    """Return the area between the lowest and the highest reading, and the median as a line."""
+    columns = [{"pivot": "of", "value": "v", "groupby": ["s"]}]
+    area = {
+        "data": {"name": "lines"},
+        "transform": columns,
+        "mark": {"type": "area", "color": "var(--accent)", "opacity": 0.25},
+        "encoding": {"y": value | {"field": "lowest"}, "y2": {"field": "highest"}},
+    }
+    median = {
+        "data": {"name": "lines"},
+        "transform": columns,
+        "mark": {"type": "line", "color": "var(--accent)"},
+        "encoding": {"y": {"field": "median", "type": "quantitative", "title": None}},
+    }
+    return [area, median]
+
+
+def _draw_lines_of(member: Phrase) -> Spec:
+    """Return a line for each member, told apart by colour and dashes."""
+    name = {"field": "of", "type": "nominal", "title": member, "sort": None}
+    return {
+        "data": {"name": "lines"},
+        "mark": "line",
+        "encoding": {"color": name, "strokeDash": name},
+    }
 
 
 def draw_ratios(*, scale: Spec, verdicts: Sequence[Phrase], colours: Sequence[str]) -> Spec:

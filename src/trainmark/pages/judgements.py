@@ -32,11 +32,12 @@ from trainmark.record.messages import render, shorten
 from trainmark.spec import Message, Text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from trainmark.judge.comparison import ComparedFigure, Comparison
     from trainmark.judge.comparison.gate import Judgement
     from trainmark.judge.comparison.scaling import Scaling
+    from trainmark.judge.comparison.sides import Difference
     from trainmark.judge.compliance import Compliance
 
     Kind = Mapping[str, Any]
@@ -89,20 +90,24 @@ def build_comparison(result: Comparison, b: str = "B") -> list[Block]:
         for name, side in sides
         for launch in side.left_out
     ]
-    for kind, facts in (("allowed", result.allowed), ("differences", result.differences)):
-        if facts:
-            rows = (
-                (
-                    term("work", x.name),
-                    *(join(map(or_none, of), "semicolon") if of else None for of in (x.a, x.b)),
-                )
-                for x in facts
-            )
-            shown.append(
-                Paragraph(phrase(f"compare.{kind}"), "warn" if kind == "allowed" else "plain")
-            )
-            shown.append(build_table((phrase("compare.fact"), "A", b), rows))
+    if result.allowed:
+        shown.append(Paragraph(phrase("compare.allowed"), "warn"))
+        shown.append(_build_facts_table(result.allowed, b))
+    if result.differences:
+        shown.append(Paragraph(phrase("compare.differences")))
+        shown.append(_build_facts_table(result.differences, b))
     return shown
+
+
+def _build_facts_table(facts: Iterable[Difference], b: str) -> Table:
+    """Return a row for each fact in which two sides differ."""
+    rows = []
+    for fact in facts:
+        values = (
+            join(map(or_none, side), "semicolon") if side else None for side in (fact.a, fact.b)
+        )
+        rows.append((term("work", fact.name), *values))
+    return build_table((phrase("compare.fact"), "A", b), rows)
 
 
 def _list_reasons(result: Comparison) -> list[list[Phrase]]:

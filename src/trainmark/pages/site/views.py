@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from trainmark.errors import TrainmarkError
+    from trainmark.pages.document import Table
     from trainmark.record.record import Record
     from trainmark.results.store.index import Index
 
@@ -183,25 +184,8 @@ def compare_page(
     """
     chosen = list(dict.fromkeys(run_ids))
     links = Links(_compare_path(chosen, allow), lang, served=True)
-    if not 2 <= len(chosen) <= MOST_COMPARED:
-        number = "1 run" if len(chosen) == 1 else f"{len(chosen)} runs"
-        rule = f"2 to {MOST_COMPARED} runs are compared"
-        fix = "choose runs from the list"
-        raise UsageError(f"{number} to compare", rule=rule, fix=fix)
+    _check_number_of_runs(len(chosen))
     first, *others = sides = _list_sides(database, chosen)
-    rows: list[list[Phrase]] = []
-    for letter, run_id, side in zip(ascii_uppercase, chosen, sides, strict=False):
-        case = escape_controls(side[0].plan.case)
-        rows.append(
-            [
-                letter,
-                Link(run_id, links.run(run_id)),
-                Link(case, links.case(case)),
-                describe_devices(side[0]),
-                len(side),
-                grade_line(grade_repeats(side), combine_verifications(side)),
-            ]
-        )
     sections, verdicts, compared = list[Section](), list[Block](), dict[str, Comparison]()
     refused, shown = dict[str, None](), {"A": first}  # shown: of one case, whose curves compare
     for letter, side in zip(ascii_uppercase[1:], others, strict=False):
@@ -223,13 +207,45 @@ def compare_page(
     charts = tuple(block for block in drawn if block is not None)
     if charts:
         sections.insert(0, Section(phrase("site.charts"), "charts", charts))
-    names = ("run_id", "case", "device", "launches", "trust")
-    lead = [*verdicts, build_table(["", *(phrase(f"site.{name}") for name in names)], rows)]
+    lead = [*verdicts, _build_compared_table(chosen, sides, links)]
     more = links.to(_compare_path(chosen, [*allow, *refused]))
     actions = (
         [Link(phrase("site.allow", keys=_translate_work_keys(refused)), more)] if refused else []
     )
     return build_page(links, phrase("site.side_by_side"), sections, lead=lead, actions=actions)
+
+
+def _check_number_of_runs(number: int) -> None:
+    """Refuse too few or too many runs to compare.
+
+    Raises:
+        UsageError: not two to six.
+    """
+    if not 2 <= number <= MOST_COMPARED:
+        runs = "1 run" if number == 1 else f"{number} runs"
+        rule = f"2 to {MOST_COMPARED} runs are compared"
+        raise UsageError(f"{runs} to compare", rule=rule, fix="choose runs from the list")
+
+
+def _build_compared_table(
+    run_ids: Sequence[str], sides: Sequence[Sequence[Record]], links: Links
+) -> Table:
+    """Return a row for each run that is compared, with the letter of its side."""
+    names = ("run_id", "case", "device", "launches", "trust")
+    rows: list[list[Phrase]] = []
+    for letter, run_id, side in zip(ascii_uppercase, run_ids, sides, strict=False):
+        case = escape_controls(side[0].plan.case)
+        rows.append(
+            [
+                letter,
+                Link(run_id, links.run(run_id)),
+                Link(case, links.case(case)),
+                describe_devices(side[0]),
+                len(side),
+                grade_line(grade_repeats(side), combine_verifications(side)),
+            ]
+        )
+    return build_table(["", *(phrase(f"site.{name}") for name in names)], rows)
 
 
 def _compare_path(run_ids: Sequence[str], allow: Iterable[str]) -> str:

@@ -53,44 +53,59 @@ def write_site(database: Index, folder: Path, *, served: bool = False) -> tuple[
         UsageError: the folder has files and is no site.
         OSError: it cannot be written.
     """
-    mark = folder / MARK
-    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not mark.is_file())):
-        rule = "a new or an empty folder, or a site that was written before"
-        raise UsageError("not a site, and not empty", where=str(folder), rule=rule)
-    folder.mkdir(parents=True, exist_ok=True)
-    known = json.loads(mark.read_bytes()) if mark.is_file() else {}
-    _write(mark, json.dumps(known))
+    known = _open_site(folder)
     if known.get("version") != [__version__, served]:
         known = {}
     made: dict[str, Any] = {"version": [__version__, served]}
-    runs, anew = list_all_runs(database, KEYS), 0
+    runs = list_all_runs(database, KEYS)
+    num_written = 0
     paths = set[str]()
     for run in runs:
+        if run[0]["status"] == IMPORTED:  # it has no page
+            continue
         ids = [launch["run_id"] for launch in run]
-        for launch in run if run[0]["status"] != IMPORTED else ():  # which has no page
-            run_id, stamp = (
-                launch["run_id"],
-                [launch["id"], launch["bytes"], launch["mtime_ns"], ids],
-            )
+        for launch in run:
+            run_id = launch["run_id"]
+            stamp = [launch["id"], launch["bytes"], launch["mtime_ns"], ids]
             if known.get(run_id) != stamp:
-                anew += 1
+                num_written += 1
                 for path, text in _build_run_files(run_id, launch["path"], ids).items():
                     _write(folder / path, text, served=served)
             made[run_id] = stamp
             paths |= {Links(run_file(run_id), lang).file for lang in LANGUAGES}
             paths.add(run_file(run_id).removesuffix("html") + "json")
-    for path, text in _build_list_files(
-        database, runs, served=served
-    ).items():  # their pages are there
+    # The pages that these lists name are there.
+    for path, text in _build_list_files(database, runs, served=served).items():
         _write(folder / path, text, served=served)
         paths.add(path)
-    there = {folder / (f"{path}.gz" if served else path) for path in paths}
-    for kind in (Links(x, lang).file for x in ("runs", "cases") for lang in LANGUAGES):
-        for file in (folder / kind).glob("*"):
-            if file not in there:
-                file.unlink()
-    _write(mark, json.dumps(made))
-    return len(made) - 1, anew
+    _remove_other_pages(folder, {folder / (f"{path}.gz" if served else path) for path in paths})
+    _write(folder / MARK, json.dumps(made))
+    return len(made) - 1, num_written
+
+
+def _open_site(folder: Path) -> dict[str, Any]:
+    """Make a folder a site and return what is known of its pages; nothing of a new one.
+
+    Raises:
+        UsageError: it has files and is no site.
+    """
+    mark = folder / MARK
+    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not mark.is_file())):
+        rule = "a new or an empty folder, or a site that was written before"
+        raise UsageError("not a site, and not empty", where=str(folder), rule=rule)
+    folder.mkdir(parents=True, exist_ok=True)
+    known: dict[str, Any] = json.loads(mark.read_bytes()) if mark.is_file() else {}
+    _write(mark, json.dumps(known))
+    return known
+
+
+def _remove_other_pages(folder: Path, kept: set[Path]) -> None:
+    """Remove the pages of runs and cases that are no longer in the store."""
+    for kind in ("runs", "cases"):
+        for lang in LANGUAGES:
+            for file in (folder / Links(kind, lang).file).glob("*"):
+                if file not in kept:
+                    file.unlink()
 
 
 def _write(file: Path, text: str | bytes, *, served: bool = False) -> None:
