@@ -41,8 +41,8 @@ from trainmark.pages.acceptance import build_acceptance_document
 from trainmark.pages.page import HTML_PAGE, build_documents, write_pages, write_summary
 from trainmark.pages.pictures import to_notebook_html
 from trainmark.pages.rendering import render_template, to_html, to_markdown
+from trainmark.pages.repeats import build_summary
 from trainmark.pages.results import launch_table
-from trainmark.pages.summary import build_summary
 from trainmark.pages.terminal import show
 from trainmark.pages.texts import LANGUAGES
 from trainmark.plan.plan import PLAN_FILE, UNCHECKED
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from trainmark.judge.comparison import Comparison
     from trainmark.launch.cluster import Cluster
     from trainmark.launch.series import SeriesEntry
-    from trainmark.pages.summary import RepeatSummary
+    from trainmark.pages.repeats import RepeatSummary
     from trainmark.plan.plan import Plan
     from trainmark.plan.plan_file import PlanFile
     from trainmark.plan.request import RunFields

@@ -20,8 +20,9 @@ from trainmark.pages import page, pictures, rendering
 from trainmark.pages.rendering import to_body_html, to_markdown
 from trainmark.pages.sections.limits import build_rank_strip, describe_dominant_limit, find_limits
 from trainmark.pages.site.views import Links, name, run_page
-from trainmark.pages.summary import Price, build_title, list_first_lines
+from trainmark.pages.summary import build_title, list_first_lines
 from trainmark.pages.texts import describe_dataset, describe_verdict, translate
+from trainmark.pages.tiles import Price
 from trainmark.published.importers.reference_rows import read_published
 from trainmark.record.record import Cause, Record, Trust
 from trainmark.record.work import find_row_differences

@@ -7,7 +7,7 @@ import pytest
 from support.comparison_records import read_golden_record
 from support.document_texts import list_paragraphs, translate_headers, translate_rows
 from trainmark.errors import RecordError, UsageError
-from trainmark.pages.summary import build_repeats, build_summary
+from trainmark.pages.repeats import build_repeats, build_summary
 from trainmark.record.work import group_by_work
 
 GOLDEN = Path(__file__).parents[1] / "golden"

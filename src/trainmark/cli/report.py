@@ -78,8 +78,8 @@ def report(
     from trainmark.pages.page import build_documents
     from trainmark.pages.pictures import choose_chart, to_png, to_svg
     from trainmark.pages.rendering import to_html, to_markdown
-    from trainmark.pages.summary import Price
     from trainmark.pages.terminal import show_page
+    from trainmark.pages.tiles import Price
     from trainmark.results.selection import select_results
 
     wanted = form or ("json" if as_json else _form_of(output))

@@ -101,12 +101,11 @@ def build_comparison(result: Comparison, b: str = "B") -> list[Block]:
 
 def _build_facts_table(facts: Iterable[Difference], b: str) -> Table:
     """Return a row for each fact in which two sides differ."""
-    rows = []
-    for fact in facts:
-        values = (
-            join(map(or_none, side), "semicolon") if side else None for side in (fact.a, fact.b)
-        )
-        rows.append((term("work", fact.name), *values))
+
+    def describe(values: Sequence[Any]) -> Phrase:
+        return join(map(or_none, values), "semicolon") if values else None
+
+    rows = [(term("work", fact.name), describe(fact.a), describe(fact.b)) for fact in facts]
     return build_table((phrase("compare.fact"), "A", b), rows)
 
 

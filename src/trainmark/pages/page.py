@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.documents import write_atomically
 from trainmark.errors import EnvironmentFault, RecordError
-from trainmark.pages import cells, charts, summary
+from trainmark.pages import cells, charts, repeats, summary, tiles
 from trainmark.pages.document import (
     Block,
     Chart,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmark.launch.series import SeriesEntry
-    from trainmark.pages.summary import Price
+    from trainmark.pages.tiles import Price
     from trainmark.record.record import Record
     from trainmark.record.work import Result
 
@@ -73,7 +73,7 @@ def build_document(
     badge, tone = summary.choose_badge(records)
     verification = combine_verifications(records)
     return Document(
-        title=summary.build_title(summary.find_median_launch(records)),
+        title=summary.build_title(repeats.find_median_launch(records)),
         badge=badge,
         tone=tone,
         verification=phrase(f"trust.{verification}"),
@@ -95,7 +95,7 @@ def _build_lead(
     price: Price | None,
 ) -> tuple[Block, ...]:
     """Return what stands above the sections; of a run that failed, what to do about it first."""
-    record = summary.find_median_launch(records)
+    record = repeats.find_median_launch(records)
     blocks: list[Block | None]
     if record.cause:
         blocks = [summary.suggest_fix(record), build_key_facts(record), charts.chart_curves(record)]
@@ -105,7 +105,7 @@ def _build_lead(
             comparison = limits.compare_speed(records, comparisons)
         blocks = [
             build_key_facts(record),
-            summary.build_tiles(records, price),
+            tiles.build_tiles(records, price),
             limits.compare_with_bound(records, [*siblings, *(comparisons or ())]),
             build_columns(
                 limits.build_time_bar(record), limits.build_rank_strip(record), comparison
@@ -119,7 +119,7 @@ def _build_sections(
     records: Sequence[Record], price: Price | None, address: str
 ) -> tuple[Section, ...]:
     """Return the sections of a page in their order, without those that are empty."""
-    record = summary.find_median_launch(records)
+    record = repeats.find_median_launch(records)
     sections = [
         provenance.build_cause(record),
         build_folded_section(
@@ -129,7 +129,7 @@ def _build_sections(
         figures.build_ranks(record),
         charts.chart_telemetry(record),
         figures.build_figures(
-            summary.average_figures(records), summary.describe_cost(records, price), len(records)
+            repeats.average_figures(records), tiles.describe_cost(records, price), len(records)
         ),
         figures.build_evaluations(record, address),
         figures.printed(record),
@@ -146,15 +146,15 @@ def _build_repeats(records: Sequence[Record]) -> Section | None:
     """Return the figures over several launches and their curves; None for one launch."""
     if len(records) == 1:
         return None
-    repeats = summary.build_summary(records)
+    repeat = repeats.build_summary(records)
     launches = {f"[{number}]": record for number, record in enumerate(records, start=1)}
     curves = charts.chart_overlays(
         {name: [record] for name, record in launches.items()},
         {name: record.run_id for name, record in launches.items()},
     )
-    num_passed = phrase("repeats.counted", passed=len(repeats.passed), all=len(records))
+    num_passed = phrase("repeats.counted", passed=len(repeat.passed), all=len(records))
     return build_folded_section(
-        "repeats", *summary.build_repeats(repeats), build_columns(*curves), gist=num_passed
+        "repeats", *repeats.build_repeats(repeat), build_columns(*curves), gist=num_passed
     )
 
 
@@ -241,7 +241,7 @@ def _overlay_works(
     """
     if len(works) < 2:
         return []
-    launches = [summary.find_median_launch(work) for work in works]
+    launches = [repeats.find_median_launch(work) for work in works]
     case = launches[0].plan.case
     differing = find_differing_settings((case, record.plan.recipe) for record in launches)
     sides: dict[str, list[Record]] = {}

@@ -1,18 +1,13 @@
-"""What a reader sees first of one run or of several launches of the same work.
-
-Owns which launches count: only those that passed. The others are counted and named, never
-averaged in. Tiles have three significant digits; tables have the rest.
-"""
+"""What a reader sees first of one run or of several launches of the same work, in words."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from trainmark.errors import RecordError, UsageError, to_one_line
+from trainmark.errors import to_one_line
 from trainmark.pages import cells
-from trainmark.pages.document import Block, Callout, Doubt, Paragraph, Tile, Tiles, build_table
+from trainmark.pages.document import Callout, Doubt
+from trainmark.pages.repeats import find_median_launch, select_passed
 from trainmark.pages.sections.limits import (
     compare_with_bound,
     describe_comparison,
@@ -22,7 +17,6 @@ from trainmark.pages.sections.limits import (
 from trainmark.pages.sections.provenance import format_precision
 from trainmark.pages.texts import (
     TONES,
-    Missing,
     Phrase,
     count_in_words,
     describe_devices,
@@ -35,154 +29,20 @@ from trainmark.pages.texts import (
     phrase,
     term,
     translate,
-    translate_headings,
     translate_message,
 )
-from trainmark.record import figures as figures_of
 from trainmark.record.advice import advise
 from trainmark.record.messages import shorten
-from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, LaunchSummary, summarize_launches
-from trainmark.record.trust import (
-    combine_verifications,
-    find_worst_grade,
-    get_trust,
-    grade_reasons,
-    grade_repeats,
-)
-from trainmark.record.work import (
-    count_parameters,
-    describe_work,
-    find_differences,
-    is_same_size,
-    reject_duplicates,
-)
+from trainmark.record.trust import combine_verifications, find_worst_grade, get_trust, grade_reasons
+from trainmark.record.work import count_parameters, is_same_size
 from trainmark.results.store.columns import get_device_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainmark.pages.texts import Tone
-    from trainmark.record.record import Record, Trust
+    from trainmark.record.record import Record
     from trainmark.record.work import Result
-    from trainmark.spec import FigureSpec
-
-_PRICE = re.compile(r"(\D*?)(\d+(?:\.\d+)?)(\D*)")
-_SMALL_MODEL = 10_000_000  # parameters; a smaller model never keeps a device busy
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """What an hour on all devices of a run costs, in a currency as given."""
-
-    per_hour: float
-    currency: str
-
-    @classmethod
-    def of(cls, text: str) -> Price:
-        """Return the price in ``12.5 USD`` or ``$12.5``; a UsageError where there is none."""
-        match = _PRICE.fullmatch(text.strip())
-        if match is None:
-            raise UsageError(f"no price: {text}", where="--price-per-hour", rule="12.5 USD")
-        before, number, after = match.groups()
-        return cls(float(number), (before or after).strip())
-
-
-@dataclass(frozen=True, slots=True)
-class RepeatSummary:
-    """Launches of the same work, and each figure and the quality over those that passed."""
-
-    records: tuple[Record, ...]
-    passed: tuple[Record, ...]
-    figures: dict[str, LaunchSummary]
-    trust: Trust
-
-
-def build_summary(records: Sequence[Record]) -> RepeatSummary:
-    """Return geometric mean, 95% interval and CV of every figure over ``records``.
-
-    Raises:
-        RecordError: no record, or work that differs, naming what.
-        UsageError: a run given twice.
-    """
-    if not records:
-        raise RecordError("no record to sum up", fix="name one run or more")
-    first = describe_work(records[0])
-    for record in records[1:]:
-        other = describe_work(record)
-        for key in find_differences(first, other):
-            what = f"{key} is {other.get(key)!r}, elsewhere {first.get(key)!r}"
-            rule = "repeats are launches of the same work"
-            raise RecordError(what, where=record.run_id, rule=rule)
-    reject_duplicates(record.run_id for record in records)
-    passed = tuple(record for record in records if record.passed)
-    specs = figures_of.list_specs(records[0].plan.about.page)
-    figures: dict[str, LaunchSummary] = {}
-    for name, spec in specs.items():
-        launches = None if spec.detail else summarize_figure(passed, name)
-        if launches is not None:
-            figures[name] = launches
-    qualities = [x.quality.value for x in passed if x.quality.value is not None]
-    if qualities:
-        figures[records[0].quality.metric] = summarize_launches(qualities)
-    return RepeatSummary(tuple(records), passed, figures, grade_repeats(records))
-
-
-def build_repeats(repeat: RepeatSummary) -> list[Block]:
-    """Return a row for each figure, then how many launches passed, which did not, how few they are.
-
-    Of fewer than five launches the interval is the range, and is headed so.
-    """
-    rows = []
-    known_figures = repeat.records[0].figures
-    for name, launches in repeat.figures.items():
-        unit = known_figures[name].unit if name in known_figures else ""
-        (mean, low, high), unit = cells.scale_to_unit(
-            [launches.mean, launches.low, launches.high], unit
-        )
-        cv = None if launches.cv is None else f"{launches.cv:.2%}"
-        rows.append((name, mean, unit, f"{low} – {high}", cv, launches.launches))
-    is_range = len(repeat.passed) < INTERVAL_MIN_LAUNCHES
-    columns = translate_headings(
-        "name", "mean", "unit", "range" if is_range else "interval", "cv", "launches"
-    )
-    blocks: list[Block] = []
-    if rows:
-        blocks.append(build_table(columns, rows))
-    num_passed = phrase("repeats.counted", passed=len(repeat.passed), all=len(repeat.records))
-    blocks.append(Paragraph(num_passed))
-    failed = [record for record in repeat.records if not record.passed]
-    if failed:
-        runs = join((x.run_id, " (", phrase(f"status.{x.status}"), ")") for x in failed)
-        blocks.append(Paragraph(phrase("repeats.left_out", runs=runs)))
-    if is_range:
-        blocks.append(Paragraph(phrase("repeats.descriptive")))
-    return blocks
-
-
-def find_median_launch(records: Sequence[Record]) -> Record:
-    """Return the launch whose curves and facts stand for all: the median by speed."""
-    candidates = select_passed(records) or list(records)
-    ordered = sorted(candidates, key=lambda record: record.figure("p_train") or 0.0)
-    return ordered[(len(ordered) - 1) // 2]
-
-
-def select_passed(records: Sequence[Record]) -> list[Record]:
-    """Return the launches that count."""
-    return [record for record in records if record.passed]
-
-
-def average_figures(records: Sequence[Record]) -> Record:
-    """Return the median launch; of several launches with the means of their figures."""
-    record = find_median_launch(records)
-    if len(records) == 1:
-        return record
-    launches = select_passed(records)
-    figures = dict(record.figures)
-    for name, entry in record.figures.items():
-        mean = summarize_figure(launches, name)
-        if mean is not None:
-            figures[name] = entry.model_copy(update={"value": mean.mean})
-    return record.model_copy(update={"figures": figures})
 
 
 def build_title(record: Record) -> Phrase:
@@ -357,113 +217,6 @@ def build_first_sentence(records: Sequence[Record]) -> Phrase:
     elif duration:
         parts.append(phrase("first.took", time=duration))
     return join(parts, "semicolon")
-
-
-def build_tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
-    """Return what most readers look for first: speed, time, use of the device, memory, energy.
-
-    A figure that no launch has is left out, but for the use of the device: it has a reason.
-    """
-    record = find_median_launch(records)
-    launches = select_passed(records)
-    energy = _build_tile(launches, "energy_per_sample", "energy")
-    if energy is None:
-        energy = _build_tile(launches, "estimated_energy_per_sample", "estimated")
-    tiles = [
-        _build_speed_tile(launches, name_speed_figure(record)),
-        _build_tile(launches, "e2e_time", "to_target" if record.quality.reached else "whole"),
-        _use_tile(record, launches),
-        *(
-            _build_case_tile(record, launches, spec)
-            for spec in record.plan.about.page.figures
-            if spec.first_screen
-        ),
-        _build_memory_tile(launches),
-        energy,
-        describe_cost(records, price),
-    ]
-    return Tiles(tuple(tile for tile in tiles if tile is not None))
-
-
-def _build_speed_tile(launches: Sequence[Record], name: str) -> Tile | None:
-    """Return the tile of the speed with its interval over launches; None if there is no speed."""
-    mean = summarize_figure(launches, name)
-    if mean is None:
-        return None
-    note: Phrase = count_in_words("launches", mean.launches)
-    if mean.launches > 1:
-        note = join((format_interval(mean, cells.format_rounded), note))
-    return _build_tile(launches, name, "speed", note)
-
-
-def _build_tile(
-    launches: Sequence[Record], name: str, title: str, note: Phrase = ""
-) -> Tile | None:
-    """Return the tile of a figure's mean; None if no launch has the figure."""
-    mean = summarize_figure(launches, name)
-    if mean is None:
-        return None
-    if name == "e2e_time":
-        return Tile(phrase(f"tile.{title}"), cells.format_duration(mean.mean), "", name, note)
-    value = cells.format_rounded(mean.mean)
-    return Tile(phrase(f"tile.{title}"), value, get_unit(name), name, note)
-
-
-def _build_case_tile(record: Record, launches: Sequence[Record], spec: FigureSpec) -> Tile | None:
-    """Return the tile of a case's own figure, with the note on its value; None without a value."""
-    mean = summarize_figure(launches, spec.name)
-    if mean is None:
-        return None
-    entry = record.figures.get(spec.name)
-    note = translate_message(record, entry.note if entry else None)
-    return Tile(spec.label, cells.format_rounded(mean.mean), spec.unit, spec.name, note)
-
-
-def _use_tile(record: Record, launches: Sequence[Record]) -> Tile | None:
-    """Return the share of the peak, or else of the measured matmul rate, or else why neither."""
-    if not launches:
-        return None
-    share_of_matmul = summarize_figure(launches, "MAMFU")
-    tile = _build_tile(launches, "MFU", "MFU")
-    if tile is not None:
-        if share_of_matmul is None:
-            return tile
-        share = f"{cells.format_rounded(share_of_matmul.mean)}%"
-        return replace(tile, note=phrase("tile.of_matmul", share=share))
-    if share_of_matmul is not None:
-        size = count_parameters(record)
-        is_small = size is not None and size < _SMALL_MODEL
-        note = phrase("tile.small_model") if is_small else ""
-        return _build_tile(launches, "MAMFU", "MAMFU", note)
-    entry = record.figures.get("MFU")
-    reason = translate_message(record, entry.reason if entry else None, phrase("fact.unknown"))
-    return Tile(phrase("tile.MFU"), Missing(reason), "", "MFU", reason)
-
-
-def _build_memory_tile(launches: Sequence[Record]) -> Tile | None:
-    """Return the memory in use and the total."""
-    used, total = summarize_figure(launches, "mem"), summarize_figure(launches, "mem_total")
-    if used is None:
-        return None
-    unit: Phrase = "GiB"
-    if total is not None:
-        unit = phrase("tile.memory_of", total=f"{total.mean / cells.GIB:.1f}")
-    return Tile(phrase("tile.memory"), f"{used.mean / cells.GIB:.1f}", unit, "mem")
-
-
-def describe_cost(records: Sequence[Record], price: Price | None) -> Tile | None:
-    """Return what a million samples or tokens cost, with its arithmetic; None without a price."""
-    record = find_median_launch(records)
-    rate = summarize_figure(select_passed(records), name_speed_figure(record))
-    if price is None or rate is None:
-        return None
-    work = record.plan.about.work_unit
-    # Tokens are counted per device, samples for all devices.
-    num_rates = record.plan.world_size if work == "tokens" else 1
-    per_second = rate.mean * num_rates
-    arithmetic = f"{price.per_hour:g} / 3600 s / {per_second:,.1f} {work}/s x 1,000,000"
-    value = cells.format_rounded(price.per_hour / 3600 / per_second * 1e6)
-    return Tile(phrase(f"cost.{work}"), value, price.currency, "", "", arithmetic)
 
 
 def describe_failure(record: Record) -> Phrase:

@@ -1,0 +1,123 @@
+"""Several launches of the same work as one: their means, their median launch, their table.
+
+Owns which launches count: only those that passed. The others are counted and named, never averaged
+in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainmark.errors import RecordError
+from trainmark.pages import cells
+from trainmark.pages.document import Block, Paragraph, build_table
+from trainmark.pages.sections.limits import summarize_figure
+from trainmark.pages.texts import join, phrase, translate_headings
+from trainmark.record import figures as figures_of
+from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, LaunchSummary, summarize_launches
+from trainmark.record.trust import grade_repeats
+from trainmark.record.work import describe_work, find_differences, reject_duplicates
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.record.record import Record, Trust
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatSummary:
+    """Launches of the same work, and each figure and the quality over those that passed."""
+
+    records: tuple[Record, ...]
+    passed: tuple[Record, ...]
+    figures: dict[str, LaunchSummary]
+    trust: Trust
+
+
+def build_summary(records: Sequence[Record]) -> RepeatSummary:
+    """Return geometric mean, 95% interval and CV of every figure over ``records``.
+
+    Raises:
+        RecordError: no record, or work that differs, naming what.
+        UsageError: a run given twice.
+    """
+    if not records:
+        raise RecordError("no record to sum up", fix="name one run or more")
+    first = describe_work(records[0])
+    for record in records[1:]:
+        other = describe_work(record)
+        for key in find_differences(first, other):
+            what = f"{key} is {other.get(key)!r}, elsewhere {first.get(key)!r}"
+            rule = "repeats are launches of the same work"
+            raise RecordError(what, where=record.run_id, rule=rule)
+    reject_duplicates(record.run_id for record in records)
+    passed = tuple(record for record in records if record.passed)
+    specs = figures_of.list_specs(records[0].plan.about.page)
+    figures: dict[str, LaunchSummary] = {}
+    for name, spec in specs.items():
+        launches = None if spec.detail else summarize_figure(passed, name)
+        if launches is not None:
+            figures[name] = launches
+    qualities = [x.quality.value for x in passed if x.quality.value is not None]
+    if qualities:
+        figures[records[0].quality.metric] = summarize_launches(qualities)
+    return RepeatSummary(tuple(records), passed, figures, grade_repeats(records))
+
+
+def build_repeats(repeat: RepeatSummary) -> list[Block]:
+    """Return a row for each figure, then how many launches passed, which did not, how few they are.
+
+    Of fewer than five launches the interval is the range, and is headed so.
+    """
+    rows = []
+    known_figures = repeat.records[0].figures
+    for name, launches in repeat.figures.items():
+        unit = known_figures[name].unit if name in known_figures else ""
+        (mean, low, high), unit = cells.scale_to_unit(
+            [launches.mean, launches.low, launches.high], unit
+        )
+        cv = None if launches.cv is None else f"{launches.cv:.2%}"
+        rows.append((name, mean, unit, f"{low} – {high}", cv, launches.launches))
+    is_range = len(repeat.passed) < INTERVAL_MIN_LAUNCHES
+    columns = translate_headings(
+        "name", "mean", "unit", "range" if is_range else "interval", "cv", "launches"
+    )
+    blocks: list[Block] = []
+    if rows:
+        blocks.append(build_table(columns, rows))
+    num_passed = phrase("repeats.counted", passed=len(repeat.passed), all=len(repeat.records))
+    blocks.append(Paragraph(num_passed))
+    failed = [record for record in repeat.records if not record.passed]
+    if failed:
+        runs = join((x.run_id, " (", phrase(f"status.{x.status}"), ")") for x in failed)
+        blocks.append(Paragraph(phrase("repeats.left_out", runs=runs)))
+    if is_range:
+        blocks.append(Paragraph(phrase("repeats.descriptive")))
+    return blocks
+
+
+def find_median_launch(records: Sequence[Record]) -> Record:
+    """Return the launch whose curves and facts stand for all: the median by speed."""
+    candidates = select_passed(records) or list(records)
+    ordered = sorted(candidates, key=lambda record: record.figure("p_train") or 0.0)
+    return ordered[(len(ordered) - 1) // 2]
+
+
+def select_passed(records: Sequence[Record]) -> list[Record]:
+    """Return the launches that count."""
+    return [record for record in records if record.passed]
+
+
+def average_figures(records: Sequence[Record]) -> Record:
+    """Return the median launch; of several launches with the means of their figures."""
+    record = find_median_launch(records)
+    if len(records) == 1:
+        return record
+    launches = select_passed(records)
+    figures = dict(record.figures)
+    for name, entry in record.figures.items():
+        mean = summarize_figure(launches, name)
+        if mean is not None:
+            figures[name] = entry.model_copy(update={"value": mean.mean})
+    return record.model_copy(update={"figures": figures})

@@ -1,0 +1,159 @@
+"""The tiles of a page: a figure each, with three significant digits; tables have the rest."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from trainmark.errors import UsageError
+from trainmark.pages import cells
+from trainmark.pages.document import Tile, Tiles
+from trainmark.pages.repeats import find_median_launch, select_passed
+from trainmark.pages.sections.limits import summarize_figure
+from trainmark.pages.texts import (
+    Missing,
+    Phrase,
+    count_in_words,
+    format_interval,
+    get_unit,
+    join,
+    name_speed_figure,
+    phrase,
+    translate_message,
+)
+from trainmark.record.work import count_parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmark.record.record import Record
+    from trainmark.spec import FigureSpec
+
+
+_PRICE = re.compile(r"(\D*?)(\d+(?:\.\d+)?)(\D*)")
+_SMALL_MODEL = 10_000_000  # parameters; a smaller model never keeps a device busy
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What an hour on all devices of a run costs, in a currency as given."""
+
+    per_hour: float
+    currency: str
+
+    @classmethod
+    def of(cls, text: str) -> Price:
+        """Return the price in ``12.5 USD`` or ``$12.5``; a UsageError where there is none."""
+        match = _PRICE.fullmatch(text.strip())
+        if match is None:
+            raise UsageError(f"no price: {text}", where="--price-per-hour", rule="12.5 USD")
+        before, number, after = match.groups()
+        return cls(float(number), (before or after).strip())
+
+
+def build_tiles(records: Sequence[Record], price: Price | None = None) -> Tiles:
+    """Return what most readers look for first: speed, time, use of the device, memory, energy.
+
+    A figure that no launch has is left out, but for the use of the device: it has a reason.
+    """
+    record = find_median_launch(records)
+    launches = select_passed(records)
+    energy = _build_tile(launches, "energy_per_sample", "energy")
+    if energy is None:
+        energy = _build_tile(launches, "estimated_energy_per_sample", "estimated")
+    tiles = [
+        _build_speed_tile(launches, name_speed_figure(record)),
+        _build_tile(launches, "e2e_time", "to_target" if record.quality.reached else "whole"),
+        _build_use_tile(record, launches),
+        *(
+            _build_case_tile(record, launches, spec)
+            for spec in record.plan.about.page.figures
+            if spec.first_screen
+        ),
+        _build_memory_tile(launches),
+        energy,
+        describe_cost(records, price),
+    ]
+    return Tiles(tuple(tile for tile in tiles if tile is not None))
+
+
+def _build_speed_tile(launches: Sequence[Record], name: str) -> Tile | None:
+    """Return the tile of the speed with its interval over launches; None if there is no speed."""
+    mean = summarize_figure(launches, name)
+    if mean is None:
+        return None
+    note: Phrase = count_in_words("launches", mean.launches)
+    if mean.launches > 1:
+        note = join((format_interval(mean, cells.format_rounded), note))
+    return _build_tile(launches, name, "speed", note)
+
+
+def _build_tile(
+    launches: Sequence[Record], name: str, title: str, note: Phrase = ""
+) -> Tile | None:
+    """Return the tile of a figure's mean; None if no launch has the figure."""
+    mean = summarize_figure(launches, name)
+    if mean is None:
+        return None
+    if name == "e2e_time":
+        return Tile(phrase(f"tile.{title}"), cells.format_duration(mean.mean), "", name, note)
+    value = cells.format_rounded(mean.mean)
+    return Tile(phrase(f"tile.{title}"), value, get_unit(name), name, note)
+
+
+def _build_case_tile(record: Record, launches: Sequence[Record], spec: FigureSpec) -> Tile | None:
+    """Return the tile of a case's own figure, with the note on its value; None without a value."""
+    mean = summarize_figure(launches, spec.name)
+    if mean is None:
+        return None
+    entry = record.figures.get(spec.name)
+    note = translate_message(record, entry.note if entry else None)
+    return Tile(spec.label, cells.format_rounded(mean.mean), spec.unit, spec.name, note)
+
+
+def _build_use_tile(record: Record, launches: Sequence[Record]) -> Tile | None:
+    """Return the share of the peak, or else of the measured matmul rate, or else why neither."""
+    if not launches:
+        return None
+    share_of_matmul = summarize_figure(launches, "MAMFU")
+    tile = _build_tile(launches, "MFU", "MFU")
+    if tile is not None:
+        if share_of_matmul is None:
+            return tile
+        share = f"{cells.format_rounded(share_of_matmul.mean)}%"
+        return replace(tile, note=phrase("tile.of_matmul", share=share))
+    if share_of_matmul is not None:
+        size = count_parameters(record)
+        is_small = size is not None and size < _SMALL_MODEL
+        note = phrase("tile.small_model") if is_small else ""
+        return _build_tile(launches, "MAMFU", "MAMFU", note)
+    entry = record.figures.get("MFU")
+    reason = translate_message(record, entry.reason if entry else None, phrase("fact.unknown"))
+    return Tile(phrase("tile.MFU"), Missing(reason), "", "MFU", reason)
+
+
+def _build_memory_tile(launches: Sequence[Record]) -> Tile | None:
+    """Return the memory in use and the total."""
+    used, total = summarize_figure(launches, "mem"), summarize_figure(launches, "mem_total")
+    if used is None:
+        return None
+    unit: Phrase = "GiB"
+    if total is not None:
+        unit = phrase("tile.memory_of", total=f"{total.mean / cells.GIB:.1f}")
+    return Tile(phrase("tile.memory"), f"{used.mean / cells.GIB:.1f}", unit, "mem")
+
+
+def describe_cost(records: Sequence[Record], price: Price | None) -> Tile | None:
+    """Return what a million samples or tokens cost, with its arithmetic; None without a price."""
+    record = find_median_launch(records)
+    rate = summarize_figure(select_passed(records), name_speed_figure(record))
+    if price is None or rate is None:
+        return None
+    work = record.plan.about.work_unit
+    # Tokens are counted per device, samples for all devices.
+    num_rates = record.plan.world_size if work == "tokens" else 1
+    per_second = rate.mean * num_rates
+    arithmetic = f"{price.per_hour:g} / 3600 s / {per_second:,.1f} {work}/s x 1,000,000"
+    value = cells.format_rounded(price.per_hour / 3600 / per_second * 1e6)
+    return Tile(phrase(f"cost.{work}"), value, price.currency, "", "", arithmetic)
