@@ -22,8 +22,8 @@ from trainmark.events.schema import Replay
 from trainmark.protocols import JobContext
 from trainmark.rank.loop import MeasuredLoop, Schedule
 from trainmark.rank.replay import WindowReplay
-from trainmark.train.parameters import local_shard
-from trainmark.train.read_ahead import batches_of
+from trainmark.train.parameters import get_local_shard
+from trainmark.train.read_ahead import iterate_batches
 from trainmark.train.replay import StepDigests, StepperState
 from trainmark.train.stepper import add_over_ranks
 
@@ -84,7 +84,7 @@ def plan_flips(count: int, *, world_size: int, seed: int) -> list[Flip]:
 
 def flip_bit(tensor: Tensor, chance: random.Random) -> None:
     """Flip a random bit of a random element, in place and unseen by autograd."""
-    words = local_shard(tensor).data.view(-1).view(torch.int32)
+    words = get_local_shard(tensor).data.view(-1).view(torch.int32)
     bit = chance.choice(_BITS)
     words[chance.randrange(len(words))] ^= 1 << bit if bit < 31 else -(2**31)
 
@@ -208,13 +208,13 @@ class WitnessedState(StepperState):
 
     def restore(self) -> None:
         if self._first_end is None:
-            self._first_end = [tensor.clone() for tensor in self._tensors()]
+            self._first_end = [tensor.clone() for tensor in self._iterate_tensors()]
         super().restore()
 
     def has_changed(self) -> bool:
         """Tell whether the last pass ended in another state than the first."""
         assert self._first_end is not None, "a window was repeated"
-        pairs = zip(self._first_end, self._tensors(), strict=True)
+        pairs = zip(self._first_end, self._iterate_tensors(), strict=True)
         return not all(torch.equal(before, after) for before, after in pairs)
 
 
@@ -270,7 +270,7 @@ def run_windows(rank: int, training: Training) -> list[WindowOutcome]:
     state = WitnessedState(job.stepper)
     outcomes: list[WindowOutcome] = []
 
-    def on_any_rank(flag: bool) -> bool:
+    def is_on_any_rank(flag: bool) -> bool:
         (count,) = add_over_ranks(int(flag), world_size=world_size, device=job.stepper.device)
         return count > 0
 
@@ -283,8 +283,8 @@ def run_windows(rank: int, training: Training) -> list[WindowOutcome]:
 
     MeasuredLoop(
         job=job,
-        batches=lambda epoch: batches_of(job, device, epoch, depth=0),
-        schedule=Schedule.of(recipe, None),
+        batches=lambda epoch: iterate_batches(job, device, epoch, depth=0),
+        schedule=Schedule.from_recipe(recipe, None),
         device=device,
         clock=lambda: 0,
         barrier=dist.barrier,
@@ -295,7 +295,7 @@ def run_windows(rank: int, training: Training) -> list[WindowOutcome]:
             device=device,
             state=state,
             digests=StepDigests(job.trained_parameters(), job.stepper),
-            on_any_rank=on_any_rank,
+            is_on_any_rank=is_on_any_rank,
         ),
     ).run()
     return outcomes

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 def endless_batches(job: Any) -> Generator[Batch, None, None]:
     """Yield the batches of one epoch after the other as the loop hands them to ``job``."""
-    from trainmark.train.read_ahead import batches_of
+    from trainmark.train.read_ahead import iterate_batches
 
     context = job.context
     depth = context.recipe.read_ahead_batches
     for epoch in count():
-        yield from batches_of(job, context.device, epoch, depth=depth)
+        yield from iterate_batches(job, context.device, epoch, depth=depth)
 
 
 def on_data(

@@ -83,11 +83,11 @@ def run_loop(
     from trainmark.rank.loop import MeasuredLoop, Schedule
     from trainmark.rank.parameters import ParameterCheck
     from trainmark.train.parameters import GradientWatch, TensorDigest
-    from trainmark.train.read_ahead import batches_of
+    from trainmark.train.read_ahead import iterate_batches
 
     schedule = Schedule(max_epochs=1, max_steps=steps, warmup_steps=1, window_steps=window_steps)
     events = EventWriter(file, time.perf_counter_ns)
-    watch = GradientWatch(job.trained_parameters(), looks=5)
+    watch = GradientWatch(job.trained_parameters(), num_steps=5)
     # As the worker does; work outside of training does not count as its overhead.
     parameters = ParameterCheck(
         digest=TensorDigest(job.trained_parameters()), gradients=watch, updates=job.updates,
@@ -97,7 +97,7 @@ def run_loop(
     device.synchronize()
     start = time.perf_counter()
     MeasuredLoop(
-        job=job, batches=partial(batches_of, job, device, depth=depth), schedule=schedule,
+        job=job, batches=partial(iterate_batches, job, device, depth=depth), schedule=schedule,
         device=device, clock=time.perf_counter_ns, barrier=lambda: None, emit=events.emit,
         parameters=parameters,
     ).run()  # fmt: skip
@@ -116,11 +116,11 @@ def loop_seconds(
 
 
 def _bare_seconds(job: Any, device: Device, steps: int, *, depth: int = DEPTH) -> float:
-    from trainmark.train.read_ahead import batches_of
+    from trainmark.train.read_ahead import iterate_batches
 
     device.synchronize()
     start = time.perf_counter()
-    with closing(batches_of(job, device, 0, depth=depth)) as stream:
+    with closing(iterate_batches(job, device, 0, depth=depth)) as stream:
         for _ in range(steps):
             job.step(stream)
     device.synchronize()

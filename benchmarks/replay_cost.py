@@ -35,7 +35,7 @@ def measure(name: str, **fields: Any) -> tuple[list[Bar], str]:
         device=device,
         state=StepperState(job.stepper),
         digests=StepDigests(job.trained_parameters(), job.stepper),
-        on_any_rank=bool,
+        is_on_any_rank=bool,
     )
     kept: list[Any] = []
 

@@ -87,19 +87,19 @@ def plan_witness(folder: Path) -> dict[str, str]:
     """Write the plan that the probe reads; return the variables that load the probe."""
     from trainmark.plan.request import RunRequest
     from trainmark.plan.resolving import resolve
-    from trainmark.witness import probe_variables
+    from trainmark.witness import make_probe_variables
 
     file = folder / "work.toml"
     file.write_text(WORK)
     command = [sys.executable, "-m", "benchmarks.witness_cost"]
-    request = RunRequest.of(
+    request = RunRequest.build(
         case="witnessed", witness=file, command=command, device="cpu", out=folder / "run"
     )
     plan = resolve(request)
     run_dir = Path(plan.run_dir)
     run_dir.mkdir()
     plan.save(run_dir)
-    return probe_variables(run_dir, os.environ)
+    return make_probe_variables(run_dir, os.environ)
 
 
 def main() -> bool:

@@ -14,7 +14,7 @@ import trainmark
 from support.fakes import GOLDEN
 from trainmark import api
 from trainmark.errors import EnvironmentFault, RecordError, UsageError
-from trainmark.export.tables import to_csv
+from trainmark.export.tables import render_csv
 from trainmark.launch import local
 from trainmark.launch.cluster import Cluster
 from trainmark.launch.processes import StopRequest, note_stop_signals
@@ -42,7 +42,7 @@ def runs(tmp_path: Path) -> Path:
 
 def test_table_has_one_row_per_record_with_the_csv_columns() -> None:
     rows_table = trainmark.table([TOY, BERT])
-    assert rows_table.schema.names == to_csv([TOY, BERT]).splitlines()[0].split(",")
+    assert rows_table.schema.names == render_csv([TOY, BERT]).splitlines()[0].split(",")
     assert rows_table.column("case").to_pylist() == ["toy", "distilbert_sst2"]
     assert rows_table.schema.field("samples").type == pa.int64()
     frame = trainmark.frame([TOY, BERT])
@@ -112,11 +112,11 @@ def test_plan_file_runs_and_resumes_with_missing_runs(
 ) -> None:
     started: list[str] = []
 
-    def launch_one(plan: Any, *_: Any, **__: Any) -> Record:
+    def launch_once(plan: Any, *_: Any, **__: Any) -> Record:
         started.append(plan.run_dir)
         return TOY.model_copy(update={"plan": plan, "run_id": plan.run_id})
 
-    monkeypatch.setattr(api, "launch_one", launch_one)
+    monkeypatch.setattr(api, "launch_once", launch_once)
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
     file = tmp_path / "two.yaml"
     file.write_text(
@@ -172,7 +172,9 @@ def test_limited_address_space_skips_the_page_and_keeps_the_run(
     monkeypatch.setattr(local, "launch", lambda *_: TOY)
     plan = TOY.plan.model_copy(update={"run_dir": str(tmp_path)})
     messages: list[object] = []
-    record = api.launch_one(plan, Cluster(), "toy", StopRequest(), quiet=True, say=messages.append)
+    record = api.launch_once(
+        plan, Cluster(), "toy", StopRequest(), quiet=True, show_remark=messages.append
+    )
     assert record == TOY
     assert [str(text).partition(":")[0] for text in messages] == ["page.html was not drawn"]
     assert {path.name for path in tmp_path.iterdir()} == {"page.en.md", "page.zh.md"}
@@ -207,10 +209,12 @@ def test_launches_after_a_timeout_are_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = TOY.model_copy(update={"status": "timed_out"})
-    monkeypatch.setattr(api, "launch_one", lambda *_, **__: late)
+    monkeypatch.setattr(api, "launch_once", lambda *_, **__: late)
     plan = TOY.plan.model_copy(update={"run_dir": str(tmp_path / "run"), "repeat_count": 4})
     messages: list[object] = []
-    records = api.launch_run(plan, Cluster(), StopRequest(), quiet=True, say=messages.append)
+    records = api.launch_run(
+        plan, Cluster(), StopRequest(), quiet=True, show_remark=messages.append
+    )
     assert (records, records.places) == ([late], [tmp_path / "run" / "r1"])
     assert str(messages[0]) == "skipped 3 more launches: they would also time out"
     monkeypatch.undo()

@@ -10,7 +10,7 @@ import torch
 
 from trainmark import errors
 from trainmark.events.schema import EventFile, name_rank_file
-from trainmark.rank.failure import error_kind, error_report
+from trainmark.rank.failure import classify_error, describe_failure
 from trainmark.rank.worker import RankReporter
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ def test_message_has_what_where_rule_and_fix() -> None:
     ],
 )
 def test_a_failure_is_named_by_its_kind(error: Exception, kind: str) -> None:
-    assert error_kind(error) == kind
+    assert classify_error(error) == kind
 
 
 def test_a_report_keeps_the_place_and_a_bounded_traceback() -> None:
     try:
         raise ValueError("x" * 10_000)
     except ValueError as error:
-        report = error_report(error, "data_build")
+        report = describe_failure(error, "data_build")
     assert (report["kind"], report["type"], report["place"]) == (
         "error",
         "ValueError",
@@ -59,9 +59,9 @@ def test_a_report_keeps_the_place_and_a_bounded_traceback() -> None:
 
 def test_rank_reports_its_last_phase(tmp_path: Path) -> None:
     rank = RankReporter(tmp_path, 3)
-    with rank.span("init"):
+    with rank.emit_span("init"):
         pass
-    with pytest.raises(ValueError, match="planted"), rank.span("data_build"):
+    with pytest.raises(ValueError, match="planted"), rank.emit_span("data_build"):
         raise ValueError("planted")
     assert rank.place == "data_build"
     # The failed span is reported too, so that its time is not counted as `other`.

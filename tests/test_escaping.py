@@ -16,7 +16,7 @@ from support.document_texts import Reader, render_html, render_markdown
 from support.fakes import GOLDEN
 from trainmark.cli.app import main
 from trainmark.errors import escape_controls
-from trainmark.export.tables import to_csv
+from trainmark.export.tables import render_csv
 from trainmark.launch.series import SeriesEntry
 from trainmark.pages.page import build_document
 from trainmark.pages.results import build_series_table
@@ -102,7 +102,7 @@ def hostile_record() -> Record:
         lambda record: render_markdown(repeat_record(record), "zh"),
         lambda record: render_html([record]),
         lambda record: render_html([record], "zh"),
-        lambda record: to_csv([record]),
+        lambda record: render_csv([record]),
     ],
     ids=[
         "table", "narrow", "repeats", "end", "series", "md", "md-zh", "html", "html-zh", "csv",

@@ -89,9 +89,9 @@ def _compiler_facts(recipe: Recipe) -> dict[str, Any] | None:
     """Return the compiler's counts of this process; None where nothing is compiled or counted."""
     from torch._dynamo.utils import counters
 
-    from trainmark.train.parallel import graphs_compiled
+    from trainmark.train.parallel import count_compiled_graphs
 
-    graphs = graphs_compiled() if recipe.compile else None
+    graphs = count_compiled_graphs() if recipe.compile else None
     if graphs is None:
         return None
     inductor = counters["inductor"]

@@ -77,11 +77,11 @@ def run_ours(device_name: str, folder: str) -> None:
 
     First with batches that are on the device, then as a run has them, read ahead from files.
     """
-    from trainmark.train.read_ahead import batches_of
+    from trainmark.train.read_ahead import iterate_batches
 
     job = our_job(device_name, folder)
     context, device = job.context, job.context.device
-    placed = cycle(list(islice(batches_of(job, device, 0, depth=0), PLACED)))
+    placed = cycle(list(islice(iterate_batches(job, device, 0, depth=0), PLACED)))
     found = _timed(device, lambda: job.step(placed), lambda: context.stages.take_ns(device))
     read = endless_batches(job)
     found["read_seconds"] = _timed(device, lambda: job.step(read))["seconds"]

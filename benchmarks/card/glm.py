@@ -67,14 +67,14 @@ def run_plain(device_name: str) -> None:
     import torch
 
     from benchmarks.glm_plain import PlainGlm
-    from trainmark.train.stepper import decay_groups
+    from trainmark.train.stepper import make_decay_groups
 
     job = our_job(device_name, "plain")
     device, chosen = job.context.device, job.recipe
     model = device.place(
         PlainGlm(job.shape, dropout=chosen.dropout, checkpoint_activations=True).train()
     )
-    groups = decay_groups(model, chosen.weight_decay)
+    groups = make_decay_groups(model, chosen.weight_decay)
     optimizer = torch.optim.AdamW(groups, lr=chosen.learning_rate, fused=True)
     stream = endless_batches(job)
     for _ in turns(device):

@@ -17,9 +17,9 @@ CONTEXT_BYTES = 1 << 30  # at most, of the process that asks, beside those that 
 def rows_that_fit(device_name: str) -> int:
     """Return the rows of each table with which all of them take what the case allows them."""
     from trainmark import devices
-    from trainmark.train.step_memory import memory_of_rank
+    from trainmark.train.step_memory import read_rank_memory
 
-    memory = memory_of_rank(devices.choose_vendor(device_name).open(0, 1), 1)
+    memory = read_rank_memory(devices.choose_vendor(device_name).open(0, 1), 1)
     assert memory is not None, f"{device_name} does not tell its memory"
     budget_bytes = int(TABLES_SHARE * (memory.rank_bytes - CONTEXT_BYTES))
     return budget_bytes // (DIM * FLOAT_BYTES) // NUM_TABLES

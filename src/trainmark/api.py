@@ -1,7 +1,7 @@
-"""Trainmark from Python: run, load, compare and look at results; the verbs call these functions.
+"""The functions of Trainmark for Python: run, load and compare results; commands call them too.
 
-Owns the arguments and what is returned. Errors are the tree of ``trainmark.errors``; a launch that
-started and failed leaves and returns its record like any other.
+Errors are those of ``trainmark.errors``. A launch that started and failed has a record, which is
+returned like any other.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from trainmark.launch import series, submission
 from trainmark.launch.cluster import CONTAINER, LOCAL, read_cluster
 from trainmark.launch.processes import StopRequest, note_stop_signals
 from trainmark.launch.progress import ProgressLine, end_line, launch_with_progress
-from trainmark.launch.run_dir import make_record, record_unplannable, refuse_used
+from trainmark.launch.run_dir import make_record, record_failed_planning, refuse_used
 from trainmark.pages.acceptance import build_acceptance_document
 from trainmark.pages.page import HTML_PAGE, build_documents, write_pages, write_summary
 from trainmark.pages.pictures import to_notebook_html
@@ -48,7 +48,7 @@ from trainmark.pages.texts import LANGUAGES
 from trainmark.plan.plan import PLAN_FILE, UNCHECKED
 from trainmark.plan.plan_file import is_plan_file, read_plan_file
 from trainmark.plan.request import RunRequest
-from trainmark.plan.resolving import UNUSED_ACCELERATOR, UnplannableError, launches, resolve
+from trainmark.plan.resolving import UNUSED_ACCELERATOR, UnplannableError, list_launches, resolve
 from trainmark.published.audit import audit
 from trainmark.published.audit.subject import view_record, view_row
 from trainmark.record.record import RECORD_FILE, Record
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from trainmark.results.selection import Selection
 
     Compared = Sequence[Record] | Sequence[str | Path] | str | Path
-    Say = Callable[[object], None]
+    ShowRemark = Callable[[object], None]
 
 __all__ = [
     "Records",
@@ -98,10 +98,11 @@ __all__ = [
 
 
 class Records(list[Record]):
-    """Records, one a launch.
+    """A list of records, one for each launch.
 
     Args:
-        places: the run directory or file of each.
+        records: the records.
+        places: the run directory or file of each record.
     """
 
     def __init__(self, records: Iterable[Record] = (), places: Iterable[Path | str] = ()) -> None:
@@ -113,7 +114,7 @@ class Records(list[Record]):
 
     def _repr_html_(self) -> str:
         if len(self) == 1:
-            return _record_html(self[0])
+            return _render_record(self[0])
         return render_template("table.html.j2", "en", table=launch_table(self), heading="launches")
 
     def summary(self) -> RepeatSummary:
@@ -126,87 +127,89 @@ class Records(list[Record]):
 
     def page(self, lang: Literal["en", "zh"] = "en", *, html: bool = False) -> str:
         """Return the result page as Markdown, or as HTML: a file in both languages."""
-        return (to_html if html else to_markdown)(build_documents(self), lang)
+        documents = build_documents(self)
+        return to_html(documents, lang) if html else to_markdown(documents, lang)
 
 
-def _record_html(record: Record) -> str:
-    """Return what a notebook shows of a record: the first screen of its page."""
+def _render_record(record: Record) -> str:
+    """Return the HTML that a notebook shows for a record: the first screen of its page."""
     return to_notebook_html(build_documents([record])[0])
 
 
-# A record knows no pages, which stand above it; a notebook looks for this method.
-Record._repr_html_ = _record_html  # type: ignore[attr-defined]
+# Notebooks call this method. It is set here because ``record`` must not import ``pages``.
+Record._repr_html_ = _render_record  # type: ignore[attr-defined]
 
 
-def plan_run(request: RunRequest, *, say: Say, dry_run: bool = False) -> tuple[Plan, Cluster]:
+def plan_run(
+    request: RunRequest, *, show_remark: ShowRemark, dry_run: bool = False
+) -> tuple[Plan, Cluster]:
     """Check everything and return the plan of a run, with the settings of its launcher's cluster.
 
     Args:
-        say: called with each remark, for example which device cannot be used.
+        show_remark: called with each remark, for example that a device cannot be used.
         dry_run: the plan is only shown; see ``resolve``.
 
     Raises:
         UsageError, DataError, EnvironmentFault: before anything starts.
         UnplannableError: code of the case failed; the run has a record.
     """
-    if request.device is None:  # the first vendor that works is chosen
-        _report_unusable_vendors(say)
+    if request.device is None:  # the first vendor with a usable device is chosen
+        _report_unusable_vendors(show_remark)
     settings = read_cluster(request.cluster)
-    with _recording_failed_planning(say=say, dry_run=dry_run):
+    with _record_failed_planning(show_remark=show_remark, dry_run=dry_run):
         plan = resolve(
             request, remote=settings.find_remote_target(request.launcher), dry_run=dry_run
         )
-    _remark_unchecked([plan], say)
-    _remark_unproven([plan], say)
+        _report_unchecked_data([plan], show_remark)
+        _report_unproven([plan], show_remark)
     if UNUSED_ACCELERATOR in plan.labels:
         for remark in (*devices.list_unusable(), f"runs on {plan.device.vendor} instead"):
-            say(remark)
+            show_remark(remark)
     is_remote = plan.launcher not in (LOCAL, CONTAINER)
-    named = request.device or settings.device or ":" in request.case
-    if is_remote and plan.device.vendor == "cpu" and not named:
-        # A login node has no accelerator, the nodes that it submits to most often have.
-        say(
+    names_device = request.device or settings.device or ":" in request.case
+    if is_remote and plan.device.vendor == "cpu" and not names_device:
+        # A login node has no accelerator, but the nodes to which it submits usually have.
+        show_remark(
             "the run uses the CPUs of the nodes: no accelerator was found on this machine, and "
             "neither --device nor `device` in the cluster file names one of the nodes"
         )
     return plan, settings
 
 
-def _report_unusable_vendors(say: Say) -> None:
+def _report_unusable_vendors(show_remark: ShowRemark) -> None:
     _, faults = devices.load_all()
     for fault in faults:
-        say(fault)
+        show_remark(fault)
 
 
 @contextmanager
-def _recording_failed_planning(*, say: Say, dry_run: bool) -> Iterator[None]:
-    """Write the record of a run whose planning in the block fails in the code of its case."""
+def _record_failed_planning(*, show_remark: ShowRemark, dry_run: bool) -> Iterator[None]:
+    """Write the record of a run whose planning, in the block, fails in the code of its case."""
     try:
         yield
     except UnplannableError as error:
         if not dry_run:
-            _record_failed_planning(error, say)
+            _write_failed_planning(error, show_remark)
         raise
 
 
-def _record_failed_planning(error: UnplannableError, say: Say) -> None:
-    """Write the record and the pages of a run that could not be planned."""
+def _write_failed_planning(error: UnplannableError, show_remark: ShowRemark) -> None:
     folder = Path(error.plan.run_dir)
     try:
-        record = record_unplannable(error)
-    except TrainmarkError as fault:  # the caller raises ``error``, which matters more
-        say(fault)
+        record = record_failed_planning(error)
+    except TrainmarkError as fault:  # the caller raises the first error, which matters more
+        show_remark(fault)
         return
-    _write_pages_or_explain(write_pages, [record], folder, say=say)
-    say(f"record: {folder}/{RECORD_FILE}")
+    _write_pages_safely(write_pages, [record], folder, show_remark=show_remark)
+    show_remark(f"record: {folder}/{RECORD_FILE}")
 
 
 def select_followers(words: Sequence[str] | None, *, where: str = OPTION) -> list[FollowTarget]:
-    """Return what runs are handed to, after checking that the programs are installed.
+    """Return the programs to which runs are handed, after checking that they are installed.
 
     Args:
-        words: as ``tensorboard`` or ``mlflow=http://host:5000``.
-        where: what has the words, for errors.
+        words: such as ``tensorboard`` or ``mlflow=http://host:5000``.
+        where: the option that has the words, for errors.
 
     Raises:
         UsageError: an unknown backend.
@@ -223,88 +226,106 @@ def launch_run(
     stop: StopRequest,
     *,
     quiet: bool,
-    say: Say,
+    show_remark: ShowRemark,
     follow: Sequence[FollowTarget] = (),
 ) -> Records:
-    """Launch as often as the plan says and write the pages; return the records.
+    """Launch as often as the plan says, write the pages, and return the records.
 
     A failed launch does not stop the others, unless it reached its time limit: the others would
-    reach it too. After that, or after a stop signal, there are fewer records than planned launches.
+    too. Then, and after a signal in ``stop``, there are fewer records than the plan says.
     """
     if plan.repeat_count > 1:
         refuse_used(Path(plan.run_dir))
     records = Records()
-    for single in launches(plan):
+    for plan_of_launch in list_launches(plan):
         if stop.signal_name is not None:
             break
-        record = launch_one(single, cluster, plan.case, stop, quiet=quiet, say=say, follow=follow)
+        record = launch_once(
+            plan_of_launch,
+            cluster,
+            plan.case,
+            stop,
+            quiet=quiet,
+            show_remark=show_remark,
+            follow=follow,
+        )
         records.append(record)
-        records.places.append(Path(single.run_dir))
+        records.places.append(Path(plan_of_launch.run_dir))
         if records[-1].status == "timed_out" and len(records) < plan.repeat_count:
             num_skipped = plan.repeat_count - len(records)
-            say(f"skipped {num_skipped} more launches: they would also time out")
+            show_remark(f"skipped {num_skipped} more launches: they would also time out")
             break
     if plan.repeat_count > 1 and records:
-        _write_pages_or_explain(write_pages, records, Path(plan.run_dir), say=say)
+        _write_pages_safely(write_pages, records, Path(plan.run_dir), show_remark=show_remark)
     return records
 
 
-def _write_pages_or_explain(write: Callable[..., None], *arguments: Any, say: Say) -> None:
-    """Write pages; if that fails, say so: the run's record is written already."""
+def _write_pages_safely(
+    write: Callable[..., None], *arguments: Any, show_remark: ShowRemark
+) -> None:
+    """Call a function that writes pages; report an error without raising it.
+
+    The record has been written before, so an error here does not change the result of the run.
+    """
     try:
         write(*arguments)
-    except Exception as error:  # noqa: BLE001 - no error of a page may lose the run's result
-        say(f"{error or type(error).__name__}; `trainmark report -o page.html` draws it later")
+    except Exception as error:  # noqa: BLE001 - see above
+        show_remark(
+            f"{error or type(error).__name__}; `trainmark report -o page.html` draws it later"
+        )
 
 
-def launch_one(
-    single: Plan,
+def launch_once(
+    plan_of_launch: Plan,
     cluster: Cluster,
     label: str,
     stop: StopRequest,
     *,
     quiet: bool,
-    say: Say,
+    show_remark: ShowRemark,
     follow: Sequence[FollowTarget] = (),
 ) -> Record:
-    """Launch once, with a process for each target of ``follow``, and write the pages."""
-    runs_on_this_machine = single.node_processes == 0
+    """Do one launch, hand it to the programs of ``follow`` meanwhile, and write its pages."""
+    runs_on_this_machine = plan_of_launch.node_processes == 0
     if runs_on_this_machine:
-        for occupant in devices.list_occupants(single.device.vendor, single.nproc):
+        for occupant in devices.list_occupants(plan_of_launch.device.vendor, plan_of_launch.nproc):
             if occupant.computes:
-                say(f"{occupant.description()}: do not quote the figures of this run")
-    with Followers(Path(single.run_dir), follow) as followers:
+                show_remark(f"{occupant.description()}: do not quote the figures of this run")
+    with Followers(Path(plan_of_launch.run_dir), follow) as followers:
         followers.wait_until_ready(stop)
-        record = launch_with_progress(single, cluster, label, stop, quiet=quiet)
+        record = launch_with_progress(plan_of_launch, cluster, label, stop, quiet=quiet)
         followers.end_inputs()
-        _write_pages_or_explain(write_pages, [record], Path(single.run_dir), say=say)
+        _write_pages_safely(
+            write_pages, [record], Path(plan_of_launch.run_dir), show_remark=show_remark
+        )
     for remark in followers.iterate_remarks():
-        say(remark)
+        show_remark(remark)
     return record
 
 
-def _remark_unchecked(plans: Iterable[Plan], say: Say) -> None:
-    """Name the data that a dry run could not check."""
-    for folder in dict.fromkeys(x.data.folder for x in plans if x.data.layout == UNCHECKED):
-        say(
+def _report_unchecked_data(plans: Iterable[Plan], show_remark: ShowRemark) -> None:
+    """Report each folder of data that a dry run could not check."""
+    unchecked = [plan.data.folder for plan in plans if plan.data.layout == UNCHECKED]
+    for folder in dict.fromkeys(unchecked):
+        show_remark(
             f"{folder} is not on this machine: its data could not be checked, and nodes refuse "
             "this plan. Submit it from a machine that has the data"
         )
 
 
-def _remark_unproven(plans: Iterable[Plan], say: Say) -> None:
-    """Say what each device and launcher without real runs yet was tested on."""
+def _report_unproven(plans: Iterable[Plan], show_remark: ShowRemark) -> None:
+    """Show what each device and launcher without real runs yet was tested on."""
     for remark in dict.fromkeys(line for plan in plans for line in plan.describe_unproven()):
-        say(remark)
+        show_remark(remark)
 
 
 def plan_entries(
-    request: RunRequest, *, say: Say, dry_run: bool = False
+    request: RunRequest, *, show_remark: ShowRemark, dry_run: bool = False
 ) -> tuple[PlanFile, list[SeriesEntry]]:
-    """Check every entry of a plan file; return the file, and what is to be done of each.
+    """Check every entry of a plan file; return the file, and the state of each entry.
 
     Args:
-        say: called with each device that cannot be used.
+        show_remark: called with each device that cannot be used.
         dry_run: the plans are only shown; see ``resolve``.
 
     Raises:
@@ -315,44 +336,42 @@ def plan_entries(
     for entry in file.entries:
         select_followers(entry.follow, where=f"{entry.where}: follow")
     if request.device is None:
-        _report_unusable_vendors(say)
-    with _recording_failed_planning(say=say, dry_run=dry_run):
+        _report_unusable_vendors(show_remark)
+    with _record_failed_planning(show_remark=show_remark, dry_run=dry_run):
         entries = series.check_entries(file, dry_run=dry_run)
     plans = [entry.plan for entry in entries if entry.plan]
-    _remark_unchecked(plans, say)
-    _remark_unproven(plans, say)
+    _report_unchecked_data(plans, show_remark)
+    _report_unproven(plans, show_remark)
     return file, entries
 
 
 def run_entries(
-    entries: Sequence[SeriesEntry], *, quiet: bool, say: Say, deliver: bool = False
+    entries: Sequence[SeriesEntry], *, quiet: bool, show_remark: ShowRemark, deliver: bool = False
 ) -> None:
-    """Launch what is not done yet of the entries, and write their pages.
-
-    Args:
-        deliver: raise a stop signal again once all records are written; see ``note_stop_signals``.
-    """
+    """Do the missing launches of the entries and write their pages."""
     with note_stop_signals(deliver=deliver) as stop:
 
         def launch(plan: Plan, cluster: Cluster, label: str, follow: list[str]) -> Record:
             targets = parse_targets(follow)
-            return launch_one(plan, cluster, label, stop, quiet=quiet, say=say, follow=targets)
+            return launch_once(
+                plan, cluster, label, stop, quiet=quiet, show_remark=show_remark, follow=targets
+            )
 
         series.run_entries(
             entries,
             stop,
             launch=launch,
-            report=_discard if quiet else end_line,
+            report=_ignore if quiet else end_line,
         )
         for entry in entries:
-            _write_pages_or_explain(write_summary, entry, say=say)
+            _write_pages_safely(write_summary, entry, show_remark=show_remark)
 
 
 def submit_run(plan: Plan, cluster: Cluster) -> str:
-    """Submit a run to its engine and return the job's number at once.
+    """Submit a run to its engine and return the job's id at once.
 
     Raises:
-        UsageError: the launcher does not go on alone, or several launches.
+        UsageError: the launcher cannot submit, or the plan has several launches.
     """
     can_submit = plan.node_processes > 0 and submission.build_command(plan, cluster).submits
     if not can_submit or plan.repeat_count > 1:
@@ -371,26 +390,27 @@ def attach_run(
     cancel: bool = False,
     quiet: bool = True,
     follow: Sequence[FollowTarget] = (),
-    say: Say | None = None,
+    show_remark: ShowRemark | None = None,
 ) -> Records:
     """Wait for the end of a submitted run, collect its files, record it, write its pages.
 
     Args:
-        folder: of the run.
-        cancel: whether to end the job first.
-        follow: what the run is handed to meanwhile.
-        say: called with each remark; None: it becomes a warning.
+        folder: the run directory.
+        cancel: whether to cancel the job first.
+        quiet: show no progress on standard error.
+        follow: programs to which the run is handed meanwhile.
+        show_remark: called with each remark; None: a remark becomes a warning.
     """
-    say = say or _warn
+    show_remark = show_remark or _warn
     job = submission.attach(folder)
     stop = StopRequest("SIGINT" if cancel else None)
-    report = _discard if quiet else ProgressLine(job.plan, job.plan.case).show
+    report = _ignore if quiet else ProgressLine(job.plan, job.plan.case).show
     with Followers(job.folder, follow) as followers:
         record = submission.follow(job, stop, report)
         followers.end_inputs()
-        _write_pages_or_explain(write_pages, [record], folder, say=say)
+        _write_pages_safely(write_pages, [record], folder, show_remark=show_remark)
     for remark in followers.iterate_remarks():
-        say(remark)
+        show_remark(remark)
     return Records([record], [folder])
 
 
@@ -401,26 +421,26 @@ def run(
     quiet: bool = True,
     **fields: Unpack[RunFields],
 ) -> Records:
-    """Run a case, or what is left of a plan file, and return the record of each launch.
+    """Run a case, or the missing launches of a plan file; return the record of each launch.
 
-    The ranks are processes of their own, so that a script needs no ``__main__`` guard. A signal
-    to stop (Ctrl-C) ends the ranks; when the record is written, the signal is delivered again,
-    which after Ctrl-C raises KeyboardInterrupt.
+    The ranks are separate processes, so that a script needs no ``__main__`` guard. A stop signal
+    (Ctrl-C) ends the ranks; after the record is written, the signal is delivered again, which
+    raises KeyboardInterrupt for Ctrl-C.
 
     Args:
         case: a case's name, alias or key, or a plan file.
-        overrides: recipe fields to change, as ``{"bs": 96, "precision": "bf16"}``.
+        overrides: recipe fields to change, such as ``{"bs": 96, "precision": "bf16"}``.
         quiet: show no progress on standard error.
-        fields: further ones of ``plan.request.RunRequest``: recipe, data, nproc, repeat, out …
+        fields: further fields of ``plan.request.RunRequest``: recipe, data, nproc, repeat, out …
 
     Raises:
         UsageError, DataError, EnvironmentFault: before anything starts.
     """
-    request = RunRequest.of(case=case, overrides=overrides or None, **fields)
+    request = RunRequest.build(case=case, overrides=overrides or None, **fields)
     followers = select_followers(request.follow)
     if is_plan_file(case):
-        _, entries = plan_entries(request, say=_warn)
-        run_entries(entries, quiet=quiet, say=_warn, deliver=True)
+        _, entries = plan_entries(request, show_remark=_warn)
+        run_entries(entries, quiet=quiet, show_remark=_warn, deliver=True)
         results = Records()
         for entry in entries:
             if entry.state in ("skipped", "left") or entry.contradiction:
@@ -428,46 +448,45 @@ def run(
             results.extend(entry.records)
             results.places.extend(entry.folders)
         return results
-    plan, settings = plan_run(request, say=_warn)
+    plan, settings = plan_run(request, show_remark=_warn)
     with note_stop_signals(deliver=True) as stop:
-        return launch_run(plan, settings, stop, quiet=quiet, say=_warn, follow=followers)
+        return launch_run(plan, settings, stop, quiet=quiet, show_remark=_warn, follow=followers)
 
 
 def follow(*runs: str | Path, to: str | Sequence[str]) -> list[Following]:
-    """Hand runs to other programs, until they have ended; return how far each was handed over.
+    """Hand runs to other programs until they have ended; return how much each program received.
 
     Args:
-        runs: folders of runs, or of several runs, that are under way or over.
-        to: as ``tensorboard`` or ``["wandb", "mlflow=http://host:5000"]``.
+        runs: folders of runs, or folders of several runs; they may be under way or have ended.
+        to: such as ``tensorboard`` or ``["wandb", "mlflow=http://host:5000"]``.
 
     Raises:
         UsageError, EnvironmentFault: an unknown backend, or one that is not installed.
         RecordError: a folder that has no run.
     """
     targets = select_followers([to] if isinstance(to, str) else to, where="to")
-    return list(iterate_followed(runs, targets))
+    return list(follow_runs(runs, targets))
 
 
-def iterate_followed(
-    runs: Sequence[str | Path], targets: Sequence[FollowTarget]
-) -> Iterator[Following]:
-    """Hand runs to other programs; yield each run and target when it is done.
+def follow_runs(runs: Sequence[str | Path], targets: Sequence[FollowTarget]) -> Iterator[Following]:
+    """Hand runs to other programs; yield each pair of run and program when it is done.
 
     Raises:
         RecordError: a folder that has no run.
     """
     folders = [folder for word in runs for folder in _find_run_folders(Path(word))]
     for folder in folders:
-        # It fails for a run that is under way, or never began: what is there is handed over.
+        # This fails if a run is under way or never began; its events are handed over all the same.
         with suppress(RecordError):
             make_record(folder)
     yield from FollowedRuns(folders, targets).iterate_done()
 
 
 def _find_run_folders(folder: Path) -> list[Path]:
-    """Return the folders below a folder that have a run, or the folder itself."""
-    below = ("", "*/", "*/*/")
-    plans = [plan for part in below for plan in sorted(folder.glob(f"{part}{PLAN_FILE}"))]
+    """Return the folders of runs in a folder, which may be the folder itself."""
+    plans: list[Path] = []
+    for prefix in ("", "*/", "*/*/"):
+        plans += sorted(folder.glob(f"{prefix}{PLAN_FILE}"))
     if not plans:
         raise RecordError(
             "no run in this folder", where=str(folder), fix="name the folder of a run"
@@ -475,7 +494,7 @@ def _find_run_folders(folder: Path) -> list[Path]:
     return [plan.parent for plan in plans]
 
 
-def _discard(line: object) -> None:
+def _ignore(line: object) -> None:
     """Report nothing."""
 
 
@@ -488,17 +507,20 @@ def accept(
     overrides: Mapping[str, str | float | bool | None] | None = None,
     **fields: Any,
 ) -> AcceptanceResult:
-    """Find which devices of this machine to exclude, or which nodes; return the verdicts.
+    """Find the devices of this machine, or the nodes, that should be excluded.
 
     Args:
-        case: whose training is measured; None: the default.
+        case: the case whose training is measured; None: the default case.
         overrides: recipe fields to change.
-        fields: further ones of ``acceptance.request.AcceptRequest``: nproc, phases, rounds, out …
+        fields: further fields of ``acceptance.request.AcceptRequest``: nproc, phases, rounds, out …
+
+    Returns:
+        The verdict on each device or node.
 
     Raises:
         UsageError, DataError, EnvironmentFault: before anything starts.
     """
-    request = AcceptRequest.of(case=case, overrides=overrides or None, **fields)
+    request = AcceptRequest.build(case=case, overrides=overrides or None, **fields)
     with prepare_acceptance(request) as prepared, note_stop_signals(deliver=True) as stop:
         return measure_acceptance(prepared, stop, show=lambda _: None)
 
@@ -520,7 +542,7 @@ def prepare_acceptance(
     """Check everything for an acceptance of this machine's devices, or of a launcher's nodes.
 
     Args:
-        attach: folder of one whose job was submitted and is waited for; the request is ignored.
+        attach: folder of an acceptance whose job was submitted; the request is then ignored.
 
     Raises:
         UsageError, DataError, EnvironmentFault, RecordError: nothing is started.
@@ -536,7 +558,7 @@ def prepare_acceptance(
 
 
 def _read_baselines(word: str, plans: Sequence[Plan]) -> Baselines:
-    """Return the times of an earlier acceptance, or of the runs that a word names."""
+    """Return the times of an earlier acceptance, or of the runs, that a word names."""
     if is_acceptance(Path(word)):
         return read_baselines_of_acceptance(Path(word), plans)
     selection = _select((word,), verify=True, rows=False)
@@ -561,11 +583,11 @@ def measure_acceptance(
 
 
 def load(*words: str | Path, verify: bool = True) -> Records:
-    """Return the records that ``words`` name; without any, of the newest run under ``./runs``.
+    """Return the records that ``words`` name; without words, of the newest run under ``./runs``.
 
     Args:
         words: run directories, ``record.json`` files, folders of runs, bundles.
-        verify: whether to compare records with their evidence; ``record.trust`` has the result.
+        verify: whether to compare records with their events; ``record.trust`` has the result.
 
     Raises:
         RecordError: a word names nothing that can be read.
@@ -588,12 +610,13 @@ def compare(
 
     Args:
         a: records, or words as ``load`` takes them.
-        figures: names as in a record; None: the throughputs that both sides have.
-        threshold: share by which a ratio must differ from 1, with its whole interval.
+        b: likewise.
+        figures: names of figures in a record; None: the throughputs that both sides have.
+        threshold: share by which the whole interval of a ratio must differ from 1.
         allow: keys of the work in which the sides may differ.
 
     Raises:
-        UsageError: other work, naming the key and both values; an unknown figure.
+        UsageError: the work differs, with the key and both values; or an unknown figure.
         RecordError: a word names nothing that can be read.
     """
     if isinstance(figures, str):
@@ -618,7 +641,7 @@ def _load_side(side: Compared) -> list[Record]:
 
 
 def _select(words: Sequence[str | Path], *, verify: bool = True, rows: bool = True) -> Selection:
-    """Return what words name, with a warning for each record that cannot be read."""
+    """Return the results that words name; warn about each record that cannot be read."""
     selection = select_results([str(word) for word in words], verify=verify, rows=rows)
     for fault in selection.skipped:
         _warn(fault)
@@ -626,10 +649,10 @@ def _select(words: Sequence[str | Path], *, verify: bool = True, rows: bool = Tr
 
 
 def audit_results(*words: str | Path) -> list[Finding]:
-    """Return what the audit finds in records and published figures, errors first.
+    """Return the findings of the audit in records and published figures, errors first.
 
     Args:
-        words: as ``load`` takes them; files, folders and ``reference:CASE`` of others' figures too.
+        words: as for ``load``; also files and folders of published figures, and ``reference:CASE``.
 
     Raises:
         RecordError: a word names nothing that can be read.
@@ -638,26 +661,28 @@ def audit_results(*words: str | Path) -> list[Finding]:
 
 
 def audit_selection(selection: Selection) -> list[Finding]:
-    """Return what the audit finds in what words named."""
-    subjects = [
-        view_record(record, place)
-        for record, place in zip(selection.records, selection.places, strict=True)
-    ]
-    return audit([*subjects, *(view_row(row) for row in selection.rows)])
+    """Return the findings of the audit in selected records and rows, errors first."""
+    records = zip(selection.records, selection.places, strict=True)
+    subjects = [view_record(record, place) for record, place in records]
+    subjects += [view_row(row) for row in selection.rows]
+    return audit(subjects)
 
 
 def table(records: Sequence[Record], *, steps: bool = False) -> pa.Table:
-    """Return a row a record with the columns of the CSV, or a row a step.
+    """Return a table with a row for each record, or for each step.
 
-    A step has ``run_id``, ``step`` from 0, ``measured`` (after the warm-up), ``time_s`` of the
-    slowest rank, ``loss`` as the mean over ranks, ``samples`` over all ranks.
+    Rows of records have the columns of the CSV export. A row of a step has ``run_id``, ``step``
+    from 0, ``measured`` (after the warm-up), ``time_s`` of the slowest rank, ``loss`` as the mean
+    over ranks, and ``samples`` over all ranks.
     """
-    columns, rows = tables.steps_table(records) if steps else tables.table(records)
-    return tables.arrow(columns, rows)
+    columns, rows = (
+        tables.build_steps_table(records) if steps else tables.build_record_table(records)
+    )
+    return tables.convert_to_arrow(columns, rows)
 
 
 def frame(records: Sequence[Record], *, steps: bool = False) -> pd.DataFrame:
-    """Return what ``table`` returns as a pandas data frame.
+    """Return the same rows as ``table``, as a pandas data frame.
 
     Raises:
         EnvironmentFault: pandas is not installed.

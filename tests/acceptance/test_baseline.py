@@ -70,7 +70,7 @@ def test_baseline_with_few_measurements_widens_the_intervals() -> None:
 
 
 def make_request(folder: Path, **changes: object) -> AcceptRequest:
-    return AcceptRequest.of(
+    return AcceptRequest.build(
         case="toy", device="cpu", nproc=2, phases="devices", out=folder, **changes
     )
 

@@ -363,7 +363,7 @@ def test_cluster_that_cannot_be_accepted_is_refused(
     tmp_path: Path, settings: str, fields: dict[str, Any], where: str
 ) -> None:
     (tmp_path / "cluster.yaml").write_text(settings)
-    request = AcceptRequest.of(
+    request = AcceptRequest.build(
         case="toy",
         launcher="ssh",
         cluster=tmp_path / "cluster.yaml",

@@ -27,7 +27,7 @@ KINDS = ("weight", "gradient", "activation")
 @pytest.fixture(scope="module")
 def planned_training(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, JobContext]:
     folder = tmp_path_factory.mktemp("toy")
-    plan = resolve(RunRequest.of(case="toy", device="cpu", nproc=1, out=folder / "run"),
+    plan = resolve(RunRequest.build(case="toy", device="cpu", nproc=1, out=folder / "run"),
                    generated_root=folder)  # fmt: skip
     device = CpuDevice(threads=1)
     device.set_precision("fp32")

@@ -40,7 +40,7 @@ def test_unknown_phase_is_refused(phases: str) -> None:
 )
 def test_value_out_of_bounds_names_its_option(field: str, value: float) -> None:
     with pytest.raises(UsageError) as refused:
-        AcceptRequest.of(**{field: value})
+        AcceptRequest.build(**{field: value})
     assert refused.value.where == f"--{field.replace('_', '-')}"
 
 
@@ -59,7 +59,7 @@ def test_four_devices_have_rounds_of_devices_nodes_and_pairs(tmp_path: Path) -> 
 
 def test_other_work_in_a_folder_with_an_acceptance_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
-    first = AcceptRequest.of(case="toy", device="cpu", nproc=2, out=folder)
+    first = AcceptRequest.build(case="toy", device="cpu", nproc=2, out=folder)
     with prepare_acceptance(first) as acceptance:
         assert acceptance.plan.case == "toy"
     with prepare_acceptance(first.model_copy(update={"worse_by": 0.1})):
@@ -74,7 +74,7 @@ def test_other_work_in_a_folder_with_an_acceptance_is_refused(tmp_path: Path) ->
 
 
 def test_folder_that_is_in_use_or_holds_other_files_is_refused(tmp_path: Path) -> None:
-    request = AcceptRequest.of(case="toy", device="cpu", nproc=1, out=tmp_path / "a")
+    request = AcceptRequest.build(case="toy", device="cpu", nproc=1, out=tmp_path / "a")
     with (
         prepare_acceptance(request),
         pytest.raises(EnvironmentFault) as refused,

@@ -14,7 +14,7 @@ from trainmark import cases
 from trainmark.cases import ensure_generated_data
 from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import JobContext
-from trainmark.train.read_ahead import batches_of
+from trainmark.train.read_ahead import iterate_batches
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,7 +114,7 @@ def train_and_evaluate(name: str, folder: Path, recipe: Any) -> tuple[list[float
     device = Copying(threads=1)
     job = make_job(name, folder, recipe, device)
     losses, counts = [], []
-    with closing(batches_of(job, device, 0, depth=recipe.read_ahead_batches)) as batches:
+    with closing(iterate_batches(job, device, 0, depth=recipe.read_ahead_batches)) as batches:
         for _ in range(STEPS):
             batch = next(batches)
             counts.append(batch.counts)

@@ -15,9 +15,9 @@ import pytest
 from support.fake_nvml import H100, FakeCard, put_cards
 from support.fakes import GOLDEN
 from trainmark import devices
-from trainmark.cli.app import EXAMPLES, command, import_verb
+from trainmark.cli.app import EXAMPLES, import_verb, load_command
 from trainmark.cli.options import lay_out_examples
-from trainmark.cli.output import others_to_stderr, say
+from trainmark.cli.output import print_text, redirect_to_stderr
 from trainmark.conformance.case_check import CHECKS, CaseCheck, CaseReport
 from trainmark.launch.local import build_rank_command
 from trainmark.plan.plan import Plan
@@ -43,7 +43,7 @@ def test_every_help_begins_with_examples(cli):
 
 
 def test_number_of_verbs_and_options_is_limited():
-    commands = [command(name) for name in VERBS]
+    commands = [load_command(name) for name in VERBS]
     commands += [child for verb in commands for child in getattr(verb, "commands", {}).values()]
     options = [x for child in commands for x in child.params if x.param_type_name == "option"]
     assert len(VERBS) <= 20
@@ -57,7 +57,7 @@ def test_help_of_output_option_describes_its_default(cli, leave_runs):
     for verb, arguments in args.items():
         (option,) = [
             option_of_verb
-            for option_of_verb in command(verb).params
+            for option_of_verb in load_command(verb).params
             if option_of_verb.name == "output"
         ]
         code, out, _ = cli(verb, *arguments)
@@ -264,9 +264,9 @@ def test_dry_run_of_a_plan_file_for_other_machines_names_each_folder_once(cli):
 
 
 def test_output_of_c_libraries_does_not_reach_standard_output(capfd):
-    with others_to_stderr():
+    with redirect_to_stderr():
         os.write(sys.stdout.fileno(), b"a vendor's greeting\n")
-    say("{}")
+    print_text("{}")
     assert capfd.readouterr() == ("{}\n", "a vendor's greeting\n")
 
 

@@ -30,7 +30,7 @@ from trainmark.data.model_folder import (
     read_config,
 )
 from trainmark.errors import DataError
-from trainmark.train.checkpoints import stored_weights
+from trainmark.train.checkpoints import list_stored_weights
 
 FAULT = partial(DataError, rule="a folder of a model", fix="fetch it")
 
@@ -237,7 +237,7 @@ def test_files_must_hold_the_tensors_of_their_index(
 
 
 def read_stored_weights(file: Path) -> list[StoredTensor]:
-    return stored_weights(file, FAULT)
+    return list_stored_weights(file, FAULT)
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "state", "module", "old"])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trainmark.recipe import Recipe
-from trainmark.train.kernels import LIBRARY, choose
+from trainmark.train.kernels import LIBRARY, choose_kernels
 from trainmark.train.stepper import AUTOCAST_DTYPES
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def assert_close(actual: Sequence[Tensor], expected: Sequence[Tensor], precision
 @pytest.mark.parametrize("precision", BOUNDS)
 def test_cross_entropy_kernel_equals_the_plain_loss(device: Device, precision: str) -> None:
     device.set_precision("fp32")
-    kernel_choice = choose(replace(Recipe(), kernels="own"), device.torch_type)
+    kernel_choice = choose_kernels(replace(Recipe(), kernels="own"), device.torch_type)
     generator = torch.Generator().manual_seed(3)
     hidden = torch.randn(ROWS, WIDTH, generator=generator)
     weight = torch.randn(PADDED, WIDTH, generator=generator) / 8

@@ -9,14 +9,14 @@ from support.exported_runs import list_complaints, write_two_ranks
 from support.fakes import check_golden, event, launch_event, write_events
 from trainmark.errors import RecordError
 from trainmark.events.schema import name_node_file
-from trainmark.export.run_logs import to_mlperf, to_perflog
-from trainmark.export.tables import to_csv
+from trainmark.export.run_logs import render_mlperf_log, render_perflog
+from trainmark.export.tables import render_csv
 from trainmark.plan.plan import Resumed
 from trainmark.protocols import Progress
 from trainmark.published.importers import files as importers
 from trainmark.record.work import describe_work, find_differences
 
-FORMS = {"perflog": (to_perflog, "[PerfLog] "), "mlperf": (to_mlperf, ":::MLLOG ")}
+FORMS = {"perflog": (render_perflog, "[PerfLog] "), "mlperf": (render_mlperf_log, ":::MLLOG ")}
 
 
 @pytest.fixture
@@ -42,15 +42,15 @@ def test_a_resumed_run_is_other_work_and_has_no_mlperf_log(run):
     on = replace_plan_fields(record, resumed=resumed)
     assert find_differences(describe_work(record), describe_work(on)) == ["resumed_after"]
     with pytest.raises(RecordError, match="goes on from a checkpoint"):
-        to_mlperf(on, folder)
-    assert to_perflog(on, folder) == to_perflog(record, folder)
+        render_mlperf_log(on, folder)
+    assert render_perflog(on, folder) == render_perflog(record, folder)
 
 
 def test_the_importer_finds_the_same_figures(run, tmp_path):
     record, folder = run
-    (tmp_path / "perflog.log").write_text(to_perflog(record, folder), encoding="ascii")
-    (tmp_path / "mlperf.log").write_text(to_mlperf(record, folder), encoding="ascii")
-    (tmp_path / "table.csv").write_text(to_csv([record]), encoding="utf-8")
+    (tmp_path / "perflog.log").write_text(render_perflog(record, folder), encoding="ascii")
+    (tmp_path / "mlperf.log").write_text(render_mlperf_log(record, folder), encoding="ascii")
+    (tmp_path / "table.csv").write_text(render_csv([record]), encoding="utf-8")
     for name in ("perflog.log", "mlperf.log", "table.csv"):
         imported = importers.read_files([tmp_path / name])
         assert imported.unread == []
@@ -84,7 +84,7 @@ def test_interrupted_run_has_no_totals_and_is_aborted(events, tmp_path):
 
 def test_a_record_without_its_events_is_refused(run, tmp_path):
     with pytest.raises(RecordError, match="no events there"):
-        to_perflog(run[0], tmp_path)
+        render_perflog(run[0], tmp_path)
 
 
 def test_on_several_nodes_times_are_those_of_the_first_nodes_clock(run):
@@ -98,7 +98,7 @@ def test_on_several_nodes_times_are_those_of_the_first_nodes_clock(run):
 
 def test_public_checker_misses_only_the_keys_of_a_submission(run, tmp_path):
     path = tmp_path / "result_0.txt"
-    path.write_text(to_mlperf(*run), encoding="utf-8")
+    path.write_text(render_mlperf_log(*run), encoding="utf-8")
     # The limit of the start-up, which ends with init_stop, is that of a division.
     submission = {
         "submission_org", "submission_platform", "submission_division", "cache_clear", "init_stop",

@@ -10,7 +10,14 @@ import pytest
 from support.comparison_records import read_golden_record
 from support.exported_runs import write_two_ranks
 from support.fakes import check_golden
-from trainmark.export.tables import table, to_csv, to_index, to_json, to_text, write_parquet
+from trainmark.export.tables import (
+    build_record_table,
+    render_csv,
+    render_index,
+    render_json,
+    render_text,
+    write_parquet,
+)
 from trainmark.record.record import FigureEntry, Record
 from trainmark.results.store.columns import COLUMNS
 
@@ -28,16 +35,16 @@ def parse_csv(text):
 
 def test_json_is_an_array_of_whole_records():
     records = [read_golden_record(), read_golden_record(run_id="b")]
-    entries = json.loads(to_json(records))
+    entries = json.loads(render_json(records))
     assert [entry.pop("verification") for entry in entries] == ["unverified"] * 2
     assert [Record.model_validate(entry) for entry in entries] == records
-    assert json.loads(to_json([])) == []
+    assert json.loads(render_json([])) == []
 
 
 def test_figures_of_a_case_come_last_with_their_unit():
     case_figures = {"energy": FigureEntry(value=1.5, unit="J/sample")}
     first, second = parse_csv(
-        to_csv(
+        render_csv(
             [
                 read_golden_record(),
                 read_golden_record(figures=read_golden_record().figures | case_figures),
@@ -50,20 +57,20 @@ def test_figures_of_a_case_come_last_with_their_unit():
 
 def test_cells_that_a_spreadsheet_would_run_are_text():
     plan = read_golden_record().plan.model_copy(update={"case_key": '=HYPERLINK("x")\n'})
-    (row,) = parse_csv(to_csv([read_golden_record(plan=plan)]))
+    (row,) = parse_csv(render_csv([read_golden_record(plan=plan)]))
     assert row["case_key"] == """'=HYPERLINK("x") """.strip()
 
 
 def test_text_formats_match_their_golden_files():
-    check_golden("export_csv.csv", to_csv([read_golden_record()]))
-    check_golden("export_index.jsonl", to_index([read_golden_record()]))
+    check_golden("export_csv.csv", render_csv([read_golden_record()]))
+    check_golden("export_index.jsonl", render_index([read_golden_record()]))
 
 
 def test_parquet_has_the_rows_of_the_table_with_their_types(run, tmp_path):
     records = [run[0], run[0].model_copy(update={"run_id": "second"})]
     write_parquet(records, tmp_path / "a.parquet")
     read_back = pq.read_table(tmp_path / "a.parquet")
-    names, rows = table(records)
+    names, rows = build_record_table(records)
     assert read_back.column_names == names
     assert [list(row.values()) for row in read_back.to_pylist()] == rows
     assert names[: len(COLUMNS)] == list(COLUMNS)
@@ -79,7 +86,7 @@ def test_text_is_printed_or_replaces_a_file_atomically(form, run, cli, tmp_path)
     file, args = tmp_path / "out.txt", ("export", folder, "--to", form)
     code, out, err = cli(*args)
     assert (code, err) == (0, "")
-    assert out == to_text(form, [record], [str(folder)])
+    assert out == render_text(form, [record], [str(folder)])
     file.write_text("x" * 10**6)
     assert cli(*args, "-o", file) == (0, "", f"{file}\n")
     assert file.read_text(encoding="utf-8") == out

@@ -93,9 +93,9 @@ def test_follow_option_applies_to_all_runs_of_a_plan_file(tmp_path: Path) -> Non
     path = tmp_path / "plan.yaml"
     text = "runs:\n- {case: toy, set: {bs: [8, 16]}, follow: [wandb, tensorboard]}\n"
     path.write_text(text + "- {case: toy, name: b, follow: mlflow}\n")
-    entries = read_plan_file(RunRequest.of(case=str(path))).entries
+    entries = read_plan_file(RunRequest.build(case=str(path))).entries
     assert [entry.follow for entry in entries] == [["wandb", "tensorboard"]] * 2 + [["mlflow"]]
-    planned_request = RunRequest.of(case=str(path), follow=["openmetrics"])
+    planned_request = RunRequest.build(case=str(path), follow=["openmetrics"])
     assert [entry.follow for entry in read_plan_file(planned_request).entries] == [
         ["openmetrics"]
     ] * 3

@@ -14,12 +14,12 @@ import torch
 from support import tiny_jobs
 from support.hollow_attention import IN_16_BITS, IN_32_BITS, TABLE
 from trainmark.rank.watch import StepWatch
-from trainmark.train.read_ahead import batches_of
+from trainmark.train.read_ahead import iterate_batches
 
 
 def list_kernels_of_step(device, generated, name, fields: dict[str, Any]) -> set[str]:
     job = tiny_jobs.build(name, device, generated, kernels="library", **fields)
-    batches = batches_of(job, device, 0, depth=0)
+    batches = iterate_batches(job, device, 0, depth=0)
     with StepWatch(dict) as watch:
         job.step(batches)
     batches.close()

@@ -10,7 +10,7 @@ from torch._dynamo.utils import counters
 
 from support import tiny_jobs
 from trainmark.errors import TrainmarkError
-from trainmark.train.read_ahead import batches_of
+from trainmark.train.read_ahead import iterate_batches
 
 RECIPE_FIELDS: dict[str, dict[str, Any]] = {"llama2_7b_lora": {"init": "random"}}
 # Reasons of graph breaks by case; none may have another.
@@ -31,7 +31,7 @@ def test_compiled_step_does_not_wait_and_has_no_unknown_graph_break(
         job = tiny_jobs.build(name, device, generated, precision=precision, compile=True, **fields)
     except TrainmarkError as refusal:
         pytest.skip(f"refused: {refusal}")
-    batches = batches_of(job, device, 0, depth=0)
+    batches = iterate_batches(job, device, 0, depth=0)
     for _ in range(3):  # the second and third find other shapes, if these vary
         job.step(batches)
     device.synchronize()

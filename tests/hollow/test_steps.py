@@ -9,7 +9,7 @@ import torch
 
 from support import hollow_card, tiny_jobs
 from trainmark.errors import EnvironmentFault
-from trainmark.train.read_ahead import batches_of
+from trainmark.train.read_ahead import iterate_batches
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 CHECKPOINTING_CASES = ("glm_superglue", "gpt_megatron", "llama2_7b_lora")
@@ -22,7 +22,7 @@ def count_step(device, generated, name, **fields) -> dict[str, int]:
         job = tiny_jobs.build(name, device, generated, **(RECIPE_FIELDS.get(name, {}) | fields))
     except EnvironmentFault as refusal:
         pytest.skip(str(refusal))
-    batches = batches_of(job, device, 0, depth=0)
+    batches = iterate_batches(job, device, 0, depth=0)
     job.step(batches)
     job.step(batches)
     device.synchronize()

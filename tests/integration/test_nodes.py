@@ -130,11 +130,11 @@ def test_other_packages_on_a_node_are_named_before_training(
 class Killing(Here):
     """Kills a node's process as soon as its rank trains."""
 
-    def state(self, job: EngineJob) -> JobState:
+    def read_state(self, job: EngineJob) -> JobState:
         file = job.folder / "events.rank1.jsonl"
         if file.exists() and b'"train"' in file.read_bytes():
             self.nodes[1].kill()
-        return super().state(job)
+        return super().read_state(job)
 
 
 def test_a_killed_node_leaves_no_process_and_a_partial_record(run_two_nodes: Any) -> None:

@@ -13,7 +13,13 @@ from support.fakes import GOLDEN, check_golden
 from trainmark import devices
 from trainmark.errors import EnvironmentFault
 from trainmark.launch.cluster import TESTED, Cluster
-from trainmark.launch.launchers import Command, EngineJob, JobState, explain_absence, start_job
+from trainmark.launch.launchers import (
+    EngineCommand,
+    EngineJob,
+    JobState,
+    explain_absence,
+    start_job,
+)
 from trainmark.launch.launchers.container import Container
 from trainmark.launch.node import Mount, list_mounts, render_node_script
 from trainmark.plan.choosing import RemoteTarget
@@ -203,9 +209,9 @@ def test_end_of_a_container_is_described_by_the_message_of_its_runtime(
 ) -> None:
     container_plan = plan.model_copy(update={"launcher": "container", "run_dir": str(tmp_path)})
     script = "echo 1; echo no such image >&2; echo; echo see --help; exit 125"
-    job = start_job(Command(argv=("sh", "-c", script), files={}), container_plan, make_site())
+    job = start_job(EngineCommand(argv=("sh", "-c", script), files={}), container_plan, make_site())
     assert job.process is not None
     job.process.wait()
     message = "no such image; see --help"
-    assert Container().state(job) == JobState(phase="ended", said=message)
-    assert Container().state(EngineJob(container_plan, make_site())) == JobState(phase="ended")
+    assert Container().read_state(job) == JobState(phase="ended", description=message)
+    assert Container().read_state(EngineJob(container_plan, make_site())) == JobState(phase="ended")

@@ -10,25 +10,27 @@ import pytest
 
 from trainmark.errors import UsageError
 from trainmark.launch.cluster import Cluster, read_cluster
-from trainmark.launch.launchers import Command
+from trainmark.launch.launchers import EngineCommand
 
 
 def test_pasted_script_runs_its_command(tmp_path: Path) -> None:
     folder, text = tmp_path / "a b" / "it's", "a 'b' $HOME \"c\""
     show = "import sys; print(repr((sys.argv[1:], open('f').read())))"
-    command = Command(argv=(sys.executable, "-c", show, text), files={"f": text}, submits=True)
-    subprocess.run(["sh"], input=command.script(folder), text=True, check=True)
+    command = EngineCommand(
+        argv=(sys.executable, "-c", show, text), files={"f": text}, submits=True
+    )
+    subprocess.run(["sh"], input=command.render_script(folder), text=True, check=True)
     assert (folder / "job.id").read_text() == repr(([text], f"{text}\n")) + "\n"
 
 
 def test_a_pasted_script_writes_into_no_other_folder(tmp_path: Path) -> None:
-    command = Command(argv=("true",), files={"f": "new"}, submits=True)
+    command = EngineCommand(argv=("true",), files={"f": "new"}, submits=True)
     used, file = tmp_path / "used", tmp_path / "file"
     used.mkdir()
     for path in (used / "f", file):
         path.write_text("old")
     for folder in (used, file):
-        text = command.script(folder) + "echo went on\n"
+        text = command.render_script(folder) + "echo went on\n"
         ended = subprocess.run(["sh"], input=text, text=True, cwd=tmp_path, capture_output=True,
                                check=True)  # fmt: skip
         assert ended.stdout == "went on\n"

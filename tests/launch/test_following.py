@@ -10,7 +10,7 @@ import pytest
 from trainmark.errors import EnvironmentFault, RecordError
 from trainmark.launch import launchers, run_dir, submission
 from trainmark.launch.cluster import Cluster
-from trainmark.launch.launchers import Command, EngineJob, JobState, Launcher
+from trainmark.launch.launchers import EngineCommand, EngineJob, JobState, Launcher
 from trainmark.launch.processes import StopRequest
 from trainmark.plan.choosing import RemoteTarget
 from trainmark.plan.request import RunRequest
@@ -36,16 +36,16 @@ class Held(Launcher):
     def check(self, plan: Plan, cluster: Cluster) -> None:
         """Check nothing."""
 
-    def command(self, plan: Plan, cluster: Cluster) -> Command:
-        return Command(argv=("true",), files={})
+    def build_command(self, plan: Plan, cluster: Cluster) -> EngineCommand:
+        return EngineCommand(argv=("true",), files={})
 
-    def state(self, job: EngineJob) -> JobState:
+    def read_state(self, job: EngineJob) -> JobState:
         self.asked += 1
         if self.asked > 1 and not self.answers:
             raise EnvironmentFault("no controller")
-        if job.cancels and not self.stays:
-            return JobState(phase="lost", said="CANCELLED")
-        return JobState(phase="running", said="RUNNING")
+        if job.num_cancels and not self.stays:
+            return JobState(phase="lost", description="CANCELLED")
+        return JobState(phase="running", description="RUNNING")
 
     def cancel(self, job: EngineJob) -> None:
         if not self.answers:
@@ -90,7 +90,7 @@ def test_a_signal_cancels_the_job_and_leaves_a_record(
         request.signal_name = "SIGINT"
 
     record = submission.follow(job, request, shown)
-    assert job.cancels == 1
+    assert job.num_cancels == 1
     assert (record.status, record.cause.kind) == ("interrupted", "signal")
     assert verify_evidence(record, Path(plan.run_dir)) == []
     assert r"files of nodes are missing: no host\u001b[2J" in capsys.readouterr().err
@@ -107,14 +107,18 @@ def test_job_that_does_not_end_is_abandoned_after_its_time_limit(
     short = plan.model_copy(update={"recipe": plan.recipe | {"timeout_s": 0.1}})
     job, messages = EngineJob(short, Cluster()), list[str]()
     assert submission.follow(job, StopRequest(), messages.append).status == "timed_out"
-    assert job.cancels > 1
+    assert job.num_cancels > 1
     assert messages[-1] == ("RUNNING" if answers else "no controller")
 
 
 def test_submitting_command_saves_the_job_id(plan: Plan) -> None:
     text = "echo 7; cp job.id seen"  # as if this process were killed before the command ended
-    launchers.start_job(Command(argv=("sh", "-c", text), files={}, submits=True), plan, Cluster())
+    launchers.start_job(
+        EngineCommand(argv=("sh", "-c", text), files={}, submits=True), plan, Cluster()
+    )
     assert (Path(plan.run_dir) / "seen").read_text() == "7\n"
-    refused = Command(argv=("sh", "-c", "echo no such queue >&2; exit 3"), files={}, submits=True)
+    refused = EngineCommand(
+        argv=("sh", "-c", "echo no such queue >&2; exit 3"), files={}, submits=True
+    )
     with pytest.raises(EnvironmentFault, match="no such queue"):
         launchers.start_job(refused, plan, Cluster())

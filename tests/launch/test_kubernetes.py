@@ -170,7 +170,7 @@ def make_listing(job: str | None, *pods: str) -> list[dict[str, Any]]:
 def test_unfinished_job_has_phase_and_message(
     job: str, pods: tuple[str, ...], phase: Any, message: str
 ) -> None:
-    assert derive_state(make_listing(job, *pods), 2) == JobState(phase=phase, said=message)
+    assert derive_state(make_listing(job, *pods), 2) == JobState(phase=phase, description=message)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def start_cluster_job(
     folder = tmp_path / "run"
     folder.mkdir()
     plan, site = make_plan(folder), make_site(settings)
-    command = load_launcher("kubernetes").command(plan, site)
+    command = load_launcher("kubernetes").build_command(plan, site)
     (folder / MANIFEST).write_text(command.files[MANIFEST])
     (cluster / "create").write_text(f"jobset.jobset.x-k8s.io/{_NAME}\n")
     return plan, site, start_job(command, plan, site)
@@ -242,7 +242,7 @@ def test_start_and_attach_name_the_same_job(cluster: Path, tmp_path: Path) -> No
     assert EngineJob(plan, site).id == job.id
     (Path(plan.run_dir) / JOB_FILE).unlink()
     with pytest.raises(RecordError):
-        Kubernetes().state(EngineJob(plan, site))
+        Kubernetes().read_state(EngineJob(plan, site))
 
 
 def test_states_are_asked_for_by_the_label_of_the_manifest(cluster: Path, tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_states_are_asked_for_by_the_label_of_the_manifest(cluster: Path, tmp_pa
     (cluster / "get").write_text(
         json.dumps({"items": make_listing("jobset", "running", "running")})
     )
-    assert Kubernetes().state(job).phase == "running"
+    assert Kubernetes().read_state(job).phase == "running"
     asked = read_calls(cluster)[-1]
     assert asked[asked.index("get") + 1] == "jobset.jobset.x-k8s.io,pods"
     labels = list(yaml.safe_load_all((tmp_path / "run" / MANIFEST).read_text()))[-1]["metadata"]
@@ -258,7 +258,7 @@ def test_states_are_asked_for_by_the_label_of_the_manifest(cluster: Path, tmp_pa
     assert labels["labels"][key] == value
     (cluster / "get.fails").write_text("Unable to connect to the server\n")
     with pytest.raises(EnvironmentFault, match="Unable to connect"):
-        Kubernetes().state(job)
+        Kubernetes().read_state(job)
 
 
 def test_the_cluster_checks_the_manifest_before_submission(cluster: Path, tmp_path: Path) -> None:

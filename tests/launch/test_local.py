@@ -60,8 +60,8 @@ def test_invalid_thread_count_is_refused_before_anything_starts(
 def test_use_by_others_is_busy_time_minus_that_of_our_processes() -> None:
     before = processes.CpuUse(busy_s=100.0, total_s=1000.0, children_s=5.0)
     later = processes.CpuUse(busy_s=112.0, total_s=1020.0, children_s=13.0)
-    assert before.others_share(later) == (12.0 - 8.0) / 20.0
-    assert before.others_share(before) is None
+    assert before.compute_others_share(later) == (12.0 - 8.0) / 20.0
+    assert before.compute_others_share(before) is None
     # Counters of different resolution never give a share below nothing.
     use_of_ours = processes.CpuUse(busy_s=101.0, total_s=1020.0, children_s=7.0)
-    assert before.others_share(use_of_ours) == 0.0
+    assert before.compute_others_share(use_of_ours) == 0.0

@@ -80,7 +80,7 @@ def make_site(address: str | None = "http://head:8265", **settings: Any) -> Clus
 
 
 def read_driver_request(plan: Plan, cluster: Cluster) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(Ray().command(plan, cluster).files["ray.json"])
+    document: dict[str, Any] = json.loads(Ray().build_command(plan, cluster).files["ray.json"])
     return document
 
 
@@ -88,8 +88,8 @@ def read_driver_request(plan: Plan, cluster: Cluster) -> dict[str, Any]:
 
 
 def test_command_matches_its_golden_file(plan: Plan) -> None:
-    command = Ray().command(plan, make_site())
-    check_golden("ray/common_folder.sh", command.script(Path(plan.run_dir)))
+    command = Ray().build_command(plan, make_site())
+    check_golden("ray/common_folder.sh", command.render_script(Path(plan.run_dir)))
 
 
 @pytest.mark.parametrize(
@@ -141,6 +141,6 @@ def test_job_states_are_distinguished(
     plan: Plan, cluster: Dashboard, name: str, expected: str
 ) -> None:
     cluster.says(plan.run_id, name)
-    state = Ray().state(EngineJob(plan, make_site(cluster.url)))
+    state = Ray().read_state(EngineJob(plan, make_site(cluster.url)))
     assert state.phase == expected
-    assert RECORDED[name]["said"] in state.said
+    assert RECORDED[name]["said"] in state.description

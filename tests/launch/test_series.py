@@ -26,12 +26,12 @@ from trainmark import devices, torch_version
 from trainmark.errors import DataError, EnvironmentFault, UsageError
 from trainmark.launch import series, submission
 from trainmark.launch.processes import StopRequest
-from trainmark.launch.series import SeriesEntry, exit_code
+from trainmark.launch.series import SeriesEntry, choose_exit_code
 from trainmark.launch.submission import CLUSTER_FILE
 from trainmark.pages.results import build_series_table
 from trainmark.plan.plan_file import read_plan_file
 from trainmark.plan.request import RunRequest
-from trainmark.plan.resolving import launches, of_repeat
+from trainmark.plan.resolving import list_launches, plan_launch
 from trainmark.record import record as records
 from trainmark.record import reduce
 from trainmark.record.record import Cause, Record
@@ -155,7 +155,7 @@ def test_failed_run_is_repeated_in_a_new_folder(
     failed = (tmp_path / "runs/plan/a/record.json").read_bytes()
     assert first[0].state == "failed"
     assert first[0].reason == "oom: upside down"
-    assert exit_code(first) == 1
+    assert choose_exit_code(first) == 1
 
     second = run_plan_text(TWO)
     assert launcher.launched[0] == "a-2"
@@ -193,7 +193,7 @@ def test_stopping_one_run_stops_the_remaining_runs(
     assert [outcome.reason for outcome in outcomes[:2]] == [reason, "stopped after 0 of 1 launches"]
     assert launcher.launched == ["a/r1"]
     assert "2/4 b: left" in launcher.messages
-    assert exit_code(outcomes) == 1
+    assert choose_exit_code(outcomes) == 1
 
     launcher.endings = {}
     assert list_states(run_plan_text(text)) == {
@@ -287,7 +287,7 @@ runs:
         "mp": "8 fake devices needed, 2 here",
         "cores": "5 cores needed, 4 here",
     }
-    assert exit_code(outcomes) == 0
+    assert choose_exit_code(outcomes) == 0
     vendors["fake"].devices = 0
     fault = EnvironmentFault("a card is here, but torch has no code for it")
     monkeypatch.setattr(devices, "list_unusable", lambda: [fault])
@@ -388,7 +388,7 @@ def set_rates(outcome: SeriesEntry, rates: list[float]) -> SeriesEntry:
     other_launches = tuple(
         first_record.model_copy(
             update={
-                "plan": of_repeat(first_record.plan, index),
+                "plan": plan_launch(first_record.plan, index),
                 "figures": first_record.figures
                 | {"final_result": result.model_copy(update={"value": rate})},
             }
@@ -438,7 +438,7 @@ runs:
         for outcome in outcomes
     ]
     table = build_series_table(outcomes, width=110)
-    check_golden("plan_summary.txt", f"{table}\nexit code {exit_code(outcomes)}\n")
+    check_golden("plan_summary.txt", f"{table}\nexit code {choose_exit_code(outcomes)}\n")
 
 
 @pytest.fixture
@@ -513,7 +513,7 @@ def test_dry_run_shows_launches_in_their_order_with_the_time_of_earlier_ones(
 ) -> None:
     text = TWO.replace("case: toy", "case: toy, repeat: 2")
     (tmp_path / "plan.yaml").write_text(text)
-    first = launches(check_plan_text(tmp_path, text)[0].plan)[0]  # type: ignore[arg-type]
+    first = list_launches(check_plan_text(tmp_path, text)[0].plan)[0]  # type: ignore[arg-type]
     took_s = leave_record(first, "passed").figures["e2e_time"].value
     code, out, _ = cli("run", "plan.yaml", "--dry-run", "--json")
     order = [

@@ -39,7 +39,7 @@ def read_job_state(
         return output
 
     monkeypatch.setattr(slurm, "run_program", ask)
-    return Slurm().state(job)
+    return Slurm().read_state(job)
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ def job(plan: Plan, tmp_path: Path) -> EngineJob:
 
 
 def test_script_with_defaults_matches_its_golden_file(plan: Plan) -> None:
-    command = Slurm().command(plan, make_site())
-    check_golden("slurm/defaults.sh", command.script(Path(plan.run_dir)))
+    command = Slurm().build_command(plan, make_site())
+    check_golden("slurm/defaults.sh", command.render_script(Path(plan.run_dir)))
 
 
 def test_script_with_all_keys_matches_its_golden_file(plan: Plan) -> None:
@@ -66,7 +66,9 @@ def test_script_with_all_keys_matches_its_golden_file(plan: Plan) -> None:
         slurm=keys, setup=("module load cuda/12.8",), environment={"NCCL_DEBUG": "WARN INFO"},
         data=Path("/scratch/data"), master_port=31_000,
     )  # fmt: skip
-    check_golden("slurm/all_keys.sh", Slurm().command(plan, settings).script(Path(plan.run_dir)))
+    check_golden(
+        "slurm/all_keys.sh", Slurm().build_command(plan, settings).render_script(Path(plan.run_dir))
+    )
 
 
 @pytest.mark.parametrize("runtime", ["pyxis", "apptainer"])
@@ -75,17 +77,17 @@ def test_scripts_with_containers_match_their_golden_files(plan: Plan, runtime: s
         image="registry.example/trainmark:1" if runtime == "pyxis" else "/images/trainmark.sif",
         runtime=runtime, mounts=("/etc/hosts:/etc/hosts:ro",), python="python3",
     )  # fmt: skip
-    command = Slurm().command(plan, make_site(container=box))
-    check_golden(f"slurm/{runtime}.sh", command.script(Path(plan.run_dir)))
+    command = Slurm().build_command(plan, make_site(container=box))
+    check_golden(f"slurm/{runtime}.sh", command.render_script(Path(plan.run_dir)))
 
 
 def test_shared_node_gets_no_memory_request(
     plan: Plan,
 ) -> None:
-    argv = Slurm().command(plan, make_site(slurm=SlurmSettings(exclusive=False))).argv
+    argv = Slurm().build_command(plan, make_site(slurm=SlurmSettings(exclusive=False))).argv
     assert argv[-2:] == ("--time=35", "job.sh")  # thirty minutes, and grace
     with pytest.raises(UsageError) as refused:
-        Slurm().command(plan, make_site(slurm=SlurmSettings(options={"nodes": "1"})))
+        Slurm().build_command(plan, make_site(slurm=SlurmSettings(options={"nodes": "1"})))
     assert refused.value.where == "cluster file, slurm.options.nodes"
 
 
@@ -109,12 +111,14 @@ def test_job_states_are_distinguished(
 ) -> None:
     phase, message = STATES[recording]
     state_of_job = read_job_state(monkeypatch, job, RECORDED[recording]["scontrol"])
-    assert state_of_job == JobState(phase=phase, said=message)
+    assert state_of_job == JobState(phase=phase, description=message)
 
 
 def test_job_unknown_to_slurm_has_ended(monkeypatch: pytest.MonkeyPatch, job: EngineJob) -> None:
     state_of_job = read_job_state(monkeypatch, job, RECORDED["unknown"]["stderr"], fails=True)
-    assert state_of_job == JobState(phase="ended", said="Slurm does not know job 4711 any more")
+    assert state_of_job == JobState(
+        phase="ended", description="Slurm does not know job 4711 any more"
+    )
 
 
 # JOB STATE CODES of https://slurm.schedmd.com/squeue.html, Slurm 24.11
@@ -140,7 +144,7 @@ def test_cancelled_job_that_does_not_end_is_killed(
 ) -> None:
     asked: list[tuple[str, ...]] = []
     monkeypatch.setattr(slurm, "run_program", lambda *words: asked.append(words))
-    for job.cancels in (1, 2):
+    for job.num_cancels in (1, 2):
         Slurm().cancel(job)
     assert asked == [("scancel", "4711"), ("scancel", "--full", "--signal=KILL", "4711")]
 
@@ -185,7 +189,7 @@ def test_started_job_has_its_number_recorded(
     with pytest.raises(RecordError, match=r"job\.id"):
         assert EngineJob(local_plan, make_site()).id
     install_stand_in(program_folder, "sbatch", "pwd > where; echo 4711")
-    started = start_job(Slurm().command(local_plan, make_site()), local_plan, make_site())
+    started = start_job(Slurm().build_command(local_plan, make_site()), local_plan, make_site())
     assert (started.id, (tmp_path / "where").read_text().strip()) == ("4711", str(tmp_path))
     assert EngineJob(local_plan, make_site()).id == "4711"
 
@@ -200,7 +204,7 @@ def run_script(plan: Plan, program_folder: Path, folder: Path, srun: str, node_a
         f'case "$2" in hostnames) printf "%s\\n" far0 far1;; node) echo "{node_address}";;'
         " esac",
     )  # fmt: skip
-    (folder / "job.sh").write_text(Slurm().command(plan, make_site()).files["job.sh"])
+    (folder / "job.sh").write_text(Slurm().build_command(plan, make_site()).files["job.sh"])
     return subprocess.run(["bash", "job.sh"], cwd=folder, check=False).returncode
 
 

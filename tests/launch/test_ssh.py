@@ -14,7 +14,7 @@ from support.fakes import GOLDEN, check_golden
 from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.events.schema import name_node_file
 from trainmark.launch.cluster import Cluster, SshSettings
-from trainmark.launch.launchers import Command, EngineJob, render_template, ssh, start_job
+from trainmark.launch.launchers import EngineCommand, EngineJob, render_template, ssh, start_job
 from trainmark.plan.plan import Plan
 
 if TYPE_CHECKING:
@@ -86,7 +86,9 @@ def test_options_override_defaults_but_ssh_never_prompts() -> None:
 def test_dry_run_matches_its_golden_file(plan: Plan, make_site: Callable[..., Cluster]) -> None:
     site = make_site("a\nme@b:2222\n", run_root=Path("/scratch"))
     plan = plan.model_copy(update={"run_dir": "/somewhere/run"})
-    check_golden("ssh_command.sh", ssh.Ssh().command(plan, site).script(Path(plan.run_dir)))
+    check_golden(
+        "ssh_command.sh", ssh.Ssh().build_command(plan, site).render_script(Path(plan.run_dir))
+    )
 
 
 def test_every_host_is_checked_and_named_with_its_fault(
@@ -117,7 +119,7 @@ def start_nodes(plan: Plan, site: Cluster, *starts: str) -> EngineJob:
     (Path(plan.run_dir) / ssh.SCRIPT).write_text(
         render_template("ssh.sh.j2", plan=plan, nodes=nodes)
     )
-    command = Command(argv=("bash", ssh.SCRIPT), files={})
+    command = EngineCommand(argv=("bash", ssh.SCRIPT), files={})
     return start_job(command, plan.model_copy(update={"launcher": "ssh"}), site)
 
 
@@ -134,8 +136,8 @@ def test_a_failing_node_ends_the_job_once_the_others_ended(
     job = start_nodes(plan, make_site(), "exit 1", "exit 1")
     assert job.process is not None
     assert job.process.wait() == 1
-    state = ssh.Ssh().state(job)
-    assert (state.phase, state.said) == (phase, message)
+    state = ssh.Ssh().read_state(job)
+    assert (state.phase, state.description) == (phase, message)
 
 
 def test_cancelling_ends_the_input_of_all_nodes(
@@ -145,14 +147,14 @@ def test_cancelling_ends_the_input_of_all_nodes(
     text = f"echo here > {tmp_path}/here; cat > /dev/null; echo ended > {tmp_path}/ended"
     job = start_nodes(plan, make_site(), f"setsid sh -c {shlex.quote(text)}")
     (tmp_path / "here").read_text()
-    assert ssh.Ssh().state(job).phase == "running"
+    assert ssh.Ssh().read_state(job).phase == "running"
     ssh.Ssh().cancel(job)
     assert job.process is not None
     assert job.process.wait() == 1
-    assert ssh.Ssh().state(job).phase == "ended"
+    assert ssh.Ssh().read_state(job).phase == "ended"
     while not (tmp_path / "ended").exists():  # the node saw its input end
         os.sched_yield()
-    assert ssh.Ssh().state(EngineJob(plan, make_site())).phase == "ended"
+    assert ssh.Ssh().read_state(EngineJob(plan, make_site())).phase == "ended"
 
 
 def test_files_of_nodes_are_copied_and_unreachable_hosts_are_named(

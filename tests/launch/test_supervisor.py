@@ -120,7 +120,7 @@ def plan_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRAINMARK_CASE_PATH", str(CASES))
         patch.setenv("TRAINMARK_CACHE", str(folder / "cache"))
-        request = RunRequest.of(
+        request = RunRequest.build(
             case="faulty", overrides={"fault": "wait"}, nproc=2, device="cpu", out=folder / "run"
         )
         resolve(request).save(folder)

@@ -254,7 +254,7 @@ def test_a_record_with_a_published_rows_values_prints_that_row():
 
 
 def read_about(case):
-    return PlannedCase.of(cases.load(case))
+    return PlannedCase.from_case(cases.load(case))
 
 
 def test_only_a_published_name_replaces_a_precision():

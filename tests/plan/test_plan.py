@@ -47,7 +47,7 @@ def resolve(tmp_path: Path) -> Any:
         device = None if ":" in case_word else "cpu"
         remote = fields.pop("remote", None)
         request_fields = {"device": device, "out": tmp_path / "run", "overrides": changes, **fields}
-        request = RunRequest.of(case=case_word, **request_fields)
+        request = RunRequest.build(case=case_word, **request_fields)
         cache = tmp_path / "cache"
         return resolving.resolve(
             request, generated_root=cache, now=NOW, run_token="abc123", remote=remote
@@ -395,7 +395,7 @@ def test_sampling_interval_out_of_bounds_is_refused(resolve: Any, seconds: float
 
 def test_every_repeat_is_a_launch_with_its_own_folder(resolve: Any) -> None:
     first = resolve(repeat=3)
-    second = resolving.of_repeat(first, 2)
+    second = resolving.plan_launch(first, 2)
     assert second.run_id == f"{first.run_id}-r2"
     assert second.run_dir == f"{first.run_dir}/r2"
     assert (second.repeat_index, second.recipe, second.data) == (2, first.recipe, first.data)

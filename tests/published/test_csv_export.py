@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.fakes import GOLDEN
-from trainmark.export.tables import to_csv
+from trainmark.export.tables import render_csv
 from trainmark.record.record import Record
 from trainmark.record.work import describe_printed_work
 
@@ -13,7 +13,7 @@ from trainmark.record.work import describe_printed_work
 def test_our_csv_is_imported_with_the_figures_of_its_records(import_text):
     text = (GOLDEN / "record_distilbert.json").read_text(encoding="utf-8")
     record = Record.model_validate_json(text)
-    imported_rows = import_text(to_csv([record, record]), "results.csv")
+    imported_rows = import_text(render_csv([record, record]), "results.csv")
     row, second_row = imported_rows.rows
     assert imported_rows.unread == []
     assert (row.line, second_row.line, row.form) == (2, 3, "csv")

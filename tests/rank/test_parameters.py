@@ -64,9 +64,9 @@ def make_tensors() -> dict[str, torch.Tensor]:
 def test_checksum_of_a_tensor_depends_on_every_bit(name: str) -> None:
     checked_tensors = make_tensors()
     digest = TensorDigest(checked_tensors)
-    before = digest.sums()
+    before = digest.compute_sums()
     assert set(before) == set(checked_tensors) - {"none"}
-    assert digest.sums() == before
+    assert digest.compute_sums() == before
     for place in range(checked_tensors[name].numel()):
         spot = (
             checked_tensors[name].view(())
@@ -77,10 +77,10 @@ def test_checksum_of_a_tensor_depends_on_every_bit(name: str) -> None:
             torch.tensor([place]), spot.shape))  # fmt: skip
         old = spot[index].clone()
         spot[index] = torch.nextafter(old, old.new_tensor(torch.inf))
-        after = digest.sums()
+        after = digest.compute_sums()
         assert {key for key in before if after[key] != before[key]} == {name}
         spot[index] = old
-    assert digest.sums() == before
+    assert digest.compute_sums() == before
 
 
 @dataclass
@@ -96,7 +96,7 @@ class FakeDigest:
         self.clock.advance(5)
         return bytes([self.seen])
 
-    def sums(self) -> dict[str, int]:
+    def compute_sums(self) -> dict[str, int]:
         self.clock.advance(100)
         self.sums_taken += 1
         return {"weight": self.all_, "bias": 7}
@@ -107,7 +107,7 @@ def make_check() -> tuple[ParameterCheck, FakeDigest, list[int]]:
     digest, updates = FakeDigest(clock), [0]
     check = ParameterCheck(
         digest=digest,
-        gradients=GradientWatch({}, looks=0),
+        gradients=GradientWatch({}, num_steps=0),
         updates=lambda: updates[0],
         clock=clock,
     )
@@ -120,7 +120,7 @@ def test_change_outside_the_sampled_elements_is_found_by_checksums() -> None:
     for step in range(5):
         updates[0] += 1
         digest.all_ += 1
-        check.after_window(first_step=step, steps=1)
+        check.check_window(first_step=step, steps=1)
     assert digest.sums_taken == 1 + 5
     assert check.take_ns() == 5 * (5 + 100)
     assert check.take_ns() == 0
@@ -130,15 +130,15 @@ def test_change_outside_the_sampled_elements_is_found_by_checksums() -> None:
 def test_a_window_without_change_fails_once_its_start_is_known_exactly(exact: bool) -> None:
     check, digest, updates = make_check()
     updates[0] = digest.seen = digest.all_ = 1
-    check.after_window(first_step=0, steps=1, exact=exact)
+    check.check_window(first_step=0, steps=1, exact=exact)
     first = 1
     if not exact:
         updates[0] += 10
-        check.after_window(first_step=1, steps=10)
+        check.check_window(first_step=1, steps=10)
         first = 11
     updates[0] += 10
     with pytest.raises(NotTrainedError) as caught:
-        check.after_window(first_step=first, steps=10)
+        check.check_window(first_step=first, steps=10)
     assert caught.value.code == "parameters_unchanged_in_window"
     assert caught.value.details == {
         "first": first + 1, "last": first + 10, "updates": 10, "parameters": 2,
@@ -147,10 +147,10 @@ def test_a_window_without_change_fails_once_its_start_is_known_exactly(exact: bo
 
 def test_windows_whose_steps_were_all_dropped_may_change_nothing() -> None:
     check, digest, updates = make_check()
-    check.after_window(first_step=0, steps=10)
-    check.after_window(first_step=10, steps=10)
+    check.check_window(first_step=0, steps=10)
+    check.check_window(first_step=10, steps=10)
     updates[0] = digest.seen = digest.all_ = 1
-    check.after_window(first_step=20, steps=10)
+    check.check_window(first_step=20, steps=10)
     assert check.end() == {
         "changed": {"weight": True, "bias": False},
         "gradients": {},
@@ -168,7 +168,7 @@ def take_step_with(
 
 def test_gradients_are_checked_in_the_first_steps_of_any_optimizer() -> None:
     weights = {name: torch.ones(3, requires_grad=True) for name in ("seen", "late", "zero", "none")}
-    watch = GradientWatch(weights, looks=2)
+    watch = GradientWatch(weights, num_steps=2)
     nonzero, zero = torch.tensor([0.0, 0.0, 1.0]), torch.zeros(3)
     take_step_with({"other": torch.ones(1, requires_grad=True)}, {"other": torch.ones(1)})
     take_step_with(weights, {"seen": nonzero, "late": zero, "zero": zero, "none": None})
@@ -176,5 +176,5 @@ def test_gradients_are_checked_in_the_first_steps_of_any_optimizer() -> None:
     take_step_with(weights, {"seen": zero, "late": nonzero, "zero": zero, "none": None})
     assert watch.finished
     take_step_with(weights, {"zero": nonzero})  # too late
-    assert watch.found() == {"seen": True, "late": True, "zero": False}
+    assert watch.read_flags() == {"seen": True, "late": True, "zero": False}
     watch.close()

@@ -93,7 +93,7 @@ def run_loop(
         device=device,
         state=ScriptedState(job, device.clock),
         digests=digests or ScriptedDigests(),
-        on_any_rank=lambda flag: flag or flags_of_others,
+        is_on_any_rank=lambda flag: flag or flags_of_others,
     )
     fields = {"max_epochs": len(epochs), "warmup_steps": 2, "window_steps": 3, **schedule}
     MeasuredLoop(

@@ -9,7 +9,7 @@ import pytest
 
 from support.fakes import GOLDEN
 from trainmark.errors import UsageError
-from trainmark.export.tables import to_index
+from trainmark.export.tables import render_index
 from trainmark.record.index_record import IndexRecord, list_index_records, round_result
 from trainmark.record.record import Record
 
@@ -44,7 +44,7 @@ def test_text_of_both_records_matches_its_golden_file() -> None:
         SPEED,
         MEMORY,
     ]
-    assert to_index([make_distilbert_record()]) == f"{SPEED}\n{MEMORY}\n"
+    assert render_index([make_distilbert_record()]) == f"{SPEED}\n{MEMORY}\n"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from support.telemetry_files import (
     write_sampled_run,
 )
 from trainmark.events.schema import TELEMETRY_FILE
-from trainmark.export.tables import to_csv
+from trainmark.export.tables import render_csv
 from trainmark.record import record, reduce, verify
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def test_estimated_energy_is_marked_in_record_and_export(tmp_path: Path) -> None
         make_end_line(),
     ]
     record = build_record(tmp_path, samples)
-    head, row = (line.split(",") for line in to_csv([record]).splitlines())
+    head, row = (line.split(",") for line in render_csv([record]).splitlines())
     cells = dict(zip(head, row, strict=True))
     assert cells["energy_to_target_j"] == cells["energy_per_sample_j"] == ""
     assert float(cells["estimated_energy_to_target_j"]) == pytest.approx(2 * 400 * 5)

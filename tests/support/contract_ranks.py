@@ -12,8 +12,8 @@ from torch.distributed.tensor import DTensor
 from trainmark import devices
 from trainmark.cases.gpt_megatron.case import GptRecipe
 from trainmark.cases.gpt_megatron.model import build_model
-from trainmark.rank.process_group import collective_device
-from trainmark.train.parallel import Ranks, micro_batch, parallelize
+from trainmark.rank.process_group import find_collective_device
+from trainmark.train.parallel import Ranks, open_micro_batch, parallelize
 
 
 def run_task(rank: int, task: str, vendor_name: str, world: int, rendezvous: str) -> None:
@@ -23,7 +23,7 @@ def run_task(rank: int, task: str, vendor_name: str, world: int, rendezvous: str
     device.set_precision("fp32")
     dist.init_process_group(
         vendor.collective_backend, init_method=f"file://{rendezvous}", rank=rank, world_size=world,
-        device_id=collective_device(device),
+        device_id=find_collective_device(device),
     )  # fmt: skip
     assert vendor.collective_library()
     TASKS[task](device, rank, world)
@@ -64,7 +64,7 @@ def shard(device, rank, world):
     replicas = parallelize(
         sharded_model, Ranks(rank, world, mesh=mesh), shards=sharded_model.blocks
     )
-    with micro_batch(replicas, last=True):
+    with open_micro_batch(replicas, last=True):
         loss = replicas(ids[:, :-1], ids[:, 1:])
         loss.backward()
     torch.testing.assert_close(loss, expected)

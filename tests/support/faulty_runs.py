@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from support.real_runs import read_checked_record, wait_for_end, wait_for_fault
 from trainmark.events.schema import EventFile, name_rank_file
 from trainmark.launch.hang import find_place
-from trainmark.rank.worker import STACKS_SIGNAL, stacks_file
+from trainmark.rank.worker import STACKS_SIGNAL, format_stacks_name
 from trainmark.spec import message
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def check_hang(start_run: Any, fifo: Path, *args: str, ranks: int) -> Record:
 def _wait_until_waiting(run_dir: Path, rank: int) -> None:
     """Return once the stacks of a rank show that it waits for others."""
     start = next(event for event in EventFile(run_dir / name_rank_file(rank)) if "pid" in event)
-    stacks = run_dir / stacks_file(rank)
+    stacks = run_dir / format_stacks_name(rank)
     while not (stacks.stat().st_size and find_place(stacks.read_text()).state == "waits"):
         os.kill(start["pid"], STACKS_SIGNAL)
         time.sleep(0.2)

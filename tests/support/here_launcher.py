@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmark.launch.launchers import Command, EngineJob, JobState, Launcher
+from trainmark.launch.launchers import EngineCommand, EngineJob, JobState, Launcher
 from trainmark.launch.node import render_node_script
 
 
@@ -26,7 +26,7 @@ class Here(Launcher):
     def check(self, plan: Any, site: Any) -> None:
         """Check nothing."""
 
-    def command(self, plan: Any, site: Any) -> Command:
+    def build_command(self, plan: Any, site: Any) -> EngineCommand:
         files = {
             f"node{number}.sh": self.scripts.get(number, "")
             + render_node_script(
@@ -34,18 +34,18 @@ class Here(Launcher):
             )
             for number in range(plan.nnodes)
         }
-        return Command(argv=("true",), files=files, submits=True)
+        return EngineCommand(argv=("true",), files=files, submits=True)
 
-    def state(self, job: EngineJob) -> JobState:
+    def read_state(self, job: EngineJob) -> JobState:
         if not self.nodes:
             self._start(job)
         codes = [process.poll() for process in self.nodes]
         if any(codes):
             self.cancel(job)  # as engines end the other nodes of a job
         if None in codes:
-            return JobState(phase="running", said="RUNNING")
+            return JobState(phase="running", description="RUNNING")
         code = max(map(abs, codes))
-        return JobState(phase="ended", said="FAILED" if code else "COMPLETED")
+        return JobState(phase="ended", description="FAILED" if code else "COMPLETED")
 
     def cancel(self, job: EngineJob) -> None:
         for process in self.nodes:

@@ -10,7 +10,7 @@ from trainmark.plan.plan import PLAN_FILE
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
 from trainmark.rank import worker
-from trainmark.rank.failure import error_report
+from trainmark.rank.failure import describe_failure
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +36,7 @@ def run_rank(root: Path, case: str = "toy", *, overrides: dict[str, str], **requ
         worker.run_rank(rank, run_dir, 0, 0)
         rank.events.emit("end")
     except Exception as error:  # noqa: BLE001 - as the worker's own main
-        rank.events.emit("error", **error_report(error, rank.place))
+        rank.events.emit("error", **describe_failure(error, rank.place))
     rank.events.close()
     exits = event("ranks_ended", worker.clock(), failures=[])
     launch = launch_event(launched_ns, started=started)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from support.exported_runs import write_two_ranks
 from support.fakes import GOLDEN
-from trainmark.export.run_logs import to_mlperf
+from trainmark.export.run_logs import render_mlperf_log
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +39,7 @@ def write_log(folder: Path, case: Case) -> str:
         data=plan["data"] | {"eval_samples": 1024, "best_quality": None},
         about=plan["about"] | {"metric": case.metric, "higher_is_better": case.higher_is_better},
     )  # fmt: skip
-    return to_mlperf(*run)
+    return render_mlperf_log(*run)
 
 
 def add_submission_keys(log: str, benchmark: str, ruleset: str) -> str:

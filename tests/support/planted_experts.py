@@ -260,7 +260,7 @@ TWO_RANKS = {
 def find_mistake(job: Any) -> dict[str, Any]:
     """Train some steps as a rank does; return the code of what was found and its parameters."""
     trained = job.trained_parameters()
-    watch = GradientWatch(trained, looks=5)
+    watch = GradientWatch(trained, num_steps=5)
     check = ParameterCheck(
         digest=TensorDigest(trained), gradients=watch, updates=job.updates, clock=lambda: 0
     )
@@ -273,7 +273,7 @@ def find_mistake(job: Any) -> dict[str, Any]:
         for _ in range(STEPS - 1):
             job.step(stream)
         job.check()
-        check.after_window(first_step=0, steps=STEPS)
+        check.check_window(first_step=0, steps=STEPS)
         parameters = SimpleNamespace(**check.end(), updates=job.updates())
     except RunError as error:
         return {"code": error.code}

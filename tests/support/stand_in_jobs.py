@@ -89,7 +89,7 @@ def train(
         change_loop: a piece of the loop's source and what to write instead of it.
     """
     from trainmark.devices.vendors.cpu import CpuDevice
-    from trainmark.train.read_ahead import batches_of
+    from trainmark.train.read_ahead import iterate_batches
 
     on_cpu = device is None
     from trainmark_stand_in.timeline import Timeline
@@ -116,7 +116,7 @@ def train(
     queued_ns = 0 if timeline is None else Timeline.mark(timeline).reached_ns
     schedule = loop.Schedule(max_epochs=100, warmup_steps=2, window_steps=2, max_steps=STEPS)
     loop.MeasuredLoop(
-        job=job, batches=lambda epoch: batches_of(job, device, epoch, depth=0),
+        job=job, batches=lambda epoch: iterate_batches(job, device, epoch, depth=0),
         schedule=schedule, device=device, clock=FakeClock() if on_cpu else timeline.clock,
         barrier=lambda: None, emit=lambda event, **fields: events.append({"event": event} | fields),
     ).run()  # fmt: skip

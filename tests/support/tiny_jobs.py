@@ -15,7 +15,7 @@ from trainmark.protocols import JobContext
 from trainmark.rank.loop import MeasuredLoop, Schedule
 from trainmark.rank.parameters import ParameterCheck
 from trainmark.train.parameters import GradientWatch, TensorDigest
-from trainmark.train.read_ahead import batches_of
+from trainmark.train.read_ahead import iterate_batches
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +47,7 @@ def disable_dropout(job: Any) -> Any:
 
 def list_losses(job: Any, device: Device, steps: int) -> list[float]:
     """Return the losses of the first ``steps`` steps."""
-    batches = batches_of(job, device, 0, depth=0)
+    batches = iterate_batches(job, device, 0, depth=0)
     results = [job.step(batches) for _ in range(steps)]
     batches.close()
     device.synchronize()
@@ -58,7 +58,7 @@ def run_measured(job: Job, device: Device, recipe: Any) -> list[dict[str, Any]]:
     """Run the measured loop over ``job`` as a rank does; return its events."""
     events: list[dict[str, Any]] = []
     trained = job.trained_parameters()
-    watch = GradientWatch(trained, looks=5)
+    watch = GradientWatch(trained, num_steps=5)
     parameters = ParameterCheck(
         digest=TensorDigest(trained),
         gradients=watch, updates=job.updates, clock=time.perf_counter_ns,
@@ -66,8 +66,8 @@ def run_measured(job: Job, device: Device, recipe: Any) -> list[dict[str, Any]]:
     parameters.start()
     MeasuredLoop(
         job=job,
-        batches=partial(batches_of, job, device, depth=recipe.read_ahead_batches),
-        schedule=Schedule.of(recipe, None),
+        batches=partial(iterate_batches, job, device, depth=recipe.read_ahead_batches),
+        schedule=Schedule.from_recipe(recipe, None),
         device=device,
         clock=time.perf_counter_ns,
         barrier=lambda: None,

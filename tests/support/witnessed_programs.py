@@ -46,7 +46,7 @@ def measure(
     file.write_text(work)
     command = [*(launcher or (sys.executable,)), str(PROGRAMS / program), *args]
     fields = {"device": "cpu", "sample_every": 0, "out": folder / "run"} | fields
-    request = RunRequest.of(case="witnessed", witness=file, command=command, **fields)
+    request = RunRequest.build(case="witnessed", witness=file, command=command, **fields)
     local.launch(resolve(request), StopRequest())
     return read_checked_record(folder / "run")
 

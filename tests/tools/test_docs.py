@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmark.cli.app import VERBS, command
+from trainmark.cli.app import VERBS, load_command
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "trainmark"
@@ -44,7 +44,7 @@ def test_command_lines_name_verbs_and_options_that_exist(page):
         if not any(verb in names for names in VERBS.values()):
             wrong.append(verb)
             continue
-        command_of_verb = command(verb)
+        command_of_verb = load_command(verb)
         command_of_verb = getattr(command_of_verb, "commands", {}).get(
             words[0] if words else "", command_of_verb
         )

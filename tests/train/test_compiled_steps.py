@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from trainmark.train.parallel import graphs_compiled
+from trainmark.train.parallel import count_compiled_graphs
 
 
 def test_graphs_and_recompilations_are_counted() -> None:
     torch._dynamo.reset()
-    before = graphs_compiled() or 0
+    before = count_compiled_graphs() or 0
 
     def broken(x: torch.Tensor) -> torch.Tensor:
         y = x * 2
@@ -20,4 +20,4 @@ def test_graphs_and_recompilations_are_counted() -> None:
     for rows in (4, 4, 5):  # the second runs what the first compiled; the third is a new shape
         compiled(torch.ones(rows))
     # Two around the break, for each shape.
-    assert (graphs_compiled() or 0) - before == 4
+    assert (count_compiled_graphs() or 0) - before == 4

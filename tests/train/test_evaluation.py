@@ -12,8 +12,8 @@ from trainmark.train.evaluation import (
     MAX_KEYS,
     EvaluationSum,
     ScoredRows,
-    num_rows,
-    row_keys,
+    compute_row_keys,
+    count_rows,
     scored_rows,
 )
 
@@ -23,11 +23,13 @@ HERE = {"world_size": 1, "device": torch.device("cpu")}
 def test_equal_rows_have_equal_keys_wherever_they_stand() -> None:
     rows = torch.arange(60, dtype=torch.int64).reshape(20, 3)
     labels = torch.arange(20)
-    keys = row_keys((rows, labels), 20)
+    keys = compute_row_keys((rows, labels), 20)
     order = torch.randperm(20)
     assert len(set(keys.tolist())) == 20
-    assert row_keys((rows[order], labels[order]), 20).tolist() == keys[order.numpy()].tolist()
-    assert row_keys([rows, {"labels": labels}], 5).tolist() == keys[:5].tolist()
+    assert (
+        compute_row_keys((rows[order], labels[order]), 20).tolist() == keys[order.numpy()].tolist()
+    )
+    assert compute_row_keys([rows, {"labels": labels}], 5).tolist() == keys[:5].tolist()
 
 
 @pytest.mark.parametrize(
@@ -35,26 +37,26 @@ def test_equal_rows_have_equal_keys_wherever_they_stand() -> None:
 )
 def test_each_type_of_numbers_has_keys(dtype: torch.dtype) -> None:
     rows = torch.eye(7).to(dtype)
-    keys = row_keys(rows, 7)
+    keys = compute_row_keys(rows, 7)
     assert len(set(keys.tolist())) == 7
-    assert row_keys(rows.t(), 7).tolist() == keys.tolist()  # not contiguous
+    assert compute_row_keys(rows.t(), 7).tolist() == keys.tolist()  # not contiguous
 
 
 def test_zeros_at_the_end_of_rows_do_not_change_keys() -> None:
     rows = torch.randint(1, 1000, (6, 5))
     padded = torch.nn.functional.pad(rows, (0, 11))
-    assert row_keys(padded, 6).tolist() == row_keys(rows, 6).tolist()
+    assert compute_row_keys(padded, 6).tolist() == compute_row_keys(rows, 6).tolist()
     moved = torch.nn.functional.pad(rows, (11, 0))
-    assert set(row_keys(moved, 6)).isdisjoint(row_keys(rows, 6))
+    assert set(compute_row_keys(moved, 6)).isdisjoint(compute_row_keys(rows, 6))
 
 
 def test_tensors_of_other_lengths_do_not_count() -> None:
     rows, others = torch.arange(12).reshape(4, 3), torch.ones(26, 4)
-    assert row_keys((rows, others, torch.tensor(3.0), "text"), 4).tolist() == (
-        row_keys(rows, 4).tolist()
+    assert compute_row_keys((rows, others, torch.tensor(3.0), "text"), 4).tolist() == (
+        compute_row_keys(rows, 4).tolist()
     )
-    assert (num_rows((torch.tensor(1), rows)), num_rows(("x",))) == (4, 0)
-    assert row_keys((), 0).tolist() == []
+    assert (count_rows((torch.tensor(1), rows)), count_rows(("x",))) == (4, 0)
+    assert compute_row_keys((), 0).tolist() == []
 
 
 def test_mean_is_over_rows_and_not_over_batches() -> None:
@@ -118,6 +120,6 @@ def test_training_rows_among_the_scored_rows_are_counted() -> None:
     rows = torch.arange(40).reshape(20, 2)
     scored = EvaluationSum()
     scored.add(ScoredRows.of(rows[:10], 10))
-    trained = row_keys(rows[8:], 12).tolist()
+    trained = compute_row_keys(rows[8:], 12).tolist()
     event = summarize_scores(scored.scores(), [*trained, trained[0]])
     assert (event.rows, event.known, event.trained) == (10, 12, 2)

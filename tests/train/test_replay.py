@@ -12,7 +12,7 @@ from support import tiny_gpt
 from support.fakes import FakeClock, SyncDevice
 from support.old_torch import needs_fsdp
 from trainmark.record.replays import ReplayDifference, summarize_replays
-from trainmark.train.read_ahead import batches_of
+from trainmark.train.read_ahead import iterate_batches
 from trainmark.train.replay import StepDigests, StepperState
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ DDP = pytest.param(False, id="ddp")
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_steps_from_a_saved_state_are_the_same_to_the_bit(precision: str) -> None:
     job = tiny_gpt.new_job(rank=0, world_size=1, precision=precision, dropout=0.2)
-    batches = list(batches_of(job, SyncDevice(FakeClock()), 0, depth=0))
+    batches = list(iterate_batches(job, SyncDevice(FakeClock()), 0, depth=0))
     job.step(iter(batches[:1]))
     state = StepperState(job.stepper)
     state.save()
@@ -37,7 +37,7 @@ def test_steps_from_a_saved_state_are_the_same_to_the_bit(precision: str) -> Non
         state.restore()
         losses = [float(job.step(iter([batch]))) for batch in batches[1:]]
         weights = {name: item.clone() for name, item in job.trained_parameters().items()}
-        passes.append((losses, weights, job.stepper.counts()))
+        passes.append((losses, weights, job.stepper.read_counts()))
 
     (losses, weights, counts), (losses_again, weights_again, counts_again) = passes
     assert losses == losses_again
@@ -50,7 +50,7 @@ def test_steps_from_a_saved_state_are_the_same_to_the_bit(precision: str) -> Non
 def test_digest_of_a_step_has_gradients_in_the_order_of_the_backward_pass() -> None:
     job = tiny_gpt.new_job(rank=0, world_size=1)
     digests = StepDigests(job.trained_parameters(), job.stepper)
-    (first, second, *_) = batches_of(job, SyncDevice(FakeClock()), 0, depth=0)
+    (first, second, *_) = iterate_batches(job, SyncDevice(FakeClock()), 0, depth=0)
     job.step(iter([first]))  # with a learning rate of 0
     digests.start()
 

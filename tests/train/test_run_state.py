@@ -20,7 +20,7 @@ from trainmark.plan.resuming import resume_plan
 from trainmark.protocols import Progress
 from trainmark.rank.loop import MeasuredLoop, Schedule
 from trainmark.train.checkpoints import Checkpoints
-from trainmark.train.read_ahead import batches_of
+from trainmark.train.read_ahead import iterate_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,8 +44,8 @@ def train(
         checkpoints.load(*begin)
     device = SyncDevice(FakeClock())
     MeasuredLoop(
-        job=job, batches=lambda epoch: batches_of(job, device, epoch, depth=2),
-        schedule=Schedule.of(recipe, None, done=checkpoints.begin.steps), device=device,
+        job=job, batches=lambda epoch: iterate_batches(job, device, epoch, depth=2),
+        schedule=Schedule.from_recipe(recipe, None, done=checkpoints.begin.steps), device=device,
         clock=device.clock, barrier=lambda: None, begin=checkpoints.begin, save=checkpoints.save,
         emit=lambda event, **fields: events.append({"event": event, **fields}),
     ).run()  # fmt: skip
@@ -140,7 +140,7 @@ def plan_run_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Plan]
     root = tmp_path_factory.mktemp("data")
 
     def plan(overrides: dict[str, Any] | None = None, **fields: Any) -> Plan:
-        request = RunRequest.of(
+        request = RunRequest.build(
             case="llama31_8b", overrides=overrides or {}, device="cpu", **fields
         )
         return resolve(request, generated_root=root)

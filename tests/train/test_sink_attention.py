@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward
 
-from trainmark.train.sink_attention import sink_attention
+from trainmark.train.sink_attention import compute_sink_attention
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_results_and_gradients_equal_those_of_transformers(length: int, window: 
     module = torch.nn.Module()
     module.sinks, module.num_key_value_groups = inputs[3], 2
     expected, _ = eager_attention_forward(module, *inputs[:3], mask, scaling=0.3)
-    result = sink_attention(*inputs, scaling=0.3, window=window)
+    result = compute_sink_attention(*inputs, scaling=0.3, window=window)
     torch.testing.assert_close(result.transpose(1, 2), expected)
     weights = torch.randn(expected.shape, generator=generator, dtype=torch.float64)
     library_gradients = torch.autograd.grad((expected * weights).sum(), inputs)

@@ -39,21 +39,21 @@ def test_dimension_that_the_file_names_is_counted():
 def test_evaluation_batches_are_not_counted_as_trained():
     counter = BatchCounter()
     counter.add(TRAIN, torch.zeros(4, 3), MARKS)
-    counter.backward()
+    counter.note_backward()
     counter.add(VALID, torch.zeros(9, 3), MARKS)
     counter.add(TRAIN, torch.zeros(4, 3), MARKS)
-    counter.backward()
+    counter.note_backward()
     assert [fetch.counts for fetch in counter.take_step()] == [Counts(4, 4), Counts(4, 4)]
 
 
 def test_second_data_set_counts_as_training_after_the_first_ends():
     counter = BatchCounter()
     counter.add(TRAIN, torch.zeros(4, 3), MARKS)
-    counter.backward()
+    counter.note_backward()
     counter.take_step()
     for _ in range(4):
         counter.add(VALID, torch.zeros(2, 3), MARKS)
-        counter.backward()
+        counter.note_backward()
         fetched = counter.take_step()
     assert [fetch.counts for fetch in fetched] == [Counts(2, 2)]
 
@@ -64,7 +64,7 @@ def test_first_epoch_rows_have_equal_digests_only_if_equal():
     counter.add(TRAIN, rows, MARKS, iterator=1)
     counter.add(TRAIN, rows[:1], MARKS, iterator=1)
     counter.add(TRAIN, rows, MARKS, iterator=2)
-    counter.backward()
+    counter.note_backward()
     digests = counter.list_rows()
     assert len(digests) == 4
     assert len(set(digests)) == 3

@@ -32,7 +32,7 @@ def _measure_nodes(tmp_path, monkeypatch):
         with socket.socket() as listening:
             listening.bind(("127.0.0.1", 0))
             port = listening.getsockname()[1]
-        request = RunRequest.of(
+        request = RunRequest.build(
             case="witnessed",
             witness=tmp_path / "work.toml",
             command=[*command, str(PROGRAMS / "ddp.py")],

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trainmark.cli.dry_run import plan_summary
+from trainmark.cli.dry_run import describe_plan
 from trainmark.errors import UsageError
 from trainmark.launch.series import check_entries
 from trainmark.plan.plan_file import read_plan_file
@@ -92,7 +92,7 @@ def test_ranks_of_known_launchers(command, launcher, nproc):
 
 
 def make_plan(folder: Path, command: str, **fields: object):
-    request = RunRequest.of(
+    request = RunRequest.build(
         case="witnessed",
         witness=write_spec(folder, WHOLE),
         command=command.split(),
@@ -124,7 +124,7 @@ def test_option_of_a_case_is_refused(tmp_path):
 
 
 def test_name_of_a_case_is_refused(tmp_path):
-    request = RunRequest.of(
+    request = RunRequest.build(
         case="witnessed",
         witness=write_spec(tmp_path, WHOLE.replace('"mine"', '"toy"')),
         command=["python", "train.py"],
@@ -138,7 +138,7 @@ def test_name_of_a_case_is_refused(tmp_path):
 def test_program_is_not_comparable_with_a_case_or_another_command(tmp_path):
     first = describe_planned_work(make_plan(tmp_path, "python train.py"))
     other = describe_planned_work(make_plan(tmp_path, "python train.py --lr 3"))
-    case = describe_planned_work(resolve(RunRequest.of(case="toy", device="cpu")))
+    case = describe_planned_work(resolve(RunRequest.build(case="toy", device="cpu")))
     assert first["witnessed"] != other["witnessed"]
     assert first["witnessed"] is not None
     assert case["witnessed"] is None
@@ -148,7 +148,7 @@ def test_pattern_of_the_speed_is_no_other_work(tmp_path):
     first = describe_planned_work(make_plan(tmp_path, "python train.py"))
     without = WHOLE.replace("speed_line", "# speed_line")
     write_spec(tmp_path, without)
-    request = RunRequest.of(
+    request = RunRequest.build(
         case="witnessed", witness=tmp_path / "work.toml", command=["python", "train.py"],
         device="cpu",
     )  # fmt: skip
@@ -161,7 +161,9 @@ def test_plan_file_names_programs(tmp_path):
         f"runs:\n  - {{witness: {work}, command: [python, train.py, --lr, '3'], nproc: [1, 2]}}\n"
         f"  - {{witness: {work}, command: [python, other.py], name: other}}\n"
     )
-    request = RunRequest.of(case=str(tmp_path / "plan.yaml"), device="cpu", out=tmp_path / "runs")
+    request = RunRequest.build(
+        case=str(tmp_path / "plan.yaml"), device="cpu", out=tmp_path / "runs"
+    )
     entries = check_entries(read_plan_file(request), dry_run=True)
     assert [entry.name for entry in entries] == ["work-nproc_1", "work-nproc_2", "other"]
     plans = [entry.plan for entry in entries if entry.plan is not None]
@@ -171,7 +173,7 @@ def test_plan_file_names_programs(tmp_path):
 
 
 def test_dry_run_shows_the_command(tmp_path):
-    lines = dict(plan_summary(make_plan(tmp_path, "python train.py --lr 3")))
+    lines = dict(describe_plan(make_plan(tmp_path, "python train.py --lr 3")))
     assert lines["program"] == "python train.py --lr 3"
     assert lines["starts"] == "each rank"
     assert lines["device"].endswith("1 rank, bf16")

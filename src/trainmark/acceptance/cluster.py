@@ -78,7 +78,9 @@ def prepare_session(
         save_baselines(opened.folder, baselines)
         save_request(opened.folder, opened.request, plans)
         opened.session_dir.mkdir(parents=True)
-        command = launchers.load_launcher(opened.plan.launcher).command(opened.plan, opened.cluster)
+        command = launchers.load_launcher(opened.plan.launcher).build_command(
+            opened.plan, opened.cluster
+        )
         settings = opened.cluster.model_dump_json(indent=2, exclude_defaults=True) + "\n"
         for name, text in {**command.files, CLUSTER_FILE: settings}.items():
             (opened.session_dir / name).write_text(text, encoding="utf-8")
@@ -235,7 +237,7 @@ def measure_nodes(
     if opened.is_submitted:
         job = EngineJob(plan, cluster)
     else:
-        job = launchers.start_job(launcher.command(plan, cluster), plan, cluster)
+        job = launchers.start_job(launcher.build_command(plan, cluster), plan, cluster)
     wait_for_nodes(opened, launcher, job, stop, show=show)
     result = conclude_nodes(opened, opened.request, interrupted=stop.signal_name).result
     result.write(opened.folder)
@@ -266,12 +268,12 @@ def wait_for_nodes(
     while cancellation is None or not cancellation.is_given_up:
         state = _read_job_state(launcher, job)
         if state.phase == "lost":
-            show(state.said)
+            show(state.description)
         if state.phase in ("ended", "lost"):
             return
         session.scan()
         alive = [peer for peer in session.peers.values() if peer.is_alive]
-        nodes_line = progress.describe_nodes(state.said, len(session.peers), len(alive))
+        nodes_line = progress.describe_nodes(state.description, len(session.peers), len(alive))
         for line in (nodes_line, progress.describe_phase(alive)):
             if line is not None:
                 show(line)
@@ -304,7 +306,7 @@ class _Cancellation:
         if now_s < self._next_attempt_s:
             return
         self._next_attempt_s = now_s + _CANCEL_INTERVAL_S
-        self._job.cancels += 1
+        self._job.num_cancels += 1
         with suppress(EnvironmentFault):  # the next state shows that the job is still there
             self._launcher.cancel(self._job)
 
@@ -355,6 +357,6 @@ class _SessionProgress:
 def _read_job_state(launcher: Launcher, job: EngineJob) -> JobState:
     """Return the state of the job; if the engine does not answer now, it counts as running."""
     try:
-        return launcher.state(job)
+        return launcher.read_state(job)
     except EnvironmentFault as fault:
-        return JobState(phase="running", said=fault.what)
+        return JobState(phase="running", description=fault.what)

@@ -176,7 +176,7 @@ def write_joined_event(
         devices=list(acceptance.device_names),
         # A CPU is one product, and any number of ranks share it.
         products=[products[min(index, len(products) - 1)] for index in range(count)],
-        software=setup.described["packages"] | {"driver": setup.described["driver"]},
+        software=setup.environment["packages"] | {"driver": setup.environment["driver"]},
         node_rank=node_rank,
         address=address,
     )

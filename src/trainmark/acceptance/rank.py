@@ -63,11 +63,11 @@ class Training:
     def _next_epoch(self) -> Iterator[Batch]:
         """Return the batches of the next epoch, the first one at the first call."""
         from trainmark.rank.counting import MeteredBatches
-        from trainmark.train.read_ahead import batches_of
+        from trainmark.train.read_ahead import iterate_batches
 
         device = self._context.device
         depth = self._context.recipe.read_ahead_batches
-        source = batches_of(self.job, device, self._epoch, depth=depth)
+        source = iterate_batches(self.job, device, self._epoch, depth=depth)
         self._epoch += 1
         return MeteredBatches(source, device)
 

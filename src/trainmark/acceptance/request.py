@@ -11,7 +11,7 @@ from typing_extensions import Self
 from trainmark.acceptance import DEFAULT_WORSE_BY
 from trainmark.documents import Frozen, make_usage_error
 from trainmark.errors import UsageError, suggest_nearest
-from trainmark.plan.request import Count, RunRequest
+from trainmark.plan.request import PositiveCount, RunRequest
 
 PHASES = ("devices", "nodes", "pairs", "groups")
 DEFAULT_CASE = "distilbert_sst2"
@@ -39,8 +39,8 @@ class AcceptRequest(Frozen):
         None,
         description="A name or torch type that `list devices` has; default: first found.",
     )
-    nproc: Count | None = Field(None, description="Devices of each node; default: all.")
-    nnodes: Count | None = Field(None, description="Number of nodes; with --launcher.")
+    nproc: PositiveCount | None = Field(None, description="Devices of each node; default: all.")
+    nnodes: PositiveCount | None = Field(None, description="Number of nodes; with --launcher.")
     launcher: str | None = Field(
         None,
         description="A name that `list launchers` has; default: this machine's devices.",
@@ -104,7 +104,7 @@ class AcceptRequest(Frozen):
 
     def make_run_request(self, *, nnodes: int, nproc: int, recipe: str | None) -> RunRequest:
         """Return the request of the training of teams of ``nnodes`` times ``nproc`` devices."""
-        return RunRequest.of(
+        return RunRequest.build(
             case=self.case,
             overrides=self.overrides or None,
             recipe=recipe or self.recipe,
@@ -115,7 +115,7 @@ class AcceptRequest(Frozen):
         )
 
     @classmethod
-    def of(cls, **fields: Any) -> Self:
+    def build(cls, **fields: Any) -> Self:
         """Return the request with ``fields``; those that are None are not given.
 
         Raises:

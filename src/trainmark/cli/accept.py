@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from trainmark.acceptance.request import AcceptRequest
-from trainmark.cli.options import Assignments, Json, Lang, Quiet, completed_by, takes
-from trainmark.cli.output import from_here, say, say_lines, say_remark
+from trainmark.cli.options import Assignments, Json, Lang, Quiet, add_model_options, complete_with
+from trainmark.cli.output import print_lines, print_remark, print_text, shorten_path
 from trainmark.errors import UsageError
 
 EXAMPLES = """\
@@ -24,14 +24,14 @@ EXAMPLES = """\
 _OPTIONS = tuple(name for name in AcceptRequest.model_fields if name not in ("case", "overrides"))
 
 
-@takes(AcceptRequest, *_OPTIONS)
+@add_model_options(AcceptRequest, *_OPTIONS)
 def accept(
     case: Annotated[
         str | None,
         typer.Argument(
             metavar="[CASE]",
             help="A case whose training is measured; default: distilbert_sst2.",
-            autocompletion=completed_by("complete_case"),
+            autocompletion=complete_with("complete_case"),
         ),
     ] = None,
     overrides: Assignments = None,
@@ -50,8 +50,7 @@ def accept(
     """Find what to exclude: slow devices and nodes, bad links, what computes differently.
 
     Every device trains alone and in pairs, and is compared with its peers; with --launcher, every
-    node. The folder gets
-    acceptance.json, a page, and passing.txt, failing.txt and undecided.txt.
+    node. The folder gets acceptance.json, a page, and passing.txt, failing.txt and undecided.txt.
 
     Ends with 0: all pass, 1: some fail, 3: some are undecided, 2: nothing was started.
     """
@@ -66,7 +65,7 @@ def accept(
             where="--attach",
             fix="leave out the case and all other options",
         )
-    request = AcceptRequest.of(
+    request = AcceptRequest.build(
         case=case, overrides=parse_assignments(overrides or []) or None, **fields
     )
     if dry_run:
@@ -80,16 +79,16 @@ def accept(
     ):
         if not quiet:
             for line in acceptance.make_timetable().describe():
-                say_remark(line)
-        show = _ignore if quiet else say_remark
+                print_remark(line)
+        show = _ignore if quiet else print_remark
         result = api.measure_acceptance(acceptance, stop, show=show)
     if as_json:
-        say(result.model_dump_json(indent=2))
+        print_text(result.model_dump_json(indent=2))
     else:
-        say_lines(list_acceptance_lines(result, lang))
-        folder = from_here(acceptance.folder)
-        say(f"lists: {folder}/passing.txt, failing.txt, undecided.txt")
-        say(f"page: {folder}/page.html")
+        print_lines(list_acceptance_lines(result, lang))
+        folder = shorten_path(acceptance.folder)
+        print_text(f"lists: {folder}/passing.txt, failing.txt, undecided.txt")
+        print_text(f"page: {folder}/page.html")
     if result.exit_code:
         raise typer.Exit(result.exit_code)
 

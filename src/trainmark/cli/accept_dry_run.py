@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING
 
 from trainmark.acceptance.session import OpenedSession
 from trainmark.acceptance.teams import MODULE as RANK_MODULE
-from trainmark.cli.output import say, say_json, say_lines
-from trainmark.launch.launchers import Command, load_launcher
+from trainmark.cli.output import print_json, print_lines, print_text
+from trainmark.launch.launchers import EngineCommand, load_launcher
 from trainmark.launch.python_commands import build_module_command
 
 if TYPE_CHECKING:
     from trainmark.acceptance.node_session import Acceptance
     from trainmark.acceptance.timetable import Timetable
 
-_MAX_SHOWN_ROUNDS, _MAX_SHOWN = 3, 4  # of a phase; teams of a round, members of a team
+_MAX_SHOWN_ROUNDS = 3  # of a phase
+_MAX_SHOWN_TEAMS = 4  # of a round
+_MAX_SHOWN_MEMBERS = 4  # of a team
 
 
 def print_accept_dry_run(acceptance: Acceptance | OpenedSession, *, as_json: bool) -> None:
     """Print phases, times and rounds of an acceptance, and the command of its engine."""
     timetable = acceptance.make_timetable()
-    command = _engine_command(acceptance)
+    command = _build_engine_command(acceptance)
     if as_json:
         num_rounds = timetable.num_rounds
         document = {
@@ -37,29 +39,34 @@ def print_accept_dry_run(acceptance: Acceptance | OpenedSession, *, as_json: boo
             "command": list(command.argv),
             "files": dict(command.files),
         }
-        say_json(document, indent=2)
+        print_json(document, indent=2)
         return
-    say_lines(timetable.describe())
-    _say_schedule(timetable)
+    print_lines(timetable.describe())
+    _print_schedule(timetable)
     for name, text in command.files.items():
-        say_lines(["", f"{name}:", *text.splitlines()])
-    say_lines(["", shlex.join(command.argv)])
-    say("nothing was started; --json prints all rounds", err=True)
+        print_lines(["", f"{name}:", *text.splitlines()])
+    print_lines(["", shlex.join(command.argv)])
+    print_text("nothing was started; --json prints all rounds", err=True)
 
 
-def _engine_command(acceptance: Acceptance | OpenedSession) -> Command:
-    """Return what starts the agents of all nodes; of one machine what starts a rank."""
+def _build_engine_command(acceptance: Acceptance | OpenedSession) -> EngineCommand:
+    """Return the command that starts the agents of all nodes; on one machine, that of a rank."""
     if isinstance(acceptance, OpenedSession):
-        return load_launcher(acceptance.plan.launcher).command(acceptance.plan, acceptance.cluster)
+        return load_launcher(acceptance.plan.launcher).build_command(
+            acceptance.plan, acceptance.cluster
+        )
     argv = build_module_command(RANK_MODULE, "TASK", python="python")
-    return Command(argv=tuple(argv), files={})
+    return EngineCommand(argv=tuple(argv), files={})
 
 
-def _say_schedule(timetable: Timetable) -> None:
+def _print_schedule(timetable: Timetable) -> None:
     """Print the first rounds of each phase, with the names of their first teams."""
     for phase, count in timetable.num_rounds.items():
         rounds = [scheduled for scheduled in timetable.schedule if scheduled.phase == phase]
         for scheduled in rounds[:_MAX_SHOWN_ROUNDS]:
-            teams = [" + ".join(team[:_MAX_SHOWN]) for team in scheduled.teams[:_MAX_SHOWN]]
-            more = ", …" if len(scheduled.teams) > _MAX_SHOWN else ""
-            say(f"{phase}, round {scheduled.number + 1} of {count}: {', '.join(teams)}{more}")
+            shown_teams = scheduled.teams[:_MAX_SHOWN_TEAMS]
+            teams = [" + ".join(team[:_MAX_SHOWN_MEMBERS]) for team in shown_teams]
+            more = ", …" if len(scheduled.teams) > _MAX_SHOWN_TEAMS else ""
+            print_text(
+                f"{phase}, round {scheduled.number + 1} of {count}: {', '.join(teams)}{more}"
+            )

@@ -9,8 +9,8 @@ import typer
 
 from trainmark.cli.options import Json
 from trainmark.cli.output import (
-    say,
-    say_json,
+    print_json,
+    print_text,
 )
 from trainmark.errors import EXIT_FAILED, UsageError
 
@@ -44,10 +44,10 @@ def analyze(
     options = parse_options(parse_assignments(assignments))
     analyses = [analyze_log(log, options) for log in logs]
     for analysis in analyses:
-        say(summarize(analysis), err=True)
+        print_text(summarize(analysis), err=True)
         if as_json:
-            say_json(analysis.figures)
-        say(analysis.record.to_json())
+            print_json(analysis.figures)
+        print_text(analysis.record.to_json())
     if any(analysis.record.JOB_FAIL_FLAG for analysis in analyses):
         raise typer.Exit(EXIT_FAILED)
 

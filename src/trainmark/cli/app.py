@@ -1,4 +1,7 @@
-"""The program: its verbs and how they fail. A verb's module is imported when it is called."""
+"""The command line program: its commands, and how errors end it.
+
+The module of a command is imported only when the command is called.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from trainmark.cli.options import SETTINGS, build_command, with_examples
+from trainmark.cli.options import SETTINGS, build_class_with_examples, build_command
 from trainmark.cli.streams import LostOutputError, drop_output, flush_output
 from trainmark.errors import EXIT_FAILED, EnvironmentFault, TrainmarkError
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-# Packages that a verb needs and measuring does not, with the extra that brings each.
+# Optional packages that commands need, with the extra of this project that installs them.
 _EXTRAS = {
     "httpx2": "server",
     "markdown_it": "published", "pyarrow": "published", "starlette": "server",
     "uvicorn": "server", "vl_convert": "pages",
 }  # fmt: skip
-_CTRL_C = 130  # what typer ends with then, without a message; no verb of ours ends so
+_CTRL_C = 130  # typer's exit code after Ctrl-C; no command of ours uses it
 EXAMPLES = """\
   trainmark run distilbert_sst2                measure on generated data, here and now
   trainmark run distilbert_sst2 --nproc 2 bs=16 precision=bf16
@@ -68,21 +71,23 @@ _SHADOWS_PYTHON = ("list", "import")  # their modules and functions end in an un
 
 def import_verb(name: str) -> ModuleType:
     """Import the module of a verb."""
-    return import_module(f"trainmark.cli.{_python_name(name)}")
+    return import_module(f"trainmark.cli.{_convert_to_python_name(name)}")
 
 
-def command(name: str) -> Any:
+def load_command(name: str) -> Any:
     """Return the command of a verb; its module is imported now."""
     module = import_verb(name)
     if name == "serve":
         return module.build(name)
-    verb_command = build_command(name, module.EXAMPLES, getattr(module, _python_name(name)))
+    verb_command = build_command(
+        name, module.EXAMPLES, getattr(module, _convert_to_python_name(name))
+    )
     if name == "analyze":  # the public tool's --KEY VALUE stays among its words
         verb_command.context_settings |= {"ignore_unknown_options": True}
     return verb_command
 
 
-def _python_name(verb: str) -> str:
+def _convert_to_python_name(verb: str) -> str:
     return f"{verb}_" if verb in _SHADOWS_PYTHON else verb
 
 
@@ -91,7 +96,7 @@ class _Program(TyperGroup):
         return _NAMES
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        return command(cmd_name) if cmd_name in _NAMES else None
+        return load_command(cmd_name) if cmd_name in _NAMES else None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         for title, verbs in VERBS.items():
@@ -99,8 +104,8 @@ class _Program(TyperGroup):
                 formatter.write_dl([(f"{name:8}", text) for name, text in verbs.items()])
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
         from trainmark import __version__
 
         typer.echo(f"trainmark {__version__}")
@@ -116,20 +121,23 @@ app = typer.Typer(
 )
 
 
-@app.callback(cls=with_examples(EXAMPLES, _Program))
+@app.callback(cls=build_class_with_examples(EXAMPLES, _Program))
 def trainmark(
     _version_wanted: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Measure how fast an accelerator really trains."""
 
 
 def main() -> None:
-    """Run the program; every fault of ours ends in one message and its exit code.
+    """Run the program; an expected error becomes one message and an exit code.
 
     Raises:
-        KeyboardInterrupt: a signal to stop came.
+        KeyboardInterrupt: the user pressed Ctrl-C.
     """
     try:
         try:
@@ -143,7 +151,7 @@ def main() -> None:
         raise
     except LostOutputError as error:
         drop_output()
-        if not error.has_reader:  # it went away, as `head` does
+        if not error.has_reader:  # the reader of the pipe has ended, as `head` does
             sys.exit(EXIT_FAILED)
         fault: TrainmarkError = error
     except TrainmarkError as error:

@@ -8,13 +8,13 @@ import typer
 
 from trainmark.cli.options import Json, Lang
 from trainmark.cli.output import (
-    counted,
-    exit_code_with_faults,
+    choose_exit_code,
     fail_if_damaged,
-    say,
-    say_faults,
-    say_json,
-    say_lines,
+    format_count,
+    print_faults,
+    print_json,
+    print_lines,
+    print_text,
 )
 from trainmark.errors import EXIT_FAILED, EXIT_PASSED
 
@@ -36,7 +36,7 @@ _AUDITED = "Runs, records, folders; pages, tables and logs of other projects."
 
 _SKIPPED_RULES = "rules about data and FLOPs do not apply"
 
-_SHOWN_MODELS = 5  # names of models that are not known
+_MAX_SHOWN_MODELS = 5  # names of unknown models
 
 
 def audit(
@@ -62,19 +62,21 @@ def audit(
     num_results = len(selection.records) + len(selection.rows)
     documents = [finding.as_dict(lang) for finding in findings]
     if as_json:
-        say_json({"findings": documents, "audited": num_results})
+        print_json({"findings": documents, "audited": num_results})
     else:
         for document in documents:
             _print_finding(document)
-    summary = f"{counted(num_results, 'result')} audited, {counted(len(findings), 'finding')}"
+    summary = (
+        f"{format_count(num_results, 'result')} audited, {format_count(len(findings), 'finding')}"
+    )
     if selection.unread:
-        summary += f"; {counted(len(selection.unread), 'place')} not read"
-    say(summary, err=True)
+        summary += f"; {format_count(len(selection.unread), 'place')} not read"
+    print_text(summary, err=True)
     for row in selection.rows:
         for note in row.notes:
             if note.code == "log_not_checkable":
-                say(f"{row.file}:{row.line} {render(note, lang)}", err=True)
-    _say_unknown_models(selection.rows)
+                print_text(f"{row.file}:{row.line} {render(note, lang)}", err=True)
+    _print_unknown_models(selection.rows)
     fail_if_damaged(selection)
     if any(finding.severity == "error" for finding in findings):
         raise typer.Exit(EXIT_FAILED)
@@ -84,8 +86,8 @@ def _print_finding(document: dict[str, Any]) -> None:
     place = document["file"]
     if document["line"]:
         place += f":{document['line']}"
-    say_lines([f"{document['severity']} {document['rule']} {place} {document['configuration']}"])
-    say_lines([document["message"]], before="  ")
+    print_lines([f"{document['severity']} {document['rule']} {place} {document['configuration']}"])
+    print_lines([document["message"]], before="  ")
 
 
 def _check_division_rules(selection: Selection, lang: str, *, as_json: bool) -> int:
@@ -98,36 +100,36 @@ def _check_division_rules(selection: Selection, lang: str, *, as_json: bool) -> 
     )
     from trainmark.record.work import group_by_work
 
-    say_faults(selection.skipped)
+    print_faults(selection.skipped)
     compliances = [check_rules(group) for group in group_by_work(selection.records)]
     if as_json:
-        say_json([to_compliance_document(compliance, lang) for compliance in compliances])
+        print_json([to_compliance_document(compliance, lang) for compliance in compliances])
     else:
         for compliance in compliances:
-            say_lines([describe_compliance(compliance, lang)])
+            print_lines([describe_compliance(compliance, lang)])
             for mark, sentence in list_compliance_rules(compliance, lang):
-                say_lines([sentence], before=f"  {mark} ")
+                print_lines([sentence], before=f"  {mark} ")
     all_comply = all(compliance.compliant for compliance in compliances)
-    return exit_code_with_faults(EXIT_PASSED if all_comply else EXIT_FAILED, [selection])
+    return choose_exit_code(EXIT_PASSED if all_comply else EXIT_FAILED, [selection])
 
 
-def _say_unknown_models(rows: Sequence[Row]) -> None:
-    """Name the models to which the rules about data and FLOPs cannot be applied."""
+def _print_unknown_models(rows: Sequence[Row]) -> None:
+    """Print the models to which the rules about data and FLOPs cannot be applied."""
     from trainmark.published.audit.workloads import count_unknown_models
 
     num_unnamed, unknown = count_unknown_models(rows)
     if num_unnamed:
-        say(
-            f"no model is named in {counted(num_unnamed, 'row')}: {_SKIPPED_RULES}; "
+        print_text(
+            f"no model is named in {format_count(num_unnamed, 'row')}: {_SKIPPED_RULES}; "
             "add a column `model`",
             err=True,
         )
     if unknown:
-        names = ", ".join(list(unknown)[:_SHOWN_MODELS])
-        if len(unknown) > _SHOWN_MODELS:
-            names += f" and {len(unknown) - _SHOWN_MODELS} more"
-        say(
-            f"{counted(sum(unknown.values()), 'row')} of unknown models ({names}): "
+        names = ", ".join(list(unknown)[:_MAX_SHOWN_MODELS])
+        if len(unknown) > _MAX_SHOWN_MODELS:
+            names += f" and {len(unknown) - _MAX_SHOWN_MODELS} more"
+        print_text(
+            f"{format_count(sum(unknown.values()), 'row')} of unknown models ({names}): "
             f"{_SKIPPED_RULES}; a size in the name (`qwen3_8b`) or a column `parameters` helps",
             err=True,
         )

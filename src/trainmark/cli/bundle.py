@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmark.cli.output import (
-    say,
-    say_remark,
+    print_remark,
+    print_text,
 )
 from trainmark.errors import EXIT_FAILED, UsageError
 
@@ -59,8 +59,8 @@ def bundle(
     assert output is not None
     runs_to_pack = [launches for run in words for launches in find_runs(run)]
     manifest = pack(runs_to_pack, output)
-    say(str(output))
-    say_remark(f"{len(manifest.files)} files, {output.stat().st_size / 1e6:,.1f} MB")
+    print_text(str(output))
+    print_remark(f"{len(manifest.files)} files, {output.stat().st_size / 1e6:,.1f} MB")
 
 
 def _push(words: Sequence[Path], url: str) -> None:
@@ -80,9 +80,9 @@ def _push(words: Sequence[Path], url: str) -> None:
                     if not is_bundle:
                         pack([launches], file)
                     for run in send_bundle(server, file).runs:
-                        say(run.page)
+                        print_text(run.page)
                 except (BundleError, RefusedBundleError) as error:
-                    say_remark(f"{launches[0]}: {error}")
+                    print_remark(f"{launches[0]}: {error}")
                     failed = True
     if failed:
         raise typer.Exit(EXIT_FAILED)

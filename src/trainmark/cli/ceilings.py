@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from trainmark.cli.options import Json, Lang, takes
-from trainmark.cli.output import others_to_stderr, say, say_json
+from trainmark.cli.options import Json, Lang, add_model_options
+from trainmark.cli.output import print_json, print_text, redirect_to_stderr
 from trainmark.errors import EXIT_FAILED
 from trainmark.plan.request import RunRequest
 
@@ -17,12 +17,11 @@ EXAMPLES = """\
   trainmark ceilings --json > ceilings.json   every size, rank and repetition
 """
 
-_STARTUP_S = 120.0  # of ranks that import torch on a busy machine
+_STARTUP_S = 120.0  # time that ranks need to import torch on a busy machine
+_MAX_ROWS = 16  # of the result, with the table of pairs as the last
 
-_MAX_ROWS = 16  # the table of pairs is the last of them
 
-
-@takes(RunRequest, "device", "nproc")
+@add_model_options(RunRequest, "device", "nproc")
 def ceilings(
     budget_s: Annotated[
         float,
@@ -40,8 +39,8 @@ def ceilings(
     from trainmark.pages.terminal import show
     from trainmark.results.redaction import Redactor
 
-    request = RunRequest.of(case="-", **fields)
-    with note_stop_signals() as stop, others_to_stderr():
+    request = RunRequest.build(case="-", **fields)
+    with note_stop_signals() as stop, redirect_to_stderr():
         measured = measure_ceilings(
             stop,
             device=request.device,
@@ -50,9 +49,9 @@ def ceilings(
             timeout_s=_STARTUP_S + 3 * _MAX_ROWS * budget_s,
         )
     if as_json:
-        say_json(Redactor().redact_document(measured))  # users send it to other people
+        print_json(Redactor().redact_document(measured))  # without names, because users share it
     else:
         typer.echo(show(lay_out_ceilings(measured), lang))
     if has_wrong_results(measured):
-        say("trainmark: a rank computed wrong results", err=True)
+        print_text("trainmark: a rank computed wrong results", err=True)
         raise typer.Exit(EXIT_FAILED)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmark.cli.options import Assignments, Json, Lang, completed_by, takes
-from trainmark.cli.output import say, say_json, say_lines, say_remark
+from trainmark.cli.options import Assignments, Json, Lang, add_model_options, complete_with
+from trainmark.cli.output import print_json, print_lines, print_remark, print_text
 from trainmark.errors import EXIT_FAILED
 from trainmark.plan.request import RunRequest
 from trainmark.spec import message
@@ -25,11 +25,11 @@ EXAMPLES = """\
 """
 
 
-@takes(RunRequest, "recipe", "data", "device")
+@add_model_options(RunRequest, "recipe", "data", "device")
 def check(
     case: Annotated[
         str,
-        typer.Argument(help="A case or an alias.", autocompletion=completed_by("complete_case")),
+        typer.Argument(help="A case or an alias.", autocompletion=complete_with("complete_case")),
     ],
     overrides: Assignments = None,
     new: Annotated[
@@ -54,17 +54,17 @@ def check(
     if new is not None:
         _write_template(case, new)
         return
-    request = RunRequest.of(
+    request = RunRequest.build(
         case=case, overrides=parse_assignments(overrides or []) or None, **fields
     )
     with note_stop_signals() as stop:
-        result = check_case(request, steps=steps, stop=stop, say=say_remark)
+        result = check_case(request, steps=steps, stop=stop, say=print_remark)
     if as_json:
-        say_json(_build_document(case, result, lang))
+        print_json(_build_document(case, result, lang))
     else:
         _print_checks(case, result, lang)
     if stop.signal_name is not None:
-        say(f"trainmark: stopped by {stop.signal_name}: no check was made", err=True)
+        print_text(f"trainmark: stopped by {stop.signal_name}: no check was made", err=True)
     if stop.signal_name is not None or not result.passed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -83,10 +83,10 @@ def _print_checks(case: str, result: CaseReport, lang: str) -> None:
             sign, messages = "ok   ", (message(f"check_ok.{check.check}"),)
         for sentence in messages:
             text = render(sentence, lang, result.messages)
-            say_lines([f"{check.check}: {text}"], before=f"{sign} ")
+            print_lines([f"{check.check}: {text}"], before=f"{sign} ")
     if result.checks:
         code, num_checks = "check_done" if num_failed else "check_passed", len(result.checks)
-        say(render(message(code, case=case, faults=num_failed, checks=num_checks), lang))
+        print_text(render(message(code, case=case, faults=num_failed, checks=num_checks), lang))
 
 
 def _write_template(name: str, folder: Path) -> None:
@@ -94,10 +94,10 @@ def _write_template(name: str, folder: Path) -> None:
     from trainmark.cases import PATH_VARIABLE
     from trainmark.conformance.new_case import write_new_case
 
-    say(write_new_case(name, folder))
-    say(f"next: export {PATH_VARIABLE}={shlex.quote(str(folder.resolve()))}", err=True)
-    say(f"      trainmark check {name}", err=True)
-    say("docs/adding-a-case.md explains each file", err=True)
+    print_text(write_new_case(name, folder))
+    print_text(f"next: export {PATH_VARIABLE}={shlex.quote(str(folder.resolve()))}", err=True)
+    print_text(f"      trainmark check {name}", err=True)
+    print_text("docs/adding-a-case.md explains each file", err=True)
 
 
 def _build_document(case: str, result: CaseReport, lang: str) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import typer
 
 from trainmark.cli.options import Json, Lang
 from trainmark.cli.output import (
-    exit_code_with_faults,
-    say_json,
+    choose_exit_code,
+    print_json,
     select_records,
 )
 
@@ -56,9 +56,9 @@ def compare(
     comparison = compare_records(
         side_a.records, side_b.records, figures=figure, threshold=threshold, allow=allow or ()
     )
-    code = exit_code_with_faults(comparison.exit_code, [side_a, side_b])
+    code = choose_exit_code(comparison.exit_code, [side_a, side_b])
     if as_json:
-        say_json(comparison.as_dict() | {"exit_code": code})
+        print_json(comparison.as_dict() | {"exit_code": code})
     else:
         typer.echo(show(lay_out_comparison(comparison), lang=lang))
     raise typer.Exit(code)

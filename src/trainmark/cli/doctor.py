@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmark.cli.options import Json, Lang, Quiet, completed_by, takes
-from trainmark.cli.output import others_to_stderr, say, say_json, say_lines
+from trainmark.cli.options import Json, Lang, Quiet, add_model_options, complete_with
+from trainmark.cli.output import print_json, print_lines, print_text, redirect_to_stderr
 from trainmark.plan.request import RunRequest
 from trainmark.spec import message
 
@@ -23,12 +23,12 @@ EXAMPLES = """\
 """
 
 
-@takes(RunRequest, "recipe", "data", "device", "nproc", "out")
+@add_model_options(RunRequest, "recipe", "data", "device", "nproc", "out")
 def doctor(
     case: Annotated[
         str | None,
         typer.Argument(
-            help="A case whose data is checked too.", autocompletion=completed_by("complete_case")
+            help="A case whose data is checked too.", autocompletion=complete_with("complete_case")
         ),
     ] = None,
     quick: Annotated[
@@ -46,21 +46,21 @@ def doctor(
     """
     from trainmark.machine.doctor import WITHOUT_CASE, describe_machine, examine
 
-    request = RunRequest.of(case=case or WITHOUT_CASE, **fields)
-    with others_to_stderr():
+    request = RunRequest.build(case=case or WITHOUT_CASE, **fields)
+    with redirect_to_stderr():
         examination = examine(describe_machine(request, quick=quick), lang=lang)
     if as_json:
-        say_json(asdict(examination), indent=2)
+        print_json(asdict(examination), indent=2)
     else:
         _print_examination(examination, lang, quiet=quiet)
     raise typer.Exit(examination.exit_code)
 
 
 def _print_examination(examination: Examination, lang: str, *, quiet: bool) -> None:
-    """Print what needs attention first, each with its fix."""
+    """Print the conditions of the machine, the worst first, each with its fix."""
     from trainmark.machine.doctor import render_sentence
 
-    def heading(key: str, **values: Any) -> str:
+    def render_heading(key: str, **values: Any) -> str:
         return render_sentence(message(f"heading.{key}", **values), lang)
 
     width = max((len(condition.code) for condition in examination.checks), default=0)
@@ -68,10 +68,10 @@ def _print_examination(examination: Examination, lang: str, *, quiet: bool) -> N
     for severity in severities:
         conditions = [x for x in examination.checks if x.severity == severity]
         if conditions:
-            say(heading(severity))
+            print_text(render_heading(severity))
         for condition in conditions:
-            say_lines([str(condition.what)], before=f"  {condition.code:<{width}}  ")
+            print_lines([str(condition.what)], before=f"  {condition.code:<{width}}  ")
             if condition.fix:
-                say_lines([heading("fix", text=condition.fix)], before=" " * (width + 4))
+                print_lines([render_heading("fix", text=condition.fix)], before=" " * (width + 4))
     if not quiet:
-        say(heading("examined", device=examination.device, nproc=examination.nproc))
+        print_text(render_heading("examined", device=examination.device, nproc=examination.nproc))

@@ -1,4 +1,4 @@
-"""What ``trainmark run --dry-run`` prints of a plan: a summary, or all of it as JSON."""
+"""Print what ``trainmark run --dry-run`` shows: a summary of the plan, or all of it as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from pydantic_core import to_jsonable_python
 
 from trainmark import cases, devices
-from trainmark.cli.output import from_here, say, say_json, say_lines
+from trainmark.cli.output import print_json, print_lines, print_text, shorten_path
 from trainmark.launch import series
 from trainmark.launch.local import build_rank_command
 from trainmark.launch.submission import build_command
@@ -21,7 +21,7 @@ from trainmark.pages.results import build_series_table, to_series_json
 from trainmark.pages.terminal import show
 from trainmark.plan.plan import UNCHECKED
 from trainmark.plan.recipes import format_fix_hp
-from trainmark.plan.resolving import launches
+from trainmark.plan.resolving import list_launches
 from trainmark.record.work import describe_planned_work, find_differences
 
 if TYPE_CHECKING:
@@ -40,65 +40,72 @@ def print_dry_run(plan: Plan, cluster: Cluster, *, as_json: bool) -> None:
         if plan.witness is not None:
             argv = list(plan.witness.command)
         if as_json:
-            say_json({"plan": plan.model_dump(mode="json"), "command": argv}, indent=2)
+            print_json({"plan": plan.model_dump(mode="json"), "command": argv}, indent=2)
             return
-        typer.echo(show([Facts(tuple(plan_summary(plan)))]))  # whose text is escaped
-        say(f"each rank: {shlex.join(argv)}")
-        say("nothing was started; --json prints the whole plan", err=True)
+        typer.echo(show([Facts(tuple(describe_plan(plan)))]))  # whose text is escaped
+        print_text(f"each rank: {shlex.join(argv)}")
+        print_text("nothing was started; --json prints the whole plan", err=True)
         return
-    first = launches(plan)[0]
-    script = build_command(first, cluster).script(Path(first.run_dir))
+    first = list_launches(plan)[0]
+    script = build_command(first, cluster).render_script(Path(first.run_dir))
     if as_json:
-        say_json({"plan": first.model_dump(mode="json"), "script": script}, indent=2)
+        print_json({"plan": first.model_dump(mode="json"), "script": script}, indent=2)
         return
-    typer.echo(show([Facts(tuple(plan_summary(plan)))]), err=True)
+    typer.echo(show([Facts(tuple(describe_plan(plan)))]), err=True)
     if plan.repeat_count > 1:
-        say(f"the first of {plan.repeat_count} launches; a run starts one after another", err=True)
-    say(script)
-    say(f"then, to wait for it: trainmark run --attach {shlex.quote(first.run_dir)}", err=True)
+        print_text(
+            f"the first of {plan.repeat_count} launches; a run starts one after another", err=True
+        )
+    print_text(script)
+    print_text(
+        f"then, to wait for it: trainmark run --attach {shlex.quote(first.run_dir)}", err=True
+    )
 
 
-def plan_summary(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield what a run will do, as names and sentences."""
+def describe_plan(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield what a run will do, as pairs of a name and a sentence."""
     if plan.witness is not None:
         yield "program", shlex.join(plan.witness.command)
         yield "started in", plan.witness.folder
         yield "starts", "all ranks of a machine" if plan.witness.starts_ranks else "each rank"
     else:
-        yield from _case(plan)
-    yield "device", _device(plan)
+        yield from _describe_case(plan)
+    yield "device", _describe_device(plan)
     if plan.witness is None:
-        yield "data", _data(plan)
-        yield "steps", _steps(plan)
+        yield "data", _describe_data(plan)
+        yield "steps", _describe_steps(plan)
     target = plan.target
     if target is not None:
         sign = ">=" if target.higher_is_better else "<="
         yield "target", f"{target.metric} {sign} {target.value:g}, which ends the run"
-    if plan.witness is None and (memory := _memory(plan)):
+    memory = _describe_memory(plan) if plan.witness is None else ""
+    if memory:
         yield "memory", memory
-    yield "time", _time(plan)
+    yield "time", _describe_time(plan)
     if plan.repeat_count > 1:
         yield "launches", f"{plan.repeat_count}, one after another"
-    yield "folder", str(from_here(Path(plan.run_dir)))
+    yield "folder", str(shorten_path(Path(plan.run_dir)))
 
 
-def _case(plan: Plan) -> Iterator[tuple[str, str]]:
+def _describe_case(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield what is trained, and how it differs from the case's own recipe."""
     yield "case", f"{plan.case}, {plan.about.title.en}, recipe {plan.recipe_name}"
     changed = format_fix_hp(plan.fix_hp | plan.extra) or "nothing"
     yield "changed", f"{changed} (compared with {plan.compared_with}; {plan.rules} rules)"
 
 
-def _device(plan: Plan) -> str:
+def _describe_device(plan: Plan) -> str:
     """Return the devices, the ranks and the precision."""
     products = ", ".join(dict.fromkeys(plan.device.product_names))
-    where = f"{plan.nnodes} x {plan.nproc} ranks" if plan.nnodes > 1 else f"{plan.nproc} ranks"
-    named = f"{plan.device.vendor} ({products})" if products else plan.device.vendor
-    ranks = where if plan.world_size > 1 else "1 rank"
-    return f"{named}, {ranks}, {plan.recipe['precision']}"
+    device = f"{plan.device.vendor} ({products})" if products else plan.device.vendor
+    if plan.nnodes > 1:
+        ranks = f"{plan.nnodes} x {plan.nproc} ranks"
+    else:
+        ranks = "1 rank" if plan.nproc == 1 else f"{plan.nproc} ranks"
+    return f"{device}, {ranks}, {plan.recipe['precision']}"
 
 
-def _data(plan: Plan) -> str:
+def _describe_data(plan: Plan) -> str:
     data = plan.data
     if data.layout == UNCHECKED:
         return f"{data.folder}, which this machine does not see: not checked"
@@ -107,12 +114,12 @@ def _data(plan: Plan) -> str:
     return f"{origin}: {counts}"
 
 
-def _steps(plan: Plan) -> str:
+def _describe_steps(plan: Plan) -> str:
     recipe = plan.recipe
     batch = recipe["micro_batch_size"] * recipe["grad_accum_steps"] * plan.world_size
-    parts = [f"{batch:,} samples a step"]
+    samples = f"{batch:,} samples a step"
     if recipe["grad_accum_steps"] > 1 or plan.world_size > 1:
-        parts[0] += (
+        samples += (
             f" ({recipe['micro_batch_size']} x {recipe['grad_accum_steps']} micro-batches x "
             f"{plan.world_size} ranks)"
         )
@@ -121,11 +128,11 @@ def _steps(plan: Plan) -> str:
         limits[0] += f" of about {max(1, round(plan.data.train_samples / batch)):,} steps"
     if recipe["max_steps"] is not None:
         limits.append(f"{recipe['max_steps']:,} steps")
-    return f"{parts[0]}; at most {' and '.join(limits)}"
+    return f"{samples}; at most {' and '.join(limits)}"
 
 
-def _memory(plan: Plan) -> str:
-    """Return what a rank needs and can have; empty if neither is known here."""
+def _describe_memory(plan: Plan) -> str:
+    """Return the memory that a rank needs and that it can have; empty if neither is known."""
     vendor = None if plan.node_processes else devices.list_vendors().get(plan.device.vendor)
     memory = vendor.rank_memory(plan.nproc) if vendor else None
     if memory is None or not hasattr(cases.import_part(plan.case, "data"), "check_fit"):
@@ -133,14 +140,16 @@ def _memory(plan: Plan) -> str:
     needed = cases.check_fit(
         plan.case, Path(plan.data.folder), plan.load_recipe(), plan.world_size, memory
     )
-    has = f"a rank can have {memory.rank_bytes / cells.GIB:.1f} GiB"
-    return has if needed is None else f"at least {needed / cells.GIB:.1f} GiB a rank; {has}"
+    available = f"a rank can have {memory.rank_bytes / cells.GIB:.1f} GiB"
+    if needed is None:
+        return available
+    return f"at least {needed / cells.GIB:.1f} GiB a rank; {available}"
 
 
-def _time(plan: Plan) -> str:
-    """Return the limit, and how long the newest run of the same work beside it took."""
+def _describe_time(plan: Plan) -> str:
+    """Return the time limit, and the time of the newest run of the same work."""
     limit = f"limit {cells.format_duration(plan.recipe['timeout_s'])}"
-    earlier = _earlier_run(plan, Path(plan.run_dir).parent)
+    earlier = _find_earlier_run(plan, Path(plan.run_dir).parent)
     if earlier is None:
         return f"not known before a run; {limit}"
     return f"{cells.format_duration(earlier.took_s)} in an earlier run ({earlier.run_id}); {limit}"
@@ -153,16 +162,15 @@ class EarlierRun(NamedTuple):
     took_s: float
 
 
-def _earlier_run(plan: Plan, store: Path) -> EarlierRun | None:
-    """Return the newest run of the same work in a folder of runs."""
-    wanted = to_jsonable_python(describe_planned_work(plan))
+def _find_earlier_run(plan: Plan, store: Path) -> EarlierRun | None:
+    """Return the newest run of the same work in the folder ``store``; None if there is none."""
+    planned_work = to_jsonable_python(describe_planned_work(plan))
     for _, launches_of_run in read_newest_runs(store):
         for record in launches_of_run:
             took_s = record.figure("e2e_time")
-            is_same = not find_differences(
-                wanted, to_jsonable_python(describe_planned_work(record.plan))
-            )
-            if took_s is not None and record.passed and is_same:
+            work = to_jsonable_python(describe_planned_work(record.plan))
+            is_same_work = not find_differences(planned_work, work)
+            if took_s is not None and record.passed and is_same_work:
                 return EarlierRun(record.run_id, took_s)
     return None
 
@@ -171,8 +179,8 @@ class PlannedLaunch(NamedTuple):
     """A launch of a plan file that is to be done.
 
     Args:
-        expected_s: as long as an earlier launch of the same work took; None: there is none.
-        limit_s: after which it is ended.
+        expected_s: time of an earlier launch of the same work; None: there is none.
+        limit_s: time limit of the launch.
     """
 
     name: str
@@ -183,7 +191,7 @@ class PlannedLaunch(NamedTuple):
     limit_s: float
 
 
-def planned_launches(entries: Sequence[SeriesEntry]) -> list[PlannedLaunch]:
+def list_planned_launches(entries: Sequence[SeriesEntry]) -> list[PlannedLaunch]:
     """Return the launches to do, in their order."""
     earlier_s: dict[str, float | None] = {}
     planned = []
@@ -191,14 +199,14 @@ def planned_launches(entries: Sequence[SeriesEntry]) -> list[PlannedLaunch]:
         if entry.name not in earlier_s:
             assert entry.plan is not None, "a skipped entry has no launch"
             folder = Path(entry.plan.run_dir).parent  # of the plan file's runs
-            earlier = _earlier_run(plan, folder) or _earlier_run(plan, folder.parent)
+            earlier = _find_earlier_run(plan, folder) or _find_earlier_run(plan, folder.parent)
             earlier_s[entry.name] = None if earlier is None else earlier.took_s
         planned.append(
             PlannedLaunch(
                 name=entry.name,
                 launch=plan.repeat_index,
                 launches=plan.repeat_count,
-                run_dir=from_here(Path(plan.run_dir)),
+                run_dir=shorten_path(Path(plan.run_dir)),
                 expected_s=earlier_s[entry.name],
                 limit_s=float(plan.recipe["timeout_s"]),
             )
@@ -209,24 +217,24 @@ def planned_launches(entries: Sequence[SeriesEntry]) -> list[PlannedLaunch]:
 def print_series_dry_run(
     entries: Sequence[SeriesEntry], *, name: str, exit_code: int, as_json: bool
 ) -> None:
-    """Print what there is of a plan file, then the launches to do, in their order, and their time.
+    """Print the state of a plan file's entries, then the launches to do with their order and time.
 
-    Start nothing.
+    Starts nothing.
     """
-    planned = planned_launches(entries)
+    planned = list_planned_launches(entries)
     if as_json:
         document = to_series_json(entries, name=name, exit_code=exit_code)
         order = [launch._asdict() | {"run_dir": str(launch.run_dir)} for launch in planned]
-        say_json(document | {"launches_to_do": order})
+        print_json(document | {"launches_to_do": order})
         return
     typer.echo(build_series_table(entries))  # whose text is escaped
     if planned:
-        typer.echo(f"\n{show([_order(planned)])}")
-    say_lines([f"launches to do: {len(planned)}{_time_of_all(planned)}"])
-    say("nothing was started", err=True)
+        typer.echo(f"\n{show([_build_order_table(planned)])}")
+    print_lines([f"launches to do: {len(planned)}{_format_total_time(planned)}"])
+    print_text("nothing was started", err=True)
 
 
-def _order(planned: Sequence[PlannedLaunch]) -> Table:
+def _build_order_table(planned: Sequence[PlannedLaunch]) -> Table:
     rows = [
         (
             str(place),
@@ -239,7 +247,7 @@ def _order(planned: Sequence[PlannedLaunch]) -> Table:
     return build_table(("order", "run", "launch", "time"), rows)
 
 
-def _time_of_all(planned: Sequence[PlannedLaunch]) -> str:
+def _format_total_time(planned: Sequence[PlannedLaunch]) -> str:
     """Return the time of all launches as the end of a sentence."""
     known = [launch.expected_s for launch in planned if launch.expected_s is not None]
     unknown = [launch.limit_s for launch in planned if launch.expected_s is None]

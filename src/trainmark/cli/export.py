@@ -8,10 +8,10 @@ import typer
 
 from trainmark.cli.options import Output
 from trainmark.cli.output import (
+    explain_write_errors,
     fail_if_damaged,
-    say,
+    print_text,
     write_text,
-    writing,
 )
 from trainmark.errors import RecordError, UsageError
 
@@ -22,11 +22,11 @@ EXAMPLES = """\
   trainmark export runs/RUN --to perflog                       one run as a log; also mlperf
 """
 
-Form = Literal["csv", "json", "index", "perflog", "mlperf", "parquet"]
+ExportForm = Literal["csv", "json", "index", "perflog", "mlperf", "parquet"]
 
 
 def export(
-    form: Annotated[Form, typer.Option("--to", help="Format to write.")],
+    form: Annotated[ExportForm, typer.Option("--to", help="Format to write.")],
     runs: Annotated[list[str] | None, typer.Argument(help="Run directories or records.")] = None,
     output: Output = None,
 ) -> None:
@@ -35,7 +35,7 @@ def export(
     Ends with 1 if a record cannot be read or does not match its raw events; the others are
     written.
     """
-    from trainmark.export.tables import to_text, write_parquet
+    from trainmark.export.tables import render_text, write_parquet
     from trainmark.results.selection import select_results
 
     selection = select_results(runs or [])
@@ -44,9 +44,9 @@ def export(
     if form == "parquet":
         if output is None:
             raise UsageError(f"--to {form} writes a binary file", fix="give -o FILE")
-        with writing(output):
+        with explain_write_errors(output):
             write_parquet(selection.records, output)
-        say(str(output), err=True)
+        print_text(str(output), err=True)
     else:
-        write_text(output, to_text(form, selection.records, selection.places))
+        write_text(output, render_text(form, selection.records, selection.places))
     fail_if_damaged(selection)

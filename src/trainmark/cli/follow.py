@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmark.cli.options import Json, completed_by
+from trainmark.cli.options import Json, complete_with
 from trainmark.cli.output import (
-    counted,
-    from_here,
-    others_to_stderr,
-    say,
-    say_json,
-    say_remark,
+    format_count,
+    print_json,
+    print_remark,
+    print_text,
+    redirect_to_stderr,
+    shorten_path,
 )
 from trainmark.errors import EXIT_FAILED
 
@@ -34,7 +34,7 @@ def follow(
         list[str],
         typer.Option(
             metavar="BACKEND[=DESTINATION]",
-            autocompletion=completed_by("complete_backend"),
+            autocompletion=complete_with("complete_backend"),
             help="tensorboard, wandb, mlflow or openmetrics; repeatable.",
         ),
     ],
@@ -49,28 +49,30 @@ def follow(
     targets = api.select_followers(to, where="--to")
     documents = []
     has_failed = False
-    followed = api.iterate_followed(runs, targets)
+    followed = api.follow_runs(runs, targets)
     while True:
-        with others_to_stderr():  # MLflow prints addresses, for instance
+        with redirect_to_stderr():  # MLflow prints addresses, for example
             following = next(followed, None)
         if following is None:
             break
         has_failed = has_failed or following.fault is not None
         documents.append(_describe(following))
         if following.fault is not None:
-            say_remark(f"{from_here(following.run_dir)}: {following.target}: {following.fault}")
+            print_remark(
+                f"{shorten_path(following.run_dir)}: {following.target}: {following.fault}"
+            )
         elif not as_json:
-            handed = f"{counted(following.num_steps, 'step')}, {following.num_points:,} points"
-            say(f"{from_here(following.run_dir)}: {handed} to {following.target}")
+            handed = f"{format_count(following.num_steps, 'step')}, {following.num_points:,} points"
+            print_text(f"{shorten_path(following.run_dir)}: {handed} to {following.target}")
     if as_json:
-        say_json(documents)
+        print_json(documents)
     if has_failed:
         raise typer.Exit(EXIT_FAILED)
 
 
 def _describe(following: Following) -> dict[str, str | int | bool | None]:
     return {
-        "run_dir": str(from_here(following.run_dir)),
+        "run_dir": str(shorten_path(following.run_dir)),
         "to": str(following.target),
         "steps": following.num_steps,
         "points": following.num_points,

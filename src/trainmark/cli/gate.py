@@ -9,8 +9,8 @@ import typer
 
 from trainmark.cli.options import Json, Lang
 from trainmark.cli.output import (
-    exit_code_with_faults,
-    say_json,
+    choose_exit_code,
+    print_json,
     select_records,
     write_text,
 )
@@ -83,12 +83,12 @@ def gate(
             checked.records, earlier_runs.records, figure or ()
         )
     judgements += [gating.fail_unreadable(fault) for fault in checked.skipped]
-    code = exit_code_with_faults(gating.combine_exit_codes(judgements), selections)
+    code = choose_exit_code(gating.combine_exit_codes(judgements), selections)
     if junit:
         write_text(junit, report.to_junit(judgements, lang))
     if as_json:
         documents = report.to_json_documents(judgements, lang)
-        say_json({"schema_version": 1, "exit_code": code, "judgements": documents})
+        print_json({"schema_version": 1, "exit_code": code, "judgements": documents})
     else:
         typer.echo(show([report.build_gate_rows(judgements, lang)], lang=lang))
     raise typer.Exit(code)

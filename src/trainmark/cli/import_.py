@@ -9,8 +9,8 @@ import typer
 
 from trainmark.cli.options import Json
 from trainmark.cli.output import (
-    say,
-    say_json,
+    print_json,
+    print_text,
 )
 from trainmark.errors import EXIT_FAILED
 
@@ -34,10 +34,10 @@ def import_(
 
     results = files.read_files(paths)
     if as_json:
-        say_json(results.as_dict())
+        print_json(results.as_dict())
     elif results.rows:
         typer.echo(show([build_imported_table(results.rows)]))
     for line in summarize_import(results.rows, results.unread):
-        say(line, err=True)
+        print_text(line, err=True)
     if not results.rows:
         raise typer.Exit(EXIT_FAILED)

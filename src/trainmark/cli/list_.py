@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import typer
 
 from trainmark.cli.options import Json, Lang
-from trainmark.cli.output import say, say_faults, say_json
+from trainmark.cli.output import print_faults, print_json, print_text
 from trainmark.errors import escape_controls
 from trainmark.pages.cells import are_numbers
 from trainmark.pages.wrapping import measure_width
@@ -31,11 +31,12 @@ EXAMPLES = """\
 """
 
 Rows = list[dict[str, Any]]
-# In JSON alone: names of recipes tell them, docs/vendors.md has the collectives.
-_IN_JSON = ("world", "accumulation", "data", "model", "collectives")
+# Columns of the JSON that the table leaves out: recipes' names say them, docs/vendors.md has the
+# collectives.
+_JSON_ONLY = ("world", "accumulation", "data", "model", "collectives")
 _INDENT = "  "
 _GAP = "   "  # between two columns
-_OF_RECIPE = {
+_RECIPE_COLUMNS = {
     "data": "data", "world": "world", "batch": "micro_batch_size",
     "accumulation": "grad_accum_steps", "lr": "learning_rate", "precision": "precision",
     "target": "target_value",
@@ -55,8 +56,8 @@ What = Literal[
 _SECTIONS = f"One section only: {', '.join(get_args(What))}."
 
 
-def _of_case(what: str, case: Case, lang: str) -> Rows:
-    """Return the rows of a section that follows from a case alone."""
+def _list_case_rows(what: str, case: Case, lang: str) -> Rows:
+    """Return the rows of a case in the section ``what``."""
     from trainmark.recipe import FIELD_ALIASES
 
     short = {full: alias for alias, full in reversed(FIELD_ALIASES.items())}
@@ -77,7 +78,7 @@ def _of_case(what: str, case: Case, lang: str) -> Rows:
     if what == "recipes":
         return [
             {"case": case.name, "recipe": name}
-            | {head: getattr(recipe, field) for head, field in _OF_RECIPE.items()}
+            | {head: getattr(recipe, field) for head, field in _RECIPE_COLUMNS.items()}
             for name, recipe in case.recipes.items()
         ]
     if what == "fields":
@@ -97,20 +98,21 @@ def _of_case(what: str, case: Case, lang: str) -> Rows:
     ]
 
 
-def _devices(lang: str) -> Rows:
+def _list_devices(lang: str) -> Rows:
     from trainmark import devices
 
     known, faults = devices.load_all()
-    say_faults([*faults, *devices.list_unusable()])
+    print_faults([*faults, *devices.list_unusable()])
     rows = []
     for vendor in known.values():
-        products, named = sorted(set(vendor.product_names())), devices.is_named_only(vendor)
+        products = sorted(set(vendor.product_names()))
+        is_named_only = devices.is_named_only(vendor)
         rows.append(
             {
                 "name": vendor.name,
                 "torch": vendor.torch_type,
                 "present": vendor.count(),
-                "default": "only if named" if named else "first found",
+                "default": "only if named" if is_named_only else "first found",
                 "collectives": vendor.collective_backend or "-",
                 "tested": devices.get_tested(vendor).in_language(lang),
                 "products": "; ".join(products) or "-",
@@ -119,24 +121,26 @@ def _devices(lang: str) -> Rows:
     return rows
 
 
-def _launchers(lang: str) -> Rows:
+def _list_launchers(lang: str) -> Rows:
     from trainmark.launch import launchers
     from trainmark.launch.cluster import LOCAL, TESTED, read_cluster
 
     cluster = read_cluster(None)
-    return [
-        {
-            "name": name,
-            "default": "yes" if name == cluster.launcher else "no",
-            "here": "yes" if why is None else f"no: {why}",
-            "tested": tested.in_language(lang),
-        }
-        for name, tested in TESTED.items()
-        for why in [None if name == LOCAL else launchers.explain_absence(name, cluster)]
-    ]
+    rows = []
+    for name, tested in TESTED.items():
+        reason = None if name == LOCAL else launchers.explain_absence(name, cluster)
+        rows.append(
+            {
+                "name": name,
+                "default": "yes" if name == cluster.launcher else "no",
+                "here": "yes" if reason is None else f"no: {reason}",
+                "tested": tested.in_language(lang),
+            }
+        )
+    return rows
 
 
-def _followers() -> Rows:
+def _list_followers(_lang: str) -> Rows:
     from trainmark.export.followers.targets import BACKENDS, FollowTarget, list_missing_packages
 
     rows = []
@@ -152,7 +156,7 @@ def _followers() -> Rows:
     return rows
 
 
-def _audit_rules(lang: str) -> Rows:
+def _list_audit_rules(lang: str) -> Rows:
     from trainmark.published import audit
     from trainmark.record.messages import render
     from trainmark.spec import message
@@ -169,9 +173,9 @@ def _audit_rules(lang: str) -> Rows:
 
 def _print_table(title: str, rows: Rows) -> None:
     """Print rows in columns that fit the terminal; in a pipe each row is one line."""
-    heads = [name for name in rows[0] if name not in _IN_JSON] if rows else ["none"]
+    heads = [name for name in rows[0] if name not in _JSON_ONLY] if rows else ["none"]
     texts = [["-" if row[x] is None else escape_controls(row[x]) for x in heads] for row in rows]
-    say(title.upper())
+    print_text(title.upper())
     if sys.stdout.isatty():
         from trainmark.pages.document import build_table
         from trainmark.pages.terminal import show
@@ -181,8 +185,8 @@ def _print_table(title: str, rows: Rows) -> None:
     else:
         lines = _align_columns([heads, *texts])
     for line in lines:
-        say(f"{_INDENT}{line}".rstrip())
-    say("")
+        print_text(f"{_INDENT}{line}".rstrip())
+    print_text("")
 
 
 def _align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -209,29 +213,31 @@ def list_(
     if what == "schema":
         from trainmark.record.record import describe_schema
 
-        say(describe_schema(), newline=False)
+        print_text(describe_schema(), newline=False)
         return
     from trainmark import cases
 
-    of_machine: dict[str, Callable[[], Rows]] = {
-        "devices": lambda: _devices(lang),
-        "launchers": lambda: _launchers(lang),
-        "followers": _followers,
-        "audit-rules": lambda: _audit_rules(lang),
+    list_functions: dict[str, Callable[[str], Rows]] = {
+        "devices": _list_devices,
+        "launchers": _list_launchers,
+        "followers": _list_followers,
+        "audit-rules": _list_audit_rules,
     }
     names = (what,) if what else ("cases", "recipes", "devices")
-    loaded: Sequence[Case] = ()
-    if not of_machine.keys() >= set(names):
-        loaded, faults = cases.load_all()
-        say_faults(faults)
-    sections = {
-        name: of_machine[name]()
-        if name in of_machine
-        else [row for case in loaded for row in _of_case(name, case, lang)]
-        for name in names
-    }
+    loaded_cases: Sequence[Case] = ()
+    if any(name not in list_functions for name in names):
+        loaded_cases, faults = cases.load_all()
+        print_faults(faults)
+    sections: dict[str, Rows] = {}
+    for name in names:
+        if name in list_functions:
+            sections[name] = list_functions[name](lang)
+        else:
+            sections[name] = []
+            for case in loaded_cases:
+                sections[name] += _list_case_rows(name, case, lang)
     if as_json:
-        say_json(sections, indent=2)
+        print_json(sections, indent=2)
         return
     for title, rows in sections.items():
         _print_table(title, rows)

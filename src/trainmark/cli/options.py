@@ -1,4 +1,4 @@
-"""Verbs as commands: help that begins with examples, and options out of request models."""
+"""Build commands: help that begins with examples, and options from the fields of request models."""
 
 from __future__ import annotations
 
@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     Verb = Callable[..., None]
 
 
-def completed_by(name: str) -> Callable[[str], list[tuple[str, str]]]:
-    """Return what a shell completes with a function of ``cli.completion``, which is loaded then."""
+def complete_with(name: str) -> Callable[[str], list[tuple[str, str]]]:
+    """Return a function for a shell's completion; it imports ``cli.completion`` when it is called.
+
+    Args:
+        name: a function of ``cli.completion``.
+    """
 
     def complete(incomplete: str) -> list[tuple[str, str]]:
         from trainmark.cli import completion
@@ -34,21 +38,21 @@ def completed_by(name: str) -> Callable[[str], list[tuple[str, str]]]:
 
 
 SETTINGS = {"help_option_names": ["-h", "--help"]}
-# What several verbs take.
+# Arguments and options that several commands have.
 Assignments = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[KEY=VALUE]...",
         help="Recipe fields to change.",
-        autocompletion=completed_by("complete_field"),
+        autocompletion=complete_with("complete_field"),
     ),
 ]
 # Options of request models whose values a shell completes.
 _COMPLETIONS: dict[str, Any] = {
-    "recipe": completed_by("complete_recipe"),
-    "device": completed_by("complete_device"),
-    "launcher": completed_by("complete_launcher"),
-    "follow": completed_by("complete_backend"),
+    "recipe": complete_with("complete_recipe"),
+    "device": complete_with("complete_device"),
+    "launcher": complete_with("complete_launcher"),
+    "follow": complete_with("complete_backend"),
 }
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Lang = Annotated[Literal["en", "zh"], typer.Option(help="Language of the output.")]
@@ -63,14 +67,18 @@ Output = Annotated[
 
 
 def lay_out_examples(examples: str, width: int) -> str:
-    """Return examples, each a command and perhaps a note behind blanks, within ``width`` columns.
+    """Return examples within ``width`` columns.
 
-    A note stands behind its command if it fits there, else below. A command that is too long
-    continues on the next line, in a form that a shell takes.
+    A note is on the line of its command if it fits there, else below. A command that is too long
+    continues on the next line, after a backslash.
+
+    Args:
+        examples: lines with a command and, after three blanks or more, perhaps a note.
+        width: columns of the terminal.
     """
     rows = [re.split(r"\s{3,}", line.strip(), maxsplit=1) for line in examples.splitlines()]
-    noted = [len(command) for command, *note in rows if note]
-    column = max(noted, default=0) + 5
+    widths = [len(command) for command, *note in rows if note]
+    column = max(widths, default=0) + 5
     lines: list[str] = []
     for command, *note in rows:
         if note and column + len(note[0]) <= width:
@@ -82,7 +90,7 @@ def lay_out_examples(examples: str, width: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def with_examples(examples: str, base: type[Any] = TyperCommand) -> type[Any]:
+def build_class_with_examples(examples: str, base: type[Any] = TyperCommand) -> type[Any]:
     """Return a command class whose help prints ``examples`` first."""
 
     class WithExamples(base):  # type: ignore[misc]
@@ -93,10 +101,14 @@ def with_examples(examples: str, base: type[Any] = TyperCommand) -> type[Any]:
     return WithExamples
 
 
-def takes(model: type[BaseModel], *names: str) -> Callable[[Verb], Verb]:
-    """Give a verb an option for each named field of ``model``; no names: all optional ones.
+def add_model_options(model: type[BaseModel], *names: str) -> Callable[[Verb], Verb]:
+    """Return a decorator that adds an option to a command for each named field of ``model``.
 
-    The verb gets those that were given as keyword arguments.
+    The command gets the options that the user gave as keyword arguments.
+
+    Args:
+        model: a request model.
+        names: of fields; none: all optional fields that have a description.
     """
     chosen = names or tuple(
         name
@@ -105,9 +117,10 @@ def takes(model: type[BaseModel], *names: str) -> Callable[[Verb], Verb]:
     )
 
     def decorate(verb: Verb) -> Verb:
-        def call(**given: Any) -> None:
-            fields = {name: given.pop(name) for name in chosen}
-            verb(**given, **{name: value for name, value in fields.items() if value is not None})
+        def call(**arguments: Any) -> None:
+            fields = {name: arguments.pop(name) for name in chosen}
+            given_fields = {name: value for name, value in fields.items() if value is not None}
+            verb(**arguments, **given_fields)
 
         verb_parameters = [
             parameter
@@ -145,5 +158,5 @@ def build_command(name: str, examples: str, verb: Verb) -> Any:
     program = typer.Typer(
         add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
     )
-    program.command(name, cls=with_examples(examples), context_settings=SETTINGS)(verb)
+    program.command(name, cls=build_class_with_examples(examples), context_settings=SETTINGS)(verb)
     return typer.main.get_command(program)

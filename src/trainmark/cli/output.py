@@ -1,4 +1,4 @@
-"""Safe printing for verbs: what they print is text of records, logs and people."""
+"""Print safely: the text of commands comes from records, logs and people, and is escaped."""
 
 from __future__ import annotations
 
@@ -22,62 +22,62 @@ if TYPE_CHECKING:
     from trainmark.results.selection import Selection
 
 
-_MIN_ROOM = 20  # columns of a text behind what stands before it
+_MIN_TEXT_WIDTH = 20  # columns of a text after its prefix
 
 
-def say(text: object, *, err: bool = False, newline: bool = True) -> None:
+def print_text(text: object, *, err: bool = False, newline: bool = True) -> None:
     """Print ``text``, control characters escaped, to standard output or standard error."""
     typer.echo(escape_controls(text), err=err, nl=newline)
 
 
-def say_lines(lines: Iterable[str], *, before: str = "") -> None:
-    """Print lines; on a terminal those that are wider continue below, at a blank.
+def print_lines(lines: Iterable[str], *, before: str = "") -> None:
+    """Print lines; on a terminal, lines that are too wide continue on the next line.
 
     Args:
-        before: stands before the first line; the others are indented by as much.
+        before: prefix of the first line; the other lines are indented by its width.
     """
     from trainmark.pages.wrapping import measure_width, wrap
 
     first, indent = escape_controls(before), " " * measure_width(escape_controls(before))
-    room = max(shutil.get_terminal_size().columns - len(indent), _MIN_ROOM)
+    width = max(shutil.get_terminal_size().columns - len(indent), _MIN_TEXT_WIDTH)
     for line in map(escape_controls, lines):
-        for part in wrap(line, room) if sys.stdout.isatty() else [line]:
-            say(f"{first}{part}".rstrip())
+        for part in wrap(line, width) if sys.stdout.isatty() else [line]:
+            print_text(f"{first}{part}".rstrip())
             first = indent
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Return ``1 finding``, ``2 findings``, ``no findings``."""
     if number == 0:
         return f"no {noun}s"
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def say_json(document: Any, *, indent: int | None = None) -> None:
-    """Print a document as JSON; letters of any alphabet stay as they are."""
-    say(json.dumps(document, indent=indent, ensure_ascii=False))
+def print_json(document: Any, *, indent: int | None = None) -> None:
+    """Print a document as JSON; characters outside of ASCII are not escaped."""
+    print_text(json.dumps(document, indent=indent, ensure_ascii=False))
 
 
 @contextmanager
-def others_to_stderr() -> Iterator[None]:
-    """Send to standard error what others print, C libraries of vendors for instance."""
-    out, err = sys.stdout.fileno(), sys.stderr.fileno()
+def redirect_to_stderr() -> Iterator[None]:
+    """Redirect standard output in the block to standard error, also that of C libraries."""
+    stdout = sys.stdout.fileno()
     sys.stdout.flush()
-    before = os.dup(out)
-    os.dup2(err, out)
+    saved_stdout = os.dup(stdout)
+    os.dup2(sys.stderr.fileno(), stdout)
     try:
         yield
     finally:
         sys.stdout.flush()
-        os.dup2(before, out)
-        os.close(before)
+        os.dup2(saved_stdout, stdout)
+        os.close(saved_stdout)
 
 
 @contextmanager
-def output_may_be_lost() -> Iterator[None]:
-    """Print in the block what files hold too: if that fails, only say so.
+def tolerate_lost_output() -> Iterator[None]:
+    """Report, but do not raise, that the output of the block cannot be written.
 
-    What a run measured, and its exit code, do not depend on who reads its output.
+    The result of a run is in its files, and its exit code must not depend on its output.
     """
     try:
         yield
@@ -85,32 +85,32 @@ def output_may_be_lost() -> Iterator[None]:
     except LostOutputError as error:
         drop_output()
         if error.has_reader:
-            say_remark(error)
+            print_remark(error)
 
 
-def say_remark(text: object, *, lang: str = "en") -> None:
-    """Say something about a run on standard error, in ``lang`` if it has sentences in languages."""
+def print_remark(text: object, *, lang: str = "en") -> None:
+    """Print a remark to standard error; an object with a method ``render`` is rendered first."""
     render = getattr(text, "render", None)
     sentence = text if render is None else render(lang)
-    say(f"trainmark: {sentence}", err=True)
+    print_text(f"trainmark: {sentence}", err=True)
 
 
-def say_faults(faults: Iterable[TrainmarkError]) -> None:
-    """Name what is left out because it cannot be used, and why."""
+def print_faults(faults: Iterable[TrainmarkError]) -> None:
+    """Print to standard error what is skipped because it cannot be used, and why."""
     for fault in faults:
-        say_remark(fault)
+        print_remark(fault)
 
 
 def select_records(words: Sequence[str]) -> Selection:
-    """Return the records that words name, and report those that cannot be read."""
+    """Return the records that words name; print those that cannot be read."""
     from trainmark.results.selection import select_results
 
     selection = select_results(words, rows=False)
-    say_faults(selection.skipped)
+    print_faults(selection.skipped)
     return selection
 
 
-def exit_code_with_faults(code: int, selections: Iterable[Selection]) -> int:
+def choose_exit_code(code: int, selections: Iterable[Selection]) -> int:
     """Return ``code``, or 1 if a record could not be read."""
     if any(selection.skipped for selection in selections):
         return EXIT_FAILED
@@ -118,24 +118,20 @@ def exit_code_with_faults(code: int, selections: Iterable[Selection]) -> int:
 
 
 def fail_if_damaged(selection: Selection) -> None:
-    """Report the records that cannot be read or do not match their raw events.
+    """Print the records that cannot be read or do not match their raw events.
 
-    Ends with exit code 1 if there is one: call it after everything else is printed.
+    If there is one, this ends the program with exit code 1: call it last.
     """
-    say_faults(selection.skipped)
+    print_faults(selection.skipped)
     for path in selection.refuted:
-        say_remark(f"{path}: the record does not match its raw events")
+        print_remark(f"{path}: the record does not match its raw events")
     if selection.refuted or selection.skipped:
         raise typer.Exit(EXIT_FAILED)
 
 
 @contextmanager
-def writing(output: Path) -> Iterator[None]:
-    """Write in the block to what the user named with ``-o``.
-
-    Raises:
-        EnvironmentFault: it cannot be written.
-    """
+def explain_write_errors(output: Path) -> Iterator[None]:
+    """Turn errors of writing the file ``output``, in the block, into an ``EnvironmentFault``."""
     try:
         yield
     except OSError as error:
@@ -145,9 +141,13 @@ def writing(output: Path) -> Iterator[None]:
 
 
 def write_text(output: Path | None, text: str) -> None:
-    """Write a file that the user named, whole or not at all, and name it; None: print the text.
+    """Write a file that the user named, whole or not at all, and print its name.
 
-    A pipe, a device or a link stays what it is.
+    A pipe, a device or a link is written to, not replaced.
+
+    Args:
+        output: the file; None: print the text.
+        text: the content.
 
     Raises:
         EnvironmentFault: it cannot be written.
@@ -155,27 +155,27 @@ def write_text(output: Path | None, text: str) -> None:
     from trainmark.documents import write_atomically
 
     if output is None:
-        say(text, newline=False)
+        print_text(text, newline=False)
         return
-    with writing(output), write_atomically(output) as file:
+    with explain_write_errors(output), write_atomically(output) as file:
         file.write(text.encode())
-    say(str(output), err=True)
+    print_text(str(output), err=True)
 
 
 def write_bytes(output: Path, data: bytes) -> None:
-    """Write a file that the user named, whole or not at all, and name it.
+    """Write a file that the user named, whole or not at all, and print its name.
 
     Raises:
         EnvironmentFault: it cannot be written.
     """
     from trainmark.documents import write_atomically
 
-    with writing(output), write_atomically(output) as file:
+    with explain_write_errors(output), write_atomically(output) as file:
         file.write(data)
-    say(str(output), err=True)
+    print_text(str(output), err=True)
 
 
-def from_here(path: Path) -> Path:
-    """Return ``path`` as it is called from the folder we are in, if it lies below it."""
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
+def shorten_path(path: Path) -> Path:
+    """Return ``path`` relative to the current directory, if it is below it."""
+    current = Path.cwd()
+    return path.relative_to(current) if path.is_relative_to(current) else path

@@ -1,4 +1,4 @@
-"""``trainmark prepare``: real data into a case's form, with the options that the case declares."""
+"""``trainmark prepare``: convert real data to a case's form, with the options of the case."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmark.cli.options import Quiet, completed_by
-from trainmark.cli.output import say
+from trainmark.cli.options import Quiet, complete_with
+from trainmark.cli.output import print_text
 from trainmark.data.prepared import Reporter
 from trainmark.errors import UsageError, escape_controls, suggest_nearest
 from trainmark.plan.recipes import parse_assignments
@@ -36,7 +36,7 @@ LINE_EVERY_S = 60.0
 
 def prepare(
     case: Annotated[
-        str, typer.Argument(help="Name of a case.", autocompletion=completed_by("complete_case"))
+        str, typer.Argument(help="Name of a case.", autocompletion=complete_with("complete_case"))
     ],
     raw: Annotated[Path, typer.Option("--from", help="File, folder or archive, as downloaded.")],
     data: Annotated[
@@ -47,7 +47,7 @@ def prepare(
         typer.Argument(
             metavar="[KEY=VALUE]...",
             help="Options of the case.",
-            autocompletion=completed_by("complete_prepare_option"),
+            autocompletion=complete_with("complete_prepare_option"),
         ),
     ] = None,
     quiet: Quiet = False,
@@ -65,7 +65,7 @@ def prepare(
     values = _read_options(chosen, options or [])
     with open_reporter(quiet=quiet) as reporter:
         cases.import_part(chosen.name, "prepare").prepare(raw, data, reporter, **values)
-    say(str(data))
+    print_text(str(data))
 
 
 def _read_options(case: Case, words: list[str]) -> dict[str, int | str | Path]:
@@ -92,7 +92,7 @@ def _read_options(case: Case, words: list[str]) -> dict[str, int | str | Path]:
 
 @contextmanager
 def open_reporter(*, quiet: bool) -> Iterator[Reporter]:
-    """Give what shows the work on standard error: a bar on a terminal, else a few lines."""
+    """Return, as a context, what shows the progress: a bar on a terminal, else a few lines."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -103,7 +103,7 @@ def open_reporter(*, quiet: bool) -> Iterator[Reporter]:
         with bar.progress:
             yield bar
     else:
-        yield LineReporter(partial(say, err=True))
+        yield LineReporter(partial(print_text, err=True))
 
 
 class LineReporter(Reporter):
@@ -118,13 +118,21 @@ class LineReporter(Reporter):
     ) -> None:
         super().__init__(say)
         self._clock = clock
-        self._stage, self._total, self._done, self._before = "", 0, 0, 0
-        self._begin_s = self._shown_s = 0.0
+        self._stage = ""
+        self._total = 0
+        self._done = 0
+        self._done_before = 0  # units that an earlier call had done
+        self._begin_s = 0.0
+        self._shown_s = 0.0
 
     def begin(self, stage: str, total: int, done: int = 0) -> None:
         """Print the stage."""
-        self._stage, self._total, self._done, self._before = stage, total, done, done
-        self._begin_s = self._shown_s = self._clock()
+        self._stage = stage
+        self._total = total
+        self._done = done
+        self._done_before = done
+        self._begin_s = self._clock()
+        self._shown_s = self._begin_s
         self.say(stage)
 
     def advance(self, units: int) -> None:
@@ -135,10 +143,10 @@ class LineReporter(Reporter):
             return
         self._shown_s = now_s
         line = f"{self._stage}: {100 * self._done / max(1, self._total):.0f}%"
-        new_units = self._done - self._before
+        new_units = self._done - self._done_before
         if new_units:
-            left_s = (now_s - self._begin_s) * (self._total - self._done) / new_units
-            line += f", about {timedelta(seconds=max(0, round(left_s)))} left"
+            remaining_s = (now_s - self._begin_s) * (self._total - self._done) / new_units
+            line += f", about {timedelta(seconds=max(0, round(remaining_s)))} left"
         self.say(line)
 
 
@@ -164,7 +172,7 @@ class BarReporter(Reporter):
         self._task: TaskID | None = None
 
     def begin(self, stage: str, total: int, done: int = 0) -> None:
-        """Replace the bar by the stage's."""
+        """Replace the bar by that of the stage."""
         if self._task is not None:
             self.progress.remove_task(self._task)
         self._task = self.progress.add_task(stage, total=total, completed=done)

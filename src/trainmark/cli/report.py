@@ -33,9 +33,10 @@ EXAMPLES = """\
 
 _PICTURES = ("svg", "png")
 
-_FORMS = {"": "md", ".md": "md", ".html": "html", ".svg": "svg", ".png": "png"}  # by the ending
+# Form of a report by the ending of its file.
+_FORMS = {"": "md", ".md": "md", ".html": "html", ".svg": "svg", ".png": "png"}
 
-_SHOWN_FROM = 12  # charts of a report whose drawing is shown
+_MIN_CHARTS_FOR_PROGRESS = 12  # of a report; fewer are drawn at once
 
 
 def report(
@@ -82,7 +83,7 @@ def report(
     from trainmark.pages.tiles import Price
     from trainmark.results.selection import select_results
 
-    wanted = form or ("json" if as_json else _form_of(output))
+    wanted = form or ("json" if as_json else _choose_form(output))
     if chart is not None and wanted not in _PICTURES:
         raise UsageError("only pictures have it", where="--chart", fix="-o chart.svg or .png")
     if wanted == "png" and output is None:
@@ -97,7 +98,7 @@ def report(
         fix = "leave out --format md, or write HTML: -o report.html"
         raise UsageError("not for Markdown", where="--against", fix=fix)
     price = None if price_per_hour is None else Price.of(price_per_hour)
-    others = None if wanted == "md" else _others(selection, against)
+    others = None if wanted == "md" else _select_others(selection, against)
     pages = build_documents(selection.records, others, price=price)
     if wanted == "terminal":
         text, colour = "", None if output is None else False
@@ -120,11 +121,11 @@ def report(
     fail_if_damaged(selection)
 
 
-def _form_of(output: Path | None) -> str:
-    """Return the form that the ending of a file asks for.
+def _choose_form(output: Path | None) -> str:
+    """Return the form of a report that the ending of a file stands for.
 
     Raises:
-        UsageError: no form has it.
+        UsageError: no form has this ending.
     """
     if output is None:
         return "terminal"
@@ -142,8 +143,8 @@ def _form_of(output: Path | None) -> str:
 
 
 def _show_drawing(number: int, charts: int) -> None:
-    """Show on a terminal how many charts of a report are drawn; a short report needs no line."""
-    if charts < _SHOWN_FROM or not sys.stderr.isatty():
+    """Show on a terminal how many charts of a report are drawn, unless there are few."""
+    if charts < _MIN_CHARTS_FOR_PROGRESS or not sys.stderr.isatty():
         return
     erase = "\r\033[K"
     sys.stderr.write(f"{erase}charts drawn: {number} of {charts}")
@@ -152,8 +153,8 @@ def _show_drawing(number: int, charts: int) -> None:
     sys.stderr.flush()
 
 
-def _others(shown: Selection, against: list[str] | None) -> list[Result]:
-    """Return what words name, or what runs are compared with unasked."""
+def _select_others(shown: Selection, against: list[str] | None) -> list[Result]:
+    """Return the results that ``--against`` names; without it, the default comparisons."""
     from trainmark.pages.page import find_default_comparisons
     from trainmark.results.selection import select_results
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from trainmark.cli.options import Json, Lang, Store, completed_by
-from trainmark.cli.output import say, say_json, say_remark
+from trainmark.cli.options import Json, Lang, Store, complete_with
+from trainmark.cli.output import print_json, print_remark, print_text
 from trainmark.errors import EXIT_FAILED
 
 EXAMPLES = """\
@@ -27,7 +27,7 @@ def results(
         list[str] | None,
         typer.Argument(
             help="Filters KEY OPERATOR VALUE, or a case.",
-            autocompletion=completed_by("complete_filter"),
+            autocompletion=complete_with("complete_filter"),
         ),
     ] = None,
     store: Store = None,
@@ -66,14 +66,14 @@ def results(
         limit=limit or None,
     )
     if as_json:
-        say_json(display.to_listing_json(listing, failed))
+        print_json(display.to_listing_json(listing, failed))
     else:
         if listing.rows:
             shown = listing if columns else display.add_differing_settings(listing)
             typer.echo(display.build_listing_table(shown, lang))
         else:
-            say_remark(f"no run in {index.folder} matches the filters")
+            print_remark(f"no run in {index.folder} matches the filters")
         for line in display.list_remarks(listing, failed, lang):
-            say(line, err=True)
+            print_text(line, err=True)
     if failed:
         raise typer.Exit(EXIT_FAILED)

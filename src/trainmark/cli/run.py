@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainmark.cli.options import Assignments, Json, Lang, Quiet, completed_by, takes
-from trainmark.cli.output import from_here, output_may_be_lost, say, say_json, say_lines, say_remark
+from trainmark.cli.options import Assignments, Json, Lang, Quiet, add_model_options, complete_with
+from trainmark.cli.output import (
+    print_json,
+    print_lines,
+    print_remark,
+    print_text,
+    shorten_path,
+    tolerate_lost_output,
+)
 from trainmark.errors import EXIT_FAILED, UsageError
 from trainmark.plan.request import RunRequest
 from trainmark.plan.witness import WITNESSED
@@ -38,14 +45,14 @@ EXAMPLES = """\
 """
 
 
-@takes(RunRequest)
+@add_model_options(RunRequest)
 def run(
     case: Annotated[
         str,
         typer.Argument(
             metavar="[CASE]",
             help="A case, an alias, a case key, or a plan file.",
-            autocompletion=completed_by("complete_run"),
+            autocompletion=complete_with("complete_run"),
         ),
     ] = "",
     overrides: Assignments = None,
@@ -79,23 +86,25 @@ def run(
         raise UsageError(
             "run takes a case, --witness FILE -- PROGRAM, or --attach RUN", where="CASE"
         )
-    remark = partial(say_remark, lang=lang)
+    show_remark = partial(print_remark, lang=lang)
     followers = api.select_followers(fields.get("follow"))
     if attach is not None:
-        records = api.attach_run(attach, cancel=cancel, quiet=quiet, follow=followers, say=remark)
+        records = api.attach_run(
+            attach, cancel=cancel, quiet=quiet, follow=followers, show_remark=show_remark
+        )
         _print_records(records, lang, as_json=as_json, quiet=quiet)
         return
     if "witness" in fields:
         fields |= {"case": WITNESSED, "command": (case, *(overrides or []))}
     else:
         fields |= {"case": case, "overrides": parse_assignments(overrides or []) or None}
-    request = RunRequest.of(**fields)
+    request = RunRequest.build(**fields)
     if is_plan_file(request.case):
         if detach:
             raise UsageError("--detach does not go with a plan file", where=case)
-        _run_plan_file(request, remark, dry_run=dry_run, as_json=as_json, quiet=quiet)
+        _run_plan_file(request, show_remark, dry_run=dry_run, as_json=as_json, quiet=quiet)
         return
-    plan, cluster = api.plan_run(request, say=say_remark, dry_run=dry_run)
+    plan, cluster = api.plan_run(request, show_remark=print_remark, dry_run=dry_run)
     if dry_run:
         from trainmark.cli.dry_run import print_dry_run
 
@@ -108,11 +117,13 @@ def run(
                 fix="follow the job with `trainmark follow RUN --to BACKEND`",
             )
         number = api.submit_run(plan, cluster)
-        folder = str(from_here(Path(plan.run_dir)))
+        folder = str(shorten_path(Path(plan.run_dir)))
         if as_json:
-            say_json({"job": number, "run_dir": folder})
+            print_json({"job": number, "run_dir": folder})
         else:
-            say(f"submitted {number}; to wait for it: trainmark run --attach {shlex.quote(folder)}")
+            print_text(
+                f"submitted {number}; to wait for it: trainmark run --attach {shlex.quote(folder)}"
+            )
     else:
         _run_once(plan, cluster, followers, lang, as_json=as_json, quiet=quiet)
 
@@ -136,24 +147,24 @@ def _run_once(
             cluster,
             stop,
             quiet=quiet,
-            say=partial(say_remark, lang=lang),
+            show_remark=partial(print_remark, lang=lang),
             follow=followers,
         )
-    stopped = stop.signal_name is not None and len(records) < plan.repeat_count
-    if stopped:
+    was_stopped = stop.signal_name is not None and len(records) < plan.repeat_count
+    if was_stopped:
         done = f"after {len(records)} of {plan.repeat_count} launches"
-        say_remark(f"stopped by {stop.signal_name} {done}")
+        print_remark(f"stopped by {stop.signal_name} {done}")
     repeated = plan.repeat_count > 1
     _print_records(records, lang, as_json=as_json, quiet=quiet, repeated=repeated)
-    if stopped:
+    if was_stopped:
         raise typer.Exit(EXIT_FAILED)
 
 
 def _print_records(
     records: Records, lang: str, *, as_json: bool, quiet: bool, repeated: bool = False
 ) -> None:
-    """Print the records of a run, as JSON or what matters of them; end with 1 if one failed."""
-    with output_may_be_lost():
+    """Print the records of a run, as JSON or as a summary; end with 1 if a launch failed."""
+    with tolerate_lost_output():
         _print_result(records, lang, as_json=as_json, quiet=quiet, repeated=repeated)
     if not all(record.passed for record in records):
         raise typer.Exit(EXIT_FAILED)
@@ -169,39 +180,41 @@ def _print_result(
 
     documents = [record.model_dump(mode="json") for record in records] if as_json else []
     if as_json and repeated:
-        say_json(documents)
+        print_json(documents)
     elif as_json and records:
-        say_json(documents[0])
+        print_json(documents[0])
     elif records:
-        folder = from_here(records.places[0])
+        folder = shorten_path(records.places[0])
         whole = folder.parent if repeated else folder
-        say_lines(list_first_lines(records, find_default_comparisons(records, whole), lang))
-        say(f"record: {folder.parent / 'r*' if repeated else folder}/record.json")
+        print_lines(list_first_lines(records, find_default_comparisons(records, whole), lang))
+        print_text(f"record: {folder.parent / 'r*' if repeated else folder}/record.json")
         page = whole / "page.html"
         if page.exists():
-            say(f"page: {page}")
-        if not quiet and (steps := suggest_next_steps(records)):
+            print_text(f"page: {page}")
+        steps = [] if quiet else suggest_next_steps(records)
+        if steps:
             typer.echo(f"\n{show(steps, lang)}", err=True)  # whose text is escaped
 
 
 def _run_plan_file(
     request: RunRequest,
-    remark: Callable[[object], None],
+    show_remark: Callable[[object], None],
     *,
     dry_run: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Run what is left of a plan file, print all of it, and end with its exit code."""
+    """Do the missing launches of a plan file, print its state, and end with its exit code."""
     from trainmark.api import plan_entries, run_entries
     from trainmark.launch import series
 
-    file, entries = plan_entries(request, say=say_remark, dry_run=dry_run)
+    file, entries = plan_entries(request, show_remark=print_remark, dry_run=dry_run)
     if not dry_run:
-        run_entries(entries, quiet=quiet, say=remark)
+        run_entries(entries, quiet=quiet, show_remark=show_remark)
     for entry in entries:
-        entry.run_dir = entry.run_dir and from_here(entry.run_dir)
-    code = series.exit_code(entries)
+        if entry.run_dir is not None:
+            entry.run_dir = shorten_path(entry.run_dir)
+    code = series.choose_exit_code(entries)
     if not dry_run and any(entry.contradiction for entry in entries):
         code = EXIT_FAILED
     if dry_run:
@@ -209,7 +222,7 @@ def _run_plan_file(
 
         print_series_dry_run(entries, name=file.name, exit_code=code, as_json=as_json)
     else:
-        with output_may_be_lost():
+        with tolerate_lost_output():
             _print_series(entries, name=file.name, exit_code=code, as_json=as_json)
     if code:
         raise typer.Exit(code)
@@ -221,6 +234,6 @@ def _print_series(
     from trainmark.pages.results import build_series_table, to_series_json
 
     if as_json:
-        say_json(to_series_json(entries, name=name, exit_code=exit_code))
+        print_json(to_series_json(entries, name=name, exit_code=exit_code))
     else:
         typer.echo(build_series_table(entries))  # whose text is escaped

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from trainmark.cli.options import SETTINGS, Store, with_examples
-from trainmark.cli.output import say, say_remark, writing
+from trainmark.cli.options import SETTINGS, Store, build_class_with_examples
+from trainmark.cli.output import explain_write_errors, print_remark, print_text
 from trainmark.errors import EnvironmentFault, UsageError
 
 EXAMPLES = """\
@@ -41,26 +41,26 @@ def serve(
     app = create_app(store)
     name, number = listening.getsockname()[:2]
     if not ipaddress.ip_address(name).is_loopback:
-        say_remark(
+        print_remark(
             "other machines reach it without TLS: who is on the way can read pages and tokens"
         )
     address = f"[{name}]" if ":" in name else name
-    say(f"http://{address}:{number}/")
+    print_text(f"http://{address}:{number}/")
     serve(app, listening)
 
 
 def build(name: str) -> Any:
-    """Return the command ``serve``, with the verbs of tokens below it."""
+    """Return the command ``serve``, with the subcommand ``token``."""
     program = typer.Typer(
         name=name,
-        cls=with_examples(EXAMPLES, TyperGroup),
+        cls=build_class_with_examples(EXAMPLES, TyperGroup),
         callback=serve,
         invoke_without_command=True,
         add_completion=False,
         rich_markup_mode=None,
         context_settings=SETTINGS,
     )
-    program.command("token", cls=with_examples(_TOKEN_EXAMPLES))(token)
+    program.command("token", cls=build_class_with_examples(_TOKEN_EXAMPLES))(token)
     return typer.main.get_command(program)
 
 
@@ -74,15 +74,15 @@ def token(
     from trainmark.results.store.index import VARIABLE
     from trainmark.server.serving import Tokens
 
-    of_server = ctx.parent.params["store"] if ctx.parent is not None else None
-    if None not in (store, of_server) and store != of_server:
-        what = f"{of_server} and {store} are two stores"
+    server_store = ctx.parent.params["store"] if ctx.parent is not None else None
+    if None not in (store, server_store) and store != server_store:
+        what = f"{server_store} and {store} are two stores"
         raise UsageError(what, where="--store", fix="name the server's store once")
-    folder = Path(store or of_server or os.environ.get(VARIABLE) or RUNS_DIR)
+    folder = Path(store or server_store or os.environ.get(VARIABLE) or RUNS_DIR)
     if not folder.is_dir():
         fix = "name the server's folder of runs: --store FOLDER"
         raise EnvironmentFault("no such folder", where=str(folder), fix=fix)
     tokens = Tokens(folder)
-    with writing(folder):
-        say(tokens.create(name))
-    say_remark(f"nothing shows it again; it admits as long as {tokens.file} has a line {name}")
+    with explain_write_errors(folder):
+        print_text(tokens.create(name))
+    print_remark(f"nothing shows it again; it admits as long as {tokens.file} has a line {name}")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trainmark.cli.output import say, say_remark, writing
+from trainmark.cli.output import explain_write_errors, print_remark, print_text
 from trainmark.errors import EXIT_FAILED
 
 EXAMPLES = """\
@@ -32,11 +32,11 @@ def site(
 
     index = Index(store)
     index.refresh()
-    with writing(output):
+    with explain_write_errors(output):
         launches, anew = write_site(index, output)
-    say(f"{output}: {launches} launches, pages of {anew} written", err=True)
+    print_text(f"{output}: {launches} launches, pages of {anew} written", err=True)
     failed = list_unreadable(index)
     for path, reason in failed:
-        say_remark(f"{path}: {render(reason, 'en')}")
+        print_remark(f"{path}: {render(reason, 'en')}")
     if failed:
         raise typer.Exit(EXIT_FAILED)

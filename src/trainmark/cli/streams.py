@@ -1,6 +1,6 @@
-"""Standard streams that may be closed, full or without a reader.
+"""Handle standard streams that are closed, full or without a reader.
 
-Imports nothing of ours but the errors, because it is called before everything else.
+Imports only ``trainmark.errors``, because it is called before everything else.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class LostOutputError(TrainmarkError):
-    """Standard output that takes no more.
+    """Standard output cannot be written.
 
-    Args:
-        has_reader: false if the reader of a pipe went away, as ``head`` does: nothing is wrong.
+    Attributes:
+        has_reader: false if the reader of a pipe has ended, as ``head`` does; that is no error.
     """
 
     exit_code = EXIT_FAILED
@@ -33,7 +33,7 @@ class LostOutputError(TrainmarkError):
 
 
 class _Output(io.FileIO):
-    """Standard output whose errors cannot be taken for those of another file."""
+    """Standard output whose errors are distinguishable from those of other files."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         try:
@@ -43,7 +43,7 @@ class _Output(io.FileIO):
 
 
 class _Errors(io.FileIO):
-    """Standard error: what it does not take is lost, and stops nothing."""
+    """Standard error that ignores errors of writing."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         try:
@@ -53,10 +53,10 @@ class _Errors(io.FileIO):
 
 
 def prepare_streams() -> None:
-    """Open closed streams on the null device, and let the others fail as this module says.
+    """Open closed streams on the null device; replace the others by ``_Output`` and ``_Errors``.
 
-    A closed descriptor would be given to the next file that is opened, on which every library
-    would then print. What the encoding of a stream lacks is printed as ``?``.
+    The next file that is opened would get a closed descriptor, and libraries would print into it.
+    Characters that the encoding of a stream lacks are printed as ``?``.
     """
     for descriptor in range(3):
         try:
@@ -65,26 +65,26 @@ def prepare_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is this one
     if sys.stdin is None:
         sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
-    sys.stdout = _text(_Output(1, "w", closefd=False), sys.stdout)
-    sys.stderr = _text(_Errors(2, "w", closefd=False), sys.stderr)
+    sys.stdout = _open_text(_Output(1, "w", closefd=False), sys.stdout)
+    sys.stderr = _open_text(_Errors(2, "w", closefd=False), sys.stderr)
 
 
-def _text(raw: io.FileIO, before: TextIO | None) -> io.TextIOWrapper:
-    """Return a text stream like the one before it; None: that was closed."""
+def _open_text(raw: io.FileIO, previous: TextIO | None) -> io.TextIOWrapper:
+    """Return a text stream on ``raw`` with the settings of the previous one, if that was open."""
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
-        encoding=before.encoding if before else "utf-8",
+        encoding=previous.encoding if previous else "utf-8",
         errors="replace",
         line_buffering=raw.isatty() or raw.fileno() == 2,
-        write_through=bool(before and getattr(before, "write_through", False)),
+        write_through=bool(previous and getattr(previous, "write_through", False)),
     )
 
 
 def flush_output() -> None:
-    """Write what standard output still holds.
+    """Flush standard output.
 
     Raises:
-        LostOutputError: it takes no more; what is left is thrown away.
+        LostOutputError: it cannot be written; the rest of the output is discarded.
     """
     try:
         sys.stdout.flush()
@@ -94,5 +94,5 @@ def flush_output() -> None:
 
 
 def drop_output() -> None:
-    """Throw away what standard output still holds and what will be printed."""
+    """Discard buffered and all further standard output."""
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(os.devnull, "w")))

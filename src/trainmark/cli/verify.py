@@ -10,10 +10,10 @@ import typer
 
 from trainmark.cli.options import Json, Lang
 from trainmark.cli.output import (
-    say,
-    say_faults,
-    say_json,
-    say_lines,
+    print_faults,
+    print_json,
+    print_lines,
+    print_text,
 )
 from trainmark.errors import EXIT_FAILED, EXIT_PASSED, TrainmarkError
 
@@ -49,10 +49,10 @@ def verify(
                 verifications.append(verification)
                 codes.add(verification.exit_code)
         except TrainmarkError as error:
-            say_faults([error])
+            print_faults([error])
             codes.add(error.exit_code)
     if as_json:
-        say_json([verification.as_dict() for verification in verifications])
+        print_json([verification.as_dict() for verification in verifications])
     else:
         for verification in verifications:
             _print_checks(verification, lang)
@@ -62,11 +62,11 @@ def verify(
 def _print_checks(verification: Verification, lang: str) -> None:
     from trainmark.record.messages import render
 
-    say(verification.path)
+    print_text(verification.path)
     for check in verification.checks:
         name = f"{check.name} {check.place}".strip()
         sentences = [render(finding, lang) for finding in check.sentences]
         if check.name == "trust":  # its reasons share a line
             sentences = [", ".join(sentences)]
         for sentence in sentences:
-            say_lines([f"{name}: {sentence}"], before=f"  {_SIGNS[check.state]} ")
+            print_lines([f"{name}: {sentence}"], before=f"  {_SIGNS[check.state]} ")

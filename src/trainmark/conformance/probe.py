@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from trainmark.rank.watch import StepWatch
-from trainmark.train.read_ahead import batches_of, map_tensors
+from trainmark.train.read_ahead import iterate_batches, map_tensors
 
 if TYPE_CHECKING:
     from trainmark.protocols import Batch, Device, Job
@@ -61,7 +61,7 @@ def probe_job(plan_dir: Path) -> dict[str, Any]:
     job = module.build(context, module.load_data(context))
     report = _probe_batches(job)
     step: list[Batch] = []  # read before any is taken, because reading may wait
-    with closing(batches_of(job, device, 0, depth=0)) as batches:
+    with closing(iterate_batches(job, device, 0, depth=0)) as batches:
         for batch in batches:
             step.append(batch)
             if batch.closes_step:

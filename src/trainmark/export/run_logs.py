@@ -1,8 +1,8 @@
-"""The log of a run in the forms of FlagPerf and of MLPerf, line by line from its events.
+"""Write the log of a run in the forms of FlagPerf and of MLPerf, from the events of rank 0.
 
-Owns which events of rank 0 become which moments, and their wall-clock times. A step line stands at
-the end of a window: nothing is synchronised inside one, so no other host time was measured. No
-MLPerf submission: programs that read such logs can parse it.
+Events become moments with their wall-clock times. A line about steps has the time of the end of a
+window: nothing is synchronised inside a window, so there are no other times. An MLPerf log can be
+parsed by programs that read such logs; it is no MLPerf submission.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from trainmark.record.record import Record
 
-    Event = dict[str, Any]  # with the file and the line that it was read from
+    LocatedEvent = dict[str, Any]  # with the file and the line from which it was read
 
 MomentKind = Literal[
     "launch", "ready", "epoch_start", "epoch_end", "window_start", "window_end",
@@ -41,16 +41,16 @@ _NOTICE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """Something that rank 0 did, and what was trained until then.
+    """Something that rank 0 did, with the state of the training at that time.
 
     Attributes:
-        time_ms: since 1970.
-        file: of the event; ``lineno`` is its line.
-        epoch: from 0.
-        step: optimizer steps.
-        samples: of all ranks.
-        loss: of the last step; None before the first.
-        quality: of an evaluation.
+        time_ms: milliseconds since 1970.
+        file: file of the event; ``lineno`` is its line.
+        epoch: number of the epoch, from 0.
+        step: optimizer steps so far.
+        samples: samples of all ranks so far.
+        loss: loss of the last step; None before the first step.
+        quality: value of an evaluation.
     """
 
     kind: MomentKind
@@ -64,49 +64,49 @@ class Moment:
     quality: float | None
 
 
-def to_perflog(record: Record, folder: Path) -> str:
+def render_perflog(record: Record, folder: Path) -> str:
     """Return the lines of a run in the form of FlagPerf's perf logger.
 
     Events and the names in ``FINISHED`` are as FlagPerf's training programs print them, see
     https://github.com/FlagOpen/FlagPerf (2026-11).
 
     Args:
-        folder: of the run, with its events.
+        folder: folder of the run, with its events.
 
     Raises:
-        RecordError: as ``read_moments``.
+        RecordError: see ``read_moments``.
     """
     lines: list[str] = []
     for moment in read_moments(record, folder):
         match moment.kind:
             case "launch":
                 run = {"run_id": record.run_id, "case": record.plan.case_key}
-                lines.append(_perflog_line(moment, "INIT_START", run))
+                lines.append(_format_perflog_line(moment, "INIT_START", run))
             case "ready":
-                lines.append(_perflog_line(moment, "INIT_END"))
-                lines.append(_perflog_line(moment, "TRAIN_START"))
+                lines.append(_format_perflog_line(moment, "INIT_END"))
+                lines.append(_format_perflog_line(moment, "TRAIN_START"))
             case "epoch_start":
-                lines.append(_perflog_line(moment, "EPOCH_BEGIN", {"epoch": moment.epoch}))
+                lines.append(_format_perflog_line(moment, "EPOCH_BEGIN", {"epoch": moment.epoch}))
             case "window_start":
-                lines.append(_perflog_line(moment, "STEP_BEGIN", step=moment.step + 1))
+                lines.append(_format_perflog_line(moment, "STEP_BEGIN", step=moment.step + 1))
             case "window_end":
                 trained = {"loss": moment.loss, "num_trained_samples": moment.samples}
-                lines.append(_perflog_line(moment, "STEP_END", trained, step=moment.step))
+                lines.append(_format_perflog_line(moment, "STEP_END", trained, step=moment.step))
             case "evaluation_end":
                 quality = {record.quality.metric: moment.quality}
-                lines.append(_perflog_line(moment, "EVALUATE", quality, step=moment.step))
+                lines.append(_format_perflog_line(moment, "EVALUATE", quality, step=moment.step))
             case "epoch_end":
-                lines.append(_perflog_line(moment, "EPOCH_END", {"epoch": moment.epoch}))
+                lines.append(_format_perflog_line(moment, "EPOCH_END", {"epoch": moment.epoch}))
             case "trained":
-                lines.append(_perflog_line(moment, "TRAIN_END"))
+                lines.append(_format_perflog_line(moment, "TRAIN_END"))
             case "end":
-                lines.append(_perflog_line(moment, "FINISHED", _perflog_totals(record)))
+                lines.append(_format_perflog_line(moment, "FINISHED", _make_perflog_totals(record)))
             case "evaluation_start" | "broke_off":
                 pass
     return "".join(lines)
 
 
-def _perflog_line(
+def _format_perflog_line(
     moment: Moment, event: str, value: Mapping[str, Any] | None = None, *, step: int | None = None
 ) -> str:
     document: dict[str, Any] = {
@@ -124,7 +124,7 @@ def _perflog_line(
     return f"[PerfLog] {json.dumps(document, allow_nan=False)}\n"
 
 
-def _perflog_totals(record: Record) -> dict[str, Any]:
+def _make_perflog_totals(record: Record) -> dict[str, Any]:
     return {
         "e2e_time": record.figure("e2e_time"),
         "train_time": record.figure("train_time"),
@@ -139,22 +139,22 @@ def _perflog_totals(record: Record) -> dict[str, Any]:
     }
 
 
-def to_mlperf(record: Record, folder: Path) -> str:
+def render_mlperf_log(record: Record, folder: Path) -> str:
     """Return the lines of a run in the form of MLPerf logging.
 
     Keys are those of the compliance checker of https://github.com/mlcommons/logging (4.1.68),
-    without those of a submission. A block is a window. A case that MLPerf has too adds the keys of
-    its ruleset.
+    without those of a submission. A block is a window. A case that is also an MLPerf benchmark adds
+    the keys of its ruleset.
 
     Args:
-        folder: of the run, with its events.
+        folder: folder of the run, with its events.
 
     Raises:
-        RecordError: as ``read_moments``, or the run goes on from a checkpoint.
+        RecordError: see ``read_moments``; or the run continued from a checkpoint.
     """
     if record.plan.resumed:
         raise RecordError(
-            "goes on from a checkpoint",
+            "continues from a checkpoint",
             where=record.run_id,
             rule="an MLPerf log has the whole training between run_start and run_stop",
             fix="export the log of a run that was not interrupted, or --to perflog",
@@ -163,41 +163,49 @@ def to_mlperf(record: Record, folder: Path) -> str:
     for moment in read_moments(record, folder):
         match moment.kind:
             case "launch":
-                lines += _mlperf_launch(moment, record)
+                lines += _list_mlperf_lines(moment, record)
             case "ready":
-                lines.append(_mlperf_line(moment, "init_stop", event_type="INTERVAL_END"))
-                lines.append(_mlperf_line(moment, "run_start", event_type="INTERVAL_START"))
+                lines.append(_format_mlperf_line(moment, "init_stop", event_type="INTERVAL_END"))
+                lines.append(_format_mlperf_line(moment, "run_start", event_type="INTERVAL_START"))
             case "window_end":
-                lines.append(_mlperf_line(moment, "block_stop", event_type="INTERVAL_END"))
-                lines.append(_mlperf_line(moment, "train_loss", moment.loss))
+                lines.append(_format_mlperf_line(moment, "block_stop", event_type="INTERVAL_END"))
+                lines.append(_format_mlperf_line(moment, "train_loss", moment.loss))
             case "evaluation_end":
-                lines.append(_mlperf_line(moment, "eval_stop", event_type="INTERVAL_END"))
-                lines.append(_mlperf_line(moment, "eval_accuracy", moment.quality))
+                lines.append(_format_mlperf_line(moment, "eval_stop", event_type="INTERVAL_END"))
+                lines.append(_format_mlperf_line(moment, "eval_accuracy", moment.quality))
             case "epoch_end":
-                lines.append(_mlperf_line(moment, "epoch_stop", event_type="INTERVAL_END"))
+                lines.append(_format_mlperf_line(moment, "epoch_stop", event_type="INTERVAL_END"))
             case "epoch_start" | "window_start" | "evaluation_start":
                 key = _MLPERF_STARTS[moment.kind]
-                lines.append(_mlperf_line(moment, key, event_type="INTERVAL_START"))
+                lines.append(_format_mlperf_line(moment, key, event_type="INTERVAL_START"))
             case "trained" | "broke_off":
                 status = "success" if record.passed else "aborted"
                 lines.append(
-                    _mlperf_line(moment, "run_stop", event_type="INTERVAL_END", status=status)
+                    _format_mlperf_line(
+                        moment, "run_stop", event_type="INTERVAL_END", status=status
+                    )
                 )
             case "end":
                 pass
     return "".join(lines)
 
 
-def _mlperf_launch(moment: Moment, record: Record) -> list[str]:
-    """Return the lines of a launch: facts of the run, the start, the keys of the ruleset."""
+def _list_mlperf_lines(moment: Moment, record: Record) -> list[str]:
+    """Return the lines of a launch: facts of the run, its start, and the keys of the ruleset."""
     return [
-        *(_mlperf_line(moment, key, value) for key, value in _mlperf_facts(record).items()),
-        _mlperf_line(moment, "init_start", event_type="INTERVAL_START"),
-        *(_mlperf_line(moment, key, value) for key, value in _mlperf_ruleset(record).items()),
+        *(
+            _format_mlperf_line(moment, key, value)
+            for key, value in _list_mlperf_facts(record).items()
+        ),
+        _format_mlperf_line(moment, "init_start", event_type="INTERVAL_START"),
+        *(
+            _format_mlperf_line(moment, key, value)
+            for key, value in _list_ruleset_keys(record).items()
+        ),
     ]
 
 
-def _mlperf_line(
+def _format_mlperf_line(
     moment: Moment,
     key: str,
     value: Any = None,
@@ -226,8 +234,8 @@ def _mlperf_line(
     return f":::MLLOG {json.dumps(document, allow_nan=False)}\n"
 
 
-def _mlperf_facts(record: Record) -> dict[str, Any]:
-    """Return what an MLPerf log states of a run before it starts, by its keys."""
+def _list_mlperf_facts(record: Record) -> dict[str, Any]:
+    """Return the facts of a run that an MLPerf log has before its start, by their keys."""
     recipe = record.plan.recipe
     samples_per_rank = recipe["micro_batch_size"] * recipe["grad_accum_steps"]
     planned = samples_per_rank * record.plan.world_size
@@ -239,7 +247,7 @@ def _mlperf_facts(record: Record) -> dict[str, Any]:
         "trainmark_status": record.status,
         "trainmark_trust": record.trust.grade,
         "seed": recipe.get("seed"),
-        # Of the steps, if there are any: some ranks train one batch together.
+        # The samples of a step: several ranks may train the same batch.
         "global_batch_size": max(record.steps.samples, default=planned),
         "micro_batch_size": recipe["micro_batch_size"],
         "gradient_accumulation_steps": recipe["grad_accum_steps"],
@@ -249,8 +257,8 @@ def _mlperf_facts(record: Record) -> dict[str, Any]:
     }
 
 
-def _mlperf_ruleset(record: Record) -> Mapping[str, Any]:
-    """Return the keys that MLPerf's ruleset of the case asks for; empty if it has none."""
+def _list_ruleset_keys(record: Record) -> Mapping[str, Any]:
+    """Return the keys that MLPerf's ruleset of the case requires; empty if it has no ruleset."""
     name = record.plan.case
     if name not in cases.list_names():
         return {}
@@ -259,27 +267,27 @@ def _mlperf_ruleset(record: Record) -> Mapping[str, Any]:
 
 
 def read_moments(record: Record, folder: Path) -> Iterator[Moment]:
-    """Yield what rank 0 did, in its order.
+    """Yield the moments of rank 0, in order.
 
     Raises:
-        RecordError: the events are not in ``folder``, a line of them is not an event, or they have
-            more steps than the record.
+        RecordError: ``folder`` has no events, a line is not an event, or the events have more steps
+            than the record.
     """
     launch = _read_launch(folder)
     path = folder / name_rank_file(0)
     timeline = _Timeline(record, path, shift_ns=launch["unix_ns"] - launch["t_ns"])
-    yield from timeline.moments_of(launch)
+    yield from timeline.iterate_moments(launch)
     for event in _read_events(path):
-        yield from timeline.moments_of(event)
+        yield from timeline.iterate_moments(event)
     if timeline.epoch is not None:
         no_event = {"file": path.name, "lineno": 0}
         yield timeline.make_moment("broke_off", timeline.last_ns, no_event)
 
 
-def _read_launch(folder: Path) -> Event:
-    """Return the event with which the clock of rank 0 starts.
+def _read_launch(folder: Path) -> LocatedEvent:
+    """Return the launch event of the machine of rank 0, which has the time of its clock.
 
-    With nodes, rank 0 is on the first, whose clock need not be the launcher's.
+    If there are nodes, it is that of the first node, whose clock may differ from the launcher's.
     """
     for path in (folder / name_node_file(0), folder / LAUNCHER_FILE):
         for event in _read_events(path):
@@ -293,7 +301,7 @@ def _read_launch(folder: Path) -> Event:
     )
 
 
-def _read_events(path: Path) -> Iterator[Event]:
+def _read_events(path: Path) -> Iterator[LocatedEvent]:
     """Yield the events of a file, if it exists.
 
     Raises:
@@ -308,8 +316,8 @@ class _Timeline:
     """Turns the events of rank 0 into moments, and counts epochs and steps on the way.
 
     Attributes:
-        epoch: in progress, from 0; None outside of one.
-        last_ns: time of the last moment.
+        epoch: number of the current epoch, from 0; None between epochs.
+        last_ns: time of the last moment, by the clock of the events.
     """
 
     def __init__(self, record: Record, path: Path, *, shift_ns: int) -> None:
@@ -321,8 +329,8 @@ class _Timeline:
         self._path = path
         self._shift_ns = shift_ns  # from the clock of the events to the time since 1970
 
-    def moments_of(self, event: Event) -> Iterator[Moment]:
-        """Yield the moments that an event has."""
+    def iterate_moments(self, event: LocatedEvent) -> Iterator[Moment]:
+        """Yield the moments of an event."""
         end_ns = event["end_ns"] if "end_ns" in event else event["t_ns"]
         match event["event"]:
             case "launch" | "end" as kind:
@@ -340,8 +348,8 @@ class _Timeline:
                 yield self.make_moment("trained", end_ns, event)
                 self.epoch = None
 
-    def _start_window(self, event: Event) -> Iterator[Moment]:
-        """Yield the start of a window, and of its epoch if it is the first of one."""
+    def _start_window(self, event: LocatedEvent) -> Iterator[Moment]:
+        """Yield the start of a window, after that of its epoch if it is the first window."""
         start_ns = event["start_ns"]
         if event["epoch"] != self.epoch:
             if self.epoch is None:
@@ -352,7 +360,7 @@ class _Timeline:
             yield self.make_moment("epoch_start", start_ns, event)
         yield self.make_moment("window_start", start_ns, event)
 
-    def _count_steps(self, event: Event) -> None:
+    def _count_steps(self, event: LocatedEvent) -> None:
         self._step += len(event["step_ns"])
         num_recorded = len(self._samples) - 1
         if self._step > num_recorded:
@@ -363,8 +371,8 @@ class _Timeline:
                 fix="`trainmark verify` names what differs",
             )
 
-    def make_moment(self, kind: MomentKind, t_ns: int, event: Event) -> Moment:
-        """Return a moment after what was counted until now."""
+    def make_moment(self, kind: MomentKind, t_ns: int, event: LocatedEvent) -> Moment:
+        """Return a moment, with the steps and samples counted so far."""
         self.last_ns = t_ns
         return Moment(
             kind=kind,

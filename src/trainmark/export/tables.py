@@ -1,7 +1,8 @@
-"""Records in the forms that other programs read: tables, JSON, logs.
+"""Convert records to the forms that other programs read: tables, JSON, logs.
 
-A row of a table is one record. Column order is fixed, units are in the names, and what is null in
-the record is empty. Figures of a case's own come last, by name. ``run_logs`` has the logs.
+A row of a table is a record. The order of columns is fixed, units are in their names, and values
+that are null in the record are empty. Figures that only one case has come last, by name.
+``run_logs`` has the logs.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from pydantic_core import to_json as to_json_text
 
 from trainmark.documents import write_atomically
 from trainmark.errors import RecordError, UsageError, to_one_line
-from trainmark.export.run_logs import to_mlperf, to_perflog
-from trainmark.record import figures as figures_of
+from trainmark.export.run_logs import render_mlperf_log, render_perflog
+from trainmark.record import figures as record_figures
 from trainmark.record.figures import FIGURES, name_column
 from trainmark.record.index_record import list_index_records
 from trainmark.results.store.columns import COLUMN_TYPES, COLUMNS
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 Value = str | int | float | bool | None
 
 
-def _cell(value: Value) -> Value:
+def _convert_cell(value: Value) -> Value:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -41,15 +42,15 @@ def _cell(value: Value) -> Value:
     return value
 
 
-def table(records: Sequence[Record]) -> tuple[list[str], list[list[Value]]]:
-    """Return the names of the columns, and a row a record; None where the record has null."""
+def build_record_table(records: Sequence[Record]) -> tuple[list[str], list[list[Value]]]:
+    """Return the names of the columns, and a row for each record; null values are None."""
     figures = {name: name_column(name, spec.unit, spec) for name, spec in FIGURES.items()}
     for record in records:
-        specs = figures_of.list_specs(record.plan.about.page)
+        specs = record_figures.list_specs(record.plan.about.page)
         for name in sorted(record.figures.keys() - figures.keys()):
             column = name_column(name, record.figures[name].unit, specs.get(name))
-            taken = column in COLUMNS or column in figures.values()
-            figures[name] = f"{column}_of_case_{len(figures)}" if taken else column
+            is_taken = column in COLUMNS or column in figures.values()
+            figures[name] = f"{column}_of_case_{len(figures)}" if is_taken else column
     rows = [
         [column(record) for column in COLUMNS.values()] + [record.figure(name) for name in figures]
         for record in records
@@ -57,44 +58,44 @@ def table(records: Sequence[Record]) -> tuple[list[str], list[list[Value]]]:
     return [*COLUMNS, *figures.values()], rows
 
 
-def to_csv(records: Sequence[Record]) -> str:
-    """Return a row a record under a header row; lines end with a newline."""
-    names, rows = table(records)
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+def render_csv(records: Sequence[Record]) -> str:
+    """Return a CSV file with a header, and a row for each record; lines end with a newline."""
+    names, rows = build_record_table(records)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows([_cell(value) for value in row] for row in rows)
-    return out.getvalue()
+    writer.writerows([_convert_cell(value) for value in row] for row in rows)
+    return text.getvalue()
 
 
-def steps_table(records: Sequence[Record]) -> tuple[list[str], list[list[Value]]]:
-    """Return the names of the columns, and a row a step of each record."""
-    rows: list[list[Value]] = [
-        [record.run_id, step, step >= record.steps.warmup, time_ns / 1e9, loss, samples]
-        for record in records
-        for step, (time_ns, loss, samples) in enumerate(
-            zip(record.steps.time_ns, record.steps.loss, record.steps.samples, strict=True)
-        )
-    ]
+def build_steps_table(records: Sequence[Record]) -> tuple[list[str], list[list[Value]]]:
+    """Return the names of the columns, and a row for each step of each record."""
+    rows: list[list[Value]] = []
+    for record in records:
+        steps = record.steps
+        values = zip(steps.time_ns, steps.loss, steps.samples, strict=True)
+        for number, (time_ns, loss, samples) in enumerate(values):
+            is_measured = number >= steps.warmup
+            rows.append([record.run_id, number, is_measured, time_ns / 1e9, loss, samples])
     return ["run_id", "step", "measured", "time_s", "loss", "samples"], rows
 
 
-def arrow(names: Sequence[str], rows: Sequence[Sequence[Value]]) -> pa.Table:
-    """Return a table with each column's own type, and null where a value is unknown."""
+def convert_to_arrow(names: Sequence[str], rows: Sequence[Sequence[Value]]) -> pa.Table:
+    """Return an Arrow table; each column has its type, and unknown values are null."""
     import pyarrow as pa
 
     types = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
     columns = {}
-    for place, name in enumerate(names):
-        values = [row[place] for row in rows]
-        # A figure that no record has is a float all the same.
-        kind: Any = float if all(value is None for value in values) else None
-        columns[name] = pa.array(values, types.get(COLUMN_TYPES.get(name, kind)))
+    for index, name in enumerate(names):
+        values = [row[index] for row in rows]
+        # A column without any value is a figure, and therefore of floats.
+        default_type: Any = float if all(value is None for value in values) else None
+        columns[name] = pa.array(values, types.get(COLUMN_TYPES.get(name, default_type)))
     return pa.table(columns)
 
 
 def write_parquet(records: Sequence[Record], path: Path) -> None:
-    """Write the table as a Parquet file, each column with its type and null where unknown.
+    """Write the table of records as a Parquet file; unknown values are null.
 
     Raises:
         OSError: the disk is full or the folder read-only.
@@ -102,20 +103,20 @@ def write_parquet(records: Sequence[Record], path: Path) -> None:
     from pyarrow import parquet
 
     with write_atomically(path) as file:
-        parquet.write_table(arrow(*table(records)), file)
+        parquet.write_table(convert_to_arrow(*build_record_table(records)), file)
 
 
-def to_json(records: Sequence[Record]) -> str:
-    """Return the whole records as a JSON array, one record a line."""
+def render_json(records: Sequence[Record]) -> str:
+    """Return the records as a JSON array, with a record on each line."""
     lines = ",\n".join(to_json_text(record).decode() for record in records)
     return f"[\n{lines}\n]\n" if lines else "[]\n"
 
 
-def to_index(records: Sequence[Record]) -> str:
-    """Return the JSON records of one case of each run, in the form of a database of results.
+def render_index(records: Sequence[Record]) -> str:
+    """Return the index records of each run, one JSON line each; see ``record.index_record``.
 
     Raises:
-        RecordError: a case that has no such record.
+        RecordError: a case has no mission, so that it has no index record.
     """
     lines = []
     for record in records:
@@ -134,22 +135,25 @@ def to_index(records: Sequence[Record]) -> str:
 
 
 RECORD_FORMS: dict[str, Callable[[Sequence[Record]], str]] = {
-    "csv": to_csv,
-    "json": to_json,
-    "index": to_index,
+    "csv": render_csv,
+    "json": render_json,
+    "index": render_index,
 }
-LOG_FORMS: dict[str, Callable[[Record, Path], str]] = {"perflog": to_perflog, "mlperf": to_mlperf}
+LOG_FORMS: dict[str, Callable[[Record, Path], str]] = {
+    "perflog": render_perflog,
+    "mlperf": render_mlperf_log,
+}
 
 
-def to_text(form: str, records: Sequence[Record], paths: Sequence[str]) -> str:
-    """Return records in a form that is a text.
+def render_text(form: str, records: Sequence[Record], paths: Sequence[str]) -> str:
+    """Return records in one of ``RECORD_FORMS`` or ``LOG_FORMS``.
 
     Args:
-        paths: that each was read from; a log needs the events there.
+        paths: path from which each record was read; a log needs the events beside it.
 
     Raises:
         UsageError: a log of several runs, or of none.
-        RecordError: a record that the form cannot hold.
+        RecordError: a record cannot be converted to the form.
     """
     if form in RECORD_FORMS:
         return RECORD_FORMS[form](records)

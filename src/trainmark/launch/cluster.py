@@ -1,6 +1,6 @@
-"""What is particular to a cluster of machines: one YAML file, read before anything is planned.
+"""The settings of a cluster: one YAML file, read before anything is planned.
 
-Owns its keys. Must not know how launchers use them. Values go into scripts and manifests;
+Defines the keys of the file, but not how launchers use them. Values go into scripts and manifests;
 ``docs/launchers.md`` describes each key.
 """
 
@@ -22,6 +22,7 @@ from trainmark.protocols.tested import REAL_RUNS
 from trainmark.spec import Text
 from trainmark.validation import require_form
 
+# The names of the launchers, which cluster files and commands need without loading the launchers.
 LOCAL = "local"  # this machine: ``launch.local`` starts its ranks without an engine
 CONTAINER = "container"  # this machine, in the cluster's container
 _ONE_HOST = Text("two nodes of one host, no cluster yet", "一台主机上的两个节点，尚无集群")
@@ -40,7 +41,7 @@ TESTED = {
 }
 NAMES = tuple(TESTED)
 Port = Annotated[int, Ge(1), Le(65_535)]
-Count = Annotated[int, Ge(1), Le(1_000_000)]
+ClusterCount = Annotated[int, Ge(1), Le(1_000_000)]
 
 
 Variable = Annotated[
@@ -58,13 +59,13 @@ MountText = Annotated[
 
 
 class ContainerSettings(Frozen):
-    """The container in which nodes run; the engine's own way where it has one.
+    """The container in which node processes run.
 
     Args:
-        runtime: None: the engine's own (pyxis for Slurm, the pod for Kubernetes).
-        mounts: ``HOST:CONTAINER[:ro]`` each, paths from the root without comma.
-        shared_memory: size of ``/dev/shm``, for example ``16g``; None: the host's.
-        arguments: further ones of the runtime, before the image.
+        runtime: None: the engine's own containers (pyxis for Slurm, the pod for Kubernetes).
+        mounts: ``HOST:CONTAINER[:ro]`` each, absolute paths without comma.
+        shared_memory: size of ``/dev/shm``, for example ``16g``; None: that of the host.
+        arguments: further arguments of the runtime, before the image.
         python: interpreter in the image.
     """
 
@@ -76,18 +77,18 @@ class ContainerSettings(Frozen):
     python: str = "python"
 
     @property
-    def of_node(self) -> bool:
-        """Tell whether a node starts the container itself, without an engine's help."""
+    def is_started_by_node(self) -> bool:
+        """Tell whether the node's script starts the container, rather than the engine."""
         return self.runtime not in (None, "pyxis")
 
 
 class SlurmSettings(Frozen):
-    """What ``sbatch`` is told.
+    """Options of ``sbatch``.
 
     Args:
-        exclusive: whether to ask for whole nodes, with all their memory.
-        options: further ones of sbatch, without their dashes, for example ``partition``; those
-            without a value are ``true``, and ``{nproc}`` is the number of ranks on a node.
+        exclusive: whether to request whole nodes, with all their memory.
+        options: further options of sbatch without dashes, for example ``partition``. The value of
+            a flag is ``true``, and ``{nproc}`` stands for the number of ranks on a node.
     """
 
     exclusive: bool = True
@@ -95,12 +96,13 @@ class SlurmSettings(Frozen):
 
 
 class KubernetesSettings(Frozen):
-    """What the manifest says.
+    """Values of the Kubernetes manifest.
 
     Args:
-        resources: limits of a pod by name (``cpu``, ``memory``, …), beside as many of the vendor's
-            own devices as ranks, or in place of these, which ``0`` leaves out.
-        volumes: source by folder of the pods, as Kubernetes describes it.
+        resources: limits of a pod by name (``cpu``, ``memory``, …), in addition to one device of
+            the vendor for each rank. An entry for the vendor's device replaces that number; ``0``
+            leaves it out.
+        volumes: the volume's source, as Kubernetes describes it, by the folder in the pods.
     """
 
     namespace: str = "default"
@@ -115,11 +117,11 @@ class KubernetesSettings(Frozen):
 
 
 class RaySettings(Frozen):
-    """The cluster.
+    """The Ray cluster.
 
     Args:
-        address: URL of its dashboard, ``http://HOST:8265``; None: the local cluster.
-        resources: amount by name, that each node is asked for beside CPU and GPU of its ranks.
+        address: URL of its dashboard, ``http://HOST:8265``; None: the cluster on this machine.
+        resources: amounts by name that each node needs, in addition to CPU and GPU of its ranks.
     """
 
     address: Annotated[str, require_form(r"https?://[!-~]+", "http://HOST:8265")] | None = None
@@ -127,10 +129,10 @@ class RaySettings(Frozen):
 
 
 class SshSettings(Frozen):
-    """Bare hosts.
+    """Hosts that ssh reaches, without an engine.
 
     Args:
-        hosts: ``[user@]host[:port]`` each; the first nodes' are used.
+        hosts: ``[user@]host[:port]`` each; a run on N nodes uses the first N.
         run_root: folder on the hosts for their files, which are copied back; None: the run
             directory is on a file system that all hosts share.
     """
@@ -144,21 +146,21 @@ class Cluster(Frozen):
     """Settings of one cluster.
 
     Args:
-        launcher: what ``--launcher`` is where it is not given.
-        device: vendor of the nodes' devices, where this machine has others.
-        devices_per_node: of a node; a plan that asks for more is refused.
-        nodes: that a run may have; a plan that asks for more is refused.
-        python: interpreter on the nodes that has this program.
-        data: folder on the nodes that holds what ``--data`` names here; None: the same path.
-        setup: lines of a shell before anything else on each node (``module load …``).
+        launcher: the default of ``--launcher``.
+        device: vendor of the nodes' devices, if this machine has other devices.
+        devices_per_node: maximum of a node; a plan that asks for more is refused.
+        nodes: maximum of a run; a plan that asks for more is refused.
+        python: interpreter on the nodes that can import this program.
+        data: folder on the nodes with the data that ``--data`` names here; None: the same path.
+        setup: shell lines that each node runs first (``module load …``).
         environment: variables of the ranks.
-        master_port: where ranks meet on the first node.
+        master_port: port of the first node at which the ranks meet.
     """
 
     launcher: str = "local"
     device: str | None = None
-    devices_per_node: Count | None = None
-    nodes: Count | None = None
+    devices_per_node: ClusterCount | None = None
+    nodes: ClusterCount | None = None
     python: str = sys.executable
     data: Path | None = None
     setup: tuple[str, ...] = ()
@@ -171,13 +173,14 @@ class Cluster(Frozen):
     ssh: SshSettings = Field(default_factory=SshSettings)
     _file: Path | None = PrivateAttr(None)  # from which the settings were read
 
-    def fault(
+    def build_error(
         self, key: str, what: str, *, rule: str | None = None, fix: str | None = None
     ) -> UsageError:
-        """Return the error of a setting that a launcher cannot use.
+        """Return the error for a setting that a launcher cannot use.
 
         Args:
-            key: of the setting, with dots.
+            key: the setting's key, with dots.
+            what: the problem.
         """
         if self._file is None and not self.model_fields_set:
             write = fix or f"write {key}"
@@ -194,7 +197,7 @@ class Cluster(Frozen):
     def find_remote_target(self, launcher: str | None) -> RemoteTarget | None:
         """Return the machines that ``--launcher`` or this file names; None: this one."""
         name = launcher or self.launcher
-        if name == LOCAL and self.container is not None and self.container.of_node:
+        if name == LOCAL and self.container is not None and self.container.is_started_by_node:
             name = CONTAINER
         if name == LOCAL:
             return None
@@ -221,13 +224,13 @@ def find_default_file() -> Path | None:
 
 
 def read_cluster(path: Path | None) -> Cluster:
-    """Return the settings of a file; the defaults where none is named and none is there.
+    """Return the settings of a file, or the defaults if there is no file.
 
     Args:
-        path: as ``--cluster`` names it; None: ``find_default_file``.
+        path: the value of ``--cluster``; None: the file that ``find_default_file`` returns.
 
     Raises:
-        UsageError: with file, line and key: no YAML, an unknown key, a value of another type.
+        UsageError: with file, line and key: not YAML, an unknown key, a value of a wrong type.
     """
     file = path or find_default_file()
     if file is None:

@@ -64,7 +64,7 @@ def _run_git(root: Path, *words: str) -> str:
     ).stdout.strip()
 
 
-# Facts that cannot be found out inside a container; the user sets them as variables.
+# Facts that cannot be read inside a container; the user sets them as variables.
 IMAGE_VARIABLE = "TRAINMARK_CONTAINER_IMAGE"
 DIGEST_VARIABLE = "TRAINMARK_CONTAINER_DIGEST"
 VERSION_VARIABLE = "TRAINMARK_CONTAINER_VERSION"
@@ -88,12 +88,13 @@ def describe_container(
         kind = "apptainer" if "APPTAINER_NAME" in variables else "singularity"
         image = variables[f"{kind.upper()}_NAME"]
     image = variables.get(IMAGE_VARIABLE) or image
-    named = image.partition("@")[2] if image else ""  # where an engine tells the name alone
+    digest_in_name = image.partition("@")[2] if image else ""
     return {
-        "container": kind or variables.get("container") or None,  # the variable that systemd reads
+        # Container engines set the variable ``container`` for systemd.
+        "container": kind or variables.get("container") or None,
         "container_version": variables.get(VERSION_VARIABLE),
         "container_image": image,
-        "container_digest": variables.get(DIGEST_VARIABLE) or named or None,
+        "container_digest": variables.get(DIGEST_VARIABLE) or digest_in_name or None,
     }
 
 
@@ -102,7 +103,7 @@ def read_os_name() -> str:
     try:
         return platform.freedesktop_os_release()["PRETTY_NAME"]
     except OSError:
-        return platform.platform()  # it has no such file
+        return platform.platform()  # the system has no os-release file
 
 
 def read_machine_model() -> str | None:
@@ -135,9 +136,10 @@ def select_variables(variables: Mapping[str, str], vendor: Vendor) -> dict[str, 
 
 
 def is_recorded(name: str, pattern: str) -> bool:
-    """Tell whether a variable is one of a vendor's: its name, or with ``*`` its first letters."""
-    prefix = pattern.removesuffix("*")
-    return name.startswith(prefix) if prefix != pattern else name == pattern
+    """Tell whether a variable's name matches a pattern: a name, or a prefix that ends in ``*``."""
+    if pattern.endswith("*"):
+        return name.startswith(pattern.removesuffix("*"))
+    return name == pattern
 
 
 def describe_environment(variables: Mapping[str, str], vendor: Vendor) -> dict[str, Any]:

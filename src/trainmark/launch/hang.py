@@ -1,7 +1,7 @@
-"""Tell where ranks were when a launch was stopped, from the stacks that ``faulthandler`` wrote.
+"""Find where ranks hung when a launch was stopped, from the stacks that ``faulthandler`` wrote.
 
-Owns the meaning of a stack: in a collective call, in a wait for the device or for other ranks,
-or elsewhere. Ranks at one place are one group, so that a report of 1,024 ranks has few lines.
+Interprets a stack: the rank was in a collective call, waited for the device or for other ranks, or
+was elsewhere. Ranks at the same place form a group, so that a report of 1,024 ranks has few lines.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-_LONGEST = 200  # characters of a name in the report
+_MAX_NAME_CHARS = 200  # of a name in the report
 _THREAD = re.compile(r"^(?:Current thread|Thread|Stack)\b.*$", re.MULTILINE)
 _FRAME = re.compile(r'^  File (?:"(.*)"|\?\?\?), line (\d+|\?\?\?) in (.*)$', re.MULTILINE)
-# Of ``FILE:FUNCTION``; ``wrapper`` is the decorator that logs collectives.
+# Matches ``FILE:FUNCTION`` of a collective; ``wrapper`` is the decorator that logs collectives.
 _COLLECTIVE = re.compile(r"/torch/distributed/(distributed_c10d|_functional\w+)\.py:(?!_|wrapper$)")
 _LIBRARY = re.compile(r"^<|/torch/|/lib/python3[^/]*/(?!(?:site|dist)-packages/)")
 # Functions of torch in which a rank waits while no collective is in its Python stack: DDP and
@@ -28,13 +28,13 @@ _WAITS = {"_engine_run_backward": "backward", "synchronize": "synchronize"}
 
 
 class RankPlace(NamedTuple):
-    """Where a rank was.
+    """Where a rank was when the launch was stopped.
 
     Args:
-        state: ``collective``, ``waits``, ``elsewhere`` or ``silent``.
-        call: the collective, or in what it waits (``backward``, ``synchronize``, ``wait``).
-        where: file, line and function outside of torch and Python's own library; of a silent
-            process the state that the kernel tells.
+        state: ``collective``, ``waits``, ``elsewhere`` or ``silent`` (it wrote no stack).
+        call: the collective, or what the rank waited in (``backward``, ``synchronize``, ``wait``).
+        where: file, line and function outside of torch and Python's standard library; for a silent
+            rank the state of its process, as the kernel reports it.
     """
 
     state: str
@@ -45,11 +45,14 @@ class RankPlace(NamedTuple):
 def parse_frames(stacks: str) -> list[tuple[str, ...]]:
     """Return file, line and function of the main thread's calls, the innermost first.
 
-    It is the thread that has the program's ``<module>``, and the last where a deep stack is cut.
+    The main thread is the one with the program's ``<module>``; if deep stacks were cut, it is the
+    last thread.
     """
-    threads = [[match.groups("???") for match in _FRAME.finditer(x)] for x in _THREAD.split(stacks)]
-    whole = [thread for thread in threads if any(call[2] == "<module>" for call in thread)]
-    return (whole or threads)[-1]
+    threads = []
+    for text in _THREAD.split(stacks):
+        threads.append([match.groups("???") for match in _FRAME.finditer(text)])
+    main_threads = [thread for thread in threads if any(call[2] == "<module>" for call in thread)]
+    return (main_threads or threads)[-1]
 
 
 def find_place(stacks: str) -> RankPlace:
@@ -57,26 +60,30 @@ def find_place(stacks: str) -> RankPlace:
     calls = parse_frames(stacks)
     if not calls:
         state = stacks.rpartition("state: ")[2]  # as ``save_stacks`` writes it for a silent rank
-        return RankPlace("silent", None, state.rstrip(")\n")[:_LONGEST] or "?")
-    file, line, function = next((x for x in calls if not _LIBRARY.search(x[0])), calls[0])
-    where = f"{'/'.join(file.split('/')[-2:])}:{line} {function}"[-_LONGEST:]
+        return RankPlace("silent", None, state.rstrip(")\n")[:_MAX_NAME_CHARS] or "?")
+    where = _describe_user_call(calls)
     for file, _, function in calls:
         if _COLLECTIVE.search(f"{file}:{function}"):
-            return RankPlace("collective", function[:_LONGEST], where)
+            return RankPlace("collective", function[:_MAX_NAME_CHARS], where)
         if function in _WAITS and "/torch/" in file:
             return RankPlace("waits", _WAITS[function], where)
     # The wait for a collective that was started before has no Python frame of its own.
     file, line, _ = calls[0]
-    source = linecache.getline(file, int(line)) if file.endswith(".py") and line.isdecimal() else ""
-    return (
-        RankPlace("waits", "wait", where)
-        if ".wait(" in source
-        else RankPlace("elsewhere", None, where)
-    )
+    if file.endswith(".py") and line.isdecimal() and ".wait(" in linecache.getline(file, int(line)):
+        return RankPlace("waits", "wait", where)
+    return RankPlace("elsewhere", None, where)
+
+
+def _describe_user_call(calls: list[tuple[str, ...]]) -> str:
+    """Return file, line and function of the innermost call outside of torch and Python."""
+    user_calls = [call for call in calls if not _LIBRARY.search(call[0])]
+    file, line, function = (user_calls or calls)[0]
+    short_file = "/".join(file.split("/")[-2:])
+    return f"{short_file}:{line} {function}"[-_MAX_NAME_CHARS:]
 
 
 def group_ranks(files: Mapping[int, Path]) -> list[dict[str, Any]]:
-    """Return the groups of ranks at one place, the largest first, as a ``stop`` event has them.
+    """Return groups of ranks at the same place, the largest first, in the form of ``stop`` events.
 
     Args:
         files: the stacks of each rank of this machine, by rank.

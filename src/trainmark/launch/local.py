@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +22,7 @@ from trainmark.launch.network import LOOPBACK, refuse_unusable_network
 from trainmark.launch.python_commands import SAFE_PATH_VARIABLES, build_module_command
 from trainmark.launch.stacks import save_stacks
 from trainmark.launch.supervisor import supervise_ranks
-from trainmark.rank.worker import STACKS_SIGNAL, stacks_file
+from trainmark.rank.worker import STACKS_SIGNAL, format_stacks_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,35 +34,35 @@ if TYPE_CHECKING:
     from trainmark.protocols import Vendor
     from trainmark.record.record import Record
 
-    StopReason = Callable[[], dict[str, Any] | None]  # fields of the event ``stop``
+    FindStopReason = Callable[[], dict[str, Any] | None]  # fields of the event ``stop``
 
 POLL_S = 0.1
 _END_PATIENCE_S = 2.0  # for the sampler's last reading
-# Ranks of other nodes fail when ours are ended, and must have saved their stacks by then. Nodes
-# start within a second or two of each other.
-_LET_SAVE_S = 5.0
+# The ranks of other nodes fail as soon as those of this node are ended, so they need time to save
+# their stacks before. Nodes start within a second or two of each other.
+_OTHERS_SAVE_S = 5.0
 
 
 class Setup(NamedTuple):
-    """What the ranks of one machine are started with.
+    """What the ranks of one machine need to start.
 
     Args:
-        variables: of all ranks.
-        described: this machine, as the event ``launch`` has it.
+        variables: environment of all ranks.
+        environment: description of this machine for the event ``launch``.
     """
 
     nproc: int
     variables: dict[str, str]
-    described: dict[str, Any]
+    environment: dict[str, Any]
 
 
 def prepare_setup(vendor: Vendor, nproc: int, mark: str, *, witnessed: Path | None = None) -> Setup:
     """Describe this machine, and choose the variables of its ranks.
 
     Args:
-        mark: value of ``RUN_VARIABLE``, by which the processes are found.
-        witnessed: folder of the run of a program of the user's own, whose environment stays as it
-            is but for what loads the probe; None: ranks of a case.
+        mark: value of ``RUN_VARIABLE``, which identifies the processes of the run.
+        witnessed: run directory of a program of the user's own. Its environment stays as it is,
+            except for the variables that load the probe. None: ranks of a case.
 
     Raises:
         UsageError: ``OMP_NUM_THREADS`` has no valid value.
@@ -70,12 +70,12 @@ def prepare_setup(vendor: Vendor, nproc: int, mark: str, *, witnessed: Path | No
     if witnessed is None:
         variables = _choose_case_variables(nproc)
     else:
-        variables = os.environ | witness.probe_variables(witnessed, os.environ)
+        variables = os.environ | witness.make_probe_variables(witnessed, os.environ)
     variables |= {processes.RUN_VARIABLE: mark, "PYTHONUNBUFFERED": "1"}
-    described = environment.describe_environment(variables, vendor)
+    description = environment.describe_environment(variables, vendor)
     users = devices.list_occupants(vendor.name, nproc)
-    described["device_users"] = [user._asdict() for user in users]
-    return Setup(nproc, variables, described)
+    description["device_users"] = [user._asdict() for user in users]
+    return Setup(nproc, variables, description)
 
 
 def _choose_case_variables(nproc: int) -> dict[str, str]:
@@ -84,8 +84,8 @@ def _choose_case_variables(nproc: int) -> dict[str, str]:
         **os.environ,
         **SAFE_PATH_VARIABLES,
         "OMP_NUM_THREADS": str(threads_of_rank(nproc)),
-        # As fast as the default on an idle machine. On a shared one, threads that spin for long
-        # take the cores from the thread for which they wait: steps took eight times as long.
+        # This is as fast as the default on an idle machine. On a shared machine, threads that spin
+        # for long take the cores from the thread they wait for: steps took eight times as long.
         "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "10000"),
         "TOKENIZERS_PARALLELISM": "false",  # without it the library warns in every rank
     }
@@ -106,40 +106,42 @@ def start_ranks(
     """Start the ranks of this machine; when the block ends, end them and all that they started.
 
     Args:
+        node: number of this machine, from 0.
+        master: host and port at which all ranks meet; None: a free port of this machine, on which
+            all ranks run.
         starts_ranks: the command is started once, and starts the ranks itself.
-        master: where all ranks meet; None: at a free port of this machine, which has them all.
 
     Raises:
         MeasurementError: they cannot be started.
     """
     with ExitStack() as stack:
-        meet = master or (LOOPBACK, stack.enter_context(hold_port()))
+        host, port = master or (LOOPBACK, stack.enter_context(hold_port()))
         worlds = [
             {  # as torch.distributed reads them
                 "RANK": str(node * setup.nproc + local_rank),
                 "WORLD_SIZE": str(nnodes * setup.nproc),
                 "LOCAL_RANK": str(local_rank),
                 "LOCAL_WORLD_SIZE": str(setup.nproc),
-                "MASTER_ADDR": meet[0],
-                "MASTER_PORT": str(meet[1]),
+                "MASTER_ADDR": host,
+                "MASTER_PORT": str(port),
             }
             for local_rank in range(setup.nproc)
         ]
         if starts_ranks:
-            worlds = [_describe_node(node, nnodes, meet)]
+            worlds = [_describe_node(node, nnodes, host, port)]
         ranks = supervise_ranks(argv, setup.variables, worlds, output=output, errors=errors)
         yield stack.enter_context(ranks)
 
 
-def _describe_node(node: int, nnodes: int, meet: tuple[str, int]) -> dict[str, str]:
-    """Return the variables from which torchrun takes the options that its command lacks."""
+def _describe_node(node: int, nnodes: int, host: str, port: int) -> dict[str, str]:
+    """Return the variables with which torchrun fills in options that its command does not have."""
     if nnodes == 1:
         return {}
     return {
         "PET_NNODES": str(nnodes),
         "PET_NODE_RANK": str(node),
-        "PET_MASTER_ADDR": meet[0],
-        "PET_MASTER_PORT": str(meet[1]),
+        "PET_MASTER_ADDR": host,
+        "PET_MASTER_PORT": str(port),
     }
 
 
@@ -147,7 +149,7 @@ def _describe_node(node: int, nnodes: int, meet: tuple[str, int]) -> dict[str, s
 def hold_port() -> Iterator[int]:
     """Reserve a free port on which only ``torch.distributed`` can listen.
 
-    A bound socket with SO_REUSEADDR lets another such socket listen there.
+    The port stays bound by a socket with SO_REUSEADDR, which only lets such sockets listen there.
     """
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -157,9 +159,9 @@ def hold_port() -> Iterator[int]:
 
 @contextmanager
 def _run_sampler(plan: Plan, folder: Path, mark: str, log: Any, node: int | None) -> Iterator[None]:
-    """Run the sampler while the block runs, if the plan says so.
+    """Run the sampler of telemetry while the block runs, if the plan asks for it.
 
-    It ends when its standard input does, also if this process dies.
+    The sampler ends when its standard input ends, also if this process dies.
     """
     if plan.sample_every_s == 0:
         yield
@@ -183,7 +185,7 @@ def _run_sampler(plan: Plan, folder: Path, mark: str, log: Any, node: int | None
 
 
 def build_rank_command(python: str, folder: Path | str) -> list[str]:
-    """Return the command line of every rank; its environment says which it is."""
+    """Return the command of every rank; its environment variables tell which rank it is."""
     return build_module_command("trainmark.rank.worker", str(folder), python=python)
 
 
@@ -192,93 +194,118 @@ def run_ranks(
     folder: Path,
     setup: Setup,
     events: EventWriter,
-    reason_to_stop: StopReason,
+    find_stop_reason: FindStopReason,
     *,
     node: int | None = None,
     master: tuple[str, int] | None = None,
 ) -> bool:
-    """Run this machine's ranks to their end, and tell in events how they ended.
+    """Run this machine's ranks to their end, and write events about how they ended.
 
     Args:
-        reason_to_stop: called several times a second; what it returns ends the ranks.
-        node: number of this machine; None: the run has no other.
+        find_stop_reason: called several times a second; once it returns a reason, the ranks end.
+        node: number of this machine; None: the run has no other machine.
         master: host and port of the first node, where ranks meet.
 
     Returns:
         Whether all ranks succeeded.
     """
-    mark, first = processes.make_mark(plan.run_id, node), (node or 0) * plan.nproc
-    oom_kills, cpu = processes.count_oom_kills(), processes.CpuUse.now()
-    program = plan.witness
-    argv = build_rank_command(sys.executable, folder) if program is None else program.command
+    mark = processes.make_mark(plan.run_id, node)
+    first_rank = (node or 0) * plan.nproc
+    oom_kills_before = processes.count_oom_kills()
+    cpu_use_before = processes.CpuUse.read()
     name = "launcher" if node is None else f"node{node}"
     try:
         with (
             (folder / f"log.{name}.txt").open("wb") as log,
             _run_sampler(plan, folder, mark, log, node),
         ):
-            with start_ranks(
-                argv,
-                setup,
-                output=log,
-                errors=log,
-                node=node or 0,
-                nnodes=plan.nnodes,
-                master=master,
-                starts_ranks=program is not None and program.starts_ranks,
+            with _start_plan_ranks(
+                plan, folder, setup, log, node=node or 0, master=master
             ) as ranks:
-                stop = _watch(ranks, plan, folder, reason_to_stop, first=first)
-                failures = [  # those that ended by themselves; the others are ended for it
-                    {"rank": number, "exit_code": rank.returncode, "t_ns": time.perf_counter_ns()}
-                    for number, rank in enumerate(ranks, first)
-                    if stop is None and rank.poll()
-                ]
+                stop = _wait_for_ranks(ranks, plan, folder, find_stop_reason, first_rank=first_rank)
+                failures = [] if stop is not None else _list_failures(ranks, first_rank)
             ended_ns = time.perf_counter_ns()  # before the wait for the sampler's end
     finally:
         processes.kill_run(mark)
     if stop is not None:
         events.emit("stop", **stop)
-    if kills := processes.count_oom_kills() - oom_kills:
-        events.emit("oom_kills", count=kills)
+    oom_kills = processes.count_oom_kills() - oom_kills_before
+    if oom_kills:
+        events.emit("oom_kills", count=oom_kills)
     events.emit(
         "ranks_ended",
         t_ns=ended_ns,
         failures=failures,
-        others_cpu_share=cpu.others_share(processes.CpuUse.now()),
+        others_cpu_share=cpu_use_before.compute_others_share(processes.CpuUse.read()),
     )
     return stop is None and not failures
 
 
-def _watch(
+def _start_plan_ranks(
+    plan: Plan,
+    folder: Path,
+    setup: Setup,
+    log: IO[bytes],
+    *,
+    node: int,
+    master: tuple[str, int] | None,
+) -> AbstractContextManager[list[RankProcess]]:
+    """Start the plan's ranks of this machine: those of a case, or the user's own program."""
+    program = plan.witness
+    argv = build_rank_command(sys.executable, folder) if program is None else program.command
+    return start_ranks(
+        argv,
+        setup,
+        output=log,
+        errors=log,
+        node=node,
+        nnodes=plan.nnodes,
+        master=master,
+        starts_ranks=program is not None and program.starts_ranks,
+    )
+
+
+def _list_failures(ranks: Sequence[RankProcess], first_rank: int) -> list[dict[str, Any]]:
+    """Return the ranks that have failed by themselves, as the event ``ranks_ended`` lists them."""
+    failures = []
+    for number, rank in enumerate(ranks, first_rank):
+        if rank.poll():
+            now_ns = time.perf_counter_ns()
+            failures.append({"rank": number, "exit_code": rank.returncode, "t_ns": now_ns})
+    return failures
+
+
+def _wait_for_ranks(
     ranks: Sequence[RankProcess],
     plan: Plan,
     folder: Path,
-    reason_to_stop: StopReason,
+    find_stop_reason: FindStopReason,
     *,
-    first: int,
+    first_rank: int,
 ) -> dict[str, Any] | None:
-    """Wait until all ranks ended or one failed; else return the reason to stop them."""
+    """Wait until all ranks have ended or one has failed; else return the reason to stop them."""
     timeout_s = float(plan.recipe["timeout_s"])
     deadline = time.monotonic() + timeout_s
     while True:
         time.sleep(POLL_S)
         codes = [rank.poll() for rank in ranks]
-        # After the exit codes: a signal to every process ends the ranks too.
-        stop = reason_to_stop()
+        # Read after the exit codes, because a signal to all processes ends the ranks too.
+        stop = find_stop_reason()
         if stop is not None or any(codes) or None not in codes:
             return stop
         if time.monotonic() >= deadline:
-            files = {rank: folder / stacks_file(rank) for rank in range(first, first + len(ranks))}
+            numbers = range(first_rank, first_rank + len(ranks))
+            files = {rank: folder / format_stacks_name(rank) for rank in numbers}
             saved = save_stacks(ranks, list(files.values()), STACKS_SIGNAL)
-            where = hang.group_ranks(files)
-            time.sleep(_LET_SAVE_S if plan.nnodes > 1 else 0)
-            return {"reason": "timeout", "timeout_s": timeout_s, "stacks": saved, "hang": where}
+            groups = hang.group_ranks(files)
+            time.sleep(_OTHERS_SAVE_S if plan.nnodes > 1 else 0)
+            return {"reason": "timeout", "timeout_s": timeout_s, "stacks": saved, "hang": groups}
 
 
 def launch(
     plan: Plan, request: StopRequest, on_poll: Callable[[str], None] = lambda _: None
 ) -> Record:
-    """Run ``plan`` to its end and return its record, written beside its events.
+    """Run ``plan`` to its end, write its record into the run directory, and return it.
 
     Args:
         request: the run is stopped as soon as it holds a signal.
@@ -297,17 +324,17 @@ def launch(
     setup = prepare_setup(vendor, plan.nproc, plan.run_id, witnessed=witnessed)
     refuse_unusable_network(setup.variables, vendor, world_size=plan.world_size, master=LOOPBACK)
 
-    def reason_to_stop() -> dict[str, Any] | None:
+    def find_stop_reason() -> dict[str, Any] | None:
         on_poll("")
         name = request.signal_name
         return None if name is None else {"reason": "signal", "signal": name}
 
     with run_dir.create_run_dir(folder):
-        events = run_dir.begin_run(plan, folder, setup.described)
+        events = run_dir.begin_run(plan, folder, setup.environment)
         try:
-            run_ranks(plan, folder, setup, events, reason_to_stop)
+            run_ranks(plan, folder, setup, events, find_stop_reason)
         except BaseException as error:
-            # An error of the launcher or of this machine: the ranks were ended.
+            # An error of the launcher or of this machine; the ranks have been ended.
             text = f"{type(error).__name__}: {error}"
             events.emit("stop", reason="launcher_error", message=text)
             run_dir.finish_run(folder, events)

@@ -1,8 +1,8 @@
-"""Find what would keep ranks from reaching one another, before they are started.
+"""Check, before ranks are started, that they can reach one another over the network.
 
-A collective library that is told of an interface that is not there fails after the ranks have
-started, or waits until the time limit of the run. Knows no vendor: which library a variable
-configures follows from the vendor's backend and from the variables that it records.
+If a variable names an interface that does not exist, a collective library fails after the ranks
+have started, or waits until the time limit of the run. This module knows no vendor: which variables
+matter follows from the vendor's collective backend and from the variables that it records.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 _INTERFACES = re.compile(r"_(SOCKET_IFNAME|KVS_IFACE)$")
 _ADDRESS = re.compile(r"_IF_IP$")
-_EXACT = ("GLOO_", "CCL_")  # libraries that take whole names alone, no beginnings of names
-_PATIENCE_S = 10.0  # with the kernel's own answer
+_EXACT_PREFIXES = ("GLOO_", "CCL_")  # variables of libraries that match whole names only
+_TIMEOUT_S = 10.0  # of a connection to this machine itself
 
 
 def refuse_unusable_network(
@@ -56,55 +56,69 @@ def refuse_unusable_network(
 
 def _is_of_backend(name: str, vendor: Vendor) -> bool:
     """Tell whether a variable configures the library through which the ranks communicate."""
-    is_of_library = name.startswith(f"{vendor.collective_backend.upper()}_")
-    return is_of_library or any(is_recorded(name, x) for x in vendor.recorded_variables)
+    if name.startswith(f"{vendor.collective_backend.upper()}_"):
+        return True
+    return any(is_recorded(name, pattern) for pattern in vendor.recorded_variables)
 
 
 def _refuse_absent_interfaces(name: str, value: str) -> None:
-    """Refuse a list of interfaces of which one is not there or not up.
+    """Refuse a list of interfaces that leaves a rank without one that is up.
 
-    As libraries document it (2026-11): names are the beginnings of names, after ``=``
-    whole ones, after ``^`` those to leave out. Gloo and oneCCL take whole names.
+    As the libraries document it (2026-11), the value is a comma-separated list of prefixes of
+    names; after ``=`` it has whole names, and after ``^`` names to leave out. Gloo and oneCCL
+    always take whole names.
     """
     states = {interface: state.isup for interface, state in psutil.net_if_stats().items()}
     up = [interface for interface, is_up in states.items() if is_up]
-    is_exact = name.startswith(_EXACT) or value.removeprefix("^").startswith("=")
-    wanted = [
-        name_part for name_part in value.removeprefix("^").removeprefix("=").split(",") if name_part
-    ]
-
-    def matching(beginning: str) -> list[str]:
-        return [x for x in up if x == beginning or (x.startswith(beginning) and not is_exact)]
-
-    if value.startswith("^"):
-        excluded = {interface for name_part in wanted for interface in matching(name_part)}
-        if set(up) > excluded:
-            return
-        what = "leaves out every interface that is up"
-    elif name.startswith(_EXACT):  # each is used
-        missing = [name_part for name_part in wanted if not matching(name_part)]
-        if wanted and not missing:
-            return
-        what = f"{', '.join(missing) or repr(value)}: no such interface, or it is down"
-    else:
-        if any(matching(name_part) for name_part in wanted):
-            return
-        what = f"{', '.join(wanted) or repr(value)}: no such interface, or it is down"
+    problem = _find_interface_problem(name, value, up)
+    if problem is None:
+        return
     down = sorted(states.keys() - set(up))
     rule = f"interfaces of this machine: {', '.join(sorted(up)) or 'none is up'}"
     raise UsageError(
-        what,
+        problem,
         where=f"environment variable {name}={value}",
         rule=f"{rule}; down: {', '.join(down)}" if down else rule,
         fix=f"name one that is up, or unset {name}",
     )
 
 
+def _find_interface_problem(name: str, value: str, up: list[str]) -> str | None:
+    """Return what is wrong with a list of interfaces; None if a rank can use it.
+
+    Args:
+        name: the variable's name.
+        value: the variable's value, see ``_refuse_absent_interfaces``.
+        up: the interfaces that are up.
+    """
+    excludes = value.startswith("^")
+    text = value.removeprefix("^")
+    matches_whole_names = name.startswith(_EXACT_PREFIXES) or text.startswith("=")
+    patterns = [pattern for pattern in text.removeprefix("=").split(",") if pattern]
+    matches: dict[str, list[str]] = {}
+    for pattern in patterns:
+        if matches_whole_names:
+            matches[pattern] = [interface for interface in up if interface == pattern]
+        else:
+            matches[pattern] = [interface for interface in up if interface.startswith(pattern)]
+    if excludes:
+        excluded = {interface for interfaces in matches.values() for interface in interfaces}
+        return None if set(up) > excluded else "leaves out every interface that is up"
+    absent = [pattern for pattern in patterns if not matches[pattern]]
+    if name.startswith(_EXACT_PREFIXES):  # the library uses every interface of the list
+        is_usable = bool(patterns) and not absent
+    else:  # the library uses the first interface that matches
+        is_usable = len(absent) < len(patterns)
+    if is_usable:
+        return None
+    return f"{', '.join(absent) or repr(value)}: no such interface, or it is down"
+
+
 def _refuse_absent_address(name: str, value: str) -> None:
     addresses = sorted(
         address.address.partition("%")[0]
-        for of_interface in psutil.net_if_addrs().values()
-        for address in of_interface
+        for interface_addresses in psutil.net_if_addrs().values()
+        for address in interface_addresses
         if address.family in (socket.AF_INET, socket.AF_INET6)
     )
     if value not in addresses:
@@ -117,10 +131,10 @@ def _refuse_absent_address(name: str, value: str) -> None:
 
 
 def _refuse_without_loopback() -> None:
-    """Refuse a machine on which a process cannot reach another one of the same machine."""
+    """Refuse a machine on which processes cannot reach each other."""
     try:
         with socket.create_server((LOOPBACK, 0)) as listening:
-            socket.create_connection(listening.getsockname(), timeout=_PATIENCE_S).close()
+            socket.create_connection(listening.getsockname(), timeout=_TIMEOUT_S).close()
     except OSError as error:
         raise EnvironmentFault(
             f"{LOOPBACK} cannot be reached: {error.strerror or error}",

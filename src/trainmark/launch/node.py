@@ -1,15 +1,15 @@
-"""One node of a run on several machines or in a container: its process, and what starts that.
+"""The process of one node of a run on several machines or in a container, and its start script.
 
-The process has the node's ranks and its event file. Launchers start it on every node, as ``python
--m trainmark.launch.node RUN_DIR …``. It makes no record: that is for the process that submitted
-the run. It ends its ranks on SIGTERM, and with ``--heartbeat`` also when nobody writes to its
-standard input.
+The process starts the node's ranks and writes the node's event file. Launchers start it on every
+node, as ``python -m trainmark.launch.node RUN_DIR …``. It makes no record: the process that
+submitted the run does. It ends its ranks on SIGTERM, and with ``--heartbeat`` also when nothing
+arrives on its standard input for a while.
 
-``render_node_script`` returns the text that starts it, in the cluster's container if there is one:
-mounts, devices, user, shared memory and the image's digest. It is for a POSIX shell, because all
-but the mounts depends on the node, which may be another machine: its user, its device files and its
-image. Slurm's pyxis and Kubernetes start containers themselves, and take ``list_mounts`` and the
-variables. This module must not know vendors: their ``container_needs`` describe what they need.
+``render_node_script`` returns the script that starts the process, in the cluster's container if
+there is one, with mounts, devices, user, shared memory and the image's digest. It is a script of a
+POSIX shell, because all but the mounts depends on the node: its user, its device files and its
+image. Slurm's pyxis and Kubernetes start containers themselves, and use only ``list_mounts`` and
+the variables. This module knows no vendor: ``container_needs`` of a vendor describes its needs.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from trainmark.launch.cluster import Cluster
-    from trainmark.launch.local import StopReason
+    from trainmark.launch.local import FindStopReason
     from trainmark.plan.witness import Witness
 
 MODULE = "trainmark.launch.node"
-_SILENCE_S = 60.0  # of standard input, after which the launcher counts as lost
-_FABRIC = "/dev/infiniband"  # of the network between nodes, whatever the devices
-_FOUND = (environment.DIGEST_VARIABLE, environment.VERSION_VARIABLE)  # on the node
+_MAX_SILENCE_S = 60.0  # of standard input; after that the launcher counts as lost
+_FABRIC = "/dev/infiniband"  # device files of the network between nodes
+# Variables that the start script sets on the node, and variables that it forwards.
+_SET_BY_SCRIPT = (environment.DIGEST_VARIABLE, environment.VERSION_VARIABLE)
 _FORWARDED = (*environment.VARIABLES, environment.NETWORK_VARIABLE)
 
 
@@ -65,8 +66,8 @@ def render_node_script(
     Args:
         node_rank: a number, or an expression of the shell such as ``$SLURM_NODEID``.
         master: host of the first node, or such an expression.
-        folder: of the run on the node; None: the run directory itself.
-        options: further ones of the node process, such as ``--heartbeat``.
+        folder: the run's folder on the node; None: the run directory itself.
+        options: further options of the node process, such as ``--heartbeat``.
     """
     words = [str(folder or plan.run_dir)]
     if cluster.data is not None:
@@ -84,47 +85,55 @@ def render_python_script(
     """Return the lines of a POSIX shell that run Python on a node.
 
     Args:
-        words: its arguments.
-        folder: of the node, in which it writes; a container has it under the same path.
-        unquoted: further ones, in which the shell replaces its variables.
+        words: arguments of Python.
+        folder: folder of the node into which the process writes; it has the same path in a
+            container.
+        unquoted: further arguments, in which the shell replaces its variables.
     """
-    variables, python = dict(cluster.environment), cluster.python
-    more: dict[str, object] = {"in_container": False}
-    if cluster.container is not None:  # it is told of itself, whoever starts it
+    variables = dict(cluster.environment)
+    python = cluster.python
+    container_values: dict[str, object] = {"in_container": False}
+    if cluster.container is not None:
         python = cluster.container.python
         variables = {environment.IMAGE_VARIABLE: cluster.container.image} | variables
-        if cluster.container.of_node:
-            more = _describe_container(plan, cluster, folder, variables)
+        if cluster.container.is_started_by_node:
+            container_values = _describe_container(plan, cluster, folder, variables)
     command = f"{shlex.join([python, *words])} {unquoted}".rstrip()
     return render_template(
-        "node.sh.j2", cluster=cluster, variables=variables, command=command, folder=folder, **more
+        "node.sh.j2",
+        cluster=cluster,
+        variables=variables,
+        command=command,
+        folder=folder,
+        **container_values,
     )
 
 
 def _describe_container(
     plan: Plan, cluster: Cluster, folder: str, exported: Iterable[str]
 ) -> dict[str, object]:
-    """Return what the script says of the container that a node starts.
+    """Return the template's values for a container that the node's script starts.
 
     Args:
-        exported: variables of the shell that the container has too, beside those that are recorded.
+        exported: further variables of the shell that are passed to the container.
     """
     vendor = devices.list_vendors()[plan.device.vendor]
     needs: ContainerNeeds = getattr(vendor, "container_needs", ContainerNeeds())
-    mounted, if_there = list_mounts(plan, cluster, folder), [*needs.mounts]
-    if plan.data.origin == "generated":  # made where it is not
+    mounts = list_mounts(plan, cluster, folder)
+    optional_mounts = list(needs.mounts)  # mounted only if they exist on the node
+    if plan.data.origin == "generated":  # a node without the data generates it
         data = str(cluster.data or plan.data.folder)
-        if_there.append(shlex.quote(data))
-        mounted = [mount for mount in mounted if mount != Mount(data, data, read_only=True)]
-    wanted = dict.fromkeys((*_FOUND, *_FORWARDED, *vendor.recorded_variables, *exported))
-    names = [name for name in wanted if name != "LD_PRELOAD" and not name.endswith("*")]
-    patterns = [name for name in wanted if name.endswith("*")]
+        optional_mounts.append(shlex.quote(data))
+        mounts = [mount for mount in mounts if mount != Mount(data, data, read_only=True)]
+    variables = dict.fromkeys((*_SET_BY_SCRIPT, *_FORWARDED, *vendor.recorded_variables, *exported))
+    names = [name for name in variables if name != "LD_PRELOAD" and not name.endswith("*")]
+    patterns = [name for name in variables if name.endswith("*")]
     return {
         "in_container": True,
         "plan": plan,
         "needs": needs,
-        "mounts": mounted,
-        "if_there": if_there,
+        "mounts": mounts,
+        "optional_mounts": optional_mounts,
         "fabric": _FABRIC,
         "names": names,
         "patterns": patterns,
@@ -132,27 +141,27 @@ def _describe_container(
 
 
 class Mount(NamedTuple):
-    """A file or folder of the node in the container."""
+    """A file or folder of the node that is mounted into the container."""
 
     source: str
     target: str
     read_only: bool = False
 
-    def option(self) -> str:
-        """Return it as docker, podman and apptainer take it."""
+    def format_option(self) -> str:
+        """Return the option of docker, podman and apptainer."""
         mode = ",readonly" if self.read_only else ""
         return f"--mount=type=bind,source={self.source},target={self.target}{mode}"
 
 
 def list_mounts(plan: Plan, cluster: Cluster, run_dir: str) -> list[Mount]:
-    """Return what the container of a node is given, outer folders before those within them.
+    """Return the mounts of a node's container, outer folders before those within them.
 
     Run directory, data and the folder of a user's own program have the same path in the container
-    as on the node, unless the cluster's file puts something else there. A program may write into
-    its folder.
+    as on the node, unless the cluster file mounts something else at that path. A program may write
+    into its folder.
 
     Args:
-        run_dir: of the node.
+        run_dir: the run's folder on the node.
     """
     folders = [f"{run_dir}:{run_dir}"]
     data = cluster.data
@@ -163,19 +172,19 @@ def list_mounts(plan: Plan, cluster: Cluster, run_dir: str) -> list[Mount]:
     if data is not None:
         folders.append(f"{data}:{data}:ro")
     mounts: dict[str, Mount] = {}
-    given = cluster.container.mounts if cluster.container else ()
-    for text in (*folders, *given):
+    chosen = cluster.container.mounts if cluster.container else ()
+    for text in (*folders, *chosen):
         source, target, *mode = text.split(":")
-        mounts[target] = Mount(source, target, mode == ["ro"])
+        mounts[target] = Mount(source, target, read_only=mode == ["ro"])
     return sorted(mounts.values(), key=lambda mount: PurePosixPath(mount.target).parts)
 
 
 def build_pyxis_options(plan: Plan, cluster: Cluster) -> list[str]:
-    """Return the options of ``srun`` with which Slurm's plugin starts the cluster's container.
+    """Return the options of ``srun`` with which Slurm's plugin pyxis starts the container.
 
-    As ``srun --help`` lists them where pyxis is installed, 2026-11-22.
+    They are those that ``srun --help`` lists if pyxis is installed (2026-11-22).
     """
-    if cluster.container is None or cluster.container.of_node:
+    if cluster.container is None or cluster.container.is_started_by_node:
         return []
     mounts = [
         f"{source}:{target}:ro" if is_read_only else f"{source}:{target}"
@@ -190,14 +199,18 @@ def build_pyxis_options(plan: Plan, cluster: Cluster) -> list[str]:
     ]
 
 
-def locate_data(node: int, plan: Plan, given: Path | None) -> Path:
-    """Return the folder of the data on this node; generated data is made where it is not.
+def locate_data(node: int, plan: Plan, data: Path | None) -> Path:
+    """Return the folder of the data on this node; generate generated data if it is missing.
+
+    Args:
+        data: the folder, from the cluster file; None: the plan's folder.
 
     Raises:
-        DataError: it does not hold what the plan was made for.
+        DataError: the folder holds other data than the plan was made for.
     """
-    case, recipe = plan.load_case(), plan.load_recipe()
-    folder = given or Path(plan.data.folder)
+    case = plan.load_case()
+    recipe = plan.load_recipe()
+    folder = data or Path(plan.data.folder)
     if plan.data.origin == "generated" and not folder.exists():
         folder = cases.ensure_generated_data(case, recipe, cases.get_cache_root())
     if cases.check_data(case.name, folder, recipe).content_id != plan.data.content_id:
@@ -211,16 +224,16 @@ def locate_data(node: int, plan: Plan, given: Path | None) -> Path:
 
 
 def is_input_lost(last_s: list[float]) -> bool:
-    """Read what came on standard input; tell whether it ended or was silent for too long.
+    """Read standard input; tell whether it has ended or was silent for too long.
 
     Args:
-        last_s: when something came last; updated.
+        last_s: one item, the time at which something arrived last; updated.
     """
     while select.select([sys.stdin], [], [], 0)[0]:
         if not os.read(sys.stdin.fileno(), 4096):
             return True
         last_s[0] = time.monotonic()
-    return time.monotonic() - last_s[0] > _SILENCE_S
+    return time.monotonic() - last_s[0] > _MAX_SILENCE_S
 
 
 def _enter_program_folder(program: Witness, node: int) -> Path:
@@ -242,36 +255,39 @@ def _enter_program_folder(program: Witness, node: int) -> Path:
     return folder
 
 
-def _run_node(asked: argparse.Namespace, events: EventWriter, reason_to_stop: StopReason) -> bool:
+def _run_node(
+    options: argparse.Namespace, events: EventWriter, find_stop_reason: FindStopReason
+) -> bool:
     """Run this node's ranks; return whether all succeeded.
 
     Raises:
         TrainmarkError: this node cannot run its part; nothing was started.
     """
-    there, number = asked.run_dir.absolute(), asked.node_rank
-    plan = Plan.read(there)
+    directory = options.run_dir.absolute()
+    number = options.node_rank
+    plan = Plan.read(directory)
     program = plan.witness
     if program is None:
-        folder = locate_data(number, plan, asked.data)
+        data_folder = locate_data(number, plan, options.data)
     else:
-        folder = _enter_program_folder(program, number)
+        data_folder = _enter_program_folder(program, number)
     vendor = devices.choose_vendor(plan.device.vendor)
     setup = prepare_setup(
         vendor,
         plan.nproc,
         processes.make_mark(plan.run_id, number),
-        witnessed=None if program is None else there,
+        witnessed=None if program is None else directory,
     )
     refuse_unusable_network(
-        setup.variables, vendor, world_size=plan.world_size, master=asked.master
+        setup.variables, vendor, world_size=plan.world_size, master=options.master
     )
-    run_dir.emit_launch(events, [MODULE, str(number)], setup.described, number)
-    packages = {"trainmark": __version__, "python": setup.described["python"]}
-    packages |= setup.described["packages"]
+    run_dir.emit_launch(events, [MODULE, str(number)], setup.environment, number)
+    packages = {"trainmark": __version__, "python": setup.environment["python"]}
+    packages |= setup.environment["packages"]
     setup.variables[NODE_VARIABLE] = json.dumps({"node": number, "packages": packages})
-    setup.variables[DATA_VARIABLE] = str(folder)
-    master = asked.master, asked.port
-    return run_ranks(plan, there, setup, events, reason_to_stop, node=number, master=master)
+    setup.variables[DATA_VARIABLE] = str(data_folder)
+    master = options.master, options.port
+    return run_ranks(plan, directory, setup, events, find_stop_reason, node=number, master=master)
 
 
 def main(words: list[str]) -> int:
@@ -283,20 +299,20 @@ def main(words: list[str]) -> int:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--heartbeat", action="store_true")
-    asked = parser.parse_args(words)
-    number = asked.node_rank
+    options = parser.parse_args(words)
+    number = options.node_rank
     last_s = [time.monotonic()]
     with note_stop_signals() as request:
 
-        def reason_to_stop() -> dict[str, Any] | None:
-            lost = request.signal_name is None and asked.heartbeat and is_input_lost(last_s)
-            name = "SIGHUP" if lost else request.signal_name
+        def find_stop_reason() -> dict[str, Any] | None:
+            is_lost = request.signal_name is None and options.heartbeat and is_input_lost(last_s)
+            name = "SIGHUP" if is_lost else request.signal_name
             return None if name is None else {"reason": "signal", "signal": name}
 
-        events = EventWriter(asked.run_dir / name_node_file(number), time.perf_counter_ns)
+        events = EventWriter(options.run_dir / name_node_file(number), time.perf_counter_ns)
         succeeded = False
         try:
-            succeeded = _run_node(asked, events, reason_to_stop)
+            succeeded = _run_node(options, events, find_stop_reason)
         except TrainmarkError as fault:
             print(escape_controls(f"node {number}: {fault}"), file=sys.stderr, flush=True)
             text = str(TrainmarkError(fault.what, where=fault.where, rule=fault.rule))

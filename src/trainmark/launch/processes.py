@@ -1,8 +1,8 @@
-"""Find and end every process of a run, orphaned ones too; note signals that ask it to stop.
+"""Find and end every process of a run, including orphans; note signals that ask it to stop.
 
-A run's processes have its id in their environment, which children inherit: parents, sessions
-and process groups do not matter. Of Ctrl-C, SIGTERM and SIGHUP the first is noted, which loops
-check, and further ones are ignored: so no signal prevents a run from writing its record and pages.
+A run's processes have its id in their environment, which children inherit, so that parents,
+sessions and process groups do not matter. The first of Ctrl-C, SIGTERM and SIGHUP is noted and
+checked by loops; further ones are ignored. So no signal prevents a run from writing its record.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def find_processes(run_id: str, variable: str = RUN_VARIABLE) -> list[psutil.Pro
 
 
 def find_alive_runs() -> dict[str, list[int]]:
-    """Return the ids of this user's living processes by the id of their run.
+    """Return the process ids of this user's living runs, by the run's id.
 
-    Without those of the run that this process belongs to.
+    The run to which this process belongs is left out.
     """
     pids_by_run: dict[str, list[int]] = {}
     for value, process in _iterate_processes():
@@ -59,7 +59,7 @@ def _iterate_processes(variable: str = RUN_VARIABLE) -> Iterator[tuple[str, psut
             if value and process.status() != psutil.STATUS_ZOMBIE:
                 yield value, process
         except psutil.Error:
-            continue  # ended meanwhile, or another user's: not of our runs
+            continue  # the process has ended, or is another user's
 
 
 def kill_run(run_id: str, variable: str = RUN_VARIABLE) -> list[int]:
@@ -79,15 +79,15 @@ def kill_run(run_id: str, variable: str = RUN_VARIABLE) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class CpuUse:
-    """Processor seconds since boot, of the machine and of this process's ended children."""
+    """Processor seconds of the machine since boot, and of this process's ended children."""
 
     busy_s: float
     total_s: float
     children_s: float
 
     @classmethod
-    def now(cls) -> CpuUse:
-        """Read the counters."""
+    def read(cls) -> CpuUse:
+        """Return the current values of the counters."""
         times = psutil.cpu_times()
         idle = times.idle + getattr(times, "iowait", 0.0)
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -95,13 +95,17 @@ class CpuUse:
         total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
         return cls(total - idle, total, children.ru_utime + children.ru_stime)
 
-    def others_share(self, later: CpuUse) -> float | None:
-        """Return the share of the machine's cores that others used since; 0 to 1."""
-        total = later.total_s - self.total_s
-        if total <= 0:
+    def compute_others_share(self, later: CpuUse) -> float | None:
+        """Return the share of the machine's cores that other processes used until ``later``.
+
+        Returns:
+            A share from 0 to 1; None if no time has passed.
+        """
+        total_s = later.total_s - self.total_s
+        if total_s <= 0:
             return None
-        others = (later.busy_s - self.busy_s) - (later.children_s - self.children_s)
-        return min(1.0, max(0.0, others / total))
+        others_s = (later.busy_s - self.busy_s) - (later.children_s - self.children_s)
+        return min(1.0, max(0.0, others_s / total_s))
 
 
 def count_oom_kills() -> int:
@@ -122,13 +126,14 @@ class StopRequest:
 
 @contextmanager
 def note_stop_signals(*, deliver: bool = False) -> Iterator[StopRequest]:
-    """Note stop signals instead of ending the process; outside the main thread there are none.
+    """Note stop signals in the block instead of ending the process.
 
     The previous handlers are restored at the end, unless a signal was noted: then only printing
-    remains, and a second signal must not change the exit code.
+    remains, and a second signal must not change the exit code. Outside the main thread nothing is
+    noted, because Python delivers signals only there.
 
     Args:
-        deliver: restore the handlers in any case, and give them the signal that was noted.
+        deliver: restore the handlers in any case, and deliver the noted signal again.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
@@ -139,13 +144,13 @@ def note_stop_signals(*, deliver: bool = False) -> Iterator[StopRequest]:
         request.signal_name = request.signal_name or signal.Signals(number).name
 
     # A signal that was ignored at start, by nohup for instance, stays ignored.
-    noted = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, note) for number in noted}
+    numbers = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    previous_handlers = {number: signal.signal(number, note) for number in numbers}
     try:
         yield request
     finally:
         if deliver or request.signal_name is None:
-            for number, handler in before.items():
+            for number, handler in previous_handlers.items():
                 signal.signal(number, handler)
     if deliver and request.signal_name is not None:
         signal.raise_signal(signal.Signals[request.signal_name])

@@ -106,7 +106,7 @@ class RunProgress:
 
     @property
     def is_unstarted(self) -> bool:
-        """Tell whether no event of the first rank was read yet, as if it runs elsewhere."""
+        """Tell whether no event of the first rank was read yet; it may run on another machine."""
         return self._tail.is_unread
 
     def poll(self) -> Sequence[ProgressPart]:
@@ -146,12 +146,12 @@ class RunProgress:
         if not event.step_flops or not event.matmul_flops_per_second:
             return
         step_s = event.step_flops / event.matmul_flops_per_second
-        needed_s = self._earliest_end() * step_s
+        needed_s = self._find_earliest_end() * step_s
         if needed_s > limit_s:
             self.limit_warning = (
                 f"this run will not finish within its limit of {_format_duration(limit_s)}: its "
-                f"steps {self._until()}take about {_format_duration(needed_s)} at the matmul rate "
-                "measured here; raise --timeout or lower max_steps"
+                f"steps {self._format_end_condition()}take about {_format_duration(needed_s)} at "
+                "the matmul rate measured here; raise --timeout or lower max_steps"
             )
 
     def _take_window(self, event: Window) -> None:
@@ -164,9 +164,9 @@ class RunProgress:
             self._train_steps += steps
         loss = event.loss[-1]
         rate = samples * 1e9 / max(spent_ns, 1)
-        of_all = f"/{self._total_steps}" if self._total_steps else ""
+        total = f"/{self._total_steps}" if self._total_steps else ""
         parts = [
-            ProgressPart(f"step {self._steps}{of_all}", _STEP),
+            ProgressPart(f"step {self._steps}{total}", _STEP),
             ProgressPart(
                 f"{rate:,.1f} samples/s" if rate < 1000 else f"{rate:,.0f} samples/s", _SPEED
             ),
@@ -181,55 +181,64 @@ class RunProgress:
         self.parts = parts
 
     def _estimate(self, now_ns: int) -> Iterator[ProgressPart]:
-        """Yield the time left and the time to the next evaluation; note a limit that comes first.
+        """Yield the remaining time and the time to the next evaluation.
 
-        A run with a target may end at any evaluation: its time left is the most that it takes.
+        Sets ``limit_warning`` if the time limit comes first. A run with a target may end at any
+        evaluation: its remaining time is an upper bound.
         """
         if not self._train_steps or not self._total_steps:
             return
         step_s = self._train_ns / self._train_steps / 1e9
         timeout_s = float(self.plan.recipe["timeout_s"])
         limit_s = timeout_s - (now_ns - self._started_ns) / 1e9
-        left_s = (self._total_steps - self._steps) * step_s
+        remaining_s = (self._total_steps - self._steps) * step_s
         if self.plan.target is None:
-            yield ProgressPart(f"{_format_duration(left_s)} left", _TIME_LEFT)
+            yield ProgressPart(f"{_format_duration(remaining_s)} left", _TIME_LEFT)
         else:
-            yield ProgressPart(f"up to {_format_duration(min(left_s, limit_s))} left", _TIME_LEFT)
-        evaluation = self._next_evaluation()
+            yield ProgressPart(
+                f"up to {_format_duration(min(remaining_s, limit_s))} left", _TIME_LEFT
+            )
+        evaluation = self._find_next_evaluation()
         if evaluation < self._total_steps:
             due_s = (evaluation - self._steps) * step_s
             yield ProgressPart(f"evaluation in {_format_duration(due_s)}", _EVALUATION)
-        needed_s = (self._earliest_end() - self._steps) * step_s
+        needed_s = (self._find_earliest_end() - self._steps) * step_s
         if needed_s > limit_s and self._train_ns / 1e9 >= _MIN_TRAINED_SHARE * timeout_s:
             self.limit_warning = self.limit_warning or (
-                f"this run will not finish: its steps {self._until()}take "
+                f"this run will not finish: its steps {self._format_end_condition()}take "
                 f"{_format_duration(needed_s)} more at this speed, and its time limit comes in "
                 f"{_format_duration(limit_s)}; start it again with a larger --timeout or a smaller "
                 "max_steps"
             )
 
-    def _earliest_end(self) -> int:
+    def _find_earliest_end(self) -> int:
         """Return the first step after which the run can end, if it reaches its target there."""
-        return self._total_steps if self.plan.target is None else self._next_evaluation()
+        return self._total_steps if self.plan.target is None else self._find_next_evaluation()
 
-    def _until(self) -> str:
+    def _format_end_condition(self) -> str:
+        """Return the last step that must be reached, as a part of a sentence."""
         return "" if self.plan.target is None else "up to the next evaluation "
 
-    def _next_evaluation(self) -> int:
-        """Return after which step the next evaluation is due, at the latest the last one."""
-        recipe, due = self.plan.recipe, self._total_steps
-        if interval := recipe["eval_every_epochs"]:
-            steps = max(1, self._steps_per_epoch * interval)
-            due = min(due, (self._steps // steps + 1) * steps)
-        if interval := recipe["eval_every_samples"]:
+    def _find_next_evaluation(self) -> int:
+        """Return the step after which the next evaluation is due; at the latest the last step."""
+        recipe = self.plan.recipe
+        next_step = self._total_steps
+        num_epochs = recipe["eval_every_epochs"]
+        if num_epochs:
+            interval_steps = max(1, self._steps_per_epoch * num_epochs)
+            next_step = min(next_step, (self._steps // interval_steps + 1) * interval_steps)
+        interval = recipe["eval_every_samples"]
+        if interval:
             first = recipe["eval_from_sample"] or interval
-            later = self._samples + interval - (self._samples - first) % interval
-            samples = first if self._samples < first else later
-            due = min(due, max(1, round(samples / self._samples_per_step())))
-        return due
+            samples = first
+            if self._samples >= first:
+                samples = self._samples + interval - (self._samples - first) % interval
+            step = max(1, round(samples / self._compute_samples_per_step()))
+            next_step = min(next_step, step)
+        return next_step
 
-    def _samples_per_step(self) -> float:
-        """Return the samples of a step so far; before the first one, as planned."""
+    def _compute_samples_per_step(self) -> float:
+        """Return the mean samples of a step so far; before the first step, the planned ones."""
         if self._steps:
             return self._samples / self._steps
         recipe = self.plan.recipe
@@ -248,8 +257,11 @@ class ProgressLine:
     """A line about a launch on standard error: updated on a terminal, else written at times."""
 
     def __init__(self, plan: Plan, label: str) -> None:
-        self._progress, self._label = RunProgress(plan), label
-        self._shown, self._shown_s, self._is_warned = "", 0.0, False
+        self._progress = RunProgress(plan)
+        self._label = label
+        self._shown_text = ""
+        self._shown_s = 0.0  # when it was shown
+        self._is_warned = False
 
     def show(self, engine_state: str = "") -> None:
         """Show how far the first rank is, after what an engine says of its job."""
@@ -258,36 +270,49 @@ class ProgressLine:
         if not engine_state or not self._progress.is_unstarted:
             parts += steps
         parts = [part._replace(text=escape_controls(part.text)) for part in parts]
-        label, on_terminal = escape_controls(self._label), sys.stderr.isatty()
-        text, now_s = _join(label, parts), time.monotonic()
-        if text != self._shown and (on_terminal or now_s - self._shown_s >= _LINE_EVERY_S):
-            self._shown, self._shown_s = text, now_s
-            _write(fit_line(label, parts, _get_columns()) if on_terminal else text, moving=True)
+        label = escape_controls(self._label)
+        text = _join(label, parts)
+        now_s = time.monotonic()
+        on_terminal = sys.stderr.isatty()
+        if text != self._shown_text and (on_terminal or now_s - self._shown_s >= _LINE_EVERY_S):
+            self._shown_text = text
+            self._shown_s = now_s
+            line = fit_line(label, parts, _get_columns()) if on_terminal else text
+            _write(line, is_updated=True)
         if self._progress.limit_warning and not self._is_warned:
             self._is_warned = True
             end_line(f"{self._label}: {self._progress.limit_warning}")
 
 
 def end_line(text: str) -> None:
-    """Replace the updated line by ``text``, whole, on as many lines as it takes."""
-    _write(escape_controls(text), moving=False)
+    """Replace the updated line by ``text``, which may take several lines."""
+    _write(escape_controls(text), is_updated=False)
 
 
 def _get_columns() -> int:
     return shutil.get_terminal_size().columns - 1
 
 
-def _write(text: str, *, moving: bool) -> None:
+def _write(text: str, *, is_updated: bool) -> None:
+    """Write a line to standard error.
+
+    Args:
+        is_updated: on a terminal, the next line replaces this one.
+    """
     end = "\n"
     # The reader of our standard error may have exited; the run continues.
     with suppress(OSError):
         if sys.stderr.isatty():
             width = _get_columns()
-            if moving:
+            if is_updated:
                 text, end = set_cell_size(text, width), ""
             text = f"\r{text}{' ' * (width - cell_len(text))}"
         sys.stderr.write(text + end)
         sys.stderr.flush()
+
+
+def _ignore(_: str) -> None:
+    """Show no progress."""
 
 
 def launch_with_progress(
@@ -296,7 +321,7 @@ def launch_with_progress(
     """Launch here or through the plan's launcher, with a progress line; return the record."""
     if single.repeat_count > 1:
         label = f"{label} {single.repeat_index}/{single.repeat_count}"
-    show = (lambda _: None) if quiet else ProgressLine(single, label).show
+    show = _ignore if quiet else ProgressLine(single, label).show
     if single.launcher == LOCAL:
         record = local.launch(single, stop, show)
     else:

@@ -1,15 +1,15 @@
-"""Commands of Python processes that import nothing from the working directory.
+"""Build commands of Python processes that import nothing from the working directory.
 
-A user may have a ``json.py`` there. From Python 3.11 on, ``-P`` keeps it off the import path of a
-process, and a variable off those of the processes that this one starts. Python 3.10 has neither:
-there the command drops the directory before the first import.
+A user may have a ``json.py`` there. From Python 3.11 on, the option ``-P`` keeps the directory off
+the import path of a process, and a variable does so for all its child processes. Python 3.10 has
+neither: there the command removes the directory from the path before the first import.
 """
 
 from __future__ import annotations
 
 import sys
 
-# For the environment of children whose own children are to be as safe.
+# Environment of child processes, which they pass on to their own children.
 SAFE_PATH_VARIABLES = {"PYTHONSAFEPATH": "1"}
 _DROP_DIRECTORY = "import sys; del sys.path[0]; "
 _RUN_MODULE = (

@@ -1,4 +1,4 @@
-"""The run directory, from its creation to the record in it, also after its launcher was killed."""
+"""Create a run directory, and write the record into it, also after its launcher was killed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trainmark.events.schema import LAUNCHER_FILE, EventFile, EventWriter
 from trainmark.launch import processes
 from trainmark.launch.environment import read_node_name
 from trainmark.plan.plan import PLAN_FILE, Plan, read_plan
-from trainmark.rank.failure import error_report
+from trainmark.rank.failure import describe_failure
 from trainmark.record import index_record, record, reduce
 from trainmark.validation import describe_error
 from trainmark.witness.printed import list_outputs, read_printed, thin
@@ -42,7 +42,7 @@ _END_PATIENCE_S = 2.0  # for a sampler whose launcher died
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, which the kernel takes from a process that dies.
+    """Hold the lock of a folder in the block; the kernel releases it if this process dies.
 
     Raises:
         BlockingIOError: another process holds it.
@@ -57,23 +57,23 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Tell whether a process holds the lock of a folder: its run is under way."""
+    """Tell whether a process holds the lock of a folder, because its run is under way."""
     try:
         with (folder / LOCK_FILE).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
-        return False  # it has no lock, or lies in a file system without locks
+        return False  # there is no lock file, or the file system has no locks
     return False
 
 
 @contextmanager
 def create_run_dir(run_dir: Path) -> Iterator[None]:
-    """Create the folder of one run and hold its lock.
+    """Create the folder of one run and hold its lock in the block.
 
     Raises:
-        EnvironmentFault: it cannot be written, or is in use.
+        EnvironmentFault: the folder cannot be written, or is in use.
     """
     with ExitStack() as stack:
         try:
@@ -113,31 +113,35 @@ def build_write_fault(run_dir: Path, error: OSError) -> EnvironmentFault:
     return EnvironmentFault(f"cannot write there: {error.strerror}", where=str(run_dir), fix=fix)
 
 
-def begin_run(plan: Plan, run_dir: Path, described: dict[str, Any]) -> EventWriter:
-    """Write the plan and the launcher's first event; from here on the run exists.
+def begin_run(plan: Plan, run_dir: Path, environment: dict[str, Any]) -> EventWriter:
+    """Write the plan and the launcher's first event; after this the run exists.
 
     Args:
-        described: this machine; empty where nodes describe themselves.
+        environment: description of this machine; empty if nodes describe themselves.
+
+    Returns:
+        The writer of the launcher's events.
     """
     try:
         plan.save(run_dir)
         events = EventWriter(run_dir / LAUNCHER_FILE, time.perf_counter_ns)
-        emit_launch(events, [Path(sys.argv[0]).name, *sys.argv[1:]], described)
+        emit_launch(events, [Path(sys.argv[0]).name, *sys.argv[1:]], environment)
     except OSError as error:
         raise build_write_fault(run_dir, error) from error
     return events
 
 
-def record_unplannable(error: UnplannableError) -> Record:
-    """Leave the record of a run that never started, because code of its case failed.
+def record_failed_planning(error: UnplannableError) -> Record:
+    """Write and return the record of a run that never started, because code of its case failed.
 
     Raises:
         EnvironmentFault: the run directory cannot be made.
         LostRunError: the record cannot be written.
     """
-    folder, fault = Path(error.plan.run_dir), error.fault
+    folder = Path(error.plan.run_dir)
+    fault = error.fault
     assert fault.__cause__ is not None, "a case error has its cause"
-    report = error_report(fault.__cause__, fault.place)
+    report = describe_failure(fault.__cause__, fault.place)
     with create_run_dir(folder):
         events = begin_run(error.plan, folder, {})
         events.emit(
@@ -153,7 +157,7 @@ def record_unplannable(error: UnplannableError) -> Record:
 
 
 def emit_launch(
-    events: EventWriter, argv: list[str], described: dict[str, Any], node: int | None = None
+    events: EventWriter, argv: list[str], environment: dict[str, Any], node: int | None = None
 ) -> None:
     """Write the first event of a launcher or a node."""
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -162,7 +166,7 @@ def emit_launch(
         unix_ns=time.time_ns(),
         started=started,
         argv=argv,
-        environment=described,
+        environment=environment,
         node=node,
         node_name=read_node_name(),
     )
@@ -178,8 +182,8 @@ def finish_run(run_dir: Path, events: EventWriter) -> Record:
         _emit_printed(run_dir, events)
         events.emit("finished")
         events.close()
-        built = reduce.reduce(run_dir)
-        record.write_record(built, run_dir)
+        new_record = reduce.reduce(run_dir)
+        record.write_record(new_record, run_dir)
     except OSError as error:
         raise LostRunError(
             f"the record cannot be written: {error.strerror}",
@@ -187,18 +191,18 @@ def finish_run(run_dir: Path, events: EventWriter) -> Record:
             fix="if the folder is still there, `trainmark report` makes the record",
         ) from error
     try:
-        index_record.write_index(built, run_dir)
-    except (OSError, TrainmarkError) as error:  # the record is there
+        index_record.write_index(new_record, run_dir)
+    except (OSError, TrainmarkError) as error:  # the record itself has been written
         print(
             escape_controls(f"trainmark: {run_dir / index_record.INDEX_DIR}: {error}"),
             file=sys.stderr,
         )
-    # It was computed from its events just now.
-    return built.model_copy(update={"verification": "verified"})
+    # The record was computed from its events just now.
+    return new_record.model_copy(update={"verification": "verified"})
 
 
 def _emit_printed(run_dir: Path, events: EventWriter) -> None:
-    """Write what a program of the user's own printed of its speed."""
+    """Write an event with the speeds that a program of the user's own printed."""
     program = read_plan(run_dir).witness
     if program is None:
         return
@@ -215,13 +219,13 @@ def _emit_printed(run_dir: Path, events: EventWriter) -> None:
 def complete_records(folder: Path) -> None:
     """Make the missing records in the folder of a run, of its launches or of several runs.
 
-    Launches that still run, or never began, are left alone.
+    Launches that still run or never began are skipped.
 
     Raises:
-        RecordError: ``folder`` is a run itself and can get no record.
+        RecordError: ``folder`` is a run itself, and no record can be made of it.
     """
-    for below in ("", "*/", "*/*/", "*/*/*/"):
-        for plan in sorted(folder.glob(f"{below}{PLAN_FILE}")):
+    for prefix in ("", "*/", "*/*/", "*/*/*/"):
+        for plan in sorted(folder.glob(f"{prefix}{PLAN_FILE}")):
             try:
                 make_record(plan.parent)
             except RecordError:
@@ -230,10 +234,10 @@ def complete_records(folder: Path) -> None:
 
 
 def make_record(folder: Path) -> None:
-    """End what is left of a launch and make its record, if its launcher did not.
+    """End the remaining processes of a launch and make its record, if its launcher did not.
 
     Raises:
-        RecordError: it is still running, is an engine's job, never began, or cannot be read.
+        RecordError: the launch still runs, is an engine's job, never began, or cannot be read.
     """
     if (folder / record.RECORD_FILE).exists():
         return
@@ -258,6 +262,7 @@ def make_record(folder: Path) -> None:
 
 
 def _make_locked_record(plan: Plan, folder: Path) -> None:
+    """Make the record of a launch whose lock this process holds."""
     path = folder / LAUNCHER_FILE
     names = {event["event"] for event in EventFile(path)} if path.exists() else set()
     if "launch" not in names:

@@ -5,8 +5,8 @@ with a reason. A failure does not stop the others; Ctrl-C does. Only one call at
 a folder.
 
 A launch is finished if it has a record that passed, of the same work as planned now. Its record is
-checked against its evidence, as everywhere: one that is contradicted stays finished and is named.
-Whatever did not pass stays in its folder. Launches that are missing go into a new one, the run's
+checked against its events; if they contradict it, the launch stays finished and is reported.
+Launches that did not pass stay in their folder. Missing launches go into a new folder, the entry's
 next attempt: ``toy-2`` after ``toy``. So the finished launches of an entry may lie in several
 attempts.
 """
@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
@@ -36,7 +36,7 @@ from trainmark.launch.submission import CLUSTER_FILE
 from trainmark.plan.choosing import choose_work, select_vendor
 from trainmark.plan.plan import PLAN_FILE, Plan
 from trainmark.plan.plan_file import format_attempt_name, parse_attempt_number
-from trainmark.plan.resolving import UnplannableError, launches, resolve
+from trainmark.plan.resolving import UnplannableError, list_launches, resolve
 from trainmark.plan.witnessing import choose_program_work
 from trainmark.record.messages import render
 from trainmark.record.record import RECORD_FILE, Record, read_record
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from trainmark.launch.processes import StopRequest
     from trainmark.plan.plan_file import Entry, PlanFile
 
-State = Literal["passed", "finished", "failed", "skipped", "left", "to run"]
+EntryState = Literal["passed", "finished", "failed", "skipped", "left", "to run"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,24 +58,25 @@ class SeriesEntry:
     """A checked entry of a plan file and the launches that it already has.
 
     Args:
-        plan: as resolved, in the folder of a first attempt; None: this machine cannot run it.
-        cluster: settings of its launcher.
+        plan: the resolved plan, with the folder of a first attempt; None: this machine cannot run
+            the entry.
+        cluster: settings of the plan's launcher.
         state: ``finished``: records of the same work exist; ``skipped``: this machine cannot run
             it; ``left``: the series was stopped before it; ``to run``: until the series ends.
-        reason: why it failed, was skipped or left, or what would run.
-        run_dir: folder of its newest attempt, or of the next if anything is missing; None if there
-            is none.
-        ended: folder and record by number, of the launches that have ended.
+        reason: why the entry failed, was skipped or was left, or what would run.
+        run_dir: folder of the newest attempt, or of the next one if launches are missing; None if
+            there is none.
+        ended: folder and record of the launches that have ended, by the launch's number.
         missing: plans of the launches to do.
-        earlier_failures: folders of earlier launches of the same work that did not pass or left no
+        earlier_failures: folders of earlier launches of the same work that did not pass or have no
             record.
-        follow: what its launches are handed to, as the request says it.
+        follow: the request's ``follow``: programs to which its launches are handed.
     """
 
     name: str
     plan: Plan | None = None
     cluster: Cluster = field(default_factory=Cluster)
-    state: State = "to run"
+    state: EntryState = "to run"
     reason: str | None = None
     run_dir: Path | None = None
     ended: dict[int, tuple[Path, Record]] = field(default_factory=dict)
@@ -85,60 +86,66 @@ class SeriesEntry:
 
     @property
     def num_launches(self) -> int:
-        """Number of launches."""
+        """Return the number of launches."""
         return 1 if self.plan is None else self.plan.repeat_count
 
     @property
     def folders(self) -> list[Path]:
-        """Folder of each record, by the launches' numbers."""
+        """Return the folder of each record, in the order of the launches' numbers."""
         return [folder for _, (folder, _) in sorted(self.ended.items())]
 
     @property
     def records(self) -> list[Record]:
-        """Record of each launch that has ended, by their numbers."""
+        """Return the record of each launch that has ended, in the order of their numbers."""
         return [record for _, (_, record) in sorted(self.ended.items())]
 
     @property
     def contradiction(self) -> str | None:
-        """Return which launches something contradicts; None if there is none."""
+        """Return the launches whose record contradicts its events; None if there is none."""
         runs = [record.run_id for record in self.records if is_refuted(record.trust)]
         return f"{', '.join(runs)} does not match its raw events" if runs else None
 
     def scan(self) -> None:
-        """Find what the folders of all attempts hold, and which launches are missing."""
+        """Read the folders of all attempts; set which launches have ended and which are missing."""
         assert self.plan is not None, "a skipped entry has no folders"
-        base, wanted = Path(self.plan.run_dir).parent, _describe_work(self.plan)
+        base = Path(self.plan.run_dir).parent
+        planned_work = _describe_work(self.plan)
         attempts = _find_attempts(base, self.name)
         self.run_dir = base / format_attempt_name(self.name, max(attempts, default=0) + 1)
         verified = dict(self.ended.values())  # records never change: each is checked once
-        self.ended, self.missing, self.earlier_failures = {}, [], []
+        self.ended = {}
+        self.missing = []
+        self.earlier_failures = []
         last_used_attempt = 0
-        for launch in launches(self.plan.model_copy(update={"run_dir": str(self.run_dir)})):
-            subfolder = Path(launch.run_dir).relative_to(self.run_dir)  # r2; of one launch: empty
+        for launch in list_launches(self.plan.model_copy(update={"run_dir": str(self.run_dir)})):
+            # The subfolder is r1, r2 …; that of a single launch is the attempt's folder itself.
+            subfolder = Path(launch.run_dir).relative_to(self.run_dir)
             for attempt in sorted(attempts, reverse=True):
                 folder = attempts[attempt] / subfolder
-                is_same_work, record = _read_launch(folder, wanted)
-                if not is_same_work:
+                earlier = _read_launch(folder)
+                if earlier is None or find_differences(planned_work, earlier.work):
                     continue
-                if record is None or not record.passed:
+                if earlier.record is None or not earlier.record.passed:
                     self.earlier_failures.append(folder)
                 elif launch.repeat_index not in self.ended:
-                    record = verified.get(folder) or check_record(record, folder)
+                    record = verified.get(folder) or check_record(earlier.record, folder)
                     self.ended[launch.repeat_index] = folder, record
                     last_used_attempt = max(last_used_attempt, attempt)
             if launch.repeat_index not in self.ended:
                 self.missing.append(launch)
         if self.missing:
-            self.state, self.reason = "to run", self.plan.case_key
+            self.state = "to run"
+            self.reason = self.plan.case_key
         else:
             self.run_dir = attempts[last_used_attempt]
-            self.state, self.reason = "finished", self.contradiction
+            self.state = "finished"
+            self.reason = self.contradiction
 
     def conclude(self, fault: str | None) -> None:
         """Set the state that the entry ends with, once nothing more is launched.
 
         Args:
-            fault: why a launch of it could not begin.
+            fault: why a launch of the entry could not begin; None: all began.
         """
         if self.state != "to run":
             return
@@ -147,9 +154,11 @@ class SeriesEntry:
                 fault = _explain_failure(record)
                 break
         if fault is not None:
-            self.state, self.reason = "failed", fault
+            self.state = "failed"
+            self.reason = fault
         elif len(self.ended) == self.num_launches:
-            self.state, self.reason = "passed", None
+            self.state = "passed"
+            self.reason = None
         else:
             self.state = "left"
             self.reason = f"stopped after {len(self.ended)} of {self.num_launches} launches"
@@ -157,7 +166,7 @@ class SeriesEntry:
                 self.run_dir = None
 
 
-def exit_code(entries: Iterable[SeriesEntry]) -> int:
+def choose_exit_code(entries: Iterable[SeriesEntry]) -> int:
     """Return 0 if all entries that could run passed, 1 if one did not, 2 if none could run."""
     states = {entry.state for entry in entries}
     if states & {"failed", "left"}:
@@ -168,7 +177,7 @@ def exit_code(entries: Iterable[SeriesEntry]) -> int:
 
 
 def _find_attempts(base: Path, name: str) -> dict[int, Path]:
-    """Return the folders of earlier attempts by number, without empty folders."""
+    """Return the folders of earlier attempts that are not empty, by the attempt's number."""
     attempts: dict[int, Path] = {}
     for folder in base.glob("*"):
         number = parse_attempt_number(name, folder.name)
@@ -179,26 +188,37 @@ def _find_attempts(base: Path, name: str) -> dict[int, Path]:
 
 def _move_to_next_attempt(plan: Plan, name: str) -> Plan:
     """Return the plan of an entry's first launch in the folder of its next attempt."""
-    within = Path(f"r{plan.repeat_index}") if plan.repeat_count > 1 else Path()
-    first = Path(plan.run_dir).parent if plan.repeat_count > 1 else Path(plan.run_dir)
-    number = max(_find_attempts(first.parent, name), default=0) + 1
-    folder = first.parent / format_attempt_name(name, number) / within
+    attempt_folder = Path(plan.run_dir)
+    subfolder = Path()
+    if plan.repeat_count > 1:
+        attempt_folder = attempt_folder.parent
+        subfolder = Path(f"r{plan.repeat_index}")
+    base = attempt_folder.parent
+    number = max(_find_attempts(base, name), default=0) + 1
+    folder = base / format_attempt_name(name, number) / subfolder
     return plan.model_copy(update={"run_dir": str(folder)})
 
 
 def _describe_work(plan: Plan) -> dict[str, Any]:
-    """Return what launches of the same work have in common, as a file holds it."""
+    """Return what launches of the same work have in common, as JSON values."""
     return dict(to_jsonable_python(describe_planned_work(plan)))
 
 
-def _read_launch(folder: Path, wanted: dict[str, Any]) -> tuple[bool, Record | None]:
-    """Tell whether a folder holds a launch of the same work, with its record if it has one."""
+class _EarlierLaunch(NamedTuple):
+    """The work of a launch in a folder, and its record if it has one."""
+
+    work: dict[str, Any]
+    record: Record | None
+
+
+def _read_launch(folder: Path) -> _EarlierLaunch | None:
+    """Return the launch in a folder; None if there is none, or it cannot be read."""
     try:
         record = read_record(folder) if (folder / RECORD_FILE).exists() else None
-        work = _describe_work(record.plan if record else Plan.read(folder))
-    except (RecordError, OSError, ValueError):  # no run at all, or one that cannot be read
-        return False, None
-    return not find_differences(wanted, work), record
+        plan = Plan.read(folder) if record is None else record.plan
+    except (RecordError, OSError, ValueError):
+        return None
+    return _EarlierLaunch(_describe_work(plan), record)
 
 
 def _explain_failure(record: Record) -> str:
@@ -209,7 +229,7 @@ def _explain_failure(record: Record) -> str:
 
 
 def check_entries(file: PlanFile, *, dry_run: bool = False) -> list[SeriesEntry]:
-    """Resolve every entry and find the launches that it already has; nothing is started.
+    """Resolve every entry and find the launches that it already has; start nothing.
 
     Args:
         dry_run: the plans are only shown; see ``resolve``.
@@ -225,11 +245,12 @@ def check_entries(file: PlanFile, *, dry_run: bool = False) -> list[SeriesEntry]
             rule="the runs of a plan file need their own folder",
             fix="choose another --out",
         )
-    read_once = cache(read_cluster)
+    read_cluster_once = cache(read_cluster)
     entries = []
     for entry in file.entries:
         try:
-            entries.append(_check_entry(entry, read_once(entry.cluster), dry_run=dry_run))
+            cluster = read_cluster_once(entry.cluster)
+            entries.append(_check_entry(entry, cluster, dry_run=dry_run))
         except TrainmarkError as fault:
             place = f"{entry.where}, run {entry.name}"
             fault.where = f"{place}: {fault.where}" if fault.where else place
@@ -260,18 +281,17 @@ def _check_entry(entry: Entry, cluster: Cluster, *, dry_run: bool) -> SeriesEntr
 def order_launches(entries: Sequence[SeriesEntry]) -> list[tuple[SeriesEntry, Plan]]:
     """Return the launches to do, each with its entry, in the order in which they start.
 
-    Launch 1 of every entry comes before launch 2 of any. Every other round runs backwards, so that
-    a drift of the machine affects all entries alike.
+    Launch 1 of every entry comes before launch 2 of any. Rounds with an even number run backwards,
+    so that a drift of the machine affects all entries alike.
     """
-    launches_to_do = [
-        (place, entry, plan) for place, entry in enumerate(entries) for plan in entry.missing
-    ]
-
-    def sort_key(launch: tuple[int, SeriesEntry, Plan]) -> tuple[int, int]:
-        place, _, plan = launch
-        return plan.repeat_index, place if plan.repeat_index % 2 else -place
-
-    return [(entry, plan) for _, entry, plan in sorted(launches_to_do, key=sort_key)]
+    rounds: dict[int, list[tuple[SeriesEntry, Plan]]] = {}
+    for entry in entries:
+        for plan in entry.missing:
+            rounds.setdefault(plan.repeat_index, []).append((entry, plan))
+    ordered: list[tuple[SeriesEntry, Plan]] = []
+    for number, launches in sorted(rounds.items()):
+        ordered += launches if number % 2 else launches[::-1]
+    return ordered
 
 
 def run_entries(
@@ -288,13 +308,13 @@ def run_entries(
 
     Args:
         request: nothing further is launched once it holds a signal.
-        launch: does one launch on a cluster under a label, followed by what the request says, and
-            returns its record.
+        launch: does one launch and returns its record. It is called with the plan, the cluster,
+            a label for messages, and the entry's ``follow``.
         report: called with a line for each entry that is not launched.
 
     Raises:
-        EnvironmentFault: the folder of the runs cannot be used, or another call is at work
-            there; nothing was started.
+        EnvironmentFault: the folder of the runs cannot be used, or another call uses it; nothing
+            was started.
     """
     labels = {
         entry.name: f"{place}/{len(entries)} {entry.name}" for place, entry in enumerate(entries, 1)
@@ -322,7 +342,7 @@ def _launch_missing(
     launch: Callable[[Plan, Cluster, str, list[str]], Record],
     report: Callable[[str], None],
 ) -> dict[str, str]:
-    """Do the missing launches; return by entry's name why a launch could not begin."""
+    """Do the missing launches; return why a launch could not begin, by the entry's name."""
     faults: dict[str, str] = {}
     timed_out: set[str] = set()
     for entry, plan in order_launches(entries):
@@ -346,10 +366,10 @@ def _launch_missing(
 def _finish_earlier_launches(
     entry: SeriesEntry, request: StopRequest, report: Callable[[str], None]
 ) -> None:
-    """Finish what earlier calls left of an entry, now that no other call is at work.
+    """Make the records of launches that earlier calls did not finish, then scan the entry again.
 
-    One may have been killed at a launch. A job that it submitted goes on without it and is waited
-    for.
+    An earlier call may have been killed during a launch. If that launch is a job of an engine, it
+    is still running, and this function waits for it.
     """
     if entry.plan is None:
         return
@@ -359,15 +379,16 @@ def _finish_earlier_launches(
                 report(f"{entry.name}: {folder} is a submitted job: waiting")
                 submission.follow(submission.attach(folder), request)
             complete_records(folder)
-        except TrainmarkError as fault:  # as of a launch that was killed before it began
+        except TrainmarkError as fault:  # for example, the launch was killed before it began
             report(f"{entry.name}: {fault}")
     entry.scan()
 
 
 @contextmanager
 def _lock_folder(entries: Sequence[SeriesEntry]) -> Iterator[None]:
-    """Lock the folder of the runs, which is created if it is missing."""
-    base = next(Path(entry.plan.run_dir).parent for entry in entries if entry.plan)
+    """Lock the folder of the runs in the block; create it if it is missing."""
+    plans = [entry.plan for entry in entries if entry.plan is not None]
+    base = Path(plans[0].run_dir).parent
     with ExitStack() as stack:
         try:
             base.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from trainmark.launch.supervisor import RankProcess
 
-_PATIENCE_S = 5
+_TIMEOUT_S = 5
 _POLL_S = 0.1
 
 
@@ -29,7 +29,7 @@ def save_stacks(
     for rank in ranks:
         rank.send_signal(signal_number)
         rank.send_signal(signal.SIGCONT)
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _TIMEOUT_S
     sizes_before: list[int] = []
     while time.monotonic() < deadline:
         sizes = [path.stat().st_size if path.exists() else 0 for path in files]

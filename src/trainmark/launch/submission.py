@@ -1,7 +1,7 @@
 """Submit a run to a launcher's engine, follow its job, and make the record from the nodes' files.
 
-The nodes measure and write; this process waits, shows the engine's state, cancels, and collects.
-It may end in between: ``attach`` continues from the files in the run directory.
+The nodes measure and write files; this process waits, shows the engine's state, cancels the job and
+collects the files. It may end before the job: ``attach`` continues from the run directory.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from trainmark.validation import describe_error
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainmark.launch.launchers import Command, Launcher
+    from trainmark.launch.launchers import EngineCommand, Launcher
     from trainmark.launch.processes import StopRequest
     from trainmark.record.record import Record
 
@@ -68,9 +68,9 @@ def prepare_job(plan: Plan, cluster: Cluster) -> Callable[[], EngineJob]:
     return lambda: launchers.start_job(command, plan, cluster)
 
 
-def build_command(plan: Plan, cluster: Cluster) -> Command:
-    """Return the command that starts ``plan``; its files include plan and cluster settings."""
-    command = launchers.load_launcher(plan.launcher).command(plan, cluster)
+def build_command(plan: Plan, cluster: Cluster) -> EngineCommand:
+    """Return the command that starts ``plan``; its files include the plan and the cluster file."""
+    command = launchers.load_launcher(plan.launcher).build_command(plan, cluster)
     files = {
         PLAN_FILE: plan.model_dump_json(indent=2),
         CLUSTER_FILE: cluster.model_dump_json(indent=2, exclude_defaults=True) + "\n",
@@ -98,7 +98,7 @@ def attach(folder: Path) -> EngineJob:
             where=str(folder),
             rule=f"it needs plan.json and {CLUSTER_FILE}",
         ) from None
-    if not (folder / LAUNCHER_FILE).exists():  # a script was pasted
+    if not (folder / LAUNCHER_FILE).exists():  # the user pasted the script of a dry run
         run_dir.begin_run(plan, folder, {}).close()
     require_launcher(cluster, plan.launcher)
     return EngineJob(plan, cluster)
@@ -114,7 +114,7 @@ def follow(
         on_poll: called about once a second with the engine's words about the job.
 
     Raises:
-        RecordError: another process follows it.
+        RecordError: another process follows the job.
     """
     folder = job.folder
     launcher = launchers.load_launcher(job.plan.launcher)
@@ -141,26 +141,26 @@ class _JobWatch:
         self._launcher = launcher
         self._job = job
         self._request = request
-        self.state = JobState(phase="waiting", said="submitted")
+        self.state = JobState(phase="waiting", description="submitted")
         self.stop: dict[str, Any] | None = None  # of the event ``stop``, once it is cancelled
         self._next_query_s = 0.0
-        self._time_limit_s = inf  # known once the job runs
-        self._next_cancel_s = inf  # known once the job is to be cancelled, as is the next
-        self._give_up_s = inf
+        self._time_limit_s = inf  # set when the job runs
+        self._next_cancel_s = inf  # set when the job is to be cancelled
+        self._give_up_s = inf  # set when the job is to be cancelled
 
     def is_over(self, now_s: float) -> bool:
-        """Tell whether the job has ended, or still runs long after it was cancelled."""
+        """Tell whether the job has ended, or has ignored being cancelled for too long."""
         return not self._is_alive or now_s >= self._give_up_s
 
     def update_state(self, now_s: float) -> None:
-        """Ask for the job's state if that is due; it stays while the engine does not answer."""
+        """Query the job's state if that is due; keep the state if the engine does not answer."""
         if now_s < self._next_query_s:
             return
         self._next_query_s = now_s + self._launcher.poll_s
         try:
-            state = self._launcher.state(self._job)
+            state = self._launcher.read_state(self._job)
         except EnvironmentFault as fault:
-            state = replace(self.state, said=fault.what)
+            state = replace(self.state, description=fault.what)
         if state != self.state:
             self.state = state
             _emit_state(self._job.folder, state)
@@ -190,10 +190,10 @@ class _JobWatch:
         return None
 
     def _cancel(self, now_s: float) -> None:
-        """Cancel the job, and ask for its state at the next poll."""
+        """Cancel the job, and query its state at the next poll."""
         self._next_cancel_s = now_s + _CANCEL_INTERVAL_S
         self._next_query_s = now_s
-        self._job.cancels += 1
+        self._job.num_cancels += 1
         with suppress(EnvironmentFault):  # the state shows that the job still runs
             self._launcher.cancel(self._job)
 
@@ -201,12 +201,12 @@ class _JobWatch:
 def _wait_for_end(
     launcher: Launcher, job: EngineJob, request: StopRequest, on_poll: Callable[[str], None]
 ) -> dict[str, Any] | None:
-    """Wait until the job has ended, or cancelling it has failed; return why it was cancelled."""
+    """Wait until the job has ended or could not be cancelled; return why it was cancelled."""
     watch = _JobWatch(launcher, job, request)
     while not watch.is_over(time.monotonic()):
         now_s = time.monotonic()
         watch.update_state(now_s)
-        on_poll(watch.state.said)
+        on_poll(watch.state.description)
         watch.cancel_if_due(now_s)
         if not watch.is_over(time.monotonic()):
             time.sleep(_POLL_S)
@@ -215,7 +215,7 @@ def _wait_for_end(
 
 def _emit_state(folder: Path, state: JobState) -> None:
     events = EventWriter(folder / JOB_EVENTS_FILE, time.perf_counter_ns)
-    events.emit("job", **asdict(state))
+    events.emit("job", phase=state.phase, said=state.description)
     events.close()
 
 
@@ -229,12 +229,12 @@ def _finish(folder: Path, stop: dict[str, Any] | None) -> Record:
 def launch(
     plan: Plan, cluster: Cluster, request: StopRequest, on_poll: Callable[[str], None]
 ) -> Record:
-    """Submit ``plan`` and follow it to its record, also if the engine refuses the job."""
+    """Submit ``plan``, follow its job and return the record, also if the engine refuses it."""
     start = prepare_job(plan, cluster)
     try:
         job = start()
     except TrainmarkError as fault:
-        state = JobState(phase="lost", said=str(fault.what)[:2000])
+        state = JobState(phase="lost", description=str(fault.what)[:2000])
         _emit_state(Path(plan.run_dir), state)
         return _finish(Path(plan.run_dir), None)
     return follow(job, request, on_poll)

@@ -1,13 +1,12 @@
-"""The process between a launcher and the ranks of a machine, and what the launcher sees of it.
+"""The supervisor process between a launcher and the ranks of a machine, and the launcher's side.
 
-It starts the ranks, reports how each ended, and ends them and all their descendants when its
-standard input ends: when the launcher closes it, and when the launcher dies in whatever way. It is
-the parent of every process that a rank leaves behind, so that none escapes it, whatever session,
-group or environment the rank gave it.
+The supervisor starts the ranks, reports how each ended, and ends them and all their descendants
+when its standard input ends: the launcher has closed it or has died. Linux makes it the parent of
+every process that a rank leaves behind, so that none escapes, whatever session, process group or
+environment it has.
 
-Started as ``python -m trainmark.launch.supervisor RUN``, where RUN only tells whoever lists
-processes which run it is of. Its orders are the first line of its standard input. Knows neither
-plans nor events.
+It is started as ``python -m trainmark.launch.supervisor RUN``; RUN only identifies it in a list of
+processes. Its order is the first line of its standard input. It knows neither plans nor events.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ if TYPE_CHECKING:
 
 _TERM_PATIENCE_S = 2.0  # from SIGTERM to SIGKILL
 _KILL_PATIENCE_S = 5.0  # for processes that the kernel does not end at once
-_LOOK_AGAIN_S = 0.1
+_POLL_S = 0.1
 _READ_BYTES = 65_536
 
 
 class _Order(NamedTuple):
-    """What a supervisor is to do.
+    """The order of a launcher to its supervisor.
 
     Args:
-        launcher: process id of its parent.
-        reports: file descriptor to which it writes lines of JSON.
+        launcher: process id of the launcher, which is the supervisor's parent.
+        reports: file descriptor to which the supervisor writes its reports, as lines of JSON.
         argv: command of every rank.
-        variables: of each rank, in addition to the environment of the supervisor.
+        variables: environment variables of each rank, in addition to those of the supervisor.
     """
 
     launcher: int
@@ -56,7 +55,7 @@ class _Order(NamedTuple):
 
 
 class _Supervisor:
-    """The running ranks, and everything that descends from them."""
+    """Starts and ends ranks; runs in the supervisor's process."""
 
     def __init__(self, order: _Order) -> None:
         self._order = order
@@ -78,7 +77,7 @@ class _Supervisor:
         self._is_stopped = True
 
     def run(self) -> None:
-        """Start the ranks, report their ends until the launcher is gone, and end what is left."""
+        """Start the ranks, report their ends until the launcher is gone, then end the others."""
         try:
             self._start()
             while not self._is_stopped:
@@ -101,7 +100,7 @@ class _Supervisor:
                     env=os.environ | variables | {PARENT_VARIABLE: str(os.getpid())},
                 )
                 self._running[process.pid] = number
-                process.returncode = 0  # ``_reap`` waits for it, not this object
+                process.returncode = 0  # ``_reap`` waits for the process, not this object
         except OSError as error:
             self._report(fault=str(error))
             self._is_stopped = True
@@ -116,10 +115,13 @@ class _Supervisor:
             self._is_stopped = True
 
     def _wait(self, seconds: float | None) -> list[int]:
-        """Wait for a signal, for the end of a child or of standard input; return what is readable.
+        """Wait for a signal, the end of a child or, without ``seconds``, of standard input.
 
         Args:
             seconds: the longest time to wait; None: without a limit.
+
+        Returns:
+            The file descriptors that can be read.
         """
         watched = [self._wake] if seconds is not None else [self._wake, sys.stdin.fileno()]
         readable, _, _ = select.select(watched, [], [], seconds)
@@ -128,7 +130,7 @@ class _Supervisor:
         return readable
 
     def _reap(self) -> None:
-        """Take the exit code of every child that ended, and report those of ranks."""
+        """Read the exit code of every child that has ended, and report those of ranks."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -143,10 +145,10 @@ class _Supervisor:
     def _end(self) -> None:
         """End the ranks, first by SIGTERM, then all descendants by SIGKILL."""
         for pid in self._running:
-            os.kill(pid, signal.SIGTERM)  # a child that was not waited for keeps its id
+            os.kill(pid, signal.SIGTERM)  # the id is still valid: ``_reap`` has not waited for it
         deadline = time.monotonic() + _TERM_PATIENCE_S
         while self._running and time.monotonic() < deadline:
-            self._wait(_LOOK_AGAIN_S)
+            self._wait(_POLL_S)
             self._reap()
         deadline = time.monotonic() + _KILL_PATIENCE_S
         descendants = psutil.Process().children(recursive=True)
@@ -154,17 +156,17 @@ class _Supervisor:
             for process in descendants:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
-            self._wait(_LOOK_AGAIN_S)
+            self._wait(_POLL_S)
             self._reap()
             descendants = psutil.Process().children(recursive=True)
 
 
 @dataclass(slots=True)
 class RankProcess:
-    """A rank as its launcher sees it; of ``subprocess.Popen`` what a launcher needs.
+    """A rank, for its launcher; it has the methods of ``subprocess.Popen`` that a launcher needs.
 
     Args:
-        returncode: None while it runs.
+        returncode: exit code of the rank; None while it runs.
     """
 
     pid: int
@@ -208,7 +210,7 @@ class _Reports:
         os.set_blocking(self.descriptor, False)
 
     def read(self) -> None:
-        """Take the reports that have arrived."""
+        """Process the reports that have arrived."""
         while not self._is_ended:
             try:
                 self._take(os.read(self.descriptor, _READ_BYTES))
@@ -216,7 +218,7 @@ class _Reports:
                 return
 
     def _take(self, data: bytes) -> None:
-        """Take a part of the reports; an empty one is their end."""
+        """Process bytes of the reports; empty ones are the end."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for report in map(json.loads, lines):
             if "pids" in report:
@@ -229,7 +231,7 @@ class _Reports:
             self.end()
 
     def end(self) -> None:
-        """Note that no report will arrive: a rank without one was killed with its supervisor."""
+        """Note that no more reports arrive: ranks without one were killed with the supervisor."""
         self._is_ended = True
         for rank in self.ranks:
             if rank.returncode is None:
@@ -251,13 +253,16 @@ def supervise_ranks(
 
     Args:
         argv: command of every rank.
-        environment: of all ranks.
-        variables: of each rank, in addition.
+        environment: environment of all ranks.
+        variables: further environment variables of each rank.
+        output: standard output of the ranks.
+        errors: standard error of the ranks.
 
     Raises:
-        MeasurementError: the ranks cannot be started; none is left.
+        MeasurementError: the ranks cannot be started; none is running.
     """
-    # Without the run's mark the supervisor is not killed with the run before it has ended the rest.
+    # The supervisor itself does not get the run's mark: otherwise it would be killed with the run,
+    # before it has ended the other processes.
     environment = dict(environment)
     mark = {RUN_VARIABLE: environment.pop(RUN_VARIABLE, "")}
     reports, reports_end = os.pipe()

@@ -253,7 +253,7 @@ def measure_ceilings(
     vendor = devices.choose_vendor(device)
     refuse_unsuitable_device(vendor, Recipe(), nproc, ranks_share_cores=False)
     start_s, run_id = time.monotonic(), secrets.token_hex(8)
-    cpu = processes.CpuUse.now()
+    cpu = processes.CpuUse.read()
     setup = prepare_setup(vendor, nproc, run_id)
     refuse_unusable_network(setup.variables, vendor, world_size=nproc, master=LOOPBACK)
     # Without a name: if this process is killed, the file is gone.
@@ -265,7 +265,7 @@ def measure_ceilings(
             "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             **arguments,
             "shares_cores": vendor.torch_type == "cpu",
-            "environment": setup.described,
+            "environment": setup.environment,
         }
         command = build_module_command("trainmark.machine.ceilings", json.dumps(arguments))
         try:
@@ -280,7 +280,7 @@ def measure_ceilings(
     for result in rank_results:
         document["links"] = result.pop("links")  # all ranks have the slowest one's times
     document["ranks"] = rank_results
-    document["others_cpu_share"] = cpu.others_share(processes.CpuUse.now())
+    document["others_cpu_share"] = cpu.compute_others_share(processes.CpuUse.read())
     document["took_s"] = round(time.monotonic() - start_s, 3)
     return document
 

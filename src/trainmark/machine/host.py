@@ -139,9 +139,9 @@ def check_load(machine: ExaminedMachine) -> Conditions:
         ValueError: the kernel's counters did not move.
     """
     seconds = _QUICK_LOAD_S if machine.quick else _LOAD_S
-    before = CpuUse.now()
+    before = CpuUse.read()
     sleep(seconds)
-    share = before.others_share(CpuUse.now())
+    share = before.compute_others_share(CpuUse.read())
     if share is None:
         raise ValueError("the kernel's counters of processor time did not move")
     severity = choose_severity(spoils=share > BUSY_SHARE)

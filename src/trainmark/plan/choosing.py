@@ -1,8 +1,8 @@
-"""Case, recipe, world and device of a request, before any data is inspected.
+"""Choose case, recipe, world and device of a request, before any data is inspected.
 
-Owns the form of case keys, which name a piece of work in other systems, and the reasons for which a
-run is refused or an entry of a plan file is skipped. A request is checked in full even if this
-machine cannot run it.
+Defines the form of case keys, which name a piece of work in other systems, and the reasons for
+which a run is refused or an entry of a plan file is skipped. A request is checked in full even if
+this machine cannot run it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KEY = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What a request names; ``hardware`` is that of a case key, None without one."""
+    """The work that a request names; ``hardware`` is from the case key, None without one."""
 
     case: Case
     recipe_name: str
@@ -53,7 +53,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Target:
-    """Case, hardware and numbers that the case argument names; without a key one rank."""
+    """Case, hardware and numbers that the case argument names; without a key, one rank."""
 
     case: Case
     hardware: str | None = None
@@ -63,7 +63,7 @@ class _Target:
 
 
 def choose_work(request: RunRequest) -> Choice:
-    """Return what ``request`` names.
+    """Return the work that ``request`` names.
 
     Raises:
         UsageError: an unknown case, recipe or field, a malformed case key, or a value that does not
@@ -76,9 +76,12 @@ def choose_work(request: RunRequest) -> Choice:
     recipe_name = choose_recipe(
         case, request.recipe, world=f"{nnodes}x{nproc}", real_data=request.data is not None
     )
-    options = {"timeout_s": request.timeout, "seed": request.seed}
-    texts = {field: str(value) for field, value in options.items() if value is not None}
-    recipe = apply_overrides(case.recipes[recipe_name], {**request.overrides, **texts})
+    overrides = dict(request.overrides)
+    if request.timeout is not None:
+        overrides["timeout_s"] = str(request.timeout)
+    if request.seed is not None:
+        overrides["seed"] = str(request.seed)
+    recipe = apply_overrides(case.recipes[recipe_name], overrides)
     if recipe.precision == "fp8" and not recipe.has_fp8:
         raise UsageError(
             f"precision=fp8 in {case.name}",
@@ -302,10 +305,10 @@ class RemoteTarget:
 
     Args:
         tested: what the launcher was tested on.
-        device: vendor of their devices; None: as ``--device`` says, or as this machine has.
-        nodes: that a run may have; None: unknown.
-        devices_per_node: None: unknown.
-        has_our_files: they see every folder that this machine sees, as its own container does.
+        device: vendor of their devices; None: that of ``--device``, else this machine's.
+        nodes: maximum number of nodes of a run; None: unknown.
+        devices_per_node: devices of each node; None: unknown.
+        has_our_files: they see every folder of this machine, as a container on it does.
     """
 
     launcher: str

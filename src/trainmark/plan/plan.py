@@ -24,44 +24,47 @@ from trainmark.spec import Case, Mission, PageSpec, Target, Text
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from datetime import datetime
+
+    from trainmark.protocols import Vendor
 
 PLAN_FILE = "plan.json"
 RUNS_DIR = Path("runs")
 CHECKPOINTS_DIR = "checkpoints"  # in a run's folder
 SIMULATED = "simulated-device"  # label
 BALANCED_BOUND = "balanced-bound"  # label of a recipe that is a bound, see ``Recipe.is_bound``
-_READ_FIELDS = (
+_REQUIRED_FIELDS = (
     "precision", "micro_batch_size", "grad_accum_steps", "warmup_steps", "max_epochs", "max_steps",
     "target_value", "timeout_s",
 )  # fmt: skip
 _EVALUATION_FIELDS = ("eval_every_epochs", "eval_every_samples")
-_PLACES = re.compile(r"(?:[^{}]|\{\{|\}\}|\{[^\W\d]\w*(?::[+,]?(?:\.\d)?[dfgs%]?)?\})*")
+_PLACEHOLDERS = re.compile(r"(?:[^{}]|\{\{|\}\}|\{[^\W\d]\w*(?::[+,]?(?:\.\d)?[dfgs%]?)?\})*")
 
 
 @cache
-def _common_fields() -> TypeAdapter[Any]:
+def _build_common_adapter() -> TypeAdapter[Any]:
     return TypeAdapter(Recipe)
 
 
-def _with_common_fields(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Refuse a recipe without the fields that records are read by, or with wrong common ones.
+def _check_common_fields(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a recipe that lacks a field that every record needs, or whose common fields are wrong.
 
-    A field that came with a later version may be missing.
+    Other fields may be missing: a plan of an earlier version does not have the newest ones.
     """
-    missing = [name for name in _READ_FIELDS if name not in recipe]
+    missing = [name for name in _REQUIRED_FIELDS if name not in recipe]
     if missing:
         raise ValueError(f"a recipe has the field {missing[0]}")
-    given = {item.name: recipe[item.name] for item in fields(Recipe) if item.name in recipe}
-    _common_fields().validate_python(given)
+    common = {item.name: recipe[item.name] for item in fields(Recipe) if item.name in recipe}
+    _build_common_adapter().validate_python(common)
     return recipe
 
 
-def _plain_places(text: Text) -> Text:
-    """Refuse a sentence whose places are more than names with a number's format.
+def _check_placeholders(text: Text) -> Text:
+    """Refuse a sentence with placeholders other than ``{name}`` and ``{name:,.2f}``.
 
-    Whoever edits a record must not reach attributes or gigabytes of padding through it.
+    Otherwise an edited record could read attributes of objects, or ask for gigabytes of padding.
     """
-    if not all(map(_PLACES.fullmatch, (text.en, text.zh))):
+    if not all(map(_PLACEHOLDERS.fullmatch, (text.en, text.zh))):
         raise ValueError(f"not a plain place in {text.en!r} or {text.zh!r}")
     return text
 
@@ -72,16 +75,16 @@ def is_empty(value: Collection[object]) -> bool:
 
 
 def is_none(value: object) -> bool:
-    """Tell whether a field has nothing and is left out of the file."""
+    """Tell whether a field is None, and is therefore left out of the file."""
     return value is None
 
 
 class PlannedCase(Frozen):
-    """What records and pages say of the case, so that they are the same where it is not here.
+    """Facts of the case that records and pages need, so that they never have to load the case.
 
     Args:
-        messages: the sentences of the case's own codes.
-        page: its own figures and tables.
+        messages: sentences of the message codes that only this case has.
+        page: figures and tables that only this case has.
         references: published figures of the same case, as they were when the run was planned.
     """
 
@@ -96,13 +99,13 @@ class PlannedCase(Frozen):
     work_unit: Literal["samples", "tokens"]
     mission: Mission | None
     precision_labels: dict[str, str]
-    messages: dict[str, Annotated[Text, AfterValidator(_plain_places)]]
+    messages: dict[str, Annotated[Text, AfterValidator(_check_placeholders)]]
     page: PageSpec = PageSpec()
     references: References
 
     @classmethod
-    def of(cls, case: Case) -> PlannedCase:
-        """Return what ``case`` says of itself, with its published figures.
+    def from_case(cls, case: Case) -> PlannedCase:
+        """Return the facts of ``case``, with its published figures.
 
         Raises:
             RecordError: the case's reference file is malformed.
@@ -111,11 +114,11 @@ class PlannedCase(Frozen):
         return cls(**facts, references=reference.read_references(case.name))
 
 
-UNCHECKED = "unchecked"  # layout and content of data that a dry run could not see
+UNCHECKED = "unchecked"  # layout and content id of data that a dry run could not see
 
 
 class PlannedData(Frozen):
-    """Where the data lies and what the check found in it."""
+    """Location of the data, and the results of its check."""
 
     folder: str
     origin: Literal["generated", "real"]
@@ -128,20 +131,38 @@ class PlannedData(Frozen):
 
 
 class PlannedDevice(Frozen):
-    """What ranks run on, as planning knows it."""
+    """The devices that ranks run on, as far as they are known before the run."""
 
     vendor: str
     torch_type: str
     collective_backend: str
     product_names: list[str]
 
+    @classmethod
+    def from_vendor(cls, vendor: Vendor, nproc: int, *, is_remote: bool) -> PlannedDevice:
+        """Return the devices of ``vendor`` for ``nproc`` ranks on a machine.
+
+        Args:
+            is_remote: the ranks run on other machines, whose products are not known here.
+        """
+        product_names = [] if is_remote else vendor.product_names()
+        if not vendor.counts_cores:  # each rank has a device of its own
+            product_names = product_names[:nproc]
+        return cls(
+            vendor=vendor.name,
+            torch_type=vendor.torch_type,
+            collective_backend=vendor.collective_backend,
+            product_names=product_names,
+        )
+
 
 class Resumed(Frozen):
-    """The checkpoint that a launch goes on from.
+    """The checkpoint from which a launch continues.
 
     Args:
-        runs: earlier launches of the same training, in their order; their clocks are not added.
-        progress: how far it was.
+        runs: ids of the earlier launches of the same training, in order. Their times are not added
+            to those of the launch.
+        progress: steps and samples that were done at the checkpoint.
     """
 
     runs: list[str]
@@ -153,8 +174,8 @@ class Plan(Frozen):
     """One launch of one case, fully resolved.
 
     Attributes:
-        node_module: what launchers start on every node.
-        ends_with_a_node: whether the other nodes are ended where one fails.
+        node_module: Python module that launchers start on every node.
+        ends_with_a_node: whether all nodes are ended if one fails.
     """
 
     node_module: ClassVar[str] = "trainmark.launch.node"
@@ -166,7 +187,7 @@ class Plan(Frozen):
     about: PlannedCase
     case_key: str
     recipe_name: str
-    recipe: Annotated[dict[str, Any], AfterValidator(_with_common_fields)]
+    recipe: Annotated[dict[str, Any], AfterValidator(_check_common_fields)]
     compared_with: str = Field(description="recipe that fix_hp and extra are changes of")
     fix_hp: dict[str, Any]
     extra: dict[str, Any]
@@ -205,7 +226,7 @@ class Plan(Frozen):
 
     @property
     def node_processes(self) -> int:
-        """Node processes that start the ranks; 0 where the launcher does."""
+        """Number of node processes that start the ranks; 0 if the launcher starts them itself."""
         return 0 if self.launcher == "local" else self.nnodes
 
     def describe_unproven(self) -> list[str]:
@@ -245,7 +266,7 @@ class Plan(Frozen):
         """Read the plan of a run directory.
 
         Raises:
-            OSError: none there.
+            OSError: the directory has no plan.
             ValueError: not a regular file, or not a plan of this schema.
         """
         return cls.model_validate_json(documents.read_bytes(run_dir / PLAN_FILE), strict=True)
@@ -269,3 +290,8 @@ def read_plan(run_dir: Path) -> Plan:
             "not a plan of this schema",
             rule="a plan stays as the run wrote it",
         ) from None
+
+
+def format_run_id(case_name: str, started: datetime, token: str) -> str:
+    """Return the id of a run, such as ``20261128T191500Z-toy-1a2b3c``."""
+    return f"{started:%Y%m%dT%H%M%SZ}-{case_name}-{token}"

@@ -1,8 +1,8 @@
 """Plan files: several runs in one YAML file.
 
-Owns the keys that a file has beside those of a run, the names of entries, and how lists in a run
-become entries. Must not know this machine: what a case, recipe or device is called is checked when
-the plan is resolved.
+Defines the keys that a file has in addition to those of a run, the names of entries, and how lists
+in a run become several entries. The names of cases, recipes and devices are checked later, when the
+plan is resolved, because they depend on the machine.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from trainmark.plan.witness import WITNESSED
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# Options of the command line that hold for all runs of a file, and win over it.
-_FOR_ALL = {
+# Options of the command line that may be given with a plan file: they override all its runs.
+_SHARED_OPTIONS = {
     "data",
     "device",
     "launcher",
@@ -37,7 +37,7 @@ _FOR_ALL = {
     "sample_every",
     "follow",
 }
-_LISTS = ("follow", "command")  # whose values are lists themselves
+_LIST_FIELDS = ("follow", "command")  # their values are lists, which do not become several entries
 
 
 def _format_name(words: str) -> str:
@@ -46,21 +46,21 @@ def _format_name(words: str) -> str:
     return "-".join(parts).lstrip("._-") or "plan"
 
 
-def _folder_name(name: str) -> str:
+def _check_folder_name(name: str) -> str:
     if _format_name(name)[:100] != name:
         raise ValueError("it must be the name of a folder: 100 characters at most, no . or / first")
     return name
 
 
-FolderName = Annotated[str, AfterValidator(_folder_name)]
+FolderName = Annotated[str, AfterValidator(_check_folder_name)]
 
 
 class Entry(RunRequest):
     """One run of a plan file; ``out`` is the folder of its first attempt.
 
     Args:
-        name: its folder's name, unique in the file.
-        where: file and number, for messages.
+        name: the name of its folder, unique in the file.
+        where: file and number of the entry, for messages.
     """
 
     name: FolderName
@@ -70,8 +70,8 @@ class Entry(RunRequest):
 _KEYS = (*(Entry.model_fields.keys() - {"out", "where", "overrides"}), "set")
 
 
-class _File(Frozen):
-    """What stands in a plan file; ``device`` is that of runs without one."""
+class _PlanDocument(Frozen):
+    """The content of a plan file; ``device`` is the default of its runs."""
 
     name: FolderName | None = None
     device: str = ACCELERATOR
@@ -83,7 +83,7 @@ class PlanFile:
     """Runs to launch one after another.
 
     Args:
-        out: folder of their folders.
+        out: the folder that has a folder for each run.
     """
 
     name: str
@@ -97,7 +97,7 @@ def is_plan_file(word: str) -> bool:
 
 
 def format_attempt_name(name: str, number: int) -> str:
-    """Return the folder of an entry's attempt: the name alone, then ``name-2``, ``name-3``."""
+    """Return the folder's name of an attempt at an entry: ``name``, then ``name-2``, ``name-3``."""
     return name if number == 1 else f"{name}-{number}"
 
 
@@ -111,15 +111,16 @@ def read_plan_file(request: RunRequest) -> PlanFile:
     """Read the plan file that ``request.case`` names; the request's options win over it.
 
     Raises:
-        UsageError: with file and key: no YAML, an unknown key, a wrong value, a name twice, or
-            an option that each run says for itself.
+        UsageError: with file and key: not YAML, an unknown key, a wrong value, a name that occurs
+            twice, or an option that belongs to a single run.
     """
     path = Path(request.case)
     given = {name: getattr(request, name) for name in sorted(request.model_fields_set - {"case"})}
-    if entry_keys := [name for name in given if name not in _FOR_ALL]:
-        option = (
-            "KEY=VALUE" if entry_keys[0] == "overrides" else f"--{entry_keys[0].replace('_', '-')}"
-        )
+    entry_keys = [name for name in given if name not in _SHARED_OPTIONS]
+    if entry_keys:
+        option = f"--{entry_keys[0].replace('_', '-')}"
+        if entry_keys[0] == "overrides":
+            option = "KEY=VALUE"
         raise UsageError(
             f"{option} does not go with a plan file",
             where=str(path),
@@ -127,9 +128,9 @@ def read_plan_file(request: RunRequest) -> PlanFile:
             fix="write it under the runs it is meant for; docs/measuring.md has the keys",
         )
     try:
-        file = _File.model_validate(read_yaml(path) or {})
+        file = _PlanDocument.model_validate(read_yaml(path) or {})
     except ValidationError as error:
-        raise make_usage_error(error, _File, f"{path}: ") from None
+        raise make_usage_error(error, _PlanDocument, f"{path}: ") from None
     name = file.name or _format_name(path.stem)
     out = given.pop("out", None) or RUNS_DIR / name
     entries = []
@@ -138,8 +139,8 @@ def read_plan_file(request: RunRequest) -> PlanFile:
         for fields in _iterate_combinations(run, where):
             if ":" not in str(fields.get("case")):  # a case key names its hardware
                 fields.setdefault("device", file.device)
-            placed = {"where": where, "out": out / fields["name"]}
-            entries.append(Entry.of(f"{where}: ", **(fields | given | placed)))
+            location = {"where": where, "out": out / fields["name"]}
+            entries.append(Entry.build(f"{where}: ", **(fields | given | location)))
     _check_names(entries)
     return PlanFile(name=name, out=out, entries=tuple(entries))
 
@@ -164,21 +165,21 @@ def _iterate_combinations(run: dict[str, Any], where: str) -> Iterator[dict[str,
             where=f"{where}: name",
             rule="100 characters at most, no . or / first",
         )
-    base = ("name",) if "name" in run else ("case", "recipe")
+    name_keys = ("name",) if "name" in run else ("case", "recipe")
     options = {key: value for key, value in run.items() if key != "set"}
     listed = {
         key: values
         for key, values in (options | settings).items()
-        if isinstance(values, list) and key not in _LISTS
+        if isinstance(values, list) and key not in _LIST_FIELDS
     }
     if not all(listed.values()):
         raise UsageError("an empty list", where=where, fix="give a value, or leave the key out")
     for values in product(*listed.values()):
         chosen = dict(zip(listed, values, strict=True))
-        point = {key: chosen.get(key, value) for key, value in options.items()}
-        words = [str(point[key]) for key in base if key in point]
-        words += [f"{key}_{value}" for key, value in chosen.items() if key not in base]
-        yield point | {
+        entry_options = {key: chosen.get(key, value) for key, value in options.items()}
+        words = [str(entry_options[key]) for key in name_keys if key in entry_options]
+        words += [f"{key}_{value}" for key, value in chosen.items() if key not in name_keys]
+        yield entry_options | {
             "name": _format_name("-".join(words))[:100],
             "overrides": {key: chosen.get(key, value) for key, value in settings.items()},
         }
@@ -190,10 +191,9 @@ def _check_names(entries: Sequence[Entry]) -> None:
     for entry in entries:
         other = seen.setdefault(entry.name.lower(), entry)
         if other is not entry:
-            rule = f"the first is {other.where}; each has a folder of its own"
             raise UsageError(
                 f"a second run is called {entry.name}",
                 where=entry.where,
-                rule=rule,
+                rule=f"the first is {other.where}; each has a folder of its own",
                 fix="give it another `name:`",
             )

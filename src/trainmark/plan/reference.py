@@ -1,9 +1,9 @@
 """Published and measured reference figures, with their sources.
 
-Owns the form of a case's ``reference.toml`` and the checks that need only the printed cells.
-Cells stay as printed, character by character: a published figure is corrected by a remark,
-never by changing it. What a page states or implies of its work stands beside the cells, so that a
-row is compared only with runs that did the same.
+Defines the form of a case's ``reference.toml`` and the checks that need only the printed cells.
+Cells stay as printed, character by character: a published figure is corrected by a remark, never by
+changing it. Other fields describe the work as far as the page states or implies it, so that a row
+is compared only with runs that did the same work.
 
 Evidence levels: ``A`` measured, with a record that can be checked; ``B`` published with
 logs or raw data; ``C`` published figures alone; ``unverified`` second-hand.
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 REFERENCE_FILE = "reference.toml"
-REFERENCE = "reference:"  # begins the word for a case's published rows
+REFERENCE = "reference:"  # prefix of the argument that names a case's published rows
 EvidenceLevel = Literal["A", "B", "C", "unverified"]
-# Passes over the data that differ by more than this are different amounts of work.
+# Numbers of passes over the data that differ by more than this ratio are different work.
 SAME_WORK_RATIO = 1.1
 _WORLD = r"[1-9]\d*x[1-9]\d*"
 
@@ -75,7 +75,7 @@ class _PrintedRow(_Row):
     cells: list[str]
 
 
-class _File(Frozen):
+class _ReferenceDocument(Frozen):
     """A whole ``reference.toml``; see ``References``."""
 
     columns: list[str]
@@ -99,12 +99,12 @@ class Reference(_Row):
 
     @property
     def nnodes(self) -> int:
-        """Return the machines of the world."""
+        """Return the number of machines."""
         return int(self.world.split("x")[0])
 
     @property
     def nproc(self) -> int:
-        """Return the devices a machine."""
+        """Return the number of devices on each machine."""
         return int(self.world.split("x")[1])
 
 
@@ -112,9 +112,9 @@ class References(Frozen):
     """All rows of a case under the headers they were printed with.
 
     Args:
-        parameters: of the model that all rows trained: the case's standard one.
-        seq_length: tokens of a sequence.
-        samples_per_pass: training rows of the data set.
+        parameters: size of the case's standard model, which all rows trained.
+        seq_length: tokens in a sequence.
+        samples_per_pass: training rows in the data set.
     """
 
     columns: tuple[str, ...] = ()
@@ -125,7 +125,7 @@ class References(Frozen):
 
 
 def read_references(name: str) -> References:
-    """Return the references of the case called ``name``; none when it has no such file.
+    """Return the references of the case called ``name``; empty if it has no such file.
 
     Raises:
         RecordError: the file has unknown keys or rows that do not fit.
@@ -145,13 +145,13 @@ def read_reference_file(path: Path) -> References:
             source that is not there.
     """
     try:
-        file = _File.model_validate(read_toml(path))
+        file = _ReferenceDocument.model_validate(read_toml(path))
         rows = tuple(_build_reference(file, number) for number in range(len(file.reference)))
     except (OSError, ValueError) as error:
         raise RecordError(
             f"cannot be read: {describe_error(error)}",
             where=f"{path.parent.name}/{path.name}",
-            rule=f"top-level keys are {', '.join(_File.model_fields)}; "
+            rule=f"top-level keys are {', '.join(_ReferenceDocument.model_fields)}; "
             f"a reference has {', '.join(_PrintedRow.model_fields)}",
         ) from None
     return References(
@@ -163,15 +163,16 @@ def read_reference_file(path: Path) -> References:
     )
 
 
-def _build_reference(file: _File, number: int) -> Reference:
-    printed, sources = file.reference[number], {source.id: source for source in file.source}
-    for fault, wrong in (
-        (f"{len(printed.cells)} cells", len(printed.cells) != len(file.columns)),
-        (f"source {printed.source!r}", printed.source not in sources),
-        (f"cells_en names {[*printed.cells_en]}", not printed.cells_en.keys() <= {*file.columns}),
-    ):
-        if wrong:
-            raise ValueError(f"reference {number + 1}: {fault}")
+def _build_reference(file: _ReferenceDocument, number: int) -> Reference:
+    printed = file.reference[number]
+    sources = {source.id: source for source in file.source}
+    place = f"reference {number + 1}"
+    if len(printed.cells) != len(file.columns):
+        raise ValueError(f"{place}: {len(printed.cells)} cells")
+    if printed.source not in sources:
+        raise ValueError(f"{place}: source {printed.source!r}")
+    if not printed.cells_en.keys() <= set(file.columns):
+        raise ValueError(f"{place}: cells_en names {[*printed.cells_en]}")
     return Reference(
         source=sources[printed.source],
         cells=dict(zip(file.columns, printed.cells, strict=True)),

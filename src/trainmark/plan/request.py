@@ -39,7 +39,7 @@ def _check_interval(seconds: float) -> float:
     return seconds
 
 
-Count = Annotated[int, Field(ge=1, le=1_024)]
+PositiveCount = Annotated[int, Field(ge=1, le=1_024)]
 
 
 class RunFields(TypedDict, total=False):
@@ -80,8 +80,8 @@ class RunRequest(Frozen):
         None,
         description="A name or torch type that `list devices` has; default: first found.",
     )
-    nproc: Count | None = Field(None, description="Ranks on each machine.")
-    nnodes: Count | None = Field(None, description="Number of machines.")
+    nproc: PositiveCount | None = Field(None, description="Ranks on each machine.")
+    nnodes: PositiveCount | None = Field(None, description="Number of machines.")
     launcher: str | None = Field(
         None,
         description="A name that `list launchers` has; default: the cluster file's, or local.",
@@ -89,7 +89,7 @@ class RunRequest(Frozen):
     cluster: Path | None = Field(
         None, description="File with a cluster's settings; see docs/launchers.md."
     )
-    repeat: Count | None = Field(None, description="Number of launches, one after another.")
+    repeat: PositiveCount | None = Field(None, description="Number of launches, one after another.")
     timeout: float | None = Field(None, description="Time limit of a launch in seconds.")
     seed: int | None = Field(None, description="Seed of data order, weights and dropout.")
     sample_every: Annotated[float, AfterValidator(_check_interval)] = Field(
@@ -116,7 +116,7 @@ class RunRequest(Frozen):
     command: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, place: str = "--", /, **fields: Any) -> Self:
+    def build(cls, place: str = "--", /, **fields: Any) -> Self:
         """Return the request with ``fields``; those that are None are not given.
 
         Args:

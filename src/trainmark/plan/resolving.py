@@ -23,6 +23,7 @@ from trainmark.plan.plan import (
     PlannedCase,
     PlannedData,
     PlannedDevice,
+    format_run_id,
 )
 from trainmark.plan.recipes import compare_with_standard, find_standard_recipe
 from trainmark.plan.resuming import resume_plan
@@ -144,29 +145,34 @@ def resolve(
 
     Args:
         remote: the machines of a launcher; None: this one.
-        dry_run: the plan is only shown: data that other machines see and this one does not is
-            taken as ``UNCHECKED``.
+        dry_run: the plan is only shown. Data that only other machines can see is then recorded as
+            ``UNCHECKED``.
         generated_root: the cache of generated data; None: the user's.
+        now: the run's time, which is part of its id; None: the current time.
+        run_token: the random end of the run's id; None: a new one.
 
     Raises:
         UsageError, DataError, EnvironmentFault: before anything starts.
         UnplannableError: code of the case failed.
     """
+    started = now or datetime.now(timezone.utc)
+    token = run_token or secrets.token_hex(3)
     if request.witness is not None:
         from trainmark.plan.witnessing import resolve_witnessed
 
-        token = run_token or secrets.token_hex(3)
-        return resolve_witnessed(request, remote=remote, now=now, run_token=token, dry_run=dry_run)
+        return resolve_witnessed(
+            request, remote=remote, started=started, run_token=token, dry_run=dry_run
+        )
     choice = choose_work(request)
     vendor = select_vendor(choice, request.device, remote=remote, ranks_share_cores=True)
     root = generated_root or cases.get_cache_root()
     folder, recipe = _locate_data(choice, request, root)
-    case_error: CaseError | None = None
+    sees_data = remote is None or remote.has_our_files
     facts = DataFacts(0, 0, UNCHECKED, UNCHECKED)
+    case_error: CaseError | None = None
     try:
         if request.data is None:
             cases.ensure_generated_data(choice.case, recipe, root)
-        sees_data = remote is None or remote.has_our_files
         if folder.exists() or sees_data or not dry_run:
             facts = cases.check_data(choice.case.name, folder, recipe)
             _check_work(choice.case, recipe, facts, folder)
@@ -174,8 +180,6 @@ def resolve(
             _check_memory(choice, recipe, folder, vendor)
     except CaseError as error:
         case_error = error
-    started = now or datetime.now(timezone.utc)
-    run_id = f"{started:%Y%m%dT%H%M%SZ}-{choice.case.name}-{run_token or secrets.token_hex(3)}"
     resolution = _Resolution(
         request=request,
         choice=choice,
@@ -185,9 +189,9 @@ def resolve(
         folder=folder,
         facts=facts,
     )
-    plan = _assemble_plan(resolution, run_id)
+    plan = _assemble_plan(resolution, format_run_id(choice.case.name, started, token))
     if case_error is not None:
-        raise UnplannableError(case_error, launches(plan)[0]) from case_error
+        raise UnplannableError(case_error, list_launches(plan)[0]) from case_error
     return plan if request.resume is None else resume_plan(plan, request.resume)
 
 
@@ -215,7 +219,7 @@ def _assemble_plan(resolution: _Resolution, run_id: str) -> Plan:
         suite_version=__version__,
         run_id=run_id,
         case=case.name,
-        about=PlannedCase.of(case),
+        about=PlannedCase.from_case(case),
         case_key=format_case_key(choice, resolution.vendor.name),
         recipe_name=choice.recipe_name,
         recipe=asdict(recipe),
@@ -224,7 +228,9 @@ def _assemble_plan(resolution: _Resolution, run_id: str) -> Plan:
         extra=extra,
         rules="open" if extra else "closed",
         labels=_choose_labels(resolution),
-        device=_describe_device(resolution),
+        device=PlannedDevice.from_vendor(
+            resolution.vendor, choice.nproc, is_remote=remote is not None
+        ),
         unproven=list_unproven(resolution.vendor, remote),
         peak_tflops=request.peak_tflops,
         nnodes=choice.nnodes,
@@ -238,21 +244,8 @@ def _assemble_plan(resolution: _Resolution, run_id: str) -> Plan:
     )
 
 
-def _describe_device(resolution: _Resolution) -> PlannedDevice:
-    vendor = resolution.vendor
-    product_names = vendor.product_names() if resolution.remote is None else []
-    if not vendor.counts_cores:  # each rank has a device of its own
-        product_names = product_names[: resolution.choice.nproc]
-    return PlannedDevice(
-        vendor=vendor.name,
-        torch_type=vendor.torch_type,
-        collective_backend=vendor.collective_backend,
-        product_names=product_names,
-    )
-
-
 def _choose_labels(resolution: _Resolution) -> list[str]:
-    """Return what a reader of the figures must know at first sight."""
+    """Return the labels that a reader of the figures must see first."""
     request, choice, vendor = resolution.request, resolution.choice, resolution.vendor
     recipe = resolution.recipe
     on_processor_here = resolution.remote is None and vendor.counts_cores
@@ -275,8 +268,8 @@ def _choose_labels(resolution: _Resolution) -> list[str]:
     return [label for label, applies in labels.items() if applies]
 
 
-def of_repeat(plan: Plan, index: int) -> Plan:
-    """Return the plan of launch number ``index``, in its own folder under the first's."""
+def plan_launch(plan: Plan, index: int) -> Plan:
+    """Return the plan of launch number ``index`` (from 1), in a folder below the run's."""
     base = Path(plan.run_dir)
     return plan.model_copy(
         update={
@@ -287,7 +280,8 @@ def of_repeat(plan: Plan, index: int) -> Plan:
     )
 
 
-def launches(plan: Plan) -> list[Plan]:
+def list_launches(plan: Plan) -> list[Plan]:
     """Return the plan of each launch, in order."""
-    count = plan.repeat_count
-    return [plan] if count == 1 else [of_repeat(plan, index + 1) for index in range(count)]
+    if plan.repeat_count == 1:
+        return [plan]
+    return [plan_launch(plan, index + 1) for index in range(plan.repeat_count)]

@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from trainmark.recipe import Recipe
 
 RESUMED = "resumed"  # label
-_LAST_WRITTEN_FILE = (
-    ".metadata"  # torch writes it when all other files of a checkpoint are complete
-)
-# Of the fields that the rules leave free, these still decide how training continues.
+# torch writes this file when all other files of a checkpoint are complete.
+_LAST_WRITTEN_FILE = ".metadata"
+# Fields that the rules leave free, but that decide how training continues.
 _FREE_BUT_DECISIVE = frozenset({"seed", "learning_rate", "precision"})
 _MAY_DIFFER = frozenset({"max_steps", "max_epochs", "world"})
 
@@ -72,11 +71,11 @@ def _read_earlier_plan(run: Path, where: str) -> Plan:
 
 
 def _refuse_different_work(plan: Plan, earlier: Plan, where: str) -> None:
-    now, before = _fixed_settings(plan), _fixed_settings(earlier)
-    for name in now | before:
-        if now.get(name) != before.get(name):
+    settings, earlier_settings = _collect_fixed_settings(plan), _collect_fixed_settings(earlier)
+    for name in settings | earlier_settings:
+        if settings.get(name) != earlier_settings.get(name):
             raise UsageError(
-                f"{name} was {before.get(name)} and is {now.get(name)}",
+                f"{name} was {earlier_settings.get(name)} and is {settings.get(name)}",
                 where=where,
                 rule="a resumed run keeps its model, data, schedule and samples per step; how they "
                 "are divided among ranks may differ",
@@ -84,8 +83,8 @@ def _refuse_different_work(plan: Plan, earlier: Plan, where: str) -> None:
             )
 
 
-def _fixed_settings(plan: Plan) -> dict[str, Any]:
-    """Return by name what must be equal for one run to continue another."""
+def _collect_fixed_settings(plan: Plan) -> dict[str, Any]:
+    """Return by name the settings that must be equal for one run to continue another."""
     recipe_type: type[Recipe] = plan.load_case().recipe_type
     free = (
         list_fields_with_rule(recipe_type, "closed")

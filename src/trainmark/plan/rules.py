@@ -1,6 +1,6 @@
 """The rules of a case's closed and open divisions.
 
-The ``rules.toml`` in this folder holds the general rules; a case's own ``rules.toml`` replaces
+The ``rules.toml`` in this folder has the general rules; the ``rules.toml`` of a case overrides
 parts of them.
 """
 
@@ -26,12 +26,12 @@ _DataFact = Literal["origin", "train_samples", "eval_samples"]
 
 
 class Division(Frozen):
-    """What the launches of one result must have in common and must show.
+    """The requirements on the launches of one result.
 
     Args:
         launches: minimum number of launches.
         seeds: whether the seeds of the launches differ.
-        target: what each launch shows of its quality.
+        target: what each launch must have done about its quality.
         data: accepted values by name; a name that is absent accepts any value.
     """
 
@@ -55,13 +55,15 @@ def read_rules(case: Case | None) -> Rules:
         UsageError: the file is not TOML, or has an unknown key or value.
     """
     general = read_toml(Path(__file__).with_name(RULES_FILE))
-    of_case: dict[str, Any] = {}
+    case_rules: dict[str, Any] = {}
     try:
         path = None if case is None else cases.get_folder(case.name) / RULES_FILE
         if path is not None and path.is_file():
-            of_case = read_toml(path)
-        merged = {name: part | of_case.get(name, {}) for name, part in general.items()}
-        return Rules.model_validate(of_case | merged, strict=True)
+            case_rules = read_toml(path)
+        merged = {
+            division: rules | case_rules.get(division, {}) for division, rules in general.items()
+        }
+        return Rules.model_validate(case_rules | merged, strict=True)
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(
             f"cannot be read: {describe_error(error)}",

@@ -1,6 +1,6 @@
-"""What a user says of a program of theirs that is measured: the file of ``run --witness``.
+"""The file of ``run --witness``, in which a user describes a program that is to be measured.
 
-Owns the keys of that file and their rules. The probe reads the same values from the plan.
+Defines the keys of that file and their rules. The probe reads the same values from the plan.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _check_speed_line(pattern: str) -> str:
 
 
 class StepWork(Frozen):
-    """What one training step trains, added up over all ranks."""
+    """Amounts that one training step trains, summed over all ranks."""
 
     samples: PositiveInt
     sequences: PositiveInt | None = None
@@ -61,8 +61,8 @@ class BatchDimensions(Frozen):
     """Which dimensions of the batches that a ``DataLoader`` yields are counted.
 
     Args:
-        samples: of the first tensor of a batch, or of ``input_ids``.
-        tokens: of the same tensor; None: the program trains no tokens.
+        samples: the sample dimension of a batch's first tensor, or of its ``input_ids``.
+        tokens: the token dimension of the same tensor; None: the program trains no tokens.
     """
 
     samples: Annotated[int, Field(ge=0, le=_MAX_DIMENSION)] = 0
@@ -73,19 +73,19 @@ class WitnessSpec(Frozen):
     """The file of ``run --witness``.
 
     Args:
-        name: of the program, on pages and in tables.
-        precision: in which the program says that it multiplies.
-        step: what a step trains; or ``batch``, by which it is counted.
-        flops_per_token: model FLOPs of training a token; ``auto``: counted in one step.
-        flops_per_sample: the same of a sample, where a program trains no tokens.
-        optimizers: that step once in every training step.
-        warmup_steps: first steps kept out of steady figures.
-        window_steps: steps between two synchronizations; None: those of about a second.
-        target_loss: mean loss of the last window that the run has to reach.
+        name: the program's name on pages and in tables.
+        precision: the precision in which the program multiplies, according to the user.
+        step: what a step trains; alternatively ``batch`` tells how to count it.
+        flops_per_token: model FLOPs of training one token; ``auto``: counted in one step.
+        flops_per_sample: the same for one sample, if the program trains no tokens.
+        optimizers: number of optimizers that step once in every training step.
+        warmup_steps: first steps, which steady figures leave out.
+        window_steps: steps between two synchronizations; None: as many as take about a second.
+        target_loss: the run must reach this mean loss in its last window.
         speed_line: pattern of the lines in which the program prints its speed; None: known forms.
-        log: file that the program writes instead of its output, relative to its folder.
-        starts_ranks: whether the command starts all ranks of a machine; None: if it is torchrun
-            or another known launcher.
+        log: file to which the program writes instead of its output, relative to its folder.
+        starts_ranks: whether the command starts all ranks of a machine; None: only if it is
+            torchrun or another known launcher.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,39}$")]
@@ -123,8 +123,8 @@ class Witness(Frozen):
     """A program to measure.
 
     Args:
-        command: of each rank or, if it starts the ranks itself, of each machine.
-        folder: in which it is started.
+        command: started for each rank or, if it starts the ranks itself, once on each machine.
+        folder: working directory of the command.
     """
 
     spec: WitnessSpec
@@ -168,30 +168,30 @@ _RANK_OPTIONS = {
 
 
 def find_rank_launcher(command: Sequence[str]) -> str | None:
-    """Return which known program of a command starts ranks; None: none does."""
+    """Return the known launcher in a command, such as ``torchrun``; None: there is none."""
     name = Path(command[0]).name
     if name in _RANK_OPTIONS:
         return name
     if name.startswith("python") and "-m" in command[1:]:
         position = command.index("-m")
         module = command[position + 1] if position + 1 < len(command) else ""
-        first = module.split(".")[0]
+        package = module.split(".")[0]
         if module in _RANK_OPTIONS:
             return module
-        if first in ("accelerate", "deepspeed"):
-            return first
+        if package in ("accelerate", "deepspeed"):
+            return package
     return None
 
 
 def read_nproc(command: Sequence[str]) -> int | None:
-    """Return how many ranks a launching command starts on a machine; None: it does not say."""
+    """Return the ranks per machine that a launcher's command names; None: it names no number."""
     launcher = find_rank_launcher(command)
     if launcher is None:
         return None
-    names = _RANK_OPTIONS[launcher]
+    options = _RANK_OPTIONS[launcher]
     for position, word in enumerate(command):
-        name, equals, value = word.partition("=")
-        if name not in names:
+        option, equals, value = word.partition("=")
+        if option not in options:
             continue
         if not equals:
             value = command[position + 1] if position + 1 < len(command) else ""

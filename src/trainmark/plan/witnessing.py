@@ -6,7 +6,6 @@ import hashlib
 import shlex
 import shutil
 import subprocess
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from trainmark.plan.plan import (
     PlannedCase,
     PlannedData,
     PlannedDevice,
+    format_run_id,
 )
 from trainmark.plan.reference import References
 from trainmark.plan.witness import (
@@ -34,20 +34,26 @@ from trainmark.spec import Case, Text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from trainmark.plan.choosing import RemoteTarget
     from trainmark.plan.request import RunRequest
     from trainmark.protocols import Vendor
 
-_CASE_ONLY = ("recipe", "data", "seed", "resume", "overrides")  # options of a case's run
-_LONGEST_CHECK_S = 120.0
+_CASE_OPTIONS = ("recipe", "data", "seed", "resume", "overrides")  # only for runs of a case
+# Fields of the plan's recipe; the others are not known of a program of the user's own.
+_KNOWN_FIELDS = (
+    "micro_batch_size", "grad_accum_steps", "precision", "max_epochs", "max_steps",
+    "warmup_steps", "window_steps", "target_value", "timeout_s",
+)  # fmt: skip
+_MAX_CHECK_S = 120.0
 
 
 def resolve_witnessed(
     request: RunRequest,
     *,
     remote: RemoteTarget | None,
-    now: datetime | None,
+    started: datetime,
     run_token: str,
     dry_run: bool,
 ) -> Plan:
@@ -65,8 +71,8 @@ def resolve_witnessed(
     vendor = select_vendor(choice, request.device, remote=remote, ranks_share_cores=True)
     if remote is None and not dry_run:
         _check_interpreter(witness)
-    started = now or datetime.now(timezone.utc)
-    run_id = f"{started:%Y%m%dT%H%M%SZ}-{choice.case.name}-{run_token}"
+
+    run_id = format_run_id(choice.case.name, started, run_token)
     return _assemble_plan(request, witness, choice, vendor, remote=remote, run_id=run_id)
 
 
@@ -84,7 +90,7 @@ def choose_program_work(request: RunRequest) -> Choice:
 
 
 def _refuse_options(request: RunRequest) -> None:
-    """Refuse what only a case has, and a request without a program."""
+    """Refuse options that only a case has, and a request without a program."""
     if not request.command:
         raise UsageError(
             "--witness without a program",
@@ -92,7 +98,7 @@ def _refuse_options(request: RunRequest) -> None:
             fix="write the program behind --, as in "
             "`trainmark run --witness work.toml -- python train.py`",
         )
-    for name in _CASE_ONLY:
+    for name in _CASE_OPTIONS:
         if getattr(request, name) not in (None, {}):
             raise UsageError(
                 f"--{name} does not go with --witness",
@@ -131,7 +137,7 @@ def _choose_nproc(request: RunRequest, witness: Witness) -> int:
 
 
 def _choose_work(request: RunRequest, spec: WitnessSpec, nproc: int) -> Choice:
-    """Return the program in the form of a case's choice."""
+    """Return the program as a ``Choice``, with a case and a recipe made for it."""
     if spec.name in cases.list_names():
         raise UsageError(
             f"name is {spec.name!r}, which is a case",
@@ -140,7 +146,8 @@ def _choose_work(request: RunRequest, spec: WitnessSpec, nproc: int) -> Choice:
             fix="choose another name",
         )
     nnodes = request.nnodes or 1
-    step, world_size = spec.step, nnodes * nproc
+    world_size = nnodes * nproc
+    step = spec.step
     if step is not None and step.samples < world_size:
         raise UsageError(
             f"{step.samples} samples in a step, and {world_size} ranks",
@@ -183,9 +190,9 @@ def _choose_work(request: RunRequest, spec: WitnessSpec, nproc: int) -> Choice:
 
 
 def _check_interpreter(witness: Witness) -> None:
-    """Refuse a program that is not there, or whose Python cannot import the probe.
+    """Refuse a program that does not exist, or whose Python cannot import the probe.
 
-    Only Python itself and scripts that begin with a Python are asked.
+    Only Python itself and scripts whose first line names a Python are checked for the import.
     """
     program = witness.command[0]
     path = shutil.which(program)
@@ -203,7 +210,7 @@ def _check_interpreter(witness: Witness) -> None:
         [*interpreter, "-c", "import trainmark.witness.hooks"],
         capture_output=True,
         text=True,
-        timeout=_LONGEST_CHECK_S,
+        timeout=_MAX_CHECK_S,
         check=False,
     )
     if check.returncode != 0:
@@ -217,12 +224,12 @@ def _check_interpreter(witness: Witness) -> None:
 
 
 def _read_shebang(script: Path) -> list[str]:
-    """Return the Python that a script names in its first line; empty if it names none."""
+    """Return the Python command in the first line of a script; empty if there is none."""
     with script.open("rb") as file:
-        first = file.readline(512)
-    if not first.startswith(b"#!") or b"python" not in first:
+        first_line = file.readline(512)
+    if not first_line.startswith(b"#!") or b"python" not in first_line:
         return []
-    return shlex.split(first[2:].decode("utf-8", "replace"))
+    return shlex.split(first_line[2:].decode("utf-8", "replace"))
 
 
 def _assemble_plan(
@@ -237,16 +244,8 @@ def _assemble_plan(
     from trainmark import __version__
 
     case, recipe = choice.case, choice.recipe
+    is_remote = remote is not None
     facts = {name: getattr(case, name) for name in PlannedCase.model_fields if hasattr(case, name)}
-    names = vendor.product_names() if remote is None else []
-    oversubscribed = vendor.counts_cores and remote is None and choice.nproc > vendor.count()
-    labels = {
-        "self-reported": True,
-        WITNESSED: True,
-        "performance-only": recipe.target_value is None,
-        "oversubscribed": oversubscribed,
-        "given-peak": request.peak_tflops is not None,
-    }
     return Plan(
         suite_version=__version__,
         run_id=run_id,
@@ -259,29 +258,15 @@ def _assemble_plan(
         fix_hp={},
         extra={},
         rules="open",
-        labels=[label for label, applies in labels.items() if applies],
-        device=PlannedDevice(
-            vendor=vendor.name,
-            torch_type=vendor.torch_type,
-            collective_backend=vendor.collective_backend,
-            product_names=names if vendor.counts_cores else names[: choice.nproc],
-        ),
+        labels=_choose_labels(request, choice, vendor, is_remote=is_remote),
+        device=PlannedDevice.from_vendor(vendor, choice.nproc, is_remote=is_remote),
         unproven=list_unproven(vendor, remote),
         peak_tflops=request.peak_tflops,
         nnodes=choice.nnodes,
         nproc=choice.nproc,
         repeat_index=1,
         repeat_count=choice.repeat,
-        data=PlannedData(
-            folder=witness.folder,
-            origin="real",
-            layout=WITNESSED,
-            content_id=_identify(witness),
-            train_samples=0,
-            eval_samples=0,
-            best_quality=None,
-            quality_comparable=False,
-        ),
+        data=_describe_data(witness),
         run_dir=str((request.out or RUNS_DIR / run_id).resolve()),
         launcher="local" if remote is None else remote.launcher,
         sample_every_s=request.sample_every,
@@ -289,16 +274,40 @@ def _assemble_plan(
     )
 
 
+def _choose_labels(
+    request: RunRequest, choice: Choice, vendor: Vendor, *, is_remote: bool
+) -> list[str]:
+    """Return the labels that a reader of the figures must see first."""
+    labels = ["self-reported", WITNESSED]
+    if choice.recipe.target_value is None:
+        labels.append("performance-only")
+    if vendor.counts_cores and not is_remote and choice.nproc > vendor.count():
+        labels.append("oversubscribed")
+    if request.peak_tflops is not None:
+        labels.append("given-peak")
+    return labels
+
+
+def _describe_data(witness: Witness) -> PlannedData:
+    """Return the plan's entry for data, of which nothing is known: the program reads it itself."""
+    return PlannedData(
+        folder=witness.folder,
+        origin="real",
+        layout=WITNESSED,
+        content_id=_compute_digest(witness),
+        train_samples=0,
+        eval_samples=0,
+        best_quality=None,
+        quality_comparable=False,
+    )
+
+
 def _describe_recipe(recipe: Recipe) -> dict[str, Any]:
-    """Return what a record has of every recipe, without what only the program knows."""
-    known = (
-        "micro_batch_size", "grad_accum_steps", "precision", "max_epochs", "max_steps",
-        "warmup_steps", "window_steps", "target_value", "timeout_s",
-    )  # fmt: skip
-    return {name: getattr(recipe, name) for name in known}
+    """Return the recipe's fields that are known without looking into the program."""
+    return {name: getattr(recipe, name) for name in _KNOWN_FIELDS}
 
 
-def _identify(witness: Witness) -> str:
-    """Return a digest of command and file: launches of other ones are other work."""
+def _compute_digest(witness: Witness) -> str:
+    """Return a digest of the command and the file; launches are comparable if it is the same."""
     text = witness.model_dump_json(include={"spec", "command"})
     return hashlib.sha256(text.encode()).hexdigest()[:16]

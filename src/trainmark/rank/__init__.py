@@ -1,1 +1,1 @@
-"""What runs in a rank: the measured loop, its checks and samples, and the events it writes."""
+"""The process of a rank: the measured loop, its checks, and the events that it writes."""

@@ -1,6 +1,7 @@
-"""What the ranks of a run must share: package versions, memory that fits, the quality.
+"""Check that the ranks of a run agree: on package versions, on memory, on the quality.
 
-Planning refuses a recipe where it knows the memory of devices; ranks do where only torch knows it.
+Planning refuses a recipe that does not fit if it knows the memory of the devices. If only torch
+knows that memory, the ranks refuse the recipe here.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from trainmark import cases
 from trainmark.errors import ContradictionError, RunError
 from trainmark.events.schema import drop_non_finite
-from trainmark.train.step_memory import memory_of_rank
+from trainmark.train.step_memory import read_rank_memory
 
 if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
@@ -22,53 +23,54 @@ if TYPE_CHECKING:
     from trainmark.spec import RankMemory
 
 
-def refuse_other_packages(described: str | None, nnodes: int) -> None:
+def refuse_other_packages(description: str | None, nnodes: int) -> None:
     """Compare this node's package versions with those of rank 0's node.
 
-    One broadcast: what is sent grows with the number of ranks, not with its square.
+    This is one broadcast: its cost grows with the number of ranks, not with its square.
 
     Args:
-        described: the node's number and package versions, as its node process tells them in JSON.
+        description: number and package versions of this node, in JSON, from its node process.
 
     Raises:
-        RunError: they differ; names the first such package and both versions.
+        RunError: versions differ; the error names the first such package and both versions.
     """
     import torch
 
     if nnodes == 1:
         return
-    assert described is not None, "ranks on several nodes are started by a node process"
-    versions = json.loads(described)
-    sent = [versions["packages"]]
-    torch.distributed.broadcast_object_list(sent, src=0)
-    first, here = sent[0], versions["packages"]
-    for name in sorted(first.keys() | here.keys()):
-        if first.get(name) != here.get(name):
+    assert description is not None, "ranks on several nodes are started by a node process"
+    node = json.loads(description)
+    packages: dict[str, str] = node["packages"]
+    broadcast = [packages]
+    torch.distributed.broadcast_object_list(broadcast, src=0)
+    first_packages = broadcast[0]
+    for name in sorted(first_packages.keys() | packages.keys()):
+        if first_packages.get(name) != packages.get(name):
             raise RunError(
                 "packages_differ",
-                node=versions["node"],
+                node=node["node"],
                 package=name,
-                here=here.get(name) or "absent",
-                first=first.get(name) or "absent",
+                here=packages.get(name) or "absent",
+                first=first_packages.get(name) or "absent",
             )
 
 
 def refuse_other_quality(world_size: int, result: Evaluation) -> None:
-    """Compare an evaluation of this rank with that of rank 0: both are of all ranks.
+    """Compare the result of an evaluation with that of rank 0; it must be over all ranks.
 
-    One broadcast; every rank must call it. Without it ranks that do not agree would go on to train
-    different numbers of steps, and wait for each other until the time limit.
+    This is one broadcast; every rank must call it. Otherwise ranks that do not agree would train
+    different numbers of steps and wait for each other until the time limit.
 
     Raises:
-        ContradictionError: they differ: the scores were not added up over ranks.
+        ContradictionError: results differ, so the scores were not summed over ranks.
     """
     import torch
 
     if world_size == 1:
         return
-    sent = [(float(result.value), int(result.samples))]
-    torch.distributed.broadcast_object_list(sent, src=0)
-    value, samples = sent[0]
+    broadcast = [(float(result.value), int(result.samples))]
+    torch.distributed.broadcast_object_list(broadcast, src=0)
+    value, samples = broadcast[0]
     same_value = math.isclose(result.value, value, rel_tol=1e-6, abs_tol=1e-12)
     if math.isnan(result.value) and math.isnan(value):
         same_value = True
@@ -84,17 +86,17 @@ def refuse_other_quality(world_size: int, result: Evaluation) -> None:
 
 
 def agree_on_memory(plan: Plan, recipe: Any, vendor: Vendor, device: Device) -> RankMemory | None:
-    """Return the least memory of all ranks, the same on each; None if devices do not tell it.
+    """Return the smallest memory of any rank, the same on each rank; None if it is unknown.
 
-    Ranks that place tables by different figures would not find each other's rows.
+    All ranks must use the same number: they place tables by it, and must find each other's rows.
 
     Raises:
-        EnvironmentFault: the recipe needs more, and planning could not know; it names the
-            largest batch and number of layers that fit.
+        EnvironmentFault: the recipe needs more memory, which planning could not know. The error
+            names the largest batch and number of layers that fit.
     """
     import torch
 
-    memory = memory_of_rank(device, plan.world_size)
+    memory = read_rank_memory(device, plan.world_size)
     if memory is None:
         return None
     if plan.world_size > 1:

@@ -1,7 +1,7 @@
 """Count the batches that a job receives, and check the counts against the job's declarations.
 
-Owns the rules that one rank can check alone; the record checks the sums over ranks. A run with
-contradicting counts fails, because every rate is computed from them.
+Has the rules that a rank can check alone; the record checks the sums over ranks. A run with
+contradicting counts fails, because every rate is computed from counts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 class StepBatches:
     """Counts of the micro-batches of one optimizer step on one rank.
 
-    ``step_samples`` has one entry per micro-batch, ``fetches`` the marks around its fetch.
+    Attributes:
+        step_samples: one entry per micro-batch.
+        closed: the last micro-batch of the step was fetched.
+        fetches: for each micro-batch, the device's marks before and after it was fetched.
     """
 
     counts: Counts = field(default_factory=Counts)
@@ -42,24 +45,26 @@ class StepBatches:
 
     @property
     def samples_of_all(self) -> int:
-        """Return the samples of the step over all ranks; 0 if the job did not fetch all of it."""
+        """Return the samples of the step over all ranks; 0 if its last batch was not fetched."""
         return self.step_samples[-1] if self.closed else 0
 
 
 @dataclass(slots=True)
 class MeteredBatches:
-    """Iterate over batches, with a mark before and after each fetch, and add up their counts.
+    """Iterate over batches, mark the time before and after each fetch, and sum their counts.
 
-    On a CPU the time between the two marks is the time in ``next``. On an asynchronous
-    device the first mark completes when the earlier work is done and the second cannot be
-    recorded before the batch is fetched and its copy was started, so the time between them is the
-    device's idle time and the copy.
+    On a CPU the time between the two marks is the time in ``next``. On an asynchronous device the
+    first mark completes when the earlier work is done. The second is recorded after the batch was
+    fetched and its copy was started, so the time between the marks is idle time and the copy.
+
+    Attributes:
+        kept: the batches that were fetched, while the loop keeps them; else None.
     """
 
     source: Iterator[Batch]
     device: Device
     step: StepBatches = field(default_factory=StepBatches)
-    kept: list[Batch] | None = None  # batches that are fetched, while they are kept
+    kept: list[Batch] | None = None
 
     def __iter__(self) -> MeteredBatches:
         return self
@@ -74,38 +79,50 @@ class MeteredBatches:
 
     def take(self) -> StepBatches:
         """Return the batches fetched since the last call, and reset."""
-        taken, self.step = self.step, StepBatches()
-        return taken
+        finished_step = self.step
+        self.step = StepBatches()
+        return finished_step
 
 
 def refuse_contradictions(steps: Sequence[StepBatches], *, first_step: int) -> None:
-    """Compare the batches of each step with each other.
+    """Refuse steps whose batches contradict each other.
+
+    Args:
+        first_step: number of steps before them.
 
     Raises:
         ContradictionError: counts of a step that cannot be true together.
     """
-    for number, taken in enumerate(steps, first_step + 1):
-        if not taken.step_samples:
+    for number, batches in enumerate(steps, first_step + 1):
+        if not batches.step_samples:
             raise ContradictionError("step_without_batch", step=number)
-        min_samples, max_samples = min(taken.step_samples), max(taken.step_samples)
+        min_samples, max_samples = min(batches.step_samples), max(batches.step_samples)
         if min_samples != max_samples:
             raise ContradictionError(
                 "step_samples_differ", step=number, least=min_samples, most=max_samples
             )
-        if taken.samples_trained > max_samples:
+        if batches.samples_trained > max_samples:
             raise ContradictionError(
                 "samples_above_step",
                 step=number,
-                samples=taken.samples_trained,
+                samples=batches.samples_trained,
                 step_samples=max_samples,
             )
-        _refuse_counts(taken.counts, number)
+        _refuse_counts(batches.counts, number)
 
 
 def _refuse_counts(counts: Counts, step: int) -> None:
-    """A sample has at least one sequence, a sequence one token; padding only adds to them."""
-    ascending = ("samples", "sequences", "tokens", "tokens_padded")
-    known = [(name, count) for name in ascending if (count := getattr(counts, name))]
+    """Refuse counts of which a container has fewer items than there are containers.
+
+    A sample has at least one sequence, a sequence one token, and padding only adds tokens.
+    """
+    ascending = {
+        "samples": counts.samples,
+        "sequences": counts.sequences,
+        "tokens": counts.tokens,
+        "tokens_padded": counts.tokens_padded,
+    }
+    known = [(name, count) for name, count in ascending.items() if count]
     for (container, containers), (item, items) in pairwise(known):
         if containers > items:
             raise ContradictionError(
@@ -119,7 +136,7 @@ def _refuse_counts(counts: Counts, step: int) -> None:
 
 
 def refuse_epoch(*, epoch: int, steps: int, planned: int) -> None:
-    """Compare the steps of a whole epoch with the number that the job announced.
+    """Refuse a whole epoch whose number of steps is not the one that the job announced.
 
     Raises:
         ContradictionError: the epoch had more or fewer steps.

@@ -1,6 +1,6 @@
 """Describe the failure of a rank for the record: kind, message, place, traceback.
 
-Must work when little else does, on a full disk for instance.
+It must work when little else does, for example on a full disk.
 """
 
 from __future__ import annotations
@@ -11,12 +11,19 @@ from typing import Any
 
 # Exit code of a rank whose disk is full: its event file cannot hold the report.
 DISK_FULL_EXIT = errno.ENOSPC
-# Errors whose text is a key, a code or a condition, which says nothing without their name.
-_TERSE = (AssertionError, GeneratorExit, KeyboardInterrupt, LookupError, StopIteration, SystemExit)
+# Errors whose text is a key, a code or a condition, which needs the name of the error.
+_TERSE_ERRORS = (
+    AssertionError,
+    GeneratorExit,
+    KeyboardInterrupt,
+    LookupError,
+    StopIteration,
+    SystemExit,
+)
 
 
-def error_kind(error: BaseException) -> str:
-    """Return the kind of a failure: ``oom``, ``disk_full``, ``error``, or a ``RunError``'s."""
+def classify_error(error: BaseException) -> str:
+    """Return the kind of a failure: ``oom``, ``disk_full``, ``error``, or a ``RunError``'s kind."""
     from trainmark.errors import RunError, escape_controls
 
     if isinstance(error, RunError):
@@ -45,17 +52,21 @@ def _describe_error(error: BaseException) -> dict[str, Any]:
         fault = TrainmarkError(error.what, where=error.where, rule=error.rule)
         return message("fault", text=str(fault)[:4000], fix=error.fix).as_dict()
     text = escape_controls(error).strip()
-    if not text or isinstance(error, _TERSE):
+    if not text or isinstance(error, _TERSE_ERRORS):
         text = f"{type(error).__name__}: {text}".removesuffix(": ")
     return message("exception", text=text[:4000]).as_dict()
 
 
-def error_report(error: BaseException, place: str) -> dict[str, Any]:
-    """Describe a failure for the record."""
+def describe_failure(error: BaseException, place: str) -> dict[str, Any]:
+    """Return the description of a failure that a record has.
+
+    Args:
+        place: the span or phase in which the error occurred.
+    """
     from trainmark.errors import escape_controls
 
     return {
-        "kind": error_kind(error),
+        "kind": classify_error(error),
         "type": type(error).__name__,
         "message": _describe_error(error),
         "place": place,

@@ -1,9 +1,9 @@
-"""The only training loop.
+"""The only training loop: all cases run in it.
 
-Decides when time is read, when the device is synchronised, and what is counted. Inside a
-window nothing is written, read back or logged: the loop records marks, the job takes steps.
-Clock, device and barrier are arguments, so that tests run on fakes with exact numbers.
-Knows nothing of cases, processes or files.
+It decides when time is read, when the device is synchronised, and what is counted. Inside a
+window nothing is written, read back or logged: the loop records marks, and the job takes steps.
+Clock, device and barrier are arguments, so that tests run on fakes with exact numbers. The loop
+knows nothing about cases, processes or files.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Schedule:
     target: Target | None = None
 
     @classmethod
-    def of(cls, recipe: Recipe, target: Target | None, *, done: int = 0) -> Schedule:
-        """Take the schedule out of a recipe: what is left of it after ``done`` steps."""
+    def from_recipe(cls, recipe: Recipe, target: Target | None, *, done: int = 0) -> Schedule:
+        """Return the schedule of a recipe, after ``done`` steps in earlier launches."""
         max_steps = recipe.max_steps
         return cls(
             max_epochs=recipe.max_epochs,
@@ -63,7 +63,7 @@ class Schedule:
             target=target,
         )
 
-    def next_window(self, step: int) -> tuple[str, int]:
+    def choose_window(self, step: int) -> tuple[str, int]:
         """Return the phase of the window that starts after ``step`` steps, and its length."""
         if step == 0:
             phase, end = "compile", 1
@@ -75,8 +75,8 @@ class Schedule:
             end = min(end, self.max_steps)
         return phase, end - step
 
-    def next_evaluation(self, samples: int) -> float:
-        """Return at how many samples of all ranks the next evaluation after ``samples`` is due."""
+    def find_next_evaluation(self, samples: int) -> float:
+        """Return the samples of all ranks at which the next evaluation after ``samples`` is due."""
         interval = self.eval_every_samples
         if interval is None:
             return math.inf
@@ -86,7 +86,12 @@ class Schedule:
 
 @dataclass(slots=True)
 class LoopResult:
-    """The result of the loop."""
+    """The result of the loop.
+
+    Attributes:
+        whole_epochs: epochs that were trained to their end.
+        evaluation_unchecked: an evaluation did not tell which rows it scored.
+    """
 
     steps: int = 0
     epochs: int = 0
@@ -97,15 +102,15 @@ class LoopResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowResult:
-    """What happened in a window, which lies between two synchronisations.
+    """The measurement of a window: the steps between two synchronisations.
 
     Args:
-        start_ns, end_ns: by the host's clock, both with an idle device.
+        start_ns, end_ns: times of the host's clock, both taken while the device was idle.
         ended_epoch: the epoch has no further batch.
         step_ns: time of each step by the device's clock.
-        losses: of each step.
-        batches: what each step fetched and trained.
-        stage_ns: time of each stage of a step, over all steps, if the job marks stages.
+        losses: loss of each step.
+        batches: counts of each step's batches.
+        stage_ns: total time of each stage of a step, if the job marks stages.
         graphs_compiled: graphs that ``torch.compile`` made during the window.
     """
 
@@ -121,25 +126,39 @@ class WindowResult:
 
 @dataclass(slots=True, kw_only=True)
 class MeasuredLoop:
-    """Run a job to its target and emit what happened."""
+    """Run a job to its target and emit events.
+
+    Args:
+        batches: returns the batches of an epoch, on the device.
+        clock: returns the host's time in nanoseconds.
+        barrier: waits for all ranks.
+        emit: writes an event, see ``EventWriter.emit``.
+        enter: called with the name of each phase, for error reports.
+        compiled: returns the number of graphs that were compiled so far; None: unknown.
+        first_step: context of the first window, which has one step.
+        begin: progress of the checkpoint from which training continues.
+        save: called with the progress before each window.
+        agree: refuses an evaluation whose quality differs from that of rank 0.
+        trained_keys: keys of some rows of training, which evaluations are compared with.
+    """
 
     job: Job
-    batches: Callable[[int], Generator[Batch, None, None]]  # of an epoch, on the device
+    batches: Callable[[int], Generator[Batch, None, None]]
     schedule: Schedule
     device: Device
     clock: Callable[[], int]
     barrier: Callable[[], None]
-    emit: Callable[..., None]  # see ``EventWriter.emit``
+    emit: Callable[..., None]
     stages: StepStages = field(default_factory=StepStages)
     enter: Callable[[str], None] = lambda _: None
     parameters: ParameterCheck | None = None
     replay: WindowReplay | None = None
     compiled: Callable[[], int | None] = lambda: None
     first_step: AbstractContextManager[Any] = field(default_factory=nullcontext)
-    begin: Progress = field(default_factory=Progress)  # of the training that goes on
+    begin: Progress = field(default_factory=Progress)
     save: Callable[[Progress], None] = lambda _: None
-    agree: Callable[[Evaluation], None] = lambda _: None  # refuses another quality than rank 0's
-    trained_keys: list[int] = field(default_factory=list)  # of some rows of training
+    agree: Callable[[Evaluation], None] = lambda _: None
+    trained_keys: list[int] = field(default_factory=list)
     outcome: LoopResult = field(default_factory=LoopResult)
     _samples_of_all: int = field(default=0, init=False)
     _evaluate_at: float = field(default=math.inf, init=False)
@@ -157,14 +176,14 @@ class MeasuredLoop:
         self.barrier()
         start_ns = self.clock()
         self._samples_of_all = self.begin.samples
-        self._evaluate_at = self.schedule.next_evaluation(self._samples_of_all)
+        self._evaluate_at = self.schedule.find_next_evaluation(self._samples_of_all)
         for epoch in range(self.begin.epoch, self.schedule.max_epochs):
             self._train_epoch(epoch)
             self.outcome.epochs = epoch + 1
-            last = self._out_of_steps() or epoch + 1 == self.schedule.max_epochs
-            if self._due_after(epoch, last=last):
+            is_last = self._is_out_of_steps() or epoch + 1 == self.schedule.max_epochs
+            if self._is_evaluation_due(epoch, is_last=is_last):
                 self._evaluate(epoch)
-            if last or self.outcome.target_reached:
+            if is_last or self.outcome.target_reached:
                 break
         self.device.synchronize()
         self.barrier()
@@ -175,45 +194,48 @@ class MeasuredLoop:
             steps=self.outcome.steps,
             epochs=self.outcome.epochs,
             whole_epochs=self.outcome.whole_epochs,
-            **self._checked(),
+            **self._take_check_time(),
         )
         return self.outcome
 
-    def _out_of_steps(self) -> bool:
+    def _is_out_of_steps(self) -> bool:
         limit = self.schedule.max_steps
         return limit is not None and self.outcome.steps >= limit
 
-    def _due_after(self, epoch: int, *, last: bool) -> bool:
-        """Tell whether to evaluate at the end of ``epoch``: not if its last step just was."""
+    def _is_evaluation_due(self, epoch: int, *, is_last: bool) -> bool:
+        """Tell whether to evaluate at the end of ``epoch``, unless the last step just was."""
         if self._evaluated_step == self.outcome.steps:
             return False
         interval = self.schedule.eval_every_epochs
-        by_epochs = interval is not None and (last or (epoch + 1) % interval == 0)
-        return by_epochs or (last and self._evaluate_at < math.inf)
+        by_epochs = interval is not None and (is_last or (epoch + 1) % interval == 0)
+        return by_epochs or (is_last and self._evaluate_at < math.inf)
 
     def _train_epoch(self, epoch: int) -> None:
-        done = self.begin.steps_of_epoch if epoch == self.begin.epoch else 0
-        steps_before = self.outcome.steps - done
-        more = True
-        with closing(self.batches(epoch)) as source:  # an epoch may end before its last batch
+        """Train one epoch, window by window, until it ends or the run does."""
+        done_before = self.begin.steps_of_epoch if epoch == self.begin.epoch else 0
+        epoch_start = self.outcome.steps - done_before
+        has_more = True
+        with closing(self.batches(epoch)) as source:  # the run may end before the last batch
             batches = MeteredBatches(source, self.device)
-            while more and not self._out_of_steps() and not self.outcome.target_reached:
+            while has_more and not self._is_out_of_steps() and not self.outcome.target_reached:
                 steps = self.outcome.steps
-                total, of_epoch = self.begin.steps + steps, steps - steps_before
-                self.save(Progress(total, epoch, of_epoch, self._samples_of_all))
+                total_steps = self.begin.steps + steps
+                epoch_steps = steps - epoch_start
+                self.save(Progress(total_steps, epoch, epoch_steps, self._samples_of_all))
                 self.enter("train")
-                phase, length = self.schedule.next_window(steps)
+                phase, length = self.schedule.choose_window(steps)
                 with self.first_step if phase == "compile" else nullcontext():
-                    more = self._run_window(batches, epoch=epoch, phase=phase, length=length)
+                    has_more = self._run_window(batches, epoch=epoch, phase=phase, length=length)
                 if self._samples_of_all >= self._evaluate_at:
                     self._evaluate(epoch)
-                    self._evaluate_at = self.schedule.next_evaluation(self._samples_of_all)
-        steps = self.outcome.steps - steps_before
-        if steps == 0:
+                    self._evaluate_at = self.schedule.find_next_evaluation(self._samples_of_all)
+        epoch_steps = self.outcome.steps - epoch_start
+        if epoch_steps == 0:
             raise RunError("epoch_without_batch", epoch=epoch + 1)
-        if not more:
-            refuse_epoch(epoch=epoch, steps=steps, planned=self.job.steps_per_epoch)
-            self.outcome.whole_epochs += not self.begin.steps  # none of those before is known
+        if not has_more:
+            refuse_epoch(epoch=epoch, steps=epoch_steps, planned=self.job.steps_per_epoch)
+            if self.begin.steps == 0:  # the samples of earlier launches are not known here
+                self.outcome.whole_epochs += 1
 
     def _run_window(self, batches: MeteredBatches, *, epoch: int, phase: str, length: int) -> bool:
         """Measure, emit and check a window of up to ``length`` steps.
@@ -225,7 +247,7 @@ class MeasuredLoop:
         window = self._measure_window(batches, length, watched)
         if window.losses:
             self._emit_window(window, epoch=epoch, phase=phase)
-            if watched is not None:  # first: a wrong bit may be why a loss is not finite
+            if watched is not None:  # before the loss is checked: a wrong bit may have spoiled it
                 self._repeat_window(watched, batches, window.losses)
             self._refuse_non_finite(window.losses)
             refuse_contradictions(window.batches, first_step=self.outcome.steps)
@@ -241,9 +263,12 @@ class MeasuredLoop:
         return not window.ended_epoch
 
     def _watch_window(self, batches: MeteredBatches, phase: str) -> WindowReplay | None:
-        """Save the state before a window that is to be repeated; None: it is not.
+        """Save the state before a window that is to be repeated.
 
-        The time belongs to no window.
+        The time of saving belongs to no window.
+
+        Returns:
+            What repeats the window; None: it is not to be repeated.
         """
         batches.kept = None
         if self.replay is None or phase != "train" or not self.replay.is_due():
@@ -258,7 +283,7 @@ class MeasuredLoop:
     def _repeat_window(
         self, replay: WindowReplay, batches: MeteredBatches, losses: list[float]
     ) -> None:
-        """Repeat the window that just ended and emit what differed; see ``rank.replay``."""
+        """Repeat the window that just ended and emit the first difference; see ``rank.replay``."""
         assert batches.kept is not None, "batches are kept while a window is watched"
         self.enter("replay")
         start_ns = self.clock()
@@ -277,10 +302,10 @@ class MeasuredLoop:
     def _measure_window(
         self, batches: MeteredBatches, length: int, replay: WindowReplay | None
     ) -> WindowResult:
-        """Take up to ``length`` steps between two synchronisations.
+        """Take up to ``length`` steps between two synchronisations, and measure them.
 
         Args:
-            replay: watches the steps of a window that is repeated.
+            replay: is told of each step, if the window is to be repeated.
         """
         device = self.device
         losses: list[Any] = []
@@ -350,20 +375,21 @@ class MeasuredLoop:
             model_flops=self.job.model_flops(totals),
             used_bytes=device.memory().used_bytes,
             **optional,
-            **self._checked(),
+            **self._take_check_time(),
         )
 
     def _check_parameters(self, steps: int) -> None:
         """Check that the window that just ended changed the trained parameters."""
         if self.parameters is None:
             return
-        first = self.outcome.steps
-        before, after = (self.schedule.next_window(x)[0] for x in (first, first + steps))
-        measured_next = before != "train" and after == "train"
-        self.parameters.after_window(first_step=first, steps=steps, exact=measured_next)
+        first_step = self.outcome.steps
+        phase, _ = self.schedule.choose_window(first_step)
+        next_phase, _ = self.schedule.choose_window(first_step + steps)
+        is_last_of_warmup = phase != "train" and next_phase == "train"
+        self.parameters.check_window(first_step=first_step, steps=steps, exact=is_last_of_warmup)
 
-    def _checked(self) -> dict[str, int]:
-        """Return the time of parameter checks since the last event, as a field of this one."""
+    def _take_check_time(self) -> dict[str, int]:
+        """Return the time of parameter checks since the last event, as a field of an event."""
         spent_ns = 0 if self.parameters is None else self.parameters.take_ns()
         return {"check_ns": spent_ns} if spent_ns else {}
 
@@ -380,15 +406,17 @@ class MeasuredLoop:
         self.agree(result)
         self.device.synchronize()
         self.stages.take_ns(self.device)  # does not belong to a step: discarded
-        more: dict[str, Any] = {}
+        optional: dict[str, Any] = {}
         if result.reason is not None:
-            more["reason"] = result.reason.as_dict()
+            optional["reason"] = result.reason.as_dict()
         if result.breakdown:
-            more["parts"] = {kind: _finite(part) for kind, part in result.breakdown.items()}
+            optional["parts"] = {
+                kind: _replace_non_finite(part) for kind, part in result.breakdown.items()
+            }
         if result.scores is None:
             self.outcome.evaluation_unchecked = True
         else:
-            more["scores"] = summarize_scores(result.scores, self.trained_keys)
+            optional["scores"] = summarize_scores(result.scores, self.trained_keys)
         target = self.schedule.target
         self._evaluated_step = self.outcome.steps
         self.outcome.target_reached = target is not None and target.reached(result.value)
@@ -400,14 +428,14 @@ class MeasuredLoop:
             end_ns=self.clock(),
             value=drop_non_finite(result.value),
             samples=result.samples,
-            detail=_finite(result.detail),
+            detail=_replace_non_finite(result.detail),
             target_reached=self.outcome.target_reached,
-            **more,
+            **optional,
         )
         if self.parameters is not None:
-            self.parameters.after_evaluation(step=self.outcome.steps)
+            self.parameters.check_evaluation(step=self.outcome.steps)
         self.enter("train")
 
 
-def _finite(figures: Mapping[str, float]) -> dict[str, float | None]:
+def _replace_non_finite(figures: Mapping[str, float]) -> dict[str, float | None]:
     return {name: drop_non_finite(value) for name, value in figures.items()}

@@ -1,8 +1,8 @@
 """Check that training, and only training, changes the trained parameters.
 
-Owns the rules: parameters must not change outside the timed steps, they must change in every
-window, and each must have changed by the end. Checks run at the edges of windows only, and
-their time is measured. Does not import torch: the digest of the tensors is an argument.
+The rules: parameters must not change outside the timed steps, they must change in every window,
+and each must have changed by the end. Checks run only at the edges of windows, and their time is
+measured. This module does not import torch: the digest of the tensors is an argument.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ if TYPE_CHECKING:
     from trainmark.train.parameters import GradientWatch, TensorDigest
 
 
-NAMED = 3  # parameters named in a message; the events have all
+MAX_NAMED = 3  # parameters in a message; the events have all
 
 
 @dataclass(slots=True, kw_only=True)
 class ParameterCheck:
     """Check the trained parameters of one rank.
 
-    A window is reported as untrained only by exact sums. They are computed before the first
-    window, before the first one after the warm-up, and after a window in which the sampled
-    elements did not change, so that the next window can be judged exactly.
+    A cheap sample of elements is compared in every window. Only exact sums of all bits can report a
+    window as untrained. They are computed before the first window, before the first one after the
+    warm-up, and after a window in which the sample did not change, so that the next window can be
+    judged exactly.
 
     Args:
-        updates: see ``Job.updates``.
+        updates: returns the updates so far, see ``Job.updates``.
+        clock: in nanoseconds.
     """
 
     digest: TensorDigest
@@ -46,29 +48,32 @@ class ParameterCheck:
 
     def start(self) -> None:
         """Record the state before the first step."""
-        self._at_start = self._sums = self.digest.sums()
-        self._sample, self._updates = self.digest.sample(), self.updates()
+        self._at_start = self.digest.compute_sums()
+        self._sums = self._at_start
+        self._sample = self.digest.sample()
+        self._updates = self.updates()
 
-    def after_window(self, *, first_step: int, steps: int, exact: bool = False) -> None:
+    def check_window(self, *, first_step: int, steps: int, exact: bool = False) -> None:
         """Check at the end of a window of ``steps`` that began after ``first_step`` steps.
 
         Args:
-            exact: compute exact sums, so that the next window can be judged in any case.
+            exact: compute exact sums in any case, so that the next window can be judged.
 
         Raises:
-            NotTrainedError: its steps should have changed parameters, but no bit changed; or a
+            NotTrainedError: no bit changed although steps should have changed parameters; or a
                 parameter received only zero gradients in the first steps.
         """
         if not self._at_start:
             return  # this rank holds no parameters; the record compares the ranks
         started_ns = self.clock()
         sample = self.digest.sample()
-        same = sample == self._sample
+        is_same_sample = sample == self._sample
         self._sample = sample
-        before, self._sums = self._sums, self.digest.sums() if same or exact else None
-        if same:
+        previous_sums = self._sums
+        self._sums = self.digest.compute_sums() if is_same_sample or exact else None
+        if is_same_sample:
             updates = self.updates()
-            if before == self._sums and updates > self._updates:
+            if previous_sums == self._sums and updates > self._updates:
                 raise NotTrainedError(
                     "parameters_unchanged_in_window",
                     first=first_step + 1,
@@ -85,21 +90,21 @@ class ParameterCheck:
         if self._gradients_judged or not self.gradients.finished:
             return
         self._gradients_judged = True
-        has_gradient = self.gradients.found()
+        has_gradient = self.gradients.read_flags()
         zero = [
             name
-            for name, some in has_gradient.items()
-            if not some and self.gradients.is_whole(name)
+            for name, is_nonzero in has_gradient.items()
+            if not is_nonzero and self.gradients.is_whole(name)
         ]
         if zero:
             raise NotTrainedError(
                 "gradients_zero",
-                names=", ".join(zero[:NAMED]),
+                names=", ".join(zero[:MAX_NAMED]),
                 number=len(zero),
                 parameters=len(has_gradient),
             )
 
-    def after_evaluation(self, *, step: int) -> None:
+    def check_evaluation(self, *, step: int) -> None:
         """Check that the evaluation after ``step`` steps changed no parameters.
 
         Raises:
@@ -112,21 +117,24 @@ class ParameterCheck:
 
     def take_ns(self) -> int:
         """Return the time of the checks since the last call."""
-        spent, self._spent_ns = self._spent_ns, 0
-        return spent
+        spent_ns = self._spent_ns
+        self._spent_ns = 0
+        return spent_ns
 
     def end(self) -> dict[str, Any]:
-        """Return which parameters changed since ``start``, by name.
+        """Return the fields of the event ``parameters``.
 
-        ``gradients`` tells whether any of the first ones was not zero; ``sums`` has the digests of
-        those with gradients that this rank holds whole.
+        Returns:
+            ``changed``: by parameter, whether it changed since ``start``; ``gradients``: whether
+            any of its first gradients was not zero; ``sums``: digests of the parameters with
+            gradients that this rank holds whole.
 
         Raises:
             UntimedWorkError: parameters changed since the last check.
         """
         if self.digest.sample() != self._sample:
             raise UntimedWorkError("parameters_changed_after_training")
-        sums, has_gradient = self.digest.sums(), self.gradients.found()
+        sums, has_gradient = self.digest.compute_sums(), self.gradients.read_flags()
         return {
             "changed": {name: sums[name] != first for name, first in self._at_start.items()},
             "gradients": has_gradient,

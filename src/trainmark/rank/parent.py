@@ -1,8 +1,8 @@
-"""End a process with its parent, also if the parent dies before the process can ask for that.
+"""End a process when its parent dies, also if the parent dies very early.
 
-Started as ``python -m trainmark.rank.parent PARENT COMMAND…``, it becomes a command that gets
-SIGTERM when PARENT dies, the id of the process that started it. Imports nothing heavy. Outside
-Linux there is no such signal, and nothing here has an effect.
+``python -m trainmark.rank.parent PARENT COMMAND…`` becomes COMMAND, which gets SIGTERM when the
+process with the id PARENT dies. Imports nothing heavy. Outside Linux there is no such signal, and
+these functions have no effect.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ def die_with_parent(parent: int) -> None:
 def signal_on_parent_death(number: signal.Signals, parent: int) -> bool:
     """Let the kernel send a signal when the parent dies; return whether ``parent`` still lives.
 
-    The parent is looked at after the signal was set, so that a death in between is not missed.
+    The parent is checked after the signal was set, so that a death in between is not missed.
     """
-    _prctl(_SET_DEATH_SIGNAL, number)
+    _call_prctl(_SET_DEATH_SIGNAL, number)
     return os.getppid() == parent
 
 
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent dies."""
-    _prctl(_ADOPT_ORPHANS, 1)
+    _call_prctl(_ADOPT_ORPHANS, 1)
 
 
-def _prctl(option: int, value: int) -> None:
+def _call_prctl(option: int, value: int) -> None:
     if sys.platform != "linux":
         return
     import ctypes

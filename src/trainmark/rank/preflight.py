@@ -1,4 +1,4 @@
-"""Measure the matmul rate of a rank before it trains, and refuse one that cannot be."""
+"""Measure the matmul rate of a rank before it trains, and refuse an impossible rate."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def measure_matmul(device: Device, precision: Precision) -> MatmulRate:
-    """Return the rate of large matmuls in ``precision``, which is in effect already.
+    """Return the rate of large matmuls in ``precision``, which is already in effect.
 
     Raises:
-        ContradictionError: it is above the published peak of the product.
+        ContradictionError: the rate is above the published peak of the product.
     """
     rate = device.matmul_rate(precision)
     product = device.describe()["name"]

@@ -10,34 +10,34 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import Device
 
-_LONGEST_TIMEOUT_S = 30 * 86_400.0
+_MAX_TIMEOUT_S = 30 * 86_400.0
 
 
 def join_ranks(backend: str, device: Device, *, timeout_s: float | None = None) -> None:
     """Make the process group of all ranks, at the address that the environment names.
 
-    Collectives are bound to the rank's open device. Torch would otherwise guess one from the
-    global rank: with two ranks a node and eight devices visible, rank 2 (local 0) would take
+    Collectives are bound to the rank's device. Otherwise torch would guess a device from the global
+    rank: with two ranks on each node and eight visible devices, rank 2 (local rank 0) would take
     memory on device 2.
 
     Args:
-        timeout_s: of a collective; None: torch's default.
+        timeout_s: timeout of a collective; None: torch's default.
     """
     import torch
 
     timeout = None
     if timeout_s is not None:
         # Above about 292 years a timeout overflows in nanoseconds and collectives hang at once.
-        timeout = timedelta(seconds=min(timeout_s, _LONGEST_TIMEOUT_S))
+        timeout = timedelta(seconds=min(timeout_s, _MAX_TIMEOUT_S))
     torch.distributed.init_process_group(
-        backend, timeout=timeout, device_id=collective_device(device)
+        backend, timeout=timeout, device_id=find_collective_device(device)
     )
 
 
-def collective_device(device: Device) -> torch.device | None:
-    """Return the device that collectives are bound to; None where torch cannot bind to it.
+def find_collective_device(device: Device) -> torch.device | None:
+    """Return the device to which collectives are bound; None if torch cannot bind to it.
 
-    It cannot bind to a CPU, nor to a device that ``torch.accelerator`` does not count.
+    Torch cannot bind to a CPU, nor to a device that ``torch.accelerator`` does not count.
     """
     import torch
 

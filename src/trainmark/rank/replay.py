@@ -1,8 +1,8 @@
 """Repeat windows from a saved state and compare, bit by bit, what they computed.
 
-Owns when a window is repeated and what its passes say. A repeat that differs is followed by two
-more, the control: only if these agree does a difference count. Does not import torch: what saves
-the state and takes digests are arguments.
+Decides when a window is repeated and interprets the passes over it. After a repeat that differs
+follow two more, the control: only if these agree does a difference count. This module does not
+import torch: the objects that save the state and compute digests are arguments.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import Batch, Device, Job, StepDigest
 
-Control = Literal["not_needed", "deterministic", "not_deterministic"]
+ReplayControl = Literal["not_needed", "deterministic", "not_deterministic"]
 
 
 def find_difference(
@@ -26,17 +26,17 @@ def find_difference(
     """Return the first difference between two passes over the same steps; None: there is none.
 
     Args:
-        first_step: number of steps before them.
+        first_step: number of steps before these steps.
     """
     pairs = zip(expected, actual, strict=True)
-    for step, (usual, other) in enumerate(pairs, first_step + 1):
-        for name, total in usual.weights.items():
-            if total != other.weights.get(name):
+    for step, (expected_step, actual_step) in enumerate(pairs, first_step + 1):
+        for name, total in expected_step.weights.items():
+            if total != actual_step.weights.get(name):
                 return BitDifference(step=step, part="weight", tensor=name)
-        if usual.loss != other.loss:
+        if expected_step.loss != actual_step.loss:
             return BitDifference(step=step, part="loss")
-        for name, total in usual.gradients.items():
-            if total != other.gradients.get(name):
+        for name, total in expected_step.gradients.items():
+            if total != actual_step.gradients.get(name):
                 return BitDifference(step=step, part="gradient", tensor=name)
     return None
 
@@ -52,7 +52,7 @@ class SavedState(Protocol):
 
 
 class DigestWatch(Protocol):
-    """Takes digests of the steps of one pass over a window."""
+    """Computes digests of the steps of one pass over a window."""
 
     def start(self) -> None:
         """Begin a pass."""
@@ -69,17 +69,17 @@ class DigestWatch(Protocol):
 
 
 class ReplayResult(NamedTuple):
-    """What the repeats of a window showed on this rank.
+    """The result of repeating a window on this rank.
 
     Attributes:
-        repeats: how many there were.
-        control: the same on all ranks.
-        difference: where this rank's first pass, or else its first repeat, differs from the
-            control.
+        repeats: number of repeats.
+        control: outcome of the control, the same on all ranks.
+        difference: where this rank's first pass differs from the control, or else its first repeat;
+            None: they agree.
     """
 
     repeats: int
-    control: Control
+    control: ReplayControl
     difference: BitDifference | None
 
 
@@ -90,7 +90,7 @@ class WindowReplay:
     All ranks repeat the same windows, because their collectives must meet.
 
     Args:
-        on_any_rank: whether a flag is set on any rank; every rank calls it.
+        is_on_any_rank: returns whether a flag is set on any rank; every rank must call it.
     """
 
     every_windows: int
@@ -98,7 +98,7 @@ class WindowReplay:
     device: Device
     state: SavedState
     digests: DigestWatch
-    on_any_rank: Callable[[bool], bool]
+    is_on_any_rank: Callable[[bool], bool]
     _num_windows: int = field(default=0, init=False)
 
     def is_due(self) -> bool:
@@ -125,19 +125,19 @@ class WindowReplay:
     def repeat(
         self, batches: Sequence[Batch], losses: Sequence[float], *, first_step: int
     ) -> ReplayResult:
-        """Repeat the window and compare. Training goes on from the last repeat.
+        """Repeat the window and compare the passes. Training continues from the last repeat.
 
         Args:
-            batches: that the window has trained.
-            losses: of its steps.
-            first_step: number of steps before it.
+            batches: the batches of the window.
+            losses: the losses of its steps.
+            first_step: number of steps before the window.
         """
         first = self.digests.finish(losses)
         second = self._take_steps(batches, len(losses))
-        if not self.on_any_rank(first != second):
+        if not self.is_on_any_rank(first != second):
             return ReplayResult(1, "not_needed", None)
         controls = [self._take_steps(batches, len(losses)) for _ in range(2)]
-        if self.on_any_rank(controls[0] != controls[1]):
+        if self.is_on_any_rank(controls[0] != controls[1]):
             return ReplayResult(3, "not_deterministic", None)
         difference = find_difference(controls[0], first, first_step=first_step)
         if difference is None:

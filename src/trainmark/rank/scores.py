@@ -1,4 +1,4 @@
-"""Describe what a rank scored in an evaluation, in a few numbers that ranks can add up."""
+"""Summarize the rows that a rank scored in an evaluation, in numbers that can be summed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ if TYPE_CHECKING:
 
     from trainmark.protocols import RankScores
 
-_MODULUS = 1 << 62  # sums of a thousand ranks' digests stay below 2 ** 72 as Python's whole numbers
+_MODULUS = 1 << 62
 
 
 def summarize_scores(scores: RankScores, trained: Sequence[int]) -> Scored:
-    """Return the event's field for what this rank scored.
+    """Return the field ``scores`` of the event ``evaluate``.
 
     Args:
-        trained: keys of some of the rows that this rank trained.
+        scores: the rows that this rank scored.
+        trained: keys of some rows that this rank trained.
     """
     keys = np.asarray(scores.keys, np.uint64)
     known = np.unique(np.array(trained, np.uint64))

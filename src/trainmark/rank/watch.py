@@ -1,4 +1,4 @@
-"""Watch one step of training: the FLOPs of its matmuls, and the precision that they run in."""
+"""Watch one training step: count the FLOPs of its matmuls, and note their precision."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 _aten = torch.ops.aten
 
 
-def _count_addmm(_total: Any, left: Any, right: Any, **_: Any) -> int:
-    return int(2 * left.shape[0] * left.shape[1] * right.shape[1])
+def _count_addmm(_total: Any, first: Any, second: Any, **_: Any) -> int:
+    """Return the FLOPs of the product of two matrices, (M, K) and (K, N)."""
+    return int(2 * first.shape[0] * first.shape[1] * second.shape[1])
 
 
 def _count_attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
     """Return the FLOPs of scores and their product with the values, over all pairs of positions.
 
-    Several heads of the query may share one of keys and values, which torch 2.11 does not count.
+    Several query heads may share a head of keys and values; torch 2.11 does not count such calls.
     """
     batch, heads, queries, width = query.shape
     return int(2 * batch * heads * queries * key.shape[2] * (width + value.shape[3]))
@@ -37,9 +38,9 @@ def _count_attention_backward(
     return int(2 * batch * heads * queries * key.shape[2] * (3 * width + 2 * value.shape[3]))
 
 
-# Kernels of torch's attention by the operations that run them. The last keeps the scores as a
-# tensor, and this is their softmax.
-_ATTENTION = {
+# Kernel of torch's attention by the operation that runs it. The last one is the softmax of the
+# kernel that keeps all scores as a tensor.
+_ATTENTION_KERNELS = {
     "_scaled_dot_product_flash_attention": "flash",
     "_scaled_dot_product_flash_attention_for_cpu": "flash",
     "_scaled_dot_product_efficient_attention": "efficient",
@@ -49,22 +50,24 @@ _ATTENTION = {
 }
 
 
-_FUSED = [name for name in _ATTENTION if name.startswith("_scaled") and hasattr(_aten, name)]
-_FORMULAS: dict[Any, Callable[..., int]] = {
-    **flop_registry,  # which does not know these, or counts them in fewer cases
-    _aten.addmm_: _count_addmm,
-    **{getattr(_aten, name): _count_attention for name in _FUSED},
-    **{getattr(_aten, f"{name}_backward"): _count_attention_backward for name in _FUSED},
-}
+# The registry of torch lacks the operations below, or counts them in fewer cases.
+_FORMULAS: dict[Any, Callable[..., int]] = {**flop_registry, _aten.addmm_: _count_addmm}
+for _name in _ATTENTION_KERNELS:
+    if _name.startswith("_scaled") and hasattr(_aten, _name):
+        _FORMULAS[getattr(_aten, _name)] = _count_attention
+        _FORMULAS[getattr(_aten, f"{_name}_backward")] = _count_attention_backward
 
 
 class StepWatch(TorchDispatchMode):
-    """Count FLOPs by the type of their operands, and note the flags that each matmul sees.
-
-    ``attention`` holds the kernels of torch's attention that ran, by name.
+    """Count FLOPs by the type of their operands, and note the precision flags of each matmul.
 
     Args:
-        flags: returns the flags of precision in force.
+        flags: returns the current flags of precision.
+
+    Attributes:
+        flops: FLOPs by the type of the operands.
+        seen: values of each flag during matmuls.
+        attention: names of the attention kernels that ran.
     """
 
     def __init__(self, flags: Callable[[], dict[str, Any]]) -> None:
@@ -76,15 +79,15 @@ class StepWatch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(x, FakeTensor) for x in types):
-            return func(*args, **(kwargs or {}))  # shapes of shards, not work
+            return func(*args, **(kwargs or {}))  # only computes shapes of shards
         if any(x.__torch_dispatch__ != torch.Tensor.__torch_dispatch__ for x in types):
-            # A shard: what it computes on its local tensors comes here again.
+            # A DTensor: its operations on local tensors call this method again.
             return NotImplemented
         out = func(*args, **(kwargs or {}))
         operation = getattr(func, "overloadpacket", None)
-        attention = _ATTENTION.get(getattr(operation, "__name__", ""))
-        if attention is not None:
-            self.attention.add(attention)
+        kernel = _ATTENTION_KERNELS.get(getattr(operation, "__name__", ""))
+        if kernel is not None:
+            self.attention.add(kernel)
         formula = _FORMULAS.get(operation)
         if formula is not None:
             dtype = next(x.dtype for x in args if isinstance(x, torch.Tensor))
@@ -95,20 +98,23 @@ class StepWatch(TorchDispatchMode):
                 self.seen.setdefault(name, set()).add(value)
         return out
 
-    def changed(self, flags: dict[str, Any], precision: str) -> list[str]:
-        """Return in what the step's matmuls differ from the ``flags`` that were set.
+    def list_changes(self, flags: dict[str, Any], precision: str) -> list[str]:
+        """Return how the matmuls of the step differ from the ``flags`` that were set.
 
-        Autocast leaves some in float32, and the backward pass has none: their type tells it.
+        The flag of autocast is not compared, because autocast leaves some matmuls in float32 and is
+        off in the backward pass. The types of the operands are compared instead.
         """
         changes = [
-            f"{name}: {flags[name]} -> {other} (in a step)"
+            f"{name}: {flags[name]} -> {value} (in a step)"
             for name, values in self.seen.items()
-            for other in values
-            if name != "autocast" and other != flags[name]
+            for value in values
+            if name != "autocast" and value != flags[name]
         ]
-        low = {"bf16": "bfloat16", "fp16": "float16"}.get(precision)
-        lowered = sorted({"bfloat16", "float16"} & self.flops.keys())
-        if self.flops and lowered != ([low] if low else []):
-            was, now = low or "float32", ", ".join(lowered) or "float32"
-            changes.append(f"matmuls: {was} -> {now} (in a step)")
+        expected_type = {"bf16": "bfloat16", "fp16": "float16"}.get(precision)
+        expected_types = [] if expected_type is None else [expected_type]
+        low_types = sorted({"bfloat16", "float16"} & self.flops.keys())
+        if self.flops and low_types != expected_types:
+            expected_text = expected_type or "float32"
+            actual_text = ", ".join(low_types) or "float32"
+            changes.append(f"matmuls: {expected_text} -> {actual_text} (in a step)")
         return changes

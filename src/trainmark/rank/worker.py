@@ -1,7 +1,7 @@
-"""One rank: build the job a plan names and run the measured loop.
+"""The process of a rank: build the job that the plan names, and run the measured loop.
 
-Started by the launcher as ``python -m trainmark.rank.worker RUN_DIR``. Owns the spans
-around the loop and the report of a failing rank. Knows no case and no vendor.
+The launcher starts it as ``python -m trainmark.rank.worker RUN_DIR``. It emits the spans around the
+loop and the report of a failure. It knows no case and no vendor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.events.schema import EventWriter, name_rank_file
-from trainmark.rank.failure import DISK_FULL_EXIT, error_report
+from trainmark.rank.failure import DISK_FULL_EXIT, describe_failure
 from trainmark.rank.parent import PARENT_VARIABLE, die_with_parent
 from trainmark.rank.process_group import join_ranks
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from trainmark.plan.plan import Plan
-    from trainmark.protocols import Device, Job, JobContext
+    from trainmark.protocols import Device, Job, JobContext, MatmulRate
     from trainmark.rank.parameters import ParameterCheck
     from trainmark.rank.replay import WindowReplay
     from trainmark.rank.watch import StepWatch
@@ -33,42 +33,50 @@ if TYPE_CHECKING:
 
 STACKS_SIGNAL = signal.SIGUSR1
 clock = time.perf_counter_ns
-# An adapter's first matrix has a zero gradient until its second one is no longer 0. That takes a
-# step with a learning rate above 0, the second or third.
+# The first matrix of an adapter has a zero gradient until the second matrix is no longer 0. That
+# takes one step with a learning rate above 0, which is the second or third.
 _NUM_GRADIENT_CHECKS = 5
-NODE_VARIABLE = "TRAINMARK_NODE"  # what the node process tells its ranks of the node
-DATA_VARIABLE = "TRAINMARK_DATA"  # the folder of the data where a node has another one
-ARTIFACTS_DIR = "artifacts"  # files that a job saves in the run's folder
+NODE_VARIABLE = "TRAINMARK_NODE"  # description of the node, from the node process
+DATA_VARIABLE = "TRAINMARK_DATA"  # folder of the data on this node, if not that of the plan
+ARTIFACTS_DIR = "artifacts"  # folder in the run directory for files that a job saves
 
 
-def stacks_file(rank: int) -> str:
-    """Return the name of the file a rank's stacks are written to."""
+def format_stacks_name(rank: int) -> str:
+    """Return the name of the file to which a rank's stacks are written."""
     return f"stacks.rank{rank}.txt"
 
 
-def log_file(rank: int) -> str:
-    """Return the name of the file that takes a rank's own output."""
+def format_log_name(rank: int) -> str:
+    """Return the name of the file to which a rank prints."""
     return f"log.rank{rank}.txt"
 
 
 class RankReporter:
-    """A rank's event file, its spans, and its current place for error reports."""
+    """A rank's event file, its spans, and its current place for error reports.
+
+    Attributes:
+        place: the current span or phase.
+        precision: flags of torch after the precision was set.
+        rows: digests of rows of the first epoch.
+        trained_keys: keys of some of these rows.
+        evaluation_unchecked: the job does not tell which rows it scored.
+    """
 
     def __init__(self, run_dir: Path, rank: int) -> None:
         self.events = EventWriter(run_dir / name_rank_file(rank), clock)
         self.place = "start"
-        self.precision: dict[str, Any] = {}  # flags of torch that were set
-        self.rows: list[int] = []  # digests of rows of the first epoch
-        self.trained_keys: list[int] = []  # keys of some of them
-        self.evaluation_unchecked = False  # the job does not say which rows it scored
+        self.precision: dict[str, Any] = {}
+        self.rows: list[int] = []
+        self.trained_keys: list[int] = []
+        self.evaluation_unchecked = False
 
     def enter(self, place: str) -> None:
         """Note where the rank is, for the report of an error."""
         self.place = place
 
     @contextmanager
-    def span(self, name: str) -> Iterator[None]:
-        """Emit a span around a piece of work."""
+    def emit_span(self, name: str) -> Iterator[None]:
+        """Emit a span with the time of the block."""
         self.place = name
         start_ns = clock()
         try:
@@ -85,7 +93,7 @@ def _wait_for_nobody() -> None:
 
 
 def _join_run(backend: str, device: Device, run_timeout_s: float) -> Callable[[], None]:
-    """Join the other ranks; return what waits for all of them."""
+    """Join the other ranks; return the function that waits for all of them."""
     import torch
 
     # The launcher's deadline ends a hang, so collectives need a longer timeout.
@@ -121,11 +129,11 @@ def run_rank(rank: RankReporter, run_dir: Path, number: int, local_rank: int) ->
     ready = _prepare_rank(rank, run_dir, number, local_rank)
     parameters, watch = _run_loop(rank, ready)
     if hasattr(ready.job, "save"):
-        with rank.span("checkpoint"):
+        with rank.emit_span("checkpoint"):
             ready.job.save(run_dir / ARTIFACTS_DIR)
             ready.barrier()
     _report_results(rank, ready, parameters, watch)
-    with rank.span("finish"):
+    with rank.emit_span("finish"):
         if ready.plan.world_size > 1:
             import torch
 
@@ -134,12 +142,12 @@ def run_rank(rank: RankReporter, run_dir: Path, number: int, local_rank: int) ->
 
 def _prepare_rank(rank: RankReporter, run_dir: Path, number: int, local_rank: int) -> _PreparedRank:
     """Open the device, join the other ranks, build data and model, and emit the facts."""
-    with rank.span("init"):
+    with rank.emit_span("init"):
         import torch
 
         from trainmark import cases, devices
         from trainmark.plan.plan import CHECKPOINTS_DIR, Plan
-        from trainmark.protocols import Counts, JobContext
+        from trainmark.protocols import JobContext
         from trainmark.rank.agreement import agree_on_memory, refuse_other_packages
         from trainmark.rank.preflight import measure_matmul
         from trainmark.torch_version import refuse_missing_features
@@ -148,7 +156,7 @@ def _prepare_rank(rank: RankReporter, run_dir: Path, number: int, local_rank: in
         plan = Plan.read(run_dir)
         case, recipe = plan.load_case(), plan.load_recipe()
         vendor = devices.choose_vendor(plan.device.vendor)
-        # Here too: a launcher's machines may have another torch than the one that planned.
+        # Checked here too, because the nodes may have another torch than the machine that planned.
         refuse_missing_features(recipe, vendor, plan.world_size)
         device = vendor.open(local_rank, plan.nproc)
         distributed = plan.world_size > 1
@@ -159,7 +167,7 @@ def _prepare_rank(rank: RankReporter, run_dir: Path, number: int, local_rank: in
         rank.precision = read_precision_flags(device.torch_type)
         torch.manual_seed(recipe.seed)
         job_module = cases.import_part(case.name, "job")
-    with rank.span("preflight"):
+    with rank.emit_span("preflight"):
         barrier()
         rank.events.emit("synced", unix_ns=time.time_ns())  # aligns the clocks of nodes
         refuse_other_packages(os.environ.get(NODE_VARIABLE), plan.nnodes)
@@ -172,60 +180,69 @@ def _prepare_rank(rank: RankReporter, run_dir: Path, number: int, local_rank: in
             device=device,
             memory=agree_on_memory(plan, recipe, vendor, device),
         )
-    with rank.span("data_build"):
+    with rank.emit_span("data_build"):
         data = job_module.load_data(context)
-    with rank.span("model_build"):
+    with rank.emit_span("model_build"):
         job = job_module.build(context, data)
-    checkpoints = Checkpoints(job, context, run_dir / CHECKPOINTS_DIR, rank.span)
+    checkpoints = Checkpoints(job, context, run_dir / CHECKPOINTS_DIR, rank.emit_span)
     if plan.resumed is not None:
         checkpoints.load(Path(plan.resumed.checkpoint), plan.resumed.progress)
-    rank.enter("model_build")  # of which the job tells its facts
+    rank.enter("model_build")  # the place of errors in the job's facts
+    collective = vendor.collective_library() if distributed else None
+    _emit_facts(rank, context, job, matmul, precision_flags=flags, collective=collective)
+    return _PreparedRank(plan, context, job, checkpoints, barrier)
+
+
+def _emit_facts(
+    rank: RankReporter,
+    context: JobContext,
+    job: Job,
+    matmul: MatmulRate,
+    *,
+    precision_flags: Mapping[str, Any],
+    collective: str | None,
+) -> None:
+    """Emit the facts of the device and the job that are known before training."""
+    from trainmark.protocols import Counts
+
+    recipe = context.recipe
+    device = context.device
     rows = recipe.micro_batch_size * recipe.grad_accum_steps
     tokens = rows * getattr(recipe, "seq_length", 0)
     rank.events.emit(
         "facts",
         device=device.describe(),
         memory_scope=device.memory().scope,
-        precision_flags=flags,
+        precision_flags=precision_flags,
         attention_flags=device.attention_flags() if hasattr(device, "attention_flags") else {},
         matmul_flops_per_second=matmul.flops_per_second,
         matmul_swing=matmul.swing,
         steps_per_epoch=job.steps_per_epoch,
         step_flops=job.model_flops(Counts(rows, rows, tokens, tokens)),
         samples_per_epoch=getattr(job, "samples_per_epoch", None),
-        collective=vendor.collective_library() if distributed else None,
+        collective=collective,
     )
-    return _PreparedRank(plan, context, job, checkpoints, barrier)
 
 
 def _run_loop(rank: RankReporter, ready: _PreparedRank) -> tuple[ParameterCheck, StepWatch]:
-    """Run the measured loop; return what watched its parameters and its first step."""
+    """Run the measured loop; return the check of its parameters and the watch of its first step."""
     from trainmark.rank.agreement import refuse_other_quality
     from trainmark.rank.loop import MeasuredLoop, Schedule
-    from trainmark.rank.parameters import ParameterCheck
     from trainmark.rank.watch import StepWatch
-    from trainmark.train.parallel import graphs_compiled
-    from trainmark.train.parameters import GradientWatch, TensorDigest
-    from trainmark.train.read_ahead import batches_of
+    from trainmark.train.parallel import count_compiled_graphs
+    from trainmark.train.read_ahead import iterate_batches
 
     plan, context, job, checkpoints, barrier = ready
     recipe, device = context.recipe, context.device
-    with rank.span("check"):
+    with rank.emit_span("check"):
         trained = job.trained_parameters()
-        watch = GradientWatch(trained, looks=_NUM_GRADIENT_CHECKS)
-        parameters = ParameterCheck(
-            digest=TensorDigest(trained),
-            gradients=watch,
-            updates=job.updates,
-            clock=clock,
-        )
-        parameters.start()
+        parameters = _start_parameter_check(job, trained)
     watch_step = StepWatch(partial(read_precision_flags, device.torch_type))
     replay = _make_replay(job, context, trained) if recipe.replay_every_windows else None
     outcome = MeasuredLoop(
         job=job,
         batches=partial(
-            batches_of,
+            iterate_batches,
             job,
             device,
             depth=recipe.read_ahead_batches,
@@ -234,7 +251,7 @@ def _run_loop(rank: RankReporter, ready: _PreparedRank) -> tuple[ParameterCheck,
         ),
         trained_keys=rank.trained_keys,
         agree=partial(refuse_other_quality, context.world_size),
-        schedule=Schedule.of(recipe, plan.target, done=checkpoints.begin.steps),
+        schedule=Schedule.from_recipe(recipe, plan.target, done=checkpoints.begin.steps),
         begin=checkpoints.begin,
         save=checkpoints.save,
         device=device,
@@ -245,22 +262,37 @@ def _run_loop(rank: RankReporter, ready: _PreparedRank) -> tuple[ParameterCheck,
         enter=rank.enter,
         parameters=parameters,
         replay=replay,
-        compiled=graphs_compiled if recipe.compile else lambda: None,
+        compiled=count_compiled_graphs if recipe.compile else lambda: None,
         first_step=nullcontext() if recipe.compile else watch_step,
     ).run()
     rank.evaluation_unchecked = outcome.evaluation_unchecked
     checkpoints.close()
-    watch.close()
+    parameters.gradients.close()
     return parameters, watch_step
 
 
+def _start_parameter_check(job: Job, trained: Mapping[str, Any]) -> ParameterCheck:
+    """Return the check of a job's trained parameters, which has recorded their initial state."""
+    from trainmark.rank.parameters import ParameterCheck
+    from trainmark.train.parameters import GradientWatch, TensorDigest
+
+    parameters = ParameterCheck(
+        digest=TensorDigest(trained),
+        gradients=GradientWatch(trained, num_steps=_NUM_GRADIENT_CHECKS),
+        updates=job.updates,
+        clock=clock,
+    )
+    parameters.start()
+    return parameters
+
+
 def _make_replay(job: Any, context: JobContext, trained: Mapping[str, Any]) -> WindowReplay:
-    """Return what repeats windows of a job, of which planning knows that it can be repeated."""
+    """Return the object that repeats windows of a job; planning has checked that it can."""
     from trainmark.rank.replay import WindowReplay
     from trainmark.train.replay import StepDigests, StepperState
     from trainmark.train.stepper import add_over_ranks
 
-    def on_any_rank(flag: bool) -> bool:
+    def is_on_any_rank(flag: bool) -> bool:
         world_size = context.world_size
         (count,) = add_over_ranks(int(flag), world_size=world_size, device=job.stepper.device)
         return count > 0
@@ -271,7 +303,7 @@ def _make_replay(job: Any, context: JobContext, trained: Mapping[str, Any]) -> W
         device=context.device,
         state=StepperState(job.stepper),
         digests=StepDigests(trained, job.stepper),
-        on_any_rank=on_any_rank,
+        is_on_any_rank=is_on_any_rank,
     )
 
 
@@ -280,12 +312,17 @@ def _report_results(
 ) -> None:
     """Emit the facts of the job, and of its parameters after training."""
     job, device, recipe = ready.job, ready.context.device, ready.context.recipe
-    now = read_precision_flags(device.torch_type)
-    with rank.span("finish"):
+    flags = read_precision_flags(device.torch_type)
+    changes = [
+        f"{name}: {value} -> {flags[name]}"
+        for name, value in rank.precision.items()
+        if flags[name] != value
+    ]
+    with rank.emit_span("finish"):
         facts = dict(job.facts())
-    with rank.span("check"):  # last, so that a change by any later call is detected
+    with rank.emit_span("check"):  # after all calls of the job, to detect changes by any of them
         rank.events.emit("parameters", updates=job.updates(), **parameters.end())
-    with rank.span("finish"):
+    with rank.emit_span("finish"):
         memory = device.memory()
         rank.events.emit(
             "result",
@@ -294,12 +331,7 @@ def _report_results(
             used_bytes=memory.used_bytes,
             rows=rank.rows,
             evaluation_unchecked=rank.evaluation_unchecked,
-            precision_changed=[
-                f"{name}: {was} -> {now[name]}"
-                for name, was in rank.precision.items()
-                if now[name] != was
-            ]
-            + watch.changed(rank.precision, recipe.precision),
+            precision_changed=[*changes, *watch.list_changes(rank.precision, recipe.precision)],
             flops_counted=sum(watch.flops.values()) or None,
             attention=sorted(watch.attention),
         )
@@ -310,10 +342,10 @@ def main(run_dir: Path) -> int:
     number, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     if PARENT_VARIABLE in os.environ:
         die_with_parent(int(os.environ[PARENT_VARIABLE]))
-    log = os.open(run_dir / log_file(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    log = os.open(run_dir / format_log_name(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    with (run_dir / stacks_file(number)).open("w") as stacks:
+    with (run_dir / format_stacks_name(number)).open("w") as stacks:
         faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
         rank = RankReporter(run_dir, number)
         rank.events.emit("start", pid=os.getpid())
@@ -321,7 +353,7 @@ def main(run_dir: Path) -> int:
             run_rank(rank, run_dir, number, local_rank)
             rank.events.emit("end")
         except BaseException as error:  # noqa: BLE001 - a job may also raise SystemExit
-            report = error_report(error, rank.place)
+            report = describe_failure(error, rank.place)
             with suppress(OSError):  # the disk is full: the launcher knows the exit code
                 rank.events.emit("error", **report)
                 sys.stderr.write(report["traceback"])

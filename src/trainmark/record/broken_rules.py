@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainmark.events.steps import RANKS_DISAGREE
-from trainmark.rank.parameters import NAMED
+from trainmark.rank.parameters import MAX_NAMED
 from trainmark.record.evaluations import (
     MIN_TRAINED_ROWS,
     MIN_TRAINED_SHARE,
@@ -178,7 +178,7 @@ def _check_training(run: RunTimeline) -> Iterator[Message]:
     if zero:
         yield message(
             "gradients_zero",
-            names=", ".join(zero[:NAMED]),
+            names=", ".join(zero[:MAX_NAMED]),
             number=len(zero),
             parameters=len(has_gradient),
         )
@@ -186,7 +186,7 @@ def _check_training(run: RunTimeline) -> Iterator[Message]:
     if unchanged:
         yield message(
             "parameters_never_changed",
-            names=", ".join(unchanged[:NAMED]),
+            names=", ".join(unchanged[:MAX_NAMED]),
             number=len(unchanged),
             parameters=len(changed),
             updates=updates,
@@ -213,7 +213,7 @@ def _check_replicas(plan: Plan, run: RunTimeline) -> Iterator[Message]:
     if differing:
         yield message(
             "parameters_differ",
-            names=", ".join(list(differing)[:NAMED]),
+            names=", ".join(list(differing)[:MAX_NAMED]),
             number=len(differing),
             parameters=len(first),
             rank=min(differing.values()),

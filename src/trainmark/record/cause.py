@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainmark.events.schema import HangGroup
 from trainmark.ranges import format_ranges, parse_ranges
-from trainmark.rank.failure import DISK_FULL_EXIT, error_report
+from trainmark.rank.failure import DISK_FULL_EXIT, describe_failure
 from trainmark.record.broken_rules import find_broken_rule
 from trainmark.record.record import Cause
 from trainmark.spec import message
@@ -356,7 +356,7 @@ def _find_missed_target(run: RunTimeline, target: Target | None) -> Cause | None
 def _describe_case_error(error: CaseError) -> Cause:
     """Return the cause of a run of which the case cannot compute its own figures."""
     assert error.__cause__ is not None, "a case error has its cause"
-    report = error_report(error.__cause__, error.place)
+    report = describe_failure(error.__cause__, error.place)
     return Cause(
         kind="error",
         message=message("exception", text=report["message"]["args"]["text"], fix=error.fix),

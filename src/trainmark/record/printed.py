@@ -66,7 +66,7 @@ class _MeasuredQuantity(NamedTuple):
     whole: float | None
 
 
-class Comparison(NamedTuple):
+class PrintedComparison(NamedTuple):
     """A printed speed beside the measured one.
 
     Args:
@@ -92,7 +92,7 @@ class Comparison(NamedTuple):
 
 def compare_printed(
     measurement: Measurement, figures: Mapping[str, FigureEntry]
-) -> list[Comparison]:
+) -> list[PrintedComparison]:
     """Return each printed quantity beside what was measured."""
     comparisons = []
     for speed in measurement.printed:
@@ -101,7 +101,7 @@ def compare_printed(
         unit = _UNITS[speed.quantity]
         measured = _find_measured(speed.quantity, measurement, figures)
         if measured is None:
-            comparisons.append(Comparison(speed, unit, None, 0.0))
+            comparisons.append(PrintedComparison(speed, unit, None, 0.0))
             continue
         changes = (measured.mean / speed.mean - 1, measured.at_median_step / speed.median - 1)
         change = min(changes, key=abs)
@@ -113,7 +113,7 @@ def compare_printed(
         reason = _find_best_so_far(speed, measured)
         if reason is None and abs(change) > _AGREEMENT_TOLERANCE:
             reason = _find_reason(speed, measured, measurement, figures)
-        comparisons.append(Comparison(speed, unit, shown, change, reason))
+        comparisons.append(PrintedComparison(speed, unit, shown, change, reason))
     return comparisons
 
 
@@ -146,7 +146,7 @@ def find_in_printed(
         yield message("printed_unmeasured", reported=first.speed.mean, unit=first.unit)
 
 
-def _describe(comparison: Comparison) -> dict[str, str | float | None]:
+def _describe(comparison: PrintedComparison) -> dict[str, str | float | None]:
     """Return the arguments of a finding on a comparison."""
     return {
         "reported": comparison.speed.mean,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from trainmark.events.schema import BitDifference, Replay
 
-Part = Literal["weight", "loss", "gradient"]  # in the order in which a step computes them
+ReplayPart = Literal["weight", "loss", "gradient"]  # in the order in which a step computes them
 MAX_LISTED = 100  # differing windows in a record
 
 
@@ -27,7 +27,7 @@ class ReplayDifference(Frozen):
     """A window whose first pass, or first repeat, was computed differently by some ranks."""
 
     step: Count = Field(description="counted from 1")
-    part: Part
+    part: ReplayPart
     tensor: str | None = Field(description="name of the parameter; null: the loss")
     ranks: list[Count] = Field(description="that differ first; the others only follow")
 
@@ -80,4 +80,4 @@ def _list_differences(window: Sequence[Replay]) -> Iterator[tuple[int, BitDiffer
 
 def _get_moment(place: BitDifference) -> tuple[int, int]:
     """Return what orders differences of ranks in time."""
-    return place.step, get_args(Part).index(place.part)
+    return place.step, get_args(ReplayPart).index(place.part)

@@ -1,4 +1,4 @@
-"""Keep attention kernels of a device's libraries from running where they would not suit a job."""
+"""Choose attention kernels of a device that suit a job."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def fit_attention(device: Device, *, dropout: float = 0.0, shapes_vary: bool = False) -> None:
-    """Choose among the device's kernels those that suit a job's attention, until the next call.
+    """Choose the device's attention kernels that suit a job, until the next call.
 
     Args:
-        dropout: probability of dropping an attention weight, in training.
-        shapes_vary: between steps: a kernel that is prepared for one shape would be prepared in
-            a measured window, again and again.
+        dropout: probability of dropping an attention weight in training.
+        shapes_vary: shapes differ between steps. A kernel that is compiled for each shape would
+            then be compiled again and again in measured windows.
     """
     fit = getattr(device, "fit_attention", None)
     if fit is not None:
@@ -25,8 +25,8 @@ def fit_attention(device: Device, *, dropout: float = 0.0, shapes_vary: bool = F
 
 
 @contextmanager
-def varying_shapes(device: Device, *, dropout: float = 0.0) -> Iterator[None]:
-    """Have attention suit varying shapes within, and ``dropout`` of the job again afterwards."""
+def fit_varying_shapes(device: Device, *, dropout: float = 0.0) -> Iterator[None]:
+    """Choose kernels for varying shapes in the block, and for the job's ``dropout`` after it."""
     fit_attention(device, shapes_vary=True)
     try:
         yield

@@ -1,7 +1,6 @@
-"""What is done to the blocks of a transformer before ranks share its replicas.
+"""Prepare the blocks of a transformer: tensor parallelism and recomputed activations.
 
-Owns how tensor parallelism cuts a model over neighbouring ranks, and which activations are computed
-again in the backward pass. Must not know models: a case names its modules.
+Knows no model: a case names its modules.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 WHOLE = Replicate()
-_KEPT = (  # by selective recomputation: what is expensive to compute again
+_SAVED_OPERATIONS = (  # expensive ones, whose results selective recomputation saves
     torch.ops.aten.mm.default,
     torch.ops.aten._scaled_mm.default,
     torch.ops.aten._scaled_dot_product_flash_attention.default,
@@ -45,9 +44,9 @@ _KEPT = (  # by selective recomputation: what is expensive to compute again
     torch.ops.aten._scaled_dot_product_cudnn_attention.default,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
 )
-# Marks for profilers. FSDP2 sets others when a block is computed again, which torch 2.15 refuses as
-# another computation.
-_MARKS = (
+# Marks for profilers. FSDP2 sets different marks when a block is recomputed; torch 2.15 would
+# refuse that as a different computation.
+_PROFILER_MARKS = (
     torch.ops.profiler._record_function_enter_new.default,
     torch.ops.profiler._record_function_exit._RecordFunction,
 )
@@ -56,32 +55,36 @@ _MARKS = (
 class Replicated(ParallelStyle):
     """Hold a module's parameters as DTensors that are the same on every rank of the mesh.
 
-    It takes plain tensors, this rank's part by ``given``, and returns its part by ``made``.
+    Args:
+        inputs: placement of the module's inputs, which are plain tensors with this rank's part.
+        outputs: placement of its output, likewise.
     """
 
-    def __init__(self, given: Placement = WHOLE, made: Placement = WHOLE) -> None:
+    def __init__(self, inputs: Placement = WHOLE, outputs: Placement = WHOLE) -> None:
         super().__init__()
-        self._given, self._made = given, made
+        self._input_placement = inputs
+        self._output_placement = outputs
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         for name, parameter in list(module.named_parameters(recurse=False)):
-            same = nn.Parameter(distribute_tensor(parameter.data, device_mesh, [WHOLE]))
-            module.register_parameter(name, same)
+            replicated = nn.Parameter(distribute_tensor(parameter.data, device_mesh, [WHOLE]))
+            module.register_parameter(name, replicated)
 
         def enter(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[DTensor, ...]:
             return tuple(
-                DTensor.from_local(x, device_mesh, [self._given], run_check=False) for x in inputs
+                DTensor.from_local(x, device_mesh, [self._input_placement], run_check=False)
+                for x in inputs
             )
 
         def leave(_module: nn.Module, _inputs: Any, output: DTensor) -> Tensor:
-            return output.redistribute(placements=[self._made]).to_local()
+            return output.redistribute(placements=[self._output_placement]).to_local()
 
         module.register_forward_pre_hook(enter)
         module.register_forward_hook(leave)
         return module
 
 
-def cut(
+def cut_model(
     model: nn.Module,
     mesh: DeviceMesh,
     *,
@@ -99,14 +102,14 @@ def cut(
 
     Args:
         table: the token table, cut by rows.
-        norms: what is the same on every rank; ``last_norm`` is the one before the head.
+        norms: modules that are the same on every rank; ``last_norm`` is the one before the head.
         columns, rows: linear layers whose outputs, or inputs, are cut.
-        sequence: modules that need all positions, and the name of their argument where they are
-            not called by position. Between them each rank holds its part of the sequence
-            (sequence parallelism); without any, all of it.
+        sequence: modules that need all positions, each with the name of its argument, or None if it
+            is called by position. Between these modules each rank holds its part of the sequence
+            (sequence parallelism); if there are none, it holds all of it.
     """
-    wanted = list(sequence)
-    held: Placement = Shard(1) if wanted else WHOLE
+    modules_with_all_positions = list(sequence)
+    held: Placement = Shard(1) if modules_with_all_positions else WHOLE
     plan: dict[str, ParallelStyle] = {
         table: RowwiseParallel(input_layouts=WHOLE, output_layouts=held),
         last_norm: Replicated(held, WHOLE),
@@ -114,35 +117,39 @@ def cut(
     plan |= {name: Replicated(held, held) for name in norms}
     plan |= {name: ColwiseParallel() for name in columns}
     plan |= {name: RowwiseParallel(output_layouts=held) for name in rows}
-    for name, argument in wanted:
-        plan[name] = (
-            PrepareModuleInput(input_layouts=held, desired_input_layouts=WHOLE)
-            if argument is None
-            else PrepareModuleInput(
+    for name, argument in modules_with_all_positions:
+        if argument is None:
+            plan[name] = PrepareModuleInput(input_layouts=held, desired_input_layouts=WHOLE)
+        else:
+            plan[name] = PrepareModuleInput(
                 input_kwarg_layouts={argument: held}, desired_input_kwarg_layouts={argument: WHOLE}
             )
-        )
     parallelize_module(model, mesh, plan)
 
 
-def recompute(blocks: Iterable[nn.Module], *, keep_matmuls: bool = False) -> None:
-    """Compute each block's activations again in the backward pass, in place.
+def recompute_blocks(blocks: Iterable[nn.Module], *, keep_matmuls: bool = False) -> None:
+    """Make blocks recompute their activations in the backward pass, in place.
 
     Args:
-        keep_matmuls: save the results of matmuls and attention; else only a block's input.
+        keep_matmuls: save the results of matmuls and attention; else only each block's input.
     """
     options: dict[str, Any] = {}
     if keep_matmuls:
-        SAC_IGNORED_OPS.update(_MARKS)
-        options["context_fn"] = partial(create_selective_checkpoint_contexts, list(_KEPT))
+        SAC_IGNORED_OPS.update(_PROFILER_MARKS)
+        options["context_fn"] = partial(
+            create_selective_checkpoint_contexts, list(_SAVED_OPERATIONS)
+        )
     for block in blocks:
-        block.forward = _recomputed(block.forward, options)
+        block.forward = _wrap_recomputed(block.forward, options)
 
 
-def _recomputed(forward: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
-    """Return a function of this file: torch compiles none whose first frame is its own."""
+def _wrap_recomputed(forward: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
+    """Return a function that computes ``forward`` with recomputation in the backward pass.
 
-    def run(*args: Any, **named: Any) -> Any:
-        return checkpoint(forward, *args, use_reentrant=False, **options, **named)
+    It is a function of this file, because torch does not compile functions of its own files.
+    """
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint(forward, *args, use_reentrant=False, **options, **kwargs)
 
     return run

@@ -1,6 +1,6 @@
-"""A decoder of ``transformers`` with its loss inside, and the draw of its first weights.
+"""A decoder of ``transformers`` with its loss inside, and the initialization of its weights.
 
-Must not know which decoder it is: a case builds the library's model.
+Works with any decoder: a case builds the library's model.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ class CausalModel(nn.Module):
 
     @property
     def blocks(self) -> Any:
-        """The transformer blocks, a ``ModuleList``; what is in them depends on the library."""
+        """Return the transformer blocks, a ``ModuleList`` of the library's modules."""
         return self.library.model.layers
 
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Return the SUM of the cross-entropy, in nats, over all targets; both (B, T), int64."""
         return self.cross_entropy(
-            self.hidden(ids).flatten(0, 1), self.library.lm_head.weight, targets.flatten()
+            self.compute_hidden(ids).flatten(0, 1), self.library.lm_head.weight, targets.flatten()
         )
 
-    def hidden(self, ids: Tensor) -> Tensor:
+    def compute_hidden(self, ids: Tensor) -> Tensor:
         """Return the last hidden states (B, T, D) of token ids (B, T).
 
-        The library's own loop looks for packed sequences in the positions, for which every step
-        would wait for the device.
+        The library's own loop is not used: it checks the positions for packed sequences, so that
+        every step would wait for the device.
         """
         model = self.library.model
         x: Tensor = model.embed_tokens(ids)
@@ -59,7 +59,7 @@ class CausalModel(nn.Module):
         return normed
 
 
-def config_fields(recipe: LanguageRecipe) -> dict[str, Any]:
+def list_config_fields(recipe: LanguageRecipe) -> dict[str, Any]:
     """Return the keys of a configuration that all decoders of the library share."""
     return {
         "vocab_size": recipe.vocab_size,
@@ -72,13 +72,13 @@ def config_fields(recipe: LanguageRecipe) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def materialize(model: CausalModel, device: torch.device, *, seed: int, std: float) -> None:
-    """Give a model without memory its weights on ``device``, as Megatron draws them, in place.
+def materialize_weights(model: CausalModel, device: torch.device, *, seed: int, std: float) -> None:
+    """Initialize a model on the meta device in place, on ``device``, as Megatron does.
 
-    Norms begin with 1, biases with 0, all else with a normal distribution, narrower by the root of
-    2 x layers for matrices back into the residual stream. Each parameter is drawn whole on the host
-    and cut there, so that weights do not depend on how many ranks hold the model, and no rank ever
-    holds a whole one.
+    Norms are 1, biases 0, and all else has a normal distribution, which is narrower by the root of
+    2 x layers for matrices that write into the residual stream. Each parameter is drawn whole on
+    the host and cut there, so that the weights do not depend on the number of ranks, and no rank
+    ever holds a whole model.
     """
     model.to_empty(device=device)
     generator = torch.Generator().manual_seed(seed)
@@ -93,12 +93,12 @@ def materialize(model: CausalModel, device: torch.device, *, seed: int, std: flo
             whole = torch.empty(parameter.shape)
             whole.normal_(0.0, residual_std if is_residual else std, generator=generator)
             _fill(parameter, whole)
-    decoder = model.library.model  # its rotary embedding has buffers alone
+    decoder = model.library.model  # its rotary embedding has only buffers, which are recomputed
     decoder.rotary_emb = type(decoder.rotary_emb)(decoder.config).to(device)
 
 
 def _fill(parameter: Tensor, whole: Tensor) -> None:
-    """Copy what of ``whole`` this rank holds; every rank has drawn the same."""
+    """Copy this rank's part of ``whole`` into a parameter; ``whole`` is the same on every rank."""
     if isinstance(parameter, DTensor):
         cut = distribute_tensor(
             whole.to(parameter.device),

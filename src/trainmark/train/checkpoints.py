@@ -1,13 +1,13 @@
-"""Checkpoints: a published one is read on the host, those of a long training are saved and loaded.
+"""Read published checkpoints on the host; save and load the checkpoints of a training.
 
-Must not execute code from a published file: pickles are read with ``weights_only``. Names and
-shapes are compared by ``data.model_folder``, which reads safetensors without torch.
+No code of a published file is executed: pickles are read with ``weights_only``. Names and shapes
+are compared by ``data.model_folder``, which reads safetensors without torch.
 
-``Checkpoints`` owns what a next-token job needs to go on exactly: weights, optimizer, loss scale,
-random numbers and its place in the data. Each rank writes its shards; ranks in another number can
-read them. Torch's format keeps pickles: load only what a run of one's own has written.
+``Checkpoints`` has everything that a next-token job needs to continue exactly: weights, optimizer,
+loss scale, random states and its place in the data. Each rank writes its shards; another number of
+ranks can read them. Torch's format has pickles: load only files that your own runs have written.
 
-Torch is imported where it is used: the launcher asks for shapes.
+Torch is imported inside functions, because the launcher uses this module for shapes.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ if TYPE_CHECKING:
 
 
 def read_state(file: Path, fault: Fault) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file or of one that torch saved, by their keys.
+    """Return the tensors of a file of safetensors or of torch, by their keys.
 
-    They are mapped: numbers are read when they are used.
+    The file is memory-mapped: numbers are read when they are used.
 
     Args:
-        fault: says what a valid checkpoint is, and the fix.
+        fault: makes the error, with the rule for a valid checkpoint and the fix.
 
     Raises:
-        DataError: the file is missing or damaged, or holds more than tensors by name.
+        DataError: the file is missing or damaged, or has values other than tensors.
     """
     import torch
     from safetensors.torch import load_file
 
     refuse_unreadable(file, fault)
     try:
-        whole = load_file(file) if file.suffix == ".safetensors" else _read_pickle(file)
+        content = load_file(file) if file.suffix == ".safetensors" else _read_pickle(file)
     except Exception as error:  # noqa: BLE001  the libraries raise whatever damage leads to
         reason = str(error).partition(". ")[0].partition("\n")[0] or type(error).__name__
         what = f"damaged: {reason}"
         if isinstance(error, UnpicklingError):  # torch's message advises to allow code
             what = "not readable as weights alone, without executing code in it"
         raise fault(what, where=str(file)) from None
-    state = whole.get("module", whole) if isinstance(whole, dict) else None
+    state = content.get("module", content) if isinstance(content, dict) else None
     if not isinstance(state, dict) or not all(isinstance(x, torch.Tensor) for x in state.values()):
         rule = "every entry of a checkpoint is a tensor"
         raise fault("no tensors by name", where=f"{file}, module", rule=rule)
@@ -81,36 +81,39 @@ def _read_pickle(file: Path) -> Any:
         type(np.dtype(np.uint32)),
     ]
     with file.open("rb") as stream:
-        zipped = stream.read(4) == b"PK\x03\x04"  # torch's format since 1.6
+        is_zip = stream.read(4) == b"PK\x03\x04"  # torch's format since 1.6
     with torch.serialization.safe_globals(arrays):
         # With mmap, the optimizer's state in the same file is not read.
-        return torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=is_zip)
 
 
-def described(file: Path, state: Mapping[str, Tensor]) -> list[StoredTensor]:
+def describe_tensors(file: Path, state: Mapping[str, Tensor]) -> list[StoredTensor]:
     """Return the tensors of ``file`` as ``data.model_folder.ModelWeights`` compares them."""
     return [StoredTensor(file, key, tuple(item.shape)) for key, item in state.items()]
 
 
-def stored_weights(file: Path, fault: Fault) -> list[StoredTensor]:
+def list_stored_weights(file: Path, fault: Fault) -> list[StoredTensor]:
     """Return the tensors of a checkpoint without reading their numbers.
 
-    Torch is imported for a file that torch saved only, so that the launcher can ask.
+    Torch is imported only for a file that torch saved, so that the launcher can call this.
 
     Raises:
-        DataError: as ``read_state``.
+        DataError: see ``read_state``.
     """
     if file.suffix == ".safetensors":
         return list_stored_tensors(file, fault)
-    return described(file, read_state(file, fault))
+    return describe_tensors(file, read_state(file, fault))
 
 
 class Checkpoints:
-    """The checkpoints of one launch; a job of another kind has none.
+    """The checkpoints of one launch. Only next-token jobs have any.
 
     Args:
-        folder: of this launch's checkpoints; the last complete one is kept.
-        span: makes the context whose time is that of a checkpoint.
+        folder: folder of the launch's checkpoints; the last complete one is kept.
+        span: makes a context whose time is reported as the span of that name.
+
+    Attributes:
+        begin: progress of the checkpoint from which the launch continued.
     """
 
     def __init__(
@@ -123,22 +126,28 @@ class Checkpoints:
         import torch
 
         self.begin = Progress()
-        self._every: int | None = getattr(context.recipe, "checkpoint_every_steps", None)
-        self._job, self._folder, self._span = job, folder, span
-        self._first = context.rank == 0
-        self._random = f"random of rank {context.rank} of {context.world_size}"
-        self._alone = context.world_size == 1
-        self._saved, self._place = 0, folder
+        self._interval: int | None = getattr(context.recipe, "checkpoint_every_steps", None)
+        self._job = job
+        self._folder = folder
+        self._span = span
+        self._is_first_rank = context.rank == 0
+        self._random_key = f"random of rank {context.rank} of {context.world_size}"
+        self._is_single = context.world_size == 1
+        self._saved_steps = 0  # steps at the last checkpoint
+        self._checkpoint = folder  # folder of the last checkpoint
         self._pending: Any = None  # a Future
-        # Torch saves in a thread, whose collectives must not meet those of the steps.
-        wanted = self._every is not None and not self._alone
-        self._group = torch.distributed.new_group(backend="gloo") if wanted else None
+        # Torch saves in a thread: its collectives need a group of their own.
+        needs_group = self._interval is not None and not self._is_single
+        self._group = torch.distributed.new_group(backend="gloo") if needs_group else None
 
-    def load(self, place: Path, begin: Progress) -> None:
-        """Bring the job, before its first step, to the state of a checkpoint after ``begin``.
+    def load(self, checkpoint: Path, begin: Progress) -> None:
+        """Load a checkpoint into the job, before its first step.
+
+        Args:
+            begin: progress of the training at the checkpoint.
 
         Raises:
-            DataError: it is damaged, or of another model.
+            DataError: the checkpoint is damaged, or of another model.
         """
         from torch.distributed.checkpoint.api import CheckpointException
         from torch.distributed.checkpoint.filesystem import FileSystemReader
@@ -146,19 +155,20 @@ class Checkpoints:
         from torch.distributed.checkpoint.state_dict_loader import load
 
         with self._span("checkpoint"):
-            state = self._state()
+            state = self._collect_state()
             try:
-                reader = FileSystemReader(place)
-                if f"{self._random}.0" not in reader.read_metadata().state_dict_metadata:
-                    del state[self._random]  # of other ranks: theirs are drawn anew
-                load(state, storage_reader=reader, no_dist=self._alone)
+                reader = FileSystemReader(checkpoint)
+                if f"{self._random_key}.0" not in reader.read_metadata().state_dict_metadata:
+                    # The number of ranks has changed: the random states stay as they are.
+                    del state[self._random_key]
+                load(state, storage_reader=reader, no_dist=self._is_single)
             except (Exception, CheckpointException) as error:  # noqa: BLE001  whatever damage leads to
-                cause = _first_failure(error)
+                cause = _find_first_failure(error)
                 raise DataError(
                     f"cannot be loaded: {str(cause).partition(chr(10))[0] or type(cause).__name__}",
-                    where=str(place),
+                    where=str(checkpoint),
                     rule="a complete checkpoint of the same model",
-                    fix="remove this folder: a run then goes on from the one before, if any",
+                    fix="remove this folder: a run then continues from the one before, if any",
                 ) from None
             job = self._job
             set_state_dict(
@@ -168,38 +178,40 @@ class Checkpoints:
                 optim_state_dict=state["optimizer"],
             )
             for generator, drawn in zip(
-                self._generators(), state.get(self._random, ()), strict=False
+                self._list_generators(), state.get(self._random_key, ()), strict=False
             ):
                 generator.set_rng_state(drawn)
-            job.go_on(begin, state["scale"])
-        self.begin, self._saved = begin, begin.steps
+            job.resume_from(begin, state["scale"])
+        self.begin = begin
+        self._saved_steps = begin.steps
 
     def save(self, progress: Progress) -> None:
-        """Begin to save where a window begins, if as many steps have passed; see ``Schedule``."""
-        interval = self._every
-        if interval is None or progress.steps // interval == self._saved // interval:
+        """Begin to save a checkpoint if it is due; called before each window."""
+        interval = self._interval
+        if interval is None or progress.steps // interval == self._saved_steps // interval:
             return
         from torch.distributed.checkpoint.state_dict_saver import async_save
 
         with self._span("checkpoint"):
             self._wait()
-            self._saved, before = progress.steps, self._place
-            self._place = self._folder / f"step-{progress.steps}"
-            if self._first:
-                for old in self._folder.glob("step-*"):
-                    if old != before:
-                        shutil.rmtree(old)
-                self._place.mkdir(parents=True, exist_ok=True)  # by a writer
-                (self._place / PROGRESS_FILE).write_text(json.dumps(asdict(progress)))
+            self._saved_steps = progress.steps
+            previous = self._checkpoint
+            self._checkpoint = self._folder / f"step-{progress.steps}"
+            if self._is_first_rank:
+                for folder in self._folder.glob("step-*"):
+                    if folder != previous:
+                        shutil.rmtree(folder)
+                self._checkpoint.mkdir(parents=True, exist_ok=True)  # other ranks may have made it
+                (self._checkpoint / PROGRESS_FILE).write_text(json.dumps(asdict(progress)))
             self._pending = async_save(
-                self._state(),
-                checkpoint_id=self._place,
+                self._collect_state(),
+                checkpoint_id=self._checkpoint,
                 process_group=self._group,
-                no_dist=self._alone,
+                no_dist=self._is_single,
             )
 
     def close(self) -> None:
-        """Wait for what is being saved."""
+        """Wait until the last checkpoint is saved."""
         if self._pending is not None:
             with self._span("checkpoint"):
                 self._wait()
@@ -212,28 +224,30 @@ class Checkpoints:
         try:
             self._pending.result()
         except CheckpointException as error:  # no Exception: a rank would end without a report
-            raise _first_failure(error) from None
+            raise _find_first_failure(error) from None
         self._pending = None
 
-    def _state(self) -> dict[str, Any]:
+    def _collect_state(self) -> dict[str, Any]:
         from torch.distributed.checkpoint.state_dict import get_state_dict
 
         model, optimizer = get_state_dict(self._job.model, self._job.stepper.optimizer)
         return {
             "model": model,
             "optimizer": optimizer,
-            "scale": self._job.stepper.scaler.state(),
-            self._random: [x.get_rng_state() for x in self._generators()],
+            "scale": self._job.stepper.scaler.read_state(),
+            self._random_key: [x.get_rng_state() for x in self._list_generators()],
         }
 
-    def _generators(self) -> list[Any]:
+    def _list_generators(self) -> list[Any]:
         import torch
 
-        kind = self._job.stepper.device.type
-        return [torch] if kind == "cpu" else [torch, torch.get_device_module(kind)]
+        device_type = self._job.stepper.device.type
+        if device_type == "cpu":
+            return [torch]
+        return [torch, torch.get_device_module(device_type)]
 
 
-def _first_failure(error: BaseException) -> BaseException:
-    """Return what a rank failed with, where torch has collected the failures of all."""
+def _find_first_failure(error: BaseException) -> BaseException:
+    """Return the first rank's error, if torch has collected the errors of all ranks."""
     failures = list(getattr(error, "failures", {}).values())
     return failures[0][0] if failures else error

@@ -1,7 +1,7 @@
-"""Add up what an evaluation scores: on this rank as it goes, over all ranks at its end.
+"""Sum the scores of an evaluation: on this rank batch by batch, over all ranks at its end.
 
-Owns the keys of rows, by which the harness tells whether an evaluation scored rows twice, others
-than before, or rows of training. Must not know what rows hold.
+Computes keys of rows. By them the harness detects that an evaluation scored rows twice, scored
+other rows than before, or scored rows of training. Knows nothing about the content of rows.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
     Keys = NDArray[np.uint64]
 
-MAX_KEYS = 1 << 20  # of a rank in one evaluation; the other rows are counted only
-_WORD = 8  # bytes
+MAX_KEYS = 1 << 20  # of a rank in one evaluation; further rows are only counted
+_WORD_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredRows:
-    """The rows of one batch of an evaluation that count: how many, and a key of each."""
+    """The rows of a batch that an evaluation counts: their number, and a key of each."""
 
     count: int
     keys: Keys
@@ -38,76 +38,82 @@ class ScoredRows:
     @classmethod
     def of(cls, tensors: Any, count: int) -> ScoredRows:
         """Return the first ``count`` rows of ``tensors`` on the host; see ``row_keys``."""
-        return cls(count, row_keys(tensors, count))
+        return cls(count, compute_row_keys(tensors, count))
 
 
 def scored_rows(batches: Iterable[tuple[Any, int]]) -> Iterator[tuple[Any, ScoredRows]]:
-    """Yield batches on the host with the rows of them that count, in place of their number.
+    """Yield the tensors of each batch with its ``ScoredRows``.
 
     Args:
-        batches: tensors and how many of their rows count, as ``evaluation_batches`` yields them.
+        batches: tensors on the host and the number of their rows that count, as
+            ``evaluation_batches`` yields them.
     """
     for tensors, count in batches:
         yield tensors, ScoredRows.of(tensors, count)
 
 
-def num_rows(tensors: Any) -> int:
-    """Return the rows of the first tensor that has any dimension; 0 if there is none."""
-    return next((len(tensor) for tensor in _tensors_in(tensors) if tensor.dim()), 0)
+def count_rows(tensors: Any) -> int:
+    """Return the number of rows of the first tensor with a dimension; 0 if there is none."""
+    for tensor in _iterate_tensors(tensors):
+        if tensor.dim():
+            return len(tensor)
+    return 0
 
 
-def row_keys(tensors: Any, count: int) -> Keys:
+def compute_row_keys(tensors: Any, count: int) -> Keys:
     """Return a key of each of the first ``count`` rows: equal rows have equal keys.
 
     Zeros at the end of a row do not change its key, so padding with zeros may differ.
 
     Args:
-        tensors: on the host, at any depth of tuples, lists and dicts. Those with as many rows as
-            the first one count.
+        tensors: tensors on the host, nested in tuples, lists and dicts. Those with as many rows as
+            the first tensor count.
+        count: number of rows.
     """
     if count == 0:
         return np.empty(0, np.uint64)
-    tensors_with_rows = [tensor for tensor in _tensors_in(tensors) if tensor.dim()]
+    tensors_with_rows = [tensor for tensor in _iterate_tensors(tensors) if tensor.dim()]
     keys = np.zeros(count, np.uint64)
     for tensor in tensors_with_rows:
         if len(tensor) == len(tensors_with_rows[0]):
-            keys = _mixed(keys * np.uint64(31) + _sums(tensor[:count]))
+            keys = _mix_keys(keys * np.uint64(31) + _sum_words(tensor[:count]))
     return keys
 
 
-def _tensors_in(value: Any) -> Iterator[Tensor]:
+def _iterate_tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, np.ndarray):
         yield torch.from_numpy(value)
     elif isinstance(value, dict):
         for item in value.values():
-            yield from _tensors_in(item)
+            yield from _iterate_tensors(item)
     elif isinstance(value, tuple | list):
         for item in value:
-            yield from _tensors_in(item)
+            yield from _iterate_tensors(item)
 
 
-def _sums(tensor: Tensor) -> Keys:
-    """Return the sum of each row's words, each times a number of its place, modulo 2 ** 64."""
-    plain = tensor.detach().reshape(len(tensor), -1).contiguous()
-    data = plain.view(torch.uint8).numpy()
-    if padding := -data.shape[1] % _WORD:
+def _sum_words(tensor: Tensor) -> Keys:
+    """Return for each row the sum of its words times factors of their places, modulo 2 ** 64."""
+    rows = tensor.detach().reshape(len(tensor), -1).contiguous()
+    data = rows.view(torch.uint8).numpy()
+    padding = -data.shape[1] % _WORD_BYTES
+    if padding:
         data = np.pad(data, [(0, 0), (0, padding)])
     words = data.view(np.uint64)
-    sums: Keys = (words * _multipliers(words.shape[1])).sum(axis=1, dtype=np.uint64)
+    sums: Keys = (words * _make_multipliers(words.shape[1])).sum(axis=1, dtype=np.uint64)
     return sums
 
 
 @lru_cache(maxsize=16)
-def _multipliers(count: int) -> Keys:
-    """Return odd numbers, one for each place of a row."""
-    odd: Keys = _mixed(np.arange(1, count + 1, dtype=np.uint64)) | np.uint64(1)
+def _make_multipliers(count: int) -> Keys:
+    """Return an odd factor for each place of a row."""
+    odd: Keys = _mix_keys(np.arange(1, count + 1, dtype=np.uint64)) | np.uint64(1)
     return odd
 
 
-def _mixed(keys: Keys) -> Keys:
-    """Return well distributed numbers: the finalizer of splitmix64 (Steele et al. 2014)."""
+def _mix_keys(keys: Keys) -> Keys:
+    """Return well distributed keys, by the finalizer of splitmix64 (Steele et al. 2014)."""
     keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: Keys = keys ^ (keys >> np.uint64(31))
@@ -115,7 +121,7 @@ def _mixed(keys: Keys) -> Keys:
 
 
 class EvaluationSum:
-    """What this rank scored in one evaluation, and how all ranks together did."""
+    """The scores of this rank in one evaluation, and their sum over all ranks."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -127,7 +133,7 @@ class EvaluationSum:
 
     @property
     def total(self) -> float:
-        """Sum of this rank's scores; waits for the device."""
+        """Return the sum of this rank's scores; waits for the device."""
         return float(self._total)
 
     def add(
@@ -136,9 +142,10 @@ class EvaluationSum:
         """Add a batch.
 
         Args:
-            total: sum of the scores of its rows, a tensor on the device or a number; None: the
-                quality is not a mean.
-            weight: what the sum is divided by in the end; None: the number of rows.
+            rows: the rows of the batch that count.
+            total: sum of their scores, a tensor on the device or a number; None: the quality is
+                not a mean of scores.
+            weight: divisor of the sum in the mean; None: the number of rows.
         """
         self.rows += rows.count
         if self._num_keys < MAX_KEYS:
@@ -150,10 +157,10 @@ class EvaluationSum:
             self.weight += rows.count if weight is None else weight
 
     def scores(self, of: str = "") -> RankScores:
-        """Return what this rank scored.
+        """Return the scores of this rank.
 
         Args:
-            of: the detail that is the mean; empty: the value of the evaluation.
+            of: name of the evaluation's detail that is the mean of the scores; empty: its value.
         """
         total = self.total if self._is_mean else None
         weight = self.weight if self._is_mean else None

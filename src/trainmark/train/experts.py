@@ -1,10 +1,11 @@
-"""A layer's experts over ranks: each token goes to the ranks that hold its experts, and back.
+"""Distribute a layer's experts over ranks: send tokens to their experts, and results back.
 
-Owns the order of rows, both exchanges of a layer, the matrix products of several experts, and
-counts of rows routed and received. Ranks that share a layer's experts are neighbours; each of them
-holds as many. A row is a token for one of its experts (an assignment): none is ever dropped.
+Sorts rows, exchanges them over ranks in both directions, multiplies them with the matrices of
+several experts, and counts the rows that were routed and received. Neighbouring ranks share a
+layer's experts, each the same number. A row is a token for one of its experts (an assignment); no
+row is ever dropped.
 
-Must not know models: a case gives the tensors of its experts and what its router chose.
+Knows no models: a case provides the tensors of its experts and the choice of its router.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ if TYPE_CHECKING:
 
     Timed = Callable[[], AbstractContextManager[None]]
 
-EXCHANGE_PART = "all_to_all"  # part of a step: waiting for rows of other ranks
+EXCHANGE_PART = "all_to_all"  # name of the stage of a step in which rows are exchanged
 
 
 class Experts(nn.Module):
     """The experts of one layer that this rank holds.
 
     Args:
-        library: with the parameters ``gate_up_proj`` (E, D, 2 F) and ``down_proj`` (E, F, D), their
-            biases (E, 2 F) and (E, D), and ``_apply_gate``, as the library's experts have them.
+        library: experts of ``transformers``. They have the parameters ``gate_up_proj`` (E, D, 2 F)
+            and ``down_proj`` (E, F, D), biases (E, 2 F) and (E, D), and ``_apply_gate``.
     """
 
     gate_up_proj: Tensor
@@ -50,11 +51,13 @@ class Experts(nn.Module):
         self._gradient_share = 1.0
 
     def share(self, mesh: DeviceMesh) -> None:
-        """Keep this rank's experts alone, in place.
+        """Keep only this rank's experts, in place.
+
+        Gradients of experts are then divided by the number of ranks: they are sums over the tokens
+        of all these ranks, whereas gradients of other parameters are means over ranks.
 
         Args:
-            mesh: of the ranks that hold the layer together. A gradient then is of the tokens of
-                all of them, where that of any other parameter is a mean over ranks.
+            mesh: the ranks that hold the layer together.
         """
         for name, parameter in list(self.named_parameters()):
             cut = distribute_tensor(parameter.data, mesh, [Shard(0)], src_data_rank=None)
@@ -62,33 +65,42 @@ class Experts(nn.Module):
         self._gradient_share = 1.0 / mesh.size()
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
-        """Return the results (M, D) of rows (M, D), sorted by expert; (E,) ``counts`` of each."""
-        wide = grouped_linear(
-            rows, self._local(self.gate_up_proj), self._local(self.gate_up_proj_bias), counts
+        """Return the results (M, D) of rows (M, D) that are sorted by expert.
+
+        Args:
+            counts: number of rows for each expert, (E,).
+        """
+        wide = multiply_grouped(
+            rows,
+            self._get_local(self.gate_up_proj),
+            self._get_local(self.gate_up_proj_bias),
+            counts,
         )
-        return grouped_linear(
+        return multiply_grouped(
             self._apply_gate(wide),
-            self._local(self.down_proj),
-            self._local(self.down_proj_bias),
+            self._get_local(self.down_proj),
+            self._get_local(self.down_proj_bias),
             counts,
         )
 
-    def _local(self, parameter: Tensor) -> Tensor:
+    def _get_local(self, parameter: Tensor) -> Tensor:
         local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        return _scaled_gradient(local, self._gradient_share)
+        return _scale_gradient(local, self._gradient_share)
 
 
-def grouped_linear(rows: Tensor, weights: Tensor, biases: Tensor, counts: Tensor) -> Tensor:
+def multiply_grouped(rows: Tensor, weights: Tensor, biases: Tensor, counts: Tensor) -> Tensor:
     """Return each row (M, I) times its group's matrix (G, I, O), plus its group's bias (G, O).
 
-    Devices for which torch has a grouped kernel multiply all groups at once in bf16. Elsewhere each
-    group has a product of its own, for whose sizes the host waits: in other precisions torch's
-    grouped product waits too, and on a CPU torch 2.13 takes 20 times as long for it.
+    In bf16, devices for which torch has a grouped kernel multiply all groups at once. Otherwise
+    each group is multiplied separately, and the host waits for the sizes of the groups. (In other
+    precisions torch's grouped product waits too, and on a CPU it takes 20 times as long in torch
+    2.13.)
 
     Args:
-        counts: rows of each group, (G,), on the device; rows are sorted by group.
+        rows: sorted by group.
+        counts: number of rows of each group, (G,), on the device.
     """
-    dtype = _product_type(rows)
+    dtype = _get_product_type(rows)
     grouped_mm = getattr(nn.functional, "grouped_mm", None)  # torch has it from 2.10 on
     if grouped_mm is None or dtype != torch.bfloat16 or not _has_grouped_kernel(rows.device.type):
         sizes: list[int] = counts.tolist()
@@ -104,18 +116,22 @@ def grouped_linear(rows: Tensor, weights: Tensor, biases: Tensor, counts: Tensor
 
 @cache
 def _has_grouped_kernel(device_type: str) -> bool:
-    """Tell whether torch has a grouped product of its own for a type of device."""
+    """Tell whether torch has a kernel for the grouped product on a type of device."""
     key = torch._C._dispatch_key_for_device(device_type)
     return torch._C._dispatch_has_kernel_for_dispatch_key("aten::_grouped_mm", key)
 
 
-def _product_type(rows: Tensor) -> torch.dtype:
-    """Return the type that products of ``rows`` are computed in: that of autocast, if it is on."""
-    kind = rows.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else rows.dtype
+def _get_product_type(rows: Tensor) -> torch.dtype:
+    """Return the dtype in which products of ``rows`` are computed: autocast's, if it is on."""
+    device_type = rows.device.type
+    if torch.is_autocast_enabled(device_type):
+        return torch.get_autocast_dtype(device_type)
+    return rows.dtype
 
 
 class _Scaled(Function):
+    """The identity, whose gradient is multiplied by a factor."""
+
     @staticmethod
     def forward(ctx: Any, value: Tensor, factor: float) -> Tensor:
         ctx.factor = factor
@@ -126,7 +142,7 @@ class _Scaled(Function):
         return gradient * ctx.factor, None
 
 
-def _scaled_gradient(value: Tensor, factor: float) -> Tensor:
+def _scale_gradient(value: Tensor, factor: float) -> Tensor:
     """Return ``value``, whose gradient is multiplied by ``factor``."""
     if factor == 1.0:
         return value
@@ -135,7 +151,7 @@ def _scaled_gradient(value: Tensor, factor: float) -> Tensor:
 
 
 class _Permuted(Function):
-    """Rows in another order; the backward pass gathers too, so that its sums have one order."""
+    """Rows in another order; the backward pass gathers too, which makes it deterministic."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
@@ -149,6 +165,8 @@ class _Permuted(Function):
 
 
 class _Exchanged(Function):
+    """Rows that other ranks sent; the backward pass sends their gradients back."""
+
     @staticmethod
     def forward(  # noqa: PLR0917  autograd passes no keywords
         ctx: Any, rows: Tensor, sent: list[int], received: list[int], group: Any, timed: Timed
@@ -164,7 +182,12 @@ class _Exchanged(Function):
 def _exchange(
     rows: Tensor, sent: list[int], received: list[int], group: Any, timed: Timed
 ) -> Tensor:
-    """Send ``sent`` rows to each rank of ``group``, return those ``received`` from each."""
+    """Exchange rows with the ranks of ``group``; return the rows that were received.
+
+    Args:
+        sent: number of rows for each rank.
+        received: number of rows from each rank.
+    """
     result = rows.new_empty(sum(received), *rows.shape[1:])
     with timed():
         dist.all_to_all_single(result, rows.contiguous(), received, sent, group=group)
@@ -174,25 +197,25 @@ def _exchange(
 def count_rows_of_ranks(
     sent_counts: Tensor, received_counts: Tensor
 ) -> tuple[list[int], list[int]]:
-    """Return how many rows go to each rank, and how many come from it; the host waits for them.
+    """Return the rows that go to each rank and those that come from it; waits for the device.
 
     Args:
         sent_counts: rows for each expert of each rank, (ranks, E / ranks).
-        received_counts: rows of each rank for each expert of this rank, likewise.
+        received_counts: rows from each rank for each expert of this rank, likewise.
     """
     sent, received = torch.stack([sent_counts.sum(1), received_counts.sum(1)]).tolist()
     return sent, received
 
 
 class _Order(NamedTuple):
-    """An order of rows, and the one that restores them."""
+    """An order of rows, and the inverse order."""
 
     forward: Tensor
     backward: Tensor
 
     @classmethod
-    def by(cls, keys: Tensor) -> _Order:
-        """Return the order that sorts ``keys``; equal ones keep theirs."""
+    def sort_by(cls, keys: Tensor) -> _Order:
+        """Return the stable order that sorts ``keys``."""
         order = keys.argsort(stable=True)
         return cls(order, order.argsort())
 
@@ -206,11 +229,12 @@ class _Order(NamedTuple):
 
 
 class Dispatcher:
-    """Take tokens to their experts and results back, over the ranks that share a layer.
+    """Send tokens to their experts and results back, over the ranks that share a layer.
 
     Args:
-        mesh: of the ranks that share each layer's experts; none: this rank holds all of them.
-        timed: makes a context whose time is that of an exchange.
+        num_experts: experts of the layer, over all ranks.
+        mesh: the ranks that share each layer's experts; None: this rank holds all experts.
+        timed: makes a context that measures the time of an exchange.
     """
 
     def __init__(self, num_experts: int, *, mesh: DeviceMesh | None, timed: Timed) -> None:
@@ -222,37 +246,39 @@ class Dispatcher:
     def __call__(
         self, experts: nn.Module, tokens: Tensor, chosen: Tensor, weights: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the weighted sum (N, D) of each token's experts, and two counts of rows.
+        """Return the weighted sum of the results of each token's experts, and two counts of rows.
 
         Args:
-            experts: called with rows sorted by expert and the number of each; see ``Experts``.
+            experts: called with rows sorted by expert and their counts; see ``Experts``.
             tokens: (N, D).
-            chosen: the numbers of each token's experts, (N, k); ``weights`` likewise.
+            chosen: the numbers of each token's experts, (N, k).
+            weights: the weights of these experts, (N, k).
 
         Returns:
-            the sums; how many rows this rank routed to each expert, (E,); how many the experts of
-            this rank received, (E / ranks,).
+            The sums, (N, D); the rows that this rank routed to each expert, (E,); the rows that
+            each expert of this rank received, (E / ranks,).
         """
         top_k = chosen.size(1)
         keys = chosen.flatten()
         routed = keys.new_zeros(self.num_experts).scatter_add_(0, keys, torch.ones_like(keys))
-        order = _Order.by(keys)
-        given = tokens.to(_product_type(tokens))
-        rows = order.apply(given[:, None].expand(-1, top_k, -1).flatten(0, 1))
+        order = _Order.sort_by(keys)
+        inputs = tokens.to(_get_product_type(tokens))
+        rows = order.apply(inputs[:, None].expand(-1, top_k, -1).flatten(0, 1))
         if self.ranks == 1:
-            results, received = experts(rows, routed), routed
+            results = experts(rows, routed)
+            received = routed
         else:
-            results, received = self._over_ranks(experts, rows, routed)
+            results, received = self._exchange_rows(experts, rows, routed)
         by_token = order.undo(results).unflatten(0, (-1, top_k))  # (N, k, D)
         summed = (by_token * weights[..., None]).sum(1, dtype=tokens.dtype)
         return summed, routed, received
 
-    def _over_ranks(
+    def _exchange_rows(
         self, experts: nn.Module, rows: Tensor, routed: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Exchange ``rows``; return their results and how many each expert here received.
+        """Exchange rows over ranks; return their results, and the rows each expert here received.
 
-        The host must know how many rows arrive before it can ask for them: it waits for the counts.
+        The host waits for the counts, because it must know how many rows arrive.
         """
         sent_counts = routed.unflatten(0, (self.ranks, -1))  # (ranks, E / ranks)
         received_counts = torch.empty_like(sent_counts)
@@ -260,11 +286,11 @@ class Dispatcher:
             dist.all_to_all_single(received_counts, sent_counts, group=self._group)
         sent, received = count_rows_of_ranks(sent_counts, received_counts)
         arrived = _Exchanged.apply(rows, sent, received, self._group, self._timed)  # type: ignore[no-untyped-call]
-        # They arrive by rank, and by expert within: sort them by expert.
+        # Rows arrive sorted by rank, then by expert: sort them by expert.
         numbers = torch.arange(received_counts.size(1), device=rows.device).repeat(self.ranks)
         keys = torch.repeat_interleave(numbers, received_counts.flatten(), output_size=len(arrived))
-        order = _Order.by(keys)
-        of_experts = received_counts.sum(0)
-        results = order.undo(experts(order.apply(arrived), of_experts))
+        order = _Order.sort_by(keys)
+        expert_counts = received_counts.sum(0)
+        results = order.undo(experts(order.apply(arrived), expert_counts))
         returned: Tensor = _Exchanged.apply(results, received, sent, self._group, self._timed)  # type: ignore[no-untyped-call]
-        return returned, of_experts
+        return returned, expert_counts

@@ -1,8 +1,7 @@
-"""The recipe fields that language models pre-trained on indexed tokens share; no torch here.
+"""The recipe fields that language models pre-trained on indexed tokens share, without torch.
 
-A case adds its feed-forward layers and overrides the defaults that its reference has otherwise.
-Owns also what all cases that train on C4's pairs say of themselves, and the recipes that they
-derive in the same way.
+A case adds its feed-forward layers and overrides defaults. Also has the facts that all cases on C4
+share, and the recipes that they derive in the same way.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class LanguageRecipe(Recipe):
 
 LanguageRecipeType = TypeVar("LanguageRecipeType", bound=LanguageRecipe)
 
-# Of a small model on generated text, whose entropy is 1.690 nats a token.
+# Fields of a small model's recipe on generated text, whose entropy is 1.690 nats per token.
 TINY_TRAINING: dict[str, Any] = {
     "data": "generated",
     "seq_length": 128,
@@ -84,7 +83,7 @@ TINY_TRAINING: dict[str, Any] = {
 
 
 def measure_speed_only(recipe: LanguageRecipeType, **fields: Any) -> LanguageRecipeType:
-    """Return ``recipe`` as a run that measures speed, without a target, on generated text."""
+    """Return ``recipe`` changed to measure only speed: no target, generated text, few steps."""
     return replace(
         recipe,
         data="generated",
@@ -107,10 +106,11 @@ def make_case(
     recipes: Mapping[str, LanguageRecipe],
     **fields: Any,
 ) -> Case:
-    """Return a case that trains a language model on C4's pairs; ``fields`` are those of ``Case``.
+    """Return a case that trains a language model on C4.
 
     Args:
-        recipes: of one type; the first of them is the case's default.
+        recipes: recipes of one type by name; the first is the case's default.
+        fields: further fields of ``Case``.
     """
     return Case(
         name=name,
@@ -140,26 +140,27 @@ def make_case(
 
 
 def refuse_undivided(pairs: Iterable[tuple[str, int, str, int]], rule: str) -> None:
-    """Refuse a number that must divide another one and does not.
+    """Refuse a number that must divide another number but does not.
 
     Args:
-        pairs: recipe field and its value, what it must divide and its size.
+        pairs: name and value of a recipe field; name and value of the number that it must divide.
+        rule: why it must, for the error.
 
     Raises:
-        UsageError: naming the field and what it must divide.
+        UsageError: with the names of both numbers.
     """
-    for name, value, of, whole in pairs:
-        if whole % value:
+    for name, divisor, dividend_name, dividend in pairs:
+        if dividend % divisor:
             raise UsageError(
-                f"{name}={value} does not divide {of} {whole}",
+                f"{name}={divisor} does not divide {dividend_name} {dividend}",
                 where=f"recipe field {name}",
                 rule=rule,
-                fix=f"use a divisor of {whole}",
+                fix=f"use a divisor of {dividend}",
             )
 
 
-def mlperf_keys(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what MLPerf's rulesets of language models ask of a log beside what every log has."""
+def list_mlperf_keys(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys that MLPerf's rulesets of language models require in a log."""
     return {
         "max_sequence_length": recipe["seq_length"],
         "max_steps": recipe["max_steps"],

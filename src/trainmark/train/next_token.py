@@ -1,6 +1,6 @@
-"""The job of a language model on indexed tokens: replicas, batches, validation loss.
+"""The job that pre-trains a language model on indexed tokens: replicas, batches, validation loss.
 
-Owns what pre-training jobs share; a case adds its model, learning rates, optimizer and FLOPs.
+A case adds its model, learning rates, optimizer and FLOPs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from trainmark.train.parallel import Ranks, parallelize
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
 from trainmark.train.shards import Sharding, evaluation_batches, training_batches
-from trainmark.train.step_memory import SHARE, next_token_flops
-from trainmark.train.stepper import Stepper, decay_groups
+from trainmark.train.step_memory import SHARE, compute_next_token_flops
+from trainmark.train.stepper import Stepper, make_decay_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,12 +31,12 @@ class NextTokenJob:
 
     Args:
         data: samples to train and to score.
-        ranks: with a mesh where ``recipe.fsdp`` or ``recipe.tensor_parallel`` needs one.
-        model: called with ids and targets, both (B, T); returns the SUM of the losses in nats. Cut
-            over the ranks of a replica already.
-        materialize: gives a model without memory its weights on a device, in place. With FSDP that
-            happens once the model is sharded: no rank ever holds more than its shards. None: the
-            model has its weights.
+        ranks: with a mesh if ``recipe.fsdp`` or ``recipe.tensor_parallel`` needs one.
+        model: called with ids and targets, both (B, T); returns the SUM of the losses in nats. It
+            is already cut over the ranks of a replica.
+        materialize: initializes a model on the meta device, in place. With FSDP it is called after
+            the model was sharded, so that no rank ever holds more than its shards. None: the model
+            has its weights.
         blocks: modules that FSDP shards one by one.
         experts: see ``parallelize``.
         adam_eps: added to the root of AdamW's second moment.
@@ -59,8 +59,11 @@ class NextTokenJob:
         **more: Any,
     ) -> None:
         recipe = context.recipe
-        self.context, self.data, self.recipe = context, data, recipe
-        self.ranks, self.model = ranks, model
+        self.context = context
+        self.data = data
+        self.recipe = recipe
+        self.ranks = ranks
+        self.model = model
         self.parameters = sum(item.numel() for item in model.parameters())
         device = torch.device(context.device.torch_type)
         is_sharded = recipe.fsdp and ranks.mesh is not None
@@ -76,7 +79,7 @@ class NextTokenJob:
         if materialize is not None and is_sharded:
             materialize(device)
         optimizer = torch.optim.AdamW(
-            decay_groups(model, recipe.weight_decay),
+            make_decay_groups(model, recipe.weight_decay),
             lr=recipe.learning_rate,
             betas=(0.9, recipe.adam_beta2),
             eps=adam_eps,
@@ -94,12 +97,18 @@ class NextTokenJob:
             max_grad_norm=recipe.max_grad_norm,
             **more,
         )
-        self.step, self.check = self.stepper.step, self.stepper.check
+        self.step = self.stepper.step
+        self.check = self.stepper.check
         self.updates = self.stepper.updates
         self._begin = Progress()
 
-    def go_on(self, begin: Progress, scale: Tensor) -> None:
-        """Take the place in data and schedule of a checkpoint; see ``checkpoints.Checkpoints``."""
+    def resume_from(self, begin: Progress, scale: Tensor) -> None:
+        """Continue data order and schedule from a checkpoint; see ``checkpoints.Checkpoints``.
+
+        Args:
+            begin: progress at the checkpoint.
+            scale: state of the loss scaler.
+        """
         self._begin = begin
         self.stepper.steps = begin.steps
         self.stepper.scaler.load(scale)
@@ -143,7 +152,8 @@ class NextTokenJob:
             rank=ranks.data_rank,
             world_size=ranks.data_size,
         )
-        scored, length = EvaluationSum(), self.recipe.seq_length
+        scored = EvaluationSum()
+        length = self.recipe.seq_length
         self.model.eval()
         depth = self.recipe.read_ahead_batches
         for ids, rows in read_ahead(scored_rows(host), self.context.device, depth=depth):
@@ -158,8 +168,8 @@ class NextTokenJob:
         return evaluation
 
     def flops_per_token(self) -> tuple[float, float]:
-        """Return the model FLOPs of training a token, and those of causal attention among them."""
-        return next_token_flops(self.recipe)
+        """Return the model FLOPs of training a token, and the part of causal attention in them."""
+        return compute_next_token_flops(self.recipe)
 
     def model_flops(self, counts: Counts) -> float:
         """Return the FLOPs of ``counts``: PaLM, appendix B, 6 N + 12 L D T a token.
@@ -170,7 +180,7 @@ class NextTokenJob:
         return per_token * counts.tokens_padded
 
     def facts(self) -> Mapping[str, Any]:
-        """Return what the record says of the job; see ``Job.facts``."""
+        """Return the facts of the job for the record; see ``Job.facts``."""
         ranks = self.ranks
         per_token, attention = self.flops_per_token()
         return {

@@ -1,10 +1,12 @@
-"""How a model is parallelized over ranks: data parallel replicas and tensor parallel shards.
+"""Parallelize a model over ranks: data parallel replicas and tensor parallel shards.
 
-Owns which rank trains which share of the data, which ranks share one replica or the experts of one,
-and when gradients are averaged over replicas. Tensor parallel ranks are neighbours: rank =
-data_rank x tensor_size + tensor_rank. So are ranks that share experts, each of which trains a share
-of the data of its own. Also how many graphs torch's compiler made in this process,
-from its own counters, for which torch has no public interface.
+Decides which rank trains which share of the data, which ranks share a replica or the experts of a
+replica, and when gradients are averaged over replicas. Tensor parallel ranks are neighbours: rank =
+data_rank x tensor_size + tensor_rank. Ranks that share experts are neighbours too, but each of them
+trains its own share of the data.
+
+Also counts the graphs that torch's compiler made in this process, from counters for which torch has
+no public interface.
 """
 
 from __future__ import annotations
@@ -28,10 +30,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The rank's coordinates.
+    """The coordinates of a rank.
 
-    ``mesh`` has the dimensions ``data`` and ``tensor``, or, if ``expert_size`` ranks share experts,
-    ``replica`` and ``expert``; ``data_mesh`` is that of the ranks that train samples of their own.
+    Attributes:
+        mesh: has the dimensions ``data`` and ``tensor`` or, if ranks share experts, ``replica`` and
+            ``expert``.
+        data_mesh: the mesh of the ranks that train different samples.
+        expert_size: number of ranks that share the experts of a layer.
     """
 
     data_rank: int = 0
@@ -43,10 +48,13 @@ class Ranks:
     expert_size: int = 1
 
     @classmethod
-    def of(cls, context: JobContext, *, tensor_parallel: int = 1, with_mesh: bool = False) -> Ranks:
-        """Return the rank's coordinates; ``tensor_parallel`` ranks share one replica.
+    def from_context(
+        cls, context: JobContext, *, tensor_parallel: int = 1, with_mesh: bool = False
+    ) -> Ranks:
+        """Return the rank's coordinates if ``tensor_parallel`` ranks share a replica.
 
-        ``with_mesh`` also makes a mesh for whole replicas, which FSDP needs.
+        Args:
+            with_mesh: make a mesh also for whole replicas, as FSDP needs it.
         """
         data_size = context.world_size // tensor_parallel
         assert data_size * tensor_parallel == context.world_size, "checked when planning"
@@ -64,8 +72,8 @@ class Ranks:
         return cls(data_rank, data_size, tensor_rank, tensor_parallel, mesh, data_mesh)
 
     @classmethod
-    def sharing_experts(cls, context: JobContext, expert_parallel: int) -> Ranks:
-        """Return the rank's coordinates; ``expert_parallel`` neighbours share a layer's experts."""
+    def from_expert_groups(cls, context: JobContext, expert_parallel: int) -> Ranks:
+        """Return the rank's coordinates if ``expert_parallel`` ranks share a layer's experts."""
         from torch.distributed.device_mesh import init_device_mesh
 
         replicas = context.world_size // expert_parallel
@@ -85,15 +93,18 @@ class Ranks:
 
     @property
     def counts_here(self) -> bool:
-        """Tell whether this rank reports counts: one of the ranks that share a replica does."""
+        """Tell whether this rank counts samples; one of the ranks that share a replica does."""
         return self.tensor_rank == 0
 
 
-def micro_batch(module: nn.Module, *, last: bool) -> AbstractContextManager[Any]:
-    """Return the context of a forward and backward pass of what ``parallelize`` returned.
+def open_micro_batch(module: nn.Module, *, last: bool) -> AbstractContextManager[Any]:
+    """Return the context for a forward and backward pass of a module from ``parallelize``.
 
-    DDP averages gradients during the ``last`` backward pass of a step: every rank holds whole
-    gradients anyway. FSDP2 averages them in every backward pass, and so keeps only a rank's shards.
+    DDP averages gradients only during the last backward pass of a step, because every rank holds
+    whole gradients. FSDP2 averages them in every backward pass, so that a rank keeps only shards.
+
+    Args:
+        last: it is the last pass of the step.
     """
     if isinstance(module, DistributedDataParallel) and not last:
         return module.no_sync()
@@ -108,45 +119,55 @@ def parallelize(
     shards: Iterable[nn.Module] | None = None,
     experts: Iterable[nn.Module] = (),
 ) -> nn.Module:
-    """Return what to call for a forward pass of ``model`` over the replicas of ``ranks``.
+    """Return the module to call for a forward pass of ``model`` over the replicas of ``ranks``.
 
     Buffers are not exchanged: they must be equal on all ranks and stay so.
 
     Args:
         model: already sharded over the tensor parallel ranks.
-        compiled: call it through ``torch.compile``, inside DDP, which torch then splits where
-            DDP's buckets end, so that a bucket is reduced while the backward pass goes on
-            (``DDPOptimizer``), as in the other order.
-        shards: shard the model with FSDP2, each of these modules as its own unit; None: every
-            replica is whole.
-        experts: modules of which each rank of the mesh's ``expert`` holds its share already; they
-            are sharded over ``replica`` alone.
+        compiled: compile the model with ``torch.compile`` inside of DDP. Torch splits the graph
+            where DDP's buckets end (``DDPOptimizer``), so that a bucket is reduced while the
+            backward pass continues.
+        shards: shard the model with FSDP2, each of these modules as a unit; None: every replica is
+            whole.
+        experts: modules of which each rank of the mesh's dimension ``expert`` already holds its
+            share; they are sharded only over ``replica``.
     """
-    sharded = shards is not None and ranks.mesh is not None
+    is_sharded = False
     if shards is not None and ranks.mesh is not None:
-        from torch.distributed.fsdp import fully_shard
-
-        shared = list(experts)
-        held = {parameter for module in shared for parameter in module.parameters()}
-        if shared and ranks.mesh["replica"].size() > 1:
-            for module in shared:  # by columns: there may be fewer experts than replicas
-                fully_shard(
-                    module, mesh=ranks.mesh["replica"], shard_placement_fn=lambda _: Shard(1)
-                )
-            held = set()
-        for module in [*shards, model]:
-            fully_shard(module, mesh=ranks.data_mesh, ignored_params=held)
-    called = cast("nn.Module", torch.compile(model)) if compiled else model
-    if sharded or ranks.data_size == 1:
-        return called
+        is_sharded = True
+        _shard_model(model, ranks, ranks.mesh, shards, list(experts))
+    module = cast("nn.Module", torch.compile(model)) if compiled else model
+    if is_sharded or ranks.data_size == 1:
+        return module
     assert ranks.tensor_size == 1, "checked when planning: DDP does not support DTensors"
-    # By default DDP sends every buffer at every forward pass: those of our models are constants.
-    return DistributedDataParallel(called, gradient_as_bucket_view=True, broadcast_buffers=False)
+    # By default DDP sends all buffers in every forward pass; those of our models are constant.
+    return DistributedDataParallel(module, gradient_as_bucket_view=True, broadcast_buffers=False)
 
 
-def graphs_compiled() -> int | None:
-    """Return how many graphs were compiled so far, each recompilation counted; None: unknown."""
+def _shard_model(
+    model: nn.Module,
+    ranks: Ranks,
+    mesh: DeviceMesh,
+    shards: Iterable[nn.Module],
+    experts: list[nn.Module],
+) -> None:
+    """Shard a model with FSDP2, in place; see ``parallelize``."""
+    from torch.distributed.fsdp import fully_shard
+
+    unsharded = {parameter for module in experts for parameter in module.parameters()}
+    if experts and mesh["replica"].size() > 1:
+        for module in experts:  # by columns: there may be fewer experts than replicas
+            fully_shard(module, mesh=mesh["replica"], shard_placement_fn=lambda _: Shard(1))
+        unsharded = set()
+    for module in [*shards, model]:
+        fully_shard(module, mesh=ranks.data_mesh, ignored_params=unsharded)
+
+
+def count_compiled_graphs() -> int | None:
+    """Return the number of graphs compiled so far, with recompilations; None: unknown."""
     from torch._dynamo.utils import counters
 
-    # None yet is unknown too: a version that counts under another name would be 0 forever.
+    # Before the first graph the number is unknown, not 0: a version of torch that uses another name
+    # for the counter would otherwise report 0 forever.
     return counters["stats"].get("unique_graphs")

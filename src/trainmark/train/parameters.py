@@ -1,8 +1,8 @@
-"""Which tensors training changes, and checks that they change and get gradients.
+"""Find the tensors that training changes, and check that they change and get gradients.
 
-Owns the checks, cheap ones and exact ones, which copy no whole tensor; must not know when they
-are made. Gradients are checked because a parameter may change without learning anything:
-weight decay alone changes it.
+Has cheap checks and exact ones; neither copies a whole tensor. ``rank.parameters`` decides when
+they are made. Gradients are checked because a parameter may change without learning anything, for
+example by weight decay alone.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-_TENSORS = 32  # tensors in a sample, evenly distributed over all
-_ELEMENTS = 64  # of each of them, evenly spaced; up to twice as many
-_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_SAMPLED_TENSORS = 32  # in a sample, evenly distributed over all tensors
+_SAMPLED_ELEMENTS = 64  # of each sampled tensor, evenly spaced; up to twice as many
+_WORD_TYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def trained(module: nn.Module) -> dict[str, Tensor]:
@@ -32,22 +32,26 @@ class TensorDigest:
     """Compute digests of tensors by name; of a DTensor, of this rank's shard.
 
     Args:
-        tensors: read again at each call; those with no element on this rank are left out.
+        tensors: read again at each call; tensors without an element on this rank are left out.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self._tensors = {n: x for n, x in tensors.items() if local_shard(x).numel()}
-        held = list(self._tensors.values())
-        count = min(_TENSORS, len(held))
-        self._sampled = [held[number * len(held) // count] for number in range(count)]
+        self._tensors = {
+            name: tensor for name, tensor in tensors.items() if get_local_shard(tensor).numel()
+        }
+        tensors_here = list(self._tensors.values())
+        count = min(_SAMPLED_TENSORS, len(tensors_here))
+        self._sampled = [
+            tensors_here[number * len(tensors_here) // count] for number in range(count)
+        ]
 
     @torch.no_grad()
     def sample(self) -> bytes:
         """Return the bytes of a few elements of a few tensors, with one host copy per dtype."""
         by_type: dict[torch.dtype, list[Tensor]] = {}
         for tensor in self._sampled:
-            flat = _flat(local_shard(tensor))
-            sampled = flat[:: max(1, len(flat) // _ELEMENTS)]
+            flat = _flatten(get_local_shard(tensor))
+            sampled = flat[:: max(1, len(flat) // _SAMPLED_ELEMENTS)]
             by_type.setdefault(sampled.dtype, []).append(sampled)
         return b"".join(
             torch.cat(sampled).view(torch.uint8).cpu().numpy().tobytes()
@@ -55,13 +59,13 @@ class TensorDigest:
         )
 
     @torch.no_grad()
-    def sums(self) -> dict[str, int]:
+    def compute_sums(self) -> dict[str, int]:
         """Return a number for each tensor that depends on every bit of it."""
-        return read_totals(self.totals())
+        return read_totals(self.compute_totals())
 
     @torch.no_grad()
-    def totals(self) -> dict[str, Tensor]:
-        """Return the numbers of ``sums`` on the device; does not synchronise."""
+    def compute_totals(self) -> dict[str, Tensor]:
+        """Return the numbers of ``compute_sums`` on the device; does not synchronise."""
         return {name: digest_tensor(tensor) for name, tensor in self._tensors.items()}
 
 
@@ -72,69 +76,71 @@ def read_totals(totals: Mapping[str, Tensor]) -> dict[str, int]:
     return dict(zip(totals, torch.stack(list(totals.values())).tolist(), strict=True))
 
 
-def local_shard(tensor: Tensor) -> Tensor:
+def get_local_shard(tensor: Tensor) -> Tensor:
     """Return this rank's shard of a tensor, or a plain tensor itself."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def digest_tensor(tensor: Tensor) -> Tensor:
     """Return a number on the device that depends on every bit of this rank's shard."""
-    return _sum(_flat(local_shard(tensor)))
+    return _sum_bits(_flatten(get_local_shard(tensor)))
 
 
-def _flat(tensor: Tensor) -> Tensor:
+def _flatten(tensor: Tensor) -> Tensor:
     """Return the elements of ``tensor`` (numel,), without a copy if they are dense."""
     order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
     return tensor.detach().permute(order).reshape(-1)
 
 
-def _sum(flat: Tensor) -> Tensor:
+def _sum_bits(flat: Tensor) -> Tensor:
     """Return the sum of the bits of (numel,), read as integers, modulo 2**64, on the device."""
-    words = flat.view(_WORDS.get(flat.element_size(), torch.uint8))
+    words = flat.view(_WORD_TYPES.get(flat.element_size(), torch.uint8))
     return words.sum(dtype=torch.int64)
 
 
 class GradientWatch:
-    """Watch the gradients of ``tensors`` in the first ``looks`` steps of any optimizer.
+    """Watch the gradients of ``tensors`` in the first ``num_steps`` steps of any optimizer.
 
-    Nothing is copied to the host before ``found`` is called. A tensor that no optimizer holds
-    (a table that is updated within the backward pass) is not watched.
+    Nothing is copied to the host before ``read_flags`` is called. A tensor that no optimizer holds,
+    such as a table that is updated within the backward pass, is not watched.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], *, looks: int) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor], *, num_steps: int) -> None:
         self._names = {id(x): name for name, x in tensors.items()}
         self._tensors = tensors  # keep them alive: an id is unique only among live objects
-        self._looks = looks
+        self._steps_left = num_steps
         self._seen: dict[str, Tensor] = {}
-        self._handle = register_optimizer_step_pre_hook(self._look)
+        self._handle = register_optimizer_step_pre_hook(self._note_gradients)
 
     @property
     def finished(self) -> bool:
-        """Tell whether the gradients of all ``looks`` steps were seen."""
-        return self._looks == 0
+        """Tell whether the gradients of all ``num_steps`` steps were seen."""
+        return self._steps_left == 0
 
     def close(self) -> None:
         """Stop watching."""
         self._handle.remove()
 
     @torch.no_grad()
-    def _look(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _note_gradients(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if self.finished:
             return
-        looked = False
+        has_seen_gradient = False
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 name, gradient = self._names.get(id(parameter)), parameter.grad
                 if name is None or gradient is None:
                     continue
-                local = local_shard(gradient)
-                some = (local._values() if local.is_sparse else local).any()
-                before = self._seen.get(name)
-                self._seen[name] = some if before is None else before | some
-                looked = True
-        self._looks -= looked
+                local = get_local_shard(gradient)
+                values = local._values() if local.is_sparse else local
+                is_nonzero = values.any()
+                earlier = self._seen.get(name)
+                self._seen[name] = is_nonzero if earlier is None else earlier | is_nonzero
+                has_seen_gradient = True
+        if has_seen_gradient:
+            self._steps_left -= 1
 
-    def found(self) -> dict[str, bool]:
+    def read_flags(self) -> dict[str, bool]:
         """Return, by name, whether a parameter had a non-zero gradient; only parameters seen.
 
         Synchronises with the device.

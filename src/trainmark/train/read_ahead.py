@@ -1,7 +1,7 @@
-"""Read batches ahead of the device: one thread prepares them while the device works.
+"""Read batches ahead of the device: a thread prepares them while the device works.
 
-Owns the thread, how far it reads ahead, and the move of batches to the device. The order is that
-of the source. Must not know what batches hold, nor when they are timed.
+Batches keep the order of their source, and are moved to the device here. Knows nothing about the
+content of batches, nor when they are timed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, contiguous_format, uint8
 
 from trainmark.errors import UsageError
 from trainmark.protocols import Batch
-from trainmark.train.evaluation import num_rows, row_keys
+from trainmark.train.evaluation import compute_row_keys, count_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -27,15 +27,13 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 THREAD_NAME = "read-ahead"
-MOST_ROWS = 256  # of a rank, whose digests are noted
-MAX_TRAINED_KEYS = (
-    4 * MOST_ROWS
-)  # of rows of training, with which those of evaluations are compared
+MAX_ROWS = 256  # of a rank whose digests are noted
+MAX_TRAINED_KEYS = 4 * MAX_ROWS  # of rows of training, with which evaluations are compared
 _KEYS_PER_BATCH = 4
 _END: Any = object()
 
 
-def batches_of(
+def iterate_batches(
     job: Job,
     device: Device,
     epoch: int,
@@ -47,33 +45,36 @@ def batches_of(
     """Yield the batches of ``epoch`` on the device; see ``read_ahead``.
 
     Args:
-        rows: takes digests of the first rows of batches of the first epoch.
-        keys: takes keys of some of the rows of the first epoch, as ``evaluation.row_keys`` makes.
+        rows: list to which digests of the first rows of batches of the first epoch are appended.
+        keys: list to which keys of some rows of the first epoch are appended, see
+            ``evaluation.compute_row_keys``.
     """
 
-    def look(batch: Batch) -> None:
+    def note_batch(batch: Batch) -> None:
         if rows is not None:
-            _note(rows, batch)
+            _note_row(rows, batch)
         if keys is not None:
             _note_keys(keys, batch)
 
-    watched = epoch == 0 and (rows is not None or keys is not None)
-    return read_ahead(job.batches(epoch), device, depth=depth, look=look if watched else None)
+    is_noted = epoch == 0 and (rows is not None or keys is not None)
+    inspect = note_batch if is_noted else None
+    return read_ahead(job.batches(epoch), device, depth=depth, inspect=inspect)
 
 
-def _note(rows: list[int], batch: Batch) -> None:
+def _note_row(rows: list[int], batch: Batch) -> None:
     """Note a digest of the first row of a batch that counts samples."""
-    if not batch.counts.samples or len(rows) >= MOST_ROWS:
+    if not batch.counts.samples or len(rows) >= MAX_ROWS:
         return
     rows.append(0)
 
-    def add(tensor: Tensor) -> Tensor:
-        first = tensor[:1] if tensor.dim() else tensor.reshape(1)
-        plain = first.clone(memory_format=contiguous_format)  # of one row any stride counts
-        rows[-1] = crc32(plain.flatten().view(uint8).numpy().tobytes(), rows[-1])
+    def add_to_digest(tensor: Tensor) -> Tensor:
+        first_row = tensor[:1] if tensor.dim() else tensor.reshape(1)
+        # A copy, because a tensor with one row may count as contiguous with any stride.
+        dense = first_row.clone(memory_format=contiguous_format)
+        rows[-1] = crc32(dense.flatten().view(uint8).numpy().tobytes(), rows[-1])
         return tensor
 
-    map_tensors(batch.tensors, add)
+    map_tensors(batch.tensors, add_to_digest)
 
 
 def _note_keys(keys: list[int], batch: Batch) -> None:
@@ -82,8 +83,8 @@ def _note_keys(keys: list[int], batch: Batch) -> None:
     if not samples or len(keys) >= MAX_TRAINED_KEYS:
         return
     tensors = batch.tensors if batch.identity is None else batch.identity
-    if num_rows(tensors) == samples:
-        keys += row_keys(tensors, min(samples, _KEYS_PER_BATCH)).tolist()
+    if count_rows(tensors) == samples:
+        keys += compute_row_keys(tensors, min(samples, _KEYS_PER_BATCH)).tolist()
 
 
 def read_ahead(
@@ -91,47 +92,50 @@ def read_ahead(
     device: Device,
     *,
     depth: int,
-    look: Callable[[Value], None] | None = None,
+    inspect: Callable[[Value], None] | None = None,
 ) -> Generator[Value, None, None]:
     """Yield the values of ``source`` in their order, with their tensors on the device.
 
-    Another thread takes values ahead of the caller and pins their tensors; copies to the device
-    are started here. What ``source`` raises is raised here, after the values before it. When the
-    iterator ends, is closed or dropped, its thread ends and ``source`` is closed; that waits for
-    the value that is being read.
+    Another thread reads values ahead of the caller and pins their tensors; copies to the device
+    are started in the caller's thread. An error of ``source`` is raised here, after the values
+    before it. When the iterator ends, is closed or is dropped, its thread ends and ``source`` is
+    closed; that waits for the value that is being read.
 
     Args:
-        source: used by the thread alone; it must not overwrite tensors that it has yielded.
-        depth: most values that are ready or being read while the caller uses one; 0: no thread,
-            each value is read when it is asked for.
-        look: called with each value, on the host, before any other is read.
+        source: used only by the thread; it must not overwrite tensors that it has yielded.
+        depth: maximum number of values that are ready or being read while the caller uses one; 0:
+            no thread, each value is read when it is needed.
+        inspect: called with each value, on the host, before the next one is read.
     """
-    closable: Any = source  # a generator is; what itertools makes is not
+    closable: Any = source  # a generator has ``close``; an iterator of itertools does not
     with closing(closable) if hasattr(source, "close") else nullcontext():
         if not depth:
             for value in source:
-                if look:
-                    look(value)
+                if inspect:
+                    inspect(value)
                 yield map_tensors(value, device.place)
             return
 
         def fetch() -> Any:
             value = next(source, _END)
-            if look and value is not _END:
-                look(value)
-            return map_tensors(value, partial(_pinned, device))
+            if inspect and value is not _END:
+                inspect(value)
+            return map_tensors(value, partial(_pin, device))
 
         with ThreadPoolExecutor(1, THREAD_NAME) as thread:
             try:
                 waiting = deque(thread.submit(fetch) for _ in range(depth))
-                while (value := waiting.popleft().result()) is not _END:
+                while True:
+                    value = waiting.popleft().result()
+                    if value is _END:
+                        break
                     waiting.append(thread.submit(fetch))
                     yield map_tensors(value, device.place)
             finally:
                 thread.shutdown(cancel_futures=True)
 
 
-def _pinned(device: Device, tensor: Tensor) -> Tensor:
+def _pin(device: Device, tensor: Tensor) -> Tensor:
     if tensor.device.type != "cpu":
         raise UsageError(
             f"a batch holds a tensor on {tensor.device}",

@@ -1,6 +1,6 @@
-"""Save and restore what a step changes, and take digests of what it computes.
+"""Save and restore all state that a step changes, and compute digests of its results.
 
-Owns both for jobs that step with ``train.stepper.Stepper``; ``rank.replay`` decides when.
+Works for jobs that step with ``train.stepper.Stepper``; ``rank.replay`` decides when.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trainmark.protocols import StepDigest
 from trainmark.train.parameters import (
     TensorDigest,
     digest_tensor,
-    local_shard,
+    get_local_shard,
     read_totals,
 )
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from trainmark.train.stepper import Stepper, StepperCounts
 
 
-def random_generators(device: torch.device) -> list[Any]:
-    """Return what draws the random numbers of a training on ``device``."""
+def list_random_generators(device: torch.device) -> list[Any]:
+    """Return the modules whose random generators a training on ``device`` uses."""
     if device.type == "cpu":
         return [torch]
     return [torch, torch.get_device_module(device.type)]
 
 
 class StepperState:
-    """A copy, in the host's memory, of everything that a step of ``stepper`` changes.
+    """A copy, in the host's memory, of all state that a step of ``stepper`` changes.
 
-    Weights, buffers, state of the optimizer, counters, loss scale and random numbers; of a sharded
-    tensor this rank's shard.
+    It has weights, buffers, the optimizer's state, counters, the loss scale and the states of
+    random generators; for a sharded tensor it has this rank's shard.
     """
 
     def __init__(self, stepper: Stepper) -> None:
@@ -51,47 +51,47 @@ class StepperState:
     @torch.no_grad()
     def save(self) -> None:
         """Copy the present state."""
-        tensors = list(self._tensors())
+        tensors = list(self._iterate_tensors())
         if len(self._copies) != len(tensors):
             self._copies = [torch.empty_like(tensor, device="cpu") for tensor in tensors]
         for copy, tensor in zip(self._copies, tensors, strict=True):
             copy.copy_(tensor)
-        self._counts = self._stepper.counts()
-        self._random = [x.get_rng_state() for x in random_generators(self._stepper.device)]
+        self._counts = self._stepper.read_counts()
+        self._random = [x.get_rng_state() for x in list_random_generators(self._stepper.device)]
 
     @torch.no_grad()
     def restore(self) -> None:
         """Return to the state that was saved last."""
         assert self._counts is not None, "save comes first"
-        for copy, tensor in zip(self._copies, self._tensors(), strict=True):
+        for copy, tensor in zip(self._copies, self._iterate_tensors(), strict=True):
             tensor.copy_(copy)
         self._stepper.set_counts(self._counts)
-        generators = random_generators(self._stepper.device)
+        generators = list_random_generators(self._stepper.device)
         for generator, state in zip(generators, self._random, strict=True):
             generator.set_rng_state(state)
 
-    def _tensors(self) -> Iterator[Tensor]:
+    def _iterate_tensors(self) -> Iterator[Tensor]:
         """Yield all tensors in a fixed order."""
         model, optimizer = self._stepper.model, self._stepper.optimizer
-        changing = [item for item in model.parameters() if item.requires_grad]
-        for tensor in (*changing, *model.buffers()):
-            yield local_shard(tensor)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        for tensor in (*trained, *model.buffers()):
+            yield get_local_shard(tensor)
         for values in optimizer.state.values():
             for value in values.values():
                 if isinstance(value, torch.Tensor):
-                    yield local_shard(value)
+                    yield get_local_shard(value)
 
 
 class StepDigests:
-    """Digests of the steps of one pass; nothing is copied to the host before its end.
+    """Computes digests of the steps of a pass; nothing is copied to the host before its end.
 
-    Weights are taken right before they are updated: a bit that has flipped since the step before is
-    then still on its own rank alone, whatever the forward pass has made of it.
+    Digests of weights are computed right before an update: a bit that has flipped since the last
+    step is then wrong only on its own rank, even if the forward pass has spread the error.
 
     Args:
-        parameters: the trained ones, by name.
-        stepper: that takes the steps: its sharded model and its optimizer are watched too; None:
-            the parameters alone.
+        parameters: the trained parameters, by name.
+        stepper: takes the steps; its sharded model and its optimizer are watched too. None: only
+            the parameters are watched.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], stepper: Stepper | None = None) -> None:
@@ -104,10 +104,11 @@ class StepDigests:
 
     def start(self) -> None:
         """Begin a pass: watch weights, and gradients before they are reduced over ranks."""
-        self._gradients, self._totals = [{}], [{}]
+        self._gradients = [{}]
+        self._totals = [{}]
         if not self._handles:
             self._handles.append(register_optimizer_step_pre_hook(self._note_weights))
-            for name, parameter in self._leaves():
+            for name, parameter in self._iterate_leaves():
                 self._watch(name, parameter)
 
     def _watch(self, name: str, parameter: Tensor) -> None:
@@ -116,13 +117,13 @@ class StepDigests:
             assert leaf.grad is not None, "the hook follows the accumulation of a gradient"
             total = digest_tensor(leaf.grad)
             gradients = self._gradients[-1]
-            # Of several micro-batches each counts, in its order.
+            # Combine the digests of several micro-batches so that their order counts.
             gradients[name] = 31 * gradients[name] + total if name in gradients else total
 
         self._handles.append(parameter.register_post_accumulate_grad_hook(note))
 
     def _note_weights(self, *_: Any) -> None:
-        self._totals[-1] = self._weights.totals()
+        self._totals[-1] = self._weights.compute_totals()
 
     def end_step(self) -> None:
         """Begin the next step of the pass; does not synchronise."""
@@ -145,10 +146,10 @@ class StepDigests:
             )
             for loss, gradients, weights in steps
         ]
-        state = self._weights.totals() | self._optimizer_totals()
+        state = self._weights.compute_totals() | self._compute_optimizer_totals()
         return [*digests, StepDigest(weights=read_totals(state), loss="", gradients={})]
 
-    def _optimizer_totals(self) -> dict[str, Tensor]:
+    def _compute_optimizer_totals(self) -> dict[str, Tensor]:
         """Return digests of the optimizer's state, by name of parameter and state."""
         if self._stepper is None:
             return {}
@@ -157,14 +158,14 @@ class StepDigests:
             f"{names.get(id(parameter), '?')} {state}": digest_tensor(value)
             for parameter, values in self._stepper.optimizer.state.items()
             for state, value in values.items()
-            if isinstance(value, torch.Tensor) and local_shard(value).numel()
+            if isinstance(value, torch.Tensor) and get_local_shard(value).numel()
         }
 
-    def _leaves(self) -> Iterator[tuple[str, Tensor]]:
+    def _iterate_leaves(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the tensors in which backward passes accumulate gradients, by name.
 
-        FSDP has whole parameters for the duration of a pass, and its shards get gradients only
-        after they are reduced.
+        FSDP accumulates gradients in whole parameters, which exist only during a pass; its shards
+        get gradients only after they are reduced.
         """
         for name, parameter in self._parameters.items():
             if parameter.requires_grad and not isinstance(parameter, DTensor):
@@ -172,7 +173,7 @@ class StepDigests:
         if self._stepper is None:
             return
         model = self._stepper.model
-        root = getattr(model, "_orig_mod", model)  # of a compiled model
+        root = getattr(model, "_orig_mod", model)  # the module in a compiled model
         units: list[tuple[str, Any]] = [
             (prefix, module)
             for prefix, module in root.named_modules()

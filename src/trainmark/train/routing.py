@@ -1,8 +1,8 @@
-"""Counts of what a job's routers chose and what experts received, and the checks of them.
+"""Count what routers chose and what experts received, and check the counts.
 
-Owns the loads of ranks and experts, step by step, and what must be true of them: every token that a
-job counts went to as many experts as the recipe says, all of them arrived, the router chose them,
-and each expert that received tokens got a gradient. Must not know models.
+The checks: every token that a job counts went to as many experts as the recipe says, all of these
+assignments arrived, the router's scores chose them, and each expert that received tokens got a
+gradient. Knows no models.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ if TYPE_CHECKING:
     from trainmark.train.parallel import Ranks
 
 TREND_POINTS = 40
-_SCORES_CHECKED_EVERY = 16  # steps between two in which choices are compared with scores
-_GRADIENT_STEPS = 5  # as many as ``rank.worker`` watches the gradients of whole parameters
+_SCORE_CHECK_INTERVAL = 16  # steps between two steps whose choices are compared with scores
+_GRADIENT_STEPS = 5  # steps whose gradients are watched, as ``rank.worker`` does for parameters
 
 
 class RoutingMeter:
     """Count the assignments of one job: each token's experts in each layer.
 
     Args:
-        experts: of each layer, what this rank holds of them.
-        is_forced: the router's scores do not choose: only counts are checked.
+        experts: for each layer, the experts that this rank holds.
+        num_experts: experts of a layer, over all ranks.
+        top_k: experts of a token in each layer.
+        is_forced: experts are not chosen by the router's scores; only counts are checked.
     """
 
     def __init__(
@@ -50,7 +52,9 @@ class RoutingMeter:
         device: torch.device,
         is_forced: bool,
     ) -> None:
-        layers, self._top_k, self._ranks = len(experts), top_k, ranks
+        layers = len(experts)
+        self._top_k = top_k
+        self._ranks = ranks
         self._is_forced = is_forced
         self._step = torch.zeros(layers, num_experts, dtype=torch.int64, device=device)
         self._received = torch.zeros(
@@ -59,20 +63,24 @@ class RoutingMeter:
         self._unlike_scores = torch.zeros((), dtype=torch.int64, device=device)
         self._steps: list[Tensor] = []  # since the last check, on the device
         self._loads: list[NDArray[np.int32]] = []  # (steps, layers, experts) of this rank
-        self.tokens = self._filler_tokens = self._num_steps = 0
-        self._num_dropped = 0  # assignments that did not reach their expert, of all ranks
+        self.tokens = 0
+        self._filler_tokens = 0
+        self._num_steps = 0
+        self._num_dropped = 0  # assignments of all ranks that did not reach their expert
         self._is_open = False
-        a_parameter = next(experts[0].parameters())
-        # By FSDP alone: this rank holds the gradients of some experts, for the tokens of all ranks.
-        self._are_sharded = ranks.expert_size == 1 and isinstance(a_parameter, DTensor)
+        first_parameter = next(experts[0].parameters())
+        # FSDP alone shards the experts: this rank then has the gradients of some experts, for the
+        # tokens of all ranks.
+        self._are_sharded = ranks.expert_size == 1 and isinstance(first_parameter, DTensor)
         self._gradients = None if is_forced else _ExpertGradients(experts)
 
     @contextmanager
-    def counting(self, *, tokens: int, filler_tokens: int) -> Iterator[None]:
-        """Count the forward pass within, and no other: neither evaluations nor recomputation.
+    def count_within(self, *, tokens: int, filler_tokens: int) -> Iterator[None]:
+        """Count the forward pass in the block, but no evaluations and no recomputation.
 
         Args:
-            tokens: that the job counts as trained; ``filler_tokens`` have no weight.
+            tokens: number of tokens that the job counts as trained.
+            filler_tokens: number of further tokens, which have the weight 0.
         """
         self.tokens += tokens
         self._filler_tokens += filler_tokens
@@ -83,21 +91,21 @@ class RoutingMeter:
             self._is_open = False
 
     def add(self, layer: int, routed: Tensor, received: Tensor) -> None:
-        """Count one layer's assignments: rows of each expert, see ``Dispatcher``."""
+        """Count the assignments of a layer; see ``Dispatcher`` for ``routed`` and ``received``."""
         if self._is_open:
             self._step[layer] += routed
             self._received[layer] += received
 
     @torch.no_grad()
     def check_choice(self, tokens: Tensor, router: Any, chosen: Tensor) -> None:
-        """Note, in some steps, tokens whose experts are not those that the router's weights choose.
+        """Count, in some steps, the tokens whose experts the router's scores do not choose.
 
         Args:
-            tokens: (N, D).
-            router: with ``weight`` (E, D) and ``bias`` (E,), whole on this rank at the moment.
+            tokens: inputs of the router, (N, D).
+            router: has ``weight`` (E, D) and ``bias`` (E,), both whole on this rank.
             chosen: experts of each token, (N, k).
         """
-        is_checked = self._num_steps % _SCORES_CHECKED_EVERY == 0
+        is_checked = self._num_steps % _SCORE_CHECK_INTERVAL == 0
         if self._is_forced or not self._is_open or not is_checked:
             return
         scores = torch.nn.functional.linear(tokens, router.weight, router.bias)
@@ -114,9 +122,9 @@ class RoutingMeter:
         """Check all counts so far. Synchronises, over all ranks: call it between windows.
 
         Raises:
-            ContradictionError: tokens that were counted and not routed, or did not arrive; or the
-                router's scores did not choose.
-            NotTrainedError: an expert received tokens and no gradient.
+            ContradictionError: tokens were counted but not routed, or did not arrive; or their
+                experts were not chosen by the router's scores.
+            NotTrainedError: an expert received tokens but no gradient.
         """
         if self._steps:
             self._loads.append(torch.stack(self._steps).cpu().numpy().astype(np.int32))
@@ -150,41 +158,52 @@ class RoutingMeter:
             )
         if unlike:
             raise ContradictionError("routing_forced", tokens=unlike)
-        if missing := self._without_gradient():
+        missing = self._find_without_gradient()
+        if missing:
             raise NotTrainedError(
                 "experts_without_gradient", number=len(missing), names=", ".join(missing[:3])
             )
 
-    def _without_gradient(self) -> list[str]:
-        """Return parameters of experts that received tokens and had no gradient, once."""
+    def _find_without_gradient(self) -> list[str]:
+        """Return parameters of experts that received tokens but had no gradient.
+
+        The check is made once, after the steps that are watched.
+        """
         if self._gradients is None or not self._gradients.is_finished:
             return []
-        gradients, self._gradients = self._gradients, None
-        received, ranks = self._received.clone(), self._ranks
+        gradients = self._gradients
+        self._gradients = None
+        received = self._received.clone()
+        ranks = self._ranks
         if self._are_sharded:
             dist.all_reduce(received)
             shards = received.chunk(ranks.data_size, 1)
             received = shards[ranks.data_rank] if ranks.data_rank < len(shards) else received[:, :0]
-        return gradients.missing(received > 0)
+        return gradients.find_missing(received > 0)
 
-    def summary(self, *, first_step: int) -> dict[str, Any]:
+    def summarize(self, *, first_step: int) -> dict[str, Any]:
         """Return the loads of ranks and experts as facts of a job; every rank must call it.
 
         Args:
-            first_step: figures are of the steps from this one on, the trend is of all.
+            first_step: figures are over the steps from this one on; the trend is over all steps.
         """
         self.check()
         loads = np.concatenate(self._loads) if self._loads else np.zeros((0, 1, 1), np.int32)
-        of_ranks, of_experts = self._over_ranks(torch.from_numpy(loads).to(self._step.device))
+        rank_loads, expert_loads = self._add_over_ranks(
+            torch.from_numpy(loads).to(self._step.device)
+        )
         measured = slice(first_step if len(loads) > first_step else 0, None)
         facts: dict[str, Any] = {
-            "assignments": int(of_experts.sum()),
+            "assignments": int(expert_loads.sum()),
             "assignments_dropped": self._num_dropped,
-            "sent_assignments": self._sent(loads),
-            "loads_of_ranks": _shares("rank", of_ranks.sum((0, 1))),
-            "loads_of_experts": _shares("expert", of_experts.sum((0, 1))),
+            "sent_assignments": self._count_sent(loads),
+            "loads_of_ranks": _list_shares("rank", rank_loads.sum((0, 1))),
+            "loads_of_experts": _list_shares("expert", expert_loads.sum((0, 1))),
         }
-        overload = {"rank": _overload(of_ranks), "expert": _overload(of_experts)}
+        overload = {
+            "rank": _compute_overload(rank_loads),
+            "expert": _compute_overload(expert_loads),
+        }
         for name, values in overload.items():
             if len(values):
                 facts[f"{name}_overload_p50"] = float(np.median(values[measured]))
@@ -199,35 +218,37 @@ class RoutingMeter:
         ]
         return facts
 
-    def _over_ranks(self, loads: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return what each rank, and each expert, received: (steps, layers, ranks or experts)."""
+    def _add_over_ranks(self, loads: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the loads of ranks, (steps, layers, ranks), and those of experts, likewise."""
         loads = loads.to(torch.int64)
-        mesh, size = self._ranks.mesh, self._ranks.expert_size
+        mesh = self._ranks.mesh
+        size = self._ranks.expert_size
         if size == 1:
-            of_ranks = loads.sum(-1, keepdim=True)
+            rank_loads = loads.sum(-1, keepdim=True)
         else:
             assert mesh is not None
             loads = loads.clone()
             dist.all_reduce(loads, group=mesh["expert"].get_group())
-            of_ranks = loads.unflatten(-1, (size, -1)).sum(-1)
+            rank_loads = loads.unflatten(-1, (size, -1)).sum(-1)
         replicas = mesh["replica"] if mesh is not None and size > 1 else self._ranks.data_mesh
         if replicas is not None and replicas.size() > 1:
             group = replicas.get_group()
-            gathered = [torch.empty_like(of_ranks) for _ in range(dist.get_world_size(group))]
-            dist.all_gather(gathered, of_ranks.contiguous(), group=group)
-            of_ranks = torch.cat(gathered, -1)
+            gathered = [torch.empty_like(rank_loads) for _ in range(dist.get_world_size(group))]
+            dist.all_gather(gathered, rank_loads.contiguous(), group=group)
+            rank_loads = torch.cat(gathered, -1)
             dist.all_reduce(loads, group=group)
-        return of_ranks.cpu().numpy(), loads.cpu().numpy()
+        return rank_loads.cpu().numpy(), loads.cpu().numpy()
 
-    def _sent(self, loads: NDArray[np.int32]) -> int:
-        """Return how many assignments went from this rank to experts of others."""
+    def _count_sent(self, loads: NDArray[np.int32]) -> int:
+        """Return the number of assignments that went from this rank to experts of other ranks."""
         size = self._ranks.expert_size
-        total, held = int(loads.sum(dtype=np.int64)), loads.shape[-1] // size
-        first = self._ranks.data_rank % size * held
-        return total - int(loads[..., first : first + held].sum(dtype=np.int64))
+        num_local_experts = loads.shape[-1] // size
+        first = self._ranks.data_rank % size * num_local_experts
+        local_loads = loads[..., first : first + num_local_experts]
+        return int(loads.sum(dtype=np.int64)) - int(local_loads.sum(dtype=np.int64))
 
 
-def _shares(name: str, totals: NDArray[np.int64]) -> list[dict[str, Any]]:
+def _list_shares(name: str, totals: NDArray[np.int64]) -> list[dict[str, Any]]:
     """Return a row for each rank or expert with its assignments and its share of all."""
     whole = max(int(totals.sum()), 1)
     return [
@@ -236,10 +257,13 @@ def _shares(name: str, totals: NDArray[np.int64]) -> list[dict[str, Any]]:
     ]
 
 
-def _overload(loads: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the busiest one's load over the mean, of each step: (steps, layers, n) to (steps,).
+def _compute_overload(loads: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return for each step the load of the busiest rank or expert over the mean load, (steps,).
 
-    Layers follow one another, so in each the busiest counts.
+    Layers run one after another, so that the busiest one of each layer counts.
+
+    Args:
+        loads: assignments of each rank or expert, (steps, layers, ranks or experts).
     """
     means: NDArray[np.float64] = np.maximum(loads.mean(-1).sum(-1), 1e-9)
     overload: NDArray[np.float64] = loads.max(-1).sum(-1) / means
@@ -247,43 +271,44 @@ def _overload(loads: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 class _ExpertGradients:
-    """Which experts had a gradient that is not zero in the first steps of the optimizer."""
+    """Notes which experts had a non-zero gradient in the first steps of the optimizer."""
 
     def __init__(self, experts: Sequence[nn.Module]) -> None:
         self._experts = experts
         self._steps = _GRADIENT_STEPS
         self._seen: dict[tuple[int, str], Tensor] = {}
-        self._handle = register_optimizer_step_pre_hook(self._look)
+        self._handle = register_optimizer_step_pre_hook(self._note_gradients)
 
     @torch.no_grad()
-    def _look(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _note_gradients(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if self.is_finished:
             return
-        held = {id(x) for group in optimizer.param_groups for x in group["params"]}
+        optimized = {id(x) for group in optimizer.param_groups for x in group["params"]}
         for layer, experts in enumerate(self._experts):
             for name, parameter in experts.named_parameters():
-                if id(parameter) not in held or parameter.grad is None:
+                if id(parameter) not in optimized or parameter.grad is None:
                     continue
                 gradient = parameter.grad
                 local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
-                some = local.flatten(1).any(1)
-                before = self._seen.get((layer, name))
-                self._seen[layer, name] = some if before is None else before | some
+                is_nonzero = local.flatten(1).any(1)  # (experts,)
+                earlier = self._seen.get((layer, name))
+                self._seen[layer, name] = is_nonzero if earlier is None else earlier | is_nonzero
         self._steps -= 1
 
     @property
     def is_finished(self) -> bool:
-        """Whether all steps to watch were seen."""
+        """Tell whether all steps that are watched were seen."""
         return self._steps == 0
 
-    def missing(self, used: Tensor) -> list[str]:
-        """Return parameters of experts that were ``used``, (layers, E), and had no gradient.
+    def find_missing(self, used: Tensor) -> list[str]:
+        """Return parameters of experts that were used but had no gradient; end watching.
 
-        Ends watching.
+        Args:
+            used: whether each expert received tokens, (layers, E).
         """
         self._handle.remove()
         return [
             f"layer {layer}, expert {expert}, {name}"
-            for (layer, name), some in self._seen.items()
-            for expert in (used[layer] & ~some).nonzero().flatten().tolist()
+            for (layer, name), is_nonzero in self._seen.items()
+            for expert in (used[layer] & ~is_nonzero).nonzero().flatten().tolist()
         ]

@@ -1,8 +1,8 @@
-"""Which rank trains which rows, in which order.
+"""Decide which rank trains which rows, in which order, and make batches of these rows.
 
-Owns the split of an epoch into optimizer steps, ranks and micro-batches, so that every row
-is trained exactly once an epoch and every sample of a step has the same weight, and the batches of
-a split's rows as tensors on the host.
+An epoch is split into optimizer steps, ranks and micro-batches, so that every row is trained
+exactly once in an epoch and every sample of a step has the same weight. Batches are tensors on the
+host.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 class MicroBatch:
     """Row numbers of one micro-batch of one rank.
 
-    ``weightless`` marks a filler: the rank has no more rows in this step and trains one row
-    with weight 0, because every rank must take part in each pass and reduction.
+    Attributes:
+        step_samples: rows of the whole step, over all ranks.
+        closes_step: it is the last micro-batch of the step.
+        weightless: it is a filler. The rank has no more rows in this step and trains one row with
+            weight 0, because every rank must take part in each pass and reduction.
     """
 
     rows: NDArray[np.int64]
@@ -59,7 +62,10 @@ class Sharding:
     def of(cls, context: JobContext, *, num_rows: int, ranks: Ranks | None = None) -> Sharding:
         """Return the split for the recipe of ``context`` and its rank.
 
-        Where several ranks train a replica together, those of ``ranks`` count replicas.
+        Args:
+            num_rows: rows of an epoch.
+            ranks: coordinates of the rank, if several ranks train a replica together; the split is
+                then over replicas.
         """
         recipe = context.recipe
         return cls(
@@ -73,12 +79,12 @@ class Sharding:
 
     @property
     def global_batch_size(self) -> int:
-        """Rows of a full optimizer step over all ranks."""
+        """Return the rows of a full optimizer step over all ranks."""
         return self.micro_batch_size * self.grad_accum_steps * self.world_size
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps of an epoch, the short last one included."""
+        """Return the optimizer steps of an epoch, including a short last step."""
         return -(-self.num_rows // self.global_batch_size)
 
     def micro_batches(
@@ -87,9 +93,9 @@ class Sharding:
         """Yield this rank's micro-batches of ``epoch``.
 
         Args:
-            order: row numbers as they are trained, (num_rows,); none: a permutation that
+            order: row numbers in the order of training, (num_rows,); None: a permutation that
                 depends on seed and epoch.
-            first_step: of the epoch, those before it are left out.
+            first_step: steps of the epoch before this one are left out.
         """
         if order is None:
             order = np.random.default_rng([self.seed, epoch]).permutation(self.num_rows)
@@ -100,17 +106,17 @@ class Sharding:
             samples = len(step_rows)
             first = samples * self.rank // self.world_size
             last = samples * (self.rank + 1) // self.world_size
-            mine = step_rows[first:last]
+            rank_rows = step_rows[first:last]
             # The same number on every rank: each pass of a sharded model involves all ranks.
-            passes = -(-samples // (self.micro_batch_size * self.world_size))
-            for number in range(passes):
-                rows = mine[number * self.micro_batch_size :][: self.micro_batch_size]
-                weightless = len(rows) == 0
+            num_passes = -(-samples // (self.micro_batch_size * self.world_size))
+            for number in range(num_passes):
+                rows = rank_rows[number * self.micro_batch_size :][: self.micro_batch_size]
+                is_weightless = len(rows) == 0
                 yield MicroBatch(
-                    step_rows[:1] if weightless else rows,
+                    step_rows[:1] if is_weightless else rows,
                     samples,
-                    closes_step=number == passes - 1,
-                    weightless=weightless,
+                    closes_step=number == num_passes - 1,
+                    weightless=is_weightless,
                 )
 
 
@@ -119,10 +125,10 @@ def evaluation_rows(num_rows: int, *, rank: int, world_size: int) -> range:
     return range(rank, num_rows, world_size)
 
 
-def tensors_of(arrays: Any) -> Any:
-    """Return arrays in tuples as tensors; anything else as it is."""
+def convert_to_tensors(arrays: Any) -> Any:
+    """Return arrays, also those in tuples, as tensors; anything else stays as it is."""
     if isinstance(arrays, tuple):
-        return tuple(map(tensors_of, arrays))
+        return tuple(map(convert_to_tensors, arrays))
     return torch.from_numpy(arrays) if isinstance(arrays, np.ndarray) else arrays
 
 
@@ -134,16 +140,16 @@ def training_batches(
     order: NDArray[np.int64] | None = None,
     counted: bool = True,
     first_step: int = 0,
-    tensors: Callable[[Any], Any] = tensors_of,
+    tensors: Callable[[Any], Any] = convert_to_tensors,
     identity: Callable[[Any], Any] = lambda _: None,
 ) -> Iterator[Batch]:
     """Yield this rank's micro-batches of ``epoch``.
 
     Args:
         order, first_step: see ``Sharding.micro_batches``.
-        counted: false where another rank of the same replica counts the samples.
-        tensors: turns what ``split.batch`` returns into tensors.
-        identity: returns what tells its samples apart; see ``Batch.identity``.
+        counted: false if another rank of the same replica counts the samples.
+        tensors: converts the arrays of ``split.batch`` to tensors.
+        identity: returns values that distinguish the samples; see ``Batch.identity``.
     """
     for part in sharding.micro_batches(epoch, order=order, first_step=first_step):
         arrays, counts = split.batch(part.rows)
@@ -162,14 +168,17 @@ def training_batches(
 def evaluation_batches(
     split: Split, *, size: int, rank: int, world_size: int
 ) -> Iterator[tuple[Any, int]]:
-    """Yield tensors of the rows that ``rank`` scores, and how many they are.
+    """Yield tensors of the rows that ``rank`` scores, and the number of these rows.
 
-    Every rank gets as many batches, as a sharded model needs: one without rows of its own gets
-    a row of the others, and 0.
+    Every rank gets the same number of batches, because each pass of a sharded model involves all
+    ranks. A rank that has no more rows gets the tensors of the first row, and the number 0.
+
+    Args:
+        size: rows of a batch.
     """
     rows = np.array(evaluation_rows(len(split), rank=rank, world_size=world_size), np.int64)
     max_batches = -(-len(split) // world_size)
     for first in range(0, max_batches, size):
-        mine = rows[first : first + size]
-        arrays, _ = split.batch(mine if len(mine) else np.zeros(1, np.int64))
-        yield tensors_of(arrays), len(mine)
+        batch_rows = rows[first : first + size]
+        arrays, _ = split.batch(batch_rows if len(batch_rows) else np.zeros(1, np.int64))
+        yield convert_to_tensors(arrays), len(batch_rows)

@@ -1,11 +1,12 @@
 """Causal attention with a learned sink for each head and a sliding window, by torch's kernels.
 
-A sink is a further score in each softmax, with no value: weights then add up to less than 1.
-Torch's fused attention has no such argument. Here it is the score of a further position before all
-others, whose key, in a further dimension, is 1 where all other keys are 0, and whose value is 0.
+A sink is an additional score in each softmax, without a value: the weights then sum to less than 1.
+Torch's fused attention has no argument for it. Here the sink is the score of an additional position
+before all others: in an additional dimension its key is 1 and all other keys are 0, and its value
+is 0.
 
-Of a sliding window only the blocks that it touches are computed: each block of queries, as long as
-the window, attends to its own keys and to those of the block before.
+With a sliding window, only the blocks of scores that the window touches are computed: each block of
+queries, as long as the window, attends to its own keys and to those of the block before.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-NAME = "fused_with_sinks"  # among the attentions of ``transformers``
-_ALIGNED = 8  # widths of heads that accelerators' kernels take are multiples of it
+NAME = "fused_with_sinks"  # of this attention in ``transformers``
+_WIDTH_MULTIPLE = 8  # accelerators' kernels require such widths of heads
 
 
-def register() -> str:
+def register_attention() -> str:
     """Add this attention to those of ``transformers``; return its name for a configuration."""
     from transformers import AttentionInterface
 
-    AttentionInterface.register(NAME, attention_forward)
+    AttentionInterface.register(NAME, compute_attention)
     return NAME
 
 
-def attention_forward(
+def compute_attention(
     module: Any,
     query: Tensor,
     key: Tensor,
@@ -42,11 +43,13 @@ def attention_forward(
 ) -> tuple[Tensor, None]:
     """Compute attention as ``transformers`` calls it; the mask is always the causal one."""
     del module, attention_mask
-    attended = sink_attention(query, key, value, s_aux, scaling=scaling, window=sliding_window)
+    attended = compute_sink_attention(
+        query, key, value, s_aux, scaling=scaling, window=sliding_window
+    )
     return attended.transpose(1, 2).contiguous(), None
 
 
-def sink_attention(
+def compute_sink_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -55,22 +58,24 @@ def sink_attention(
     scaling: float,
     window: int | None = None,
 ) -> Tensor:
-    """Return causal attention over ``window`` positions, the own one included; None: over all.
+    """Return causal attention with sinks.
 
     Args:
         query: (B, H, T, W).
         key, value: (B, K, T, W); K divides H.
         sinks: the score of each head's sink, (H,).
+        window: number of positions that a query attends to, with its own; None: all before it.
 
     Returns:
         (B, H, T, W).
     """
     width, length = query.size(-1), query.size(2)
-    more = 1 if query.device.type == "cpu" else _ALIGNED
+    num_added = 1 if query.device.type == "cpu" else _WIDTH_MULTIPLE  # dimensions of a head
     sink_scores = (sinks / scaling).to(query.dtype)[:, None, None].expand(*query.shape[:-1], 1)
-    query = pad(torch.cat([query, sink_scores], -1), (0, more - 1))
-    key, value = pad(key, (0, more)), pad(value, (0, more))
-    sink_key = pad(key.new_ones(1), (width, more - 1))
+    query = pad(torch.cat([query, sink_scores], -1), (0, num_added - 1))
+    key = pad(key, (0, num_added))
+    value = pad(value, (0, num_added))
+    sink_key = pad(key.new_ones(1), (width, num_added - 1))
     if window is None or window >= length:
         attended = _attend_to_all(query, key, value, sink_key, scaling)
     else:
@@ -78,7 +83,7 @@ def sink_attention(
     return attended[..., :length, :width]
 
 
-def _with_sink(key: Tensor, value: Tensor, sink_key: Tensor) -> tuple[Tensor, Tensor]:
+def _prepend_sink(key: Tensor, value: Tensor, sink_key: Tensor) -> tuple[Tensor, Tensor]:
     """Return keys and values with the sink before the first position."""
     first = sink_key.expand_as(key[..., :1, :])
     return torch.cat([first, key], -2), pad(value, (0, 0, 1, 0))
@@ -87,10 +92,10 @@ def _with_sink(key: Tensor, value: Tensor, sink_key: Tensor) -> tuple[Tensor, Te
 def _attend_to_all(
     query: Tensor, key: Tensor, value: Tensor, sink_key: Tensor, scaling: float
 ) -> Tensor:
-    """Return causal attention (B, H, T, W); a query before the first makes scores a square."""
-    key, value = _with_sink(key, value, sink_key)
+    """Return causal attention over all positions, (B, H, T, W)."""
+    key, value = _prepend_sink(key, value, sink_key)
     attended = scaled_dot_product_attention(
-        pad(query, (0, 0, 1, 0)),
+        pad(query, (0, 0, 1, 0)),  # a query for the sink's position, as the causal mask needs
         key,
         value,
         is_causal=True,
@@ -103,22 +108,24 @@ def _attend_to_all(
 def _attend_to_window(
     query: Tensor, key: Tensor, value: Tensor, sink_key: Tensor, *, scaling: float, window: int
 ) -> Tensor:
-    """Return attention (B, H, at least T, W) over the last ``window`` positions of each query."""
+    """Return attention over the last ``window`` positions of each query, (B, H, T or more, W)."""
     batch, heads, length, width = query.shape
     blocks = -(-length // window)
-    missing = blocks * window - length  # later than all queries: none attends to them
-    query = pad(query, (0, 0, 0, missing)).unflatten(2, (blocks, window))
-    shared = heads // key.size(1)
-    key, value = (
-        pad(x, (0, 0, window, missing))
-        .unfold(2, 2 * window, window)
-        .transpose(-1, -2)
-        .repeat_interleave(shared, 1)
-        for x in (key, value)
-    )  # (B, H, blocks, 2 window, W)
-    key, value = _with_sink(key, value, sink_key)
-    allowed = _window_mask(blocks, window, query.device)
-    query, key, value = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
+    num_padding = blocks * window - length  # positions after all queries, to which none attends
+    query = pad(query, (0, 0, 0, num_padding)).unflatten(2, (blocks, window))
+    heads_per_key = heads // key.size(1)
+
+    def cut_into_blocks(keys_or_values: Tensor) -> Tensor:
+        """Return each block together with the block before it, (B, H, blocks, 2 window, W)."""
+        padded = pad(keys_or_values, (0, 0, window, num_padding))
+        pairs_of_blocks = padded.unfold(2, 2 * window, window).transpose(-1, -2)
+        return pairs_of_blocks.repeat_interleave(heads_per_key, 1)
+
+    key, value = _prepend_sink(cut_into_blocks(key), cut_into_blocks(value), sink_key)
+    allowed = _make_window_mask(blocks, window, query.device)
+    query = query.transpose(1, 2).flatten(0, 1)
+    key = key.transpose(1, 2).flatten(0, 1)
+    value = value.transpose(1, 2).flatten(0, 1)
     attended = scaled_dot_product_attention(
         query, key, value, attn_mask=allowed.repeat(batch, 1, 1)[:, None], scale=scaling
     )  # (B blocks, H, window, W)
@@ -126,8 +133,8 @@ def _attend_to_window(
     return whole.reshape(batch, heads, -1, width)
 
 
-def _window_mask(blocks: int, window: int, device: torch.device) -> Tensor:
-    """Return which keys a query attends to, (blocks, window, 1 + 2 window): the sink is first."""
+def _make_window_mask(blocks: int, window: int, device: torch.device) -> Tensor:
+    """Return the keys to which each query attends, (blocks, window, 1 + 2 window), sink first."""
     query = torch.arange(window, device=device)[:, None] + window
     key = torch.arange(2 * window, device=device)
     allowed = ((key <= query) & (key > query - window)).expand(blocks, -1, -1).clone()

@@ -1,10 +1,11 @@
-"""What is known of a training step without torch: the memory it needs on a rank, and its MFU.
+"""Estimate the memory and the FLOPs of a training step, without torch.
 
-Owns the estimate for transformers whose every parameter AdamW trains, and the refusal that all
-estimates share. An estimate counts the tensors that must exist together at the peak, and on an
-accelerator what torch's allocator keeps of freed ones that no later tensor fits. What attention
-saves where no fused kernel runs, and workspaces of libraries come on top. Estimates of the
-published recipes are within 10% of what torch's allocator reserves on a simulated card.
+Has the estimate for transformers all of whose parameters AdamW trains, and the check against a
+rank's memory that all estimates share. An estimate counts the tensors that exist together at the
+peak and, on an accelerator, the freed memory that torch's allocator keeps because no later tensor
+fits. It leaves out tensors of attention without a fused kernel, and workspaces of libraries.
+Estimates of the published recipes are within 10% of the memory that torch's allocator reserves on a
+simulated card.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
 
     R = TypeVar("R", bound=Recipe)
 
-PROCESS_BYTES = 300 << 20  # interpreter and libraries, or a device's context: at least this
-SCORES_AT_ONCE = 1 << 26  # of a head that is computed in blocks
-FULL, HALF = 4, 2  # bytes of a number
+PROCESS_BYTES = 300 << 20  # minimum of interpreter and libraries, or of a device's context
+SCORES_AT_ONCE = 1 << 26  # scores of a head that is computed in blocks
+FULL, HALF = 4, 2  # bytes of a number in full and in half precision
 ADAM_MOMENTS = 2
-_SHOWN_BYTES = 1 << 16  # of a part of what a recipe needs
-_GATHERED_BLOCKS = 2  # unsharded at a time under FSDP2: the current one and the next one
+_MIN_SHOWN_BYTES = 1 << 16  # of a part of a rank's memory that an error lists
+_GATHERED_BLOCKS = 2  # blocks that FSDP2 holds unsharded: the current one and the next one
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +40,11 @@ class Prediction:
     """Bytes of a rank's tensors at the peak of a step.
 
     Args:
-        weights: in their stored type; under FSDP2 the rank's shard and what is gathered.
-        gradients: those that exist at the peak.
-        optimizer: two moments of what is trained.
-        activations: tensors saved for the backward pass, and the largest temporary ones.
-        cached: freed memory that an accelerator's allocator keeps beside them.
+        weights: weights in their stored type; under FSDP2 the rank's shard and gathered blocks.
+        gradients: gradients that exist at the peak.
+        optimizer: the two moments of AdamW.
+        activations: tensors saved for the backward pass, and the largest temporary tensors.
+        cached: freed memory that the allocator of an accelerator keeps in addition.
     """
 
     weights: int
@@ -54,16 +55,16 @@ class Prediction:
 
     @property
     def total(self) -> int:
-        """Sum of all tensors."""
+        """Return the bytes of all tensors."""
         return self.weights + self.gradients + self.optimizer + self.activations
 
     @property
     def reserved(self) -> int:
-        """What the allocator of an accelerator holds."""
+        """Return the bytes that the allocator of an accelerator holds."""
         return self.total + self.cached
 
-    def needed(self, memory: RankMemory) -> int:
-        """Return what a rank needs of ``memory``, without its process."""
+    def compute_needed(self, memory: RankMemory) -> int:
+        """Return the bytes that a rank needs of ``memory``, without those of its process."""
         return self.reserved if memory.machine_bytes is None else self.total
 
 
@@ -72,17 +73,18 @@ class Transformer:
     """Sizes of a transformer and of its micro-batch.
 
     Args:
-        parameters: all, tables included; each is trained.
+        parameters: number of all parameters, with tables; all are trained.
         wide: width of the feed-forward layers.
-        vocab_size: rows of the token table, padding included.
-        tied_head: the head scores with the token table, whose gradient is then made twice.
-        tokens: of a micro-batch, padding included.
-        scores: that the head computes for a micro-batch: positions times classes; 0: no head.
-        saved_inputs: copies of a block's input that its attention saves under autocast: one, or
-            one each for query, key and value.
-        tensor_parallel, shards: ranks over which matrices are cut, and all parameters (FSDP2).
-        keeps_gradients: they exist while activations do, because they are accumulated.
-        replicas: ranks that train a whole replica each (DDP), whose gradients are buckets.
+        vocab_size: rows of the token table, with padding.
+        tied_head: the head uses the token table, whose gradient is then computed twice.
+        tokens: tokens of a micro-batch, with padding.
+        scores: scores of a micro-batch: positions times classes; 0: there is no head.
+        saved_inputs: copies of a block's input that its attention saves under autocast: one, or one
+            each for query, key and value.
+        tensor_parallel: ranks over which matrices are cut.
+        shards: ranks over which FSDP2 shards all parameters.
+        keeps_gradients: gradients exist together with activations, because they are accumulated.
+        replicas: ranks that each train a whole replica with DDP, which keeps gradients in buckets.
     """
 
     parameters: int
@@ -104,20 +106,20 @@ class Transformer:
 
     @property
     def block_matmul_weights(self) -> int:
-        """Weights of a block's matrix products."""
+        """Return the number of weights in a block's matrices."""
         return 4 * self.hidden_size**2 + 2 * self.hidden_size * self.wide
 
     @property
     def table(self) -> int:
-        """Numbers of the token table."""
+        """Return the number of weights in the token table."""
         return self.vocab_size * self.hidden_size
 
 
 def predict_peak_bytes(sizes: Transformer, recipe: Recipe) -> Prediction:
-    """Return what one rank holds at the peak of a step, from the second step on.
+    """Return the memory of a rank at the peak of a step, from the second step on.
 
-    The peak is where the forward pass ends, with all that is saved, or where the backward pass
-    ends, with all gradients.
+    The peak is at the end of the forward pass, with all saved activations, or at the end of the
+    backward pass, with all gradients.
     """
     number = HALF if recipe.precision in AUTOCAST else FULL  # in matmuls
     cut = sizes.tensor_parallel
@@ -126,7 +128,7 @@ def predict_peak_bytes(sizes: Transformer, recipe: Recipe) -> Prediction:
     if sizes.shards > 1:
         blocks = min(_GATHERED_BLOCKS, sizes.num_layers) * sizes.block_matmul_weights
         gathered = (sizes.table + blocks) // cut
-    block = _block_bytes(sizes, number=number, compiled=bool(recipe.compile))
+    block = _estimate_block_bytes(sizes, number=number, compiled=bool(recipe.compile))
     stream = sizes.tokens * sizes.hidden_size * FULL
     copies = 0  # of weights, by autocast
     if number == HALF and not recipe.compile:
@@ -138,15 +140,15 @@ def predict_peak_bytes(sizes: Transformer, recipe: Recipe) -> Prediction:
         saved = sizes.num_layers * block
         backward = sizes.tokens * (sizes.wide * number // cut + sizes.hidden_size * FULL)
     if sizes.scores:  # the last norm and the head each save their input
-        head = sizes.scores * number if recipe.compile else _head_bytes(sizes, recipe)
+        head = sizes.scores * number if recipe.compile else _estimate_head_bytes(sizes, recipe)
         backward = max(backward, 2 * stream + copies + head)
     at_forward_end = saved + backward
     gradients = held * FULL
-    # The table's gradient of the head waits until that of the look-up is made.
+    # The gradient of the table from the head is kept until that of the look-up is computed.
     second_table = sizes.table * FULL // cut if sizes.tied_head and recipe.kernels != "own" else 0
     at_backward_end = stream + second_table
     early = gradients if sizes.keeps_gradients or sizes.replicas > 1 else 0
-    cached = _cached_bytes(sizes, recipe, gathered=gathered * FULL, gradients=gradients)
+    cached = _estimate_cached_bytes(sizes, recipe, gathered=gathered * FULL, gradients=gradients)
     if sizes.checkpoint_activations:
         cached += block // 3  # holes of blocks that are computed again
     if early + at_forward_end >= gradients + at_backward_end:
@@ -162,13 +164,15 @@ def predict_peak_bytes(sizes: Transformer, recipe: Recipe) -> Prediction:
     )
 
 
-def _cached_bytes(sizes: Transformer, recipe: Recipe, *, gathered: int, gradients: int) -> int:
-    """Return what an allocator keeps of freed tensors that fit no later one.
+def _estimate_cached_bytes(
+    sizes: Transformer, recipe: Recipe, *, gathered: int, gradients: int
+) -> int:
+    """Return the freed memory that an allocator keeps because no later tensor fits into it.
 
-    FSDP2 gathers weights and reduces gradients in streams of their own, and no stream gets the
-    memory of another; the gradient of a tied table is made twice. DDP makes its buckets anew
-    after the first step. Otherwise gradients and moments are cut from the memory of the first
-    step's scores, which is then too small for those of the next step.
+    FSDP2 gathers weights and reduces gradients in separate streams, which do not share freed
+    memory; the gradient of a tied table is computed twice. DDP allocates its buckets again after
+    the first step. Otherwise gradients and moments are allocated in the freed memory of the first
+    step's scores, whose rest is then too small for the scores of the next step.
     """
     if sizes.shards > 1:
         return 2 * gathered + (sizes.table * FULL if sizes.tied_head else 0)
@@ -176,22 +180,22 @@ def _cached_bytes(sizes: Transformer, recipe: Recipe, *, gathered: int, gradient
         return gradients
     if recipe.kernels != "library":
         return 0
-    kept = cached_scores(sizes.scores)
+    kept = estimate_cached_scores(sizes.scores)
     return kept // 3 if sizes.checkpoint_activations else kept  # little else is saved with scores
 
 
-def cached_scores(scores: int) -> int:
-    """Return what an allocator keeps of a head's freed scores that gradients were cut from.
+def estimate_cached_scores(scores: int) -> int:
+    """Return the memory of a head's freed scores that is lost because gradients use parts of it.
 
-    About three quarters of one tensor of fp32, as seen on a simulated card.
+    It is about three quarters of one tensor in fp32, as observed on a simulated card.
     """
     return scores * FULL * 3 // 4
 
 
-def _block_bytes(sizes: Transformer, *, number: int, compiled: bool) -> int:
-    """Return the bytes that one block saves for the backward pass, attention fused.
+def _estimate_block_bytes(sizes: Transformer, *, number: int, compiled: bool) -> int:
+    """Return the bytes that one block saves for the backward pass, with fused attention.
 
-    A compiler may recompute all but the results of matmuls and of attention.
+    A compiled block may recompute all but the results of matmuls and of attention.
     """
     hidden, wide, cut = sizes.hidden_size, sizes.wide, sizes.tensor_parallel
     attention = 4 * hidden * number // cut + sizes.num_heads * FULL // cut  # q, k, v, result
@@ -205,8 +209,8 @@ def _block_bytes(sizes: Transformer, *, number: int, compiled: bool) -> int:
     return sizes.tokens * (norms + inputs + attention + feed_forward + masks)
 
 
-def _head_bytes(sizes: Transformer, recipe: Recipe) -> int:
-    """Return the bytes of the head's temporary tensors, held while all blocks' are saved."""
+def _estimate_head_bytes(sizes: Transformer, recipe: Recipe) -> int:
+    """Return the bytes of the head's temporary tensors, at the end of the forward pass."""
     if recipe.kernels == "own":
         kept = sizes.table if sizes.tied_head else 0  # the table's gradient
         held = min(sizes.scores // sizes.tensor_parallel, SCORES_AT_ONCE)
@@ -215,10 +219,11 @@ def _head_bytes(sizes: Transformer, recipe: Recipe) -> int:
     return 3 * sizes.scores * FULL
 
 
-def memory_of_rank(device: Device, world_size: int) -> RankMemory | None:
-    """Return the memory that a rank can have, as its open device tells; None if it does not.
+def read_rank_memory(device: Device, world_size: int) -> RankMemory | None:
+    """Return the memory that a rank can use, as its device reports it; None if it is unknown.
 
-    What others hold on a device does not count. Ranks of a host share its memory equally.
+    Memory of a device that other processes hold is not available. The ranks of a host share its
+    memory equally.
     """
     use = device.memory()
     if use.total_bytes is None:
@@ -231,21 +236,22 @@ def memory_of_rank(device: Device, world_size: int) -> RankMemory | None:
 
 
 def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: RankMemory) -> int:
-    """Return the bytes that a rank needs at least; refuse a recipe that needs more than ``memory``.
+    """Return the minimum of bytes that a rank needs; refuse a recipe that does not fit.
 
     Args:
-        predict: from a recipe to what a rank of it needs.
+        predict: returns the prediction for a recipe.
+        memory: the memory that a rank can use.
 
     Raises:
-        EnvironmentFault: it names the memory needed, and the batch and layers that fit.
+        EnvironmentFault: with the memory needed, and the batch and layers that fit.
     """
-    if recipe.kernels is None:  # the default; see ``train.kernels``
+    if recipe.kernels is None:  # apply the default of ``train.kernels``
         recipe = replace(recipe, kernels="own" if memory.machine_bytes else "library")
     prediction = predict(recipe)
-    needed = prediction.needed(memory)
+    needed = prediction.compute_needed(memory)
     if needed + PROCESS_BYTES <= memory.rank_bytes:
         return needed + PROCESS_BYTES
-    fits = " or ".join(_fitting(predict, recipe, memory))
+    fits = " or ".join(_iterate_fitting_settings(predict, recipe, memory))
     parts = {
         "weights": prediction.weights,
         "gradients and optimizer": prediction.gradients + prediction.optimizer,
@@ -254,10 +260,13 @@ def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: Ran
         "the process": PROCESS_BYTES,
     }
     raise EnvironmentFault(
-        f"a rank needs about {_gib(needed + PROCESS_BYTES)} and has {_gib(memory.rank_bytes)}",
+        f"a rank needs about {_format_bytes(needed + PROCESS_BYTES)} "
+        f"and has {_format_bytes(memory.rank_bytes)}",
         where="memory",
         rule=", ".join(
-            f"{name} {_gib(size)}" for name, size in parts.items() if size >= _SHOWN_BYTES
+            f"{name} {_format_bytes(size)}"
+            for name, size in parts.items()
+            if size >= _MIN_SHOWN_BYTES
         ),
         fix=(f"{fits} fits; else " if fits else "")
         + "use checkpoint_activations or fsdp where the case has them, more or larger devices, or "
@@ -268,60 +277,66 @@ def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: Ran
 def make_fit_check(
     predict: Callable[[R, int], Prediction],
 ) -> Callable[[Path, R, int, RankMemory], int]:
-    """Return ``check_fit`` of a case whose recipe has all sizes; see ``refuse_too_little``.
+    """Return the function ``check_fit`` of a case; see ``refuse_too_little``.
 
     Args:
-        predict: from a recipe and the number of ranks to what one rank needs.
+        predict: returns the prediction for a recipe and a number of ranks.
     """
 
     def check_fit(folder: Path, recipe: R, world_size: int, memory: RankMemory) -> int:
         del folder  # the recipe has all sizes
-        return refuse_too_little(lambda other: predict(other, world_size), recipe, memory)
+
+        def predict_here(variant: R) -> Prediction:
+            return predict(variant, world_size)
+
+        return refuse_too_little(predict_here, recipe, memory)
 
     return check_fit
 
 
-def _fitting(predict: Callable[[R], Prediction], recipe: R, memory: RankMemory) -> Iterator[str]:
-    """Yield the largest micro-batch that fits as the recipe is, and the most layers."""
-    most_bytes = memory.rank_bytes - PROCESS_BYTES
+def _iterate_fitting_settings(
+    predict: Callable[[R], Prediction], recipe: R, memory: RankMemory
+) -> Iterator[str]:
+    """Yield the largest micro-batch and number of layers that fit if the rest stays."""
+    max_bytes = memory.rank_bytes - PROCESS_BYTES
     for name in ("micro_batch_size", "num_layers"):
-        smaller = range(1, getattr(recipe, name, 1))
+        smaller_values = range(1, getattr(recipe, name, 1))
 
-        def needed(value: int, name: str = name) -> int:
+        def compute_needed_bytes(value: int, name: str = name) -> int:
             changed: dict[str, Any] = {name: value}
-            return predict(replace(recipe, **changed)).needed(memory)
+            return predict(replace(recipe, **changed)).compute_needed(memory)
 
-        fitting = bisect_right(smaller, most_bytes, key=needed)
-        if fitting:
-            yield f"{name}={fitting}"
+        max_value = bisect_right(smaller_values, max_bytes, key=compute_needed_bytes)
+        if max_value:
+            yield f"{name}={max_value}"
 
 
-def _gib(size: int) -> str:
+def _format_bytes(size: int) -> str:
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 // 10 else f"{size / 2**20:.1f} MiB"
 
 
-SHARE = "attention_flops_share"  # of all model FLOPs, among a job's facts
+SHARE = "attention_flops_share"  # fact of a job: share of attention in its model FLOPs
 
 
-def next_token_flops(recipe: Any) -> tuple[float, float]:
-    """Return the model FLOPs of training a token, and those of attention among them.
+def compute_next_token_flops(recipe: Any) -> tuple[float, float]:
+    """Return the model FLOPs of training a token, and the part of attention in them.
 
-    PaLM, appendix B: 6 N + 12 L D T, over all pairs of positions. N counts the weights of matrix
-    products, those of the head included.
+    The formula is that of PaLM, appendix B: 6 N + 12 L D T, over all pairs of positions. N is the
+    number of weights in matrices, with those of the head.
     """
     attention = 12.0 * recipe.num_layers * recipe.hidden_size * recipe.seq_length
     return 6.0 * recipe.matmul_weights + attention, attention
 
 
-def next_token_sizes(parameters: int, flops_per_token: tuple[float, float]) -> Sizes:
+def compute_next_token_sizes(parameters: int, flops_per_token: tuple[float, float]) -> Sizes:
     """Return the sizes of a language model with so many parameters.
 
     Args:
-        flops_per_token: of training, and those of attention among them.
+        flops_per_token: model FLOPs of training a token, and the part of attention in them.
     """
     per_token, attention = flops_per_token
 
-    def flops(counts: Counts) -> float:
+    def compute_flops(counts: Counts) -> float:
         return per_token * counts.tokens_padded
 
     facts = {
@@ -329,14 +344,14 @@ def next_token_sizes(parameters: int, flops_per_token: tuple[float, float]) -> S
         "trainable_parameters": parameters,
         SHARE: attention / per_token,
     }
-    return Sizes(facts, flops)
+    return Sizes(facts, compute_flops)
 
 
-def causal_mfu(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigures:
+def compute_causal_mfu(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigures:
     """Return ``MFU_causal``: the MFU without half of the FLOPs of attention.
 
-    PaLM, appendix B, counts attention over all pairs of positions: that is the figure ``MFU``.
-    Others count only the half that a causal mask leaves.
+    The figure ``MFU`` follows PaLM, appendix B, and counts attention over all pairs of positions.
+    Other authors count only the half of the pairs that a causal mask leaves.
     """
     whole = known["MFU"]
     share = ranks[0].facts.get(SHARE)

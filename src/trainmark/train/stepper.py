@@ -1,8 +1,8 @@
 """Take one optimizer step from micro-batches, in the same way for every job.
 
-Owns gradient accumulation, the weight of a sample, autocast, which parameters decay, how the
-learning rate rises, and the loss scale of fp16, whose state is on the device, so that no step
-synchronises to detect an overflow. A sample has the weight one over the samples of the whole step
+Does gradient accumulation, the weighting of samples, autocast, weight decay, the schedule of the
+learning rate, and the loss scaling of fp16, whose state is on the device, so that no step
+synchronises to detect an overflow. The weight of a sample is one over the samples of the whole step
 on all ranks, so that short, uneven and accumulated steps give exactly the gradient of the mean
 loss.
 """
@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from trainmark.errors import DivergedError
 from trainmark.recipe import AUTOCAST
-from trainmark.train.parallel import Ranks, micro_batch, parallelize
+from trainmark.train.parallel import Ranks, open_micro_batch, parallelize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,49 +31,49 @@ if TYPE_CHECKING:
 Number = TypeVar("Number", int, float)
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 AUTOCAST_DTYPES = {precision: _DTYPES[name] for precision, name in AUTOCAST.items()}
-# Gradients overflowed at every scale from the first one down to this.
-LOSS_SCALE_FLOOR = 1.0
+LOSS_SCALE_FLOOR = 1.0  # a run whose gradients overflow even at this scale is stopped
 
 
 def add_over_ranks(*values: Number, world_size: int, device: torch.device) -> list[Number]:
-    """Return the sums of numbers over all ranks: exact for whole numbers, else in float64."""
+    """Return the sums of numbers over all ranks: exact for integers, else in float64."""
     if world_size == 1:
         return list(values)
-    whole = all(isinstance(value, int) for value in values)
-    total = torch.tensor(values, dtype=torch.int64 if whole else torch.float64, device=device)
+    are_integers = all(isinstance(value, int) for value in values)
+    dtype = torch.int64 if are_integers else torch.float64
+    total = torch.tensor(values, dtype=dtype, device=device)
     torch.distributed.all_reduce(total)
     sums: list[Number] = total.tolist()
     return sums
 
 
-def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def make_decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Return AdamW's groups: matrices and tables with weight decay, biases and norms without.
 
-    A matrix has at least two dimensions; the biases of several experts in one tensor are biases.
-    No group mixes parameters of different meshes, which a fused optimizer cannot update together.
+    A matrix has at least two dimensions; a tensor with the biases of several experts is no matrix.
+    No group has parameters of different meshes, which a fused optimizer cannot update together.
     """
     groups: dict[tuple[Any, bool], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         decays = parameter.dim() >= 2 and not name.endswith("bias")
-        groups.setdefault((mesh_of(parameter), decays), []).append(parameter)
+        groups.setdefault((get_mesh(parameter), decays), []).append(parameter)
     return [
         {"params": parameters, "weight_decay": weight_decay if decays else 0.0}
         for (_, decays), parameters in groups.items()
     ]
 
 
-def mesh_of(tensor: Tensor) -> DeviceMesh | None:
-    """Return the mesh over which ``tensor`` is sharded; None: it is a plain tensor."""
+def get_mesh(tensor: Tensor) -> DeviceMesh | None:
+    """Return the mesh of a sharded tensor; None: it is a plain tensor."""
     return tensor.device_mesh if isinstance(tensor, DTensor) else None
 
 
 @torch.no_grad()
 def clip_gradients(model: nn.Module, max_norm: float) -> None:
-    """Scale the gradients down to a global norm of ``max_norm``, over all meshes together."""
+    """Scale gradients down to a global norm of ``max_norm``, taken over all meshes together."""
     by_mesh: dict[DeviceMesh | None, list[nn.Parameter]] = {}
     for parameter in model.parameters():
         if parameter.grad is not None:
-            by_mesh.setdefault(mesh_of(parameter), []).append(parameter)
+            by_mesh.setdefault(get_mesh(parameter), []).append(parameter)
     if len(by_mesh) == 1:
         torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
         return
@@ -86,36 +86,39 @@ def clip_gradients(model: nn.Module, max_norm: float) -> None:
         torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, total)
 
 
-def warmup_factor(finished_steps: int, warmup_steps: float) -> float:
-    """Return the next step's fraction of the peak learning rate: from 0, linearly to 1.
+def compute_warmup_factor(finished_steps: int, warmup_steps: float) -> float:
+    """Return the next step's fraction of the peak learning rate: linearly from 0 to 1.
 
-    As Megatron-LM's scheduler and GLM's ``AnnealingLR``, whose first step has the rate 0.
+    The first step has the rate 0, as in Megatron-LM's scheduler and GLM's ``AnnealingLR``.
     """
     return min(1.0, finished_steps / warmup_steps) if warmup_steps else 1.0
 
 
-def decay_progress(finished_steps: int, warmup_steps: float, decay_steps: int) -> float:
+def compute_decay_progress(finished_steps: int, warmup_steps: float, decay_steps: int) -> float:
     """Return the progress of the next step from the warm-up's end to ``decay_steps``, 0 to 1."""
     done = (finished_steps - warmup_steps) / max(decay_steps - warmup_steps, 1)
     return min(1.0, max(0.0, done))
 
 
-def cosine_factor(progress: float, lowest: float) -> float:
-    """Return the rate over the peak: a cosine from 1 at ``progress`` 0 to ``lowest`` at 1."""
+def compute_cosine_factor(progress: float, lowest: float) -> float:
+    """Return the fraction of the peak rate: a cosine from 1 to ``lowest`` at ``progress`` 1."""
     return lowest + (1 - lowest) * (1 + math.cos(math.pi * progress)) / 2
 
 
 class LossScaler(torch.amp.GradScaler):
     """Scale losses, drop the steps whose gradients overflow, and adapt the scale.
 
-    The scale doubles after ``window`` steps in a row without an overflow. Of the overflows
-    since it last doubled, or since the start, the first ``hysteresis - 1`` leave it as it is
-    and each later one halves it. A hysteresis of 1 is the library's ``GradScaler``; 2 is the
-    ``delayed_shift=2`` of Megatron-LM's ``DynamicLossScaler``.
+    The scale doubles after ``window`` steps in a row without an overflow. Of the overflows since it
+    last doubled, the first ``hysteresis - 1`` leave the scale as it is, and each later one halves
+    it. With a hysteresis of 1 this is torch's ``GradScaler``; 2 is the ``delayed_shift=2`` of
+    Megatron-LM's ``DynamicLossScaler``.
 
     Args:
         enabled: whether losses are scaled; if not, no step is dropped.
-        start: the first step's scale.
+        start: scale of the first step.
+
+    Attributes:
+        skipped: number of steps that were dropped, on the device.
     """
 
     def __init__(
@@ -134,7 +137,7 @@ class LossScaler(torch.amp.GradScaler):
         self.skipped = torch.zeros_like(self._one)
         self._until_halved = torch.full_like(self._one, hysteresis)
 
-    def current(self) -> Tensor:
+    def compute_scale(self) -> Tensor:
         """Return the scale as a tensor on the device."""
         return self.scale(self._one)
 
@@ -142,14 +145,18 @@ class LossScaler(torch.amp.GradScaler):
         """Return how many steps were dropped. Synchronises: call after the loop."""
         return int(self.skipped.item())
 
-    def state(self) -> Tensor:
-        """Return scale, steps since it changed and overflows left, for ``load``. Synchronises."""
+    def read_state(self) -> Tensor:
+        """Return the state for ``load``; synchronises with the device.
+
+        Returns:
+            The scale, the steps since it changed, and the overflows until it is halved, (3,).
+        """
         state = self.state_dict() if self.is_enabled() else {"scale": 1.0, "_growth_tracker": 0}
         numbers = [state["scale"], state["_growth_tracker"], self._until_halved.item()]
         return torch.tensor(numbers, dtype=torch.float64)
 
     def load(self, state: Tensor) -> None:
-        """Take over what ``state`` returned."""
+        """Set the state that ``read_state`` returned."""
         if self.is_enabled():
             scale, growth, until_halved = state.tolist()
             self.load_state_dict(
@@ -160,29 +167,34 @@ class LossScaler(torch.amp.GradScaler):
     def step_or_skip(self, optimizer: torch.optim.Optimizer) -> Tensor | None:
         """Step ``optimizer`` unless a gradient overflowed, then adapt the scale.
 
-        Returns a tensor on the device, 1 where the step was dropped, else 0; None where
-        losses are not scaled.
+        Returns:
+            A tensor on the device: 1 if the step was dropped, else 0. None: losses are not scaled.
         """
         if not self.is_enabled():
             optimizer.step()
             return None
-        before = self.current()
+        old_scale = self.compute_scale()
         self.step(optimizer)
         self.update()
-        after = self.current()
+        new_scale = self.compute_scale()
         # The library lowers the scale after an overflow; comparing it does not synchronise.
-        dropped = (after < before).to(self._one.dtype)
+        dropped = (new_scale < old_scale).to(self._one.dtype)
         self.skipped += dropped
-        if self._hysteresis > 1:  # the scale stays until the hysteresis is used up
-            spared = (dropped > 0) & (self._until_halved > 1)
-            self.update(torch.where(spared, before, after))
+        if self._hysteresis > 1:  # keep the old scale until the hysteresis is used up
+            keeps_scale = (dropped > 0) & (self._until_halved > 1)
+            self.update(torch.where(keeps_scale, old_scale, new_scale))
             until_halved = (self._until_halved - dropped).clamp(min=1)
-            self._until_halved = torch.where(after > before, self._hysteresis, until_halved)
+            self._until_halved = torch.where(new_scale > old_scale, self._hysteresis, until_halved)
         return dropped
 
 
 class StepperCounts(NamedTuple):
-    """What a ``Stepper`` counts, and its loss scale; tensors on the device, but ``scale``."""
+    """The counts of a ``Stepper``, and its loss scale; all tensors but ``scale`` on the device.
+
+    Attributes:
+        steps_with_rate: steps with a learning rate above 0; ``skipped_with_rate``: those that the
+            loss scaler dropped.
+    """
 
     steps: int
     steps_with_rate: int
@@ -198,16 +210,16 @@ class Stepper:
     that share one replica must have the same masks.
 
     Args:
-        loss_sum: called with a batch under autocast; returns the SUM of the losses of the
-            batch's samples, a scalar tensor.
-        ranks: those over which the job has parallelized ``model`` itself; none: each rank
+        loss_sum: called with a batch under autocast; returns the SUM of the losses of the batch's
+            samples, a scalar tensor.
+        ranks: the ranks over which the job has already parallelized ``model``; None: each rank
             gets a whole replica.
-        schedule_lr: called with the number of finished steps before each step; returns
-            the learning rate as a multiple of the optimizer's initial one.
-        max_grad_norm: clip the global gradient norm; none: no clipping.
+        schedule_lr: called with the number of finished steps before each step; returns the learning
+            rate as a multiple of the optimizer's initial rate.
+        max_grad_norm: clip the global gradient norm; None: no clipping.
         loss_scale_window: steps without overflow after which fp16's loss scale doubles.
-        loss_scale_hysteresis: overflows since then that halve it; see ``LossScaler``.
-        loss_scale_start: the first step's; the default is that of torch's ``GradScaler``.
+        loss_scale_hysteresis: overflow from which on the scale is halved; see ``LossScaler``.
+        loss_scale_start: scale of the first step; the default is that of torch's ``GradScaler``.
     """
 
     def __init__(
@@ -226,13 +238,17 @@ class Stepper:
     ) -> None:
         recipe, device = context.recipe, context.device
         if ranks is None:
-            ranks = Ranks.of(context)
+            ranks = Ranks.from_context(context)
             model = parallelize(model, ranks, compiled=recipe.compile)
         torch.manual_seed(recipe.seed + 1_000_003 * ranks.data_rank)
-        self.model, self.optimizer, self.steps = model, optimizer, 0
+        self.model = model
+        self.optimizer = optimizer
+        self.steps = 0
         self.device = next(model.parameters()).device
-        self._loss_sum, self._schedule_lr = loss_sum, schedule_lr
-        self._torch_type, self._precision = device.torch_type, recipe.precision
+        self._loss_sum = loss_sum
+        self._schedule_lr = schedule_lr
+        self._torch_type = device.torch_type
+        self._precision = recipe.precision
         self._data_size = ranks.data_size
         self._base_lrs = [group["lr"] for group in optimizer.param_groups]
         self._max_grad_norm = max_grad_norm
@@ -253,14 +269,17 @@ class Stepper:
         Raises:
             DivergedError: gradients overflow even at the smallest scale.
         """
-        if self.scaler.is_enabled() and (scale := self.scaler.get_scale()) < LOSS_SCALE_FLOOR:
+        if not self.scaler.is_enabled():
+            return
+        scale = self.scaler.get_scale()
+        if scale < LOSS_SCALE_FLOOR:
             raise DivergedError(
                 "loss_scale_at_floor", scale=scale, step=self.steps, floor=LOSS_SCALE_FLOOR
             )
 
     def loss_scale(self) -> float | Tensor:
         """Return the factor on the next step's gradients; a tensor on the device."""
-        return self.scaler.current() if self.scaler.is_enabled() else 1.0
+        return self.scaler.compute_scale() if self.scaler.is_enabled() else 1.0
 
     def skipped_steps(self) -> int:
         """Return how many steps the loss scaler dropped. Synchronises: call after the loop."""
@@ -270,19 +289,20 @@ class Stepper:
         """Return how many steps should have changed parameters; see ``Job.updates``."""
         return self._steps_with_rate - int(self._skipped_with_rate.item())
 
-    def counts(self) -> StepperCounts:
+    def read_counts(self) -> StepperCounts:
         """Return the counts and the loss scale so far, for ``set_counts``. Synchronises."""
         return StepperCounts(
             steps=self.steps,
             steps_with_rate=self._steps_with_rate,
             skipped=self.scaler.skipped.clone(),
             skipped_with_rate=self._skipped_with_rate.clone(),
-            scale=self.scaler.state(),
+            scale=self.scaler.read_state(),
         )
 
     def set_counts(self, counts: StepperCounts) -> None:
-        """Go back to earlier counts."""
-        self.steps, self._steps_with_rate = counts.steps, counts.steps_with_rate
+        """Restore earlier counts."""
+        self.steps = counts.steps
+        self._steps_with_rate = counts.steps_with_rate
         self.scaler.skipped.copy_(counts.skipped)
         self._skipped_with_rate.copy_(counts.skipped_with_rate)
         self.scaler.load(counts.scale)
@@ -310,8 +330,9 @@ class Stepper:
         return total / max(samples, 1)
 
     def _backward(self, batch: Batch) -> Tensor:
+        """Do the forward and backward pass of a micro-batch; return the sum of its losses."""
         samples = batch.samples_trained
-        with micro_batch(self.model, last=batch.closes_step):
+        with open_micro_batch(self.model, last=batch.closes_step):
             with self.autocast():
                 loss_sum = self._loss_sum(batch)
             # Gradients are averaged over replicas: undo that, then divide by the step's samples.
@@ -320,6 +341,7 @@ class Stepper:
         return loss_sum.detach() * (1.0 if samples else 0.0)
 
     def _update(self) -> None:
+        """Update the parameters by the accumulated gradients."""
         factor = self._schedule_lr(self.steps)
         for group, base in zip(self.optimizer.param_groups, self._base_lrs, strict=True):
             group["lr"] = base * factor

@@ -1,9 +1,9 @@
-"""A probe inside an unmodified program, which writes the events that a rank of a case writes.
+"""A probe inside an unmodified program, which writes the same events as a rank of a case.
 
-``site/sitecustomize.py`` is loaded by the program's interpreter and waits for torch; ``hooks``
-then hooks torch; ``process`` finds out whether this process is a rank; ``rank`` measures it, with
-``batches`` (what it reads) and ``weights`` (what it changes). ``printed`` reads afterwards what the
-program says of its speed.
+The program's interpreter loads ``site/sitecustomize.py``, which waits for torch. Then ``hooks``
+hooks torch, ``process`` finds out whether this process is a rank, and ``rank`` measures it, with
+``batches`` (the batches that it reads) and ``weights`` (the tensors that it changes). Afterwards
+``printed`` reads the speed that the program printed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ RUN_DIR_VARIABLE = "TRAINMARK_WITNESS"  # folder of the run, for the probe
 _SITE_DIR = Path(__file__).with_name("site")
 
 
-def probe_variables(run_dir: Path, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with which an interpreter loads the probe.
+def make_probe_variables(run_dir: Path, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables that make an interpreter load the probe.
 
     Args:
-        variables: of the environment in which the program starts.
+        variables: the environment in which the program is started.
     """
     paths = [str(_SITE_DIR)]
     if variables.get("PYTHONPATH"):

@@ -1,4 +1,4 @@
-"""Count what a ``DataLoader`` yields to a program, separately for what it trains.
+"""Count the batches that a ``DataLoader`` yields to a program, and find those that it trains.
 
 A program may evaluate on batches of another loader, and may read batches before it trains them. A
 data set counts as trained if its batch was the last one before a backward pass.
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _INPUTS = ("input_ids", "input", "inputs", "tokens")  # keys of the tensor that is counted
 _MASK = "attention_mask"
-_MAX_DEPTH = 4  # of lists and tables in a batch
-_MAX_ROWS = 256  # of which digests are kept
+_MAX_DEPTH = 4  # of nested lists and mappings in a batch
+_MAX_ROWS = 256  # rows of a data set whose digests are kept
 
 
 @dataclass(slots=True)
@@ -28,8 +28,8 @@ class Fetch:
 
     Args:
         dataset: id of its data set.
-        counts: of the batch; None: it holds no tensor that can be counted.
-        marks: before and after it was fetched.
+        counts: counts of the batch; None: it has no tensor that can be counted.
+        marks: the device's marks before and after it was fetched.
     """
 
     dataset: int
@@ -42,42 +42,46 @@ class BatchCounter:
     """The batches of one rank since its last step.
 
     Args:
-        sample_dimension, token_dimension: of the counted tensor; no token dimension: tokens are
-            all elements of a tensor of integers with two dimensions.
+        sample_dimension: dimension of the counted tensor whose size is the number of samples.
+        token_dimension: likewise for tokens; None: the elements of an integer tensor with two
+            dimensions are tokens.
+
+    Attributes:
+        trained: ids of the data sets that are trained.
     """
 
     sample_dimension: int = 0
     token_dimension: int | None = None
-    trained: set[int] = field(default_factory=set)  # ids of data sets
+    trained: set[int] = field(default_factory=set)
     has_token_batches: bool = False
     _fetches: list[Fetch] = field(default_factory=list)
-    _last: int | None = None
+    _last_dataset: int | None = None
     _idle_steps: int = 0
     _rows: dict[int, tuple[int, list[int]]] = field(default_factory=dict)  # by data set
 
     def add(self, dataset: int, batch: Any, marks: tuple[Any, Any], *, iterator: int = 0) -> None:
-        """Take a batch that a loader yielded.
+        """Add a batch that a loader yielded.
 
         Args:
-            iterator: id of the loader's iterator: a new one begins another epoch.
+            iterator: id of the loader's iterator; each epoch has a new one.
         """
         self._fetches.append(Fetch(dataset, self.measure(batch), marks))
-        self._last = dataset
-        first, rows = self._rows.setdefault(dataset, (iterator, []))
-        if iterator == first and len(rows) < _MAX_ROWS:
+        self._last_dataset = dataset
+        first_iterator, rows = self._rows.setdefault(dataset, (iterator, []))
+        if iterator == first_iterator and len(rows) < _MAX_ROWS:
             rows += _digest_rows(_find_inputs(batch), self.sample_dimension)
 
     def list_rows(self) -> list[int]:
-        """Return digests of the first rows that were trained, of the first epoch."""
+        """Return digests of the first rows of the first epoch, of data sets that are trained."""
         return [row for dataset in self.trained for row in self._rows.get(dataset, (0, []))[1]]
 
-    def backward(self) -> None:
-        """Note that a backward pass begins: the last batch is one that is trained."""
-        if self._last is not None and (not self.trained or self._idle_steps > 1):
-            self.trained.add(self._last)
+    def note_backward(self) -> None:
+        """Note that a backward pass begins, so that the data set of the last batch is trained."""
+        if self._last_dataset is not None and (not self.trained or self._idle_steps > 1):
+            self.trained.add(self._last_dataset)
 
     def take_step(self) -> list[Fetch]:
-        """Return the batches of training since the last step, and forget all."""
+        """Return the batches of training since the last step, and reset."""
         fetched = [fetch for fetch in self._fetches if fetch.dataset in self.trained]
         self._idle_steps = 0 if fetched else self._idle_steps + 1
         self._fetches.clear()
@@ -106,7 +110,7 @@ class BatchCounter:
 
 
 def _find_inputs(batch: Any) -> Any | None:
-    """Return the tensor that is counted: that of a known key, else the first."""
+    """Return the tensor that is counted: that of a known key, else the first; None: no tensor."""
     if isinstance(batch, Mapping):
         for key in _INPUTS:
             if key in batch and hasattr(batch[key], "dim"):
@@ -132,13 +136,11 @@ def _iterate_tensors(batch: Any, depth: int) -> Iterator[Any]:
 
 
 def _digest_rows(tensor: Any | None, dimension: int) -> list[int]:
-    """Return a digest of each row of a tensor on the host; empty of one on a device."""
+    """Return a digest of each row of a tensor on the host; empty for a tensor on a device."""
     if tensor is None or tensor.device.type != "cpu" or tensor.dim() <= dimension:
         return []
-    rows = tensor.detach().contiguous().unbind(dimension)[:_MAX_ROWS]
-    return [
-        int.from_bytes(
-            blake2b(bytes(row.contiguous().untyped_storage()), digest_size=7).digest(), "big"
-        )
-        for row in (row.clone() for row in rows)
-    ]
+    digests = []
+    for row in tensor.detach().contiguous().unbind(dimension)[:_MAX_ROWS]:
+        storage = bytes(row.clone().contiguous().untyped_storage())
+        digests.append(int.from_bytes(blake2b(storage, digest_size=7).digest(), "big"))
+    return digests

@@ -1,6 +1,6 @@
 """Count the FLOPs of one step of a program with torch's counter, and the type of their operands.
 
-A step of a program that ``torch.compile`` made is not counted: its operations are not torch's.
+Steps of compiled programs are not counted, because their operations are not those of torch.
 """
 
 from __future__ import annotations
@@ -13,38 +13,48 @@ if TYPE_CHECKING:
 
 
 def count_graphs() -> int:
-    """Return how many graphs torch compiled so far; 0 if it compiled none, or does not tell."""
+    """Return the number of graphs that torch has compiled; 0 if it is unknown."""
     if "torch._dynamo" not in sys.modules:
         return 0
-    from trainmark.train.parallel import graphs_compiled
+    from trainmark.train.parallel import count_compiled_graphs
 
-    return graphs_compiled() or 0
+    return count_compiled_graphs() or 0
 
 
 class FlopCounter:
-    """Counts one whole step between the ends of two steps."""
+    """Counts one whole step, from the end of the step before it to its own end.
+
+    Attributes:
+        counted: FLOPs of the step; None: no step was counted yet.
+        matmul_type: type of the operands of most FLOPs.
+    """
 
     def __init__(self) -> None:
         self.counted: float | None = None
-        self.matmul_type: str | None = None  # that of most FLOPs
+        self.matmul_type: str | None = None
         self._watch: StepWatch | None = None
 
-    def may_count(self, can_count: bool) -> bool:
-        """Tell whether a step may still be counted."""
+    def can_still_count(self, can_count: bool) -> bool:
+        """Tell whether a step may still be counted.
+
+        Args:
+            can_count: the program is in a state in which steps can be counted.
+        """
         return self.counted is None and can_count
 
-    def step_ended(self, *, can_count: bool) -> None:
-        """Take the count of the step that ended, or begin with the next one."""
+    def end_step(self, *, can_count: bool) -> None:
+        """Note that a step has ended: read its count, or begin to count the next step."""
         if self._watch is not None:
             self._read()
         elif self.counted is None and can_count:
             from trainmark.rank.watch import StepWatch
 
             self._watch = StepWatch(dict)
-            self._watch.__enter__()  # type: ignore[no-untyped-call]  # until the step's end, which is in another call
+            # Exited at the end of the step, in another call.
+            self._watch.__enter__()  # type: ignore[no-untyped-call]
 
     def abandon(self) -> None:
-        """Do not count the step under way: the program does something else in it."""
+        """Stop counting the current step, because the program does something else in it."""
         if self._watch is not None:
             self._watch.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._watch = None

@@ -1,7 +1,7 @@
 """Hook torch in a program that is measured.
 
-Owns which calls of torch are hooked. Each hook does the program's call unchanged, and tells the
-rank what happened; an error of the probe ends the probe, not the program.
+Each hook does the program's call unchanged and reports it to the process or its rank. An error of
+the probe ends the probe, not the program.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from trainmark.witness.process import WitnessedProcess
     from trainmark.witness.rank import WitnessedRank
 
-process: WitnessedProcess | None = None  # this one, once torch is hooked
-_depth = threading.local()  # of calls that call themselves for parts of a model
+process: WitnessedProcess | None = None  # this process, after torch was hooked
+_depth = threading.local()  # depth of nested calls of ``Module.train``
 
 
 def install(start_ns: int) -> None:
@@ -43,8 +43,8 @@ def install(start_ns: int) -> None:
     _hook_exit()
 
 
-def _tell(call: Callable[[WitnessedProcess], object]) -> None:
-    """Tell the process something; an error of the probe ends it."""
+def _call_safely(call: Callable[[WitnessedProcess], object]) -> None:
+    """Call a function with the process; an error of the probe ends the probe."""
     if process is None or not process.is_watching:
         return
     try:
@@ -53,81 +53,85 @@ def _tell(call: Callable[[WitnessedProcess], object]) -> None:
         process.report_probe_error(error)
 
 
-def _tell_rank(call: Callable[[WitnessedRank], object]) -> None:
-    """Tell the rank something, if this process is one already."""
+def _call_rank_safely(call: Callable[[WitnessedRank], object]) -> None:
+    """Call a function with the rank, if this process is already one."""
     if process is not None and process.rank is not None:
         rank = process.rank
-        _tell(lambda _: call(rank))
+        _call_safely(lambda _: call(rank))
 
 
 def _hook_optimizers(torch: Any) -> None:
     from torch.optim import optimizer
 
-    def before(stepping: Any, _args: Any, _kwargs: Any) -> None:
-        _tell(lambda watched: watched.before_optimizer(stepping))
+    def note_start(stepping: Any, _args: Any, _kwargs: Any) -> None:
+        _call_safely(lambda watched: watched.note_optimizer_start(stepping))
 
-    def after(stepping: Any, _args: Any, _kwargs: Any) -> None:
-        _tell(lambda watched: watched.after_optimizer(stepping))
+    def note_end(stepping: Any, _args: Any, _kwargs: Any) -> None:
+        _call_safely(lambda watched: watched.note_optimizer_end(stepping))
 
     del torch
-    optimizer.register_optimizer_step_pre_hook(before)
-    optimizer.register_optimizer_step_post_hook(after)
+    optimizer.register_optimizer_step_pre_hook(note_start)
+    optimizer.register_optimizer_step_post_hook(note_end)
 
 
 def _hook_backward(torch: Any) -> None:
     backward = torch.autograd.backward
 
-    def begin(watched: WitnessedProcess, tensors: Any) -> None:
+    def note_loss(watched: WitnessedProcess, tensors: Any) -> None:
         rank = watched.rank or watched.claim(torch)
         if rank is None:
             return
         first = tensors[0] if isinstance(tensors, tuple | list) else tensors
         is_loss = isinstance(first, torch.Tensor) and first.numel() == 1
-        rank.backward(first.detach().reshape(()) if is_loss else None)
+        rank.note_backward(first.detach().reshape(()) if is_loss else None)
 
     @functools.wraps(backward)
-    def hooked(tensors: Any, *args: Any, **kwargs: Any) -> None:
-        _tell(lambda watched: begin(watched, tensors))
+    def call_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        _call_safely(lambda watched: note_loss(watched, tensors))
         backward(tensors, *args, **kwargs)
 
-    torch.autograd.backward = hooked
+    torch.autograd.backward = call_backward
 
 
 def _hook_loaders(torch: Any) -> None:
     from torch.utils.data import dataloader
 
     del torch
-    kind: Any = dataloader._BaseDataLoaderIter
-    fetch = kind.__next__
+    iterator_class: Any = dataloader._BaseDataLoaderIter
+    fetch = iterator_class.__next__
 
     @functools.wraps(fetch)
-    def hooked(iterator: Any) -> Any:
+    def call_fetch(iterator: Any) -> Any:
         watched = process
         if watched is None or not watched.is_watching:
             return fetch(iterator)
         rank = watched.rank
         watched.fetched_ns = clock()
-        before = watched.fetched_ns if rank is None else rank.device.mark()
+        start_mark = watched.fetched_ns if rank is None else rank.device.mark()
         batch = fetch(iterator)
         dataset = id(getattr(iterator, "_dataset", iterator))
         if rank is None:
             watched.early_batch = (dataset, batch, id(iterator))
         else:
-            marks = (before, rank.device.mark())
-            _tell_rank(lambda rank: rank.batches.add(dataset, batch, marks, iterator=id(iterator)))
+            marks = (start_mark, rank.device.mark())
+            _call_rank_safely(
+                lambda rank: rank.batches.add(dataset, batch, marks, iterator=id(iterator))
+            )
         return batch
 
-    kind.__next__ = hooked
+    iterator_class.__next__ = call_fetch
 
 
 def _hook_pauses(torch: Any) -> None:
     module = torch.nn.Module
-    set_mode, load, save = module.train, module.load_state_dict, torch.save
+    set_mode = module.train
+    load = module.load_state_dict
+    save = torch.save
 
     @functools.wraps(set_mode)
-    def hooked_mode(self: Any, mode: bool = True) -> Any:
+    def call_set_mode(self: Any, mode: bool = True) -> Any:
         if getattr(_depth, "calls", 0) == 0:
-            _tell_rank(lambda rank: _change_mode(rank, self, is_training=mode))
+            _call_rank_safely(lambda rank: _change_mode(rank, self, is_training=mode))
         _depth.calls = getattr(_depth, "calls", 0) + 1
         try:
             return set_mode(self, mode)
@@ -135,27 +139,29 @@ def _hook_pauses(torch: Any) -> None:
             _depth.calls -= 1
 
     @functools.wraps(load)
-    def hooked_load(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _tell_rank(lambda rank: rank.weights.note_replaced())
+    def call_load(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _call_rank_safely(lambda rank: rank.weights.note_replaced())
         return load(self, *args, **kwargs)
 
     @functools.wraps(save)
-    def hooked_save(*args: Any, **kwargs: Any) -> None:
+    def call_save(*args: Any, **kwargs: Any) -> None:
         is_main = threading.current_thread() is threading.main_thread()
         if is_main:
-            _tell_rank(lambda rank: rank.pause("checkpoint"))
+            _call_rank_safely(lambda rank: rank.pause("checkpoint"))
         save(*args, **kwargs)
         if is_main:
-            _tell_rank(lambda rank: rank.resume_after("checkpoint"))
+            _call_rank_safely(lambda rank: rank.resume_after("checkpoint"))
 
-    module.train, module.load_state_dict, torch.save = hooked_mode, hooked_load, hooked_save
+    module.train = call_set_mode
+    module.load_state_dict = call_load
+    torch.save = call_save
 
 
 def _change_mode(rank: WitnessedRank, module: Any, *, is_training: bool) -> None:
-    """Take that the model that is trained goes to evaluation, or back."""
-    trained = next((x for x in module.parameters() if x.requires_grad), None)
-    if trained is None or not rank.weights.has(trained):
-        return  # a teacher, or a metric's model
+    """Note that a module was set to training or evaluation, if it is the one that is trained."""
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if not parameters or not rank.weights.has(parameters[0]):
+        return  # another model, for example a teacher or that of a metric
     if is_training:
         rank.resume_after("evaluate")
     else:
@@ -163,12 +169,12 @@ def _change_mode(rank: WitnessedRank, module: Any, *, is_training: bool) -> None
 
 
 def _hook_exit() -> None:
-    leave = os._exit
+    exit_at_once = os._exit
 
-    @functools.wraps(leave)
-    def hooked(status: int) -> NoReturn:
+    @functools.wraps(exit_at_once)
+    def call_exit(status: int) -> NoReturn:
         if process is not None:
             process.finish()
-        leave(status)
+        exit_at_once(status)
 
-    os._exit = hooked
+    os._exit = call_exit

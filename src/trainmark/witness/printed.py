@@ -1,14 +1,15 @@
-"""Read what a program printed of its own speed, by the pattern in the file of ``--witness``.
+"""Read the speed that a program printed, by the pattern in the file of ``--witness``.
 
 Without a pattern, ``published.analysis`` reads the same output.
 
-Numbers are taken as printed, with separators of thousands and the letters k, M and G. What they
-mean, and whether they agree with what was measured, is for ``record.printed``.
+Numbers may have thousands separators and the letters k, M and G. ``record.printed`` compares them
+with the measurement.
 """
 
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,18 +20,18 @@ if TYPE_CHECKING:
 
     from trainmark.plan.witness import Witness
 
-_OUTPUTS = ("log.launcher.txt", "log.node*.txt")  # of the processes that start the program
+_OUTPUTS = ("log.launcher.txt", "log.node*.txt")  # files with the program's output
 _NUMBER = re.compile(r"\s*(?P<digits>[-+0-9.,eE]+?)\s*(?P<letter>[kKMG]?)\s*")
 _FACTORS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
 _MAX_LINE_BYTES = 1 << 20
-MAX_VALUES = 20_000  # of a quantity; of more, every second one is kept
-_MAX_RAW = 300
+MAX_VALUES = 20_000  # of a quantity; if there are more, every second one is kept
+_MAX_RAW_CHARS = 300
 
 
 def read_printed(run_dir: Path, witness: Witness) -> list[dict[str, Any]]:
-    """Return the speeds that a program printed: an entry for each group of its pattern.
+    """Return the speeds that a program printed, with an entry for each group of its pattern.
 
-    An entry has the group's name, its values in their order, and the first line that has one.
+    An entry has the group's name, its values in order, and the first line that has a value.
     """
     if witness.spec.speed_line is None:
         return []
@@ -41,19 +42,19 @@ def read_printed(run_dir: Path, witness: Witness) -> list[dict[str, Any]]:
     raw = dict.fromkeys(values, "")
     for line in _iterate_output(list_outputs(run_dir, witness)):
         for match in pattern.finditer(line):
-            for name, of_name in values.items():
+            for name, numbers in values.items():
                 number = read_number(match[name])
                 if number is not None:
-                    raw[name] = raw[name] or line.strip()[:_MAX_RAW]
-                    of_name.append(number)
+                    raw[name] = raw[name] or line.strip()[:_MAX_RAW_CHARS]
+                    numbers.append(number)
     return [
-        {"quantity": name, "lines": len(of_name), "values": thin(of_name), "raw": raw[name]}
-        for name, of_name in values.items()
+        {"quantity": name, "lines": len(numbers), "values": thin(numbers), "raw": raw[name]}
+        for name, numbers in values.items()
     ]
 
 
 def read_number(text: str | None) -> float | None:
-    """Return a printed number; None if a group matched nothing, or no number."""
+    """Return a printed number; None if the text is no number, or a group did not match."""
     match = _NUMBER.fullmatch(text or "")
     if match is None:
         return None
@@ -71,7 +72,7 @@ def thin(values: list[float]) -> list[float]:
 
 
 def list_outputs(run_dir: Path, witness: Witness) -> list[Path]:
-    """Return the files of the program's output, or its own log if the file names one."""
+    """Return the files of the program's output, or its own log if the witness file names one."""
     if witness.spec.log is None:
         paths = [path for name in _OUTPUTS for path in sorted(run_dir.glob(name))]
     else:
@@ -80,8 +81,8 @@ def list_outputs(run_dir: Path, witness: Witness) -> list[Path]:
 
 
 def _iterate_output(paths: Iterable[Path]) -> Iterator[str]:
-    """Yield the lines of the program's output, each state of a progress bar on its own."""
+    """Yield the lines of the program's output; each state of a progress bar is a line."""
     for path in paths:
         with path.open("rb") as file:
-            while line := file.readline(_MAX_LINE_BYTES):
+            for line in iter(partial(file.readline, _MAX_LINE_BYTES), b""):
                 yield from re.split(r"[\r\n]+", line.decode("utf-8", "replace"))

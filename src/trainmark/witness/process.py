@@ -1,8 +1,8 @@
 """Find out whether this process is a rank of a witnessed run, and report how it ends.
 
-A process is a rank from its first backward pass on, under the number that it has in its process
-group or environment. A process that never gets there writes nothing, unless the launcher started
-it as a rank. Nothing here may keep the program from running: an error of the probe ends the probe.
+A process becomes a rank with its first backward pass; its number is that of its process group or
+environment. A process without a backward pass writes nothing, unless the launcher started it as a
+rank. Nothing here may keep the program from running: an error of the probe ends the probe.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.events.schema import EventWriter, name_rank_file
 from trainmark.protocols import Counts
-from trainmark.rank.failure import error_report
+from trainmark.rank.failure import describe_failure
 from trainmark.witness import RUN_DIR_VARIABLE
 
 if TYPE_CHECKING:
@@ -30,19 +30,25 @@ clock = time.perf_counter_ns
 
 
 class WitnessedProcess:
-    """This process: not yet a rank, a rank, or none.
+    """This process, which is a rank, may become one, or never will.
 
     Args:
-        start_ns: when it started.
+        start_ns: time at which the process started.
+
+    Attributes:
+        rank: the rank that this process is; None: it is not a rank.
+        fetched_ns: time at which the program asked for its last batch.
+        early_batch: the last batch before the process became a rank, with the ids of its data set
+            and iterator.
     """
 
     def __init__(self, run_dir: Path, start_ns: int) -> None:
         self.run_dir = run_dir
         self.start_ns = start_ns
         self.rank: WitnessedRank | None = None
-        self.fetched_ns = 0  # when the last batch was asked for
-        self.early_batch: tuple[int, Any, int] | None = None  # with its data set and iterator
-        self._early_optimizer: Any = None  # that steps before a backward pass began
+        self.fetched_ns = 0
+        self.early_batch: tuple[int, Any, int] | None = None
+        self._early_optimizer: Any = None  # an optimizer whose step began before a backward pass
         self._is_watching = True
         self._pid = os.getpid()
         self._events: EventWriter | None = None
@@ -53,74 +59,74 @@ class WitnessedProcess:
         return self._is_watching
 
     def stop(self) -> None:
-        """Watch no longer."""
+        """Stop watching this process."""
         self._is_watching = False
         self.rank = None
 
-    def after_fork(self) -> None:
-        """Become another process, which is no rank before it trains itself."""
+    def become_child(self) -> None:
+        """Reset the state in a forked child, which is no rank until it trains itself."""
         self.rank = None
         self._events = None
         self._pid = os.getpid()
 
     def claim(self, torch_module: Any) -> WitnessedRank | None:
-        """Become a rank; None: the run has no such rank, or another process is it already."""
+        """Become a rank and return it; None: the run has no such rank, or it is another process."""
         plan = json.loads((self.run_dir / "plan.json").read_bytes())
         number, world_size = _find_rank(torch_module)
-        planned = plan["nnodes"] * plan["nproc"]
+        planned_world_size = plan["nnodes"] * plan["nproc"]
         if not _create_file(self.run_dir / name_rank_file(number)):
             self._refuse(number, "witness_rank_twice", rank=number)
             return None
         self._events = events = EventWriter(self.run_dir / name_rank_file(number), clock)
-        began_ns = self.fetched_ns or clock()
+        training_start_ns = self.fetched_ns or clock()
         events.emit("start", t_ns=self.start_ns, pid=self._pid)
-        events.emit("span", name="init", start_ns=self.start_ns, end_ns=began_ns)
-        if number >= planned or world_size != planned:
-            self._refuse(number, "witness_world", ranks=world_size, planned=planned)
+        events.emit("span", name="init", start_ns=self.start_ns, end_ns=training_start_ns)
+        if number >= planned_world_size or world_size != planned_world_size:
+            self._refuse(number, "witness_world", ranks=world_size, planned=planned_world_size)
             return None
         device = _open_device(torch_module, plan)
         _emit_facts(events, device, torch_module)
         self.rank = _build_rank(plan, world_size, number, events, device)
-        self.rank.begin(began_ns)
+        self.rank.begin(training_start_ns)
         if self.early_batch is not None:
             dataset, batch, iterator = self.early_batch
             mark = device.mark()
             self.rank.batches.add(dataset, batch, (mark, mark), iterator=iterator)
             self.early_batch = None
         if self._early_optimizer is not None:
-            self.rank.before_optimizer(self._early_optimizer)
+            self.rank.note_optimizer_start(self._early_optimizer)
         _save_stacks_on_signal(self.run_dir, number)
         atexit.register(self.finish)
         return self.rank
 
-    def before_optimizer(self, optimizer: Any) -> None:
-        """Take an optimizer that is about to step, perhaps with the first backward pass in it."""
+    def note_optimizer_start(self, optimizer: Any) -> None:
+        """Note that an optimizer is about to step; its step may do the first backward pass."""
         if self.rank is None:
             self._early_optimizer = optimizer
         else:
-            self.rank.before_optimizer(optimizer)
+            self.rank.note_optimizer_start(optimizer)
 
-    def after_optimizer(self, optimizer: Any) -> None:
-        """Take an optimizer that has stepped."""
+    def note_optimizer_end(self, optimizer: Any) -> None:
+        """Note that an optimizer has stepped."""
         self._early_optimizer = None
         if self.rank is not None:
-            self.rank.after_optimizer(optimizer)
+            self.rank.note_optimizer_end(optimizer)
 
     def _refuse(self, number: int, code: str, **args: int) -> None:
-        """Report why this process is not measured, and let it run on."""
+        """Report why this process is not measured; the program continues."""
         self._is_watching = False
         events = self._events or EventWriter(self.run_dir / name_rank_file(number), clock)
-        events.emit("error", **_witness_error(code, **args))
+        events.emit("error", **_make_witness_error(code, **args))
 
     def finish(self) -> None:
-        """Write what a rank trained; once, and only in the process that trained it."""
+        """Write the rank's results, once, and only in the process that trained."""
         rank = self.rank
         if rank is None or os.getpid() != self._pid:
             return
         self.rank = None
         self._is_watching = False
         if rank.steps == 0:
-            rank.events.emit("error", **_witness_error("witness_no_step"))
+            rank.events.emit("error", **_make_witness_error("witness_no_step"))
             return
         try:
             rank.finish()
@@ -134,7 +140,7 @@ class WitnessedProcess:
             return
         self.stop()
         with suppress(OSError):
-            rank.events.emit("error", **error_report(error, rank.place))
+            rank.events.emit("error", **describe_failure(error, rank.place))
 
     def report_probe_error(self, error: BaseException, events: EventWriter | None = None) -> None:
         """Report an error of the probe itself, and stop watching."""
@@ -143,30 +149,30 @@ class WitnessedProcess:
         if writer is None:
             sys.stderr.write(f"trainmark: the probe failed: {type(error).__name__}: {error}\n")
             return
-        report = error_report(error, "witness")
+        report = describe_failure(error, "witness")
         text = f"{type(error).__name__}: {error}"[:4000]
         report["message"] = {"code": "witness_failed", "args": {"text": text}}
         with suppress(OSError):
             writer.emit("error", **report)
 
 
-_current: WitnessedProcess | None = None  # this process, once torch is hooked
+_current: WitnessedProcess | None = None  # this process, after torch was hooked
 
 
 def watch_process(run_dir: Path, start_ns: int) -> WitnessedProcess:
-    """Watch this process from now on.
+    """Return the object that watches this process.
 
     Args:
-        start_ns: when it started.
+        start_ns: time at which the process started.
     """
     global _current  # noqa: PLW0603 - there is one process
     _current = WitnessedProcess(run_dir, start_ns)
-    os.register_at_fork(after_in_child=_current.after_fork)
+    os.register_at_fork(after_in_child=_current.become_child)
     return _current
 
 
 def _create_file(path: Path) -> bool:
-    """Create a file; tell whether this process did."""
+    """Create a file; return False if it exists already."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
     except FileExistsError:
@@ -175,7 +181,7 @@ def _create_file(path: Path) -> bool:
 
 
 def _find_rank(torch_module: Any) -> tuple[int, int]:
-    """Return the number of this rank, and how many there are."""
+    """Return the number of this rank, and the number of ranks."""
     distributed = torch_module.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
@@ -183,7 +189,7 @@ def _find_rank(torch_module: Any) -> tuple[int, int]:
 
 
 def _open_device(torch_module: Any, plan: dict[str, Any]) -> Device:
-    """Return the device that the program uses, as it has set it."""
+    """Return the current device of the program."""
     from trainmark import devices
 
     vendor = devices.choose_vendor(plan["device"]["vendor"])
@@ -235,26 +241,27 @@ def _build_rank(
 
 
 def read_stated_step(spec: dict[str, Any], *, world_size: int, rank: int) -> StatedStep:
-    """Return what the file of ``--witness`` says, for one rank.
+    """Return the step that the file of ``--witness`` describes, for one rank.
 
     Args:
-        spec: ``plan.witness.WitnessSpec`` as the plan has it.
+        spec: a ``plan.witness.WitnessSpec`` as JSON values.
     """
     from trainmark.witness.rank import StatedStep
 
-    step, flops = spec["step"], spec["flops_per_token"]
+    step = spec["step"]
     counts = None
     if step is not None:
         samples = _share(step["samples"], world_size, rank)
         sequences = _share(step["sequences"] or step["samples"], world_size, rank)
         tokens = _share(step["tokens"] or 0, world_size, rank)
         counts = Counts(samples, sequences, tokens, tokens)
-    per_sample = spec["flops_per_sample"]
+    flops_per_token = spec["flops_per_token"]
+    flops_per_sample = spec["flops_per_sample"]
     return StatedStep(
         counts=counts,
         samples_of_all=0 if step is None else step["samples"],
-        flops_per_unit=per_sample if flops == "auto" else flops,
-        unit="tokens" if per_sample is None else "samples",
+        flops_per_unit=flops_per_sample if flops_per_token == "auto" else flops_per_token,
+        unit="tokens" if flops_per_sample is None else "samples",
         optimizers=spec["optimizers"],
         warmup_steps=spec["warmup_steps"],
         window_steps=spec["window_steps"],
@@ -264,19 +271,20 @@ def read_stated_step(spec: dict[str, Any], *, world_size: int, rank: int) -> Sta
 
 def _share(total: int, world_size: int, rank: int) -> int:
     """Return a rank's part of a total; the parts differ by 1 at most and add up to it."""
-    return total // world_size + (rank < total % world_size)
+    remainder = total % world_size
+    return total // world_size + (1 if rank < remainder else 0)
 
 
 def _save_stacks_on_signal(run_dir: Path, number: int) -> None:
-    """Save this rank's stacks when the launcher asks for them."""
-    from trainmark.rank.worker import STACKS_SIGNAL, stacks_file
+    """Save this rank's stacks when the launcher sends the signal for it."""
+    from trainmark.rank.worker import STACKS_SIGNAL, format_stacks_name
 
-    file = (run_dir / stacks_file(number)).open("w")  # open as long as the process is
+    file = (run_dir / format_stacks_name(number)).open("w")  # stays open until the process ends
     faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True)
 
 
-def _witness_error(code: str, **args: int) -> dict[str, Any]:
-    """Return the fields of the event ``error`` for what keeps a program from being measured."""
+def _make_witness_error(code: str, **args: int) -> dict[str, Any]:
+    """Return the fields of the event ``error`` for a program that cannot be measured."""
     return {
         "kind": "witness",
         "type": "",
@@ -294,7 +302,7 @@ def report_untrained(start_ns: int) -> None:
     events = EventWriter(run_dir / name_rank_file(number), clock)
     events.emit("start", t_ns=start_ns, pid=os.getpid())
     code = "witness_no_torch" if _current is None else "witness_no_backward"
-    events.emit("error", **_witness_error(code))
+    events.emit("error", **_make_witness_error(code))
 
 
 def report_failure(error: BaseException, start_ns: int) -> None:
@@ -306,4 +314,4 @@ def report_failure(error: BaseException, start_ns: int) -> None:
     if _create_file(run_dir / name_rank_file(number)):
         events = EventWriter(run_dir / name_rank_file(number), clock)
         events.emit("start", t_ns=start_ns, pid=os.getpid())
-        events.emit("error", **error_report(error, "program"))
+        events.emit("error", **describe_failure(error, "program"))

@@ -1,8 +1,8 @@
 """Measure the steps of a program from inside it, and write the events of a rank.
 
-Knows no torch hooks: ``hooks`` calls it. A step ends when the optimizer has stepped; a window of
-steps ends with a synchronization of the device. Time that the program spends on an evaluation or
-a checkpoint belongs to no window.
+The hooks of torch call it. A step ends when the optimizer has stepped; a window of steps ends with
+a synchronization of the device. Time that the program spends on an evaluation or a checkpoint
+belongs to no window.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from trainmark.witness.weights import TrainedWeights
 
 Pause = Literal["evaluate", "checkpoint"]  # names of spans
-_WINDOW_NS = 1_000_000_000  # of a window, where the file does not say how many steps it has
+_WINDOW_NS = 1_000_000_000  # aimed at, if the file of --witness does not set the steps of a window
 _MAX_WINDOW_STEPS = 1_000
-_MAX_KEPT_COUNTS = 10_000  # steps of which what was seen is kept for its median
+_MAX_KEPT_COUNTS = 10_000  # steps whose counts are kept for their median
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedStep:
-    """What the file of ``--witness`` says of a step; see ``plan.witness.WitnessSpec``.
+    """The description of a step in the file of ``--witness``; see ``plan.witness.WitnessSpec``.
 
     Args:
-        counts: of this rank in a step; None: they are counted.
-        samples_of_all: of all ranks in a step; 0: they are counted.
-        flops_per_unit: model FLOPs of training a token or a sample; None: counted in a step.
-        unit: field of ``Counts`` that ``flops_per_unit`` is of.
+        counts: counts of this rank in a step; None: they are to be counted.
+        samples_of_all: samples of all ranks in a step; 0: they are to be counted.
+        flops_per_unit: model FLOPs of training a token or a sample; None: to be counted in a step.
+        unit: field of ``Counts`` to which ``flops_per_unit`` applies.
     """
 
     counts: Counts | None
@@ -54,11 +54,12 @@ class StatedStep:
 
 @dataclass(slots=True)
 class _Step:
-    """What was seen of one training step.
+    """The observations of one training step.
 
     Args:
-        losses: where backward passes began, on the device.
-        backwards: how many began.
+        losses: losses at which backward passes began, on the device.
+        backwards: number of backward passes.
+        fetches: batches that loaders yielded.
     """
 
     losses: list[Any] = field(default_factory=list)
@@ -66,18 +67,19 @@ class _Step:
     fetches: list[Fetch] = field(default_factory=list)
 
     @property
-    def seen(self) -> Counts | None:
-        """Return what loaders yielded for the step; None if they yielded nothing countable."""
+    def fetched_counts(self) -> Counts | None:
+        """Return the counts of the fetched batches; None if none could be counted."""
         counted = [fetch.counts for fetch in self.fetches if fetch.counts is not None]
         return sum(counted, Counts()) if counted else None
 
 
 @dataclass(slots=True)
 class _Window:
-    """A window that is under way, or that waits for the FLOPs of a step.
+    """A window in progress.
 
     Args:
-        marks: of its start and of each step's end.
+        length: number of steps after which it ends.
+        marks: the device's marks at its start and at the end of each step.
     """
 
     phase: str
@@ -89,7 +91,15 @@ class _Window:
 
 @dataclass(slots=True, kw_only=True)
 class WitnessedRank:
-    """One rank of a program: its windows, its checks, its events."""
+    """One rank of a program: its windows, its checks, its events.
+
+    Args:
+        compiled: returns the number of graphs that torch has compiled.
+
+    Attributes:
+        place: current place in the program, for the report of an error.
+        steps: number of training steps.
+    """
 
     stated: StatedStep
     events: EventWriter
@@ -98,85 +108,91 @@ class WitnessedRank:
     weights: TrainedWeights
     flops: FlopCounter
     batches: BatchCounter
-    compiled: Callable[[], int]  # graphs that torch made so far
-    place: str = "train"  # for the report of an error
+    compiled: Callable[[], int]
+    place: str = "train"
     steps: int = 0
     _start_ns: int = 0
     _end_ns: int = 0
     _window: _Window | None = None
     _step: _Step = field(default_factory=_Step)
-    _stepped: set[int] = field(default_factory=set)
-    _pause: tuple[Pause, int] | None = None
+    _stepped_ids: set[int] = field(default_factory=set)  # optimizers that stepped in this step
+    _pause: tuple[Pause, int] | None = None  # with its start in nanoseconds
     _window_steps: int = 1
     _graphs: int = 0
-    _waiting: list[tuple[dict[str, Any], Counts]] = field(default_factory=list)
-    _seen: list[Counts] = field(default_factory=list)
-    _unseen_steps: int = 0
-    _without_backward: int = 0
-    _micro_batches: list[int] = field(default_factory=list)
-    _last_losses: list[float] = field(default_factory=list)
+    _waiting: list[tuple[dict[str, Any], Counts]] = field(default_factory=list)  # windows' events
+    _fetched_counts: list[Counts] = field(default_factory=list)  # of each step
+    _num_uncounted: int = 0  # steps without a countable batch
+    _num_without_backward: int = 0  # steps
+    _micro_batches: list[int] = field(default_factory=list)  # of each step
+    _last_losses: list[float] = field(default_factory=list)  # of the last window
     _optimizer_steps: dict[int, int] = field(default_factory=dict)  # by the optimizer's id
-    _stepping: list[int] = field(default_factory=list)  # ids; one may step others
-    _pauses: int = 0
-    _checked_ns: int = 0  # of checks that no event has yet
+    _stepping_ids: list[int] = field(default_factory=list)  # an optimizer may step others
+    _num_evaluations: int = 0
+    _checked_ns: int = 0  # time of checks that no event has yet
 
     def begin(self, start_ns: int) -> None:
         """Start the first window.
 
         Args:
-            start_ns: when the first batch was asked for, or the first backward pass began.
+            start_ns: time of the request for the first batch, or of the first backward pass.
         """
-        self._start_ns = self._end_ns = start_ns
+        self._start_ns = start_ns
+        self._end_ns = start_ns
         self._graphs = self.compiled()
         self._open_window(start_ns)
 
-    def backward(self, loss: Any) -> None:
-        """Take the loss of a backward pass that begins; None: it is no single number."""
+    def note_backward(self, loss: Any) -> None:
+        """Note that a backward pass begins.
+
+        Args:
+            loss: the loss, a scalar on the device; None: it is not a single number.
+        """
         self.resume()
-        self.batches.backward()
+        self.batches.note_backward()
         self._step.backwards += 1
         if loss is not None:
             self._step.losses.append(loss)
 
-    def before_optimizer(self, optimizer: Any) -> None:
-        """Take an optimizer that is about to step; those that it steps itself do not count."""
-        self._stepping.append(id(optimizer))
-        if len(self._stepping) == 1 and id(optimizer) not in self._optimizer_steps:
+    def note_optimizer_start(self, optimizer: Any) -> None:
+        """Note that an optimizer is about to step; optimizers that it steps itself do not count."""
+        self._stepping_ids.append(id(optimizer))
+        if len(self._stepping_ids) == 1 and id(optimizer) not in self._optimizer_steps:
             self._optimizer_steps[id(optimizer)] = 0
             self.weights.add(optimizer)
         self._checked_ns += self.weights.take_ns()
-        self.weights.before_step(step=self.steps)
-        self.weights.take_ns()  # it is part of the step, not between windows
+        self.weights.check_before_step(step=self.steps)
+        self.weights.take_ns()  # discarded: this check is part of the step
 
-    def after_optimizer(self, optimizer: Any) -> None:
-        """Take an optimizer that has stepped; the training step ends when all of them did."""
-        del self._stepping[self._stepping.index(id(optimizer)) :]
-        if self._stepping:
+    def note_optimizer_end(self, optimizer: Any) -> None:
+        """Note that an optimizer has stepped; a training step ends when all of them have."""
+        del self._stepping_ids[self._stepping_ids.index(id(optimizer)) :]
+        if self._stepping_ids:
             return
         self.resume()
-        self.weights.after_step(optimizer)
+        self.weights.count_step(optimizer)
         self._optimizer_steps[id(optimizer)] += 1
-        is_again = id(optimizer) in self._stepped
-        self._stepped.add(id(optimizer))
-        if is_again or len(self._stepped) >= self.stated.optimizers:
-            self._stepped.clear()
+        is_again = id(optimizer) in self._stepped_ids
+        self._stepped_ids.add(id(optimizer))
+        if is_again or len(self._stepped_ids) >= self.stated.optimizers:
+            self._stepped_ids.clear()
             self._end_step()
 
     def pause(self, name: Pause) -> None:
-        """Close the window: the program evaluates or saves from now on."""
+        """Close the window, because the program begins to evaluate or save."""
         if self._pause is None and self.steps:
             self._close_window(is_whole=False)
             self.flops.abandon()
             self._pause = (name, self.clock())
-            self._pauses += name == "evaluate"
+            if name == "evaluate":
+                self._num_evaluations += 1
 
     def resume_after(self, name: Pause) -> None:
-        """Start a window if the program paused for this."""
+        """Start a window if the program had paused for ``name``."""
         if self._pause is not None and self._pause[0] == name:
             self.resume()
 
     def resume(self) -> None:
-        """Start a window if the program paused: it trains again."""
+        """Start a window if the program had paused, because it trains again."""
         if self._pause is None:
             return
         name, start_ns = self._pause
@@ -187,7 +203,7 @@ class WitnessedRank:
         self._open_window(self.clock())
 
     def finish(self) -> None:
-        """Write what the program trained, at its end."""
+        """Write the results of the program at its end."""
         self.resume()
         self._close_window(is_whole=False)
         self.flops.abandon()
@@ -200,7 +216,7 @@ class WitnessedRank:
             end_ns=self._end_ns,
             steps=self.steps,
             epochs=1,
-            check_ns=self._checked_ns,  # not that of the last window, which was after it
+            check_ns=self._checked_ns,  # without the check after the last window
         )
         start_ns = self.clock()
         self.events.emit("parameters", **self.weights.end())
@@ -219,19 +235,20 @@ class WitnessedRank:
     def _end_step(self) -> None:
         window = self._window
         assert window is not None, "a window is open outside of pauses"
-        step, self._step = self._step, _Step()
+        step = self._step
+        self._step = _Step()
         step.fetches = self.batches.take_step()
         window.steps.append(step)
         window.marks.append(self.device.mark())
         self.steps += 1
-        self.flops.step_ended(
+        self.flops.end_step(
             can_count=self.steps < self.stated.warmup_steps and self.compiled() == 0
         )
         if len(window.steps) >= window.length:
             self._close_window(is_whole=True)
             self._open_window(self.clock())
 
-    def _schedule(self) -> Schedule:
+    def _make_schedule(self) -> Schedule:
         return Schedule(
             max_epochs=1,
             warmup_steps=self.stated.warmup_steps,
@@ -239,12 +256,18 @@ class WitnessedRank:
         )
 
     def _open_window(self, start_ns: int) -> None:
-        phase, length = self._schedule().next_window(self.steps)
+        phase, length = self._make_schedule().choose_window(self.steps)
         self._window = _Window(phase, length, start_ns, [self.device.mark()])
 
     def _close_window(self, *, is_whole: bool) -> None:
-        """Emit the window under way; what the program did after its last step is not in it."""
-        window, self._window = self._window, None
+        """Emit the window in progress.
+
+        Args:
+            is_whole: the window has all its steps, and has just ended. Otherwise it ends with its
+                last step: the program did something else after that.
+        """
+        window = self._window
+        self._window = None
         if window is None or not window.steps:
             return
         device = self.device
@@ -254,20 +277,22 @@ class WitnessedRank:
             end_ns = window.start_ns + device.elapsed_ns(window.marks[0], window.marks[-1])
         step_ns = [device.elapsed_ns(before, after) for before, after in pairwise(window.marks)]
         if window.phase == "compile":
-            step_ns = [end_ns - window.start_ns]  # it began before the first mark
+            step_ns = [end_ns - window.start_ns]  # the step began before the first mark
         self._end_ns = max(self._end_ns, end_ns)
         self._emit_window(window, end_ns, step_ns)
         if self.stated.window_steps is None and is_whole:
             self._choose_window_steps(sum(step_ns) / len(step_ns))
-        first = self.steps - len(window.steps)
-        next_phase, _ = self._schedule().next_window(self.steps)
-        exact = next_phase == "train" and window.phase != "train"
-        self.weights.after_window(first_step=first, steps=len(window.steps), exact=exact)
+        first_step = self.steps - len(window.steps)
+        next_phase, _ = self._make_schedule().choose_window(self.steps)
+        is_last_of_warmup = next_phase == "train" and window.phase != "train"
+        self.weights.check_window(
+            first_step=first_step, steps=len(window.steps), exact=is_last_of_warmup
+        )
 
     def _choose_window_steps(self, step_ns: float) -> None:
-        """Choose as many steps as take about a second, at most twice as many as before."""
-        wanted = int(_WINDOW_NS / max(step_ns, 1.0))
-        self._window_steps = max(1, min(wanted, 2 * self._window_steps, _MAX_WINDOW_STEPS))
+        """Choose the steps of the next window: about a second, at most twice as many as before."""
+        steps = int(_WINDOW_NS / max(step_ns, 1.0))
+        self._window_steps = max(1, min(steps, 2 * self._window_steps, _MAX_WINDOW_STEPS))
 
     def _emit_window(self, window: _Window, end_ns: int, step_ns: list[int]) -> None:
         device = self.device
@@ -281,7 +306,8 @@ class WitnessedRank:
         if graphs > self._graphs:
             optional["graphs_compiled"] = graphs - self._graphs
             self._graphs = graphs
-        checked_ns, self._checked_ns = self._checked_ns + self.weights.take_ns(), 0
+        checked_ns = self._checked_ns + self.weights.take_ns()
+        self._checked_ns = 0
         if checked_ns:
             optional["check_ns"] = checked_ns
         fields = {
@@ -304,16 +330,18 @@ class WitnessedRank:
             **optional,
         }
         self._waiting.append((fields, totals))
-        if not self.flops.may_count(self.steps < self.stated.warmup_steps):
+        if not self.flops.can_still_count(self.steps < self.stated.warmup_steps):
             self._emit_waiting()
 
     def _emit_waiting(self) -> None:
         """Emit windows that waited for the FLOPs of a step."""
         for fields, totals in self._waiting:
-            self.events.emit("window", **fields, model_flops=self._model_flops(totals, fields))
+            self.events.emit(
+                "window", **fields, model_flops=self._compute_model_flops(totals, fields)
+            )
         self._waiting.clear()
 
-    def _model_flops(self, counts: Counts, fields: dict[str, Any]) -> float | None:
+    def _compute_model_flops(self, counts: Counts, fields: dict[str, Any]) -> float | None:
         per_unit = self.stated.flops_per_unit
         if per_unit is not None:
             amount = counts.tokens if self.stated.unit == "tokens" else counts.samples
@@ -322,17 +350,17 @@ class WitnessedRank:
         return None if counted is None else counted * len(fields["step_ns"])
 
     def _count_step(self, step: _Step) -> Counts:
-        """Return what a step trained, and keep what was seen of it."""
-        seen = step.seen
-        if seen is None:
-            self._unseen_steps += 1
-        elif len(self._seen) < _MAX_KEPT_COUNTS:
-            self._seen.append(seen)
+        """Return the counts of a step, and keep those of its batches for the record."""
+        fetched = step.fetched_counts
+        if fetched is None:
+            self._num_uncounted += 1
+        elif len(self._fetched_counts) < _MAX_KEPT_COUNTS:
+            self._fetched_counts.append(fetched)
         if step.backwards == 0:
-            self._without_backward += 1
+            self._num_without_backward += 1
         if len(self._micro_batches) < _MAX_KEPT_COUNTS:
             self._micro_batches.append(step.backwards)
-        return self.stated.counts or seen or Counts()
+        return self.stated.counts or fetched or Counts()
 
     def _read_losses(self, steps: list[_Step]) -> list[float | None]:
         """Return the mean loss of each step's backward passes, read in one copy."""
@@ -341,8 +369,8 @@ class WitnessedRank:
         means: list[float | None] = []
         self._last_losses = []
         for step in steps:
-            of_step = [next(values) for _ in step.losses]
-            mean = sum(of_step) / len(of_step) if of_step else None
+            step_losses = [next(values) for _ in step.losses]
+            mean = sum(step_losses) / len(step_losses) if step_losses else None
             means.append(None if mean is None else drop_non_finite(mean))
             if mean is not None:
                 self._last_losses.append(mean)
@@ -363,7 +391,7 @@ class WitnessedRank:
         )
 
     def _describe(self) -> dict[str, Any]:
-        """Return what the probe saw of the program, for the record."""
+        """Return the facts that the probe observed, for the record."""
         parameters = self.weights.count_elements()
         is_counted = self.stated.flops_per_unit is None
         facts: dict[str, Any] = {
@@ -371,17 +399,18 @@ class WitnessedRank:
             "trainable_parameters": parameters or None,
             "flops_formula": "counted in one step" if is_counted else "as the user says",
             "optimizer_steps": list(self._optimizer_steps.values()),
-            "evaluations": self._pauses,
+            "evaluations": self._num_evaluations,
             "micro_batches_per_step": int(median(self._micro_batches or [0])),
-            "steps_without_backward": self._without_backward,
-            "steps_without_batch": self._unseen_steps,
+            "steps_without_backward": self._num_without_backward,
+            "steps_without_batch": self._num_uncounted,
             "violations": list(self.weights.violations.values()),
             "graphs_compiled": self.compiled(),
         }
-        if self._seen:
-            facts["seen_samples"] = median(step.samples for step in self._seen)
-            facts["seen_tokens"] = median(step.tokens for step in self._seen)
-            facts["seen_tokens_padded"] = median(step.tokens_padded for step in self._seen)
+        counts = self._fetched_counts
+        if counts:
+            facts["seen_samples"] = median(step.samples for step in counts)
+            facts["seen_tokens"] = median(step.tokens for step in counts)
+            facts["seen_tokens_padded"] = median(step.tokens_padded for step in counts)
         if self.flops.matmul_type is not None:
             facts["matmul_type"] = self.flops.matmul_type
         return facts

@@ -1,7 +1,7 @@
-"""Check what a program's optimizers change, without keeping its tensors alive.
+"""Check the tensors that a program's optimizers change, without keeping them alive.
 
-The rules are those of every run (``rank.parameters``). What they find is noted, not raised: the
-program runs on.
+The rules are those of every run (``rank.parameters``). Violations are noted, not raised: the
+program continues.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 
 _NUM_GRADIENT_CHECKS = 5
-# A tensor that a few steps do not reach, such as an expert's, has gradients of zero honestly.
+# Share of tensors with only zero gradients. Fewer are normal: a few steps may not reach an expert.
 _MIN_ZERO_SHARE = 0.1
-_MIN_MISSING_SHARE = 0.1  # of the elements; a model's unused head has less
+# Share of elements without a gradient. Fewer are normal: a head of the model may be unused.
+_MIN_MISSING_SHARE = 0.1
 
 
 class _LiveDigest:
-    """The digest of tensors as the optimizers hold them now; see ``TensorDigest``."""
+    """Digests of the tensors that the optimizers hold at each call; see ``TensorDigest``."""
 
     def __init__(self, weights: TrainedWeights) -> None:
         self._weights = weights
@@ -35,31 +36,35 @@ class _LiveDigest:
     def sample(self) -> bytes:
         return TensorDigest(self._weights.collect()).sample()
 
-    def sums(self) -> dict[str, int]:
-        return TensorDigest(self._weights.collect()).sums()
+    def compute_sums(self) -> dict[str, int]:
+        return TensorDigest(self._weights.collect()).compute_sums()
 
 
 class _SeenGradients:
-    """What ``GradientWatch`` saw, without its tensors."""
+    """The results of a ``GradientWatch``, without its tensors."""
 
     finished = True
 
     def __init__(self, watch: GradientWatch) -> None:
-        self._found = watch.found()
-        self._whole = {name: watch.is_whole(name) for name in self._found}
+        self._flags = watch.read_flags()
+        self._whole = {name: watch.is_whole(name) for name in self._flags}
 
-    def found(self) -> dict[str, bool]:
-        return self._found
+    def read_flags(self) -> dict[str, bool]:
+        return self._flags
 
     def is_whole(self, name: str) -> bool:
         return self._whole[name]
 
 
 class TrainedWeights:
-    """The tensors of all optimizers that stepped.
+    """The tensors of all optimizers that have stepped, and the checks of them.
 
     Args:
-        clock: in nanoseconds.
+        clock: returns nanoseconds.
+
+    Attributes:
+        updates: number of steps that should have changed tensors.
+        violations: messages of violated rules by their codes.
     """
 
     def __init__(self, clock: Callable[[], int]) -> None:
@@ -67,22 +72,22 @@ class TrainedWeights:
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         self._check: ParameterCheck | None = None
         self._watch: GradientWatch | None = None
-        self._versions: list[int] = []  # at the end of the last step
-        self._retired: list[GradientWatch] = []
-        self._form: tuple[Any, ...] = ()
-        self._was_replaced = False
-        self._is_edge = False  # no step since the last window
+        self._versions: list[int] = []  # see ``_read_versions``, at the end of the last step
+        self._retired: list[GradientWatch] = []  # to be closed after the next step
+        self._form: tuple[Any, ...] = ()  # see ``_describe_form``, at the end of the last window
+        self._was_replaced = False  # the program has loaded other values
+        self._is_edge = False  # there was no step since the last window
         self._ids: set[int] = set()
         self.updates = 0
-        self.violations: dict[str, dict[str, Any]] = {}  # messages by their codes
+        self.violations: dict[str, dict[str, Any]] = {}
 
     @property
     def num_optimizers(self) -> int:
-        """Return how many optimizers stepped so far."""
+        """Return the number of optimizers that have stepped."""
         return len(self._optimizers)
 
     def add(self, optimizer: torch.optim.Optimizer) -> None:
-        """Watch the tensors of an optimizer from now on; called before its first step."""
+        """Add the tensors of an optimizer; called before its first step."""
         if self._watch is not None:
             self._retired.append(self._watch)
             self._watch = None
@@ -96,32 +101,33 @@ class TrainedWeights:
         )
         self._check.start()
 
-    def before_step(self, *, step: int) -> None:
-        """Check that nothing changed since the last window ended, in the first step after it."""
+    def check_before_step(self, *, step: int) -> None:
+        """Check, in the first step after a window, that nothing changed since the window ended."""
         if self._check is None or not self._is_edge:
             return
         self._is_edge = False
         if self._was_replaced:
             return
         try:
-            self._check.after_evaluation(step=step)
+            self._check.check_evaluation(step=step)
         except RunError:
             self._note(RunError("witness_changed_outside", step=step))
 
-    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Count a step that should change tensors, and watch gradients from the second one on."""
+    def count_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Count a step if it should change tensors; watch gradients from the second step on."""
         self._was_replaced = False
-        while self._retired:  # torch goes through its hooks when ``add`` is called
+        # Not closed in ``add``, because torch iterates over its hooks at that moment.
+        while self._retired:
             self._retired.pop().close()
         self._versions = self._read_versions()
         if any(_is_above_zero(group.get("lr")) for group in optimizer.param_groups):
             self.updates += 1
         if self._check is not None and self._check.gradients is None:
-            # Not before, for the same reason.
-            self._watch = GradientWatch(self.collect(), looks=_NUM_GRADIENT_CHECKS)
+            # Not started in ``add``, for the same reason.
+            self._watch = GradientWatch(self.collect(), num_steps=_NUM_GRADIENT_CHECKS)
             self._check.gradients = self._watch
 
-    def after_window(self, *, first_step: int, steps: int, exact: bool) -> None:
+    def check_window(self, *, first_step: int, steps: int, exact: bool) -> None:
         """Check the window that just ended."""
         if self._check is None:
             return
@@ -129,24 +135,24 @@ class TrainedWeights:
         self._form = self._describe_form()
         self._is_edge = True
         try:
-            self._check.after_window(first_step=first_step, steps=steps, exact=exact)
+            self._check.check_window(first_step=first_step, steps=steps, exact=exact)
         except RunError as error:
             self._note(error)
 
     def _release_gradients(self) -> None:
-        """Let go of the tensors as soon as their gradients were seen."""
+        """Release the tensors as soon as their gradients have been seen."""
         if self._watch is not None and self._watch.finished and self._check is not None:
             seen = _SeenGradients(self._watch)
             self._check.gradients = seen  # type: ignore[assignment]
-            self._note_missing_gradients(seen.found())
+            self._note_missing_gradients(seen.read_flags())
             self._watch.close()
             self._watch = None
 
     def _note_missing_gradients(self, has_gradient: dict[str, bool]) -> None:
-        """Note tensors that no backward pass reached, if they are a good part of all elements."""
-        tensors = {name: x for name, x in self.collect().items() if x.requires_grad}
+        """Note tensors that no backward pass reached, if they have many of all elements."""
+        tensors = {name: tensor for name, tensor in self.collect().items() if tensor.requires_grad}
         missing = [name for name in tensors if name not in has_gradient]
-        total = sum(x.numel() for x in tensors.values())
+        total = sum(tensor.numel() for tensor in tensors.values())
         share = sum(tensors[name].numel() for name in missing) / max(1, total)
         if share >= _MIN_MISSING_SHARE:
             error = RunError(
@@ -155,26 +161,27 @@ class TrainedWeights:
             self._note(error)
 
     def note_replaced(self) -> None:
-        """Note that the program loaded other values, which is no work."""
+        """Note that the program loaded other values, so that tensors may change without a step."""
         self._was_replaced = True
 
     def end(self) -> dict[str, Any]:
-        """Return the fields of the event ``parameters``; names are empty if they are gone."""
-        nothing = {"changed": {}, "gradients": {}, "updates": self.updates}
-        check, form = self._check, self._describe_form()
+        """Return the fields of the event ``parameters``; without names if the tensors are gone."""
+        unknown = {"changed": {}, "gradients": {}, "updates": self.updates}
+        check = self._check
+        form = self._describe_form()
         if check is None or not form or form != self._form or self._was_replaced:
-            return nothing
+            return unknown
         if self._watch is not None:
             self._watch.close()
         if check.gradients is None:
-            return nothing
+            return unknown
         if self._read_versions() != self._versions:
             self._note(RunError("parameters_changed_after_training"))
         try:
             return check.end() | {"updates": self.updates}
         except RunError as error:
             self._note(error)
-            return nothing
+            return unknown
 
     def take_ns(self) -> int:
         """Return the time of the checks since the last call."""
@@ -189,7 +196,7 @@ class TrainedWeights:
         return sum(tensor.numel() for tensor in self.collect().values())
 
     def collect(self) -> dict[str, Tensor]:
-        """Return the tensors that optimizers hold now, by optimizer, group and place."""
+        """Return the tensors that optimizers hold now, by optimizer, group and name or index."""
         tensors: dict[str, Tensor] = {}
         for number, reference in enumerate(self._optimizers):
             optimizer = reference()
@@ -197,13 +204,13 @@ class TrainedWeights:
                 continue
             for group_number, group in enumerate(optimizer.param_groups):
                 names = group.get("param_names")
-                for place, tensor in enumerate(group["params"]):
-                    label = names[place] if names else str(place)
+                for index, tensor in enumerate(group["params"]):
+                    label = names[index] if names else str(index)
                     tensors[f"{number}.{group_number}.{label}"] = tensor
         return tensors
 
     def _read_versions(self) -> list[int]:
-        """Return how often a few tensors were written to, which torch counts."""
+        """Return torch's counts of writes for a few tensors."""
         versions = []
         for reference in self._optimizers:
             optimizer = reference()
@@ -213,8 +220,9 @@ class TrainedWeights:
         return versions
 
     def _describe_form(self) -> tuple[Any, ...]:
-        """Return names, types and sizes: after a conversion, values cannot be compared."""
-        return tuple((name, x.dtype, x.numel()) for name, x in self.collect().items())
+        """Return names, dtypes and sizes; if they change, digests cannot be compared."""
+        tensors = self.collect()
+        return tuple((name, tensor.dtype, tensor.numel()) for name, tensor in tensors.items())
 
     def _note(self, error: RunError) -> None:
         details: dict[str, Any] = error.details
@@ -226,5 +234,5 @@ class TrainedWeights:
 
 
 def _is_above_zero(rate: Any) -> bool:
-    """Tell whether a learning rate changes something; a tensor is not read from its device."""
+    """Tell whether a learning rate is above 0; a tensor counts as such, without reading it."""
     return not isinstance(rate, int | float) or rate > 0

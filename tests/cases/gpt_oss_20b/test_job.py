@@ -23,7 +23,7 @@ from trainmark.errors import EnvironmentFault, UsageError
 from trainmark.protocols import Counts
 from trainmark.rank.watch import StepWatch
 from trainmark.spec import RankMemory
-from trainmark.train.stepper import decay_groups
+from trainmark.train.stepper import make_decay_groups
 
 # By number of ranks: the recipe fields that distribute the model.
 SPREADS: dict[int, list[dict[str, Any]]] = {
@@ -47,7 +47,7 @@ def train_library_model(job: GptOssJob) -> list[float]:
     weights = job.model.state_dict()
     model.load_state_dict({name.removeprefix("library."): x for name, x in weights.items()})
     optimizer = torch.optim.AdamW(
-        decay_groups(model, recipe.weight_decay), lr=1.0, betas=(0.9, recipe.adam_beta2),
+        make_decay_groups(model, recipe.weight_decay), lr=1.0, betas=(0.9, recipe.adam_beta2),
         eps=recipe.adam_eps,
     )  # fmt: skip
     losses = []

@@ -28,7 +28,7 @@ def make_record(
     record = Record.model_validate_json(text)
     plan = record.plan.model_copy(
         update={
-            "case": CASE.name, "about": PlannedCase.of(CASE), "recipe_name": recipe,
+            "case": CASE.name, "about": PlannedCase.from_case(CASE), "recipe_name": recipe,
             "recipe": asdict(CASE.recipes[recipe]), "compared_with": "standard-1x1",
             "fix_hp": {}, "extra": {}, "nproc": nproc,
         }

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainmark.recipe import Recipe
-from trainmark.train.kernels import choose
+from trainmark.train.kernels import choose_kernels
 
 
 @pytest.mark.parametrize(
@@ -22,5 +22,5 @@ from trainmark.train.kernels import choose
 def test_kernel_choice_depends_on_recipe_and_device(
     fields: dict[str, Any], torch_type: str, source: str
 ) -> None:
-    kernels = choose(Recipe(**fields), torch_type)
-    assert kernels.used("cross_entropy") == {"cross_entropy": source}
+    kernels = choose_kernels(Recipe(**fields), torch_type)
+    assert kernels.describe_used("cross_entropy") == {"cross_entropy": source}

@@ -11,7 +11,7 @@ from transformers.models.distilbert.modeling_distilbert import DistilBertForSequ
 
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.train.attention import fit_attention
-from trainmark.train.checkpoints import described, read_state
+from trainmark.train.checkpoints import describe_tensors, read_state
 from trainmark.train.evaluation import EvaluationSum, scored_rows
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
@@ -57,7 +57,9 @@ def build_model(
         state = read_state(weights, MODEL_FAULT)
         parameters = dict(model.named_parameters())
         with torch.no_grad():
-            for name, tensor in match_weights(described(weights, state), config, weights).items():
+            for name, tensor in match_weights(
+                describe_tensors(weights, state), config, weights
+            ).items():
                 parameters[name].copy_(state[tensor.key])
     return model.train()
 

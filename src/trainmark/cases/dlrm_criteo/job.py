@@ -14,7 +14,7 @@ from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.train.evaluation import EvaluationSum, scored_rows
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
-from trainmark.train.step_memory import memory_of_rank
+from trainmark.train.step_memory import read_rank_memory
 from trainmark.train.stepper import AUTOCAST_DTYPES, Stepper, add_over_ranks
 
 from . import data as click_log
@@ -98,7 +98,7 @@ class DlrmJob:
         self.context, self.recipe = context, recipe
         spec = data.spec
         self.num_numerical = spec.num_numerical
-        memory = context.memory or memory_of_rank(context.device, context.world_size)
+        memory = context.memory or read_rank_memory(context.device, context.world_size)
         assert memory is not None, "every supported device reports its memory"
         self.placement = place_tables(
             memory, spec.cardinalities, recipe.embedding_dim, context.world_size

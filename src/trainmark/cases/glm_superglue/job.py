@@ -17,9 +17,9 @@ from trainmark.train.read_ahead import read_ahead
 from trainmark.train.shards import Sharding, evaluation_rows, training_batches
 from trainmark.train.stepper import (
     Stepper,
-    decay_groups,
-    decay_progress,
-    warmup_factor,
+    compute_decay_progress,
+    compute_warmup_factor,
+    make_decay_groups,
 )
 
 from . import data as cloze_data
@@ -132,8 +132,8 @@ def load_data(context: JobContext) -> GlmData:
 def compute_lr_factor(recipe: GlmRecipe, finished_steps: int) -> float:
     """Return the next step's learning rate over the peak: linear rise, then linear decay."""
     warmup = recipe.lr_warmup_fraction * recipe.lr_decay_steps
-    progress = decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
-    return warmup_factor(finished_steps, warmup) * (1 - (1 - recipe.lr_floor) * progress)
+    progress = compute_decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
+    return compute_warmup_factor(finished_steps, warmup) * (1 - (1 - recipe.lr_floor) * progress)
 
 
 class GlmJob:
@@ -154,7 +154,7 @@ class GlmJob:
         self.loaded = load_checkpoint(self.model, context.data_dir) if pretrained else None
         context.device.place(self.model)
         optimizer = torch.optim.AdamW(
-            decay_groups(self.model, recipe.weight_decay),
+            make_decay_groups(self.model, recipe.weight_decay),
             lr=recipe.learning_rate,
             betas=(0.9, 0.999),
             fused=True,

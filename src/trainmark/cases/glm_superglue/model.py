@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the field's name for it
 from torch.utils.checkpoint import checkpoint
 
-from trainmark.train.checkpoints import described, read_state
+from trainmark.train.checkpoints import describe_tensors, read_state
 
 from .data import CHECKPOINT_FAULT, POSITIONS, find_checkpoint, match_weights
 
@@ -225,7 +225,7 @@ def load_checkpoint(model: Glm, folder: Path) -> dict[str, tuple[str, ...]]:
     file = find_checkpoint(folder)
     state, parameters = read_state(file, CHECKPOINT_FAULT), dict(model.named_parameters())
     shapes = {name: tuple(item.shape) for name, item in parameters.items()}
-    matched = match_weights(described(file, state), shapes, file)
+    matched = match_weights(describe_tensors(file, state), shapes, file)
     for name, tensor in matched.items():
         rows = min(shapes[name][0], tensor.shape[0])
         parameters[name][:rows].copy_(state[tensor.key][:rows])

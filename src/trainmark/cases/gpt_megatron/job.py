@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trainmark.train.attention import fit_attention
-from trainmark.train.kernels import choose
+from trainmark.train.kernels import choose_kernels
 from trainmark.train.next_token import NextTokenJob
 from trainmark.train.parallel import Ranks
-from trainmark.train.stepper import cosine_factor, decay_progress, warmup_factor
+from trainmark.train.stepper import (
+    compute_cosine_factor,
+    compute_decay_progress,
+    compute_warmup_factor,
+)
 
 from . import data as corpus
 from .model import apply_tensor_parallelism, build_model
@@ -31,8 +35,10 @@ def compute_lr_factor(recipe: GptRecipe, finished_steps: int) -> float:
     """Return the next step's learning rate over the peak: linear rise, then cosine."""
     warmup = recipe.lr_warmup_fraction * recipe.lr_decay_steps
     min_factor = recipe.min_learning_rate / recipe.learning_rate
-    progress = decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
-    return warmup_factor(finished_steps, warmup) * cosine_factor(progress, min_factor)
+    progress = compute_decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
+    return compute_warmup_factor(finished_steps, warmup) * compute_cosine_factor(
+        progress, min_factor
+    )
 
 
 # Megatron-LM's defaults for fp16, megatron/training/arguments.py in
@@ -49,8 +55,10 @@ class GptJob(NextTokenJob):
 
     def __init__(self, context: JobContext, data: Splits) -> None:
         recipe: GptRecipe = context.recipe
-        ranks = Ranks.of(context, tensor_parallel=recipe.tensor_parallel, with_mesh=recipe.fsdp)
-        self.kernels = choose(recipe, context.device.torch_type)
+        ranks = Ranks.from_context(
+            context, tensor_parallel=recipe.tensor_parallel, with_mesh=recipe.fsdp
+        )
+        self.kernels = choose_kernels(recipe, context.device.torch_type)
         fit_attention(context.device, dropout=recipe.dropout)
         model = build_model(recipe, seed=recipe.seed, kernels=self.kernels)
         context.device.place(model)
@@ -73,7 +81,7 @@ class GptJob(NextTokenJob):
         return {
             **super().facts(),
             "padded_vocab_size": self.recipe.padded_vocab_size,
-            "kernels": self.kernels.used("cross_entropy"),
+            "kernels": self.kernels.describe_used("cross_entropy"),
         }
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the field's name for it
 
-from trainmark.train.blocks import cut, recompute
+from trainmark.train.blocks import cut_model, recompute_blocks
 from trainmark.train.kernels import LIBRARY, Kernels
 
 if TYPE_CHECKING:
@@ -121,14 +121,14 @@ def build_model(recipe: GptRecipe, *, seed: int, kernels: Kernels = LIBRARY) -> 
             parameter.normal_(std=INIT_STD)
     model.wte.weight.normal_(std=INIT_STD)
     if recipe.checkpoint_activations:
-        recompute(model.blocks)
+        recompute_blocks(model.blocks)
     return model.train()
 
 
 def apply_tensor_parallelism(model: Gpt, mesh: DeviceMesh) -> None:
     """Divide heads, feed-forward columns and token table rows over ``mesh``, in place."""
     block = "blocks.*."
-    cut(
+    cut_model(
         model,
         mesh,
         table="wte",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from trainmark.train.step_memory import next_token_flops, next_token_sizes
+from trainmark.train.step_memory import compute_next_token_flops, compute_next_token_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,5 +22,5 @@ def find_sizes(recipe: GptRecipe, facts: Mapping[str, Any]) -> Sizes:
     tables = (recipe.padded_vocab_size + recipe.seq_length) * hidden
     blocks = layers * (12 * hidden**2 + 13 * hidden)  # biases 3 + 1 + 4 + 1, norms 4
     parameters = tables + blocks + 2 * hidden
-    sizes = next_token_sizes(parameters, next_token_flops(recipe))
+    sizes = compute_next_token_sizes(parameters, compute_next_token_flops(recipe))
     return replace(sizes, facts={**sizes.facts, "padded_vocab_size": recipe.padded_vocab_size})

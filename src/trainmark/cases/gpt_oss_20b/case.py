@@ -16,9 +16,9 @@ from trainmark.spec import Mission, Text
 from trainmark.train.language_recipe import (
     TINY_TRAINING,
     LanguageRecipe,
+    list_mlperf_keys,
     make_case,
     measure_speed_only,
-    mlperf_keys,
     refuse_undivided,
 )
 
@@ -200,7 +200,7 @@ def make_mlperf_keys(recipe: Mapping[str, Any]) -> dict[str, Any]:
     steps, the reference logs the step in which its cosine ends, including the warm-up (run logs,
     ``rcp_logs``).
     """
-    return {**mlperf_keys(recipe), "opt_learning_rate_decay_steps": recipe["lr_decay_steps"]}
+    return {**list_mlperf_keys(recipe), "opt_learning_rate_decay_steps": recipe["lr_decay_steps"]}
 
 
 CASE = make_case(

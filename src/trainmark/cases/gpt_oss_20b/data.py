@@ -13,7 +13,7 @@ from trainmark.train.step_memory import (
     HALF,
     SCORES_AT_ONCE,
     Prediction,
-    cached_scores,
+    estimate_cached_scores,
     make_fit_check,
 )
 
@@ -83,7 +83,9 @@ def predict(recipe: GptOssRecipe, world_size: int) -> Prediction:
     if recipe.checkpoint_activations != "none":
         cached += (block.whole + block.temporary) // 2  # fragmentation by recomputed blocks
     if recipe.kernels == "library" and shards == 1:
-        cached += cached_scores(recipe.micro_batch_size * recipe.seq_length * recipe.vocab_size)
+        cached += estimate_cached_scores(
+            recipe.micro_batch_size * recipe.seq_length * recipe.vocab_size
+        )
     return Prediction(
         weights=sharded_weights + gathered,
         optimizer=sharded_weights * ADAM_MOMENTS,

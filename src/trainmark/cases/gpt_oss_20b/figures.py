@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trainmark.spec import Figure, OwnFigures, message
-from trainmark.train.step_memory import causal_mfu
+from trainmark.train.step_memory import compute_causal_mfu
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ def compute(ranks: Sequence[RankWork], known: Mapping[str, Figure]) -> OwnFigure
     if not all("loads_of_ranks" in rank.facts for rank in ranks):
         return OwnFigures({})
     facts = ranks[0].facts
-    figures = dict(causal_mfu(ranks, known).figures) | _compute_exchange(ranks)
+    figures = dict(compute_causal_mfu(ranks, known).figures) | _compute_exchange(ranks)
     figures["dropped_assignments"] = Figure(facts["assignments_dropped"])
     for subject, name in _OVERLOADS.items():
         note = None

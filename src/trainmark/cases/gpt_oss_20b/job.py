@@ -9,17 +9,17 @@ import torch
 
 from trainmark.data import c4_pairs
 from trainmark.train.attention import fit_attention
-from trainmark.train.causal_model import materialize
+from trainmark.train.causal_model import materialize_weights
 from trainmark.train.experts import EXCHANGE_PART, Dispatcher
-from trainmark.train.kernels import choose
+from trainmark.train.kernels import choose_kernels
 from trainmark.train.next_token import NextTokenJob
 from trainmark.train.parallel import Ranks
 from trainmark.train.routing import RoutingMeter
 from trainmark.train.stepper import (
     AUTOCAST_DTYPES,
-    cosine_factor,
-    decay_progress,
-    warmup_factor,
+    compute_cosine_factor,
+    compute_decay_progress,
+    compute_warmup_factor,
 )
 
 from .case import INIT_STD
@@ -48,9 +48,9 @@ def compute_lr_factor(recipe: GptOssRecipe, finished_steps: int) -> float:
     """
     warmup = recipe.lr_warmup_steps
     if finished_steps < warmup:
-        return warmup_factor(finished_steps, warmup)
-    progress = decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
-    return cosine_factor(progress, recipe.min_lr_fraction)
+        return compute_warmup_factor(finished_steps, warmup)
+    progress = compute_decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
+    return compute_cosine_factor(progress, recipe.min_lr_fraction)
 
 
 class GptOssJob(NextTokenJob):
@@ -59,16 +59,16 @@ class GptOssJob(NextTokenJob):
     def __init__(self, context: JobContext, data: Splits) -> None:
         recipe: GptOssRecipe = context.recipe
         if recipe.expert_parallel > 1:
-            ranks = Ranks.sharing_experts(context, recipe.expert_parallel)
+            ranks = Ranks.from_expert_groups(context, recipe.expert_parallel)
         else:
-            ranks = Ranks.of(context, with_mesh=True)
+            ranks = Ranks.from_context(context, with_mesh=True)
         expert_mesh = ranks.mesh["expert"] if ranks.mesh and ranks.expert_size > 1 else None
         dispatcher = Dispatcher(
             recipe.num_experts,
             mesh=expert_mesh,
             timed=lambda: context.stages.stage(EXCHANGE_PART, context.device),
         )
-        self.kernels = choose(recipe, context.device.torch_type)
+        self.kernels = choose_kernels(recipe, context.device.torch_type)
         fit_attention(context.device)
         model = build_model(recipe, self.kernels, dispatcher)
         layers = list_routed_layers(model)
@@ -80,7 +80,7 @@ class GptOssJob(NextTokenJob):
             data,
             ranks=ranks,
             model=model,
-            materialize=partial(materialize, model, seed=recipe.seed, std=INIT_STD),
+            materialize=partial(materialize_weights, model, seed=recipe.seed, std=INIT_STD),
             blocks=model.blocks,
             experts=[layer.experts for layer in layers] if expert_mesh is not None else (),
             adam_eps=recipe.adam_eps,
@@ -108,7 +108,7 @@ class GptOssJob(NextTokenJob):
     def _compute_loss_sum(self, batch: Batch) -> Tensor:
         tokens = batch.counts.tokens_padded
         filler = 0 if batch.samples_trained else batch.tensors[:, 1:].numel()
-        with self.meter.counting(tokens=tokens, filler_tokens=filler):
+        with self.meter.count_within(tokens=tokens, filler_tokens=filler):
             return super()._compute_loss_sum(batch)
 
     def _check(self) -> None:
@@ -126,7 +126,7 @@ class GptOssJob(NextTokenJob):
         row_bytes = (
             recipe.hidden_size * AUTOCAST_DTYPES.get(recipe.precision, torch.float32).itemsize
         )
-        facts = {**super().facts(), **self.meter.summary(first_step=recipe.warmup_steps)}
+        facts = {**super().facts(), **self.meter.summarize(first_step=recipe.warmup_steps)}
         return facts | {
             "flops_formula": "palm-appendix-b, top-k experts",
             "active_parameters": recipe.active_parameters,
@@ -142,7 +142,7 @@ class GptOssJob(NextTokenJob):
             * facts["sent_assignments"]
             * row_bytes
             / max(self.meter.tokens, 1),
-            "kernels": self.kernels.used("cross_entropy"),
+            "kernels": self.kernels.describe_used("cross_entropy"),
         }
 
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from transformers import GptOssConfig, GptOssForCausalLM
 
 from trainmark.train import sink_attention
-from trainmark.train.blocks import recompute
-from trainmark.train.causal_model import CausalModel, config_fields
+from trainmark.train.blocks import recompute_blocks
+from trainmark.train.causal_model import CausalModel, list_config_fields
 from trainmark.train.experts import Dispatcher, Experts
 
 from .case import MAX_LENGTH, RMS_NORM_EPS, ROPE_THETA
@@ -30,7 +30,7 @@ def build_config(recipe: GptOssRecipe) -> GptOssConfig:
     Layers with sliding-window and with full attention alternate, beginning with a sliding window.
     """
     return GptOssConfig(
-        **config_fields(recipe),
+        **list_config_fields(recipe),
         intermediate_size=recipe.ffn_size,
         head_dim=recipe.head_dim,
         sliding_window=recipe.sliding_window,
@@ -91,14 +91,14 @@ def build_model(recipe: GptOssRecipe, kernels: Kernels, dispatcher: Dispatcher) 
     """Return the model in train mode, without memory for its weights."""
     with torch.device("meta"):
         library = GptOssForCausalLM(build_config(recipe))
-    library.set_attn_implementation(sink_attention.register())
+    library.set_attn_implementation(sink_attention.register_attention())
     model = CausalModel(library, kernels)
     for number, block in enumerate(model.blocks):
         block.mlp = RoutedLayer(
             block.mlp, number, dispatcher, balanced=recipe.routing == "balanced"
         )
     if recipe.checkpoint_activations != "none":
-        recompute(model.blocks, keep_matmuls=recipe.checkpoint_activations == "selective")
+        recompute_blocks(model.blocks, keep_matmuls=recipe.checkpoint_activations == "selective")
     if recipe.compile:
         for (
             block

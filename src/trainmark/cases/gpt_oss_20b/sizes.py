@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from trainmark.train.step_memory import next_token_sizes
+from trainmark.train.step_memory import compute_next_token_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,6 +18,6 @@ if TYPE_CHECKING:
 def find_sizes(recipe: GptOssRecipe, facts: Mapping[str, Any]) -> Sizes:
     """Return the expected facts and the FLOPs formula, which counts a token's own experts."""
     del facts
-    sizes = next_token_sizes(recipe.parameters, recipe.flops_per_token)
+    sizes = compute_next_token_sizes(recipe.parameters, recipe.flops_per_token)
     expert_facts = {"active_parameters": recipe.active_parameters, "routing": recipe.routing}
     return replace(sizes, facts={**sizes.facts, **expert_facts})

@@ -17,9 +17,9 @@ from torch.distributed.tensor import DTensor
 
 from trainmark.protocols import Batch, Counts, Evaluation
 from trainmark.spec import message
-from trainmark.train.attention import fit_attention, varying_shapes
+from trainmark.train.attention import fit_attention, fit_varying_shapes
 from trainmark.train.evaluation import EvaluationSum, scored_rows
-from trainmark.train.kernels import kind
+from trainmark.train.kernels import choose_kernel_kind
 from trainmark.train.parallel import Ranks, parallelize
 from trainmark.train.parameters import trained
 from trainmark.train.read_ahead import read_ahead
@@ -63,10 +63,10 @@ class LlamaJob:
 
     def __init__(self, context: JobContext, data: LlamaData) -> None:
         recipe: LlamaRecipe = context.recipe
-        recipe = replace(recipe, kernels=kind(recipe, context.device.torch_type))
+        recipe = replace(recipe, kernels=choose_kernel_kind(recipe, context.device.torch_type))
         self.context, self.data, self.recipe = context, data, recipe
         fit_attention(context.device)
-        ranks = Ranks.of(context, with_mesh=recipe.fsdp)
+        ranks = Ranks.from_context(context, with_mesh=recipe.fsdp)
         self.sharded = recipe.fsdp and ranks.mesh is not None
         weights = context.data_dir / MODEL if recipe.init == "pretrained" else None
         self.model = build_model(
@@ -181,7 +181,7 @@ class LlamaJob:
             rank=rank,
             world_size=world_size,
         )
-        with varying_shapes(self.context.device), self.stepper.autocast():
+        with fit_varying_shapes(self.context.device), self.stepper.autocast():
             scored = score_mmlu(
                 self.model.causal_lm,
                 self.data.mmlu,
@@ -223,7 +223,7 @@ class LlamaJob:
             "flops_formula": FORMULA,
             "init": recipe.init,
             "model_config": select_sizes(config),
-            "kernels": self.model.kernels.used("cross_entropy"),
+            "kernels": self.model.kernels.describe_used("cross_entropy"),
             "optimisation": describe_adaptation(self.model),
             "parallel": parallel,
             "strategy": strategy if self.context.world_size > 1 else None,

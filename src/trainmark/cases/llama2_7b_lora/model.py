@@ -21,7 +21,7 @@ from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaRotaryEmbedding
 
 from trainmark.data.splits import translate_read_errors
-from trainmark.train.kernels import choose
+from trainmark.train.kernels import choose_kernels
 
 from .case import parse_targets
 from .data.dialogues import IGNORED
@@ -133,7 +133,7 @@ def build_model(
     model = LlamaLora(
         _add_adapters(causal_lm, recipe, place),
         checkpoint_activations=recipe.checkpoint_activations,
-        kernels=choose(recipe, device.torch_type),
+        kernels=choose_kernels(recipe, device.torch_type),
     )
     _skip_broadcast(model)
     return model.train()

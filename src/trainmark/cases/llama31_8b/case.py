@@ -17,9 +17,9 @@ from trainmark.torch_version import require_torch
 from trainmark.train.language_recipe import (
     TINY_TRAINING,
     LanguageRecipe,
+    list_mlperf_keys,
     make_case,
     measure_speed_only,
-    mlperf_keys,
     refuse_undivided,
 )
 
@@ -176,5 +176,5 @@ CASE = make_case(
         "throughput-2x8": measure_speed_only(_make_standard_recipe("2x8")),
     },
     aliases=("llama3",),
-    mlperf=mlperf_keys,  # closed_llama31_8b.yaml of mlperf-logging
+    mlperf=list_mlperf_keys,  # closed_llama31_8b.yaml of mlperf-logging
 )

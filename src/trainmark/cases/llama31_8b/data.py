@@ -12,7 +12,7 @@ from trainmark.train.step_memory import (
     HALF,
     SCORES_AT_ONCE,
     Prediction,
-    cached_scores,
+    estimate_cached_scores,
     make_fit_check,
 )
 
@@ -79,7 +79,7 @@ def predict(recipe: Llama31Recipe, world_size: int) -> Prediction:
     # As ``step_memory`` says of what an allocator keeps.
     cached = 2 * gathered * FULL
     if not sharded and recipe.kernels == "library":
-        cached = cached_scores(scores)
+        cached = estimate_cached_scores(scores)
     return Prediction(
         weights=(held + gathered) * FULL,
         optimizer=held * FULL * ADAM_MOMENTS,

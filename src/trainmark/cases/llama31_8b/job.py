@@ -6,11 +6,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainmark.train.attention import fit_attention
-from trainmark.train.causal_model import materialize
-from trainmark.train.kernels import choose
+from trainmark.train.causal_model import materialize_weights
+from trainmark.train.kernels import choose_kernels
 from trainmark.train.next_token import NextTokenJob
 from trainmark.train.parallel import Ranks
-from trainmark.train.stepper import cosine_factor, decay_progress
+from trainmark.train.stepper import compute_cosine_factor, compute_decay_progress
 
 from . import data as corpus
 from .model import INIT_STD, apply_tensor_parallelism, build_model
@@ -37,8 +37,8 @@ def compute_lr_factor(recipe: Llama31Recipe, finished_steps: int) -> float:
     warmup = recipe.lr_warmup_steps
     if finished_steps < warmup:
         return (finished_steps + 1) / (warmup + 1)
-    done = decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
-    return cosine_factor(done, recipe.min_lr_fraction)
+    done = compute_decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
+    return compute_cosine_factor(done, recipe.min_lr_fraction)
 
 
 class Llama31Job(NextTokenJob):
@@ -46,8 +46,10 @@ class Llama31Job(NextTokenJob):
 
     def __init__(self, context: JobContext, data: Splits) -> None:
         recipe: Llama31Recipe = context.recipe
-        ranks = Ranks.of(context, tensor_parallel=recipe.tensor_parallel, with_mesh=recipe.fsdp)
-        self.kernels = choose(recipe, context.device.torch_type)
+        ranks = Ranks.from_context(
+            context, tensor_parallel=recipe.tensor_parallel, with_mesh=recipe.fsdp
+        )
+        self.kernels = choose_kernels(recipe, context.device.torch_type)
         fit_attention(context.device)
         model = build_model(recipe, self.kernels, context.device.torch_type)
         if ranks.tensor_size > 1:
@@ -58,7 +60,7 @@ class Llama31Job(NextTokenJob):
             data,
             ranks=ranks,
             model=model,
-            materialize=partial(materialize, model, seed=recipe.seed, std=INIT_STD),
+            materialize=partial(materialize_weights, model, seed=recipe.seed, std=INIT_STD),
             blocks=model.blocks,
             adam_eps=recipe.adam_eps,
             compiled=False,
@@ -67,7 +69,7 @@ class Llama31Job(NextTokenJob):
 
     def facts(self) -> Mapping[str, Any]:
         """Return what the record says of the job; see ``Job.facts``."""
-        return {**super().facts(), "kernels": self.kernels.used("cross_entropy")}
+        return {**super().facts(), "kernels": self.kernels.describe_used("cross_entropy")}
 
 
 build = Llama31Job

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from trainmark.train.blocks import cut, recompute
-from trainmark.train.causal_model import CausalModel, config_fields
+from trainmark.train.blocks import cut_model, recompute_blocks
+from trainmark.train.causal_model import CausalModel, list_config_fields
 
 from .case import MAX_LENGTH, RMS_NORM_EPS, ROPE_SCALING, ROPE_THETA, ROPE_TRAINED_LENGTH
 
@@ -33,7 +33,7 @@ def build_config(recipe: Llama31Recipe) -> LlamaConfig:
         **ROPE_SCALING,
     }
     return LlamaConfig(
-        **config_fields(recipe),
+        **list_config_fields(recipe),
         intermediate_size=recipe.ffn_size,
         max_position_embeddings=MAX_LENGTH,
         rms_norm_eps=RMS_NORM_EPS,
@@ -49,7 +49,7 @@ def build_model(recipe: Llama31Recipe, kernels: Kernels, torch_type: str = "cpu"
     if recipe.precision == "fp8":
         _convert_to_fp8(model.blocks, emulate=torch_type == "cpu")
     if recipe.checkpoint_activations != "none":
-        recompute(model.blocks, keep_matmuls=recipe.checkpoint_activations == "selective")
+        recompute_blocks(model.blocks, keep_matmuls=recipe.checkpoint_activations == "selective")
     if recipe.compile:
         for block in model.blocks:  # equal blocks share one graph
             block.compile()
@@ -79,7 +79,7 @@ def apply_tensor_parallelism(model: CausalModel, recipe: Llama31Recipe, mesh: De
     """Cut heads, feed-forward columns, and the rows of token table and head, in place."""
     block = "library.model.layers.*."
     whole = ((f"{block}self_attn", "hidden_states"), (f"{block}mlp", None))
-    cut(
+    cut_model(
         model,
         mesh,
         table="library.model.embed_tokens",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainmark.train.step_memory import next_token_flops, next_token_sizes
+from trainmark.train.step_memory import compute_next_token_flops, compute_next_token_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,4 +21,4 @@ def find_sizes(recipe: Llama31Recipe, facts: Mapping[str, Any]) -> Sizes:
     token_table = recipe.vocab_size * hidden
     norms = (2 * layers + 1) * hidden
     parameters = recipe.matmul_weights + token_table + norms
-    return next_token_sizes(parameters, next_token_flops(recipe))
+    return compute_next_token_sizes(parameters, compute_next_token_flops(recipe))

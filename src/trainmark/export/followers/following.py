@@ -1,7 +1,7 @@
-"""Hand one run to one backend, from the beginning, and again after a fault.
+"""Hand a run to a backend from the beginning, and again after a fault.
 
-A fault of a backend is noted and never raised. The next try opens the backend anew and hands over
-the run from its beginning: backends leave out what they have.
+A fault of a backend is noted, never raised. The next try opens the backend again and hands over the
+run from its beginning; backends skip the points that they have.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ class Following:
     """A run on its way to a backend.
 
     Args:
-        open_backend: imports nothing more; may raise anything, as what it opens.
-        clock: seconds that only rise.
-        num_steps: that the backend took, by number of the last one.
-        num_points: that were handed to it since it was opened.
-        fault: why it did not take everything that was read; None: it did.
+        open_backend: opens the backend; it may raise any exception, and so may the backend.
+        clock: monotonic clock in seconds.
+        num_steps: number of the last step that the backend took.
+        num_points: points that were handed over since the backend was opened.
+        fault: why the backend did not take all points; None: it took them.
+        is_complete: the whole run and its result were handed over.
     """
 
     run_dir: Path
@@ -63,24 +64,24 @@ class Following:
         self._reader = RunReader(read_plan(self.run_dir), self.run_dir)
 
     def poll(self) -> None:
-        """Hand over what was written since the last call; after a fault, not before some time."""
+        """Hand over the points since the last call; after a fault, only after some time."""
         if self.fault is None or self.clock() >= self._next_try_s:
-            self._try(self._hand_over_new)
+            self._try(self._send_new_points)
 
     def finish(self) -> None:
         """Hand over the rest and the result of a run that has ended."""
-        self._try(self._hand_over_end)
+        self._try(self._send_rest_and_result)
         self._release()
 
     @property
     def is_under_way(self) -> bool:
-        """Tell whether more may be written: a process holds the run, or nodes have not ended."""
+        """Tell whether the run may still write events."""
         if (self.run_dir / RECORD_FILE).exists():
             return False
         return is_locked(self.run_dir) or self._reader.waits_for_nodes
 
     def _try(self, hand_over: Callable[[], None]) -> None:
-        """Note a fault of the backend; the next try starts anew."""
+        """Call a function; note a fault of the backend, after which the next try starts anew."""
         try:
             hand_over()
         except Exception as error:  # noqa: BLE001 - a backend may raise anything
@@ -91,20 +92,20 @@ class Following:
         else:
             self.fault = None
 
-    def _hand_over_new(self) -> None:
+    def _send_new_points(self) -> None:
         for points in self._reader.iterate_new():
-            self._log(points)
+            self._send_points(points)
 
-    def _hand_over_end(self) -> None:
-        self._hand_over_new()
+    def _send_rest_and_result(self) -> None:
+        self._send_new_points()
         rest = self._reader.take_rest()
         if rest:
-            self._log(rest)
+            self._send_points(rest)
         if self._reader.is_started:
             self._open().finish(self._reader.read_result())
             self.is_complete = True
 
-    def _log(self, points: list[Point]) -> None:
+    def _send_points(self, points: list[Point]) -> None:
         self._open().log(points)
         self.num_points += len(points)
         self.num_steps = self._reader.num_steps
@@ -118,7 +119,7 @@ class Following:
         return self._backend
 
     def _hold_lock(self) -> None:
-        """Refuse to hand over the run while another process does; a folder may be read-only."""
+        """Lock the target, so that no other process hands the run to it at the same time."""
         if self._lock is not None:
             return
         digest = blake2b(str(self.target).encode(), digest_size=6).hexdigest()
@@ -130,7 +131,7 @@ class Following:
             self._release()
             raise FollowedElsewhereError("another process follows the run to there") from None
         except OSError:
-            return  # a folder without write permission, or a file system without locks
+            return  # the folder is read-only, or the file system has no locks
 
     def _release(self) -> None:
         if self._lock is not None:
@@ -143,7 +144,7 @@ class FollowedRuns:
     """Several runs on their way to several backends, in this process.
 
     Args:
-        wait: waits between two looks at runs that are under way.
+        wait: waits for some seconds between two polls of runs that are under way.
     """
 
     folders: Sequence[Path]
@@ -151,7 +152,7 @@ class FollowedRuns:
     wait: Callable[[float], None] = time.sleep
 
     def iterate_done(self) -> Iterator[Following]:
-        """Yield each run and target when the run is over and was handed over, or failed to be."""
+        """Yield each pair of run and target when the run was handed over, or that has failed."""
         openers = [(target, load_backend(target)) for target in self.targets]
         runs_to_follow = [
             Following(folder, target, opener)
@@ -173,9 +174,9 @@ class FollowedRuns:
 
 
 def shorten_fault(error: BaseException) -> str:
-    """Return what an error of a backend says, in a line."""
+    """Return the error of a backend as one line of limited length."""
     text = " ".join(str(error).split()).rstrip(".")
     name = type(error).__name__
-    if len(text) > _MAX_FAULT_LENGTH:  # the reason often stands at the end
+    if len(text) > _MAX_FAULT_LENGTH:  # keep the end, where the reason often is
         text = f"{text[: _MAX_FAULT_LENGTH // 2]} … {text[-_MAX_FAULT_LENGTH // 2 :]}"
     return f"{name}: {text}" if text else name

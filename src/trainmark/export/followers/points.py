@@ -1,4 +1,4 @@
-"""What a follower hands to a backend: facts of the run, points of its series, and its result."""
+"""The data that a follower hands to a backend: facts of the run, points of series, the result."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ TRAIN_STEP, EVAL_STEP = "train/step", "eval/step"  # axes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Values of one moment of a run.
+    """Values of a run at one time.
 
     Args:
-        axis: name of what ``number`` counts: ``train/step`` and ``eval/step`` count the optimizer
-            steps that were done, ``sys/reading`` the readings of a host. Along an axis numbers only
-            rise, and every series has one axis.
-        unix_ns: the moment.
-        values: by the name of their series, for example ``train/loss``.
+        axis: what ``number`` counts: for ``train/step`` and ``eval/step`` the optimizer steps so
+            far, for ``sys/reading`` the readings of a host. Numbers of an axis only rise, and every
+            series has one axis.
+        unix_ns: the time in nanoseconds since 1970.
+        values: values by the name of their series, for example ``train/loss``.
     """
 
     axis: str
@@ -40,9 +40,9 @@ class FollowedRun:
     """Facts of a run that do not change while it works.
 
     Args:
-        folder: of the run.
-        settings: what was planned, by name; without names of machines, people or folders.
-        started_unix_ns: start of the launcher.
+        folder: folder of the run.
+        settings: planned settings by name, without names of machines, people or folders.
+        started_unix_ns: start time of the launcher.
     """
 
     run_id: str
@@ -57,10 +57,10 @@ class RunResult:
     """How a run ended.
 
     Args:
-        status: that of the record.
-        trust: grade of the record.
-        number: optimizer steps that were done.
-        figures: final figures of the record by series; figures that are null are left out.
+        status: status of the record.
+        trust: grade of trust of the record.
+        number: number of optimizer steps.
+        figures: figures of the record by series; null figures are left out.
     """
 
     status: str
@@ -71,22 +71,22 @@ class RunResult:
 
 
 class Backend(Protocol):
-    """A program that shows runs. It may raise anything: the run goes on without it.
+    """A program that shows runs. It may raise any exception: the run continues without it.
 
-    It is constructed with a ``FollowedRun`` and a destination; None: its default.
+    It is constructed with a ``FollowedRun`` and a destination; None is its default destination.
     """
 
     def log(self, points: Sequence[Point]) -> None:
-        """Take points, in their order; those that it has already are left out."""
+        """Log points, in order; skip points that the program already has."""
 
     def finish(self, result: RunResult | None) -> None:
-        """Take the result and let go of the run; None: the run has no record."""
+        """Log the result and close the run; None: the run has no record."""
 
 
 def describe_settings(plan: Plan) -> dict[str, Setting]:
-    """Return what was planned in a form that every backend takes: names with plain values.
+    """Return the planned settings as plain values, which every backend accepts.
 
-    Texts with a slash are left out: they may name folders of this machine.
+    Texts with a slash are left out, because they may name folders of this machine.
     """
     facts: dict[str, Setting] = {
         "case": plan.case,

@@ -1,9 +1,9 @@
-"""What a launcher is: it turns a plan into a command, and follows the job that this starts.
+"""The interface of launchers: turn a plan into a command, and follow the job that it starts.
 
-``command`` follows from plan and cluster, so that it can be printed, pasted and tested; running it
-is separate. An engine that users have (Slurm, Kubernetes, Ray) schedules, queues and
-ends jobs; a launcher of ours only speaks with it. On every node the command starts
-``trainmark.launch.node``. Each launcher knows one engine, and none knows another.
+The command depends only on the plan and the cluster file, so that it can be printed, pasted and
+tested; running it is separate. The user's engine (Slurm, Kubernetes, Ray) schedules, queues and
+ends jobs; a launcher only calls it. On every node the command starts ``trainmark.launch.node``.
+Each launcher knows one engine, and none knows another.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ if TYPE_CHECKING:
     from trainmark.launch.cluster import Cluster
     from trainmark.plan.plan import Plan
 
-Phase = Literal["waiting", "running", "ended", "lost"]
+JobPhase = Literal["waiting", "running", "ended", "lost"]
 Process = subprocess.Popen[bytes]
-JOB_FILE = "job.id"  # in the run directory: what the command printed, by which the job is found
-LOG_FILE = "log.job.txt"  # there too: what a job prints that is no node
+JOB_FILE = "job.id"  # in the run directory: output of the command, which names the job
+LOG_FILE = "log.job.txt"  # in the run directory: output of the job outside of its nodes
 NO_RUNTIME = "no docker, podman or apptainer is named"
-_PROGRAM_TIMEOUT_S = 60.0  # with a program of an engine under load
-_GRACE_S = 300.0  # after the run's own time limit, which the nodes keep
+_PROGRAM_TIMEOUT_S = 60.0  # of one call of an engine's program; the engine may be under load
+_GRACE_S = 300.0  # added to the run's own time limit, which the nodes enforce
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """What starts a run, in the folder of the run, once ``files`` are there.
+class EngineCommand:
+    """The command that starts a run. It runs in the run directory, after ``files`` are written.
 
     Args:
         argv: program and arguments.
         files: content by path, relative to the run directory.
-        submits: whether it returns at once and prints the job's id, which ``JOB_FILE`` keeps; the
-            job then goes on without the process that started it.
+        submits: whether the command returns at once and prints the job's id, which is kept in
+            ``JOB_FILE``. The job then continues without the process that started it.
     """
 
     argv: tuple[str, ...]
     files: Mapping[str, str]
     submits: bool = False
 
-    def script(self, run_dir: Path) -> str:
-        """Return the text for a shell that does what ``start_job`` does, as it can be pasted."""
+    def render_script(self, run_dir: Path) -> str:
+        """Return a shell script that does what ``start_job`` does, for a user to paste."""
         return render_template(
             "command.sh.j2", command=self, folder=str(run_dir), job_file=JOB_FILE
         )
@@ -62,15 +62,16 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """Where a job is.
+    """The state of a job.
 
     Args:
-        phase: ``ended``: by itself; ``lost``: the engine refused it, or took its nodes away.
-        said: the engine's own words, for example ``PENDING (Priority)``.
+        phase: ``ended``: the job ended by itself; ``lost``: the engine refused it or took its
+            nodes away.
+        description: the engine's own words, for example ``PENDING (Priority)``.
     """
 
-    phase: Phase
-    said: str = ""
+    phase: JobPhase
+    description: str = ""
 
 
 @dataclass
@@ -78,14 +79,14 @@ class EngineJob:
     """A job that was started, by this process or an earlier one.
 
     Args:
-        process: that of the command, if this process started it and it does not submit.
-        cancels: how often it was told to end.
+        process: the process of the command, if this process started it and it does not submit.
+        num_cancels: how often the job was cancelled.
     """
 
     plan: Plan
     cluster: Cluster
     process: Process | None = None
-    cancels: int = 0
+    num_cancels: int = 0
 
     @property
     def folder(self) -> Path:
@@ -94,10 +95,10 @@ class EngineJob:
 
     @property
     def id(self) -> str:
-        """Return the last word of what the command printed; of a process of ours its number.
+        """Return the job's id: the last word that the command printed, or the process id.
 
         Raises:
-            RecordError: it printed nothing.
+            RecordError: the command printed nothing.
         """
         if self.process is not None:
             return str(self.process.pid)
@@ -111,42 +112,42 @@ class EngineJob:
 class Launcher(ABC):
     """One way to start a run on the machines of a cluster.
 
-    The state of a job is here that of a process of this machine, which ends with this one; engines
-    have their own.
+    This base class follows a job that is a process of this machine and ends with this process.
+    Launchers of engines override ``read_state`` and ``cancel``.
     """
 
-    programs: tuple[str, ...] = ()  # what must be on the path here
-    poll_s = 1.0  # between two questions about a job
+    programs: tuple[str, ...] = ()  # programs that must be on the PATH of this machine
+    poll_s = 1.0  # seconds between two queries of a job's state
 
     @abstractmethod
     def check(self, plan: Plan, cluster: Cluster) -> None:
-        """Look for what would stop the run, before anything is submitted.
+        """Check for problems that would stop the run, before anything is submitted.
 
         Raises:
-            UsageError: the plan or the cluster file asks for what cannot be.
-            EnvironmentFault: a host or an engine does not answer as it must.
+            UsageError: the plan or the cluster file asks for something impossible.
+            EnvironmentFault: a host or an engine does not answer as expected.
         """
 
     @abstractmethod
-    def command(self, plan: Plan, cluster: Cluster) -> Command:
-        """Return what starts the run; starts and writes nothing."""
+    def build_command(self, plan: Plan, cluster: Cluster) -> EngineCommand:
+        """Return the command that starts the run; start and write nothing."""
 
-    def state(self, job: EngineJob) -> JobState:
-        """Return where a job is now. Must not block for long.
+    def read_state(self, job: EngineJob) -> JobState:
+        """Return the current state of a job, without blocking for long.
 
         Raises:
-            EnvironmentFault: the engine does not answer; the job is where it was.
-            RecordError: the run directory does not tell which job it is.
+            EnvironmentFault: the engine does not answer; the last known state stays valid.
+            RecordError: the run directory does not name the job.
         """
         code = job.process.poll() if job.process else None
         if job.process and code is None:
-            return JobState(phase="running", said="running")
-        words = read_log_end(job.folder / LOG_FILE).splitlines() if code else []
-        # The last of docker's words is about its help.
-        return JobState(phase="ended", said="; ".join(filter(None, words[-3:])))
+            return JobState(phase="running", description="running")
+        last_lines = read_log_end(job.folder / LOG_FILE).splitlines() if code else []
+        # Several lines, because docker's last one only points to its help.
+        return JobState(phase="ended", description="; ".join(filter(None, last_lines[-3:])))
 
     def cancel(self, job: EngineJob) -> None:
-        """End a job and all its processes; called again where it did not help.
+        """End a job and all its processes; called again if the job is still running.
 
         Raises:
             EnvironmentFault: the engine does not answer.
@@ -155,7 +156,7 @@ class Launcher(ABC):
             job.process.terminate()
 
     def collect(self, job: EngineJob) -> None:  # noqa: B027 - most have nothing to do
-        """Bring what nodes wrote elsewhere into the run directory, and remove what the job left.
+        """Copy files that nodes wrote elsewhere into the run directory; remove the job's remains.
 
         Raises:
             EnvironmentFault: a node or the engine cannot be reached.
@@ -163,16 +164,16 @@ class Launcher(ABC):
 
 
 def load_launcher(name: str) -> Launcher:
-    """Return the launcher called ``name``; not the local one, which is no engine."""
+    """Return the launcher called ``name``, which must not be ``local``."""
     launcher: Launcher = getattr(import_module(f"{__name__}.{name}"), name.capitalize())()
     return launcher
 
 
 def explain_absence(name: str, cluster: Cluster) -> str | None:
-    """Return why a launcher cannot be used here, None if it can."""
+    """Return why a launcher cannot be used on this machine; None if it can."""
     programs: tuple[str, ...] = load_launcher(name).programs
     if name == CONTAINER:
-        if cluster.container is None or not cluster.container.of_node:
+        if cluster.container is None or not cluster.container.is_started_by_node:
             return NO_RUNTIME
         programs = (str(cluster.container.runtime),)
     missing = ", ".join(program for program in programs if which(program) is None)
@@ -180,7 +181,7 @@ def explain_absence(name: str, cluster: Cluster) -> str | None:
 
 
 def render_template(file: str, **values: object) -> str:
-    """Return a text of an engine: a template beside the launchers, filled in."""
+    """Return the text of a template in this package, filled in with ``values``."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -195,7 +196,7 @@ def render_template(file: str, **values: object) -> str:
 
 
 def compute_job_limit_s(plan: Plan) -> float:
-    """Return after how many seconds an engine ends the job; the nodes end their ranks before."""
+    """Return the engine's time limit of the job in seconds; nodes end their ranks earlier."""
     return float(plan.recipe["timeout_s"]) + _GRACE_S
 
 
@@ -209,20 +210,20 @@ def read_log_end(log: Path) -> str:
 
 def run_program(
     *argv: str,
-    given: str = "",
+    input_text: str = "",
     output: IO[bytes] | int = subprocess.PIPE,
     folder: Path | None = None,
 ) -> str:
     """Run a program of an engine; return what it printed, unless ``output`` takes it.
 
     Raises:
-        EnvironmentFault: it failed, with what it said.
+        EnvironmentFault: it failed, with the message that it printed.
     """
     try:
         ended = subprocess.run(
             argv,
             cwd=folder,
-            input=given,
+            input=input_text,
             stdout=output,
             stderr=subprocess.PIPE,
             text=True,
@@ -233,18 +234,18 @@ def run_program(
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentFault(str(error), where=argv[0]) from None
     if ended.returncode:
-        said = (ended.stderr or ended.stdout or "").strip()[-2000:]
-        raise EnvironmentFault(said or f"exit code {ended.returncode}", where=argv[0])
+        message = (ended.stderr or ended.stdout or "").strip()[-2000:]
+        raise EnvironmentFault(message or f"exit code {ended.returncode}", where=argv[0])
     return ended.stdout or ""
 
 
-def start_job(command: Command, plan: Plan, cluster: Cluster) -> EngineJob:
-    """Run ``command`` in the run directory, in which its files are.
+def start_job(command: EngineCommand, plan: Plan, cluster: Cluster) -> EngineJob:
+    """Run ``command`` in the run directory, into which its files were written before.
 
-    What does not submit becomes a process that ends with this one.
+    A command that does not submit becomes a process that ends with this one.
 
     Raises:
-        EnvironmentFault: the engine refused the job, in its own words.
+        EnvironmentFault: the engine refused the job; the error has the engine's message.
     """
     folder, process = Path(plan.run_dir), None
     if command.submits:

@@ -1,6 +1,6 @@
-"""This machine, with the node process in the container that the cluster's file describes.
+"""Run on this machine, with the node process in the container that the cluster file describes.
 
-What ``--launcher local`` is with a cluster that has a ``container``.
+``--launcher local`` becomes this launcher if the cluster file has a ``container``.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmark.errors import EnvironmentFault
-from trainmark.launch.launchers import NO_RUNTIME, Command, Launcher, run_program
+from trainmark.launch.launchers import NO_RUNTIME, EngineCommand, Launcher, run_program
 from trainmark.launch.node import render_node_script
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ class Container(Launcher):
     """Docker, podman or apptainer on this machine."""
 
     def check(self, plan: Plan, cluster: Cluster) -> None:
-        """Look whether the image is here."""
-        self.command(plan, cluster)
-        assert cluster.container is not None, "else there is no command"
+        """Check that the image is on this machine."""
+        self.build_command(plan, cluster)
+        assert cluster.container is not None, "build_command has refused such a cluster"
         runtime, image = str(cluster.container.runtime), cluster.container.image
         words = ("inspect",) if runtime == "apptainer" else ("image", "inspect")
         try:
@@ -35,13 +35,13 @@ class Container(Launcher):
             where = f"container image {image}"
             raise EnvironmentFault(fault.what, where=where, fix=fix) from fault
 
-    def command(self, plan: Plan, cluster: Cluster) -> Command:
-        """Return what starts the container; the runtime passes on the signal that ends it.
+    def build_command(self, plan: Plan, cluster: Cluster) -> EngineCommand:
+        """Return the command that starts the container; the runtime forwards signals to it.
 
         Raises:
-            UsageError: the cluster names none.
+            UsageError: the cluster file names no container runtime.
         """
-        if cluster.container is None or not cluster.container.of_node:
-            raise cluster.fault("container", NO_RUNTIME, fix=_HOW_TO_NAME)
+        if cluster.container is None or not cluster.container.is_started_by_node:
+            raise cluster.build_error("container", NO_RUNTIME, fix=_HOW_TO_NAME)
         script = render_node_script(plan, cluster, node_rank="0", master="127.0.0.1")
-        return Command(argv=("sh", SCRIPT), files={SCRIPT: script})
+        return EngineCommand(argv=("sh", SCRIPT), files={SCRIPT: script})

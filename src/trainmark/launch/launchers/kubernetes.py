@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark import devices
 from trainmark.launch.launchers import (
-    Command,
+    EngineCommand,
     EngineJob,
+    JobPhase,
     JobState,
     Launcher,
-    Phase,
     compute_job_limit_s,
     render_template,
     run_program,
@@ -28,75 +28,73 @@ if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
 
 MANIFEST = "job.yaml"
-# Settings of a container that only a runtime on the node takes, and what to write instead.
-_NOT_OF_PODS = {
+# Settings of a container that do not apply to pods, and how the error's remedy continues.
+_NODE_ONLY_SETTINGS = {
     "runtime": "",
     "mounts": ", and write its folders as kubernetes.volumes",
     "shared_memory": ", and write it as kubernetes.shared_memory",
     "arguments": "",
 }
-INSTANCE = (
-    "app.kubernetes.io/instance"  # label of what a run creates; its value is ``format_job_name``
-)
+# Label of all objects that a run creates; its value is that of ``format_job_name``.
+INSTANCE = "app.kubernetes.io/instance"
 _INDEX = "batch.kubernetes.io/job-completion-index"
-# Why pods end that did not end themselves:
+# Reasons of pods that were ended from outside:
 # https://kubernetes.io/docs/concepts/workloads/pods/disruptions/ and pkg/kubelet in
 # https://github.com/kubernetes/kubernetes, 2026-11-22.
-_TAKEN = (
+_OUTSIDE_REASONS = (
     "NodeLost", "DeletionByTaintManager", "DeletionByPodGC", "PreemptionByScheduler",
     "EvictionByEvictionAPI", "TerminationByKubelet", "DeadlineExceeded",
 )  # fmt: skip
 
 
 def format_job_name(run_id: str) -> str:
-    """Return the name of what a run creates, from its time and token, as DNS takes it.
+    """Return the name of the objects that a run creates: its time and token, valid in DNS.
 
-    NAME-node-0-INDEX-xxxxx has at most 63 characters.
+    It is short, because a pod's name, NAME-node-0-INDEX-xxxxx, may have at most 63 characters.
     """
     stamp, *_, token = run_id.lower().split("-")
     return f"tm-{stamp}-{token}"
 
 
 def compute_resource_limits(plan: Plan, cluster: Cluster) -> dict[str, str]:
-    """Return how much of what a pod asks for."""
-    vendor_resource = getattr(
-        devices.list_vendors()[plan.device.vendor], "kubernetes_resource", None
-    )
-    asked = (
-        {vendor_resource: str(plan.nproc)} if vendor_resource else {}
-    ) | cluster.kubernetes.resources
-    return {name: amount for name, amount in asked.items() if amount != "0"}
+    """Return the amount of each resource that a pod requests, by the resource's name."""
+    vendor = devices.list_vendors()[plan.device.vendor]
+    vendor_resource = getattr(vendor, "kubernetes_resource", None)
+    limits = {vendor_resource: str(plan.nproc)} if vendor_resource else {}
+    limits |= cluster.kubernetes.resources
+    return {name: amount for name, amount in limits.items() if amount != "0"}
 
 
 def render_manifest(plan: Plan, cluster: Cluster) -> str:
-    """Return the YAML of what a run creates.
+    """Return the manifest of a run as YAML.
 
     Raises:
-        UsageError: the cluster names no image, or what a pod does not take beside it.
+        UsageError: the cluster file names no image, or has settings that do not apply to pods.
     """
-    box = cluster.container
-    if box is None:
-        raise cluster.fault(
+    container = cluster.container
+    if container is None:
+        raise cluster.build_error(
             "container", "pods need an image", fix="write container: {image: IMAGE}"
         )
-    for key, instead in _NOT_OF_PODS.items():
-        if key in box.model_fields_set and getattr(box, key):
-            raise cluster.fault(
+    for key, instead in _NODE_ONLY_SETTINGS.items():
+        if key in container.model_fields_set and getattr(container, key):
+            raise cluster.build_error(
                 f"container.{key}",
                 f"{key} cannot be used with Kubernetes",
                 rule="the cluster starts the image itself",
                 fix=f"remove `{key}` from `container`{instead}",
             )
-    settings, called = cluster.kubernetes, format_job_name(plan.run_id)
-    master = f"{called}-node-0-0.{called}"
+    settings = cluster.kubernetes
+    name = format_job_name(plan.run_id)
+    master = f"{name}-node-0-0.{name}"
     script = render_node_script(plan, cluster, node_rank="$JOB_COMPLETION_INDEX", master=master)
     return render_template(
         "kubernetes.yaml.j2",
         plan=plan,
-        own=settings,
-        name=called,
-        image=box.image,
-        labels=settings.labels | {"app.kubernetes.io/name": "trainmark", INSTANCE: called},
+        settings=settings,
+        name=name,
+        image=container.image,
+        labels=settings.labels | {"app.kubernetes.io/name": "trainmark", INSTANCE: name},
         limits=compute_resource_limits(plan, cluster),
         limit_s=round(compute_job_limit_s(plan)),
         # The cluster replaces $(NAME) in a command, and $$ by $, before a shell sees it.
@@ -110,9 +108,9 @@ class Kubernetes(Launcher):
     programs = ("kubectl",)
 
     def check(self, plan: Plan, cluster: Cluster) -> None:
-        """Refuse what no cluster could run, then let the cluster check the manifest."""
+        """Check the volumes, then let the cluster check the manifest."""
         if not any(map(Path(plan.run_dir).is_relative_to, cluster.kubernetes.volumes)):
-            raise cluster.fault(
+            raise cluster.build_error(
                 "kubernetes.volumes",
                 f"no volume of the pods holds {plan.run_dir}",
                 fix="name one that this machine shares, by its path here",
@@ -122,24 +120,26 @@ class Kubernetes(Launcher):
             file.write_text(render_manifest(plan, cluster), encoding="utf-8")
             _run_kubectl(cluster, "create", "-f", str(file), "--dry-run=server")
 
-    def command(self, plan: Plan, cluster: Cluster) -> Command:
-        """Return what starts the run."""
+    def build_command(self, plan: Plan, cluster: Cluster) -> EngineCommand:
+        """Return the ``kubectl create`` command, with the manifest as its file."""
         argv = (*_build_kubectl_command(cluster), "create", "-f", MANIFEST, "-o", "name")
-        return Command(argv=argv, files={MANIFEST: render_manifest(plan, cluster)}, submits=True)
+        return EngineCommand(
+            argv=argv, files={MANIFEST: render_manifest(plan, cluster)}, submits=True
+        )
 
-    def state(self, job: EngineJob) -> JobState:
-        """Return what the cluster says of the JobSet and its pods."""
+    def read_state(self, job: EngineJob) -> JobState:
+        """Return the state of the JobSet and its pods."""
         kinds = f"{job.id.partition('/')[0]},pods"
         selector = f"{INSTANCE}={format_job_name(job.plan.run_id)}"
         answer = json.loads(_run_kubectl(job.cluster, "get", kinds, "-l", selector, "-o", "json"))
         return derive_state(answer["items"], job.plan.nnodes)
 
     def cancel(self, job: EngineJob) -> None:
-        """Delete what was created."""
+        """Delete the JobSet and its pods."""
         self.collect(job)
 
     def collect(self, job: EngineJob) -> None:
-        """Delete what was created; the pods wrote into the run directory."""
+        """Delete the JobSet and its pods; the pods wrote into the run directory itself."""
         file = str(job.folder / MANIFEST)
         _run_kubectl(job.cluster, "delete", "-f", file, "--ignore-not-found", "--wait=false")
 
@@ -148,29 +148,32 @@ def derive_state(objects: list[dict[str, Any]], nnodes: int) -> JobState:
     """Return the state of a job.
 
     Args:
-        found: the job and its pods, as ``kubectl get -o json`` lists them.
+        objects: the JobSet and its pods, as ``kubectl get -o json`` lists them.
+        nnodes: number of pods that the run needs.
     """
-    pods = [
-        _derive_pod_state(one)
-        for one in sorted((x for x in objects if x["kind"] == "Pod"), key=_read_node_index)
-    ]
-    job = next((_index_conditions(one) for one in objects if one["kind"] != "Pod"), None)
-    words = [pod.said for pod in pods if pod.said][:3]
-    if job is None:
-        gone = "its pods are being deleted" if pods else "it was deleted"
-        return JobState(phase="running" if pods else "lost", said=gone)
-    if "Completed=True" in job:
-        return JobState(phase="ended", said="Completed")
-    if "Failed=True" in job and not any(pod.phase == "running" for pod in pods):
-        why = job["Failed=True"]
-        taken = why["reason"] in _TAKEN or any(pod.phase == "lost" for pod in pods)
-        said = "; ".join([_format_reason(why), *words])
-        return JobState(phase="lost" if taken else "ended", said=said)
-    waits = sum(pod.phase == "waiting" for pod in pods)
-    suspended = [_format_reason(job["Suspended=True"])] if "Suspended=True" in job else []
-    said = "; ".join([f"{len(pods) - waits} of {nnodes} pods run", *suspended, *words])
-    runs = not waits and len(pods) >= nnodes
-    return JobState(phase="running" if runs else "waiting", said=said)
+    pod_objects = [item for item in objects if item["kind"] == "Pod"]
+    job_objects = [item for item in objects if item["kind"] != "Pod"]
+    pods = [_derive_pod_state(pod) for pod in sorted(pod_objects, key=_read_node_index)]
+    descriptions = [pod.description for pod in pods if pod.description][:3]
+    if not job_objects:
+        if pods:
+            return JobState(phase="running", description="its pods are being deleted")
+        return JobState(phase="lost", description="it was deleted")
+    conditions = _index_conditions(job_objects[0])
+    if "Completed=True" in conditions:
+        return JobState(phase="ended", description="Completed")
+    if "Failed=True" in conditions and not any(pod.phase == "running" for pod in pods):
+        failure = conditions["Failed=True"]
+        is_lost = failure["reason"] in _OUTSIDE_REASONS or any(pod.phase == "lost" for pod in pods)
+        text = "; ".join([_format_reason(failure), *descriptions])
+        return JobState(phase="lost" if is_lost else "ended", description=text)
+    num_waiting = sum(pod.phase == "waiting" for pod in pods)
+    sentences = [f"{len(pods) - num_waiting} of {nnodes} pods run"]
+    if "Suspended=True" in conditions:
+        sentences.append(_format_reason(conditions["Suspended=True"]))
+    text = "; ".join([*sentences, *descriptions])
+    all_run = num_waiting == 0 and len(pods) >= nnodes
+    return JobState(phase="running" if all_run else "waiting", description=text)
 
 
 def _read_node_index(pod: dict[str, Any]) -> int:
@@ -178,28 +181,31 @@ def _read_node_index(pod: dict[str, Any]) -> int:
 
 
 def _derive_pod_state(pod: dict[str, Any]) -> JobState:
-    """Return the state of a pod, with why it waits or ended."""
-    status, conditions = pod["status"], _index_conditions(pod)
-    now = (status.get("containerStatuses") or [{}])[0].get("state", {})
-    over = now.get("terminated") or {}
-    sources = (
+    """Return the state of a pod, with the reason why it waits or ended."""
+    status = pod["status"]
+    conditions = _index_conditions(pod)
+    container_state = (status.get("containerStatuses") or [{}])[0].get("state", {})
+    termination = container_state.get("terminated") or {}
+    sources = (  # the most specific reason first
         conditions.get("DisruptionTarget=True"),
         status,
-        over,
-        now.get("waiting"),
+        termination,
+        container_state.get("waiting"),
         conditions.get("PodScheduled=False"),
         {"reason": status["phase"]},
     )
     reasons = [source for source in sources if source and "reason" in source]
-    if any(source["reason"] in _TAKEN for source in reasons):
-        phase: Phase = "lost"
-    elif status["phase"] == "Failed" or over.get("exitCode"):
+    if any(source["reason"] in _OUTSIDE_REASONS for source in reasons):
+        phase: JobPhase = "lost"
+    elif status["phase"] == "Failed" or termination.get("exitCode"):
         phase = "ended"
-    elif over or "running" in now:
-        return JobState(phase="ended" if over else "running")
+    elif termination or "running" in container_state:
+        return JobState(phase="ended" if termination else "running")
     else:
         phase = "waiting"
-    return JobState(phase=phase, said=f"node {_read_node_index(pod)}: {_format_reason(reasons[0])}")
+    return JobState(
+        phase=phase, description=f"node {_read_node_index(pod)}: {_format_reason(reasons[0])}"
+    )
 
 
 def _index_conditions(item: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -209,11 +215,11 @@ def _index_conditions(item: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _format_reason(condition: dict[str, Any]) -> str:
-    """Return a reason with what is said about it."""
-    more = condition.get("message") or (
-        f"exit code {condition['exitCode']}" if "exitCode" in condition else ""
-    )
-    return f"{condition['reason']} ({more.strip()})" if more else str(condition["reason"])
+    """Return the reason of a condition, with its message or exit code."""
+    details = condition.get("message", "")
+    if not details and "exitCode" in condition:
+        details = f"exit code {condition['exitCode']}"
+    return f"{condition['reason']} ({details.strip()})" if details else str(condition["reason"])
 
 
 def _build_kubectl_command(cluster: Cluster) -> list[str]:
@@ -222,5 +228,5 @@ def _build_kubectl_command(cluster: Cluster) -> list[str]:
 
 
 def _run_kubectl(cluster: Cluster, *words: str) -> str:
-    """Return what ``kubectl`` prints."""
+    """Run ``kubectl`` and return its output."""
     return run_program(*_build_kubectl_command(cluster), "--request-timeout=10s", *words)

@@ -23,7 +23,7 @@ from urllib.request import Request, urlopen
 
 from trainmark import devices
 from trainmark.errors import EnvironmentFault
-from trainmark.launch.launchers import Command, EngineJob, JobState, Launcher, Phase
+from trainmark.launch.launchers import EngineCommand, EngineJob, JobPhase, JobState, Launcher
 from trainmark.launch.node import render_node_script
 
 if TYPE_CHECKING:
@@ -32,12 +32,13 @@ if TYPE_CHECKING:
 
 LOCAL_URL = "http://127.0.0.1:8265"  # where `ray start` puts a cluster's interface
 REQUEST_FILE = "ray.json"
-STATE = "trainmark-job "  # then fields of a JobState
-RANK, MASTER, PORT = "@RANK@", "@MASTER@", "@PORT@"  # in the script of a node
+STATE = "trainmark-job "  # prefix of a line that has the fields of a JobState
+# Placeholders in the script of a node.
+RANK, MASTER, PORT = "@RANK@", "@MASTER@", "@PORT@"
 _BEAT_S = 1.0
 _END_PATIENCE_S = 50.0
-# Of the process that starts a node. By default Ray lowers the priority of its processes, and kills
-# the children of a process that it ends; but a node ends its ranks itself.
+# Variables of the process that starts a node. By default Ray lowers the priority of its processes
+# and kills the children of a process that it ends; a node ends its ranks itself.
 _WORKER_VARIABLES = {"RAY_worker_niceness": "0", "RAY_kill_child_processes_on_worker_exit": "0"}
 _RUNTIME = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}}  # longer than _END_PATIENCE_S
 
@@ -48,22 +49,22 @@ class Ray(Launcher):
     programs = ("ray",)
 
     def check(self, plan: Plan, cluster: Cluster) -> None:  # noqa: ARG002
-        """Check that the cluster answers; whether it has the resources, the driver finds out.
+        """Check that the cluster answers; the driver checks later whether it has the resources.
 
         Raises:
-            UsageError: the container has no runtime: Ray would have to start it.
+            UsageError: the container has no runtime; Ray does not start containers itself.
             EnvironmentFault: the cluster does not answer.
         """
-        if cluster.container is not None and not cluster.container.of_node:
-            raise cluster.fault(
+        if cluster.container is not None and not cluster.container.is_started_by_node:
+            raise cluster.build_error(
                 "container.runtime",
                 "a container on Ray needs a runtime",
                 fix="write runtime: podman, docker or apptainer",
             )
         _request_jobs_api(cluster)
 
-    def command(self, plan: Plan, cluster: Cluster) -> Command:
-        """Return the submission; its entry point runs the nodes inside the cluster."""
+    def build_command(self, plan: Plan, cluster: Cluster) -> EngineCommand:
+        """Return the command that submits the job; the job then starts the nodes."""
         # Names in Ray 2.60 (2026-11-22). For devices that Ray does not detect, the user starts it
         # with `ray start --num-gpus`.
         # https://docs.ray.io/en/latest/ray-core/scheduling/accelerators.html
@@ -86,10 +87,10 @@ class Ray(Launcher):
             *("--", cluster.python, "-m", "trainmark.launch.launchers.ray", plan.run_dir),
         )
         files = {REQUEST_FILE: json.dumps(request, indent=2)}
-        return Command(argv=argv, files=files, submits=True)
+        return EngineCommand(argv=argv, files=files, submits=True)
 
-    def state(self, job: EngineJob) -> JobState:
-        """Return the state from the cluster, and the driver's last report in the job's log."""
+    def read_state(self, job: EngineJob) -> JobState:
+        """Return the state of the job, with the driver's last report from the job's log."""
         submission = _request_jobs_api(job.cluster, job.plan.run_id)
         log = _request_jobs_api(job.cluster, f"{job.plan.run_id}/logs")["logs"]
         status = submission["status"]
@@ -101,9 +102,9 @@ class Ray(Launcher):
         text = f"{status}: {report.get('said') or message}"
         if status in ("PENDING", "RUNNING"):
             is_waiting = report["phase"] == "waiting"
-            return JobState(phase="waiting" if is_waiting else "running", said=text)
-        phase: Phase = "lost" if status == "STOPPED" else "ended"
-        return JobState(phase=phase, said=text)
+            return JobState(phase="waiting" if is_waiting else "running", description=text)
+        phase: JobPhase = "lost" if status == "STOPPED" else "ended"
+        return JobState(phase=phase, description=text)
 
     def cancel(self, job: EngineJob) -> None:
         """Have the cluster stop the driver, which ends the nodes, as ``ray job stop`` does."""
@@ -126,7 +127,7 @@ def _request_jobs_api(cluster: Cluster, path: str = "", method: str = "GET") -> 
 
 
 def _report_phase(phase: str, **facts: Any) -> None:
-    """Print a line that ``Ray.state`` reads from the job's log."""
+    """Print a line that ``Ray.read_state`` reads from the job's log."""
     print(STATE + json.dumps({"phase": phase, **facts}), flush=True)
 
 

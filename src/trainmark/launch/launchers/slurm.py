@@ -1,8 +1,7 @@
-"""Slurm: a batch script with one task a node, and the states of the job it becomes.
+"""Run on Slurm: a batch script with one task per node, and the states of its job.
 
-Owns what sbatch is told and what the answers of scontrol mean.
-Slurm queues, starts and ends everything; run directory and data are on a file system that all
-nodes see. Must not know what a node's process does.
+Chooses the options of sbatch and interprets the output of scontrol. Slurm queues, starts and ends
+the job; the run directory and the data are on a file system that all nodes see.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 from trainmark.errors import EnvironmentFault
 from trainmark.launch.launchers import (
     LOG_FILE,
-    Command,
+    EngineCommand,
     EngineJob,
     JobState,
     Launcher,
@@ -30,28 +29,32 @@ if TYPE_CHECKING:
 
 SCRIPT_FILE, NODE_FILE = "job.sh", "node.sh"
 
-# JOB STATE CODES of https://slurm.schedmd.com/squeue.html (24.11, read 2026-11-22). A state that
-# is not here, COMPLETING and STAGE_OUT among them, still has processes.
+# JOB STATE CODES of https://slurm.schedmd.com/squeue.html (24.11, read 2026-11-22). A job in any
+# other state, such as COMPLETING or STAGE_OUT, still has processes.
 _WAITING = ("PENDING", "CONFIGURING", "REQUEUE", "RESV_DEL_HOLD", "SPECIAL_EXIT")
 _LOST = ("CANCELLED", "REVOKED", "TIMEOUT", "DEADLINE", "PREEMPTED")
-# Of these the nodes' own events tell more: which did not report their end, or why a rank failed.
+# For these the nodes' events tell more: which node did not report its end, or why a rank failed.
 _ENDED = ("COMPLETED", "FAILED", "LAUNCH_FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL")
 
 
-def _parse_state(shown: str) -> JobState:
-    """Return the state of a job that the controller still has; ``shown`` by scontrol."""
-    state, reason = _read_field(shown, "JobState"), _read_field(shown, "Reason")
+def _parse_state(output: str) -> JobState:
+    """Return the state of a job from the output of ``scontrol show job``."""
+    state = _read_field(output, "JobState")
+    reason = _read_field(output, "Reason")
     description = state if reason in {"", "None"} else f"{state} ({reason})"
     if state.startswith(_WAITING):
-        return JobState(phase="waiting", said=description)
+        return JobState(phase="waiting", description=description)
     if state not in _ENDED + _LOST:
-        return JobState(phase="running", said=description)
-    return JobState(phase="ended" if state in _ENDED else "lost", said=description)
+        return JobState(phase="running", description=description)
+    return JobState(phase="ended" if state in _ENDED else "lost", description=description)
 
 
-def _read_field(shown: str, name: str) -> str:
-    """Return a value of ``scontrol show job``; what users wrote stands behind those read here."""
-    match = re.search(rf"(?:^|\s){name}=(\S*)", shown)
+def _read_field(output: str, name: str) -> str:
+    """Return the first value of a field in the output of ``scontrol show job``; else empty.
+
+    Text of users may look like a field, but it comes after the fields that are read here.
+    """
+    match = re.search(rf"(?:^|\s){name}=(\S*)", output)
     return match[1] if match else ""
 
 
@@ -62,9 +65,13 @@ class Slurm(Launcher):
     poll_s = 5.0
 
     def check(self, plan: Plan, cluster: Cluster) -> None:
-        """Have sbatch try the options."""
+        """Let sbatch test the options, without submitting."""
         try:
-            run_program(*self.command(plan, cluster).argv[:-1], "--test-only", given="#!/bin/sh\n")
+            run_program(
+                *self.build_command(plan, cluster).argv[:-1],
+                "--test-only",
+                input_text="#!/bin/sh\n",
+            )
         except EnvironmentFault as fault:
             raise EnvironmentFault(
                 fault.what.replace("sbatch: ", "").replace("error: ", ""),
@@ -73,11 +80,13 @@ class Slurm(Launcher):
                 fix="use fewer --nnodes, or correct `slurm` in the file; --dry-run prints it",
             ) from fault
 
-    def command(self, plan: Plan, cluster: Cluster) -> Command:
-        """Return sbatch with its options, which so outrank ``SBATCH_`` variables, and two scripts.
+    def build_command(self, plan: Plan, cluster: Cluster) -> EngineCommand:
+        """Return the sbatch command and its two scripts.
+
+        Options are arguments, not lines of the script: ``SBATCH_`` variables cannot override them.
 
         Raises:
-            UsageError: an option that is not the cluster's to set.
+            UsageError: the cluster file sets an option that only the launcher may set.
         """
         script = render_template(
             "slurm.sh.j2",
@@ -89,25 +98,31 @@ class Slurm(Launcher):
             plan, cluster, node_rank="$SLURM_NODEID", master="$TRAINMARK_MASTER"
         )
         argv = ("sbatch", *_build_options(plan, cluster), SCRIPT_FILE)
-        return Command(argv=argv, files={SCRIPT_FILE: script, NODE_FILE: node}, submits=True)
+        return EngineCommand(argv=argv, files={SCRIPT_FILE: script, NODE_FILE: node}, submits=True)
 
-    def state(self, job: EngineJob) -> JobState:
-        """Return what the controller says; a job that it has forgotten ended long ago."""
+    def read_state(self, job: EngineJob) -> JobState:
+        """Return the state that the controller reports; it forgets jobs that ended long ago."""
         try:
             return _parse_state(run_program("scontrol", "show", "job", "--oneliner", job.id))
         except EnvironmentFault as fault:
             if "Invalid job id" not in fault.what:
                 raise
-        return JobState(phase="ended", said=f"Slurm does not know job {job.id} any more")
+        return JobState(phase="ended", description=f"Slurm does not know job {job.id} any more")
 
     def cancel(self, job: EngineJob) -> None:
-        """Have Slurm end it: SIGTERM, and after the cluster's KillWait SIGKILL; then at once."""
-        run_program("scancel", *(("--full", "--signal=KILL") if job.cancels > 1 else ()), job.id)
+        """Let Slurm end the job.
+
+        The first time Slurm sends SIGTERM, and SIGKILL after the cluster's KillWait; after that it
+        sends SIGKILL at once.
+        """
+        options = ("--full", "--signal=KILL") if job.num_cancels > 1 else ()
+        run_program("scancel", *options, job.id)
 
 
 def _build_options(plan: Plan, cluster: Cluster) -> list[str]:
-    """Return what sbatch is told of the job."""
-    slurm, nodes = cluster.slurm, str(plan.nnodes)
+    """Return the options of sbatch."""
+    slurm = cluster.slurm
+    nodes = str(plan.nnodes)
     options = {
         "parsable": "true",
         "job-name": plan.run_id,
@@ -118,21 +133,21 @@ def _build_options(plan: Plan, cluster: Cluster) -> list[str]:
         "chdir": plan.run_dir,
         "output": LOG_FILE,
     }
-    if both := options.keys() & slurm.options.keys():
-        raise cluster.fault(
-            f"slurm.options.{min(both)}",
-            f"{min(both)!r} cannot be set",
+    conflicts = options.keys() & slurm.options.keys()
+    if conflicts:
+        raise cluster.build_error(
+            f"slurm.options.{min(conflicts)}",
+            f"{min(conflicts)!r} cannot be set",
             rule="the launcher sets it",
             fix="remove it",
         )
     options["time"] = str(math.ceil(compute_job_limit_s(plan) / 60))  # minutes
-    if slurm.exclusive:  # all memory of the node too, which is not implied
-        memory = {"mem", "mem-per-cpu", "mem-per-gpu"} & slurm.options.keys()
-        options |= {"exclusive": "true"} | ({} if memory else {"mem": "0"})
-    given = {
-        name: value.replace("{nproc}", str(plan.nproc)) for name, value in slurm.options.items()
-    }
+    if slurm.exclusive:
+        options["exclusive"] = "true"
+        if not {"mem", "mem-per-cpu", "mem-per-gpu"} & slurm.options.keys():
+            options["mem"] = "0"  # all memory of the node, which --exclusive does not imply
+    for name, value in slurm.options.items():
+        options[name] = value.replace("{nproc}", str(plan.nproc))
     return [
-        f"--{name}" if value == "true" else f"--{name}={value}"
-        for name, value in (options | given).items()
+        f"--{name}" if value == "true" else f"--{name}={value}" for name, value in options.items()
     ]

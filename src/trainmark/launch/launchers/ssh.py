@@ -1,8 +1,8 @@
-"""Bare hosts through ssh: a script holds a connection to each node, and what they wrote is copied.
+"""Run on hosts that ssh reaches, without an engine; copy the files that they wrote.
 
-``command`` is that script. It writes to each node every second; a node whose input ends or falls
-silent ends its ranks, so that a cut link leaves none behind. Keys and the agent are the only ways
-in: ssh never asks, and nothing here needs to be root.
+The launcher's command is a script that holds a connection to each node and writes to it every
+second. A node whose input ends or falls silent ends its ranks, so that a broken connection leaves
+none behind. Only keys and the ssh agent are used, so that ssh never asks a question.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.errors import EnvironmentFault, escape_controls
 from trainmark.launch.launchers import (
-    Command,
+    EngineCommand,
     EngineJob,
     JobState,
     Launcher,
@@ -38,74 +38,83 @@ if TYPE_CHECKING:
     from trainmark.plan.plan import Plan
 
 SCRIPT = "ssh.sh"
-_LOST = 255  # ssh's own exit code
-_FIXED = ("BatchMode=yes", "PreferredAuthentications=publickey", "RequestTTY=no")
-# A cut link is noticed after 15 s; a connection is not shared, and ends with its process.
-_USUAL = (
+_LOST_EXIT_CODE = 255  # of ssh itself
+_REQUIRED_OPTIONS = ("BatchMode=yes", "PreferredAuthentications=publickey", "RequestTTY=no")
+# A broken connection is noticed after 15 s. It is not shared, so that it ends with its process.
+_DEFAULT_OPTIONS = (
     "StrictHostKeyChecking=yes", "ServerAliveInterval=5", "ServerAliveCountMax=3",
     "ConnectTimeout=10", "ControlPath=none",
 )  # fmt: skip
-# A node that lost us may still be ending its ranks: its files are complete only afterwards.
+# A node that lost its connection may still be ending its ranks; its files are complete afterwards.
 _LIST_LARGE = """for _ in $(seq 30); do pgrep -f -- {mark} > /dev/null || break; sleep 1; done
 cd {folder} && find . -type f -size +{blocks}"""
 _PACK = "tar -C {folder} {excluded} -cf - ."
-MAX_COPIED_BYTES = 4 << 30  # of a file; holes count, which tar would send as zeros
+MAX_COPIED_BYTES = 4 << 30  # of a file, holes included, because tar sends them as zeros
 
 
 def select_hosts(cluster: Cluster, *, nnodes: int) -> dict[str, str]:
-    """Return where ssh finds the first ``nnodes`` hosts, as a URL by name.
+    """Return the first ``nnodes`` hosts of the cluster file, as a URL for ssh by the host's name.
 
     Raises:
-        UsageError: there are fewer.
+        UsageError: the file has fewer hosts.
     """
-    hosts = {
-        re.sub(r":\d+$", "", text.rpartition("@")[2]).strip("[]").lower(): f"ssh://{text}"
-        for text in cluster.ssh.hosts
-    }
-    if len(hosts) < nnodes:
-        named = f"{len(hosts)} different ones are named" if hosts else "none is named"
-        raise cluster.fault(
+    urls = {_parse_host_name(text): f"ssh://{text}" for text in cluster.ssh.hosts}
+    if len(urls) < nnodes:
+        what = "no host is named"
+        fix = "write ssh: {hosts: [HOST, …]}"
+        if urls:
+            fix = "add hosts, or use fewer --nnodes"
+        if nnodes > 1:
+            count = f"{len(urls)} different ones are named" if urls else "none is named"
+            what = f"{nnodes} nodes need as many hosts, and {count}"
+        raise cluster.build_error(
             "ssh.hosts",
-            f"{nnodes} nodes need as many hosts, and {named}" if nnodes > 1 else "no host is named",
+            what,
             rule="[user@]host[:port] each, an IPv6 address in brackets; one node on each host",
-            fix="write ssh: {hosts: [HOST, …]}"
-            if not hosts
-            else "add hosts, or use fewer --nnodes",
+            fix=fix,
         )
-    return dict(islice(hosts.items(), nnodes))
+    return dict(islice(urls.items(), nnodes))
+
+
+def _parse_host_name(text: str) -> str:
+    """Return the host of ``[user@]host[:port]``, in lower case and without brackets."""
+    host_and_port = text.rpartition("@")[2]
+    return re.sub(r":\d+$", "", host_and_port).strip("[]").lower()
 
 
 def build_ssh_arguments(host: str, cluster: SshSettings, script: str) -> list[str]:
     """Return the arguments of ssh that run a script on a host, given as a URL.
 
-    Of an option given twice, ssh takes the first.
+    If an option is given twice, ssh takes the first: the cluster file overrides the defaults.
     """
-    given = [f"{name}={value}" for name, value in cluster.options.items()]
-    options = [f"-o{option}" for option in (*_FIXED, *given, *_USUAL)]
+    chosen = [f"{name}={value}" for name, value in cluster.options.items()]
+    options = [f"-o{option}" for option in (*_REQUIRED_OPTIONS, *chosen, *_DEFAULT_OPTIONS)]
     return [*options, host, shlex.join(["sh", "-c", script])]
 
 
 def locate_remote_folder(plan: Plan, cluster: Cluster) -> Path:
     """Return the folder of a run on each host."""
-    return (
-        Path(plan.run_dir) if cluster.ssh.run_root is None else cluster.ssh.run_root / plan.run_id
-    )
+    if cluster.ssh.run_root is None:
+        return Path(plan.run_dir)
+    return cluster.ssh.run_root / plan.run_id
 
 
-def summarize_ssh_output(printed: str) -> str:
-    """Return what ssh said of a connection that failed."""
-    lines = [line.strip("@ \r") for line in printed.splitlines() if line.strip("@ \r")]
-    return f"ssh: {('; '.join(lines[-3:]) or 'it said nothing').removeprefix('ssh: ')}"
+def summarize_ssh_output(output: str) -> str:
+    """Return the last lines that ssh printed about a connection that failed, as one line."""
+    lines = [line.strip("@ \r") for line in output.splitlines()]
+    text = "; ".join([line for line in lines if line][-3:])
+    return f"ssh: {(text or 'it said nothing').removeprefix('ssh: ')}"
 
 
 def _run_on_hosts(hosts: dict[str, str], act: Callable[[str], object]) -> None:
-    """Act on all hosts at once, and raise all faults as one error.
+    """Call ``act`` with the URL of each host, all at the same time.
 
     Raises:
-        EnvironmentFault: there are any.
+        EnvironmentFault: it failed for some hosts; the error names all of them.
     """
 
-    def fault(url: str) -> str | None:
+    def try_host(url: str) -> str | None:
+        """Return why it failed for a host; None if it succeeded."""
         try:
             act(url)
         except EnvironmentFault as error:
@@ -113,7 +122,7 @@ def _run_on_hosts(hosts: dict[str, str], act: Callable[[str], object]) -> None:
         return None
 
     with ThreadPoolExecutor(64) as pool:
-        faults = zip(hosts, pool.map(fault, hosts.values()), strict=True)
+        faults = zip(hosts, pool.map(try_host, hosts.values()), strict=True)
         sentences = [f"{name}: {what}" for name, what in faults if what]
     if sentences:
         fix = "let `ssh HOST` work without questions; name `python` and `setup` in the cluster file"
@@ -121,12 +130,12 @@ def _run_on_hosts(hosts: dict[str, str], act: Callable[[str], object]) -> None:
 
 
 class Ssh(Launcher):
-    """Bare hosts, named in a file."""
+    """Starts node processes on the hosts of the cluster file."""
 
     programs = ("ssh",)
 
     def check(self, plan: Plan, cluster: Cluster) -> None:
-        """Let every host say whether it has this program."""
+        """Check that every host can run this program."""
         folder = str(cluster.ssh.run_root or Path(plan.run_dir).parent)
         script = render_python_script(
             plan, cluster, ["-m", "trainmark", "--version"], folder=folder
@@ -136,57 +145,53 @@ class Ssh(Launcher):
             hosts, lambda url: run_program("ssh", *build_ssh_arguments(url, cluster.ssh, script))
         )
 
-    def command(self, plan: Plan, cluster: Cluster) -> Command:
-        """Return the script that holds a connection to each node; it follows from the hosts too."""
-        hosts, folder = (
-            select_hosts(cluster, nnodes=plan.nnodes),
-            locate_remote_folder(plan, cluster),
-        )
-        bring = ""
+    def build_command(self, plan: Plan, cluster: Cluster) -> EngineCommand:
+        """Return the script that holds a connection to each node."""
+        hosts = select_hosts(cluster, nnodes=plan.nnodes)
+        folder = locate_remote_folder(plan, cluster)
+        write_plan = ""
         if cluster.ssh.run_root is not None:
-            words = shlex.quote(str(folder)), shlex.quote(plan.model_dump_json())
-            bring = "mkdir -p {0}\nprintf '%s\\n' {1} > {0}/{2}\n".format(*words, PLAN_FILE)
-        nodes = [
-            build_ssh_arguments(
-                url,
-                cluster.ssh,
-                bring
-                + render_node_script(
-                    plan,
-                    cluster,
-                    node_rank=str(number),
-                    master=next(iter(hosts)),
-                    folder=folder,
-                    options=("--heartbeat",),
-                ),
+            quoted_folder = shlex.quote(str(folder))
+            quoted_plan = shlex.quote(plan.model_dump_json())
+            write_plan = f"mkdir -p {quoted_folder}\n"
+            write_plan += f"printf '%s\\n' {quoted_plan} > {quoted_folder}/{PLAN_FILE}\n"
+        nodes = []
+        for number, url in enumerate(hosts.values()):
+            node_script = render_node_script(
+                plan,
+                cluster,
+                node_rank=str(number),
+                master=next(iter(hosts)),
+                folder=folder,
+                options=("--heartbeat",),
             )
-            for number, url in enumerate(hosts.values())
-        ]
+            nodes.append(build_ssh_arguments(url, cluster.ssh, write_plan + node_script))
         script = render_template("ssh.sh.j2", plan=plan, nodes=nodes)
-        return Command(argv=("bash", SCRIPT), files={SCRIPT: script})
+        return EngineCommand(argv=("bash", SCRIPT), files={SCRIPT: script})
 
-    def state(self, job: EngineJob) -> JobState:
-        """Return whether the script runs, or which nodes failed and which were lost."""
-        state, folder = super().state(job), job.folder
+    def read_state(self, job: EngineJob) -> JobState:
+        """Return the state of the script; it is ``lost`` if the connection to a node was."""
+        state = super().read_state(job)
+        folder = job.folder
         if state.phase == "running":
-            return replace(state, said=f"{job.plan.nnodes} nodes")
+            return replace(state, description=f"{job.plan.nnodes} nodes")
         codes = {path.suffix[5:]: path.read_text().strip() for path in folder.glob("ssh.exit*")}
-        lost = sorted(int(node) for node, code in codes.items() if code == str(_LOST))
+        lost = sorted(int(node) for node, code in codes.items() if code == str(_LOST_EXIT_CODE))
         if not lost:
             return state
         logs = {node: read_log_end(folder / f"log.ssh{node}.txt") for node in lost}
         outputs = "; ".join(
             f"node {node}: {summarize_ssh_output(log)}" for node, log in logs.items()
         )
-        return replace(state, phase="lost", said=outputs)
+        return replace(state, phase="lost", description=outputs)
 
     def collect(self, job: EngineJob) -> None:
-        """Copy what the nodes wrote, where it is not in the run directory itself.
+        """Copy the nodes' files into the run directory, unless the nodes share that directory.
 
-        Files above ``MAX_COPIED_BYTES`` stay on their host and are named.
+        Files above ``MAX_COPIED_BYTES`` stay on their host; a message on standard error names them.
 
         Raises:
-            EnvironmentFault: with the hosts from which it could not be copied.
+            EnvironmentFault: with the hosts from which files could not be copied.
         """
         ssh = job.cluster.ssh
         if ssh.run_root is None:
@@ -197,16 +202,12 @@ class Ssh(Launcher):
             mark=shlex.quote(mark), folder=shlex.quote(folder), blocks=MAX_COPIED_BYTES // 512
         )
 
-        def copy(url: str) -> None:
+        def copy_files(url: str) -> None:
             large = run_program("ssh", *build_ssh_arguments(url, ssh, list_large)).splitlines()
             for name in large:
                 place = f"{url.removeprefix('ssh://')}:{folder}/{name.removeprefix('./')}"
-                print(
-                    escape_controls(
-                        f"trainmark: {place}: left there, larger than {MAX_COPIED_BYTES:,} bytes"
-                    ),
-                    file=sys.stderr,
-                )
+                text = f"trainmark: {place}: left there, larger than {MAX_COPIED_BYTES:,} bytes"
+                print(escape_controls(text), file=sys.stderr)
             excluded = [f"--exclude={shlex.quote(name)}" for name in (PLAN_FILE, *large)]
             script = _PACK.format(folder=shlex.quote(folder), excluded=" ".join(excluded))
             with TemporaryFile() as packed:
@@ -215,4 +216,4 @@ class Ssh(Launcher):
                 with tarfile.open(fileobj=packed) as archive:
                     archive.extractall(job.folder, filter="data")
 
-        _run_on_hosts(select_hosts(job.cluster, nnodes=job.plan.nnodes), copy)
+        _run_on_hosts(select_hosts(job.cluster, nnodes=job.plan.nnodes), copy_files)

@@ -1,7 +1,7 @@
-"""The operation that computes a language model's loss: torch's, or one of this package.
+"""Choose the operation that computes a language model's loss: torch's, or one of this package.
 
-Only this module decides, from the recipe field ``kernels`` and the kind of device. Jobs and
-models call the operation that they get and must not know the choice.
+The choice depends on the recipe field ``kernels`` and the type of device. Jobs and models call the
+operation that they get, and do not know the choice.
 """
 
 from __future__ import annotations
@@ -21,27 +21,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """One operation for each task; both implementations take the same arguments."""
+    """An operation for each task; all implementations take the same arguments."""
 
     cross_entropy: Callable[..., Tensor] = linear_cross_entropy.library_cross_entropy_sum
 
-    def used(self, *tasks: str) -> dict[str, str]:
-        """Return which operation each of ``tasks`` uses, ``own`` or ``library``."""
-        return {
-            task: "library" if getattr(self, task) is getattr(LIBRARY, task) else "own"
-            for task in tasks
-        }
+    def describe_used(self, *tasks: str) -> dict[str, str]:
+        """Return the implementation of each task, ``own`` or ``library``."""
+        implementations = {}
+        for task in tasks:
+            is_library = getattr(self, task) is getattr(LIBRARY, task)
+            implementations[task] = "library" if is_library else "own"
+        return implementations
 
 
 LIBRARY = Kernels()
 OWN = Kernels(linear_cross_entropy.linear_cross_entropy_sum)
 
 
-def kind(recipe: Recipe, torch_type: str) -> Literal["library", "own"]:
-    """Return which operations run; the default is ``own`` on a CPU, else ``library``."""
-    return recipe.kernels or ("own" if torch_type == "cpu" else "library")
+def choose_kernel_kind(recipe: Recipe, torch_type: str) -> Literal["library", "own"]:
+    """Return the implementation for a recipe; the default is ``own`` on a CPU, else ``library``."""
+    if recipe.kernels is not None:
+        return recipe.kernels
+    return "own" if torch_type == "cpu" else "library"
 
 
-def choose(recipe: Recipe, torch_type: str) -> Kernels:
-    """Return the operations for ``recipe`` on a kind of device."""
-    return LIBRARY if kind(recipe, torch_type) == "library" else OWN
+def choose_kernels(recipe: Recipe, torch_type: str) -> Kernels:
+    """Return the operations for ``recipe`` on a type of device."""
+    return LIBRARY if choose_kernel_kind(recipe, torch_type) == "library" else OWN

@@ -1,9 +1,9 @@
-"""The cross-entropy of a linear head, computed in blocks to save memory.
+"""Compute the cross-entropy of a linear head in blocks, to save memory.
 
-With a large vocabulary the scores (logits) are the largest tensor of a language model. Here
-the scores of one block of rows at a time are computed and turned into their own gradient in
-place, from which the gradients of the inputs follow directly; the backward pass only scales
-them. No matmul is done twice.
+With a large vocabulary the scores (logits) are the largest tensor of a language model. Here the
+scores of one block of rows at a time are computed and converted to their own gradient in place. The
+gradients of the inputs follow directly from it; the backward pass only scales them. No matmul is
+done twice.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torch.distributed.tensor import DTensor, Replicate
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-# Rows x vocabulary scores in memory at a time: large enough that reading the weight once a
-# block costs little compared with the matmuls, small enough to need little memory.
+# Scores (rows x vocabulary) in memory at a time: enough that reading the weight once in each block
+# costs little compared with the matmuls, but few enough to need little memory.
 SCORES_AT_ONCE = 1 << 26
-_ROWS_MULTIPLE = 256  # other row counts take a BLAS up to 1.5 times as long
-# A probability of 1/50,000 is below fp16's smallest normal number; four times that is not, and
-# the sum over a thousand rows of one token is still below fp16's largest number.
+_ROWS_MULTIPLE = 256  # with other row counts a BLAS takes up to 1.5 times as long
+# Gradients in fp16 are multiplied by this. A probability of 1/50,000 is below fp16's smallest
+# normal number, four times that is not, and the sum over 1,000 rows is below its largest number.
 _FP16_BOOST = 4.0
 
 
@@ -38,7 +38,7 @@ def library_cross_entropy_sum(
 ) -> Tensor:
     """Return the same as ``linear_cross_entropy_sum``, computed with torch's operations.
 
-    All scores are in memory at once, on each rank also those of a weight sharded over ranks.
+    All scores are in memory at once; if the weight is sharded over ranks, on every rank.
     """
     del scores_at_once
     if isinstance(weight, DTensor):
@@ -47,8 +47,8 @@ def library_cross_entropy_sum(
     scores = nn.functional.linear(hidden, weight)
     if isinstance(scores, DTensor):
         scores = scores.full_tensor()
-    real = scores[:, :classes].float()
-    return nn.functional.cross_entropy(real, targets, reduction="sum", ignore_index=ignored)
+    class_scores = scores[:, :classes].float()
+    return nn.functional.cross_entropy(class_scores, targets, reduction="sum", ignore_index=ignored)
 
 
 def linear_cross_entropy_sum(
@@ -66,21 +66,21 @@ def linear_cross_entropy_sum(
 
     Args:
         hidden: (N, D), the same on every rank that shares the weight.
-        weight: (V, D); a DTensor is cut by rows over the ranks of its mesh.
+        weight: (V, D); a DTensor is sharded by rows over the ranks of its mesh.
         targets: (N,), int64, in [0, classes).
         classes: rows of the whole weight that are classes; the rows after them are padding with
             probability 0. None: all rows.
-        scores_at_once: scores in memory at a time.
-        ignored: a target with this value, which is not a class, adds nothing to the loss.
+        scores_at_once: maximum number of scores in memory.
+        ignored: rows whose target has this value add nothing to the loss; it is not a class.
     """
     group, first_class = None, 0
     if isinstance(weight, DTensor):
         group = weight.device_mesh.get_group()
         weight = weight.to_local()
         first_class = dist.get_rank(group) * weight.size(0)
-    real = weight.size(0)
+    num_classes = weight.size(0)  # of this rank
     if classes is not None:
-        real = min(max(classes - first_class, 0), real)
+        num_classes = min(max(classes - first_class, 0), num_classes)
     rows = max(1, scores_at_once // weight.size(0))
     if rows > _ROWS_MULTIPLE:
         rows -= rows % _ROWS_MULTIPLE
@@ -89,7 +89,7 @@ def linear_cross_entropy_sum(
         dtype = torch.get_autocast_dtype(device_type)
     with torch.autocast(device_type, enabled=False):
         loss: Tensor = _LinearCrossEntropy.apply(
-            hidden, weight, targets, group, real, rows, dtype, first_class, ignored
+            hidden, weight, targets, group, num_classes, rows, dtype, first_class, ignored
         )  # type: ignore[no-untyped-call]
     return loss
 
@@ -102,26 +102,29 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight: Tensor,
         targets: Tensor,
         group: ProcessGroup | None,
-        real: int,
+        num_classes: int,
         rows: int,
         dtype: torch.dtype,
         first_class: int,
         ignored: int | None,
     ) -> Tensor:
-        trains, wants_weight = any(ctx.needs_input_grad[:2]), ctx.needs_input_grad[1]
+        needs_gradient = any(ctx.needs_input_grad[:2])
+        needs_weight_gradient = ctx.needs_input_grad[1]
         boost = _FP16_BOOST if dtype is torch.float16 else 1.0
         inputs, matrix = hidden.to(dtype), weight.to(dtype)
         loss = torch.zeros((), device=hidden.device)
-        d_hidden = torch.empty_like(hidden) if trains else None
-        d_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_weight else None
+        d_hidden = torch.empty_like(hidden) if needs_gradient else None
+        d_weight = None
+        if needs_weight_gradient:
+            d_weight = torch.zeros_like(weight, dtype=torch.float32)
         for first in range(0, len(targets), rows):
             block = slice(first, first + rows)
             scores = (inputs[block] @ matrix.t()).float()  # (rows, V)
-            scores[:, real:] = -torch.inf
+            scores[:, num_classes:] = -torch.inf
             counts = None if ignored is None else targets[block] != ignored
             # Not in place. Compiled by torch 2.11, forward returns its temporary tensors too;
             # a result that is one of them would get no gradient, as autograd uses the last.
-            loss = loss + _to_gradient(scores, targets[block] - first_class, group, counts)
+            loss = loss + _convert_to_gradient(scores, targets[block] - first_class, group, counts)
             if d_hidden is None:
                 continue
             gradient = scores.mul_(boost).to(dtype) if boost != 1.0 else scores.to(dtype)
@@ -146,43 +149,50 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return d_hidden, d_weight, *[None] * 7
 
 
-def _to_gradient(
+def _convert_to_gradient(
     scores: Tensor, targets: Tensor, group: ProcessGroup | None, counts: Tensor | None
 ) -> Tensor:
-    """Turn ``scores`` (rows, V) into softmax minus one-hot, in place; return the sum of losses.
+    """Convert scores to their gradient in place: softmax minus one-hot; return the sum of losses.
 
-    ``targets`` count from this rank's first class; rows outside ``counts`` become zero.
+    Args:
+        scores: (rows, V).
+        targets: (rows,), relative to this rank's first class.
+        group: ranks that share the classes; None: this rank has all of them.
+        counts: whether each row counts, (rows,); the gradient of other rows is 0. None: all count.
     """
     weight = torch.ones_like(scores[:, 0]) if counts is None else counts.to(scores.dtype)
     if group is not None:
-        here = (targets >= 0) & (targets < scores.size(1))
+        is_local = (targets >= 0) & (targets < scores.size(1))
     else:  # an invalid target must fail below, not count as class 0
-        here = torch.ones_like(targets, dtype=torch.bool) if counts is None else counts
-    index = targets.where(here, 0)[:, None]
+        is_local = torch.ones_like(targets, dtype=torch.bool) if counts is None else counts
+    index = targets.where(is_local, 0)[:, None]
     if group is not None:
-        losses = _share_softmax(scores, index, here, group)
+        losses = _compute_shared_softmax(scores, index, is_local, group)
     else:
         torch.log_softmax(scores, -1, out=scores)
         losses = -scores.gather(1, index).squeeze(1)
         scores.exp_()
     if counts is not None:
         scores.mul_(weight[:, None])
-    scores.scatter_add_(1, index, -(weight * here)[:, None])
+    scores.scatter_add_(1, index, -(weight * is_local)[:, None])
     return torch.sum(losses * weight)
 
 
-def _share_softmax(scores: Tensor, index: Tensor, here: Tensor, group: ProcessGroup) -> Tensor:
-    """Turn ``scores`` into softmax over all ranks' classes, in place; return the losses.
+def _compute_shared_softmax(
+    scores: Tensor, index: Tensor, is_local: Tensor, group: ProcessGroup
+) -> Tensor:
+    """Convert scores to the softmax over all ranks' classes, in place; return the losses (rows,).
 
     Args:
-        index: (rows, 1), this rank's class of each target where it is ``here``.
+        index: this rank's class of each target, (rows, 1), if the target is local.
+        is_local: whether each target is a class of this rank, (rows,).
     """
-    highest = scores.amax(-1, keepdim=True)
-    dist.all_reduce(highest, dist.ReduceOp.MAX, group=group)
-    scores.sub_(highest)
-    chosen = scores.gather(1, index).squeeze(1).where(here, 0.0)
-    both = torch.stack([chosen, scores.exp_().sum(-1)])
-    dist.all_reduce(both, group=group)
-    chosen, total = both
+    max_scores = scores.amax(-1, keepdim=True)
+    dist.all_reduce(max_scores, dist.ReduceOp.MAX, group=group)
+    scores.sub_(max_scores)
+    target_scores = scores.gather(1, index).squeeze(1).where(is_local, 0.0)
+    sums = torch.stack([target_scores, scores.exp_().sum(-1)])
+    dist.all_reduce(sums, group=group)
+    target_scores, total = sums
     scores.div_(total[:, None])
-    return cast("Tensor", total.log() - chosen)
+    return cast("Tensor", total.log() - target_scores)

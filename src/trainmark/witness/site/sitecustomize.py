@@ -1,7 +1,8 @@
 """Load Trainmark's probe into this interpreter as soon as the program has imported torch.
 
-Python imports a module of this name at its start. The file of the same name that this one hides is
-run first. Imports only the standard library; must never keep the program from running.
+Python imports a module of this name at its start. If another file of this name would have been
+imported instead, it is run too. This file imports only the standard library, and must never keep
+the program from running.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ _RANK_VARIABLE = "TRAINMARK_RANK_PROCESS"  # id of the process that torchrun sta
 
 def _run_hidden_module() -> None:
     """Run the ``sitecustomize`` that would have been imported without this one."""
-    # pathlib would take longer to import than all else here.
-    here = os.path.realpath(os.path.dirname(__file__))  # noqa: PTH120
-    others = [path for path in sys.path if os.path.realpath(path) != here]
-    spec = PathFinder.find_spec("sitecustomize", others)
+    # Without pathlib, whose import would take longer than all else here.
+    this_folder = os.path.realpath(os.path.dirname(__file__))  # noqa: PTH120
+    other_folders = [path for path in sys.path if os.path.realpath(path) != this_folder]
+    spec = PathFinder.find_spec("sitecustomize", other_folders)
     if spec is None or spec.loader is None:
         return
     spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
 class _TorchFinder:
-    """Finds torch as others do, and installs the hooks when it has been imported."""
+    """Finds torch in the usual way, and installs the hooks after its import."""
 
     def find_spec(
         self, name: str, path: Any = None, target: Any = None
@@ -57,7 +58,7 @@ class _TorchFinder:
 def _install_hooks() -> None:
     try:
         from trainmark.witness.hooks import install
-    except ImportError as error:  # another environment than the one that was checked
+    except ImportError as error:  # the environment is not the one that the launcher checked
         sys.stderr.write(f"trainmark: the probe cannot be imported: {error}\n")
         return
     install(START_NS)
@@ -79,7 +80,7 @@ def _is_first_of_torchrun() -> bool:
 def _report_end() -> None:
     """Report that the rank's process ends without having trained."""
     if os.getpid() != _PID:
-        return  # a child that it forked
+        return  # this is a forked child
     from trainmark.witness.process import report_untrained
 
     report_untrained(START_NS)

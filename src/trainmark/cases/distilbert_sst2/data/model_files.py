@@ -23,7 +23,7 @@ from trainmark.data.model_folder import (
 from trainmark.data.splits import Ragged
 from trainmark.data.tokenizer import find_tokenizer_file, open_wordpiece, refuse_short_vocabulary
 from trainmark.errors import DataError
-from trainmark.train.checkpoints import stored_weights
+from trainmark.train.checkpoints import list_stored_weights
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -235,5 +235,5 @@ def find_weights_file(folder: Path) -> Path:
 def check_weights(folder: Path, config: ModelConfig) -> Path:
     """Check names and shapes of the weights without reading their numbers; return the file."""
     file = find_weights_file(folder)
-    match_weights(stored_weights(file, MODEL_FAULT), config, file)
+    match_weights(list_stored_weights(file, MODEL_FAULT), config, file)
     return file

@@ -22,7 +22,7 @@ from trainmark.data.splits import (
 )
 from trainmark.errors import DataError
 from trainmark.spec import DataFacts
-from trainmark.train.checkpoints import stored_weights
+from trainmark.train.checkpoints import list_stored_weights
 from trainmark.train.step_memory import (
     Prediction,
     Transformer,
@@ -287,5 +287,5 @@ def check_weights(folder: Path, shape: GlmShape) -> Path:
         DataError: there is no checkpoint, it is unreadable, or it belongs to another model.
     """
     file = find_checkpoint(folder)
-    match_weights(stored_weights(file, CHECKPOINT_FAULT), compute_expected_shapes(shape), file)
+    match_weights(list_stored_weights(file, CHECKPOINT_FAULT), compute_expected_shapes(shape), file)
     return file
