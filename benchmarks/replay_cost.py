@@ -22,12 +22,16 @@ ROUNDS = sized(15, 1)
 MAX_SHARE = 0.02
 
 
-def measure(name: str, **fields: Any) -> tuple[list[Bar], str]:
-    """Return the bars of a case, and the number of its parameters in words."""
+def measure(name: str, case: str, fields: dict[str, Any]) -> tuple[list[Bar], str]:
+    """Return the bars of a case with ``fields`` of its recipe, and the size of its model in words.
+
+    Args:
+        name: the first words of each bar.
+    """
     from trainmark.rank.replay import WindowReplay
     from trainmark.train.replay import StepDigests, StepperState
 
-    job, device = build(name, max_epochs=1000, **fields)
+    job, device = build(case, max_epochs=1000, **fields)
     batches = endless_batches(job)
     replay = WindowReplay(
         every_windows=EVERY_WINDOWS,
@@ -88,17 +92,20 @@ def _do_nothing() -> None:
 
 
 def main() -> bool:
-    """Measure two cases, and keep the table."""
+    """Measure three trainings, and keep the table."""
+    small_gpt = sized({"hidden_size": 256, "num_layers": 4, "num_heads": 4}, {})
+    short = sized({"micro_batch_size": 8}, {})
+    # As many tokens in a step as real trainings have: the step takes longer, its digests do not.
+    long = sized({"micro_batch_size": 4, "seq_length": 1024}, {})
+    trainings = (
+        ("gpt_megatron, 8 x 64 tokens", "gpt_megatron", small_gpt | short),
+        ("gpt_megatron, 4 x 1,024 tokens", "gpt_megatron", small_gpt | long),
+        ("distilbert_sst2", "distilbert_sst2", {}),
+    )
     bars, sizes = [], []
-    cases = {
-        "gpt_megatron": sized(
-            {"hidden_size": 256, "num_layers": 4, "num_heads": 4, "micro_batch_size": 8}, {}
-        ),
-        "distilbert_sst2": {},
-    }
-    for name, fields in cases.items():
-        of_case, size = measure(name, **fields)
-        bars += of_case
+    for name, case, fields in trainings:
+        bars_of_training, size = measure(name, case, fields)
+        bars += bars_of_training
         sizes.append(size)
     details = f"Windows of {WINDOW_STEPS} steps, {ROUNDS} rounds, one rank. {'; '.join(sizes)}."
     return conclude("replay_cost", "Repeated windows: what they cost", bars, details)
