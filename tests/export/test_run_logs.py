@@ -41,7 +41,7 @@ def test_a_resumed_run_is_other_work_and_has_no_mlperf_log(run):
     resumed = Resumed(runs=["first"], checkpoint="none", progress=Progress(20, 0, 20, 640))
     on = replace_plan_fields(record, resumed=resumed)
     assert find_differences(describe_work(record), describe_work(on)) == ["resumed_after"]
-    with pytest.raises(RecordError, match="goes on from a checkpoint"):
+    with pytest.raises(RecordError, match="continues from a checkpoint"):
         render_mlperf_log(on, folder)
     assert render_perflog(on, folder) == render_perflog(record, folder)
 
