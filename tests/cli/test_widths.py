@@ -80,7 +80,7 @@ def terminal(
     )
     monkeypatch.setattr("trainmark.conformance.case_check.check_case", lambda *_, **__: report)
     for verb in ("doctor", "ceilings"):
-        monkeypatch.setattr(f"trainmark.cli.{verb}.others_to_stderr", nullcontext)
+        monkeypatch.setattr(f"trainmark.cli.{verb}.redirect_to_stderr", nullcontext)
     sides: dict[str, list[Record]] = {
         name: make_series(name, [100.0, 101.0, 99.0, 100.5, 99.5], recipe={"micro_batch_size": bs})
         for name, bs in (("a", 96), ("b", 32), ("c", 8), ("d", 32))
