@@ -82,6 +82,16 @@ def test_verification_computes_the_same_again(runs):
     assert call("verify", str(runs / "first")).returncode == 0
 
 
+def test_bundle_and_site_take_witnessed_runs(runs, tmp_path):
+    bundle = str(tmp_path / "first.trainmark.zip")
+    assert call("bundle", str(runs / "first"), "-o", bundle).returncode == 0
+    assert call("verify", bundle).returncode == 0
+    done = call("site", str(runs), "-o", str(tmp_path / "site"))
+    assert done.returncode == 0, done.stderr
+    pages = [page.read_text() for page in (tmp_path / "site" / "runs").glob("*program*.html")]
+    assert ["witnessed" in page for page in pages] == [True] * 3
+
+
 def test_follower_takes_the_steps_of_a_program(runs, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(STAND_INS))
     monkeypatch.setenv("STAND_IN_CALLS", str(runs / "calls.jsonl"))
