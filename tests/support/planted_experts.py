@@ -155,8 +155,8 @@ def one_bias_frozen(job: Any) -> None:
 
 def experts_of_a_layer_detached(job: Any) -> None:
     layer = list_routed_layers(job.model)[0]
-    compute_locally = layer.experts._local
-    layer.experts._local = lambda parameter: compute_locally(parameter).detach()
+    compute_locally = layer.experts._get_local
+    layer.experts._get_local = lambda parameter: compute_locally(parameter).detach()
 
 
 def noise_of_the_rank(job: Any) -> None:
