@@ -149,6 +149,16 @@ def test_speed_that_hardly_varies_is_no_fastest_step(values):
     assert comparison.agrees
 
 
+def test_flops_differ_by_the_formula_if_the_speed_agrees():
+    """A rule on time would predict the same difference."""
+    printed = {"tokens_per_second": [1e4] * 20, "tflops_per_device": [0.05 / 2] * 20}
+    speed, flops = compare_printed(make_measurement(printed, micro_batches=20), make_figures())
+    assert speed.agrees
+    assert flops.reason is not None
+    assert flops.reason.code == "printed_because_formula"
+    assert flops.reason.args == {"ratio": pytest.approx(0.5)}
+
+
 def test_output_without_a_known_form_is_said():
     measurement = make_measurement({}, speed_line=None)
     assert [x.code for x in find_in_printed(measurement, make_figures())] == ["printed_unknown"]

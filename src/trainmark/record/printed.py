@@ -32,6 +32,7 @@ _UNITS = {
     "tflops_per_device": "TFLOP/s",
     "mfu_percent": "% MFU",
 }
+_OF_FLOPS = ("tflops_per_device", "mfu_percent")
 _REASONS: dict[str, str] = {
     "warmup": "printed_because_warmup",
     "whole": "printed_because_whole",
@@ -112,7 +113,8 @@ def compare_printed(
                 shown, change = measured.whole, change_of_whole
         reason = _find_best_so_far(speed, measured)
         if reason is None and abs(change) > _AGREEMENT_TOLERANCE:
-            reason = _find_reason(speed, measured, measurement, figures)
+            agrees = any(comparison.agrees for comparison in comparisons)
+            reason = _find_reason(speed, measured, measurement, figures, another_agrees=agrees)
         comparisons.append(PrintedComparison(speed, unit, shown, change, reason))
     return comparisons
 
@@ -238,8 +240,16 @@ def _find_reason(
     measured: _MeasuredQuantity,
     measurement: Measurement,
     figures: Mapping[str, FigureEntry],
+    *,
+    another_agrees: bool,
 ) -> Message | None:
-    """Return why a printed speed differs, by the rule that predicts it best; None: none does."""
+    """Return why a printed speed differs, by the rule that predicts it best; None: none does.
+
+    Args:
+        another_agrees: another quantity of the same lines agrees, so that time and work do.
+    """
+    if another_agrees and speed.quantity in _OF_FLOPS:
+        return _find_other_formula(speed, measured, measurement, figures)
     predictions = dict(_predict_ratios(speed.quantity, measurement))
     candidates: list[tuple[float, Message]] = []
     for name, predicted in predictions.items():
