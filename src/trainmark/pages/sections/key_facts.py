@@ -30,12 +30,18 @@ def build_key_facts(record: Record) -> KeyFacts:
         "torch": packages.get("torch"),
         "driver": environment.get("driver"),
         "day": day or None,
-        "rules": join(
-            (phrase(f"division.{plan.rules}"), phrase("key.recipe", name=plan.recipe_name))
-        ),
+        "rules": _describe_rules(record),
     }
     known = ((phrase(f"key.{name}"), value) for name, value in facts.items() if value is not None)
     return KeyFacts(tuple(known))
+
+
+def _describe_rules(record: Record) -> Phrase:
+    """Return the rules and the recipe; a user's own program has neither."""
+    plan = record.plan
+    if plan.witness is not None:
+        return phrase("rules.witnessed")
+    return join((phrase(f"division.{plan.rules}"), phrase("key.recipe", name=plan.recipe_name)))
 
 
 def _describe_batch(record: Record) -> Phrase:

@@ -27,6 +27,7 @@ from trainmark.pages.texts import (
     translate_headings,
 )
 from trainmark.plan.recipes import format_setting
+from trainmark.plan.witness import WITNESSED
 from trainmark.recipe import SHORT_NAMES
 from trainmark.record.figures import FIGURES
 from trainmark.record.stats import INTERVAL_MIN_LAUNCHES, summarize_launches
@@ -191,7 +192,7 @@ def _build_row(run: Run, links: Links, settings: Mapping[str, Any]) -> dict[str,
         else None,
         "settings": _format_settings(settings) or None,
     }
-    if first_launch["rules"] == "open":
+    if first_launch["rules"] == "open" and first_launch["recipe"] != WITNESSED:
         texts["recipe"] = join((first_launch["recipe"], phrase("division.open")))
     sorted_by = first_launch | {"speed": speed, "MFU": mfu, "quality": quality, "settings": None}
     run_id = _RUN_ID.fullmatch(first_launch["run_id"])
