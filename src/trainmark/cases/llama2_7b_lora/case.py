@@ -25,7 +25,7 @@ _Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 
 @dataclass(frozen=True, kw_only=True)
 class LlamaRecipe(Recipe):
-    """How adapters are trained; the model's shape comes from ``model/config.json``."""
+    """How adapters are trained; the model's sizes come from ``model/config.json``."""
 
     seq_length: PositiveInt = recipe_field(512, "tokens of a sample, dialogues packed into it")
     shuffle: bool = recipe_field(
@@ -70,7 +70,7 @@ class LlamaRecipe(Recipe):
         """Refuse fields that contradict each other.
 
         Raises:
-            UsageError: naming the field, its rule and fix.
+            UsageError: a field is invalid; the error has its rule and fix.
         """
         del world_size
         parse_targets(self)
@@ -90,17 +90,19 @@ class LlamaRecipe(Recipe):
             )
         if self.target_value is None:
             return
-        for field, value, why in (
-            ("mmlu_mode", "off", "the target is a score on MMLU"),
-            ("init", "random", "random weights reach no score: such a run measures speed only"),
-        ):
-            if getattr(self, field) == value and (field, self.data) != ("init", "generated"):
-                raise UsageError(
-                    f"{field}={value} with target_value={self.target_value:g}",
-                    where=f"recipe field {field}",
-                    rule=why,
-                    fix="add target=none eval_every_epochs=none",
-                )
+        if self.mmlu_mode == "off":
+            raise self._make_target_error("mmlu_mode", "off", "the target is a score on MMLU")
+        if self.init == "random" and self.data != "generated":
+            rule = "random weights reach no score: such a run measures speed only"
+            raise self._make_target_error("init", "random", rule)
+
+    def _make_target_error(self, field: str, value: str, rule: str) -> UsageError:
+        return UsageError(
+            f"{field}={value} with target_value={self.target_value:g}",
+            where=f"recipe field {field}",
+            rule=rule,
+            fix="add target=none eval_every_epochs=none",
+        )
 
 
 def parse_targets(recipe: LlamaRecipe) -> list[str]:
@@ -110,14 +112,14 @@ def parse_targets(recipe: LlamaRecipe) -> list[str]:
         UsageError: a name is not in ``TARGETS``, or is given twice.
     """
     names = recipe.lora_targets.split(",")
-    strange = next((name for name in names if name not in TARGETS), None)
-    if strange is not None:
-        raise UsageError(
-            f"no linear layer is called {strange!r}",
-            where="recipe field lora_targets",
-            rule="layer names separated by commas, without spaces",
-            fix=suggest_nearest(strange, TARGETS),
-        )
+    for name in names:
+        if name not in TARGETS:
+            raise UsageError(
+                f"no linear layer is called {name!r}",
+                where="recipe field lora_targets",
+                rule="layer names separated by commas, without spaces",
+                fix=suggest_nearest(name, TARGETS),
+            )
     if len(set(names)) < len(names):
         raise UsageError(
             f"{recipe.lora_targets} names a layer twice",
@@ -133,7 +135,7 @@ SEED = 42  # of the published runs
 def _make_standard_recipe(world: str, precision: _Precision, micro_batch_size: int) -> LlamaRecipe:
     """Return the published training: 3 epochs, then MMLU.
 
-    With a 16-bit precision the frozen weights are stored in 16 bits too, so that batch 4 fits.
+    With a 16-bit precision, frozen weights are stored in 16 bits too, so that a batch of 4 fits.
     """
     return LlamaRecipe(
         seed=SEED,
@@ -150,7 +152,7 @@ def _make_standard_recipe(world: str, precision: _Precision, micro_batch_size: i
 
 
 def _make_published_recipe(precision: _Precision, micro_batch_size: int) -> LlamaRecipe:
-    """Return a run of the founding page, a throughput figure: missing its target is a remark."""
+    """Return a recipe of the published throughput page; missing the target is only a remark."""
     return replace(
         _make_standard_recipe("1x1", precision, micro_batch_size),
         mmlu_mode="legacy",
@@ -161,7 +163,7 @@ def _make_published_recipe(precision: _Precision, micro_batch_size: int) -> Llam
 def _make_throughput_recipe(
     world: str, precision: _Precision, micro_batch_size: int
 ) -> LlamaRecipe:
-    """Return a run that measures speed only: random weights and generated dialogues."""
+    """Return a recipe that measures only speed, with random weights and generated dialogues."""
     return LlamaRecipe(
         seed=SEED,
         world=world,

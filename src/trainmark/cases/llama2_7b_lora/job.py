@@ -108,15 +108,16 @@ class LlamaJob:
             np.random.default_rng([self.recipe.seed, epoch]).shuffle(order)
         step = 0
         for batch in training_batches(split, self.sharding, epoch, order=order):
-            # A step's loss is the mean over its tokens on all ranks.
+            # The loss of a step is the mean over its targets on all ranks.
             targets = int(split.targets[order[step * size : (step + 1) * size]].sum())
-            # A step of a single token has nothing to predict: its loss is 0, not 0 / 0.
+            # A step of a single token has no target: its loss is 0, not 0 / 0.
             scale = batch.step_samples / max(targets, 1)
             yield replace(batch, tensors=(*batch.tensors, scale))
-            step += batch.closes_step
+            if batch.closes_step:
+                step += 1
 
     def _compute_loss_sum(self, batch: Batch) -> Tensor:
-        """Return the sum over tokens, scaled so that a step's samples add up to its mean."""
+        """Return the sum over tokens, scaled so that a step's loss is its mean over tokens."""
         *tensors, scale = batch.tensors
         total: Tensor = self.stepper.model(*tensors) * scale
         return total
@@ -128,9 +129,9 @@ class LlamaJob:
         validation = self.compute_validation_loss()
         detail = {"val_loss": validation.value}
         if self.data.mmlu is None:
-            none = message("llama2_7b_lora.mmlu_off")
+            reason = message("llama2_7b_lora.mmlu_off")
             scores = validation.scores and replace(validation.scores, of="val_loss")
-            return Evaluation(float("nan"), validation.samples, detail, none, scores=scores)
+            return Evaluation(float("nan"), validation.samples, detail, reason, scores=scores)
         scored = self.score_questions()
         detail |= {"macro": scored.macro, "shots": scored.mean_shots, "cut": float(scored.cut)}
         detail |= scored.per_category
@@ -143,21 +144,23 @@ class LlamaJob:
 
     @torch.no_grad()
     def compute_validation_loss(self) -> Evaluation:
-        """Return the mean loss of the validation tokens, each counted once, in eval mode.
+        """Return the mean loss over the validation tokens, each counted once, in eval mode.
 
-        Every rank takes the same number of forward passes, as a sharded model needs.
+        Every rank makes the same number of forward passes, as a sharded model requires.
         """
         rank, world_size = self.context.rank, self.context.world_size
         split, device = self.data.validation, self.stepper.device
         scored = EvaluationSum()
-        # How many tokens each of this rank's rows has to predict.
+        # The number of targets in each of this rank's rows.
         targets = split.targets[evaluation_rows(len(split), rank=rank, world_size=world_size)]
-        host = evaluation_batches(
+        host_batches = evaluation_batches(
             split, size=self.recipe.micro_batch_size, rank=rank, world_size=world_size
         )
         self.model.eval()
         depth = self.recipe.read_ahead_batches
-        for tensors, rows in read_ahead(scored_rows(host), self.context.device, depth=depth):
+        for tensors, rows in read_ahead(
+            scored_rows(host_batches), self.context.device, depth=depth
+        ):
             with self.stepper.autocast():
                 loss = self.model(*tensors)
             if rows.count:
@@ -167,17 +170,17 @@ class LlamaJob:
         return scored.mean(world_size=world_size, device=device)
 
     def score_questions(self) -> MmluResult:
-        """Score the questions over all ranks; see ``mmlu.scoring.score_mmlu``."""
+        """Answer the MMLU questions over all ranks; see ``mmlu.scoring.score_mmlu``."""
         assert self.data.mmlu is not None
         legacy = self.recipe.mmlu_mode == "legacy"
         rank, world_size = self.context.rank, self.context.world_size
-        longest = self.recipe.seq_length if legacy else self.data.config.max_positions
+        max_length = self.recipe.seq_length if legacy else self.data.config.max_positions
         plan = plan_scoring(
             self.data.tokenizer,
             self.data.mmlu,
             legacy=legacy,
             shots=self.recipe.mmlu_shots,
-            max_length=longest,
+            max_length=max_length,
             rank=rank,
             world_size=world_size,
         )
@@ -203,13 +206,13 @@ class LlamaJob:
 
     def model_flops(self, counts: Counts) -> float:
         recipe = self.recipe
-        per_token = compute_model_flops_per_token(
+        flops_per_token = compute_model_flops_per_token(
             self.data.config,
             rank=recipe.lora_rank,
             targets=parse_targets(recipe),
             seq_length=recipe.seq_length,
         )
-        return per_token * counts.tokens_padded
+        return flops_per_token * counts.tokens_padded
 
     def facts(self) -> Mapping[str, Any]:
         recipe, config = self.recipe, self.data.config
@@ -233,7 +236,7 @@ class LlamaJob:
         }
 
 
-# The fields of the configuration that the published page prints, in its order.
+# The fields of the configuration that the published page prints, in this order.
 SHOWN = (
     "auto_mapping", "base_model_name_or_path", "revision", "task_type", "inference_mode", "r",
     "target_modules", "lora_alpha", "lora_dropout", "fan_in_fan_out", "bias",
@@ -242,12 +245,12 @@ SHOWN = (
 
 
 def save_adapters(model: LlamaLora, folder: Path, base: str) -> None:
-    """Write the adapters and their configuration into ``folder``; every rank must call it.
+    """Write the adapters and their configuration into ``folder``; every rank must call this.
 
     Only rank 0 writes. The weights get their final name when they are complete.
 
     Args:
-        base: name or path of the frozen model, recorded for loading the adapters.
+        base: name or path of the frozen model, which peft needs to load the adapters.
     """
     state = {name: _gather_tensor(value) for name, value in _collect_adapters(model).items()}
     if dist.is_initialized() and dist.get_rank() > 0:
@@ -257,31 +260,31 @@ def save_adapters(model: LlamaLora, folder: Path, base: str) -> None:
     save_file(state, staging, metadata={"format": "pt"})
     staging.rename(folder / SAFETENSORS_WEIGHTS_NAME)
     settings = _get_lora_config(model)
-    finished = LoraConfig(
+    saved_settings = LoraConfig(
         **{
             **{item.name: getattr(settings, item.name) for item in fields(settings) if item.init},
             "base_model_name_or_path": base,
-            "inference_mode": True,  # peft loads them for training only on request
+            "inference_mode": True,  # peft's default when it loads adapters
         }
     )
-    finished.save_pretrained(str(folder))
+    saved_settings.save_pretrained(str(folder))
 
 
 def describe_adaptation(model: LlamaLora) -> dict[str, str]:
     """Return the adaptation scheme, the library that implements it, and its configuration."""
     settings = _get_lora_config(model)
-    shown = []
+    arguments = []
     for name in SHOWN:
         value: Any = getattr(settings, name)
         if name == "target_modules":
             value = sorted(value)
         elif name == "task_type":
             value = str(getattr(value, "value", value))
-        shown.append(f"{name}={value!r}")
+        arguments.append(f"{name}={value!r}")
     return {
         "scheme": "lora",
         "implementer": f"peft {peft.__version__}",
-        "details": f"LoraConfig({', '.join(shown)})",
+        "details": f"LoraConfig({', '.join(arguments)})",
     }
 
 
@@ -290,8 +293,10 @@ def _get_lora_config(model: LlamaLora) -> LoraConfig:
 
 
 def _collect_adapters(model: LlamaLora) -> dict[str, Tensor]:
-    # Pass the state: otherwise peft would collect the frozen weights too.
-    trained = {name: x for name, x in model.peft.named_parameters() if x.requires_grad}
+    """Return the weights of the adapters by the names that peft uses in files."""
+    # Without ``state_dict``, peft would collect the frozen weights too.
+    named_parameters = model.peft.named_parameters()
+    trained = {name: parameter for name, parameter in named_parameters if parameter.requires_grad}
     adapters: dict[str, Tensor] = get_peft_model_state_dict(
         model.peft, state_dict=trained, save_embedding_layers=False
     )

@@ -1,7 +1,7 @@
 """Build transformers' Llama with peft's adapters, and compute its training loss.
 
-Owns the source of weights (a folder, or a seed), their place in memory, and the forward
-pass of training. Only adapters are trained; frozen weights never get a gradient.
+Frozen weights are loaded from a folder or drawn from a seed, directly in their final place. Only
+adapters are trained; frozen weights never get a gradient.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
     from .case import LlamaRecipe
     from .model_files import ModelConfig
 
-ADAPTER = "default"  # what peft calls the only adapter of a model
+ADAPTER = "default"  # peft's name for a model's only adapter
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class LlamaLora(nn.Module):
-    """A frozen Llama with trained adapters; ``forward`` gives the loss.
+    """A frozen Llama with trained adapters; ``forward`` returns the loss.
 
     Args:
-        peft: the model as peft wraps it, all on one device.
+        peft: the model in peft's wrapper, on one device.
         checkpoint_activations: recompute each block in the backward pass.
-        kernels: the operations that it computes with.
+        kernels: provides the cross-entropy.
     """
 
     def __init__(self, peft: PeftModel, *, checkpoint_activations: bool, kernels: Kernels) -> None:
@@ -58,11 +58,11 @@ class LlamaLora(nn.Module):
 
     @property
     def causal_lm(self) -> LlamaForCausalLM:
-        """The library's model, adapters inside its layers."""
+        """The library's model, with the adapters in its layers."""
         return self.peft.get_base_model()
 
     def list_decoder_layers(self) -> list[nn.Module]:
-        """Return the decoder blocks, each of which FSDP2 shards as its own unit."""
+        """Return the decoder blocks, each of which FSDP2 shards as a unit."""
         return list(self.causal_lm.model.layers)
 
     def compute_hidden(self, ids: Tensor) -> Tensor:
@@ -84,15 +84,14 @@ class LlamaLora(nn.Module):
 
         Args:
             ids: (B, S), int64.
-            labels: (B, S), int64; each is predicted from the tokens before its position;
-                ``IGNORED`` has no loss.
+            labels: (B, S), int64; each is predicted from the tokens before its position.
         """
         hidden = self.compute_hidden(ids).flatten(0, 1)  # (B * S, D)
-        wanted = F.pad(labels[:, 1:], (0, 1), value=IGNORED).flatten()
+        next_labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED).flatten()
         return self.kernels.cross_entropy(
             hidden,
             self.causal_lm.lm_head.weight,
-            wanted,
+            next_labels,
             ignored=IGNORED,
             scores_at_once=SCORES_AT_ONCE,
         )
@@ -108,14 +107,14 @@ def build_model(
 ) -> LlamaLora:
     """Return the model in train mode, on ``device``; only adapters require gradients.
 
-    Never holds a second copy of the weights.
+    There is never a second copy of the weights in memory.
 
     Args:
-        weights: the model folder; none: weights are drawn from the recipe's seed.
+        weights: the model folder; None: draw the weights from the recipe's seed.
         sharded: keep the model on the host, from which FSDP2 takes each rank's shard.
 
     Raises:
-        DataError: weights that cannot be read or do not fit ``config``.
+        DataError: the weights cannot be read or do not fit ``config``.
     """
     dtype = DTYPES[recipe.weights_dtype]
     with torch.device("meta"):
@@ -125,7 +124,7 @@ def build_model(
         _draw_weights(causal_lm, config, place, seed=recipe.seed)
     else:
         _load_weights(causal_lm, config, place, weights)
-    with torch.device(place):  # computed from the sizes: no file holds it
+    with torch.device(place):  # not in the files: it is computed from the sizes
         causal_lm.model.rotary_emb = LlamaRotaryEmbedding(config=causal_lm.config)
     if config.tie_embeddings:
         causal_lm.lm_head.weight = causal_lm.model.embed_tokens.weight
@@ -146,7 +145,7 @@ def _build_library_config(config: ModelConfig) -> LlamaConfig:
 
 
 def _add_adapters(causal_lm: LlamaForCausalLM, recipe: LlamaRecipe, place: Any) -> PeftModel:
-    """Add float32 adapters, drawn on the host so that every device starts with the same values."""
+    """Add float32 adapters, drawn on the host so that their values do not depend on the device."""
     torch.manual_seed(recipe.seed)
     alpha: Any = recipe.lora_alpha  # peft accepts any number, its type annotation only int
     alpha = int(alpha) if alpha.is_integer() else alpha
@@ -159,7 +158,7 @@ def _add_adapters(causal_lm: LlamaForCausalLM, recipe: LlamaRecipe, place: Any) 
         bias="none",
     )
     with torch.device("cpu"), warnings.catch_warnings():
-        # peft asks the library for a property under its old name.
+        # peft reads a property of the library by its deprecated name.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated")
         peft = get_peft_model(causal_lm, settings, adapter_name=ADAPTER)
     for parameter in peft.parameters():
@@ -169,10 +168,10 @@ def _add_adapters(causal_lm: LlamaForCausalLM, recipe: LlamaRecipe, place: Any) 
 
 
 def _set_weight(causal_lm: LlamaForCausalLM, name: str, value: Tensor) -> None:
-    """Make ``value`` the frozen weight called ``name``."""
-    owner, _, leaf = name.rpartition(".")
-    module = causal_lm.get_submodule(owner)
-    setattr(module, leaf, nn.Parameter(value, requires_grad=False))
+    """Make ``value`` the frozen weight ``name``."""
+    module_name, _, attribute = name.rpartition(".")
+    module = causal_lm.get_submodule(module_name)
+    setattr(module, attribute, nn.Parameter(value, requires_grad=False))
 
 
 def _draw_weights(
@@ -180,13 +179,13 @@ def _draw_weights(
 ) -> None:
     """Draw each weight on its final device, in float32 for every stored type; norms are ones.
 
-    From the device's own state of random numbers: not every device has generators besides it.
+    The device's default generator is used, because not every device has others.
     """
     torch.manual_seed(seed)
     for name, empty in _list_weights(causal_lm, config):
         value = torch.ones(empty.shape, dtype=torch.float32, device=place)
         if value.dim() > 1:
-            # Random numbers drawn in 16 bits differ between versions of torch.
+            # In 16 bits, random numbers would differ between versions of torch.
             value.normal_(std=config.initializer_range)
         _set_weight(causal_lm, name, value.to(empty.dtype))
 
@@ -197,7 +196,7 @@ def _load_weights(
     place: torch.device,
     folder: Path,
 ) -> None:
-    """Read each weight to its final device."""
+    """Read each weight directly to its final device."""
     stored = check_weights(folder, config)
     for name, empty in _list_weights(causal_lm, config):
         value = torch.empty(empty.shape, dtype=empty.dtype, device=place)
@@ -206,20 +205,20 @@ def _load_weights(
 
 
 def copy_stored(stored: StoredTensor, out: Tensor) -> None:
-    """Fill ``out``, of the same shape on any device, with the numbers of ``stored``.
+    """Fill ``out``, of the same shape on any device, with the values of ``stored``.
 
-    The file is mapped anew for each weight, so that mapped pages do not accumulate in memory.
+    The file is opened again for each weight, so that mapped pages do not accumulate in memory.
 
     Raises:
-        DataError: the file cannot be read, or a number is not finite in the type of ``out``.
+        DataError: the file cannot be read, or a value is not finite in the type of ``out``.
     """
     place = f"{stored.file}, {stored.key}"
     try:
         with (
             translate_read_errors(stored.file, FAULT),
-            safe_open(stored.file, framework="pt") as held,
+            safe_open(stored.file, framework="pt") as reader,
         ):
-            out.copy_(held.get_tensor(stored.key))
+            out.copy_(reader.get_tensor(stored.key))
     except SafetensorError as error:
         raise FAULT(f"not readable as safetensors: {error}", where=place) from None
     if not torch.isfinite(out.abs().sum(dtype=torch.float64)):
@@ -229,7 +228,7 @@ def copy_stored(stored: StoredTensor, out: Tensor) -> None:
 
 
 def _list_weights(causal_lm: LlamaForCausalLM, config: ModelConfig) -> list[tuple[str, Tensor]]:
-    """Return name and (empty) value of each weight, a tied embedding table once."""
+    """Return name and (empty) tensor of each weight; a tied embedding table occurs once."""
     named_parameters = causal_lm.named_parameters(remove_duplicate=False)
     tied = config.tie_embeddings
     return [
@@ -238,7 +237,7 @@ def _list_weights(causal_lm: LlamaForCausalLM, config: ModelConfig) -> list[tupl
 
 
 def _skip_broadcast(model: LlamaLora) -> None:
-    """Keep DDP from broadcasting frozen weights: every rank has read or drawn the same values."""
+    """Exclude frozen weights from DDP's broadcast: every rank has read or drawn the same values."""
     frozen = [name for name, item in model.named_parameters() if not item.requires_grad]
     torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
         model, frozen

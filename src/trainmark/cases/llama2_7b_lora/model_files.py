@@ -1,7 +1,6 @@
-"""The Hugging Face files in ``model/``: the sizes of a Llama, its weights, its tokenizer.
+"""The Hugging Face files in ``model/``: the sizes of a Llama, its weights and its tokenizer.
 
-Owns what ``config.json`` must say, which tensors the safetensors files must hold and which special
-tokens there must be. No torch: the launcher checks with it before anything starts.
+No torch: the launcher checks these files before anything starts.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ Positive = Annotated[float, Field(gt=0, lt=1e9, description=ABOVE_0)]
 class ModelConfig(ConfigKeys):
     """Sizes of the model. Keys with only one valid value for Llama-2 are checked, not stored."""
 
-    # Sliced matrices of the same model; newer versions of the library ignore the key.
+    # ``pretraining_tp`` slices matrices without changing the model; newer libraries ignore it.
     unused_keys: ClassVar[frozenset[str]] = frozenset({"pretraining_tp", "id2label", "label2id"})
     defaults: ClassVar[dict[str, Any]] = {
         "hidden_act": "silu",
@@ -83,7 +82,7 @@ class ModelConfig(ConfigKeys):
 
     @property
     def num_kv_heads(self) -> int:
-        """Heads of keys and of values; several query heads may share one."""
+        """Number of key and value heads; several query heads may share one."""
         return self.key_value_heads or self.num_heads
 
     @property
@@ -93,7 +92,7 @@ class ModelConfig(ConfigKeys):
 
     @property
     def kv_size(self) -> int:
-        """Width of all keys, or of all values, of a token."""
+        """Width of all keys, or all values, of a token."""
         return self.num_kv_heads * self.head_size
 
     @field_validator("rope_parameters")
@@ -166,7 +165,7 @@ def _make_preset(
 
 
 def compute_linear_shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
-    """Return (output, input) width of each linear layer of a block, by its name."""
+    """Return the (output, input) width of each linear layer of a block, by name."""
     hidden, wide, keys = config.hidden_size, config.intermediate_size, config.kv_size
     return {
         "q_proj": (hidden, hidden),
@@ -180,7 +179,7 @@ def compute_linear_shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
 
 
 def compute_expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Return name and shape of every weight of the frozen model, as the hub names them."""
+    """Return the shape of every weight of the frozen model, by its name on the hub."""
     table = (config.vocab_size, config.hidden_size)
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": table}
     if not config.tie_embeddings:
@@ -197,7 +196,7 @@ def compute_expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def count_parameters(config: ModelConfig) -> int:
-    """Return the frozen weights: Llama-2-7B has 6,738,415,616."""
+    """Return the number of frozen weights: Llama-2-7B has 6,738,415,616."""
     hidden = config.hidden_size
     block = sum(out * into for out, into in compute_linear_shapes(config).values()) + 2 * hidden
     tables = 1 if config.tie_embeddings else 2
@@ -205,7 +204,7 @@ def count_parameters(config: ModelConfig) -> int:
 
 
 def count_lora_parameters(config: ModelConfig, rank: int, targets: Iterable[str]) -> int:
-    """Return the weights of the adapters of ``rank`` in every block's ``targets``."""
+    """Return the number of weights of adapters of ``rank`` in every block's ``targets``."""
     shapes = compute_linear_shapes(config)
     return config.num_layers * sum(rank * sum(shapes[name]) for name in targets)
 
@@ -229,11 +228,11 @@ def find_weight_files(folder: Path) -> list[Path]:
 
 
 def check_weights(folder: Path, config: ModelConfig) -> dict[str, StoredTensor]:
-    """Return where each weight of the model is stored, by its name on the hub.
+    """Return the stored tensor of each weight of the model, by its name on the hub.
 
     Raises:
-        DataError: a file that is missing or cut short, or a weight that is missing, unknown,
-            of another type, or of another shape than the config's.
+        DataError: a file is missing or damaged, or a weight is missing, unknown or has another
+            shape than the config says.
     """
     weights = ModelWeights(
         model="the Llama of model/config.json",
@@ -251,12 +250,12 @@ class TextTokenizer:
     """An open tokenizer.
 
     Args:
-        encode: turns texts into ids without special tokens; a text that spells a special
-            token is encoded as the characters that it is.
-        file: what was read.
+        encode: turns texts into ids without special tokens; a special token that is spelled out in
+            a text is encoded as ordinary characters.
+        file: the tokenizer's file.
         vocab_size: all ids are below it.
-        begin: ids put before every text: the beginning token, or empty.
-        end_id: the token that ends a document.
+        begin: ids before every text: the beginning token, or nothing.
+        end_id: id of the token that ends a document.
     """
 
     encode: Callable[[list[str]], list[list[int]]]
@@ -266,7 +265,7 @@ class TextTokenizer:
     end_id: int
 
     def encode_prompts(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of texts that a model continues, without end token."""
+        """Return the ids of texts that a model continues, without an end token."""
         return [[*self.begin, *ids] for ids in self.encode(list(texts))]
 
     def encode_documents(self, texts: Sequence[str]) -> list[list[int]]:
@@ -275,19 +274,20 @@ class TextTokenizer:
 
 
 def list_tokenizer_files(folder: Path) -> list[Path]:
-    """Return the files of the tokenizer in ``folder`` that are read."""
-    return [file for name in (FAST, *SETTINGS) if (file := folder / name).is_file()]
+    """Return the existing files of the tokenizer in ``folder``."""
+    files = [folder / name for name in (FAST, *SETTINGS)]
+    return [file for file in files if file.is_file()]
 
 
 def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
-    """Open the tokenizer in ``folder``; ids may have gaps.
+    """Open the tokenizer in ``folder``; its ids may have gaps.
 
     Args:
         vocab_size: rows of the model's embedding.
 
     Raises:
-        DataError: it is missing or damaged, has ids beyond the embedding, has fewer tokens than
-            the embedding has rows, or has no end token.
+        DataError: the tokenizer is missing or damaged, its ids do not fit ``vocab_size``, or it has
+            no end token.
     """
     file = find_tokenizer_file(folder, FAULT, (FAST,))
     library = tokenizer.open_tokenizer(file, FAULT)
@@ -318,21 +318,22 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
             rule="every dialogue ends with the end token",
             fix=f"name it as eos_token in {SETTINGS[0]}",
         )
-    begins = None
-    if (settings := folder / SETTINGS[0]).is_file():
-        begins = read_json(settings, FAULT).get("add_bos_token")
-    if begins is None:  # then the file's own template decides
-        begins = library.encode("").ids[:1] == [begin_id]
+    adds_begin = None
+    settings = folder / SETTINGS[0]
+    if settings.is_file():
+        adds_begin = read_json(settings, FAULT).get("add_bos_token")
+    if adds_begin is None:  # then the template in the tokenizer's file decides
+        adds_begin = library.encode("").ids[:1] == [begin_id]
 
     def encode(texts: list[str]) -> list[list[int]]:
         return [item.ids for item in library.encode_batch(texts, add_special_tokens=False)]
 
-    begin = (begin_id,) if begins and begin_id is not None else ()
+    begin = (begin_id,) if adds_begin and begin_id is not None else ()
     return TextTokenizer(encode, file, size, begin, end_id)
 
 
-# Published shapes, and small ones of the same architecture. On a frozen random base only
-# adapters learn, so the tiny model's weights have a variance that allows confident predictions.
+# Published sizes, and small ones of the same architecture. With a frozen random base, only adapters
+# learn, so the tiny model's weights have a variance that allows confident predictions.
 PRESETS: dict[str, ModelConfig] = {
     "tiny": _make_preset(
         64, 2, 4, 172, vocab_size=256, max_position_embeddings=2048, initializer_range=0.2

@@ -1,7 +1,6 @@
-"""Write dialogues, questions and a model into a data folder, completely or not at all.
+"""Turn raw downloads of dialogues, questions and a model into a data folder.
 
-Owns which raw downloads count as sources. ``trainmark.data.prepared`` writes the files;
-the readers of the files check their content.
+``trainmark.data.prepared`` writes the files, completely or not at all.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         say: called with each line of progress.
 
     Raises:
-        DataError: a source is missing or damaged, or ``data`` was not written by this command.
-        EnvironmentFault: the operating system refused an operation.
+        DataError: a source is missing or damaged, or ``data`` has other content.
+        EnvironmentFault: a file cannot be read or written.
     """
     layout = find_layout(raw, FORMS, partial(LAYOUT_FAULT, fix=WHERE_DIALOGUES))
     model, mmlu = raw / MODEL, raw / MMLU
@@ -81,7 +80,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
 
 
 def _write_dialogues(files: Sequence[Path], target: Path) -> dict[str, int]:
-    """Write a split as JSON lines, and count its rows."""
+    """Write a split as JSON lines; return its number of rows."""
     rows = read_dialogues(files)
     with target.open("w", encoding="utf-8", newline="\n") as stream:
         for dialogue, summary in zip(rows.dialogues, rows.summaries, strict=True):

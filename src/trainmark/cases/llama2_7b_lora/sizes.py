@@ -1,4 +1,4 @@
-"""What follows from the sizes of the model, which a record has, and from a recipe of this case."""
+"""Compute parameters and FLOPs from a recipe and the model's sizes in a record."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ SHOWN_SIZES = (
 
 
 def select_sizes(config: ModelConfig) -> dict[str, Any]:
-    """Return the sizes of a model as a record has them."""
+    """Return the sizes of a model that a record contains."""
     return {name: getattr(config, name) for name in SHOWN_SIZES}
 
 
 def find_sizes(recipe: LlamaRecipe, facts: Mapping[str, Any]) -> Sizes:
-    """Return what follows from ``recipe`` and the sizes among the job's facts."""
+    """Return the expected facts and the FLOPs formula for ``recipe`` and the job's facts."""
     recorded = facts.get("model_config")
     if recorded is None:
         return Sizes({})
@@ -44,12 +44,12 @@ def find_sizes(recipe: LlamaRecipe, facts: Mapping[str, Any]) -> Sizes:
     config = ModelConfig.model_validate({"model_type": "llama", **values})
     names = parse_targets(recipe)
     trained = count_lora_parameters(config, recipe.lora_rank, names)
-    per_token = compute_model_flops_per_token(
+    flops_per_token = compute_model_flops_per_token(
         config, rank=recipe.lora_rank, targets=names, seq_length=recipe.seq_length
     )
 
     def compute_flops(counts: Counts) -> float:
-        return per_token * counts.tokens_padded
+        return flops_per_token * counts.tokens_padded
 
     expected: dict[str, Any] = {
         "parameters": count_parameters(config) + trained,

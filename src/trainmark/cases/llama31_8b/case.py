@@ -1,7 +1,7 @@
 """Llama 3.1 8B, pre-trained from random weights as MLPerf's small-LLM benchmark; no torch here.
 
 Defaults are those of the public reference of MLCommons, repository ``training``, commit aa344c7,
-folder ``small_llm_pretraining/nemo``; a comment names file and line.
+folder ``small_llm_pretraining/nemo``. Comments name file and line.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _OLDEST_TORCH_FOR_FP8 = "2.11"
 
 @dataclass(frozen=True, kw_only=True)
 class Llama31Recipe(LanguageRecipe):
-    """The model's sizes, how it is trained and how it is cut over ranks.
+    """The model's sizes, how it is trained and how it is divided over ranks.
 
-    Defaults of ``LanguageRecipe``: ``seq_length`` is that of pretrain_llama31.py:145,
-    ``lr_warmup_steps`` of config_H200_1x8x1_8b.sh:75, ``min_lr_fraction`` and ``lr_decay_steps`` of
-    pretrain_llama31.py:157 and :310, ``eval_samples`` of README.md, test data order; those of
-    the optimizer are of NeMo 2.1, llm/recipes/optim/adam.py, which pretrain_llama31.py:154 calls.
+    Sources of the defaults in ``LanguageRecipe``: ``seq_length``: pretrain_llama31.py:145;
+    ``lr_warmup_steps``: config_H200_1x8x1_8b.sh:75; ``min_lr_fraction`` and ``lr_decay_steps``:
+    pretrain_llama31.py:157 and :310; ``eval_samples``: README.md, test data order; the optimizer:
+    NeMo 2.1, llm/recipes/optim/adam.py, which pretrain_llama31.py:154 calls.
     """
 
     has_fp8: ClassVar[bool] = True
@@ -57,18 +57,18 @@ class Llama31Recipe(LanguageRecipe):
 
     @property
     def matmul_weights(self) -> int:
-        """Weights that take part in matrix products: blocks and head, not the token table."""
+        """Weights of matrix products: blocks and head, without the token table."""
         kv_size = self.hidden_size // self.num_heads * self.num_kv_heads
         attention = 2 * self.hidden_size * (self.hidden_size + kv_size)
         block = attention + 3 * self.hidden_size * self.ffn_size
         return self.num_layers * block + self.hidden_size * self.vocab_size
 
     def check(self, world_size: int) -> None:
-        """Refuse shapes that do not divide.
+        """Refuse sizes that do not divide each other, and contradicting fields.
 
         Raises:
-            UsageError: naming the field and what it must divide.
-            EnvironmentFault: fp8 without its extra, or with a torch that is too old for it.
+            UsageError: a field is invalid.
+            EnvironmentFault: fp8 is not possible, because torchao is missing or torch is too old.
         """
         refuse_undivided(
             (
@@ -87,8 +87,8 @@ class Llama31Recipe(LanguageRecipe):
             ),
             "every rank of a replica holds the same heads, columns and classes",
         )
-        cut_replicas = 1 < self.tensor_parallel < world_size
-        if not self.fsdp and (self.sequence_parallel or cut_replicas):
+        has_divided_replicas = 1 < self.tensor_parallel < world_size
+        if not self.fsdp and (self.sequence_parallel or has_divided_replicas):
             raise UsageError(
                 "fsdp=false with sequence_parallel=true, or several replicas cut over ranks",
                 where="recipe field fsdp",
@@ -99,12 +99,12 @@ class Llama31Recipe(LanguageRecipe):
             self._check_fp8()
 
     def _check_fp8(self) -> None:
-        """Refuse matmuls that units of fp8 do not do, a missing extra, and too old a torch."""
-        cut, width = self.tensor_parallel, self.hidden_size // self.num_heads
+        """Refuse matmul sizes that fp8 does not support, a missing torchao, and too old a torch."""
+        ranks, head_width = self.tensor_parallel, self.hidden_size // self.num_heads
         for what, size in (
-            ("hidden_size / tensor_parallel", self.hidden_size // cut),
-            ("ffn_size / tensor_parallel", self.ffn_size // cut),
-            ("keys' width / tensor_parallel", self.num_kv_heads * width // cut),
+            ("hidden_size / tensor_parallel", self.hidden_size // ranks),
+            ("ffn_size / tensor_parallel", self.ffn_size // ranks),
+            ("keys' width / tensor_parallel", self.num_kv_heads * head_width // ranks),
             ("micro_batch_size x seq_length", self.micro_batch_size * self.seq_length),
         ):
             if size % 16:
@@ -168,7 +168,7 @@ CASE = make_case(
         ),
         "standard-1x8": _make_standard_recipe("1x8"),
         "standard-2x8": _make_standard_recipe("2x8"),
-        # Another model: as many layers as a card of 80 GB holds with their optimizer in fp32.
+        # Another model, with as many layers as fit on a card of 80 GB with their fp32 optimizer.
         "throughput-1x1-8-layers": measure_speed_only(
             _make_standard_recipe("1x1"), num_layers=8, grad_accum_steps=4
         ),

@@ -1,7 +1,8 @@
-"""The two pairs in a data folder, and the memory that training takes. No torch."""
+"""The two pairs of token files in a data folder, and the memory of a step. No torch."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainmark.data.c4_pairs import check, generate, load
@@ -22,71 +23,117 @@ if TYPE_CHECKING:
 __all__ = ["check", "check_fit", "generate", "load", "predict"]
 
 
-def predict(recipe: Llama31Recipe, world_size: int) -> Prediction:
-    """Return what one rank of ``world_size`` holds at the peak of a step.
+@dataclass(frozen=True, slots=True)
+class _BlockBytes:
+    """Bytes of a block's activations on a rank.
 
-    The peak is where the forward pass ends, in the backward pass of the last or of the first block,
-    or where that pass ends with all gradients; names and terms follow the library's Llama.
+    Args:
+        stream: the residual stream.
+        saved: saved until the backward pass.
+        temporary: temporary tensors of its backward pass, which may recompute it.
+        cached_copies: autocast's copies of its weights that stay until the forward pass ends.
     """
-    cut, replicas = recipe.tensor_parallel, world_size // recipe.tensor_parallel
-    half = recipe.precision in AUTOCAST
-    number = HALF if half else FULL  # in matmuls
-    hidden, ffn, layers = recipe.hidden_size, recipe.ffn_size, recipe.num_layers
-    tokens = recipe.micro_batch_size * recipe.seq_length
-    heads, kept = recipe.num_heads, hidden // recipe.num_heads * recipe.num_kv_heads
+
+    stream: int
+    saved: int
+    temporary: int
+    cached_copies: int
+
+
+def predict(recipe: Llama31Recipe, world_size: int) -> Prediction:
+    """Return the predicted peak memory of one rank of ``world_size`` in a step.
+
+    The peak is at the end of the forward pass, in the backward pass of the last or of the first
+    block, or at the end of the backward pass with all gradients. The terms follow the library's
+    Llama.
+    """
+    tensor_parallel = recipe.tensor_parallel
+    replicas = world_size // tensor_parallel
+    is_sharded = recipe.fsdp and replicas > 1
+    num_shards = tensor_parallel * replicas if is_sharded else tensor_parallel
+    hidden, layers = recipe.hidden_size, recipe.num_layers
+    # Numbers of weights.
     table = recipe.vocab_size * hidden
-    whole = recipe.matmul_weights + table + (2 * layers + 1) * hidden
-    of_block = (recipe.matmul_weights - table) // layers
-    sharded = recipe.fsdp and replicas > 1
-    held = whole // (cut * replicas if sharded else cut)
-    gathered = (2 * table + min(2, layers) * of_block) // cut if sharded else 0  # FSDP2: the root's
-    stream = tokens * hidden * FULL // (cut if recipe.sequence_parallel else 1)
-    inside = tokens * number // cut
-    copies = of_block * HALF // cut if half else 0  # of a block's weights, by autocast
-    # Two norms save their input and result; query, key, value, result of attention; inputs of
-    # matmuls, one copy for each under autocast; four results of the feed-forward layer.
-    inputs = 5 if half else 2
-    block = 4 * stream + inside * ((2 + inputs) * hidden + 2 * kept + 4 * ffn)
-    block += tokens * heads * FULL // cut
-    # Its backward pass: gradients of two results of that layer, of the stream and of a matrix.
-    temporary = 2 * inside * ffn + stream + hidden * ffn * number // cut
-    saved = block + copies
-    if recipe.checkpoint_activations != "none" or recipe.compile:
-        results = 0
-        if recipe.checkpoint_activations == "selective":  # of matmuls and attention
-            results = inside * (4 * hidden + 2 * kept + 2 * ffn)
-        temporary += saved - stream - results
-        saved = stream + results
-    scores = tokens * recipe.vocab_size  # of the head, on every rank
-    if recipe.kernels == "library":  # log-probabilities, their gradient and that of the scores
-        head = 4 * stream + 3 * scores * FULL
-    else:
-        at_once = min(scores // cut, SCORES_AT_ONCE)
-        head = 4 * stream + (table // cut + at_once) * FULL
-        if half:
-            head += inside * hidden + at_once * HALF
-    cache = 0 if saved > block else layers * copies  # autocast's, to the end of the forward pass
-    grads, shards = held * FULL, replicas if sharded else 1
-    of_head, of_one = table * FULL // (cut * shards), of_block * FULL // (cut * shards)
-    early = grads if recipe.grad_accum_steps > 1 else 0
+    parameters = recipe.matmul_weights + table + (2 * layers + 1) * hidden
+    block_weights = (recipe.matmul_weights - table) // layers
+    local_weights = parameters // num_shards
+    gathered = 0
+    if is_sharded:  # FSDP2 gathers the root's tables and two blocks
+        gathered = (2 * table + min(2, layers) * block_weights) // tensor_parallel
+    # Bytes.
+    block = _predict_block(recipe, block_weights)
+    all_gradients = local_weights * FULL
+    head_gradient = table * FULL // num_shards
+    block_gradient = block_weights * FULL // num_shards
+    early_gradients = all_gradients if recipe.grad_accum_steps > 1 else 0
+    late_gradients = max(early_gradients, all_gradients - head_gradient - block_gradient)
+    saved = layers * block.saved
+    after_forward = saved + layers * block.cached_copies + _predict_head_bytes(recipe, block.stream)
     peaks = (
-        (early, layers * saved + cache + head),
-        (max(early, of_head), layers * saved + temporary),
-        (max(early, grads - of_head - of_one), saved + temporary),
-        (grads, stream),
+        (early_gradients, after_forward),
+        (max(early_gradients, head_gradient), saved + block.temporary),
+        (late_gradients, block.saved + block.temporary),
+        (all_gradients, block.stream),
     )
     gradients, activations = max(peaks, key=sum)
-    # As ``step_memory`` says of what an allocator keeps.
+    # Memory that the allocator keeps; see ``step_memory``.
     cached = 2 * gathered * FULL
-    if not sharded and recipe.kernels == "library":
-        cached = estimate_cached_scores(scores)
+    if not is_sharded and recipe.kernels == "library":
+        cached = estimate_cached_scores(
+            recipe.micro_batch_size * recipe.seq_length * recipe.vocab_size
+        )
     return Prediction(
-        weights=(held + gathered) * FULL,
-        optimizer=held * FULL * ADAM_MOMENTS,
+        weights=(local_weights + gathered) * FULL,
+        optimizer=local_weights * FULL * ADAM_MOMENTS,
         gradients=gradients,
         activations=activations,
         cached=cached,
     )
+
+
+def _predict_block(recipe: Llama31Recipe, block_weights: int) -> _BlockBytes:
+    """Return the bytes of a block's activations.
+
+    Args:
+        block_weights: number of weights in a block.
+    """
+    is_half = recipe.precision in AUTOCAST
+    number = HALF if is_half else FULL  # bytes of a number in matmuls
+    tensor_parallel = recipe.tensor_parallel
+    hidden, ffn = recipe.hidden_size, recipe.ffn_size
+    kv_size = hidden // recipe.num_heads * recipe.num_kv_heads
+    tokens = recipe.micro_batch_size * recipe.seq_length
+    stream = tokens * hidden * FULL // (tensor_parallel if recipe.sequence_parallel else 1)
+    column = tokens * number // tensor_parallel  # bytes for each column of a matmul's result
+    copies = block_weights * HALF // tensor_parallel if is_half else 0  # of weights, by autocast
+    # Two norms save their input and result; attention saves query, key, value and result; matmuls
+    # save their inputs, under autocast a copy for each; the feed-forward layer saves four results.
+    inputs = 5 if is_half else 2
+    whole = 4 * stream + column * ((2 + inputs) * hidden + 2 * kv_size + 4 * ffn)
+    whole += tokens * recipe.num_heads * FULL // tensor_parallel
+    # Gradients of two results of the feed-forward layer, of the stream and of a matrix.
+    temporary = 2 * column * ffn + stream + hidden * ffn * number // tensor_parallel
+    if recipe.checkpoint_activations == "none" and not recipe.compile:
+        return _BlockBytes(stream, whole + copies, temporary, 0)
+    results = 0
+    if recipe.checkpoint_activations == "selective":  # results of matmuls and attention are saved
+        results = column * (4 * hidden + 2 * kv_size + 2 * ffn)
+    recomputed = whole + copies - stream - results
+    return _BlockBytes(stream, stream + results, temporary + recomputed, copies)
+
+
+def _predict_head_bytes(recipe: Llama31Recipe, stream: int) -> int:
+    """Return the bytes of the head's temporary tensors, and of those it and the last norm save."""
+    scores = recipe.micro_batch_size * recipe.seq_length * recipe.vocab_size
+    if recipe.kernels == "library":  # log-probabilities, their gradient and that of the scores
+        return 4 * stream + 3 * scores * FULL
+    tensor_parallel, hidden = recipe.tensor_parallel, recipe.hidden_size
+    scores_at_once = min(scores // tensor_parallel, SCORES_AT_ONCE)
+    head = 4 * stream + (recipe.vocab_size * hidden // tensor_parallel + scores_at_once) * FULL
+    if recipe.precision in AUTOCAST:
+        tokens = recipe.micro_batch_size * recipe.seq_length
+        head += tokens * HALF // tensor_parallel * hidden + scores_at_once * HALF
+    return head
 
 
 check_fit = make_fit_check(predict)

@@ -30,15 +30,15 @@ def load_data(context: JobContext) -> Splits:
 
 
 def compute_lr_factor(recipe: Llama31Recipe, finished_steps: int) -> float:
-    """Return the learning rate of the next step over the peak: linear rise, then cosine.
+    """Return the next step's learning rate over the peak: linear rise, then cosine.
 
-    The rise is that of NeMo's WarmupAnnealing: step k of w, counted from 1, has k / (w + 1).
+    As in NeMo's WarmupAnnealing, step k of w warm-up steps, counted from 1, has k / (w + 1).
     """
     warmup = recipe.lr_warmup_steps
     if finished_steps < warmup:
         return (finished_steps + 1) / (warmup + 1)
-    done = compute_decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
-    return compute_cosine_factor(done, recipe.min_lr_fraction)
+    progress = compute_decay_progress(finished_steps, warmup, recipe.lr_decay_steps)
+    return compute_cosine_factor(progress, recipe.min_lr_fraction)
 
 
 class Llama31Job(NextTokenJob):
@@ -68,7 +68,7 @@ class Llama31Job(NextTokenJob):
         )
 
     def facts(self) -> Mapping[str, Any]:
-        """Return what the record says of the job; see ``Job.facts``."""
+        """Return the facts of the job for the record; see ``Job.facts``."""
         return {**super().facts(), "kernels": self.kernels.describe_used("cross_entropy")}
 
 

@@ -1,4 +1,4 @@
-"""The library's Llama from a configuration, and how ranks cut it."""
+"""The library's Llama from a configuration, its fp8 layers and its tensor parallelism."""
 
 from __future__ import annotations
 
@@ -57,28 +57,28 @@ def build_model(recipe: Llama31Recipe, kernels: Kernels, torch_type: str = "cpu"
 
 
 def _convert_to_fp8(blocks: nn.ModuleList, *, emulate: bool) -> None:
-    """Compute the linear layers of ``blocks`` in fp8 but the first and the last, in place.
+    """Make all linear layers of ``blocks`` but the first and the last compute in fp8, in place.
 
-    Scales are dynamic, one a tensor; activations and weights are e4m3, gradients e5m2.
+    Scales are dynamic, one for each tensor. Activations and weights are e4m3, gradients e5m2.
 
     Args:
-        emulate: round to fp8 and multiply in a wider type.
+        emulate: round to fp8, but multiply in a wider type.
     """
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
-    linear = [x for x in blocks.modules() if isinstance(x, nn.Linear)]
-    chosen = {id(layer) for layer in linear[1:-1]}
+    linear_layers = [module for module in blocks.modules() if isinstance(module, nn.Linear)]
+    converted = {id(layer) for layer in linear_layers[1:-1]}
     convert_to_float8_training(
         blocks,
-        module_filter_fn=lambda layer, _name: id(layer) in chosen,
+        module_filter_fn=lambda layer, _name: id(layer) in converted,
         config=Float8LinearConfig(emulate=emulate),
     )
 
 
 def apply_tensor_parallelism(model: CausalModel, recipe: Llama31Recipe, mesh: DeviceMesh) -> None:
-    """Cut heads, feed-forward columns, and the rows of token table and head, in place."""
+    """Divide heads, feed-forward columns, and the rows of token table and head, in place."""
     block = "library.model.layers.*."
-    whole = ((f"{block}self_attn", "hidden_states"), (f"{block}mlp", None))
+    whole_sequence_inputs = ((f"{block}self_attn", "hidden_states"), (f"{block}mlp", None))
     cut_model(
         model,
         mesh,
@@ -91,5 +91,5 @@ def apply_tensor_parallelism(model: CausalModel, recipe: Llama31Recipe, mesh: De
             *(f"{block}mlp.{x}_proj" for x in ("gate", "up")),
         ],
         rows=[f"{block}self_attn.o_proj", f"{block}mlp.down_proj"],
-        sequence=whole if recipe.sequence_parallel else (),
+        sequence=whole_sequence_inputs if recipe.sequence_parallel else (),
     )

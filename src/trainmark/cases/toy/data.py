@@ -54,10 +54,10 @@ class Clouds:
 
 
 def load(folder: Path) -> dict[str, Clouds]:
-    """Return both splits; names, shapes and labels are checked.
+    """Read both splits; check shapes and labels.
 
     Raises:
-        DataError: a file cannot be read, or its first row that breaks a rule.
+        DataError: a file cannot be read, or a row is invalid.
     """
     splits = {}
     for split in ROWS:
@@ -69,16 +69,18 @@ def load(folder: Path) -> dict[str, Clouds]:
             raise DataError(f"unreadable: {error}", where=str(file)) from None
         if features.shape != (len(labels), FEATURES):
             raise DataError(f"x is {features.shape}", where=str(file), rule=f"(rows, {FEATURES})")
-        bad = np.flatnonzero((labels != 0) & (labels != 1))
-        if len(bad):
-            raise DataError("label outside {0,1}", where=f"{file}, row {bad[0] + 1}")
+        invalid_rows = np.flatnonzero((labels != 0) & (labels != 1))
+        if len(invalid_rows):
+            raise DataError("label outside {0,1}", where=f"{file}, row {invalid_rows[0] + 1}")
         splits[split] = Clouds(features, labels)
     return splits
 
 
 def check(folder: Path, recipe: Recipe) -> DataFacts:
-    """Check both files and name their content."""
+    """Check both files; return their facts with the content id."""
     rows = {split: len(samples) for split, samples in load(folder).items()}
     digest = sha256(b"".join((folder / f"{split}.npz").read_bytes() for split in ROWS))
-    best = BAYES_ACCURACY if recipe.data == "generated" else None
-    return DataFacts(rows["train"], rows["validation"], digest.hexdigest()[:16], "npz", best)
+    best_quality = BAYES_ACCURACY if recipe.data == "generated" else None
+    return DataFacts(
+        rows["train"], rows["validation"], digest.hexdigest()[:16], "npz", best_quality
+    )
