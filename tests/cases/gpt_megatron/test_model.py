@@ -85,7 +85,7 @@ def test_logits_and_gradients_equal_those_of_transformers() -> None:
     inputs, targets = ids[:, :-1], ids[:, 1:]
     expected = library_model(inputs).logits
     torch.testing.assert_close(
-        our_model.logits(inputs)[..., : CONFIG.vocab_size], expected, rtol=1e-5, atol=1e-5
+        our_model.compute_logits(inputs)[..., : CONFIG.vocab_size], expected, rtol=1e-5, atol=1e-5
     )
     loss = our_model(inputs, targets)
     expected_loss = torch.nn.functional.cross_entropy(
