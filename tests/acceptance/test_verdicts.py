@@ -13,7 +13,7 @@ import pytest
 from support.acceptance_evidence import DEVICES, NODE, DeviceEvidence, make_acceptance, make_digests
 from trainmark.acceptance.acceptance import conclude
 from trainmark.acceptance.evidence import EVIDENCE_DIR, Evidence
-from trainmark.acceptance.result import read_result, schema
+from trainmark.acceptance.result import describe_schema, read_result
 from trainmark.errors import RecordError
 from trainmark.pages.acceptance import build_acceptance_document, list_acceptance_lines
 from trainmark.pages.rendering import to_html, to_markdown
@@ -199,7 +199,7 @@ def test_result_follows_its_schema_and_is_read_back(tmp_path: Path) -> None:
     result.write(tmp_path)
 
     jsonschema.validate(
-        json.loads((tmp_path / "acceptance.json").read_text()), json.loads(schema())
+        json.loads((tmp_path / "acceptance.json").read_text()), json.loads(describe_schema())
     )
     assert read_result(tmp_path) == result
     assert (tmp_path / "failing.txt").read_text() == f"{DEVICES[2]}\n"
@@ -236,4 +236,4 @@ def test_page_names_devices_to_exclude_first(tmp_path: Path, lang: str) -> None:
 
 def test_shipped_schema_matches_the_result() -> None:
     shipped = files("trainmark.acceptance").joinpath("acceptance.schema.json")
-    assert shipped.read_text() == schema()
+    assert shipped.read_text() == describe_schema()

@@ -161,9 +161,9 @@ class Heartbeat:
     def __init__(self, writer: EvidenceWriter) -> None:
         self._writer = writer
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self._thread = threading.Thread(target=self._write_beats, daemon=True)
 
-    def _beat(self) -> None:
+    def _write_beats(self) -> None:
         """Write beats until the block ends."""
         while not self._is_over.wait(BEAT_S):
             self._writer.write(Beat)

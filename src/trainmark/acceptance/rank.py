@@ -58,10 +58,10 @@ class Training:
         self.job: Job = module.build(context, module.load_data(context))
         self._context = context
         self._epoch = 0
-        self._batches = self._next_epoch()
+        self._batches = self._start_epoch()
 
-    def _next_epoch(self) -> Iterator[Batch]:
-        """Return the batches of the next epoch, the first one at the first call."""
+    def _start_epoch(self) -> Iterator[Batch]:
+        """Return the batches of the next epoch; at the first call, of the first one."""
         from trainmark.rank.counting import MeteredBatches
         from trainmark.train.read_ahead import iterate_batches
 
@@ -77,7 +77,7 @@ class Training:
 
         loss = self.job.step(self._batches)
         if loss is None:  # the epoch ended
-            self._batches = self._next_epoch()
+            self._batches = self._start_epoch()
             loss = self.job.step(self._batches)
         assert isinstance(loss, torch.Tensor), "planning refuses data without a training step"
         return loss

@@ -220,7 +220,7 @@ def read_result(folder: Path) -> AcceptanceResult:
         raise documents.make_damage_error(error, path, "not an acceptance", rule=rule) from None
 
 
-def schema() -> str:
+def describe_schema() -> str:
     """Return the JSON schema of ``acceptance.json``."""
     document = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     document |= AcceptanceResult.model_json_schema(mode="serialization")
