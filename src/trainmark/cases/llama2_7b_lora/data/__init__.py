@@ -1,7 +1,7 @@
-"""The layout of the data folder, its check before a run, and loading it on a rank.
+"""The data folder: its check before a run, and loading it on a rank.
 
-Owns the data folder's layout and the content id. The check runs the same code as the load, so
-a rank can load all data that passed the check. No torch.
+The check runs the same code as the load, so a rank can load all data that passed the check.
+No torch.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 
 __all__ = ["check", "check_fit", "generate", "load"]  # what the core and the job call
 MODEL, MMLU = "model", "mmlu"
-_WEIGHT_SAMPLES, _SAMPLE_BYTES = 64, 1 << 16  # of a weights file; hashing all of it takes minutes
+_WEIGHT_SAMPLES, _SAMPLE_BYTES = 64, 1 << 16  # of a weights file: hashing all of it takes minutes
 
 
 @dataclass(frozen=True, slots=True)
 class LlamaData:
-    """What a rank trains and scores; ``mmlu`` is None with mmlu_mode=off."""
+    """The data that a rank trains and evaluates; ``mmlu`` is None with mmlu_mode=off."""
 
     train: PackedDialogues
     validation: PackedDialogues
@@ -57,10 +57,10 @@ class LlamaData:
 
 
 def load(folder: Path, recipe: LlamaRecipe) -> LlamaData:
-    """Read and tokenise all that ``recipe`` trains and scores.
+    """Read and tokenise all data that ``recipe`` trains and evaluates.
 
     Raises:
-        DataError: the first fault found, with file, row or key, rule and fix.
+        DataError: the first fault, with file, row or key, rule and fix.
     """
     return _read_data(folder, recipe)[0]
 
@@ -72,7 +72,7 @@ def check(folder: Path, recipe: LlamaRecipe) -> DataFacts:
     format have the same id. Of weights only the size and samples are hashed.
 
     Raises:
-        DataError: as ``load``, and where weights are missing or have another shape.
+        DataError: see ``load``, or weights are missing or have another shape.
     """
     model, pretrained = folder / MODEL, recipe.init == "pretrained"
     loaded, layout, digest = _read_data(folder, recipe)
@@ -87,12 +87,12 @@ def check(folder: Path, recipe: LlamaRecipe) -> DataFacts:
             for number in range(_WEIGHT_SAMPLES):
                 stream.seek(size * number // _WEIGHT_SAMPLES)
                 digest.update(stream.read(_SAMPLE_BYTES))
-    asked = len(loaded.validation)
+    eval_samples = len(loaded.validation)
     if loaded.mmlu:
-        asked = sum(len(subject.items) for subject in loaded.mmlu)
+        eval_samples = sum(len(subject.items) for subject in loaded.mmlu)
     return DataFacts(
         len(loaded.train),
-        asked,
+        eval_samples,
         digest.hexdigest()[:16],
         layout,
         best_quality=BEST_ACCURACY if recipe.data == "generated" else None,
@@ -101,7 +101,7 @@ def check(folder: Path, recipe: LlamaRecipe) -> DataFacts:
 
 
 def _read_data(folder: Path, recipe: LlamaRecipe) -> tuple[LlamaData, str, Any]:
-    """Return what was read, the layout's name and a digest of the rows."""
+    """Return the data, the name of its layout and a digest of the rows."""
     layout = find_layout(folder, FORMS, LAYOUT_FAULT)
     model, digest = folder / MODEL, sha256()
     config = read_config(model)
@@ -130,8 +130,8 @@ def _read_data(folder: Path, recipe: LlamaRecipe) -> tuple[LlamaData, str, Any]:
         mmlu = read_mmlu(folder / MMLU)
         encode_answers(tokenizer, mmlu, legacy=legacy, max_length=recipe.seq_length)
         for subject in mmlu:
-            asked = [(x.text, x.choices, x.answer) for x in (*subject.shots, *subject.items)]
-            digest.update(json.dumps([subject.name, len(subject.shots), asked]).encode())
+            questions = [(x.text, x.choices, x.answer) for x in (*subject.shots, *subject.items)]
+            digest.update(json.dumps([subject.name, len(subject.shots), questions]).encode())
         mmlu = print_choices_like_pandas(mmlu) if legacy else mmlu
     loaded = LlamaData(packed["train"], packed["validation"], mmlu, tokenizer, config)
     return loaded, layout.kind, digest

@@ -1,8 +1,6 @@
-"""Dialogues and summaries: read from the published files, checked, and packed as tokens.
+"""Read and check dialogues with their summaries, and pack them into rows of tokens.
 
-Owns the places and formats of the splits (JSON, JSON lines, parquet, CSV), where a document ends
-in a packed row and which tokens a model is to predict. No torch. Rows and lines are counted
-from 1.
+Splits may be JSON, JSON lines, parquet or CSV. No torch. Rows and lines are counted from 1.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# The corpus says val, the hub validation.
+# File names: the corpus says val, the hub validation.
 SPLITS = {"train": ("train",), "validation": ("val", "validation", "eval")}
 FOLDERS = (".", "data", "samsum", "corpus")  # where archive and hub keep the files
 COLUMNS = ("dialogue", "summary")
@@ -66,7 +64,7 @@ def read_dialogues(files: Sequence[Path]) -> Dialogues:
     """Read one split from its files in order.
 
     Raises:
-        DataError: a file cannot be read, or a row is invalid, or there are no rows.
+        DataError: a file cannot be read, a row is invalid, or there are no rows.
     """
     dialogues = Dialogues([], [])
     for file in files:
@@ -83,7 +81,7 @@ def _check_row(row: Any, where: str) -> tuple[str, str]:
     """Return dialogue and summary of a row.
 
     Raises:
-        DataError: the row has no such text, naming its key.
+        DataError: one of the texts is missing or invalid; the error names its key.
     """
     if not isinstance(row, dict):
         raise _fault(f"the row is {row!r:.80}", where=where, fix="correct or remove the row")
@@ -127,23 +125,21 @@ def _read_rows(file: Path) -> Iterator[Any]:
                 raise _fault(f"not readable as JSON: {error}", where=where, fix=fix) from None
 
 
-IGNORED = -100  # a label without loss; torch's default ``ignore_index``
+IGNORED = -100  # label of a token without loss; torch's default ``ignore_index``
 
 
 @dataclass(frozen=True, slots=True)
 class PackedDialogues:
-    """One split; all arrays are (rows, seq_length) unless stated otherwise.
-
-    See ``trainmark.data.splits.Split``.
+    """One split; see ``trainmark.data.splits.Split``.
 
     Args:
-        ids: tokens, int64; the last row is filled up with the padding id.
-        labels: int64; the token at the same place where a model must predict it from
-            those before it in the row, else ``IGNORED``. The first column is ignored: no token
-            precedes it.
-        tokens: real tokens of each row, int64 (rows,).
-        targets: labels of each row other than ``IGNORED``, int64 (rows,).
-        num_documents: documents packed.
+        ids: token ids, int64 (rows, seq_length); the last row is padded.
+        labels: the token at the same position if a model must predict it from the tokens before it
+            in the row, else ``IGNORED``, int64 (rows, seq_length). The first column is ignored,
+            because no token precedes it.
+        tokens: number of tokens of each row without padding, int64 (rows,).
+        targets: number of labels of each row other than ``IGNORED``, int64 (rows,).
+        num_documents: number of documents that were packed.
     """
 
     ids: NDArray[np.int64]
@@ -172,25 +168,27 @@ def pack(
     """Concatenate documents and cut them into rows of ``seq_length`` tokens.
 
     Args:
-        pad_id: fills the last row up.
-        drop_short: drop a last row that is not full; the result has no rows if all tokens
-            together do not fill one.
+        pad_id: the id that pads the last row.
+        drop_short: drop the last row if it is not full; there are no rows if all tokens together
+            do not fill one.
     """
     assert len(documents) > 0
     lengths = np.fromiter((len(item) for item in documents), np.int64, len(documents))
     assert lengths.min() > 0
     total = int(lengths.sum())
     rows = total // seq_length if drop_short else -(-total // seq_length)
-    size, held = rows * seq_length, min(total, rows * seq_length)
+    size = rows * seq_length
+    num_tokens = min(total, size)
     ids = np.full(size, pad_id, np.int64)
-    ids[:held] = np.concatenate([np.asarray(item, np.int64) for item in documents])[:held]
-    real = (np.arange(size) < held).reshape(rows, seq_length)
-    counts = real.copy()
-    counts[:, 0] = False
+    all_tokens = np.concatenate([np.asarray(item, np.int64) for item in documents])
+    ids[:num_tokens] = all_tokens[:num_tokens]
+    is_token = (np.arange(size) < num_tokens).reshape(rows, seq_length)
+    is_target = is_token.copy()
+    is_target[:, 0] = False
     return PackedDialogues(
         ids=ids.reshape(rows, seq_length),
-        labels=np.where(counts, ids.reshape(rows, seq_length), IGNORED),
-        tokens=real.sum(1, dtype=np.int64),
-        targets=counts.sum(1, dtype=np.int64),
+        labels=np.where(is_target, ids.reshape(rows, seq_length), IGNORED),
+        tokens=is_token.sum(1, dtype=np.int64),
+        targets=is_target.sum(1, dtype=np.int64),
         num_documents=len(lengths),
     )

@@ -1,12 +1,9 @@
-"""Generated dialogues and multiple-choice questions, a tokenizer and a model to train on them.
+"""Generate dialogues and multiple-choice questions, a tokenizer, and a model to train on them.
 
-Owns the grammar, the random draws and the answers that follow from them.
-
-Half of the dialogues are chats: a person brings a thing to a place on a day, and the summary
-says so. The others are quizzes: questions in the form of MMLU prompts with their answers, and
-the summary lists the answers. One word of the question decides the right answer, so the
-quizzes teach what the generated MMLU asks. All draws are uniform, so the lowest loss that any
-model can reach can be computed.
+Half of the dialogues are chats: a person brings a thing to a place on a day, and the summary says
+so. The others are quizzes: questions in the form of MMLU prompts with their answers, and the
+summary lists the answers. One word of a question decides the right answer, so the quizzes teach
+what the generated MMLU asks. All draws are uniform, so the lowest possible loss can be computed.
 """
 
 from __future__ import annotations
@@ -41,11 +38,11 @@ _WORDS = read_toml(Path(__file__).with_name("words.toml"))
 NAMES, THINGS, PLACES, DAYS, REPLIES = (
     tuple(_WORDS[kind]) for kind in ("names", "things", "places", "days", "replies")
 )
-# What is asked, the four choices, and for each choice the words it is right for.
+# The question, its four choices, and for each choice the words for which it is right.
 KNOWLEDGE = [(item["asked"], tuple(item["choices"]), item["words"]) for item in _WORDS["knowledge"]]
-MOST_QUESTIONS = 3
+MAX_QUESTIONS = 3  # in a quiz
 SPECIAL = ("<unk>", "<s>", "</s>")  # ids 0, 1 and 2, as in Llama
-_HEAD_SHARPNESS = 2.8  # lets a state give its own token e**20 times another one's probability
+_HEAD_SHARPNESS = 2.8  # lets a token's state give it e**20 times another token's probability
 WORD = r"\n|-+|\w+|[^\w\s]"
 
 
@@ -54,7 +51,7 @@ def _pick(rng: Generator, words: Sequence[Any]) -> Any:
 
 
 def _draw_chat(rng: Generator) -> tuple[str, str]:
-    """Return dialogue and summary."""
+    """Draw a chat; return dialogue and summary."""
     first, second = (NAMES[i] for i in rng.permutation(len(NAMES))[:2])
     thing, place, day = (_pick(rng, words) for words in (THINGS, PLACES, DAYS))
     sentence = f"the {thing} to the {place} on {day} ."
@@ -65,34 +62,34 @@ def _draw_chat(rng: Generator) -> tuple[str, str]:
 
 
 def _draw_question(rng: Generator) -> Question:
-    asked, choices, words = _pick(rng, KNOWLEDGE)
-    pairs = [(word, right) for right, known in enumerate(words) for word in known]
+    template, choices, words_by_choice = _pick(rng, KNOWLEDGE)
+    pairs = [(word, right) for right, words in enumerate(words_by_choice) for word in words]
     word, right = _pick(rng, pairs)
-    return Question(asked.format(word=word), choices, right)
+    return Question(template.format(word=word), choices, right)
 
 
 def _draw_quiz(rng: Generator) -> tuple[str, str]:
-    """Return dialogue and summary."""
-    asked = [_draw_question(rng) for _ in range(rng.integers(1, MOST_QUESTIONS + 1))]
-    letters = " ".join(LETTERS[question.answer] for question in asked)
-    return "".join(map(format_shot, asked)), letters
+    """Draw a quiz; return dialogue and summary."""
+    questions = [_draw_question(rng) for _ in range(rng.integers(1, MAX_QUESTIONS + 1))]
+    letters = " ".join(LETTERS[question.answer] for question in questions)
+    return "".join(map(format_shot, questions)), letters
 
 
 def draw_dialogues(split: str, *, rows: int, seed: int) -> list[tuple[str, str]]:
-    """Return dialogue and summary for each row of ``split``."""
+    """Draw dialogue and summary for each row of ``split``."""
     rng = np.random.default_rng([seed, list(DIALOGUES).index(split)])
     kinds = (_draw_chat, _draw_quiz)
     return [kinds[rng.integers(len(kinds))](rng) for _ in range(rows)]
 
 
 def draw_questions(subject: str, *, rows: int, seed: int) -> list[Question]:
-    """Return ``rows`` questions of one subject; all subjects ask about the same things."""
+    """Draw ``rows`` questions of one subject; all subjects ask about the same things."""
     rng = np.random.default_rng([seed, len(DIALOGUES), SUBJECTS.index(subject)])
     return [_draw_question(rng) for _ in range(rows)]
 
 
 def list_tokens() -> list[str]:
-    """Return the tokens by id: special ones first, then every word in a fixed order."""
+    """Return the tokens in the order of their ids: special tokens, then all words."""
     from tokenizers import Regex, pre_tokenizers
 
     texts = [
@@ -181,10 +178,10 @@ def write_model(folder: Path, recipe: LlamaRecipe) -> None:
 
 
 def _draw_weights(config: ModelConfig, *, seed: int) -> dict[str, NDArray[np.float32]]:
-    """Return random weights on which adapters can learn: norms 1, others normally distributed.
+    """Draw weights on which adapters can learn: norms are 1, others normally distributed.
 
-    The base is never trained. So embeddings must differ from the start, blocks must preserve
-    the scale of activations, and the head must allow confident predictions.
+    The base is never trained. So embeddings must be distinct, blocks must preserve the scale of
+    activations, and the head must allow confident predictions.
     """
     rng = np.random.default_rng([seed, len(DIALOGUES) + 1])
     tensors = {}

@@ -1,8 +1,8 @@
-"""MMLU: which prompts a rank scores, as token ids grouped by their common prefix.
+"""MMLU: plan which prompts a rank scores, as token ids grouped by their common prefix.
 
-Owns the number of shots that fit, the four answer tokens, and the split over ranks and into
-batches, for prompts as lm-eval and as the published code build them. Must not know torch or
-the model.
+This module finds the number of solved examples that fit and the tokens of the four answers, and
+divides the prompts over ranks and into batches. Prompts have the form of lm-eval or that of the
+published code. It does not know torch or the model.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PromptGroup:
-    """Items of one subject with the same number of shots.
+    """Prompts of one subject with the same number of solved examples.
 
     Args:
-        subject: index of the subject, from 0.
-        shots: solved examples before each question.
-        prefix: ids that all prompts of the group begin with.
-        rests: each prompt's ids after the prefix, at least one.
-        rows: row of each item in the subject's file, from 0.
-        cut: the questions are truncated: they were too long even without a shot.
+        subject: index of the subject.
+        shots: number of solved examples before each question.
+        prefix: ids with which all prompts of the group begin.
+        rests: the ids of each prompt after the prefix, at least one.
+        rows: row of each question in the subject's file, from 0.
+        cut: whether the questions are truncated, because they are too long even without examples.
     """
 
     subject: int
@@ -56,13 +56,13 @@ class PromptGroup:
     cut: bool
 
     def split_batches(self, tokens: int) -> Iterator[range]:
-        """Yield runs of items whose rests have at most ``tokens`` ids in total, or one item."""
-        first = held = 0
+        """Yield ranges of prompts whose rests have at most ``tokens`` ids; at least one prompt."""
+        first = num_tokens = 0
         for number, rest in enumerate(self.rests):
-            if number > first and held + len(rest) > tokens:
+            if number > first and num_tokens + len(rest) > tokens:
                 yield range(first, number)
-                first, held = number, 0
-            held += len(rest)
+                first, num_tokens = number, 0
+            num_tokens += len(rest)
         yield range(first, len(self.rests))
 
 
@@ -71,9 +71,9 @@ class ScoringPlan(NamedTuple):
 
     Args:
         groups: its prompts.
-        letters: the ids of the four answers.
-        items: items of all ranks together.
-        shots: most solved examples before a question.
+        letters: the token ids of the four answers.
+        items: number of questions of all ranks together.
+        shots: maximum number of solved examples before a question.
     """
 
     groups: Sequence[PromptGroup]
@@ -92,51 +92,57 @@ def plan_scoring(
     rank: int = 0,
     world_size: int = 1,
 ) -> ScoringPlan:
-    """Return the prompts that ``rank`` scores; all ranks together score each item once.
+    """Return the prompts that ``rank`` scores; all ranks together score each question once.
 
     Args:
-        legacy: prompts and answers are those of the published code; see ``legacy``.
-        shots: solved examples before each question; where the prompt is longer than
+        legacy: use the prompts and answers of the published code.
+        shots: number of solved examples before each question; if the prompt is longer than
             ``max_length`` ids, the last ones are dropped (legacy: the first ones).
 
     Raises:
-        DataError: as ``encode_answers``.
+        DataError: see ``encode_answers``.
     """
     letters = encode_answers(tokenizer, mmlu, legacy=legacy, max_length=max_length)
-    most_ids = _compute_max_ids(tokenizer, max_length) if legacy else max_length
+    max_ids = _compute_max_ids(tokenizer, max_length) if legacy else max_length
+    build_levels = build_published_levels if legacy else _build_levels
     groups: list[PromptGroup] = []
     for number, rows in split_rows(mmlu, rank=rank, world_size=world_size):
         subject, remaining_rows = mmlu[number], list(rows)
-        for level in (build_published_levels if legacy else _build_levels)(subject, rows, shots):
+        for level in build_levels(subject, rows, shots):
             if legacy:
-                tokenized = tokenizer.encode_prompts([level.text(row) for row in remaining_rows])
+                texts = [level.text(row) for row in remaining_rows]
+                tokenized = tokenizer.encode_prompts(texts)
             else:
                 tokenized = _encode_prompts(
                     tokenizer, level, remaining_rows, letters[0], subject.name
                 )
                 if level.cut:
-                    tokenized = [ids[-most_ids:] for ids in tokenized]
-            fitting = {
+                    tokenized = [ids[-max_ids:] for ids in tokenized]
+            prompts = {
                 row: np.asarray(ids, np.int64)
                 for row, ids in zip(remaining_rows, tokenized, strict=True)
-                if len(ids) <= most_ids
+                if len(ids) <= max_ids
             }
-            remaining_rows = [row for row in remaining_rows if row not in fitting]
-            if prompts := [*fitting.values()]:
-                length = count_common_prefix(prompts)
-                rests = [ids[length:] for ids in prompts]
-                prefix = prompts[0][:length]
-                groups.append(
-                    PromptGroup(number, level.shots, prefix, rests, [*fitting], level.cut)
-                )
+            remaining_rows = [row for row in remaining_rows if row not in prompts]
+            if prompts:
+                groups.append(_group_prompts(number, level, prompts))
             if not remaining_rows:
                 break
-    most_shots = max(min(shots, len(subject.shots)) for subject in mmlu)
-    return ScoringPlan(groups, letters, sum(len(subject.items) for subject in mmlu), most_shots)
+    max_shots = max(min(shots, len(subject.shots)) for subject in mmlu)
+    return ScoringPlan(groups, letters, sum(len(subject.items) for subject in mmlu), max_shots)
+
+
+def _group_prompts(subject: int, level: PromptLevel, prompts: dict[int, Ids]) -> PromptGroup:
+    """Return the group of ``prompts``, ids by row, divided into their prefix and the rests."""
+    all_ids = list(prompts.values())
+    length = count_common_prefix(all_ids)
+    rests = [ids[length:] for ids in all_ids]
+    prefix = all_ids[0][:length]
+    return PromptGroup(subject, level.shots, prefix, rests, list(prompts), level.cut)
 
 
 def _build_levels(subject: Subject, _rows: range, most_shots: int) -> Iterator[PromptLevel]:
-    """Yield the prompts of one subject, each time with a shot less, and at last truncated."""
+    """Yield levels for one subject, each with one shot less; the last one is truncated."""
 
     def format_text(count: int, row: int) -> str:
         return format_prompt(subject.name, subject.shots[:count], subject.items[row])
@@ -149,8 +155,8 @@ def _build_levels(subject: Subject, _rows: range, most_shots: int) -> Iterator[P
 def split_rows(mmlu: Mmlu, *, rank: int, world_size: int) -> Iterator[tuple[int, range]]:
     """Yield the subjects that ``rank`` scores, each with its range of rows.
 
-    Items stay in order, so that few ranks share a subject and its prefix; ranks get texts of
-    about the same total length.
+    Questions stay in order, so that few ranks share a subject and its prefix. All ranks get texts
+    of about the same total length.
     """
     lengths = np.array(
         [len(item.text) + sum(map(len, item.choices)) for sub in mmlu for item in sub.items]
@@ -159,25 +165,25 @@ def split_rows(mmlu: Mmlu, *, rank: int, world_size: int) -> Iterator[tuple[int,
     owners = (middles * world_size / lengths.sum()).astype(np.int64).clip(0, world_size - 1)
     first = 0
     for number, subject in enumerate(mmlu):
-        mine = np.flatnonzero(owners[first : first + len(subject.items)] == rank)
+        rows = np.flatnonzero(owners[first : first + len(subject.items)] == rank)
         first += len(subject.items)
-        if len(mine):
-            yield number, range(int(mine[0]), int(mine[-1]) + 1)
+        if len(rows):
+            yield number, range(int(rows[0]), int(rows[-1]) + 1)
 
 
 def _compute_max_ids(tokenizer: TextTokenizer, max_length: int) -> int:
-    """Return the maximum ids of a legacy prompt; a beginning token counts even if none is added."""
+    """Return the maximum length of a legacy prompt, where a beginning token always counts."""
     return max_length - 1 + len(tokenizer.begin)
 
 
 def encode_answers(
     tokenizer: TextTokenizer, mmlu: Mmlu, *, legacy: bool, max_length: int
 ) -> tuple[int, ...]:
-    """Return the ids of the four answers: of each letter after a prompt, or (legacy) alone.
+    """Return the token ids of the four answers: letters after a prompt, or (legacy) alone.
 
     Raises:
-        DataError: they are not four different tokens, those after a prompt after the same ids;
-            or the first line of a legacy prompt, which is never cut, is too long.
+        DataError: the answers are not four different single tokens after the same ids, or the
+            first line of a legacy prompt, which is never cut, is too long.
     """
     start = len(tokenizer.begin)
     if legacy:
@@ -218,8 +224,8 @@ def _encode_prompts(
 ) -> list[list[int]]:
     """Return the ids of the prompts of ``rows``, up to the position of the answer.
 
-    They are encoded with an answer, which is then removed: the space before a letter is
-    part of the letter's token, or a separate token that belongs to the prompt.
+    They are encoded with an answer, which is then removed: the space before a letter may be part
+    of the letter's token, or a separate token that belongs to the prompt.
     """
     encoded = tokenizer.encode_prompts([level.text(row) + format_answer(0) for row in rows])
     for row, ids in zip(rows, encoded, strict=True):
@@ -234,7 +240,7 @@ def _encode_prompts(
 
 
 def count_common_prefix(prompts: Sequence[Ids]) -> int:
-    """Return the length of the prefix common to all prompts, less than the shortest prompt."""
+    """Return the length of the common prefix of all prompts; it leaves each at least one id."""
     length = min(len(ids) for ids in prompts) - 1
     for ids in prompts[1:]:
         differing = np.flatnonzero(ids[:length] != prompts[0][:length])

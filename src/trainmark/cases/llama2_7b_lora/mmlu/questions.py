@@ -1,7 +1,7 @@
-"""MMLU as a tree of csv files, every row checked, and the text of prompts made of it.
+"""Read MMLU from a tree of csv files, and format the text of its prompts.
 
-Owns the table of subjects, the csv form, and prompts as lm-eval and as the published code build
-them. Must not know tokens or torch. Rows are counted from 1; there is no header.
+Prompts have the form of lm-eval or that of the published code. This module does not know tokens or
+torch. Rows are counted from 1; there is no header.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SUBJECTS = tuple(sorted(CATEGORIES))
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One row: the question, its four choices and the number (0 to 3) of the right one."""
+    """One row: the question, its four choices and the index (0 to 3) of the right one."""
 
     text: str
     choices: tuple[str, ...]
@@ -50,7 +50,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The rows of one subject: ``shots`` are shown with their answers, ``items`` are asked."""
+    """The rows of one subject: ``shots`` are solved examples, ``items`` are the test questions."""
 
     name: str
     shots: Sequence[Question]
@@ -61,7 +61,7 @@ Mmlu = tuple[Subject, ...]  # in the order of SUBJECTS
 
 
 def list_subject_files(folder: Path) -> dict[tuple[str, str], Path]:
-    """Return the file of each subject and split."""
+    """Return the path of the file of each subject and split."""
     return {
         (subject, split): folder / split / f"{subject}_{split}.csv"
         for subject in SUBJECTS
@@ -70,10 +70,10 @@ def list_subject_files(folder: Path) -> dict[tuple[str, str], Path]:
 
 
 def read_mmlu(folder: Path) -> Mmlu:
-    """Read every subject below ``folder``.
+    """Read all subjects in ``folder``.
 
     Raises:
-        DataError: a missing file, or a row that breaks the rule.
+        DataError: a file is missing, or a row is invalid.
     """
     files = list_subject_files(folder)
     missing = [file for file in files.values() if not file.is_file()]
@@ -94,7 +94,7 @@ def read_questions(file: Path) -> tuple[Question, ...]:
     """Read one csv file; a field in double quotes may hold commas and line breaks.
 
     Raises:
-        DataError: an unreadable or empty file, or the first row that breaks the rule.
+        DataError: the file is unreadable or empty, or a row is invalid.
     """
     try:
         with translate_read_errors(file, partial(_fault, fix=FETCH)):
@@ -111,6 +111,7 @@ def read_questions(file: Path) -> tuple[Question, ...]:
 
 
 def _parse_question(fields: Sequence[str], where: str) -> Question:
+    """Return the question of a row; ``where`` is its place, for errors."""
     if len(fields) != FIELDS:
         raise _fault(f"{len(fields)} column(s)", where=where)
     text, a, b, c, d, answer = fields
@@ -125,11 +126,11 @@ BLANK_LINE = "\n\n"
 
 
 class PromptLevel(NamedTuple):
-    """One way to shorten prompts; rows that are too long at one level try the next.
+    """A degree of shortening of prompts; rows that are too long at one level use the next.
 
     Args:
-        shots: solved examples before each question.
-        cut: the questions are truncated.
+        shots: number of solved examples before each question.
+        cut: whether the questions are truncated.
         text: returns the prompt of a row.
     """
 
@@ -139,7 +140,7 @@ class PromptLevel(NamedTuple):
 
 
 def format_head(subject: str) -> str:
-    """Return the first lines of a prompt, as lm-eval has them."""
+    """Return the first lines of a prompt, as in lm-eval."""
     name = subject.replace("_", " ")
     return f"The following are multiple choice questions (with answers) about {name}.\n\n"
 
@@ -148,7 +149,7 @@ def format_question(question: Question, *, stripped: bool = True) -> str:
     """Return a question and its choices, up to the position of the answer's letter.
 
     Args:
-        stripped: without white space around the question, as in lm-eval.
+        stripped: remove white space around the question, as lm-eval does.
     """
     choices = zip(LETTERS, question.choices, strict=True)
     lines = [f"{letter}. {choice}" for letter, choice in choices]
@@ -156,25 +157,26 @@ def format_question(question: Question, *, stripped: bool = True) -> str:
 
 
 def format_shot(question: Question, *, stripped: bool = True) -> str:
-    """Return a question with its answer: a shot shown before the question to be answered."""
+    """Return a question with its answer, as a solved example in a prompt."""
     return f"{format_question(question, stripped=stripped)}{format_answer(question.answer)}\n\n"
 
 
 def format_answer(number: int) -> str:
-    """Return what follows the colon when the answer is ``number`` (0 to 3)."""
+    """Return the text after ``Answer:`` if the answer is ``number`` (0 to 3)."""
     return f" {LETTERS[number]}"
 
 
 def format_prompt(subject: str, shots: Sequence[Question], question: Question) -> str:
-    """Return the whole prompt: head, shots with their answers, the question."""
+    """Return the whole prompt: first lines, solved examples, question."""
     return "".join([format_head(subject), *map(format_shot, shots)]) + format_question(question)
 
 
 def print_choices_like_pandas(mmlu: Mmlu) -> Mmlu:
-    """Return the choices as pandas reads and then prints them, as the published program does.
+    """Return the questions with their choices as pandas reads and prints them.
 
-    Missing cells (``NA``, ``None``, empty) become ``nan``; a column with a fraction or a missing
-    cell among its numbers is floats. What a question's text becomes stops that program.
+    The published program does this: missing cells (``NA``, ``None``, empty) become ``nan``, and a
+    column of numbers with a fraction or a missing cell becomes floats. Question texts stay
+    unchanged, because the published program would fail on such a text.
 
     Raises:
         EnvironmentFault: pandas is not installed.
@@ -197,27 +199,28 @@ def print_choices_like_pandas(mmlu: Mmlu) -> Mmlu:
 
 
 def format_published_head(subject: str) -> str:
-    """Return the prompt's first line, two spaces before the subject; a blank line follows."""
+    """Return the first line of a published prompt, with two spaces before the subject."""
     return format_head(f" {subject}").rstrip()
 
 
 def build_published_levels(subject: Subject, rows: range, most_shots: int) -> Iterator[PromptLevel]:
-    """Yield the prompts of one subject's ``rows``, each time with one more block removed.
+    """Yield levels for one subject's ``rows``, each with one more block removed.
 
-    A block is the text between the first two blank lines: usually the first shot, or a part of
-    a question that contains a blank line. At last only the prompt's first line remains.
+    A block is the text between two blank lines, the first one after the prompt's first line:
+    usually a solved example, or a part of a question that contains a blank line. The last level
+    is the first line alone.
     """
     shots = [format_shot(shot, stripped=False) for shot in subject.shots[:most_shots]]
     *starts, end = accumulate((shot.count(BLANK_LINE) for shot in shots), initial=0)
-    before = "".join(shots)
-    pieces = {
-        row: (before + format_question(subject.items[row], stripped=False)).split(BLANK_LINE)
+    text_of_shots = "".join(shots)
+    blocks = {
+        row: (text_of_shots + format_question(subject.items[row], stripped=False)).split(BLANK_LINE)
         for row in rows
     }
 
     def format_text(dropped: int, row: int) -> str:
-        return BLANK_LINE.join([format_published_head(subject.name), *pieces[row][dropped:]])
+        return BLANK_LINE.join([format_published_head(subject.name), *blocks[row][dropped:]])
 
-    for dropped in count():  # the first line alone fits: see ``encode_answers``
-        whole = sum(start >= dropped for start in starts)
-        yield PromptLevel(whole, dropped > end, partial(format_text, dropped))
+    for dropped in count():  # ends at the caller: the first line fits, see ``encode_answers``
+        remaining_shots = sum(start >= dropped for start in starts)
+        yield PromptLevel(remaining_shots, dropped > end, partial(format_text, dropped))

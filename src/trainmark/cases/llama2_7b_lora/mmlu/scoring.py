@@ -1,12 +1,9 @@
-"""MMLU scores of a causal language model; a prefix that prompts share is computed once.
+"""Score MMLU with a causal language model; a common prefix of prompts is computed once.
 
-Owns the forward passes and the averages. Must not know csv files or tokenizers: prompts
-come as ids from ``plan``.
-
-A group's prefix goes through the model once and stays in the key-value cache. Questions
-are concatenated after it in one row: each attends to the prefix and to itself, and its
-positions continue from the prefix. So nothing is padded, the prefix is not copied for each
-question, and the results equal those of each prompt on its own.
+The prefix of a group goes through the model once and stays in the key-value cache. The questions
+are concatenated after it in one row: each attends to the prefix and to itself, and its positions
+continue from the prefix. So nothing is padded, the prefix is not copied for each question, and the
+results equal those of separate prompts.
 """
 
 from __future__ import annotations
@@ -30,19 +27,19 @@ if TYPE_CHECKING:
     from . import PromptGroup, ScoringPlan
     from .questions import Mmlu
 
-NO_ANSWER = -1  # the prediction of legacy scoring where the likeliest token is not a letter
+NO_ANSWER = -1  # the prediction of legacy scoring if the likeliest token is not a letter
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredItem:
-    """One item as scored.
+    """A question with the model's answer.
 
     Args:
-        row: of the subject's file, from 0.
-        shots: solved examples that stood before it.
+        row: in the subject's file, from 0.
+        shots: number of solved examples before it.
         log_probabilities: of the four answers, among all tokens.
-        predicted: number of the answer given, or ``NO_ANSWER``.
-        right: number of the right answer.
+        predicted: index of the model's answer, or ``NO_ANSWER``.
+        right: index of the right answer.
     """
 
     subject: str
@@ -55,16 +52,16 @@ class ScoredItem:
 
 @dataclass(frozen=True, slots=True)
 class MmluResult:
-    """Scores over all ranks, as shares of items answered correctly.
+    """Scores over all ranks, as shares of questions with a right answer.
 
     Args:
-        micro: over all items.
+        micro: over all questions.
         macro: mean of the subjects' scores.
-        per_subject, per_category: over their items.
-        shots_used: items by the number of shots that stood before them.
-        cut: items whose prompt did not fit even without a shot.
-        asked: items of all ranks.
-        items: those that this rank scored.
+        per_subject, per_category: over their questions.
+        shots_used: number of questions by the number of solved examples before them.
+        cut: number of questions whose prompt did not fit even without examples.
+        asked: number of questions of all ranks.
+        items: the questions that this rank scored.
     """
 
     micro: float
@@ -78,7 +75,7 @@ class MmluResult:
 
     @property
     def mean_shots(self) -> float:
-        """Return the mean number of shots before an item."""
+        """The mean number of solved examples before a question."""
         return sum(shots * items for shots, items in self.shots_used.items()) / self.asked
 
 
@@ -94,16 +91,17 @@ def score_mmlu(
     world_size: int = 1,
     in_step: bool = False,
 ) -> MmluResult:
-    """Score the prompts of ``plan``, this rank's, and sum the results over ranks.
+    """Score this rank's prompts, and sum the results over ranks.
 
     Args:
         model: a causal language model of `transformers` with SDPA attention; it is in eval mode
             afterwards. The caller sets autocast.
-        batch_tokens: ids of questions in one forward pass.
-        legacy: as the published page did: each prompt alone, dropout on, and an answer is
-            right only where no token of the vocabulary is more likely.
-        in_step: all ranks make the same number of forward passes, which a model sharded
-            over ranks needs.
+        plan: this rank's prompts.
+        batch_tokens: maximum number of ids of questions in one forward pass.
+        legacy: score as the published page: each prompt separately, with dropout, and an answer is
+            right only if no token of the vocabulary is more likely.
+        in_step: make the same number of forward passes on all ranks, as a model that is sharded
+            over ranks requires.
     """
     items: list[ScoredItem] = []
     passes = 0
@@ -117,7 +115,8 @@ def score_mmlu(
         for numbers, logits in scores:
             items += _build_items(group, numbers, logits, plan, mmlu, legacy=legacy)
             passes += 1
-        passes += not legacy and len(group.prefix) > 0
+        if not legacy and len(group.prefix) > 0:
+            passes += 1  # that of the prefix
     if in_step:
         _make_idle_passes(model, passes, plan.letters[0], rank=rank, world_size=world_size)
     model.eval()
@@ -126,7 +125,7 @@ def score_mmlu(
 
 
 def sum_right_answers(items: Sequence[ScoredItem]) -> EvaluationSum:
-    """Return how many of the items that this rank scored were answered rightly."""
+    """Return the number of ``items`` with a right answer, with their identities for the record."""
     scored = EvaluationSum()
     names = [(SUBJECTS.index(item.subject), item.row) for item in items]
     rows = ScoredRows.of(torch.tensor(names, dtype=torch.int64).reshape(-1, 2), len(items))
@@ -180,14 +179,18 @@ def _score_with_prefix(
 
 
 def _build_mask(lengths: Tensor, shared: int) -> Tensor:
-    """Return the attention mask, bool (1, 1, N, shared + N), true where a token may attend.
+    """Return the attention mask, bool (1, 1, N, shared + N), true if a token attends to another.
 
     A token attends to the prefix, and to its own question up to itself.
+
+    Args:
+        lengths: number of ids of each question.
+        shared: number of ids of the prefix.
     """
-    owner = torch.arange(len(lengths)).repeat_interleave(lengths)
-    seen = (owner[:, None] == owner[None, :]).tril_()
-    prefix = torch.ones(len(owner), shared, dtype=torch.bool)
-    return torch.cat([prefix, seen], 1)[None, None]
+    question = torch.arange(len(lengths)).repeat_interleave(lengths)
+    question_mask = (question[:, None] == question[None, :]).tril_()
+    prefix_mask = torch.ones(len(question), shared, dtype=torch.bool)
+    return torch.cat([prefix_mask, question_mask], 1)[None, None]
 
 
 def _build_items(
@@ -199,24 +202,27 @@ def _build_items(
     *,
     legacy: bool,
 ) -> Iterator[ScoredItem]:
+    """Yield the scored questions ``numbers`` of ``group``; ``logits`` are (B, V)."""
     subject = mmlu[group.subject]
     log_probabilities = logits.float().log_softmax(-1)
     letter_scores = log_probabilities[:, list(plan.letters)]
-    best, likeliest = letter_scores.argmax(-1).tolist(), log_probabilities.argmax(-1).tolist()
-    check_choices(best, len(plan.letters))
-    for place, number in enumerate(numbers):
-        row, predicted = group.rows[number], best[place]
-        if legacy and likeliest[place] != plan.letters[predicted]:
+    best_letters = letter_scores.argmax(-1).tolist()
+    likeliest_tokens = log_probabilities.argmax(-1).tolist()
+    check_choices(best_letters, len(plan.letters))
+    for index, number in enumerate(numbers):
+        row, predicted = group.rows[number], best_letters[index]
+        if legacy and likeliest_tokens[index] != plan.letters[predicted]:
             predicted = NO_ANSWER
-        four = tuple(letter_scores[place].tolist())
-        yield ScoredItem(subject.name, row, group.shots, four, predicted, subject.items[row].answer)
+        scores = tuple(letter_scores[index].tolist())
+        right = subject.items[row].answer
+        yield ScoredItem(subject.name, row, group.shots, scores, predicted, right)
 
 
 def check_choices(positions: Iterable[int], choices: int) -> None:
-    """Check that a device's ``positions`` of the largest of ``choices`` numbers exist.
+    """Check that the argmax ``positions`` from a device are among ``choices`` elements.
 
     Raises:
-        ContradictionError: one does not.
+        ContradictionError: one is not.
     """
     for position in positions:
         if not 0 <= position < choices:
@@ -230,10 +236,10 @@ def _make_idle_passes(
 ) -> None:
     """Make idle forward passes until this rank has made as many as the rank with the most."""
     device = _get_device(model)
-    mine = [passes if number == rank else 0 for number in range(world_size)]
-    max_items = max(add_over_ranks(*mine, world_size=world_size, device=device))
+    passes_by_rank = [passes if number == rank else 0 for number in range(world_size)]
+    max_passes = max(add_over_ranks(*passes_by_rank, world_size=world_size, device=device))
     ids = torch.tensor([[token]], device=device)
-    for _ in range(max_items - passes):
+    for _ in range(max_passes - passes):
         model(input_ids=ids, use_cache=False, logits_to_keep=1)
 
 
@@ -252,20 +258,20 @@ def _add_up(
     counts = [count[name] for count in (asked, right) for name in SUBJECTS]
     counts += [shots[number] for number in range(plan.shots + 1)]
     *totals, cut = add_over_ranks(*counts, cut, world_size=world_size, device=device)
-    names = len(SUBJECTS)
-    all_asked, all_right = totals[:names], totals[names : 2 * names]
+    num_subjects = len(SUBJECTS)
+    all_asked, all_right = totals[:num_subjects], totals[num_subjects : 2 * num_subjects]
+    shots_used = {n: items for n, items in enumerate(totals[2 * num_subjects :]) if items}
     assert sum(all_asked) == plan.items, f"{sum(all_asked)} of {plan.items} items were scored"
 
     def compute_shares(kinds: Mapping[str, str]) -> dict[str, float]:
-        """Return the share of right answers over the subjects of each kind that were asked."""
-        counts_by_kind: dict[str, list[int]] = {}
+        """Return the share of right answers in each kind of subjects, if it has questions."""
+        asked_by_kind: Counter[str] = Counter()
+        right_by_kind: Counter[str] = Counter()
         for subject, kind in kinds.items():
-            subject_number, held = SUBJECTS.index(subject), counts_by_kind.setdefault(kind, [0, 0])
-            held[0], held[1] = (
-                held[0] + all_asked[subject_number],
-                held[1] + all_right[subject_number],
-            )
-        return {kind: good / some for kind, (some, good) in counts_by_kind.items() if some}
+            number = SUBJECTS.index(subject)
+            asked_by_kind[kind] += all_asked[number]
+            right_by_kind[kind] += all_right[number]
+        return {kind: right_by_kind[kind] / asked for kind, asked in asked_by_kind.items() if asked}
 
     per_subject = compute_shares({name: name for name in SUBJECTS})
     return MmluResult(
@@ -273,7 +279,7 @@ def _add_up(
         macro=sum(per_subject.values()) / len(per_subject),
         per_subject=per_subject,
         per_category=compute_shares(CATEGORIES),
-        shots_used={n: items for n, items in enumerate(totals[2 * names :]) if items},
+        shots_used=shots_used,
         cut=cut,
         asked=plan.items,
         items=items,
