@@ -111,20 +111,24 @@ def write_pairs(
             partial_folder.copy_file(name, file)
         for name, files_of_pair in pairs.items():
             writer = _PairWriter(name, [*files_of_pair.values()], encoder, partial_folder)
-            counts = writer.write(
-                _choose_num_workers(workers, writer.total_bytes), (max_lines or {}).get(name)
-            )
-            if not counts["documents"]:
-                raise DataError(
-                    f"no document in the corpus, {counts['empty_texts']} empty texts",
-                    where=str(raw),
-                    rule="a corpus has at least one text that is not empty",
-                    fix="name the texts' key with text_key=, or give another file with --from",
-                )
+            num_workers = _choose_num_workers(workers, writer.total_bytes)
+            counts = writer.write(num_workers, (max_lines or {}).get(name))
+            _refuse_empty_corpus(counts, raw)
             partial_folder.report(
                 f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, largest id "
                 f"{counts['largest_token_id']} of {corpus_tokenizer.vocab_size}"
             )
+
+
+def _refuse_empty_corpus(counts: Mapping[str, int], raw: Path) -> None:
+    """Raise DataError if a pair has no document."""
+    if not counts["documents"]:
+        raise DataError(
+            f"no document in the corpus, {counts['empty_texts']} empty texts",
+            where=str(raw),
+            rule="a corpus has at least one text that is not empty",
+            fix="name the texts' key with text_key=, or give another file with --from",
+        )
 
 
 def _choose_num_workers(workers: int | None, total_bytes: int) -> int:

@@ -166,6 +166,35 @@ def write_data_folder(
     """
     data, raw = data.resolve(), raw.resolve()
     report = say if isinstance(say, Reporter) else Reporter(say)
+    _refuse_data_in_raw(data, raw)
+    folder = data.with_name(f".{data.name}.partial")
+    with _translate_system_errors(data, folder), _lock_folder(data):
+        earlier = _read_state(folder)
+        fingerprints, versions = _fingerprint_sources(sources, earlier, report)
+        made_of = {"case": case, "format": form, "sources": fingerprints, **options}
+        if _is_finished(data, made_of):
+            shutil.rmtree(folder, ignore_errors=True)
+            report(f"{data} is already prepared")
+            yield None
+            return
+        state = _resume_or_begin(folder, made_of, earlier, report)
+        state["stats"] = versions
+        partial_folder = PartialFolder(folder, {**made_of, "counts": {}}, report, state)
+        partial_folder.save()
+        try:
+            yield partial_folder
+            _finish(partial_folder, data)
+        except DataError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        except KeyboardInterrupt:
+            report(f"stopped; the same command goes on: what is finished lies in {folder}")
+            raise
+        report(f"done: {data}")
+
+
+def _refuse_data_in_raw(data: Path, raw: Path) -> None:
+    """Raise DataError if the folder to write lies inside the raw one."""
     if raw in data.parents:
         raise DataError(
             "the folder to write lies inside the raw one",
@@ -173,31 +202,13 @@ def write_data_folder(
             rule="what is written must not become a source of the next call",
             fix="name a folder beside the raw one with --data",
         )
-    folder = data.with_name(f".{data.name}.partial")
+
+
+@contextmanager
+def _translate_system_errors(data: Path, folder: Path) -> Iterator[None]:
+    """Turn an OSError of the block into an EnvironmentFault."""
     try:
-        with _lock_folder(data):
-            earlier = _read_state(folder)
-            fingerprints, versions = _fingerprint_sources(sources, earlier, report)
-            made_of = {"case": case, "format": form, "sources": fingerprints, **options}
-            if _is_finished(data, made_of):
-                shutil.rmtree(folder, ignore_errors=True)
-                report(f"{data} is already prepared")
-                yield None
-                return
-            state = _resume_or_begin(folder, made_of, earlier, report)
-            state["stats"] = versions
-            partial_folder = PartialFolder(folder, {**made_of, "counts": {}}, report, state)
-            partial_folder.save()
-            try:
-                yield partial_folder
-                _finish(partial_folder, data)
-            except DataError:
-                shutil.rmtree(folder, ignore_errors=True)
-                raise
-            except KeyboardInterrupt:
-                report(f"stopped; the same command goes on: what is finished lies in {folder}")
-                raise
-            report(f"done: {data}")
+        yield
     except OSError as error:
         raise EnvironmentFault(
             f"cannot prepare: {error.strerror or error}",
