@@ -119,18 +119,18 @@ def build_model(
     dtype = DTYPES[recipe.weights_dtype]
     with torch.device("meta"):
         causal_lm = LlamaForCausalLM(_build_library_config(config)).to(dtype)
-    place = torch.device("cpu") if sharded else device.place(torch.empty(0)).device
+    torch_device = torch.device("cpu") if sharded else device.place(torch.empty(0)).device
     if weights is None:
-        _draw_weights(causal_lm, config, place, seed=recipe.seed)
+        _draw_weights(causal_lm, config, torch_device, seed=recipe.seed)
     else:
-        _load_weights(causal_lm, config, place, weights)
-    with torch.device(place):  # not in the files: it is computed from the sizes
+        _load_weights(causal_lm, config, torch_device, weights)
+    with torch.device(torch_device):  # not in the files: it is computed from the sizes
         causal_lm.model.rotary_emb = LlamaRotaryEmbedding(config=causal_lm.config)
     if config.tie_embeddings:
         causal_lm.lm_head.weight = causal_lm.model.embed_tokens.weight
     causal_lm.requires_grad_(False)
     model = LlamaLora(
-        _add_adapters(causal_lm, recipe, place),
+        _add_adapters(causal_lm, recipe, torch_device),
         checkpoint_activations=recipe.checkpoint_activations,
         kernels=choose_kernels(recipe, device.torch_type),
     )
@@ -144,7 +144,7 @@ def _build_library_config(config: ModelConfig) -> LlamaConfig:
     return library_config
 
 
-def _add_adapters(causal_lm: LlamaForCausalLM, recipe: LlamaRecipe, place: Any) -> PeftModel:
+def _add_adapters(causal_lm: LlamaForCausalLM, recipe: LlamaRecipe, torch_device: Any) -> PeftModel:
     """Add float32 adapters, drawn on the host so that their values do not depend on the device."""
     torch.manual_seed(recipe.seed)
     alpha: Any = recipe.lora_alpha  # peft accepts any number, its type annotation only int
@@ -163,7 +163,7 @@ def _add_adapters(causal_lm: LlamaForCausalLM, recipe: LlamaRecipe, place: Any) 
         peft = get_peft_model(causal_lm, settings, adapter_name=ADAPTER)
     for parameter in peft.parameters():
         if parameter.requires_grad:
-            parameter.data = parameter.data.to(place, torch.float32)
+            parameter.data = parameter.data.to(torch_device, torch.float32)
     return peft
 
 
@@ -175,7 +175,7 @@ def _set_weight(causal_lm: LlamaForCausalLM, name: str, value: Tensor) -> None:
 
 
 def _draw_weights(
-    causal_lm: LlamaForCausalLM, config: ModelConfig, place: torch.device, *, seed: int
+    causal_lm: LlamaForCausalLM, config: ModelConfig, torch_device: torch.device, *, seed: int
 ) -> None:
     """Draw each weight on its final device, in float32 for every stored type; norms are ones.
 
@@ -183,7 +183,7 @@ def _draw_weights(
     """
     torch.manual_seed(seed)
     for name, empty in _list_weights(causal_lm, config):
-        value = torch.ones(empty.shape, dtype=torch.float32, device=place)
+        value = torch.ones(empty.shape, dtype=torch.float32, device=torch_device)
         if value.dim() > 1:
             # In 16 bits, random numbers would differ between versions of torch.
             value.normal_(std=config.initializer_range)
@@ -193,13 +193,13 @@ def _draw_weights(
 def _load_weights(
     causal_lm: LlamaForCausalLM,
     config: ModelConfig,
-    place: torch.device,
+    torch_device: torch.device,
     folder: Path,
 ) -> None:
     """Read each weight directly to its final device."""
     stored = check_weights(folder, config)
     for name, empty in _list_weights(causal_lm, config):
-        value = torch.empty(empty.shape, dtype=empty.dtype, device=place)
+        value = torch.empty(empty.shape, dtype=empty.dtype, device=torch_device)
         copy_stored(stored[name], value)
         _set_weight(causal_lm, name, value)
 
@@ -212,7 +212,7 @@ def copy_stored(stored: StoredTensor, out: Tensor) -> None:
     Raises:
         DataError: the file cannot be read, or a value is not finite in the type of ``out``.
     """
-    place = f"{stored.file}, {stored.key}"
+    location = f"{stored.file}, {stored.key}"
     try:
         with (
             translate_read_errors(stored.file, FAULT),
@@ -220,11 +220,11 @@ def copy_stored(stored: StoredTensor, out: Tensor) -> None:
         ):
             out.copy_(reader.get_tensor(stored.key))
     except SafetensorError as error:
-        raise FAULT(f"not readable as safetensors: {error}", where=place) from None
+        raise FAULT(f"not readable as safetensors: {error}", where=location) from None
     if not torch.isfinite(out.abs().sum(dtype=torch.float64)):
         kind = str(out.dtype).removeprefix("torch.")
         rule = f"every weight is a finite number in {kind}"
-        raise FAULT("a number is not finite", where=place, rule=rule)
+        raise FAULT("a number is not finite", where=location, rule=rule)
 
 
 def _list_weights(causal_lm: LlamaForCausalLM, config: ModelConfig) -> list[tuple[str, Tensor]]:

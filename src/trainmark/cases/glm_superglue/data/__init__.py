@@ -124,7 +124,7 @@ def _load(layout: Layout, folder: Path, recipe: GlmRecipe) -> GlmData:
         )
     vocabulary = open_vocabulary(find_vocabulary_file(folder / MODEL), recipe.vocab_size)
     passages = [read_jsonl(file, vocabulary, folder / TOKENS) for file in (train, validation)]
-    drawn = (
+    samples_of_splits = (
         ClozeSamples.draw_for_training(passages[0], recipe.max_wrong_choices),
         ClozeSamples.list_for_evaluation(passages[1]),
     )
@@ -137,7 +137,7 @@ def _load(layout: Layout, folder: Path, recipe: GlmRecipe) -> GlmData:
             trim=recipe.trim_padding,
         )
         for passages_of_split, samples, file in zip(
-            passages, drawn, (train, validation), strict=True
+            passages, samples_of_splits, (train, validation), strict=True
         )
     ]
     return GlmData(*examples)

@@ -119,10 +119,10 @@ class ClozeExamples(Examples):
         """Return the tokens of each sample's longest sequence with its whole passage."""
         first_questions = self.passages.questions_of
         passages = np.searchsorted(first_questions, self.samples.questions, side="right") - 1
-        whole: NDArray[np.int64] = (
+        num_tokens: NDArray[np.int64] = (
             self.passages.texts.lengths[passages] + self._count_tokens_without_passage()
         )
-        return whole
+        return num_tokens
 
     def _refuse_long(self) -> None:
         """Raise DataError if a question with a candidate does not fit into a sequence."""

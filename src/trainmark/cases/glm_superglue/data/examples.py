@@ -213,10 +213,10 @@ def order_by_choices(
     rng = np.random.default_rng([sharding.seed, epoch])
     size = sharding.micro_batch_size * sharding.world_size
     shuffled = rng.permutation(len(num_choices))
-    whole = len(shuffled) // size * size
-    rest, shuffled = shuffled[whole:], shuffled[:whole]
+    num_grouped = len(shuffled) // size * size
+    rest, shuffled = shuffled[num_grouped:], shuffled[:num_grouped]
     ordered = shuffled[np.argsort(num_choices[shuffled], kind="stable")]
-    groups = rng.permuted(ordered.reshape(-1, size), axis=1)[rng.permutation(whole // size)]
+    groups = rng.permuted(ordered.reshape(-1, size), axis=1)[rng.permutation(num_grouped // size)]
     return np.concatenate([_order_by_rank(groups, sharding), rest])
 
 

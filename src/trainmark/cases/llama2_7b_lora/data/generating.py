@@ -101,9 +101,9 @@ def list_tokens() -> list[str]:
         *DAYS,
     ]
     texts += [*REPLIES, ": I bring brings the to on . ,", *LETTERS]
-    for asked, choices, words in KNOWLEDGE:
-        texts += [format_shot(Question(asked.format(word=""), choices, 0))]
-        texts += [word for known in words for word in known]
+    for template, choices, words_by_choice in KNOWLEDGE:
+        texts.append(format_shot(Question(template.format(word=""), choices, 0)))
+        texts += [word for words in words_by_choice for word in words]
     cut = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
     pieces = [piece for text in texts for piece, _ in cut.pre_tokenize_str(text)]
     return [*SPECIAL, *dict.fromkeys(pieces)]
@@ -146,8 +146,8 @@ def write_mmlu(folder: Path, *, seed: int) -> None:
     for split in ("dev", "test"):
         (folder / split).mkdir(parents=True)
     for subject in SUBJECTS:
-        drawn = draw_questions(subject, rows=DEV_ROWS + ITEMS, seed=seed)
-        for split, part in (("dev", drawn[:DEV_ROWS]), ("test", drawn[DEV_ROWS:])):
+        questions = draw_questions(subject, rows=DEV_ROWS + ITEMS, seed=seed)
+        for split, part in (("dev", questions[:DEV_ROWS]), ("test", questions[DEV_ROWS:])):
             with (folder / split / f"{subject}_{split}.csv").open(
                 "w", encoding="utf-8", newline=""
             ) as stream:
@@ -158,8 +158,8 @@ def write_mmlu(folder: Path, *, seed: int) -> None:
 def generate(folder: Path, recipe: LlamaRecipe) -> None:
     """Write both splits as the corpus has them, the csv tree and the model folder."""
     for split, rows in DIALOGUES.items():
-        drawn = draw_dialogues(split, rows=rows, seed=recipe.seed)
-        lines = [json.dumps(dict(zip(COLUMNS, row, strict=True))) + "\n" for row in drawn]
+        pairs = draw_dialogues(split, rows=rows, seed=recipe.seed)
+        lines = [json.dumps(dict(zip(COLUMNS, row, strict=True))) + "\n" for row in pairs]
         (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
     write_mmlu(folder / "mmlu", seed=recipe.seed)
     write_model(folder / "model", recipe)
