@@ -247,7 +247,7 @@ def simulate(scenario: Scenario, num_nodes: int, *, draws: int, seed: int = 0) -
 def table(rows: Sequence[Row]) -> list[str]:
     """Return the rows as the table of docs/accept.md."""
     lines = [
-        "| cluster | nodes | rounds of pairs | draws | named rightly | a healthy one blamed | "
+        "| cluster | nodes | rounds of pairs | draws | correct verdict | a healthy one blamed | "
         "healthy nodes that pass |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
@@ -262,7 +262,7 @@ def table(rows: Sequence[Row]) -> list[str]:
 def group_table(rows: Sequence[GroupRow]) -> list[str]:
     """Return the rows of the search for groups as the table of docs/accept.md."""
     lines = [
-        "| trained together | nodes | draws | named rightly | a healthy node blamed | "
+        "| trained together | nodes | draws | correct verdict | a healthy node blamed | "
         "sets measured | rounds |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]

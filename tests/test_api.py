@@ -76,7 +76,7 @@ def test_a_record_that_its_evidence_contradicts_is_loaded_with_a_warning(runs: P
     assert record.trust.grade == "do_not_quote"
     with pytest.raises(RecordError):
         trainmark.load(runs / "none")
-    with pytest.raises(RecordError, match="published rows, and no record"):
+    with pytest.raises(RecordError, match="these are published rows, not a record"):
         trainmark.load("reference:distilbert_sst2")
 
 
@@ -126,7 +126,7 @@ def test_plan_file_runs_and_resumes_with_missing_runs(
     runs = trainmark.run(str(file), out=tmp_path / "out")
     assert list(map(str, runs.places)) == started
     assert [record.plan.repeat_index for record in runs] == [1, 1, 2]
-    with pytest.raises(UsageError, match="nproc does not go with a plan file"):
+    with pytest.raises(UsageError, match="nproc is not possible with a plan file"):
         trainmark.run(str(file), nproc=2)
 
 

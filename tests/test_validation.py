@@ -124,7 +124,7 @@ def test_no_field_of_a_user_shows_a_pattern_or_a_name_of_the_library(
     [
         ("master_port: 99999", "master_port", "it must be at most 65535"),
         ("environment: {1A: x}", "environment.1A",
-         "it must be a name of letters, digits and _, no digit first"),
+         "it must be a name of letters, digits and _ that does not start with a digit"),
         ("ssh: {hosts: [a b]}", "ssh.hosts.0", "it must be [user@]host[:port]"),
         ("container: {runtime: docker}", "container.image", "it is required"),
         ("container: {image: a, runtime: lxc}", "container.runtime",

@@ -29,51 +29,52 @@ WORDS = {
     "en": {
         "title": "Audit of published results",
         "intro": (
-            "This page lists what the rules of the [audit](audit.md) find in the training pages of "
-            "[{name}]({url}) at commit `{commit}`, with the arithmetic of each finding. This "
-            "command writes it:"
+            "This page lists what the [audit](audit.md) finds in the training pages of "
+            "[{name}]({url}) at commit `{commit}`, with the calculation behind each finding. This "
+            "command writes the page:"
         ),
         "after": (
             "A finding follows from the printed figures, from the sizes and formulas in "
             "`src/trainmark/published/audit/workloads.toml`, and from the published peaks. It does "
-            "not explain how the figures were made. A row without a finding is not proven to be "
-            "right: many rows print neither a time nor a throughput."
+            "not explain how the figures came about. A row without a finding is not proven to be "
+            "correct: many rows have neither a time nor a throughput."
         ),
-        "counts": "## Counts\n\n| what | number |\n|---|---|",
+        "counts": "## Counts\n\n| quantity | number |\n|---|---|",
         "audited": "rows read and audited",
         "timed": "rows with a time or a throughput",
         "with": "rows with a finding",
         "without": "rows without a finding",
         "unread": "places in pages that could not be read (`trainmark import` lists them)",
-        "others": "other files of the folder, which hold no results",
+        "others": "other files in the folder, which contain no results",
         "rules": (
             "## Findings by rule\n\n| rule | what must hold | errors | warnings |\n"
             "|---|---|---|---|"
         ),
-        "table": "| line | row | rule | severity | arithmetic |\n|---|---|---|---|---|",
+        "table": "| line | row | rule | severity | calculation |\n|---|---|---|---|---|",
     },
     "zh": {
         "title": "公开结果的审计",
         "intro": (
-            "本页列出[审计](audit.md)的各条规则在 [{name}]({url})（提交 `{commit}`）的训练页面中"
-            "的发现，以及每条发现的算式。本页由以下命令生成："
+            "本页列出[审计](audit.md)在 [{name}]({url})（提交 `{commit}`）的训练页面中"
+            "的发现，以及每条发现的计算过程。本页由以下命令生成："
         ),
         "after": (
-            "发现由页面上的指标、`src/trainmark/published/audit/workloads.toml` 中的规模与公式"
-            "以及公布的峰值推出，不说明这些指标如何得来。没有发现的行并不等于已证明正确：许多行既无时间也无吞吐量。"
+            "各条发现根据页面上的指标、`src/trainmark/published/audit/workloads.toml` 中的规模"
+            "与公式，以及公布的峰值得出，并不说明这些指标是如何产生的。没有发现的行不等于已证明正确："
+            "许多行既没有时间，也没有吞吐量。"
         ),
         "counts": "## 计数\n\n| 内容 | 数量 |\n|---|---|",
-        "audited": "已读取并审计的行",
-        "timed": "其中给出时间或吞吐量",
-        "with": "有发现",
-        "without": "没有发现",
-        "unread": "页面中未能读取之处（由 `trainmark import` 列出）",
-        "others": "文件夹中其他不含结果的文件",
+        "audited": "已读取并审计的行数",
+        "timed": "其中给出时间或吞吐量的行数",
+        "with": "有发现的行数",
+        "without": "没有发现的行数",
+        "unread": "页面中无法读取的位置（`trainmark import` 会列出）",
+        "others": "文件夹中其他没有结果的文件",
         "rules": (
             "## 各规则的发现\n\n| 规则 | 要求 | 错误 | 警告 |\n"
             "|---|---|---|---|"
         ),
-        "table": "| 行号 | 行 | 规则 | 级别 | 算式 |\n|---|---|---|---|---|",
+        "table": "| 行号 | 行 | 规则 | 级别 | 计算过程 |\n|---|---|---|---|---|",
     },
 }  # fmt: skip
 

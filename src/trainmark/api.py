@@ -170,8 +170,9 @@ def plan_run(
     if is_remote and plan.device.vendor == "cpu" and not names_device:
         # A login node has no accelerator, but the nodes to which it submits usually have.
         show_remark(
-            "the run uses the CPUs of the nodes: no accelerator was found on this machine, and "
-            "neither --device nor `device` in the cluster file names one of the nodes"
+            "the run uses the CPUs of the nodes: no accelerator was found on this "
+            "machine, and neither --device nor `device` in the cluster file selects "
+            "another device"
         )
     return plan, settings
 
@@ -271,7 +272,8 @@ def _write_pages_safely(
         write(*arguments)
     except Exception as error:  # noqa: BLE001 - see above
         show_remark(
-            f"{error or type(error).__name__}; `trainmark report -o page.html` draws it later"
+            f"{error or type(error).__name__}; run `trainmark report -o page.html` to "
+            "draw the page later"
         )
 
 
@@ -308,8 +310,9 @@ def _report_unchecked_data(plans: Iterable[Plan], show_remark: ShowRemark) -> No
     unchecked = [plan.data.folder for plan in plans if plan.data.layout == UNCHECKED]
     for folder in dict.fromkeys(unchecked):
         show_remark(
-            f"{folder} is not on this machine: its data could not be checked, and nodes refuse "
-            "this plan. Submit it from a machine that has the data"
+            f"{folder} is not on this machine, so its data could not be checked, and "
+            "the nodes will refuse this plan. Submit it from a machine that has the "
+            "data"
         )
 
 
@@ -378,8 +381,8 @@ def submit_run(plan: Plan, cluster: Cluster) -> str:
         raise UsageError(
             f"{plan.repeat_count} launch(es) on {plan.launcher}",
             where="--detach",
-            rule="an engine must keep the job, and a job is one launch",
-            fix="leave out --detach, or use --repeat 1 and a launcher that submits its job",
+            rule="--detach needs a scheduler and a single launch",
+            fix="remove --detach, or use --repeat 1 and a launcher that submits a job",
         )
     return submission.prepare_job(plan, cluster)().id
 

@@ -88,7 +88,7 @@ def read_yaml(file: Path) -> Any:
         what = f"cannot be read: {error.strerror}"
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # the first names its line
         what = f"not YAML: {' '.join(str(error).split())}"
-    raise UsageError(what, where=str(file), fix="name a file in YAML")
+    raise UsageError(what, where=str(file), fix="pass a YAML file")
 
 
 def validate_document(kind: type[Model], document: object, file: Path, *, fix: str) -> Model:

@@ -129,8 +129,8 @@ class CaseError(TrainmarkError):
         super().__init__(
             f"{type(error).__name__}: {error}",
             where=f"case {case}, {place} ({source})",
-            rule="the code of a case raises a DataError where data is wrong, and else nothing",
-            fix=f"correct the code of the case; `trainmark check {case}` tries it",
+            rule="the code of a case may only raise DataError, and only for faulty data",
+            fix=f"fix the code of the case; `trainmark check {case}` runs it",
         )
         self.place = place
         self.__cause__ = error

@@ -193,7 +193,9 @@ def _read(path: Path, form: Callable[[dict[str, Any]], _Read]) -> _Read:
         raise UsageError(
             f"cannot be read: {describe_error(error)}",
             where=f"{path.parent.name}/{path.name}",
-            rule="it is TOML in UTF-8 with texts of en and zh, as docs/adding-a-case.md says",
+            rule=(
+                "the file must be TOML in UTF-8 with texts in en and zh; see docs/adding-a-case.md"
+            ),
         ) from None
 
 
@@ -308,7 +310,7 @@ class PrepareOption:
         except ValueError:
             fits = False
         if not fits:
-            fix = "correct the value" if self.required else "leave it out for the default"
+            fix = "correct the value" if self.required else "remove it to use the default"
             raise UsageError(f"{self.name} is {text!r}", where=self.name, rule=self.rule, fix=fix)
         return value
 

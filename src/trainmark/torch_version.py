@@ -35,7 +35,7 @@ def require_torch(oldest: str, feature: str, *, where: str, fix: str) -> None:
     # Vendors' builds are often named as before a release, 2.11.0a0: they count as it.
     if Version(installed).release < Version(oldest).release:
         raise EnvironmentFault(
-            f"{feature} needs torch {oldest} or newer, and {installed} is installed",
+            f"{feature} needs torch {oldest} or newer, but {installed} is installed",
             where=where,
             fix=f"install a newer torch, or {fix}",
         )
@@ -59,7 +59,7 @@ def refuse_missing_features(recipe: Recipe, vendor: Vendor, ranks: int) -> None:
             "2.11",
             "checkpoint_every_steps",
             where="recipe field checkpoint_every_steps",
-            fix="leave the field out",
+            fix="remove the field",
         )
     if ranks > 1 and getattr(recipe, "fsdp", False) and vendor.collective_backend == "gloo":
         # FSDP2 of 2.7.1 asks gloo for the mean of gradients and gets their sum.

@@ -117,8 +117,8 @@ _MUST_BE = {
 }
 # Kinds that are no matter of a single value.
 _SENTENCES = {
-    "arguments_type": "arguments are a list or a table",
-    "default_factory_not_called": "its default follows from values that are not valid",
+    "arguments_type": "arguments must be a list or a table",
+    "default_factory_not_called": "its default depends on values that are not valid",
     "extra_forbidden": "there is no such key",
     "frozen_field": "it cannot be changed",
     "frozen_instance": "it cannot be changed",
@@ -131,7 +131,7 @@ _SENTENCES = {
     "multiple_argument_values": "it is given twice",
     "needs_python_object": "it cannot be read from JSON",
     "no_such_attribute": "there is no such key",
-    "recursion_depth_exceeded": "it is nested too deep",
+    "recursion_depth_exceeded": "it is nested too deeply",
     "recursion_loop": "it contains itself",
     "unexpected_keyword_argument": "there is no such key",
     "unexpected_positional_argument": "there is no such value",

@@ -70,7 +70,7 @@ def test_other_work_in_a_folder_with_an_acceptance_is_refused(tmp_path: Path) ->
         prepare_acceptance(first.model_copy(update={"nproc": 1})),
     ):
         pass
-    assert refused.value.what == "nproc was 2 and is 1"
+    assert refused.value.what == "nproc was 2, but is 1 now"
 
 
 def test_folder_that_is_in_use_or_holds_other_files_is_refused(tmp_path: Path) -> None:

@@ -71,4 +71,4 @@ def test_rows_of_an_unknown_model_get_a_fix(cli: Cli, tmp_path: Path) -> None:
     code, _, err = cli("audit", tmp_path / "rows.csv")
     assert code == 2
     assert "trainmark import" not in err
-    assert "name another page" in err
+    assert "choose another page" in err

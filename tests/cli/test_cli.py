@@ -82,7 +82,7 @@ def test_help_groups_every_verb_with_an_uncut_description(cli):
         (["run", "toy", "bs"], ["'bs' is not KEY=VALUE"]),
         (["run", "toy", "bs=1", "bs=2"], ["given twice"]),
         (["run", "toy", "--recipe", "tny"], ["no recipe 'tny'", "did you mean tiny"]),
-        (["run", "toy", "--launcher", "container", "--dry-run"], ["no cluster file is given"]),
+        (["run", "toy", "--launcher", "container", "--dry-run"], ["there is no cluster file"]),
         (["run", "toy", "--out", str(Path(__file__).parent)], ["the folder is not empty"]),
         (["run", "toy", "--device", "cdua"], ["unknown device 'cdua'", "cuda"]),
         (["run", "toy:pytorch:cpu:1"], ["not a case key", "model:framework"]),
@@ -90,7 +90,7 @@ def test_help_groups_every_verb_with_an_uncut_description(cli):
         (["prepare", "toy", "--from", ".", "--data", "x"], ["nothing to prepare"]),
         (
             ["prepare", "distilbert", "text_key=y", "--from", ".", "--data", "x"],
-            ["no option of distilbert_sst2", "takes no option"],
+            ["no such option of case distilbert_sst2", "takes no option"],
         ),
         (
             ["prepare", "gpt_megatron", "--from", ".", "--data", "x"],
@@ -189,7 +189,7 @@ def test_unusable_accelerator_is_named_and_the_cpu_run_is_labelled(cli, monkeypa
     plan = json.loads(out)["plan"]
     assert plan["device"]["vendor"] == "cpu"
     assert "accelerator-not-used" in plan["labels"]
-    assert f"{H100} is here, but torch 2.13.0+cpu has no CUDA" in err
+    assert f"{H100} found, but torch 2.13.0+cpu has no CUDA" in err
     assert "runs on cpu instead" in err
     code, out, err = cli("run", "toy", "--dry-run", "--json", "--device", "cpu")
     assert (code, err) == (0, "")  # it was asked for
@@ -232,9 +232,11 @@ def test_dry_run_for_other_machines_warns_that_data_was_not_checked(cli, launche
     args += ("--cluster", "cluster.yaml")
     code, out, err = cli(*args, "--dry-run")
     assert code == 0
-    assert "/not/here is not on this machine: its data could not be checked" in err
+    assert "/not/here is not on this machine, so its data could not be checked" in err
     assert '"content_id": "unchecked"' in out
-    assert "data: /not/here, which this machine does not see: not checked" in " ".join(err.split())
+    assert "data: /not/here, which is not on this machine and was not checked" in " ".join(
+        err.split()
+    )
     assert '"folder": "/not/here"' in out
     code, out, err = cli(*args)
     assert (code, out) == (2, "")
@@ -346,7 +348,7 @@ def test_results_without_runs_or_of_an_unknown_key_are_one_clear_error(cli, leav
 
 @pytest.mark.parametrize(
     ("lang", "first", "last"),
-    [("en", "ok    flops: the formula for FLOPs", "no fault in 8 checks"), ("zh", "公式", "8 项")],
+    [("en", "ok    flops: the FLOP formula", "no fault in 8 checks"), ("zh", "公式", "8 项")],
 )
 def test_each_check_of_a_case_is_described(cli, lang, first, last, monkeypatch):
     report = CaseReport([CaseCheck(name) for name in CHECKS], {})
@@ -409,7 +411,7 @@ def test_dry_run_prints_a_summary(cli, tmp_path):
     assert "32 samples a step (8 x 2 micro-batches x 2 ranks); at most 10 epochs of" in text
     assert "target: acc >= 0.91" in text
     assert "memory: at least " in text
-    assert "time: not known before a run; limit 30 min 0 s" in text
+    assert "time: unknown before a run; limit 30 min 0 s" in text
     assert "launches: 3, one after another" in text
     assert "folder: runs/demo" in text
     command = shlex.join(build_rank_command("python", f"{tmp_path}/runs/demo"))

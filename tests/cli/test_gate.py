@@ -85,7 +85,7 @@ def test_run_is_judged_by_its_history(gate: Call) -> None:
 @pytest.mark.parametrize(
     ("args", "expected_error"),
     [
-        (["gate", "runs/good"], "--baseline WORD or --history WORD"),
+        (["gate", "runs/good"], "--baseline RUNS or --history RUNS"),
         (["gate", "runs/good", "--baseline", "none"], "none"),
         (["gate", "runs/good", "--baseline", "runs", "--junit", "no/where.xml"], "no/where.xml"),
         (["gate", "runs/good", "--baseline", "runs", "--figure", "p_trian"], "mean p_train"),

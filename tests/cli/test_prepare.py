@@ -76,7 +76,7 @@ def test_without_a_terminal_few_lines_are_printed_and_none_with_quiet(cli, raw):
     assert (code, out) == (0, "made\n")
     assert err.splitlines()[:2] == [
         "checking 5 files",
-        "no weights in the model folder: only init=random will run on this data",
+        "no weights in the model folder: this data only works with init=random",
     ]
     assert len(err.splitlines()) == 6
     _, _, err = cli("prepare", "distilbert", "--from", str(raw), "--data", "q", "--quiet")

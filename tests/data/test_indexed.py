@@ -92,10 +92,10 @@ def test_every_whole_number_type_is_read(tmp_path, code, name):
 @pytest.mark.parametrize(
     ("ending", "content", "says"),
     [
-        (".idx", lambda old: b"x" * len(old), "no index"),
-        (".idx", lambda old: old[:-8], "as long as its header says"),
+        (".idx", lambda old: b"x" * len(old), "not an index"),
+        (".idx", lambda old: old[:-8], "must match its header"),
         (".idx", lambda old: old[:17] + b"\x07" + old[18:], "element type 7"),
-        (".bin", lambda old: old[:-4], "go together"),
+        (".bin", lambda old: old[:-4], "belong together"),
         (".bin", lambda old: old[:-1], "an element takes"),
     ],
 )
@@ -124,10 +124,10 @@ SIZES, POINTERS, BOUNDS = [2, 1, 3], [0, 4, 6], [0, 1, 2, 3]
         ((SIZES, [0, -4, 6], BOUNDS), "pointers", "sequence 1 begins at byte -4"),
         ((SIZES, [0, 4, 1 << 62], BOUNDS), "pointers", f"sequence 2 begins at byte {1 << 62}"),
         (([2, -1, 5], [0, 4, 2], BOUNDS), "sizes", "sequence 1 has -1 tokens"),
-        ((SIZES, POINTERS, [1, 2, 3]), "document index", "it goes from 1 to 3"),
-        ((SIZES, POINTERS, [0, 1, 2]), "document index", "it goes from 0 to 2"),
-        ((SIZES, POINTERS, [0, 2, 1, 3]), "document index", "bound 1 is 2, the next one 1"),
-        ((SIZES, POINTERS, [0, 1, 9, 3]), "document index", "bound 2 is 9, the next one 3"),
+        ((SIZES, POINTERS, [1, 2, 3]), "document index", "the bounds go from 1 to 3"),
+        ((SIZES, POINTERS, [0, 1, 2]), "document index", "the bounds go from 0 to 2"),
+        ((SIZES, POINTERS, [0, 2, 1, 3]), "document index", "bound 1 is 2, but the next one is 1"),
+        ((SIZES, POINTERS, [0, 1, 9, 3]), "document index", "bound 2 is 9, but the next one is 3"),
     ],
 )
 @pytest.mark.usefixtures("block")
@@ -145,5 +145,5 @@ def test_header_that_claims_more_than_an_index_can_hold_is_refused(tmp_path):
     idx, data = list_paths(tmp_path / "x")
     idx.write_bytes(make_index_bytes([2], [0], [0, 1], sequences=(1 << 63) - 1))
     data.write_bytes(bytes(4))
-    with pytest.raises(DataError, match="as long as its header says"):
+    with pytest.raises(DataError, match="must match its header"):
         IndexedReader.open(tmp_path / "x")

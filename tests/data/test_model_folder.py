@@ -77,8 +77,8 @@ def test_valid_config_is_read_and_keeps_its_keys(tmp_path: Path) -> None:
     ("changes", "key", "what", "rule"),
     [
         ({"model_type": "other"}, "model_type", "is 'other'", 'this case trains "small"'),
-        ({"hidden_size": 0}, "hidden_size", "is 0", "a size is a whole number above 0"),
-        ({"hidden_size": [8] * 99}, "hidden_size", "8, 8, 8", "a size is"),
+        ({"hidden_size": 0}, "hidden_size", "is 0", "must be a whole number above 0"),
+        ({"hidden_size": [8] * 99}, "hidden_size", "8, 8, 8", "must be a whole"),
         ({"heads": 3}, "heads", "is 3", "a divisor of hidden_size"),
         ({"dropout": 1}, "dropout", "is 1", "a number in [0, 1)"),
         ({"tied": True}, "tied", "is True", "False"),
@@ -189,8 +189,8 @@ def test_every_weight_is_matched_by_the_models_name() -> None:
 @pytest.mark.parametrize(
     ("changes", "what", "where", "rule"),
     [
-        ({"table": (8, 5)}, "table has shape (8, 5)", "file, table", "the model has it as (8, 4)"),
-        ({"table": None, "head.bias": None}, "no weight table and 1 more", "folder, table",
+        ({"table": (8, 5)}, "table has shape (8, 5)", "file, table", "the model has shape (8, 4)"),
+        ({"table": None, "head.bias": None}, "weight table and 1 more is missing", "folder, table",
          "the model has 3 weights"),
         ({"extra": (3,)}, "unknown weight extra", "file, extra", "the model has no such weight"),
     ],
@@ -218,7 +218,7 @@ def test_weight_that_is_stored_twice_is_refused() -> None:
         ({"a": "1.safetensors", "b": "2.safetensors"}, None, None),
         ({"a": "2.safetensors", "b": "1.safetensors"}, "1.safetensors, a", "a is not listed"),
         ({"a": "1.safetensors", "b": "2.safetensors", "c": "2.safetensors"}, "2.safetensors, c",
-         "c is not there"),
+         "c is missing"),
         ({"a": "1.safetensors"}, None, None),  # the other file is not this index's
     ],
 )  # fmt: skip
@@ -275,7 +275,7 @@ def test_code_in_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
 
     file = tmp_path / "weights.pt"
     torch.save({"a": torch.ones(2), "args": Trap()}, file)
-    with pytest.raises(DataError, match="not readable as weights alone"):
+    with pytest.raises(DataError, match="not readable as weights only"):
         read_stored_weights(file)
     assert not (tmp_path / "sprung").exists()
 

@@ -214,12 +214,12 @@ def test_folder_has_one_writer_and_is_not_its_source(raw, tmp_path):
     data = tmp_path / "data"
     with (
         prepared.write_data_folder(data, raw, {}, print, case="a", form=1),
-        pytest.raises(EnvironmentFault, match="another prepare is at work"),
+        pytest.raises(EnvironmentFault, match="another prepare is running"),
         prepared.write_data_folder(data, raw, {}, print, case="a", form=1),
     ):
         raise AssertionError("entered twice")
     with (
-        pytest.raises(DataError, match="lies inside the raw one"),
+        pytest.raises(DataError, match="lies inside the raw folder"),
         prepared.write_data_folder(raw / "data", raw, {}, print, case="a", form=1),
     ):
         raise AssertionError("entered")

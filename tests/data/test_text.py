@@ -64,7 +64,7 @@ def test_rows_of_csv_keep_quoted_line_breaks_and_separators(tmp_path, mark, end)
 def test_row_with_other_number_of_fields_than_header_is_named(tmp_path, read, gap, fields):
     lines = [gap.join(row) for row in (["a", "b"], ["1", "2"], fields)]
     file = write_raw(tmp_path, "\n".join(lines).encode())
-    with pytest.raises(ValueError, match=f"line 3 has {len(fields)} fields, the header 2"):
+    with pytest.raises(ValueError, match=f"line 3 has {len(fields)} fields, but the header has 2"):
         list(read(file))
 
 

@@ -61,7 +61,7 @@ def test_the_tokenizers_own_end_token_is_used(tmp_path, file):
         (tmp_path / file).write_text(json.dumps({"eos_token": end_token}))
         assert open_corpus_tokenizer(tmp_path).end_id == end_id
     (tmp_path / file).write_text(json.dumps({"eos_token": "<none>"}))
-    assert "no token '<none>', which ends a document" in read_fault(tmp_path)
+    assert "the end-of-document token '<none>' is missing" in read_fault(tmp_path)
 
 
 def read_fault(folder):
@@ -121,7 +121,9 @@ def test_bert_settings_that_contradict_its_tokenizer_are_refused(
 def test_vocabulary_may_differ_from_the_model_only_by_padding(
     tmp_path, entries, vocab_size, multiple, refused
 ):
-    expectation = pytest.raises(DataError, match=f"{entries} entries, the model has {vocab_size}")
+    expectation = pytest.raises(
+        DataError, match=f"{entries} entries, but the model has {vocab_size}"
+    )
     with expectation if refused else nullcontext():
         refuse_short_vocabulary(
             tmp_path, entries=entries, vocab_size=vocab_size, of="config", fix="fetch it",

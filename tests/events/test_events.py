@@ -112,7 +112,7 @@ def test_a_window_has_an_entry_for_each_step() -> None:
     window_event = window(0, 9, step_ns=[4, 5], samples=[1, 1])
     assert read_event(json.dumps(window_event).encode()).step_ns == [4, 5]
     for change in ({"wait_ns": [0]}, {"loss": []}, {"step_ns": [4, -5]}):
-        with pytest.raises(ValueError, match=r"differ in length|>= 0"):
+        with pytest.raises(ValueError, match=r"must have the same length|>= 0"):
             read_event(json.dumps(window_event | change).encode())
 
 

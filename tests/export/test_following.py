@@ -99,7 +99,10 @@ def test_only_one_process_exports_a_run_to_a_target(run_dir: Path) -> None:
     followed, other = make_followed_run(run_dir, first), make_followed_run(run_dir, second)
     followed.poll()
     other.poll()
-    assert other.fault == "FollowedElsewhereError: another process follows the run to there"
+    assert (
+        other.fault
+        == "FollowedElsewhereError: another process is already sending this run to the same place"
+    )
     assert second.opened == 0
     followed.finish()
     other.finish()  # the first one has released it

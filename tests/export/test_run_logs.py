@@ -83,7 +83,7 @@ def test_interrupted_run_has_no_totals_and_is_aborted(events, tmp_path):
 
 
 def test_a_record_without_its_events_is_refused(run, tmp_path):
-    with pytest.raises(RecordError, match="no events there"):
+    with pytest.raises(RecordError, match="no events in this folder"):
         render_perflog(run[0], tmp_path)
 
 

@@ -38,9 +38,9 @@ def test_target_is_a_backend_with_an_optional_destination() -> None:
     ("words", "what"),
     [
         (["tensorbord"], "unknown backend 'tensorbord'.*\n.*did you mean tensorboard"),
-        (["wandb="], "wandb= has no destination"),
+        (["wandb="], "wandb= has an empty destination"),
         ([""], "unknown backend ''"),
-        (["mlflow", "mlflow"], "mlflow is there twice"),
+        (["mlflow", "mlflow"], "mlflow is given twice"),
     ],
 )
 def test_invalid_target_is_refused(words: list[str], what: str) -> None:
@@ -105,5 +105,5 @@ def test_detached_job_has_no_follower(cli: Callable[..., Any], tmp_path: Path) -
     pytest.importorskip("prometheus_client", reason="no prometheus_client (make test-nightly)")
     code, _, err = cli("run", "toy", "--detach", "--follow", "openmetrics", "--out", "run")
     assert code == 2
-    assert "--follow does not go with --detach" in err
+    assert "--follow is not possible with --detach" in err
     assert not (tmp_path / "run").exists()

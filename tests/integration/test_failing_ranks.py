@@ -74,14 +74,14 @@ def test_full_disk_is_reported_by_the_exit_code_of_a_rank(tmp_path):
 @pytest.mark.parametrize(
     ("fault", "expected_codes"),
     [
-        ("evaluation_not_reduced", "scores were not added up over ranks"),
-        pytest.param("evaluation_of_training_rows", "it scores rows that were trained",
+        ("evaluation_not_reduced", "scores were not summed over the ranks"),
+        pytest.param("evaluation_of_training_rows", "must not score training rows",
                      marks=pytest.mark.nightly),
         pytest.param("evaluation_without_last_batch", "the validation data has 1000",
                      marks=pytest.mark.nightly),
         pytest.param("evaluation_of_batch_means", "the mean of its scores over all rows",
                      marks=pytest.mark.nightly),
-        pytest.param("evaluation_silent", "return Evaluation.scores", marks=pytest.mark.nightly),
+        pytest.param("evaluation_silent", "the Evaluation.scores", marks=pytest.mark.nightly),
     ],
 )  # fmt: skip
 def test_case_check_detects_a_wrong_evaluation(trainmark, monkeypatch, fault, expected_codes):

@@ -232,7 +232,7 @@ def test_same_run_twice_and_an_empty_side_are_refused() -> None:
     a = make_series("a", RATES)
     with pytest.raises(UsageError, match="given twice"):
         compare(a, a)
-    with pytest.raises(UsageError, match="without launches"):
+    with pytest.raises(UsageError, match="has no launches"):
         compare(a, [])
 
 
@@ -396,7 +396,7 @@ def test_allowed_ranks_are_compared_and_other_work_is_refused() -> None:
     with pytest.raises(UsageError, match="learning_rate"):
         compare(a, other)
     for unlike in ({"micro_batch_size": 11}, {"grad_accum_steps": 3}):  # no kind of scaling
-        with pytest.raises(UsageError, match="differing: "):
+        with pytest.raises(UsageError, match="different: "):
             compare(a, make_series_at_ranks("b", RATES, 8, 10, **unlike))
     failed = [sample.model_copy(update={"status": "failed"}) for sample in b]
     with pytest.raises(UsageError, match="ran_world"):

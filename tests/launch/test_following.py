@@ -85,7 +85,7 @@ def test_a_signal_cancels_the_job_and_leaves_a_record(
     def shown(message: str) -> None:
         if message != "RUNNING":
             return
-        with pytest.raises(RecordError, match="another process follows"):
+        with pytest.raises(RecordError, match="another process is already following"):
             submission.follow(job, StopRequest())
         request.signal_name = "SIGINT"
 

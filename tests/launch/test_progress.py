@@ -152,9 +152,7 @@ def test_time_limit_before_the_end_is_warned_once_the_speed_is_known(
     assert progress.limit_warning == "", "two seconds of training tell too little"
     events.emit("window", **WINDOW)
     progress.poll()
-    assert (
-        "take 1:16 more at this speed, and its time limit comes in 0:58" in progress.limit_warning
-    )
+    assert "take 1:16 more at this speed, but its time limit ends in 0:58" in progress.limit_warning
 
 
 def test_time_limit_before_the_next_evaluation_is_warned(plan: Plan, tmp_path: Path) -> None:

@@ -357,7 +357,7 @@ def test_folder_of_a_single_run_is_refused_for_a_plan(
     launcher.launched.clear()
     (tmp_path / "runs/plan").mkdir(parents=True)
     single.save(tmp_path / "runs/plan")
-    with pytest.raises(EnvironmentFault, match="the folder is that of a single run"):
+    with pytest.raises(EnvironmentFault, match="the folder contains a single run"):
         run_plan_text(TWO)
     assert [path.name for path in (tmp_path / "runs/plan").iterdir()] == ["plan.json"]
     assert launcher.launched == []
@@ -376,7 +376,7 @@ def test_two_calls_never_share_a_folder(
     outcomes = run_checked_entries(entries, launcher, launch=launch)
     assert list_states(outcomes) == {"a": "passed", "b": "passed"}
     assert [(code, out) for code, out, _ in endings] == [(2, ""), (2, "")]
-    assert "another `trainmark run` of this plan is running there" in endings[0][2]
+    assert "another `trainmark run` of this plan is running in this folder" in endings[0][2]
     assert sorted(path.name for path in (tmp_path / "runs/plan").glob("[!.]*")) == ["a", "b"]
     assert list_states(run_plan_text(TWO)) == {"a": "finished", "b": "finished"}
 

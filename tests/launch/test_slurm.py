@@ -116,9 +116,7 @@ def test_job_states_are_distinguished(
 
 def test_job_unknown_to_slurm_has_ended(monkeypatch: pytest.MonkeyPatch, job: EngineJob) -> None:
     state_of_job = read_job_state(monkeypatch, job, RECORDED["unknown"]["stderr"], fails=True)
-    assert state_of_job == JobState(
-        phase="ended", description="Slurm does not know job 4711 any more"
-    )
+    assert state_of_job == JobState(phase="ended", description="Slurm no longer knows job 4711")
 
 
 # JOB STATE CODES of https://slurm.schedmd.com/squeue.html, Slurm 24.11

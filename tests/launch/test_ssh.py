@@ -70,7 +70,7 @@ def test_a_host_is_named_once_and_by_its_name(make_site: Callable[..., Cluster])
     with pytest.raises(ValidationError, match="-oProxyCommand=x"):
         make_site("ok -oProxyCommand=x")
     for hosts in ("a", "a:1 me@A:2"):
-        with pytest.raises(UsageError, match="2 nodes need as many hosts, and 1 different"):
+        with pytest.raises(UsageError, match="2 nodes need 2 different hosts, 1 given"):
             ssh.select_hosts(make_site(hosts), nnodes=2)
 
 
@@ -176,7 +176,7 @@ def test_files_of_nodes_are_copied_and_unreachable_hosts_are_named(
     ssh.Ssh().collect(EngineJob(single_node_plan, site))
     message = capsys.readouterr().err
     for name in ("core", "artifacts/it's large"):
-        assert f"a:{there}/{name}: left there" in message
+        assert f"a:{there}/{name}: not copied" in message
     assert not (Path(plan.run_dir) / "core").exists()
     assert not (Path(plan.run_dir) / "artifacts/it's large").exists()
     run = Path(plan.run_dir)

@@ -128,7 +128,7 @@ def test_vendor_without_real_runs_is_unknown_and_has_a_fix(tmp_path):
     card = make_machine(tmp_path, vendor=Card(tested=RECORDED_OUTPUTS))
     for lang, what in (
         ("en", "fake, tested on: recorded outputs, no card yet"),
-        ("zh", "fake，测试依据：公开的工具输出，尚无真卡"),
+        ("zh", "fake，测试依据：公开的工具输出，尚未在真卡上测试"),
     ):
         (condition,) = examine(card, checks, lang=lang).checks
         assert (condition.severity, condition.what) == ("unknown", what)
@@ -146,7 +146,7 @@ def test_torch_is_opened_in_a_process_of_its_own(tmp_path):
 
     condition = read_single_condition(doctor.check_torch(make_machine(tmp_path, tool=tool)))
     assert condition.severity == "fine"
-    assert condition.what.endswith("opens the device of each rank in fp32, bf16, fp16")
+    assert condition.what.endswith("can open the device of each rank with fp32, bf16, fp16")
     assert started == [(["fake", "2", str(os.getpid())], doctor._OPENING_S)]
 
 
@@ -244,7 +244,11 @@ def examine_case(tmp_path, monkeypatch):
 
 def test_generated_data_is_sound(examine_case):
     recipe, data = map(translate_condition, doctor.check_plan(examine_case("toy")))
-    assert (recipe.code, recipe.severity, recipe.what) == ("recipe", "fine", "tiny fits 1 rank")
+    assert (recipe.code, recipe.severity, recipe.what) == (
+        "recipe",
+        "fine",
+        "recipe tiny can run on 1 rank",
+    )
     assert (data.code, data.severity) == ("", "fine")  # the runner gives it the check's name
     assert data.what.startswith("4,096 training, 1,000 evaluation samples, generated")
 

@@ -46,7 +46,7 @@ def make_processor(cores: int) -> Card:
          "programs used 9% of the cores"),
         (host.check_load, {}, {"cpu_use": make_cpu_use(1.1)}, "spoils",
          "programs used 11% of the cores"),
-        (host.check_other_runs, {}, {}, "fine", "no process"),
+        (host.check_other_runs, {}, {}, "fine", "no other run"),
         (host.check_other_runs, {}, {"runs": {"r1": [7, 9]}}, "spoils", "another run, r1"),
         (host.check_cores, {}, {"nproc": 4}, "fine", "4 ranks, 4 cores by affinity"),
         (host.check_cores, {}, {"nproc": 5}, "spoils", "5 ranks, 4 cores"),
@@ -67,7 +67,7 @@ def test_condition_changes_severity_exactly_at_its_limit(
     assert bool(condition.fix) == (severity != "fine")
 
 
-@pytest.mark.parametrize(("parent", "fix"), [(1, "`kill {}`"), (2, "wait until it has ended")])
+@pytest.mark.parametrize(("parent", "fix"), [(1, "`kill {}`"), (2, "wait until it ends")])
 def test_only_processes_without_a_launcher_should_be_ended(tmp_path, monkeypatch, parent, fix):
     monkeypatch.setattr(psutil.Process, "ppid", lambda _: parent)
     condition = read_single_condition(
@@ -110,7 +110,7 @@ def make_governors(**of_core: tuple[str, str]) -> dict[str, str]:
     ("files", "severity", "text"),
     [
         (make_governors(cpu0=("performance", "acpi-cpufreq"), cpu1=("performance", "acpi-cpufreq")),
-         "fine", "clocks of the processors: performance (acpi-cpufreq)"),
+         "fine", "frequency governor of the processors: performance (acpi-cpufreq)"),
         (make_governors(cpu0=("powersave", "intel_pstate")), "fine", "powersave (intel_pstate)"),
         (make_governors(cpu0=("performance", "acpi-cpufreq"), cpu1=("powersave", "acpi-cpufreq")),
          "spoils", "performance (acpi-cpufreq), powersave (acpi-cpufreq)"),

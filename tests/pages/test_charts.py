@@ -190,7 +190,7 @@ def test_the_warm_up_is_shaded() -> None:
     assert len(chart_without_warmup.spec["layer"]) == 1
     assert steps.chart_step_time(read_record(time_ns=[0, 0])) is None
     spiked = draw_chart(steps.chart_step_time(read_record(time_ns=[10] * 8 + [10 * 21])))
-    assert translate(spiked.title, "zh") == "步耗时（ms），对数坐标；底色为预热"
+    assert translate(spiked.title, "zh") == "步耗时（ms），对数坐标；阴影部分为预热"
 
 
 def read_sampled_record(tmp_path: Path, world: int = 2) -> Record:

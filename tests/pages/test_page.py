@@ -348,7 +348,7 @@ def test_facts_of_a_run_are_shown_with_its_figures():
     facts = {translate(name, "en"): translate(value, "en") for name, value in lead[0].items}
     assert facts == {
         "model": "67.0M parameters",
-        "samples a step": "192 = 96 x 2",
+        "samples per step": "192 = 96 x 2",
         "sequence length": "512",
         "data": "SST-2",
         "device memory": "40 GiB",
@@ -420,7 +420,7 @@ def test_most_limiting_rule_gives_advice_with_its_arithmetic():
     busy = make_waiting_record(0.01)
     busy.environment["others_cpu_share"] = 0.47
     assert translate(describe_dominant_limit(busy), "en").startswith(
-        "Other work took cores from this run"
+        "Other programs used cores of this run"
     )
     assert "idle machine. (47.0% > 10%)" in to_page_markdown(busy)
 
@@ -490,7 +490,7 @@ def test_spans_are_in_milliseconds_with_their_rank_named_once():
 def test_earlier_evaluations_link_to_the_full_record():
     (point, *_) = read_record().quality.history
     record = make_record(quality=read_record().quality.model_copy(update={"history": [point] * 7}))
-    link = '<a href="{}">2 earlier ones are in record.json.</a>'
+    link = '<a href="{}">2 earlier evaluations are in record.json.</a>'
     assert link.format("record.json") in render_html([record])
     other_record = make_record(run_id="other", quality=record.quality)
     assert "<a href=" not in render_html([record, other_record])  # whose folder has no record
@@ -539,18 +539,26 @@ def test_throttling_is_named_by_rank_and_distinguished_by_its_time():
 @pytest.mark.parametrize(
     ("medians_ms", "torch_type", "expected"),
     [
-        ((100, 100), "cuda", "the slowest rank's steps are 0.0% longer than the median rank's"),
-        ((100, 103), "cuda", "the slowest rank's steps are 3.0% longer than the median rank's"),
+        (
+            (100, 100),
+            "cuda",
+            "the steps of the slowest rank are 0.0% longer than those of the median rank",
+        ),
+        (
+            (100, 103),
+            "cuda",
+            "the steps of the slowest rank are 3.0% longer than those of the median rank",
+        ),
         (
             (100, 115),
             "cuda",
-            "the slowest rank's steps are 15.0% longer than the median rank's; "
-            "no rank is called slow: too little was measured to compare them",
+            "the steps of the slowest rank are 15.0% longer than those of the median rank; "
+            "no rank is reported as slow: the measured time was too short to compare them",
         ),
         (
             (100, 103),
             "cpu",
-            "the slowest rank's steps are 3.0% longer than the median rank's; "
+            "the steps of the slowest rank are 3.0% longer than those of the median rank; "
             "ranks share the cores of the host; their devices are not compared",
         ),
         ((100, None), "cuda", "fewer than two ranks measured a step"),
@@ -811,7 +819,9 @@ def test_page_shows_the_gain_of_balanced_experts():
     rate = make_moe_record().figures["p_train"]
     faster = rate.model_copy(update={"value": 1.25 * rate.value})
     bound = make_balanced_record(figures=make_moe_record().figures | {"p_train": faster})
-    expected = "at 1.250 times the speed: 571.5 samples/s of the balanced bound, 457.2 of the"
+    expected = (
+        "is 1.250 times as fast: 571.5 samples/s with the balanced bound, 457.2 samples/s with"
+    )
     for run, other in ((make_moe_record(), bound), (bound, make_moe_record())):
         assert expected in to_markdown([page.build_document([run], [other])])
         assert expected in "\n".join(list_first_lines([run], [other]))
@@ -820,7 +830,7 @@ def test_page_shows_the_gain_of_balanced_experts():
     document = page.build_document(
         [make_moe_record()], [make_record(run_id="other", plan=make_moe_record().plan)]
     )
-    assert "What balance is worth" not in to_markdown([document])
+    assert "Speedup by perfect balance" not in to_markdown([document])
 
 
 def test_balanced_run_of_other_work_does_not_show_the_gain():
@@ -828,4 +838,4 @@ def test_balanced_run_of_other_work_does_not_show_the_gain():
     longer = plan.model_copy(update={"recipe": plan.recipe | {"max_steps": 7}})
     for other in (make_record(run_id="x", plan=longer), make_balanced_record(status="failed")):
         document = page.build_document([make_moe_record()], [other])
-        assert "What balance is worth" not in to_markdown([document])
+        assert "Speedup by perfect balance" not in to_markdown([document])

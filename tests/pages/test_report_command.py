@@ -102,7 +102,7 @@ def test_chart_is_a_separate_file(run_report: Call, tmp_path: Path) -> None:
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert run_report("bert", "-o", "steps.svg", "--chart", "step_time", "--lang", "zh")[0] == 0
     drawn = (tmp_path / "steps.svg").read_text(encoding="utf-8")
-    assert ">步耗时（ms）；底色为预热</text>" in drawn
+    assert ">步耗时（ms）；阴影部分为预热</text>" in drawn
     assert "var(--" not in drawn
     code, out, _ = run_report("bert", "--format", "svg")
     assert code == 0
@@ -122,10 +122,10 @@ def test_text_of_a_terminal_is_written_to_a_file_that_is_named(
 @pytest.mark.parametrize(
     ("args", "where", "expected_error"),
     [
-        (["-o", "x.pdf"], "x.pdf", "the ending is .html, .md, .svg or .png"),
+        (["-o", "x.pdf"], "x.pdf", "must end in .html, .md, .svg or .png"),
         (["-o", "x.svg", "--chart", "heat"], "--chart", "one of loss, step_time, quality"),
-        (["-o", "x.html", "--chart", "loss"], "--chart", "only pictures have it"),
-        (["--format", "png"], "--format", "name a file"),
+        (["-o", "x.html", "--chart", "loss"], "--chart", "needs an svg or png output"),
+        (["--format", "png"], "--format", "write it to a file"),
     ],
 )
 def test_unknown_format_is_refused(

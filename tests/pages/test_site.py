@@ -139,7 +139,7 @@ def test_folder_without_a_site_is_not_overwritten(runs, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "a.txt").write_text("mine")
     for folder in (tmp_path / "mine", tmp_path / "mine" / "a.txt"):
-        with pytest.raises(UsageError, match="not a site"):
+        with pytest.raises(UsageError, match="contains no site"):
             writing.write_site(runs, folder)
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["a.txt"]
 
@@ -147,7 +147,7 @@ def test_folder_without_a_site_is_not_overwritten(runs, tmp_path):
 def test_unreadable_record_has_a_page_with_the_error(runs, tmp_path):
     (tmp_path / "runs" / "1" / "record.json").write_text("{}", encoding="utf-8")
     writing.write_site(runs, tmp_path / "site")
-    assert "This address cannot be answered" in read_page(tmp_path / "site/runs/run-1.html").texts
+    assert "This request cannot be answered" in read_page(tmp_path / "site/runs/run-1.html").texts
 
 
 def test_hostile_text_of_a_record_stays_text(tmp_path):
@@ -299,7 +299,8 @@ def test_selected_runs_of_the_same_work_are_compared(tmp_path, monkeypatch):
     assert "1.200" in page.texts
     assert any(line.startswith("p_train is 20.0% faster") or "20" in line for line in page.texts)
     refusal = (
-        "C has another workload than A and is not compared with it. They differ in micro_batch_size"
+        "C has a different workload than A and is not compared with it. They "
+        "differ in micro_batch_size"
     )
     assert refusal in page.texts
     addresses = page.list_values("a", "href")

@@ -52,7 +52,7 @@ def test_summary_of_a_run_has_title_sentence_row_ruler_and_limit():
         "e2e_time 46.1 s · p_whole 412.9, p_train 457.2, p_core 464.6 samples/s · MFU 31.6% · "
         "memory 33.4 of 40.0 GiB",
         "Noisy: fewer than 5 launches (1)",
-        "No comparable result: no earlier run of this case, and no published one",
+        "No comparable result: there is no earlier run of this case, and no published result",
         "89% of the time is compute, at 41% of the device's matmul rate; no bottleneck found.",
     ]
 
@@ -159,7 +159,10 @@ def test_first_screen_is_short_and_all_option_shows_more(width, lang):
     ("lang", "line"),
     [
         ("en", "Tested on: amd: recorded outputs, no card yet; ssh: two nodes of one host, no "),
-        ("zh", "测试依据：amd：公开的工具输出，尚无真卡；ssh：一台主机上的两个节点，尚无集群"),
+        (
+            "zh",
+            "测试依据：amd：公开的工具输出，尚未在真卡上测试；ssh：一台主机上的两个节点，尚未在集群上测试",
+        ),
     ],
 )
 def test_page_states_what_device_and_launcher_were_tested_on(lang, line):

@@ -172,9 +172,9 @@ def test_default_of_a_shipped_recipe_is_no_change() -> None:
         ("bs=0", "it must be more than 0", "own value is 64"),
         ("bs=none", "recipe field micro_batch_size: None is not valid", "own value is 64"),
         ("lr=inf", "it must be a finite number", "own value is 0.003"),
-        ("precision=fp8", "precision=fp8 in toy", "use precision=bf16"),
+        ("precision=fp8", "precision=fp8 is not possible in toy", "use precision=bf16"),
         ("compile=maybe", "recipe field compile: 'maybe' is not valid", "own value is False"),
-        ("data=real", "data cannot be changed by hand", "choose another --recipe"),
+        ("data=real", "data cannot be set directly", "choose another --recipe"),
         ("eval_every_epochs=none", "cannot be reached without an evaluation", "target_value=none"),
         (
             "eval_from_sample=100",
@@ -205,8 +205,8 @@ def test_invalid_argument_is_refused(resolve: Any, word: str, what: str, fix: st
         (
             "toy",
             ("max_steps=50", "warmup_steps=10", "window_steps=10"),
-            "replay_every_windows=5 with 4 measured windows",
-            "use a smaller value or more steps",
+            "replay_every_windows=5, but the run has only 4 measured windows",
+            "use a smaller value, or more steps",
         ),
     ],
 )
@@ -344,7 +344,7 @@ def test_vendor_and_launcher_without_real_runs_are_named_in_the_plan(
 
 def test_several_machines_need_another_launcher(resolve: Any) -> None:
     for word, recipe_name in (("toy:pytorch:cpu:2:1:1", None), ("distilbert", "standard-2x8")):
-        with pytest.raises(EnvironmentFault, match="2 nodes are needed, at most 1") as caught:
+        with pytest.raises(EnvironmentFault, match="2 nodes are needed, but at most 1") as caught:
             resolve(word, recipe=recipe_name)
         assert "--launcher" in (caught.value.fix or "")
 
@@ -438,6 +438,6 @@ def test_feature_missing_from_the_installed_torch_is_refused(
     vendor.collective_backend = "gloo"
     refuse_unsuitable_device(vendor, recipe, nproc, ranks_share_cores=True)
     monkeypatch.setattr("trainmark.torch_version.version", lambda _: "2.7.1")
-    with pytest.raises(EnvironmentFault, match=r"2\.11 or newer, and 2\.7\.1") as caught:
+    with pytest.raises(EnvironmentFault, match=r"2\.11 or newer, but 2\.7\.1") as caught:
         refuse_unsuitable_device(vendor, recipe, nproc, ranks_share_cores=True)
     assert caught.value.where == f"recipe field {field}"

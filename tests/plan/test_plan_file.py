@@ -100,8 +100,8 @@ def test_options_override_the_file_or_are_refused(parse: Parse) -> None:
         assert entry.out == Path("elsewhere") / entry.name
     assert plan.entries[1].timeout == 1000
     for option, expected_text in (
-        ({"peak_tflops": 1}, "--peak-tflops does not go"),
-        ({"overrides": {"bs": 1}}, "KEY=VALUE does not go"),
+        ({"peak_tflops": 1}, "--peak-tflops is not possible"),
+        ({"overrides": {"bs": 1}}, "KEY=VALUE is not possible"),
     ):
         with pytest.raises(UsageError, match=expected_text):
             parse(FULL, **option)
@@ -114,8 +114,8 @@ def test_options_override_the_file_or_are_refused(parse: Parse) -> None:
         ("runs:\n- recipe: tiny\n", ["runs[1]: case", "required"]),
         ("runs:\n- case: toy\n- case: toy\n  recipy: x\n", ["runs[2]", "'recipy'"]),
         ("runs:\n- {case: toy, nproc: two}\n", ["runs[1]: nproc", "'two'", "whole number"]),
-        ("runs:\n- {case: toy, name: ../up}\n", ["runs[1]: name", "name of a folder"]),
-        ("runs:\n- {case: toy, name: A}\n- {case: toy, name: a}\n", ["second run is called a"]),
+        ("runs:\n- {case: toy, name: ../up}\n", ["runs[1]: name", "folder name"]),
+        ("runs:\n- {case: toy, name: A}\n- {case: toy, name: a}\n", ["name a is used twice"]),
         ("runs:\n- {case: []}\n", ["runs[1]", "an empty list"]),
         ("runs:\n- case: 'toy\n", ["not YAML"]),
     ],

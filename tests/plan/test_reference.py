@@ -50,7 +50,10 @@ def test_a_row_keeps_its_cells_as_printed(tmp_path):
         ('column = ["acc"]\n' + HEAD, "column: not valid; there is no such key"),
         (HEAD + ROW.replace('"page"', '"pge"') + 'cells = ["", "", "", ""]', "source 'pge'"),
         (HEAD + ROW.replace("1x1", "1-1") + 'cells = ["", "", "", ""]', "reference.0.world"),
-        (HEAD + ROW + 'cells = ["", "", "", ""]\ncells_en = {mfu = "1"}', "cells_en names ['mfu']"),
+        (
+            HEAD + ROW + 'cells = ["", "", "", ""]\ncells_en = {mfu = "1"}',
+            "cells_en has keys ['mfu']",
+        ),
         (HEAD.replace('"C"', '"certain"'), "source.0.evidence"),
         (HEAD.replace("zh =", "zz ="), "source.0.text.zz"),
         ("columns = [", "cannot be read"),

@@ -113,7 +113,7 @@ def test_malformed_lines_are_counted_and_the_first_is_shown(log):
         log("ips: 1\nips: -\nips: nan\nips: 3\nips: 55")
     )  # the last may have been cut
     assert (analysis.record.FINAL_RESULT, analysis.figures["lines_malformed"]) == (2.0, 3)
-    assert "first malformed is line 2: ips: -" in summarize(analysis)
+    assert "first malformed value in line 2: ips: -" in summarize(analysis)
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ def test_malformed_lines_are_counted_and_the_first_is_shown(log):
         ("Traceback\n", {}, "no value with 'ips:'"),
         ("ips: x\n", {}, "0 values and 1 malformed"),
         ("ips: 1\nips: 2\n", {"skip_steps": 2}, "2 values and 0 malformed"),
-        ("Traceback\n", {"keyword": "", "preset": "auto"}, "no known log format recognised"),
-        ("ips: 1\n", {"failed": True}, "measured was 1 steps/s"),
+        ("Traceback\n", {"keyword": "", "preset": "auto"}, "unknown log format"),
+        ("ips: 1\n", {"failed": True}, "the measured value was 1 steps/s"),
     ],
 )
 def test_failed_run_has_a_record_with_zero_and_the_flag(log, data, options, why):

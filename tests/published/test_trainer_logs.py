@@ -126,7 +126,7 @@ def test_slow_values_are_named_with_the_median(tmp_path: Path) -> None:
     analysis = analyze_text(tmp_path, steps)
     assert analysis.figures["result_of_median"] == 10.0
     assert any(
-        note.startswith("1 of 9 values are over twice") for note in analysis.figures["notes"]
+        note.startswith("1 of 9 values are more than twice") for note in analysis.figures["notes"]
     )
     even = "".join(f"step {i} step_time_ms: {100 + i}\n" for i in range(1, 10))
     notes = analyze_text(tmp_path, even).figures["notes"]

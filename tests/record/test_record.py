@@ -113,7 +113,7 @@ def test_attention_that_ran_is_a_fact_that_comparisons_see(run_dir: Path) -> Non
 def test_a_record_is_never_replaced(run_dir: Path) -> None:
     path = record.write_record(reduce.reduce(run_dir), run_dir)
     before = path.read_bytes()
-    with pytest.raises(RecordError, match="the record exists already"):
+    with pytest.raises(RecordError, match="the record already exists"):
         record.write_record(reduce.reduce(run_dir), run_dir)
     assert path.read_bytes() == before
 

@@ -140,7 +140,7 @@ def test_a_record_alone_is_not_to_be_quoted_but_no_failure(
     mailed.write_bytes((run_dir / "record.json").read_bytes())
     assert list_disagreements(mailed.parent) == [("evidence_absent", {})]
     code, out, _ = cli("report", mailed)
-    reason = "Do not quote: its evidence files are not in its folder"
+    reason = "Do not quote: there are no evidence files next to the record"
     assert code == 0
     assert reason in out
 

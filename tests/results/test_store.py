@@ -76,7 +76,7 @@ def test_runs_are_sorted_with_those_without_a_value_last_and_limited(index_of_ma
     [
         ("cas=toy", "did you mean case?"),
         ("own=1", "unknown key"),
-        ("p_core>fast", "numbers have"),
+        ("p_core>fast", "numbers take"),
         ("steady=perhaps", "true or false"),
         ("distilled", "not a filter"),
     ],

@@ -69,7 +69,7 @@ def test_refused_bundle_and_other_errors_have_different_exit_codes(bundle_file, 
 )
 def test_invalid_address_or_address_without_tls_is_refused(address, monkeypatch):
     monkeypatch.setenv("TRAINMARK_TOKEN", "secret")
-    with pytest.raises(UsageError, match="not the address"):
+    with pytest.raises(UsageError, match="not a valid server address"):
         open_client(address)
     open_client("http://[::1]:8722")
     monkeypatch.delenv("TRAINMARK_TOKEN")
@@ -157,5 +157,5 @@ def test_token_is_saved_in_the_named_store(tmp_path, monkeypatch, capfd):
     assert list(runs.iterdir()) == []
     capfd.readouterr()
     assert run_program(monkeypatch, "serve", "--store", "srv", "token", "x", "--store", "runs") == 2
-    assert "srv and runs are two stores" in capfd.readouterr().err
+    assert "the server uses srv, but the token is for runs" in capfd.readouterr().err
     assert list(Tokens(store).read_hashes()) == ["lab"]

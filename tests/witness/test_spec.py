@@ -53,9 +53,9 @@ def test_whole_file_is_read(tmp_path):
         (WHOLE.replace("warmup_steps = 5", "warmup_steps = 2"), "warmup_steps", "2"),
         (WHOLE.split("[step]", maxsplit=1)[0], "work.toml", "either [step] or [batch]"),
         (WHOLE + "[batch]\nsamples = 0\n", "work.toml", "either [step] or [batch]"),
-        (WHOLE.replace("(?P<tokens_per_second>", "(?P<speed>"), "speed_line", "no group"),
+        (WHOLE.replace("(?P<tokens_per_second>", "(?P<speed>"), "speed_line", "named group"),
         (WHOLE.replace("(?P<tokens_per_second>", "(?P<tokens"), "speed_line", "regular expression"),
-        (WHOLE.replace("tokens = 4096", ""), "work.toml", "flops_per_token without tokens"),
+        (WHOLE.replace("tokens = 4096", ""), "work.toml", "flops_per_token needs"),
         ("name = ", "work.toml", "not TOML"),
     ],
 )
@@ -132,7 +132,7 @@ def test_name_of_a_case_is_refused(tmp_path):
     )
     with pytest.raises(UsageError) as fault:
         resolve(request, dry_run=True)
-    assert "which is a case" in fault.value.what
+    assert "is that of a case" in fault.value.what
 
 
 def test_program_is_not_comparable_with_a_case_or_another_command(tmp_path):

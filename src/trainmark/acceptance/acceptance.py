@@ -59,15 +59,18 @@ def plan_acceptance(
         raise UsageError(
             f"{request.nnodes} nodes",
             where="--nnodes",
-            rule="a launcher starts several nodes",
-            fix="add --launcher ssh or slurm, see `trainmark list launchers`",
+            rule="several nodes need a launcher",
+            fix="add --launcher ssh or --launcher slurm; see `trainmark list launchers`",
         )
     if request.phases is not None and "groups" in request.chosen_phases:
         raise UsageError(
-            "groups of one machine's devices",
+            "the groups phase on one machine",
             where="--phases",
-            rule="groups are of nodes; all devices of a node train together in the phase nodes",
-            fix="leave groups out, or add --launcher",
+            rule=(
+                "the groups phase compares nodes; the nodes phase already trains all devices of "
+                "one node together"
+            ),
+            fix="remove groups from --phases, or add --launcher",
         )
     vendor = devices.choose_vendor(request.device)
     nproc = request.nproc or vendor.count()

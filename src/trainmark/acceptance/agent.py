@@ -272,7 +272,7 @@ class Agent:
                 round=number,
                 members=list(member_names),
                 reason="deadline",
-                error=f"{self._session.get_name(absent)} did not come",
+                error=f"{self._session.get_name(absent)} did not join in time",
                 absent=self._session.get_name(absent),
             )
 
@@ -356,8 +356,8 @@ def main(words: list[str]) -> int:
         opened = read_session(options.session_dir.absolute())
     except (OSError, ValueError) as error:
         text = (
-            f"{socket.gethostname()} cannot read {options.session_dir}: {error}; "
-            "name an --out on a file system that every node sees under the same path"
+            f"{socket.gethostname()} cannot read {options.session_dir}: {error}; set --out "
+            "to a folder that every node sees under the same path"
         )
         print(escape_controls(f"{REFUSAL}{options.node_rank}: {text}"), file=sys.stderr, flush=True)
         return _EXIT_CANNOT_TAKE_PART

@@ -220,10 +220,10 @@ def _refuse_other_work(plan: Plan, plans: Sequence[Plan], source: str) -> None:
     for name, value in now.items():
         if name not in _NOT_OF_A_STEP and before.get(name) != value:
             raise UsageError(
-                f"{name} was {before.get(name)} and is {value}",
+                f"{name} was {before.get(name)}, but is {value} now",
                 where=f"--baseline {source}",
-                rule="a baseline is of the same case and recipe",
-                fix="name the same case, recipe and changes, or another baseline",
+                rule="the baseline must use the same case and recipe",
+                fix="use the case, recipe and changes of the baseline, or choose another baseline",
             )
 
 
@@ -235,9 +235,9 @@ def _require_times(baselines: Baselines) -> Baselines:
     """
     if not baselines.times:
         raise UsageError(
-            "no step time of one device or one node that passed",
+            "it contains no step time of a single device or a single node that passed",
             where=f"--baseline {baselines.source}",
-            rule="a baseline is of one device, or of all devices of one node",
-            fix="name runs with --nnodes 1, or an acceptance of which something passed",
+            rule="a baseline must be of one device, or of all devices of one node",
+            fix="choose runs with --nnodes 1, or an acceptance in which something passed",
         )
     return baselines

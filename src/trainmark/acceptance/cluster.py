@@ -106,21 +106,21 @@ def plan_session(
         raise UsageError(
             f"{num_nodes} nodes",
             where="--nnodes",
-            rule="several nodes are compared",
-            fix="name their number; without --launcher, this machine's devices are compared",
+            rule="an acceptance with a launcher needs at least 2 nodes",
+            fix="set --nnodes; without --launcher, the devices of this machine are compared",
         )
     if nproc is None:
         raise UsageError(
-            "the number of devices of a node is not known",
+            "the number of devices per node is unknown",
             where="--nproc",
-            fix="add --nproc, or devices_per_node to the cluster file",
+            fix="add --nproc, or set devices_per_node in the cluster file",
         )
     if cluster.ssh.run_root is not None:
         raise UsageError(
-            "ssh.run_root keeps the files of each host apart",
+            "ssh.run_root gives each host a separate folder",
             where="cluster file",
-            rule="the nodes of an acceptance meet in a folder that all see",
-            fix="remove run_root, and name a shared folder with --out",
+            rule="all nodes of an acceptance must share one folder",
+            fix="remove run_root, and set --out to a folder that all nodes share",
         )
     remote = cluster.find_remote_target(request.launcher)
     plans = resolve_plans(request, [(1, nproc), (2, nproc), (1, 1)], remote, dry_run=dry_run)
@@ -162,7 +162,7 @@ def _leave_out_groups(
         if request.phases is not None:
             raise
         other_phases = ",".join(phase for phase in phases if phase != "groups")
-        remark = f"groups: left out: {error.what}"
+        remark = f"groups: skipped: {error.what}"
         return request.model_copy(update={"phases": other_phases}), remark
     return request, ""
 
@@ -208,10 +208,10 @@ def attach_session(folder: Path) -> Iterator[OpenedSession]:
     numbers = [int(path.name) for path in (folder / SESSIONS_DIR).glob("*")]
     if not numbers:
         raise RecordError(
-            "no acceptance of several nodes",
+            "no acceptance of several nodes in this folder",
             where=str(folder),
-            rule="a launcher's sessions are in its folder `sessions`",
-            fix="name the --out of the first command",
+            rule="an acceptance with a launcher has a folder `sessions`",
+            fix="pass the --out of the command that submitted it",
         )
     try:
         with run_dir.lock_folder(folder):
@@ -219,7 +219,9 @@ def attach_session(folder: Path) -> Iterator[OpenedSession]:
             yield replace(opened, is_submitted=True)
     except BlockingIOError:
         raise EnvironmentFault(
-            "another process waits for it", where=str(folder), fix="wait for its end"
+            "another process is already waiting for this acceptance",
+            where=str(folder),
+            fix="wait until it ends",
         ) from None
 
 
@@ -327,7 +329,7 @@ class _SessionProgress:
 
     def describe_nodes(self, state: str, num_joined: int, num_alive: int) -> str | None:
         """Return the state of the job and its nodes; None if it is as before."""
-        text = f"{state}; {num_joined} nodes joined, {num_alive} still measure"
+        text = f"{state}; {num_joined} nodes have joined, {num_alive} are still measuring"
         if text == self._shown_nodes:
             return None
         self._shown_nodes = text
@@ -341,9 +343,9 @@ class _SessionProgress:
         self._shown_phase = (phase, num_ended)
         count = self._counts[phase]
         if num_ended > count:
-            return f"{phase}: {num_ended} rounds ended; what looked bad is measured again"
+            return f"{phase}: {num_ended} rounds done; suspicious results are measured again"
         remaining = format_minutes((count - num_ended) * self._round_s)
-        return f"{phase}: {num_ended} of {count} rounds ended, about {remaining} left"
+        return f"{phase}: {num_ended} of {count} rounds done, about {remaining} left"
 
     def _find_phase(self, alive: Sequence[Peer]) -> tuple[Phase | None, int]:
         """Return the latest phase with a round that ended, and the number of these rounds."""

@@ -172,6 +172,6 @@ def explain_absence(opened: OpenedSession, node_rank: int) -> str:
             if mark:
                 return text
     return (
-        f"it never started, or does not see {opened.folder}; "
-        f"the logs in {opened.session_dir} may say why"
+        f"the node never started, or cannot see {opened.folder}; see the logs in "
+        f"{opened.session_dir}"
     )

@@ -66,7 +66,9 @@ def open_folder(folder: Path, request: AcceptRequest) -> Iterator[None]:
             yield
     except BlockingIOError:
         raise EnvironmentFault(
-            "another process measures there", where=str(folder), fix="wait for its end"
+            "another process is measuring in this folder",
+            where=str(folder),
+            fix="wait until it ends",
         ) from None
     except FileExistsError:
         raise EnvironmentFault(
@@ -89,7 +91,7 @@ def refuse_other_request(folder: Path, request: AcceptRequest) -> None:
         raise UsageError(
             f"not the request of an acceptance: {str(error).splitlines()[0]}",
             where=str(path),
-            rule="accept goes on only with what it began",
+            rule="accept can only continue what it started itself",
             fix="choose another --out",
         ) from None
     for name in AcceptRequest.model_fields:
@@ -97,9 +99,9 @@ def refuse_other_request(folder: Path, request: AcceptRequest) -> None:
         now = getattr(request, name)
         if name not in _FREE_TO_CHANGE and was != now:
             raise UsageError(
-                f"{name} was {was} and is {now}",
+                f"{name} was {was}, but is {now} now",
                 where=str(folder),
-                rule="a second accept in a folder goes on with the same work",
+                rule="a second accept in the same folder must measure the same work",
                 fix="repeat the first command, or choose another --out",
             )
 

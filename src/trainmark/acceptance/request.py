@@ -31,32 +31,34 @@ class AcceptRequest(Frozen):
         overrides: recipe fields to change, by name or short name.
     """
 
-    case: str = Field(DEFAULT_CASE, min_length=1, description="A case whose training is measured.")
+    case: str = Field(DEFAULT_CASE, min_length=1, description="Case whose training is measured.")
     overrides: Annotated[dict[str, str], BeforeValidator(_convert_to_texts)] = Field({})
     recipe: str | None = Field(None, description="Recipe; see `trainmark list recipes`.")
     data: Path | None = Field(None, description="Folder with real data.")
     device: str | None = Field(
         None,
-        description="A name or torch type that `list devices` has; default: first found.",
+        description=(
+            "Device name or torch type; see `list devices`. Default: the first device found."
+        ),
     )
-    nproc: PositiveCount | None = Field(None, description="Devices of each node; default: all.")
-    nnodes: PositiveCount | None = Field(None, description="Number of nodes; with --launcher.")
+    nproc: PositiveCount | None = Field(None, description="Devices per node; default: all.")
+    nnodes: PositiveCount | None = Field(None, description="Number of nodes; requires --launcher.")
     launcher: str | None = Field(
         None,
-        description="A name that `list launchers` has; default: this machine's devices.",
+        description="Launcher; see `list launchers`. Default: only the devices of this machine.",
     )
     cluster: Path | None = Field(
-        None, description="File with a cluster's settings; see docs/launchers.md."
+        None, description="File with the cluster's settings; see docs/launchers.md."
     )
     phases: str | None = Field(None, description=f"Phases to run; default: {','.join(PHASES)}.")
     repeats: Annotated[int, Field(ge=1, le=1_000)] = Field(
-        5, description="Times that each device or node is measured alone."
+        5, description="How often each device or node is measured alone."
     )
     rounds: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
-        None, description="Rounds of pairs; default: all pairs of up to 64, else 36 rounds."
+        None, description="Rounds of pairs; default: every pair once up to 64, otherwise 36 rounds."
     )
     seconds: float = Field(
-        10.0, gt=0, le=3_600, description="Time of the timed training in a round."
+        10.0, gt=0, le=3_600, description="Seconds of timed training in each round."
     )
     join: float = Field(
         300.0, gt=0, le=86_400, description="Seconds within which all nodes must start."
@@ -65,10 +67,13 @@ class AcceptRequest(Frozen):
         600.0, gt=0, le=86_400, description="Seconds after which a round is ended."
     )
     worse_by: float = Field(
-        DEFAULT_WORSE_BY, gt=0, le=10, description="Share by which a step may take longer."
+        DEFAULT_WORSE_BY, gt=0, le=10, description="Allowed increase of the step time (0.03 = 3%)."
     )
     rates_worse_by: float = Field(
-        0.1, gt=0, le=10, description="Share by which matmuls, copies, collectives may take longer."
+        0.1,
+        gt=0,
+        le=10,
+        description="Allowed increase of the times of matmuls, copies and collectives.",
     )
     baseline: str | None = Field(
         None, description="Run, bundle or acceptance to compare with; default: the peers."
@@ -87,7 +92,12 @@ class AcceptRequest(Frozen):
         chosen = [name.strip() for name in self.phases.split(",") if name.strip()]
         if not chosen:
             rule = f"of: {', '.join(PHASES)}"
-            raise UsageError("no phase", where="--phases", rule=rule, fix="leave it out for all")
+            raise UsageError(
+                "no phase",
+                where="--phases",
+                rule=rule,
+                fix="leave the option out to run all phases",
+            )
         for name in chosen:
             if name not in PHASES:
                 raise UsageError(
@@ -95,10 +105,10 @@ class AcceptRequest(Frozen):
                 )
         if "groups" in chosen and not {"nodes", "pairs"} <= set(chosen):
             raise UsageError(
-                "groups without nodes and pairs",
+                "groups needs the phases nodes and pairs",
                 where="--phases",
-                rule="the time of the whole is predicted from nodes alone and in pairs",
-                fix="add nodes,pairs; what an earlier session measured is not measured again",
+                rule="the expected time of a group is predicted from nodes alone and in pairs",
+                fix="add nodes,pairs; results of an earlier session are reused",
             )
         return [name for name in PHASES if name in chosen]
 

@@ -216,7 +216,7 @@ def read_result(folder: Path) -> AcceptanceResult:
     try:
         return AcceptanceResult.model_validate_json(documents.read_bytes(path))
     except (OSError, ValueError) as error:
-        rule = "`trainmark accept --out FOLDER` writes it"
+        rule = "the file must be written by `trainmark accept --out FOLDER`"
         raise documents.make_damage_error(error, path, "not an acceptance", rule=rule) from None
 
 

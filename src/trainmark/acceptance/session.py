@@ -70,7 +70,9 @@ class OpenedSession:
         if count_rounds(self.request, num_nodes).get("groups"):
             more = estimate_further_group_rounds(self.request, num_nodes)
             limit = format_minutes(more * round_s)
-            remarks.append(f"groups: if the whole is slow, up to {more} rounds more, about {limit}")
+            remarks.append(
+                f"groups: if all nodes together are slow, up to {more} more rounds, about {limit}"
+            )
         return Timetable(
             title=f"{num_nodes} nodes with {self.plan.nproc} devices each, folder {self.folder}",
             schedule=self._make_schedule(),

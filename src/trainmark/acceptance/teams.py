@@ -185,4 +185,4 @@ def _read_error(line: bytes) -> str:
     try:
         return msgspec.json.decode(line, type=RankFailure).error
     except msgspec.MsgspecError:
-        return "a rank was ended while it wrote its result"
+        return "a rank was killed while it wrote its result"

@@ -63,7 +63,9 @@ def _find_packages() -> dict[str, Path | str]:
     for root in (*roots, Path(__file__).parent):
         if not root.is_dir():
             raise UsageError(
-                f"{root} is not a folder", where=PATH_VARIABLE, fix="name folders of cases"
+                f"{root} is not a folder",
+                where=PATH_VARIABLE,
+                fix="set it to folders that contain cases",
             )
         for file in root.glob("*/case.py"):
             packages[file.parent.name] = file.parent
@@ -113,7 +115,8 @@ def import_part(name: str, part: Part) -> ModuleType:
         raise UsageError(
             f"case {name} has no module {part!r}",
             where=str(get_folder(name)),
-            rule="a case has modules or packages called data and job, some prepare, figures, sizes",
+            rule="a case must have the modules or packages data and job; prepare, figures and "
+            "sizes are optional",
             fix=f"add {part}.py; docs/adding-a-case.md shows a complete case",
         )
     try:
@@ -124,8 +127,8 @@ def import_part(name: str, part: Part) -> ModuleType:
         raise UsageError(
             f"cannot be imported: {type(error).__name__}: {error}",
             where=f"case {name}, module {part}",
-            rule="the modules of a case can be imported without an error",
-            fix="correct the module; docs/adding-a-case.md shows a complete case",
+            rule="the modules of a case must be importable",
+            fix="fix the module; docs/adding-a-case.md shows a complete case",
         ) from error
 
 
@@ -258,7 +261,7 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
             raise EnvironmentFault(
                 f"cannot write there: {error.strerror or error}",
                 where=str(folder.parent),
-                fix=f"free some space, or set {ROOT_VARIABLE} to a folder you may write to",
+                fix=f"free some space, or set {ROOT_VARIABLE} to a writable folder",
             ) from error
     finally:
         if staging:
@@ -313,14 +316,14 @@ def _load(name: str) -> Case:
         raise UsageError(
             f"cannot be read as a case: {type(error).__name__}: {error}",
             where=file,
-            rule="a case.py defines CASE and can be imported without an error",
-            fix="correct the file; docs/adding-a-case.md shows a complete one",
+            rule="a case.py must be importable and define CASE",
+            fix="fix the file; docs/adding-a-case.md shows a complete one",
         ) from error
     if case.name != name:
         raise UsageError(
             f"CASE.name is {case.name!r} in the folder {name!r}",
             where=file,
-            rule="a case has the name of its folder",
+            rule="a case must have the name of its folder",
             fix=f"write name={name!r}, or rename the folder",
         )
     return case

@@ -16,9 +16,9 @@ EXAMPLES = """\
   trainmark accept                            all devices of this machine
   trainmark accept --nproc 8 --recipe throughput-1x8 gpt_megatron --data data/gpt
   trainmark accept --launcher slurm --nnodes 64 --nproc 8 --cluster cluster.yaml
-  trainmark accept --phases devices           each device alone: speed, and the same bits
-  trainmark accept --dry-run                  phases, rounds and times; starts nothing
-  trainmark accept --out acceptances/rack7    again: goes on with what is missing
+  trainmark accept --phases devices           devices alone: speed and equal results
+  trainmark accept --dry-run                  print phases, rounds and times; start nothing
+  trainmark accept --out acceptances/rack7    resume: measure what is missing
   trainmark accept --attach acceptances/rack7   wait for a submitted job
 """
 _OPTIONS = tuple(name for name in AcceptRequest.model_fields if name not in ("case", "overrides"))
@@ -30,7 +30,7 @@ def accept(
         str | None,
         typer.Argument(
             metavar="[CASE]",
-            help="A case whose training is measured; default: distilbert_sst2.",
+            help="Case whose training is measured; default: distilbert_sst2.",
             autocompletion=complete_with("complete_case"),
         ),
     ] = None,
@@ -47,12 +47,12 @@ def accept(
     quiet: Quiet = False,
     **fields: Any,
 ) -> None:
-    """Find what to exclude: slow devices and nodes, bad links, what computes differently.
+    """Find what to exclude: slow devices and nodes, bad links, wrong results.
 
     Every device trains alone and in pairs, and is compared with its peers; with --launcher, every
     node. The folder gets acceptance.json, a page, and passing.txt, failing.txt and undecided.txt.
 
-    Ends with 0: all pass, 1: some fail, 3: some are undecided, 2: nothing was started.
+    Exit codes: 0: all pass; 1: some fail; 3: some are undecided; 2: nothing was started.
     """
     from trainmark import api
     from trainmark.launch.processes import note_stop_signals
@@ -61,9 +61,9 @@ def accept(
 
     if attach is not None and (case or overrides or fields or dry_run):
         raise UsageError(
-            "--attach goes on with what was submitted",
+            "--attach waits for a job that was already submitted, and takes no other options",
             where="--attach",
-            fix="leave out the case and all other options",
+            fix="remove the case and all other options",
         )
     request = AcceptRequest.build(
         case=case, overrides=parse_assignments(overrides or []) or None, **fields

@@ -40,7 +40,7 @@ def analyze(
 
     logs, assignments = _sort_words(words)
     if not logs:
-        raise UsageError("no log", where="LOG", fix="name one, or - for standard input")
+        raise UsageError("no log", where="LOG", fix="name a log, or - for standard input")
     options = parse_options(parse_assignments(assignments))
     analyses = [analyze_log(log, options) for log in logs]
     for analysis in analyses:

@@ -27,20 +27,20 @@ _EXTRAS = {
 }  # fmt: skip
 _CTRL_C = 130  # typer's exit code after Ctrl-C; no command of ours uses it
 EXAMPLES = """\
-  trainmark run distilbert_sst2                measure on generated data, here and now
+  trainmark run distilbert_sst2                measure on generated data on this machine
   trainmark run distilbert_sst2 --nproc 2 bs=16 precision=bf16
-  trainmark list                               cases, recipes and devices found here
+  trainmark list                               cases, recipes and devices on this machine
   trainmark doctor                             problems that would fail a run or skew its results
   trainmark report runs/RUN --format html -o page.html
 """
 VERBS = {
     "Measure": {
         "run": "Run a case or a plan file, measure it, and write a record.",
-        "accept": "Find devices or nodes to exclude: slow, badly linked, computing wrongly.",
+        "accept": "Find devices, nodes and links to exclude: slow or with wrong results.",
         "list": "List cases, recipes, fields, devices, launchers, audit rules.",
         "doctor": "Find problems that would fail a run or skew its results.",
         "ceilings": "Measure matmul, memory, transfer and collective rates.",
-        "prepare": "Check raw data and convert it to the form a case reads.",
+        "prepare": "Check raw data and convert it to the format that a case reads.",
     },
     "Read results": {
         "report": "Show the result of runs: terminal, Markdown or HTML.",
@@ -48,12 +48,12 @@ VERBS = {
         "serve": "Serve a folder of runs: pages, JSON, uploads.",
         "site": "Write a folder of runs as a static web site.",
         "export": "Write records in the formats of other programs.",
-        "follow": "Hand runs to TensorBoard, W&B, MLflow or OpenMetrics, live or afterwards.",
+        "follow": "Send runs to TensorBoard, W&B, MLflow or OpenMetrics, live or afterwards.",
     },
     "Compare results": {
         "compare": "Compare two runs: is B slower or worse than A?",
         "gate": "Check runs against a baseline or earlier runs of the same work.",
-        "audit": "Find errors and doubts in results; check a division's rules.",
+        "audit": "Find errors and doubtful values in results; check a division's rules.",
     },
     "Exchange results": {
         "bundle": "Pack runs with their evidence into one file, or upload them.",

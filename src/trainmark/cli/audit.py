@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
   trainmark audit                           the newest run under ./runs
   trainmark audit runs/A runs/B --json
-  trainmark audit runs/RUN --rules          are the rules of its division kept?
+  trainmark audit runs/RUN --rules          does it comply with its division?
   trainmark list audit-rules                what is checked
 """
 
@@ -47,9 +47,9 @@ def audit(
     lang: Lang = "en",
     as_json: Json = False,
 ) -> None:
-    """Find errors and doubts in results.
+    """Find errors and doubtful values in results.
 
-    Ends with 1 if there is an error, a broken rule or a record that cannot be read.
+    The exit code is 1 if there is an error, a broken rule or a record that cannot be read.
     """
     from trainmark.api import audit_selection
     from trainmark.record.messages import render
@@ -120,8 +120,8 @@ def _print_unknown_models(rows: Sequence[Row]) -> None:
     num_unnamed, unknown = count_unknown_models(rows)
     if num_unnamed:
         print_text(
-            f"no model is named in {format_count(num_unnamed, 'row')}: {_SKIPPED_RULES}; "
-            "add a column `model`",
+            f"{format_count(num_unnamed, 'row')} without a model name: "
+            f"{_SKIPPED_RULES}; add a column `model`",
             err=True,
         )
     if unknown:
@@ -129,7 +129,8 @@ def _print_unknown_models(rows: Sequence[Row]) -> None:
         if len(unknown) > _MAX_SHOWN_MODELS:
             names += f" and {len(unknown) - _MAX_SHOWN_MODELS} more"
         print_text(
-            f"{format_count(sum(unknown.values()), 'row')} of unknown models ({names}): "
-            f"{_SKIPPED_RULES}; a size in the name (`qwen3_8b`) or a column `parameters` helps",
+            f"{format_count(sum(unknown.values()), 'row')} with unknown models "
+            f"({names}): {_SKIPPED_RULES}; a size in the name (`qwen3_8b`) or a "
+            "column `parameters` helps",
             err=True,
         )

@@ -29,20 +29,22 @@ EXAMPLES = """\
 def bundle(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(help="Runs, folders of runs; for --push also bundles; default: newest."),
+        typer.Argument(
+            help="Runs or folders of runs; with --push also bundles. Default: the newest run."
+        ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="File to write, unless --push sends the runs."),
+        typer.Option("--output", "-o", help="Output file; not with --push."),
     ] = None,
     push: Annotated[
         str | None, typer.Option(metavar="URL", help="Send each run to this server.")
     ] = None,
 ) -> None:
-    """Put runs with their evidence into one file, redacted; or send them.
+    """Pack redacted runs with their evidence into one file, or upload them.
 
-    With --push it prints the addresses of the runs' pages; the server does not store a run twice.
-    Ends with 1 if a run cannot be packed or the server refuses it.
+    With --push, it prints the addresses of the pages of the runs; the server does not store a run
+    twice. The exit code is 1 if a run cannot be packed or the server refuses it.
     """
     from trainmark.results.bundle import pack
     from trainmark.results.selection import find_newest_run, find_runs

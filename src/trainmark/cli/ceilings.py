@@ -12,8 +12,8 @@ from trainmark.errors import EXIT_FAILED
 from trainmark.plan.request import RunRequest
 
 EXAMPLES = """\
-  trainmark ceilings                          the first device here, half a minute
-  trainmark ceilings --nproc 8 --budget-s 15  all eight, larger sizes, a few minutes
+  trainmark ceilings                          the first device, about half a minute
+  trainmark ceilings --nproc 8 --budget-s 15   all eight, larger sizes, a few minutes
   trainmark ceilings --json > ceilings.json   every size, rank and repetition
 """
 
@@ -25,7 +25,9 @@ _MAX_ROWS = 16  # of the result, with the table of pairs as the last
 def ceilings(
     budget_s: Annotated[
         float,
-        typer.Option(min=0.01, max=3600, help="Seconds for each row; more allow larger sizes."),
+        typer.Option(
+            min=0.01, max=3600, help="Seconds per row; a larger budget allows larger sizes."
+        ),
     ] = 3.0,
     lang: Lang = "en",
     as_json: Json = False,

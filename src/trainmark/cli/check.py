@@ -29,23 +29,23 @@ EXAMPLES = """\
 def check(
     case: Annotated[
         str,
-        typer.Argument(help="A case or an alias.", autocompletion=complete_with("complete_case")),
+        typer.Argument(help="Case or alias.", autocompletion=complete_with("complete_case")),
     ],
     overrides: Assignments = None,
     new: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write a template of this name into DIR; run nothing."),
+        typer.Option(metavar="DIR", help="Write the template of a new case into DIR; run nothing."),
     ] = None,
-    steps: Annotated[int, typer.Option(min=10, help="Steps of each run, at most one epoch.")] = 100,
+    steps: Annotated[int, typer.Option(min=10, help="Steps of each run; at most one epoch.")] = 100,
     as_json: Json = False,
     lang: Lang = "en",
     **fields: Any,
 ) -> None:
-    """Check your case: run it with one rank and with two, and name what is wrong.
+    """Check your case: run it with one rank and with two, and report all faults.
 
-    --new writes the example of docs/adding-a-case.md as a start.
+    --new writes the example of docs/adding-a-case.md as a template.
 
-    Ends with 1 if a check finds a fault.
+    The exit code is 1 if a check finds a fault.
     """
     from trainmark.conformance.case_check import check_case
     from trainmark.launch.processes import note_stop_signals
@@ -64,7 +64,7 @@ def check(
     else:
         _print_checks(case, result, lang)
     if stop.signal_name is not None:
-        print_text(f"trainmark: stopped by {stop.signal_name}: no check was made", err=True)
+        print_text(f"trainmark: stopped by {stop.signal_name}: nothing was checked", err=True)
     if stop.signal_name is not None or not result.passed:
         raise typer.Exit(EXIT_FAILED)
 

@@ -26,11 +26,11 @@ EXAMPLES = """\
 def compare(
     a: Annotated[
         str,
-        typer.Argument(
-            metavar="A", help="The baseline: runs, folders, bundles; several in quotes."
-        ),
+        typer.Argument(metavar="A", help="Baseline: runs, folders or bundles; several in quotes."),
     ],
-    b: Annotated[str, typer.Argument(metavar="B", help="What is compared with it, likewise.")],
+    b: Annotated[
+        str, typer.Argument(metavar="B", help="What to compare with it, in the same form.")
+    ],
     figure: Annotated[
         list[str] | None, typer.Option(help="Figure to compare; default: all throughputs.")
     ] = None,
@@ -38,14 +38,14 @@ def compare(
         float, typer.Option(help="Smallest change that counts (0.03 = 3%).")
     ] = 0.03,
     allow: Annotated[
-        list[str] | None, typer.Option(help="Setting in which A and B may differ, as bs.")
+        list[str] | None, typer.Option(help="Setting in which A and B may differ, for example bs.")
     ] = None,
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:
     """Compare two runs: is B slower or worse than A, and by how much?
 
-    Ends with 0: no, 1: yes, or a record cannot be read, 2: the work differs, 3: too noisy or too
+    Exit codes: 0: no; 1: yes, or a record cannot be read; 2: the work differs; 3: too noisy or too
     little data to tell.
     """
     from trainmark.judge.comparison import compare as compare_records

@@ -28,11 +28,11 @@ def doctor(
     case: Annotated[
         str | None,
         typer.Argument(
-            help="A case whose data is checked too.", autocompletion=complete_with("complete_case")
+            help="Case whose data is checked too.", autocompletion=complete_with("complete_case")
         ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Skip what needs torch: less than 10 s.")
+        bool, typer.Option("--quick", help="Skip the checks that need torch; takes less than 10 s.")
     ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -41,7 +41,7 @@ def doctor(
 ) -> None:
     """Find problems that would fail a run or skew its results, each with a fix.
 
-    --quiet prints problems only. Ends with 2: a run would fail, 1: its results would be skewed,
+    --quiet prints problems only. Exit codes: 2: a run would fail; 1: its results would be skewed;
     0: no problem.
     """
     from trainmark.machine.doctor import WITHOUT_CASE, describe_machine, examine

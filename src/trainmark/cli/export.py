@@ -26,13 +26,13 @@ ExportForm = Literal["csv", "json", "index", "perflog", "mlperf", "parquet"]
 
 
 def export(
-    form: Annotated[ExportForm, typer.Option("--to", help="Format to write.")],
+    form: Annotated[ExportForm, typer.Option("--to", help="Output format.")],
     runs: Annotated[list[str] | None, typer.Argument(help="Run directories or records.")] = None,
     output: Output = None,
 ) -> None:
     """Write records in the format of another program.
 
-    Ends with 1 if a record cannot be read or does not match its raw events; the others are
+    The exit code is 1 if a record cannot be read or does not match its raw events; the others are
     written.
     """
     from trainmark.export.tables import render_text, write_parquet
@@ -40,10 +40,14 @@ def export(
 
     selection = select_results(runs or [])
     if not selection.records:
-        raise RecordError("no record found", rule="rows of pages are not exported")
+        raise RecordError(
+            "no record found", rule="only runs can be exported, not rows of result pages"
+        )
     if form == "parquet":
         if output is None:
-            raise UsageError(f"--to {form} writes a binary file", fix="give -o FILE")
+            raise UsageError(
+                f"--to {form} writes a binary file, which is not printed", fix="give -o FILE"
+            )
         with explain_write_errors(output):
             write_parquet(selection.records, output)
         print_text(str(output), err=True)

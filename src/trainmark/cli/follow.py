@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trainmark.export.followers.following import Following
 
 EXAMPLES = """\
-  trainmark follow runs/RUN --to tensorboard                look at it: tensorboard --logdir runs
+  trainmark follow runs/RUN --to tensorboard                view it: tensorboard --logdir runs
   trainmark follow runs/RUN --to mlflow=http://host:5000    a server; also sqlite:///mlflow.db
   trainmark follow runs --to wandb=PROJECT                  all runs of a folder
   trainmark follow runs/RUN --to openmetrics=/var/lib/node_exporter/trainmark.prom
@@ -29,7 +29,7 @@ EXAMPLES = """\
 
 
 def follow(
-    runs: Annotated[list[str], typer.Argument(help="Folders of runs, under way or over.")],
+    runs: Annotated[list[str], typer.Argument(help="Folders of runs, running or finished.")],
     to: Annotated[
         list[str],
         typer.Option(
@@ -40,9 +40,10 @@ def follow(
     ],
     as_json: Json = False,
 ) -> None:
-    """Hand runs to other programs; one that is under way until it ends.
+    """Send runs to other programs; a running one is followed until it ends.
 
-    Handed over again, a run has each point once. Ends with 1 if a program did not take a run.
+    If a run is sent again, its data points are not duplicated. The exit code is 1 if a program did
+    not accept a run.
     """
     from trainmark import api
 

@@ -53,7 +53,7 @@ def gate(
 ) -> None:
     """Check runs against baseline runs, or against earlier runs of the same work.
 
-    Ends with 0: passed, 1: failed, or a record cannot be read, 2: the work differs, 3: too noisy
+    Exit codes: 0: passed; 1: failed, or a record cannot be read; 2: the work differs; 3: too noisy
     or too little data to tell.
     """
     from trainmark.judge.comparison import gate as gating
@@ -63,9 +63,13 @@ def gate(
     from trainmark.results.selection import Selection
 
     if not (baseline or history):
-        raise UsageError("nothing to check against", fix="give --baseline WORD or --history WORD")
+        raise UsageError("nothing to check against", fix="add --baseline RUNS or --history RUNS")
     if junit and not junit.absolute().parent.is_dir():
-        raise UsageError("no such folder", where=f"--junit {junit}", fix="make it, or name another")
+        raise UsageError(
+            "no such folder",
+            where=f"--junit {junit}",
+            fix="create the folder, or choose another one",
+        )
     checked = select_records(runs)
     baseline_runs = select_records(baseline) if baseline else Selection()
     earlier_runs = select_records(history) if history else Selection()
@@ -101,6 +105,6 @@ def _refuse_unverified(selections: Sequence[Selection]) -> None:
                 raise UsageError(
                     "unverified",
                     where=record.run_id,
-                    rule="only records that match their raw events are checked",
+                    rule="only records that were verified against their raw events are checked",
                     fix="--unverified",
                 )

@@ -25,8 +25,8 @@ EXAMPLES = """\
   trainmark list recipes            each case's recipes with their main fields
   trainmark list fields --json      what KEY=VALUE can change
   trainmark list options            what `prepare` takes as KEY=VALUE
-  trainmark list launchers          what can start runs from here
-  trainmark list followers          what can follow runs from here
+  trainmark list launchers          what can start runs on this machine
+  trainmark list followers          what can follow runs on this machine
   trainmark list schema > record.schema.json
 """
 

@@ -136,7 +136,7 @@ def explain_write_errors(output: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise EnvironmentFault(
-            f"cannot write: {error.strerror}", where=str(output), fix="name another place"
+            f"cannot write: {error.strerror}", where=str(output), fix="choose another path"
         ) from error
 
 

@@ -40,7 +40,7 @@ def prepare(
     ],
     raw: Annotated[Path, typer.Option("--from", help="File, folder or archive, as downloaded.")],
     data: Annotated[
-        Path, typer.Option("--data", help="Folder to write; continues a call that was stopped.")
+        Path, typer.Option("--data", help="Output folder; continues an interrupted call.")
     ],
     options: Annotated[
         list[str] | None,
@@ -52,7 +52,7 @@ def prepare(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Check raw data and convert it to the form a case reads."""
+    """Check raw data and convert it to the format that a case reads."""
     from trainmark import cases
 
     chosen = cases.load(case)
@@ -78,7 +78,7 @@ def _read_options(case: Case, words: list[str]) -> dict[str, int | str | Path]:
     given = parse_assignments(words, example=f"{next(iter(known), 'name')}=VALUE")
     for name in given.keys() - known.keys():
         fix = suggest_nearest(name, known) if known else f"{case.name} takes no option"
-        raise UsageError(f"no option of {case.name}", where=name, fix=fix)
+        raise UsageError(f"no such option of case {case.name}", where=name, fix=fix)
     for name, option in known.items():
         if option.required and name not in given:
             raise UsageError(

@@ -46,14 +46,16 @@ def report(
     ] = None,
     form: Annotated[
         Literal["terminal", "md", "html", "svg", "png"] | None,
-        typer.Option("--format", help="Default: by the ending of -o, else terminal."),
+        typer.Option(
+            "--format", help="Default: from the file extension of -o, otherwise terminal."
+        ),
     ] = None,
     lang: Lang = "en",
     as_json: Json = False,
     output: Output = None,
     chart: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Chart that svg and png draw; default: the first."),
+        typer.Option(metavar="NAME", help="Chart to draw as svg or png; default: the first."),
     ] = None,
     against: Annotated[
         list[str] | None,
@@ -62,19 +64,19 @@ def report(
         ),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="On a terminal: all figures and sections.")
+        bool, typer.Option("--all", help="On a terminal: print all figures and sections.")
     ] = False,
     price_per_hour: Annotated[
         str | None,
         typer.Option(
-            metavar="12.5 USD", help="Price of all devices for an hour; adds the cost of samples."
+            metavar="12.5 USD", help="Price of all devices per hour; adds the cost per sample."
         ),
     ] = None,
 ) -> None:
     """Show the result of runs, verified against their events.
 
-    A run whose launcher was killed gets its record first. Ends with 1 if a record cannot be read
-    or does not match its raw events; the others are shown.
+    If the launcher of a run was killed, its record is written first. The exit code is 1 if a record
+    cannot be read or does not match its raw events; the others are shown.
     """
     from trainmark.pages.page import build_documents
     from trainmark.pages.pictures import choose_chart, to_png, to_svg
@@ -85,9 +87,15 @@ def report(
 
     wanted = form or ("json" if as_json else _choose_form(output))
     if chart is not None and wanted not in _PICTURES:
-        raise UsageError("only pictures have it", where="--chart", fix="-o chart.svg or .png")
+        raise UsageError(
+            "--chart needs an svg or png output",
+            where="--chart",
+            fix="add -o chart.svg or -o chart.png",
+        )
     if wanted == "png" and output is None:
-        raise UsageError("a PNG is not printed", where="--format", fix="name a file: -o X.png")
+        raise UsageError(
+            "a PNG cannot be printed", where="--format", fix="write it to a file: -o X.png"
+        )
     selection = select_results(runs or [], rows=False)
     if as_json:
         records = [record.model_dump(mode="json") for record in selection.records]
@@ -95,8 +103,8 @@ def report(
         fail_if_damaged(selection)
         return
     if against and wanted == "md":
-        fix = "leave out --format md, or write HTML: -o report.html"
-        raise UsageError("not for Markdown", where="--against", fix=fix)
+        fix = "remove --format md, or write HTML: -o report.html"
+        raise UsageError("--against is not available for Markdown", where="--against", fix=fix)
     price = None if price_per_hour is None else Price.of(price_per_hour)
     others = None if wanted == "md" else _select_others(selection, against)
     pages = build_documents(selection.records, others, price=price)
@@ -131,13 +139,13 @@ def _choose_form(output: Path | None) -> str:
         return "terminal"
     form = _FORMS.get(output.suffix.lower())
     if form is None:
-        rule = "the ending is .html, .md, .svg or .png"
-        what = f"no form of a report ends in {output.suffix!r}"
+        rule = "the file must end in .html, .md, .svg or .png"
+        what = f"unknown report format {output.suffix!r}"
         raise UsageError(
             what,
             where=str(output),
             rule=rule,
-            fix="rename the file, or choose a form with --format",
+            fix="rename the file, or choose a format with --format",
         )
     return form
 
@@ -162,5 +170,5 @@ def _select_others(shown: Selection, against: list[str] | None) -> list[Result]:
         return find_default_comparisons(shown.records, shown.folders[0] if shown.folders else None)
     selection = select_results(against)
     if not selection.records and not selection.rows:
-        raise UsageError(f"{' '.join(against)}: no result", where="--against")
+        raise UsageError(f"{' '.join(against)}: no results found", where="--against")
     return [*selection.records, *selection.rows]

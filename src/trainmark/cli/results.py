@@ -32,23 +32,25 @@ def results(
     ] = None,
     store: Store = None,
     sort: Annotated[
-        str, typer.Option(help="Key to sort by; -KEY: largest first.")
+        str, typer.Option(help="Sort key; -KEY sorts in descending order.")
     ] = "-started_utc",
     limit: Annotated[int, typer.Option(min=0, help="Rows; 0: all.")] = 50,
     columns: Annotated[
         str | None,
         typer.Option(
-            help=f"Keys with commas; default: {_COLUMNS} and the settings that differ; "
-            "with --json all."
+            help=(
+                f"Columns, separated by commas; default: {_COLUMNS} and the settings that "
+                "differ; with --json all."
+            )
         ),
     ] = None,
     as_json: Json = False,
     lang: Lang = "en",
 ) -> None:
-    """Find runs among many: list, filter, sort. A row is a launch.
+    """List, filter and sort many runs. Each row is a launch.
 
-    Recipe fields in which launches of a case differ have columns of their own. Ends with 1 if a
-    record cannot be read; the others are listed.
+    Recipe fields that differ between launches of a case get a column each. The exit code is 1 if
+    a record cannot be read; the others are listed.
     """
     from trainmark.pages import results as display
     from trainmark.results.store.index import Index

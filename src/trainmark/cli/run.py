@@ -36,7 +36,7 @@ EXAMPLES = """\
   trainmark run distilbert_sst2 --nproc 2            two ranks
   trainmark run distilbert_sst2 --repeat 5           five launches, geometric mean and interval
   trainmark run distilbert_sst2 --data data/sst2 --recipe standard --nproc 8 bs=96
-  trainmark run distilbert_sst2 --dry-run            what would run; starts nothing
+  trainmark run distilbert_sst2 --dry-run            print what would run; start nothing
   trainmark run plans/demo.yaml                      run a plan; run it again to finish the rest
   trainmark run gpt_megatron --launcher slurm --nnodes 2 --nproc 8 --cluster cluster.yaml
   trainmark run --attach runs/RUN                    wait for a submitted run
@@ -51,7 +51,7 @@ def run(
         str,
         typer.Argument(
             metavar="[CASE]",
-            help="A case, an alias, a case key, or a plan file.",
+            help="Case, alias, case key or plan file.",
             autocompletion=complete_with("complete_run"),
         ),
     ] = "",
@@ -74,9 +74,9 @@ def run(
     quiet: Quiet = False,
     **fields: Any,
 ) -> None:
-    """Run a case or a plan file, measure it, and write a record, also if it fails.
+    """Run a case or a plan file, measure it, and write a record, even if it fails.
 
-    Ends with 0: passed, 1: the run failed, 2: nothing was started.
+    Exit codes: 0: passed; 1: the run failed; 2: nothing was started.
     """
     from trainmark import api
     from trainmark.plan.plan_file import is_plan_file
@@ -84,7 +84,8 @@ def run(
 
     if (attach is not None) == bool(case):
         raise UsageError(
-            "run takes a case, --witness FILE -- PROGRAM, or --attach RUN", where="CASE"
+            "run needs a case, a plan file, --witness FILE -- PROGRAM, or --attach RUN",
+            where="CASE",
         )
     show_remark = partial(print_remark, lang=lang)
     followers = api.select_followers(fields.get("follow"))
@@ -101,7 +102,7 @@ def run(
     request = RunRequest.build(**fields)
     if is_plan_file(request.case):
         if detach:
-            raise UsageError("--detach does not go with a plan file", where=case)
+            raise UsageError("--detach is not possible with a plan file", where=case)
         _run_plan_file(request, show_remark, dry_run=dry_run, as_json=as_json, quiet=quiet)
         return
     plan, cluster = api.plan_run(request, show_remark=print_remark, dry_run=dry_run)
@@ -112,7 +113,7 @@ def run(
     elif detach:
         if followers:
             raise UsageError(
-                "--follow does not go with --detach",
+                "--follow is not possible with --detach",
                 where="--follow",
                 fix="follow the job with `trainmark follow RUN --to BACKEND`",
             )
@@ -122,7 +123,8 @@ def run(
             print_json({"job": number, "run_dir": folder})
         else:
             print_text(
-                f"submitted {number}; to wait for it: trainmark run --attach {shlex.quote(folder)}"
+                f"submitted {number}; to wait for the job: trainmark run --attach "
+                f"{shlex.quote(folder)}"
             )
     else:
         _run_once(plan, cluster, followers, lang, as_json=as_json, quiet=quiet)

@@ -15,7 +15,7 @@ from trainmark.cli.output import explain_write_errors, print_remark, print_text
 from trainmark.errors import EnvironmentFault, UsageError
 
 EXAMPLES = """\
-  trainmark serve                                  ./runs, for this machine only
+  trainmark serve                                  ./runs, only for this machine
   trainmark serve --store runs --port 0            any free port, which is printed
   trainmark serve --host 10.0.0.7                  behind a proxy with TLS: docs/site.md
   trainmark serve token ci
@@ -29,7 +29,7 @@ def serve(
     ctx: typer.Context,
     store: Store = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free.")] = 8722,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free port.")] = 8722,
 ) -> None:
     """Serve a folder of runs: pages, JSON, uploads."""
     if ctx.invoked_subcommand is not None:
@@ -42,7 +42,8 @@ def serve(
     name, number = listening.getsockname()[:2]
     if not ipaddress.ip_address(name).is_loopback:
         print_remark(
-            "other machines reach it without TLS: who is on the way can read pages and tokens"
+            "other machines reach this server without TLS: anybody on the network "
+            "path can read pages and tokens"
         )
     address = f"[{name}]" if ":" in name else name
     print_text(f"http://{address}:{number}/")
@@ -69,20 +70,22 @@ def token(
     name: Annotated[str, typer.Argument(help="Name of the token.")],
     store: Store = None,
 ) -> None:
-    """Create a token; it is shown only once. To revoke it, delete its line in the file named."""
+    """Create a token, shown only once; delete its line from the printed file to revoke it."""
     from trainmark.plan.plan import RUNS_DIR
     from trainmark.results.store.index import VARIABLE
     from trainmark.server.serving import Tokens
 
     server_store = ctx.parent.params["store"] if ctx.parent is not None else None
     if None not in (store, server_store) and store != server_store:
-        what = f"{server_store} and {store} are two stores"
-        raise UsageError(what, where="--store", fix="name the server's store once")
+        what = f"the server uses {server_store}, but the token is for {store}"
+        raise UsageError(what, where="--store", fix="give --store once")
     folder = Path(store or server_store or os.environ.get(VARIABLE) or RUNS_DIR)
     if not folder.is_dir():
-        fix = "name the server's folder of runs: --store FOLDER"
+        fix = "pass the server's folder of runs: --store FOLDER"
         raise EnvironmentFault("no such folder", where=str(folder), fix=fix)
     tokens = Tokens(folder)
     with explain_write_errors(folder):
         print_text(tokens.create(name))
-    print_remark(f"nothing shows it again; it admits as long as {tokens.file} has a line {name}")
+    print_remark(
+        f"the token is not shown again; it is valid while {tokens.file} contains a line for {name}"
+    )

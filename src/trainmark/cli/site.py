@@ -17,13 +17,14 @@ EXAMPLES = """\
 
 def site(
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder to write; a site in it is replaced.")
+        Path,
+        typer.Option("--output", "-o", help="Output folder; an existing site in it is replaced."),
     ],
     store: Annotated[str | None, typer.Argument(help="Folder of runs; default: ./runs.")] = None,
 ) -> None:
     """Write a folder of runs as a static web site.
 
-    Ends with 1 if a record cannot be read; the pages of the others are written.
+    The exit code is 1 if a record cannot be read; the pages of the others are written.
     """
     from trainmark.pages.site.writing import write_site
     from trainmark.record.messages import render
@@ -34,7 +35,7 @@ def site(
     index.refresh()
     with explain_write_errors(output):
         launches, anew = write_site(index, output)
-    print_text(f"{output}: {launches} launches, pages of {anew} written", err=True)
+    print_text(f"{output}: {launches} launches, {anew} pages written", err=True)
     failed = list_unreadable(index)
     for path, reason in failed:
         print_remark(f"{path}: {render(reason, 'en')}")

@@ -31,10 +31,13 @@ def write_new_case(name: str, folder: Path) -> Path:
         EnvironmentFault: the folder cannot be written.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        rule = "lower-case letters, digits and _, a letter first"
-        raise UsageError(f"not a name for a case: {name!r}", where="CASE", rule=rule)
+        rule = (
+            "a name must start with a lower-case letter and contain only lower-case letters, "
+            "digits and _"
+        )
+        raise UsageError(f"not a valid case name: {name!r}", where="CASE", rule=rule)
     if name in cases.list_names():
-        raise UsageError(f"there is a case {name} already", where="CASE", fix="choose another name")
+        raise UsageError(f"a case {name} already exists", where="CASE", fix="choose another name")
     target = folder / name
     if target.exists():
         raise UsageError("exists already", where=str(target), fix="choose another name or folder")

@@ -126,7 +126,7 @@ def vendor_faults(vendor: Vendor) -> list[str]:
     if faults:
         return faults
     variable = vendor.visible_devices
-    fault = f"visible_devices is {variable!r}, which is none of recorded_variables"
+    fault = f"visible_devices is {variable!r}, which is not in recorded_variables"
     faults.add_unless(variable is None or variable in vendor.recorded_variables, fault)
     answers = faults.call_all(vendor, _VENDOR_CALLS)
     for precision in get_args(Precision):
@@ -135,7 +135,7 @@ def vendor_faults(vendor: Vendor) -> list[str]:
     count = answers["count"] or 0
     names = answers["product_names"]
     if names is not None and not vendor.counts_cores:
-        fault = f"count() is {count}, but product_names() has {len(names)}"
+        fault = f"count() is {count}, but product_names() has {len(names)} names"
         faults.add_unless(len(names) == count, fault)
     _check_monitor(vendor, 1 if vendor.counts_cores else count, faults)
     return faults
@@ -149,7 +149,7 @@ def _check_monitor(vendor: Vendor, count: int, faults: _Faults) -> None:
     """
     call = f"monitored({count})"
     indices = faults.call(call, partial(vendor.monitored, count), list[_Count]) or []
-    fault = f"{call} is {indices!r}, not a number for each device or nothing"
+    fault = f"{call} is {indices!r}: neither empty nor one index per device"
     faults.add_unless(len(indices) in (0, count), fault)
     monitor: Monitor | None = faults.call("monitor()", vendor.monitor)
     if monitor is None:
@@ -162,14 +162,14 @@ def _check_monitor(vendor: Vendor, count: int, faults: _Faults) -> None:
         return
     faults += [fault for sample in samples for fault in sample_faults(sample)]
     read_indices = [sample.index for sample in samples]
-    fault = f"{call} is {indices}, but read() has the devices {read_indices}"
+    fault = f"{call} is {indices}, but read() reports the devices {read_indices}"
     faults.add_unless(set(indices) <= set(read_indices), fault)
 
 
 def sample_faults(sample: DeviceSample) -> list[str]:
     """Return what is wrong with a reading of one device: values of another type or impossible."""
     misfits = _explain_misfit(sample, DeviceSample)
-    return [f"{sample!r} is no DeviceSample: {misfits}"] if misfits else []
+    return [f"{sample!r} is not a valid DeviceSample: {misfits}"] if misfits else []
 
 
 def device_faults(vendor: Vendor) -> list[str]:
@@ -187,7 +187,7 @@ def device_faults(vendor: Vendor) -> list[str]:
         return faults
     for name in ("name", "torch_type"):
         is_same = getattr(device, name) == getattr(vendor, name)
-        faults.add_unless(is_same, f"the device's {name} is not the vendor's")
+        faults.add_unless(is_same, f"the {name} of the device differs from that of the vendor")
     answers = faults.call_all(device, _DEVICE_CALLS)
     for name, keys in _REQUIRED_KEYS.items():
         answer = answers[name] or {}

@@ -58,8 +58,11 @@ def _find_pair(folder: Path, word: str, published: str) -> Path:
         raise DataError(
             f"{len(index_files)} indices with {word} in their names",
             where=str(folder),
-            rule=f"one pair of .idx and .bin each for train and validation, as {published}",
-            fix="download the published pairs, or `trainmark prepare llama31_8b tokenizer=DIR`",
+            rule=(
+                "there must be one pair of .idx and .bin for training and one for validation, as "
+                f"{published}"
+            ),
+            fix="download the published pairs, or run `trainmark prepare llama31_8b tokenizer=DIR`",
         )
     return index_files[0].with_suffix("")
 
@@ -78,10 +81,10 @@ def load(folder: Path, recipe: Any) -> Splits:
         reader = IndexedReader.open(_find_pair(folder, word, published))
         if count_samples(len(reader.tokens), recipe.seq_length) == 0:
             raise DataError(
-                f"{len(reader.tokens)} tokens: not one whole sample",
+                f"{len(reader.tokens)} tokens, less than one sample",
                 where=str(get_tokens_file(reader.prefix)),
                 rule=f"a sample takes seq_length + 1 = {recipe.seq_length + 1} tokens",
-                fix="lower seq_length, or give more text",
+                fix="lower seq_length, or use more text",
             )
         content = check_tokens(reader, folder / INDICES / word, vocab_size=recipe.vocab_size)
         digests.append(content.digest[:16])
@@ -126,9 +129,14 @@ def check(folder: Path, recipe: Any) -> DataFacts:
         raise DataError(
             f"{samples.num_tokens:,} validation tokens",
             where=str(folder),
-            rule=f"the {VALIDATION_DOCUMENTS:,} documents have {VALIDATION_TOKENS:,} tokens of "
-            "Llama 3.1's tokenizer, none of which ends a document",
-            fix="download the published pairs again, or prepare with tokenizer= Llama 3.1's",
+            rule=(
+                f"the {VALIDATION_DOCUMENTS:,} documents must have {VALIDATION_TOKENS:,} tokens "
+                "of Llama 3.1's tokenizer, without end-of-document tokens"
+            ),
+            fix=(
+                "download the published pairs again, or prepare the data with tokenizer= set to "
+                "Llama 3.1's"
+            ),
         )
     return DataFacts(*facts, changed_rules=changed)
 
@@ -155,15 +163,20 @@ def prepare(raw: Path, data: Path, say: Say, *, case: str, **options: Any) -> No
     for kind, shards in files_by_split.items():
         if not shards:
             raise DataError(
-                f"no shard c4-{kind}.*.json.gz",
+                f"no file c4-{kind}.*.json.gz",
                 where=str(raw),
-                rule=f"C4 en has 1,024 training shards, of which {first} to {last} are trained, "
-                "and 8 for validation",
+                rule=(
+                    f"C4 en has 1,024 training shards, of which {first} to {last} are used, and "
+                    "8 for validation"
+                ),
                 fix="download them from https://huggingface.co/datasets/allenai/c4 (en)",
             )
     count = len(files_by_split["train"])
     if count != len(TRAIN_SHARDS):
-        say(f"{count} of the {len(TRAIN_SHARDS)} training shards: runs will count as open")
+        say(
+            f"{count} of the {len(TRAIN_SHARDS)} training shards: runs on this data are in the "
+            "open division"
+        )
     write_pairs(
         raw,
         data,

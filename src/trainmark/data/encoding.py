@@ -48,7 +48,7 @@ BLOCK_BYTES = 1 << 21
 WORKER_BYTES = 1 << 25  # one worker for this many bytes of a corpus
 ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 GZIP_MAGIC = b"\x1f\x8b"
-FIX = "give --from a file of JSON lines, plain or gzip, or a folder of them"
+FIX = "set --from to a file of JSON lines, plain or gzip, or to a folder of such files"
 SHOWN_CHARACTERS = 80  # of a wrong value, in an error
 
 
@@ -124,10 +124,10 @@ def _refuse_empty_corpus(counts: Mapping[str, int], raw: Path) -> None:
     """Raise DataError if a pair has no document."""
     if not counts["documents"]:
         raise DataError(
-            f"no document in the corpus, {counts['empty_texts']} empty texts",
+            f"the corpus has no documents, only {counts['empty_texts']} empty texts",
             where=str(raw),
-            rule="a corpus has at least one text that is not empty",
-            fix="name the texts' key with text_key=, or give another file with --from",
+            rule="a corpus must have at least one text that is not empty",
+            fix="set text_key= to the key of the text, or choose another file with --from",
         )
 
 
@@ -274,9 +274,9 @@ def encode_blocks(
             yield block, future.result()
     except BrokenProcessPool:
         raise EnvironmentFault(
-            "a worker process ended before its work was done",
-            rule="each holds the tokenizer and some blocks of lines in memory",
-            fix="give workers= a smaller number",
+            "a worker process died before its work was done",
+            rule="each worker holds the tokenizer and some blocks of lines in memory",
+            fix="set a smaller workers=",
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
@@ -392,7 +392,7 @@ def find_source_files(raw: Path) -> dict[str, Path]:
         if file.is_file() and file.name.lower().endswith(ENDINGS) and file.name[0] != "."
     }
     if not candidates:
-        rule = f"files that end in {', '.join(ENDINGS)} count"
+        rule = f"files must end in {', '.join(ENDINGS)}"
         raise DataError("no file of JSON lines", where=str(raw), rule=rule, fix=FIX)
     return dict(sorted(candidates.items()))
 
@@ -456,9 +456,12 @@ def _describe_line_fault(error: ValidationError, text_key: str) -> str:
         reason = str(fault["ctx"]["error"]).replace("at line 1 column", "at column")
         return f"not JSON, {reason}: {value}"
     if fault["type"] == "missing":
-        return f"no {text_key!r}; its keys: {', '.join(fault['input']):.{SHOWN_CHARACTERS}}"
+        return (
+            f"the key {text_key!r} is missing; the line has "
+            f"{', '.join(fault['input']):.{SHOWN_CHARACTERS}}"
+        )
     if fault["loc"]:
-        return f"{text_key!r} is {value}, not a text"
+        return f"{text_key!r} is {value}, not text"
     return f"not a JSON object: {value}"
 
 
@@ -486,7 +489,7 @@ def parse_texts(lines: Sequence[bytes], text_key: str, path: Path, first: int = 
             raise DataError(
                 _describe_line_fault(error, text_key),
                 where=f"{path}, line {number}",
-                rule=f"a line is one JSON object in UTF-8 with a text under {text_key!r}",
-                fix="mend or remove the line, or name the text's key with text_key=",
+                rule=f"each line must be a JSON object in UTF-8 with the text under {text_key!r}",
+                fix="repair or remove the line, or set text_key= to the key of the text",
             ) from None
     return texts

@@ -47,7 +47,7 @@ translate_read_errors = partial(
     splits.translate_read_errors,
     fault=partial(
         DataError,
-        rule="an indexed data set is a readable .bin with its .idx",
+        rule="an indexed dataset must be a readable .bin with its .idx",
         fix="check the name and the permissions, or prepare the data again",
     ),
 )
@@ -101,10 +101,10 @@ class IndexedReader:
         ends = [*accumulate((HEADER.size, 4 * sequences, 8 * sequences, 8 * bounds))]
         if len(raw) != ends[-1]:
             raise _fault(
-                f"{len(raw)} bytes, where {sequences} sequences and {bounds} document bounds "
+                f"{len(raw)} bytes, but {sequences} sequences and {bounds} document bounds "
                 f"take {ends[-1]}",
                 where=str(idx),
-                rule="an index is as long as its header says",
+                rule="the length of an index must match its header",
             )
         sizes, pointers, document_index = (
             raw[start:end].view(kind)
@@ -114,8 +114,8 @@ class IndexedReader:
         _refuse_other_documents(idx, document_index, sequences)
         tokens = _map_file(data, dtype)
         if num_tokens != len(tokens):
-            what = f"{len(tokens)} tokens, where the index beside it cuts {num_tokens}"
-            raise _fault(what, where=str(data), rule="the two files of a pair go together")
+            what = f"{len(tokens)} tokens, but the index of this file has {num_tokens}"
+            raise _fault(what, where=str(data), rule="the two files of a pair must belong together")
         return cls(prefix, sizes, pointers, document_index, tokens)
 
     @property
@@ -192,7 +192,7 @@ def _refuse_other_pointers(
             raise _fault(
                 f"sequence {first + number} has {block[number]} tokens",
                 where=f"{idx}, sizes",
-                rule="a sequence has 0 tokens or more",
+                rule="a sequence must have 0 or more tokens",
             )
         ends = end + np.cumsum(block)
         begins = (ends - block) * itemsize
@@ -200,10 +200,10 @@ def _refuse_other_pointers(
         if (stored != begins).any():
             number = int((stored != begins).argmax())
             raise _fault(
-                f"sequence {first + number} begins at byte {stored[number]}, and its predecessor "
-                f"ends at byte {begins[number]}",
+                f"sequence {first + number} begins at byte {stored[number]}, but the previous "
+                f"one ends at byte {begins[number]}",
                 where=f"{idx}, pointers",
-                rule="a sequence begins where the one before it ends, the first at 0",
+                rule="each sequence must begin where the previous one ends, the first at 0",
             )
         end = int(ends[-1])
     return end
@@ -218,17 +218,18 @@ def _refuse_other_documents(idx: Path, bounds: NDArray[np.int64], sequences: int
     fault = partial(
         _fault,
         where=f"{idx}, document index",
-        rule=f"it ascends from 0 to the number of sequences, {sequences}",
+        rule=f"document bounds must ascend from 0 to the number of sequences, {sequences}",
     )
     if bounds[0] != 0 or bounds[-1] != sequences:
-        raise fault(f"it goes from {bounds[0]} to {bounds[-1]}")
+        raise fault(f"the bounds go from {bounds[0]} to {bounds[-1]}")
     for first in range(0, len(bounds) - 1, BLOCK_SEQUENCES):
         block = bounds[first : first + BLOCK_SEQUENCES + 1]
         falling = np.diff(block) < 0
         if falling.any():
             number = int(falling.argmax())
             raise fault(
-                f"bound {first + number} is {block[number]}, the next one {block[number + 1]}"
+                f"bound {first + number} is {block[number]}, but the next one is "
+                f"{block[number + 1]}"
             )
 
 
@@ -247,15 +248,15 @@ def _read_header(idx: Path) -> tuple[np.dtype[Any], int, int]:
     with translate_read_errors(idx), idx.open("rb") as stream:
         start = stream.read(HEADER.size)
     if not start.startswith(MAGIC) or len(start) < HEADER.size:
-        what = f"no index: it begins with {start[: len(MAGIC)].hex() or 'nothing'}"
-        rule = f"a memory-mapped index begins with {MAGIC.hex()}"
+        what = f"not an index: the file begins with {start[: len(MAGIC)].hex() or 'nothing'}"
+        rule = f"a memory-mapped index must begin with {MAGIC.hex()}"
         raise _fault(what, where=str(idx), rule=rule)
     _, version, code, sequences, bounds = HEADER.unpack(start)
     names = {number: name for name, number in INTEGER_CODES.items()}
     if version != VERSION or code not in names or sequences < 0 or bounds < 1:
         known = ", ".join(f"{number} {name}" for number, name in sorted(names.items()))
         what = f"version {version}, element type {code}, {sequences} sequences, {bounds} bounds"
-        rule = f"version 1 is read, with whole numbers: {known}"
+        rule = f"only version 1 with integer types is supported: {known}"
         raise _fault(what, where=str(idx), rule=rule)
     return np.dtype(names[code]).newbyteorder("<"), sequences, bounds
 
@@ -292,9 +293,9 @@ def check_tokens(reader: IndexedReader, place: Path, *, vocab_size: int) -> Extr
         raise DataError(
             f"token ids from {content.smallest} to {content.largest}",
             where=str(tokens),
-            rule=f"a token id lies in [0, {vocab_size}), the recipe's vocab_size",
+            rule=f"token ids must be in [0, {vocab_size}), the recipe's vocab_size",
             fix=f"set vocab_size to {tokenizer_size or 'that'} of the tokenizer "
-            "the data was made with, or prepare the data again",
+            "that made the data, or prepare the data again",
         )
     if tokenizer_size is not None:
         refuse_short_vocabulary(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 CONFIG = "config.json"
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-Size = Annotated[int, Field(gt=0, description="a size is a whole number above 0")]
+Size = Annotated[int, Field(gt=0, description="must be a whole number above 0")]
 Share = Annotated[float, Field(ge=0, lt=1, description="a number in [0, 1)")]
 _SHOWN_CHARACTERS = 80
 # Keys of any model's config.json in transformers 4 and 5: about generation, outputs and files.
@@ -118,11 +118,11 @@ def _refuse_unknown_keys(
             continue
         if key in defaults and value == defaults[key]:
             continue
-        rule = "a key that this case does not know may change the model"
-        fix = f"use a model without {key}; or remove the key, if the model is the same without"
+        rule = "unknown keys are refused, because they may change the model"
+        fix = f"use a model without {key}; or remove the key if it does not change the model"
         if key in defaults:
-            rule = f"this case trains models with {key} {json.dumps(defaults[key])} only"
-            fix = "use the folder of such a model"
+            rule = f"this case only trains models with {key} {json.dumps(defaults[key])}"
+            fix = "use a model folder with this value"
         raise fault(
             f"{key} is {json.dumps(value):.{_SHOWN_CHARACTERS}}",
             where=f"{file}, {key}",
@@ -184,7 +184,7 @@ class ModelWeights:
 
     model: str
     shapes: Mapping[str, tuple[int, ...]]
-    fix: str = "use the config.json and the weights of one and the same model"
+    fix: str = "use the config.json and the weights of the same model"
     wrappers: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     unused: Callable[[str], bool] = field(default=lambda _: False)
@@ -212,12 +212,12 @@ class ModelWeights:
                 expected = self.shapes[names[bare]]
                 rows = tensor.shape[:1] if names[bare] in self.any_rows else expected[:1]
                 if tensor.shape != (*rows, *expected[1:]):
-                    rule = f"{self.model} has it as {expected}"
+                    rule = f"{self.model} has shape {expected}"
                     raise self._make_fault(f"{tensor.key} has shape {tensor.shape}", place, rule)
                 if names[bare] in matched:
                     other = matched[names[bare]]
-                    what = f"{tensor.key} is also in {other.file.name} as {other.key}"
-                    raise self._make_fault(what, place, "every weight is stored once")
+                    what = f"{tensor.key} is also in {other.file.name}, as {other.key}"
+                    raise self._make_fault(what, place, "every weight must be stored exactly once")
                 matched[names[bare]] = tensor
             elif not self.unused(bare):
                 rule = f"{self.model} has no such weight"
@@ -227,7 +227,8 @@ class ModelWeights:
         if missing:
             more = f" and {len(missing) - 1} more" if missing[1:] else ""
             rule = f"{self.model} has {len(self.shapes)} weights"
-            raise self._make_fault(f"no weight {missing[0]}{more}", f"{where}, {missing[0]}", rule)
+            what = f"weight {missing[0]}{more} is missing"
+            raise self._make_fault(what, f"{where}, {missing[0]}", rule)
         return matched
 
     def _strip_wrappers(self, name: str) -> str:
@@ -276,11 +277,11 @@ def list_folder_tensors(folder: Path, fault: Fault) -> list[StoredTensor]:
     listed = set(_read_weight_map(folder / INDEX, fault).items())
     stored = {(tensor.key, tensor.file.name) for tensor in tensors}
     for name, file in sorted(listed ^ stored):
-        what = "is not there" if (name, file) in listed else f"is not listed in {INDEX}"
+        what = "is missing" if (name, file) in listed else f"is not listed in {INDEX}"
         raise fault(
             f"{name} {what}",
             where=f"{folder / file}, {name}",
-            rule=f"a file holds the weights that {INDEX} lists for it",
+            rule=f"each file must contain exactly the weights that {INDEX} lists for it",
         )
     return tensors
 

@@ -188,7 +188,10 @@ def write_data_folder(
             shutil.rmtree(folder, ignore_errors=True)
             raise
         except KeyboardInterrupt:
-            report(f"stopped; the same command goes on: what is finished lies in {folder}")
+            report(
+                "stopped; run the same command again to continue: finished work is kept "
+                f"in {folder}"
+            )
             raise
         report(f"done: {data}")
 
@@ -197,10 +200,10 @@ def _refuse_data_in_raw(data: Path, raw: Path) -> None:
     """Raise DataError if the folder to write lies inside the raw one."""
     if raw in data.parents:
         raise DataError(
-            "the folder to write lies inside the raw one",
+            "the output folder lies inside the raw folder",
             where=str(data),
-            rule="what is written must not become a source of the next call",
-            fix="name a folder beside the raw one with --data",
+            rule="the output must not become input of the next call",
+            fix="set --data to a folder outside the raw folder",
         )
 
 
@@ -213,9 +216,14 @@ def _translate_system_errors(data: Path, folder: Path) -> Iterator[None]:
         raise EnvironmentFault(
             f"cannot prepare: {error.strerror or error}",
             where=str(error.filename or data),
-            rule="raw files must be readable, and the folder to write on a disk with room",
-            fix="free some space or change the permissions, then call again: what is finished "
-            f"is kept in {folder}",
+            rule=(
+                "raw files must be readable, and the output folder must be writable and have "
+                "enough space"
+            ),
+            fix=(
+                "free some space or change the permissions, then run the command again: finished "
+                f"work is kept in {folder}"
+            ),
         ) from error
 
 
@@ -225,7 +233,7 @@ def _resume_or_begin(
     """Return the earlier state if it is made of the same; else empty ``folder`` and begin anew."""
     made_of_json = json.loads(json.dumps(made_of))
     if earlier.get("made_of") == made_of_json:
-        report(f"going on with what an earlier call finished, in {folder}")
+        report(f"continuing with the work of an earlier call in {folder}")
         return dict(earlier)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -245,9 +253,9 @@ def _lock_folder(data: Path) -> Iterator[None]:
                 lock_file.unlink(missing_ok=True)
     except Timeout:
         raise EnvironmentFault(
-            "another prepare is at work on this folder",
+            "another prepare is running on this folder",
             where=str(data),
-            fix="wait for it, or name another folder with --data",
+            fix="wait until it ends, or choose another folder with --data",
         ) from None
 
 
@@ -298,7 +306,7 @@ def _finish(partial_folder: PartialFolder, data: Path) -> None:
     new_files = {name: file for name, file in files.items() if name not in fingerprints}
     if new_files:
         new_bytes = sum(map(_get_size, new_files.values()))
-        report.begin("taking the sha256 of what was written", new_bytes)
+        report.begin("computing the sha256 of the output", new_bytes)
     for name, file in new_files.items():
         fingerprints[name] = compute_fingerprint(file, report.advance)
         partial_folder.save()
@@ -326,10 +334,10 @@ def _is_finished(data: Path, made_of: dict[str, Any]) -> bool:
     differing = [name for name, value in made_of.items() if manifest.get(name) != value]
     if differing:
         raise DataError(
-            f"not empty, and not prepared with this {differing[0]}",
+            f"the folder is not empty, and was not prepared with this {differing[0]}",
             where=str(data),
-            rule="prepare never writes over files",
-            fix="name a new or empty folder with --data, or remove this one",
+            rule="prepare never overwrites files",
+            fix="choose a new or empty folder with --data, or remove this one",
         )
     return True
 
@@ -431,6 +439,6 @@ def require_whole_gzip(path: Path) -> Iterator[None]:
         raise DataError(
             f"not readable as gzip: {error}",
             where=str(path),
-            rule="a file that begins as gzip is whole gzip to its end",
-            fix="fetch or compress the file again",
+            rule="a file that begins as gzip must be gzip to its end",
+            fix="download or compress the file again",
         ) from None

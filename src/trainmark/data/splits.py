@@ -140,8 +140,8 @@ def _find_files(place: Path, name: str) -> list[Path]:
         raise DataError(
             f"numbered parts {', '.join(part.name for part in parts)}",
             where=str(place),
-            rule=f"{split} has {int(matches[0][2])} parts, each there once",
-            fix="fetch what is missing, move other versions away",
+            rule=f"{split} must have {int(matches[0][2])} parts, each exactly once",
+            fix="download the missing parts, and move parts of other versions away",
         )
     return parts
 

@@ -110,4 +110,6 @@ def _name_fields(rows: Iterable[tuple[int, list[str]]]) -> Iterator[dict[str, st
         elif len(fields) == len(header):
             yield dict(zip(header, fields, strict=True))
         else:
-            raise ValueError(f"line {line} has {len(fields)} fields, the header {len(header)}")
+            raise ValueError(
+                f"line {line} has {len(fields)} fields, but the header has {len(header)}"
+            )

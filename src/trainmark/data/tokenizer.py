@@ -29,8 +29,8 @@ SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")  # the first tha
 END_OF_DOCUMENT = "<|endoftext|>"
 CORPUS_FAULT = partial(
     DataError,
-    rule="text is tokenised with the model's tokenizer, in the files that its library wrote",
-    fix="name with tokenizer= the folder of the tokenizer, as the model hub has it",
+    rule="a model needs its own tokenizer, with the files as the library wrote them",
+    fix="set tokenizer= to the folder of the tokenizer, as downloaded from the model hub",
 )
 _BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -94,7 +94,7 @@ def read_merges(file: Path) -> list[tuple[str, str]]:
             continue
         pair = line.split(" ")
         if len(pair) != 2:
-            raise ValueError(f"{file.name}, line {number}: {line[:40]!r} is not two tokens")
+            raise ValueError(f"{file.name}, line {number}: {line[:40]!r} must be two tokens")
         merges.append((pair[0], pair[1]))
     return merges
 
@@ -115,7 +115,7 @@ def open_wordpiece(file: Path, fault: Fault, *, plain: bool = False) -> Tokenize
     library = open_tokenizer(file, fault, plain=plain)
     ids = library.get_vocab()
     if missing := [name for name in _BERT_TOKENS if name not in ids]:
-        rule = "a BERT vocabulary holds the five special tokens"
+        rule = "a BERT vocabulary must contain the five special tokens"
         raise fault(f"no token {', '.join(missing)}", where=str(file), rule=rule)
     if file.name == WORDPIECE:
         library.add_special_tokens(list(_BERT_TOKENS))
@@ -158,8 +158,8 @@ def refuse_other_settings(file: Path, library: Tokenizer, fault: Fault) -> None:
             raise fault(
                 f"{key} is {json.dumps(requested[key])}",
                 where=f"{settings}, {key}",
-                rule=f"text is tokenised with {key} {json.dumps(value)}, as {file.name} is read",
-                fix=f"give the {FAST} that the library saved with these settings",
+                rule=f"{file.name} implies {key} {json.dumps(value)}",
+                fix=f"use the {FAST} that the library saved with these settings",
             )
 
 
@@ -194,11 +194,14 @@ def refuse_short_vocabulary(
         DataError: ``vocab_size`` is larger; the error has both numbers.
     """
     if vocab_size > -(-entries // multiple) * multiple:
-        padding = f", padded to a multiple of {multiple} at most" if multiple > 1 else ""
+        padding = f", padded to at most a multiple of {multiple}" if multiple > 1 else ""
         raise DataError(
-            f"{entries} entries, the model has {vocab_size}",
+            f"the vocabulary has {entries} entries, but the model has {vocab_size}",
             where=str(file),
-            rule=f"the vocabulary is the model's own{padding}; {of} says vocab_size {vocab_size}",
+            rule=(
+                f"the vocabulary must be that of the model{padding}; {of} has vocab_size "
+                f"{vocab_size}"
+            ),
             fix=fix,
         )
 
@@ -230,7 +233,7 @@ def find_corpus_files(folder: Path) -> dict[str, Path]:
     files = {name: folder / name for name in names if (folder / name).is_file()}
     if FAST in files or set(BPE) <= set(files):
         return files
-    rule = f"a tokenizer is {FAST}, or {' and '.join(BPE)}"
+    rule = f"a tokenizer folder must contain {FAST}, or {' and '.join(BPE)}"
     raise CORPUS_FAULT("no tokenizer", where=str(folder), rule=rule)
 
 
@@ -255,9 +258,9 @@ def open_corpus_tokenizer(folder: Path, *, ends: bool = True) -> CorpusTokenizer
     end_id = library.token_to_id(end)
     if end_id is None:
         raise DataError(
-            f"no token {end!r}, which ends a document",
+            f"the end-of-document token {end!r} is missing",
             where=str(file),
-            rule="a document ends with a token that no text has",
-            fix=f"name the token as eos_token in {SETTINGS[0]}, or add it to the vocabulary",
+            rule="each document ends with a token that does not occur in text",
+            fix=f"set eos_token in {SETTINGS[0]} to the token, or add it to the vocabulary",
         )
     return CorpusTokenizer(library, vocab_size, end, end_id)

@@ -94,8 +94,8 @@ def _load(entry: EntryPoint, *, taken: tuple[str, ...]) -> Vendor:
     raise EnvironmentFault(
         f"skipped: {fault}",
         where=f"device {entry.name}{package} ({entry.value})",
-        rule="a vendor is a class that implements the Vendor Protocol and can be imported",
-        fix="fix or remove the package; docs/adding-a-device.md has a check for it",
+        rule="a vendor must be an importable class that implements the Vendor Protocol",
+        fix="fix or remove the package; docs/adding-a-device.md shows how to check it",
     )
 
 
@@ -203,10 +203,10 @@ def choose_vendor(name: str | None) -> Vendor:
         return present[0]
     if present:
         raise UsageError(
-            f"devices of several vendors here are {name} to torch: "
+            f"several vendors have devices of the torch type {name}: "
             + ", ".join(vendor.name for vendor in present),
             where="--device",
-            fix="name the vendor",
+            fix="choose a vendor",
         )
     for fault in (fault for vendor in meant for fault in _list_faults(vendor, where="--device")):
         raise fault
@@ -214,8 +214,8 @@ def choose_vendor(name: str | None) -> Vendor:
         item.name for item in known.values() if not is_named_only(item) and item.count()
     )
     raise EnvironmentFault(
-        f"no {name} device that this installation can use",
+        f"no {name} device is usable",
         where="--device",
-        rule=f"a {name} device needs its driver and a torch built for it",
-        fix=f"devices present: {names}; see `trainmark list devices`",
+        rule=f"a {name} device needs its driver and a torch build that supports it",
+        fix=f"choose another device: {names}; see `trainmark list devices`",
     )

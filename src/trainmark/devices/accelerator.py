@@ -104,7 +104,7 @@ class Accelerator:
                 raise EnvironmentFault(
                     f"torch {self._torch.__version__} cannot import {module}: {error}",
                     where=f"--device {self.name}",
-                    fix="install the version of it that is made for this torch",
+                    fix="install the version of the module that was built for this torch",
                 ) from error
         self._backend = Backend(
             self._torch, self.torch_type, self.index, where=f"--device {self.name}"
@@ -166,8 +166,8 @@ class Accelerator:
             self.synchronize()
         except (RuntimeError, TypeError, NotImplementedError) as error:
             raise EnvironmentFault(
-                f"precision=fp8: torch {self._torch.__version__} does not multiply it on this "
-                f"device: {str(error).partition(chr(10))[0]}",
+                f"precision=fp8: torch {self._torch.__version__} cannot multiply fp8 "
+                f"matrices on this device: {str(error).partition(chr(10))[0]}",
                 where="recipe field precision",
                 fix="use precision=bf16",
             ) from error

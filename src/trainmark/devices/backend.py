@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 REQUIREMENTS = (
-    "a backend has timed events (torch.Event or Event of its module, with enable_timing), "
-    "synchronize, set_device, and torch's DeviceAllocator or mem_get_info of its module"
+    "a backend must have timed events (torch.Event or Event of its module, with "
+    "enable_timing), synchronize, set_device, and DeviceAllocator of torch or mem_get_info "
+    "of its module"
 )
 
 
@@ -89,8 +90,8 @@ class Backend:
             self._torch.zeros((), device=self._type).add_(1).item()
         except Exception as error:  # backends raise classes of their own
             raise self._fault(
-                f"it does not compute: {_get_first_line(error)}",
-                fix="check the driver with the vendor's tool and the devices with "
+                f"the device does not compute: {_get_first_line(error)}",
+                fix="check the driver with the vendor's tool, and the devices with "
                 "`trainmark list devices`",
             ) from error
 
@@ -117,8 +118,10 @@ class Backend:
             raise self._fault(
                 f"nothing {task}: {'; '.join(failures)}",
                 rule=REQUIREMENTS,
-                fix="ask the maker of the backend for it, or override what is missing in the "
-                "vendor's own Device (docs/adding-a-device.md)",
+                fix=(
+                    "ask the vendor of the backend for the function, or override the missing one "
+                    "in the vendor's Device class (docs/adding-a-device.md)"
+                ),
             )
         return working
 

@@ -93,10 +93,13 @@ def refuse_wrong_marks(
     while not _MIN_SHARE <= shares[-1] <= _MAX_SHARE:
         if len(shares) == _ATTEMPTS:
             raise EnvironmentFault(
-                f"its marks tell {marked_ns / 1e6:.3g} ms for work that takes "
-                f"{wall_ns / 1e6:.3g} ms of the host's clock",
+                f"device events report {marked_ns / 1e6:.3g} ms for work that takes "
+                f"{wall_ns / 1e6:.3g} ms by the host clock",
                 where=f"device {device.name}",
-                rule="time between two marks is the time that passes between them on the device",
+                rule=(
+                    "the time between two marks must be the time that passes between them on the "
+                    "device"
+                ),
                 fix="mark() must record an event in the stream of the work, elapsed_ns() must "
                 "return nanoseconds, and synchronize() must wait for all work; "
                 "tests/device/test_time.py checks them",

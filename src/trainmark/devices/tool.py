@@ -132,7 +132,8 @@ class ToolMonitor:
             samples[place] = replace(sample, **(lasting | sample.known()))
         if self._count not in (None, len(samples)):
             raise MonitorFault(
-                "failed", f"{self.name} tells {len(samples)} devices, and {self._count} are here"
+                "failed",
+                f"{self.name} reports {len(samples)} devices, but this machine has {self._count}",
             )
         return samples
 
@@ -143,7 +144,7 @@ class ToolMonitor:
                 self.printed = run_tool(argv, any_code=any_code)
                 samples = parse(self.printed)
                 if not samples:
-                    raise MonitorFault("unreadable", f"{self.name}: no device in what it printed")
+                    raise MonitorFault("unreadable", f"{self.name}: no device in the output")
             except MonitorFault as fault:
                 if fault.kind in ("absent", "hung"):
                     raise

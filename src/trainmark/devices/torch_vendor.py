@@ -176,8 +176,8 @@ class TorchVendor:
         del nproc
         if recipe.precision == "tf32":
             return Refusal(
-                f"precision=tf32 is untried on {self.name} devices: torch does not tell whether "
-                "they compute in it",
+                f"precision=tf32 is not supported on {self.name} devices: torch does not "
+                "report whether they use it",
                 "use precision=fp32 or bf16",
             )
         return None
@@ -189,28 +189,28 @@ class TorchVendor:
         if not files and on_bus:
             return Refusal(
                 f"{len(on_bus)} {self.name} device(s) on the PCI bus, but no {self.nodes}",
-                "load the vendor's driver; a container must be given the device files",
+                "load the vendor's driver; in a container, pass the device files through",
             )
         if not files or self.count():
             return None
-        here = f"{len(files)} {self.name} device(s) here, but"
+        here = f"{len(files)} {self.name} device(s) on this machine, but"
         if not self.drives():
             missing = f"the package {self.package} is not installed"
-            torch = missing if self.package else "the installed torch is not built for it"
+            torch = missing if self.package else "the installed torch is not built for them"
             return Refusal(
                 f"{here} {torch}",
-                "install the vendor's torch, then `make clean` and "
-                "`make install TORCH=system PYTHON=...` with the Python that has it",
+                "install the vendor's torch, then run `make clean` and `make install "
+                "TORCH=system PYTHON=...` with the Python that has it",
             )
         if denied := self.denied():
             return Refusal(
                 f"{here} this user may not open {', '.join(str(file) for file in denied)}",
-                "ask for membership of the group that owns it, and log in again",
+                "ask to be added to the group that owns the file, and log in again",
             )
         return Refusal(
-            f"{self.visible_devices}={os.environ.get(self.visible_devices or '')!r} names none "
-            f"of the {len(files)} {self.name} devices here",
-            f"unset {self.visible_devices}, or name devices from 0 on",
+            f"{self.visible_devices}={os.environ.get(self.visible_devices or '')!r} matches "
+            f"none of the {len(files)} {self.name} devices on this machine",
+            f"unset {self.visible_devices}, or set it to device numbers starting from 0",
         )
 
     def occupants(self, nproc: int) -> list[Occupant]:

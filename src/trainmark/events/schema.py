@@ -148,7 +148,9 @@ class Window(Timed, tag="window", kw_only=True, omit_defaults=True, gc=False):
         Timed.__post_init__(self)
         steps, waits, losses = len(self.step_ns), len(self.wait_ns), len(self.loss)
         if not 0 < steps == waits == losses == len(self.samples) == len(self.step_samples):
-            raise ValueError("step_ns, wait_ns, loss, samples, step_samples differ in length")
+            raise ValueError(
+                "step_ns, wait_ns, loss, samples and step_samples must have the same length"
+            )
 
 
 class BitDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -493,7 +495,7 @@ def decode_event(line: bytes) -> dict[str, Any]:
     """
     event = msgspec.json.decode(line, type=dict[str, Any])
     if "event" not in event:
-        raise ValueError("an event is an object with a name")
+        raise ValueError("an event must be an object with a name")
     return event
 
 
@@ -527,7 +529,7 @@ def iterate_events(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 raise RecordError(
                     f"not an event: {error}",
                     where=f"{path}:{number}",
-                    rule="each line is an event as the run wrote it",
+                    rule="each line must be an event as the run wrote it",
                 ) from None
             yield number, decode_event(line)
 

@@ -35,7 +35,8 @@ _MLPERF_STARTS: dict[MomentKind, str] = {
     "evaluation_start": "eval_start",
 }
 _NOTICE = (
-    "not an MLPerf result: measured by trainmark, neither submitted nor verified; a log form only"
+    "not an MLPerf result: measured by trainmark, neither submitted nor verified; only the "
+    "log format is the same"
 )
 
 
@@ -154,10 +155,10 @@ def render_mlperf_log(record: Record, folder: Path) -> str:
     """
     if record.plan.resumed:
         raise RecordError(
-            "continues from a checkpoint",
+            "the run continues from a checkpoint",
             where=record.run_id,
-            rule="an MLPerf log has the whole training between run_start and run_stop",
-            fix="export the log of a run that was not interrupted, or --to perflog",
+            rule="an MLPerf log must contain the whole training between run_start and run_stop",
+            fix="export a run that was not interrupted, or use --to perflog",
         )
     lines: list[str] = []
     for moment in read_moments(record, folder):
@@ -294,10 +295,10 @@ def _read_launch(folder: Path) -> LocatedEvent:
             if event["event"] == "launch":
                 return event
     raise RecordError(
-        "no events there",
+        "no events in this folder",
         where=str(folder),
-        rule="a log is written from a record and the events beside it, which have the times",
-        fix="name the run directory",
+        rule="the log needs the times in the events of the run, not only its record",
+        fix="pass the run directory",
     )
 
 
@@ -365,10 +366,10 @@ class _Timeline:
         num_recorded = len(self._samples) - 1
         if self._step > num_recorded:
             raise RecordError(
-                f"{self._step} steps until here, and {num_recorded} in the record",
+                f"{self._step} steps up to here, but {num_recorded} in the record",
                 where=f"{self._path}:{event['lineno']}",
-                rule="the events are those of the record",
-                fix="`trainmark verify` names what differs",
+                rule="the events must be those of the record",
+                fix="`trainmark verify` lists the differences",
             )
 
     def make_moment(self, kind: MomentKind, t_ns: int, event: LocatedEvent) -> Moment:

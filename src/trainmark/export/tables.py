@@ -123,12 +123,16 @@ def render_index(records: Sequence[Record]) -> str:
         entries = list_index_records(record)
         if not entries:
             raise RecordError(
-                f"case {record.plan.case} names no mission",
+                f"case {record.plan.case} has no mission",
                 where=record.run_id,
-                rule="collections file an index record under a mission: the task of its case, "
-                "such as 文本分类 (text classification)",
-                fix="leave this run out, or write mission=Mission(…) in the case; "
-                "see docs/adding-a-case.md",
+                rule=(
+                    "an index record needs a mission, the task of its case, for example 文本分类 "
+                    "(text classification)"
+                ),
+                fix=(
+                    "skip this run, or set mission=Mission(…) in the case; see "
+                    "docs/adding-a-case.md"
+                ),
             )
         lines += [item.to_json() for item in entries]
     return "".join(f"{line}\n" for line in lines)
@@ -158,7 +162,7 @@ def render_text(form: str, records: Sequence[Record], paths: Sequence[str]) -> s
     if form in RECORD_FORMS:
         return RECORD_FORMS[form](records)
     if len(records) != 1:
-        raise UsageError(f"{len(records)} runs in one log", fix="write a file for each run")
+        raise UsageError(f"{len(records)} runs in one log", fix="write one file per run")
     path = Path(paths[0])
     folder = path if path.is_dir() else path.parent
     return LOG_FORMS[form](records[0], folder)

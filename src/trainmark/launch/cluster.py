@@ -25,7 +25,7 @@ from trainmark.validation import require_form
 # The names of the launchers, which cluster files and commands need without loading the launchers.
 LOCAL = "local"  # this machine: ``launch.local`` starts its ranks without an engine
 CONTAINER = "container"  # this machine, in the cluster's container
-_ONE_HOST = Text("two nodes of one host, no cluster yet", "一台主机上的两个节点，尚无集群")
+_ONE_HOST = Text("two nodes of one host, no cluster yet", "一台主机上的两个节点，尚未在集群上测试")
 # The launchers and what each was tested on: cluster files and verbs name engines that they never
 # load.
 TESTED = {
@@ -36,7 +36,7 @@ TESTED = {
     ),
     "slurm": _ONE_HOST,
     "ssh": _ONE_HOST,
-    "kubernetes": Text("a stand-in server, no cluster yet", "模拟的服务器，尚无集群"),
+    "kubernetes": Text("a stand-in server, no cluster yet", "模拟的服务器，尚未在集群上测试"),
     "ray": _ONE_HOST,
 }
 NAMES = tuple(TESTED)
@@ -45,7 +45,11 @@ ClusterCount = Annotated[int, Ge(1), Le(1_000_000)]
 
 
 Variable = Annotated[
-    str, require_form(r"[A-Za-z_][A-Za-z0-9_]*", "a name of letters, digits and _, no digit first")
+    str,
+    require_form(
+        r"[A-Za-z_][A-Za-z0-9_]*",
+        "a name of letters, digits and _ that does not start with a digit",
+    ),
 ]
 Host = Annotated[
     str, require_form(r"([\w.][\w.-]*@)?(\w[\w.-]*|\[[\w:.]+\])(:\d{1,5})?", "[user@]host[:port]")
@@ -53,7 +57,7 @@ Host = Annotated[
 MountText = Annotated[
     str,
     require_form(
-        r"/[^:,]*:/[^:,]*(:r[ow])?", "HOST:CONTAINER[:ro], both paths from the root without comma"
+        r"/[^:,]*:/[^:,]*(:r[ow])?", "HOST:CONTAINER[:ro], two absolute paths without commas"
     ),
 ]
 
@@ -185,11 +189,13 @@ class Cluster(Frozen):
         if self._file is None and not self.model_fields_set:
             write = fix or f"write {key}"
             return UsageError(
-                f"{what}, and no cluster file is given",
+                f"{what}, and there is no cluster file",
                 where=f"--cluster, {key}",
                 rule=rule,
-                fix=f"{write} into a file and name it: --cluster cluster.yaml; "
-                "docs/launchers.md has the keys",
+                fix=(
+                    f"write {write} into a file and pass it: --cluster cluster.yaml; "
+                    "docs/launchers.md describes the keys"
+                ),
             )
         place = "cluster file" if self._file is None else str(self._file)
         return UsageError(what, where=f"{place}, {key}", rule=rule, fix=fix)
@@ -237,7 +243,10 @@ def read_cluster(path: Path | None) -> Cluster:
         return Cluster()
     document = documents.read_yaml(file)
     cluster = documents.validate_document(
-        Cluster, {} if document is None else document, file, fix="docs/launchers.md has the keys"
+        Cluster,
+        {} if document is None else document,
+        file,
+        fix="docs/launchers.md describes the keys",
     )
     cluster._file = file
     return cluster

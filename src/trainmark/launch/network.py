@@ -79,7 +79,7 @@ def _refuse_absent_interfaces(name: str, value: str) -> None:
         problem,
         where=f"environment variable {name}={value}",
         rule=f"{rule}; down: {', '.join(down)}" if down else rule,
-        fix=f"name one that is up, or unset {name}",
+        fix=f"choose one that is up, or unset {name}",
     )
 
 
@@ -103,7 +103,7 @@ def _find_interface_problem(name: str, value: str, up: list[str]) -> str | None:
             matches[pattern] = [interface for interface in up if interface.startswith(pattern)]
     if excludes:
         excluded = {interface for interfaces in matches.values() for interface in interfaces}
-        return None if set(up) > excluded else "leaves out every interface that is up"
+        return None if set(up) > excluded else "excludes every interface that is up"
     absent = [pattern for pattern in patterns if not matches[pattern]]
     if name.startswith(_EXACT_PREFIXES):  # the library uses every interface of the list
         is_usable = bool(patterns) and not absent
@@ -126,7 +126,7 @@ def _refuse_absent_address(name: str, value: str) -> None:
             "no interface has this address",
             where=f"environment variable {name}={value}",
             rule=f"addresses of this machine: {', '.join(addresses) or 'none'}",
-            fix=f"name one of them, or unset {name}",
+            fix=f"choose one of them, or unset {name}",
         )
 
 
@@ -139,6 +139,6 @@ def _refuse_without_loopback() -> None:
         raise EnvironmentFault(
             f"{LOOPBACK} cannot be reached: {error.strerror or error}",
             where="loopback interface lo",
-            rule="ranks of one machine meet there",
-            fix="`ip link set lo up` switches it on, as root; or run with --nproc 1",
+            rule="ranks of one machine connect over it",
+            fix="run `ip link set lo up` as root to bring it up; or use --nproc 1",
         ) from None

@@ -215,9 +215,9 @@ def locate_data(node: int, plan: Plan, data: Path | None) -> Path:
         folder = cases.ensure_generated_data(case, recipe, cases.get_cache_root())
     if cases.check_data(case.name, folder, recipe).content_id != plan.data.content_id:
         raise DataError(
-            "other data than where the run was planned",
+            "the data differs from that on the machine that planned the run",
             where=f"node {node}, {folder}",
-            rule="all nodes train on the same data",
+            rule="all nodes must train on the same data",
             fix="copy the data to this node again",
         )
     return folder

@@ -149,9 +149,10 @@ class RunProgress:
         needed_s = self._find_earliest_end() * step_s
         if needed_s > limit_s:
             self.limit_warning = (
-                f"this run will not finish within its limit of {_format_duration(limit_s)}: its "
-                f"steps {self._format_end_condition()}take about {_format_duration(needed_s)} at "
-                "the matmul rate measured here; raise --timeout or lower max_steps"
+                "this run will not finish within its time limit of "
+                f"{_format_duration(limit_s)}: its steps "
+                f"{self._format_end_condition()}take about {_format_duration(needed_s)} "
+                "at the measured matmul rate; raise --timeout or lower max_steps"
             )
 
     def _take_window(self, event: Window) -> None:
@@ -206,9 +207,9 @@ class RunProgress:
         if needed_s > limit_s and self._train_ns / 1e9 >= _MIN_TRAINED_SHARE * timeout_s:
             self.limit_warning = self.limit_warning or (
                 f"this run will not finish: its steps {self._format_end_condition()}take "
-                f"{_format_duration(needed_s)} more at this speed, and its time limit comes in "
-                f"{_format_duration(limit_s)}; start it again with a larger --timeout or a smaller "
-                "max_steps"
+                f"{_format_duration(needed_s)} more at this speed, but its time limit "
+                f"ends in {_format_duration(limit_s)}; start it again with a larger "
+                "--timeout or a smaller max_steps"
             )
 
     def _find_earliest_end(self) -> int:

@@ -102,14 +102,14 @@ def _build_used_fault(run_dir: Path) -> EnvironmentFault:
     return EnvironmentFault(
         "the folder is not empty" if run_dir.is_dir() else "not a folder",
         where=str(run_dir),
-        rule="a run never writes into another run's folder",
+        rule="a run never writes into the folder of another run",
         fix="choose another --out",
     )
 
 
 def build_write_fault(run_dir: Path, error: OSError) -> EnvironmentFault:
     """Return the fault of a folder into which a run cannot write."""
-    fix = "choose an --out with write permission and free space"
+    fix = "choose an --out that is writable and has free space"
     return EnvironmentFault(f"cannot write there: {error.strerror}", where=str(run_dir), fix=fix)
 
 
@@ -188,7 +188,7 @@ def finish_run(run_dir: Path, events: EventWriter) -> Record:
         raise LostRunError(
             f"the record cannot be written: {error.strerror}",
             where=str(run_dir),
-            fix="if the folder is still there, `trainmark report` makes the record",
+            fix="if the folder still exists, `trainmark report` writes the record",
         ) from error
     try:
         index_record.write_index(new_record, run_dir)
@@ -246,15 +246,15 @@ def make_record(folder: Path) -> None:
     except RecordError as fault:
         raise RecordError(f"cannot be read: {fault}", where=str(folder)) from None
     if plan.node_processes:
-        what = f"a run of launcher {plan.launcher}, whose job may still be running"
-        fix = f"`trainmark run --attach {folder}` waits for it and makes the record"
+        what = f"launcher {plan.launcher} started the run, and its job may still be running"
+        fix = f"`trainmark run --attach {folder}` waits for the job and writes the record"
         raise RecordError(what, where=str(folder), fix=fix)
     try:
         with lock_folder(folder):
             if not (folder / record.RECORD_FILE).exists():
                 _make_locked_record(plan, folder)
     except BlockingIOError:
-        fix = "wait for its end, or stop it with Ctrl-C"
+        fix = "wait until it ends, or stop it with Ctrl-C"
         raise RecordError("the run is still running", where=str(folder), fix=fix) from None
     except (OSError, ValueError) as error:
         what = f"cannot be read: {describe_error(error)}"
@@ -266,8 +266,8 @@ def _make_locked_record(plan: Plan, folder: Path) -> None:
     path = folder / LAUNCHER_FILE
     names = {event["event"] for event in EventFile(path)} if path.exists() else set()
     if "launch" not in names:
-        fix = "delete the folder and run it again"
-        raise RecordError("the run never began", where=str(folder), fix=fix)
+        fix = "delete the folder and start the run again"
+        raise RecordError("the run never started", where=str(folder), fix=fix)
     psutil.wait_procs(processes.find_processes(plan.run_id), timeout=_END_PATIENCE_S)
     processes.kill_run(plan.run_id)
     events = EventWriter(path, time.perf_counter_ns)

@@ -240,9 +240,9 @@ def check_entries(file: PlanFile, *, dry_run: bool = False) -> list[SeriesEntry]
     """
     if (file.out / PLAN_FILE).exists():
         raise EnvironmentFault(
-            "the folder is that of a single run",
+            "the folder contains a single run",
             where=str(file.out),
-            rule="the runs of a plan file need their own folder",
+            rule="the runs of a plan file need a separate folder",
             fix="choose another --out",
         )
     read_cluster_once = cache(read_cluster)
@@ -395,9 +395,9 @@ def _lock_folder(entries: Sequence[SeriesEntry]) -> Iterator[None]:
             stack.enter_context(lock_folder(base))
         except BlockingIOError:
             raise EnvironmentFault(
-                "another `trainmark run` of this plan is running there",
+                "another `trainmark run` of this plan is running in this folder",
                 where=str(base),
-                fix="wait for it, or choose another --out",
+                fix="wait until it ends, or choose another --out",
             ) from None
         except OSError as error:
             raise build_write_fault(base, error) from error

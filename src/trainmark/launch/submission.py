@@ -45,9 +45,9 @@ def require_launcher(cluster: Cluster, name: str) -> Launcher:
     reason = launchers.explain_absence(name, cluster)
     if reason is not None:
         raise EnvironmentFault(
-            f"launcher {name} cannot be used here: {reason}",
+            f"launcher {name} cannot be used on this machine: {reason}",
             where="--launcher",
-            fix="see `trainmark list launchers`, and docs/launchers.md for what each needs",
+            fix="see `trainmark list launchers`, and docs/launchers.md for the requirements",
         )
     return launchers.load_launcher(name)
 
@@ -87,7 +87,7 @@ def attach(folder: Path) -> EngineJob:
     folder = folder.absolute()
     if (folder / RECORD_FILE).exists():
         raise RecordError(
-            "the record exists already", where=str(folder), fix="`trainmark report` prints it"
+            "the record already exists", where=str(folder), fix="`trainmark report` prints it"
         )
     try:
         plan = Plan.read(folder).model_copy(update={"run_dir": str(folder)})
@@ -96,7 +96,7 @@ def attach(folder: Path) -> EngineJob:
         raise RecordError(
             f"not a run of a launcher: {describe_error(error)}",
             where=str(folder),
-            rule=f"it needs plan.json and {CLUSTER_FILE}",
+            rule=f"the folder must contain plan.json and {CLUSTER_FILE}",
         ) from None
     if not (folder / LAUNCHER_FILE).exists():  # the user pasted the script of a dry run
         run_dir.begin_run(plan, folder, {}).close()
@@ -122,7 +122,9 @@ def follow(
         try:
             stack.enter_context(run_dir.lock_folder(folder))
         except BlockingIOError:
-            raise RecordError("another process follows the job", where=str(folder)) from None
+            raise RecordError(
+                "another process is already following the job", where=str(folder)
+            ) from None
         stop = _wait_for_end(launcher, job, request, on_poll)
         try:
             launcher.collect(job)

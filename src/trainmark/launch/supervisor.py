@@ -205,7 +205,7 @@ class _Reports:
             self._take(os.read(self.descriptor, _READ_BYTES))
         if not self.ranks:
             raise MeasurementError(
-                f"the ranks cannot be started: {self._fault or 'their supervisor was killed'}"
+                f"the ranks could not be started: {self._fault or 'their supervisor was killed'}"
             )
         os.set_blocking(self.descriptor, False)
 

@@ -301,7 +301,7 @@ def _wait_for_ranks(ranks: Sequence[RankProcess], request: StopRequest, *, deadl
             fix = "try a smaller --budget-s, or fewer ranks"
             raise MeasurementError("the ranks did not finish in time", fix=fix)
     if any(codes):
-        fix = "see above what it printed"
+        fix = "see the output of the ranks above"
         raise MeasurementError(f"exit codes of the ranks: {codes}", fix=fix)
 
 

@@ -143,7 +143,7 @@ def check_load(machine: ExaminedMachine) -> Conditions:
     sleep(seconds)
     share = before.compute_others_share(CpuUse.read())
     if share is None:
-        raise ValueError("the kernel's counters of processor time did not move")
+        raise ValueError("the kernel's CPU time counters did not move")
     severity = choose_severity(spoils=share > BUSY_SHARE)
     yield make_condition("load", severity, share=share, seconds=seconds, most=BUSY_SHARE)
 

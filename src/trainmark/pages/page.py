@@ -174,7 +174,7 @@ def build_documents(
         RecordError: no record.
     """
     if not records:
-        raise RecordError("no record to show", fix="name one run or more")
+        raise RecordError("no record to show", fix="choose at least one run")
     unique = {(record.run_id, str(record.figures)): record for record in records}
     works = group_by_work(list(unique.values()))
     has_several = len(works) > 1
@@ -291,8 +291,9 @@ def _check_drawing() -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < _MIN_ADDRESS_SPACE_BYTES:
         raise EnvironmentFault(
-            f"{HTML_PAGE} was not drawn: this process may use {limit / cells.GIB:.0f} GiB of "
-            f"address space (ulimit -v), and charts need {_MIN_ADDRESS_SPACE_BYTES // cells.GIB}"
+            f"{HTML_PAGE} was not drawn: this process may use only {limit / cells.GIB:.0f} "
+            "GiB of address space (ulimit -v), but charts need "
+            f"{_MIN_ADDRESS_SPACE_BYTES // cells.GIB}"
         )
 
 

@@ -37,7 +37,7 @@ def choose_chart(pages: Sequence[Document], name: str | None) -> Chart:
     """
     charts = list_charts(pages)
     if not charts:
-        rule = "a curve needs two steps"
+        rule = "a curve needs at least two steps"
         raise UsageError("these runs have no chart", where="--chart", rule=rule)
     if name is None:
         return next(iter(charts.values()))

@@ -43,7 +43,7 @@ def build_summary(records: Sequence[Record]) -> RepeatSummary:
         UsageError: a run given twice.
     """
     if not records:
-        raise RecordError("no record to sum up", fix="name one run or more")
+        raise RecordError("no record to summarize", fix="choose at least one run")
     first = describe_work(records[0])
     for record in records[1:]:
         other = describe_work(record)

@@ -84,9 +84,9 @@ def choose_work(request: RunRequest) -> Choice:
     recipe = apply_overrides(case.recipes[recipe_name], overrides)
     if recipe.precision == "fp8" and not recipe.has_fp8:
         raise UsageError(
-            f"precision=fp8 in {case.name}",
+            f"precision=fp8 is not possible in {case.name}",
             where="recipe field precision",
-            rule="the case's linear layers compute in fp8",
+            rule="precision=fp8 needs a case whose linear layers support it",
             fix="use precision=bf16",
         )
     recipe.check(nnodes * nproc)
@@ -113,16 +113,20 @@ def _check_replay(case: Case, recipe: Recipe) -> None:
         raise UsageError(
             f"{what} in {case.name}",
             where=where,
-            rule="a window can be repeated if a step changes only what the job's stepper holds; "
-            "this case's steps also change tables or counts of their own",
+            rule=(
+                "a window can only be repeated if a step changes nothing but the state of the "
+                "job's stepper; steps of this case also change tables or counts"
+            ),
             fix=fix,
         )
     if getattr(recipe, "tensor_parallel", 1) > 1:
         raise UsageError(
             f"{what} with tensor_parallel={recipe.tensor_parallel}",  # type: ignore[attr-defined]
             where=where,
-            rule="ranks that share a replica exchange activations, so that a difference would "
-            "appear on all of them and could not be assigned to a rank",
+            rule=(
+                "ranks that share a replica exchange activations, so a difference would appear "
+                "on all of them and could not be traced to one rank"
+            ),
             fix=f"{fix}, or tensor_parallel=1",
         )
     if recipe.max_steps is None:
@@ -130,11 +134,13 @@ def _check_replay(case: Case, recipe: Recipe) -> None:
     num_windows = ceil(max(0, recipe.max_steps - recipe.warmup_steps) / recipe.window_steps)
     if num_windows < recipe.replay_every_windows:
         raise UsageError(
-            f"{what} with {num_windows} measured windows",
+            f"{what}, but the run has only {num_windows} measured windows",
             where=where,
-            rule="a run must have as many measured windows: "
-            "(max_steps - warmup_steps) / window_steps, rounded up",
-            fix="use a smaller value or more steps",
+            rule=(
+                "the run must have at least that many measured windows: (max_steps - "
+                "warmup_steps) / window_steps, rounded up"
+            ),
+            fix="use a smaller value, or more steps",
         )
 
 
@@ -190,7 +196,7 @@ def _check_framework(case: Case, framework: str) -> None:
     installed = f"{case.framework}_{installed_torch()}"
     if framework != case.framework and not f"{installed}.".startswith(f"{framework}."):
         raise EnvironmentFault(
-            f"the key asks for {framework}, but {installed} is installed",
+            f"the case key asks for {framework}, but {installed} is installed",
             where="CASE",
             fix=f"install that version, or write {case.framework} in the key",
         )
@@ -246,22 +252,22 @@ def _refuse_too_many(choice: Choice, vendor: Vendor, remote: RemoteTarget | None
     max_nodes = 1 if remote is None else remote.nodes
     max_devices = None if remote is None else remote.devices_per_node
     if max_nodes is not None and choice.nnodes > max_nodes:
-        rule, fix = "the cluster file says so", "correct the file"
+        rule, fix = "the cluster file has no more", "correct the file"
         if launcher in _SINGLE_MACHINE_LAUNCHERS:
             rule = f"launcher {launcher} runs on one machine"
             fix = "choose a --launcher for several machines (see `trainmark list launchers`)"
         raise EnvironmentFault(
-            f"{choice.nnodes} nodes are needed, at most {max_nodes} can be used",
+            f"{choice.nnodes} nodes are needed, but at most {max_nodes} can be used",
             where="CASE, --recipe or --nnodes",
             rule=rule,
             fix=f"use --nnodes {max_nodes} or less, or {fix}",
         )
     if max_devices is not None and choice.nproc > max_devices:
         raise EnvironmentFault(
-            f"{choice.nproc} {vendor.name} devices on a node are needed, at most {max_devices} "
-            "can be used",
+            f"{choice.nproc} {vendor.name} devices per node are needed, but at most "
+            f"{max_devices} can be used",
             where="CASE, --recipe or --nproc",
-            rule="the cluster file says so",
+            rule="the cluster file has no more",
             fix=f"use --nproc {max_devices} or less, or correct the file",
         )
 
@@ -272,8 +278,10 @@ def _refuse_without_collectives(vendor: Vendor, ranks: int) -> None:
         raise EnvironmentFault(
             f"{ranks} ranks on {vendor.torch_type} devices, whose collective backend is {backend}",
             where=f"device {vendor.name}",
-            rule="ranks exchange gradients in the devices' memory, which torch's gloo does not "
-            "reach on these devices",
+            rule=(
+                "ranks must exchange gradients in device memory, which torch's gloo cannot "
+                "access on these devices"
+            ),
             fix="use --nproc 1 on one machine",
         )
 
@@ -294,7 +302,7 @@ def refuse_unsuitable_device(
         raise EnvironmentFault(
             f"{nproc} {unit} needed, {num_devices} here",
             where="--nproc",
-            rule="each rank has a device of its own",
+            rule="each rank needs its own device",
             fix=f"use --nproc {num_devices} or less; see `trainmark list devices`",
         )
 
@@ -338,6 +346,6 @@ def _select_accelerator() -> Vendor:
     for fault in devices.list_unusable():
         raise fault
     raise EnvironmentFault(
-        "no accelerator found on this machine; --device cpu uses the processor",
-        fix="for other machines name their device in the file of --cluster",
+        "no accelerator found on this machine; use --device cpu to run on the processor",
+        fix="for other machines, set `device` in the file passed with --cluster",
     )

@@ -53,7 +53,7 @@ def _check_common_fields(recipe: dict[str, Any]) -> dict[str, Any]:
     """
     missing = [name for name in _REQUIRED_FIELDS if name not in recipe]
     if missing:
-        raise ValueError(f"a recipe has the field {missing[0]}")
+        raise ValueError(f"a recipe must have the field {missing[0]}")
     common = {item.name: recipe[item.name] for item in fields(Recipe) if item.name in recipe}
     _build_common_adapter().validate_python(common)
     return recipe
@@ -281,14 +281,14 @@ def read_plan(run_dir: Path) -> Plan:
     try:
         return Plan.read(run_dir)
     except FileNotFoundError:
-        where, rule = str(run_dir / PLAN_FILE), f"it needs {PLAN_FILE} and events"
+        where, rule = str(run_dir / PLAN_FILE), f"the folder must contain {PLAN_FILE} and events"
         raise RecordError("not a run directory", where=where, rule=rule) from None
     except (OSError, ValueError) as error:
         raise documents.make_damage_error(
             error,
             run_dir / PLAN_FILE,
             "not a plan of this schema",
-            rule="a plan stays as the run wrote it",
+            rule="the plan must be unchanged since the run wrote it",
         ) from None
 
 

@@ -48,7 +48,9 @@ def _format_name(words: str) -> str:
 
 def _check_folder_name(name: str) -> str:
     if _format_name(name)[:100] != name:
-        raise ValueError("it must be the name of a folder: 100 characters at most, no . or / first")
+        raise ValueError(
+            "it must be a valid folder name: at most 100 characters, no /, no leading ."
+        )
     return name
 
 
@@ -122,10 +124,10 @@ def read_plan_file(request: RunRequest) -> PlanFile:
         if entry_keys[0] == "overrides":
             option = "KEY=VALUE"
         raise UsageError(
-            f"{option} does not go with a plan file",
+            f"{option} is not possible with a plan file",
             where=str(path),
-            rule="each run in the file says it for itself",
-            fix="write it under the runs it is meant for; docs/measuring.md has the keys",
+            rule="each run in the file has its own options",
+            fix="write the option into the runs of the file; docs/measuring.md describes the keys",
         )
     try:
         file = _PlanDocument.model_validate(read_yaml(path) or {})
@@ -161,9 +163,9 @@ def _iterate_combinations(run: dict[str, Any], where: str) -> Iterator[dict[str,
         raise UsageError("not KEY: VALUE", where=f"{where}: set", fix="write {bs: 16}")
     if "name" in run and _format_name(str(run["name"])) != run["name"]:
         raise UsageError(
-            f"{run['name']!r} is not the name of a folder",
+            f"{run['name']!r} is not a valid folder name",
             where=f"{where}: name",
-            rule="100 characters at most, no . or / first",
+            rule="at most 100 characters, no /, no leading .",
         )
     name_keys = ("name",) if "name" in run else ("case", "recipe")
     options = {key: value for key, value in run.items() if key != "set"}
@@ -173,7 +175,9 @@ def _iterate_combinations(run: dict[str, Any], where: str) -> Iterator[dict[str,
         if isinstance(values, list) and key not in _LIST_FIELDS
     }
     if not all(listed.values()):
-        raise UsageError("an empty list", where=where, fix="give a value, or leave the key out")
+        raise UsageError(
+            "an empty list", where=where, fix="give at least one value, or remove the key"
+        )
     for values in product(*listed.values()):
         chosen = dict(zip(listed, values, strict=True))
         entry_options = {key: chosen.get(key, value) for key, value in options.items()}
@@ -192,8 +196,8 @@ def _check_names(entries: Sequence[Entry]) -> None:
         other = seen.setdefault(entry.name.lower(), entry)
         if other is not entry:
             raise UsageError(
-                f"a second run is called {entry.name}",
+                f"the name {entry.name} is used twice",
                 where=entry.where,
-                rule=f"the first is {other.where}; each has a folder of its own",
-                fix="give it another `name:`",
+                rule=f"the first one is {other.where}; each run needs its own folder",
+                fix="set another `name:`",
             )

@@ -59,7 +59,7 @@ def choose_recipe(case: Case, name: str | None, *, world: str, real_data: bool) 
         raise UsageError(
             f"{what} for a world of {world}",
             where="--recipe",
-            fix=f"name one of {', '.join(family)}",
+            fix=f"choose one of {', '.join(family)}",
         )
     raise UsageError(what, where="--recipe", fix=suggest_nearest(base_name, case.recipes))
 
@@ -110,13 +110,13 @@ def _read_overrides(recipe: Recipe, overrides: Mapping[str, str]) -> dict[str, A
             )
         if name in fixed_names:
             raise UsageError(
-                f"{name} cannot be changed by hand",
+                f"{name} cannot be set directly",
                 where=where,
                 rule="it follows from the recipe and from --data",
                 fix="choose another --recipe, or give --data",
             )
         if name in values:
-            raise UsageError(f"{name} is given twice", where=where, fix="name it once")
+            raise UsageError(f"{name} is given twice", where=where, fix="give it once")
         value_aliases = PRECISION_ALIASES if name == "precision" else {}
         values[name] = None if text.lower() == "none" else value_aliases.get(text, text)
     return values
@@ -212,6 +212,6 @@ def parse_assignments(words: Sequence[str], example: str = "bs=96") -> dict[str,
                 fix=f"write {example}, for example",
             )
         if name in values:
-            raise UsageError(f"{name} is given twice", where=word, fix="name it once")
+            raise UsageError(f"{name} is given twice", where=word, fix="give it once")
         values[name] = text
     return values

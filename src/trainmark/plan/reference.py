@@ -172,7 +172,7 @@ def _build_reference(file: _ReferenceDocument, number: int) -> Reference:
     if printed.source not in sources:
         raise ValueError(f"{place}: source {printed.source!r}")
     if not printed.cells_en.keys() <= set(file.columns):
-        raise ValueError(f"{place}: cells_en names {[*printed.cells_en]}")
+        raise ValueError(f"{place}: cells_en has keys {[*printed.cells_en]}")
     return Reference(
         source=sources[printed.source],
         cells=dict(zip(file.columns, printed.cells, strict=True)),

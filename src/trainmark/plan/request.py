@@ -35,7 +35,9 @@ def _convert_to_list(words: Any) -> Any:
 
 def _check_interval(seconds: float) -> float:
     if 0 < seconds < _MIN_INTERVAL_S:
-        raise ValueError(f"it must be at least {_MIN_INTERVAL_S:g} seconds, or 0 for no samples")
+        raise ValueError(
+            f"it must be at least {_MIN_INTERVAL_S:g} seconds, or 0 to take no samples"
+        )
     return seconds
 
 
@@ -72,46 +74,52 @@ class RunRequest(Frozen):
         command: the program that is measured in place of a case, with ``witness``.
     """
 
-    case: str = Field(min_length=1, description="A case, an alias, a case key, or a plan file.")
+    case: str = Field(min_length=1, description="Case, alias, case key or plan file.")
     overrides: Annotated[dict[str, str], BeforeValidator(_convert_to_texts)] = Field({})
     recipe: str | None = Field(None, description="Recipe; see `trainmark list recipes`.")
     data: Path | None = Field(None, description="Folder with real data.")
     device: str | None = Field(
         None,
-        description="A name or torch type that `list devices` has; default: first found.",
+        description=(
+            "Device name or torch type; see `list devices`. Default: the first device found."
+        ),
     )
-    nproc: PositiveCount | None = Field(None, description="Ranks on each machine.")
+    nproc: PositiveCount | None = Field(None, description="Ranks per machine.")
     nnodes: PositiveCount | None = Field(None, description="Number of machines.")
     launcher: str | None = Field(
         None,
-        description="A name that `list launchers` has; default: the cluster file's, or local.",
+        description=(
+            "Launcher; see `list launchers`. Default: that of the cluster file, or local."
+        ),
     )
     cluster: Path | None = Field(
-        None, description="File with a cluster's settings; see docs/launchers.md."
+        None, description="File with the cluster's settings; see docs/launchers.md."
     )
     repeat: PositiveCount | None = Field(None, description="Number of launches, one after another.")
     timeout: float | None = Field(None, description="Time limit of a launch in seconds.")
     seed: int | None = Field(None, description="Seed of data order, weights and dropout.")
     sample_every: Annotated[float, AfterValidator(_check_interval)] = Field(
-        1.0, ge=0, le=3_600, description="Seconds between two telemetry samples; 0: none."
+        1.0, ge=0, le=3_600, description="Seconds between two telemetry samples; 0: no samples."
     )
     peak_tflops: float | None = Field(
         None,
         gt=0,
         le=MAX_TFLOPS,
-        description="Dense peak of a device in TFLOP/s, for MFU; default: as published.",
+        description="Dense peak of one device in TFLOP/s, for MFU; default: the published value.",
     )
     resume: Path | None = Field(
-        None, description="Folder of a run, whose last checkpoint is continued."
+        None, description="Folder of a run whose last checkpoint is continued."
     )
     follow: Annotated[list[str], BeforeValidator(_convert_to_list)] | None = Field(
         None,
-        description="Hand the run to tensorboard, wandb, mlflow or openmetrics[=DESTINATION] while "
-        "it works; repeatable.",
+        description=(
+            "Send the run to tensorboard, wandb, mlflow or openmetrics[=DESTINATION] while it "
+            "runs; repeatable."
+        ),
     )
     out: Path | None = Field(None, description="Folder of the run; default: ./runs/…")
     witness: Path | None = Field(
-        None, description="File that describes your own program, which stands behind --."
+        None, description="File that describes your own program; its command follows after --."
     )
     command: tuple[str, ...] = ()
 

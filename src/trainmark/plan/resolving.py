@@ -46,7 +46,7 @@ def _check_work(case: Case, recipe: Recipe, facts: DataFacts, folder: Path) -> N
         raise UsageError(
             f"eval_from_sample={recipe.eval_from_sample} has no effect without eval_every_samples",
             where="recipe field eval_from_sample",
-            fix="set eval_every_samples too, or eval_from_sample=none",
+            fix="set eval_every_samples too, or use eval_from_sample=none",
         )
     if facts.train_samples < 1:
         raise DataError("no training samples", where=str(folder), rule="at least 1 is needed")
@@ -62,8 +62,8 @@ def _check_target(case: Case, recipe: Recipe, facts: DataFacts) -> None:
         raise UsageError(
             f"target_value={target.value:g} cannot be reached",
             where="recipe field target_value",
-            rule=f"the best {case.metric} any model can score on this data is {best:.4g}",
-            fix="choose a target below it" if case.higher_is_better else "choose one above it",
+            rule=f"the best {case.metric} that any model can reach on this data is {best:.4g}",
+            fix="choose a lower target" if case.higher_is_better else "choose a higher target",
         )
     if not recipe.evaluates:
         raise UsageError(
@@ -125,7 +125,7 @@ def _locate_data(choice: Choice, request: RunRequest, root: Path) -> tuple[Path,
     raise UsageError(
         f"recipe {choice.recipe_name} trains on real data",
         where="--data",
-        rule="a real recipe needs the folder that holds it",
+        rule="recipes on real data need the folder of the data",
         fix="add --data DIR (see `trainmark prepare --help`), or use --recipe tiny",
     )
 

@@ -65,8 +65,8 @@ def _read_earlier_plan(run: Path, where: str) -> Plan:
         raise UsageError(
             "not a run directory",
             where=where,
-            rule="name the folder of an earlier launch",
-            fix="see `trainmark results`",
+            rule="--resume needs the folder of an earlier launch",
+            fix="list runs with `trainmark results`",
         ) from None
 
 
@@ -75,11 +75,13 @@ def _refuse_different_work(plan: Plan, earlier: Plan, where: str) -> None:
     for name in settings | earlier_settings:
         if settings.get(name) != earlier_settings.get(name):
             raise UsageError(
-                f"{name} was {earlier_settings.get(name)} and is {settings.get(name)}",
+                f"{name} was {earlier_settings.get(name)}, but is {settings.get(name)} now",
                 where=where,
-                rule="a resumed run keeps its model, data, schedule and samples per step; how they "
-                "are divided among ranks may differ",
-                fix=f"repeat the command of {earlier.run_id}, or start anew without --resume",
+                rule=(
+                    "a resumed run must keep its model, data, schedule and samples per step; "
+                    "only their division among ranks may change"
+                ),
+                fix=f"repeat the command of {earlier.run_id}, or start over without --resume",
             )
 
 
@@ -114,8 +116,8 @@ def _find_last_checkpoint(run: Path, earlier: Plan) -> tuple[Path, Progress]:
         raise DataError(
             "no complete checkpoint",
             where=str(run / CHECKPOINTS_DIR),
-            rule="a run with checkpoint_every_steps saves them",
-            fix=f"resume the run of {previous}" if previous else "start anew without --resume",
+            rule="only runs with checkpoint_every_steps save checkpoints",
+            fix=f"resume the run of {previous}" if previous else "start over without --resume",
         )
     last = max(complete, key=lambda folder: int(folder.name.removeprefix("step-")))
     return last, Progress(**json.loads((last / PROGRESS_FILE).read_text()))

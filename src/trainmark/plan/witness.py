@@ -43,8 +43,8 @@ def _check_speed_line(pattern: str) -> str:
         raise ValueError(f"not a regular expression: {error}") from None
     if not groups.keys() & set(SPEED_GROUPS):
         raise ValueError(
-            "no group with a speed: name one, such as (?P<tokens_per_second>[0-9.,]+); "
-            f"groups are {', '.join(SPEED_GROUPS)}"
+            "the pattern needs a named group with a speed, such as "
+            f"(?P<tokens_per_second>[0-9.,]+); groups are {', '.join(SPEED_GROUPS)}"
         )
     return pattern
 
@@ -105,11 +105,11 @@ class WitnessSpec(Frozen):
     @model_validator(mode="after")
     def _check_work(self) -> Self:
         if (self.step is None) == (self.batch is None):
-            raise ValueError("name what a step trains: either [step] or [batch]")
+            raise ValueError("the file must have either [step] or [batch]")
         if self.flops_per_sample is not None and self.flops_per_token != AUTO:
-            raise ValueError("flops_per_token and flops_per_sample: name one of them")
+            raise ValueError("only one of flops_per_token and flops_per_sample may be set")
         if self.flops_per_token != AUTO and not self.counts_tokens:
-            raise ValueError("flops_per_token without tokens in [step] or [batch]")
+            raise ValueError("flops_per_token needs `tokens` in [step] or [batch]")
         return self
 
     @property
@@ -148,7 +148,7 @@ def read_witness_spec(path: Path) -> WitnessSpec:
         document = read_toml(path)
     except OSError as error:
         raise UsageError(
-            f"cannot be read: {error.strerror}", where=str(path), fix="name a file in TOML"
+            f"cannot be read: {error.strerror}", where=str(path), fix="pass a TOML file"
         ) from None
     except ValueError as error:
         raise UsageError(

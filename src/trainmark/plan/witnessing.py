@@ -93,18 +93,20 @@ def _refuse_options(request: RunRequest) -> None:
     """Refuse options that only a case has, and a request without a program."""
     if not request.command:
         raise UsageError(
-            "--witness without a program",
+            "--witness needs a program",
             where="--witness",
-            fix="write the program behind --, as in "
-            "`trainmark run --witness work.toml -- python train.py`",
+            fix=(
+                "write the program after --, as in `trainmark run --witness work.toml -- python "
+                "train.py`"
+            ),
         )
     for name in _CASE_OPTIONS:
         if getattr(request, name) not in (None, {}):
             raise UsageError(
-                f"--{name} does not go with --witness",
+                f"--{name} is not possible with --witness",
                 where=f"--{name}",
-                rule="the program decides it",
-                fix="give it to the program, behind --",
+                rule="the program decides this itself",
+                fix="pass the option to the program, after --",
             )
 
 
@@ -128,10 +130,10 @@ def _choose_nproc(request: RunRequest, witness: Witness) -> int:
         return request.nproc or 1
     if request.nproc not in (None, started):
         raise UsageError(
-            f"--nproc {request.nproc}, but the command starts {started}",
+            f"--nproc is {request.nproc}, but the command starts {started}",
             where="--nproc",
-            rule="the ranks on each machine are those that the command starts",
-            fix="leave out --nproc",
+            rule="the command itself starts the ranks of each machine",
+            fix="remove --nproc",
         )
     return started
 
@@ -140,9 +142,9 @@ def _choose_work(request: RunRequest, spec: WitnessSpec, nproc: int) -> Choice:
     """Return the program as a ``Choice``, with a case and a recipe made for it."""
     if spec.name in cases.list_names():
         raise UsageError(
-            f"name is {spec.name!r}, which is a case",
+            f"the name {spec.name!r} is that of a case",
             where=f"{request.witness}: name",
-            rule="a program is never called the same work as a case",
+            rule="a program must not have the name of a case, because their work is never the same",
             fix="choose another name",
         )
     nnodes = request.nnodes or 1
@@ -150,10 +152,10 @@ def _choose_work(request: RunRequest, spec: WitnessSpec, nproc: int) -> Choice:
     step = spec.step
     if step is not None and step.samples < world_size:
         raise UsageError(
-            f"{step.samples} samples in a step, and {world_size} ranks",
+            f"{step.samples} samples per step for {world_size} ranks",
             where=f"{request.witness}: step.samples",
-            rule="a step is added up over all ranks, and each trains a sample or more",
-            fix="write the samples of all ranks",
+            rule="step.samples counts the samples of all ranks, and each rank trains at least one",
+            fix="set the number of samples of all ranks",
         )
     recipe = Recipe(
         micro_batch_size=1 if step is None else -(-step.samples // world_size),
@@ -199,8 +201,8 @@ def _check_interpreter(witness: Witness) -> None:
     if path is None:
         raise UsageError(
             f"no program {program!r}",
-            where="the command behind --",
-            rule="the first word is a program on the PATH, or a path to one",
+            where="the command after --",
+            rule="the first word must be a program on the PATH, or a path to one",
             fix="write `python` before a Python file",
         )
     interpreter = [path] if Path(path).name.startswith("python") else _read_shebang(Path(path))
@@ -217,8 +219,11 @@ def _check_interpreter(witness: Witness) -> None:
         reason = (check.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise EnvironmentFault(
             f"{shlex.join(interpreter)} cannot import the probe: {reason}",
-            where="the command behind --",
-            rule="the probe runs inside the program, so its environment has Trainmark",
+            where="the command after --",
+            rule=(
+                "the probe runs inside the program, so Trainmark must be installed in its "
+                "environment"
+            ),
             fix="install Trainmark into the environment of the program",
         )
 

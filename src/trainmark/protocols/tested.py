@@ -3,5 +3,5 @@
 from trainmark.spec import Text
 
 REAL_RUNS = Text("real runs", "真实运行")
-RECORDED_OUTPUTS = Text("recorded outputs, no card yet", "公开的工具输出，尚无真卡")
+RECORDED_OUTPUTS = Text("recorded outputs, no card yet", "公开的工具输出，尚未在真卡上测试")
 NOT_STATED = Text("not stated by its package", "其软件包未说明")

@@ -98,7 +98,10 @@ class IndexRecord:
                 f"{self.model_name!r}: FINAL_RESULT {result}, LOSS_RESULT {loss}, "
                 f"gpu_num {self.gpu_num}, JOB_FAIL_FLAG {self.JOB_FAIL_FLAG}",
                 where="index record",
-                rule="a name, finite numbers, a device, JOB_FAIL_FLAG where the result is 0",
+                rule=(
+                    "an index record needs a name, finite numbers, at least one device, and "
+                    "JOB_FAIL_FLAG if the result is 0"
+                ),
             )
 
     def to_json(self) -> str:

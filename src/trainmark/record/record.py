@@ -65,15 +65,17 @@ class Cause(Frozen):
     kind: str = Field(description="error, signal, exit, oom, diverged, disk_full, timeout, …")
     message: Message
     rank: Count | None = None
-    place: str | None = Field(default=None, description="the span or phase the rank was in")
-    type: str | None = Field(default=None, description="the exception's type")
+    place: str | None = Field(default=None, description="span or phase that the rank was in")
+    type: str | None = Field(default=None, description="type of the exception")
     signal: str | None = None
     exit_code: Int64 | None = None
     traceback: str | None = None
     stacks: list[str] = Field(
-        default=[], description="files with the ranks' stacks, beside the record"
+        default=[], description="files with the stacks of the ranks, next to the record"
     )
-    hang: list[HangGroup] = Field(default=[], description="where the ranks were, as stacks tell")
+    hang: list[HangGroup] = Field(
+        default=[], description="where the ranks were, according to their stacks"
+    )
 
 
 class Suite(Frozen):
@@ -92,8 +94,8 @@ class RunCounts(Frozen):
     tokens_padded: Count
     steps: Count
     micro_batches: Count
-    epochs: Count = Field(description="begun; the last may have ended early")
-    skipped_steps: Count | None = Field(description="dropped by the loss scaler")
+    epochs: Count = Field(description="epochs that began; the last one may have ended early")
+    skipped_steps: Count | None = Field(description="steps that the loss scaler skipped")
 
 
 class RankEntry(Frozen, RankSums):
@@ -102,22 +104,29 @@ class RankEntry(Frozen, RankSums):
     rank: Count
     finished: bool
     epochs: Count = Field(description="begun")
-    wall_ns: Int64 | None = Field(description="to its end, else to the end that the launcher saw")
+    wall_ns: Int64 | None = Field(
+        description="until the rank ended, or until the launcher saw its end"
+    )
     spans_ns: dict[str, Int64]
     train_ns: Int64 | None = Field(
-        description="from training start to its end, evaluation included, without our own checks"
+        description=(
+            "from the start of the training to its end, including evaluation, without "
+            "Trainmark's own checks"
+        )
     )
     phases: dict[PhaseName, Phase]
-    step_ns: Count | None = Field(default=None, description="median measured step")
+    step_ns: Count | None = Field(default=None, description="median time of the measured steps")
     matmul_flops_per_second: Number | None = Field(default=None, description="in preflight")
     matmul_swing: Amount | None = Field(
-        default=None, description="by what share that rate changed while it was measured"
+        default=None, description="relative change of that rate while it was measured"
     )
     memory_scope: str | None = None
     used_bytes: Count | None = Field(description="highest reading of the memory in use")
     allocator_peak_bytes: Count | None = None
     job: JobFacts | None = Field(
-        default=None, exclude_if=is_none, description="facts of its job, where not those of rank 0"
+        default=None,
+        exclude_if=is_none,
+        description="facts of the rank's job if they differ from rank 0",
     )
 
     @property
@@ -131,7 +140,7 @@ class Spans(Frozen):
     """The wall time of the rank that ended last, divided into spans that add up to it."""
 
     rank: Count
-    wall_ns: Int64 | None = Field(description="null: it never began")
+    wall_ns: Int64 | None = Field(description="null: the rank never started")
     by_name_ns: dict[str, Int64]
     train_parts_ns: dict[str, Int64]
 
@@ -157,7 +166,7 @@ class Steps(Frozen):
     @model_validator(mode="after")
     def _one_entry_a_step(self) -> Self:
         if not len(self.time_ns) == len(self.loss) == len(self.samples):
-            raise ValueError("time_ns, loss and samples differ in length")
+            raise ValueError("time_ns, loss and samples must have the same length")
         return self
 
 
@@ -282,34 +291,38 @@ class Record(Frozen):
     spans: Spans
     ranks: list[RankEntry]
     steps: Steps
-    telemetry: Telemetry | None = Field(default=None, description="null if nothing was sampled")
+    telemetry: Telemetry | None = Field(default=None, description="null: no telemetry was sampled")
     series: list[SeriesLine] = Field(
         default=[], description="what charts draw of the run over time"
     )
     printed: list[PrintedSpeed] = Field(
         default=[],
         exclude_if=is_empty,
-        description="what a program of the user's own printed of its speed",
+        description="speed that a user's program printed itself",
     )
     figures: dict[str, FigureEntry]
     quality: Quality
     replays: Replays | None = Field(default=None, description="null: no window was repeated")
     labels: list[str]
     findings: list[Message] = Field(
-        description="what to know beside the figures, with its arithmetic; see record.messages"
+        description=(
+            "what the reader must know about the figures, with the numbers behind it; see "
+            "record.messages"
+        )
     )
     evidence: list[Evidence]
     verification: Verification = Field(
-        default="unverified", description="what a check of its evidence found; never in record.json"
+        default="unverified",
+        description="result of the check against the evidence; never in record.json",
     )
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
         missing = [name for name in _ALWAYS if name not in self.figures]
         if missing:
-            raise ValueError(f"figures have no {missing[0]}")
+            raise ValueError(f"figures must have {missing[0]}")
         if (self.cause is None) != (self.status == "passed"):
-            raise ValueError("a run has a cause where it did not pass, and only there")
+            raise ValueError("a run must have a cause if and only if it did not pass")
         return self
 
     @property
@@ -327,12 +340,12 @@ def write_record(record: Record, run_dir: Path) -> Path:
     """Write ``record.json`` atomically; an existing record is never replaced.
 
     Raises:
-        RecordError: the record exists already.
+        RecordError: the record already exists.
         OSError: the disk is full or the folder read-only.
     """
     path = run_dir / RECORD_FILE
     if path.exists():
-        raise RecordError("the record exists already", where=str(path), rule="records never change")
+        raise RecordError("the record already exists", where=str(path), rule="records never change")
     with documents.write_atomically(path) as file:
         file.write(serialize_record(record))
     return path
@@ -358,12 +371,14 @@ def read_record(path: Path) -> Record:
     try:
         record = Record.model_validate_json(documents.read_bytes(file), strict=True)
     except FileNotFoundError as error:
-        fix = "name a run directory or its record.json"
+        fix = "pass a run directory or its record.json"
         what = f"no record found: {error.strerror}"
         raise RecordError(what, where=str(file), fix=fix) from None
     except (OSError, ValueError) as error:
-        rule = "a record is read by the version that wrote it"
-        fix = "name a run directory or its record.json; the schema: `trainmark list schema`"
+        rule = "a record must be read by the version that wrote it"
+        fix = (
+            "pass a run directory or its record.json; print the schema with `trainmark list schema`"
+        )
         raise documents.make_damage_error(
             error, file, "not a record of this schema", rule=rule, fix=fix
         ) from None

@@ -29,15 +29,15 @@ class ReplayDifference(Frozen):
     step: Count = Field(description="counted from 1")
     part: ReplayPart
     tensor: str | None = Field(description="name of the parameter; null: the loss")
-    ranks: list[Count] = Field(description="that differ first; the others only follow")
+    ranks: list[Count] = Field(description="ranks that differ first; the others follow from them")
 
 
 class Replays(Frozen):
     """Windows that were repeated from a saved state and compared bit by bit."""
 
-    windows: Count = Field(description="repeated on all ranks")
+    windows: Count = Field(description="windows that were repeated on all ranks")
     not_deterministic: Count = Field(
-        description="windows of which two repeats differed too, so that they show nothing"
+        description="windows whose two repeats also differed, so that they prove nothing"
     )
     different: Count = Field(description="windows with a difference that two repeats confirm")
     differences: list[ReplayDifference] = Field(description=f"the first {MAX_LISTED} of them")

@@ -109,7 +109,7 @@ class Row(Frozen):
     vendor: str | None = None
     device: str | None = None
     nnodes: PositiveInt | None = None
-    nproc: PositiveInt | None = Field(default=None, description="devices of one node")
+    nproc: PositiveInt | None = Field(default=None, description="devices per node")
     precision: str | None = None
     data_origin: str | None = None
     changes: dict[str, str] = Field({})
@@ -232,7 +232,7 @@ def reject_duplicates(names: Iterable[str]) -> None:
     """
     for name, times in Counter(names).items():
         if times > 1:
-            raise UsageError("the same run is given twice", where=name, fix="name it once")
+            raise UsageError("the same run is given twice", where=name, fix="give it once")
 
 
 def name_result(result: Result) -> str:

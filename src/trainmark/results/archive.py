@@ -149,7 +149,9 @@ def _unpack_archive(archive: zipfile.ZipFile, folder: Path, max_bytes: int) -> U
     names = archive.namelist()
     total_bytes = sum(info.file_size for info in archive.infolist())
     if total_bytes > max_bytes:
-        raise BundleError(f"it has {total_bytes:,} bytes unpacked", rule=f"at most {max_bytes:,}")
+        raise BundleError(
+            f"the bundle has {total_bytes:,} bytes when unpacked", rule=f"at most {max_bytes:,}"
+        )
     try:
         manifest = Manifest.model_validate_json(archive.read(MANIFEST_FILE), strict=True)
     except (KeyError, ValidationError) as error:
@@ -157,7 +159,7 @@ def _unpack_archive(archive: zipfile.ZipFile, folder: Path, max_bytes: int) -> U
         raise BundleError(what, where=MANIFEST_FILE) from None
     expected_names = [*(file.name for file in manifest.files), MANIFEST_FILE]
     if sorted(names) != sorted(expected_names):
-        raise AlteredError("its files are not those of its manifest")
+        raise AlteredError("the files are not those of the manifest")
     for file in manifest.files:
         target = folder / file.name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -166,5 +168,7 @@ def _unpack_archive(archive: zipfile.ZipFile, folder: Path, max_bytes: int) -> U
             size = out.tell()
             out.seek(0)
             if (size, hash_stream(out).hexdigest()) != (file.bytes, file.sha256):
-                raise AlteredError("altered: not its size and digest", where=file.name)
+                raise AlteredError(
+                    "altered: size and sha256 do not match the manifest", where=file.name
+                )
     return Unpacked(folder, manifest)

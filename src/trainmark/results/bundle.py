@@ -55,8 +55,8 @@ def pack(runs: Sequence[Sequence[Path]], output: Path) -> Manifest:
         EnvironmentFault: the bundle cannot be written.
     """
     if not output.name.endswith(archive.ENDING):
-        fix = f"end it in {archive.ENDING}"
-        raise BundleError("not the name of a bundle", where=str(output), fix=fix)
+        fix = f"let the name end in {archive.ENDING}"
+        raise BundleError("not a valid name of a bundle", where=str(output), fix=fix)
     try:
         with tempfile.TemporaryDirectory() as temporary, write_atomically(output) as file:
             for number, launches in enumerate(runs, 1):
@@ -78,9 +78,11 @@ def _refuse_large_files(folder: Path) -> None:
             raise BundleError(
                 f"{size:,} bytes",
                 where=str(path),
-                rule=f"a file of a bundle has at most {archive.MAX_FILE_BYTES:,} bytes",
-                fix="shorten the file, or move it out of the run's folder if it is not the "
-                "run's own",
+                rule=f"a file in a bundle may have at most {archive.MAX_FILE_BYTES:,} bytes",
+                fix=(
+                    "shorten the file, or move it out of the run directory if it does not belong "
+                    "to the run"
+                ),
             )
 
 
@@ -95,16 +97,16 @@ def _read_verifiable_plan(folder: Path) -> Plan:
         raise BundleError(
             "the run lacks its evidence",
             where=str(folder),
-            fix="bundle the run where it was made",
+            fix="bundle the run on the machine where it was measured",
         )
     plan = read_plan(folder)
     if plan.about.page.figures and plan.case not in cases.list_names():
-        what = f"the case {plan.case} is not installed, whose figures could not be computed"
+        what = f"the case {plan.case} is not installed, so its figures cannot be computed"
         raise BundleError(what, where=str(folder))
     check = _check_record(record.read_record(folder), folder, "")
     if check.state == "broken":
         what = f"contradicted by its evidence: {render(check.sentences[0], 'en')}"
-        fix = "bundle the run as it was made; `trainmark verify` lists all differences"
+        fix = "bundle the run unmodified; `trainmark verify` lists all differences"
         raise BundleError(what, where=str(folder), fix=fix)
     return plan
 

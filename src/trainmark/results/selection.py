@@ -103,7 +103,7 @@ def find_newest_run() -> Path:
     run_by_file = {path / RECORD_FILE: run for run in find_runs(RUNS_DIR) for path in run}
     existing = [file for file in run_by_file if file.exists()]
     if not existing:
-        fix = "`trainmark run CASE`, or name a run"
+        fix = "run `trainmark run CASE`, or pass a run"
         raise RecordError("no runs found", where=str(RUNS_DIR), fix=fix)
     newest_file = max(existing, key=lambda file: file.stat().st_mtime_ns)
     launches = run_by_file[newest_file]
@@ -193,8 +193,8 @@ def select_results(words: Sequence[str], *, verify: bool = True, rows: bool = Tr
             from trainmark.published.importers.reference_rows import read_references
 
             if not rows:
-                fix = "name runs; `audit` and `report --against` take published rows"
-                raise RecordError("published rows, and no record", where=word, fix=fix)
+                fix = "choose runs; only `audit` and `report --against` take published rows"
+                raise RecordError("these are published rows, not a record", where=word, fix=fix)
             selection.rows += read_references(word.removeprefix(REFERENCE))
         else:
             path = Path(word)
@@ -232,12 +232,12 @@ def _add_published(path: Path, selection: Selection) -> bool:
     if path.is_dir():
         files_read = len({entry.file for entry in imported.unread})
         raise RecordError(
-            f"no run and no results in this folder: {files_read} files read",
+            f"no runs and no results in this folder: {files_read} files read",
             where=str(path),
-            rule=f"the first is {where}: {reason}",
-            fix="name a folder with runs, result pages, tables or logs",
+            rule=f"the first error is in {where}: {reason}",
+            fix="choose a folder with runs, result pages, tables or logs",
         )
-    fix = "add what is missing, or name another page, table or log"
+    fix = "add what is missing, or choose another page, table or log"
     raise RecordError(reason, where=where, fix=fix)
 
 

@@ -76,7 +76,7 @@ def _answer_error(request: Request, error: Any) -> Response:
         LOG.warning("%s", error)
         if isinstance(error, EnvironmentFault):
             status = 503
-            error = TrainmarkError("the server cannot read its store now")
+            error = TrainmarkError("the server cannot read its store at the moment")
         else:
             status = 404
             error = TrainmarkError(error.what)  # without the path
@@ -106,7 +106,7 @@ async def _send_file(request: Request) -> Response:
     if status is None:
         if (site / "index.html.gz").exists():
             return HTMLResponse(build_not_found_page(path), 404)
-        return PlainTextResponse("the site is being written", 503, {"Retry-After": "5"})
+        return PlainTextResponse("the site is still being written", 503, {"Retry-After": "5"})
     tag = f'"{status.st_mtime_ns:x}-{status.st_size:x}"'
     headers = {"ETag": tag, "Vary": "Accept-Encoding"}
     if request.headers.get("if-none-match") == tag:

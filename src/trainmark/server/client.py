@@ -68,8 +68,11 @@ def open_client(address: str, transport: httpx2.BaseTransport | None = None) -> 
             return httpx2.Client(
                 base_url=url, headers=headers, timeout=timeout, transport=transport
             )
-    rule = "https://HOST:PORT, as the token could be read on the way; http for this machine alone"
-    raise UsageError("not the address of a server", where=address, rule=rule)
+    rule = (
+        "use https://HOST:PORT, because the token could be read on the way; http is only allowed "
+        "for this machine"
+    )
+    raise UsageError("not a valid server address", where=address, rule=rule)
 
 
 def send_bundle(server: httpx2.Client, file: Path) -> StoredBundle:
@@ -93,10 +96,10 @@ def send_bundle(server: httpx2.Client, file: Path) -> StoredBundle:
                 if answer.status_code not in (401, 403):
                     raise
     except httpx2.TransportError as error:
-        what, fix = str(error) or type(error).__name__, "nothing is lost: call again later"
+        what, fix = str(error) or type(error).__name__, "nothing is lost: try again later"
         raise EnvironmentFault(what, where=address, fix=fix) from None
     status_line = f"{answer.status_code} {answer.reason_phrase}"
-    what = f"its answer is not that of a Trainmark server: {status_line}"
+    what = f"the answer is not that of a Trainmark server: {status_line}"
     parts: dict[str, Any] = {}  # where, rule and fix of the server's error
     with suppress(ValueError, KeyError, TypeError):  # a proxy's answer has no JSON of ours
         if answer.is_success:

@@ -79,9 +79,15 @@ class Tokens:
         """
         hashes = self.read_hashes()
         if not _TOKEN_NAME.fullmatch(name):
-            raise UsageError("not a name", where=name, rule="letters, digits and ._@-, at most 64")
+            raise UsageError(
+                "not a name",
+                where=name,
+                rule="a name may have letters, digits and ._@-, at most 64 characters",
+            )
         if name in hashes:
-            raise UsageError("there is a token of this name", where=name, fix="choose another")
+            raise UsageError(
+                "a token with this name already exists", where=name, fix="choose another"
+            )
         secret = _SECRET_PREFIX + secrets.token_urlsafe(32)
         create_state_folder(self._folder)
         with write_atomically(self.file) as file:
@@ -110,8 +116,8 @@ class Tokens:
             for name, token_hash in self.read_hashes().items():
                 if secrets.compare_digest(token_hash, request_hash):
                     return name
-        what = "no valid token" if authorization else "a token is needed"
-        fix = "send `Authorization: Bearer TOKEN`; `trainmark serve token NAME` makes one"
+        what = "the token is not valid" if authorization else "a token is required"
+        fix = "send `Authorization: Bearer TOKEN`; `trainmark serve token NAME` creates a token"
         raise RefusedRequestError(401, what, fix=fix)
 
 
@@ -142,7 +148,10 @@ class Serving:
             shutil.rmtree(self.incoming, ignore_errors=True)  # of a killed server
             self.incoming.mkdir()
         except OSError as error:
-            what, rule = f"cannot write: {error.strerror}", "a server keeps its pages in the store"
+            what, rule = (
+                f"cannot write: {error.strerror}",
+                "the store must be a folder in which the server can keep its pages",
+            )
             raise EnvironmentFault(what, where=str(self.data), rule=rule) from None
         self.tokens = Tokens(self.data)
         self.fault: str | None = None  # why the last update failed
@@ -172,7 +181,7 @@ class Serving:
                 self.fault = None
             except Exception as error:
                 self.fault = str(error)
-                LOG.exception("the site cannot follow the store")
+                LOG.exception("the site cannot be updated from the store")
 
 
 def open_socket(host: str, port: int) -> socket.socket:
@@ -185,7 +194,7 @@ def open_socket(host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        what, fix = f"cannot listen: {error.strerror}", "name another --host or --port"
+        what, fix = f"cannot listen: {error.strerror}", "choose another --host or --port"
         raise EnvironmentFault(what, where=f"{host}:{port}", fix=fix) from None
 
 

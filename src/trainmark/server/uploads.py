@@ -49,7 +49,7 @@ async def store_upload(request: Request, serving: Serving) -> tuple[StoredBundle
     token = await run_in_threadpool(serving.tokens.authenticate, authorization)
     if request.headers.get("content-type", "").lower() != MEDIA_TYPE:
         raise RefusedRequestError(
-            415, "not the type of a bundle", rule=f"Content-Type: {MEDIA_TYPE}"
+            415, "not the content type of a bundle", rule=f"Content-Type: {MEDIA_TYPE}"
         )
     try:
         with tempfile.TemporaryDirectory(dir=serving.incoming) as place:
@@ -57,15 +57,15 @@ async def store_upload(request: Request, serving: Serving) -> tuple[StoredBundle
             stored = await run_in_threadpool(_store_bundle, serving, Path(place), digest)
     except OSError as error:
         LOG.warning("%s", error)
-        what = "the server cannot store it, as when its disk is full"
-        raise RefusedRequestError(507, what, fix="tell whoever runs it") from None
+        what = "the server cannot store the bundle; its disk may be full"
+        raise RefusedRequestError(507, what, fix="inform the operator of the server") from None
     LOG.warning("upload %s with token %s: %s", digest, token, "new" if stored[1] else "known")
     return stored
 
 
 async def _receive_body(request: Request, place: Path, max_bytes: int) -> str:
     """Write the body to ``BUNDLE`` in a folder and return its digest."""
-    rule = f"at most {max_bytes:,} bytes"
+    rule = f"at most {max_bytes:,} bytes are accepted"
     announced_bytes = int(request.headers.get("content-length") or 0)
     if announced_bytes > max_bytes:
         raise RefusedRequestError(413, "too large", rule=rule)
@@ -96,8 +96,8 @@ def _store_bundle(serving: Serving, place: Path, digest: str) -> tuple[StoredBun
         if is_new:
             for run_id in _verify_bundle(place):
                 if list_runs(serving.index, [f"run_id={run_id}"], columns=["run_id"]).total:
-                    rule = "nothing is overwritten"
-                    what = "the run is there in another bundle"
+                    rule = "runs are never overwritten"
+                    what = "the run already exists in another bundle"
                     raise RefusedRequestError(409, what, where=run_id, rule=rule)
             place.chmod(0o755)
             place.rename(target)
@@ -122,8 +122,11 @@ def _verify_bundle(place: Path) -> list[str]:
         where = (error.where or "").replace(f"{place}/", "").removeprefix(f"{BUNDLE}: ")
         raise RefusedRequestError(422, error.what, where=where, rule=error.rule) from None
     if faults:
-        what = f"it does not verify: {render(faults[0].sentences[0], 'en')}"
+        what = f"the bundle cannot be verified: {render(faults[0].sentences[0], 'en')}"
         where = f"{faults[0].name} {faults[0].place}".strip()
-        fix = "`trainmark verify` shows all; pack with the server's version of the program"
+        fix = (
+            "`trainmark verify` lists all faults; pack the bundle with the version of Trainmark "
+            "that the server runs"
+        )
         raise RefusedRequestError(422, what, where=where, fix=fix)
     return run_ids

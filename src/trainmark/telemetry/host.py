@@ -81,7 +81,9 @@ class PackageEnergy:
             max_value for _, max_value in self._counters.values()
         ):
             self._counters = {}
-            raise MonitorFault("failed", f"RAPL: not read for {since_s:.0f} s, may have wrapped")
+            raise MonitorFault(
+                "failed", f"RAPL: not read for {since_s:.0f} s, the counter may have wrapped"
+            )
         for counter, value in now.items():
             last, range_uj = self._counters[counter]
             self._used_uj += value - last if value >= last else value - last + range_uj
@@ -110,7 +112,7 @@ def read_node_power_w() -> float:
     match = _WATTS.search(tool.run_tool(IPMI_COMMAND, timeout_s=_IPMI_TIMEOUT_S))
     watts = float(match[1]) if match else 0.0
     if watts <= 0:  # a controller that measures no power answers 0
-        raise MonitorFault("unreadable", "ipmitool: no power in what it printed")
+        raise MonitorFault("unreadable", "ipmitool: no power in the output")
     return watts
 
 

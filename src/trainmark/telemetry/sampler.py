@@ -189,7 +189,7 @@ class DeviceReader:
         numbers = dict.fromkeys(self._monitored)
         devices = [samples[number] for number in numbers if number in samples]
         if not devices:
-            text = f"told of devices {sorted(samples)}, the ranks use {self._monitored}"
+            text = f"devices {sorted(samples)} were reported, but the ranks use {self._monitored}"
             raise MonitorFault("unreadable", text)
         invalid_values = []
         for device in devices:

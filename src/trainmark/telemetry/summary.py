@@ -54,9 +54,11 @@ class Use(Frozen):
     """What was read of one device, or of the host, in one interval."""
 
     readings: Count
-    quantities: dict[str, Quantity] = Field(description="those that were told in the interval")
+    quantities: dict[str, Quantity] = Field(
+        description="quantities that were reported in the interval"
+    )
     throttled: dict[str, Share] | None = Field(
-        description="share of the time with lowered clocks, by reason; null: not told"
+        description="share of the time with lowered clocks, by reason; null: not reported"
     )
     energy: Energy
 
@@ -65,7 +67,7 @@ class ErrorCounter(Frozen):
     """A counter of errors that a monitor reads."""
 
     last: Count = Field(description="reading at the end of the run")
-    rise: Count = Field(description="by how much it rose from the first reading to the last")
+    rise: Count = Field(description="increase from the first reading to the last")
 
 
 class DeviceTelemetry(Frozen):
@@ -75,7 +77,8 @@ class DeviceTelemetry(Frozen):
     index: Count
     over: dict[IntervalName, Use]
     errors: dict[str, ErrorCounter] = Field(
-        default={}, description="by name, as protocols.ERROR_COUNTERS; those that are reported"
+        default={},
+        description="by name, as in protocols.ERROR_COUNTERS; only those that are reported",
     )
     faults: list[str] = Field(
         default=[], description="faults that the vendor's driver reported during the run"
@@ -88,14 +91,16 @@ class KernelMessages(Frozen):
     node: Count
     kind: str
     count: Count
-    kernel_text: str = Field(description="the first of them")
+    kernel_text: str = Field(description="the first message")
 
 
 class KernelLog(Frozen):
     """What the kernels of all machines wrote about devices, as ``telemetry.kernel`` knows them."""
 
-    source: str | None = Field(description="of the first machine; null: its log cannot be read")
-    reason: Message | None = Field(default=None, description="why it cannot")
+    source: str | None = Field(
+        description="source on the first machine; null: its log cannot be read"
+    )
+    reason: Message | None = Field(default=None, description="why the log cannot be read")
     messages: list[KernelMessages]
 
 
@@ -103,16 +108,20 @@ class Telemetry(Frozen):
     """What was read of devices and host, beside what ranks reported themselves."""
 
     interval_s: Amount | None
-    monitor: str | None = Field(description="library or tool; null where nothing reads devices")
+    monitor: str | None = Field(description="library or tool; null: no monitor reads the devices")
     host_sources: list[str]
-    intervals_s: dict[IntervalName, Interval] = Field(description="from the launcher's start")
+    intervals_s: dict[IntervalName, Interval] = Field(description="from the start of the launcher")
     devices: list[DeviceTelemetry]
     hosts: list[dict[IntervalName, Use]] = Field(
         min_length=1, description="in the order of the machines"
     )
-    kernel: KernelLog | None = Field(default=None, description="null: nothing was sampled of it")
+    kernel: KernelLog | None = Field(
+        default=None, description="null: the kernel log was not sampled"
+    )
     faults: list[Message] = Field(
-        description="why sources gave no readings for a time: what each first said, how often"
+        description=(
+            "why sources gave no readings for a time: the first message of each, and how often"
+        )
     )
 
 

@@ -59,12 +59,12 @@ def read_state(file: Path, fault: Fault) -> dict[str, Tensor]:
         reason = str(error).partition(". ")[0].partition("\n")[0] or type(error).__name__
         what = f"damaged: {reason}"
         if isinstance(error, UnpicklingError):  # torch's message advises to allow code
-            what = "not readable as weights alone, without executing code in it"
+            what = "not readable as weights only: loading the file would execute code"
         raise fault(what, where=str(file)) from None
     state = content.get("module", content) if isinstance(content, dict) else None
     if not isinstance(state, dict) or not all(isinstance(x, torch.Tensor) for x in state.values()):
-        rule = "every entry of a checkpoint is a tensor"
-        raise fault("no tensors by name", where=f"{file}, module", rule=rule)
+        rule = "every entry of a checkpoint must be a tensor"
+        raise fault("no named tensors", where=f"{file}, module", rule=rule)
     return state
 
 
@@ -167,8 +167,11 @@ class Checkpoints:
                 raise DataError(
                     f"cannot be loaded: {str(cause).partition(chr(10))[0] or type(cause).__name__}",
                     where=str(checkpoint),
-                    rule="a complete checkpoint of the same model",
-                    fix="remove this folder: a run then continues from the one before, if any",
+                    rule="must be a complete checkpoint of the same model",
+                    fix=(
+                        "remove this folder: the run then continues from the previous "
+                        "checkpoint, if there is one"
+                    ),
                 ) from None
             job = self._job
             set_state_dict(

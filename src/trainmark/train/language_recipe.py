@@ -27,36 +27,45 @@ class LanguageRecipe(Recipe):
     """Sizes of the model, AdamW with a cosine, and how replicas are sharded and recomputed."""
 
     num_layers: Annotated[int, Gt(0), Le(10_000)] = recipe_field(
-        32, "transformer blocks; other numbers are other models", rule="scope"
+        32, "number of transformer blocks; another number is another model", rule="scope"
     )
     hidden_size: PositiveInt = recipe_field(4096, "width of the residual stream")
     num_heads: PositiveInt = recipe_field(32, "attention heads")
-    num_kv_heads: PositiveInt = recipe_field(8, "heads of keys and values")
-    seq_length: PositiveInt = recipe_field(8192, "tokens of a sample")
+    num_kv_heads: PositiveInt = recipe_field(8, "number of key and value heads")
+    seq_length: PositiveInt = recipe_field(8192, "tokens per sample")
     vocab_size: PositiveInt = recipe_field(128_256, "rows of the token table")
     eval_samples: PositiveInt = recipe_field(
-        1024, "sequences that an evaluation scores, the first of the validation data", rule="scope"
+        1024,
+        "number of sequences that an evaluation scores, from the start of the validation data",
+        rule="scope",
     )
     shuffled_together: PositiveInt = recipe_field(
-        1, "as many epochs as hold so many samples are shuffled together", rule="scope"
+        1, "samples that are shuffled together, rounded up to whole epochs", rule="scope"
     )
-    adam_beta2: Annotated[float, Ge(0), Lt(1)] = recipe_field(0.95, "second moment's decay")
-    adam_eps: PositiveFloat = recipe_field(1e-5, "added to the second moment's root")
-    max_grad_norm: PositiveFloat | None = recipe_field(1.0, "clip gradients to it; none: no clip")
-    min_lr_fraction: NonNegativeFloat = recipe_field(0.1, "where the cosine ends, of the peak rate")
-    lr_warmup_steps: PositiveInt = recipe_field(512, "steps with a linearly rising learning rate")
+    adam_beta2: Annotated[float, Ge(0), Lt(1)] = recipe_field(0.95, "decay of the second moment")
+    adam_eps: PositiveFloat = recipe_field(1e-5, "added to the root of the second moment")
+    max_grad_norm: PositiveFloat | None = recipe_field(
+        1.0, "maximum gradient norm; none: no clipping"
+    )
+    min_lr_fraction: NonNegativeFloat = recipe_field(
+        0.1, "final rate of the cosine, relative to the peak rate"
+    )
+    lr_warmup_steps: PositiveInt = recipe_field(
+        512, "steps over which the learning rate rises linearly"
+    )
     lr_decay_steps: PositiveInt = recipe_field(1_200_000, "steps of warm-up and cosine together")
     fsdp: bool = recipe_field(
         True, "shard parameters, gradients and optimizer over replicas (FSDP2)", rule="closed"
     )
     checkpoint_activations: Literal["none", "selective", "full"] = recipe_field(
         "none",
-        "recompute in the backward pass: full blocks, or all of a block but matmuls and attention",
+        "what to recompute in the backward pass: full blocks, or everything in a block "
+        "except matmuls and attention",
         rule="closed",
     )
     checkpoint_every_steps: PositiveInt | None = recipe_field(
         None,
-        "optimizer steps between two checkpoints of the training; none: none is saved",
+        "optimizer steps between two checkpoints; none: no checkpoints",
         rule="closed",
     )
 
@@ -120,7 +129,7 @@ def make_case(
         dataset="C4 en, Megatron indexed tokens",
         metric="log_perplexity",
         metric_note=Text(
-            "validation log perplexity, nats a token", "验证集对数困惑度（nat/token）"
+            "validation log perplexity in nats per token", "验证集对数困惑度（nat/token）"
         ),
         higher_is_better=False,
         sample_note=Text("one stretch of seq_length tokens", "一段连续的 seq_length 个 token"),
@@ -133,7 +142,9 @@ def make_case(
             PrepareOption(
                 "tokenizer", Path, "folder of Llama 3.1's tokenizer; required", required=True
             ),
-            PrepareOption("workers", int, "processes; default: usable cores", range(1, 513)),
+            PrepareOption(
+                "workers", int, "number of processes; default: one per usable core", range(1, 513)
+            ),
         ),
         **fields,
     )

@@ -138,10 +138,13 @@ def read_ahead(
 def _pin(device: Device, tensor: Tensor) -> Tensor:
     if tensor.device.type != "cpu":
         raise UsageError(
-            f"a batch holds a tensor on {tensor.device}",
+            f"a batch contains a tensor on {tensor.device}",
             where="Job.batches",
-            rule="batches hold tensors of the host, which the harness reads ahead and moves",
-            fix="leave out the move to the device",
+            rule=(
+                "batches must contain host tensors, which the harness reads ahead and moves to "
+                "the device"
+            ),
+            fix="remove the move to the device",
         )
     return cast("Tensor", device.pin(tensor))
 

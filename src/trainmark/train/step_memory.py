@@ -260,8 +260,8 @@ def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: Ran
         "the process": PROCESS_BYTES,
     }
     raise EnvironmentFault(
-        f"a rank needs about {_format_bytes(needed + PROCESS_BYTES)} "
-        f"and has {_format_bytes(memory.rank_bytes)}",
+        f"a rank needs about {_format_bytes(needed + PROCESS_BYTES)}, but has "
+        f"{_format_bytes(memory.rank_bytes)}",
         where="memory",
         rule=", ".join(
             f"{name} {_format_bytes(size)}"
@@ -269,8 +269,10 @@ def refuse_too_little(predict: Callable[[R], Prediction], recipe: R, memory: Ran
             if size >= _MIN_SHOWN_BYTES
         ),
         fix=(f"{fits} fits; else " if fits else "")
-        + "use checkpoint_activations or fsdp where the case has them, more or larger devices, or "
-        "a smaller model; `trainmark doctor` names who else uses the devices",
+        + (
+            "use checkpoint_activations or fsdp if the case has them, more or larger devices, or "
+            "a smaller model; `trainmark doctor` lists other users of the devices"
+        ),
     )
 
 

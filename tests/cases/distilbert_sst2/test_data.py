@@ -123,7 +123,7 @@ def test_weights_without_a_head_and_with_a_language_model_head_are_accepted(fold
     assert facts.best_quality is None
     assert facts.content_id != data.check(folder, REAL).content_id
     write_weights(folder / "model", without=["distilbert.embeddings.LayerNorm.bias"])
-    assert "no weight distilbert.embeddings.LayerNorm.bias" in read_fault(folder, PRETRAINED)
+    assert "weight distilbert.embeddings.LayerNorm.bias" in read_fault(folder, PRETRAINED)
 
 
 def set_config(folder, **changes):
@@ -147,7 +147,7 @@ def set_config(folder, **changes):
         ),
         (
             lambda folder_path: set_config(folder_path, n_heads=3),
-            "dim is a multiple of n_heads: 64",
+            "dim must be a multiple of n_heads: 64",
         ),
         (
             lambda folder_path: (folder_path / "model" / "vocab.txt").unlink(),
@@ -158,7 +158,7 @@ def set_config(folder, **changes):
         (lambda folder_path: set_config(folder_path, num_labels=3), "num_labels is 3"),
         (
             lambda folder_path: set_config(folder_path, id2label={"0": "a", "1": "b", "2": "c"}),
-            "SST-2 has 2 labels",
+            "SST-2 needs 2 labels",
         ),
         (
             lambda folder_path: set_config(folder_path, pruned_heads={"0": [1]}),
@@ -198,10 +198,10 @@ def write_npz(folder, split, **changes):
         ),
         ({"input_ids": np.zeros((3, 7), int)}, "input_ids (3, 7)"),
         ({"label": np.array(["0"] * 3, object)}, "not readable as npz"),
-        ({"attention_mask": np.tile([1] * 3 + [0] * 21, (3, 1))}, "input_ids has the pad_token_id"),
-        ({"idx": np.arange(4)}, "idx has shape (4,), where label has 3 rows"),
-        ({"sentence": np.array(["a b"])}, "sentence has shape (1,), where label has 3 rows"),
-        ({"idx": np.array([2, 2, 2])}, "row 2 is there 3 times"),
+        ({"attention_mask": np.tile([1] * 3 + [0] * 21, (3, 1))}, "must be the pad_token_id"),
+        ({"idx": np.arange(4)}, "idx has shape (4,), but label has 3 rows"),
+        ({"sentence": np.array(["a b"])}, "sentence has shape (1,), but label has 3 rows"),
+        ({"idx": np.array([2, 2, 2])}, "row 2 appears 3 times"),
     ],
 )
 def test_npz_rows_are_read_and_checked(tmp_path, changes, says):

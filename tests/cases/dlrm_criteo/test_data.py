@@ -123,10 +123,10 @@ def test_spec_with_yaml_aliases_is_read(tmp_path):
     [
         (r"int8\n    cardinality: 100\b", "int8\n    cardinality: 129",
          "cat_0.bin: cardinality 129"),
-        (r"dtype: float16", "dtype: bool", "num_0: a column of this channel is float16"),
+        (r"dtype: float16", "dtype: bool", "num_0: columns of this channel must be float16"),
         (r"  num_1:\n    dtype: float16\n", "", "channel_spec has"),
-        (r"    - num_0\n    - num_1\n", "    - num_1\n    - num_0\n", "train: one file for all"),
-        (r"train/cat_1.bin", "train/./cat_0.bin", "train/cat_0.bin is the file of several columns"),
+        (r"    - num_0\n    - num_1\n", "    - num_1\n    - num_0\n", "train: must have one"),
+        (r"train/cat_1.bin", "train/./cat_0.bin", "train/cat_0.bin is listed for several columns"),
         (r"channel_spec:", "channel_spec: [", "not YAML"),
     ],
 )  # fmt: skip
@@ -146,7 +146,7 @@ def test_files_with_other_numbers_of_rows_are_named_with_their_counts(spec, tmp_
     error = read_fault(spec.count_rows, "train")
     assert error.where == str(file)
     label = tmp_path / "train" / "label.bin"
-    assert error.what == f"25 bytes: 6 rows and 1 bytes, where {label} has 103 rows"
+    assert error.what == f"25 bytes: 6 rows and 1 bytes, but {label} has 103 rows"
 
 
 def test_valid_folder_passes_its_check_and_loads(spec, tmp_path):

@@ -130,9 +130,9 @@ def test_tables_beyond_memory_are_refused_with_the_number_of_ranks_that_fits(fol
     context = JobContext(
         recipe=SMALL, data_dir=folder, rank=0, world_size=1, device=Small(threads=1)
     )
-    with pytest.raises(EnvironmentFault, match="exceed the memory of 1 rank") as caught:
+    with pytest.raises(EnvironmentFault, match="do not fit into the memory of 1 rank") as caught:
         build(context, load_data(context))
-    assert "use 3 machines like this one" in str(caught.value)
+    assert "use at least 3 machines like this one" in str(caught.value)
 
 
 def test_learning_rate_warms_up_stays_and_decays_quadratically() -> None:

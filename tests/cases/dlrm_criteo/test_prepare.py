@@ -250,13 +250,14 @@ def test_damaged_files_are_refused(raw_days, tmp_path, small_batches):
     (raw_days / "day_1.gz").write_bytes(content[:-8] + b"\0" * 8)  # checksum and length
     assert "not readable as gzip: CRC check failed" in read_refusal(raw_days, data)
     (raw_days / "day_1.gz").write_bytes(gzip.compress(join_rows(DAYS[1])[:-1]))
-    assert f"{raw_days / 'day_1.gz'}, row 300: the file ends inside a row" in read_refusal(
-        raw_days, data
+    assert (
+        f"{raw_days / 'day_1.gz'}, row 300: the file ends in the middle of a row"
+        in read_refusal(raw_days, data)
     )
     (raw_days / "day_1.gz").write_bytes(join_rows(DAYS[1][:2]) + b"x" * (5 << 20) + b"\n")
     assert f"{raw_days / 'day_1.gz'}, row 3: " in read_refusal(raw_days, data)
     (raw_days / "day_1.gz").write_bytes(b"")
-    assert f"{raw_days / 'day_1.gz'}, row 1: no row in the file" in read_refusal(raw_days, data)
+    assert f"{raw_days / 'day_1.gz'}, row 1: the file has no rows" in read_refusal(raw_days, data)
 
 
 STAGES = [

@@ -86,7 +86,7 @@ def test_longer_position_tables_keep_their_extra_rows(tmp_path: Path) -> None:
         (
             {"vocab_size": 31},
             "word_embeddings.weight",
-            "of the recipe's sizes has it as (31, 64)",
+            "of the recipe's sizes has shape (31, 64)",
         ),
     ],
 )

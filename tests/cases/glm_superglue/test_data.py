@@ -181,17 +181,17 @@ BAD_LINES = {
     ),
     "entity outside": (
         edit_line(passage={"text": "Rome", "entities": [{"start": 1, "end": 4}]}),
-        "line 1: an entity from 1 to 4 of 4 characters",
+        "line 1: an entity spans 1 to 4 of 4 characters",
     ),
     "two gaps": (
-        make_line(make_question("@placeholder or @placeholder")), "2 @placeholder in the query",
+        make_line(make_question("@placeholder or @placeholder")), "has @placeholder 2 times",
     ),
     "no answers": (
         make_line({"query": "@placeholder"}), "line 1: qas.0.answers: missing; it is required",
     ),
     "answers elsewhere": (
         make_line(make_question("@placeholder was born", "Li", "Oslo")),
-        "no answer among the candidates",
+        "no answer is among the candidates",
     ),
 }  # fmt: skip
 
@@ -224,7 +224,7 @@ def test_a_line_that_breaks_a_rule_is_named(tmp_path, bad, message):
             lambda folder_path: (folder_path / "model/vocab.txt").write_text(
                 "\n".join([*WORDS, *map(str, range(20))])
             ),
-            f"{len(WORDS) + 22} tokens, <|startofpiece|> and <|endofpiece|> counted; "
+            f"{len(WORDS) + 22} tokens, including <|startofpiece|> and <|endofpiece|>; "
             "the recipe's vocab_size is 40",
         ),
     ],

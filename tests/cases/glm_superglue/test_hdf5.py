@@ -66,7 +66,7 @@ def test_text_and_hdf5_files_give_equal_batches(tmp_path, splits, storage):
 def test_a_download_is_prepared_and_read(tmp_path, splits, form):
     folder = write_download(tmp_path / "raw", splits, form=form)
     if form == "csc":
-        with pytest.raises(DataError, match="prepare turns csc into csr"):
+        with pytest.raises(DataError, match="prepare converts csc to csr"):
             data.load(folder, RECIPE)
     prepare(folder, tmp_path / "data", lambda _: None)
     facts = data.check(tmp_path / "data", RECIPE)
@@ -112,9 +112,9 @@ CONTRADICTIONS = {
     "indptr begins later": ("text/indptr", set_numbers((0, 1)), "indptr goes from 1"),
     "indptr ends early": ("text/indptr", set_numbers((-1, 5)), "indptr goes from 0 to 5"),
     "indptr falls": (
-        "target/indptr", set_numbers((1, 1000), (2, 0)), "line 1 (from 0) begins at 1000"
+        "target/indptr", set_numbers((1, 1000), (2, 0)), "row 1 (from 0) begins at 1000"
     ),
-    "negative in indptr": ("target/indptr", set_numbers((1, -3)), "line 0 (from 0) begins at 0"),
+    "negative in indptr": ("target/indptr", set_numbers((1, -3)), "row 0 (from 0) begins at 0"),
     "column outside": ("text/indices", set_numbers((0, 64)), "row 0 (from 0) has the column 64"),
     "column below 0": ("text/indices", set_numbers((0, -1)), "row 0 (from 0) has the column -1"),
     "column twice": ("text/indices", set_numbers((1, 0)), "row 0 (from 0) has the column 0 twice"),
@@ -124,13 +124,13 @@ CONTRADICTIONS = {
     "position outside": ("position/data", set_numbers((0, 65)), "numbers from 0 to 65"),
     # The first bound, 0, is not stored: numbers 1 to 4 belong to samples 1 and 2.
     "first samples point to a later one": (
-        "choice_start_end/data", lambda x: np.concatenate([x[:1], x[3:5], x[3:]]), "a part from"
+        "choice_start_end/data", lambda x: np.concatenate([x[:1], x[3:5], x[3:]]), "a part goes"
     ),
     "sample without a sequence": (
-        "choice_start_end/data", lambda x: np.concatenate([x[:1], x[2:3], x[2:]]), "a part from"
+        "choice_start_end/data", lambda x: np.concatenate([x[:1], x[2:3], x[2:]]), "a part goes"
     ),
     "answer outside": ("answer_idx/data", set_numbers((0, 9)), "sample"),
-    "answers of another sample": ("answer_start_end/data", set_numbers((0, 2)), "a part from"),
+    "answers of another sample": ("answer_start_end/data", set_numbers((0, 2)), "a part goes"),
 }  # fmt: skip
 
 
@@ -150,7 +150,7 @@ def test_files_with_other_numbers_of_sequences_are_refused(folder):
     with h5py.File(file, "r+") as opened:
         del opened["target"]
         opened.copy("choice_start_end", "target")
-    with pytest.raises(DataError, match="its shape is") as caught:
+    with pytest.raises(DataError, match="the shape is") as caught:
         data.check(folder, RECIPE)
     assert caught.value.where == f"{file}, target"
 

@@ -42,7 +42,7 @@ def test_a_download_becomes_a_folder_that_a_run_reads(raw):
     assert manifest["counts"]["train"]["questions"] == 10
     assert set(manifest["files"]) == {"train.jsonl", "val.jsonl", "model/vocab.txt"}
     assert "train: 10 questions, 10 passages; NOT the published 100,730" in progress_lines
-    assert "no checkpoint: only init=random will run on this data" in progress_lines
+    assert "no checkpoint: this data only works with init=random" in progress_lines
     words = len(generated.list_tokens())
     assert f"vocab.txt: {words} tokens; NOT bert-large-uncased's 30,522" in progress_lines
     assert data.check(folder, RECIPE).train_samples == 10

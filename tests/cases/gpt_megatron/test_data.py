@@ -94,7 +94,7 @@ def test_ids_outside_the_vocabulary_are_refused(folder):
 def test_a_split_without_a_whole_sample_is_refused(folder, changes, expected_error):
     recipe = replace(RECIPE, **changes)
     error = read_fault(folder, recipe)
-    assert f"{expected_error}: not one whole sample" in error
+    assert f"{expected_error}, less than one sample" in error
     assert f"seq_length + 1 = {recipe.seq_length + 1} tokens" in error
     assert not (folder / "indices").exists()  # refused before the scan
 

@@ -121,7 +121,7 @@ def test_csv_row_with_a_comma_outside_quotes_is_refused(tmp_path):
     """Its summary would lose the text after the comma."""
     (tmp_path / "train.csv").write_text("id,dialogue,summary\n1,hi,They greet, briefly.\n")
     what, where = read_fault(tmp_path, "train.csv")
-    assert "line 2 has 4 fields, the header 3" in what
+    assert "line 2 has 4 fields, but the header has 3" in what
     assert where == "train.csv"
 
 
@@ -146,7 +146,7 @@ def test_missing_tokenizer_and_ids_outside_the_embedding_are_named(tmp_path):
     assert open_tokenizer(tmp_path, vocab_size=size).vocab_size == size
     with pytest.raises(DataError, match=f"ids go up to {size - 1}") as caught:
         open_tokenizer(tmp_path, vocab_size=size - 1)
-    assert f"has {size - 1} rows" in caught.value.rule
+    assert f"config.json, {size - 1}" in caught.value.rule
 
 
 @pytest.fixture(scope="module")

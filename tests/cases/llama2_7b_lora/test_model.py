@@ -211,7 +211,7 @@ def test_key_of_another_model_is_refused(tmp_path: Path, changes: Any, what: str
 def test_two_values_of_rope_theta_are_refused(tmp_path: Path) -> None:
     theta = {"rope_theta": 1e6, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
     (tmp_path / "config.json").write_text(json.dumps({**TINY.raw, **theta}))
-    with pytest.raises(DataError, match="the two are one number"):
+    with pytest.raises(DataError, match="must equal rope_theta"):
         read_config(tmp_path)
 
 

@@ -47,8 +47,8 @@ def test_missing_parts_are_reported_with_the_recipes_they_exclude(raw, tmp_path)
     (raw / "model" / "model.safetensors").unlink()
     progress_lines = []
     prepare(raw, tmp_path / "out", progress_lines.append)
-    assert progress_lines[0].startswith("no safetensors in the model folder: only init=random")
-    assert progress_lines[1].startswith("no MMLU found: only mmlu_mode=off will run")
+    assert progress_lines[0].startswith("no safetensors in the model folder: this data only works")
+    assert progress_lines[1].startswith("no MMLU found: this data only works")
     data.check(tmp_path / "out", dataclasses.replace(TINY, init="random", mmlu_mode="off"))
     with pytest.raises(DataError, match="114 of 114 files are missing"):
         data.check(tmp_path / "out", dataclasses.replace(TINY, init="random"))
@@ -62,5 +62,5 @@ def test_missing_source_leaves_no_folder(raw, tmp_path):
     shutil.rmtree(raw / "corpus")
     with pytest.raises(DataError, match="no data files") as caught:
         prepare(raw, out, print)
-    assert caught.value.fix.startswith("samsum comes as corpus.7z")
+    assert caught.value.fix.startswith("samsum is distributed as corpus.7z")
     assert not out.exists()

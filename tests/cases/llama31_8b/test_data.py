@@ -99,7 +99,7 @@ def test_invalid_data_is_refused_with_a_fix(prepared_folder: Path, raw: Path, ca
         data.check(prepared_folder, replace(recipe, vocab_size=200))
     tokens = prepared_folder / f"{data.TRAIN}.bin"
     tokens.write_bytes(tokens.read_bytes()[:-4])
-    with pytest.raises(DataError, match="go together") as cut:
+    with pytest.raises(DataError, match="belong together") as cut:
         data.check(prepared_folder, recipe)
     assert "prepare the data again" in str(cut.value)
     for shard in raw.glob("*validation*"):

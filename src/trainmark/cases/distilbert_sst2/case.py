@@ -16,7 +16,7 @@ class DistilbertRecipe(Recipe):
     seq_length: PositiveInt = recipe_field(512, "tokens every sentence is padded to")
     init: Literal["pretrained", "random"] = recipe_field(
         "pretrained",
-        "weights to start from; random: speed only, no quality to compare",
+        "initial weights; random: measures speed only, the quality is not comparable",
         rule="scope",
     )
 

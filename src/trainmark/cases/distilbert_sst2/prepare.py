@@ -31,8 +31,8 @@ FORMAT = 1
 PUBLISHED_ROWS = {"train": 67_349, "validation": 872}
 OUTPUT_SEQ_LENGTH = 512
 WHERE_DATA = (
-    "SST-2 comes from the GLUE benchmark as SST-2.zip (train.tsv, dev.tsv), or from the dataset "
-    "hub as sst2 or glue/sst2 (parquet); unpack archives into the raw folder"
+    "SST-2 is distributed by the GLUE benchmark as SST-2.zip (train.tsv, dev.tsv), and on "
+    "dataset hubs as sst2 or glue/sst2 (parquet); unpack archives into the raw folder"
 )
 
 
@@ -56,7 +56,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
     if any((model / name).is_file() for name in WEIGHTS):
         model_files.append(check_weights(model, config))
     else:
-        notes.append("no weights in the model folder: only init=random will run on this data")
+        notes.append("no weights in the model folder: this data only works with init=random")
     prepared.write_splits(
         data,
         raw,

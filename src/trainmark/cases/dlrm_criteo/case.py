@@ -16,22 +16,24 @@ WIDTH = re.compile("0*[1-9][0-9]{0,11}")
 class DlrmRecipe(Recipe):
     """The model's sizes and how it is trained."""
 
-    embedding_dim: PositiveInt = recipe_field(128, "numbers of an embedding row")
+    embedding_dim: PositiveInt = recipe_field(128, "width of an embedding row")
     bottom_layers: str = recipe_field(
-        "512,256,128", "widths of the bottom MLP; the last is embedding_dim"
+        "512,256,128", "layer widths of the bottom MLP; the last one is embedding_dim"
     )
     top_layers: str = recipe_field(
-        "1024,1024,512,256,1", "widths of the top MLP; the last is 1, the logit"
+        "1024,1024,512,256,1", "layer widths of the top MLP; the last one is 1, the logit"
     )
     warmup_lr_steps: NonNegativeInt = recipe_field(
-        8_000, "steps with a linearly rising learning rate"
+        8_000, "steps over which the learning rate rises linearly"
     )
     decay_start_step: NonNegativeInt = recipe_field(
-        48_000, "step from which the learning rate falls to 0 as a square"
+        48_000, "step at which the learning rate starts its quadratic decay to 0"
     )
-    decay_steps: PositiveInt = recipe_field(24_000, "steps that fall takes")
+    decay_steps: PositiveInt = recipe_field(24_000, "steps that the decay takes")
     shuffle_batches: bool = recipe_field(
-        False, "train batches in random order; rows stay in theirs", rule="closed"
+        False,
+        "train on the batches in random order; the rows within a batch stay in order",
+        rule="closed",
     )
 
     def check(self, world_size: int) -> None:
@@ -49,9 +51,12 @@ class DlrmRecipe(Recipe):
         ):
             if value != supported:
                 raise UsageError(
-                    f"{field}={str(value).lower()} does not go with fused tables",
+                    f"{field}={str(value).lower()} is not possible with fused tables",
                     where=f"recipe field {field}",
-                    rule="each backward pass updates the rows it looked up, plain SGD, uncompiled",
+                    rule=(
+                        "fused tables are updated in the backward pass, with plain SGD and "
+                        "without compilation"
+                    ),
                     fix=f"leave {field} at {str(supported).lower()}",
                 )
 
@@ -74,8 +79,8 @@ def _parse_widths(field: str, text: str, *, last: int) -> list[int]:
         raise UsageError(
             f"{field}={text}",
             where=f"recipe field {field}",
-            rule=f"whole numbers above 0 with commas between, ending in {last}",
-            fix="end bottom_layers in embedding_dim and top_layers in 1",
+            rule=f"must be whole numbers above 0, separated by commas, ending in {last}",
+            fix="end bottom_layers with embedding_dim and top_layers with 1",
         )
     return [int(word) for word in words]
 
@@ -159,10 +164,15 @@ CASE = Case(
             range(1, 1 << 32),
         ),
         PrepareOption(
-            "log_offset", int, "numbers are log(x + this), 1 after 0 for x < 0; default: 3", (3, 1)
+            "log_offset",
+            int,
+            "numbers become log(x + OFFSET); with OFFSET 1, negative x count as 0; default: 3",
+            (3, 1),
         ),
-        PrepareOption("seed", int, "of the shuffled order; default: 0", range(1 << 32)),
-        PrepareOption("workers", int, "threads; default: one a usable core", range(1, 513)),
+        PrepareOption("seed", int, "seed of the shuffle; default: 0", range(1 << 32)),
+        PrepareOption(
+            "workers", int, "number of threads; default: one per usable core", range(1, 513)
+        ),
     ),
     aliases=("dlrm",),
     precision_labels={"fp16": "amp"},

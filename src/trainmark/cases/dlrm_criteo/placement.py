@@ -139,11 +139,11 @@ def _refuse_large_tables(
     needed_units = -(-rows // max(1, _count_rows_that_fit(unit_bytes, dim)))
     ranks = f"{world_size} rank" if world_size == 1 else f"{world_size} ranks"
     raise EnvironmentFault(
-        f"{rows * row_bytes / GIB:,.2f} GiB of tables exceed the memory of {ranks}",
+        f"{rows * row_bytes / GIB:,.2f} GiB of tables do not fit into the memory of {ranks}",
         where=f"{rows:,} rows x {dim} in fp32, {len(cardinalities)} table(s)",
-        rule=f"a rank has {row_budget * row_bytes / GIB:,.2f} GiB for them",
-        fix=f"use {needed_units:,} {unit} or more; or lower embedding_dim, or "
-        "prepare with a higher frequency_threshold",
+        rule=f"each rank has {row_budget * row_bytes / GIB:,.2f} GiB for tables",
+        fix=f"use at least {needed_units:,} {unit}; or lower embedding_dim, or "
+        "prepare the data with a higher frequency_threshold",
     )
 
 

@@ -55,40 +55,48 @@ class GlmRecipe(Recipe):
     num_layers: Annotated[int, Gt(0), Le(10_000)] = recipe_field(24, "transformer blocks")
     hidden_size: PositiveInt = recipe_field(1024, "width of the residual stream")
     num_heads: PositiveInt = recipe_field(16, "attention heads")
-    vocab_size: PositiveInt = recipe_field(30592, "rows of the token table, padding included")
+    vocab_size: PositiveInt = recipe_field(30592, "rows of the token table, including padding")
     seq_length: PositiveInt = recipe_field(512, "tokens every sequence is padded to")
     trim_padding: bool = recipe_field(
-        False, "pad to the longest sequence of a micro-batch only; less is then computed"
+        False, "pad only to the longest sequence of a micro-batch, which computes less"
     )
     max_wrong_choices: PositiveInt = recipe_field(
-        9, "wrong candidates of a training sample at most, drawn once from a fixed seed"
+        9, "maximum number of wrong candidates per training sample, drawn once from a fixed seed"
     )
     group_by_choices: bool = recipe_field(
-        False, "let ranks that wait for each other train samples of like size", rule="closed"
+        False, "give samples of similar size to ranks that wait for each other", rule="closed"
     )
     init: Literal["pretrained", "random"] = recipe_field(
         "pretrained",
-        "weights to start from; random: speed only, no quality to compare",
+        "initial weights; random: measures speed only, the quality is not comparable",
         rule="scope",
     )
     dropout: Annotated[float, Ge(0), Lt(1)] = recipe_field(
-        0.1, "probability of dropping embeddings, attention weights and residuals"
+        0.1, "dropout probability of embeddings, attention weights and residuals"
     )
-    max_grad_norm: PositiveFloat | None = recipe_field(1.0, "clip gradients to it; none: no clip")
+    max_grad_norm: PositiveFloat | None = recipe_field(
+        1.0, "maximum gradient norm; none: no clipping"
+    )
     lr_decay_steps: PositiveInt = recipe_field(
-        4_338, "steps of warm-up and linear decay together; two epochs at 64 samples a step"
+        4_338,
+        (
+            "steps of warm-up and linear decay together; the default is two epochs at 64 samples "
+            "per step"
+        ),
     )
     lr_warmup_fraction: Annotated[float, Ge(0), Lt(1)] = recipe_field(
-        0.1, "share of lr_decay_steps with a linearly rising learning rate"
+        0.1, "share of lr_decay_steps over which the learning rate rises linearly"
     )
     lr_floor: Annotated[float, Ge(0), Le(1)] = recipe_field(
-        0.1, "share of learning_rate where the decay ends, and stays"
+        0.1, "share of learning_rate at which the decay ends"
     )
     loss_scale_window: PositiveInt = recipe_field(
-        1_000, "fp16: steps without overflow after which the loss scale doubles", rule="free"
+        1_000, "fp16: the loss scale doubles after this many steps without overflow", rule="free"
     )
     loss_scale_hysteresis: PositiveInt = recipe_field(
-        2, "fp16: overflows since it last doubled that halve the loss scale", rule="free"
+        2,
+        "fp16: the loss scale halves after this many overflows since it last doubled",
+        rule="free",
     )
     checkpoint_activations: bool = recipe_field(
         False, "recompute blocks in the backward pass to save memory", rule="closed"
@@ -116,7 +124,7 @@ class GlmRecipe(Recipe):
             raise UsageError(
                 f"num_heads={self.num_heads} does not divide hidden_size {self.hidden_size}",
                 where="recipe field num_heads",
-                rule="every head has the same width",
+                rule="all heads must have the same width",
                 fix="use a divisor of hidden_size",
             )
 

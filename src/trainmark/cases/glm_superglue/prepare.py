@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 FORMAT = 2
 FAULT = partial(
     DataError,
-    rule="a download has train.jsonl and val.jsonl of ReCoRD, or "
-    "train_sparse.hdf5 and eval_sparse.hdf5, in itself or where the archives keep them",
-    fix="fetch ReCoRD as the case's README says",
+    rule=(
+        "a download must contain train.jsonl and val.jsonl of ReCoRD, or train_sparse.hdf5 and "
+        "eval_sparse.hdf5, at the top or where the archives have them"
+    ),
+    fix="download ReCoRD as the case's README describes",
 )
 PUBLISHED_TOKENS = 30_522  # of bert-large-uncased
 # Questions of the published ReCoRD, https://huggingface.co/datasets/aps/super_glue
@@ -68,7 +70,7 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         copies[f"{MODEL}/{LATEST}"] = folder.parent / LATEST
         copies[f"{MODEL}/{folder.name}/{checkpoint.name}"] = checkpoint
     else:
-        notes.append("no checkpoint: only init=random will run on this data")
+        notes.append("no checkpoint: this data only works with init=random")
     prepared.write_splits(
         data,
         raw,

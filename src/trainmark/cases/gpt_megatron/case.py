@@ -28,23 +28,34 @@ class GptRecipe(Recipe):
     num_layers: Annotated[int, Gt(0), Le(10_000)] = recipe_field(12, "transformer blocks")
     hidden_size: PositiveInt = recipe_field(768, "width of the residual stream")
     num_heads: PositiveInt = recipe_field(12, "attention heads")
-    seq_length: PositiveInt = recipe_field(1024, "tokens of a sample")
+    seq_length: PositiveInt = recipe_field(1024, "tokens per sample")
     vocab_size: PositiveInt = recipe_field(
-        50257, "token ids of the data; the table is padded to 128 x tensor_parallel"
+        50257,
+        (
+            "number of token ids in the data; the table is padded to a multiple of 128 x "
+            "tensor_parallel"
+        ),
     )
     dropout: Annotated[float, Ge(0), Lt(1)] = recipe_field(
-        0.1, "probability of dropping embeddings, attention weights and residuals"
+        0.1, "dropout probability of embeddings, attention weights and residuals"
     )
-    split: str = recipe_field("949,50,1", "weights of training, validation and test documents")
-    adam_beta2: Annotated[float, Ge(0), Lt(1)] = recipe_field(0.999, "second moment's decay")
-    max_grad_norm: PositiveFloat | None = recipe_field(1.0, "clip gradients to it; none: no clip")
-    min_learning_rate: NonNegativeFloat = recipe_field(1e-5, "where the cosine ends")
+    split: str = recipe_field("949,50,1", "weights of the training, validation and test documents")
+    adam_beta2: Annotated[float, Ge(0), Lt(1)] = recipe_field(0.999, "decay of the second moment")
+    max_grad_norm: PositiveFloat | None = recipe_field(
+        1.0, "maximum gradient norm; none: no clipping"
+    )
+    min_learning_rate: NonNegativeFloat = recipe_field(1e-5, "final learning rate of the cosine")
     lr_decay_steps: PositiveInt = recipe_field(320_000, "steps of warm-up and cosine together")
     lr_warmup_fraction: Annotated[float, Ge(0), Lt(1)] = recipe_field(
-        0.01, "share of lr_decay_steps with a linearly rising learning rate"
+        0.01, "share of lr_decay_steps over which the learning rate rises linearly"
     )
     tensor_parallel: PositiveInt = recipe_field(
-        1, "ranks that hold one replica together; the other ranks train replicas", rule="closed"
+        1,
+        (
+            "ranks that share one replica (tensor parallelism); the other ranks train further "
+            "replicas"
+        ),
+        rule="closed",
     )
     fsdp: bool = recipe_field(
         False, "shard parameters, gradients and optimizer over replicas (FSDP2)", rule="closed"
@@ -55,7 +66,7 @@ class GptRecipe(Recipe):
 
     checkpoint_every_steps: PositiveInt | None = recipe_field(
         None,
-        "optimizer steps between two checkpoints of the training; none: none is saved",
+        "optimizer steps between two checkpoints; none: no checkpoints",
         rule="closed",
     )
 
@@ -91,15 +102,15 @@ class GptRecipe(Recipe):
                 raise UsageError(
                     f"{field}={divisor} does not divide {name} {dividend}",
                     where=f"recipe field {field}",
-                    rule="every head has the same width, every rank the same heads, "
-                    "every replica the same ranks",
+                    rule="num_heads must divide hidden_size; tensor_parallel must divide "
+                    "num_heads and the number of ranks",
                     fix=f"use one of {valid}",
                 )
         if 1 < degree < world_size and not self.fsdp:
             raise UsageError(
-                f"{world_size // degree} replicas cut over tensor_parallel={degree} ranks",
+                f"{world_size // degree} replicas split over tensor_parallel={degree} ranks",
                 where="recipe field fsdp",
-                rule="the gradients of such replicas are averaged by FSDP2 only",
+                rule="only FSDP2 averages the gradients of tensor-parallel replicas",
                 fix="add fsdp=true",
             )
         if self.min_learning_rate > self.learning_rate:
@@ -107,7 +118,7 @@ class GptRecipe(Recipe):
                 f"min_learning_rate={self.min_learning_rate:g} is above "
                 f"learning_rate={self.learning_rate:g}",
                 where="recipe field min_learning_rate",
-                rule="the cosine falls from learning_rate to min_learning_rate",
+                rule="the cosine must fall from learning_rate to min_learning_rate",
                 fix="lower min_learning_rate too",
             )
 
@@ -159,7 +170,7 @@ CASE = Case(
     model="gpt2",
     dataset="Megatron indexed tokens",
     metric="val_loss",
-    metric_note=Text("validation cross-entropy, nats a token", "验证集交叉熵（nat/token）"),
+    metric_note=Text("validation cross-entropy in nats per token", "验证集交叉熵（nat/token）"),
     higher_is_better=False,
     sample_note=Text("one stretch of seq_length tokens", "一段连续的 seq_length 个 token"),
     work_unit="tokens",
@@ -198,8 +209,10 @@ CASE = Case(
     data_fields=frozenset({"seed", "vocab_size"}),
     prepare_options=(
         PrepareOption("tokenizer", Path, "folder of the tokenizer; required", required=True),
-        PrepareOption("text_key", str, "key of a line's text; default: text"),
-        PrepareOption("workers", int, "processes; default: usable cores", range(1, 513)),
+        PrepareOption("text_key", str, "key of the text in each line; default: text"),
+        PrepareOption(
+            "workers", int, "number of processes; default: one per usable core", range(1, 513)
+        ),
     ),
     aliases=("gpt",),
 )

@@ -40,30 +40,30 @@ class GptOssRecipe(LanguageRecipe):
     """
 
     num_layers: PositiveInt = recipe_field(  # yaml:20
-        24, "transformer blocks; other numbers are other models", rule="scope"
+        24, "number of transformer blocks; another number is another model", rule="scope"
     )
     hidden_size: PositiveInt = recipe_field(2880, "width of the residual stream")  # yaml:21
     num_heads: PositiveInt = recipe_field(64, "attention heads")  # yaml:23
-    num_kv_heads: PositiveInt = recipe_field(8, "heads of keys and values")  # yaml:24
-    head_dim: PositiveInt = recipe_field(64, "width of a head")  # the library's GptOssConfig
+    num_kv_heads: PositiveInt = recipe_field(8, "number of key and value heads")  # yaml:24
+    head_dim: PositiveInt = recipe_field(64, "width of each head")  # the library's GptOssConfig
     sliding_window: PositiveInt = recipe_field(  # yaml:106
-        128, "positions that every other layer attends to, the first layer included"
+        128, "attention window of every other layer, starting with the first"
     )
-    num_experts: PositiveInt = recipe_field(32, "experts of each layer")  # yaml:25
-    top_k: PositiveInt = recipe_field(4, "experts of each token")  # yaml:138
-    ffn_size: PositiveInt = recipe_field(2880, "width of an expert")  # yaml:116
+    num_experts: PositiveInt = recipe_field(32, "experts per layer")  # yaml:25
+    top_k: PositiveInt = recipe_field(4, "experts per token")  # yaml:138
+    ffn_size: PositiveInt = recipe_field(2880, "feed-forward width of an expert")  # yaml:116
     routing: Literal["trained", "balanced"] = recipe_field(
         "trained",
-        "trained: the router chooses; balanced: all experts get as many tokens, which "
-        "bounds the speed of this model and trains no router",
+        "trained: the router chooses; balanced: every expert gets the same number of tokens, "
+        "which bounds the speed of this model and does not train the router",
     )
     expert_parallel: PositiveInt = recipe_field(
         1,
-        "neighbouring ranks that share each layer's experts; each trains its own samples",
+        "neighbouring ranks that share the experts of each layer; each rank trains its own samples",
         rule="closed",
     )
     lr_warmup_steps: PositiveInt = recipe_field(  # yaml:61
-        128, "steps with a linearly rising learning rate"
+        128, "steps over which the learning rate rises linearly"
     )
     lr_decay_steps: PositiveInt = recipe_field(  # yaml:62
         1_199_872, "steps of warm-up and cosine together"
@@ -134,14 +134,14 @@ class GptOssRecipe(LanguageRecipe):
             raise UsageError(
                 f"top_k={self.top_k} of num_experts={self.num_experts}",
                 where="recipe field top_k",
-                rule="a token has no more experts than a layer",
+                rule="a token cannot use more experts than a layer has",
                 fix=f"use at most {self.num_experts}",
             )
         if self.expert_parallel > world_size:
             raise UsageError(
                 f"expert_parallel={self.expert_parallel} on {world_size} rank(s)",
                 where="recipe field expert_parallel",
-                rule="each of the ranks that share experts holds some",
+                rule="each rank that shares experts must hold at least one",
                 fix=f"use at most {world_size}, or start more ranks with --nproc",
             )
         refuse_undivided(
@@ -150,23 +150,24 @@ class GptOssRecipe(LanguageRecipe):
                 ("expert_parallel", self.expert_parallel, "num_experts", self.num_experts),
                 ("expert_parallel", self.expert_parallel, "the number of ranks", world_size),
             ),
-            "every rank of those that share experts holds as many; heads share keys evenly",
+            "expert_parallel must divide the experts and the ranks; num_kv_heads must divide "
+            "num_heads",
         )
         replicas = world_size // self.expert_parallel
         if self.expert_parallel > 1 and (self.hidden_size % replicas or self.ffn_size % replicas):
             raise UsageError(
-                f"{replicas} replicas do not divide hidden_size {self.hidden_size} and ffn_size "
-                f"{self.ffn_size}",
+                f"{replicas} replicas do not divide hidden_size {self.hidden_size} and "
+                f"ffn_size {self.ffn_size}",
                 where="recipe field expert_parallel",
-                rule="replicas of an expert shard it by columns",
-                fix="use more ranks in expert_parallel",
+                rule="the replicas of an expert shard it by columns",
+                fix="set expert_parallel to more ranks",
             )
         if self.expert_parallel > 1 and not self.fsdp:
             raise UsageError(
                 f"fsdp=false with expert_parallel={self.expert_parallel}",
                 where="recipe field fsdp",
-                rule="the gradients of shared experts are averaged by FSDP2 only",
-                fix="leave out fsdp=false",
+                rule="only FSDP2 averages the gradients of shared experts",
+                fix="remove fsdp=false",
             )
 
 

@@ -27,24 +27,36 @@ _Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 class LlamaRecipe(Recipe):
     """How adapters are trained; the model's sizes come from ``model/config.json``."""
 
-    seq_length: PositiveInt = recipe_field(512, "tokens of a sample, dialogues packed into it")
+    seq_length: PositiveInt = recipe_field(
+        512, "tokens per sample; dialogues are packed into samples"
+    )
     shuffle: bool = recipe_field(
-        False, "train rows in a new order each epoch; false: in the files' order, as published"
+        False,
+        (
+            "train on the rows in a new order each epoch; false: in the order of the files, as "
+            "published"
+        ),
     )
     short_row: Literal["drop", "train"] = recipe_field(
-        "drop", "training's last row, shorter than seq_length: left out as published, or trained"
+        "drop",
+        (
+            "what happens to the last training row if it is shorter than seq_length: dropped as "
+            "published, or trained"
+        ),
     )
     lora_rank: Annotated[int, Gt(0), Le(65_536)] = recipe_field(8, "rank of an adapter")
-    lora_alpha: PositiveFloat = recipe_field(32.0, "an adapter's output is scaled by alpha / rank")
+    lora_alpha: PositiveFloat = recipe_field(
+        32.0, "the output of an adapter is scaled by alpha / rank"
+    )
     lora_dropout: Annotated[float, Ge(0), Lt(1)] = recipe_field(
-        0.05, "probability of dropping an adapter's input"
+        0.05, "dropout probability of an adapter's input"
     )
     lora_targets: str = recipe_field("q_proj,v_proj", "linear layers of a block that get adapters")
     lr_gamma: Annotated[float, Gt(0), Le(1)] = recipe_field(
-        0.85, "factor on the learning rate after each epoch"
+        0.85, "factor applied to the learning rate after each epoch"
     )
     max_grad_norm: PositiveFloat | None = recipe_field(
-        None, "clip the gradient norm to it; none: no clipping"
+        None, "maximum gradient norm; none: no clipping"
     )
     init: Literal["pretrained", "random"] = recipe_field(
         "pretrained", "frozen weights: from model/, or random (measures speed only)", rule="scope"
@@ -53,7 +65,7 @@ class LlamaRecipe(Recipe):
         "7b", "shape of the model that is generated with the data"
     )
     weights_dtype: _Weights = recipe_field(
-        "fp32", "type of the frozen weights; adapters stay fp32", rule="closed"
+        "fp32", "dtype of the frozen weights; adapters are always fp32", rule="closed"
     )
     checkpoint_activations: bool = recipe_field(
         False, "recompute blocks in the backward pass to save memory", rule="closed"
@@ -64,7 +76,7 @@ class LlamaRecipe(Recipe):
     mmlu_mode: Literal["full", "legacy", "off"] = recipe_field(
         "full", "score MMLU with all shots, as the published page did, or not at all", rule="scope"
     )
-    mmlu_shots: NonNegativeInt = recipe_field(5, "solved examples before an MMLU question")
+    mmlu_shots: NonNegativeInt = recipe_field(5, "solved examples before each MMLU question")
 
     def check(self, world_size: int) -> None:
         """Refuse fields that contradict each other.
@@ -78,15 +90,15 @@ class LlamaRecipe(Recipe):
             raise UsageError(
                 f"seq_length={self.seq_length}",
                 where="recipe field seq_length",
-                rule="next-token prediction needs at least 2",
+                rule="next-token prediction needs at least 2 tokens",
                 fix="add seq=512",
             )
         if self.weights_dtype not in ("fp32", self.precision):
             raise UsageError(
                 f"weights_dtype={self.weights_dtype} with precision={self.precision}",
                 where="recipe field weights_dtype",
-                rule="frozen weights are fp32, or of the same type as precision",
-                fix=f"add precision={self.weights_dtype}, or leave weights_dtype at fp32",
+                rule="frozen weights must be fp32, or have the dtype of precision",
+                fix=f"add precision={self.weights_dtype}, or keep weights_dtype=fp32",
             )
         if self.target_value is None:
             return
@@ -117,7 +129,7 @@ def parse_targets(recipe: LlamaRecipe) -> list[str]:
             raise UsageError(
                 f"no linear layer is called {name!r}",
                 where="recipe field lora_targets",
-                rule="layer names separated by commas, without spaces",
+                rule="layer names must be separated by commas, without spaces",
                 fix=suggest_nearest(name, TARGETS),
             )
     if len(set(names)) < len(names):

@@ -223,7 +223,7 @@ def copy_stored(stored: StoredTensor, out: Tensor) -> None:
         raise FAULT(f"not readable as safetensors: {error}", where=location) from None
     if not torch.isfinite(out.abs().sum(dtype=torch.float64)):
         kind = str(out.dtype).removeprefix("torch.")
-        rule = f"every weight is a finite number in {kind}"
+        rule = f"every weight must be a finite number in {kind}"
         raise FAULT("a number is not finite", where=location, rule=rule)
 
 

@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 
 FAULT = partial(
     DataError,
-    rule="model/ is a Hugging Face folder of a Llama: config.json, safetensors, tokenizer",
-    fix="copy the files of a Llama-2 model folder in the Hugging Face form into model/",
+    rule=(
+        "model/ must be a Hugging Face model folder of a Llama: config.json, safetensors, tokenizer"
+    ),
+    fix="copy a Llama-2 model folder in Hugging Face format into model/",
 )
 ABOVE_0 = "a number above 0"
 Positive = Annotated[float, Field(gt=0, lt=1e9, description=ABOVE_0)]
@@ -56,7 +58,7 @@ class ModelConfig(ConfigKeys):
         "mlp_bias": False,
     }
 
-    model_type: Literal["llama"] = Field(description='this case trains "llama"')
+    model_type: Literal["llama"] = Field(description='must be "llama"')
     architectures: list[str] | None = None
     vocab_size: Size
     hidden_size: Size
@@ -70,14 +72,14 @@ class ModelConfig(ConfigKeys):
     rope_theta: Positive = 10_000.0
     rope_parameters: dict[str, Any] | None = None
     tie_embeddings: bool | None = Field(
-        False, alias="tie_word_embeddings", description="true or false"
+        False, alias="tie_word_embeddings", description="must be true or false"
     )
     initializer_range: Positive = 0.02
     bos_token_id: int | list[int] | None = 1
     eos_token_id: int | list[int] | None = 2
     pad_token_id: int | list[int] | None = None
     rope_scaling: None = Field(
-        None, exclude=True, description="a Llama-2 has null: its rotary angles are not scaled"
+        None, exclude=True, description="must be null: Llama-2 does not scale its rotary angles"
     )
 
     @property
@@ -100,9 +102,9 @@ class ModelConfig(ConfigKeys):
     def _not_scaled(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
         angles = value or {}
         if unknown := sorted(angles.keys() - {"rope_type", "rope_theta"}):
-            raise ValueError(f"its keys are rope_type and rope_theta; {unknown[0]} is another")
+            raise ValueError(f"the keys must be rope_type and rope_theta; {unknown[0]} is unknown")
         if angles.get("rope_type", "default") != "default":
-            raise ValueError('a Llama-2 has rope_type "default"')
+            raise ValueError('rope_type must be "default" for a Llama-2')
         return value
 
     @field_validator("head_dim")
@@ -111,7 +113,7 @@ class ModelConfig(ConfigKeys):
         hidden, heads = info.data.get("hidden_size", 0), info.data.get("num_heads", 1)
         if value is not None and value * heads != hidden:
             raise ValueError(
-                f"this case trains heads of hidden_size / num_attention_heads: {hidden} / {heads}"
+                f"head_dim must be hidden_size / num_attention_heads: {hidden} / {heads}"
             )
         return value
 
@@ -123,7 +125,7 @@ class ModelConfig(ConfigKeys):
         if info.field_name == "pad_token_id" and ids == [-1]:  # early folders: none
             return None
         if not all(number is None or 0 <= number < size for number in ids):
-            raise ValueError(f"an id in [0, {size}), the vocab_size")
+            raise ValueError(f"must be an id in [0, vocab_size), here [0, {size})")
         return value
 
     @model_validator(mode="after")
@@ -131,13 +133,13 @@ class ModelConfig(ConfigKeys):
         hidden, heads = self.hidden_size, self.num_heads
         theta = (self.rope_parameters or {}).get("rope_theta", self.rope_theta)
         if "rope_theta" in self.model_fields_set and theta != self.rope_theta:
-            rule = f"rope_parameters has rope_theta {theta}; the two are one number"
+            rule = f"must equal rope_theta {theta} in rope_parameters"
             raise ValueError(f"rope_theta is {self.rope_theta}; {rule}")
         if hidden % heads or hidden // heads % 2:
-            rule = f"hidden_size {hidden} divides into heads of an even width"
+            rule = f"hidden_size {hidden} must divide into heads of an even width"
             raise ValueError(f"num_attention_heads is {heads}; {rule}")
         if heads % self.num_kv_heads:
-            rule = f"a divisor of the {heads} heads"
+            rule = f"must be a divisor of num_attention_heads, {heads}"
             raise ValueError(f"num_key_value_heads is {self.num_kv_heads}; {rule}")
         return self
 
@@ -298,7 +300,7 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
         raise DataError(
             f"ids go up to {size - 1}",
             where=str(file),
-            rule=f"the embedding of model/config.json has {vocab_size} rows (vocab_size)",
+            rule=f"the ids must be below vocab_size of model/config.json, {vocab_size}",
             fix="put the tokenizer and the config.json of the same model into model/",
         )
     refuse_short_vocabulary(
@@ -306,8 +308,10 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
         entries=len(vocab),
         vocab_size=vocab_size,
         of="model/config.json",
-        fix="put the model's own tokenizer into model/; where its table is padded, add unused "
-        "tokens up to that size",
+        fix=(
+            "put the tokenizer of the model into model/; if its table is padded, add unused "
+            "tokens up to that size"
+        ),
     )
     begin_id = vocab.get(read_special_token(folder, "bos_token", FAULT) or "<s>")
     end_id = vocab.get(read_special_token(folder, "eos_token", FAULT) or "</s>")
@@ -316,7 +320,7 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
             "no end token",
             where=str(file),
             rule="every dialogue ends with the end token",
-            fix=f"name it as eos_token in {SETTINGS[0]}",
+            fix=f"set eos_token in {SETTINGS[0]}",
         )
     adds_begin = None
     settings = folder / SETTINGS[0]

@@ -30,11 +30,13 @@ WRITTEN = {"train": "train.jsonl", "validation": "val.jsonl"}
 # Rows of the published corpus, arXiv 1911.12237
 PUBLISHED_ROWS = {"train": 14_732, "validation": 818}
 WHERE_DIALOGUES = (
-    "samsum comes as corpus.7z (train.json, val.json) with its paper, arXiv 1911.12237; copies of "
-    "it as parquet, JSON lines or CSV are read too: put train and val (or validation) into the raw "
-    "folder"
+    "samsum is distributed as corpus.7z (train.json, val.json) with its paper, arXiv "
+    "1911.12237; copies as parquet, JSON lines or CSV also work: put train and val (or "
+    "validation) into the raw folder"
 )
-WHERE_MMLU = "MMLU comes as data.tar with its paper, arXiv 2009.03300; unpack it into mmlu/"
+WHERE_MMLU = (
+    "MMLU is distributed as data.tar with its paper, arXiv 2009.03300; unpack it into mmlu/"
+)
 
 
 def prepare(raw: Path, data: Path, say: Say) -> None:
@@ -56,14 +58,14 @@ def prepare(raw: Path, data: Path, say: Say) -> None:
         check_weights(model, config)
         names += [file.name for file in find_weight_files(model)]
     else:
-        notes.append("no safetensors in the model folder: only init=random will run on this data")
+        notes.append("no safetensors in the model folder: this data only works with init=random")
     copies = {f"{MODEL}/{name}": model / name for name in names if (model / name).is_file()}
     if mmlu.is_dir():
         read_mmlu(mmlu)
         for file in list_subject_files(mmlu).values():
             copies[f"{MMLU}/{file.parent.name}/{file.name}"] = file
     else:
-        notes.append(f"no MMLU found: only mmlu_mode=off will run on this data. {WHERE_MMLU}")
+        notes.append(f"no MMLU found: this data only works with mmlu_mode=off. {WHERE_MMLU}")
     prepared.write_splits(
         data,
         raw,

@@ -46,12 +46,17 @@ class Llama31Recipe(LanguageRecipe):
 
     ffn_size: PositiveInt = recipe_field(14_336, "width of the feed-forward layers")
     tensor_parallel: PositiveInt = recipe_field(
-        1, "ranks that hold one replica together; the other ranks train replicas", rule="closed"
+        1,
+        (
+            "ranks that share one replica (tensor parallelism); the other ranks train further "
+            "replicas"
+        ),
+        rule="closed",
     )
     sequence_parallel: bool = recipe_field(
         False,
-        "between attention and feed-forward layers, each of these ranks holds a part of the "
-        "sequence",
+        "split the sequence over the tensor-parallel ranks between attention and "
+        "feed-forward layers",
         rule="closed",
     )
 
@@ -85,15 +90,15 @@ class Llama31Recipe(LanguageRecipe):
                 ),
                 ("tensor_parallel", self.tensor_parallel, "the number of ranks", world_size),
             ),
-            "every rank of a replica holds the same heads, columns and classes",
+            "heads, columns and classes must divide evenly over the ranks of a replica",
         )
         has_divided_replicas = 1 < self.tensor_parallel < world_size
         if not self.fsdp and (self.sequence_parallel or has_divided_replicas):
             raise UsageError(
-                "fsdp=false with sequence_parallel=true, or several replicas cut over ranks",
+                "fsdp=false with sequence_parallel=true, or with several tensor-parallel replicas",
                 where="recipe field fsdp",
-                rule="the gradients of such replicas are averaged by FSDP2 only",
-                fix="leave out fsdp=false",
+                rule="only FSDP2 averages the gradients of such replicas",
+                fix="remove fsdp=false",
             )
         if self.precision == "fp8":
             self._check_fp8()
@@ -104,15 +109,15 @@ class Llama31Recipe(LanguageRecipe):
         for what, size in (
             ("hidden_size / tensor_parallel", self.hidden_size // ranks),
             ("ffn_size / tensor_parallel", self.ffn_size // ranks),
-            ("keys' width / tensor_parallel", self.num_kv_heads * head_width // ranks),
+            ("key width / tensor_parallel", self.num_kv_heads * head_width // ranks),
             ("micro_batch_size x seq_length", self.micro_batch_size * self.seq_length),
         ):
             if size % 16:
                 raise UsageError(
                     f"{what} is {size}, with precision=fp8",
                     where="recipe field precision",
-                    rule="fp8 multiplies matrices whose sides are multiples of 16",
-                    fix="use such sizes, or precision=bf16",
+                    rule="fp8 matmuls need sizes that are multiples of 16",
+                    fix="choose such sizes, or precision=bf16",
                 )
         if find_spec("torchao") is None:
             raise EnvironmentFault(

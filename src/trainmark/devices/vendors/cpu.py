@@ -165,8 +165,8 @@ def get_chosen_threads(variables: Mapping[str, str]) -> int | None:
         raise UsageError(
             f"OMP_NUM_THREADS={chosen}",
             where="environment",
-            rule="threads of each rank, a whole number from 1 to 9999",
-            fix="unset OMP_NUM_THREADS: ranks then share the cores evenly",
+            rule="the number of threads per rank must be a whole number from 1 to 9999",
+            fix="unset OMP_NUM_THREADS: the ranks then share the cores evenly",
         )
     return int(chosen)
 

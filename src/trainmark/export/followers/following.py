@@ -129,7 +129,9 @@ class Following:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._release()
-            raise FollowedElsewhereError("another process follows the run to there") from None
+            raise FollowedElsewhereError(
+                "another process is already sending this run to the same place"
+            ) from None
         except OSError:
             return  # the folder is read-only, or the file system has no locks
 

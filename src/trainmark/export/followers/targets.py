@@ -64,13 +64,13 @@ def parse_targets(words: Iterable[str], *, where: str = OPTION) -> list[FollowTa
             )
         if equals and not destination:
             raise UsageError(
-                f"{word} has no destination",
+                f"{word} has an empty destination",
                 where=where,
                 fix=f"write {backend} for the default, or {backend}=DESTINATION",
             )
         target = FollowTarget(backend, destination or None)
         if target in targets:
-            raise UsageError(f"{target} is there twice", where=where, fix="name it once")
+            raise UsageError(f"{target} is given twice", where=where, fix="give it once")
         targets.append(target)
     return targets
 

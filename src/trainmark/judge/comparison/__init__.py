@@ -132,9 +132,12 @@ def compare(
             copy; a figure is unknown; the threshold is not from 0 to 1; a side has no launches.
     """
     if not a or not b:
-        raise UsageError("a side without launches", fix="name runs that have a record")
+        raise UsageError("one side has no launches", fix="choose runs that have a record")
     if not 0 <= threshold < 1:
-        raise UsageError(f"threshold {threshold:g}", rule="a share from 0 up to 1, as 0.03")
+        raise UsageError(
+            f"threshold {threshold:g}",
+            rule="the threshold must be a fraction from 0 up to 1, for example 0.03",
+        )
     specs = list_specs(a[0].plan.about.page)
     sides.reject_unknown_figures(figures or (), specs)
     differences = sides.find_work_differences(a, b, allow)

@@ -130,10 +130,10 @@ def judge_against_baseline(
             figure.
     """
     if not baseline:
-        raise UsageError("no runs found", where="--baseline", fix="name runs that passed")
+        raise UsageError("no runs found", where="--baseline", fix="choose runs that passed")
     for record in baseline:
         if not _is_usable(record):
-            rule = "a baseline is of runs that passed and match their raw events"
+            rule = "the baseline must be runs that passed and match their raw events"
             raise RecordError(f"status {record.status}", where=record.run_id, rule=rule)
     works = group_by_work(records)
     for launches in works:
@@ -178,8 +178,8 @@ def _exclude_judged_runs(baseline: Sequence[Record], records: Sequence[Record]) 
         raise UsageError(
             "the run is its own baseline",
             where=baseline[0].run_id,
-            rule="a run is judged by other runs: against itself it always passes",
-            fix="name earlier runs with --baseline",
+            rule="a run must be compared with other runs: against itself it always passes",
+            fix="set --baseline to earlier runs",
         )
     return others
 

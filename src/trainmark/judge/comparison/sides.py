@@ -177,7 +177,7 @@ def find_work_differences(
     allowed_keys = [FIELD_ALIASES.get(key, key) for key in allow]
     for key in allowed_keys:
         if key not in known_keys:
-            what = f"no key {key!r} of the work"
+            what = f"the work has no key {key!r}"
             raise UsageError(what, where="--allow", fix=suggest_nearest(key, known_keys))
     allowed = []
     refused = []
@@ -198,7 +198,7 @@ def _reject_copies(records: Sequence[Record]) -> None:
     for record, other in combinations(records, 2):
         if is_proportional(record.steps.time_ns, other.steps.time_ns):
             what = f"step times of {record.run_id} and {other.run_id} are the same or proportional"
-            raise UsageError(what, rule="launches are measured, not copied")
+            raise UsageError(what, rule="each launch must be measured, not copied")
 
 
 def make_other_work_error(refused: Sequence[Difference]) -> UsageError:
@@ -207,12 +207,14 @@ def make_other_work_error(refused: Sequence[Difference]) -> UsageError:
     first = never_allowed[0] if never_allowed else refused[0]
     distinct_values = list(dict.fromkeys(repr(value) for value in (*first.a, *first.b)))
     what = f"{first.name} is {' and '.join(distinct_values[:2])}"
-    where = "the work of A and B"
+    where = "the work of A and B differs"
     if never_allowed:
-        rule = "another case, model or data set, or a bound and a training, are never compared"
+        rule = (
+            "different cases, models or datasets are never compared, nor is a bound with a training"
+        )
         return UsageError(what, where=where, rule=rule)
     names = [fact.name for fact in refused]
-    rule = f"only the same work compares; differing: {', '.join(names)}"
+    rule = f"only the same work can be compared; different: {', '.join(names)}"
     fix = " ".join(f"--allow {name}" for name in names)
     return UsageError(what, where=where, rule=rule, fix=fix)
 

@@ -31,7 +31,10 @@ class Container(Launcher):
         try:
             run_program(runtime, *words, image)
         except EnvironmentFault as fault:
-            fix = "pull or build the image here first; docs/launchers.md has the keys"
+            fix = (
+                "pull or build the image on this machine first; docs/launchers.md describes the "
+                "keys"
+            )
             where = f"container image {image}"
             raise EnvironmentFault(fault.what, where=where, fix=fix) from fault
 

@@ -31,8 +31,8 @@ MANIFEST = "job.yaml"
 # Settings of a container that do not apply to pods, and how the error's remedy continues.
 _NODE_ONLY_SETTINGS = {
     "runtime": "",
-    "mounts": ", and write its folders as kubernetes.volumes",
-    "shared_memory": ", and write it as kubernetes.shared_memory",
+    "mounts": ", and list its folders under kubernetes.volumes",
+    "shared_memory": ", and set kubernetes.shared_memory",
     "arguments": "",
 }
 # Label of all objects that a run creates; its value is that of ``format_job_name``.
@@ -112,8 +112,8 @@ class Kubernetes(Launcher):
         if not any(map(Path(plan.run_dir).is_relative_to, cluster.kubernetes.volumes)):
             raise cluster.build_error(
                 "kubernetes.volumes",
-                f"no volume of the pods holds {plan.run_dir}",
-                fix="name one that this machine shares, by its path here",
+                f"no volume of the pods contains {plan.run_dir}",
+                fix="add a volume that this machine shares under the same path",
             )
         with TemporaryDirectory() as trial:
             file = Path(trial) / MANIFEST
@@ -168,7 +168,7 @@ def derive_state(objects: list[dict[str, Any]], nnodes: int) -> JobState:
         text = "; ".join([_format_reason(failure), *descriptions])
         return JobState(phase="lost" if is_lost else "ended", description=text)
     num_waiting = sum(pod.phase == "waiting" for pod in pods)
-    sentences = [f"{len(pods) - num_waiting} of {nnodes} pods run"]
+    sentences = [f"{len(pods) - num_waiting} of {nnodes} pods are running"]
     if "Suspended=True" in conditions:
         sentences.append(_format_reason(conditions["Suspended=True"]))
     text = "; ".join([*sentences, *descriptions])

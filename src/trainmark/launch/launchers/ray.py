@@ -59,7 +59,7 @@ class Ray(Launcher):
             raise cluster.build_error(
                 "container.runtime",
                 "a container on Ray needs a runtime",
-                fix="write runtime: podman, docker or apptainer",
+                fix="set runtime: podman, docker or apptainer",
             )
         _request_jobs_api(cluster)
 
@@ -123,7 +123,7 @@ def _request_jobs_api(cluster: Cluster, path: str = "", method: str = "GET") -> 
         with urlopen(Request(url, headers=headers, method=method), timeout=10) as answer:
             return json.load(answer)
     except OSError as fault:
-        raise EnvironmentFault(f"the Ray cluster does not answer: {fault}", where=url) from None
+        raise EnvironmentFault(f"the Ray cluster does not respond: {fault}", where=url) from None
 
 
 def _report_phase(phase: str, **facts: Any) -> None:
@@ -204,7 +204,7 @@ def _wait_for_nodes(
     while not group.wait(3):
         if stop_signals:
             return False
-        _report_phase("waiting", said=f"waits for {nnodes} nodes with {resources} each")
+        _report_phase("waiting", said=f"waiting for {nnodes} nodes with {resources} each")
     return True
 
 

@@ -77,7 +77,10 @@ class Slurm(Launcher):
                 fault.what.replace("sbatch: ", "").replace("error: ", ""),
                 where="sbatch",
                 rule="Slurm refused the job",
-                fix="use fewer --nnodes, or correct `slurm` in the file; --dry-run prints it",
+                fix=(
+                    "use fewer --nnodes, or correct `slurm` in the cluster file; --dry-run "
+                    "prints the job script"
+                ),
             ) from fault
 
     def build_command(self, plan: Plan, cluster: Cluster) -> EngineCommand:
@@ -107,7 +110,7 @@ class Slurm(Launcher):
         except EnvironmentFault as fault:
             if "Invalid job id" not in fault.what:
                 raise
-        return JobState(phase="ended", description=f"Slurm does not know job {job.id} any more")
+        return JobState(phase="ended", description=f"Slurm no longer knows job {job.id}")
 
     def cancel(self, job: EngineJob) -> None:
         """Let Slurm end the job.
@@ -138,7 +141,7 @@ def _build_options(plan: Plan, cluster: Cluster) -> list[str]:
         raise cluster.build_error(
             f"slurm.options.{min(conflicts)}",
             f"{min(conflicts)!r} cannot be set",
-            rule="the launcher sets it",
+            rule="the launcher sets this option itself",
             fix="remove it",
         )
     options["time"] = str(math.ceil(compute_job_limit_s(plan) / 60))  # minutes

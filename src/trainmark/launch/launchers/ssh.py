@@ -60,17 +60,18 @@ def select_hosts(cluster: Cluster, *, nnodes: int) -> dict[str, str]:
     """
     urls = {_parse_host_name(text): f"ssh://{text}" for text in cluster.ssh.hosts}
     if len(urls) < nnodes:
-        what = "no host is named"
+        what = "no host is given"
         fix = "write ssh: {hosts: [HOST, …]}"
         if urls:
             fix = "add hosts, or use fewer --nnodes"
         if nnodes > 1:
-            count = f"{len(urls)} different ones are named" if urls else "none is named"
-            what = f"{nnodes} nodes need as many hosts, and {count}"
+            count = f"{len(urls)} given" if urls else "none given"
+            what = f"{nnodes} nodes need {nnodes} different hosts, {count}"
         raise cluster.build_error(
             "ssh.hosts",
             what,
-            rule="[user@]host[:port] each, an IPv6 address in brackets; one node on each host",
+            rule="each host is [user@]host[:port], with IPv6 addresses in brackets; one "
+            "node runs on each host",
             fix=fix,
         )
     return dict(islice(urls.items(), nnodes))
@@ -125,7 +126,10 @@ def _run_on_hosts(hosts: dict[str, str], act: Callable[[str], object]) -> None:
         faults = zip(hosts, pool.map(try_host, hosts.values()), strict=True)
         sentences = [f"{name}: {what}" for name, what in faults if what]
     if sentences:
-        fix = "let `ssh HOST` work without questions; name `python` and `setup` in the cluster file"
+        fix = (
+            "make sure that `ssh HOST` works without prompts; set `python` and `setup` in the "
+            "cluster file"
+        )
         raise EnvironmentFault("\n".join(sentences), fix=fix)
 
 
@@ -206,7 +210,7 @@ class Ssh(Launcher):
             large = run_program("ssh", *build_ssh_arguments(url, ssh, list_large)).splitlines()
             for name in large:
                 place = f"{url.removeprefix('ssh://')}:{folder}/{name.removeprefix('./')}"
-                text = f"trainmark: {place}: left there, larger than {MAX_COPIED_BYTES:,} bytes"
+                text = f"trainmark: {place}: not copied, larger than {MAX_COPIED_BYTES:,} bytes"
                 print(escape_controls(text), file=sys.stderr)
             excluded = [f"--exclude={shlex.quote(name)}" for name in (PLAN_FILE, *large)]
             script = _PACK.format(folder=shlex.quote(folder), excluded=" ".join(excluded))

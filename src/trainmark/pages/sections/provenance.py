@@ -105,7 +105,7 @@ def list_columns(references: References) -> tuple[str, ...]:
     """
     strange = [name for name in references.columns if name not in COLUMNS]
     if len(strange) > 1:
-        rule = f"besides the quality, columns are {', '.join(sorted(COLUMNS))}"
+        rule = f"columns must be the quality or one of {', '.join(sorted(COLUMNS))}"
         what = f"unknown columns {', '.join(strange)}"
         raise RecordError(what, where="reference.toml", rule=rule)
     return tuple(QUALITY if x in strange else x for x in references.columns) or PERFORMANCE

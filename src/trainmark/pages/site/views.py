@@ -223,7 +223,7 @@ def _check_number_of_runs(number: int) -> None:
     """
     if not 2 <= number <= MOST_COMPARED:
         runs = "1 run" if number == 1 else f"{number} runs"
-        rule = f"2 to {MOST_COMPARED} runs are compared"
+        rule = f"2 to {MOST_COMPARED} runs can be compared"
         raise UsageError(f"{runs} to compare", rule=rule, fix="choose runs from the list")
 
 

@@ -91,8 +91,10 @@ def _open_site(folder: Path) -> dict[str, Any]:
     """
     mark = folder / MARK
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not mark.is_file())):
-        rule = "a new or an empty folder, or a site that was written before"
-        raise UsageError("not a site, and not empty", where=str(folder), rule=rule)
+        rule = "the folder must be new, empty, or contain a site that was written before"
+        raise UsageError(
+            "the folder is not empty and contains no site", where=str(folder), rule=rule
+        )
     folder.mkdir(parents=True, exist_ok=True)
     known: dict[str, Any] = json.loads(mark.read_bytes()) if mark.is_file() else {}
     _write(mark, json.dumps(known))

@@ -126,14 +126,15 @@ def _judge_run(extraction: _Extraction, sample: Sample, result: Result, options:
     failed = options.failed or extraction.has_failed
     loss = extraction.loss
     if loss is not None and not math.isfinite(loss):
-        extraction.notes.append(f"the last loss is {loss}: the run diverged, no LOSS_RESULT")
+        extraction.notes.append(f"the last loss is {loss}: the run diverged and has no LOSS_RESULT")
         failed = True
     if result.value < 0:
-        extraction.notes.append(f"{sample.source.name} is below zero: it is no speed")
+        extraction.notes.append(f"{sample.source.name} is negative, so it is not a speed")
         failed = True
     if failed:
         extraction.notes.append(
-            f"the run failed: FINAL_RESULT is 0, measured was {result.value:g} {result.unit}"
+            f"the run failed: FINAL_RESULT is 0; the measured value was {result.value:g} "
+            f"{result.unit}"
         )
     return failed
 
@@ -155,8 +156,8 @@ def _read_keyword(log: str, options: Options) -> _Extraction:
             quantity = choice.sample.source.quantity
             keyword = keyword or choice.sample.source.key
     if not keyword and options.position is None:
-        fix = "give keyword=TEXT, as in the log"
-        raise UsageError("no keyword to look for", where="keyword", fix=fix)
+        fix = "give keyword=TEXT, as written in the log"
+        raise UsageError("no keyword to search for", where="keyword", fix=fix)
     loss_key = PRESETS[preset].loss if preset in PRESETS else ""
     keyword_reader = KeywordReader(
         keyword=keyword,
@@ -176,7 +177,7 @@ def _read_keyword(log: str, options: Options) -> _Extraction:
     extraction.malformed = keyword_reader.malformed
     extraction.malformed_text = keyword_reader.malformed_text
     extraction.values = len(keyword_reader.values)
-    extraction.advice = "give keyword=TEXT, as it stands before the value in the log"
+    extraction.advice = "give keyword=TEXT, as written before the value in the log"
     if keyword_reader.quantity is not None and keyword_reader.quantity.kind == "step_time":
         _note_units(extraction, keyword_reader.quantity, options, has_preset=bool(preset))
     return extraction
@@ -188,7 +189,9 @@ def _note_units(
     """Add notes about units that the key names and the options leave out."""
     if quantity.seconds != 1.0 and options.time_unit is None and not has_preset:
         unit = "ms" if quantity.seconds == 1e-3 else f"{quantity.seconds:g} s"
-        extraction.notes.append(f"the log counts in {unit}, time_unit=s is assumed: give time_unit")
+        extraction.notes.append(
+            f"the log counts in {unit}, but time_unit=s is assumed: give time_unit"
+        )
     if quantity.steps > 1 and options.steps_per_value is None:
         extraction.notes.append(
             f"each value is the time of {quantity.steps} steps, as its key says"
@@ -236,7 +239,7 @@ def _extract_events(events: EventSpeed | None, preset: str) -> _Extraction:
         events: None: the log has no events.
     """
     if events is None:
-        advice = "name the log that has them"
+        advice = "choose a log that has them"
         return _Extraction(preset, reason=f"no {MARKS[preset]} lines", advice=advice)
     extraction = _Extraction(
         events.preset,
@@ -248,7 +251,7 @@ def _extract_events(events: EventSpeed | None, preset: str) -> _Extraction:
     )
     if events.sample is None:
         extraction.reason = "no run has samples with times"
-        extraction.advice = "`trainmark import` reads its other figures"
+        extraction.advice = "`trainmark import` reads the other figures of this log"
     return extraction
 
 
@@ -258,10 +261,10 @@ def _explain_missing_speed(choice: Choice, preset: str) -> str:
         return "no speed: " + "; ".join(choice.reasons)
     if choice.ambiguous:
         keys = [f"{x.source.name} ({x.mean:g})" for x in choice.ambiguous[:_MAX_SHOWN_KEYS]]
-        return f"no single speed: several keys may be it: {', '.join(keys)}"
+        return f"no unique speed: several keys could be the speed: {', '.join(keys)}"
     if preset != AUTO:
         return f"no value with preset {preset}"
-    return "no known log format recognised"
+    return "unknown log format"
 
 
 def _advise(reader: LogReader, choice: Choice, *, has_events: bool) -> str:
@@ -271,11 +274,11 @@ def _advise(reader: LogReader, choice: Choice, *, has_events: bool) -> str:
         has_events: the log has events, none of whose runs has a speed.
     """
     if choice.ambiguous:
-        return "name one with keyword=TEXT; `trainmark import` reads tables of results"
+        return "choose one with keyword=TEXT; `trainmark import` reads tables of results"
     if has_events:
-        return "`trainmark import` reads the figures of its events"
+        return "`trainmark import` reads the figures of these events"
     if choice.reasons:
-        return "give the log of a whole run, or keyword=TEXT of a value in it"
+        return "use the log of a whole run, or give keyword=TEXT of a value in it"
     repeated = [key for key, count in reader.keys.most_common() if count > 1]
     shown_keys = (repeated or list(reader.keys))[:_MAX_SHOWN_KEYS]
     descriptions = [
@@ -283,7 +286,7 @@ def _advise(reader: LogReader, choice: Choice, *, has_events: bool) -> str:
         for key in shown_keys
     ]
     listed = f"numeric keys in the log: {', '.join(descriptions)}; " if descriptions else ""
-    return f"{listed}give keyword=TEXT, as it stands before the value in the log"
+    return f"{listed}give keyword=TEXT, as written before the value in the log"
 
 
 def _describe_missing_value(extraction: _Extraction) -> str:
@@ -322,31 +325,35 @@ def _add_notes(extraction: _Extraction, sample: Sample, result: Result, options:
         notes.append(f"global batch size {result.batch:g}, the mean in the log")
     if sample.mean_of_all is not None:
         result_of_all = result.apply_to_mean(sample.mean_of_all)
-        notes.append(f"with the whole of all values it would be {result_of_all:g} {result.unit}")
+        notes.append(
+            f"with all values included, the result would be {result_of_all:g} {result.unit}"
+        )
     if sample.slow.num_values:
         result_of_median = result.apply_to_mean(float(np.median(sample.values)))
         notes.append(
-            f"{sample.slow.num_values} of {len(sample.values)} values are over twice the median "
-            f"and make {sample.slow.time_share:.0%} of the time: they may hold an evaluation, a "
-            f"checkpoint or a warm-up; with the median the result is {result_of_median:g} "
-            f"{result.unit}"
+            f"{sample.slow.num_values} of {len(sample.values)} values are more than twice "
+            f"the median and account for {sample.slow.time_share:.0%} of the time: they may "
+            "include an evaluation, a checkpoint or a warm-up; with the median, the result "
+            f"would be {result_of_median:g} {result.unit}"
         )
     if len(sample.weights) and not math.isclose(sample.mean, mean_by_value, rel_tol=1e-3):
         result_by_value = result.apply_to_mean(mean_by_value)
-        notes.append(f"averaged by value the result would be {result_by_value:g} {result.unit}")
+        notes.append(f"averaged over values, the result would be {result_by_value:g} {result.unit}")
     if sample.source.quantity.scope == "node":
-        notes.append("the speed is of one node: that of the job is as many times as much")
+        notes.append(
+            "the speed is that of one node; multiply it by the number of nodes for the whole job"
+        )
     elif options.gpu_num is None:
         if extraction.devices is not None:
-            notes.append(f"gpu_num {extraction.devices}, as the log says")
+            notes.append(f"gpu_num {extraction.devices}, from the log")
         elif sample.source.quantity.scope == "device":
-            notes.append("the speed is of one device: give gpu_num=N for that of the job")
+            notes.append("the speed is that of one device: give gpu_num=N to get that of the job")
         else:
             notes.append("gpu_num 1 assumed: give gpu_num=N")
     elif options.gpu_num > 1 and not sample.source.quantity.scope and is_of_job(sample, options):
         notes.append(
-            "the log does not say whether the speed is of one device: it is taken as the job's; "
-            "model_mode=-1 multiplies it by gpu_num"
+            "the log does not say whether the speed is that of one device: it is taken as "
+            "that of the whole job; model_mode=-1 multiplies it by gpu_num"
         )
 
 
@@ -375,7 +382,9 @@ def _compare_other_speeds(
         is_same_unit = normalize_rate_unit(other.unit) == normalize_rate_unit(result.unit)
         differs = abs(other.value - result.value) > _MAX_DIFFERENCE * abs(result.value)
         if is_same_unit and differs:
-            reason = "the timer of one component" if sample.source.is_component else "not used"
+            reason = (
+                ("it is the timer of one component") if sample.source.is_component else "not used"
+            )
             extraction.notes.append(
                 f"{sample.source.name} ({sample.source.preset}) says {other.value:g} "
                 f"{other.unit}, from {len(sample.values)} values: {reason}"

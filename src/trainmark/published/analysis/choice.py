@@ -173,12 +173,13 @@ def _note_missing_closings(presets: list[str], reader: LogReader) -> list[str]:
         if resumed_at and has_closing:
             notes.append(
                 f"the run resumed from a checkpoint (line {resumed_at}): the closing line of "
-                f"{name} divides all samples by the time of the last session, so it is no speed"
+                f"{name} divides all samples by the time of the last session, so it gives no "
+                "speed"
             )
         elif not has_closing:
             notes.append(
-                f"the closing line of {name} ({closing}) is missing: the run did not finish, or "
-                "the log lacks its end"
+                f"the closing line of {name} ({closing}) is missing: the run did not finish, "
+                "or the end of the log is missing"
             )
     return notes
 

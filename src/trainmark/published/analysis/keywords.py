@@ -89,8 +89,8 @@ class KeywordReader:
 
     def __post_init__(self) -> None:
         if not _CUT.fullmatch(self.cut):
-            rule = "N for the first N characters, or A:B as Python cuts"
-            raise UsageError(f"cannot cut by {self.cut!r}", where="range", rule=rule)
+            rule = "write N for the first N characters, or A:B as a Python slice"
+            raise UsageError(f"invalid range {self.cut!r}", where="range", rule=rule)
         bounds = [int(bound) if bound else None for bound in self.cut.split(":")]
         self._slice = slice(*bounds)
 
@@ -214,7 +214,7 @@ class KeywordReader:
         notes = []
         if self.closing and values:
             notes.append(
-                f"{len(self.closing)} values of a line at the end, such as a total, are left out"
+                f"{len(self.closing)} values of a closing line, such as a total, are excluded"
             )
         elif self.closing:
             values = self.closing

@@ -58,8 +58,8 @@ class Options(Frozen):
             fix = suggest_nearest(str(self.preset), [*NAMES, AUTO])
             raise UsageError(f"no preset {self.preset!r}", where="preset", fix=fix)
         if not (self.keyword or self.preset):
-            fix = "give keyword=TEXT, as in the log, or preset=auto"
-            raise UsageError("no keyword to look for", where="keyword", fix=fix)
+            fix = "give keyword=TEXT, as written in the log, or preset=auto"
+            raise UsageError("no keyword to search for", where="keyword", fix=fix)
 
 
 def parse_options(values: Mapping[str, str]) -> Options:

@@ -82,9 +82,9 @@ _DEFAULT_MODES_WITH_BATCH = {
 _SPEED_INDEX = 1  # `index` of a speed, to which the modes apply
 _INDEXES_OF_LARGEST = {2, 6}  # `index` of memory or batch: the result is the largest value
 _MEANS = {
-    "time": "mean by time: the log has the time of each value",
-    "work": "mean by time: the log has the work of each value",
-    "value": "mean by value: the log has neither time nor work of each",
+    "time": "mean over time: the log has the time of each value",
+    "work": "mean over work, with times from the log's values",
+    "value": "mean over values: the log has neither time nor work of each",
 }
 
 
@@ -144,7 +144,7 @@ def compute_result(sample: Sample, options: Options, *, keyword_given: bool) -> 
                 "no batch size",
                 where="base_batch_size",
                 rule=f"mode {mode:d} is {rule.formula}",
-                fix="give base_batch_size=N, of one device",
+                fix="give base_batch_size=N, the batch size of one device",
             )
         factor *= batch
     if rule.has_devices:
@@ -172,7 +172,7 @@ def _take_value_as_is(sample: Sample, options: Options) -> Result:
     else:
         name = "mean"
         value = float(sample.values.mean())
-    how = f"the {name} of the log's values, as it is"
+    how = f"the {name} of the log's values, unchanged"
     unit = options.ips_unit or ""
     return Result(round_result(value), unit, how, options.base_batch_size, 1.0, divides=False)
 
@@ -206,8 +206,8 @@ def _compute_scale(sample: Sample, options: Options, mode: Mode) -> float:
     quantity = sample.source.quantity
     steps = options.steps_per_value
     if steps is not None and mode not in STEP_TIME_MODES:
-        rule = f"mode {mode:d} is {_RULES[mode].formula}, and its values are not times of steps"
-        fix = "leave steps_per_value out, or give model_mode=2, 0 or -2"
+        rule = f"mode {mode:d} is {_RULES[mode].formula}, whose values are not step times"
+        fix = "remove steps_per_value, or give model_mode=2, 0 or -2"
         raise UsageError("no times", where="steps_per_value", rule=rule, fix=fix)
     scale = 1.0
     if options.time_unit is not None:
@@ -231,8 +231,10 @@ def _choose_unit(log_unit: str, mode: Mode, options: Options) -> str:
     """
     wanted = options.ips_unit
     if wanted and log_unit and normalize_rate_unit(wanted) != normalize_rate_unit(log_unit):
-        rule = f"the log counts {log_unit}, and a unit does not convert them"
-        fix = "leave ips_unit out, or read step times with model_mode=-2 and base_batch_size=N"
-        raise UsageError(f"{wanted} would rename the result", where="ips_unit", rule=rule, fix=fix)
+        rule = f"the log counts {log_unit}, and ips_unit does not convert values"
+        fix = "remove ips_unit, or read step times with model_mode=-2 and base_batch_size=N"
+        raise UsageError(
+            f"{wanted} is another unit than that of the log", where="ips_unit", rule=rule, fix=fix
+        )
     default = "samples/s" if mode == Mode.SPEED_FROM_STEP_TIMES else ""
     return wanted or log_unit or default

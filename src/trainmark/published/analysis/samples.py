@@ -175,8 +175,8 @@ def _take_counted_values(
     if readings.first_rate is not None and readings.first_rate > _MIN_RESUME_RATIO * sample.mean:
         notes.append(
             f"{source.key} in the log falls from {readings.first_rate:g} to "
-            f"{readings.last_rate:g}: it divides work from before a resume by the time after it; "
-            "differences of its total and the clock are used"
+            f"{readings.last_rate:g}: it divides work done before a resume by the time after "
+            "it; the differences of its total and the clock are used instead"
         )
     return sample
 
@@ -328,11 +328,11 @@ def _remove_other_work(
             left_out += 1
     if corrected:
         notes.append(
-            f"the time of an evaluation or a checkpoint, as the log prints it, is taken off "
-            f"{corrected} values"
+            "the time of an evaluation or a checkpoint, as printed in the log, is subtracted "
+            f"from {corrected} values"
         )
     if left_out:
-        notes.append(f"{left_out} values that hold an evaluation or a checkpoint are left out")
+        notes.append(f"{left_out} values that include an evaluation or a checkpoint are excluded")
     return left_out
 
 

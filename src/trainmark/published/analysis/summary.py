@@ -32,7 +32,7 @@ def summarize(analysis: Analysis) -> str:
             "  " + "  ".join(f"{name} {figures[name]:.6g}" for name in ("mean", *PERCENTILES))
         )
     if figures["first_malformed"]:
-        lines.append(f"  first malformed is {figures['first_malformed']}")
+        lines.append(f"  first malformed value in {figures['first_malformed']}")
     lines += [f"  note: {note}" for note in figures["notes"]]
     for other in figures.get("others", ()):
         lines.append(

@@ -62,7 +62,7 @@ def read_files(places: Sequence[Path]) -> Imported:
     entries: list[Row | Unread] = []
     for place in places:
         if not place.exists():
-            fix = "name one that exists"
+            fix = "choose an existing path"
             raise UsageError("no such file or folder", where=str(place), fix=fix)
         for path in _list_files(place) if place.is_dir() else [place]:
             page = Page(file=os.fsencode(path).decode("utf-8", "replace"), form="")

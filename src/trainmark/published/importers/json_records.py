@@ -233,7 +233,7 @@ def _read_case_record(
             raise UsageError(f"{'unknown' if unknown else 'missing'} keys: {keys}")
         parsed = parse_record(record)
     except (TypeError, ValueError, UsageError) as error:
-        reason = error.what if isinstance(error, UsageError) else "a value has another type"
+        reason = error.what if isinstance(error, UsageError) else "a value has the wrong type"
         yield page.make_unread(
             number, "row", message("json_malformed", why=reason[:_MAX_REASON]), raw
         )

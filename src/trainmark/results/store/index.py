@@ -78,7 +78,7 @@ class Index:
     def __init__(self, where: str | None = None) -> None:
         self.folder = Path(where or os.environ.get(VARIABLE) or RUNS_DIR)
         if not self.folder.is_dir():
-            fix = "`trainmark run CASE` makes ./runs"
+            fix = "`trainmark run CASE` creates ./runs"
             raise EnvironmentFault("no such folder", where=str(self.folder), fix=fix)
         index_folder = self.folder
         if not os.access(index_folder, os.W_OK):  # the index is removed with this object
@@ -119,7 +119,9 @@ class Index:
                 connection.execute("COMMIT")
         except sqlite3.DatabaseError as error:
             what, where = f"the index cannot be used: {error}", str(self._file)
-            fix = "see that it can be written, or remove it: it is made anew from the records"
+            fix = (
+                "make sure that the index is writable, or remove it: it is rebuilt from the records"
+            )
             raise EnvironmentFault(what, where=where, fix=fix) from error
 
     def refresh(self) -> None:

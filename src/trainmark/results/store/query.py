@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 _FILTER = re.compile(r"([^=!~<>\s]+)(!=|>=|<=|=|~|>|<)(.+)", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?")
-_RULE = "KEY OPERATOR VALUE, as case=toy, device~H100, p_core>100; operators = != ~ > >= < <="
+_RULE = (
+    "a filter is KEY OPERATOR VALUE, for example case=toy, device~H100 or p_core>100; operators: "
+    "= != ~ > >= < <="
+)
 _DEFAULT_KEYS = (*COLUMNS, "path", "world", "work", *FIGURES)
 # Column that is read besides the selected ones: the unit of ``final_result`` differs between cases.
 _RESULT_UNIT = "final_result_unit"
@@ -208,7 +211,7 @@ def _make_condition(word: str) -> tuple[str, str | float | bool]:
         word = f"case={cases.load(word).name}"
     parts = _FILTER.fullmatch(word)
     if parts is None:
-        what, fix = f"not a filter: {word[:80]!r}", "name a folder with --store"
+        what, fix = f"not a filter: {word[:80]!r}", "set --store to a folder"
         raise UsageError(what, where="filter", rule=_RULE, fix=fix)
     key, sign, value = parts.groups()
     column = _find_key(key).expression
@@ -219,13 +222,13 @@ def _make_condition(word: str) -> tuple[str, str | float | bool]:
             return f"instr(lower({column}), lower(?))", value
         parameter = value
     elif kind is bool:
-        rule = "= or != true or false"
+        rule = "this key takes = or != with true or false"
         if sign in ("=", "!="):
             parameter = {"true": True, "false": False}.get(value)
     else:
-        rule = "numbers have = != > >= < <=, in the unit of the record"
+        rule = "numbers take = != > >= < <=, in the unit of the record"
         if sign != "~" and _NUMBER.fullmatch(value):
             parameter = float(value)
     if parameter is None:
-        raise UsageError(f"{word!r} is not a comparison", where=word, rule=rule)
+        raise UsageError(f"{word!r} is not a valid comparison", where=word, rule=rule)
     return f"{column} {sign} ?", parameter

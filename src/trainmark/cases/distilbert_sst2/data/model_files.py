@@ -34,11 +34,14 @@ if TYPE_CHECKING:
 
     from .rows import Texts
 
-MODEL_FIX = "put the files of the distilbert-base-uncased model folder into model/"
+MODEL_FIX = "copy the files of the distilbert-base-uncased model into model/"
 MODEL_FAULT = partial(
     DataError,
     fix=MODEL_FIX,
-    rule="model/ is a Hugging Face folder of a DistilBERT: config.json, weights, tokenizer",
+    rule=(
+        "model/ must be a Hugging Face model folder of a DistilBERT: config.json, weights, "
+        "tokenizer"
+    ),
 )
 NUM_LABELS = 2
 
@@ -55,7 +58,7 @@ class ModelConfig(ConfigKeys):
         "problem_type": "single_label_classification",
     }
 
-    model_type: Literal["distilbert"] = Field(description='this case trains "distilbert"')
+    model_type: Literal["distilbert"] = Field(description='must be "distilbert"')
     dim: Size
     n_layers: Size
     n_heads: Size
@@ -64,13 +67,15 @@ class ModelConfig(ConfigKeys):
     max_position_embeddings: Size
     pad_token_id: int = 0
     activation: Literal["gelu", "gelu_new", "relu", "silu"] = Field(
-        "gelu", description='"gelu", "gelu_new", "relu" or "silu"'
+        "gelu", description='must be "gelu", "gelu_new", "relu" or "silu"'
     )
     dropout: Share = 0.1
     attention_dropout: Share = 0.1
     seq_classif_dropout: Share = 0.2
-    initializer_range: float = Field(0.02, gt=0, lt=1e3, description="a number above 0, below 1000")
-    sinusoidal_pos_embds: bool = Field(False, description="true or false")
+    initializer_range: float = Field(
+        0.02, gt=0, lt=1e3, description="must be a number above 0 and below 1000"
+    )
+    sinusoidal_pos_embds: bool = Field(False, description="must be true or false")
     id2label: dict[str, Any] | None = Field(None, exclude=True)
     label2id: dict[str, Any] | None = Field(None, exclude=True)
 
@@ -95,14 +100,14 @@ class ModelConfig(ConfigKeys):
     def _divides_dim(cls, value: int, info: ValidationInfo) -> int:
         dim = info.data.get("dim", 0)
         if dim % value:
-            raise ValueError(f"dim is a multiple of n_heads: {dim}")
+            raise ValueError(f"dim must be a multiple of n_heads: {dim}")
         return value
 
     @field_validator("id2label", "label2id")
     @classmethod
     def _of_two_labels(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
         if value is not None and len(value) != NUM_LABELS:
-            raise ValueError(f"SST-2 has {NUM_LABELS} labels")
+            raise ValueError(f"SST-2 needs {NUM_LABELS} labels")
         return value
 
     @field_validator("pad_token_id")
@@ -110,7 +115,7 @@ class ModelConfig(ConfigKeys):
     def _in_vocabulary(cls, value: int, info: ValidationInfo) -> int:
         size = info.data.get("vocab_size", 0)
         if not 0 <= value < size:
-            raise ValueError(f"a whole number in [0, {size}), the vocab_size")
+            raise ValueError(f"must be a whole number in [0, vocab_size), here [0, {size})")
         return value
 
 
@@ -135,10 +140,12 @@ def open_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
     pad = tokenizer.token_to_id("[PAD]")
     if size > config.vocab_size or pad != config.pad_token_id:
         raise MODEL_FAULT(
-            f"{size} tokens, [PAD] is {pad}",
+            f"{size} tokens, [PAD] has id {pad}",
             where=str(file),
-            rule=f"model/config.json has vocab_size {config.vocab_size} "
-            f"and pad_token_id {config.pad_token_id}",
+            rule=(
+                f"the tokenizer must match vocab_size {config.vocab_size} and pad_token_id "
+                f"{config.pad_token_id} of model/config.json"
+            ),
         )
     refuse_short_vocabulary(
         file,

@@ -72,10 +72,10 @@ def pad_rows(
 MEMBERS = ("label", "attention_mask", "input_ids")
 EXTRA_MEMBERS = ("idx", "sentence")  # of the published files: number and text of each row
 RULE = (
-    "input_ids and attention_mask are (rows, tokens), the mask ones and then zeros; label has 0 "
-    "or 1 for each row"
+    "input_ids and attention_mask must have shape (rows, tokens), each mask row must be ones "
+    "followed by zeros, and label must be 0 or 1 in each row"
 )
-NPZ_FIX = "give the model folder and the recipe that the data was made for, or the whole file"
+NPZ_FIX = "use the model folder and the recipe that the data was made for, or a complete file"
 
 
 def read_npz(
@@ -99,13 +99,15 @@ def read_npz(
     outside = ((ids < 0) | (ids >= vocab_size)).any(1)
     masked_tokens = ((ids != pad_token_id) & ~prefix).sum(1)
     max_length = seq_length or mask.shape[1]
-    length_rule = f"a row has at most seq_length={seq_length} tokens; rows are never cut silently"
-    id_rule = f"a token id is in [0, {vocab_size}), the vocab_size of model/config.json"
+    length_rule = (
+        f"a row must have at most seq_length={seq_length} tokens; rows are never truncated"
+    )
+    id_rule = f"token ids must be in [0, {vocab_size}), the vocab_size of model/config.json"
     padding_rule = (
-        f"behind the mask, input_ids has the pad_token_id of model/config.json, {pad_token_id}"
+        f"after the mask, input_ids must be the pad_token_id of model/config.json, {pad_token_id}"
     )
     for name, is_invalid, values, rule in (
-        ("label", (labels != 0) & (labels != 1), labels, "a label is 0 or 1"),
+        ("label", (labels != 0) & (labels != 1), labels, "labels must be 0 or 1"),
         ("attention_mask", (prefix != mask).any(1) | (lengths == 0), lengths, RULE),
         ("attention_mask", lengths > max_length, lengths, length_rule),
         ("input_ids", outside, ids.max(1), id_rule),
@@ -141,23 +143,23 @@ def _refuse_other_rows(file: Path, extra: dict[str, NDArray[Any]], rows: int) ->
     for name, array in extra.items():
         if array.shape != (rows,):
             raise DataError(
-                f"{name} has shape {array.shape}, where label has {rows} rows",
+                f"{name} has shape {array.shape}, but label has {rows} rows",
                 where=f"{file}, {name}",
-                rule="all members hold the same rows",
+                rule="all arrays must have the same number of rows",
                 fix=NPZ_FIX,
             )
     numbers, counts = np.unique(extra.get("idx", np.empty(0)), return_counts=True)
     if counts.max(initial=1) > 1:
         raise DataError(
-            f"row {numbers[counts.argmax()]} is there {counts.max()} times",
+            f"row {numbers[counts.argmax()]} appears {counts.max()} times",
             where=f"{file}, idx",
-            rule="idx has the number of each row once",
+            rule="idx must list each row once",
             fix=NPZ_FIX,
         )
 
 
 COLUMNS = ("sentence", "label")
-ROW_RULE = "a row has a sentence with at least one word, and a label of 0 or 1"
+ROW_RULE = "a row must have a sentence with at least one word, and the label 0 or 1"
 _make_fault = partial(DataError, rule=ROW_RULE)
 
 
@@ -183,19 +185,21 @@ def read_texts(files: Sequence[Path]) -> Texts:
                 raise _make_fault(
                     f"sentence is {sentence!r}",
                     where=f"{file}, row {row}, sentence",
-                    fix="write the sentence there, or remove the row",
+                    fix="fill in the sentence, or remove the row",
                 )
             if label not in (0, 1):
                 raise _make_fault(
                     f"label is {label!r}",
                     where=f"{file}, row {row}, label",
-                    fix="correct the label, or remove the row; GLUE's test file has no labels: "
-                    "use its train and validation files",
+                    fix=(
+                        "correct the label, or remove the row; GLUE's test file has no labels: "
+                        "use its train and validation files"
+                    ),
                 )
             texts.sentences.append(sentence)
             texts.labels.append(label)
         if len(texts.labels) == rows_before:
-            raise _make_fault("no rows", where=str(file), fix="give a file with rows")
+            raise _make_fault("no rows", where=str(file), fix="use a file with rows")
     return texts
 
 
@@ -209,5 +213,5 @@ def _read_rows(file: Path) -> Iterator[tuple[Any, Any]]:
             yield row["sentence"], {"0": 0, "1": 1}.get(label, label)
     except (OSError, ValueError, KeyError) as error:
         what = f"not readable as {file.suffix[1:]} with {' and '.join(COLUMNS)}: {error}"
-        fix = f"give a whole file with the columns {' and '.join(COLUMNS)}"
+        fix = f"use a complete file with the columns {' and '.join(COLUMNS)}"
         raise _make_fault(what, where=str(file), fix=fix) from None

@@ -125,7 +125,7 @@ def load(folder: Path, recipe: DlrmRecipe) -> DlrmData:
         raise DataError(
             f"all labels are {content[test].largest}",
             where=str(test),
-            rule="an AUC needs rows of both labels in the test split",
+            rule="AUC needs rows of both labels in the test split",
             fix=f"{PREPARE} from more rows",
         )
     return DlrmData(spec, rows, _compute_content_id(spec, content))
@@ -166,10 +166,10 @@ def _refuse_outside(file: Path, extremes: Extremes, kind: np.dtype[Any], limit: 
     if extremes.smallest >= 0 and extremes.largest < limit:
         return
     what = f"values from {extremes.smallest} to {extremes.largest}"
-    rule = f"a label, or a category of this table, is in [0, {limit})"
+    rule = f"labels, and the categories of this table, must be in [0, {limit})"
     if kind.shape:
         what = f"a value is {'inf' if extremes.largest == _INFINITE else 'nan'}"
-        rule = f"numbers are finite, at most {np.finfo(np.float16).max:g} in size"
+        rule = f"numbers must be finite and at most {np.finfo(np.float16).max:g} in magnitude"
     fix = f"correct the cardinality in feature_spec.yaml, or {PREPARE}"
     raise DataError(what, where=str(file), rule=rule, fix=fix)
 
@@ -240,7 +240,7 @@ class SplitReader:
         """
         count = -(-self.num_rows // global_batch_size)
         numbers = range(count) if order is None else order
-        assert len(numbers) == count, f"an order of {len(numbers)} for {count} batches"
+        assert len(numbers) == count, f"the order has {len(numbers)} entries for {count} batches"
         local_columns = [self.files.categories[number] for number in self.columns]
         with ExitStack() as stack:
             streams = {}
@@ -272,9 +272,9 @@ def _read_rows(file: Path, stream: int, kind: np.dtype[Any], first: int, end: in
         num_read = os.preadv(stream, [buffer.data], first * kind.itemsize)
     if num_read != len(buffer):
         raise DataError(
-            f"it ends before row {end}",
+            f"the file ends before row {end}",
             where=str(file),
-            rule="data stays as it is while a run reads it",
+            rule="data files must not change while a run reads them",
             fix=AGAIN,
         )
     return buffer.view(kind.base).reshape(end - first, *kind.shape)

@@ -116,11 +116,13 @@ class FeatureSpec:
             label, expected = next(iter(rows.items()))
             if rest or rows[file] != expected or not expected:
                 raise DataError(
-                    f"{length} bytes: {rows[file]} rows and {rest} bytes, where {label} has "
+                    f"{length} bytes: {rows[file]} rows and {rest} bytes, but {label} has "
                     f"{expected} rows",
                     where=str(file),
-                    rule="all files of a split hold the same rows, whole ones and at least one; a "
-                    f"row takes {kind.itemsize} bytes here",
+                    rule=(
+                        "all files of a split must have the same number of complete rows, at "
+                        f"least one; a row of this file takes {kind.itemsize} bytes"
+                    ),
                     fix=AGAIN,
                 )
         return expected
@@ -134,7 +136,9 @@ def compute_max_cardinality(dtype: str) -> int:
 translate_read_errors = partial(
     splits.translate_read_errors,
     fault=partial(
-        DataError, rule="every file that feature_spec.yaml names is a readable one", fix=AGAIN
+        DataError,
+        rule="every file named in feature_spec.yaml must exist and be readable",
+        fix=AGAIN,
     ),
 )
 
@@ -183,27 +187,29 @@ class _Spec(Frozen):
     def _columns_agree(self) -> _Spec:
         names = sorted(name for group in self.groups for name in group)
         if names != sorted(self.feature_spec):
-            raise ValueError(f"channel_spec has {names}, feature_spec {sorted(self.feature_spec)}")
+            raise ValueError(
+                f"channel_spec has {names}, but feature_spec has {sorted(self.feature_spec)}"
+            )
         for name, feature in self.feature_spec.items():
             dtypes = {"numerical": "float16", "label": "bool"}
             channel = next(kind for kind, group in self.channel_spec if name in group)
             if feature.dtype != dtypes.get(channel, feature.dtype):
-                raise ValueError(f"{name}: a column of this channel is {dtypes[channel]}")
+                raise ValueError(f"{name}: columns of this channel must be {dtypes[channel]}")
             max_cardinality = (
                 compute_max_cardinality(feature.dtype) if feature.dtype in CATEGORY_BYTES else 0
             )
             if channel == "categorical" and not 1 <= (feature.cardinality or 0) <= max_cardinality:
-                rule = f"{feature.dtype} numbers 1 to {max_cardinality} categories"
+                rule = f"{feature.dtype} can hold 1 to {max_cardinality} categories"
                 raise ValueError(f"{name}: cardinality {feature.cardinality}; {rule}")
         for split, sources in self.source_spec:
             if sorted(tuple(source.features) for source in sources) != sorted(self.groups):
                 raise ValueError(
-                    f"{split}: one file for all numerical columns in their order, one for the "
-                    "label, one for each categorical column"
+                    f"{split}: must have one file for all numerical columns in order, one "
+                    "for the label, and one per categorical column"
                 )
             files = [normpath(source.files[0]) for source in sources]
             if repeated := [name for name in files if files.count(name) > 1]:
-                raise ValueError(f"{split}: {repeated[0]} is the file of several columns")
+                raise ValueError(f"{split}: {repeated[0]} is listed for several columns")
         return self
 
 
@@ -217,7 +223,7 @@ def read_spec(folder: Path) -> FeatureSpec:
     try:
         spec = validate_document(_Spec, read_yaml(file), file, fix=fix)
     except UsageError as error:
-        rule = error.rule or "it describes the columns in YAML"
+        rule = error.rule or "the file must describe the columns in YAML"
         raise DataError(error.what, where=error.where, rule=rule, fix=fix) from None
     files = {}
     for split, sources in spec.source_spec:

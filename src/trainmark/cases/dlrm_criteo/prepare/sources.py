@@ -22,15 +22,20 @@ if TYPE_CHECKING:
 SPLITS = ("train", "test", "validation")
 SINGLE = "train.txt"
 LOG = re.compile(r"(day_(0|[1-9][0-9]*)|train\.txt)(\.gz)?")
-LOG_RULE = "logs are day_0, day_1 and so on without a gap, or train.txt, each plain or .gz"
+LOG_RULE = "logs must be day_0, day_1 and so on without a gap, or train.txt; each plain or .gz"
 TEST_SHARE = 7  # 1/7 of a single log is the test split: Kaggle's log covers 7 days
 NUM_CATEGORIES = 26
 FIELDS = ["[01]", *["(-?[0-9]{1,18})?"] * NUM_NUMERICAL, *["([0-9a-fA-F]{8})?"] * NUM_CATEGORIES]
 ROW = "\t".join(FIELDS)  # valid both for Python's `re` and for the database's RE2
-ROW_RULE = "a row is a label of 0 or 1, 13 integers of at most 18 digits and 26 categories of 8 "
-ROW_RULE += "hexadecimal digits, or nothing in their place; tabs between, a line's end after it"
+ROW_RULE = (
+    "a row must have a label of 0 or 1, 13 integers of at most 18 digits and 26 categories of 8 "
+)
+ROW_RULE += (
+    "hexadecimal digits, separated by tabs; numbers and categories may be "
+    "empty; a newline ends each row"
+)
 BLOCK_BYTES = 1 << 20
-AGAIN = "fetch the file again, or correct it"
+AGAIN = "download the file again, or correct it"
 
 
 class RowRange(NamedTuple):
@@ -58,7 +63,7 @@ def find_sources(raw: Path) -> dict[str, Path]:
     if raw.is_file():
         return {raw.name: raw}
     if not raw.is_dir():
-        fix = "give --from a folder of logs, or one log"
+        fix = "set --from to a folder of logs, or to one log"
         raise DataError("no such file or folder", where=str(raw), rule=LOG_RULE, fix=fix)
     candidates = sorted(raw.iterdir())
     logs = {file.name: file for file in candidates if LOG.fullmatch(file.name) and file.is_file()}
@@ -67,7 +72,7 @@ def find_sources(raw: Path) -> dict[str, Path]:
     expected = [f"day_{day}" for day in range(max(*days, 1) + 1)] if days else [SINGLE]
     if wrong := [name for name in expected if names.count(name) != 1]:
         what = ", ".join(f"{'twice' if name in names else 'no'} {name}" for name in wrong[:8])
-        fix = "fetch what is missing, remove one of two, or name a single log with --from"
+        fix = "download what is missing, remove the duplicate, or set --from to a single log"
         raise DataError(what, where=str(raw), rule=LOG_RULE, fix=fix)
     return {name: logs[name] for day in expected for name in (day, f"{day}.gz") if name in logs}
 
@@ -96,9 +101,9 @@ def split_rows(rows: Mapping[Path, int]) -> list[RowRange]:
         parts.append(RowRange(split, number, start, end, sizes[split]))
         sizes[split] += end - start
     if not (sizes["train"] and sizes["test"]):
-        what = f"{sizes['train']} rows to train on and {sizes['test']} to test with"
-        where, fix = ", ".join(map(str, rows)), "give more rows with --from"
-        raise DataError(what, where=where, rule="both need at least one", fix=fix)
+        what = f"training rows: {sizes['train']}, test rows: {sizes['test']}"
+        where, fix = ", ".join(map(str, rows)), "use more rows with --from"
+        raise DataError(what, where=where, rule="each split needs at least one row", fix=fix)
     return parts
 
 
@@ -124,7 +129,7 @@ def count_rows(path: Path, stop: Event) -> int:
         while not stop.is_set() and (block := stream.read(BLOCK_BYTES)):
             rows, last = rows + block.count(b"\n"), block[-1:]
     if last != b"\n":
-        what = "the file ends inside a row" if last else "no row in the file"
+        what = "the file ends in the middle of a row" if last else "the file has no rows"
         where = f"{path}, row {rows + 1}"
         raise DataError(what, where=where, rule=ROW_RULE, fix=AGAIN)
     return rows

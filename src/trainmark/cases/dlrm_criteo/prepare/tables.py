@@ -78,9 +78,12 @@ def open_database(folder: Path, threads: int) -> Iterator[Any]:
         raise KeyboardInterrupt from error
     except (duckdb.OperationalError, duckdb.FatalException) as error:
         what = f"duckdb: {str(error).splitlines()[0]}"
-        rule = f"it works within {limit >> 20} MiB of memory and spills to this disk"
-        fix = "free memory or disk space, or use fewer workers=, and call again; or remove the "
-        fix += "folder to begin anew"
+        rule = f"the database may use {limit >> 20} MiB of memory and spills to this disk"
+        fix = (
+            "free memory or disk space, or set a smaller workers=, and run the command again; or "
+            "remove the "
+        )
+        fix += "folder to start over"
         raise EnvironmentFault(what, where=str(folder), rule=rule, fix=fix) from error
 
 

@@ -88,8 +88,10 @@ HDF5 = Form(
 )
 FAULT = partial(
     DataError,
-    rule="a data folder holds train.jsonl and val.jsonl of ReCoRD with model/vocab.txt, or "
-    "train_sparse.hdf5 and eval_sparse.hdf5",
+    rule=(
+        "a data folder must contain train.jsonl and val.jsonl of ReCoRD with model/vocab.txt, or "
+        "train_sparse.hdf5 and eval_sparse.hdf5"
+    ),
     fix="run `trainmark prepare glm_superglue --from RAW --data DIR`",
 )
 
@@ -198,10 +200,15 @@ LATEST = "latest_checkpointed_iteration.txt"
 ORIGINAL = "mp_rank_00_model_states.pt"
 CHECKPOINT_FAULT = partial(
     DataError,
-    rule=f"a checkpoint is a folder with {LATEST} and <iteration>/{ORIGINAL}",
-    fix="put GLM-large's checkpoint there, or add init=random, which is labelled performance-only",
+    rule=f"a checkpoint folder must contain {LATEST} and <iteration>/{ORIGINAL}",
+    fix=(
+        "put the checkpoint of GLM-large there, or add init=random, which is labelled "
+        "performance-only"
+    ),
 )
-FITTING = "set the recipe's sizes to the checkpoint's, or use the checkpoint of such a model"
+FITTING = (
+    "set the recipe's sizes to those of the checkpoint, or use a checkpoint of the recipe's sizes"
+)
 WORDS = "word_embeddings.weight"
 POSITIONS = (
     "transformer.position_embeddings.weight",
@@ -227,10 +234,10 @@ def find_checkpoint(folder: Path) -> Path:
     others = sorted(item.name for item in file.parent.glob("mp_rank_*_model_states.pt"))
     if others[1:]:
         raise DataError(
-            f"the weights are cut over {', '.join(others)}",
+            f"the weights are split across {', '.join(others)}",
             where=str(file.parent),
-            rule=f"they lie in {ORIGINAL} alone",
-            fix="merge the checkpoint to model parallel size 1 with the tools of its origin",
+            rule=f"all weights must be in {ORIGINAL}",
+            fix="merge the checkpoint to model parallel size 1 with the tools that wrote it",
         )
     refuse_unreadable(file, CHECKPOINT_FAULT)
     return file

@@ -97,8 +97,8 @@ class ClozeExamples(Examples):
             raise DataError(
                 "no question",
                 where=str(file),
-                rule="a split has at least one",
-                fix="give a file with questions",
+                rule="a split must have at least one question",
+                fix="use a file with questions",
             )
         self._refuse_long()
 
@@ -133,8 +133,9 @@ class ClozeExamples(Examples):
             raise DataError(
                 f"a question and a candidate take {needed[example]} tokens without the passage",
                 where=f"{self.file}, {place}",
-                rule=f"passages are shortened, questions are not; seq_length is {self.seq_length}",
-                fix=f"set seq_length to more than {needed[example]}, or take the question out",
+                rule="only passages are shortened, never questions; seq_length is "
+                f"{self.seq_length}",
+                fix=f"set seq_length above {needed[example]}, or remove the question",
             )
 
     @property

@@ -97,10 +97,10 @@ def generate(folder: Path, recipe: GlmRecipe) -> None:
 
     if recipe.init == "pretrained":
         raise UsageError(
-            "init=pretrained does not go with generated data",
+            "init=pretrained is not possible with generated data",
             where="recipe field init",
-            rule="a checkpoint lies beside real data; generated data has none",
-            fix="leave init=random, or give --data",
+            rule="a checkpoint must be in the data folder; generated data has none",
+            fix="use init=random, or add --data",
         )
     for split_number, (split, count) in enumerate(PASSAGES.items()):
         rng = np.random.default_rng([recipe.seed, split_number])

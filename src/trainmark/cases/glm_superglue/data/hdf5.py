@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 RULE = (
-    "matrices are groups data, indices, indptr with h5sparse_format csr and h5sparse_shape, or "
-    "data sets; prepare turns csc into csr"
+    "a matrix must be a group of data, indices and indptr with h5sparse_format csr and "
+    "h5sparse_shape, or a dataset; prepare converts csc to csr"
 )
-AGAIN = "fetch and unpack glm_train_dataset.zip again, or use ReCoRD's .jsonl files"
+AGAIN = "download and unpack glm_train_dataset.zip again, or use ReCoRD's .jsonl files"
 BLOCK_SEQUENCES = 4096  # number of sequences that are scanned at a time
 _fault = partial(DataError, rule=RULE, fix=AGAIN)
 
@@ -81,7 +81,7 @@ class SparseFile:
         for name, (shape, expected) in shapes.items():
             if shape != expected:
                 raise _fault(
-                    f"its shape is {shape}, where text has {sequences} sequences of {columns} "
+                    f"the shape is {shape}, but text has {sequences} sequences of {columns} "
                     f"tokens: {expected}",
                     where=f"{self.file}, {name}",
                 )
@@ -91,7 +91,7 @@ class SparseFile:
             raise _fault(
                 f"sequence {number} has its separator at {self.separators[number]}",
                 where=f"{self.file}, mask",
-                rule=f"a separator is a place in a sequence, 0 to {columns}",
+                rule=f"a separator must be a position in a sequence, 0 to {columns}",
             )
         _refuse_other_parts(self.samples, sequences, f"{self.file}, choice_start_end")
 
@@ -101,7 +101,7 @@ class SparseFile:
         bounds = _Matrix(opened, "answer_start_end").read_rows(0, None)
         if bounds.shape != (len(counts), 2):
             raise _fault(
-                f"its shape is {bounds.shape}, for {len(counts)} samples",
+                f"the shape is {bounds.shape} for {len(counts)} samples",
                 where=f"{self.file}, answer_start_end",
             )
         _refuse_other_parts(bounds, len(answers), f"{self.file}, answer_start_end")
@@ -111,7 +111,10 @@ class SparseFile:
                 raise _fault(
                     f"sample {sample} (from 0) has the answers {right.tolist()}",
                     where=f"{self.file}, answer_idx",
-                    rule=f"an answer is one of the sample's {count} candidates, counted from 0",
+                    rule=(
+                        f"an answer must be one of the {count} candidates of the sample, counted "
+                        "from 0"
+                    ),
                 )
         return answer_lists
 
@@ -131,7 +134,7 @@ class SparseFile:
                 raise _fault(
                     f"sequence {first + int(has_target.argmin())} (from 0) has no target",
                     where=f"{self.file}, logit_mask",
-                    rule="every sequence has a target",
+                    rule="every sequence must have a target",
                 )
             text, target = self.text.read_rows(first, last), self.target.read_rows(first, last)
             position = self.position.read_rows(2 * first, 2 * last)
@@ -160,7 +163,9 @@ class SparseExamples(Examples):
             raise DataError(
                 f"sequences of {columns} tokens",
                 where=f"{file}, text",
-                rule=f"they are never cut again; the recipe's seq_length is {self.seq_length}",
+                rule=(
+                    f"the sequences cannot be changed; the recipe's seq_length is {self.seq_length}"
+                ),
                 fix=f"set seq_length={columns}",
             )
         self.num_choices = self.stored.num_choices
@@ -177,8 +182,12 @@ class SparseExamples(Examples):
             DataError: an array has such an id; the error has its smallest and largest number.
         """
         for name, limit, rule in (
-            ("text", self.vocab_size, "token ids lie in [0, vocab_size), the recipe's"),
-            ("position", self.seq_length + 1, "position ids lie in [0, seq_length], the recipe's"),
+            ("text", self.vocab_size, "token ids must be in [0, vocab_size) of the recipe"),
+            (
+                "position",
+                self.seq_length + 1,
+                "position ids must be in [0, seq_length] of the recipe",
+            ),
         ):
             extremes = content[name]
             if extremes.smallest < 0 or extremes.largest >= limit:
@@ -186,7 +195,7 @@ class SparseExamples(Examples):
                     f"numbers from {extremes.smallest} to {extremes.largest}",
                     where=f"{self.file}, {name}",
                     rule=f"{rule}: below {limit}",
-                    fix=f"set the recipe's sizes to the model's, or {AGAIN}",
+                    fix=f"set the recipe's sizes to those of the model, or {AGAIN}",
                 )
 
     def build_sequences(self, row: int) -> list[ChoiceSequence]:
@@ -203,9 +212,11 @@ class SparseExamples(Examples):
             raise DataError(
                 f"tokens {text.min()} to {text.max()}",
                 where=f"{self.file}, sample {row} (counted from 0)",
-                rule=f"a token id lies in [0, {self.vocab_size}), the recipe's vocab_size, and "
-                "every sequence has a target",
-                fix=f"set vocab_size to the model's, or {AGAIN}",
+                rule=(
+                    f"token ids must be in [0, {self.vocab_size}), the recipe's vocab_size, and "
+                    "every sequence must have a target"
+                ),
+                fix=f"set vocab_size to that of the model, or {AGAIN}",
             )
         sequences = []
         for number in range(last - first):
@@ -251,9 +262,9 @@ class _Matrix:
                 self.data, self.shape, is_valid = group, group.shape, True
         except (KeyError, ValueError) as error:
             where = f"{file.filename} ({error}), {name}"
-            raise _fault("no matrix of rows", where=where) from None
+            raise _fault("the matrix has no rows", where=where) from None
         if not is_valid:
-            raise _fault("no matrix of rows", where=f"{file.filename}, {name}")
+            raise _fault("the matrix has no rows", where=f"{file.filename}, {name}")
         self.place = f"{file.filename}, {name}"
         if self.sparse:
             _refuse_other_starts(
@@ -278,18 +289,23 @@ def _refuse_other_starts(
     starts: Numbers, lines: int, num_data: int, num_indices: int, place: str
 ) -> None:
     """Refuse an ``indptr`` that does not divide ``data`` and ``indices`` into ``lines`` parts."""
-    rule = "indptr ascends from 0 to the length of data and of indices, one step a line"
+    rule = (
+        "indptr must ascend from 0 to the length of data and of indices, with "
+        "one more entry than rows"
+    )
     if num_data != num_indices:
-        raise _fault(f"data has {num_data} numbers, indices {num_indices}", where=place, rule=rule)
+        raise _fault(
+            f"data has {num_data} entries, but indices has {num_indices}", where=place, rule=rule
+        )
     if len(starts) != lines + 1:
-        raise _fault(f"indptr has {len(starts)} numbers for {lines} lines", where=place, rule=rule)
+        raise _fault(f"indptr has {len(starts)} entries for {lines} rows", where=place, rule=rule)
     if starts[0] != 0 or starts[-1] != num_data:
-        what = f"indptr goes from {starts[0]} to {starts[-1]}, data has {num_data} numbers"
+        what = f"indptr goes from {starts[0]} to {starts[-1]}, but data has {num_data} entries"
         raise _fault(what, where=place, rule=rule)
     falling = np.diff(starts) < 0
     if falling.any():
         line = int(falling.argmax())
-        what = f"line {line} (from 0) begins at {starts[line]} and ends at {starts[line + 1]}"
+        what = f"row {line} (from 0) begins at {starts[line]} and ends at {starts[line + 1]}"
         raise _fault(what, where=place, rule=rule)
 
 
@@ -297,7 +313,7 @@ def _refuse_other_columns(
     owner: Numbers, columns: Numbers, width: int, first: int, place: str
 ) -> None:
     """Refuse columns outside the matrix, and columns that are stored twice in a row."""
-    rule = f"a column of a row is stored once; columns lie in [0, {width})"
+    rule = f"each column of a row must be stored once; columns must be in [0, {width})"
     outside = (columns < 0) | (columns >= width)
     if outside.any():
         position = int(outside.argmax())
@@ -320,11 +336,13 @@ def _refuse_other_parts(bounds: Numbers, total: int, place: str) -> None:
     wrong = (begins != expected) | (ends <= begins)
     if not len(bounds) or wrong.any() or ends[-1] != total:
         position = int(wrong.argmax()) if wrong.any() else len(order) - 1
-        what = f"a part from {begins[position]} to {ends[position]}" if len(bounds) else "no part"
+        what = (
+            f"a part goes from {begins[position]} to {ends[position]}" if len(bounds) else "no part"
+        )
         raise _fault(
             what,
             where=place,
-            rule=f"the parts hold each of 0 to {total - 1} once, none is empty",
+            rule=f"the parts must cover each of 0 to {total - 1} once, and none may be empty",
         )
 
 
@@ -358,7 +376,7 @@ def write_rows(source: Path, target: Path) -> None:
                 raise _fault(
                     f"rows from {row.min()} to {row.max()}",
                     where=place,
-                    rule=f"rows lie in [0, {rows})",
+                    rule=f"rows must be in [0, {rows})",
                 )
             column = np.repeat(np.arange(columns, dtype=np.int32), np.diff(starts))
             order = np.argsort(row, kind="stable")  # stable: the columns of a row stay sorted

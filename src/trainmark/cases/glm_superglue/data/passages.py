@@ -36,9 +36,11 @@ PIECE_START, PIECE_END = "<|startofpiece|>", "<|endofpiece|>"
 PADDED_TO = 128  # the published table has 30592 rows for 30524 tokens
 FIX = (
     "put the vocab.txt (or tokenizer.json) of bert-large-uncased, which the published "
-    "GLM-large was trained with, into model/"
+    "GLM-large uses, into model/"
 )
-FAULT = partial(DataError, fix=FIX, rule="questions are tokenised with the model's own words")
+FAULT = partial(
+    DataError, fix=FIX, rule="questions must be tokenised with the vocabulary of the model"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ def open_vocabulary(file: Path, vocab_size: int | None = None) -> Vocabulary:
         bounds.append(number)
     if vocab_size is not None and size > vocab_size:
         raise DataError(
-            f"{size} tokens, {PIECE_START} and {PIECE_END} counted",
+            f"{size} tokens, including {PIECE_START} and {PIECE_END}",
             where=str(file),
             rule=f"the recipe's vocab_size is {vocab_size}",
             fix=f"set vocab_size to at least {size}, or: {FIX}",

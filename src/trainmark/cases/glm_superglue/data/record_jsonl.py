@@ -25,16 +25,16 @@ HIGHLIGHT, DASH = "@highlight\n", "- "
 # Each sign is replaced by a single one, so the positions of entities stay valid.
 PLAIN_SIGNS = str.maketrans({"“": '"', "”": '"', "’": "'", "‘": "'", "–": "-"})
 ROW_RULE = (
-    "a line is a passage with text, entities in it, and queries with one @placeholder and answers, "
-    "one of them an entity; the test split has no answers"
+    "a line must be a passage with text, entities in it, and queries with one @placeholder "
+    "and answers, at least one of them an entity; the test split has no answers"
 )
-MEND_LINE = "correct or remove the line; of SuperGLUE's ReCoRD use train.jsonl and val.jsonl"
+MEND_LINE = "correct or remove the line; from SuperGLUE's ReCoRD use train.jsonl and val.jsonl"
 
 translate_read_errors = partial(
     splits.translate_read_errors,
     fault=partial(
         DataError,
-        rule="a split is one readable .jsonl file",
+        rule="a split must be one readable .jsonl file",
         fix="check the name and the permissions",
     ),
 )
@@ -129,7 +129,9 @@ def _parse_passage(line: int, row: _Row) -> Passage:
     entities = set()
     for span in row.passage.entities:
         if not 0 <= span.start <= span.end < len(text):
-            raise ValueError(f"an entity from {span.start} to {span.end} of {len(text)} characters")
+            raise ValueError(
+                f"an entity spans {span.start} to {span.end} of {len(text)} characters"
+            )
         entities.add(text[span.start : span.end + 1])
     names = sorted(entities)
     questions = tuple(_parse_question(item, names, len(entities)) for item in row.qas)
@@ -140,10 +142,10 @@ def _parse_question(item: _Query, names: list[str], num_entities: int) -> Questi
     """Return a question; append its answers that are not entities to ``names``."""
     parts = item.query.translate(PLAIN_SIGNS).split(PLACEHOLDER)
     if len(parts) != 2:
-        raise ValueError(f"{len(parts) - 1} {PLACEHOLDER} in the query")
+        raise ValueError(f"the query has {PLACEHOLDER} {len(parts) - 1} times")
     answers = dict.fromkeys(answer.text.translate(PLAIN_SIGNS) for answer in item.answers)
     if not any(answer in names[:num_entities] for answer in answers):
-        raise ValueError(f"no answer among the candidates: {', '.join(map(repr, answers))}")
+        raise ValueError(f"no answer is among the candidates: {', '.join(map(repr, answers))}")
     names.extend(answer for answer in answers if answer not in names)
     left, right = parts
     return Question(left.rstrip(), right, tuple(names.index(answer) for answer in answers))

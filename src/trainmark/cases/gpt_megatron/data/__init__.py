@@ -95,13 +95,13 @@ def find_pair(folder: Path) -> Path:
             raise DataError(
                 f"{len(prefixes)} {ending} files: {listed}",
                 where=str(folder),
-                rule="a data folder holds one pair of .idx and .bin",
-                fix="move all but one pair away, or join them with Megatron's merge_datasets.py",
+                rule="a data folder must contain exactly one pair of .idx and .bin",
+                fix="move the other pairs away, or join them with Megatron's merge_datasets.py",
             )
     raise DataError(
-        "no .idx and .bin",
+        "no .idx and .bin files",
         where=str(folder),
-        rule="a data folder holds one pair, as corpus_text_document.idx and .bin",
+        rule="a data folder must contain one pair, for example corpus_text_document.idx and .bin",
         fix=PREPARE,
     )
 
@@ -123,8 +123,11 @@ def split_documents(split: str, num_documents: int) -> dict[str, range]:
         raise UsageError(
             f"no split: {split!r}",
             where="recipe field split",
-            rule="one to three weights of 0 or more, not all 0: train, validation, test",
-            fix="give for instance split=949,50,1",
+            rule=(
+                "split must be one to three weights of 0 or more, not all 0: train, validation, "
+                "test"
+            ),
+            fix="write for example split=949,50,1",
         )
     shares = [weight / total for weight in weights] + [0.0] * (len(SPLITS) - len(weights))
     bounds = [0, *(round(share * num_documents) for share in accumulate(shares))]
@@ -142,12 +145,12 @@ def _refuse_empty(reader: IndexedReader, splits: dict[str, range], recipe: GptRe
         )
         if count_samples(last - first, recipe.seq_length) == 0:
             raise DataError(
-                f"the {name} split has {len(documents)} documents with {last - first} tokens: "
-                "not one whole sample",
+                f"the {name} split has {len(documents)} documents with {last - first} tokens, "
+                "less than one sample",
                 where=f"{get_tokens_file(reader.prefix)}, split {recipe.split} of "
                 f"{reader.num_documents} documents with {reader.num_tokens} tokens",
                 rule=f"a sample takes seq_length + 1 = {recipe.seq_length + 1} tokens",
-                fix="give the split more weight, lower seq_length, or give more text",
+                fix="give the split more weight, lower seq_length, or use more text",
             )
 
 

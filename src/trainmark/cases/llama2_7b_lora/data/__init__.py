@@ -122,8 +122,8 @@ def _read_data(folder: Path, recipe: LlamaRecipe) -> tuple[LlamaData, str, Any]:
         raise DataError(
             f"all dialogues together do not fill one row of {recipe.seq_length} tokens",
             where=", ".join(map(str, layout.files["train"])),
-            rule="short_row=drop leaves out the last row where it is not full, as published",
-            fix="add short_row=train, a smaller seq, or more dialogues",
+            rule="short_row=drop drops an incomplete last row, as published",
+            fix="add short_row=train, set a smaller seq, or use more dialogues",
         )
     mmlu, legacy = None, recipe.mmlu_mode == "legacy"
     if recipe.mmlu_mode != "off":

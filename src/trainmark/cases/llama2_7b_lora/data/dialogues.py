@@ -30,8 +30,10 @@ COLUMNS = ("dialogue", "summary")
 LAYOUT_FAULT = partial(
     DataError,
     fix="run `trainmark prepare llama2_7b_lora --from RAW --data DIR`",
-    rule="a data folder holds train and val (or validation) as .jsonl, .json, .parquet or .csv (in "
-    "the folder itself, data/, samsum/ or corpus/)",
+    rule=(
+        "a data folder must contain train and val (or validation) as .jsonl, .json, .parquet or "
+        ".csv (in the folder itself, or in data/, samsum/ or corpus/)"
+    ),
 )
 # The template of the published fine-tuning; another one would change the training set.
 INSTRUCTION = "Summarize this dialog:\n{dialogue}\n---\nSummary:\n"
@@ -40,7 +42,10 @@ FORMS = [  # the first that exists is read
     for kind in ("jsonl", "json", "parquet", "csv")
 ]
 _fault = partial(
-    DataError, rule="a row has dialogue and summary as text, the summary with at least one word"
+    DataError,
+    rule=(
+        "a row must have dialogue and summary as text, and the summary must have at least one word"
+    ),
 )
 
 
@@ -73,7 +78,7 @@ def read_dialogues(files: Sequence[Path]) -> Dialogues:
             dialogues.dialogues.append(dialogue)
             dialogues.summaries.append(summary)
     if not len(dialogues):
-        raise _fault("no rows", where=str(files[0]), fix="give a file with rows")
+        raise _fault("no rows", where=str(files[0]), fix="use a file with rows")
     return dialogues
 
 
@@ -94,7 +99,7 @@ def _check_row(row: Any, where: str) -> tuple[str, str]:
             raise _fault(
                 what,
                 where=f"{where}, {name}",
-                fix=f"write the {name} there, or remove the row",
+                fix=f"fill in the {name}, or remove the row",
             )
     return row["dialogue"], row["summary"]
 
@@ -114,7 +119,7 @@ def _read_rows(file: Path) -> Iterator[Any]:
             return
     except (OSError, ValueError) as error:
         what = f"not readable as {file.suffix[1:]}: {error}"
-        raise _fault(what, where=str(file), fix="give the file whole, or mend it") from None
+        raise _fault(what, where=str(file), fix="use a complete file, or repair it") from None
     for number, line in enumerate(split_lines(text), start=1):
         if line.strip():
             try:

@@ -187,12 +187,12 @@ def encode_answers(
     """
     start = len(tokenizer.begin)
     if legacy:
-        rule = "the letters A, B, C and D begin with four different tokens"
+        rule = "the letters A, B, C and D must begin with four different tokens"
         letter_ids = [ids[start : start + 1] for ids in tokenizer.encode_prompts(LETTERS)]
         stems = []
     else:
-        rule = "after `Answer:`, ` A`, ` B`, ` C` and ` D` end in four different tokens, and "
-        rule += "all ids before them are the same"
+        rule = "after `Answer:`, ` A`, ` B`, ` C` and ` D` must end in four different tokens, and "
+        rule += "all tokens before them must be the same"
         stem = format_prompt(mmlu[0].name, (), mmlu[0].items[0])
         encoded = tokenizer.encode_prompts(
             [stem + format_answer(number) for number in range(len(LETTERS))]
@@ -201,7 +201,7 @@ def encode_answers(
     letters = tuple(dict.fromkeys(number for ids in letter_ids for number in ids))
     if len(letters) < len(LETTERS) or any(ids != stems[0] for ids in stems):
         raise DataError(
-            "the answers are not one token each",
+            "the answers are not single tokens",
             where=str(tokenizer.file),
             rule=rule,
             fix="use the tokenizer that the model was trained with, or another mmlu_mode",
@@ -213,8 +213,11 @@ def encode_answers(
             raise DataError(
                 f"the first line of {name}'s prompts has {longest} tokens",
                 where=str(tokenizer.file),
-                rule=f"mmlu_mode=legacy cuts prompts to seq_length={max_length}, but not that line",
-                fix=f"add seq={longest + 1 - start} or more, or set mmlu_mode=full",
+                rule=(
+                    f"mmlu_mode=legacy cuts prompts to seq_length={max_length}, but never their "
+                    "first line"
+                ),
+                fix=f"set seq={longest + 1 - start} or more, or mmlu_mode=full",
             )
     return letters
 
@@ -233,7 +236,7 @@ def _encode_prompts(
             raise DataError(
                 f"the answer after row {row + 1} of {subject} is not a separate token",
                 where=str(tokenizer.file),
-                rule="an answer is the same token after every prompt",
+                rule="an answer must be the same token after every prompt",
                 fix="use the tokenizer that the model was trained with",
             )
     return [ids[:-1] for ids in encoded]

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 LETTERS = ("A", "B", "C", "D")
 DEV_ROWS = 5  # as published; each is a shot
 FIELDS = 6
-TREE_RULE = "mmlu/ holds dev/<subject>_dev.csv and test/<subject>_test.csv for 57 subjects"
-FETCH = "unpack data.tar of the MMLU publication and put its dev and test folders into mmlu/"
+TREE_RULE = "mmlu/ must contain dev/<subject>_dev.csv and test/<subject>_test.csv for 57 subjects"
+FETCH = "unpack data.tar of the MMLU publication and copy its folders dev and test into mmlu/"
 _fault = partial(
     DataError,
     fix="correct or remove the row",
-    rule="a row is question, A, B, C, D, answer, the answer one of A, B, C, D; no header",
+    rule="a row must be question, A, B, C, D and the answer, which is A, B, C or D; no header",
 )
 
 _GROUPS: dict[str, list[str]] = read_toml(Path(__file__).with_name("subjects.toml"))

@@ -33,7 +33,7 @@ class Nvidia(TorchVendor):
     """Planning's view of NVIDIA's cards; see ``Vendor``."""
 
     name = "nvidia"
-    tested = Text("a simulated card, no real one", "模拟的卡，尚无真卡")
+    tested = Text("a simulated card, no real card yet", "模拟卡，尚未在真卡上测试")
     torch_type = "cuda"
     collective_backend = "nccl"
     # https://github.com/NVIDIA/k8s-device-plugin, 2026-11-22
@@ -82,8 +82,8 @@ class Nvidia(TorchVendor):
             if not on_bus:
                 return None
             return Refusal(
-                f"{len(on_bus)} {self.name} device(s) on the PCI bus, and no driver",
-                "load or install the driver; a container must be given the devices",
+                f"{len(on_bus)} {self.name} device(s) on the PCI bus, but no driver is loaded",
+                "load or install the driver; in a container, pass the devices through",
             )
         if self._usable():
             return None
@@ -92,12 +92,12 @@ class Nvidia(TorchVendor):
             or "an NVIDIA device"
         )
         if refusal := refuse_torch():
-            return refusal._replace(why=f"{names} is here, but {refusal.why}")
+            return refusal._replace(why=f"{names} found, but {refusal.why}")
         return Refusal(
-            f"{names} is here, but {driver.LIBRARY} finds none with "
+            f"{names} found, but {driver.LIBRARY} sees no device with "
             f"{VISIBLE_DEVICES}={os.environ.get(VISIBLE_DEVICES)}",
-            f"unset {VISIBLE_DEVICES}, or name devices of `nvidia-smi -L`; a card in MIG mode "
-            "needs a slice, a container the driver's libraries",
+            f"unset {VISIBLE_DEVICES}, or set it to devices of `nvidia-smi -L`; a card in "
+            "MIG mode needs a slice, and a container needs the driver's libraries",
         )
 
     def occupants(self, nproc: int) -> list[Occupant]:
@@ -156,15 +156,16 @@ def refuse_torch() -> Refusal | None:
     if build is None or build.cuda is None or build.hip is not None or build.maker is not None:
         return Refusal(
             "torch is not installed" if build is None else f"torch {build.version} has no CUDA",
-            "install a torch built for CUDA: `make clean`, then `make install TORCH=system "
-            "PYTHON=...` with the Python that has it",
+            "install a torch built for CUDA: run `make clean`, then `make install "
+            "TORCH=system PYTHON=...` with the Python that has it",
         )
     supported = driver.read_supported_cuda()
     if supported is None or supported[0] >= int(build.cuda.split(".")[0]):
         return None
     return Refusal(
-        f"torch {build.version} is built for CUDA {build.cuda}, and the driver "
-        f"{driver.read_driver_version() or 'here'} runs CUDA up to {supported[0]}.{supported[1]}",
+        f"torch {build.version} is built for CUDA {build.cuda}, but the driver "
+        f"{driver.read_driver_version() or 'here'} supports CUDA only up to "
+        f"{supported[0]}.{supported[1]}",
         f"install a newer driver, or a torch built for CUDA {supported[0]}",
     )
 
@@ -182,12 +183,12 @@ def refuse_override(precision: Precision) -> Refusal | None:
     forced, override = get_forced_tf32(), f"{TF32_OVERRIDE}={os.environ.get(TF32_OVERRIDE)}"
     if precision == "fp32" and forced is True:
         return Refusal(
-            f"precision=fp32 with {override}, which multiplies fp32 in TF32",
+            f"precision=fp32 with {override}, which makes fp32 matmuls use TF32",
             f"unset {TF32_OVERRIDE}, or use precision=tf32",
         )
     if precision == "tf32" and forced is False:
         return Refusal(
-            f"precision=tf32 with {override}, which multiplies fp32 without TF32",
+            f"precision=tf32 with {override}, which turns TF32 off",
             f"unset {TF32_OVERRIDE}, or use precision=fp32",
         )
     return None
@@ -220,11 +221,13 @@ class NvidiaDevice(CudaDevice):
         min_capability = _LEAST_CAPABILITY.get(precision, (0, 0))
         if capability < min_capability:
             raise EnvironmentFault(
-                f"precision={precision} on {torch.cuda.get_device_name(self.index)}, compute "
-                f"capability {capability[0]}.{capability[1]}",
+                f"{torch.cuda.get_device_name(self.index)} with compute capability "
+                f"{capability[0]}.{capability[1]} does not support precision={precision}",
                 where="recipe field precision",
-                rule=f"matrix units support {precision} from {min_capability[0]}."
-                f"{min_capability[1]} on",
+                rule=(
+                    f"{precision} needs compute capability "
+                    f"{min_capability[0]}.{min_capability[1]} or higher"
+                ),
                 fix="use precision=fp32"
                 + (" or fp16" if precision in ("bf16", "fp8") and capability >= (5, 3) else ""),
             )

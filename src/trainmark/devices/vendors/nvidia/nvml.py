@@ -271,7 +271,7 @@ class NvmlMonitor:
         ask = nvml.nvmlDeviceGetHandleByIndex
         handles = [answer(nvml, ask, index) for index in range(count)]
         if handles.count(None) == count:
-            raise MonitorFault("failed", f"nvml: none of {count} cards answers")
+            raise MonitorFault("failed", f"nvml: none of {count} cards responds")
         return [
             DeviceSample(index=index) if handle is None else self._sample(handle, index)
             for index, handle in enumerate(handles)
