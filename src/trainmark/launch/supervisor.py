@@ -266,8 +266,9 @@ def supervise_ranks(
     environment = dict(environment)
     mark = {RUN_VARIABLE: environment.pop(RUN_VARIABLE, "")}
     reports, reports_end = os.pipe()
-    with open(reports, "rb", buffering=0), open(reports_end, "wb", buffering=0) as sent:  # noqa: PTH123
-        order = _Order(os.getpid(), reports_end, list(argv), [mark | dict(x) for x in variables])
+    with open(reports, "rb", buffering=0), open(reports_end, "wb", buffering=0) as writer:  # noqa: PTH123
+        rank_variables = [mark | dict(item) for item in variables]
+        order = _Order(os.getpid(), reports_end, list(argv), rank_variables)
         with subprocess.Popen(
             build_module_command("trainmark.launch.supervisor", mark[RUN_VARIABLE]),
             env=environment,
@@ -277,7 +278,7 @@ def supervise_ranks(
             start_new_session=True,
             pass_fds=[reports_end],
         ) as supervisor:
-            sent.close()
+            writer.close()  # ours: the end is seen when the supervisor closes its copy
             assert supervisor.stdin is not None
             received = _Reports(reports)
             try:

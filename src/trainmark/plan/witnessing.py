@@ -140,23 +140,10 @@ def _choose_nproc(request: RunRequest, witness: Witness) -> int:
 
 def _choose_work(request: RunRequest, spec: WitnessSpec, nproc: int) -> Choice:
     """Return the program as a ``Choice``, with a case and a recipe made for it."""
-    if spec.name in cases.list_names():
-        raise UsageError(
-            f"the name {spec.name!r} is that of a case",
-            where=f"{request.witness}: name",
-            rule="a program must not have the name of a case, because their work is never the same",
-            fix="choose another name",
-        )
     nnodes = request.nnodes or 1
     world_size = nnodes * nproc
+    _refuse_impossible_spec(spec, str(request.witness), world_size=world_size)
     step = spec.step
-    if step is not None and step.samples < world_size:
-        raise UsageError(
-            f"{step.samples} samples per step for {world_size} ranks",
-            where=f"{request.witness}: step.samples",
-            rule="step.samples counts the samples of all ranks, and each rank trains at least one",
-            fix="set the number of samples of all ranks",
-        )
     recipe = Recipe(
         micro_batch_size=1 if step is None else -(-step.samples // world_size),
         precision=spec.precision,
@@ -189,6 +176,28 @@ def _choose_work(request: RunRequest, spec: WitnessSpec, nproc: int) -> Choice:
         nproc=nproc,
         repeat=request.repeat or 1,
     )
+
+
+def _refuse_impossible_spec(spec: WitnessSpec, file: str, *, world_size: int) -> None:
+    """Refuse the name of a case, and a step with fewer samples than ranks.
+
+    Args:
+        file: path of the file that has ``spec``.
+    """
+    if spec.name in cases.list_names():
+        raise UsageError(
+            f"the name {spec.name!r} is that of a case",
+            where=f"{file}: name",
+            rule="a program must not have the name of a case, because their work is never the same",
+            fix="choose another name",
+        )
+    if spec.step is not None and spec.step.samples < world_size:
+        raise UsageError(
+            f"{spec.step.samples} samples per step for {world_size} ranks",
+            where=f"{file}: step.samples",
+            rule="step.samples counts the samples of all ranks, and each rank trains at least one",
+            fix="set the number of samples of all ranks",
+        )
 
 
 def _check_interpreter(witness: Witness) -> None:

@@ -78,19 +78,12 @@ class NextTokenJob:
         )
         if materialize is not None and is_sharded:
             materialize(device)
-        optimizer = torch.optim.AdamW(
-            make_decay_groups(model, recipe.weight_decay),
-            lr=recipe.learning_rate,
-            betas=(0.9, recipe.adam_beta2),
-            eps=adam_eps,
-            fused=True,
-        )
         self.sharding = Sharding.of(context, num_rows=len(data.train), ranks=ranks)
         self.steps_per_epoch = self.sharding.steps_per_epoch
         self.stepper = Stepper(
             context,
             replicas,
-            optimizer,
+            _build_optimizer(model, recipe, eps=adam_eps),
             self._compute_loss_sum,
             ranks=ranks,
             schedule_lr=schedule_lr,
@@ -195,3 +188,14 @@ class NextTokenJob:
             },
             "skipped_steps": self.stepper.skipped_steps(),
         }
+
+
+def _build_optimizer(model: nn.Module, recipe: Any, *, eps: float) -> torch.optim.AdamW:
+    """Return AdamW with the settings of a recipe; it decays matrices and tables alone."""
+    return torch.optim.AdamW(
+        make_decay_groups(model, recipe.weight_decay),
+        lr=recipe.learning_rate,
+        betas=(0.9, recipe.adam_beta2),
+        eps=eps,
+        fused=True,
+    )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from trainmark.judge.comparison.scaling import Scaling
-    from trainmark.judge.comparison.sides import CountedLaunches, Difference, Side
+    from trainmark.judge.comparison.sides import CountedLaunches, Difference, Side, WorkDifferences
     from trainmark.record.record import Record
     from trainmark.spec import FigureSpec, Message
 
@@ -142,12 +142,7 @@ def compare(
     sides.reject_unknown_figures(figures or (), specs)
     differences = sides.find_work_differences(a, b, allow)
     if differences.refused:
-        scaling = None
-        if all(difference.name in WORLD_FIELDS for difference in differences.refused):
-            scaling = find_scaling_of_sides(a, b, allow)
-        if scaling is None:
-            raise sides.make_other_work_error(differences.refused)
-        return _compare_worlds(a, b, scaling, differences.allowed, threshold)
+        return _compare_scaling(a, b, differences, allow, threshold)
     counted = sides.select_counted(a, b)
     side_a = sides.describe_side(a, counted.a)
     side_b = sides.describe_side(b, counted.b)
@@ -174,6 +169,26 @@ def compare(
         paired=counted.paired,
         threshold=threshold,
     )
+
+
+def _compare_scaling(
+    a: Sequence[Record],
+    b: Sequence[Record],
+    differences: WorkDifferences,
+    allow: Collection[str],
+    threshold: float,
+) -> Comparison:
+    """Compare sides whose work differs in the number of ranks and what belongs to it.
+
+    Raises:
+        UsageError: the work differs in more.
+    """
+    scaling = None
+    if all(difference.name in WORLD_FIELDS for difference in differences.refused):
+        scaling = find_scaling_of_sides(a, b, allow)
+    if scaling is None:
+        raise sides.make_other_work_error(differences.refused)
+    return _compare_worlds(a, b, scaling, differences.allowed, threshold)
 
 
 def _rank_severity(verdict: ComparisonVerdict) -> int:
