@@ -61,7 +61,7 @@ def refuse_missing_features(recipe: Recipe, vendor: Vendor, ranks: int) -> None:
             where="recipe field checkpoint_every_steps",
             fix="remove the field",
         )
-    if ranks > 1 and getattr(recipe, "fsdp", False) and vendor.collective_backend == "gloo":
+    if ranks > 1 and getattr(recipe, "fsdp", False) and _uses_gloo(vendor):
         # FSDP2 of 2.7.1 asks gloo for the mean of gradients and gets their sum.
         fix = "use one rank (--nproc 1)"
         if getattr(recipe, "expert_parallel", 1) == 1:
@@ -72,3 +72,15 @@ def refuse_missing_features(recipe: Recipe, vendor: Vendor, ranks: int) -> None:
             where="recipe field fsdp",
             fix=fix,
         )
+
+
+def _uses_gloo(vendor: Vendor) -> bool:
+    """Tell whether gloo exchanges the tensors of a vendor's devices.
+
+    Its name is ``gloo``, or stands behind the kind of device: ``cpu:gloo,npu:gloo``.
+    """
+    for backend in vendor.collective_backend.split(","):
+        torch_type, _, name = backend.rpartition(":")
+        if name == "gloo" and torch_type in ("", vendor.torch_type):
+            return True
+    return False

@@ -24,6 +24,7 @@ from trainmark.protocols.tested import RECORDED_OUTPUTS
 from trainmark.recipe import Recipe
 from trainmark.record.trust import grade_launch
 from trainmark.spec import DataFacts, RankMemory
+from trainmark.torch_version import refuse_missing_features
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -441,3 +442,27 @@ def test_feature_missing_from_the_installed_torch_is_refused(
     with pytest.raises(EnvironmentFault, match=r"2\.11 or newer, but 2\.7\.1") as caught:
         refuse_unsuitable_device(vendor, recipe, nproc, ranks_share_cores=True)
     assert caught.value.where == f"recipe field {field}"
+
+
+@pytest.mark.parametrize(
+    ("backend", "is_refused"),
+    [
+        ("gloo", True),
+        ("cpu:gloo,acme:gloo", True),
+        ("cpu:gloo,acme:accl", False),
+        ("accl", False),
+    ],
+)
+def test_old_torch_has_no_fsdp_on_devices_that_gloo_serves(
+    monkeypatch: pytest.MonkeyPatch, backend: str, is_refused: bool
+) -> None:
+    request = RunRequest(case="gpt_megatron", recipe="tiny", overrides={"fsdp": "true"})
+    recipe = choose_work(request).recipe
+    vendor = FakeVendor(torch_type="acme", collective_backend=backend)
+    monkeypatch.setattr("trainmark.torch_version.version", lambda _: "2.7.1")
+    if not is_refused:
+        refuse_missing_features(recipe, vendor, ranks=2)
+        return
+    with pytest.raises(EnvironmentFault) as caught:
+        refuse_missing_features(recipe, vendor, ranks=2)
+    assert caught.value.where == "recipe field fsdp"
