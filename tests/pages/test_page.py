@@ -362,7 +362,7 @@ def test_facts_of_a_run_are_shown_with_its_figures():
         data=read_record().plan.data.model_copy(update={"origin": "generated"})
     )
     assert "generated data in the format of SST-2" in to_page_markdown(generated)
-    assert "SST-2 形式的生成数据" in to_page_markdown(generated, lang="zh")
+    assert "SST-2 格式的生成数据" in to_page_markdown(generated, lang="zh")
 
 
 @pytest.mark.parametrize(
