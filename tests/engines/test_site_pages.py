@@ -181,7 +181,9 @@ def test_language_and_theme_are_switched_and_kept(open_page):
 
 def test_runs_of_other_work_are_compared_by_a_link_that_names_the_differences(open_page):
     window = open_page("/compare?run=two-ranks&run=eight-ranks", width=360)
-    window.page.get_by_role("link", name="Compare although these differ: nodes x devices").click()
+    window.page.get_by_role(
+        "link", name="Compare despite these differences: nodes x devices"
+    ).click()
     window.page.wait_for_url("**&allow=ran_world")
     for name in ("ratios", "sides-loss"):
         chart = window.page.locator(f"#chart-{name}")
