@@ -156,7 +156,7 @@ def test_interrupted_phase_ends_all_nodes_and_keeps_what_was_measured(
     )  # fmt: skip
     assert process.stderr is not None
     before = PHASES[: PHASES.index(phase)]
-    awaited = "4 nodes joined"
+    awaited = "4 nodes have joined"
     if before:  # the last round of the phase before
         rounds = 3 if before[-1] == "pairs" else 2
         awaited = f"{before[-1]}: {rounds} of"

@@ -79,7 +79,7 @@ def make_machine(
     }
     readings |= {name: changes.pop(name) for name in readings.keys() & changes}
     PATCH.setattr(os, "sched_getaffinity", lambda _: readings["affinity"])
-    PATCH.setattr(CpuUse, "now", readings["cpu_use"])
+    PATCH.setattr(CpuUse, "read", readings["cpu_use"])
     PATCH.setattr(host, "sleep", lambda _: None)
     PATCH.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=readings["free"]))
     PATCH.setattr(host, "find_alive_runs", lambda: readings["runs"])

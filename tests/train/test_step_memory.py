@@ -169,7 +169,7 @@ def test_rank_refuses_a_recipe_that_planning_could_not_check(sync_device: SyncDe
     )
     sync_device.memory = lambda: MemoryUse(None, 0, 8 * GIB, "device")  # type: ignore[method-assign]
     monitor: Any = Silent(None)
-    with pytest.raises(EnvironmentFault, match=r"a rank needs about .* and has 8\.0 GiB"):
+    with pytest.raises(EnvironmentFault, match=r"a rank needs about .*, but has 8\.0 GiB"):
         agree_on_memory(plan, make_gpt_recipe(), monitor, sync_device)
     monitor.known = RankMemory(1)  # planning knew, and let it pass
     assert agree_on_memory(plan, make_gpt_recipe(), monitor, sync_device) == RankMemory(8 * GIB)
