@@ -309,8 +309,8 @@ def open_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
         vocab_size=vocab_size,
         of="model/config.json",
         fix=(
-            "put the tokenizer of the model into model/; if its table is padded, add unused "
-            "tokens up to that size"
+            "put the tokenizer of this model into model/; if the model's embedding table is "
+            f"padded, add unused tokens to the tokenizer until it has {vocab_size} entries"
         ),
     )
     begin_id = vocab.get(read_special_token(folder, "bos_token", FAULT) or "<s>")

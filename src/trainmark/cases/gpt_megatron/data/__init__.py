@@ -96,7 +96,10 @@ def find_pair(folder: Path) -> Path:
                 f"{len(prefixes)} {ending} files: {listed}",
                 where=str(folder),
                 rule="a data folder must contain exactly one pair of .idx and .bin",
-                fix="move the other pairs away, or join them with Megatron's merge_datasets.py",
+                fix=(
+                    "keep one pair in this folder and move the rest elsewhere, or merge all of "
+                    "them with Megatron's merge_datasets.py"
+                ),
             )
     raise DataError(
         "no .idx and .bin files",

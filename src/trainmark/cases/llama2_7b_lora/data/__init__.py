@@ -122,7 +122,10 @@ def _read_data(folder: Path, recipe: LlamaRecipe) -> tuple[LlamaData, str, Any]:
         raise DataError(
             f"all dialogues together do not fill one row of {recipe.seq_length} tokens",
             where=", ".join(map(str, layout.files["train"])),
-            rule="short_row=drop drops an incomplete last row, as published",
+            rule=(
+                "short_row=drop (the default, as in the published results) discards a last row "
+                "that is not full"
+            ),
             fix="add short_row=train, set a smaller seq, or use more dialogues",
         )
     mmlu, legacy = None, recipe.mmlu_mode == "legacy"
