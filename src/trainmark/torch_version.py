@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from trainmark.errors import EnvironmentFault
@@ -14,7 +13,13 @@ if TYPE_CHECKING:
 
 def installed_torch() -> str:
     """Return the version of the installed torch, without its local part (``+cu130``)."""
-    return version("torch").partition("+")[0]
+    return _read_version("torch").partition("+")[0]
+
+
+def _read_version(package: str) -> str:
+    from importlib.metadata import version  # slow to import, and `trainmark list` does not need it
+
+    return version(package)
 
 
 def require_torch(oldest: str, feature: str, *, where: str, fix: str) -> None:

@@ -49,7 +49,7 @@ def vendors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, FakeVe
     """Make plans the same on every machine: two accelerators, four cores."""
     known = {"fake": FakeVendor(), "cpu": FakeVendor("cpu", devices=4, product="Fake CPU")}
     monkeypatch.setattr(devices, "list_vendors", lambda: known)
-    monkeypatch.setattr(torch_version, "version", lambda _: "2.13.0+cpu")
+    monkeypatch.setattr(torch_version, "_read_version", lambda _: "2.13.0+cpu")
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return known

@@ -37,7 +37,7 @@ def _one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make plans the same on every machine: two accelerators, four cores, one torch."""
     known = {"fake": FakeVendor(), "cpu": FakeVendor("cpu", devices=4, product="Fake CPU")}
     monkeypatch.setattr(devices, "list_vendors", lambda: known)
-    monkeypatch.setattr("trainmark.torch_version.version", lambda _: "2.13.0+cpu")
+    monkeypatch.setattr("trainmark.torch_version._read_version", lambda _: "2.13.0+cpu")
     monkeypatch.setattr("trainmark.__version__", "0.0.0")
 
 
@@ -438,7 +438,7 @@ def test_feature_missing_from_the_installed_torch_is_refused(
     vendor = FakeVendor("cpu", devices=4)
     vendor.collective_backend = "gloo"
     refuse_unsuitable_device(vendor, recipe, nproc, ranks_share_cores=True)
-    monkeypatch.setattr("trainmark.torch_version.version", lambda _: "2.7.1")
+    monkeypatch.setattr("trainmark.torch_version._read_version", lambda _: "2.7.1")
     with pytest.raises(EnvironmentFault, match=r"2\.11 or newer, but 2\.7\.1") as caught:
         refuse_unsuitable_device(vendor, recipe, nproc, ranks_share_cores=True)
     assert caught.value.where == f"recipe field {field}"
@@ -459,7 +459,7 @@ def test_old_torch_has_no_fsdp_on_devices_that_gloo_serves(
     request = RunRequest(case="gpt_megatron", recipe="tiny", overrides={"fsdp": "true"})
     recipe = choose_work(request).recipe
     vendor = FakeVendor(torch_type="acme", collective_backend=backend)
-    monkeypatch.setattr("trainmark.torch_version.version", lambda _: "2.7.1")
+    monkeypatch.setattr("trainmark.torch_version._read_version", lambda _: "2.7.1")
     if not is_refused:
         refuse_missing_features(recipe, vendor, ranks=2)
         return

@@ -18,7 +18,7 @@ def test_rank_refuses_what_the_torch_of_its_machine_lacks(
 ) -> None:
     # The machine that plans has a newer torch.
     monkeypatch.setattr("trainmark.plan.choosing.refuse_missing_features", lambda *_: None)
-    monkeypatch.setattr("trainmark.torch_version.version", lambda _: "2.7.1")
+    monkeypatch.setattr("trainmark.torch_version._read_version", lambda _: "2.7.1")
     fields = {"checkpoint_every_steps": "2"}
     run_dir = run_rank(tmp_path, "gpt_megatron", recipe="tiny", overrides=fields)
     cause = reduce.reduce(run_dir).cause
