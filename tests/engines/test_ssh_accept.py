@@ -56,6 +56,7 @@ def test_hung_host_is_named_and_the_others_measure_all_their_pairs(hosts, tmp_pa
         sys.executable, "-m", "trainmark", "accept", "toy", "--launcher", "ssh", "--nnodes", "4",
         "--nproc", "1", "--cluster", str(tmp_path / "cluster.yaml"), "--device", "cpu",
         "--repeats", "2", "--seconds", "0.2", "--deadline", "120", "--join", "60",
+        "--worse-by", "10", "--rates-worse-by", "10",  # the hosts share the cores of one machine
         "--out", str(out),
     ]  # fmt: skip
     environment = os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache")}
