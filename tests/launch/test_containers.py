@@ -162,9 +162,9 @@ def test_outer_mounts_precede_inner_mounts(plan: Plan) -> None:
 
 def test_folder_of_a_program_is_writable_and_data_is_not(plan: Plan) -> None:
     spec = WitnessSpec(name="mine", precision="fp32", step=StepWork(samples=8))
-    witness = Witness(spec=spec, command=("python",), folder="/work/mine", starts_ranks=False)
+    witness = Witness(spec=spec, command=("python",), folder="/users/mine", starts_ranks=False)
     witnessed = plan.model_copy(update={"witness": witness})
-    mounts = [Mount("/runs/a", "/runs/a"), Mount("/work/mine", "/work/mine")]
+    mounts = [Mount("/runs/a", "/runs/a"), Mount("/users/mine", "/users/mine")]
     assert list_mounts(witnessed, Cluster(), "/runs/a") == mounts
     with_data = Cluster.model_validate({"data": "/data"})
     data = Mount("/data", "/data", read_only=True)
