@@ -53,13 +53,16 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(NAMES)}")
     parser.add_argument(
-        "--size", choices=("full", "tiny"), default="full",
+        "--size",
+        choices=("full", "tiny"),
+        default="full",
         help="tiny: show that the benchmark works; its figures mean nothing",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--results", type=Path, help="folder of the tables; default: benchmarks/results, "
-        "and at size tiny a temporary one",
-    )  # fmt: skip
+        "--results",
+        type=Path,
+        help="folder of the tables; default: benchmarks/results, and at size tiny a temporary one",
+    )
     given = parser.parse_args(words)
     unknown = sorted(set(given.names) - set(NAMES))
     if unknown:

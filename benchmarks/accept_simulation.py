@@ -102,10 +102,15 @@ def measure(
     slower = slower + HEATING * heat + generator.normal(0, NOISE, len(first))
     slower += DISTURBANCE * (generator.random(len(first)) < faults.disturbed)
     return Measurements(
-        num_nodes=num_nodes, alone_node=alone_node, alone_round=alone_round,
-        alone_s=np.exp(alone), first=first, second=second, pair_round=number,
+        num_nodes=num_nodes,
+        alone_node=alone_node,
+        alone_round=alone_round,
+        alone_s=np.exp(alone),
+        first=first,
+        second=second,
+        pair_round=number,
         pair_s=np.exp(slower),
-    )  # fmt: skip
+    )
 
 
 def accept(
@@ -120,14 +125,16 @@ def accept(
     further = measure(num_nodes, again, faults, generator, rounds_before=len(rounds))
     return judge_measurements(
         Measurements(
-            num_nodes=num_nodes, alone_node=measured.alone_node,
-            alone_round=measured.alone_round, alone_s=measured.alone_s,
+            num_nodes=num_nodes,
+            alone_node=measured.alone_node,
+            alone_round=measured.alone_round,
+            alone_s=measured.alone_s,
             first=np.concatenate([measured.first, further.first]),
             second=np.concatenate([measured.second, further.second]),
             pair_round=np.concatenate([measured.pair_round, further.pair_round]),
             pair_s=np.concatenate([measured.pair_s, further.pair_s]),
         )
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +217,7 @@ SCENARIOS = (
         lambda *_: Faults(hot={17: 0.08}),
         lambda faults: Named(dict.fromkeys(faults.hot, Cause.HOT), set(), set()),
     ),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,14 +311,26 @@ def write_results(rows: Sequence[Row], group_rows: Sequence[GroupRow], cost: Cos
     clean = [row for row in all_rows if row.scenario.startswith("nothing wrong")]
     most = max(row.blamed for row in clean)
     bars = [
-        Bar("the right one is named, least of all rows", f"{least:.1%}", "at least 95%",
-            least >= 0.95),
+        Bar(
+            "the right one is named, least of all rows",
+            f"{least:.1%}",
+            "at least 95%",
+            least >= 0.95,
+        ),
         Bar("anything is blamed in a clean cluster", f"{most:.1%}", "below 1%", most < 0.01),
-        Bar("1,024 nodes and 30 rounds are judged", f"{cost.seconds:.2f} s", "within 10 s",
-            cost.seconds <= 10),
-        Bar("memory of that", f"{cost.peak_bytes / 1e6:.0f} MB", "within 1 GB",
-            cost.peak_bytes <= 1e9),
-    ]  # fmt: skip
+        Bar(
+            "1,024 nodes and 30 rounds are judged",
+            f"{cost.seconds:.2f} s",
+            "within 10 s",
+            cost.seconds <= 10,
+        ),
+        Bar(
+            "memory of that",
+            f"{cost.peak_bytes / 1e6:.0f} MB",
+            "within 1 GB",
+            cost.peak_bytes <= 1e9,
+        ),
+    ]
     details = [
         "Noise of 2% in every measurement; all pairs become 2% slower by heat. Cluster k of a row "
         "has the seeds 0 and k, and its schedule of pairs the seed k. Alone, every node is "

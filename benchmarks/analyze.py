@@ -93,9 +93,8 @@ def _compare(path: Path, every: int, bar: float, rounds: int) -> tuple[list[Bar]
     print(f"  writing the log, one line of {every} matches", file=sys.stderr)
     write_log(path, every)
     ours = Runs(
-        [PROGRAM, "analyze", str(path), f"keyword={KEYWORD}",
-         "time_unit=ms", "model_mode=4"]
-    )  # fmt: skip
+        [PROGRAM, "analyze", str(path), f"keyword={KEYWORD}", "time_unit=ms", "model_mode=4"]
+    )
     plain = Runs([sys.executable, "-c", PLAIN_LOOP, str(path), KEYWORD])
     times = interleave({"plain": plain.once, "ours": ours.once}, rounds=rounds)
     assert ours.results == plain.results, f"{ours.results} is not {plain.results}"
@@ -110,13 +109,25 @@ def _compare(path: Path, every: int, bar: float, rounds: int) -> tuple[list[Bar]
     wall = ratio(times["plain"], times["ours"])
     processor = ratio(plain.processor_s, ours.processor_s)
     bars = [
-        Bar(f"{lines}: plain loop / ours, seconds", str(wall), f"at least {bar:g}",
-            wall.median >= bar),
-        Bar("the same, processor seconds", str(processor), f"at least {bar:g}",
-            processor.median >= bar),
-        Bar("the same, our peak memory, MB", f"{ours.peak_mb:.0f}", f"under {MEGABYTES:g}",
-            ours.peak_mb < MEGABYTES),
-    ]  # fmt: skip
+        Bar(
+            f"{lines}: plain loop / ours, seconds",
+            str(wall),
+            f"at least {bar:g}",
+            wall.median >= bar,
+        ),
+        Bar(
+            "the same, processor seconds",
+            str(processor),
+            f"at least {bar:g}",
+            processor.median >= bar,
+        ),
+        Bar(
+            "the same, our peak memory, MB",
+            f"{ours.peak_mb:.0f}",
+            f"under {MEGABYTES:g}",
+            ours.peak_mb < MEGABYTES,
+        ),
+    ]
     said = (
         f"{lines}: plain {median(times['plain']):.2f} s, {median(plain.processor_s):.2f} processor "
         f"seconds, {plain.peak_mb:.0f} MB; ours {median(times['ours']):.2f} s, "

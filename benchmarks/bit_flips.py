@@ -41,8 +41,11 @@ KINDS: tuple[Kind, ...] = ("weight", "gradient", "activation", "collective")
 WARMUP_STEPS, WINDOW_STEPS = 2, 3
 # Those of torch 2.13 and of earlier versions.
 FSDP_COLLECTIVES = (
-    "reduce_scatter_single", "all_gather_single", "reduce_scatter_tensor", "all_gather_into_tensor",
-)  # fmt: skip
+    "reduce_scatter_single",
+    "all_gather_single",
+    "reduce_scatter_tensor",
+    "all_gather_into_tensor",
+)
 # Mantissa, lower exponent, sign: the upper exponent gives losses that are not finite.
 _BITS = (*range(28), 31)
 

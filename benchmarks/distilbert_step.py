@@ -35,10 +35,16 @@ def make_data(folder: Path, *, layers: int = LAYERS) -> None:
     cases.import_part(case.name, "data").generate(folder, case.recipes["tiny"])
     config = folder / "model" / "config.json"
     sizes = {
-        "dim": 768, "hidden_dim": 3072, "n_heads": 12, "n_layers": layers, "vocab_size": VOCAB_SIZE,
-        "max_position_embeddings": 512, "dropout": 0.1, "attention_dropout": 0.1,
+        "dim": 768,
+        "hidden_dim": 3072,
+        "n_heads": 12,
+        "n_layers": layers,
+        "vocab_size": VOCAB_SIZE,
+        "max_position_embeddings": 512,
+        "dropout": 0.1,
+        "attention_dropout": 0.1,
         "seq_classif_dropout": 0.2,
-    }  # fmt: skip
+    }
     config.write_text(json.dumps(json.loads(config.read_text()) | sizes))
     # The case refuses a vocabulary that is shorter than the model's.
     vocabulary = folder / "model" / "vocab.txt"
@@ -55,9 +61,13 @@ def our_job(
 
     case = cases.load("distilbert_sst2")
     recipe = case.recipe_type(
-        init="random", seq_length=sequence, micro_batch_size=batch, precision=precision,
-        learning_rate=LEARNING_RATE, max_epochs=1000,
-    )  # fmt: skip
+        init="random",
+        seq_length=sequence,
+        micro_batch_size=batch,
+        precision=precision,
+        learning_rate=LEARNING_RATE,
+        max_epochs=1000,
+    )
     return on_data(case.name, recipe, folder, device_name=device_name)
 
 
@@ -126,9 +136,16 @@ def train_with_library(folder: Path, size: int, sequence: int, **where: str) -> 
         for row in range(size)
     ]
     run_trainer(
-        library_model(folder), items, batch=size, planned=PLANNED, learning_rate=LEARNING_RATE,
-        lr_scheduler_type="linear", weight_decay=0.0, max_grad_norm=0.0, **where,
-    )  # fmt: skip
+        library_model(folder),
+        items,
+        batch=size,
+        planned=PLANNED,
+        learning_rate=LEARNING_RATE,
+        lr_scheduler_type="linear",
+        weight_decay=0.0,
+        max_grad_norm=0.0,
+        **where,
+    )
 
 
 def run_library(name: str) -> None:
@@ -155,11 +172,17 @@ def main() -> bool:
         data = str(folder)
         bars, details = fp32_bars(
             MODULE,
-            {"ours": ("ours", data, "fp32", str(BATCH)), "trainer": ("trainer", data),
-             "plain": ("plain", data)},
+            {
+                "ours": ("ours", data, "fp32", str(BATCH)),
+                "trainer": ("trainer", data),
+                "plain": ("plain", data),
+            },
             {"trainer": "`transformers.Trainer`", "plain": "a plain loop"},
-            BARS, flops=step_flops(folder, BATCH, SEQUENCE), rounds=ROUNDS, warmup=WARMUP,
-        )  # fmt: skip
+            BARS,
+            flops=step_flops(folder, BATCH, SEQUENCE),
+            rounds=ROUNDS,
+            warmup=WARMUP,
+        )
 
         def parts_for(fast: bool) -> dict[str, tuple[str, ...]]:
             make_data(place / "bf16", layers=LAYERS if fast else 1)
@@ -170,14 +193,20 @@ def main() -> bool:
         bar, more = bf16_bar(MODULE, parts_for, BARS["bf16"], "1 layer, batch 1")
         where = profile_table("Where one of our fp32 steps goes", MODULE, "profile", data)
     return conclude(
-        "distilbert_step", f"The DistilBERT-base step, batch {BATCH}, sequence {SEQUENCE}, CPU",
+        "distilbert_step",
+        f"The DistilBERT-base step, batch {BATCH}, sequence {SEQUENCE}, CPU",
         [*bars, bar],
         f"{details} Plain loop with default AdamW and the loss read every step.\n\n{more}\n\n"
         f"{where}",
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":
-    serve({
-        "ours": run_ours, "plain": run_plain, "trainer": run_library, "profile": run_profile,
-    })  # fmt: skip
+    serve(
+        {
+            "ours": run_ours,
+            "plain": run_plain,
+            "trainer": run_library,
+            "profile": run_profile,
+        }
+    )

@@ -123,16 +123,24 @@ def measure(kind: str) -> tuple[list[Bar], str]:
     copies = [2 * COPY_BYTES * STEPS / seconds / 1e9 for seconds in found["copy"]]
     share = ratio(rates, copies)
     bars = [
-        Bar(f"{kind}: embedding bytes/s / copied bytes/s", str(share),
-            f"at least {BARS['copy']:g}", share.median >= BARS["copy"])
-    ]  # fmt: skip
+        Bar(
+            f"{kind}: embedding bytes/s / copied bytes/s",
+            str(share),
+            f"at least {BARS['copy']:g}",
+            share.median >= BARS["copy"],
+        )
+    ]
     for name in REFERENCES:
         speed = ratio(found[name], found["ours"])
         least = BARS["plain"]
         bars.append(
-            Bar(f"{kind}: ours / EmbeddingBag with {name} gradients, speed", str(speed),
-                f"at least {least:g}", speed.median >= least)
-        )  # fmt: skip
+            Bar(
+                f"{kind}: ours / EmbeddingBag with {name} gradients, speed",
+                str(speed),
+                f"at least {least:g}",
+                speed.median >= least,
+            )
+        )
     each = ", ".join(
         f"{name} {1e3 * sorted(values)[len(values) // 2] / STEPS:.0f} ms"
         for name, values in found.items()

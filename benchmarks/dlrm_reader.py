@@ -118,9 +118,10 @@ def main() -> bool:
         )
     bars, lines = [], []
     for name, size in (
-        ("in order", BATCH_SIZE), ("random batches", BATCH_SIZE),
+        ("in order", BATCH_SIZE),
+        ("random batches", BATCH_SIZE),
         ("large batches", LARGE_BATCH_SIZE),
-    ):  # fmt: skip
+    ):
         rates = found[name]
         median = statistics.median(rates)
         times = ratio(rates, found["step"])

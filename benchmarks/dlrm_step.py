@@ -70,9 +70,11 @@ def run_ours(engine: str, precision: str, size: str) -> None:
 
     recipe = Recipe(precision=precision)  # type: ignore[arg-type]
     stepper = Stepper(
-        JobContext(recipe, Path(), 0, 1, device), model,
-        torch.optim.SGD(model.parameters(), lr=RATE, fused=True), loss_sum,
-    )  # fmt: skip
+        JobContext(recipe, Path(), 0, 1, device),
+        model,
+        torch.optim.SGD(model.parameters(), lr=RATE, fused=True),
+        loss_sum,
+    )
     samples = int(size)
     batches = [
         Batch(draw_batch("uniform", samples, seed=seed), Counts(samples), samples, True)

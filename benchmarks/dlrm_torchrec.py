@@ -59,9 +59,12 @@ class TorchrecTables(nn.Module):
         if len(self._offsets) != ids.numel() + 1:  # every bag holds one id
             self._offsets = torch.arange(ids.numel() + 1, device=self._device)
         bags = KeyedJaggedTensor(
-            self._keys, ids.reshape(-1).long(), offsets=self._offsets, stride=samples,
+            self._keys,
+            ids.reshape(-1).long(),
+            offsets=self._offsets,
+            stride=samples,
             length_per_key=[samples] * tables,  # otherwise read back from the device
-        )  # fmt: skip
+        )
         scale = self.grad_scale
         on_device = isinstance(scale, Tensor)
         self._kernel.set_learning_rate(self.learning_rate / (1.0 if on_device else float(scale)))
@@ -95,13 +98,18 @@ def _collection(cardinalities: Sequence[int], dim: int, device: torch.device) ->
             )
         tables = [
             EmbeddingBagConfig(
-                name=f"table_{table}", feature_names=[str(table)],
-                num_embeddings=rows, embedding_dim=dim,
+                name=f"table_{table}",
+                feature_names=[str(table)],
+                num_embeddings=rows,
+                embedding_dim=dim,
             )
             for table, rows in enumerate(cardinalities)
-        ]  # fmt: skip
+        ]
         location = EmbeddingLocation.HOST if device.type == "cpu" else EmbeddingLocation.DEVICE
         return FusedEmbeddingBagCollection(
-            tables, optimizer_type=torch.optim.SGD, optimizer_kwargs={"lr": 0.0},
-            device=device, location=location,
-        )  # fmt: skip
+            tables,
+            optimizer_type=torch.optim.SGD,
+            optimizer_kwargs={"lr": 0.0},
+            device=device,
+            location=location,
+        )

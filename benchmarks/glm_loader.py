@@ -60,9 +60,11 @@ def cloze() -> Examples:
 
     passages = drawn_passages()
     return ClozeExamples(
-        passages, ClozeSamples.draw_for_training(passages, CANDIDATES - 1), seq_length=SEQ_LENGTH,
+        passages,
+        ClozeSamples.draw_for_training(passages, CANDIDATES - 1),
+        seq_length=SEQ_LENGTH,
         file=Path("drawn"),
-    )  # fmt: skip
+    )
 
 
 def reading(examples: Examples) -> Callable[[], float]:
@@ -86,19 +88,26 @@ def stepping(examples: Examples) -> Callable[[], float]:
     from trainmark.cases.glm_superglue.model import build_model
 
     shape = GlmShape(
-        num_layers=1, hidden_size=WIDTH, num_heads=HEADS, vocab_size=VOCAB_SIZE,
+        num_layers=1,
+        hidden_size=WIDTH,
+        num_heads=HEADS,
+        vocab_size=VOCAB_SIZE,
         max_positions=SEQ_LENGTH,
-    )  # fmt: skip
+    )
     model = build_model(shape, dropout=0.1, seed=1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     batch = next(examples.batch([0])[0].split_sequences(STEP_SEQUENCES))
     inputs = [
         torch.from_numpy(item)
         for item in (
-            batch.ids, batch.positions, batch.block_positions, batch.separators,
-            batch.target_rows, batch.target_ids,
+            batch.ids,
+            batch.positions,
+            batch.block_positions,
+            batch.separators,
+            batch.target_rows,
+            batch.target_ids,
         )
-    ]  # fmt: skip
+    ]
 
     def measure() -> float:
         start = time.perf_counter()

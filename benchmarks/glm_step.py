@@ -133,8 +133,12 @@ def peaks() -> tuple[Bar, str]:
         printed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
         gib[variant] = [int(word) / 2**30 for word in printed.splitlines()[-1].split()]
     tensors, resident = (gib["ours"][place] / gib["plain"][place] for place in range(2))
-    bar = Bar("peak memory of all tensors, ours / plain", f"{tensors:.3f}",
-              f"at most {BARS['memory']:g}", tensors <= BARS["memory"])  # fmt: skip
+    bar = Bar(
+        "peak memory of all tensors, ours / plain",
+        f"{tensors:.3f}",
+        f"at most {BARS['memory']:g}",
+        tensors <= BARS["memory"],
+    )
     return bar, (
         f"Tensors are weights, gradients, AdamW's two states and activations: ours "
         f"{gib['ours'][0]:.2f} GiB, plain {gib['plain'][0]:.2f} GiB at their peaks. Of the whole "
@@ -151,8 +155,12 @@ def main() -> bool:
     ):
         found = interleave({"ours": ours.turn, "plain": plain.turn}, rounds=ROUNDS, warmup=WARMUP)
     speed = ratio(found["plain"], found["ours"])
-    fast = Bar("ours / plain, speed in fp32", str(speed), f"at least {BARS['fp32']:g}",
-               speed.median >= BARS["fp32"])  # fmt: skip
+    fast = Bar(
+        "ours / plain, speed in fp32",
+        str(speed),
+        f"at least {BARS['fp32']:g}",
+        speed.median >= BARS["fp32"],
+    )
     memory, used = peaks()
 
     def parts_for(units: bool) -> dict[str, tuple[str, ...]]:

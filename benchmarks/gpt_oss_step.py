@@ -32,11 +32,21 @@ if TYPE_CHECKING:
 
 MODULE, CASE = "benchmarks.gpt_oss_step", "gpt_oss_20b"
 FIELDS: dict[str, Any] = {
-    "num_heads": 8, "num_kv_heads": 2, "head_dim": sized(32, 8), "num_layers": 2,
-    "hidden_size": sized(256, 64), "ffn_size": sized(256, 64), "num_experts": 8, "top_k": 2,
-    "sliding_window": sized(128, 8), "seq_length": sized(512, 32), "vocab_size": sized(8192, 256),
-    "micro_batch_size": 2, "learning_rate": 4e-4, "weight_decay": 0.1,
-}  # fmt: skip
+    "num_heads": 8,
+    "num_kv_heads": 2,
+    "head_dim": sized(32, 8),
+    "num_layers": 2,
+    "hidden_size": sized(256, 64),
+    "ffn_size": sized(256, 64),
+    "num_experts": 8,
+    "top_k": 2,
+    "sliding_window": sized(128, 8),
+    "seq_length": sized(512, 32),
+    "vocab_size": sized(8192, 256),
+    "micro_batch_size": 2,
+    "learning_rate": 4e-4,
+    "weight_decay": 0.1,
+}
 BARS = {"trainer": 1.0, "matmul": 0.7}
 MIN_LAYER_SPEED = 1.0  # against torchtitan's
 
@@ -130,9 +140,11 @@ def measure_layer() -> tuple[list[Bar], str]:
         seconds = interleave({"ours": ours.turn, "titan": titan.turn}, rounds=ROUNDS, warmup=WARMUP)
     speed = ratio(seconds["titan"], seconds["ours"])
     row = Bar(
-        "our expert layer / torchtitan's, speed in bf16", str(speed),
-        f"at least {MIN_LAYER_SPEED:g}", speed.median >= MIN_LAYER_SPEED,
-    )  # fmt: skip
+        "our expert layer / torchtitan's, speed in bf16",
+        str(speed),
+        f"at least {MIN_LAYER_SPEED:g}",
+        speed.median >= MIN_LAYER_SPEED,
+    )
     return [row], (
         "torchtitan's layer (0.3.0) is its GptOssMoE on one rank, with torch's grouped product; "
         "ours has a product for each expert. Forward and backward of one layer, with all "
@@ -149,8 +161,9 @@ def main() -> bool:
         f"The GPT-OSS step, {recipe.num_layers} layers of width {recipe.hidden_size}, "
         f"{recipe.num_experts} experts, {recipe.micro_batch_size} x {recipe.seq_length} tokens, "
         "CPU",
-        [*bars, *layer_bars], f"{layer_details}\n\n{details}",
-    )  # fmt: skip
+        [*bars, *layer_bars],
+        f"{layer_details}\n\n{details}",
+    )
 
 
 if __name__ == "__main__":

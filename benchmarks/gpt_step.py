@@ -67,16 +67,28 @@ def train_with_library(folder: str, chosen: Any, **arguments: Any) -> None:
     # The library shifts the labels itself and so predicts one token a sample less.
     items = [{"input_ids": row, "labels": row} for row in rows]
     config = GPT2Config(
-        n_layer=chosen.num_layers, n_embd=chosen.hidden_size, n_head=chosen.num_heads,
-        n_positions=chosen.seq_length, vocab_size=chosen.vocab_size, use_cache=False,
-        resid_pdrop=chosen.dropout, embd_pdrop=chosen.dropout, attn_pdrop=chosen.dropout,
-    )  # fmt: skip
+        n_layer=chosen.num_layers,
+        n_embd=chosen.hidden_size,
+        n_head=chosen.num_heads,
+        n_positions=chosen.seq_length,
+        vocab_size=chosen.vocab_size,
+        use_cache=False,
+        resid_pdrop=chosen.dropout,
+        embd_pdrop=chosen.dropout,
+        attn_pdrop=chosen.dropout,
+    )
     run_trainer(
-        GPT2LMHeadModel(config).train(), items, batch=chosen.micro_batch_size, planned=10_000,
-        learning_rate=chosen.learning_rate, lr_scheduler_type="cosine",
-        weight_decay=chosen.weight_decay, max_grad_norm=chosen.max_grad_norm,
-        precision=chosen.precision, **arguments,
-    )  # fmt: skip
+        GPT2LMHeadModel(config).train(),
+        items,
+        batch=chosen.micro_batch_size,
+        planned=10_000,
+        learning_rate=chosen.learning_rate,
+        lr_scheduler_type="cosine",
+        weight_decay=chosen.weight_decay,
+        max_grad_norm=chosen.max_grad_norm,
+        precision=chosen.precision,
+        **arguments,
+    )
 
 
 def run_library(folder: str) -> None:
@@ -97,11 +109,16 @@ def main() -> bool:
         flops = our_job(folder).model_flops(Counts(tokens=tokens, tokens_padded=tokens))
         bars, details = fp32_bars(
             MODULE,
-            {"ours": ("ours", folder, "fp32", str(LAYERS), str(BATCH), str(SEQUENCE)),
-             "trainer": ("trainer", folder)},
+            {
+                "ours": ("ours", folder, "fp32", str(LAYERS), str(BATCH), str(SEQUENCE)),
+                "trainer": ("trainer", folder),
+            },
             {"trainer": "`transformers.Trainer`"},
-            BARS, flops=flops, rounds=ROUNDS, warmup=WARMUP,
-        )  # fmt: skip
+            BARS,
+            flops=flops,
+            rounds=ROUNDS,
+            warmup=WARMUP,
+        )
 
         def parts_for(fast: bool) -> dict[str, tuple[str, ...]]:
             sizes = (LAYERS, BATCH, SEQUENCE) if fast else (1, 1, 32)

@@ -51,9 +51,12 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Ratio:
 
 
 def interleave(
-    variants: Mapping[str, Callable[[], _Found]], *, rounds: int, warmup: int = 1,
+    variants: Mapping[str, Callable[[], _Found]],
+    *,
+    rounds: int,
+    warmup: int = 1,
     can_go_on: Callable[[], bool] = lambda: True,
-) -> dict[str, list[_Found]]:  # fmt: skip
+) -> dict[str, list[_Found]]:
     """Run every variant once a round, the order reversed every other round.
 
     Each callable returns its own measure of one run. Warm-up rounds are not recorded.

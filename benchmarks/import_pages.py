@@ -39,14 +39,29 @@ def row(form: int, number: int, random: Random) -> str:
     """Return a row of one of ``HEADS``."""
     value, label = random.uniform(10, 9999), f"X{number}单机8卡（1x8）"
     cells: tuple[object, ...] = (
-        (label, "fp32", f"bs={random.randrange(999)},lr=1e-05", f"{value:.1f}", f"{value:,.2f}",
-         value, value, "0.8026/0.802", "13.9/40.0"),
+        (
+            label,
+            "fp32",
+            f"bs={random.randrange(999)},lr=1e-05",
+            f"{value:.1f}",
+            f"{value:,.2f}",
+            value,
+            value,
+            "0.8026/0.802",
+            "13.9/40.0",
+        ),
         (label, "bf16", "TP2PP2DP2", "GAS=16(GBS=128)", value, 2.5, "75/80", "51.3%"),
         ("单机8卡", f"config_X{number}x1x8", value, 0.67, 0.6818, random.randrange(9999), value),
-        (label, f"config_TP1PP1X{number}Gx1x8", 'fp16, level="O2"', "per_device_bs=4",
-         'recompute=True, sharding="stage2"', f"{value} * 2048 / 8 = {value * 256} tokens/s",
-         f"{random.uniform(9, 79):.2f} * 8 GB"),
-    )[form]  # fmt: skip
+        (
+            label,
+            f"config_TP1PP1X{number}Gx1x8",
+            'fp16, level="O2"',
+            "per_device_bs=4",
+            'recompute=True, sharding="stage2"',
+            f"{value} * 2048 / 8 = {value * 256} tokens/s",
+            f"{random.uniform(9, 79):.2f} * 8 GB",
+        ),
+    )[form]
     return f"| {' | '.join(map(str, cells))} |\n"
 
 
@@ -95,10 +110,14 @@ def main() -> bool:
     middle = times[len(times) // 2]
     what = f"{PAGES} pages of {total / PAGES / 1000:.1f} kB with {ROWS} rows each, the command, s"
     bars = [
-        Bar(what, f"{middle:.2f} ({times[0]:.2f} to {times[-1]:.2f})", f"under {SECONDS:g}",
-            middle < SECONDS),
+        Bar(
+            what,
+            f"{middle:.2f} ({times[0]:.2f} to {times[-1]:.2f})",
+            f"under {SECONDS:g}",
+            middle < SECONDS,
+        ),
         Bar("the same, peak memory, MB", f"{peak:.0f}", f"under {MEGABYTES:g}", peak < MEGABYTES),
-    ]  # fmt: skip
+    ]
     ratio = sorted(ratios)[len(ratios) // 2]
     details = (
         f"Start of the program and JSON of all rows included; {busy:.2f} s of processor time. "

@@ -89,10 +89,14 @@ def main() -> bool:
     opened = sorted(run["open_s"] for run in runs)[RUNS // 2]
     what = f"{TOKENS:,} tokens in {DOCUMENTS:,} documents: one epoch's indices, cold, s"
     bars = [
-        Bar(what, f"{total[RUNS // 2]:.2f} ({total[0]:.2f} to {total[-1]:.2f})",
-            f"under {SECONDS:g}", total[RUNS // 2] < SECONDS),
+        Bar(
+            what,
+            f"{total[RUNS // 2]:.2f} ({total[0]:.2f} to {total[-1]:.2f})",
+            f"under {SECONDS:g}",
+            total[RUNS // 2] < SECONDS,
+        ),
         Bar("the same, peak memory, MB", f"{peak:.0f}", f"under {MEGABYTES:g}", peak < MEGABYTES),
-    ]  # fmt: skip
+    ]
     tenth = plain_loop_s(sizes[: DOCUMENTS // 10])
     details = (
         f"Opening and checking the pair included ({opened:.3f} s). "

@@ -46,11 +46,17 @@ def train_library(case: str, model: Any, recipe: Any, folder: str, **arguments: 
     # The library shifts the labels itself and so predicts one token a sample less.
     items = [{"input_ids": row, "labels": row} for row in torch.from_numpy(ids)[:, :-1]]
     run_trainer(
-        model.train(), items, batch=recipe.micro_batch_size, planned=10_000,
-        learning_rate=recipe.learning_rate, lr_scheduler_type="cosine",
-        weight_decay=recipe.weight_decay, max_grad_norm=recipe.max_grad_norm,
-        precision=recipe.precision, **arguments,
-    )  # fmt: skip
+        model.train(),
+        items,
+        batch=recipe.micro_batch_size,
+        planned=10_000,
+        learning_rate=recipe.learning_rate,
+        lr_scheduler_type="cosine",
+        weight_decay=recipe.weight_decay,
+        max_grad_norm=recipe.max_grad_norm,
+        precision=recipe.precision,
+        **arguments,
+    )
 
 
 def profile_ours(case: str, recipe: Any, folder: str) -> None:
@@ -77,8 +83,10 @@ def measure_step(
             module,
             {"ours": ("ours", folder), "trainer": ("trainer", folder)},
             {"trainer": "`transformers.Trainer`"},
-            bars, flops=job.model_flops(Counts(tokens=tokens, tokens_padded=tokens)),
-            rounds=ROUNDS, warmup=WARMUP,
-        )  # fmt: skip
+            bars,
+            flops=job.model_flops(Counts(tokens=tokens, tokens_padded=tokens)),
+            rounds=ROUNDS,
+            warmup=WARMUP,
+        )
         where = profile_table("Where one of our fp32 steps goes", module, "profile", folder)
     return rows, f"{details}\n\n{where}"

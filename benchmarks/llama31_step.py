@@ -19,10 +19,17 @@ from benchmarks.peers import serve
 
 MODULE, CASE = "benchmarks.llama31_step", "llama31_8b"
 FIELDS: dict[str, Any] = {
-    "num_heads": 8, "num_kv_heads": 2, "num_layers": sized(2, 1), "hidden_size": sized(512, 64),
-    "ffn_size": sized(1792, 128), "seq_length": sized(512, 32), "vocab_size": sized(128_256, 256),
-    "micro_batch_size": 2, "learning_rate": 5e-4, "weight_decay": 0.1,
-}  # fmt: skip
+    "num_heads": 8,
+    "num_kv_heads": 2,
+    "num_layers": sized(2, 1),
+    "hidden_size": sized(512, 64),
+    "ffn_size": sized(1792, 128),
+    "seq_length": sized(512, 32),
+    "vocab_size": sized(128_256, 256),
+    "micro_batch_size": 2,
+    "learning_rate": 5e-4,
+    "weight_decay": 0.1,
+}
 BARS = {"trainer": 1.0, "matmul": 0.7}
 
 
@@ -60,8 +67,9 @@ def main() -> bool:
         "llama31_step",
         f"The Llama 3.1 step, {recipe.num_layers} layers of width {recipe.hidden_size}, "
         f"{recipe.micro_batch_size} x {recipe.seq_length} tokens, CPU",
-        bars, details,
-    )  # fmt: skip
+        bars,
+        details,
+    )
 
 
 if __name__ == "__main__":

@@ -33,10 +33,14 @@ def recipe(size: str, **changes: Any) -> Any:
     from trainmark import cases
 
     fields = {
-        "data": "generated", "model_size": size, "micro_batch_size": BATCHES[size],
-        "seq_length": SEQUENCE, "learning_rate": 1e-4, "eval_every_epochs": None,
+        "data": "generated",
+        "model_size": size,
+        "micro_batch_size": BATCHES[size],
+        "seq_length": SEQUENCE,
+        "learning_rate": 1e-4,
+        "eval_every_epochs": None,
         "mmlu_mode": "off",
-    }  # fmt: skip
+    }
     return cases.load("llama2_7b_lora").recipe_type(**{**fields, **changes})
 
 
@@ -67,9 +71,12 @@ def run_library(folder: str, size: str, precision: str) -> None:
     model = LlamaForCausalLM.from_pretrained(Path(folder) / "model", dtype=torch.float32)
     model.config.use_cache = False
     settings = LoraConfig(
-        task_type="CAUSAL_LM", r=chosen.lora_rank, lora_alpha=int(chosen.lora_alpha),
-        lora_dropout=chosen.lora_dropout, target_modules=chosen.lora_targets.split(","),
-    )  # fmt: skip
+        task_type="CAUSAL_LM",
+        r=chosen.lora_rank,
+        lora_alpha=int(chosen.lora_alpha),
+        lora_dropout=chosen.lora_dropout,
+        target_modules=chosen.lora_targets.split(","),
+    )
     train_with_library(get_peft_model(model, settings).train(), folder, chosen)
 
 
@@ -86,10 +93,17 @@ def train_with_library(model: Any, folder: str, chosen: Any, *, device_name: str
     ]
     del split
     run_trainer(
-        model, items, batch=chosen.micro_batch_size, planned=10_000, device_name=device_name,
-        precision=chosen.precision, learning_rate=chosen.learning_rate,
-        lr_scheduler_type="constant", weight_decay=chosen.weight_decay, max_grad_norm=0.0,
-    )  # fmt: skip
+        model,
+        items,
+        batch=chosen.micro_batch_size,
+        planned=10_000,
+        device_name=device_name,
+        precision=chosen.precision,
+        learning_rate=chosen.learning_rate,
+        lr_scheduler_type="constant",
+        weight_decay=chosen.weight_decay,
+        max_grad_norm=0.0,
+    )
 
 
 def run_profile(folder: str, size: str) -> None:
@@ -135,8 +149,11 @@ def main() -> bool:
             MODULE,
             {name: (name, folder, LARGE, "fp32") for name in ("ours", "trainer")},
             {"trainer": "`transformers.Trainer`"},
-            BARS, flops=flops, rounds=ROUNDS, warmup=WARMUP,
-        )  # fmt: skip
+            BARS,
+            flops=flops,
+            rounds=ROUNDS,
+            warmup=WARMUP,
+        )
         bar, more = sixteen_bit_bar(small)
         where = profile_table("Where one of our fp32 steps goes", MODULE, "profile", folder, LARGE)
     return conclude(
@@ -151,7 +168,12 @@ def main() -> bool:
 
 
 if __name__ == "__main__":
-    serve({
-        "generate": run_generate, "ours": run_ours, "trainer": run_library,
-        "profile": run_profile, "flops": run_flops,
-    })  # fmt: skip
+    serve(
+        {
+            "generate": run_generate,
+            "ours": run_ours,
+            "trainer": run_library,
+            "profile": run_profile,
+            "flops": run_flops,
+        }
+    )

@@ -90,17 +90,24 @@ def run_loop(
     watch = GradientWatch(job.trained_parameters(), num_steps=5)
     # As the worker does; work outside of training does not count as its overhead.
     parameters = ParameterCheck(
-        digest=TensorDigest(job.trained_parameters()), gradients=watch, updates=job.updates,
+        digest=TensorDigest(job.trained_parameters()),
+        gradients=watch,
+        updates=job.updates,
         clock=time.perf_counter_ns,
-    )  # fmt: skip
+    )
     parameters.start()
     device.synchronize()
     start = time.perf_counter()
     MeasuredLoop(
-        job=job, batches=partial(iterate_batches, job, device, depth=depth), schedule=schedule,
-        device=device, clock=time.perf_counter_ns, barrier=lambda: None, emit=events.emit,
+        job=job,
+        batches=partial(iterate_batches, job, device, depth=depth),
+        schedule=schedule,
+        device=device,
+        clock=time.perf_counter_ns,
+        barrier=lambda: None,
+        emit=events.emit,
         parameters=parameters,
-    ).run()  # fmt: skip
+    ).run()
     seconds = time.perf_counter() - start
     watch.close()
     events.close()

@@ -86,12 +86,17 @@ def _write_rank(path: Path, rank: int, world: int, last: int) -> None:
         t += 2 * S
         file.write(
             _line(
-                "facts", t, device={"name": "AMD EPYC", "memory_total_bytes": 2**34},
-                memory_scope="process", precision_flags={}, matmul_flops_per_second=1e11,
-                steps_per_epoch=EPOCH_STEPS, collective="gloo",
+                "facts",
+                t,
+                device={"name": "AMD EPYC", "memory_total_bytes": 2**34},
+                memory_scope="process",
+                precision_flags={},
+                matmul_flops_per_second=1e11,
+                steps_per_epoch=EPOCH_STEPS,
+                collective="gloo",
                 samples_per_epoch=EPOCH_STEPS * BATCH * world,
             )
-        )  # fmt: skip
+        )
         train_start = t
         for phase, steps, first in (("compile", 1, 0), ("warmup", 9, 1)):
             start, t = t, t + steps * (WINDOW_NS // WINDOW)
@@ -115,19 +120,35 @@ def _write_rank(path: Path, rank: int, world: int, last: int) -> None:
         epochs = STEPS // EPOCH_STEPS
         file.write(
             _line(
-                "trained", t, start_ns=train_start, end_ns=t, steps=STEPS, epochs=epochs,
-                samples=STEPS * BATCH, evaluations=0, target_reached=True, whole_epochs=epochs,
+                "trained",
+                t,
+                start_ns=train_start,
+                end_ns=t,
+                steps=STEPS,
+                epochs=epochs,
+                samples=STEPS * BATCH,
+                evaluations=0,
+                target_reached=True,
+                whole_epochs=epochs,
             )
             + _line(
-                "parameters", t, changed={"weight": True}, gradients={"weight": True},
+                "parameters",
+                t,
+                changed={"weight": True},
+                gradients={"weight": True},
                 updates=STEPS,
             )
             + _line(
-                "result", t, job={"skipped_steps": 0}, allocator_peak_bytes=None,
-                used_bytes=2**28, total_bytes=2**34, memory_scope="process",
+                "result",
+                t,
+                job={"skipped_steps": 0},
+                allocator_peak_bytes=None,
+                used_bytes=2**28,
+                total_bytes=2**34,
+                memory_scope="process",
             )
             + _line("end", t)
-        )  # fmt: skip
+        )
 
 
 def _end_ns() -> int:
@@ -154,11 +175,17 @@ def write_run(run_dir: Path, cache: Path, nodes: int) -> None:
 
     plan = resolve(
         RunRequest(
-            case="toy", nnodes=nodes, nproc=NPROC, device="cpu", sample_every=0, out=run_dir,
+            case="toy",
+            nnodes=nodes,
+            nproc=NPROC,
+            device="cpu",
+            sample_every=0,
+            out=run_dir,
             overrides={"steps": STEPS, "warmup_steps": WINDOW, "epochs": 100_000},
         ),
-        remote=RemoteTarget(launcher="slurm"), generated_root=cache,
-    )  # fmt: skip
+        remote=RemoteTarget(launcher="slurm"),
+        generated_root=cache,
+    )
     run_dir.mkdir()
     plan.save(run_dir)
     started = {"started": "2027-01-15T08:00:00+00:00", "argv": [], "environment": {}}
@@ -214,8 +241,9 @@ def _check(built: Record, nodes: int) -> None:
     assert len(built.ranks) == world
     whole = [entry for entry in built.ranks if entry.finished]
     assert {entry.rank for entry in built.ranks if not entry.finished} == {
-        TORN, *(range(lost * NPROC, (lost + 1) * NPROC) if lost else ()),
-    }  # fmt: skip
+        TORN,
+        *(range(lost * NPROC, (lost + 1) * NPROC) if lost else ()),
+    }
     assert all(abs((entry.wall_ns or 0) - _end_ns()) < 100_000 for entry in whole)
     steps = STEPS * world - (STEPS // 2 * NPROC if lost else 0)
     assert sum(entry.steps for entry in built.ranks) == steps
@@ -252,8 +280,11 @@ def _measure(nodes: int) -> dict[str, float]:
         times = sorted(run["record_s"] for run in runs)
         record_bytes = (run_dir / "record.json").stat().st_size
     return found | {
-        "low_s": times[0], "high_s": times[-1], "bytes": size, "record_bytes": record_bytes,
-    }  # fmt: skip
+        "low_s": times[0],
+        "high_s": times[-1],
+        "bytes": size,
+        "record_bytes": record_bytes,
+    }
 
 
 def main() -> bool:
@@ -263,13 +294,19 @@ def main() -> bool:
         judged = nodes == NODES[-1]
         spent = f"{found['record_s']:.1f} ({found['low_s']:.1f} to {found['high_s']:.1f})"
         bars += [
-            Bar(f"{world:,} ranks on {nodes} nodes, {STEPS:,} steps: record, s", spent,
+            Bar(
+                f"{world:,} ranks on {nodes} nodes, {STEPS:,} steps: record, s",
+                spent,
                 f"under {SECONDS:g}" if judged else "",
-                found["record_s"] < SECONDS if judged else None),
-            Bar("the same, peak memory of all processes, MB", f"{found['peak_mb']:.0f}",
+                found["record_s"] < SECONDS if judged else None,
+            ),
+            Bar(
+                "the same, peak memory of all processes, MB",
+                f"{found['peak_mb']:.0f}",
                 f"under {MEGABYTES:g}" if judged else "",
-                found["peak_mb"] < MEGABYTES if judged else None),
-        ]  # fmt: skip
+                found["peak_mb"] < MEGABYTES if judged else None,
+            ),
+        ]
         details.append(
             f"{world:,} ranks: {found['bytes'] / 1e6:,.0f} MB of events, "
             f"{world * STEPS / found['record_s'] / 1e6:.2f} million steps of ranks a second, "

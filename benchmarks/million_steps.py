@@ -58,11 +58,17 @@ def _write_rank(path: Path, rank: int, ranks: int) -> None:
         device = {"name": "AMD EPYC", "memory_total_bytes": 2**34}
         file.write(
             _line(
-                "facts", t, device=device, memory_scope="process", precision_flags={},
-                matmul_flops_per_second=1e11, steps_per_epoch=EPOCH_STEPS, collective="gloo",
+                "facts",
+                t,
+                device=device,
+                memory_scope="process",
+                precision_flags={},
+                matmul_flops_per_second=1e11,
+                steps_per_epoch=EPOCH_STEPS,
+                collective="gloo",
                 samples_per_epoch=EPOCH_STEPS * 64 * ranks,
             )
-        )  # fmt: skip
+        )
         step, train_start = 0, t
         while step < STEPS:
             phase = "compile" if step == 0 else "warmup" if step < WARMUP else "train"
@@ -72,43 +78,66 @@ def _write_rank(path: Path, rank: int, ranks: int) -> None:
             start, t = t, t + sum(step_ns)
             file.write(
                 _line(
-                    "window", t, phase=phase, epoch=step // EPOCH_STEPS, first_step=step,
-                    start_ns=start, end_ns=t, step_ns=step_ns,
+                    "window",
+                    t,
+                    phase=phase,
+                    epoch=step // EPOCH_STEPS,
+                    first_step=step,
+                    start_ns=start,
+                    end_ns=t,
+                    step_ns=step_ns,
                     wait_ns=[value // 50 for value in step_ns],
-                    loss=[0.7 - 1e-7 * (step + i) for i in range(count)], samples=[64] * count,
-                    step_samples=[64 * ranks] * count, sequences=64 * count, tokens=64 * count,
+                    loss=[0.7 - 1e-7 * (step + i) for i in range(count)],
+                    samples=[64] * count,
+                    step_samples=[64 * ranks] * count,
+                    sequences=64 * count,
+                    tokens=64 * count,
                     tokens_padded=64 * count,
-                    micro_batches=count, model_flops=1e6 * count, used_bytes=2**28,
+                    micro_batches=count,
+                    model_flops=1e6 * count,
+                    used_bytes=2**28,
                 )
-            )  # fmt: skip
+            )
             step += count
         file.write(
             _line(
-                "trained", t, start_ns=train_start, end_ns=t, steps=STEPS,
-                epochs=-(-STEPS // EPOCH_STEPS), whole_epochs=STEPS // EPOCH_STEPS,
+                "trained",
+                t,
+                start_ns=train_start,
+                end_ns=t,
+                steps=STEPS,
+                epochs=-(-STEPS // EPOCH_STEPS),
+                whole_epochs=STEPS // EPOCH_STEPS,
             )
-        )  # fmt: skip
+        )
         file.write(
             _line(
-                "parameters", t, changed={"weight": True}, gradients={"weight": True},
+                "parameters",
+                t,
+                changed={"weight": True},
+                gradients={"weight": True},
                 updates=STEPS,
             )
-        )  # fmt: skip
+        )
         file.write(
             _line(
-                "result", t, job={"skipped_steps": 0}, allocator_peak_bytes=None,
+                "result",
+                t,
+                job={"skipped_steps": 0},
+                allocator_peak_bytes=None,
                 used_bytes=2**28,
             )
-        )  # fmt: skip
+        )
         file.write(_line("end", t))
 
 
 def _write_launcher(path: Path) -> None:
     with path.open("w") as file:
         file.write(
-            _line("launch", 0, unix_ns=0, started="2026-01-01T00:00:00+00:00", argv=[],
-                  environment={})
-        )  # fmt: skip
+            _line(
+                "launch", 0, unix_ns=0, started="2026-01-01T00:00:00+00:00", argv=[], environment={}
+            )
+        )
         file.write(_line("ranks_ended", 2, failures=[]))
 
 
@@ -155,14 +184,20 @@ def main() -> bool:
     peak = max(run["peak_mb"] for run in runs)
     pages = sorted(run["pages_s"] for run in runs)[RUNS // 2]
     bars = [
-        Bar(f"{STEPS:,} steps, {RANKS} ranks: record and pages, s",
+        Bar(
+            f"{STEPS:,} steps, {RANKS} ranks: record and pages, s",
             f"{total[RUNS // 2]:.1f} ({total[0]:.1f} to {total[-1]:.1f})",
-            f"under {SECONDS:g}", total[RUNS // 2] < SECONDS),
-        Bar("the same, read again and verified, s",
+            f"under {SECONDS:g}",
+            total[RUNS // 2] < SECONDS,
+        ),
+        Bar(
+            "the same, read again and verified, s",
             f"{checked[RUNS // 2]:.1f} ({checked[0]:.1f} to {checked[-1]:.1f})",
-            f"under {SECONDS:g}", checked[RUNS // 2] < SECONDS),
+            f"under {SECONDS:g}",
+            checked[RUNS // 2] < SECONDS,
+        ),
         Bar("the same, peak memory, MB", f"{peak:.0f}", f"under {MEGABYTES:g}", peak < MEGABYTES),
-    ]  # fmt: skip
+    ]
     details = (
         f"{RANKS} ranks x {STEPS:,} steps, {size / 1e6:.0f} MB of events, windows of {WINDOW}; "
         f"the record has {record_bytes / 1e6:.0f} MB; {pages:.1f} s are the four pages."

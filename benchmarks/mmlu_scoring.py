@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from trainmark.cases.llama2_7b_lora.mmlu.questions import Mmlu
 
 SIZES = {
-    "hidden_size": sized(512, 64), "intermediate_size": sized(1376, 128),
-    "num_hidden_layers": sized(4, 1), "num_attention_heads": 8, "num_key_value_heads": 8,
+    "hidden_size": sized(512, 64),
+    "intermediate_size": sized(1376, 128),
+    "num_hidden_layers": sized(4, 1),
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
     "vocab_size": 32_000,
-}  # fmt: skip
+}
 SUBJECTS, ITEMS = 2, sized(40, 2)
 BATCH_TOKENS = 2 * 512  # two rows of the published training
 ROUNDS = 9
@@ -124,11 +127,13 @@ def main() -> bool:
     ]
     middle = {name: sorted(values)[len(values) // 2] for name, values in found.items()}
     return conclude(
-        "mmlu_scoring", "MMLU scoring", bars,
+        "mmlu_scoring",
+        "MMLU scoring",
+        bars,
         f"{described(plan)} Medians of {ROUNDS} rounds: {middle['reuse']:.2f} s "
         f"with reuse, {middle['alone']:.2f} s without. Llama of width {SIZES['hidden_size']}, "
         f"{SIZES['num_hidden_layers']} layers, random weights, fp32.",
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

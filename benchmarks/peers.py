@@ -102,9 +102,12 @@ class Peer:
         self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - at exit
         self.process = subprocess.Popen(
             [sys.executable, "-m", *self.words],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
             env=os.environ | {"TOKENIZERS_PARALLELISM": "false"},
-        )  # fmt: skip
+        )
         try:
             line = self._answer()
         except PeerFailedError:
@@ -194,9 +197,13 @@ def fp32_bars(
     share = ratio(reached, found["matmul"])
     if "matmul" in bars:
         rows.append(
-            Bar("model FLOP/s / matmul FLOP/s", str(share), f"at least {bars['matmul']:g}",
-                share.median >= bars["matmul"])
-        )  # fmt: skip
+            Bar(
+                "model FLOP/s / matmul FLOP/s",
+                str(share),
+                f"at least {bars['matmul']:g}",
+                share.median >= bars["matmul"],
+            )
+        )
     middle = {name: sorted(values)[len(values) // 2] for name, values in found.items()}
     each = ", ".join(f"{name} {middle[name]:.2f} s" for name in parts)
     details = (
@@ -213,9 +220,11 @@ def fp32_bars(
 def _memory_bar(label: str, ours: float, theirs: float, most: float) -> Bar:
     measured = f"{ours / theirs:.3f} ({ours / 2**20:.0f} MiB of {theirs / 2**20:.0f} MiB)"
     return Bar(
-        f"ours / {label}, peak memory of the process", measured, f"at most {most:g}",
+        f"ours / {label}, peak memory of the process",
+        measured,
+        f"at most {most:g}",
         ours <= most * theirs,
-    )  # fmt: skip
+    )
 
 
 def bf16_bar(
@@ -239,8 +248,9 @@ def bf16_bar(
     with Peer(module, *parts["fp32"]) as one, Peer(module, *parts["bf16"]) as two:
         found = interleave({"fp32": one.turn, "bf16": two.turn}, rounds=9 if fast else 3)
     speed = ratio(found["fp32"], found["bf16"])
-    bar = Bar("our bf16 / our fp32, speed", str(speed), f"at least {least:g}",
-              speed.median >= least)  # fmt: skip
+    bar = Bar(
+        "our bf16 / our fp32, speed", str(speed), f"at least {least:g}", speed.median >= least
+    )
     size = "at full size" if fast else f"at {small}, because full size would take hours"
     return bar, (
         f"bf16 {size}. The matmul rate of this device in bf16 is {products} of that in fp32: "

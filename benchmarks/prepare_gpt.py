@@ -75,9 +75,11 @@ def make_tokenizer(folder: Path, texts: list[str]) -> Path:
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE, special_tokens=["<|endoftext|>"], show_progress=False,
+        vocab_size=VOCAB_SIZE,
+        special_tokens=["<|endoftext|>"],
+        show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )  # fmt: skip
+    )
     library.train_from_iterator(texts[:LEARNT_TEXTS], trainer)
     folder.mkdir()
     library.save(str(folder / "tokenizer.json"))

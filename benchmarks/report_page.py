@@ -60,8 +60,10 @@ def record_of(steps: int) -> Record:
     time_ns = random.normal(4e8, 4e6, steps) * np.where(random.random(steps) < 1e-5, 8, 1)
     loss = 0.1 + 0.6 * np.exp(-4 * place / steps) + random.normal(0, 0.02, steps)
     series = {
-        "time_ns": time_ns.astype(int).tolist(), "loss": loss.tolist(), "samples": [192] * steps,
-    }  # fmt: skip
+        "time_ns": time_ns.astype(int).tolist(),
+        "loss": loss.tolist(),
+        "samples": [192] * steps,
+    }
     point, every = known.quality.history[-1], max(steps // 100, 1)
     history = [
         point.model_copy(update={"step": step, "epoch": number, "value": 0.91 - 0.3 / (number + 1)})
@@ -125,12 +127,20 @@ def main() -> bool:
     products = [run["page_s"] * run["gflops"] for run in runs]
     peak = max(run["peak_mb"] for run in runs)
     bars = [
-        Bar(f"{STEPS:,} steps: report.html, MB", f"{size / 1e6:.2f}", f"under {BYTES / 1e6:g}",
-            size < BYTES),
-        Bar("the same, made in, s",
-            f"{statistics.median(times):.1f} ({times[0]:.1f} to {times[-1]:.1f})", "", None),
+        Bar(
+            f"{STEPS:,} steps: report.html, MB",
+            f"{size / 1e6:.2f}",
+            f"under {BYTES / 1e6:g}",
+            size < BYTES,
+        ),
+        Bar(
+            "the same, made in, s",
+            f"{statistics.median(times):.1f} ({times[0]:.1f} to {times[-1]:.1f})",
+            "",
+            None,
+        ),
         Bar("the same, peak memory, MB", f"{peak:.0f}", "", None),
-    ]  # fmt: skip
+    ]
     if opened:
         for what, found in zip(
             ("first content shown", "all charts drawn"), zip(*opened, strict=True), strict=True

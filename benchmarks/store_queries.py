@@ -29,9 +29,13 @@ RECORDS = sized(100_000, 300)
 REBUILD_S, QUERY_S, ROUNDS = 60.0, 0.2, sized(9, 1)
 MODEL = Path(__file__).parents[1] / "tests" / "golden" / "record_distilbert.json"
 DEVICES = (
-    "NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3", "NVIDIA H200", "AMD Instinct MI300X",
-    "Intel(R) Xeon(R) Processor", "Ascend 910B",
-)  # fmt: skip
+    "NVIDIA A100-SXM4-40GB",
+    "NVIDIA H100 80GB HBM3",
+    "NVIDIA H200",
+    "AMD Instinct MI300X",
+    "Intel(R) Xeon(R) Processor",
+    "Ascend 910B",
+)
 FIRST = datetime(2025, 11, 22, tzinfo=timezone.utc)
 QUERIES: dict[str, dict[str, object]] = {
     "the newest 50": {},
@@ -139,14 +143,19 @@ def main() -> bool:
         command_s = median_s(
             lambda: subprocess.run(
                 [sys.executable, "-m", "trainmark", "results", "--store", str(folder), "--json"],
-                stdout=subprocess.DEVNULL, check=True,
+                stdout=subprocess.DEVNULL,
+                check=True,
             )
-        )  # fmt: skip
+        )
         index_bytes = (folder / INDEX_FILE).stat().st_size
     what = f"of {RECORDS:,} records"
     bars = [
-        Bar(f"index {what} from the files, s", f"{built_s:.1f}", f"under {REBUILD_S:g}",
-            built_s < REBUILD_S),
+        Bar(
+            f"index {what} from the files, s",
+            f"{built_s:.1f}",
+            f"under {REBUILD_S:g}",
+            built_s < REBUILD_S,
+        ),
         *(
             Bar(f"{name}, ms", f"{1e3 * spent:.0f}", f"under {1e3 * QUERY_S:g}", spent < QUERY_S)
             for name, spent in query_s.items()
@@ -154,7 +163,7 @@ def main() -> bool:
         Bar("look for new records, nothing new, ms", f"{1e3 * check_s:.1f}", "", None),
         Bar("take in one new record, ms", f"{1e3 * new_s:.0f}", "", None),
         Bar("the whole command `trainmark results --json`, ms", f"{1e3 * command_s:.0f}", "", None),
-    ]  # fmt: skip
+    ]
     details = (
         f"{size / 1e9:.2f} GB of records, an index of {index_bytes / 1e6:.0f} MB, on "
         f"{len(os.sched_getaffinity(0))} cores with a load of {os.getloadavg()[0]:.1f}; a matmul "

@@ -126,17 +126,21 @@ def _measure(case: str, ranks: int, folder: Path, threads: tuple[int, int]) -> l
     plan = resolve(RunRequest(case=case, device="cpu"), generated_root=folder)
     with hold_port() as port:
         environment = os.environ | {
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GOMP_SPINCOUNT": SPIN_COUNT,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "GOMP_SPINCOUNT": SPIN_COUNT,
             "OMP_NUM_THREADS": str(max(threads)),
-        }  # fmt: skip
+        }
     words = [case, str(ranks), str(plan.data.folder), *map(str, threads)]
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "benchmarks.threads_per_rank", str(rank), *words],
-            env=environment, stdout=subprocess.PIPE, text=True,
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for rank in range(ranks)
-    ]  # fmt: skip
+    ]
     outputs = [process.communicate()[0] for process in processes]
     if any(process.returncode for process in processes):
         raise RuntimeError(f"a rank of {case} failed")

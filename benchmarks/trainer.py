@@ -53,13 +53,20 @@ def run_trainer(
 
     with tempfile.TemporaryDirectory() as place:
         settings = TrainingArguments(
-            output_dir=place, per_device_train_batch_size=batch, max_steps=planned,
-            use_cpu=device.torch_type == "cpu", bf16=precision == "bf16",
+            output_dir=place,
+            per_device_train_batch_size=batch,
+            max_steps=planned,
+            use_cpu=device.torch_type == "cpu",
+            bf16=precision == "bf16",
             # False would touch the switches too; without it they stay off.
             tf32=True if precision == "tf32" else None,
-            report_to=[], save_strategy="no", logging_strategy="no",
-            disable_tqdm=True, dataloader_num_workers=0, **arguments,
-        )  # fmt: skip
+            report_to=[],
+            save_strategy="no",
+            logging_strategy="no",
+            disable_tqdm=True,
+            dataloader_num_workers=0,
+            **arguments,
+        )
         keep_tf32_readable()
         if settings.device.type != device.torch_type:
             raise SystemExit(f"the Trainer chose {settings.device.type}, not {device.torch_type}")

@@ -79,10 +79,14 @@ def main() -> bool:
         median = statistics.median(times)
         what = f"{STEPS:,} steps of {ranks} rank{'s' if ranks > 1 else ''}"
         bars += [
-            Bar(f"{what}: verify, s", f"{median:.1f} ({times[0]:.1f} to {times[-1]:.1f})",
-                f"under {SECONDS:g}" if judged else "", median < SECONDS if judged else None),
+            Bar(
+                f"{what}: verify, s",
+                f"{median:.1f} ({times[0]:.1f} to {times[-1]:.1f})",
+                f"under {SECONDS:g}" if judged else "",
+                median < SECONDS if judged else None,
+            ),
             Bar("the same, peak memory, MB", f"{peak:.0f}", "", None),
-        ]  # fmt: skip
+        ]
         details.append(
             f"{what}: {size / 1e6:.0f} MB of events in a bundle of {packed_bytes / 1e6:.1f} MB; "
             f"verified in {processor_s:.1f} s of processor time; packed, which verifies the run "

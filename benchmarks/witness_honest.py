@@ -48,15 +48,26 @@ class Program:
 
 PROGRAMS = (
     Program("plain loop with accumulation", "plain_accumulation", "transformers", 8),
-    Program("loop in the manner of nanoGPT", "nano_gpt", "torch", 8,
-            speed_line=r"time (?P<step_ms>[0-9.]+)ms"),
+    Program(
+        "loop in the manner of nanoGPT",
+        "nano_gpt",
+        "torch",
+        8,
+        speed_line=r"time (?P<step_ms>[0-9.]+)ms",
+    ),
     Program("Hugging Face Trainer", "hf_trainer", "transformers", 8),
     Program("accelerate", "accelerate_loop", "accelerate", 8),
     Program("Lightning", "lightning_fit", "lightning", 8),
-    Program("torchtitan 0.2, debug model", "torchtitan_cpu", "torchtitan", 4,
-            version="0.2.", precision="bf16",
-            speed_line=r"tps: (?P<tokens_per_second_per_device>[0-9,]+)"),
-)  # fmt: skip
+    Program(
+        "torchtitan 0.2, debug model",
+        "torchtitan_cpu",
+        "torchtitan",
+        4,
+        version="0.2.",
+        precision="bf16",
+        speed_line=r"tps: (?P<tokens_per_second_per_device>[0-9,]+)",
+    ),
+)
 
 
 def is_installed(program: Program) -> bool:

@@ -46,9 +46,11 @@ def make_hostile_record() -> Record:
     document = json.loads((GOLDEN / "record_distilbert.json").read_text(encoding="utf-8"))
     good = Record(**document)
     codes = {message.code for message in (*good.findings, *good.trust.reasons)} | {
-        message.code for entry in good.figures.values() for message in (entry.reason, entry.note)
+        message.code
+        for entry in good.figures.values()
+        for message in (entry.reason, entry.note)
         if message is not None
-    }  # fmt: skip
+    }
     # What the schema closes, what names a case, and numbers' units, by which they are scaled.
     words = (
         codes
@@ -72,10 +74,14 @@ def make_hostile_record() -> Record:
     changed = plant_attack(document, frozenset(words))
     changed["status"] = "failed"
     changed["cause"] = {
-        "kind": "error" + ATTACK, "rank": 0, "place": "train" + ATTACK, "type": "E" + ATTACK,
+        "kind": "error" + ATTACK,
+        "rank": 0,
+        "place": "train" + ATTACK,
+        "type": "E" + ATTACK,
         "message": {"code": "exception", "args": {"text": ATTACK}},
-        "traceback": f"Traceback\n  File x{ATTACK}\nE: {ATTACK}", "stacks": ["s" + ATTACK],
-    }  # fmt: skip
+        "traceback": f"Traceback\n  File x{ATTACK}\nE: {ATTACK}",
+        "stacks": ["s" + ATTACK],
+    }
     changed["labels"] = ["self-reported", ATTACK]
     changed["plan"]["extra"] = {"loss" + ATTACK: ATTACK}
     changed["spans"]["by_name_ns"]["span" + ATTACK] = 10**9
@@ -95,8 +101,15 @@ def hostile_record() -> Record:
         lambda record: show_page(build_document(repeat_record(record))),
         lambda record: "\n".join(list_first_lines([record])),
         lambda record: build_series_table(
-            [SeriesEntry(name=ATTACK, state="failed", reason=ATTACK, run_dir=Path(WORD),
-                     ended={1: (Path(WORD), record)})]
+            [
+                SeriesEntry(
+                    name=ATTACK,
+                    state="failed",
+                    reason=ATTACK,
+                    run_dir=Path(WORD),
+                    ended={1: (Path(WORD), record)},
+                )
+            ]
         ),
         lambda record: render_markdown([record]),
         lambda record: render_markdown(repeat_record(record), "zh"),
@@ -105,9 +118,18 @@ def hostile_record() -> Record:
         lambda record: render_csv([record]),
     ],
     ids=[
-        "table", "narrow", "repeats", "end", "series", "md", "md-zh", "html", "html-zh", "csv",
+        "table",
+        "narrow",
+        "repeats",
+        "end",
+        "series",
+        "md",
+        "md-zh",
+        "html",
+        "html-zh",
+        "csv",
     ],
-)  # fmt: skip
+)
 def test_record_strings_contain_no_terminal_escapes_when_printed(hostile_record, show):
     output = show(hostile_record)
     assert _CONTROL.findall(output) == []
@@ -156,9 +178,15 @@ def call(monkeypatch, capfd, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words", [["report"], ["report", "--format", "md"], ["export", "--to", "json"],
-              ["export", "--to", "csv"], ["report", "--format", "html", "--lang", "zh"]],
-)  # fmt: skip
+    "words",
+    [
+        ["report"],
+        ["report", "--format", "md"],
+        ["export", "--to", "json"],
+        ["export", "--to", "csv"],
+        ["report", "--format", "html", "--lang", "zh"],
+    ],
+)
 def test_no_command_prints_escape_sequences_of_a_record(call, hostile_record, tmp_path, words):
     path = write_hostile(tmp_path, hostile_record)
     code, out, err = call(*words, str(path))

@@ -58,22 +58,30 @@ class Outer(Frozen):
         ({"name": "a", "share": "nan"}, "share: 'nan' is not valid; it must be a finite number"),
         ({"name": "a", "kind": "c"}, "kind: 'c' is not valid; it must be one of 'a' or 'b'"),
         ({"name": "a", "is_on": "maybe"}, "is_on: 'maybe' is not valid; it must be true or false"),
-        ({"name": "a", "inner": {"count": 0}},
-         "inner.count: 0 is not valid; it must be at least 1"),
+        (
+            {"name": "a", "inner": {"count": 0}},
+            "inner.count: 0 is not valid; it must be at least 1",
+        ),
         ({"name": "a", "inner": {"count": 9}}, "inner.count: 9 is not valid; it must be at most 8"),
-        ({"name": "a", "inner": {"count": 1.5}},
-         "inner.count: 1.5 is not valid; it must be a whole number"),
+        (
+            {"name": "a", "inner": {"count": 1.5}},
+            "inner.count: 1.5 is not valid; it must be a whole number",
+        ),
         ({"name": "a", "inner": [1]}, "inner: not valid; it must be a table of keys and values"),
         ({"name": "a", "places": "b"}, "places: 'b' is not valid; it must be a list"),
-        ({"name": "a", "started": "noon"},
-         "started: 'noon' is not valid; it must be a date and time such as 2026-11-28T12:00:00Z"),
+        (
+            {"name": "a", "started": "noon"},
+            "started: 'noon' is not valid; it must be a date and time such as 2026-11-28T12:00:00Z",
+        ),
         ({"name": "a", "host": "B"}, "host: 'B' is not valid; it must be HOST[:PORT]"),
         ({"name": 3, "title": 1}, "title: 1 is not valid; there is no such key"),
         ([], "not valid; it must be a table of keys and values"),
-        ({"name": "x" * 200, "kind": "y" * 200},
-         f"kind: {'y' * 200!r:.80} is not valid; it must be one of 'a' or 'b'"),
+        (
+            {"name": "x" * 200, "kind": "y" * 200},
+            f"kind: {'y' * 200!r:.80} is not valid; it must be one of 'a' or 'b'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_value_key_and_rule_are_named(document: Any, words: str) -> None:
     with pytest.raises(ValidationError) as raised:
         Outer.model_validate(document)
@@ -123,14 +131,20 @@ def test_no_field_of_a_user_shows_a_pattern_or_a_name_of_the_library(
     ("text", "where", "rule"),
     [
         ("master_port: 99999", "master_port", "it must be at most 65535"),
-        ("environment: {1A: x}", "environment.1A",
-         "it must be a name of letters, digits and _ that does not start with a digit"),
+        (
+            "environment: {1A: x}",
+            "environment.1A",
+            "it must be a name of letters, digits and _ that does not start with a digit",
+        ),
         ("ssh: {hosts: [a b]}", "ssh.hosts.0", "it must be [user@]host[:port]"),
         ("container: {runtime: docker}", "container.image", "it is required"),
-        ("container: {image: a, runtime: lxc}", "container.runtime",
-         "it must be one of 'docker', 'podman', 'apptainer' or 'pyxis'"),
+        (
+            "container: {image: a, runtime: lxc}",
+            "container.runtime",
+            "it must be one of 'docker', 'podman', 'apptainer' or 'pyxis'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_cluster_file_names_key_and_rule(tmp_path: Path, text: str, where: str, rule: str) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(text)

@@ -44,8 +44,11 @@ def coverage(kind: str, count: int, *, repetitions: int, seed: int = 0) -> dict[
     for _ in range(repetitions):
         a, b = (np.exp(simulated(kind, count, 0.02, rng)).tolist() for _ in range(2))
         one = summarize_launches(a)
-        ends = {"mean": (one.low, one.high), "ratio": estimate_ratio(a, b)[1:],
-                "paired": estimate_ratio(a, b, paired=True)[1:]}  # fmt: skip
+        ends = {
+            "mean": (one.low, one.high),
+            "ratio": estimate_ratio(a, b)[1:],
+            "paired": estimate_ratio(a, b, paired=True)[1:],
+        }
         for name, (low, high) in ends.items():
             held[name] += (low or 0) <= 1 <= (high or 0)
     return {name: times / repetitions for name, times in held.items()}
@@ -93,8 +96,10 @@ def power_rows(repetitions: int) -> Iterator[list[str]]:
     yield ["CV of launches", *(f"{count} launches" for count in LAUNCHES)]
     for cv in CVS:
         found = (power(count, cv, repetitions=repetitions) for count in LAUNCHES)
-        yield [f"{100 * cv:g}%", *("{:.1f}; {:.0f}; {:.2f}".format(*(100 * x for x in one))
-                                   for one in found)]  # fmt: skip
+        yield [
+            f"{100 * cv:g}%",
+            *("{:.1f}; {:.0f}; {:.2f}".format(*(100 * x for x in one)) for one in found),
+        ]
 
 
 def trend_rows(repetitions: int) -> Iterator[list[str]]:

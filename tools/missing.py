@@ -84,10 +84,13 @@ def missing(
         seen.add((str(requirement), of))
         candidates = [installed(name), *wheels.get(name, [])]
         fits = next(
-            (item for item in candidates
-             if item and requirement.specifier.contains(item.version, prereleases=True)),
+            (
+                item
+                for item in candidates
+                if item and requirement.specifier.contains(item.version, prereleases=True)
+            ),
             None,
-        )  # fmt: skip
+        )
         if fits is None:
             found[name].append((requirement, of))
             waiting += [(need, name) for need in lock.requires[name]]

@@ -15,9 +15,13 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "trainmark"
 TOKENS_PER_LINE = 9.6
 LAYOUT = {
-    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
     tokenize.ENDMARKER,
-}  # fmt: skip
+}
 
 
 def count_tokens(text: str) -> int:

@@ -18,7 +18,7 @@ SECTIONS = (
     "glm",
     "dlrm",
     "mmlu",
-)  # fmt: skip
+)
 
 # What a budget is spent on, in this order, and each section's share of what is left of it by the
 # time it starts: what a short one leaves goes to those that follow.
@@ -29,4 +29,4 @@ BRIEF_SHARES = {
     "gpt": 2.0,
     "llama": 2.5,
     "dlrm": 2.0,
-}  # fmt: skip
+}

@@ -45,28 +45,35 @@ def _arguments(words: Sequence[str], names: Sequence[str]) -> argparse.Namespace
         "--device", help="as `trainmark list devices` names it; default: the first accelerator"
     )
     parser.add_argument(
-        "--size", choices=("full", "tiny"), default="full",
+        "--size",
+        choices=("full", "tiny"),
+        default="full",
         help="tiny: show that the sections work; their figures mean nothing",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--sections", default="", metavar='"A B"', help=f"default: all of {', '.join(names)}"
     )
     parser.add_argument(
-        "--results", type=Path, help="folder of the results; default: benchmarks/results, "
-        "and build/card at size tiny",
-    )  # fmt: skip
+        "--results",
+        type=Path,
+        help="folder of the results; default: benchmarks/results, and build/card at size tiny",
+    )
     parser.add_argument(
-        "--scratch", type=Path, default=BUILT / "scratch",
+        "--scratch",
+        type=Path,
+        default=BUILT / "scratch",
         help="folder of generated data and of the sections' output",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--restart", action="store_true", help="run sections again that are finished"
     )
     parser.add_argument(
-        "--budget", type=_seconds, metavar="8m",
+        "--budget",
+        type=_seconds,
+        metavar="8m",
         help="minutes (8m) or seconds (90s) for all: the most important sections, each within "
         f"its share of what is left; default of --sections: {', '.join(BRIEF_SHARES)}",
-    )  # fmt: skip
+    )
     given = parser.parse_args(words)
     given.sections = given.sections.split() or _default_sections(names, given.budget)
     unknown = sorted(set(given.sections) - set(names))
@@ -169,10 +176,14 @@ def measure(
         )
     shown = given.sections if budget.is_brief else list(modules)
     results = kept.Results(
-        given.results or (RESULTS if card.size == "full" else BUILT), opened.document["found"],
-        device=card.device, size=card.size, names=shown, is_brief=budget.is_brief,
+        given.results or (RESULTS if card.size == "full" else BUILT),
+        opened.document["found"],
+        device=card.device,
+        size=card.size,
+        names=shown,
+        is_brief=budget.is_brief,
         redactor=Redactor((card.scratch, "<scratch>"), (ROOT, "<suite>")),
-    )  # fmt: skip
+    )
     for line in results.resume():
         print(line)
     kept_names = [name for name in given.sections if results.finished(name) and not given.restart]
@@ -201,8 +212,13 @@ def measure(
     return EXIT_FAILED if failures else EXIT_PASSED
 
 
-def main(words: Sequence[str], modules: Mapping[str, str] | None = None, *,
-         limit_s: float = LIMIT_S, clock: Callable[[], float] = time.monotonic) -> int:  # fmt: skip
+def main(
+    words: Sequence[str],
+    modules: Mapping[str, str] | None = None,
+    *,
+    limit_s: float = LIMIT_S,
+    clock: Callable[[], float] = time.monotonic,
+) -> int:
     """Measure what the command line asks for.
 
     Args:

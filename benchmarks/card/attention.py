@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 
 TITLE = "Attention kernels"
 KERNELS = {
-    "flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "cudnn": "CUDNN_ATTENTION",
+    "flash": "FLASH_ATTENTION",
+    "efficient": "EFFICIENT_ATTENTION",
+    "cudnn": "CUDNN_ATTENTION",
     "math": "MATH",
-}  # fmt: skip
+}
 MOST_SLOWER = 1.1  # than the fastest may be what torch takes
 BUDGET_NS = 200_000_000
 
@@ -83,9 +85,14 @@ def passes(device: Device, shape: Shape) -> Callable[[], None]:
 
     def run() -> None:
         attention = torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, dropout_p=shape.dropout,
-            is_causal=not shape.masked, enable_gqa=shape.key_heads != shape.heads,
-        )  # fmt: skip
+            query,
+            key,
+            value,
+            attn_mask=mask,
+            dropout_p=shape.dropout,
+            is_causal=not shape.masked,
+            enable_gqa=shape.key_heads != shape.heads,
+        )
         attention.backward(gradient)
 
     return run
@@ -131,8 +138,9 @@ def run(card: Card) -> Findings:
     bars: list[Bar] = []
     figures: dict[str, float | None] = {}
     rows = [
-        "| shape | kernel | a pass forward and back, ms | first call, ms |", "|---|---|---|---|",
-    ]  # fmt: skip
+        "| shape | kernel | a pass forward and back, ms | first call, ms |",
+        "|---|---|---|---|",
+    ]
     for shape in SHAPES:
         taken = taken_kernel(device, shape)
         found = {kernel: timed_ms(device, shape, kernel) for kernel in KERNELS}
@@ -145,8 +153,12 @@ def run(card: Card) -> Findings:
         slower = later[taken] / min(later.values()) if taken in later else None
         measured = "–" if slower is None else f"{slower:.2f}"
         met = None if slower is None else slower <= MOST_SLOWER
-        bars.append(Bar(
-            f"{shape.name}: time of {taken} / of the fastest kernel", measured,
-            f"at most {MOST_SLOWER:g}", met,
-        ))  # fmt: skip
+        bars.append(
+            Bar(
+                f"{shape.name}: time of {taken} / of the fastest kernel",
+                measured,
+                f"at most {MOST_SLOWER:g}",
+                met,
+            )
+        )
     return Findings(bars, figures, "\n".join(rows))

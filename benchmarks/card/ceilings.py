@@ -25,10 +25,12 @@ TITLE = "Ceilings: matmul, copies, launches"
 SHAPES: tuple[tuple[int, int, int], ...] = sized(
     (
         *((size, size, size) for size in (512, 1024, 2048, 4096, 8192)),
-        (16384, 768, 3072), (2048, 4096, 11008), (128, 8192, 128),
+        (16384, 768, 3072),
+        (2048, 4096, 11008),
+        (128, 8192, 128),
     ),
     ((64, 64, 64), (96, 64, 32)),
-)  # fmt: skip
+)
 BUDGET_NS = sized(5e9, 1e8)  # of a precision
 BRIEF_SHARE = 0.5  # of what time there is, for the matmuls of all precisions
 MEMORY_BYTES = 8 << 30
@@ -67,9 +69,13 @@ def run(card: Card) -> Findings:
         if best is not None and peak is not None:
             share = best / peak.per_second
             findings.bars.append(
-                Bar(f"fastest {precision} matmul / published peak", f"{share:.3f}",
-                    "at most 1, or the times are wrong", share <= 1)
-            )  # fmt: skip
+                Bar(
+                    f"fastest {precision} matmul / published peak",
+                    f"{share:.3f}",
+                    "at most 1, or the times are wrong",
+                    share <= 1,
+                )
+            )
     findings.bars.append(
         Bar("matmuls with a wrong result", "; ".join(wrong) or "none", "none", not wrong)
     )
@@ -93,16 +99,24 @@ def run(card: Card) -> Findings:
         [_cell(measured.get(precision, {}).get(shape)) for precision in PRECISIONS]
         for shape in SHAPES
     ]
-    findings.text = "\n".join([
-        "TFLOP/s of the fastest of up to 20 repetitions; in brackets by how much one half of them "
-        "was slower than the other. Empty: refused, too slow, or the result is wrong.",
-        "", "| matmul | " + " | ".join(PRECISIONS) + " |", "|---" * (len(PRECISIONS) + 1) + "|",
-        *(f"| {' x '.join(map(str, shape))} | {' | '.join(row)} |"
-          for shape, row in zip(SHAPES, cells, strict=True)),
-        "", *refused, "",
-        "Copies count bytes read plus bytes written; uploads the bytes copied. "
-        f"A launch is of a kernel of one element, {LAUNCHES} a round, {ROUNDS} rounds.",
-    ])  # fmt: skip
+    findings.text = "\n".join(
+        [
+            "TFLOP/s of the fastest of up to 20 repetitions; in brackets by how much one half of "
+            "them was slower than the other. Empty: refused, too slow, or the result is wrong.",
+            "",
+            "| matmul | " + " | ".join(PRECISIONS) + " |",
+            "|---" * (len(PRECISIONS) + 1) + "|",
+            *(
+                f"| {' x '.join(map(str, shape))} | {' | '.join(row)} |"
+                for shape, row in zip(SHAPES, cells, strict=True)
+            ),
+            "",
+            *refused,
+            "",
+            "Copies count bytes read plus bytes written; uploads the bytes copied. "
+            f"A launch is of a kernel of one element, {LAUNCHES} a round, {ROUNDS} rounds.",
+        ]
+    )
     return findings
 
 

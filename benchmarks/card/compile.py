@@ -112,9 +112,11 @@ def run_variant(case: str, device_name: str, changes: str, file: str, stay: str)
     first = [_seconds(job) for _ in range(FIRST_STEPS)]
     job.steps = max(1, round(TURN_S / first[-1]))
     told = {
-        "build_s": ready - start, "first": first, "steps": job.steps,
+        "build_s": ready - start,
+        "first": first,
+        "steps": job.steps,
         "compiler": _compiler_facts(built.context.recipe),
-    }  # fmt: skip
+    }
     Path(file).write_text(json.dumps(told), encoding="ascii")
     if stay == "stay":
         take_steps(job)

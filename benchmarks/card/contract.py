@@ -58,20 +58,34 @@ def held(card: Card, files: Sequence[str]) -> Findings:
         import pytest
     except ImportError:
         raise EnvironmentFault(
-            "pytest is not installed", rule="the device contract is a set of tests",
+            "pytest is not installed",
+            rule="the device contract is a set of tests",
             fix="install pytest, or `make gpu`, which does",
-        ) from None  # fmt: skip
+        ) from None
     report = card.scratch / "contract.xml"
     report.unlink(missing_ok=True)
     deadline = Deadline(card.seconds_left)
     with deadline.interrupts() if card.seconds_left() < math.inf else nullcontext():
-        code = pytest.main([
-            *(str(TESTS / name) for name in files), "--device", card.device,
-            "--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml"),
-            "--junitxml", str(report), "-p", "no:cacheprovider",
-            "-p", "no:faulthandler",  # this process has its own, for a hang
-            "-p", "no:unraisableexception",  # it collects garbage for many seconds at the end
-        ], plugins=[deadline])  # fmt: skip
+        code = pytest.main(
+            [
+                *(str(TESTS / name) for name in files),
+                "--device",
+                card.device,
+                "--rootdir",
+                str(ROOT),
+                "-c",
+                str(ROOT / "pyproject.toml"),
+                "--junitxml",
+                str(report),
+                "-p",
+                "no:cacheprovider",
+                "-p",
+                "no:faulthandler",  # this process has its own, for a hang
+                "-p",
+                "no:unraisableexception",  # it collects garbage for many seconds at the end
+            ],
+            plugins=[deadline],
+        )
     return findings(read(report), exit_code=int(code), not_run=deadline.not_run)
 
 

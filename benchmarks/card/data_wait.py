@@ -28,10 +28,17 @@ STEPS, ROUNDS, MEASURE_S = sized((40, 21, 120.0), (4, 1, 3.0))  # of each job
 # Large enough that a step keeps a fast card busy for longer than the host needs to launch it; in
 # fp32, which every card has.
 MODEL: dict[str, object] = sized(
-    {"hidden_size": 768, "num_heads": 12, "num_layers": 4, "seq_length": 512,
-     "micro_batch_size": 8, "learning_rate": 1e-4, "min_learning_rate": 1e-5},
+    {
+        "hidden_size": 768,
+        "num_heads": 12,
+        "num_layers": 4,
+        "seq_length": 512,
+        "micro_batch_size": 8,
+        "learning_rate": 1e-4,
+        "min_learning_rate": 1e-5,
+    },
     {},
-)  # fmt: skip
+)
 ROWS = 32  # of DistilBERT
 LONG, SHORT = 3.0, 0.5  # waits, in steps
 NOISE = 0.02
@@ -106,11 +113,15 @@ def train(job: Any, device: Device, delay_s: float, *, depth: int) -> Trained:
     samples, waited_ns = rank.counts.samples, rank.total_wait_ns
     train_s, core_s = rank.train_ns / 1e9, (rank.train_ns - waited_ns) / 1e9
     return Trained(
-        samples / train_s, samples / core_s, samples=samples, train_s=train_s, core_s=core_s,
+        samples / train_s,
+        samples / core_s,
+        samples=samples,
+        train_s=train_s,
+        core_s=core_s,
         # The thread may have read more batches than the steps used.
         read_s=sum(delayed.read_ns[:STEPS]) / 1e9,
         injected_s=sum(delayed.injected_ns[:STEPS]) / 1e9,
-    )  # fmt: skip
+    )
 
 
 pairs = partial(zip, strict=True)
@@ -160,12 +171,14 @@ def _measured(name: str, told: str, endless: Endless, device: Device) -> Finding
     rounds = min(ROUNDS, max(3, int(MEASURE_S / round_s)))
     found = interleave(
         {
-            "bare": variant(0, 0), "waiting": variant(LONG, 0),
-            "ahead": variant(0, DEPTH), "short": variant(SHORT, DEPTH),
+            "bare": variant(0, 0),
+            "waiting": variant(LONG, 0),
+            "ahead": variant(0, DEPTH),
+            "short": variant(SHORT, DEPTH),
             "long": variant(LONG, DEPTH),
         },
         rounds=rounds,
-    )  # fmt: skip
+    )
     bare, waiting, ahead, short, long = found.values()
 
     def column(runs: Sequence[Trained], name: str) -> list[float]:
@@ -181,17 +194,32 @@ def _measured(name: str, told: str, endless: Endless, device: Device) -> Finding
         for with_, without in pairs(long, bare)
     ]
     bars = [
-        _equal(f"{name}: no batch read ahead, p_train / that of the injected wait",
-               column(waiting, "p_train"), due),
-        _equal(f"{name}: the same, p_core / p_core without the wait",
-               column(waiting, "p_core"), column(bare, "p_core")),
-        _equal(f"{name}: {DEPTH} read ahead, a wait of {LONG:g} steps, p_train / that of the wait",
-               column(long, "p_train"), ahead_due),
-        _equal(f"{name}: the same, p_core / p_core of steps that begin on an idle device",
-               column(long, "p_core"), column(bare, "p_core")),
-        _equal(f"{name}: {DEPTH} read ahead, a wait of {SHORT:g} steps, p_train / p_train without",
-               column(short, "p_train"), column(ahead, "p_train")),
-    ]  # fmt: skip
+        _equal(
+            f"{name}: no batch read ahead, p_train / that of the injected wait",
+            column(waiting, "p_train"),
+            due,
+        ),
+        _equal(
+            f"{name}: the same, p_core / p_core without the wait",
+            column(waiting, "p_core"),
+            column(bare, "p_core"),
+        ),
+        _equal(
+            f"{name}: {DEPTH} read ahead, a wait of {LONG:g} steps, p_train / that of the wait",
+            column(long, "p_train"),
+            ahead_due,
+        ),
+        _equal(
+            f"{name}: the same, p_core / p_core of steps that begin on an idle device",
+            column(long, "p_core"),
+            column(bare, "p_core"),
+        ),
+        _equal(
+            f"{name}: {DEPTH} read ahead, a wait of {SHORT:g} steps, p_train / p_train without",
+            column(short, "p_train"),
+            column(ahead, "p_train"),
+        ),
+    ]
     figures: dict[str, float | None] = {}
     for kind, runs in found.items():
         for figure in ("p_train", "p_core"):

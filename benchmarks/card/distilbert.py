@@ -38,9 +38,12 @@ PUBLISHED_PRECISION: Precision = "tf32"
 
 def _job(device_name: str, folder: str, precision: str, batch: str) -> object:
     return our_job(
-        Path(folder), precision=precision, batch=int(batch), sequence=SEQUENCE,
+        Path(folder),
+        precision=precision,
+        batch=int(batch),
+        sequence=SEQUENCE,
         device_name=device_name,
-    )  # fmt: skip
+    )
 
 
 def run_ours(device_name: str, folder: str, precision: str, batch: str) -> None:
@@ -62,9 +65,10 @@ def published_samples_per_second() -> float:
     from trainmark.plan.reference import read_references
 
     (row,) = (
-        row for row in read_references("distilbert_sst2").rows
+        row
+        for row in read_references("distilbert_sst2").rows
         if row.world == PUBLISHED_WORLD and PUBLISHED_BATCH in row.fix_hp
-    )  # fmt: skip
+    )
     return float(row.cells["p_core"])
 
 
@@ -79,9 +83,11 @@ def against_published(found: Measured, batch: int) -> tuple[Bar | None, str]:
     if found.product_name != PUBLISHED_PRODUCT or batch != LARGE:
         return None, f"{beside} Another card or batch: the two do not compare."
     bar = Bar(
-        f"{PUBLISHED_PRECISION}, samples/s on the card that was published", f"{ours:.1f}",
-        f"at least {published:g}", ours >= published,
-    )  # fmt: skip
+        f"{PUBLISHED_PRECISION}, samples/s on the card that was published",
+        f"{ours:.1f}",
+        f"at least {published:g}",
+        ours >= published,
+    )
     return bar, beside
 
 
@@ -110,9 +116,13 @@ def run(card: Card) -> Findings:
         words = (card.device, str(folder), precision, str(batch))
         try:
             found = take_turns(
-                card, MODULE, {"ours": ("ours", *words), "trainer": ("trainer", *words)},
-                precision=precision, flops=flops, units=units,
-            )  # fmt: skip
+                card,
+                MODULE,
+                {"ours": ("ours", *words), "trainer": ("trainer", *words)},
+                precision=precision,
+                flops=flops,
+                units=units,
+            )
         except PeerFailedError as failure:
             findings.bars.append(Bar(f"{precision}: ours", "failed", "ends", False))
             lines.append(f"\n{precision}: ours failed: `{failure}`")

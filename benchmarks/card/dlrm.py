@@ -63,9 +63,12 @@ def recipe(device_name: str) -> Any:
     from trainmark import cases
 
     return replace(
-        cases.load(CASE).recipes[RECIPE], micro_batch_size=BATCH,
-        precision=precision_of(device_name), learning_rate=1e-3, warmup_lr_steps=0,
-    )  # fmt: skip
+        cases.load(CASE).recipes[RECIPE],
+        micro_batch_size=BATCH,
+        precision=precision_of(device_name),
+        learning_rate=1e-3,
+        warmup_lr_steps=0,
+    )
 
 
 def our_job(device_name: str, folder: str) -> Any:
@@ -199,9 +202,11 @@ def run(card: Card) -> Findings:
             longest_s = max(longest_s, time.monotonic() - started_s)
 
     found = interleave(
-        {name: partial(turn, name) for name in parts}, rounds=ROUNDS, warmup=0,
+        {name: partial(turn, name) for name in parts},
+        rounds=ROUNDS,
+        warmup=0,
         can_go_on=lambda: 2 * longest_s < card.seconds_left(),
-    )  # fmt: skip
+    )
     results = {
         name: each for name, each in found.items() if name not in failed and name not in left_out
     }
@@ -218,8 +223,9 @@ def run(card: Card) -> Findings:
             bars.append(Bar(what, str(speed), "at least 1", speed.median >= 1))
     tables_bytes = rows * NUM_TABLES * DIM * FLOAT_BYTES
     figures: dict[str, float | None] = {
-        "table_rows": rows * NUM_TABLES, "tables_bytes": tables_bytes,
-    }  # fmt: skip
+        "table_rows": rows * NUM_TABLES,
+        "tables_bytes": tables_bytes,
+    }
     for name, each in results.items():
         figures |= _figures(name, each, statistics.median(seconds[name]))
     lines = [
@@ -229,8 +235,13 @@ def run(card: Card) -> Findings:
         "read, its gradient read, the row read again and written, over the stage's own time; the "
         "copy rate was measured in the same process. Batches are on the device before; beside "
         "it, read ahead from files.",
-        "", *_table(results, seconds), "", *notes, *failed.values(), "",
-    ]  # fmt: skip
+        "",
+        *_table(results, seconds),
+        "",
+        *notes,
+        *failed.values(),
+        "",
+    ]
     if not all(bar.met for bar in bars) and not card.is_brief:
         head = "Where our steps spend their time"
         lines.append(profile_table(head, MODULE, "profile", card.device, folder, limit_s=PROFILE_S))

@@ -32,9 +32,11 @@ RECIPE = "throughput-1x1"  # the published batch, 8 samples
 TINY = {"num_layers": 2, "hidden_size": 64, "num_heads": 2, "micro_batch_size": 2}
 MFU = 0.4
 LABELS = {
-    "ours": "ours", "recomputed": "ours, blocks recomputed",
-    "plain": "the original's arithmetic, blocks recomputed", "compiled": "ours, `compile=true`",
-}  # fmt: skip
+    "ours": "ours",
+    "recomputed": "ours, blocks recomputed",
+    "plain": "the original's arithmetic, blocks recomputed",
+    "compiled": "ours, `compile=true`",
+}
 
 
 def recipe(variant: str) -> Any:
@@ -43,9 +45,13 @@ def recipe(variant: str) -> Any:
 
     changes: dict[str, Any] = sized({}, TINY)
     return replace(
-        cases.load(CASE).recipes[RECIPE], init="random", seq_length=SEQ_LENGTH,
-        checkpoint_activations=variant == "recomputed", compile=variant == "compiled", **changes,
-    )  # fmt: skip
+        cases.load(CASE).recipes[RECIPE],
+        init="random",
+        seq_length=SEQ_LENGTH,
+        checkpoint_activations=variant == "recomputed",
+        compile=variant == "compiled",
+        **changes,
+    )
 
 
 def our_job(device_name: str, variant: str) -> Any:
@@ -102,16 +108,18 @@ def run(card: Card) -> Findings:
     tokens = sequences * SEQ_LENGTH
     shape = chosen.shape
     found = take_turns(
-        card, MODULE,
+        card,
+        MODULE,
         {
             "ours": ("ours", card.device, "ours"),
             "recomputed": ("ours", card.device, "recomputed"),
             "plain": ("plain", card.device),
             "compiled": ("ours", card.device, "compiled"),
         },
-        precision=chosen.precision, flops=shape.flops_per_token(SEQ_LENGTH) * tokens,
+        precision=chosen.precision,
+        flops=shape.flops_per_token(SEQ_LENGTH) * tokens,
         units={"samples": samples, "tokens": tokens},
-    )  # fmt: skip
+    )
     fastest = found.fastest("ours", "compiled")
     bars = [
         found.mfu_bar(fastest, LABELS[fastest], MFU),

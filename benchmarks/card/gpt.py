@@ -25,8 +25,14 @@ Compiled = Literal["uncompiled", "compiled"]
 MODULE, CASE = "benchmarks.card.gpt", "gpt_megatron"
 TITLE = "GPT-2 124M, bf16, batch 16, uncompiled"
 RECIPE = "sp-bs16-bf16"
-TINY = {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "seq_length": 32,
-        "vocab_size": 512, "micro_batch_size": 2}  # fmt: skip
+TINY = {
+    "num_layers": 1,
+    "hidden_size": 32,
+    "num_heads": 2,
+    "seq_length": 32,
+    "vocab_size": 512,
+    "micro_batch_size": 2,
+}
 MFU = 0.45
 LABELS = {"ours": "ours", "plain": "a plain loop", "trainer": "`transformers.Trainer`"}
 
@@ -92,15 +98,20 @@ def measure(card: Card, kind: Compiled) -> Findings:
     flops, tokens = step_flops(str(folder))
     words = (card.device, str(folder), kind)
     found = take_turns(
-        card, MODULE, {name: (name, *words) for name in LABELS},
-        precision=chosen.precision, flops=flops,
+        card,
+        MODULE,
+        {name: (name, *words) for name in LABELS},
+        precision=chosen.precision,
+        flops=flops,
         units={"samples": chosen.micro_batch_size, "tokens": tokens},
-    )  # fmt: skip
+    )
     bars = [
-        *(found.speed_bar("ours", name, f"{kind}: ours / {LABELS[name]}")
-          for name in ("plain", "trainer")),
+        *(
+            found.speed_bar("ours", name, f"{kind}: ours / {LABELS[name]}")
+            for name in ("plain", "trainer")
+        ),
         found.mfu_bar("ours", f"{kind}: ours", MFU),
-    ]  # fmt: skip
+    ]
     lines = [
         f"Batch {chosen.micro_batch_size}, {chosen.seq_length} tokens, dropout {chosen.dropout:g}, "
         f"{flops / 1e12:.4g} TFLOP a step. The plain loop has its tokens on the device already; "
@@ -122,6 +133,11 @@ def run(card: Card) -> Findings:
 if __name__ == "__main__":
     # At size tiny nothing is compiled: the section `compile` does, and it would take minutes here.
     os.environ.update(sized({}, {"TORCHDYNAMO_DISABLE": "1"}))
-    serve({
-        "ours": run_ours, "plain": run_plain, "trainer": run_library, "profile": run_profile,
-    })  # fmt: skip
+    serve(
+        {
+            "ours": run_ours,
+            "plain": run_plain,
+            "trainer": run_library,
+            "profile": run_profile,
+        }
+    )

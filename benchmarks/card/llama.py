@@ -31,9 +31,11 @@ RECIPE = "throughput-1x1"  # 4 x 512 tokens in bf16, frozen weights in bf16
 TINY = {"model_size": "tiny", "seq_length": 64, "micro_batch_size": 2}
 MFU = 0.5
 LABELS = {
-    "library": "`kernels=library`", "own": "`kernels=own`",
-    "trainer": "`transformers.Trainer` with peft", "compiled": "`compile=true`",
-}  # fmt: skip
+    "library": "`kernels=library`",
+    "own": "`kernels=own`",
+    "trainer": "`transformers.Trainer` with peft",
+    "compiled": "`compile=true`",
+}
 
 
 def recipe(variant: Variant | None = None) -> Any:
@@ -67,9 +69,11 @@ def run_library(device_name: str, folder: str) -> None:
 
     chosen = recipe()
     model = cases.import_part(CASE, "model").build_model(
-        PRESETS[chosen.model_size], chosen, weights=None,
+        PRESETS[chosen.model_size],
+        chosen,
+        weights=None,
         device=devices.choose_vendor(device_name).open(0, 1),
-    )  # fmt: skip
+    )
     train_with_library(model.peft.train(), folder, chosen, device_name=device_name)
 
 
@@ -105,9 +109,13 @@ def run(card: Card) -> Findings:
     if not card.is_brief:  # to compile takes longer than a budget has
         parts["compiled"] = ("ours", card.device, folder, "compiled")
     found = take_turns(
-        card, MODULE, parts,
-        precision=chosen.precision, flops=tokens * per_token, units={"tokens": tokens},
-    )  # fmt: skip
+        card,
+        MODULE,
+        parts,
+        precision=chosen.precision,
+        flops=tokens * per_token,
+        units={"tokens": tokens},
+    )
     fastest = found.fastest("library", "own", "compiled")
     bars = [
         found.mfu_bar(fastest, f"the fastest of ours, {LABELS[fastest]}", MFU),

@@ -88,9 +88,13 @@ def measure(card: Card, variants: dict[str, str], precision: str, layers: int) -
     ours = {"ours": (precision, str(layers)), "trainer": (str(layers),)}
     parts = {name: (kind, card.device, str(folder), *ours[kind]) for name, kind in variants.items()}
     return take_turns(
-        card, MODULE, parts, precision=precision,  # type: ignore[arg-type]
-        flops=tokens * (6.0 * chosen.matmul_weights + 12.0 * attention), units={"tokens": tokens},
-    )  # fmt: skip
+        card,
+        MODULE,
+        parts,
+        precision=precision,  # type: ignore[arg-type]
+        flops=tokens * (6.0 * chosen.matmul_weights + 12.0 * attention),
+        units={"tokens": tokens},
+    )
 
 
 def run(card: Card) -> Findings:

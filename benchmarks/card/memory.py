@@ -99,11 +99,16 @@ def run_row(device_name: str, number: str, folder: str) -> None:
     count_reserved = getattr(
         torch.get_device_module(device.torch_type), "max_memory_reserved", None
     )
-    print(json.dumps({
-        "predicted": prediction.total, "predicted_reserved": prediction.reserved,
-        "allocated": device.memory().allocator_peak_bytes,
-        "reserved": None if count_reserved is None else count_reserved(),
-    }))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "predicted": prediction.total,
+                "predicted_reserved": prediction.reserved,
+                "allocated": device.memory().allocator_peak_bytes,
+                "reserved": None if count_reserved is None else count_reserved(),
+            }
+        )
+    )
 
 
 class RowFailedError(RuntimeError):
@@ -120,9 +125,11 @@ def measured(card: Card, number: int) -> dict[str, Any] | None:
     try:
         ended = subprocess.run(
             [*command, str(card.scratch / "memory" / str(number))],
-            capture_output=True, text=True, check=False,
+            capture_output=True,
+            text=True,
+            check=False,
             timeout=None if card.seconds_left() == math.inf else card.seconds_left(),
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired:
         return None
     if ended.returncode:
@@ -160,22 +167,25 @@ def run(card: Card) -> Findings:
         off = None if reserved is None else found["predicted_reserved"] / reserved - 1
         if off is not None:
             differences.append(abs(off))
-        cells = [found[name] for name in
-                 ("predicted", "allocated", "predicted_reserved", "reserved")]  # fmt: skip
+        cells = [
+            found[name] for name in ("predicted", "allocated", "predicted_reserved", "reserved")
+        ]
         shown = "unknown" if off is None else f"{100 * off:+.1f}%"
         lines.append(f"| {row.label} | {' | '.join(map(_gib, cells))} | {shown} |")
         for name, value in found.items():
             findings.figures[f"{row.label}: {name}_bytes"] = value
     most = max(differences, default=None)
     findings.bars.append(
-        Bar("prediction / reserved memory",
-            "unknown: the device does not count what it reserves" if most is None
+        Bar(
+            "prediction / reserved memory",
+            "unknown: the device does not count what it reserves"
+            if most is None
             else f"off by {100 * most:.1f}% at most, of {len(differences)} recipes",
-            f"off by at most {100 * OFF_BY:g}%", None if most is None else most <= OFF_BY)
-    )  # fmt: skip
-    findings.bars.append(
-        Bar("recipes that failed", f"{len(failed)}", "none", not failed)
-    )  # fmt: skip
+            f"off by at most {100 * OFF_BY:g}%",
+            None if most is None else most <= OFF_BY,
+        )
+    )
+    findings.bars.append(Bar("recipes that failed", f"{len(failed)}", "none", not failed))
     lines += ["", *failed]
     if left_out:
         lines.append(f"- There was no time for {', '.join(left_out)}.")

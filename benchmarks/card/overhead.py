@@ -16,6 +16,7 @@ TITLE = "The measured loop against the bare step"
 def run(card: Card) -> Findings:
     bars, figures, details = measure(card.device)
     return Findings(
-        bars, figures,
+        bars,
+        figures,
         f"{details} A small model has a short step, so the overhead's share is the largest here.",
-    )  # fmt: skip
+    )

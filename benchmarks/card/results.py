@@ -59,24 +59,38 @@ class Results:
     """
 
     def __init__(
-        self, folder: Path, facts: Mapping[str, Any], *, device: str, size: str,
-        names: Sequence[str], redactor: Redactor, is_brief: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        facts: Mapping[str, Any],
+        *,
+        device: str,
+        size: str,
+        names: Sequence[str],
+        redactor: Redactor,
+        is_brief: bool = False,
+    ) -> None:
         stem = slug(facts["device"]["name"]) + ("" if size == "full" else f"-{size}")
         if is_brief:
             stem += "-brief"
         self.json, self.page = folder / f"{stem}.json", folder / f"{stem}.md"
         self.names, self._redactor = names, redactor
         environment = facts["environment"]
-        self.document: dict[str, Any] = redactor.redact_document({
-            "date": _now(), "device": device, "size": size, "is_brief": is_brief,
-            "measured": {  # sections hold together only where all of this is the same
-                "product": facts["device"]["name"], "driver": environment["driver"],
-                "python": environment["python"], "packages": environment["packages"],
-                "source_sha256": source_digest(),
-            },
-            **facts,
-        })  # fmt: skip
+        self.document: dict[str, Any] = redactor.redact_document(
+            {
+                "date": _now(),
+                "device": device,
+                "size": size,
+                "is_brief": is_brief,
+                "measured": {  # sections hold together only where all of this is the same
+                    "product": facts["device"]["name"],
+                    "driver": environment["driver"],
+                    "python": environment["python"],
+                    "packages": environment["packages"],
+                    "source_sha256": source_digest(),
+                },
+                **facts,
+            }
+        )
         self.document["sections"] = {}
 
     def resume(self) -> list[str]:
@@ -96,9 +110,10 @@ class Results:
             return []
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise RecordError(
-                f"not results of make gpu: {error!r}", where=str(self.json),
+                f"not results of make gpu: {error!r}",
+                where=str(self.json),
                 fix="move the file away",
-            ) from error  # fmt: skip
+            ) from error
         mine = self.document["measured"]
         differ = sorted(key for key in mine if mine[key] != theirs.get(key))
         if not differ:
@@ -119,10 +134,16 @@ class Results:
         """Put a section's findings in the place of earlier ones, and write both files."""
         found = ended.document or {"title": name, "found": {}}
         section = {
-            "title": found["title"], "state": ended.state, "date": _now(),
+            "title": found["title"],
+            "state": ended.state,
+            "date": _now(),
             "seconds": round(ended.seconds, 1),
-            "bars": [], "figures": {}, "text": "", **found["found"], "output": ended.output,
-        }  # fmt: skip
+            "bars": [],
+            "figures": {},
+            "text": "",
+            **found["found"],
+            "output": ended.output,
+        }
         if not self.document["computes"]:
             section["bars"] = [_COMPUTES_NOTHING, *section["bars"]]
         self.document["sections"][name] = self._redactor.redact_document(section)

@@ -49,9 +49,14 @@ class Ended:
 
 
 def run(
-    module: str, card: Card, *, limit_s: float, stop: StopRequest, is_brief: bool = False,
+    module: str,
+    card: Card,
+    *,
+    limit_s: float,
+    stop: StopRequest,
+    is_brief: bool = False,
     clock: Callable[[], float] = time.monotonic,
-) -> Ended:  # fmt: skip
+) -> Ended:
     """Call ``module.run(card)`` in a new session; kill all its processes when it ends.
 
     The section is told to end by itself a little before ``limit_s``.
@@ -68,16 +73,28 @@ def run(
     parent = str(os.getpid())
     # By the clock that all processes share: to start one takes long on a busy machine.
     ends_at_s = time.monotonic() + limit_s * _SHARE_TO_MEASURE
-    words = [parent, module, card.device, card.size, str(card.scratch), str(stacks_after_s),
-             str(ends_at_s), "brief" if is_brief else "whole", str(result)]  # fmt: skip
+    words = [
+        parent,
+        module,
+        card.device,
+        card.size,
+        str(card.scratch),
+        str(stacks_after_s),
+        str(ends_at_s),
+        "brief" if is_brief else "whole",
+        str(result),
+    ]
     start = clock()
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.card.child", *words],
-            cwd=ROOT, start_new_session=True, stdin=subprocess.DEVNULL,
-            stdout=output, stderr=subprocess.STDOUT,
+            cwd=ROOT,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
             env=os.environ | {SECTION_VARIABLE: token, SIZE_VARIABLE: card.size},
-        )  # fmt: skip
+        )
         state = _wait(process, lambda: clock() >= start + limit_s, stop)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -121,14 +121,17 @@ class Measured:
                 continue
             seconds = sorted(self.seconds[name])
             quarter, middle = len(seconds) // 4, statistics.median(seconds)
-            rows.append([
-                label,
-                f"{1e3 * middle:.4g} ({1e3 * seconds[quarter]:.4g} to "
-                f"{1e3 * seconds[-1 - quarter]:.4g})",
-                *(f"{count / middle:,.1f}" for count in self.units.values()),
-                str(self.mfu(name) or "unknown"), str(self.mamfu(name)),
-                f"{self.peak_bytes[name] / 2**30:.2f} GiB",
-            ])  # fmt: skip
+            rows.append(
+                [
+                    label,
+                    f"{1e3 * middle:.4g} ({1e3 * seconds[quarter]:.4g} to "
+                    f"{1e3 * seconds[-1 - quarter]:.4g})",
+                    *(f"{count / middle:,.1f}" for count in self.units.values()),
+                    str(self.mfu(name) or "unknown"),
+                    str(self.mamfu(name)),
+                    f"{self.peak_bytes[name] / 2**30:.2f} GiB",
+                ]
+            )
         lines = [f"| {' | '.join(row)} |" for row in rows]
         lines += [f"\n{labels[name]} failed: `{why}`" for name, why in self.failed.items()]
         lines += [f"\nThere was no time for {labels[name]}." for name in self.left_out]
@@ -183,15 +186,24 @@ def take_turns(
         turns = {name: peer.turn for name, peer in variants.items()} | {MATMUL: matmul.turn}
         round_s = 2 * TURN_S * len(turns)
         seconds = interleave(
-            turns, rounds=ROUNDS, warmup=0 if card.is_brief else sized(1, 0),
+            turns,
+            rounds=ROUNDS,
+            warmup=0 if card.is_brief else sized(1, 0),
             can_go_on=lambda: card.seconds_left() > round_s,
-        )  # fmt: skip
+        )
     rates = seconds.pop(MATMUL)
     peak = peaks.find_peak(product, precision)
     return Measured(
-        seconds, {name: int(peer.more[-1][0]) for name, peer in variants.items()}, rates, flops,
-        units, None if peak is None else peak.per_second, product, failed, left_out,
-    )  # fmt: skip
+        seconds,
+        {name: int(peer.more[-1][0]) for name, peer in variants.items()},
+        rates,
+        flops,
+        units,
+        None if peak is None else peak.per_second,
+        product,
+        failed,
+        left_out,
+    )
 
 
 def _settle(peer: Peer, *, limit_s: float) -> None:

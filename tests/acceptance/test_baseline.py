@@ -84,9 +84,13 @@ def measure(acceptance: Acceptance, step_s: float) -> None:
     for number, factor in enumerate(VARIATION):
         for device, name in enumerate(names):
             result = RankResult(
-                rank=0, device=device, product=PRODUCT, seconds={"step": [factor * step_s]},
-                trainings=[], faults={},
-            )  # fmt: skip
+                rank=0,
+                device=device,
+                product=PRODUCT,
+                seconds={"step": [factor * step_s]},
+                trainings=[],
+                faults={},
+            )
             writer.write(Measured, phase="devices", round=number, members=[name], results=[result])
     conclude(acceptance, interrupted=None)[0].write(acceptance.folder)
 

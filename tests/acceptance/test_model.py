@@ -129,10 +129,13 @@ def test_common_slowdown_of_all_nodes_is_removed_and_reported() -> None:
     number = np.repeat(np.arange(14), 4)
     judgement = judge_measurements(
         Measurements(
-            num_nodes=8, first=pairs[:, 0], second=pairs[:, 1], pair_round=number,
+            num_nodes=8,
+            first=pairs[:, 0],
+            second=pairs[:, 1],
+            pair_round=number,
             pair_s=2.0 * 1.01**number,
         )
-    )  # fmt: skip
+    )
 
     assert list_node_verdicts(judgement) == ["pass"] * 8
     assert judgement.trend == pytest.approx(1.01**10 - 1)  # from rounds 0 to 3 to rounds 10 to 13

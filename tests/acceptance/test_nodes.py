@@ -46,9 +46,14 @@ def join(
 ) -> EvidenceWriter:
     writer = EvidenceWriter(folder, NODES[rank], session)
     writer.write(
-        Joined, node=writer.node, devices=[f"{writer.node}:gpu:0"], products=[product],
-        software={"torch": torch, "numpy": "2.4"}, node_rank=rank, address=f"host-{rank}",
-    )  # fmt: skip
+        Joined,
+        node=writer.node,
+        devices=[f"{writer.node}:gpu:0"],
+        products=[product],
+        software={"torch": torch, "numpy": "2.4"},
+        node_rank=rank,
+        address=f"host-{rank}",
+    )
     return writer
 
 
@@ -56,18 +61,25 @@ def make_rank_result(
     rank: int, step_s: float, *, product: str = "gpu", bits: bool = False
 ) -> RankResult:
     return RankResult(
-        rank=rank, device=0, product=product, seconds={"step": [step_s]}, faults={},
+        rank=rank,
+        device=0,
+        product=product,
+        seconds={"step": [step_s]},
+        faults={},
         trainings=[make_digests(), make_digests()] if bits else [],
-    )  # fmt: skip
+    )
 
 
 def measure_alone(writer: EvidenceWriter, step_s: float = 0.1) -> None:
     for number, factor in enumerate(VARIATION):
         for phase, member in (("devices", f"{writer.node}:gpu:0"), ("nodes", writer.node)):
             writer.write(
-                Measured, phase=phase, round=number, members=[member],
+                Measured,
+                phase=phase,
+                round=number,
+                members=[member],
                 results=[make_rank_result(0, factor * step_s, bits=number == 0)],
-            )  # fmt: skip
+            )
 
 
 def judge_folder(folder: Path, num_nodes: int = 4) -> AcceptanceResult:
@@ -77,9 +89,11 @@ def judge_folder(folder: Path, num_nodes: int = 4) -> AcceptanceResult:
 def conclude_session(folder: Path, num_nodes: int = 4) -> Conclusion:
     plan = SimpleNamespace(case="toy", recipe_name="tiny", nnodes=num_nodes, launcher="slurm")
     opened = SimpleNamespace(
-        folder=folder, session_dir=folder, plan=plan,
+        folder=folder,
+        session_dir=folder,
+        plan=plan,
         node_names=tuple(f"node {number}" for number in range(num_nodes)),
-    )  # fmt: skip
+    )
     return conclude_nodes(
         cast("OpenedSession", opened), AcceptRequest(case="toy"), interrupted=None
     )
@@ -134,9 +148,14 @@ def test_node_that_missed_its_pairs_fails_once_and_its_partners_pass(tmp_path: P
         measure_alone(writer)
     for number, rank in enumerate((0, 1, 3)):
         writers[rank].write(
-            NotMeasured, phase="pairs", round=number, members=sorted([NODES[rank], "c"]),
-            reason="deadline", error="c did not come", absent="c",
-        )  # fmt: skip
+            NotMeasured,
+            phase="pairs",
+            round=number,
+            members=sorted([NODES[rank], "c"]),
+            reason="deadline",
+            error="c did not come",
+            absent="c",
+        )
 
     result = judge_folder(tmp_path)
 
@@ -150,9 +169,14 @@ def test_late_node_is_not_blamed(tmp_path: Path) -> None:
     for writer in writers:
         measure_alone(writer)
     writers[0].write(
-        NotMeasured, phase="pairs", round=1, members=["a", "c"], reason="deadline",
-        error="c did not come", absent="c",
-    )  # fmt: skip
+        NotMeasured,
+        phase="pairs",
+        round=1,
+        members=["a", "c"],
+        reason="deadline",
+        error="c did not come",
+        absent="c",
+    )
     writers[2].write(Arrived, barrier_name="pairs 1")  # because it waited for a node that hangs
 
     result = judge_folder(tmp_path)
@@ -166,18 +190,24 @@ def measure_pairs(writers: list[EvidenceWriter], rounds: int = 3) -> None:
         for first, second in combinations(range(len(writers)), 2):
             for index, rank in enumerate((first, second)):
                 writers[rank].write(
-                    Measured, phase="pairs", round=number, members=[NODES[first], NODES[second]],
+                    Measured,
+                    phase="pairs",
+                    round=number,
+                    members=[NODES[first], NODES[second]],
                     results=[make_rank_result(index, 0.2 * VARIATION[number])],
-                )  # fmt: skip
+                )
 
 
 def measure_set(writers: list[EvidenceWriter], members: str, step_s: float) -> None:
     for number in range(5):
         for place, name in enumerate(members):
             writers[NODES.index(name)].write(
-                Measured, phase="groups", round=number, members=list(members),
+                Measured,
+                phase="groups",
+                round=number,
+                members=list(members),
                 results=[make_rank_result(place, step_s)],
-            )  # fmt: skip
+            )
 
 
 def test_slow_set_of_all_nodes_is_halved_and_slow_path_between_halves_blames_no_node(

@@ -27,14 +27,19 @@ KINDS = ("weight", "gradient", "activation")
 @pytest.fixture(scope="module")
 def planned_training(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, JobContext]:
     folder = tmp_path_factory.mktemp("toy")
-    plan = resolve(RunRequest.build(case="toy", device="cpu", nproc=1, out=folder / "run"),
-                   generated_root=folder)  # fmt: skip
+    plan = resolve(
+        RunRequest.build(case="toy", device="cpu", nproc=1, out=folder / "run"),
+        generated_root=folder,
+    )
     device = CpuDevice(threads=1)
     device.set_precision("fp32")
     context = JobContext(
-        recipe=plan.load_recipe(), data_dir=folder / plan.data.folder, rank=0, world_size=1,
+        recipe=plan.load_recipe(),
+        data_dir=folder / plan.data.folder,
+        rank=0,
+        world_size=1,
         device=device,
-    )  # fmt: skip
+    )
     return plan, context
 
 

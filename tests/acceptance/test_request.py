@@ -53,8 +53,13 @@ def test_four_devices_have_rounds_of_devices_nodes_and_pairs(tmp_path: Path) -> 
     assert rounds[0].teams == [(0,), (1,), (2,), (3,)]
     assert rounds[5].teams == [(0, 1, 2, 3)]
     assert sorted(pair for planned_round in rounds[6:] for pair in planned_round.teams) == [
-        (0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3),
-    ]  # fmt: skip
+        (0, 1),
+        (0, 2),
+        (0, 3),
+        (1, 2),
+        (1, 3),
+        (2, 3),
+    ]
 
 
 def test_other_work_in_a_folder_with_an_acceptance_is_refused(tmp_path: Path) -> None:

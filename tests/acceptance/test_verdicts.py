@@ -204,8 +204,10 @@ def test_result_follows_its_schema_and_is_read_back(tmp_path: Path) -> None:
     assert read_result(tmp_path) == result
     assert (tmp_path / "failing.txt").read_text() == f"{DEVICES[2]}\n"
     assert (tmp_path / "passing.txt").read_text().splitlines() == [
-        DEVICES[0], DEVICES[1], DEVICES[3],
-    ]  # fmt: skip
+        DEVICES[0],
+        DEVICES[1],
+        DEVICES[3],
+    ]
     assert (tmp_path / "undecided.txt").read_text() == ""
 
 

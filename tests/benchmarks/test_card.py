@@ -86,8 +86,17 @@ class Sections:
         self.modules[name] = f"injected_{name}"
 
     def words(self, *more: str, size: str = "tiny") -> list[str]:
-        return ["--device", "cpu", "--size", size, "--results", str(self.folder / "results"),
-                "--scratch", str(self.folder / "scratch"), *more]  # fmt: skip
+        return [
+            "--device",
+            "cpu",
+            "--size",
+            size,
+            "--results",
+            str(self.folder / "results"),
+            "--scratch",
+            str(self.folder / "scratch"),
+            *more,
+        ]
 
     def measure(self, *more: str, size: str = "tiny") -> int:
         return command.main(self.words(*more, size=size), self.modules, limit_s=NEVER_S)
@@ -114,15 +123,28 @@ def sections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sections:
 @pytest.mark.parametrize("name", SECTIONS)
 def test_a_section_ends_with_findings_on_the_cpu(name: str, tmp_path: Path) -> None:
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    args = ["--device", "cpu", "--size", "tiny", "--sections", name,
-             "--results", str(tmp_path), "--scratch", str(tmp_path / "scratch")]  # fmt: skip
+    args = [
+        "--device",
+        "cpu",
+        "--size",
+        "tiny",
+        "--sections",
+        name,
+        "--results",
+        str(tmp_path),
+        "--scratch",
+        str(tmp_path / "scratch"),
+    ]
 
     # One thread: the tests beside this one need the other cores.
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.card", *args], cwd=ROOT,
+        [sys.executable, "-m", "benchmarks.card", *args],
+        cwd=ROOT,
         env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
     assert done.returncode == 0, done.stdout + done.stderr
     (file,) = tmp_path.glob("*.json")
@@ -172,16 +194,19 @@ def test_failed_section_fails_the_call_and_alone_runs_again(sections: Sections) 
     assert (sections.calls("good"), sections.calls("bad")) == (2, 2)
     section_results = sections.document()["sections"]
     assert {name: section["state"] for name, section in section_results.items()} == {
-        "good": "finished", "bad": "failed", "nan": "failed",
-    }  # fmt: skip
+        "good": "finished",
+        "bad": "failed",
+        "nan": "failed",
+    }
     assert all("Error" in section_results[name]["output"] for name in ("bad", "nan"))
 
 
 def list_alive(pids: list[int]) -> list[int]:
     return [
-        pid for pid in pids
+        pid
+        for pid in pids
         if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    ]  # fmt: skip
+    ]
 
 
 def make_clock_that_jumps(path: Path) -> Callable[[], float]:
@@ -194,8 +219,13 @@ def test_a_section_that_hangs_is_ended_with_all_its_processes(
 ) -> None:
     sections.add("hangs", HANGS)
     pids = tmp_path / "pids"
-    ended = run("injected_hangs", Card("cpu", "tiny", tmp_path), limit_s=NEVER_S,
-                stop=StopRequest(), clock=make_clock_that_jumps(pids))  # fmt: skip
+    ended = run(
+        "injected_hangs",
+        Card("cpu", "tiny", tmp_path),
+        limit_s=NEVER_S,
+        stop=StopRequest(),
+        clock=make_clock_that_jumps(pids),
+    )
     assert ended.state == "timed out"
     assert ended.document is None
     assert list_alive([int(pid) for pid in pids.read_text().split()]) == []
@@ -255,10 +285,13 @@ def test_section_with_a_budget_knows_its_remaining_time(sections: Sections) -> N
 
 
 def test_section_without_a_budget_has_no_time_limit(sections: Sections) -> None:
-    sections.add("first", """
+    sections.add(
+        "first",
+        """
 def run(card):
     return Findings([], {"is_brief": float(card.is_brief), "left_s": card.seconds_left()})
-""")  # fmt: skip
+""",
+    )
 
     assert sections.measure() == 0
     figures = sections.document()["sections"]["first"]["figures"]
@@ -271,14 +304,22 @@ def run(card):
 def test_start_time_of_a_process_counts_as_time_of_its_section(
     sections: Sections, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sections.add("first", """
+    sections.add(
+        "first",
+        """
 def run(card):
     return Findings([], {"ends_at_s": card.ends_at_s})
-""")  # fmt: skip
+""",
+    )
     monkeypatch.setattr("benchmarks.card.running.time.monotonic", lambda: 1000.0)
 
-    ended = run("injected_first", Card("cpu", "tiny", tmp_path), limit_s=100.0,
-                stop=StopRequest(), clock=lambda: 0.0)  # fmt: skip
+    ended = run(
+        "injected_first",
+        Card("cpu", "tiny", tmp_path),
+        limit_s=100.0,
+        stop=StopRequest(),
+        clock=lambda: 0.0,
+    )
 
     assert ended.document is not None
     assert ended.document["found"]["figures"] == {"ends_at_s": 1085.0}
@@ -366,8 +407,17 @@ def test_tests_of_the_contract_are_skipped_for_lack_of_time(
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
     report = tmp_path / "report.xml"
-    args = [str(file), "--rootdir", str(tmp_path), "-c", os.devnull, "--junitxml", str(report),
-             "-p", "no:cacheprovider"]  # fmt: skip
+    args = [
+        str(file),
+        "--rootdir",
+        str(tmp_path),
+        "-c",
+        os.devnull,
+        "--junitxml",
+        str(report),
+        "-p",
+        "no:cacheprovider",
+    ]
     assert pytest.main(args, plugins=[deadline]) == 0
 
     assert deadline.not_run == 1
@@ -393,8 +443,17 @@ def test_the_test_that_runs_when_the_time_is_over_is_skipped_and_a_report_remain
     )
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     deadline, report = Deadline(lambda: NEVER_S), tmp_path / "report.xml"
-    args = [str(file), "--rootdir", str(tmp_path), "-c", os.devnull, "--junitxml", str(report),
-             "-p", "no:cacheprovider"]  # fmt: skip
+    args = [
+        str(file),
+        "--rootdir",
+        str(tmp_path),
+        "-c",
+        os.devnull,
+        "--junitxml",
+        str(report),
+        "-p",
+        "no:cacheprovider",
+    ]
 
     with deadline.interrupts():
         assert pytest.main(args, plugins=[deadline]) == 0
@@ -406,17 +465,25 @@ def test_the_test_that_runs_when_the_time_is_over_is_skipped_and_a_report_remain
 def test_rounds_stop_when_time_is_up() -> None:
     answers = iter([True, False])
     timings = interleave(
-        {"one": lambda: 1.0, "two": lambda: 2.0}, rounds=9, warmup=1,
+        {"one": lambda: 1.0, "two": lambda: 2.0},
+        rounds=9,
+        warmup=1,
         can_go_on=lambda: next(answers),
-    )  # fmt: skip
+    )
     assert timings == {"one": [1.0, 1.0], "two": [2.0, 2.0]}
 
 
 def test_variant_skipped_for_time_neither_fails_nor_passes_its_bar() -> None:
     measured = Measured(
-        {"ours": [1.0]}, {"ours": 1}, [1.0], 1.0, {"tokens": 1}, None, "a card",
+        {"ours": [1.0]},
+        {"ours": 1},
+        [1.0],
+        1.0,
+        {"tokens": 1},
+        None,
+        "a card",
         left_out=["trainer"],
-    )  # fmt: skip
+    )
     bar = measured.speed_bar("ours", "trainer", "ours / trainer")
     assert bar.met is None
     assert measured.fastest("ours", "trainer") == "ours"

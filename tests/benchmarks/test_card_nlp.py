@@ -12,18 +12,30 @@ from trainmark.cases.gpt_megatron.case import GptRecipe
 from trainmark.cases.gpt_megatron.model import build_model
 
 SMALL = GptRecipe(
-    num_layers=2, hidden_size=32, num_heads=4, seq_length=16, vocab_size=128, dropout=0.0,
-    micro_batch_size=2, learning_rate=1e-2, min_learning_rate=0.0,
-)  # fmt: skip
+    num_layers=2,
+    hidden_size=32,
+    num_heads=4,
+    seq_length=16,
+    vocab_size=128,
+    dropout=0.0,
+    micro_batch_size=2,
+    learning_rate=1e-2,
+    min_learning_rate=0.0,
+)
 
 
 def make_measured_speed(
     product_name: str, seconds: float, peak_flops: float | None = None
 ) -> Measured:
     return Measured(
-        {"ours": [seconds] * 3}, {"ours": 1}, [1e12] * 3, flops=9e11, units={"samples": 96},
-        peak_flops=peak_flops, product_name=product_name,
-    )  # fmt: skip
+        {"ours": [seconds] * 3},
+        {"ours": 1},
+        [1e12] * 3,
+        flops=9e11,
+        units={"samples": 96},
+        peak_flops=peak_flops,
+        product_name=product_name,
+    )
 
 
 def make_plain_model(our_model: torch.nn.Module) -> PlainGpt:

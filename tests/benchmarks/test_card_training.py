@@ -78,16 +78,24 @@ def test_a_variant_that_compiles_for_too_long_is_killed_and_the_others_are_kept(
     monkeypatch.setattr(training, "Peer", FakePeer)
     monkeypatch.setattr(training, "SETTLE_S", 0.0)
     turns = training.take_turns(
-        Card("cpu", "tiny", tmp_path), "module", {"ours": ("ours",), "compiled": ("hangs",)},
-        precision="fp32", flops=1.0, units={},
-    )  # fmt: skip
+        Card("cpu", "tiny", tmp_path),
+        "module",
+        {"ours": ("ours",), "compiled": ("hangs",)},
+        precision="fp32",
+        flops=1.0,
+        units={},
+    )
     assert turns.failed == {"compiled": "killed"}
     assert set(turns.seconds) == set(turns.peak_bytes) == {"ours"}
     with pytest.raises(PeerFailedError):
         training.take_turns(
-            Card("cpu", "tiny", tmp_path), "module", {"ours": ("hangs",)},
-            precision="fp32", flops=1.0, units={},
-        )  # fmt: skip
+            Card("cpu", "tiny", tmp_path),
+            "module",
+            {"ours": ("hangs",)},
+            precision="fp32",
+            flops=1.0,
+            units={},
+        )
 
 
 def test_variants_and_rounds_without_time_are_skipped(
@@ -116,9 +124,13 @@ def test_variants_and_rounds_without_time_are_skipped(
     parts = {"ours": ("ours",), "plain": ("plain",), "trainer": ("trainer",)}
 
     turns = training.take_turns(
-        Card("cpu", "full", tmp_path, 100.0, is_brief=True), "module", parts,
-        precision="fp32", flops=1.0, units={},
-    )  # fmt: skip
+        Card("cpu", "full", tmp_path, 100.0, is_brief=True),
+        "module",
+        parts,
+        precision="fp32",
+        flops=1.0,
+        units={},
+    )
 
     # Two starts take 60 s and each round 6 s: after five rounds 10 s are left.
     assert (turns.left_out, turns.failed) == (["trainer"], {})
@@ -130,9 +142,14 @@ def test_plain_embedding_bags_without_time_are_skipped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     now_s = 0.0
-    measured = {"seconds": [1.0], "embedding_seconds": [0.5], "read_seconds": [1.0],
-                "embedding_bytes_per_sample": 8, "copy_bytes_per_second": 100.0,
-                "peak_bytes": 3}  # fmt: skip
+    measured = {
+        "seconds": [1.0],
+        "embedding_seconds": [0.5],
+        "read_seconds": [1.0],
+        "embedding_bytes_per_sample": 8,
+        "copy_bytes_per_second": 100.0,
+        "peak_bytes": 3,
+    }
 
     def measure(*_: str) -> dict[str, Any]:
         nonlocal now_s
@@ -173,18 +190,23 @@ def test_largest_tables_fit_and_one_more_row_each_does_not(
 def test_original_model_scores_a_batch_as_our_model_does() -> None:
     examples = glm_loader.cloze()
     shape = GlmShape(
-        num_layers=1, hidden_size=8, num_heads=2, vocab_size=glm_loader.VOCAB_SIZE,
+        num_layers=1,
+        hidden_size=8,
+        num_heads=2,
+        vocab_size=glm_loader.VOCAB_SIZE,
         max_positions=glm_loader.SEQ_LENGTH,
-    )  # fmt: skip
+    )
     our_model = build_model(shape, dropout=0.0, seed=1)
     plain = PlainGlm(shape, dropout=0.0, checkpoint_activations=True)
     plain.load_state_dict(our_model.state_dict())
     some = next(examples.batch(np.arange(1))[0].split_sequences(2))
     sequences = SequenceTensors.from_batch(some)
     torch.testing.assert_close(
-        plain(*glm.spread(sequences.inputs)), sequences.sum_scores(our_model(*sequences.inputs)),
-        rtol=1e-4, atol=1e-4,
-    )  # fmt: skip
+        plain(*glm.spread(sequences.inputs)),
+        sequences.sum_scores(our_model(*sequences.inputs)),
+        rtol=1e-4,
+        atol=1e-4,
+    )
 
 
 # In another process, because the switches apply to a whole process.

@@ -21,8 +21,12 @@ def run_benchmark(*args: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [sys.executable, "-m", "benchmarks", *args],
-        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def list_result_tables() -> dict[str, bytes]:

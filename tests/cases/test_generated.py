@@ -65,9 +65,13 @@ def test_folder_name_depends_only_on_fields_that_change_the_data(
     for recipe in case.recipes.values():
         folder = cases.ensure_generated_data(case, recipe, tmp_path)
         same = replace(
-            recipe, timeout_s=recipe.timeout_s + 1, window_steps=recipe.window_steps + 1,
-            learning_rate=recipe.learning_rate / 2, target_value=None, precision="bf16",
-        )  # fmt: skip
+            recipe,
+            timeout_s=recipe.timeout_s + 1,
+            window_steps=recipe.window_steps + 1,
+            learning_rate=recipe.learning_rate / 2,
+            target_value=None,
+            precision="bf16",
+        )
         assert cases.ensure_generated_data(case, same, tmp_path) == folder
         other = replace(recipe, seed=recipe.seed + 1)
         assert cases.ensure_generated_data(case, other, tmp_path) != folder

@@ -25,9 +25,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 STEPS = 5
 DROPOUT = {  # fields of the recipes
-    "distilbert_sst2": None, "glm_superglue": "dropout", "gpt_megatron": "dropout",
+    "distilbert_sst2": None,
+    "glm_superglue": "dropout",
+    "gpt_megatron": "dropout",
     "llama2_7b_lora": "lora_dropout",
-}  # fmt: skip
+}
 
 
 def make_job(name: str, folder: Path, recipe: Any, device: CpuDevice) -> Any:

@@ -11,9 +11,12 @@ from trainmark import cases
 from trainmark.plan import reference
 
 SEEDS = {
-    "distilbert_sst2": 0, "dlrm_criteo": 0, "glm_superglue": 10_483, "gpt_megatron": 1234,
+    "distilbert_sst2": 0,
+    "dlrm_criteo": 0,
+    "glm_superglue": 10_483,
+    "gpt_megatron": 1234,
     "llama2_7b_lora": 42,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SEEDS)
@@ -32,9 +35,13 @@ def test_dlrm_recipes_have_the_published_global_batches() -> None:
             batch_sizes[name] = recipe.micro_batch_size * nnodes * nproc
             assert recipe.learning_rate == 24.0
     assert batch_sizes == {
-        "standard-1x1": 65_536, "standard-1x8": 65_536, "standard-2x8": 65_536,
-        "throughput-1x1": 262_144, "throughput-1x8": 2_097_152, "throughput-2x8": 2_752_512,
-    }  # fmt: skip
+        "standard-1x1": 65_536,
+        "standard-1x8": 65_536,
+        "standard-2x8": 65_536,
+        "throughput-1x1": 262_144,
+        "throughput-1x8": 2_097_152,
+        "throughput-2x8": 2_752_512,
+    }
 
 
 def test_published_rows_of_dlrm_are_kept_as_printed() -> None:

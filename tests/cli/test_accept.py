@@ -23,18 +23,26 @@ def test_dry_run_of_one_machine_lists_all_rounds_and_writes_nothing(cli, tmp_pat
     assert code == 0
     plan = json.loads(printed)
     assert [(phase["phase"], phase["rounds"]) for phase in plan["phases"]] == [
-        ("devices", 2), ("nodes", 1), ("pairs", 3),
-    ]  # fmt: skip
+        ("devices", 2),
+        ("nodes", 1),
+        ("pairs", 3),
+    ]
     assert plan["phases"][0]["expected_s"] == 50.0
     assert plan["limit_s"] == 6 * 600.0
     pairs = [
         tuple(name.rpartition(":")[2] for name in team)
-        for scheduled in plan["schedule"] if scheduled["phase"] == "pairs"
+        for scheduled in plan["schedule"]
+        if scheduled["phase"] == "pairs"
         for team in scheduled["teams"]
-    ]  # fmt: skip
+    ]
     assert sorted(pairs) == [
-        ("0", "1"), ("0", "2"), ("0", "3"), ("1", "2"), ("1", "3"), ("2", "3"),
-    ]  # fmt: skip
+        ("0", "1"),
+        ("0", "2"),
+        ("0", "3"),
+        ("1", "2"),
+        ("1", "3"),
+        ("2", "3"),
+    ]
     assert plan["command"][-2:] == ["trainmark.acceptance.rank", "TASK"]
     assert not out.exists()
 
@@ -60,9 +68,14 @@ def test_dry_run_of_an_engine_starts_an_agent_on_every_node(
     args = ("accept", "toy", "--launcher", launcher, "--nnodes", "4", "--nproc", "2")
 
     code, printed, _ = cli(
-        *args, "--cluster", str(tmp_path / "cluster.yaml"), "--out", str(out), "--dry-run",
+        *args,
+        "--cluster",
+        str(tmp_path / "cluster.yaml"),
+        "--out",
+        str(out),
+        "--dry-run",
         "--json",
-    )  # fmt: skip
+    )
 
     assert code == 0
     plan = json.loads(printed)
@@ -71,8 +84,11 @@ def test_dry_run_of_an_engine_starts_an_agent_on_every_node(
     assert f"{AGENT} {out}/sessions/1" in script
     assert rank_variable in script
     assert [(phase["phase"], phase["rounds"]) for phase in plan["phases"]] == [
-        ("devices", 5), ("nodes", 5), ("pairs", 3), ("groups", 5),
-    ]  # fmt: skip
+        ("devices", 5),
+        ("nodes", 5),
+        ("pairs", 3),
+        ("groups", 5),
+    ]
     names = hosts if launcher == "ssh" else [f"node {number}" for number in range(4)]
     assert plan["schedule"][-1]["teams"] == [names]
     assert not out.exists()

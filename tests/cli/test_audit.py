@@ -35,12 +35,20 @@ def test_an_error_is_printed_with_its_arithmetic_and_ends_with_1(cli: Cli, tmp_p
     (finding,) = json.loads(out)["findings"]
     assert code == 1
     assert finding | {"message": ""} == {
-        "rule": "ordering", "severity": "error", "file": str(page), "line": 2,
-        "configuration": "A100 1x1", "code": "audit_order", "message": "",
+        "rule": "ordering",
+        "severity": "error",
+        "file": str(page),
+        "line": 2,
+        "configuration": "A100 1x1",
+        "code": "audit_order",
+        "message": "",
         "arithmetic": {
-            "above": "p_core", "below": "p_train", "above_rate": 255.0, "below_rate": 256.0,
+            "above": "p_core",
+            "below": "p_train",
+            "above_rate": 255.0,
+            "below_rate": 256.0,
         },
-    }  # fmt: skip
+    }
     assert "256" in finding["message"]
     code, out, _ = cli("audit", page, "--lang", "zh")
     assert code == 1

@@ -161,8 +161,10 @@ def own_case(tmp_path, monkeypatch):
 def test_case_receives_its_declared_options(cli):
     args = ("text_order=sorted", "labels=a.txt")
     assert cli("prepare", "mine", *args, "--from", "raw", "--data", "out") == (
-        0, "out\n", "from raw\n",
-    )  # fmt: skip
+        0,
+        "out\n",
+        "from raw\n",
+    )
     expected_options = "{'text_order': 'sorted', 'labels': PosixPath('a.txt')}"
     assert Path("out/options").read_text() == expected_options
     _, out, _ = cli("list", "options", "--json")
@@ -367,14 +369,18 @@ def test_checks_of_a_case_are_printed_as_json(cli, monkeypatch):
     code, out, _ = cli("check", "toy", "--json")
     assert code == 1
     assert json.loads(out) == {
-        "case": "toy", "passed": False,
+        "case": "toy",
+        "passed": False,
         "checks": [
             {"check": "flops", "state": "ok", "messages": []},
             {"check": "runs", "state": "fault", "messages": ["3 steps are too few to judge"]},
-            {"check": "batches", "state": "skipped",
-             "messages": ["the job could not be inspected"]},
+            {
+                "check": "batches",
+                "state": "skipped",
+                "messages": ["the job could not be inspected"],
+            },
         ],
-    }  # fmt: skip
+    }
 
 
 def test_records_of_a_report_are_printed_as_json(cli, leave_runs, tmp_path):
@@ -389,9 +395,21 @@ def test_records_of_a_report_are_printed_as_json(cli, leave_runs, tmp_path):
 
 
 DATA_VERBS = [
-    "analyze", "audit", "ceilings", "check", "compare", "doctor", "follow", "gate", "import",
-    "list", "report", "results", "run", "verify",
-]  # fmt: skip
+    "analyze",
+    "audit",
+    "ceilings",
+    "check",
+    "compare",
+    "doctor",
+    "follow",
+    "gate",
+    "import",
+    "list",
+    "report",
+    "results",
+    "run",
+    "verify",
+]
 
 
 @pytest.mark.parametrize("verb", DATA_VERBS)
@@ -401,9 +419,21 @@ def test_every_verb_that_prints_data_prints_json(cli, verb):
 
 def test_dry_run_prints_a_summary(cli, tmp_path):
     code, out, err = cli(
-        "run", "distilbert", "bs=8", "gas=2", "seed=3", "--nproc", "2", "--repeat", "3",
-        "--dry-run", "--device", "cpu", "--out", "runs/demo",
-    )  # fmt: skip
+        "run",
+        "distilbert",
+        "bs=8",
+        "gas=2",
+        "seed=3",
+        "--nproc",
+        "2",
+        "--repeat",
+        "3",
+        "--dry-run",
+        "--device",
+        "cpu",
+        "--out",
+        "runs/demo",
+    )
     assert code == 0
     text = " ".join(out.split())
     assert "changed: bs=8,gas=2 (compared with tiny; closed rules)" in text

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PROGRAM = [
-    sys.executable, "-c",
+    sys.executable,
+    "-c",
     "import sys; sys.argv[0] = 'trainmark'; from trainmark.cli.app import main; main()",
-]  # fmt: skip
+]
 GPT_RECIPES = [*cases.load("gpt_megatron").recipes]
 
 
@@ -27,9 +28,11 @@ def complete_in_bash(line: str, folder: Path, **more: str) -> list[str]:
         line.replace("=", " = ").rstrip(" ").split(" ") if line.endswith("=") else line.split(" ")
     )
     environment = os.environ | {
-        "_TRAINMARK_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(args),
-        "COMP_CWORD": str(len(args) - 1), **more,
-    }  # fmt: skip
+        "_TRAINMARK_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(args),
+        "COMP_CWORD": str(len(args) - 1),
+        **more,
+    }
     done = subprocess.run(
         PROGRAM, env=environment, capture_output=True, text=True, cwd=folder, check=True
     )

@@ -34,11 +34,16 @@ def run_interrupted(tmp_path):
     def run(number: str, moment: int, *args: str) -> tuple[int, list[str], int]:
         done = subprocess.run(
             [sys.executable, interrupted_program.__file__, number, str(moment), *args],
-            env=os.environ | {
-                "TRAINMARK_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1",
+            env=os.environ
+            | {
+                "TRAINMARK_CACHE": str(tmp_path / "cache"),
+                "OMP_NUM_THREADS": "1",
             },
-            cwd=tmp_path, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         lines = done.stderr.splitlines()
         events = int(lines.pop().split()[0]) if lines and lines[-1].endswith(" events") else 0
         return done.returncode, lines, events
@@ -60,8 +65,9 @@ def test_signal_while_planning_gives_one_message_and_leaves_no_files(run_interru
         outcome = run_interrupted("SIGTERM", moment, "run", "toy", "--dry-run", "--device", "cpu")
         assert outcome[:2] == (1, ["trainmark: stopped by SIGTERM"]), moment
         assert sorted(path.name for path in tmp_path.glob("cache/*")) in (
-            [], sorted(path.name for path in tmp_path.glob("whole/*")),
-        )  # fmt: skip
+            [],
+            sorted(path.name for path in tmp_path.glob("whole/*")),
+        )
 
 
 @pytest.mark.nightly

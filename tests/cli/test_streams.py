@@ -26,12 +26,18 @@ def shell(tmp_path):
 
     def run(line: str) -> tuple[int, str, str]:
         done = subprocess.run(
-            ["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False,
-            env=os.environ | {
-                "T": f"{sys.executable} -m trainmark", "OMP_NUM_THREADS": "1",
+            ["sh", "-c", line],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ
+            | {
+                "T": f"{sys.executable} -m trainmark",
+                "OMP_NUM_THREADS": "1",
                 "TRAINMARK_CACHE": str(tmp_path / "cache"),
             },
-        )  # fmt: skip
+        )
         return done.returncode, done.stdout, done.stderr
 
     return run

@@ -39,8 +39,12 @@ if TYPE_CHECKING:
     Look = Callable[[type[toy.ToyJob]], dict[str, Any]]
 
 LOOKED = {
-    "draws": None, "overwritten": False, "model_flops": 600.0, "counted": 600, "waits": {},
-}  # fmt: skip
+    "draws": None,
+    "overwritten": False,
+    "model_flops": 600.0,
+    "counted": 600,
+    "waits": {},
+}
 
 
 def make_record(losses: list[float] | None = None, **changes: Any) -> Record:
@@ -72,21 +76,39 @@ def test_valid_case_has_no_fault() -> None:
 @pytest.mark.parametrize(
     ("records", "looked", "expected"),
     [
-        (make_failed_runs("impossible_figure", message("samples_above_step")), {},
-         {"runs": ["check_run_failed", "samples_above_step"]}),
-        (make_failed_runs("error", message("exception", text="boom"), place="model_build"), {},
-         {"runs": ["check_run_failed", "exception"]}),
-        (make_runs(findings=[message("steps_beside_windows")]), {},
-         {"runs": ["steps_beside_windows"]}),
+        (
+            make_failed_runs("impossible_figure", message("samples_above_step")),
+            {},
+            {"runs": ["check_run_failed", "samples_above_step"]},
+        ),
+        (
+            make_failed_runs("error", message("exception", text="boom"), place="model_build"),
+            {},
+            {"runs": ["check_run_failed", "exception"]},
+        ),
+        (
+            make_runs(findings=[message("steps_beside_windows")]),
+            {},
+            {"runs": ["steps_beside_windows"]},
+        ),
         (make_runs(findings=[message("evaluated_rows")]), {}, {"evaluation": ["evaluated_rows"]}),
-        (make_runs(losses=[1.0] * 40), {},
-         {"loss_falls": ["check_loss_not_falling"], "equal_losses": []}),
-        (make_runs(losses=[2.0 - 0.01 * step for step in range(40)]), {},
-         {"equal_losses": ["check_losses_differ"]}),
-        (make_runs(), {"waits": {"operation": "item", "place": "job.py:1"}},
-         {"no_waits": ["check_step_waits"]}),
+        (
+            make_runs(losses=[1.0] * 40),
+            {},
+            {"loss_falls": ["check_loss_not_falling"], "equal_losses": []},
+        ),
+        (
+            make_runs(losses=[2.0 - 0.01 * step for step in range(40)]),
+            {},
+            {"equal_losses": ["check_losses_differ"]},
+        ),
+        (
+            make_runs(),
+            {"waits": {"operation": "item", "place": "job.py:1"}},
+            {"no_waits": ["check_step_waits"]},
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_broken_rule_is_named(
     records: dict[int, Record], looked: dict[str, Any], expected: dict[str, list[str]]
 ) -> None:
@@ -194,12 +216,16 @@ TINY = TOY.recipes["tiny"]
 @pytest.mark.parametrize(
     ("case", "code"),
     [
-        (replace(TOY, recipes={"tiny": replace(TINY, target_value=0.999)}),
-         "check_target_unreachable"),
-        (replace(TOY, recipes={"standard": replace(TINY, data="real")}),
-         "check_no_generated_recipe"),
+        (
+            replace(TOY, recipes={"tiny": replace(TINY, target_value=0.999)}),
+            "check_target_unreachable",
+        ),
+        (
+            replace(TOY, recipes={"standard": replace(TINY, data="real")}),
+            "check_no_generated_recipe",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_description_is_named(
     case: Any, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,23 +88,27 @@ VENDORS = [
     ({"count": lambda _: 3}, "count() is 3, but product_names() has 2"),
     ({"count": raise_no_tool}, "count() raised OSError: no tool"),
     ({"rank_memory": lambda *_: 5}, "rank_memory(1) is 5"),
-    ({"visible_devices": "GOOD_DEVICES"},
-     "visible_devices is 'GOOD_DEVICES', which is not in recorded_variables"),
-    ({"monitored": lambda *_: [0]},
-     "monitored(2) is [0]: neither empty nor one index per device"),
+    (
+        {"visible_devices": "GOOD_DEVICES"},
+        "visible_devices is 'GOOD_DEVICES', which is not in recorded_variables",
+    ),
+    ({"monitored": lambda *_: [0]}, "monitored(2) is [0]: neither empty nor one index per device"),
     ({"monitor": raise_no_tool}, "monitor() raised OSError: no tool"),
-    ({"monitor": lambda _: Reading(DeviceSample(index=0, temperature_c=float("nan")))},
-     "DeviceSample(index=0, "),
-    ({"monitor": lambda _: Reading(DeviceSample(index=0)), "monitored": lambda *_: [0, 1]},
-     "monitored(2) is [0, 1], but read() reports the devices [0]"),
-]  # fmt: skip
+    (
+        {"monitor": lambda _: Reading(DeviceSample(index=0, temperature_c=float("nan")))},
+        "DeviceSample(index=0, ",
+    ),
+    (
+        {"monitor": lambda _: Reading(DeviceSample(index=0)), "monitored": lambda *_: [0, 1]},
+        "monitored(2) is [0, 1], but read() reports the devices [0]",
+    ),
+]
 DEVICES = [
     ({"name": "other"}, "the name of the device differs from that of the vendor"),
     ({"set_precision": lambda *_: {"tf32": True}}, "fp32 leaves TF32 on"),
-    ({"describe": lambda _: {"name": object()}},
-     "describe() is {'name': <object"),
+    ({"describe": lambda _: {"name": object()}}, "describe() is {'name': <object"),
     ({"memory": lambda _: MemoryUse(None, None, None, "rank")}, "memory() is MemoryUse("),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("members", "fault"), VENDORS)

@@ -35,9 +35,11 @@ def widen_distilbert(data: Any) -> Any:
 
 def widen_llama(data: Any) -> Any:
     sizes = {
-        "hidden_size": 96, "intermediate_size": 200, "num_hidden_layers": 3,
+        "hidden_size": 96,
+        "intermediate_size": 200,
+        "num_hidden_layers": 3,
         "num_key_value_heads": 2,
-    }  # fmt: skip
+    }
     return change_sizes(data, sizes)
 
 
@@ -72,9 +74,12 @@ def test_model_flops_are_what_the_counter_counts(
     recipe = replace(case.recipes["tiny"], micro_batch_size=4, **fields)
     module = cases.import_part(name, "job")
     context = JobContext(
-        recipe=recipe, data_dir=ensure_generated_data(case, recipe, root), rank=0, world_size=1,
+        recipe=recipe,
+        data_dir=ensure_generated_data(case, recipe, root),
+        rank=0,
+        world_size=1,
         device=CpuDevice(threads=1),
-    )  # fmt: skip
+    )
     job = module.build(context, resized(module.load_data(context)))
     batch = replace(next(iter(job.batches(0))), closes_step=True)
     # Fused kernels compute scores a second time in the backward pass.

@@ -31,8 +31,10 @@ def test_workers_end_when_their_parent_is_killed(tmp_path):
     tokenizer = write_two_files(tmp_path / "gpt2")
     parent = subprocess.Popen(
         [sys.executable, str(tmp_path / "parent.py"), str(tokenizer)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     workers = [os.pidfd_open(int(pid)) for pid in parent.stdout.readline().split()]
     assert workers
     parent.send_signal(signal.SIGKILL)

@@ -252,8 +252,10 @@ def test_headers_give_names_types_and_shapes(tmp_path: Path, kind: str) -> None:
     else:
         torch.save(state, file, _use_new_zipfile_serialization=kind != "old")
     assert {x.key: x.shape for x in read_stored_weights(file)} == {
-        "a": (2, 3), "b": (4,), "c": (),
-    }  # fmt: skip
+        "a": (2, 3),
+        "b": (4,),
+        "c": (),
+    }
 
 
 @pytest.mark.parametrize("name", [SINGLE, "weights.pt"])

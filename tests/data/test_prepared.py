@@ -51,9 +51,12 @@ def test_folder_gets_its_name_when_complete_and_is_written_once(raw, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "raw"]
     manifest = json.loads((tmp_path / "data" / "manifest.json").read_bytes())
     assert manifest == {
-        "case": "fake", "format": 1, "sources": [{"name": "a.txt", **ABC}], "counts": {},
+        "case": "fake",
+        "format": 1,
+        "sources": [{"name": "a.txt", **ABC}],
+        "counts": {},
         "files": {"sub/abc.txt": ABC, "late.txt": ABC},
-    }  # fmt: skip
+    }
     progress_lines = []
     assert write_prepared(raw, progress_lines=progress_lines) == []
     assert "is already prepared" in progress_lines[-1]
@@ -67,8 +70,10 @@ def test_interrupted_preparation_resumes(raw, tmp_path):
     assert write_prepared(raw) == ["late"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "raw"]
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == [
-        "late.txt", "manifest.json", "sub"
-    ]  # fmt: skip
+        "late.txt",
+        "manifest.json",
+        "sub",
+    ]
     manifest = json.loads((tmp_path / "data" / "manifest.json").read_bytes())
     assert manifest["files"] == {"sub/abc.txt": ABC, "late.txt": ABC}
 

@@ -14,11 +14,15 @@ from trainmark.errors import DataError, UsageError
 
 FAULT = partial(DataError, rule="a folder holds both", fix="run prepare")
 FORMS = (
-    Form("table", {"train": ("train.parquet",), "validation": ("validation.parquet",)},
-         (".", "data")),
-    Form("text", {"train": ("train.tsv",), "validation": ("validation.tsv", "dev.tsv")},
-         (".", "data")),
-)  # fmt: skip
+    Form(
+        "table", {"train": ("train.parquet",), "validation": ("validation.parquet",)}, (".", "data")
+    ),
+    Form(
+        "text",
+        {"train": ("train.tsv",), "validation": ("validation.tsv", "dev.tsv")},
+        (".", "data"),
+    ),
+)
 
 
 def find_splits(folder):

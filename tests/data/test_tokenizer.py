@@ -126,6 +126,10 @@ def test_vocabulary_may_differ_from_the_model_only_by_padding(
     )
     with expectation if refused else nullcontext():
         refuse_short_vocabulary(
-            tmp_path, entries=entries, vocab_size=vocab_size, of="config", fix="fetch it",
+            tmp_path,
+            entries=entries,
+            vocab_size=vocab_size,
+            of="config",
+            fix="fetch it",
             multiple=multiple,
-        )  # fmt: skip
+        )

@@ -58,11 +58,13 @@ def test_cross_entropy_kernel_equals_the_plain_loss(device: Device, precision: s
     placed_targets = device.place(targets)
     actual, expected = (
         compute_loss_and_gradients(
-            device, precision, (hidden, weight),
+            device,
+            precision,
+            (hidden, weight),
             lambda h, w, kernels=kernels: kernels.cross_entropy(
                 h, w, placed_targets, classes=CLASSES, ignored=IGNORED, scores_at_once=40 * PADDED
             ),
         )
         for kernels in (kernel_choice, LIBRARY)
-    )  # fmt: skip
+    )
     assert_close(actual, expected, precision)

@@ -88,8 +88,10 @@ def start_rank(vendor: Vendor, rank: int) -> Iterator[subprocess.Popen[str]]:
     words = [vendor.name, str(rank), str(vendor.count()), str(HELD_BYTES)]
     process = subprocess.Popen(
         [sys.executable, "-c", RANK, *words],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
         yield process
     finally:

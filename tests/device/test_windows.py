@@ -51,10 +51,19 @@ def test_no_step_waits_for_the_device(name, precision, kernels, device, generate
     more = MORE.get(name, {}) if kernels == "own" else {}
     try:
         job = tiny_jobs.build(
-            name, device, generated, precision=precision, kernels=kernels,
-            warmup_steps=2, window_steps=3, max_steps=7, max_epochs=1, eval_every_epochs=None,
-            target_value=None, **more,
-        )  # fmt: skip
+            name,
+            device,
+            generated,
+            precision=precision,
+            kernels=kernels,
+            warmup_steps=2,
+            window_steps=3,
+            max_steps=7,
+            max_epochs=1,
+            eval_every_epochs=None,
+            target_value=None,
+            **more,
+        )
     except EnvironmentFault as refused:
         pytest.skip(str(refused))
     step = job.step

@@ -47,9 +47,12 @@ def make_torch(module: Any, *, event: Any = Event, **accelerator: Any) -> Any:
     calls = {"set_device_index": lambda _: None, "synchronize": lambda: None, **accelerator}
     scalar = SimpleNamespace(add_=lambda _: SimpleNamespace(item=lambda: 1.0))
     return SimpleNamespace(
-        __version__="2.13.0", accelerator=SimpleNamespace(**calls), Event=event,
-        zeros=lambda *_, **__: scalar, get_device_module=lambda _: module,
-    )  # fmt: skip
+        __version__="2.13.0",
+        accelerator=SimpleNamespace(**calls),
+        Event=event,
+        zeros=lambda *_, **__: scalar,
+        get_device_module=lambda _: module,
+    )
 
 
 def make_allocator_calls(calls: list[str]) -> dict[str, Any]:
@@ -117,17 +120,26 @@ def test_events_of_the_backend_module_replace_missing_torch_events() -> None:
 @pytest.mark.parametrize(
     ("torch", "task"),
     [
-        (make_torch(SimpleNamespace(mem_get_info=lambda _: (0, 1)),
-                    event=make_failing_call("no events")),
-         "nothing makes timed events: no events"),
-        (make_torch(SimpleNamespace(mem_get_info=lambda _: (0, 1)), event=BackwardEvent),
-         "nothing makes timed events: -1.0 ms between two events"),
-        (make_torch(SimpleNamespace(), get_memory_info=make_failing_call(NO_ALLOCATOR)),
-         f"nothing tells the device's memory: {NO_ALLOCATOR}"),
-        (make_torch(SimpleNamespace(), synchronize=make_failing_call("no stream")),
-         "nothing waits for the device: no stream"),
+        (
+            make_torch(
+                SimpleNamespace(mem_get_info=lambda _: (0, 1)), event=make_failing_call("no events")
+            ),
+            "nothing makes timed events: no events",
+        ),
+        (
+            make_torch(SimpleNamespace(mem_get_info=lambda _: (0, 1)), event=BackwardEvent),
+            "nothing makes timed events: -1.0 ms between two events",
+        ),
+        (
+            make_torch(SimpleNamespace(), get_memory_info=make_failing_call(NO_ALLOCATOR)),
+            f"nothing tells the device's memory: {NO_ALLOCATOR}",
+        ),
+        (
+            make_torch(SimpleNamespace(), synchronize=make_failing_call("no stream")),
+            "nothing waits for the device: no stream",
+        ),
     ],
-)  # fmt: skip
+)
 def test_missing_backend_function_is_named(torch: Any, task: str) -> None:
     with pytest.raises(EnvironmentFault) as refused:
         open_backend(torch)

@@ -31,10 +31,26 @@ def check_contract(chosen: str, *more: str, **variables: str) -> subprocess.Comp
     paths += more
     env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"} | variables
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "tests/device", "--device", "standin", "-k", chosen,
-         "-p", "no:cacheprovider", "-p", "no:xdist"],
-        cwd=ROOT, env=env, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "tests/device",
+            "--device",
+            "standin",
+            "-k",
+            chosen,
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:xdist",
+        ],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @pytest.mark.nightly

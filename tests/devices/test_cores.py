@@ -17,30 +17,38 @@ MIB = 1 << 20
 MACHINES = {
     "none": ({}, [], None),
     "middle": (
-        {GROUP: f"0::/{STEP}\n",
-         f"{TOP}/{STEP}/memory.max": "max\n", f"{TOP}/{STEP}/cpu.max": "max 100000\n",
-         f"{TOP}/{STEP}/../../memory.max": f"{512 * MIB}\n",
-         f"{TOP}/{STEP}/../../cpu.max": "100000 100000\n",
-         f"{TOP}/{STEP}/../../../memory.max": f"{900 * MIB}\n",
-         f"{TOP}/{STEP}/../../../cpu.max": "400000 100000\n",
-         f"{TOP}/other.slice/memory.max": f"{MIB}\n"},
-        [(f"{Path(STEP).parent.parent}", 512), (f"{Path(STEP).parent.parent.parent}", 900)], 1.0,
+        {
+            GROUP: f"0::/{STEP}\n",
+            f"{TOP}/{STEP}/memory.max": "max\n",
+            f"{TOP}/{STEP}/cpu.max": "max 100000\n",
+            f"{TOP}/{STEP}/../../memory.max": f"{512 * MIB}\n",
+            f"{TOP}/{STEP}/../../cpu.max": "100000 100000\n",
+            f"{TOP}/{STEP}/../../../memory.max": f"{900 * MIB}\n",
+            f"{TOP}/{STEP}/../../../cpu.max": "400000 100000\n",
+            f"{TOP}/other.slice/memory.max": f"{MIB}\n",
+        },
+        [(f"{Path(STEP).parent.parent}", 512), (f"{Path(STEP).parent.parent.parent}", 900)],
+        1.0,
     ),
     "v1": (
-        {GROUP: "4:memory:/slurm/job_7\n3:cpu,cpuacct:/slurm\n",
-         f"{TOP}/memory/memory.limit_in_bytes": NO_LIMIT_V1,
-         f"{TOP}/memory/slurm/job_7/memory.limit_in_bytes": f"{64 * MIB}\n",
-         f"{TOP}/cpu/cpu.cfs_quota_us": "-1\n",
-         f"{TOP}/cpu/cpu.cfs_period_us": "100000\n",
-         f"{TOP}/cpu/slurm/cpu.cfs_quota_us": "250000\n",
-         f"{TOP}/cpu/slurm/cpu.cfs_period_us": "100000\n"},
-        [("memory/slurm/job_7", 64)], 2.5,
+        {
+            GROUP: "4:memory:/slurm/job_7\n3:cpu,cpuacct:/slurm\n",
+            f"{TOP}/memory/memory.limit_in_bytes": NO_LIMIT_V1,
+            f"{TOP}/memory/slurm/job_7/memory.limit_in_bytes": f"{64 * MIB}\n",
+            f"{TOP}/cpu/cpu.cfs_quota_us": "-1\n",
+            f"{TOP}/cpu/cpu.cfs_period_us": "100000\n",
+            f"{TOP}/cpu/slurm/cpu.cfs_quota_us": "250000\n",
+            f"{TOP}/cpu/slurm/cpu.cfs_period_us": "100000\n",
+        },
+        [("memory/slurm/job_7", 64)],
+        2.5,
     ),
     "unlimited": (
-        {GROUP: "0::/a\n", f"{TOP}/a/memory.max": "max\n",
-         f"{TOP}/a/cpu.max": "max 100000\n"}, [], None,
+        {GROUP: "0::/a\n", f"{TOP}/a/memory.max": "max\n", f"{TOP}/a/cpu.max": "max 100000\n"},
+        [],
+        None,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("files", "limits", "quota"), MACHINES.values(), ids=MACHINES)
@@ -59,10 +67,17 @@ def test_memory_limits_of_all_parent_groups_are_read(
 
 @pytest.mark.parametrize(
     ("files", "used"),
-    [({"memory.current": "900\n", "memory.stat": "anon 1\ninactive_file 200\n"}, 700),
-     ({"memory.usage_in_bytes": "900\n",
-       "memory.stat": "inactive_file 1\ntotal_inactive_file 300\n"}, 600)],
-)  # fmt: skip
+    [
+        ({"memory.current": "900\n", "memory.stat": "anon 1\ninactive_file 200\n"}, 700),
+        (
+            {
+                "memory.usage_in_bytes": "900\n",
+                "memory.stat": "inactive_file 1\ntotal_inactive_file 300\n",
+            },
+            600,
+        ),
+    ],
+)
 def test_file_cache_is_not_counted_as_used_memory(
     tmp_path: Path, files: dict[str, str], used: int
 ) -> None:

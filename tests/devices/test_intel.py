@@ -32,9 +32,13 @@ def two_max(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     add_pci_card(root, "0000:00:02.0", vendor=0x8086, driver="i915", minor=130)
     for index, address in enumerate(("0000:18:00.0", "0000:3a:00.0")):
         card = add_pci_card(
-            root, address, vendor=0x8086, kind="0x038000", driver="xe",
+            root,
+            address,
+            vendor=0x8086,
+            kind="0x038000",
+            driver="xe",
             minor=128 + index,
-        )  # fmt: skip
+        )
         for tile in (0, 1):
             (card / f"tile{tile}").mkdir()
     add_pci_card(root, "0000:6a:00.0", vendor=0x8086, kind="0x0b4000", driver="4xxx")  # compresses
@@ -83,7 +87,7 @@ def test_integrated_graphics_are_used_without_a_discrete_card(
             [(97.5, 118.25, 2400.0, 10240 << 20, 61.0), (0.0, 18.5, 300.0, 24 << 20, 38.0)],
         ),
     ],
-)  # fmt: skip
+)
 def test_readings_are_joined_with_names_and_memory(
     two_max: Path, shell: str, readings: list[tuple[float | None, ...]]
 ) -> None:
@@ -93,8 +97,13 @@ def test_readings_are_joined_with_names_and_memory(
     for _ in range(2):
         samples = monitor.read()[:2]
         assert [
-            (sample.utilization_percent, sample.power_w, sample.clock_mhz, sample.memory_used_bytes,
-             sample.temperature_c)
+            (
+                sample.utilization_percent,
+                sample.power_w,
+                sample.clock_mhz,
+                sample.memory_used_bytes,
+                sample.temperature_c,
+            )
             for sample in samples
-        ] == readings  # fmt: skip
+        ] == readings
         assert [sample.memory_total_bytes for sample in samples] == [128 << 30] * 2

@@ -99,10 +99,13 @@ def test_vendor_answers_questions_of_planning(
     assert vendor.driver_version() == "550.54.15"
     assert "CUDA_VISIBLE_DEVICES" in vendor.recorded_variables
     changing = {
-        "TORCH_CUDNN_SDPA_DEPRIORITIZED": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_IB_HCA": "mlx5_0",
-        "NCCL_SOCKET_IFNAME": "eth0", "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",
+        "TORCH_CUDNN_SDPA_DEPRIORITIZED": "1",
+        "NCCL_NVLS_ENABLE": "0",
+        "NCCL_IB_HCA": "mlx5_0",
+        "NCCL_SOCKET_IFNAME": "eth0",
+        "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",
         "NVIDIA_TF32_OVERRIDE": "0",
-    }  # fmt: skip
+    }
     assert select_variables({**changing, "NVIDIA_API_KEY": "secret"}, vendor) == changing
     monkeypatch.setitem(sys.modules, "pynvml", None)  # only the management library knows
     assert (vendor.rank_memory(1), vendor.occupants(1)) == (None, [])

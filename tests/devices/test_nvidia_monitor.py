@@ -36,19 +36,37 @@ def test_throttle_reasons_have_names_and_idle_is_not_one(
 
 
 def test_all_cards_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = FakeCard(uuid="GPU-2", used=3 * GIB, reserved=GIB, events=0x21, energy_mj=None,
-                     busy_percent=12, ecc=None, remapped=None, pcie_replays=None)  # fmt: skip
+    other = FakeCard(
+        uuid="GPU-2",
+        used=3 * GIB,
+        reserved=GIB,
+        events=0x21,
+        energy_mj=None,
+        busy_percent=12,
+        ecc=None,
+        remapped=None,
+        pcie_replays=None,
+    )
     put_cards(monkeypatch, FakeCard(), other)
     monitor = NvmlMonitor()
     assert monitor.name == "nvml 13.580.65.06"
     first, second = monitor.read()
     assert first.known() == {
-        "index": 0, "name": H100,
-        "temperature_c": 41, "power_w": pytest.approx(123.456), "memory_used_bytes": 0,
-        "memory_total_bytes": 80 * GIB, "utilization_percent": 97.0, "clock_mhz": 1755,
-        "throttle_reasons": (), "energy_j": pytest.approx(1234.567),
-        "ecc_corrected": 0, "ecc_uncorrected": 0, "remapped_rows": 0, "link_replays": 0,
-    }  # fmt: skip
+        "index": 0,
+        "name": H100,
+        "temperature_c": 41,
+        "power_w": pytest.approx(123.456),
+        "memory_used_bytes": 0,
+        "memory_total_bytes": 80 * GIB,
+        "utilization_percent": 97.0,
+        "clock_mhz": 1755,
+        "throttle_reasons": (),
+        "energy_j": pytest.approx(1234.567),
+        "ecc_corrected": 0,
+        "ecc_uncorrected": 0,
+        "remapped_rows": 0,
+        "link_replays": 0,
+    }
     assert (second.index, second.memory_used_bytes, second.energy_j) == (1, 3 * GIB, None)
     assert second.throttle_reasons == ("thermal",)
     monitor.close()
@@ -119,12 +137,20 @@ def test_power_limit_persistence_and_ecc_are_read_for_each_visible_card(
     settings = [nvml.read_settings(card) for card in driver.list_visible_cards()]
     assert settings == [
         DeviceSettings(
-            index=1, power_limit_w=500.0, default_power_limit_w=700.0, persistence=False,
-            ecc=False, partitioned=True,
+            index=1,
+            power_limit_w=500.0,
+            default_power_limit_w=700.0,
+            persistence=False,
+            ecc=False,
+            partitioned=True,
         ),
         DeviceSettings(
-            index=0, power_limit_w=700.0, default_power_limit_w=700.0, persistence=True, ecc=True,
+            index=0,
+            power_limit_w=700.0,
+            default_power_limit_w=700.0,
+            persistence=True,
+            ecc=True,
         ),
         DeviceSettings(index=2, default_power_limit_w=700.0),
-    ]  # fmt: skip
+    ]
     assert nvml.read_settings(driver.Card("a", "GPU-9", "0000:99:00.0")) is None

@@ -16,9 +16,18 @@ DATA_SET = Path(__file__).parent / "peaks" / "peaks.csv"
 ROWS: list[dict[str, Any]] = peaks.read_table()["peak"]
 NAMES = [name for row in ROWS for name in row["names"]]
 OWN_KEYS = {
-    "accelerator", "names", "compute_units", "also", "evidence", "note", "source", "date",
-    "exceptions", "product", "form",
-}  # fmt: skip
+    "accelerator",
+    "names",
+    "compute_units",
+    "also",
+    "evidence",
+    "note",
+    "source",
+    "date",
+    "exceptions",
+    "product",
+    "form",
+}
 
 
 # The data set has the rates of the vector units there, which matmuls in fp32 do not use.
@@ -158,9 +167,23 @@ def test_name_in_published_tables_lists_matching_products(
 
 @pytest.mark.parametrize(
     "name",
-    ["", "NVIDIA", "Ascend", "MTT S5000", "910A", "910B", "910B4", "910C", "Ascend 910",
-     "A100 64GB", "A100X", "MI250", "Instinct", "K200"],
-)  # fmt: skip
+    [
+        "",
+        "NVIDIA",
+        "Ascend",
+        "MTT S5000",
+        "910A",
+        "910B",
+        "910B4",
+        "910C",
+        "Ascend 910",
+        "A100 64GB",
+        "A100X",
+        "MI250",
+        "Instinct",
+        "K200",
+    ],
+)
 def test_a_vendor_or_a_family_alone_names_no_product(name: str) -> None:
     assert peaks.find_products(name) == ()
 

@@ -35,14 +35,19 @@ EXPECTED: dict[str, list[dict[str, Any]]] = json.loads((RECORDED / "expected.jso
 
 # By a part of the file's path; the first that fits.
 PARSERS: dict[str, Parse] = {
-    "xpu-smi-intel/1.3-discovery": parse_discovery, "xpu-smi-intel": parse_dump,
+    "xpu-smi-intel/1.3-discovery": parse_discovery,
+    "xpu-smi-intel": parse_dump,
     "static": parse_static,
-    "amd-smi": parse_metric, "hy-smi": parse_hy_smi,
-    "xpu-smi-kunlunxin": parse_xpu_smi, "npu-smi": parse_npu_smi, "cnmon": parse_cnmon,
+    "amd-smi": parse_metric,
+    "hy-smi": parse_hy_smi,
+    "xpu-smi-kunlunxin": parse_xpu_smi,
+    "npu-smi": parse_npu_smi,
+    "cnmon": parse_cnmon,
     "ixsmi": parse_ixsmi,
-    "mthreads-gmi": parse_mthreads_gmi, "mx-smi": parse_mx_smi,
+    "mthreads-gmi": parse_mthreads_gmi,
+    "mx-smi": parse_mx_smi,
     "powermetrics": apple.parse,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -61,9 +66,21 @@ def test_every_recorded_output_is_tested_and_has_its_source() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "\n\n", "No devices were found\n", "| a | b | c |\n", "[]", "{}", "1", '{"gpu_data": {}}',
-     '[{"gpu": "x"}]', "DCU  Temp   AvgPwr\n", "Timestamp, DeviceId\n", "Device ID,Device Name\n"],
-)  # fmt: skip
+    [
+        "",
+        "\n\n",
+        "No devices were found\n",
+        "| a | b | c |\n",
+        "[]",
+        "{}",
+        "1",
+        '{"gpu_data": {}}',
+        '[{"gpu": "x"}]',
+        "DCU  Temp   AvgPwr\n",
+        "Timestamp, DeviceId\n",
+        "Device ID,Device Name\n",
+    ],
+)
 @pytest.mark.parametrize("parse", PARSERS.values())
 def test_output_without_a_device_is_unreadable_or_empty(parse: Parse, text: str) -> None:
     try:

@@ -109,9 +109,14 @@ def test_both_runtimes_hide_devices(
 
 @pytest.mark.parametrize(
     ("metrics", "is_reported"),
-    [(b"\x80\0\x02\x04", False), (b"\x08\1\x03\0", False), (b"\x78\0\x01\x06", True), (b"", True),
-     (None, True)],
-)  # fmt: skip
+    [
+        (b"\x80\0\x02\x04", False),
+        (b"\x08\1\x03\0", False),
+        (b"\x78\0\x01\x06", True),
+        (b"", True),
+        (None, True),
+    ],
+)
 def test_integrated_graphics_beside_another_torch_are_not_reported_as_unused(
     two_mi100: Path, monkeypatch: pytest.MonkeyPatch, metrics: bytes | None, is_reported: bool
 ) -> None:
@@ -132,12 +137,14 @@ def test_integrated_graphics_beside_another_torch_are_not_reported_as_unused(
     "cards",
     [
         # As hy-smi reports BW cards: the id is a serial number unknown to the kernel.
-        [{"Unique ID": "TCA24620040801", "PCI Bus": "0000:36:00.0 --> SN: 1 --> OAM ID: 2"},
-         {"Unique ID": "TAP34123070901", "PCI Bus": "0000:09:00.0 --> SN: 1 --> OAM ID: 1"}],
+        [
+            {"Unique ID": "TCA24620040801", "PCI Bus": "0000:36:00.0 --> SN: 1 --> OAM ID: 2"},
+            {"Unique ID": "TAP34123070901", "PCI Bus": "0000:09:00.0 --> SN: 1 --> OAM ID: 1"},
+        ],
         [{"Unique ID": "0x36"}, {"Unique ID": "0x9"}],
         [{"PCI Bus": "0000:36:00.0"}, {"PCI Bus": "0000:09:00.0"}],
     ],
-)  # fmt: skip
+)
 def test_address_or_id_identifies_a_device(
     machine: Path, monkeypatch: pytest.MonkeyPatch, cards: list[dict[str, str]]
 ) -> None:
@@ -156,9 +163,10 @@ def test_tool_is_asked_for_names_once(machine: Path) -> None:
     metric = shlex.quote(str(folder / "6.3-metric-mi300x.documentation.json"))
     static = shlex.quote(str(folder / "7-static-mi300x.json"))
     install_tool(
-        machine / "bin", "amd-smi",
+        machine / "bin",
+        "amd-smi",
         f'echo "$*" >> {calls}; case $1 in metric) cat {metric};; static) cat {static};; esac',
-    )  # fmt: skip
+    )
     monitor = Amd().monitor()
     assert monitor.name == "amd-smi"
     first, second = monitor.read()

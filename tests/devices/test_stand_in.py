@@ -108,7 +108,8 @@ MARKS = "            marks.append(device.mark())\n"
 CHANGES = {
     "no synchronisation at the window's end": (EDGE, "        end_ns = self.clock()\n"),
     "time read before the synchronisation": (
-        EDGE, "        end_ns = self.clock()\n        device.synchronize()\n"
+        EDGE,
+        "        end_ns = self.clock()\n        device.synchronize()\n",
     ),
     "no synchronisation before training": (START, '        self.enter("train")\n'),
     "a mark before the step's work": (
@@ -116,7 +117,7 @@ CHANGES = {
         "            marks.append(device.mark())\n            loss = self.job.step(batches)\n",
     ),
     "a synchronisation after each step": (MARKS, MARKS + "            device.synchronize()\n"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
@@ -159,7 +160,15 @@ def test_preflight_refuses_marks_of_the_host(call_in_process: Any) -> None:
 
 def test_only_operations_whose_result_the_host_needs_wait(call_in_process: Any) -> None:
     assert call_in_process(stand_in_jobs.list_waiting_operations) == {
-        "item": True, "tolist": True, "to the host": True, "from the host": True,
-        "from the host, queued": False, "nonzero": True, "a mask as index": True,
-        "numbers as index": False, "matmul": False, "backward": False, "compare": True,
-    }  # fmt: skip
+        "item": True,
+        "tolist": True,
+        "to the host": True,
+        "from the host": True,
+        "from the host, queued": False,
+        "nonzero": True,
+        "a mask as index": True,
+        "numbers as index": False,
+        "matmul": False,
+        "backward": False,
+        "compare": True,
+    }

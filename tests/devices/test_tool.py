@@ -89,12 +89,26 @@ def test_a_monitor_without_devices_is_unreadable(tool_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("45.5 W", 45.5), ("45.5W", 45.5), ("97%", 97.0), (" 1e3", 1000.0), (12, 12.0), (0.5, 0.5),
-        ("N/A", None), ("", None), (None, None), (True, None), ("-3", None), ("9" * 400, None),
-        (10**400, None), (float("nan"), None), (float("inf"), None), ([1], None), ({}, None),
+        ("45.5 W", 45.5),
+        ("45.5W", 45.5),
+        ("97%", 97.0),
+        (" 1e3", 1000.0),
+        (12, 12.0),
+        (0.5, 0.5),
+        ("N/A", None),
+        ("", None),
+        (None, None),
+        (True, None),
+        ("-3", None),
+        ("9" * 400, None),
+        (10**400, None),
+        (float("nan"), None),
+        (float("inf"), None),
+        ([1], None),
+        ({}, None),
         (18446744073709551615, None),
     ],
-)  # fmt: skip
+)
 def test_numbers_are_read_or_unknown(text: object, value: float | None) -> None:
     assert tool.number(text) == value
 

@@ -55,26 +55,61 @@ class Case(NamedTuple):
 
 CASES = {
     "ascend": Case(
-        Ascend, "npu-smi/23.0.3.txt", "dev/davinci{}", ["910B2C"] * 4, "23.0.3", 12861,
+        Ascend,
+        "npu-smi/23.0.3.txt",
+        "dev/davinci{}",
+        ["910B2C"] * 4,
+        "23.0.3",
+        12861,
     ),
     "cambricon": Case(
-        Cambricon, "cnmon/5.10.13.txt", "dev/cambricon_dev{}", ["MLU370-X8"] * 2, "5.10.13", 23374,
+        Cambricon,
+        "cnmon/5.10.13.txt",
+        "dev/cambricon_dev{}",
+        ["MLU370-X8"] * 2,
+        "5.10.13",
+        23374,
     ),
     "iluvatar": Case(
-        Iluvatar, "ixsmi/3.1.1.txt", "dev/iluvatar{}", ["Iluvatar BI-V100"], "3.1.0", 32511,
+        Iluvatar,
+        "ixsmi/3.1.1.txt",
+        "dev/iluvatar{}",
+        ["Iluvatar BI-V100"],
+        "3.1.0",
+        32511,
     ),
     "mthreads": Case(
-        MThreads, "mthreads-gmi/driver-2.7.0-q.txt", "dev/mtgpu.{}", ["MTT S90"], "2.7.0", 24576,
+        MThreads,
+        "mthreads-gmi/driver-2.7.0-q.txt",
+        "dev/mtgpu.{}",
+        ["MTT S90"],
+        "2.7.0",
+        24576,
     ),
     "metax": Case(
-        MetaX, "mx-smi/2.2.8.txt", "dev/dri/renderD{}", ["MetaX N260"] * 2, "3.0.11", 64870,
+        MetaX,
+        "mx-smi/2.2.8.txt",
+        "dev/dri/renderD{}",
+        ["MetaX N260"] * 2,
+        "3.0.11",
+        64870,
     ),
     "kunlunxin": Case(
-        Kunlunxin, "xpu-smi-kunlunxin/5-p800.txt", "dev/xpu{}", ["P800 OAM"] * 2, "5.0.21", 7864,
+        Kunlunxin,
+        "xpu-smi-kunlunxin/5-p800.txt",
+        "dev/xpu{}",
+        ["P800 OAM"] * 2,
+        "5.0.21",
+        7864,
     ),
-}  # fmt: skip
-VARIABLES = ("CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES",
-             "MLU_VISIBLE_DEVICES", "MUSA_VISIBLE_DEVICES")  # fmt: skip
+}
+VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "MACA_VISIBLE_DEVICES",
+    "ASCEND_RT_VISIBLE_DEVICES",
+    "MLU_VISIBLE_DEVICES",
+    "MUSA_VISIBLE_DEVICES",
+)
 
 
 @pytest.fixture

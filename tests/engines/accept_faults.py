@@ -76,9 +76,20 @@ def lose_packets(hosts: Hosts, first: int, second: int) -> None:
     """Drop some packets between two hosts, in both directions."""
     for here, there in ((first, second), (second, first)):
         words = [
-            "iptables", "-A", "OUTPUT", "-d", hosts.address(there), "-m", "statistic",
-            "--mode", "random", "--probability", str(PACKET_LOSS), "-j", "DROP",
-        ]  # fmt: skip
+            "iptables",
+            "-A",
+            "OUTPUT",
+            "-d",
+            hosts.address(there),
+            "-m",
+            "statistic",
+            "--mode",
+            "random",
+            "--probability",
+            str(PACKET_LOSS),
+            "-j",
+            "DROP",
+        ]
         subprocess.run(hosts.nodes[here].inside(*words), check=True)
 
 
@@ -114,20 +125,50 @@ def accept(folder: Path, case: str = "handicapped") -> tuple[Hosts, Path, str]:
         settings["master_port"] = 29_711
         (folder / "cluster.yaml").write_text(json.dumps(settings))
         command = [
-            sys.executable, "-m", "trainmark", "accept", case, "--launcher", "ssh",
-            "--nnodes", str(NUM_HOSTS), "--nproc", "1", "--device", "cpu",
-            "--cluster", str(folder / "cluster.yaml"), "--phases", "nodes,pairs",
-            "--repeats", "4", "--rounds", "10", "--seconds", "0.3", "--deadline", str(DEADLINE_S),
-            "--join", str(JOIN_S), "--worse-by", str(WORSE_BY), "--rates-worse-by", "10",
-            "--out", str(out),
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "trainmark",
+            "accept",
+            case,
+            "--launcher",
+            "ssh",
+            "--nnodes",
+            str(NUM_HOSTS),
+            "--nproc",
+            "1",
+            "--device",
+            "cpu",
+            "--cluster",
+            str(folder / "cluster.yaml"),
+            "--phases",
+            "nodes,pairs",
+            "--repeats",
+            "4",
+            "--rounds",
+            "10",
+            "--seconds",
+            "0.3",
+            "--deadline",
+            str(DEADLINE_S),
+            "--join",
+            str(JOIN_S),
+            "--worse-by",
+            str(WORSE_BY),
+            "--rates-worse-by",
+            "10",
+            "--out",
+            str(out),
+        ]
         variables = {"TRAINMARK_CACHE": str(folder / "cache"), "TRAINMARK_CASE_PATH": str(CASES)}
         with quota_group() as members:
             (hosts.disk(QUOTA) / "quota").write_text(str(members))
             process = subprocess.Popen(
-                hosts.login.inside(*command), env=os.environ | variables,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            )  # fmt: skip
+                hosts.login.inside(*command),
+                env=os.environ | variables,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
             stopped = stop_agent(hosts, HUNG, out)
             try:
                 printed, _ = process.communicate()
@@ -204,15 +245,19 @@ def write_table(right: Counter[str], count: int) -> None:
     from benchmarks.harness import commit, machine
 
     lines = [
-        "# Acceptance of six hosts with four faults", "",
+        "# Acceptance of six hosts with four faults",
+        "",
         f"{machine()}; commit {commit()}.",
-        "Written by `python -m engines.accept_faults` in the folder `tests`.", "",
+        "Written by `python -m engines.accept_faults` in the folder `tests`.",
+        "",
         "Six network namespaces of one machine with an sshd each share its two cores with other",
         f"programs, so that only differences above {WORSE_BY:.0%} are judged. Every run has all",
-        "faults at once. This kernel has no netem: packets are lost by iptables, not delayed.", "",
-        "| host | named rightly |", "|---|---:|",
+        "faults at once. This kernel has no netem: packets are lost by iptables, not delayed.",
+        "",
+        "| host | named rightly |",
+        "|---|---:|",
         *(f"| {text} | {right[name]} of {count} |" for name, text in FAULTS.items()),
-    ]  # fmt: skip
+    ]
     RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

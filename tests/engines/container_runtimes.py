@@ -63,9 +63,13 @@ class Rootless:
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a command as the user."""
         return subprocess.run(
-            [*self.prefix, *words], env=os.environ | self.variables, cwd="/", input=input_bytes,
-            capture_output=True, check=False,
-        )  # fmt: skip
+            [*self.prefix, *words],
+            env=os.environ | self.variables,
+            cwd="/",
+            input=input_bytes,
+            capture_output=True,
+            check=False,
+        )
 
     def own(self, path: Path) -> Path:
         """Give a file to the user."""
@@ -127,13 +131,20 @@ def _daemon(folder: Path) -> Iterator[None]:
     with (folder / "dockerd.log").open("wb") as log:
         service = subprocess.Popen(
             [
-                "dockerd", "--iptables=false", "--ip6tables=false", "--bridge=none",
-                "--storage-driver=vfs", f"--data-root={folder}/docker",
-                f"--exec-root={folder}/dockerd", f"--pidfile={folder}/dockerd.pid",
-                f"--host=unix://{folder}/docker.sock", "--group=nogroup",
+                "dockerd",
+                "--iptables=false",
+                "--ip6tables=false",
+                "--bridge=none",
+                "--storage-driver=vfs",
+                f"--data-root={folder}/docker",
+                f"--exec-root={folder}/dockerd",
+                f"--pidfile={folder}/dockerd.pid",
+                f"--host=unix://{folder}/docker.sock",
+                "--group=nogroup",
             ],
-            stdout=log, stderr=log,
-        )  # fmt: skip
+            stdout=log,
+            stderr=log,
+        )
     try:
         until_s = time.monotonic() + _START_S
         while not (folder / "docker.sock").exists() and service.poll() is None:

@@ -41,9 +41,12 @@ def create(words: list[str]) -> None:
         with (FOLDER / f"{index}.log").open("wb") as log:
             pod = subprocess.Popen(
                 ["sh", "-c", POD, "pod", script, str(FOLDER / f"{index}.exit")],
-                env=os.environ | {"JOB_COMPLETION_INDEX": str(index)}, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+                env=os.environ | {"JOB_COMPLETION_INDEX": str(index)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         (FOLDER / f"{index}.pid").write_text(str(pod.pid))
     print(f"jobset.jobset.x-k8s.io/{name}")
 

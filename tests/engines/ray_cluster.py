@@ -81,9 +81,12 @@ class RayCluster:
         self.process = subprocess.Popen(
             [sys.executable, "-c", _HOLD, str(_STORE_BYTES), *ports],
             env=os.environ | {_VARIABLE: self.id, "RAY_TMPDIR": folder},
-            text=True, start_new_session=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            text=True,
+            start_new_session=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
         assert self.process.stdout
         while (line := self.process.stdout.readline()) != "up\n":
             if not line:

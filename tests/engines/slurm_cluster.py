@@ -101,15 +101,23 @@ class SlurmCluster:
         key.touch(mode=0o600)
         key.write_bytes(os.urandom(128))
         text = _CONFIGURATION.format(
-            folder=folder, host=socket.gethostname().partition(".")[0], nodes=NODES,
-            ports=_free_ports(3), user=getpass.getuser(),
-        )  # fmt: skip
+            folder=folder,
+            host=socket.gethostname().partition(".")[0],
+            nodes=NODES,
+            ports=_free_ports(3),
+            user=getpass.getuser(),
+        )
         (folder / "slurm.conf").write_text(text)
         self._start(
-            "munged", "--foreground", "--force", f"--socket={folder}/munge.socket",
-            f"--key-file={key}", f"--pid-file={folder}/munged.pid",
-            f"--log-file={folder}/munged.log", f"--seed-file={folder}/munged.seed",
-        )  # fmt: skip
+            "munged",
+            "--foreground",
+            "--force",
+            f"--socket={folder}/munge.socket",
+            f"--key-file={key}",
+            f"--pid-file={folder}/munged.pid",
+            f"--log-file={folder}/munged.log",
+            f"--seed-file={folder}/munged.seed",
+        )
         self.until((folder / "munge.socket").exists, "munged")
         self._start("slurmctld", "-D", "-f", self.variables["SLURM_CONF"])
         for node in NODES:
@@ -121,9 +129,14 @@ class SlurmCluster:
         assert path is not None
         with (self.folder / f"{name or program}.out").open("ab") as out:
             self._daemons[name or program] = subprocess.Popen(
-                [path, *args], env=os.environ | self.variables, cwd=self.folder,
-                stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
-            )  # fmt: skip
+                [path, *args],
+                env=os.environ | self.variables,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
 
     def ask(self, *args: str) -> str:
         """Return what one of Slurm's programs prints."""

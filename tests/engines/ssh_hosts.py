@@ -54,9 +54,11 @@ class Namespace:
         script = f"ip link set lo up; {self.script}; echo ready; exec cat"
         self.process = subprocess.Popen(
             ["unshare", "--net", *self.options, "sh", "-c", script],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
             env=os.environ | {"PATH": _PATH},
-        )  # fmt: skip
+        )
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "ready\n"
 

@@ -50,10 +50,21 @@ def run(user, work, start_run):
         mounts = [f"{work}:{work}"]
         site = user.site(work / "cluster.yaml", environment=faulty, mounts=mounts, **container)
         process, _ = start_run(
-            *args, "--device", "cpu", "--launcher", "local", "--cluster", str(site),
-            case=case, prefix=user.prefix, program=(user.python, "-m", "trainmark"), cwd=work,
-            RUN_DIR=str(work / "run"), **user.variables, **faulty,
-        )  # fmt: skip
+            *args,
+            "--device",
+            "cpu",
+            "--launcher",
+            "local",
+            "--cluster",
+            str(site),
+            case=case,
+            prefix=user.prefix,
+            program=(user.python, "-m", "trainmark"),
+            cwd=work,
+            RUN_DIR=str(work / "run"),
+            **user.variables,
+            **faulty,
+        )
         return process, work / "run"
 
     return start

@@ -26,10 +26,13 @@ def cluster(tmp_path, monkeypatch):
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{source}" "$@"\n')
     program.chmod(0o755)
     variables = {
-        "TRAINMARK_CASE_PATH": str(CASES), "FAULT_FIFO": str(tmp_path / "fifo"),
-        "TRAINMARK_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1",
-        "KUBE_FOLDER": str(folder), "PATH": f"{folder}:{os.environ['PATH']}",
-    }  # fmt: skip
+        "TRAINMARK_CASE_PATH": str(CASES),
+        "FAULT_FIFO": str(tmp_path / "fifo"),
+        "TRAINMARK_CACHE": str(tmp_path / "cache"),
+        "OMP_NUM_THREADS": "1",
+        "KUBE_FOLDER": str(folder),
+        "PATH": f"{folder}:{os.environ['PATH']}",
+    }
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     return folder
@@ -44,10 +47,11 @@ def run(cluster, start_run, tmp_path):
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         site = {
-            "environment": {"GLOO_SOCKET_IFNAME": "lo"}, "master_port": port,
+            "environment": {"GLOO_SOCKET_IFNAME": "lo"},
+            "master_port": port,
             "container": {"image": "trainmark:1", "python": sys.executable},
             "kubernetes": {"volumes": {str(tmp_path): {"hostPath": {"path": str(tmp_path)}}}},
-        }  # fmt: skip
+        }
         (tmp_path / "cluster.yaml").write_text(json.dumps(site))
         return start_run(*args, *TWO, "--cluster", str(tmp_path / "cluster.yaml"), case=case)
 

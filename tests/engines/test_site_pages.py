@@ -64,9 +64,13 @@ def wait_for_rows(window, count):
 
 @pytest.mark.parametrize(
     ("lang", "dark"),
-    [("en", False), pytest.param("en", True, marks=nightly),
-     pytest.param("zh", False, marks=nightly), ("zh", True)],
-)  # fmt: skip
+    [
+        ("en", False),
+        pytest.param("en", True, marks=nightly),
+        pytest.param("zh", False, marks=nightly),
+        ("zh", True),
+    ],
+)
 @pytest.mark.parametrize("name", PAGES)
 def test_axe_finds_no_accessibility_violation(open_page, name, dark, lang):
     window = open_page(PAGES[name] if lang == "en" else f"/{lang}{PAGES[name]}", dark=dark)

@@ -163,9 +163,14 @@ def test_script_of_a_dry_run_starts_the_same_run(idle_cluster, trainmark, tmp_pa
     assert dry_run.returncode == 0, dry_run.stderr
     assert not run_dir.exists()
     pasted = subprocess.run(
-        ["bash"], input=dry_run.stdout, text=True, cwd=tmp_path, capture_output=True, check=False,
+        ["bash"],
+        input=dry_run.stdout,
+        text=True,
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
         env=os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache")},
-    )  # fmt: skip
+    )
     assert (pasted.returncode, pasted.stderr) == (0, "")
     attached = trainmark("run", "--attach", str(run_dir))
     assert attached.returncode == 0, attached.stdout + attached.stderr

@@ -41,9 +41,12 @@ def accept(tmp_path):
         def run(*args):
             command = [sys.executable, "-m", "trainmark", "accept", *args]
             return subprocess.run(
-                command, env=os.environ | cluster.variables, capture_output=True, text=True,
+                command,
+                env=os.environ | cluster.variables,
+                capture_output=True,
+                text=True,
                 check=False,
-            )  # fmt: skip
+            )
 
         yield run
 
@@ -52,10 +55,24 @@ def accept(tmp_path):
 def test_acceptance_of_two_slurm_nodes_resumes_with_missing_measurements(accept, tmp_path):
     out = tmp_path / "out"
     args = (
-        "toy", "--launcher", "slurm", "--nnodes", "2", "--nproc", "1", "--seconds", "0.2",
-        "--cluster", str(tmp_path / "cluster.yaml"), "--worse-by", "10", "--rates-worse-by", "10",
-        "--out", str(out),
-    )  # fmt: skip
+        "toy",
+        "--launcher",
+        "slurm",
+        "--nnodes",
+        "2",
+        "--nproc",
+        "1",
+        "--seconds",
+        "0.2",
+        "--cluster",
+        str(tmp_path / "cluster.yaml"),
+        "--worse-by",
+        "10",
+        "--rates-worse-by",
+        "10",
+        "--out",
+        str(out),
+    )
 
     ended = accept(*args, "--repeats", "2", "--phases", "devices,nodes")
 

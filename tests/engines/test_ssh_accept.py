@@ -53,17 +53,44 @@ def test_hung_host_is_named_and_the_others_measure_all_their_pairs(hosts, tmp_pa
     (tmp_path / "cluster.yaml").write_text(json.dumps(settings | {"master_port": 29_611}))
     out = tmp_path / "out"
     command = [
-        sys.executable, "-m", "trainmark", "accept", "toy", "--launcher", "ssh", "--nnodes", "4",
-        "--nproc", "1", "--cluster", str(tmp_path / "cluster.yaml"), "--device", "cpu",
-        "--repeats", "2", "--seconds", "0.2", "--deadline", "120", "--join", "60",
-        "--worse-by", "10", "--rates-worse-by", "10",  # the hosts share the cores of one machine
-        "--out", str(out),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "trainmark",
+        "accept",
+        "toy",
+        "--launcher",
+        "ssh",
+        "--nnodes",
+        "4",
+        "--nproc",
+        "1",
+        "--cluster",
+        str(tmp_path / "cluster.yaml"),
+        "--device",
+        "cpu",
+        "--repeats",
+        "2",
+        "--seconds",
+        "0.2",
+        "--deadline",
+        "120",
+        "--join",
+        "60",
+        "--worse-by",
+        "10",
+        "--rates-worse-by",
+        "10",  # the hosts share the cores of one machine
+        "--out",
+        str(out),
+    ]
     environment = os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache")}
     process = subprocess.Popen(
-        hosts.login.inside(*command), env=environment, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        hosts.login.inside(*command),
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     stopped = stop_agent(HANGS)
     try:
         printed, _ = process.communicate()

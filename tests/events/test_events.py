@@ -30,8 +30,9 @@ def test_file_truncated_at_any_byte_yields_exactly_its_complete_lines(tmp_path: 
     for name in ("init", "", "über\n{}"):
         clock.advance(7)
         writer.emit("span", name=name, start_ns=1, end_ns=2)
-        expected.append({"event": "span", "t_ns": clock(), "start_ns": 1, "end_ns": 2,
-                         "name": name})  # fmt: skip
+        expected.append(
+            {"event": "span", "t_ns": clock(), "start_ns": 1, "end_ns": 2, "name": name}
+        )
     writer.close()
     content = path.read_bytes()
     for length in range(len(content), -1, -1):
@@ -44,9 +45,16 @@ def test_file_truncated_at_any_byte_yields_exactly_its_complete_lines(tmp_path: 
 def test_malformed_lines_are_counted_and_skipped(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     lines = [
-        b'{"event":"a","t_ns":1}', b"", b"not json", b"[1,2]", b'"event"', b'{"no":"event"}',
-        b"\xff\xfe", b'{"event":"b","t_ns":2}', b'{"event":"c"',
-    ]  # fmt: skip
+        b'{"event":"a","t_ns":1}',
+        b"",
+        b"not json",
+        b"[1,2]",
+        b'"event"',
+        b'{"no":"event"}',
+        b"\xff\xfe",
+        b'{"event":"b","t_ns":2}',
+        b'{"event":"c"',
+    ]
     path.write_bytes(b"\n".join(lines))
     file = EventFile(path)
     for _ in range(2):  # reading again starts anew

@@ -56,8 +56,9 @@ def test_devices_and_host_have_series_over_time(tmp_path: Path) -> None:
         (4.0, 25.0),
     ]
     assert {(x.quantity, x.of) for x in series if x.of_host} == {
-        ("utilization_percent", "0"), ("memory_used_bytes", "0"),
-    }  # fmt: skip
+        ("utilization_percent", "0"),
+        ("memory_used_bytes", "0"),
+    }
 
 
 def test_long_series_keep_their_extremes(tmp_path: Path) -> None:

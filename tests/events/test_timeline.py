@@ -54,31 +54,65 @@ def make_uneven_ranks(
                 span("init", start, 3 * S),
                 make_facts(3 * S, product),
                 window(
-                    4 * S, 6 * S, phase="compile", step_ns=[first_step], wait_ns=[S // 4],
-                    samples=[samples], loss=[3.0 + rank], tokens=10 * samples, model_flops=flops,
+                    4 * S,
+                    6 * S,
+                    phase="compile",
+                    step_ns=[first_step],
+                    wait_ns=[S // 4],
+                    samples=[samples],
+                    loss=[3.0 + rank],
+                    tokens=10 * samples,
+                    model_flops=flops,
                 ),
                 window(
-                    6 * S, 8 * S, phase="warmup", first_step=1, step_ns=[S, S // 2],
-                    wait_ns=[S // 4, 0], samples=[samples] * 2, loss=[2.0, 2.0],
-                    tokens=20 * samples, model_flops=flops,
+                    6 * S,
+                    8 * S,
+                    phase="warmup",
+                    first_step=1,
+                    step_ns=[S, S // 2],
+                    wait_ns=[S // 4, 0],
+                    samples=[samples] * 2,
+                    loss=[2.0, 2.0],
+                    tokens=20 * samples,
+                    model_flops=flops,
                 ),
                 window(
-                    8_500_000_000, last_end, first_step=3, step_ns=last_steps,
-                    wait_ns=[0, S // 2 * rank], samples=[samples, last], loss=[1.0, 0.5 - rank],
-                    tokens=10 * (samples + last), used_bytes=2_000 + 500 * rank, model_flops=flops,
+                    8_500_000_000,
+                    last_end,
+                    first_step=3,
+                    step_ns=last_steps,
+                    wait_ns=[0, S // 2 * rank],
+                    samples=[samples, last],
+                    loss=[1.0, 0.5 - rank],
+                    tokens=10 * (samples + last),
+                    used_bytes=2_000 + 500 * rank,
+                    model_flops=flops,
                 ),
                 event(
-                    "evaluate", 15 * S, epoch=0, step=5, start_ns=13 * S, end_ns=15 * S,
-                    value=0.8, samples=50, detail={}, target_reached=True,
+                    "evaluate",
+                    15 * S,
+                    epoch=0,
+                    step=5,
+                    start_ns=13 * S,
+                    end_ns=15 * S,
+                    value=0.8,
+                    samples=50,
+                    detail={},
+                    target_reached=True,
                 ),
                 event(
                     "trained", trained_end, start_ns=4 * S, end_ns=trained_end, steps=5, epochs=1
                 ),
-                event("result", trained_end, used_bytes=2_000 + 500 * rank,
-                      allocator_peak_bytes=1_500 + rank, job={}),
+                event(
+                    "result",
+                    trained_end,
+                    used_bytes=2_000 + 500 * rank,
+                    allocator_peak_bytes=1_500 + rank,
+                    job={},
+                ),
                 event("end", trained_end + S),
             ]
-        )  # fmt: skip
+        )
     return ranks
 
 
@@ -123,9 +157,19 @@ def test_two_uneven_ranks_give_exact_figures(uneven_run: RunTimeline) -> None:
         rel=1e-12,
     )
     assert {FIGURES[name].unit for name in figures} == {
-        "s", "samples/s", "tokens/s", "{work}/s", "FLOP/s", "%", "bytes", "", "W", "°C",
-        "J/sample", "J",
-    }  # fmt: skip
+        "s",
+        "samples/s",
+        "tokens/s",
+        "{work}/s",
+        "FLOP/s",
+        "%",
+        "bytes",
+        "",
+        "W",
+        "°C",
+        "J/sample",
+        "J",
+    }
     assert figures["MFU"].note == message(
         "dense_peak", precision="bf16", tflops=989.0, evidence="A"
     )
@@ -147,14 +191,21 @@ def test_memory_is_the_highest_reading(
         [
             event("start", 0, pid=1),
             *(
-                window(number * S, (number + 1) * S, first_step=number, step_ns=[S], samples=[4],
-                       loss=[1.0], used_bytes=used_bytes)
+                window(
+                    number * S,
+                    (number + 1) * S,
+                    first_step=number,
+                    step_ns=[S],
+                    samples=[4],
+                    loss=[1.0],
+                    used_bytes=used_bytes,
+                )
                 for number, used_bytes in enumerate(readings)
             ),
             event("result", 4 * S, used_bytes=of_result),
         ],
         [event("start", 0, pid=2), event("result", 4 * S, used_bytes=500)],
-    ]  # fmt: skip
+    ]
     run = read_run(write_run(tmp_path / "run", [launch_event()], *ranks), 2)
     assert [rank.used_bytes for rank in run.ranks] == [highest, 500]
     assert compute_figures(measure(run)).get("mem").value == max(highest or 0, 500)
@@ -165,9 +216,13 @@ def test_losses_are_weighted_by_samples_and_skip_nonfinite_values(tmp_path: Path
         run_dir = tmp_path / str(len(loss)) / str(loss[-1])
         steps = [S] * len(loss)
         window_event = window(
-            4 * S, 40 * S, step_ns=steps, wait_ns=[0] * len(loss), loss=loss,
+            4 * S,
+            40 * S,
+            step_ns=steps,
+            wait_ns=[0] * len(loss),
+            loss=loss,
             samples=[10] * (len(loss) - 2) + [30, 10],
-        )  # fmt: skip
+        )
         rank = [event("start", S, pid=1), make_facts(3 * S), window_event]
         run_dir.mkdir(parents=True)
         run = read_run(write_run(run_dir / "run", [launch_event(S // 2)], rank), 1)
@@ -338,14 +393,30 @@ def test_throughputs_are_ordered_and_spans_add_up(
             start, step_ns = now, [wait + work for wait, work, _ in steps]
             now += sum(step_ns) + idle_ns
             events.append(
-                window(start, now, phase=next(phases, "train"), step_ns=step_ns,
-                       wait_ns=[wait for wait, _, _ in steps], samples=[n for _, _, n in steps])
-            )  # fmt: skip
+                window(
+                    start,
+                    now,
+                    phase=next(phases, "train"),
+                    step_ns=step_ns,
+                    wait_ns=[wait for wait, _, _ in steps],
+                    samples=[n for _, _, n in steps],
+                )
+            )
             if evaluates:
                 events.append(
-                    event("evaluate", now + gap_ns, epoch=0, step=1, start_ns=now, value=0.5,
-                          end_ns=now + gap_ns, samples=1, detail={}, target_reached=False)
-                )  # fmt: skip
+                    event(
+                        "evaluate",
+                        now + gap_ns,
+                        epoch=0,
+                        step=1,
+                        start_ns=now,
+                        value=0.5,
+                        end_ns=now + gap_ns,
+                        samples=1,
+                        detail={},
+                        target_reached=False,
+                    )
+                )
             now += gap_ns
         count = sum(len(steps) for steps, _ in windows)
         ended = event("trained", now, start_ns=first, end_ns=now, steps=count, epochs=1)

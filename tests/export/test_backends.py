@@ -264,9 +264,14 @@ def test_unusable_destination_is_one_fault(
     file.write_text("")
     before = sorted(path.name for path in run_dir.glob("[!.]*"))
     output = follow(
-        run_dir, target.format(file=file), code=1, WANDB_API_KEY="", WANDB_MODE="online",
-        MLFLOW_HTTP_REQUEST_MAX_RETRIES="0", HOME=str(tmp_path),
-    )  # fmt: skip
+        run_dir,
+        target.format(file=file),
+        code=1,
+        WANDB_API_KEY="",
+        WANDB_MODE="online",
+        MLFLOW_HTTP_REQUEST_MAX_RETRIES="0",
+        HOME=str(tmp_path),
+    )
     remarks = [line for line in output.splitlines() if line.startswith("trainmark:")]
     assert len(remarks) == 1
     assert fault in remarks[0] or package == "alembic", remarks

@@ -113,9 +113,13 @@ def test_unknown_values_have_no_series(tmp_path: Path) -> None:
     run_dir = write_sampled_run(tmp_path / "run", None, ranks=ranks)
     last = select_points(read_points(run_dir), "train/step")[-1]
     assert last.values.keys() == {
-        "train/loss", "train/samples", "train/epoch", "perf/step_time_seconds",
-        "perf/samples_per_second", "perf/data_wait_percent",
-    }  # fmt: skip
+        "train/loss",
+        "train/samples",
+        "train/epoch",
+        "perf/step_time_seconds",
+        "perf/samples_per_second",
+        "perf/data_wait_percent",
+    }
 
 
 def test_nan_loss_is_exported(tmp_path: Path) -> None:
@@ -130,8 +134,10 @@ def test_nan_loss_is_exported(tmp_path: Path) -> None:
 def test_evaluations_have_the_case_metric_details_and_parts(tmp_path: Path) -> None:
     ranks = make_ranks_with_devices(2)
     for rank in ranks:
-        rank[EVALUATION] |= {"detail": {"loss": 0.5, "F1 score": 0.75, "none": None},
-                    "parts": {"subject": {"law": 0.25}}}  # fmt: skip
+        rank[EVALUATION] |= {
+            "detail": {"loss": 0.5, "F1 score": 0.75, "none": None},
+            "parts": {"subject": {"law": 0.25}},
+        }
     (point,) = select_points(
         read_points(write_sampled_run(tmp_path / "run", None, ranks=ranks)), "eval/step"
     )
@@ -153,10 +159,16 @@ def test_quality_names_become_parts_of_series_names() -> None:
 
 def test_readings_have_standard_names(tmp_path: Path) -> None:
     card = {
-        "index": 1, "power_w": 400.0, "temperature_c": 60.0, "utilization_percent": 90.0,
-        "clock_mhz": 1500.0, "memory_used_bytes": 8 * GIB, "memory_total_bytes": 16 * GIB,
-        "energy_j": 7.0, "throttle_reasons": ["too_hot"],
-    }  # fmt: skip
+        "index": 1,
+        "power_w": 400.0,
+        "temperature_c": 60.0,
+        "utilization_percent": 90.0,
+        "clock_mhz": 1500.0,
+        "memory_used_bytes": 8 * GIB,
+        "memory_total_bytes": 16 * GIB,
+        "energy_j": 7.0,
+        "throttle_reasons": ["too_hot"],
+    }
     lines = [
         make_start_line(1),
         make_host_line(

@@ -101,13 +101,22 @@ def test_public_checker_misses_only_the_keys_of_a_submission(run, tmp_path):
     path.write_text(render_mlperf_log(*run), encoding="utf-8")
     # The limit of the start-up, which ends with init_stop, is that of a division.
     submission = {
-        "submission_org", "submission_platform", "submission_division", "cache_clear", "init_stop",
-    }  # fmt: skip
+        "submission_org",
+        "submission_platform",
+        "submission_division",
+        "cache_clear",
+        "init_stop",
+    }
     disclosure = {
-        "lowest_numerical_precision_in_linear", "lowest_numerical_precision_in_attn",
-        "lowest_numerical_precision_in_comm", "tensor_parallelism", "pipeline_parallelism",
-        "context_parallelism", "expert_parallelism", "config_filename",
-    }  # fmt: skip
+        "lowest_numerical_precision_in_linear",
+        "lowest_numerical_precision_in_attn",
+        "lowest_numerical_precision_in_comm",
+        "tensor_parallelism",
+        "pipeline_parallelism",
+        "context_parallelism",
+        "expert_parallelism",
+        "config_filename",
+    }
     assert list_complaints(path, "6.1.0") == (submission | disclosure, [])
     assert list_complaints(path, "5.1.0") == (submission, [])
 

@@ -30,11 +30,21 @@ CUDNN_REQUIREMENT = re.compile(
 )
 # What torch and trainmark look up by name, beyond the functions in card/.
 LOOKED_UP_BY_NAME = (
-    "cuCtxGetLimit", "cuCtxPushCurrent_v2", "cuCtxSetCurrent", "cuCtxSetLimit", "cuDeviceGetUuid",
-    "cuFuncSetAttribute", "cuFuncSetCacheConfig", "cuLaunchCooperativeKernel", "cuMemAlloc_v2",
-    "cuMemFree_v2", "cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2", "cuModuleUnload",
+    "cuCtxGetLimit",
+    "cuCtxPushCurrent_v2",
+    "cuCtxSetCurrent",
+    "cuCtxSetLimit",
+    "cuDeviceGetUuid",
+    "cuFuncSetAttribute",
+    "cuFuncSetCacheConfig",
+    "cuLaunchCooperativeKernel",
+    "cuMemAlloc_v2",
+    "cuMemFree_v2",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuModuleUnload",
     "cuTensorMapEncodeTiled",
-)  # fmt: skip
+)
 
 
 class Symbols(NamedTuple):
@@ -87,9 +97,21 @@ def compile_sources(headers: Path, out: Path, *, cudnn: int) -> list[Path]:
     objects = []
     for source in sorted(SOURCES.glob("*.c")):
         compiled = out / f"{source.stem}.o"
-        run("gcc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC",
-            f"-DCUDNN_VERSION_REPORTED={cudnn}", f"-I{headers}",
-            "-c", str(source), "-o", str(compiled))  # fmt: skip
+        run(
+            "gcc",
+            "-std=gnu11",
+            "-O1",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-fPIC",
+            f"-DCUDNN_VERSION_REPORTED={cudnn}",
+            f"-I{headers}",
+            "-c",
+            str(source),
+            "-o",
+            str(compiled),
+        )
         objects.append(compiled)
     return objects
 
@@ -116,9 +138,20 @@ def build(torch: Path, headers: Path, out: Path) -> None:
     stub_source.write_text("".join(f"int {name}(void) {{ return 0; }}\n" for name in stubs))
     version_script.write_text(format_versions(imports))
     # The compiler knows some of the names with other types.
-    run("gcc", "-O1", "-fPIC", "-fno-builtin", "-shared", "-o", str(out / LIBRARY),
-        *map(str, objects), str(stub_source), f"-Wl,--version-script={version_script}",
-        "-lpthread", "-ldl")  # fmt: skip
+    run(
+        "gcc",
+        "-O1",
+        "-fPIC",
+        "-fno-builtin",
+        "-shared",
+        "-o",
+        str(out / LIBRARY),
+        *map(str, objects),
+        str(stub_source),
+        f"-Wl,--version-script={version_script}",
+        "-lpthread",
+        "-ldl",
+    )
 
     needed = set().union(*(needed_libraries(file) for file in libraries))
     file_names = {name for name in needed if NVIDIA_LIBRARY.match(name)}.union(OPENED_BY_NAME)

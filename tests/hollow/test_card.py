@@ -61,9 +61,12 @@ def test_ranks_take_memory_only_on_their_own_device():
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     common = {
-        "HOLLOW_DEVICES": "4", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port), "PYTHONPATH": f"tests{os.pathsep}{os.environ['PYTHONPATH']}",
-    }  # fmt: skip
+        "HOLLOW_DEVICES": "4",
+        "WORLD_SIZE": "4",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "PYTHONPATH": f"tests{os.pathsep}{os.environ['PYTHONPATH']}",
+    }
     variables = [{"RANK": str(rank), "LOCAL_RANK": str(rank % 2)} for rank in range(4)]
     ranks = [
         subprocess.Popen(

@@ -26,8 +26,12 @@ def call(tmp_path):
         env = os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache")} | variables
         done = subprocess.run(
             [sys.executable, "-m", module, *map(str, args)],
-            env=env, cwd=ROOT, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            env=env,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert "Traceback" not in done.stderr, done.stderr
         return done.returncode, done.stdout
 
@@ -52,9 +56,13 @@ def test_parts_of_the_device_contract_that_need_no_arithmetic_hold(call):
     """The other parts need results, or memory readings of other processes."""
     files = (f"tests/device/test_{name}.py" for name in PARTS_WITHOUT_ARITHMETIC)
     code, output = call(
-        "pytest", *files, "--device", "nvidia", "--deselect",
+        "pytest",
+        *files,
+        "--device",
+        "nvidia",
+        "--deselect",
         "tests/device/test_monitor.py::test_rank_takes_memory_on_its_device_only",
-    )  # fmt: skip
+    )
     assert code == 0, output
 
 
@@ -86,9 +94,16 @@ def test_run_faster_than_the_published_peak_fails(call, tmp_path):
 
 def test_run_that_trains_nothing_fails(call, tmp_path):
     code, _ = call(
-        "trainmark", "run", "toy", "--device", "nvidia", "--out", tmp_path / "run",
-        HOLLOW_NAME="Hollow card", HOLLOW_OPERATION_NS="1000000",
-    )  # fmt: skip
+        "trainmark",
+        "run",
+        "toy",
+        "--device",
+        "nvidia",
+        "--out",
+        tmp_path / "run",
+        HOLLOW_NAME="Hollow card",
+        HOLLOW_OPERATION_NS="1000000",
+    )
     record = read_record(tmp_path / "run")
     assert (code, record.status) == (1, "failed")
     assert record.cause.kind == "not_trained"
@@ -98,20 +113,36 @@ def test_run_that_trains_nothing_fails(call, tmp_path):
 def test_run_out_of_memory_leaves_its_record(call, tmp_path):
     """Another program holds memory that NVML does not show, as in a container."""
     code, _ = call(
-        "trainmark", "run", "gpt_megatron", "--device", "nvidia", "--out", tmp_path / "run",
-        HOLLOW_NAME="Hollow card", HOLLOW_MEMORY_MIB="1000", HOLLOW_HIDDEN_MIB="420",
+        "trainmark",
+        "run",
+        "gpt_megatron",
+        "--device",
+        "nvidia",
+        "--out",
+        tmp_path / "run",
+        HOLLOW_NAME="Hollow card",
+        HOLLOW_MEMORY_MIB="1000",
+        HOLLOW_HIDDEN_MIB="420",
         HOLLOW_OPERATION_NS="1000000",
-    )  # fmt: skip
+    )
     record = read_record(tmp_path / "run")
     assert (code, record.status, record.cause.kind) == (1, "oom", "oom")
 
 
 def test_benchmark_of_a_card_names_sections_that_computed_nothing(call, tmp_path):
     code, output = call(
-        "benchmarks.card", "--device", "nvidia", "--size", "tiny",
-        "--sections", "ceilings overhead",
-        "--results", tmp_path / "results", "--scratch", tmp_path / "scratch",
-    )  # fmt: skip
+        "benchmarks.card",
+        "--device",
+        "nvidia",
+        "--size",
+        "tiny",
+        "--sections",
+        "ceilings overhead",
+        "--results",
+        tmp_path / "results",
+        "--scratch",
+        tmp_path / "scratch",
+    )
     assert code == 1
     page = (tmp_path / "results" / "nvidia-h200-tiny.md").read_text()
     assert "**Nothing was computed:**" in page

@@ -23,8 +23,10 @@ WORDS = ("toy", "--device", "cpu", "--nproc", "2", "--repeats", "1", "--seconds"
 def accept(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "trainmark", "accept", *args],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def count_events(folder: Path, kind: str) -> int:
@@ -100,18 +102,36 @@ def test_exit_code_is_2_if_nothing_was_started(tmp_path: Path) -> None:
 
 def test_record_of_a_run_is_a_baseline_for_one_device(tmp_path: Path) -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "trainmark", "run", "toy", "--device", "cpu", "--out",
-         str(tmp_path / "run"), "-q"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "trainmark",
+            "run",
+            "toy",
+            "--device",
+            "cpu",
+            "--out",
+            str(tmp_path / "run"),
+            "-q",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert run.returncode == 0, run.stderr
     folder = tmp_path / "accept"
     args = ("toy", "--device", "cpu", "--nproc", "1", "--repeats", "3", "--seconds", "0.2")
 
     ended = accept(
-        *args, "--out", str(folder), "--phases", "devices", "--baseline", str(tmp_path / "run"),
+        *args,
+        "--out",
+        str(folder),
+        "--phases",
+        "devices",
+        "--baseline",
+        str(tmp_path / "run"),
         *TOLERANT,
-    )  # fmt: skip
+    )
 
     assert ended.returncode in (0, 1, 3), ended.stderr
     result = read_result(folder)
@@ -139,9 +159,10 @@ def test_interrupted_phase_ends_and_resumes_with_the_same_command(
     assert process.returncode in (1, 3), err
     assert read_result(folder).interrupted == "SIGINT"
     remaining = [
-        other for other in psutil.process_iter(["cmdline"])
+        other
+        for other in psutil.process_iter(["cmdline"])
         if str(folder) in " ".join(other.info["cmdline"] or [])
-    ]  # fmt: skip
+    ]
     _, alive = psutil.wait_procs(remaining, timeout=300)  # they may still be ending
     assert alive == []
     before = count_events(folder, "measured")

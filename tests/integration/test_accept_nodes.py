@@ -42,10 +42,27 @@ class Cluster:
 
     def command(self, *args: str, case: str = "toy") -> list[str]:
         return [
-            sys.executable, "-m", "trainmark", "accept", case, "--launcher", "ssh", "--nproc", "1",
-            "--cluster", str(self.folder / "cluster.yaml"), "--nnodes", str(len(self.hosts)),
-            "--repeats", "2", "--seconds", "0.2", "--out", str(self.out), *args,
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "trainmark",
+            "accept",
+            case,
+            "--launcher",
+            "ssh",
+            "--nproc",
+            "1",
+            "--cluster",
+            str(self.folder / "cluster.yaml"),
+            "--nnodes",
+            str(len(self.hosts)),
+            "--repeats",
+            "2",
+            "--seconds",
+            "0.2",
+            "--out",
+            str(self.out),
+            *args,
+        ]
 
     def environment(self) -> dict[str, str]:
         return os.environ | {
@@ -60,9 +77,12 @@ class Cluster:
 
     def accept(self, *args: str, case: str = "toy") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self.command(*args, case=case), env=self.environment(), capture_output=True, text=True,
+            self.command(*args, case=case),
+            env=self.environment(),
+            capture_output=True,
+            text=True,
             check=False,
-        )  # fmt: skip
+        )
 
     def events(self, kind: str) -> list[dict[str, object]]:
         texts = [path.read_text() for path in sorted((self.out / EVIDENCE_DIR).iterdir())]
@@ -97,8 +117,10 @@ def test_nodes_measure_alone_and_in_pairs_and_resume_with_missing_measurements(
 
     attached = subprocess.run(
         [sys.executable, "-m", "trainmark", "accept", "--attach", str(cluster.out)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert attached.returncode == ended.returncode, attached.stderr
     assert cluster.events("measured") == measured
 
@@ -143,17 +165,22 @@ PHASES = ("devices", "nodes", "pairs", "groups")
 
 @pytest.mark.parametrize(
     "phase",
-    [phase if phase == "devices" else pytest.param(phase, marks=pytest.mark.nightly)
-     for phase in PHASES],
-)  # fmt: skip
+    [
+        phase if phase == "devices" else pytest.param(phase, marks=pytest.mark.nightly)
+        for phase in PHASES
+    ],
+)
 def test_interrupted_phase_ends_all_nodes_and_keeps_what_was_measured(
     tmp_path: Path, phase: str
 ) -> None:
     cluster = Cluster(tmp_path, tuple(f"127.0.0.{number}" for number in range(1, 5)))
     process = subprocess.Popen(
-        cluster.command("--worse-by", "10", "--rates-worse-by", "10"), env=cluster.environment(),
-        stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cluster.command("--worse-by", "10", "--rates-worse-by", "10"),
+        env=cluster.environment(),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stderr is not None
     before = PHASES[: PHASES.index(phase)]
     awaited = "4 nodes have joined"
@@ -171,9 +198,10 @@ def test_interrupted_phase_ends_all_nodes_and_keeps_what_was_measured(
     measured = {event["phase"] for event in cluster.events("measured")}
     assert measured >= set(before)
     remaining = [
-        other for other in psutil.process_iter(["cmdline"])
+        other
+        for other in psutil.process_iter(["cmdline"])
         if str(cluster.out) in " ".join(other.info["cmdline"] or [])
-    ]  # fmt: skip
+    ]
     _, alive = psutil.wait_procs(remaining, timeout=300)  # they may still be ending
     assert alive == []
 
@@ -182,8 +210,11 @@ def test_interrupted_phase_ends_all_nodes_and_keeps_what_was_measured(
 def test_death_of_the_first_node_loses_no_result_of_others(cluster: Cluster) -> None:
     process = subprocess.Popen(
         cluster.command("--phases", "devices,nodes,pairs", "--deadline", "120"),
-        env=cluster.environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        env=cluster.environment(),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stderr is not None
     for line in process.stderr:
         if "nodes: 1 of" in line:

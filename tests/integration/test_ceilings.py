@@ -59,11 +59,24 @@ def test_ceilings_of_two_ranks_are_measured(trainmark: Any) -> None:
 @two_cores
 def test_fast_but_wrong_collective_is_detected(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "trainmark", "ceilings", "--device", "faulty", "--nproc", "2",
-         *TINY, "--json"],
-        env=os.environ | {"PYTHONPATH": vendor_package(tmp_path, VENDOR)}, cwd=tmp_path, text=True,
-        capture_output=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "trainmark",
+            "ceilings",
+            "--device",
+            "faulty",
+            "--nproc",
+            "2",
+            *TINY,
+            "--json",
+        ],
+        env=os.environ | {"PYTHONPATH": vendor_package(tmp_path, VENDOR)},
+        cwd=tmp_path,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
     assert done.returncode == 1
     document = json.loads(done.stdout)
     kinds = document["ranks"][0]["measurements"]

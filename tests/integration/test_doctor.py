@@ -16,9 +16,13 @@ pytestmark = pytest.mark.nightly
 
 def run_doctor(*args: str, cwd, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "trainmark", "doctor", *args], cwd=cwd, capture_output=True,
-        text=True, check=False, env=os.environ | {"TRAINMARK_CACHE": str(cwd)} | variables,
-    )  # fmt: skip
+        [sys.executable, "-m", "trainmark", "doctor", *args],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"TRAINMARK_CACHE": str(cwd)} | variables,
+    )
 
 
 def test_full_doctor_runs_every_check(tmp_path):

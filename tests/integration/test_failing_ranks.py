@@ -65,9 +65,10 @@ def test_full_disk_is_reported_by_the_exit_code_of_a_rank(tmp_path):
         "os._exit(worker.main(Path(sys.argv[1])))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], check=False,
+        [sys.executable, "-c", script, str(tmp_path)],
+        check=False,
         env=os.environ | {"RANK": "0", "LOCAL_RANK": "0"},
-    )  # fmt: skip
+    )
     assert done.returncode == DISK_FULL_EXIT
 
 
@@ -75,15 +76,22 @@ def test_full_disk_is_reported_by_the_exit_code_of_a_rank(tmp_path):
     ("fault", "expected_codes"),
     [
         ("evaluation_not_reduced", "scores were not summed over the ranks"),
-        pytest.param("evaluation_of_training_rows", "must not score training rows",
-                     marks=pytest.mark.nightly),
-        pytest.param("evaluation_without_last_batch", "the validation data has 1000",
-                     marks=pytest.mark.nightly),
-        pytest.param("evaluation_of_batch_means", "the mean of its scores over all rows",
-                     marks=pytest.mark.nightly),
+        pytest.param(
+            "evaluation_of_training_rows", "must not score training rows", marks=pytest.mark.nightly
+        ),
+        pytest.param(
+            "evaluation_without_last_batch",
+            "the validation data has 1000",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(
+            "evaluation_of_batch_means",
+            "the mean of its scores over all rows",
+            marks=pytest.mark.nightly,
+        ),
         pytest.param("evaluation_silent", "the Evaluation.scores", marks=pytest.mark.nightly),
     ],
-)  # fmt: skip
+)
 def test_case_check_detects_a_wrong_evaluation(trainmark, monkeypatch, fault, expected_codes):
     monkeypatch.setenv("TRAINMARK_CASE_PATH", str(CASES))
     checked_case = trainmark("check", "faulty", f"fault={fault}", "--device", "cpu")

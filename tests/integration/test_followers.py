@@ -93,9 +93,13 @@ def test_follow_prints_json_alone_on_standard_output(trainmark, tmp_path, wandb_
     (kept_run, refused) = json.loads(done.stdout)
     assert done.returncode == 1
     assert kept_run == {
-        "run_dir": "run", "to": "wandb=keep", "steps": 16, "points": 17, "complete": True,
+        "run_dir": "run",
+        "to": "wandb=keep",
+        "steps": 16,
+        "points": 17,
+        "complete": True,
         "fault": None,
-    }  # fmt: skip
+    }
     assert (refused["complete"], refused["fault"]) == (
         False,
         "ConnectionError: no server at example.org",

@@ -22,8 +22,9 @@ def test_text_is_tokenized_and_trained(trainmark, tmp_path):
     lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
     (tmp_path / "corpus.jsonl").write_text(lines)
     write_two_files(tmp_path / "bpe")
-    done = trainmark("prepare", "gpt_megatron", "tokenizer=bpe",
-                     "--from", "corpus.jsonl", "--data", "data")  # fmt: skip
+    done = trainmark(
+        "prepare", "gpt_megatron", "tokenizer=bpe", "--from", "corpus.jsonl", "--data", "data"
+    )
     assert done.returncode == 0, done.stderr
     reader = IndexedReader.open(tmp_path / "data" / "corpus_text_document")
     assert reader.num_documents == 400

@@ -18,8 +18,13 @@ pytestmark = pytest.mark.nightly
 
 PAGE = Path(__file__).parents[2] / "docs" / "adding-a-device.md"
 FILE = re.compile(r"### `([\w.-]+)`\n(?:(?!```|\n#).)*```\w*\n(.*?)```", re.DOTALL)
-NAMES = ["imaginary-smi.txt", "imaginary-smi", "imaginary.py", "pyproject.toml",
-         "test_imaginary.py"]  # fmt: skip
+NAMES = [
+    "imaginary-smi.txt",
+    "imaginary-smi",
+    "imaginary.py",
+    "pyproject.toml",
+    "test_imaginary.py",
+]
 
 
 @pytest.fixture
@@ -72,9 +77,13 @@ def test_documented_vendor_package_works(folder: Path, variables: dict[str, str]
     for words in ("list devices", "run toy --device imaginary", "pytest test_imaginary.py"):
         assert words in script
     done = subprocess.run(
-        ["/bin/sh", "-e", "-c", script], cwd=folder, env=variables,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        ["/bin/sh", "-e", "-c", script],
+        cwd=folder,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"imaginary +cpu +2 .*Imaginary X1", done.stdout)
     assert "4 passed" in done.stdout

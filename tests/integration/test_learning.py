@@ -41,8 +41,9 @@ def test_tiny_recipe_reaches_its_target(trainmark, tmp_path, case):
     assert speed["FINAL_RESULT"] == round_result(record.figure("final_result"))
     if case == "llama2_7b_lora":
         assert sorted(path.name for path in (tmp_path / "run/artifacts/adapters").iterdir()) == [
-            "adapter_config.json", "adapter_model.safetensors",
-        ]  # fmt: skip
+            "adapter_config.json",
+            "adapter_model.safetensors",
+        ]
         assert record.spans.by_name_ns["checkpoint"] > 0
         for lang in ("en", "zh"):
             assert "LoraConfig(" in (tmp_path / f"run/page.{lang}.md").read_text()

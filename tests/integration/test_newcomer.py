@@ -97,10 +97,25 @@ def test_commands_of_the_guide_work(line: Path, trainmark: Any) -> None:
     assert (prepared.returncode, prepared.stderr) == (0, "train: 900 rows\nvalidation: 300 rows\n")
 
     ended = trainmark(
-        "run", "line", "--device", "cpu", "--data", "points", "--recipe", "tiny", "--out", "run",
-        "--nproc", "2", "target_value=none", "max_epochs=2", "window_steps=1", "warmup_steps=1",
-        "bs=16", "--quiet",
-    )  # fmt: skip
+        "run",
+        "line",
+        "--device",
+        "cpu",
+        "--data",
+        "points",
+        "--recipe",
+        "tiny",
+        "--out",
+        "run",
+        "--nproc",
+        "2",
+        "target_value=none",
+        "max_epochs=2",
+        "window_steps=1",
+        "warmup_steps=1",
+        "bs=16",
+        "--quiet",
+    )
     assert ended.returncode == 0, ended.stderr
     built = record.read_record(line / "run")
     assert built.plan.data.train_samples == 900

@@ -54,11 +54,16 @@ def run_two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) 
             port = listener.getsockname()[1]
         plan = resolve(
             RunRequest(
-                case="toy", overrides=fields, device=device, nnodes=2, nproc=1, sample_every=0.1,
+                case="toy",
+                overrides=fields,
+                device=device,
+                nnodes=2,
+                nproc=1,
+                sample_every=0.1,
                 out=tmp_path / "run",
             ),
             remote=RemoteTarget(launcher="here"),
-        )  # fmt: skip
+        )
         record = submission.launch(
             plan, Cluster(master_port=port), request or StopRequest(), lambda _: None
         )
@@ -78,8 +83,11 @@ def test_record_of_two_nodes_equals_that_of_one(run_two_nodes: Any, tmp_path: Pa
     assert read_record(run) == record.model_copy(update={"verification": "unverified"})
     assert verify_evidence(record, run) == []
     assert {entry.name for entry in record.evidence} >= {
-        "events.node0.jsonl", "events.node1.jsonl", "events.job.jsonl", "telemetry.node1.jsonl",
-    }  # fmt: skip
+        "events.node0.jsonl",
+        "events.node1.jsonl",
+        "events.job.jsonl",
+        "telemetry.node1.jsonl",
+    }
     assert record.environment["cpu"]
     assert record.telemetry is not None
     assert len(record.telemetry.hosts) == 2

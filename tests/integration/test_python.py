@@ -26,8 +26,10 @@ def read_script(page: str) -> str:
 
 def call(*args: str, folder: Path, **options: str) -> subprocess.CompletedProcess[str]:
     env = os.environ | {
-        "TRAINMARK_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1", **options,
-    }  # fmt: skip
+        "TRAINMARK_CACHE": str(folder / "cache"),
+        "OMP_NUM_THREADS": "1",
+        **options,
+    }
     return subprocess.run(
         [sys.executable, *args], cwd=folder, env=env, capture_output=True, text=True, check=False
     )
@@ -69,8 +71,9 @@ def test_type_checker_accepts_the_documented_script_and_rejects_wrong_calls(tmp_
     # The project's own settings, which are strict, and its cache: this takes a minute without.
     settings = ("--config-file", str(ROOT / "pyproject.toml"))
     cache = ("--cache-dir", str(ROOT / ".mypy_cache"))
-    done = call("-m", "mypy", *settings, *cache, "page.py", folder=tmp_path,
-                MYPYPATH=str(ROOT / "src"))  # fmt: skip
+    done = call(
+        "-m", "mypy", *settings, *cache, "page.py", folder=tmp_path, MYPYPATH=str(ROOT / "src")
+    )
     errors = re.findall(r"^page.py:(\d+): error: .*\[([a-z-]+)\]$", done.stdout, re.MULTILINE)
     assert errors == [(str(len(lines) - 1), "arg-type"), (str(len(lines)), "operator")], done.stdout
 
@@ -108,13 +111,19 @@ def test_ctrl_c_leaves_a_record_and_then_interrupts_the_script(tmp_path: Path) -
     os.mkfifo(fifo)
     os.mkfifo(tmp_path / "go")
     env = os.environ | {
-        "TRAINMARK_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1",
-        "FAULT_FIFO": str(fifo), "TRAINMARK_CASE_PATH": str(CASES),
-    }  # fmt: skip
+        "TRAINMARK_CACHE": str(tmp_path / "cache"),
+        "OMP_NUM_THREADS": "1",
+        "FAULT_FIFO": str(fifo),
+        "TRAINMARK_CASE_PATH": str(CASES),
+    }
     process = subprocess.Popen(
-        [sys.executable, "-c", HELD], cwd=tmp_path, env=env, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-c", HELD],
+        cwd=tmp_path,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         fifo.read_text()  # the rank is in its training
         process.send_signal(signal.SIGINT)

@@ -58,8 +58,11 @@ def test_repeated_windows_of_a_real_run_have_no_difference(trainmark, tmp_path):
 
     assert record.figures["replayed_windows"].value == 4  # of (50 - 10) / 5
     assert record.replays.model_dump() == {
-        "windows": 4, "not_deterministic": 0, "different": 0, "differences": [],
-    }  # fmt: skip
+        "windows": 4,
+        "not_deterministic": 0,
+        "different": 0,
+        "differences": [],
+    }
     for rank in record.ranks:
         assert rank.spans_ns["replay"] > 0
         assert sum(rank.spans_ns.values()) == rank.wall_ns

@@ -112,8 +112,11 @@ def test_failing_monitor_tool_is_a_recorded_fault(fault, install_tool_vendor, tm
     process = subprocess.Popen(
         [sys.executable, "-m", MODULE, str(tmp_path), TELEMETRY_FILE],
         env=os.environ | variables | {RUN_VARIABLE: str(tmp_path)},
-        cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
     events = wait_until(tmp_path, lambda event: event.get("kind") == kind)
     before = sum(event["event"] == "host" for event in events)
     wait_until(

@@ -41,9 +41,14 @@ def run(trainmark, tmp_path, monkeypatch):
 
 def test_every_training_feature_runs_on_the_stand_in_device(run, tmp_path):
     record, code = run(
-        "llama2_7b_lora", "llama", "precision=bf16", "gas=2",
-        "checkpoint_activations=true", "mmlu_mode=off", STANDIN_OPERATION_NS="30000",
-    )  # fmt: skip
+        "llama2_7b_lora",
+        "llama",
+        "precision=bf16",
+        "gas=2",
+        "checkpoint_activations=true",
+        "mmlu_mode=off",
+        STANDIN_OPERATION_NS="30000",
+    )
     assert (code, record.status, record.cause) == (0, "passed", None)
     assert record.plan.device.vendor == record.plan.device.torch_type == "standin"
     assert record.counts.micro_batches == 2 * record.counts.steps == 2 * STEPS

@@ -19,8 +19,12 @@ INGREDIENTS = ("src", "pyproject.toml", "README.md", "LICENSE")
 def run_successfully(*args: str | Path, cwd: Path) -> str:
     done = subprocess.run(
         [str(word) for word in args],
-        cwd=cwd, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=cwd,
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -71,11 +71,13 @@ def test_longer_time_is_slower_and_more_memory_is_worse() -> None:
     verdicts = [figure.verdict for figure in comparison.figures]
     assert verdicts == ["slower", "worse", "no_direction"]
     assert [(figure.a, figure.b) for figure in comparison.figures[:2]] == [
-        (pytest.approx(50.0), pytest.approx(60.0)), (pytest.approx(1e9), pytest.approx(2e9)),
-    ]  # fmt: skip
+        (pytest.approx(50.0), pytest.approx(60.0)),
+        (pytest.approx(1e9), pytest.approx(2e9)),
+    ]
     assert [figure.verdict for figure in compare(b, a, figures=["e2e_time", "mem"]).figures] == [
-        "faster", "better",
-    ]  # fmt: skip
+        "faster",
+        "better",
+    ]
 
 
 def test_fewer_than_five_launches_have_too_little_data() -> None:
@@ -139,8 +141,13 @@ def make_missed_target(record: Any) -> Any:
 
 def make_early_failure(name: str) -> Record:
     """Return a launch that failed before its ranks reported devices and built the model."""
-    failed = make_launch(name, 9, 50, status="failed",
-                    cause=Cause(kind="error", message=message("exception", text="x")))  # fmt: skip
+    failed = make_launch(
+        name,
+        9,
+        50,
+        status="failed",
+        cause=Cause(kind="error", message=message("exception", text="x")),
+    )
     device = failed.plan.device.model_copy(update={"product_names": []})  # of another machine
     plan = failed.plan.model_copy(update={"device": device})
     unknown = {"job": None, "devices": [None] * plan.world_size}
@@ -209,8 +216,9 @@ def test_other_work_is_refused_with_key_and_both_values() -> None:
         compare(a, b, allow=["compile"])
     comparison = compare(a, b, allow=["compile", "max_steps"])
     assert [(difference.name, difference.a, difference.b) for difference in comparison.allowed] == [
-        ("compile", (False,), (True,)), ("max_steps", (None,), (7,)),
-    ]  # fmt: skip
+        ("compile", (False,), (True,)),
+        ("max_steps", (None,), (7,)),
+    ]
     assert compare(a, make_series("b", RATES, recipe={"seed": 2})).allowed == ()
 
 
@@ -239,9 +247,11 @@ def test_same_run_twice_and_an_empty_side_are_refused() -> None:
 def test_only_differences_of_environment_are_listed() -> None:
     base = read_golden_record().environment
     other = base | {
-        "driver": "590.1", "variables": {}, "others_cpu_share": 0.5,
+        "driver": "590.1",
+        "variables": {},
+        "others_cpu_share": 0.5,
         "packages": base["packages"] | {"torch": "2.11.0"},
-    }  # fmt: skip
+    }
     comparison = compare(
         make_series("a", RATES), make_series("b", RATES, first_minute=9, environment=other)
     )

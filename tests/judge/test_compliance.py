@@ -27,8 +27,10 @@ TOY = Record.model_validate_json((GOLDEN / "record_toy.json").read_text(encoding
 def make_launch_with_plan(*, recipe: dict[str, Any] | None = None, **changes: Any) -> Record:
     """Return a launch of toy that follows all rules, with changed plan fields."""
     updates = {
-        "suite_version": __version__, "recipe": TOY.plan.recipe | (recipe or {}), **changes,
-    }  # fmt: skip
+        "suite_version": __version__,
+        "recipe": TOY.plan.recipe | (recipe or {}),
+        **changes,
+    }
     return replace_plan_fields(TOY, **updates)
 
 
@@ -57,12 +59,24 @@ def test_five_sound_launches_comply(changes: dict[str, Any]) -> None:
         ("same_work", make_launch_with_plan(recipe={"kernels": "own"}), True),
         ("seeds", make_launch_with_plan(recipe={"seed": 2}), False),
         ("target", change_launch(quality=TOY.quality.model_copy(update={"reached": False})), False),
-        ("doubts", change_launch(trust=TOY.trust.model_copy(
-            update={"reasons": [message("evidence_altered", file="plan.json")]})), True),
-        ("doubts", change_launch(trust=TOY.trust.model_copy(
-            update={"reasons": [message("trust_simulated_device")]})), True),
+        (
+            "doubts",
+            change_launch(
+                trust=TOY.trust.model_copy(
+                    update={"reasons": [message("evidence_altered", file="plan.json")]}
+                )
+            ),
+            True,
+        ),
+        (
+            "doubts",
+            change_launch(
+                trust=TOY.trust.model_copy(update={"reasons": [message("trust_simulated_device")]})
+            ),
+            True,
+        ),
     ],
-)  # fmt: skip
+)
 def test_one_launch_of_five_that_breaks_a_rule_is_found(
     rule: str, launch: Record, *, in_open: bool
 ) -> None:

@@ -146,9 +146,14 @@ SCATTERED = [1.0, 1.01, 0.99, 1.005, 0.995]
 
 @pytest.mark.parametrize(
     ("factor", "scatter", "verdict"),
-    [(1.0, 1, "passed"), (0.97, 1, "noisy"), (1.2, 1, "improved"), (1.0, 8, "noisy"),
-     (0.8, 8, "regressed")],
-)  # fmt: skip
+    [
+        (1.0, 1, "passed"),
+        (0.97, 1, "noisy"),
+        (1.2, 1, "improved"),
+        (1.0, 8, "noisy"),
+        (0.8, 8, "regressed"),
+    ],
+)
 def test_five_launches_are_judged_by_interval(factor: float, scatter: float, verdict: str) -> None:
     rates = [100 * factor * (1 + scatter * (value - 1)) for value in SCATTERED]
     judgement = judge_rates(
@@ -202,8 +207,12 @@ def test_other_work_names_the_key_and_both_values() -> None:
     (judgement,) = judge_against_baseline(other, make_baseline([100.0]), [])
     assert (judgement.verdict, judgement.exit_code) == ("other_work", 2)
     assert judgement.message.args | {"entry": ""} == {
-        "key": "micro_batch_size", "known": "96", "found": "8", "others": 0, "entry": ""
-    }  # fmt: skip
+        "key": "micro_batch_size",
+        "known": "96",
+        "found": "8",
+        "others": 0,
+        "entry": "",
+    }
 
 
 def test_run_with_forced_expert_balance_is_other_work_than_training() -> None:
@@ -226,8 +235,10 @@ def test_failed_or_refuted_runs_fail_and_others_are_judged() -> None:
         judge_against_baseline([failed, lying, good], make_baseline([100.0]), ["p_train"])
     )
     assert [(judgement.verdict, judgement.message.code) for judgement in judgements] == [
-        ("failed", "gate_status"), ("failed", "gate_refuted"), ("passed", "gate_passed"),
-    ]  # fmt: skip
+        ("failed", "gate_status"),
+        ("failed", "gate_refuted"),
+        ("passed", "gate_passed"),
+    ]
     assert [judgement.message.args["run"] for judgement in judgements[:2]] == ["failed", "lying"]
     judgements_alone = list(judge_against_baseline([failed], make_baseline([100.0]), []))
     assert read_verdicts(judgements_alone) == [("status", "failed", 1)]
@@ -264,10 +275,16 @@ def make_nights(
 ) -> list[Record]:
     """Return a run each night, of ``repeat`` launches with the same rate."""
     return [
-        make_launch(f"night{night}-r{number}", number, figures={"p_train": rate},
-               started=(FIRST + timedelta(days=night, minutes=number)).isoformat(), **changes)
-        for night, rate in enumerate(rates, first) for number in range(1, repeat + 1)
-    ]  # fmt: skip
+        make_launch(
+            f"night{night}-r{number}",
+            number,
+            figures={"p_train": rate},
+            started=(FIRST + timedelta(days=night, minutes=number)).isoformat(),
+            **changes,
+        )
+        for night, rate in enumerate(rates, first)
+        for number in range(1, repeat + 1)
+    ]
 
 
 def judge_last_night(rates: Sequence[float], *, repeat: int = 1) -> Judgement:
@@ -330,8 +347,10 @@ def test_short_history_is_reported_once() -> None:
     records = make_nights(NOISE[:10])
     (judgement,) = judge_against_history(records[-1:], records[:-1], [])
     assert (judgement.verdict, judgement.message.code, judgement.exit_code) == (
-        "no_history", "gate_no_history", 3,
-    )  # fmt: skip
+        "no_history",
+        "gate_no_history",
+        3,
+    )
     assert judgement.message.args == {"runs": 9, "least": 10}
     assert judge_last_night(NOISE[:11]).verdict == "passed"
     (judgement,) = judge_against_history(
@@ -352,8 +371,9 @@ def test_only_earlier_passed_launches_of_same_work_count() -> None:
         make_nights([100.0], first=13), [*strange, *past], ["p_train"]
     )
     assert (judgement.verdict, judgement.message.args["expected"]) == (
-        "passed", pytest.approx(100.0, rel=0.01)
-    )  # fmt: skip
+        "passed",
+        pytest.approx(100.0, rel=0.01),
+    )
 
 
 def test_known_figures_are_judged_and_missing_one_fails() -> None:

@@ -118,10 +118,14 @@ def test_container_mounts_the_resources_of_the_node(
     monkeypatch.setenv("ACL_DEBUG", "1 2\n3")
     monkeypatch.setenv("XACL_DEBUG", "1")
     words = start_container(
-        node, plan, make_site(arguments=["--memory=1g"]), monkeypatch,
+        node,
+        plan,
+        make_site(arguments=["--memory=1g"]),
+        monkeypatch,
         devices=(f"{node}/acme[0-9]*", f"{node}/acmectl", f"{node}/acmelink"),
-        mounts=(f"{node}/driver", f"{node}/tool"), options={"docker": ("--gpus=all",)},
-    )  # fmt: skip
+        mounts=(f"{node}/driver", f"{node}/tool"),
+        options={"docker": ("--gpus=all",)},
+    )
     device_options = [word for word in words if word.startswith("--device")]
     assert sorted(device_options) == [
         f"--device={node}/{name}" for name in ("acme0", "acme11", "acmectl")

@@ -31,8 +31,9 @@ def test_a_pasted_script_writes_into_no_other_folder(tmp_path: Path) -> None:
         path.write_text("old")
     for folder in (used, file):
         text = command.render_script(folder) + "echo went on\n"
-        ended = subprocess.run(["sh"], input=text, text=True, cwd=tmp_path, capture_output=True,
-                               check=True)  # fmt: skip
+        ended = subprocess.run(
+            ["sh"], input=text, text=True, cwd=tmp_path, capture_output=True, check=True
+        )
         assert ended.stdout == "went on\n"
         assert ended.stderr
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["f", "file", "used"]

@@ -24,14 +24,20 @@ TOLD = {
         ({".dockerenv": ""}, TOLD, ("docker", "20.10.16", "nvcr.io/nvidia/pytorch:25.06-py3")),
         ({"run/.containerenv": PODMAN}, {}, ("podman", None, None)),
         ({"run/.containerenv": ""}, {"container": "podman"}, ("podman", None, None)),
-        ({"run/.containerenv": PODMAN}, TOLD,
-         ("podman", "20.10.16", "nvcr.io/nvidia/pytorch:25.06-py3")),
-        ({}, {"APPTAINER_NAME": "torch.sif", "SINGULARITY_NAME": "torch.sif"},
-         ("apptainer", None, "torch.sif")),
+        (
+            {"run/.containerenv": PODMAN},
+            TOLD,
+            ("podman", "20.10.16", "nvcr.io/nvidia/pytorch:25.06-py3"),
+        ),
+        (
+            {},
+            {"APPTAINER_NAME": "torch.sif", "SINGULARITY_NAME": "torch.sif"},
+            ("apptainer", None, "torch.sif"),
+        ),
         ({}, {"SINGULARITY_NAME": "torch.sif"}, ("singularity", None, "torch.sif")),
         ({}, {"container": "lxc"}, ("lxc", None, None)),
     ],
-)  # fmt: skip
+)
 def test_container_is_recognized_by_its_files_and_variables(tmp_path, files, variables, container):
     (tmp_path / "run").mkdir()
     for name, text in files.items():

@@ -59,8 +59,9 @@ class Held(Launcher):
 def plan(tmp_path: Path) -> Plan:
     resolved = resolve(
         RunRequest(case="toy", device="cpu", nnodes=2, nproc=1, out=tmp_path / "run"),
-        generated_root=tmp_path, remote=RemoteTarget(launcher="slurm"),
-    )  # fmt: skip
+        generated_root=tmp_path,
+        remote=RemoteTarget(launcher="slurm"),
+    )
     (tmp_path / "run").mkdir()
     run_dir.begin_run(resolved, tmp_path / "run", {}).close()
     return resolved

@@ -125,17 +125,26 @@ def test_real_rank_missing_from_a_collective_is_named(tmp_path: Path) -> None:
     ranks = [
         subprocess.Popen(
             [sys.executable, code, str(rank), tmp_path / "store", file, str(int(STACKS_SIGNAL))],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         for rank, file in files.items()
-    ]  # fmt: skip
+    ]
     folder = tmp_path.name
     expected = [
-        {"state": "collective", "call": "barrier", "where": f"{folder}/rank.py:9 <module>",
-         "ranks": "0"},
-        {"state": "elsewhere", "call": None, "where": f"{folder}/rank.py:10 <module>",
-         "ranks": "1"},
-    ]  # fmt: skip
+        {
+            "state": "collective",
+            "call": "barrier",
+            "where": f"{folder}/rank.py:9 <module>",
+            "ranks": "0",
+        },
+        {
+            "state": "elsewhere",
+            "call": None,
+            "where": f"{folder}/rank.py:10 <module>",
+            "ranks": "1",
+        },
+    ]
     try:
         for rank in ranks:
             assert rank.stdout is not None

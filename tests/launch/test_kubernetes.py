@@ -59,9 +59,12 @@ def make_plan(run_dir: Path | str = "/runs/toy", nnodes: int = 2, nproc: int = 2
     plan = Plan.model_validate_json((GOLDEN / "plan_toy.json").read_text())
     return plan.model_copy(
         update={
-            "run_dir": str(run_dir), "nnodes": nnodes, "nproc": nproc, "launcher": "kubernetes",
+            "run_dir": str(run_dir),
+            "nnodes": nnodes,
+            "nproc": nproc,
+            "launcher": "kubernetes",
         }
-    )  # fmt: skip
+    )
 
 
 def make_site(settings: dict[str, Any], **more: Any) -> Cluster:
@@ -89,12 +92,18 @@ def read_schema() -> dict[str, Any]:
     strict = forbid_unknown_fields(json.loads((_HERE / "jobset-v0.12.0.json").read_text()))
     # The server checks these of every object; a schema of a custom resource leaves them open.
     strict["properties"]["metadata"] = {
-        "properties": {"name": {"maxLength": 63}, "labels": {"additionalProperties": {
-            "type": "string", "maxLength": 63,
-            "pattern": r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$",
-        }}},
+        "properties": {
+            "name": {"maxLength": 63},
+            "labels": {
+                "additionalProperties": {
+                    "type": "string",
+                    "maxLength": 63,
+                    "pattern": r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$",
+                }
+            },
+        },
         "additionalProperties": False,
-    }  # fmt: skip
+    }
     return strict
 
 

@@ -116,13 +116,32 @@ def test_run_is_refused_before_anything_starts(tmp_path, words, variables):
     if prefix and subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this kernel gives a test no network of its own")
     done = subprocess.run(
-        [*prefix, sys.executable, "-m", "trainmark", "run", "toy", "--device", "cpu",
-         "--nproc", "2", "--out", "run", *words],
+        [
+            *prefix,
+            sys.executable,
+            "-m",
+            "trainmark",
+            "run",
+            "toy",
+            "--device",
+            "cpu",
+            "--nproc",
+            "2",
+            "--out",
+            "run",
+            *words,
+        ],
         env=os.environ | variables | {"TRAINMARK_CACHE": str(tmp_path / "cache")},
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (2, "")
     expected_text = "GLOO_SOCKET_IFNAME=eth9" if variables else "loopback interface lo"
-    assert done.stderr.startswith(f"trainmark: environment variable {expected_text}" if variables
-                                  else f"trainmark: {expected_text}")  # fmt: skip
+    assert done.stderr.startswith(
+        f"trainmark: environment variable {expected_text}"
+        if variables
+        else f"trainmark: {expected_text}"
+    )
     assert not Path(tmp_path / "run").exists()

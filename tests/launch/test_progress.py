@@ -23,11 +23,22 @@ S = 10**9
 FACTS: dict[str, Any] = {"device": {}, "steps_per_epoch": 8}
 # Of two ranks; the other one has fewer samples in a step.
 WINDOW: dict[str, Any] = {
-    "phase": "train", "epoch": 0, "start_ns": 0, "end_ns": 2 * S, "step_ns": [S, S],
-    "wait_ns": [0, 0], "loss": [0.5, 0.25], "samples": [16, 16], "step_samples": [28, 28],
-    "sequences": 0, "tokens": 0, "tokens_padded": 0, "micro_batches": 2, "model_flops": None,
+    "phase": "train",
+    "epoch": 0,
+    "start_ns": 0,
+    "end_ns": 2 * S,
+    "step_ns": [S, S],
+    "wait_ns": [0, 0],
+    "loss": [0.5, 0.25],
+    "samples": [16, 16],
+    "step_samples": [28, 28],
+    "sequences": 0,
+    "tokens": 0,
+    "tokens_padded": 0,
+    "micro_batches": 2,
+    "model_flops": None,
     "used_bytes": 2**30,
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -123,9 +134,13 @@ def test_run_that_may_reach_its_target_in_time_has_no_warning(plan: Plan, tmp_pa
 def test_estimate_extends_to_the_next_evaluation(plan: Plan, tmp_path: Path) -> None:
     """Steps of a second with 32 samples each, 8 an epoch; evaluated after 100, 180, 260 … too."""
     limits = {
-        "max_epochs": 10, "max_steps": None, "timeout_s": 600.0, "eval_every_epochs": 1,
-        "eval_every_samples": 80, "eval_from_sample": 100,
-    }  # fmt: skip
+        "max_epochs": 10,
+        "max_steps": None,
+        "timeout_s": 600.0,
+        "eval_every_epochs": 1,
+        "eval_every_samples": 80,
+        "eval_from_sample": 100,
+    }
     progress = RunProgress(set_target(plan, **limits))
     events = EventWriter(tmp_path / "events.rank0.jsonl", lambda: 0)
     events.emit("facts", **FACTS)

@@ -529,15 +529,18 @@ def test_dry_run_shows_launches_in_their_order_with_the_time_of_earlier_ones(
     limit_s = first.recipe["timeout_s"]
     assert code == 0
     assert order == [
-        ("b", 1, "runs/plan/b/r1", None, limit_s), ("b", 2, "runs/plan/b/r2", None, limit_s),
+        ("b", 1, "runs/plan/b/r1", None, limit_s),
+        ("b", 2, "runs/plan/b/r2", None, limit_s),
         ("a", 2, "runs/plan/a-2/r2", took_s, limit_s),
-    ]  # fmt: skip
+    ]
     code, out, _ = cli("run", "plan.yaml", "--dry-run")
     lines = [line.split() for line in out.splitlines()]
     header_line = lines.index(["order", "run", "launch", "time"])
     assert [line[:3] for line in lines[header_line + 2 : header_line + 5]] == [
-        ["1", "b", "1/2"], ["2", "b", "2/2"], ["3", "a", "2/2"],
-    ]  # fmt: skip
+        ["1", "b", "1/2"],
+        ["2", "b", "2/2"],
+        ["3", "a", "2/2"],
+    ]
     assert out.splitlines()[-1].startswith("launches to do: 3; about ")
 
 

@@ -57,15 +57,25 @@ def test_script_with_defaults_matches_its_golden_file(plan: Plan) -> None:
 
 
 def test_script_with_all_keys_matches_its_golden_file(plan: Plan) -> None:
-    keys = SlurmSettings(options={
-        "partition": "gpu", "time": "1-02:30:00", "constraint": "[rack1|rack2]&a100",
-        "reservation": "maintenance test", "gres": "gpu:{nproc}", "mem": "64G",
-        "comment": "it's \"ours\" # $HOME", "contiguous": "true",
-    })  # fmt: skip
+    keys = SlurmSettings(
+        options={
+            "partition": "gpu",
+            "time": "1-02:30:00",
+            "constraint": "[rack1|rack2]&a100",
+            "reservation": "maintenance test",
+            "gres": "gpu:{nproc}",
+            "mem": "64G",
+            "comment": 'it\'s "ours" # $HOME',
+            "contiguous": "true",
+        }
+    )
     settings = make_site(
-        slurm=keys, setup=("module load cuda/12.8",), environment={"NCCL_DEBUG": "WARN INFO"},
-        data=Path("/scratch/data"), master_port=31_000,
-    )  # fmt: skip
+        slurm=keys,
+        setup=("module load cuda/12.8",),
+        environment={"NCCL_DEBUG": "WARN INFO"},
+        data=Path("/scratch/data"),
+        master_port=31_000,
+    )
     check_golden(
         "slurm/all_keys.sh", Slurm().build_command(plan, settings).render_script(Path(plan.run_dir))
     )
@@ -75,8 +85,10 @@ def test_script_with_all_keys_matches_its_golden_file(plan: Plan) -> None:
 def test_scripts_with_containers_match_their_golden_files(plan: Plan, runtime: str) -> None:
     box = ContainerSettings(
         image="registry.example/trainmark:1" if runtime == "pyxis" else "/images/trainmark.sif",
-        runtime=runtime, mounts=("/etc/hosts:/etc/hosts:ro",), python="python3",
-    )  # fmt: skip
+        runtime=runtime,
+        mounts=("/etc/hosts:/etc/hosts:ro",),
+        python="python3",
+    )
     command = Slurm().build_command(plan, make_site(container=box))
     check_golden(f"slurm/{runtime}.sh", command.render_script(Path(plan.run_dir)))
 
@@ -169,10 +181,11 @@ def test_refusal_of_sbatch_is_reported_before_the_run_starts(
     plan: Plan, program_folder: Path
 ) -> None:
     install_stand_in(
-        program_folder, "sbatch",
+        program_folder,
+        "sbatch",
         "echo 'sbatch: error: invalid partition specified: nope' >&2\n"
         "echo 'allocation failure: Invalid partition name specified' >&2; exit 1",
-    )  # fmt: skip
+    )
     with pytest.raises(EnvironmentFault) as refused:
         Slurm().check(plan, make_site())
     assert refused.value.what == (
@@ -198,10 +211,10 @@ def test_started_job_has_its_number_recorded(
 def run_script(plan: Plan, program_folder: Path, folder: Path, srun: str, node_address: str) -> int:
     install_stand_in(program_folder, "srun", srun)
     install_stand_in(
-        program_folder, "scontrol",
-        f'case "$2" in hostnames) printf "%s\\n" far0 far1;; node) echo "{node_address}";;'
-        " esac",
-    )  # fmt: skip
+        program_folder,
+        "scontrol",
+        f'case "$2" in hostnames) printf "%s\\n" far0 far1;; node) echo "{node_address}";; esac',
+    )
     (folder / "job.sh").write_text(Slurm().build_command(plan, make_site()).files["job.sh"])
     return subprocess.run(["bash", "job.sh"], cwd=folder, check=False).returncode
 

@@ -132,12 +132,16 @@ def test_no_process_outlives_a_killed_launcher(plan_folder):
     moments = [1, 1500, *range(2200, 3700, 150)]
     done = subprocess.run(
         [sys.executable, killed_launcher.__file__, str(plan_folder), *map(str, moments)],
-        env=os.environ | {
-            "TRAINMARK_CASE_PATH": str(CASES), "FAULT_FIFO": str(plan_folder / "fifo"),
+        env=os.environ
+        | {
+            "TRAINMARK_CASE_PATH": str(CASES),
+            "FAULT_FIFO": str(plan_folder / "fifo"),
             "OMP_NUM_THREADS": "1",
         },
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     ends = [json.loads(line) for line in done.stdout.splitlines()]
     assert ends == [{"moment": x, "code": -signal.SIGKILL, "left": []} for x in moments]
 

@@ -60,9 +60,13 @@ def measure_candidates(clock: FakeClock) -> Callable[..., tuple[Point, ...]]:
             return took_ns
 
         return sweep(
-            SyncDevice(clock), candidates, budget_ns=budget_ns, clock=clock, elapsed=elapsed,
+            SyncDevice(clock),
+            candidates,
+            budget_ns=budget_ns,
+            clock=clock,
+            elapsed=elapsed,
             **{"memory_bytes": 1e9, **more},
-        )  # fmt: skip
+        )
 
     return call
 
@@ -95,11 +99,14 @@ def test_ranks_skip_the_same_sizes(clock: FakeClock) -> None:
 
         sizes = [make_candidate(1.0, 100), make_candidate(10.0 ** (1 - rank), 1)]
         return sweep(
-            SyncDevice(clock), [Candidate(Point((i,), size.point.amount), *size[1:])
-                                for i, size in enumerate(sizes)],
-            budget_ns=3000, memory_bytes=1e9, clock=lambda: int(most(0)),
-            find_max=most, elapsed=lambda _, run: run(),
-        )  # fmt: skip
+            SyncDevice(clock),
+            [Candidate(Point((i,), size.point.amount), *size[1:]) for i, size in enumerate(sizes)],
+            budget_ns=3000,
+            memory_bytes=1e9,
+            clock=lambda: int(most(0)),
+            find_max=most,
+            elapsed=lambda _, run: run(),
+        )
 
     with ThreadPoolExecutor(2) as pool:
         measurements = list(pool.map(measure, range(2)))

@@ -22,10 +22,24 @@ from trainmark.spec import RankMemory
 
 # Scripts compare codes: one that is renamed or dropped is a change for users.
 CODES = [
-    "memory", "cores", "governor", "numa", "shared_memory", "network", "device", "tested",
-    "other_runs", "load", "out_folder", "occupants", "monitor", "settings", "driver", "data",
+    "memory",
+    "cores",
+    "governor",
+    "numa",
+    "shared_memory",
+    "network",
+    "device",
+    "tested",
+    "other_runs",
+    "load",
+    "out_folder",
+    "occupants",
+    "monitor",
+    "settings",
+    "driver",
+    "data",
     "torch",
-]  # fmt: skip
+]
 
 
 def test_findings_have_both_languages(tmp_path):
@@ -65,9 +79,11 @@ def test_exit_code_follows_the_worst_condition(tmp_path, severities, code):
 @pytest.mark.parametrize(
     "error",
     [
-        ValueError("odd"), SystemExit(3), EnvironmentFault("no library"),
+        ValueError("odd"),
+        SystemExit(3),
+        EnvironmentFault("no library"),
     ],
-)  # fmt: skip
+)
 def test_failed_check_is_unknown_and_keeps_its_conditions(tmp_path, error):
     def check(machine):
         yield Condition("", "spoils", "before", "do this")
@@ -168,8 +184,10 @@ def test_a_torch_that_crashes_or_hangs_stops_a_run(tmp_path):
 
 
 def test_processes_on_the_devices_are_named(tmp_path, register_vendors):
-    users = (Occupant("card 0", "python (process 7)", 2 << 30, True),
-             Occupant("card 0", "Xorg (process 8)", 1 << 20, False))  # fmt: skip
+    users = (
+        Occupant("card 0", "python (process 7)", 2 << 30, True),
+        Occupant("card 0", "Xorg (process 8)", 1 << 20, False),
+    )
     card = Card(users=users)
     register_vendors(card)
     conditions = list(

@@ -42,22 +42,42 @@ def make_processor(cores: int) -> Card:
         (host.check_memory, {}, make_memory(2 - 1e-6), "stops", "of 64.0 GiB"),
         (host.check_memory, make_cgroup(16 * GIB, 15), {"nproc": 1}, "fine", "2.0 of 16.0 GiB"),
         (host.check_memory, make_cgroup(16 * GIB, 16), {}, "stops", "1.0 of 16.0 GiB"),
-        (host.check_load, {}, {"cpu_use": make_cpu_use(0.9)}, "fine",
-         "programs used 9% of the cores"),
-        (host.check_load, {}, {"cpu_use": make_cpu_use(1.1)}, "spoils",
-         "programs used 11% of the cores"),
+        (
+            host.check_load,
+            {},
+            {"cpu_use": make_cpu_use(0.9)},
+            "fine",
+            "programs used 9% of the cores",
+        ),
+        (
+            host.check_load,
+            {},
+            {"cpu_use": make_cpu_use(1.1)},
+            "spoils",
+            "programs used 11% of the cores",
+        ),
         (host.check_other_runs, {}, {}, "fine", "no other run"),
         (host.check_other_runs, {}, {"runs": {"r1": [7, 9]}}, "spoils", "another run, r1"),
         (host.check_cores, {}, {"nproc": 4}, "fine", "4 ranks, 4 cores by affinity"),
         (host.check_cores, {}, {"nproc": 5}, "spoils", "5 ranks, 4 cores"),
         (host.check_cores, {QUOTA: "150000 100000\n"}, {}, "spoils", "cgroup quota 1.5"),
         (host.check_shared_memory, {}, {"free": 128 << 20}, "fine", "128 MiB free"),
-        (host.check_shared_memory, {}, {"free": (128 << 20) - 1}, "stops",
-         "127 MiB free in /dev/shm, 128 MiB needed"),
-        (host.check_shared_memory, {}, {"free": 0, "vendor": make_processor(4)}, "fine",
-         "0 MiB needed"),
+        (
+            host.check_shared_memory,
+            {},
+            {"free": (128 << 20) - 1},
+            "stops",
+            "127 MiB free in /dev/shm, 128 MiB needed",
+        ),
+        (
+            host.check_shared_memory,
+            {},
+            {"free": 0, "vendor": make_processor(4)},
+            "fine",
+            "0 MiB needed",
+        ),
     ],
-)  # fmt: skip
+)
 def test_condition_changes_severity_exactly_at_its_limit(
     tmp_path, *, check, files, readings, severity, numbers
 ):
@@ -109,13 +129,23 @@ def make_governors(**of_core: tuple[str, str]) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("files", "severity", "text"),
     [
-        (make_governors(cpu0=("performance", "acpi-cpufreq"), cpu1=("performance", "acpi-cpufreq")),
-         "fine", "frequency governor of the processors: performance (acpi-cpufreq)"),
+        (
+            make_governors(
+                cpu0=("performance", "acpi-cpufreq"), cpu1=("performance", "acpi-cpufreq")
+            ),
+            "fine",
+            "frequency governor of the processors: performance (acpi-cpufreq)",
+        ),
         (make_governors(cpu0=("powersave", "intel_pstate")), "fine", "powersave (intel_pstate)"),
-        (make_governors(cpu0=("performance", "acpi-cpufreq"), cpu1=("powersave", "acpi-cpufreq")),
-         "spoils", "performance (acpi-cpufreq), powersave (acpi-cpufreq)"),
+        (
+            make_governors(
+                cpu0=("performance", "acpi-cpufreq"), cpu1=("powersave", "acpi-cpufreq")
+            ),
+            "spoils",
+            "performance (acpi-cpufreq), powersave (acpi-cpufreq)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_governor_that_keeps_the_lowest_clock_skews_results(tmp_path, files, severity, text):
     condition = read_single_condition(host.check_governor(make_machine(tmp_path, files)))
     assert condition.severity == severity

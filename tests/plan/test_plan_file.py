@@ -65,21 +65,39 @@ def test_every_key_is_read(parse: Parse, tmp_path: Path) -> None:
     where = f"{tmp_path / 'plan.yaml'}, runs"
     assert plan.entries == (
         Entry(
-            name="toy", where=f"{where}[1]", case="toy", device="cuda",
+            name="toy",
+            where=f"{where}[1]",
+            case="toy",
+            device="cuda",
             out="runs/two-of-a-kind/toy",
         ),
         Entry(
-            name="second", where=f"{where}[2]", case="toy:pytorch:cpu:1:2:1", recipe="tiny",
-            data="data/sst2", device="cpu", launcher="slurm", cluster="clusters/here.yaml", nproc=2,
-            nnodes=1, repeat=5, timeout=1000, seed=7, sample_every=0.5, peak_tflops=989,
+            name="second",
+            where=f"{where}[2]",
+            case="toy:pytorch:cpu:1:2:1",
+            recipe="tiny",
+            data="data/sst2",
+            device="cpu",
+            launcher="slurm",
+            cluster="clusters/here.yaml",
+            nproc=2,
+            nnodes=1,
+            repeat=5,
+            timeout=1000,
+            seed=7,
+            sample_every=0.5,
+            peak_tflops=989,
             out="runs/two-of-a-kind/second",
             # Kept as text, as KEY=VALUE on the command line.
             overrides={
-                "bs": "16", "lr": "1e-4", "compile": "yes", "target_value": "none",
+                "bs": "16",
+                "lr": "1e-4",
+                "compile": "yes",
+                "target_value": "none",
                 "precision": "bf16",
             },
         ),
-    )  # fmt: skip
+    )
 
 
 def test_plan_file_has_defaults(parse: Parse) -> None:
@@ -139,10 +157,15 @@ runs:
 - {name: named, case: toy, recipe: [a, b], nnodes: 2}
 """)
     assert [entry.name for entry in plan.entries] == [
-        *(f"{case}-tiny-nproc_{nproc}-bs_{size}"
-          for case in ("toy", "glm") for nproc in (1, 8) for size in (8, 16)),
-        "named-recipe_a", "named-recipe_b",
-    ]  # fmt: skip
+        *(
+            f"{case}-tiny-nproc_{nproc}-bs_{size}"
+            for case in ("toy", "glm")
+            for nproc in (1, 8)
+            for size in (8, 16)
+        ),
+        "named-recipe_a",
+        "named-recipe_b",
+    ]
     last = plan.entries[7]
     assert (last.case, last.recipe, last.nnodes, last.nproc) == ("glm", "tiny", None, 8)
     assert (last.repeat, last.overrides) == (3, {"precision": "fp32", "bs": "16"})

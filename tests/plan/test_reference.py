@@ -33,8 +33,11 @@ def test_a_row_keeps_its_cells_as_printed(tmp_path):
     path = write(tmp_path, HEAD + ROW + 'cells = ["fp32", "bs=8, lr=1e-05", "100", "20.50"]')
     (row,) = reference.read_reference_file(path).rows
     assert row.cells == {
-        "precision": "fp32", "fix_hp": "bs=8, lr=1e-05", "e2e_time": "100", "p_whole": "20.50",
-    }  # fmt: skip
+        "precision": "fp32",
+        "fix_hp": "bs=8, lr=1e-05",
+        "e2e_time": "100",
+        "p_whole": "20.50",
+    }
     assert row.fix_hp == "bs=8, lr=1e-05"
     assert (row.nnodes, row.nproc) == (1, 1)
     assert row.kind == "published"

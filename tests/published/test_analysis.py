@@ -31,12 +31,30 @@ LINES = "".join(f"noise\nstep {i}, ips: {i}.5 samples/s\n" for i in range(1, 9))
         ("ips:", "avg_ips: 5", None),
         ("loss", "loss scale: 3, loss: 2.5", 2.5),
         ("loss", "loss2: 5", None),
-        *(("t:", f"t: {text}", None) for text in (
-            "0:39:29", "2024-01-02", "1.2.3", "1,23", "1,234,5", "12_000", "0x1F", "n/a", "info",
-            "", "| 5", "--5", "nan", "1e999", "1.-5", "1e55:3", ".5e3:1",
-        )),
+        *(
+            ("t:", f"t: {text}", None)
+            for text in (
+                "0:39:29",
+                "2024-01-02",
+                "1.2.3",
+                "1,23",
+                "1,234,5",
+                "12_000",
+                "0x1F",
+                "n/a",
+                "info",
+                "",
+                "| 5",
+                "--5",
+                "nan",
+                "1e999",
+                "1.-5",
+                "1e55:3",
+                ".5e3:1",
+            )
+        ),
     ],
-)  # fmt: skip
+)
 def test_number_after_the_keyword_is_the_value(keyword, line, expected):
     reader = KeywordReader(keyword=keyword)
     reader.read([(1, f"{line}\n")])

@@ -99,10 +99,14 @@ def test_unknown_device_or_model_has_no_finding() -> None:
 @pytest.mark.parametrize(
     ("printed", "precision"),
     [
-        ("AMP", "fp16"), ('fp16, level="O2"', "fp16"), ("tf32", "tf32"), ("bf16+fp8", None),
-        ("fp32/amp/fp16", None), ("int8", None),
+        ("AMP", "fp16"),
+        ('fp16, level="O2"', "fp16"),
+        ("tf32", "tf32"),
+        ("bf16+fp8", None),
+        ("fp32/amp/fp16", None),
+        ("int8", None),
     ],
-)  # fmt: skip
+)
 def test_declared_precision_is_read_from_printed_words(printed: str, precision: str | None) -> None:
     assert make_subject({}, cells={"precision": printed}).precision == precision
 
@@ -193,10 +197,13 @@ def test_page_lists_all_rules(page: str, lang: str) -> None:
 
 def test_both_pages_of_published_results_have_the_same_findings() -> None:
     findings = [
-        [line.split(" | ")[:4] for line in (DOCS / page).read_text(encoding="utf-8").splitlines()
-         if line.startswith("| [")]
+        [
+            line.split(" | ")[:4]
+            for line in (DOCS / page).read_text(encoding="utf-8").splitlines()
+            if line.startswith("| [")
+        ]
         for page in ("published.md", "published.zh.md")
-    ]  # fmt: skip
+    ]
     assert findings[0] == findings[1]
     assert len(findings[0]) > 20
 

@@ -51,7 +51,7 @@ def read_values(header, cell):
         ("auc", "0.8026/0.802", {"auc": 0.8026, "auc_target": 0.802}),
         ("目标精度", "0.67", {"quality_target": 0.67}),
     ],
-)  # fmt: skip
+)
 def test_every_form_of_a_cell_is_read(header, cell, expected):
     assert read_values(header, cell) == expected
 

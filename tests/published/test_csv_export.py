@@ -18,8 +18,12 @@ def test_our_csv_is_imported_with_the_figures_of_its_records(import_text):
     assert imported_rows.unread == []
     assert (row.line, second_row.line, row.form) == (2, 3, "csv")
     assert (row.case, row.device, row.nnodes, row.nproc, row.vendor) == (
-        "distilbert_sst2", "NVIDIA A100-SXM4-40GB", 1, 2, "nvidia",
-    )  # fmt: skip
+        "distilbert_sst2",
+        "NVIDIA A100-SXM4-40GB",
+        1,
+        2,
+        "nvidia",
+    )
     assert (row.metric, row.figure("acc")) == ("acc", record.quality.value)
     assert row.figure("acc_target") == record.quality.target
     assert row.changes == {"bs": "96", "lr": "0.00015"}
@@ -53,8 +57,9 @@ def test_csv_with_known_column_names_is_read(import_text, delimiter):
     assert (row.configuration, row.world_size, row.figure("p_whole")) == ("X100 (2x8)", 16, 12.5)
     assert row.cells["note"] == "mine"
     assert [(entry.line, entry.reason.code) for entry in imported_rows.unread] == [
-        (3, "row_without_figures"), (5, "row_has_other_cells"),
-    ]  # fmt: skip
+        (3, "row_without_figures"),
+        (5, "row_has_other_cells"),
+    ]
 
 
 @pytest.mark.parametrize(

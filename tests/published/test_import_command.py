@@ -61,7 +61,14 @@ def test_folder_with_mixed_files_is_read(cli, tmp_path):
     document = json.loads(out)
     assert {entry["file"] for entry in document["unread"]} >= {
         f"all/{name}"
-        for name in ("pipe.md", "loop.md", "gone.md", "half.log", "other.json",
-                     "big.bin", "table.html.md")
-    }  # fmt: skip
+        for name in (
+            "pipe.md",
+            "loop.md",
+            "gone.md",
+            "half.log",
+            "other.json",
+            "big.bin",
+            "table.html.md",
+        )
+    }
     assert {row["file"] for row in document["rows"]} == {"all/name\ufffd.md", "all/nested.md"}

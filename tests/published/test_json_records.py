@@ -24,7 +24,7 @@ def test_record_is_a_row_of_its_line(import_text):
     assert (row.world_size, row.changes) == (1, {"bs": "32"})
     assert {name: (figure.value, figure.unit) for name, figure in row.figures.items()} == {
         "final_result": (9000.0, "tokens/s"),
-    }  # fmt: skip
+    }
     assert row.cells["mission_name"] == "语义表示"
 
 
@@ -33,8 +33,9 @@ def test_failed_job_has_no_figure(import_text):
     (row,) = import_text(IndexRecord(**failed).to_json(), "file.json").rows
     assert [note.code for note in row.notes] == ["run_not_successful"]
     assert {name: figure.value for name, figure in row.figures.items()} == {
-        "final_result": None, "final_loss": 2.5,
-    }  # fmt: skip
+        "final_result": None,
+        "final_loss": 2.5,
+    }
 
 
 @pytest.mark.parametrize(

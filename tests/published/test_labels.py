@@ -80,7 +80,8 @@ def test_short_device_name_gives_device_and_vendor():
 def test_changed_hyperparameters_are_read():
     assert labels.read_changes("bs=96,lr=0.00015") == {"bs": "96", "lr": "0.00015"}
     assert labels.read_changes("数据精度=fp16, local_batchsize=4") == {
-        "数据精度": "fp16", "local_batchsize": "4",
-    }  # fmt: skip
+        "数据精度": "fp16",
+        "local_batchsize": "4",
+    }
     assert labels.read_changes("MPE=2048 LBS=3  GAS=64")["GAS"] == "64"
     assert labels.read_changes("74/81") == {}

@@ -46,9 +46,14 @@ def read_values(row):
 def test_totals_come_before_step_lines(import_text):
     (row,) = import_text("start\n" + STEPS + format_perflog("FINISHED", 9000, TOTALS)).rows
     assert read_values(row) == {
-        "e2e_time": 361.5, "train_time": 350.0, "p_whole": 1764.0, "p_train": 1861.9,
-        "p_core": 1942.6, "final_acc": 0.915, "final_loss": 0.25,
-    }  # fmt: skip
+        "e2e_time": 361.5,
+        "train_time": 350.0,
+        "p_whole": 1764.0,
+        "p_train": 1861.9,
+        "p_core": 1942.6,
+        "final_acc": 0.915,
+        "final_loss": 0.25,
+    }
     assert (row.form, row.line, row.metric) == ("perflog", 8, "final_acc")
     assert row.raw.startswith('[PerfLog] {"event": "FINISHED"')
     assert row.cells["num_trained_samples"] == "640"
@@ -102,8 +107,11 @@ def test_mlperf_log_gives_times_and_quality(import_text):
     )
     (row,) = import_text(text, "result_0.txt").rows
     assert read_values(row) == {
-        "train_time": 60.0, "final_eval_accuracy": 0.72, "p_train": 510.0, "last_loss": 1.5,
-    }  # fmt: skip
+        "train_time": 60.0,
+        "final_eval_accuracy": 0.72,
+        "p_train": 510.0,
+        "last_loss": 1.5,
+    }
     assert (row.form, row.model, row.metric, row.line) == (
         "mlperf",
         "bert",
@@ -153,8 +161,9 @@ def test_each_run_in_a_log_is_a_row(import_text):
     other = format_mllog("run_start", time_ms=7, rank=1)
     rows = import_text(run(0, 10.0) + other + run(60_000, 20.0)).rows
     assert [(row.figure("p_train"), row.figure("train_time")) for row in rows] == [
-        (10.0, 5.0), (20.0, 5.0),
-    ]  # fmt: skip
+        (10.0, 5.0),
+        (20.0, 5.0),
+    ]
 
 
 def test_malformed_events_are_listed_once_with_their_number(import_text):
@@ -222,10 +231,11 @@ def test_aborted_run_with_a_speed_is_a_row_that_failed(import_text):
 def test_run_that_died_while_it_started_is_aborted(import_text):
     died = format_mllog("init_start", None, 0)
     finished = (
-        format_mllog("init_start", None, 90_000) + format_mllog("run_start", None, 100_000)
+        format_mllog("init_start", None, 90_000)
+        + format_mllog("run_start", None, 100_000)
         + format_mllog("tracked_stats", {"throughput": 5.0}, 101_000)
         + format_mllog("run_stop", None, 110_000, status="success")
-    )  # fmt: skip
+    )
     imported_rows = import_text(died + finished)
     assert [row.figure("train_time") for row in imported_rows.rows] == [10.0]
     assert [entry.reason.code for entry in imported_rows.unread] == ["run_aborted"]

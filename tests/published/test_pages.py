@@ -40,15 +40,21 @@ def test_nine_column_table_is_read():
     assert (first.precision, first.changes, first.metric) == ("fp32", {}, "acc")
     assert (first.model, first.case) == ("distilbert", "distilbert_sst2")
     assert {name: figure.value for name, figure in first.figures.items()} == {
-        "e2e_time": 361.0, "p_whole": 1764.0, "p_train": 1861.9, "p_core": 1942.6, "acc": 0.915,
-        "mem": 13.9 * 1024**3, "mem_total": 40.0 * 1024**3,
-    }  # fmt: skip
+        "e2e_time": 361.0,
+        "p_whole": 1764.0,
+        "p_train": 1861.9,
+        "p_core": 1942.6,
+        "acc": 0.915,
+        "mem": 13.9 * 1024**3,
+        "mem_total": 40.0 * 1024**3,
+    }
     assert first.figures["mem"].unit == "bytes"
     assert second.precision == "amp"
     assert second.changes == {"bs": "96", "lr": "0.00015"}
     assert [name for name, figure in second.figures.items() if figure.value is not None] == [
-        "p_whole", "p_core",
-    ]  # fmt: skip
+        "p_whole",
+        "p_core",
+    ]
     assert second.figures["mem"].raw == "OOM"
 
 
@@ -112,8 +118,10 @@ def test_other_tables_and_pages_without_results_are_listed():
     table, page = read("| name | size |\n|---|---|\n| a | 1 |\n")
     assert (table.kind, table.line, table.reason.code) == ("table", 1, "table_without_results")
     assert (page.kind, page.reason.code, page.reason.args) == (
-        "file", "page_without_results", {"tables": 1},
-    )  # fmt: skip
+        "file",
+        "page_without_results",
+        {"tables": 1},
+    )
     assert [entry.reason.code for entry in read("nothing")] == ["page_without_tables"]
 
 

@@ -23,8 +23,13 @@ def print_reference_page(case):
     table = build_reference_table(reference.read_references(case))
     section = document.Section("性能指标", "figures", (table,))
     page = document.Document(
-        title=case, badge="", tone="plain", verification="", sentence="", sections=(section,),
-    )  # fmt: skip
+        title=case,
+        badge="",
+        tone="plain",
+        verification="",
+        sentence="",
+        sections=(section,),
+    )
     return to_markdown([page], "zh")
 
 
@@ -48,8 +53,10 @@ def test_founding_page_equals_the_reference_rows_cell_by_cell(case):
 def test_reference_row_names_its_file_and_line():
     first, second = select_results(["reference:distilbert"]).rows[:2]
     assert (first.file, first.form, first.case) == (
-        "reference:distilbert_sst2", "reference", "distilbert_sst2",
-    )  # fmt: skip
+        "reference:distilbert_sst2",
+        "reference",
+        "distilbert_sst2",
+    )
     assert (first.line, second.line) == (1, 2)
     assert (first.evidence, first.precision, first.world_size) == ("C", "fp32", 8)
     assert first.figure("p_whole") == 1764.0

@@ -44,19 +44,27 @@ def read(folder: Path, lines: list[str]) -> dict[str, tuple[int, list[float]]]:
 @pytest.mark.parametrize(
     ("lines", "speeds"),
     [
-        (TORCHTITAN, {"tokens_per_second_per_device": (2, [1426, 10050]),
-                      "tflops_per_device": (2, [40.5, 314.71]), "mfu_percent": (2, [4.1, 31.8])}),
+        (
+            TORCHTITAN,
+            {
+                "tokens_per_second_per_device": (2, [1426, 10050]),
+                "tflops_per_device": (2, [40.5, 314.71]),
+                "mfu_percent": (2, [4.1, 31.8]),
+            },
+        ),
         (TRAINER, {"samples_per_second": (1, [80.5])}),
         (MEGATRON, {"step_s": (2, [2.0, 1.0]), "tflops_per_device": (2, [300.0, 600.0])}),
         (NANOGPT, {"step_s": (2, [0.9, 0.12]), "mfu_percent": (2, [-100.0, 12.3])}),
-        ([f"step {step}, mfu: 0.31, tokens/s: 100" for step in (1, 2)],
-         {"tokens_per_second": (2, [100, 100]), "mfu_percent": (2, [31.0, 31.0])}),
+        (
+            [f"step {step}, mfu: 0.31, tokens/s: 100" for step in (1, 2)],
+            {"tokens_per_second": (2, [100, 100]), "mfu_percent": (2, [31.0, 31.0])},
+        ),
         (["step 1 peak TFLOPs: 989 loss 2.0"], {}),
         (["validation step 3 tokens/s 999"], {}),
         (["downloading", "done"], {}),
         ([], {}),
     ],
-)  # fmt: skip
+)
 def test_speeds_of_known_forms(tmp_path, lines, speeds):
     read_speeds = read(tmp_path, lines)
     assert read_speeds.keys() == speeds.keys()

@@ -33,14 +33,21 @@ def test_units_in_headers_are_used_and_settings_are_no_figures() -> None:
     row = imported_rows.rows[0]
     assert (row.device, row.world_size, row.precision) == ("h100_80gb", 64, "amp_bf16")
     assert {name: reading.value for name, reading in row.figures.items()} == {
-        "MFU": 42.57, "HFU": 56.76, "Model TFLOP": 4.212583e14, "p_whole": 32.0,
-        "p_train_tokens": 66523.0, "token/p/s": 1039.0,
-    }  # fmt: skip
+        "MFU": 42.57,
+        "HFU": 56.76,
+        "Model TFLOP": 4.212583e14,
+        "p_whole": 32.0,
+        "p_train_tokens": 66523.0,
+        "token/p/s": 1039.0,
+    }
     assert row.changes == {
-        "seq_length": "2048", "micro_batch_size": "8", "grad_accum_steps": "4",
-        "global_batch_size": "2048", "global_batch_tokens": "4194304",
+        "seq_length": "2048",
+        "micro_batch_size": "8",
+        "grad_accum_steps": "4",
+        "global_batch_size": "2048",
+        "global_batch_tokens": "4194304",
         "parameters": "64862437376",
-    }  # fmt: skip
+    }
     assert [row.line for row in imported_rows.rows] == [6, 7, 8, 13]
 
 
@@ -62,8 +69,11 @@ def test_headers_of_four_lines_are_joined_and_options_name_the_precision() -> No
     imported_rows = read_file("four_header_lines.md")
     assert imported_rows.unread == []
     assert [(row.precision, row.figure("p_whole")) for row in imported_rows.rows] == [
-        ("fp32", 93.68), ("tf32", 210.53), ("fp16", 217.75), ("bf16", 224.09),
-    ]  # fmt: skip
+        ("fp32", 93.68),
+        ("tf32", 210.53),
+        ("fp16", 217.75),
+        ("bf16", 224.09),
+    ]
     assert imported_rows.rows[0].device == "A100"
     assert imported_rows.rows[0].figure("final_loss") == 2.21
 
@@ -79,8 +89,9 @@ def test_units_in_cells_are_used_if_headers_have_none() -> None:
         "min",
     )
     assert [(entry.line, entry.kind, entry.reason.code) for entry in imported_rows.unread] == [
-        (11, "row", "row_out_of_memory"), (12, "row", "row_without_figures"),
-    ]  # fmt: skip
+        (11, "row", "row_out_of_memory"),
+        (12, "row", "row_without_figures"),
+    ]
 
 
 def test_table_of_benchmarks_by_nodes_is_read() -> None:
@@ -88,8 +99,10 @@ def test_table_of_benchmarks_by_nodes_is_read() -> None:
     assert imported_rows.unread == []
     rows = [row for row in imported_rows.rows if row.model == "llama2"]
     assert [(row.nnodes, row.figures["e2e_time"].raw) for row in rows] == [
-        (1, "1687.8"), (8, "309.6"), (64, "126.3"),
-    ]  # fmt: skip
+        (1, "1687.8"),
+        (8, "309.6"),
+        (64, "126.3"),
+    ]
     assert [row.figure("e2e_time") for row in rows] == pytest.approx([101268.0, 18576.0, 7578.0])
 
 
@@ -103,8 +116,10 @@ def test_counts_in_headers_need_a_unit_and_a_counted_thing(import_text) -> None:
     text = "tokens/s by GPUs,1,2,4\nssd,10,19,36\n"
     imported_rows = import_text("Throughput (tokens/s) by GPUs,1,2,4\ngpt,10,19,36\n", "r.csv")
     assert [(row.world_size, row.figure("p_train_tokens")) for row in imported_rows.rows] == [
-        (1, 10.0), (2, 19.0), (4, 36.0),
-    ]  # fmt: skip
+        (1, 10.0),
+        (2, 19.0),
+        (4, 36.0),
+    ]
 
 
 def test_text_table_in_a_code_block_is_read() -> None:
@@ -131,11 +146,17 @@ def test_flat_json_object_is_read() -> None:
     [
         ("nopipe.md", [{"MFU": 46.44}]),
         ("brackets.md", [{"token/p/s": 5762.0, "mem": 82.4 * GIB, "step_time": 2.843}]),
-        ("plain_heads.md", [{"p_whole": 231.68, "p_train_tokens": 118620.0}, {"p_whole": 231.68},
-                            {"p_whole": 231.68}]),
+        (
+            "plain_heads.md",
+            [
+                {"p_whole": 231.68, "p_train_tokens": 118620.0},
+                {"p_whole": 231.68},
+                {"p_whole": 231.68},
+            ],
+        ),
         ("unit_column.csv", [{"token/p/s": 11000.0}]),
     ],
-)  # fmt: skip
+)
 def test_plain_english_headers_are_read(name: str, figures: list[dict[str, float]]) -> None:
     imported_rows = read_file(name)
     assert imported_rows.unread == []
@@ -225,25 +246,31 @@ def test_two_columns_of_one_figure_keep_their_names(import_text) -> None:
     text = "| device | eager (tokens/s) | compiled (tokens/s) |\n|---|---|---|\n| A100 | 9 | 12 |\n"
     (row,) = import_page(import_text, text).rows
     assert {name: x.value for name, x in row.figures.items()} == {
-        "eager (tokens/s)": 9.0, "compiled (tokens/s)": 12.0,
-    }  # fmt: skip
+        "eager (tokens/s)": 9.0,
+        "compiled (tokens/s)": 12.0,
+    }
 
 
 @pytest.mark.parametrize(
     ("text", "quantity", "factor", "work", "per_device"),
     [
-        ("tokens/s/GPU", "rate", 1.0, "tokens", True), ("T/s", "rate", 1.0, "tokens", False),
-        ("S/s", "rate", 1.0, "samples", False), ("ktok/sec", "rate", 1000.0, "tokens", False),
+        ("tokens/s/GPU", "rate", 1.0, "tokens", True),
+        ("T/s", "rate", 1.0, "tokens", False),
+        ("S/s", "rate", 1.0, "samples", False),
+        ("ktok/sec", "rate", 1000.0, "tokens", False),
         ("samples per minute", "rate", 1 / 60, "samples", False),
         ("mol/ms", "rate", 1000.0, "mol", False),
-        ("s/it", "step_time", 1.0, "", False), ("ms/step", "step_time", 1e-3, "", False),
-        ("hrs", "time", 3600.0, "", False), ("GiB/GPU", "memory", float(GIB), "", True),
+        ("s/it", "step_time", 1.0, "", False),
+        ("ms/step", "step_time", 1e-3, "", False),
+        ("hrs", "time", 3600.0, "", False),
+        ("GiB/GPU", "memory", float(GIB), "", True),
         ("TFLOPS/GPU", "flops", 1e12, "", True),
         ("%", "percent", 1.0, "", False),
         ("GB/s", "other", 1.0, "", False),
-        ("ips", "rate", 1.0, "samples", False), ("tgs", "rate", 1.0, "tokens", True),
+        ("ips", "rate", 1.0, "samples", False),
+        ("tgs", "rate", 1.0, "tokens", True),
     ],
-)  # fmt: skip
+)
 def test_printed_units_are_recognized(
     text: str, quantity: str, factor: float, work: str, per_device: bool
 ) -> None:
@@ -264,10 +291,13 @@ def test_invalid_units_are_rejected(text: str) -> None:
     ("heading", "device"),
     [
         ("Training performance: NVIDIA DGX-1 (8x V100 32G)", "V100 32G"),
-        ("NVIDIA DGX A100 (8x A100 80GB)", "A100 80GB"), ("H100 80GB BF16", "H100 80GB"),
-        ("Results of BI-V100", "BI-V100"), ("NVIDIA results", None), ("MTT S5000", None),
+        ("NVIDIA DGX A100 (8x A100 80GB)", "A100 80GB"),
+        ("H100 80GB BF16", "H100 80GB"),
+        ("Results of BI-V100", "BI-V100"),
+        ("NVIDIA results", None),
+        ("MTT S5000", None),
     ],
-)  # fmt: skip
+)
 def test_device_in_a_heading_applies_to_its_table(heading: str, device: str | None) -> None:
     assert find_device(heading) == device
 
@@ -331,8 +361,9 @@ def test_bold_line_is_a_heading_and_devices_may_be_columns(import_text) -> None:
     )
     rows = import_page(import_text, text).rows
     assert [(row.model, row.world_size, row.figure("p_whole")) for row in rows] == [
-        ("vit", 1, 700.0), ("vit", 8, 5400.0),
-    ]  # fmt: skip
+        ("vit", 1, 700.0),
+        ("vit", 8, 5400.0),
+    ]
 
 
 def test_devices_in_a_heading_are_counted(import_text) -> None:
@@ -367,8 +398,9 @@ def test_nested_json_objects_are_read(import_text) -> None:
     (row,) = import_text(text, "r.json").rows
     assert (row.model, row.world_size) == ("bert", 8)
     assert {name: x.value for name, x in row.figures.items()} == {
-        "p_whole": 231.7, "train_time": 361.2,
-    }  # fmt: skip
+        "p_whole": 231.7,
+        "train_time": 361.2,
+    }
     text = '{"a": {"tokens/s": 1.5, "gpus": 1}, "b": {"tokens/s": 2.5, "gpus": 2}}'
     rows = import_text(text, "r.json").rows
     assert [(row.model, row.figure("p_train_tokens")) for row in rows] == [("a", 1.5), ("b", 2.5)]

@@ -264,8 +264,9 @@ def test_events_and_steps_of_one_log_give_the_wall_time_of_the_events(tmp_path: 
     steps = "step: 1  loss: 2.5  tps: 100  mfu: 1%\n"
     assert read_answer(analyze_text(tmp_path, steps + events)) == (436.907, "samples/s")
     assert read_answer(analyze_text(tmp_path, steps + events, preset="torchtitan")) == (
-        100.0, "tokens/s",
-    )  # fmt: skip
+        100.0,
+        "tokens/s",
+    )
 
 
 def test_event_log_of_a_failed_run_is_flagged(tmp_path: Path) -> None:

@@ -181,9 +181,13 @@ def compute_expected_waits(
 
 durations = st.integers(0, 300)
 micros = st.builds(
-    Micro, fetch_ns=durations, work_ns=durations, launch_ns=st.integers(0, 50),
-    closes_step=st.booleans(), loss=st.integers(0, 9).map(float),
-)  # fmt: skip
+    Micro,
+    fetch_ns=durations,
+    work_ns=durations,
+    launch_ns=st.integers(0, 50),
+    closes_step=st.booleans(),
+    loss=st.integers(0, 9).map(float),
+)
 short_epochs = st.lists(micros, min_size=2, max_size=4)
 long_epochs = st.lists(micros, min_size=8, max_size=16)
 
@@ -199,10 +203,13 @@ epochs = (short_epochs | long_epochs).map(close_last_step)
 @pytest.mark.parametrize("kind", [Host, Card])
 @settings(max_examples=200)
 @given(
-    of_epoch=epochs, number=st.integers(1, 3), depth=st.integers(0, 3),
+    of_epoch=epochs,
+    number=st.integers(1, 3),
+    depth=st.integers(0, 3),
     times=st.builds(Times, pin_ns=st.integers(0, 30), copy_ns=st.integers(0, 30)),
-    window_steps=st.integers(1, 4), max_steps=st.integers(1, 60),
-)  # fmt: skip
+    window_steps=st.integers(1, 4),
+    max_steps=st.integers(1, 60),
+)
 def test_data_wait_of_each_step_matches_a_model_of_the_queue(  # noqa: PLR0917
     kind: type[Host],
     of_epoch: list[Micro],

@@ -141,18 +141,30 @@ class Disagrees(ToyJob):
 @pytest.mark.parametrize(
     ("job_type", "overrides", "code", "args"),
     [
-        (TwiceTheSamples, {}, "samples_above_step",
-         {"step": 1, "samples": 128, "step_samples": 64}),
+        (
+            TwiceTheSamples,
+            {},
+            "samples_above_step",
+            {"step": 1, "samples": 128, "step_samples": 64},
+        ),
         (TwiceTheStep, {}, "samples_above_global_batch", {"step": 1, "samples": 128, "most": 64}),
         (HalfBatches, {}, "samples_of_epoch", {"epoch": 1, "samples": 8192, "expected": 4096}),
         (ShortEpoch, {}, "steps_of_epoch", {"epoch": 1, "steps": 32, "planned": 64}),
         (ShortAnnounced, {}, "samples_of_epoch", {"epoch": 1, "samples": 2048, "expected": 4096}),
-        (FewSequences, {}, "counts_contradict",
-         {"step": 1, "container": "samples", "containers": 64, "item": "sequences", "items": 1}),
-        (Disagrees, {"grad_accum_steps": 2}, "step_samples_differ",
-         {"step": 1, "least": 128, "most": 129}),
+        (
+            FewSequences,
+            {},
+            "counts_contradict",
+            {"step": 1, "container": "samples", "containers": 64, "item": "sequences", "items": 1},
+        ),
+        (
+            Disagrees,
+            {"grad_accum_steps": 2},
+            "step_samples_differ",
+            {"step": 1, "least": 128, "most": 129},
+        ),
     ],
-)  # fmt: skip
+)
 def test_counts_that_contradict_each_other_fail_the_run(
     run_job: Run, job_type: type[ToyJob], overrides: dict[str, int], code: str, args: dict[str, Any]
 ) -> None:
@@ -500,8 +512,11 @@ def test_correct_evaluation_without_the_helper_passes(run_job: Run) -> None:
     assert (record.status, list_doubts(record)) == ("passed", [])
     (point, *_) = record.quality.history
     assert point.scored == {
-        "rows": 1000, "digest": point.scored["digest"], "mean": point.value, "of": "",
-    }  # fmt: skip
+        "rows": 1000,
+        "digest": point.scored["digest"],
+        "mean": point.value,
+        "of": "",
+    }
     assert {evaluation.scored["digest"] for evaluation in record.quality.history} == {
         point.scored["digest"]
     }

@@ -251,8 +251,11 @@ def test_evaluation_interval_counts_samples_of_all_ranks(sync_device: SyncDevice
     loop.run()
     assert [item["step"] for item in events.named("evaluate")] == [2, 4, 6]
     assert list_phases(events) == [
-        ("compile", 0, 0, 1), ("train", 0, 1, 1), ("train", 0, 2, 2), ("train", 0, 4, 2),
-    ]  # fmt: skip
+        ("compile", 0, 0, 1),
+        ("train", 0, 1, 1),
+        ("train", 0, 2, 2),
+        ("train", 0, 4, 2),
+    ]
 
 
 def test_the_target_ends_the_run_within_an_epoch(sync_device: SyncDevice) -> None:
@@ -308,9 +311,12 @@ def test_nan_quality_is_written_as_null(sync_device: SyncDevice) -> None:
 
 def test_time_between_windows_belongs_to_no_window(sync_device: SyncDevice) -> None:
     loop, events = make_loop(
-        sync_device, [[Micro(fetch_ns=0)] * 3], job_fields={"end_of_epoch_ns": 70}, warmup_steps=1,
+        sync_device,
+        [[Micro(fetch_ns=0)] * 3],
+        job_fields={"end_of_epoch_ns": 70},
+        warmup_steps=1,
         window_steps=2,
-    )  # fmt: skip
+    )
     loop.run()
     windows = sum(item["end_ns"] - item["start_ns"] for item in events.named("window"))
     trained = events.written[-1]

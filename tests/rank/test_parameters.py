@@ -40,9 +40,12 @@ def test_steps_without_a_rate_or_dropped_by_the_scaler_are_no_updates(
         yield Batch(torch.ones(1, 1), Counts(1), 1, closes_step=True)
 
     stepper = Stepper(
-        make_context(precision), model, optimizer, loss_sum,
+        make_context(precision),
+        model,
+        optimizer,
+        loss_sum,
         schedule_lr=lambda steps: factors[steps],
-    )  # fmt: skip
+    )
     updates = []
     for _ in factors:
         stepper.step(one())
@@ -55,9 +58,14 @@ def make_tensors() -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     draw = partial(torch.randn, generator=generator)
     return {
-        "wide": draw(300, 7), "columns": draw(5, 4).t(), "half": draw(9).bfloat16(),
-        "odd": draw(33)[1:8], "one": draw(()), "none": draw(0), "double": draw(3).double(),
-    }  # fmt: skip
+        "wide": draw(300, 7),
+        "columns": draw(5, 4).t(),
+        "half": draw(9).bfloat16(),
+        "odd": draw(33)[1:8],
+        "one": draw(()),
+        "none": draw(0),
+        "double": draw(3).double(),
+    }
 
 
 @pytest.mark.parametrize("name", [name for name in make_tensors() if name != "none"])
@@ -73,8 +81,11 @@ def test_checksum_of_a_tensor_depends_on_every_bit(name: str) -> None:
             if checked_tensors[name].dim() == 0
             else checked_tensors[name]
         )
-        index = () if spot.dim() == 0 else tuple(int(x[0]) for x in torch.unravel_index(
-            torch.tensor([place]), spot.shape))  # fmt: skip
+        index = (
+            ()
+            if spot.dim() == 0
+            else tuple(int(x[0]) for x in torch.unravel_index(torch.tensor([place]), spot.shape))
+        )
         old = spot[index].clone()
         spot[index] = torch.nextafter(old, old.new_tensor(torch.inf))
         after = digest.compute_sums()
@@ -141,8 +152,11 @@ def test_a_window_without_change_fails_once_its_start_is_known_exactly(exact: bo
         check.check_window(first_step=first, steps=10)
     assert caught.value.code == "parameters_unchanged_in_window"
     assert caught.value.details == {
-        "first": first + 1, "last": first + 10, "updates": 10, "parameters": 2,
-    }  # fmt: skip
+        "first": first + 1,
+        "last": first + 10,
+        "updates": 10,
+        "parameters": 2,
+    }
 
 
 def test_windows_whose_steps_were_all_dropped_may_change_nothing() -> None:

@@ -24,8 +24,11 @@ def test_rate_above_the_published_peak_fails_the_run() -> None:
         measure_matmul(Card("NVIDIA H200", 990.0), "bf16")
     assert (failure.value.kind, failure.value.code) == ("impossible_figure", "matmul_above_peak")
     assert failure.value.details == {
-        "tflops": 990.0, "precision": "bf16", "peak": 989.0, "product": "NVIDIA H200",
-    }  # fmt: skip
+        "tflops": 990.0,
+        "precision": "bf16",
+        "peak": 989.0,
+        "product": "NVIDIA H200",
+    }
 
 
 @pytest.mark.parametrize("product", ["NVIDIA H200", "a product without a published peak"])

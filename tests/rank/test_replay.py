@@ -117,8 +117,13 @@ def test_every_nth_measured_window_is_repeated_and_timed_separately(
 
     windows, replays = events.named("window"), events.named("replay")
     assert [(item["phase"], item["first_step"]) for item in windows] == [
-        ("compile", 0), ("warmup", 1), ("train", 2), ("train", 5), ("train", 8), ("train", 11),
-    ]  # fmt: skip
+        ("compile", 0),
+        ("warmup", 1),
+        ("train", 2),
+        ("train", 5),
+        ("train", 8),
+        ("train", 11),
+    ]
     assert [(item["first_step"], item["steps"]) for item in replays] == [(5, 3), (11, 3)]
     for replay, window, saved in zip(
         replays, (windows[3], windows[5]), events.named("span"), strict=True
@@ -148,8 +153,11 @@ def test_window_that_an_epoch_ends_is_repeated_with_its_own_batches(
     events, _ = run_loop(sync_device, [epoch, epoch], every_windows=1)
 
     assert [(item["first_step"], item["steps"]) for item in events.named("replay")] == [
-        (2, 3), (5, 1), (6, 3), (9, 3),
-    ]  # fmt: skip
+        (2, 3),
+        (5, 1),
+        (6, 3),
+        (9, 3),
+    ]
     assert {item["control"] for item in events.named("replay")} == {"not_needed"}
 
 

@@ -30,12 +30,20 @@ def make_whole_rank(*, value: float = 0.95) -> Events:
         window(2 * S, 3 * S, phase="compile", step_ns=[S], samples=[4]),
         window(3 * S, 4 * S, first_step=1, step_ns=[S], samples=[4]),
         event(
-            "evaluate", 5 * S, epoch=0, step=2, start_ns=4 * S, end_ns=5 * S, value=value,
-            samples=10, detail={}, target_reached=value >= 0.9,
+            "evaluate",
+            5 * S,
+            epoch=0,
+            step=2,
+            start_ns=4 * S,
+            end_ns=5 * S,
+            value=value,
+            samples=10,
+            detail={},
+            target_reached=value >= 0.9,
         ),
         event("trained", 5 * S, start_ns=2 * S, end_ns=5 * S, steps=2, epochs=1),
         event("end", 6 * S),
-    ]  # fmt: skip
+    ]
 
 
 def make_error_message(text: str) -> dict[str, Any]:
@@ -164,16 +172,24 @@ def test_missing_launcher_event_is_failure(find_ending: Any) -> None:
 @pytest.mark.parametrize(
     ("stop", "status", "expected"),
     [
-        ({"reason": "timeout", "timeout_s": 120.0, "stacks": ["stacks.rank0.txt"]}, "timed_out",
-         message("timed_out_training", limit_s=120.0, steps=1, quiet_s=5.0)),
-        ({"reason": "launcher_killed"}, "interrupted",
-         message("launcher_killed", steps=1)),
-        ({"reason": "signal", "signal": "SIGINT"}, "interrupted",
-         message("stopped_by_signal", signal="SIGINT", steps=1)),
-        ({"reason": "launcher_error", "message": "OSError: x"}, "failed",
-         message("launcher_failed", text="OSError: x")),
+        (
+            {"reason": "timeout", "timeout_s": 120.0, "stacks": ["stacks.rank0.txt"]},
+            "timed_out",
+            message("timed_out_training", limit_s=120.0, steps=1, quiet_s=5.0),
+        ),
+        ({"reason": "launcher_killed"}, "interrupted", message("launcher_killed", steps=1)),
+        (
+            {"reason": "signal", "signal": "SIGINT"},
+            "interrupted",
+            message("stopped_by_signal", signal="SIGINT", steps=1),
+        ),
+        (
+            {"reason": "launcher_error", "message": "OSError: x"},
+            "failed",
+            message("launcher_failed", text="OSError: x"),
+        ),
     ],
-)  # fmt: skip
+)
 def test_external_stop_takes_precedence_as_the_cause(
     find_ending: Any, stop: dict[str, Any], status: str, expected: Message
 ) -> None:

@@ -38,14 +38,26 @@ def make_rank_events(
     evaluations = more.pop("evaluations", [])
     end = len(samples) * S
     return [
-        event("facts", 0, device={"name": "Fake"}, matmul_flops_per_second=1e3,
-              samples_per_epoch=more.pop("samples_per_epoch", None)),
-        window(0, end, step_ns=[S] * len(samples), samples=samples, step_samples=of_all,
-               loss=[1.0 / (step + 1) for step in range(len(samples))], **more),
+        event(
+            "facts",
+            0,
+            device={"name": "Fake"},
+            matmul_flops_per_second=1e3,
+            samples_per_epoch=more.pop("samples_per_epoch", None),
+        ),
+        window(
+            0,
+            end,
+            step_ns=[S] * len(samples),
+            samples=samples,
+            step_samples=of_all,
+            loss=[1.0 / (step + 1) for step in range(len(samples))],
+            **more,
+        ),
         *evaluations,
         event("trained", end, start_ns=0, end_ns=end, steps=len(samples), epochs=1, whole_epochs=0),
         parameters_event(end, changed=changed, unchanged=unchanged, updates=updates),
-    ]  # fmt: skip
+    ]
 
 
 def read_timeline(tmp_path: Path, *ranks: list[dict[str, Any]]) -> RunTimeline:
@@ -110,8 +122,9 @@ def test_more_tokens_than_sequences_can_hold_fail_the_run(plan: Plan, tmp_path: 
         tmp_path, make_rank_events([64], of_all=[64], changed=["a"], **more)
     )
     assert find_cause(long, run_timeline) == (
-        "tokens_above_length", {"tokens": 513, "sequences": 64, "length": 8},
-    )  # fmt: skip
+        "tokens_above_length",
+        {"tokens": 513, "sequences": 64, "length": 8},
+    )
     assert find_cause(plan, run_timeline) is None
 
 
@@ -141,8 +154,11 @@ def test_parameter_changed_by_no_rank_is_named(
     if code == "parameters_never_changed":
         assert finding is not None
         assert finding[1] == {
-            "names": "layer0, layer1, layer2", "number": 5, "parameters": 6, "updates": 2,
-        }  # fmt: skip
+            "names": "layer0, layer1, layer2",
+            "number": 5,
+            "parameters": 6,
+            "updates": 2,
+        }
 
 
 def list_doubts(timeline: RunTimeline, device: str = "cuda") -> list[Message]:
@@ -154,9 +170,17 @@ def list_doubts(timeline: RunTimeline, device: str = "cuda") -> list[Message]:
 
 def test_rows_missing_from_an_evaluation_are_a_finding(tmp_path: Path) -> None:
     evaluation = event(
-        "evaluate", 0, epoch=0, step=2, start_ns=0, end_ns=S, value=0.9, samples=100, detail={},
+        "evaluate",
+        0,
+        epoch=0,
+        step=2,
+        start_ns=0,
+        end_ns=S,
+        value=0.9,
+        samples=100,
+        detail={},
         target_reached=True,
-    )  # fmt: skip
+    )
     events = make_rank_events([10, 10], of_all=[10, 10], changed=["a"], evaluations=[evaluation])
     assert list_doubts(read_timeline(tmp_path, events)) == [
         message("evaluated_rows", scored=100, rows=1000)
@@ -172,9 +196,10 @@ def test_more_flops_than_preflight_measured_are_doubted(
     assert [finding.code for finding in findings] == ["flops_above_preflight"] * doubted
     if doubted:
         assert findings[0].args == {
-            "tflops": pytest.approx(1.001e-9), "matmul_tflops": pytest.approx(1e-9),
+            "tflops": pytest.approx(1.001e-9),
+            "matmul_tflops": pytest.approx(1e-9),
             "share": pytest.approx(1.001),
-        }  # fmt: skip
+        }
 
 
 def test_a_graph_compiled_after_the_warm_up_is_noted(tmp_path: Path) -> None:
@@ -234,12 +259,29 @@ def test_parameters_that_differ_between_ranks_fail_the_run(plan: Plan, tmp_path:
 
 def make_evaluation(value: float, samples: int = 1000, **scores: Any) -> dict[str, Any]:
     """Return an evaluation of a rank that scored half of the validation rows."""
-    known = {"rows": 500, "keys": 500, "digest": 7, "distinct": 500, "known": 64, "trained": 0,
-             "total": 400.0, "weight": 500.0}  # fmt: skip
+    known = {
+        "rows": 500,
+        "keys": 500,
+        "digest": 7,
+        "distinct": 500,
+        "known": 64,
+        "trained": 0,
+        "total": 400.0,
+        "weight": 500.0,
+    }
     return event(
-        "evaluate", S, epoch=0, step=1, start_ns=S, end_ns=S, value=value, samples=samples,
-        detail={}, target_reached=False, scores=known | scores,
-    )  # fmt: skip
+        "evaluate",
+        S,
+        epoch=0,
+        step=1,
+        start_ns=S,
+        end_ns=S,
+        value=value,
+        samples=samples,
+        detail={},
+        target_reached=False,
+        scores=known | scores,
+    )
 
 
 def make_two_ranks(tmp_path: Path, first: dict[str, Any], second: dict[str, Any]) -> RunTimeline:
@@ -260,22 +302,44 @@ def test_ranks_that_scored_the_validation_data_together_agree(plan: Plan, tmp_pa
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [
-        (make_evaluation(0.8), make_evaluation(0.7),
-         ("evaluation_differs_over_ranks",
-          {"rank": 1, "value": 0.7, "first": 0.8, "samples": 1000, "samples_first": 1000})),
-        (make_evaluation(0.8), make_evaluation(0.8, 500),
-         ("evaluation_differs_over_ranks",
-          {"rank": 1, "value": 0.8, "first": 0.8, "samples": 500, "samples_first": 1000})),
-        (make_evaluation(0.8), make_evaluation(0.8, rows=499),
-         ("evaluation_rows", {"number": 1, "rows": 999, "expected": 1000})),
-        (make_evaluation(0.79), make_evaluation(0.79),
-         ("evaluation_not_the_mean", {"number": 1, "name": "acc", "value": 0.79, "mean": 0.8})),
-        (make_evaluation(0.8, total=1.6, weight=2.0), make_evaluation(0.8, total=1.6, weight=2.0),
-         ("evaluation_weights", {"number": 1, "weight": 4.0, "rows": 1000})),
-        (make_evaluation(0.8, trained=4), make_evaluation(0.8, trained=4),
-         ("evaluation_of_training_rows", {"number": 1, "rows": 8, "known": 128})),
+        (
+            make_evaluation(0.8),
+            make_evaluation(0.7),
+            (
+                "evaluation_differs_over_ranks",
+                {"rank": 1, "value": 0.7, "first": 0.8, "samples": 1000, "samples_first": 1000},
+            ),
+        ),
+        (
+            make_evaluation(0.8),
+            make_evaluation(0.8, 500),
+            (
+                "evaluation_differs_over_ranks",
+                {"rank": 1, "value": 0.8, "first": 0.8, "samples": 500, "samples_first": 1000},
+            ),
+        ),
+        (
+            make_evaluation(0.8),
+            make_evaluation(0.8, rows=499),
+            ("evaluation_rows", {"number": 1, "rows": 999, "expected": 1000}),
+        ),
+        (
+            make_evaluation(0.79),
+            make_evaluation(0.79),
+            ("evaluation_not_the_mean", {"number": 1, "name": "acc", "value": 0.79, "mean": 0.8}),
+        ),
+        (
+            make_evaluation(0.8, total=1.6, weight=2.0),
+            make_evaluation(0.8, total=1.6, weight=2.0),
+            ("evaluation_weights", {"number": 1, "weight": 4.0, "rows": 1000}),
+        ),
+        (
+            make_evaluation(0.8, trained=4),
+            make_evaluation(0.8, trained=4),
+            ("evaluation_of_training_rows", {"number": 1, "rows": 8, "known": 128}),
+        ),
     ],
-)  # fmt: skip
+)
 def test_wrong_evaluation_over_ranks_is_named(
     plan: Plan,
     tmp_path: Path,

@@ -57,13 +57,17 @@ def test_the_rank_that_is_missing_from_a_collective_is_named(find_cause: Any) ->
     )
     assert (failure.kind, failure.message.code) == ("timeout", "timed_out_missing")
     assert failure.message.args == {
-        "limit_s": 59.0, "steps": 3, "quiet_s": 55.0, "waiting": "0-1", "call": "all_reduce",
+        "limit_s": 59.0,
+        "steps": 3,
+        "quiet_s": 55.0,
+        "waiting": "0-1",
+        "call": "all_reduce",
         "missing": "2",
-    }  # fmt: skip
+    }
     assert failure.hang == [
         make_group("0-1", "collective", "all_reduce"),
         make_group("2", "elsewhere", None, "a.py:5 f"),
-    ]  # fmt: skip
+    ]
     assert find_fix(failure).code == "fix.timed_out_missing"
 
 
@@ -112,8 +116,9 @@ def test_rank_groups_of_all_nodes_are_merged(tmp_path: Path) -> None:
     failure = find_failure(read_run(run_dir, 4, 2), None)
     assert failure is not None
     assert [(item["ranks"], item["state"], item["call"]) for item in failure.hang] == [
-        ("0-2", "collective", "barrier"), ("3", "elsewhere", None),
-    ]  # fmt: skip
+        ("0-2", "collective", "barrier"),
+        ("3", "elsewhere", None),
+    ]
     args = failure.message.args
     assert (args["waiting"], args["missing"], args["quiet_s"]) == ("0-2", "3", 55.0)
 

@@ -15,9 +15,13 @@ from trainmark.record.messages import MESSAGES, render
 from trainmark.spec import MESSAGES_FILE, Message, read_messages
 
 EMITTERS = (
-    "message", "RunError", "DivergedError", "ContradictionError", "UntimedWorkError",
+    "message",
+    "RunError",
+    "DivergedError",
+    "ContradictionError",
+    "UntimedWorkError",
     "NotTrainedError",
-)  # fmt: skip
+)
 CJK = re.compile(r"[\u3000-\u9fff\uff00-\uffef]")
 SOURCE = Path(trainmark.__file__).parent
 TEXTS = {

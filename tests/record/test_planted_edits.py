@@ -56,8 +56,12 @@ def real_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str,
     """Return records of real runs: GPT without and with a peak, a changed and a repeated toy."""
     threads = torch.get_num_threads()
     few = {"max_steps": "4", "warmup_steps": "1", "target_value": "none"}
-    changed = {"weight_decay": "0.1", "micro_batch_size": "32", "max_epochs": "2",
-               "target_value": "none"}  # fmt: skip
+    changed = {
+        "weight_decay": "0.1",
+        "micro_batch_size": "32",
+        "max_epochs": "2",
+        "target_value": "none",
+    }
     asked: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
         "gpt": ("gpt_megatron", few, {}),
         "peak": ("gpt_megatron", few, {"peak_tflops": 2.0}),
@@ -96,18 +100,30 @@ def test_record_of_a_real_run_is_consistent(
         ("toy", {"plan.fix_hp": {}}),
         ("toy", {"plan.recipe.micro_batch_size": 64, "plan.fix_hp": {}}),
         ("gpt", {"plan.recipe.num_layers": 24}),
-        ("gpt", {"plan.recipe.num_layers": 24, "plan.extra.num_layers": 24,
-                 "plan.rules": "open"}),
+        ("gpt", {"plan.recipe.num_layers": 24, "plan.extra.num_layers": 24, "plan.rules": "open"}),
         ("gpt", {"plan.recipe.seq_length": 128}),
         ("gpt", {"plan.recipe.hidden_size": 128}),
-        ("gpt", {"environment.job.parameters": multiply_by(1000),
-                 "environment.job.trainable_parameters": multiply_by(1000)}),
+        (
+            "gpt",
+            {
+                "environment.job.parameters": multiply_by(1000),
+                "environment.job.trainable_parameters": multiply_by(1000),
+            },
+        ),
         ("gpt", {"environment.job.attention_flops_share": 0.5}),
         ("gpt", {"figures.MFU_causal": {"value": 41.0, "unit": "%"}}),
         ("gpt", {"ranks.0.phases.train.model_flops": multiply_by(2)}),
         ("peak", {"figures.MFU_causal.value": multiply_by(1.1)}),
-        ("peak", {"figures.MFU": {"value": None, "unit": "%",
-                                  "reason": {"code": "peak_unknown", "args": {}}}}),
+        (
+            "peak",
+            {
+                "figures.MFU": {
+                    "value": None,
+                    "unit": "%",
+                    "reason": {"code": "peak_unknown", "args": {}},
+                }
+            },
+        ),
         ("peak", {"plan.peak_tflops": 1.0}),
         ("peak", {"plan.labels": ["self-reported", "performance-only", "generated-data"]}),
         ("toy", {"quality.history.0.scored.rows": 872}),
@@ -116,7 +132,7 @@ def test_record_of_a_real_run_is_consistent(
         ("toy", {"quality.history.0.scored.digest": "0" * 16}),
         ("toy", {"environment.precision_flags.float32_matmul": "medium"}),
     ],
-)  # fmt: skip
+)
 def test_edit_of_a_real_record_is_detected(
     real_records: dict[str, dict[str, Any]], name: str, changes: dict[str, Any]
 ) -> None:

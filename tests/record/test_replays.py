@@ -32,9 +32,16 @@ def make_replay(
         place = dict(zip(("step", "part", "tensor"), difference, strict=True))
     kind = control or ("not_needed" if place is None else "deterministic")
     return event(
-        "replay", 13 * S, start_ns=10 * S, end_ns=13 * S, first_step=first_step, steps=4,
-        repeats=1 if kind == "not_needed" else 3, control=kind, difference=place,
-    )  # fmt: skip
+        "replay",
+        13 * S,
+        start_ns=10 * S,
+        end_ns=13 * S,
+        first_step=first_step,
+        steps=4,
+        repeats=1 if kind == "not_needed" else 3,
+        control=kind,
+        difference=place,
+    )
 
 
 @pytest.fixture
@@ -103,9 +110,11 @@ def test_rank_whose_gradient_differs_first_is_named_with_its_node(measure_replay
     # The reduction gives all ranks a wrong gradient: their weights of the next step follow.
     follows = (7, "weight", "head")
     measurement = measure_replays(
-        [make_replay(follows)], [make_replay(follows)], [make_replay((6, "gradient", "layer.1"))],
+        [make_replay(follows)],
+        [make_replay(follows)],
+        [make_replay((6, "gradient", "layer.1"))],
         [make_replay((7, "weight", "head"))],
-    )  # fmt: skip
+    )
 
     assert measurement.replays.differences == [
         ReplayDifference(step=6, part="gradient", tensor="layer.1", ranks=[2])
@@ -113,8 +122,13 @@ def test_rank_whose_gradient_differs_first_is_named_with_its_node(measure_replay
     ((code, args),) = find_findings(measurement)
     assert code == "replay_differs"
     assert args == {
-        "ranks": "2", "nodes": "1", "step": 6, "place": "gradient layer.1", "windows": 1, "of": 1,
-    }  # fmt: skip
+        "ranks": "2",
+        "nodes": "1",
+        "step": 6,
+        "place": "gradient layer.1",
+        "windows": 1,
+        "of": 1,
+    }
     assert grade_reasons([message(code, **args)]).grade == "do_not_quote"
 
 

@@ -84,8 +84,12 @@ def test_lowered_clocks_in_the_measured_time_make_the_result_noisy(tmp_path: Pat
     share = pytest.approx(1.125 / 1.625)
     assert finding.code == "throttled_while_measured"
     assert finding.args == {
-        "devices": 1, "of": 2, "rank": 1, "share": share, "reasons": "hw_thermal 69%",
-    }  # fmt: skip
+        "devices": 1,
+        "of": 2,
+        "rank": 1,
+        "share": share,
+        "reasons": "hw_thermal 69%",
+    }
     assert record.trust.grade == "noisy"
     assert record.trust.reasons[0].code == "throttled_while_measured"
 
@@ -111,8 +115,10 @@ def test_unchanged_error_counters_are_no_finding(tmp_path: Path) -> None:
     assert record.telemetry is not None
     first, _ = record.telemetry.devices
     assert {name: (x.last, x.rise) for name, x in first.errors.items()} == {
-        "ecc_corrected": (7, 0), "ecc_uncorrected": (0, 0), "link_replays": (2, 0),
-    }  # fmt: skip
+        "ecc_corrected": (7, 0),
+        "ecc_uncorrected": (0, 0),
+        "link_replays": (2, 0),
+    }
 
 
 def test_corrected_errors_are_a_finding_that_keeps_the_grade(tmp_path: Path) -> None:
@@ -124,9 +130,12 @@ def test_corrected_errors_are_a_finding_that_keeps_the_grade(tmp_path: Path) -> 
     (finding,) = record.findings
     assert finding.code == "device_errors_corrected"
     assert finding.args == {
-        "devices": 1, "of": 2, "rank": 1, "node": 0,
+        "devices": 1,
+        "of": 2,
+        "rank": 1,
+        "node": 0,
         "errors": "ecc_corrected +3, link_replays +3",
-    }  # fmt: skip
+    }
     assert finding not in record.trust.reasons
 
 

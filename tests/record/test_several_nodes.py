@@ -68,9 +68,13 @@ def write_node(
     if lost:
         steps = range(5)
         ranks[9] = window(
-            8 * S, 8 * S + 5 * TICK, first_step=3, step_ns=[TICK for _ in steps],
-            samples=[64 for _ in steps], step_samples=[192 for _ in steps],
-        )  # fmt: skip
+            8 * S,
+            8 * S + 5 * TICK,
+            first_step=3,
+            step_ns=[TICK for _ in steps],
+            samples=[64 for _ in steps],
+            step_samples=[192 for _ in steps],
+        )
         ranks = ranks[:10]
     else:
         events.append(event("ranks_ended", 12 * S, failures=[]))
@@ -91,8 +95,10 @@ def test_differences_between_nodes_are_findings(run_dir: Path) -> None:
     write_node(run_dir, 2, SAME, skew_s=0.5)
     record = reduce.reduce(run_dir)
     assert record.environment["nodes"] == [
-        {}, {"driver": "1.3", "device": "Other CPU", "numpy": "2.2"}, {},
-    ]  # fmt: skip
+        {},
+        {"driver": "1.3", "device": "Other CPU", "numpy": "2.2"},
+        {},
+    ]
     args_by_code = {finding.code: finding.args for finding in record.findings}
     assert args_by_code["nodes_differ"] == {"nodes": "1", "names": "driver, numpy, device"}
 

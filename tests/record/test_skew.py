@@ -25,10 +25,17 @@ def find_skew(tmp_path: Path) -> Any:
     ) -> list[tuple[str, dict[str, Any]]]:
         """Return the findings for ranks with these milliseconds per step and of waiting in it."""
         events = [
-            [window(0, steps * step * MS, step_ns=[step * MS] * steps,
-                    wait_ns=[wait * MS] * steps, samples=[4] * steps)]
+            [
+                window(
+                    0,
+                    steps * step * MS,
+                    step_ns=[step * MS] * steps,
+                    wait_ns=[wait * MS] * steps,
+                    samples=[4] * steps,
+                )
+            ]
             for step, wait in ranks
-        ]  # fmt: skip
+        ]
         run_dir = write_run(tmp_path / "run", [launch_event()], *events)
         return [
             (item.code, dict(item.args)) for item in list_slow_ranks(run_dir, len(ranks), nproc)
@@ -46,9 +53,19 @@ def list_slow_ranks(run_dir: Path, ranks: int, nproc: int) -> list[Message]:
 
 def test_slowest_rank_is_named_with_its_node_and_the_number_of_slow_ranks(find_skew: Any) -> None:
     assert find_skew((100, 1), (101, 1), (100, 1), (100, 1), (125, 1), (130, 1)) == [
-        ("slow_rank", {"rank": 5, "node": 2, "own_s": 0.13, "median_s": 0.1, "share": 0.3,
-                       "slow": 2, "nodes": 1}),
-    ]  # fmt: skip
+        (
+            "slow_rank",
+            {
+                "rank": 5,
+                "node": 2,
+                "own_s": 0.13,
+                "median_s": 0.1,
+                "share": 0.3,
+                "slow": 2,
+                "nodes": 1,
+            },
+        ),
+    ]
 
 
 def test_of_two_ranks_the_slower_is_compared_with_the_faster(find_skew: Any) -> None:

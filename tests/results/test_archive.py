@@ -42,9 +42,11 @@ def list_codes(path: Path) -> tuple[int, list[str]]:
 @pytest.mark.parametrize(
     "items",
     [
-        {"1-toy/record.json": b"{}"}, {"1-toy/plan.json": None}, {"../climbs.txt": b"x"},
+        {"1-toy/record.json": b"{}"},
+        {"1-toy/plan.json": None},
+        {"../climbs.txt": b"x"},
     ],
-)  # fmt: skip
+)
 def test_files_that_differ_from_the_manifest_are_found(
     packed: Path, items: dict[str, bytes | None]
 ) -> None:
@@ -84,12 +86,19 @@ FILE = {"name": "1-toy/record.json", "bytes": 1, "sha256": "0" * 64}
 @pytest.mark.parametrize(
     "manifest",
     [
-        {"schema_version": 1}, {"files": []}, {"more": 1},
-        *({"files": [FILE | {"name": name}]} for name in (
-            "../x.txt", "/etc/passwd", "1-toy/../x",
-        )),
+        {"schema_version": 1},
+        {"files": []},
+        {"more": 1},
+        *(
+            {"files": [FILE | {"name": name}]}
+            for name in (
+                "../x.txt",
+                "/etc/passwd",
+                "1-toy/../x",
+            )
+        ),
     ],
-)  # fmt: skip
+)
 def test_manifest_of_another_version_is_refused(packed: Path, manifest: dict[str, Any]) -> None:
     items = {}
     names = [file["name"] for file in manifest.get("files", [])]

@@ -154,17 +154,19 @@ def test_redaction_time_is_linear_in_number_of_addresses():
 
 _LABEL = st.from_regex(r"[a-z][a-z0-9]{2,8}", fullmatch=True)
 _PLACES = st.lists(_LABEL, min_size=2, max_size=5).map(lambda names: "/" + "/".join(names))
-_PRIVATE = st.ip_addresses(v=4).map(str).filter(
-    lambda text: not text.startswith(("127.", "0.", "255."))
-)  # fmt: skip
+_PRIVATE = (
+    st.ip_addresses(v=4).map(str).filter(lambda text: not text.startswith(("127.", "0.", "255.")))
+)
 _WORDS = st.sampled_from(
     ["loss", "step 3,", "failed:", "(errno: 111)", '"x"', "'", "a=1", "50%", "<run>", "::", "[0]",
      "torch", "4.1.2.3", "token", "host", "@", "/", "//", "http://", "\n", "é中", "password"]
 )  # fmt: skip
 
 
-@given(st.lists(st.one_of(_WORDS, _PLACES, _PRIVATE, _LABEL, st.emails()), max_size=12),
-       st.sampled_from([" ", "", ": ", "="]))  # fmt: skip
+@given(
+    st.lists(st.one_of(_WORDS, _PLACES, _PRIVATE, _LABEL, st.emails()), max_size=12),
+    st.sampled_from([" ", "", ": ", "="]),
+)
 def test_redacting_twice_changes_nothing(parts, between):
     redactor = Redactor((Path("/data"), "<data>"))
     text = between.join(parts)

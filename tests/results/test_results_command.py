@@ -23,10 +23,15 @@ def runs(tmp_path):
     )
     cause = {"kind": "oom", "message": {"code": "oom", "args": {}}}
     failed = make_document(
-        "c", started="2026-11-02T08:00:00+00:00", status="oom", cause=cause,
-        figures={"p_core": None}, plan__recipe__precision="bf16", labels=["self-reported", "odd"],
+        "c",
+        started="2026-11-02T08:00:00+00:00",
+        status="oom",
+        cause=cause,
+        figures={"p_core": None},
+        plan__recipe__precision="bf16",
+        labels=["self-reported", "odd"],
         environment__packages={"torch": "2.11.0"},
-    )  # fmt: skip
+    )
     write_record_file(folder / "c", failed)
     return folder
 
@@ -42,8 +47,10 @@ def test_runs_are_listed_with_the_newest_first(cli, runs):
     code, out, err = cli("results")
     assert (code, err) == (0, "")
     assert [x.split()[-1] for x in out.splitlines() if "runs/" in x] == [
-        "runs/plan/b", "runs/c", "runs/a",
-    ]  # fmt: skip
+        "runs/plan/b",
+        "runs/c",
+        "runs/a",
+    ]
     assert (out.count("distilbert_sst2"), out.count("unverified")) == (3, 3)
     code, out, err = cli("results", "--limit", "1", "--columns", "run_id,p_core")
     assert [line.split() for line in out.splitlines()][-1] == ["b", "900.5"]
@@ -107,9 +114,10 @@ def runs_of_batch_sizes(tmp_path):
     folder = tmp_path / "runs"
     for name, bs, compiled in (("a", 8, False), ("b", 32, True), ("c", 128, False)):
         changes = {
-            "plan__recipe__micro_batch_size": bs, "plan__recipe__compile": compiled,
+            "plan__recipe__micro_batch_size": bs,
+            "plan__recipe__compile": compiled,
             "environment__devices": [{"name": "A100"}] * 2,
-        }  # fmt: skip
+        }
         write_record_file(folder / name, make_document(name, **changes, plan__recipe__seed=bs))
     other = make_document("d", plan__case="toy", plan__recipe__learning_rate=0.5)
     write_record_file(folder / "d", other)

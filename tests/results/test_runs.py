@@ -26,8 +26,12 @@ def find_run_names(folder: Path) -> list[list[str]]:
 def test_runs_of_plan_files_and_repeats_are_found(tmp_path: Path) -> None:
     leave_records(tmp_path, "A", "S/r1", "S/r2", "S/r10", "P/x", "P/y", "P/z/r1", "P/z/r2")
     assert find_run_names(tmp_path) == [
-        ["A"], ["P/x"], ["P/y"], ["P/z/r1", "P/z/r2"], ["S/r1", "S/r2", "S/r10"],
-    ]  # fmt: skip
+        ["A"],
+        ["P/x"],
+        ["P/y"],
+        ["P/z/r1", "P/z/r2"],
+        ["S/r1", "S/r2", "S/r10"],
+    ]
     assert find_run_names(tmp_path / "P") == [["x"], ["y"], ["z/r1", "z/r2"]]
     assert find_run_names(tmp_path / "S") == [["r1", "r2", "r10"]]
     assert find_run_names(tmp_path / "A") == [["."]]

@@ -31,13 +31,16 @@ def index_of_many(tmp_path_factory):
     ]
     for number, value in enumerate(values):
         document = make_document(
-            f"r{number}", plan__case=("toy", "Gpt_x%y")[number % 2], plan__nproc=number + 1,
-            started=f"2026-11-01T0{number}:00:00+00:00", labels=["odd"] if number % 2 else [],
+            f"r{number}",
+            plan__case=("toy", "Gpt_x%y")[number % 2],
+            plan__nproc=number + 1,
+            started=f"2026-11-01T0{number}:00:00+00:00",
+            labels=["odd"] if number % 2 else [],
             steps__time_ns=slower if number == 1 else times,
             steps__warmup=len(times) if number == 2 else warmup,
             environment__packages={"torch": f"2.{11 + number}.0+cpu"},
             figures={"p_core": value, "own": 1.0},
-        )  # fmt: skip
+        )
         write_record_file(folder / f"r{number}", document)
     return open_index(folder)
 
@@ -157,9 +160,12 @@ def test_stores_that_cannot_be_opened_are_refused(tmp_path):
 def test_hostile_text_is_stored_as_data(tmp_path):
     drop = "'; drop table runs; --"
     document = make_document(
-        "x", plan__case_key='"; --\x00', plan__case=drop, labels=["a\x00b", "%_\\"],
+        "x",
+        plan__case_key='"; --\x00',
+        plan__case=drop,
+        labels=["a\x00b", "%_\\"],
         environment__cpu="x" * 10_000,
-    )  # fmt: skip
+    )
     write_record_file(tmp_path / drop, document)
     assert (
         list_run_ids(tmp_path, f"case={drop}", "cpu~xxx", "labels~a\\u0000b", "labels~%_\\") == "x"

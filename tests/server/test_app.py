@@ -68,8 +68,10 @@ def test_list_is_json_without_server_paths(served, runs):
     client = served()
     listing = client.get("/runs.json").json()
     assert [(run["run_id"], run["p_core"]) for run in listing["runs"]] == [
-        ("c", 300.0), ("b", 200.0), ("a", 100.0),
-    ]  # fmt: skip
+        ("c", 300.0),
+        ("b", 200.0),
+        ("a", 100.0),
+    ]
     assert str(runs) not in str(listing)
 
 

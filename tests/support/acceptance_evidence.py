@@ -30,9 +30,12 @@ class _ToyPlan:
 def make_acceptance(folder: Path) -> Acceptance:
     """Return an acceptance of the four devices in a folder."""
     return Acceptance(
-        request=AcceptRequest(case="toy"), folder=folder, node=NODE,
-        plan=cast("Plan", _ToyPlan()), device_names=DEVICES,
-    )  # fmt: skip
+        request=AcceptRequest(case="toy"),
+        folder=folder,
+        node=NODE,
+        plan=cast("Plan", _ToyPlan()),
+        device_names=DEVICES,
+    )
 
 
 def make_digests(change: int = 0) -> list[StepDigest]:
@@ -57,9 +60,12 @@ class DeviceEvidence:
         self.trainings, self.products = trainings or {}, products or {}
         self.writer = EvidenceWriter(folder, NODE)
         self.writer.write(
-            Joined, node=NODE, devices=list(DEVICES), software={"torch": "2.13.0"},
+            Joined,
+            node=NODE,
+            devices=list(DEVICES),
+            software={"torch": "2.13.0"},
             products=[self.products.get(name, "gpu") for name in DEVICES],
-        )  # fmt: skip
+        )
 
     def write_all_phases(self, pair_rounds: int = 2) -> None:
         """Write all phases."""
@@ -102,9 +108,13 @@ class DeviceEvidence:
         self, name: str, rank: int, seconds: dict[str, list[float]], trainings: Any
     ) -> RankResult:
         return RankResult(
-            rank=rank, device=DEVICES.index(name), product=self.products.get(name, "gpu"),
-            seconds=seconds, trainings=trainings, faults={},
-        )  # fmt: skip
+            rank=rank,
+            device=DEVICES.index(name),
+            product=self.products.get(name, "gpu"),
+            seconds=seconds,
+            trainings=trainings,
+            faults={},
+        )
 
     def _write(self, phase: str, number: int, members: tuple[str, ...], results: Any) -> None:
         self.writer.write(

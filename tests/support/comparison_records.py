@@ -31,21 +31,30 @@ def make_launch(run_id: str, round_: int = 1, minute: int = 0, **changes: Any) -
     base = read_golden_record()
     plan = base.plan.model_copy(
         update={
-            "run_id": run_id, "repeat_index": round_,
+            "run_id": run_id,
+            "repeat_index": round_,
             "recipe": base.plan.recipe | changes.pop("recipe", {}),
         }
-    )  # fmt: skip
+    )
     figures = base.figures | {
         name: FigureEntry(value=value, unit=base.figures[name].unit)
         for name, value in changes.pop("figures", {}).items()
     }
     times = changes.pop("steps_ns", [])
     steps = Steps(
-        warmup=0, time_ns=times, loss=[0.5] * len(times), samples=[96] * len(times),
-    )  # fmt: skip
+        warmup=0,
+        time_ns=times,
+        loss=[0.5] * len(times),
+        samples=[96] * len(times),
+    )
     started = f"2026-11-21T08:{minute:02}:00+00:00"
-    update = {"run_id": run_id, "plan": plan, "figures": figures, "steps": steps,
-              "started": started} | changes  # fmt: skip
+    update = {
+        "run_id": run_id,
+        "plan": plan,
+        "figures": figures,
+        "steps": steps,
+        "started": started,
+    } | changes
     return base.model_copy(update=update)
 
 
@@ -55,11 +64,14 @@ def make_series(
     """Return launches of one run, one a minute, with the same rate in all throughputs."""
     return [
         make_launch(
-            f"{name}{number}", number, first_minute + number - 1,
-            figures=dict.fromkeys(("p_core", "p_train", "p_whole"), rate), **changes,
+            f"{name}{number}",
+            number,
+            first_minute + number - 1,
+            figures=dict.fromkeys(("p_core", "p_train", "p_whole"), rate),
+            **changes,
         )
         for number, rate in enumerate(rates, 1)
-    ]  # fmt: skip
+    ]
 
 
 def make_alternating_launches(

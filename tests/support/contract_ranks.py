@@ -22,9 +22,12 @@ def run_task(rank: int, task: str, vendor_name: str, world: int, rendezvous: str
     device = vendor.open(rank, world)
     device.set_precision("fp32")
     dist.init_process_group(
-        vendor.collective_backend, init_method=f"file://{rendezvous}", rank=rank, world_size=world,
+        vendor.collective_backend,
+        init_method=f"file://{rendezvous}",
+        rank=rank,
+        world_size=world,
         device_id=find_collective_device(device),
-    )  # fmt: skip
+    )
     assert vendor.collective_library()
     TASKS[task](device, rank, world)
     dist.barrier()

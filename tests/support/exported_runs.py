@@ -20,32 +20,67 @@ from trainmark.record import record, reduce
 
 def rank_events(rank: int, eval_samples: int = 1_000) -> list[dict[str, Any]]:
     """Return 12 steps of 32 samples a rank in two epochs, each with an evaluation."""
-    four = {"step_ns": [TICK] * 4, "wait_ns": [1_000] * 4, "samples": [32] * 4,
-            "step_samples": [64] * 4}  # fmt: skip
+    four = {
+        "step_ns": [TICK] * 4,
+        "wait_ns": [1_000] * 4,
+        "samples": [32] * 4,
+        "step_samples": [64] * 4,
+    }
     facts = {
         "device": {"name": "Fake CPU", "memory_total_bytes": 8_000_000},
-        "memory_scope": "process", "precision_flags": {"tf32": False},
-        "matmul_flops_per_second": 5e10, "steps_per_epoch": 4, "collective": None,
-    }  # fmt: skip
+        "memory_scope": "process",
+        "precision_flags": {"tf32": False},
+        "matmul_flops_per_second": 5e10,
+        "steps_per_epoch": 4,
+        "collective": None,
+    }
     return [
         event("start", S, pid=4711 + rank),
         span("init", S, 3 * S),
         span("model_build", 3 * S, 6 * S),
         event("facts", 6 * S, **facts),
         window(6 * S, 7 * S, phase="warmup", loss=[0.75, 0.5, 0.5, 0.5], **four),
-        event("evaluate", 8 * S, epoch=0, step=4, start_ns=7 * S, end_ns=8 * S, value=0.75,
-              samples=eval_samples, detail={}, target_reached=False),
+        event(
+            "evaluate",
+            8 * S,
+            epoch=0,
+            step=4,
+            start_ns=7 * S,
+            end_ns=8 * S,
+            value=0.75,
+            samples=eval_samples,
+            detail={},
+            target_reached=False,
+        ),
         window(8 * S, 8 * S + S // 2, epoch=1, first_step=4, loss=[0.5, 0.25, 0.25, 0.25], **four),
-        window(8 * S + S // 2, 9 * S, epoch=1, first_step=8, loss=[0.25, 0.25, 0.25, 0.125],
-               **four),
-        event("evaluate", 10 * S, epoch=1, step=12, start_ns=9 * S, end_ns=10 * S, value=0.9375,
-              samples=eval_samples, detail={}, target_reached=True),
+        window(
+            8 * S + S // 2, 9 * S, epoch=1, first_step=8, loss=[0.25, 0.25, 0.25, 0.125], **four
+        ),
+        event(
+            "evaluate",
+            10 * S,
+            epoch=1,
+            step=12,
+            start_ns=9 * S,
+            end_ns=10 * S,
+            value=0.9375,
+            samples=eval_samples,
+            detail={},
+            target_reached=True,
+        ),
         event("trained", 10 * S, start_ns=6 * S, end_ns=10 * S, steps=12, epochs=2),
         parameters_event(10 * S),
-        event("result", 10 * S, job={"parameters": 610, "skipped_steps": 0}, used_bytes=2_500_000,
-              allocator_peak_bytes=None, total_bytes=8_000_000, memory_scope="process"),
+        event(
+            "result",
+            10 * S,
+            job={"parameters": 610, "skipped_steps": 0},
+            used_bytes=2_500_000,
+            allocator_peak_bytes=None,
+            total_bytes=8_000_000,
+            memory_scope="process",
+        ),
         event("end", 11 * S),
-    ]  # fmt: skip
+    ]
 
 
 def write_two_ranks(folder, *, ends_after=None, eval_samples=1_000, **plan_changes):

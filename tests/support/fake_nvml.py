@@ -250,7 +250,12 @@ def make_cuda_library(*devices: tuple[str, bytes, bytes], version: int = 13000) 
         return ask
 
     return SimpleNamespace(
-        cuInit=lambda flags: 0 if devices else 100, cuDeviceGetCount=tell(len(devices)),
-        cuDeviceGet=get, cuDeviceGetName=text(0), cuDeviceGetPCIBusId=text(1),
-        cuDeviceGetUuid=None, cuDeviceGetUuid_v2=text(2), cuDriverGetVersion=tell(version),
-    )  # fmt: skip
+        cuInit=lambda flags: 0 if devices else 100,
+        cuDeviceGetCount=tell(len(devices)),
+        cuDeviceGet=get,
+        cuDeviceGetName=text(0),
+        cuDeviceGetPCIBusId=text(1),
+        cuDeviceGetUuid=None,
+        cuDeviceGetUuid_v2=text(2),
+        cuDriverGetVersion=tell(version),
+    )

@@ -70,9 +70,14 @@ def check_hang(start_run: Any, fifo: Path, *args: str, ranks: int) -> Record:
     last = ranks - 1
     limit_reached = fifo.with_name("limit_reached")
     process, run_dir = start_run(
-        "fault=spin", f"fault_rank={last}", *args, "--timeout", "1",
-        program=(sys.executable, "-c", _UNTIL_FILE_EXISTS), LIMIT_REACHED=str(limit_reached),
-    )  # fmt: skip
+        "fault=spin",
+        f"fault_rank={last}",
+        *args,
+        "--timeout",
+        "1",
+        program=(sys.executable, "-c", _UNTIL_FILE_EXISTS),
+        LIMIT_REACHED=str(limit_reached),
+    )
     wait_for_fault(fifo)
     for rank in range(last):
         _wait_until_waiting(run_dir, rank)

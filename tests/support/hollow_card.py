@@ -9,9 +9,17 @@ from typing import Any
 RUNTIME = "libcudart.so.13"
 # In the order of `struct counters` in tests/hollow/card/card.h.
 COUNTERS = (
-    "launches", "matmuls", "cudnn_runs", "collectives", "copies_in", "copies_out", "copies_within",
-    "memsets", "waits", "allocations",
-)  # fmt: skip
+    "launches",
+    "matmuls",
+    "cudnn_runs",
+    "collectives",
+    "copies_in",
+    "copies_out",
+    "copies_within",
+    "memsets",
+    "waits",
+    "allocations",
+)
 
 
 @cache

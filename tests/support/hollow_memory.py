@@ -210,13 +210,14 @@ CASES = {
     "distilbert_sst2": (distilbert, {"init": "random"}),
     "glm_superglue": (glm, {"init": "random"}),
     "llama2_7b_lora": (
-        llama2, {"init": "random", "data": "generated", "mmlu_mode": "off", "target_value": None},
+        llama2,
+        {"init": "random", "data": "generated", "mmlu_mode": "off", "target_value": None},
     ),
     "dlrm_criteo": (dlrm, {}),
     "gpt_megatron": (gpt, {}),
     "llama31_8b": (llama31, {}),
     "gpt_oss_20b": (gpt_oss, {}),
-}  # fmt: skip
+}
 
 
 # ---- a measurement ----

@@ -39,12 +39,16 @@ def write_files(root: Path, files: dict[str, str]) -> None:
 
 def vendor_package(folder: Path, code: str) -> str:
     """Install a package with a vendor ``Faulty`` of device ``faulty``; return a PYTHONPATH."""
-    write_files(folder / "site", {
-        "faulty_vendor.py": code,
-        "faulty-1.0.dist-info/METADATA": "Name: faulty\nVersion: 1.0\n",
-        "faulty-1.0.dist-info/entry_points.txt":
-            "[trainmark.devices]\nfaulty = faulty_vendor:Faulty\n",
-    })  # fmt: skip
+    write_files(
+        folder / "site",
+        {
+            "faulty_vendor.py": code,
+            "faulty-1.0.dist-info/METADATA": "Name: faulty\nVersion: 1.0\n",
+            "faulty-1.0.dist-info/entry_points.txt": (
+                "[trainmark.devices]\nfaulty = faulty_vendor:Faulty\n"
+            ),
+        },
+    )
     paths = [str(folder / "site"), os.environ.get("PYTHONPATH")]
     return os.pathsep.join(filter(None, paths))
 

@@ -37,10 +37,18 @@ def write_runs(folder: Path) -> list[str]:
                 name = f"bert-{index}-{precision}-{repeat}"
                 rate = 400.0 * (index + 1) * (1.5 if precision == "bf16" else 1.0) + repeat
                 write_record_file(folder / name, _bert(name, device, precision, repeat, rate=rate))
-    failed = make_document("failed", status="oom", started="2026-11-20T08:00:00+00:00", cause={
-        "kind": "oom", "message": {"code": "exception", "args": {"text": "out of memory"}},
-        "traceback": 'Traceback\n  File "m.py", line 3', "rank": 1, "place": "train",
-    })  # fmt: skip
+    failed = make_document(
+        "failed",
+        status="oom",
+        started="2026-11-20T08:00:00+00:00",
+        cause={
+            "kind": "oom",
+            "message": {"code": "exception", "args": {"text": "out of memory"}},
+            "traceback": 'Traceback\n  File "m.py", line 3',
+            "rank": 1,
+            "place": "train",
+        },
+    )
     write_record_file(folder / "failed", failed)
     write_run_with_evidence(folder / "two-ranks", 2)
     write_run_with_evidence(folder / "eight-ranks", 8, slow=SLOW_RANK)

@@ -17,17 +17,22 @@ if TYPE_CHECKING:
 
 # Keys that describe a submission.
 SUBMISSION: dict[str, Any] = {
-    "submission_division": "closed", "submission_org": "nobody", "submission_platform": "none",
+    "submission_division": "closed",
+    "submission_org": "nobody",
+    "submission_platform": "none",
     "cache_clear": True,
-}  # fmt: skip
+}
 # Ruleset 6.1 also asks how a submitter's program ran.
 DISCLOSURE: dict[str, Any] = {
     "lowest_numerical_precision_in_linear": "bfloat16",
     "lowest_numerical_precision_in_attn": "bfloat16",
-    "lowest_numerical_precision_in_comm": "bfloat16", "tensor_parallelism": 1,
-    "pipeline_parallelism": 1, "context_parallelism": 1, "expert_parallelism": 1,
+    "lowest_numerical_precision_in_comm": "bfloat16",
+    "tensor_parallelism": 1,
+    "pipeline_parallelism": 1,
+    "context_parallelism": 1,
+    "expert_parallelism": 1,
     "config_filename": "none",
-}  # fmt: skip
+}
 
 
 def write_log(folder: Path, case: Case) -> str:
@@ -35,10 +40,13 @@ def write_log(folder: Path, case: Case) -> str:
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     recipe = replace(case.recipes["standard-1x8"], grad_accum_steps=16)  # as the run's 64 samples
     run = write_two_ranks(
-        folder, case=case.name, recipe=asdict(recipe), eval_samples=1024,
+        folder,
+        case=case.name,
+        recipe=asdict(recipe),
+        eval_samples=1024,
         data=plan["data"] | {"eval_samples": 1024, "best_quality": None},
         about=plan["about"] | {"metric": case.metric, "higher_is_better": case.higher_is_better},
-    )  # fmt: skip
+    )
     return render_mlperf_log(*run)
 
 

@@ -95,13 +95,19 @@ def score_with_lm_eval(folder, batch_size=4):
         }
         (tasks / f"{subject.name}.yaml").write_text(json.dumps(config))
     model = HFLM(
-        pretrained=open_model(folder / "model"), tokenizer=AutoTokenizer.from_pretrained(
-            folder / "model"), batch_size=batch_size, device="cpu",
-    )  # fmt: skip
+        pretrained=open_model(folder / "model"),
+        tokenizer=AutoTokenizer.from_pretrained(folder / "model"),
+        batch_size=batch_size,
+        device="cpu",
+    )
     results = lm_eval.simple_evaluate(
-        model, tasks=[f"peer_{name}" for name in NAMES], num_fewshot=DEV_ROWS, log_samples=True,
-        bootstrap_iters=0, task_manager=TaskManager(include_path=str(tasks)),
-    )  # fmt: skip
+        model,
+        tasks=[f"peer_{name}" for name in NAMES],
+        num_fewshot=DEV_ROWS,
+        log_samples=True,
+        bootstrap_iters=0,
+        task_manager=TaskManager(include_path=str(tasks)),
+    )
     return {
         name: [
             {

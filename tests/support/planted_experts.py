@@ -65,10 +65,12 @@ def forced_in_one_layer(job: Any) -> None:
 
 def randomly_forced(job: Any) -> None:
     replace_choice(
-        job, lambda scores, _, call: torch.rand(
-            scores.shape, generator=torch.Generator().manual_seed(call)
-        ).topk(2).indices, slice(None),
-    )  # fmt: skip
+        job,
+        lambda scores, _, call: (
+            torch.rand(scores.shape, generator=torch.Generator().manual_seed(call)).topk(2).indices
+        ),
+        slice(None),
+    )
 
 
 def forced_after_the_warmup(job: Any) -> None:
@@ -118,9 +120,12 @@ def tokens_counted_twice(job: Any) -> None:
     def batches(epoch: int) -> Any:
         for batch in job_batches(epoch):
             counts = batch.counts
-            yield replace(batch, counts=replace(
-                counts, tokens=2 * counts.tokens, tokens_padded=2 * counts.tokens_padded
-            ))  # fmt: skip
+            yield replace(
+                batch,
+                counts=replace(
+                    counts, tokens=2 * counts.tokens, tokens_padded=2 * counts.tokens_padded
+                ),
+            )
 
     job.batches = batches
 
@@ -283,9 +288,10 @@ def find_mistake(job: Any) -> dict[str, Any]:
     if job.model_flops(first.counts) > (1 + findings._FLOPS_TOLERANCE) * counted:
         return {"code": "flops_above_counted"}
     rank = SimpleNamespace(
-        rank=job.context.rank, parameters=parameters,
+        rank=job.context.rank,
+        parameters=parameters,
         phases={"train": SimpleNamespace(steps=STEPS)},
-    )  # fmt: skip
+    )
     run: Any = SimpleNamespace(ranks=[rank])
     messages = list(broken_rules._check_training(run))
     code = messages[0].code if messages else ""

@@ -74,9 +74,14 @@ class PageRow:
         rates = (f"{rate:.1f}" for rate in (self.p_whole, self.p_train, self.p_core))
         quality = self.quality_text or f"{self.quality:.3f}"
         cells = (
-            f"{self.card}{self.label}", self.precision, "/", f"{self.e2e_time:.1f}", *rates,
-            quality, f"{self.used:.1f}/{self.memory:.1f}",
-        )  # fmt: skip
+            f"{self.card}{self.label}",
+            self.precision,
+            "/",
+            f"{self.e2e_time:.1f}",
+            *rates,
+            quality,
+            f"{self.used:.1f}/{self.memory:.1f}",
+        )
         return "| " + " | ".join(cells) + " |"
 
 
@@ -94,12 +99,20 @@ def make_page(work: Work, rows: list[PageRow], names: str) -> str:
         "mem",
     ]
     lines = [
-        "* 通用指标", "", "| 指标名称 | 指标值 | 特殊说明 |", "| --- | --- | --- |",
-        f"| 模型 | {work.model} | |", f"| 数据集 | {work.dataset} | |",
-        f"| 硬件设备简称 | {names} | |", "", "* 性能指标", "",
-        "| " + " | ".join(head) + " |", "| --- " * len(head) + "|",
+        "* 通用指标",
+        "",
+        "| 指标名称 | 指标值 | 特殊说明 |",
+        "| --- | --- | --- |",
+        f"| 模型 | {work.model} | |",
+        f"| 数据集 | {work.dataset} | |",
+        f"| 硬件设备简称 | {names} | |",
+        "",
+        "* 性能指标",
+        "",
+        "| " + " | ".join(head) + " |",
+        "| --- " * len(head) + "|",
         *(row.text() for row in rows),
-    ]  # fmt: skip
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -237,9 +250,12 @@ KINDS: dict[str, tuple[int, int | None, Callable[..., PageRow]]] = {
 
 def _lower_rate(row: PageRow, times: float) -> PageRow:
     return replace(
-        row, e2e_time=row.e2e_time * times, p_whole=row.p_whole / times,
-        p_train=row.p_train / times, p_core=row.p_core / times,
-    )  # fmt: skip
+        row,
+        e2e_time=row.e2e_time * times,
+        p_whole=row.p_whole / times,
+        p_train=row.p_train / times,
+        p_core=row.p_core / times,
+    )
 
 
 def _raise_rate(row: PageRow, times: float) -> PageRow:

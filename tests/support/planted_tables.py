@@ -77,18 +77,36 @@ class LanguageRow:
     memory: float
 
     HEAD = (
-        "Model", "Hardware", "# GPUs", "Precision", "Seq length", "Micro batch size",
-        "GradAccum", "Throughput (tokens/s/GPU)", "Throughput (tokens/s)", "Step time (ms)",
-        "MFU (%)", "Peak memory (GiB)",
-    )  # fmt: skip
+        "Model",
+        "Hardware",
+        "# GPUs",
+        "Precision",
+        "Seq length",
+        "Micro batch size",
+        "GradAccum",
+        "Throughput (tokens/s/GPU)",
+        "Throughput (tokens/s)",
+        "Step time (ms)",
+        "MFU (%)",
+        "Peak memory (GiB)",
+    )
 
     def cells(self) -> tuple[str, ...]:
         """Return the row as it is printed."""
         return (
-            self.model, self.device, str(self.gpus), self.precision, str(self.sequence),
-            str(self.micro_batch), "1", f"{self.tokens_gpu:,.0f}", f"{self.tokens:,.0f}",
-            f"{self.step_ms:,.1f}", f"{self.mfu:.2f}", f"{self.memory:.1f}",
-        )  # fmt: skip
+            self.model,
+            self.device,
+            str(self.gpus),
+            self.precision,
+            str(self.sequence),
+            str(self.micro_batch),
+            "1",
+            f"{self.tokens_gpu:,.0f}",
+            f"{self.tokens:,.0f}",
+            f"{self.step_ms:,.1f}",
+            f"{self.mfu:.2f}",
+            f"{self.memory:.1f}",
+        )
 
 
 @dataclass
@@ -107,17 +125,32 @@ class ImageRow:
     accuracy: float
 
     HEAD = (
-        "model", "device", "nodes", "gpus_per_node", "precision", "batch_size_per_gpu", "epochs",
-        "images_per_second", "time to train (h)", "top-1 accuracy (%)",
-    )  # fmt: skip
+        "model",
+        "device",
+        "nodes",
+        "gpus_per_node",
+        "precision",
+        "batch_size_per_gpu",
+        "epochs",
+        "images_per_second",
+        "time to train (h)",
+        "top-1 accuracy (%)",
+    )
 
     def cells(self) -> tuple[str, ...]:
         """Return the row as it is printed."""
         return (
-            self.model, self.device, str(self.nodes), str(self.per_node), self.precision,
-            str(self.batch), str(self.epochs), f"{self.rate:.1f}", f"{self.hours:.2f}",
+            self.model,
+            self.device,
+            str(self.nodes),
+            str(self.per_node),
+            self.precision,
+            str(self.batch),
+            str(self.epochs),
+            f"{self.rate:.1f}",
+            f"{self.hours:.2f}",
             f"{self.accuracy:.2f}",
-        )  # fmt: skip
+        )
 
 
 @dataclass
@@ -130,16 +163,24 @@ class PairRow:
     mixed: float
 
     HEAD = (
-        "GPUs", "Batch size / GPU", "Sequence length", "Throughput - FP32 (sequences/sec)",
-        "Throughput - mixed precision (sequences/sec)", "Throughput speedup",
-    )  # fmt: skip
+        "GPUs",
+        "Batch size / GPU",
+        "Sequence length",
+        "Throughput - FP32 (sequences/sec)",
+        "Throughput - mixed precision (sequences/sec)",
+        "Throughput speedup",
+    )
 
     def cells(self) -> tuple[str, ...]:
         """Return the row as it is printed."""
         return (
-            str(self.gpus), str(self.batch), "512", f"{self.fp32:.2f}", f"{self.mixed:.2f}",
+            str(self.gpus),
+            str(self.batch),
+            "512",
+            f"{self.fp32:.2f}",
+            f"{self.mixed:.2f}",
             f"{self.mixed / self.fp32:.2f}",
-        )  # fmt: skip
+        )
 
 
 @dataclass
@@ -156,9 +197,12 @@ class SweepRow:
     def cells(self) -> tuple[str, ...]:
         """Return the row as it is printed."""
         return (
-            self.device, str(self.gpus), str(self.gpus * 64), f"{self.tokens_gpu:.1f}",
+            self.device,
+            str(self.gpus),
+            str(self.gpus * 64),
+            f"{self.tokens_gpu:.1f}",
             f"{self.auc:.4f}",
-        )  # fmt: skip
+        )
 
 
 Rows = list[LanguageRow] | list[ImageRow] | list[PairRow] | list[SweepRow]
@@ -212,10 +256,19 @@ def make_language_rows(draw: random.Random) -> list[LanguageRow]:
         rate = share * device.peaks["bf16"] * 1e12 / flops
         rows.append(
             LanguageRow(
-                model.name, device.name, gpus, "bf16", sequence, micro_batch, rate, rate * gpus,
-                1000 * micro_batch * sequence / rate, 100 * share, memory,
+                model.name,
+                device.name,
+                gpus,
+                "bf16",
+                sequence,
+                micro_batch,
+                rate,
+                rate * gpus,
+                1000 * micro_batch * sequence / rate,
+                100 * share,
+                memory,
             )
-        )  # fmt: skip
+        )
         share, memory = share * draw.uniform(0.93, 0.99), memory * draw.uniform(0.9, 0.99)
     return rows
 
@@ -230,10 +283,18 @@ def make_image_rows(draw: random.Random) -> list[ImageRow]:
         accuracy = model.accuracy + draw.uniform(-0.2, 0.2)
         rows.append(
             ImageRow(
-                model.name, device.name, nodes, per_node, "bf16", 256, model.epochs, rate, hours,
+                model.name,
+                device.name,
+                nodes,
+                per_node,
+                "bf16",
+                256,
+                model.epochs,
+                rate,
+                hours,
                 accuracy,
             )
-        )  # fmt: skip
+        )
         share *= draw.uniform(0.9, 0.98)
     return rows
 
@@ -404,8 +465,11 @@ def iterate_planted_documents() -> Iterator[Plant]:
         sections = make_pair_sections(draw)
         sections[1].rows[1] = sections[0].rows[1]
         document = format_markdown("bert large uncased", sections)
-        yield Plant("row copied under another heading", document,
-                    (document.lines[0, 1], document.lines[1, 1]))  # fmt: skip
+        yield Plant(
+            "row copied under another heading",
+            document,
+            (document.lines[0, 1], document.lines[1, 1]),
+        )
     for factor in (1.25, 0.8):
         rows = make_image_rows(draw)
         copies = [

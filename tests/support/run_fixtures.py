@@ -30,8 +30,12 @@ def trainmark(tmp_path):
         env = os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
         return subprocess.run(
             [sys.executable, "-m", "trainmark", *args],
-            env=env, cwd=tmp_path, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            env=env,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
     return call
 

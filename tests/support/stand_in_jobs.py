@@ -116,10 +116,14 @@ def train(
     queued_ns = 0 if timeline is None else Timeline.mark(timeline).reached_ns
     schedule = loop.Schedule(max_epochs=100, warmup_steps=2, window_steps=2, max_steps=STEPS)
     loop.MeasuredLoop(
-        job=job, batches=lambda epoch: iterate_batches(job, device, epoch, depth=0),
-        schedule=schedule, device=device, clock=FakeClock() if on_cpu else timeline.clock,
-        barrier=lambda: None, emit=lambda event, **fields: events.append({"event": event} | fields),
-    ).run()  # fmt: skip
+        job=job,
+        batches=lambda epoch: iterate_batches(job, device, epoch, depth=0),
+        schedule=schedule,
+        device=device,
+        clock=FakeClock() if on_cpu else timeline.clock,
+        barrier=lambda: None,
+        emit=lambda event, **fields: events.append({"event": event} | fields),
+    ).run()
     windows = [item for item in events if item["event"] == "window"]
     waits = {} if timeline is None else dict(timeline.waits)
     quality = job.evaluate()

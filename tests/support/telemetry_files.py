@@ -26,8 +26,13 @@ def make_start_line(
     *make_devices_line: int, monitor: str | None = MONITOR, **fields: Any
 ) -> dict[str, Any]:
     """Return the first line."""
-    plain = {"pid": 7, "interval_s": 1.0, "monitor": monitor, "devices": list(make_devices_line),
-             "host_sources": ["psutil"]}  # fmt: skip
+    plain = {
+        "pid": 7,
+        "interval_s": 1.0,
+        "monitor": monitor,
+        "devices": list(make_devices_line),
+        "host_sources": ["psutil"],
+    }
     return event("sampling", 0, **plain | fields)
 
 
@@ -96,8 +101,12 @@ def write_sampled_run(
     write_run(folder, [launch_event(), agent], *ranks)
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     device = plan["device"] | {"vendor": "fake", "torch_type": "cuda"}
-    plan |= {"device": device, "nproc": len(ranks), "labels": ["self-reported"],
-             "sample_every_s": 0.0 if lines is None else 1.0}  # fmt: skip
+    plan |= {
+        "device": device,
+        "nproc": len(ranks),
+        "labels": ["self-reported"],
+        "sample_every_s": 0.0 if lines is None else 1.0,
+    }
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     if isinstance(lines, bytes):
         (folder / TELEMETRY_FILE).write_bytes(lines)

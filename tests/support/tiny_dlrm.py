@@ -108,9 +108,12 @@ def train(
     else:
         dense = DistributedDataParallel(dense, process_group=group)
         tables = HybridTables(
-            spread.placement, rank=rank, seed=SEED,
-            exchange_dtype=spread.dtype, group=group,
-        )  # fmt: skip
+            spread.placement,
+            rank=rank,
+            seed=SEED,
+            exchange_dtype=spread.dtype,
+            group=group,
+        )
         start = tables.start
     optimizer = torch.optim.SGD(dense.parameters(), lr=RATE)
     tables.learning_rate, tables.grad_scale = RATE, spread.loss_scale
@@ -180,10 +183,14 @@ def train_job(folder: Path, *, rank: int = 0, ranks: int = 1) -> dict[str, Any]:
     from trainmark.cases.dlrm_criteo.job import build, load_data
 
     recipe = DlrmRecipe(
-        embedding_dim=DIM, bottom_layers=f"16,{DIM}", top_layers="16,1",
-        micro_batch_size=BATCH // ranks, learning_rate=RATE, warmup_lr_steps=2,
+        embedding_dim=DIM,
+        bottom_layers=f"16,{DIM}",
+        top_layers="16,1",
+        micro_batch_size=BATCH // ranks,
+        learning_rate=RATE,
+        warmup_lr_steps=2,
         shuffle_batches=True,
-    )  # fmt: skip
+    )
     context = JobContext(
         recipe=recipe, data_dir=folder, rank=rank, world_size=ranks, device=CpuDevice(threads=1)
     )
@@ -194,11 +201,13 @@ def train_job(folder: Path, *, rank: int = 0, ranks: int = 1) -> dict[str, Any]:
         losses.append(loss.item())
     quality = job.evaluate()
     return {
-        "losses": losses, "samples": [batch.counts.samples for batch in batches],
-        "quality": (quality.value, quality.samples), "facts": dict(job.facts()),
+        "losses": losses,
+        "samples": [batch.counts.samples for batch in batches],
+        "quality": (quality.value, quality.samples),
+        "facts": dict(job.facts()),
         "dense": [parameter.detach().clone() for parameter in job.model.parameters()],
         "trained": {name: len(item) for name, item in job.trained_parameters().items()},
-    }  # fmt: skip
+    }
 
 
 def train_rank(rank: int, clicks: Path, ranks: int) -> tuple[dict[str, Any], dict[str, Any]]:

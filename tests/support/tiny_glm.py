@@ -86,10 +86,19 @@ class NamedOften(Examples):
 
 def make_recipe(**changes: Any) -> GlmRecipe:
     fields = {
-        "num_layers": 2, "hidden_size": 32, "num_heads": 4, "seq_length": LENGTH,
-        "vocab_size": VOCAB, "dropout": 0.0, "micro_batch_size": 8, "learning_rate": 1e-2,
-        "weight_decay": 0.1, "lr_decay_steps": 10, "init": "random", "data": "generated",
-    }  # fmt: skip
+        "num_layers": 2,
+        "hidden_size": 32,
+        "num_heads": 4,
+        "seq_length": LENGTH,
+        "vocab_size": VOCAB,
+        "dropout": 0.0,
+        "micro_batch_size": 8,
+        "learning_rate": 1e-2,
+        "weight_decay": 0.1,
+        "lr_decay_steps": 10,
+        "init": "random",
+        "data": "generated",
+    }
     return GlmRecipe(**{**fields, **changes})
 
 
@@ -97,9 +106,12 @@ def new_job(
     *, rank: int = 0, world_size: int = 1, train: Any = None, validation: Any = None, **changes: Any
 ) -> GlmJob:
     context = JobContext(
-        recipe=make_recipe(**changes), data_dir=Path(), rank=rank, world_size=world_size,
+        recipe=make_recipe(**changes),
+        data_dir=Path(),
+        rank=rank,
+        world_size=world_size,
         device=CpuDevice(threads=1),
-    )  # fmt: skip
+    )
     data = SimpleNamespace(
         train=train or DrawnExamples(SAMPLES, max_tokens=5, seed=3),
         validation=validation or DrawnExamples(VALIDATION, max_tokens=23, seed=4, evaluation=True),
@@ -125,9 +137,12 @@ def train(job: GlmJob, epochs: int = 2) -> dict[str, Any]:
     quality = job.evaluate()
     weights = {name: value.detach().clone() for name, value in job.model.named_parameters()}
     return {
-        "losses": losses, "samples": samples, "weights": weights,
-        "quality": (quality.value, quality.samples), "facts": dict(job.facts()),
-    }  # fmt: skip
+        "losses": losses,
+        "samples": samples,
+        "weights": weights,
+        "quality": (quality.value, quality.samples),
+        "facts": dict(job.facts()),
+    }
 
 
 def train_rank(rank: int, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -61,19 +61,31 @@ class Split:
 
 def make_recipe(**changes: Any) -> GptRecipe:
     fields = {
-        "num_layers": 2, "hidden_size": 32, "num_heads": 4, "seq_length": SEQUENCE,
-        "vocab_size": VOCAB, "dropout": 0.0, "micro_batch_size": 8, "learning_rate": 1e-2,
-        "lr_decay_steps": 10, "lr_warmup_fraction": 0.1, "min_learning_rate": 1e-3,
-        "weight_decay": 0.01, "data": "generated",
-    }  # fmt: skip
+        "num_layers": 2,
+        "hidden_size": 32,
+        "num_heads": 4,
+        "seq_length": SEQUENCE,
+        "vocab_size": VOCAB,
+        "dropout": 0.0,
+        "micro_batch_size": 8,
+        "learning_rate": 1e-2,
+        "lr_decay_steps": 10,
+        "lr_warmup_fraction": 0.1,
+        "min_learning_rate": 1e-3,
+        "weight_decay": 0.01,
+        "data": "generated",
+    }
     return GptRecipe(**{**fields, **changes})
 
 
 def new_job(*, rank: int = 0, world_size: int = 1, **changes: Any) -> GptJob:
     context = JobContext(
-        recipe=make_recipe(**changes), data_dir=Path(), rank=rank, world_size=world_size,
+        recipe=make_recipe(**changes),
+        data_dir=Path(),
+        rank=rank,
+        world_size=world_size,
         device=CpuDevice(threads=1),
-    )  # fmt: skip
+    )
     return build(context, SimpleNamespace(train=Split(SAMPLES), validation=Split(7)))
 
 
@@ -98,9 +110,12 @@ def train(job: GptJob) -> dict[str, Any]:
     quality = job.evaluate()
     weights = {name: gather_whole(value) for name, value in job.model.named_parameters()}
     return {
-        "losses": losses, "samples": samples, "weights": weights,
-        "quality": (quality.value, quality.samples), "facts": dict(job.facts()),
-    }  # fmt: skip
+        "losses": losses,
+        "samples": samples,
+        "weights": weights,
+        "quality": (quality.value, quality.samples),
+        "facts": dict(job.facts()),
+    }
 
 
 def train_rank(rank: int, new_job: Any, ranks: int, spreads: list[dict[str, Any]]) -> list[Any]:

@@ -61,8 +61,10 @@ def run_measured(job: Job, device: Device, recipe: Any) -> list[dict[str, Any]]:
     watch = GradientWatch(trained, num_steps=5)
     parameters = ParameterCheck(
         digest=TensorDigest(trained),
-        gradients=watch, updates=job.updates, clock=time.perf_counter_ns,
-    )  # fmt: skip
+        gradients=watch,
+        updates=job.updates,
+        clock=time.perf_counter_ns,
+    )
     parameters.start()
     MeasuredLoop(
         job=job,

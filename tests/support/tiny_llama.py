@@ -50,9 +50,12 @@ def write_data(folder: Path) -> Path:
 
 def new_job(folder: Path, *, rank: int = 0, world_size: int = 1, **changes: Any) -> job.LlamaJob:
     context = JobContext(
-        recipe=make_recipe(**changes), data_dir=folder, rank=rank, world_size=world_size,
+        recipe=make_recipe(**changes),
+        data_dir=folder,
+        rank=rank,
+        world_size=world_size,
         device=CpuDevice(threads=1),
-    )  # fmt: skip
+    )
     data = job.load_data(context)
     return job.build(context, replace(data, mmlu=data.mmlu and data.mmlu[:SUBJECTS]))
 
@@ -84,9 +87,12 @@ def train(job_to_train: job.LlamaJob, *, epochs: int = 2) -> dict[str, Any]:
         n: gather_whole(x) for n, x in job_to_train.model.named_parameters() if x.requires_grad
     }
     return {
-        "steps": steps, "weights": weights, "quality": (quality.value, quality.samples),
-        "detail": dict(quality.detail), "facts": dict(job_to_train.facts()),
-    }  # fmt: skip
+        "steps": steps,
+        "weights": weights,
+        "quality": (quality.value, quality.samples),
+        "detail": dict(quality.detail),
+        "facts": dict(job_to_train.facts()),
+    }
 
 
 def train_rank(rank: int, folder: Path, out: Path, spreads: Any) -> dict[str, Any]:

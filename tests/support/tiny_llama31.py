@@ -27,7 +27,10 @@ def make_recipe(**changes: Any) -> Llama31Recipe:
 
 def new_job(*, rank: int = 0, world_size: int = 1, **changes: Any) -> Llama31Job:
     context = JobContext(
-        recipe=make_recipe(**changes), data_dir=Path(), rank=rank, world_size=world_size,
+        recipe=make_recipe(**changes),
+        data_dir=Path(),
+        rank=rank,
+        world_size=world_size,
         device=CpuDevice(threads=1),
-    )  # fmt: skip
+    )
     return build(context, SimpleNamespace(train=Split(SAMPLES), validation=Split(7)))

@@ -89,11 +89,15 @@ def train(
     rank: int = 0,
     epochs: int = 7,
 ) -> list[tuple[float, int]]:
-    """Return (mean loss, samples) of each step on this rank."""  # fmt: skip
+    """Return (mean loss, samples) of each step on this rank."""
     sharding = Sharding(
-        num_rows=ROWS, micro_batch_size=micro, grad_accum_steps=accumulate,
-        world_size=world_size, rank=rank, seed=1,
-    )  # fmt: skip
+        num_rows=ROWS,
+        micro_batch_size=micro,
+        grad_accum_steps=accumulate,
+        world_size=world_size,
+        rank=rank,
+        seed=1,
+    )
     steps = []
     for epoch in range(epochs):
         source = list(make_batches(sharding, epoch))

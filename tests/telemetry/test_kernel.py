@@ -31,8 +31,10 @@ MCE = "mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 4: b200000000100402"
         ("amdgpu 0000:83:00.0: amdgpu: ring sdma0 timeout, signaled seq=4", "amdgpu"),
         ("amdgpu 0000:83:00.0: amdgpu: 1 uncorrectable hardware errors detected in umc", "amdgpu"),
         (MCE, "mce"),
-        ("{1}[Hardware Error]: Hardware error from APEI Generic Hardware Error Source: 1",
-         "hardware_error"),
+        (
+            "{1}[Hardware Error]: Hardware error from APEI Generic Hardware Error Source: 1",
+            "hardware_error",
+        ),
         ("EDAC MC0: 1 CE memory read error on CPU_SrcID#0_Ha#0_Chan#1", "hardware_error"),
         ("pcieport 0000:00:1c.0: AER: Corrected error received: 0000:00:1c.0", "pcie"),
         ("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.65.06", None),
@@ -40,7 +42,7 @@ MCE = "mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 4: b200000000100402"
         ("usb 1-1: new high-speed USB device number 2", None),
         ("Out of memory: Killed process 4711 (python3)", None),
     ],
-)  # fmt: skip
+)
 def test_messages_about_devices_have_a_kind(text: str, kind: str | None) -> None:
     assert classify_message(text) == kind
 

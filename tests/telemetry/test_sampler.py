@@ -72,8 +72,11 @@ def test_fault_is_written_when_it_starts_or_changes(event_log: SampleLog, tmp_pa
     event_log.report_fault("monitor", failed)
     event_log.report_fault("ipmi", hung)
     assert [(event["source"], event["kind"]) for event in read_events(tmp_path)] == [
-        ("monitor", "hung"), ("monitor", "failed"), ("monitor", "failed"), ("ipmi", "hung"),
-    ]  # fmt: skip
+        ("monitor", "hung"),
+        ("monitor", "failed"),
+        ("monitor", "failed"),
+        ("ipmi", "hung"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -201,8 +204,13 @@ def test_sampler_writes_a_complete_file(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / PLAN_FILE).write_text(json.dumps(plan))
     events = sample_run(tmp_path, [False, True])
     assert sorted(event["event"] for event in events) == [
-        "end", "host", "host", "host", "kernel_log", "sampling",
-    ]  # fmt: skip
+        "end",
+        "host",
+        "host",
+        "host",
+        "kernel_log",
+        "sampling",
+    ]
     (start,) = (event for event in events if event["event"] == "sampling")
     assert (start["interval_s"], start["monitor"], start["devices"]) == (0.5, None, [])
     assert start["host_sources"][0] == "psutil"

@@ -17,7 +17,7 @@ from support.telemetry_files import (
     make_ranks_with_devices,
     make_start_line,
     write_sampled_run,
-)  # fmt: skip
+)
 from trainmark.events.timeline import read_run
 from trainmark.record import figures as figures_of
 from trainmark.spec import Figure, message

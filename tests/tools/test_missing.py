@@ -30,10 +30,18 @@ def run_tool(folder: Path, *lines: str) -> tuple[int, list[str], list[str]]:
     """Return the exit code, the packages named as missing, and the commands."""
     (folder / "needed.txt").write_text("# a comment\n" + "\n".join(lines) + "\n")
     done = subprocess.run(
-        [sys.executable, str(TOOL), "--wheels", str(folder),
-         "--requirements", str(folder / "needed.txt")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            str(TOOL),
+            "--wheels",
+            str(folder),
+            "--requirements",
+            str(folder / "needed.txt"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stderr == ""
     package_names = re.findall(r"^  ([\w-]+)\S* \(for", done.stdout, re.MULTILINE)
     return (
@@ -90,8 +98,13 @@ def test_what_a_missing_package_requires_is_named_too(
     installed = missing.installed
     pins = missing.read_locks().pins
     # As a machine with torch alone has them: an older core, and fitting helpers of typing.
-    there = {"pydantic": None, "annotated-types": None, "msgspec": None, "starlette": None,
-             "pydantic-core": missing.Found("2.0.0", [])}  # fmt: skip
+    there = {
+        "pydantic": None,
+        "annotated-types": None,
+        "msgspec": None,
+        "starlette": None,
+        "pydantic-core": missing.Found("2.0.0", []),
+    }
     for name in ("typing-extensions", "typing-inspection"):
         there[name] = missing.Found(pins[name], [])
 

@@ -52,8 +52,11 @@ def test_cudnn_attention_is_used_only_with_exact_dropout(
 ) -> None:
     cuda_device.fit_attention(dropout=dropout, shapes_vary=shapes_vary)
     assert cuda_device.attention_flags() == {
-        "flash": True, "efficient": True, "cudnn": cudnn, "math": True,
-    }  # fmt: skip
+        "flash": True,
+        "efficient": True,
+        "cudnn": cudnn,
+        "math": True,
+    }
 
 
 @pytest.mark.parametrize(

@@ -44,17 +44,23 @@ def train(
         checkpoints.load(*begin)
     device = SyncDevice(FakeClock())
     MeasuredLoop(
-        job=job, batches=lambda epoch: iterate_batches(job, device, epoch, depth=2),
-        schedule=Schedule.from_recipe(recipe, None, done=checkpoints.begin.steps), device=device,
-        clock=device.clock, barrier=lambda: None, begin=checkpoints.begin, save=checkpoints.save,
+        job=job,
+        batches=lambda epoch: iterate_batches(job, device, epoch, depth=2),
+        schedule=Schedule.from_recipe(recipe, None, done=checkpoints.begin.steps),
+        device=device,
+        clock=device.clock,
+        barrier=lambda: None,
+        begin=checkpoints.begin,
+        save=checkpoints.save,
         emit=lambda event, **fields: events.append({"event": event, **fields}),
-    ).run()  # fmt: skip
+    ).run()
     checkpoints.close()
     return [
         (float(loss), samples, event["epoch"])
-        for event in events if event["event"] == "window"
+        for event in events
+        if event["event"] == "window"
         for loss, samples in zip(event["loss"], event["step_samples"], strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def train_with_interruption(
@@ -111,9 +117,11 @@ def test_sharded_checkpoint_resumes_on_two_ranks_and_on_one(
         for step, expected in zip(resumed, uninterrupted[4:], strict=True):
             assert step == pytest.approx(expected, abs=1e-6)
     single_rank = train(
-        new_job(micro_batch_size=8), tmp_path / "alone", steps=STEPS,
+        new_job(micro_batch_size=8),
+        tmp_path / "alone",
+        steps=STEPS,
         begin=(places[1] / "step-4", Progress(4, 0, 4, 32)),
-    )  # fmt: skip
+    )
     means = [
         sum(step[0] for step in steps) / 2
         for steps in zip(*(rank[0][4:] for rank in ranks), strict=True)

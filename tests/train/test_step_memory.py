@@ -57,10 +57,13 @@ def widen_distilbert(folder: Path, to: Path) -> Path:
         ("glm_superglue", SIZES | {"kernels": "own", "micro_batch_size": 4}, 0.8),
         ("glm_superglue", SIZES | {"kernels": "library", "trim_padding": True}, 0.75),
         ("distilbert_sst2", {"kernels": "library"}, 0.95),
-        ("distilbert_sst2", {"kernels": "library", "micro_batch_size": 32, "precision": "bf16"},
-         0.85),
+        (
+            "distilbert_sst2",
+            {"kernels": "library", "micro_batch_size": 32, "precision": "bf16"},
+            0.85,
+        ),
     ],
-)  # fmt: skip
+)
 def test_real_step_needs_the_predicted_memory_or_slightly_more(
     root: Path,
     tmp_path: Path,
@@ -183,9 +186,14 @@ CRITEO = (
     104, 4, 968, 15, 8165896, 2675940, 7156453, 302516, 12022, 97, 35,
 )  # fmt: skip
 DISTILBERT = {
-    "model_type": "distilbert", "dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072,
-    "vocab_size": 30522, "max_position_embeddings": 512,
-}  # fmt: skip
+    "model_type": "distilbert",
+    "dim": 768,
+    "n_layers": 6,
+    "n_heads": 12,
+    "hidden_dim": 3072,
+    "vocab_size": 30522,
+    "max_position_embeddings": 512,
+}
 LIBRARY: dict[str, Any] = {"kernels": "library"}
 OWN: dict[str, Any] = {"kernels": "own"}
 LORA_ALL = "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj"
@@ -246,12 +254,27 @@ def predict_published_memory(case: str, recipe: Any, world_size: int) -> Predict
         ("llama2_7b_lora", "throughput-1x8", LIBRARY, 8, 23.62),
         ("llama2_7b_lora", "throughput-1x1", LIBRARY | {"micro_batch_size": 16}, 1, 55.79),
         ("llama2_7b_lora", "throughput-1x1", OWN | {"micro_batch_size": 16}, 1, 53.96),
-        ("llama2_7b_lora", "throughput-1x1",
-         LIBRARY | {"micro_batch_size": 16, "checkpoint_activations": True}, 1, 19.94),
-        ("llama2_7b_lora", "throughput-1x1",
-         LIBRARY | {"micro_batch_size": 16, "lora_dropout": 0.0}, 1, 54.89),
-        ("llama2_7b_lora", "throughput-1x1",
-         LIBRARY | {"micro_batch_size": 8, "lora_targets": LORA_ALL}, 1, 45.75),
+        (
+            "llama2_7b_lora",
+            "throughput-1x1",
+            LIBRARY | {"micro_batch_size": 16, "checkpoint_activations": True},
+            1,
+            19.94,
+        ),
+        (
+            "llama2_7b_lora",
+            "throughput-1x1",
+            LIBRARY | {"micro_batch_size": 16, "lora_dropout": 0.0},
+            1,
+            54.89,
+        ),
+        (
+            "llama2_7b_lora",
+            "throughput-1x1",
+            LIBRARY | {"micro_batch_size": 8, "lora_targets": LORA_ALL},
+            1,
+            45.75,
+        ),
         ("llama31_8b", "throughput-1x1-8-layers", LIBRARY, 1, 88.47),
         ("llama31_8b", "throughput-1x1-8-layers", OWN, 1, 65.97),
         ("llama31_8b", "throughput-1x1-8-layers", {"checkpoint_activations": "none"}, 1, 82.56),
@@ -267,8 +290,13 @@ def predict_published_memory(case: str, recipe: Any, world_size: int) -> Predict
         ("gpt_oss_20b", "throughput-1x1-3-layers", {"checkpoint_activations": "none"}, 1, 75.55),
         ("gpt_oss_20b", "throughput-1x1-3-layers", LIBRARY | {"micro_batch_size": 1}, 1, 71.67),
         ("gpt_oss_20b", "standard-1x8", {"checkpoint_activations": "full"}, 8, 61.51),
-        ("gpt_oss_20b", "standard-1x8",
-         {"checkpoint_activations": "none", "micro_batch_size": 1}, 8, 109.81),
+        (
+            "gpt_oss_20b",
+            "standard-1x8",
+            {"checkpoint_activations": "none", "micro_batch_size": 1},
+            8,
+            109.81,
+        ),
         ("dlrm_criteo", "standard-1x1", {}, 1, 20.37),
         ("dlrm_criteo", "throughput-1x1", {}, 1, 33.37),
         ("dlrm_criteo", "throughput-1x1", {"precision": "fp32"}, 1, 30.32),
@@ -285,7 +313,7 @@ def predict_published_memory(case: str, recipe: Any, world_size: int) -> Predict
         ("glm_superglue", "standard-1x8", LIBRARY, 8, 13.15),
         ("glm_superglue", "throughput-1x8", LIBRARY, 8, 43.38),
     ],
-)  # fmt: skip
+)
 def test_published_recipes_are_within_a_tenth_of_what_the_allocator_reserved(
     case: str, name: str, changes: dict[str, Any], *, world_size: int, reserved_gib: float
 ) -> None:

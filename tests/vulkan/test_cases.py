@@ -20,9 +20,13 @@ TOLERANCE_OF_LONG_SUMS = {("llama2_7b_lora", "fp32"): 3e-6}
 
 def build_job(device, generated, name, precision) -> Any:
     job = tiny_jobs.build(
-        name, device, generated, precision=precision, kernels="library",
+        name,
+        device,
+        generated,
+        precision=precision,
+        kernels="library",
         **RECIPE_FIELDS.get(name, {}),
-    )  # fmt: skip
+    )
     return tiny_jobs.disable_dropout(job)
 
 

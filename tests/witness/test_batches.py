@@ -17,16 +17,22 @@ MARKS = (0, 0)
     [
         ((torch.zeros(4, 3), torch.zeros(4)), Counts(4, 4, 0, 0)),
         ([torch.zeros(2, 5, dtype=torch.long)], Counts(2, 2, 10, 10)),
-        ({"labels": torch.zeros(3), "input_ids": torch.zeros(2, 5, dtype=torch.long)},
-         Counts(2, 2, 10, 10)),
-        ({"input_ids": torch.zeros(2, 5, dtype=torch.long),
-          "attention_mask": torch.tensor([[1, 1, 1, 0, 0], [1, 0, 0, 0, 0]])},
-         Counts(2, 2, 4, 10)),
+        (
+            {"labels": torch.zeros(3), "input_ids": torch.zeros(2, 5, dtype=torch.long)},
+            Counts(2, 2, 10, 10),
+        ),
+        (
+            {
+                "input_ids": torch.zeros(2, 5, dtype=torch.long),
+                "attention_mask": torch.tensor([[1, 1, 1, 0, 0], [1, 0, 0, 0, 0]]),
+            },
+            Counts(2, 2, 4, 10),
+        ),
         (({"input": torch.zeros(6, 2, dtype=torch.long)}, torch.zeros(6)), Counts(6, 6, 12, 12)),
         ("text", None),
         ({"number": torch.tensor(1.0)}, None),
     ],
-)  # fmt: skip
+)
 def test_samples_and_tokens_of_a_batch_are_counted(batch, counts):
     assert BatchCounter().measure(batch) == counts
 

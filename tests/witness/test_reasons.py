@@ -25,11 +25,16 @@ def make_measurement(
     """Return a measurement of 10 steps of 0.1 s after 10 steps of 0.3 s."""
     train = SimpleNamespace(
         **{
-            "windows_ns": 1_000_000_000, "steps": 10, "samples": 100, "tokens": 10 * TOKENS,
-            "tokens_padded": 10 * TOKENS, "micro_batches": 10, "wait_ns": 0,
+            "windows_ns": 1_000_000_000,
+            "steps": 10,
+            "samples": 100,
+            "tokens": 10 * TOKENS,
+            "tokens_padded": 10 * TOKENS,
+            "micro_batches": 10,
+            "wait_ns": 0,
         }
         | phase
-    )  # fmt: skip
+    )
     rank = SimpleNamespace(
         phases={"train": train}, steps=20, total_windows_ns=4_000_000_000, train_ns=7_500_000_000
     )  # with 3.5 s of evaluations and checkpoints
@@ -50,9 +55,11 @@ def make_measurement(
 
 def make_figures(*, mfu: float | None = 25.0) -> Any:
     values = {
-        "final_result": TOKENS / STEP_S, "step_time_p50": STEP_S,
-        "model_flops_per_device": FLOPS / STEP_S, "MFU": mfu,
-    }  # fmt: skip
+        "final_result": TOKENS / STEP_S,
+        "step_time_p50": STEP_S,
+        "model_flops_per_device": FLOPS / STEP_S,
+        "MFU": mfu,
+    }
     return {name: SimpleNamespace(value=value) for name, value in values.items()}
 
 

@@ -149,9 +149,11 @@ def test_pattern_of_the_speed_is_no_other_work(tmp_path):
     without = WHOLE.replace("speed_line", "# speed_line")
     write_spec(tmp_path, without)
     request = RunRequest.build(
-        case="witnessed", witness=tmp_path / "work.toml", command=["python", "train.py"],
+        case="witnessed",
+        witness=tmp_path / "work.toml",
+        command=["python", "train.py"],
         device="cpu",
-    )  # fmt: skip
+    )
     assert describe_planned_work(resolve(request, dry_run=True)) == first
 
 

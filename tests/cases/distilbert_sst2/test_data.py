@@ -21,10 +21,18 @@ TINY = CASE.recipes["tiny"]
 REAL = replace(TINY, data="real")
 PRETRAINED = replace(REAL, init="pretrained")
 ODD = [
-    "plain words", "  spaces \u00a0 around  ", "ÉCLAIRS naïve façade", "hide new secretions from ",
-    "don't -- stop !?", "中文 and é", "tab-free \u200b zero width", "simply mostly", "x" * 150,
-    "[SEP] in the text", "quote \" and ' signs",
-]  # fmt: skip
+    "plain words",
+    "  spaces \u00a0 around  ",
+    "ÉCLAIRS naïve façade",
+    "hide new secretions from ",
+    "don't -- stop !?",
+    "中文 and é",
+    "tab-free \u200b zero width",
+    "simply mostly",
+    "x" * 150,
+    "[SEP] in the text",
+    "quote \" and ' signs",
+]
 
 
 def write_split(folder, split, sentences, labels):

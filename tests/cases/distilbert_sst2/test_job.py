@@ -22,9 +22,14 @@ from trainmark.devices.vendors.cpu import CpuDevice
 from trainmark.protocols import Counts, JobContext
 
 BASE = ModelConfig(
-    model_type="distilbert", n_layers=6, n_heads=12, dim=768, hidden_dim=3072, vocab_size=30522,
+    model_type="distilbert",
+    n_layers=6,
+    n_heads=12,
+    dim=768,
+    hidden_dim=3072,
+    vocab_size=30522,
     max_position_embeddings=512,
-)  # fmt: skip
+)
 TINY = replace(CASE.recipes["tiny"], micro_batch_size=8)
 
 

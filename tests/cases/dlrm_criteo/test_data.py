@@ -170,9 +170,12 @@ def test_file_whose_rows_are_no_multiple_of_the_block_is_read_whole(tmp_path):
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    split=st.sampled_from(["train", "test"]), row=st.integers(0, 6), column=st.integers(0, 4),
-    above=st.booleans(), block=st.integers(1, 30),
-)  # fmt: skip
+    split=st.sampled_from(["train", "test"]),
+    row=st.integers(0, 6),
+    column=st.integers(0, 4),
+    above=st.booleans(),
+    block=st.integers(1, 30),
+)
 def test_a_value_outside_its_range_is_named(spec, tmp_path, split, row, column, above, block):  # noqa: PLR0917
     file, kind = list(spec.get_row_types(split).items())[column]
     before = file.read_bytes()
@@ -211,7 +214,7 @@ def test_run_on_data_with_other_preprocessing_rules_is_open(spec, tmp_path, rule
     plan = resolving.resolve(
         RunRequest(case="dlrm_criteo", recipe="tiny", data=tmp_path, device="cpu", nproc=1),
         generated_root=tmp_path,
-    )  # fmt: skip
+    )
     assert (plan.rules, plan.extra) == (rated, extra)
 
 

@@ -27,15 +27,36 @@ def make_rank_events(
 ) -> list[dict[str, Any]]:
     return [
         event("start", S, pid=1),
-        event("facts", S, device={"name": "X"}, memory_scope="process", matmul_flops_per_second=1e9,
-              steps_per_epoch=2),
-        window(2 * S, 4 * S, step_ns=[S, S], wait_ns=[S // 10, 0], loss=[1.0, 1.0],
-               samples=[samples, samples], model_flops=8e8, parts_ns=parts_ns),
+        event(
+            "facts",
+            S,
+            device={"name": "X"},
+            memory_scope="process",
+            matmul_flops_per_second=1e9,
+            steps_per_epoch=2,
+        ),
+        window(
+            2 * S,
+            4 * S,
+            step_ns=[S, S],
+            wait_ns=[S // 10, 0],
+            loss=[1.0, 1.0],
+            samples=[samples, samples],
+            model_flops=8e8,
+            parts_ns=parts_ns,
+        ),
         event("trained", 6 * S, start_ns=2 * S, end_ns=6 * S, steps=2, epochs=1),
-        event("result", 6 * S, job=job, used_bytes=1, allocator_peak_bytes=None, total_bytes=2,
-              memory_scope="process"),
+        event(
+            "result",
+            6 * S,
+            job=job,
+            used_bytes=1,
+            allocator_peak_bytes=None,
+            total_bytes=2,
+            memory_scope="process",
+        ),
         event("end", 6 * S),
-    ]  # fmt: skip
+    ]
 
 
 def write_run_of(tmp_path: Path, *jobs: dict[str, Any], parts_ns: dict[str, int]) -> RunTimeline:
@@ -57,8 +78,11 @@ def compute_case_figures(
 
 
 PARTS = {"embedding": S // 2, "exchange": S // 5}
-JOB = {"embedding_bytes_per_sample": 1000, "exchanged_bytes_per_sample": 60.0,
-       "copy_bytes_per_second": 40e3}  # fmt: skip
+JOB = {
+    "embedding_bytes_per_sample": 1000,
+    "exchanged_bytes_per_sample": 60.0,
+    "copy_bytes_per_second": 40e3,
+}
 
 
 def test_rates_are_per_device_over_measured_windows(tmp_path: Path) -> None:
@@ -77,8 +101,11 @@ def test_shares_divide_the_step_time(tmp_path: Path) -> None:
     shares = {name: values[name].value for name in RESOURCES}
     # Of 2 s on each rank 0.5 s are embeddings, 0.2 s exchanges, 0.1 s input.
     assert shares == {
-        "embedding_share": 25.0, "dense_share": 60.0, "exchange_share": 10.0, "input_share": 5.0,
-    }  # fmt: skip
+        "embedding_share": 25.0,
+        "dense_share": 60.0,
+        "exchange_share": 10.0,
+        "input_share": 5.0,
+    }
     # 14,000 bytes in 2 x 0.5 s of the stage.
     assert values["embedding_bandwidth_share"].value == 100 * 14e3 / 40e3
 

@@ -25,9 +25,15 @@ if TYPE_CHECKING:
 CARDINALITIES = (3, 40, 200, 7)
 ROWS = {"train": 1_003, "test": 601}
 SMALL = DlrmRecipe(
-    data="generated", embedding_dim=8, bottom_layers="16,8", top_layers="16,1",
-    micro_batch_size=100, learning_rate=0.5, warmup_lr_steps=0, decay_start_step=10_000,
-)  # fmt: skip
+    data="generated",
+    embedding_dim=8,
+    bottom_layers="16,8",
+    top_layers="16,1",
+    micro_batch_size=100,
+    learning_rate=0.5,
+    warmup_lr_steps=0,
+    decay_start_step=10_000,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -56,9 +62,12 @@ def write_clicks(folder: Path) -> Path:
 
 def make_job(folder: Path, **changes: Any) -> Any:
     context = JobContext(
-        recipe=replace(SMALL, **changes), data_dir=folder, rank=0, world_size=1,
+        recipe=replace(SMALL, **changes),
+        data_dir=folder,
+        rank=0,
+        world_size=1,
         device=CpuDevice(threads=1),
-    )  # fmt: skip
+    )
     return build(context, load_data(context))
 
 

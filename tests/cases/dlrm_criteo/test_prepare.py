@@ -138,8 +138,12 @@ def test_prepared_bytes_equal_a_plain_implementation_of_the_rules(raw_days, tmp_
     assert sorted(manifest["files"]) == sorted([*files, "feature_spec.yaml"])
     assert [source["name"] for source in manifest["sources"]] == ["day_0", "day_1.gz", "day_2"]
     assert sorted(path.name for path in data.iterdir()) == [
-        "feature_spec.yaml", "manifest.json", "test", "train", "validation"
-    ]  # fmt: skip
+        "feature_spec.yaml",
+        "manifest.json",
+        "test",
+        "train",
+        "validation",
+    ]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "raw"]
     assert progress_lines[-1] == f"done: {data}"
 
@@ -213,11 +217,9 @@ FAULTS = {
     "fields": (lambda fields: fields.pop(), "39 fields, not 40"),
     "label": (lambda fields: fields.__setitem__(0, "2"), "field 1 is '2'"),
     "number": (lambda fields: fields.__setitem__(3, "1.5"), "field 4 is '1.5'"),
-    "category": (lambda fields: fields.__setitem__(14, "0123abcg"),
-                 "field 15 is '0123abcg'"),
-    "control": (lambda fields: fields.__setitem__(39, "\x000123abc"),
-                "field 40 is '\\x000123abc'"),
-}  # fmt: skip
+    "category": (lambda fields: fields.__setitem__(14, "0123abcg"), "field 15 is '0123abcg'"),
+    "control": (lambda fields: fields.__setitem__(39, "\x000123abc"), "field 40 is '\\x000123abc'"),
+}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -261,9 +263,17 @@ def test_damaged_files_are_refused(raw_days, tmp_path, small_batches):
 
 
 STAGES = [
-    "read day_0", "read day_1.gz", "read day_2", "number categories", "encode day_0",
-    "encode day_1.gz", "encode day_2", "write train", "write test", "write validation",
-]  # fmt: skip
+    "read day_0",
+    "read day_1.gz",
+    "read day_2",
+    "number categories",
+    "encode day_0",
+    "encode day_1.gz",
+    "encode day_2",
+    "write train",
+    "write test",
+    "write validation",
+]
 
 
 @pytest.mark.parametrize("stop_after", range(len(STAGES)))

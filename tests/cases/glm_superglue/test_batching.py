@@ -109,9 +109,13 @@ def test_parts_of_a_batch_hold_each_sequence_once_with_its_targets(max_sequences
 
 def make_sharding(rows, *, micro=4, accumulate=1, world=1, rank=0, seed=1):
     return Sharding(
-        num_rows=rows, micro_batch_size=micro, grad_accum_steps=accumulate,
-        world_size=world, rank=rank, seed=seed,
-    )  # fmt: skip
+        num_rows=rows,
+        micro_batch_size=micro,
+        grad_accum_steps=accumulate,
+        world_size=world,
+        rank=rank,
+        seed=seed,
+    )
 
 
 @given(

@@ -14,9 +14,13 @@ from trainmark.cases.glm_superglue.data.cloze import DRAW_SEED
 from trainmark.errors import DataError
 
 RECIPE = replace(
-    CASE.recipes["tiny"], data="real", init="random", vocab_size=40, seq_length=24,
+    CASE.recipes["tiny"],
+    data="real",
+    init="random",
+    vocab_size=40,
+    seq_length=24,
     max_wrong_choices=2,
-)  # fmt: skip
+)
 WORDS = [
     "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "-", "@", "'", "the", "was", "in", "born",
     "poet", "and", "who", "anna", "berg", "rome", "oslo", "boris", "##ov", "cole", "li",
@@ -184,16 +188,18 @@ BAD_LINES = {
         "line 1: an entity spans 1 to 4 of 4 characters",
     ),
     "two gaps": (
-        make_line(make_question("@placeholder or @placeholder")), "has @placeholder 2 times",
+        make_line(make_question("@placeholder or @placeholder")),
+        "has @placeholder 2 times",
     ),
     "no answers": (
-        make_line({"query": "@placeholder"}), "line 1: qas.0.answers: missing; it is required",
+        make_line({"query": "@placeholder"}),
+        "line 1: qas.0.answers: missing; it is required",
     ),
     "answers elsewhere": (
         make_line(make_question("@placeholder was born", "Li", "Oslo")),
         "no answer is among the candidates",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("bad", "message"), BAD_LINES.values(), ids=BAD_LINES)

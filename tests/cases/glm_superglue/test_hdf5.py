@@ -112,7 +112,9 @@ CONTRADICTIONS = {
     "indptr begins later": ("text/indptr", set_numbers((0, 1)), "indptr goes from 1"),
     "indptr ends early": ("text/indptr", set_numbers((-1, 5)), "indptr goes from 0 to 5"),
     "indptr falls": (
-        "target/indptr", set_numbers((1, 1000), (2, 0)), "row 1 (from 0) begins at 1000"
+        "target/indptr",
+        set_numbers((1, 1000), (2, 0)),
+        "row 1 (from 0) begins at 1000",
     ),
     "negative in indptr": ("target/indptr", set_numbers((1, -3)), "row 0 (from 0) begins at 0"),
     "column outside": ("text/indices", set_numbers((0, 64)), "row 0 (from 0) has the column 64"),
@@ -124,14 +126,18 @@ CONTRADICTIONS = {
     "position outside": ("position/data", set_numbers((0, 65)), "numbers from 0 to 65"),
     # The first bound, 0, is not stored: numbers 1 to 4 belong to samples 1 and 2.
     "first samples point to a later one": (
-        "choice_start_end/data", lambda x: np.concatenate([x[:1], x[3:5], x[3:]]), "a part goes"
+        "choice_start_end/data",
+        lambda x: np.concatenate([x[:1], x[3:5], x[3:]]),
+        "a part goes",
     ),
     "sample without a sequence": (
-        "choice_start_end/data", lambda x: np.concatenate([x[:1], x[2:3], x[2:]]), "a part goes"
+        "choice_start_end/data",
+        lambda x: np.concatenate([x[:1], x[2:3], x[2:]]),
+        "a part goes",
     ),
     "answer outside": ("answer_idx/data", set_numbers((0, 9)), "sample"),
     "answers of another sample": ("answer_start_end/data", set_numbers((0, 2)), "a part goes"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", CONTRADICTIONS)

@@ -141,9 +141,16 @@ def test_an_answer_in_the_passage_is_learned_and_a_shuffled_one_is_not(shuffled:
     train = tiny_glm.NamedOften(1_600, seed=5, shuffled=shuffled)
     validation = tiny_glm.NamedOften(300, seed=6)
     job = tiny_glm.new_job(
-        train=train, validation=validation, vocab_size=16, seq_length=13, num_layers=1,
-        micro_batch_size=16, learning_rate=5e-3, lr_decay_steps=200, weight_decay=0.0,
-    )  # fmt: skip
+        train=train,
+        validation=validation,
+        vocab_size=16,
+        seq_length=13,
+        num_layers=1,
+        micro_batch_size=16,
+        learning_rate=5e-3,
+        lr_decay_steps=200,
+        weight_decay=0.0,
+    )
     accuracy, samples = tiny_glm.train(job)["quality"]
     chance = float((1 / validation.num_choices).mean())
     noise = (chance * (1 - chance) / samples) ** 0.5

@@ -57,9 +57,13 @@ def copy_from_library(
     our_model.wte.weight[: config.vocab_size] = source["wte.weight"]
     our_model.wpe.weight.copy_(source["wpe.weight"])
     names = {
-        "norm_1": "ln_1", "norm_2": "ln_2", "attention.qkv": "attn.c_attn",
-        "attention.out": "attn.c_proj", "up": "mlp.c_fc", "down": "mlp.c_proj",
-    }  # fmt: skip
+        "norm_1": "ln_1",
+        "norm_2": "ln_2",
+        "attention.qkv": "attn.c_attn",
+        "attention.out": "attn.c_proj",
+        "up": "mlp.c_fc",
+        "down": "mlp.c_proj",
+    }
     for name, parameter in our_model.named_parameters():
         part, _, kind = name.rpartition(".")
         if part == "norm":
@@ -75,7 +79,7 @@ def copy_from_library(
 
 CONFIG = GptRecipe(
     num_layers=3, hidden_size=48, num_heads=4, seq_length=20, vocab_size=300, dropout=0.0
-)  # fmt: skip
+)
 
 
 def test_logits_and_gradients_equal_those_of_transformers() -> None:
@@ -144,8 +148,9 @@ def test_activation_checkpointing_changes_no_result() -> None:
 
 
 def test_the_learning_rate_rises_and_falls_as_a_cosine() -> None:
-    recipe = GptRecipe(learning_rate=1e-3, min_learning_rate=1e-4, lr_decay_steps=100,
-                       lr_warmup_fraction=0.1)  # fmt: skip
+    recipe = GptRecipe(
+        learning_rate=1e-3, min_learning_rate=1e-4, lr_decay_steps=100, lr_warmup_fraction=0.1
+    )
     factors = [compute_lr_factor(recipe, step) for step in (0, 4, 9, 10, 55, 100, 5000)]
     half = 0.1 + 0.9 / 2
     assert factors == pytest.approx([0.0, 0.4, 0.9, 1.0, half, 0.1, 0.1])

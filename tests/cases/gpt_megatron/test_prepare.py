@@ -72,20 +72,28 @@ def test_documents_keep_their_order_and_end_with_the_end_token(corpus, tokenizer
     assert f"60 documents, {tokens:,} tokens, largest id 263 of 264" in progress_lines
     assert progress_lines[-1] == f"done: {data}"
     manifest = json.loads((data / "manifest.json").read_bytes())
-    names = ["corpus_text_document.bin", "corpus_text_document.idx",
-             "tokenizer/merges.txt", "tokenizer/vocab.json"]  # fmt: skip
+    names = [
+        "corpus_text_document.bin",
+        "corpus_text_document.idx",
+        "tokenizer/merges.txt",
+        "tokenizer/vocab.json",
+    ]
     assert sorted(manifest["files"]) == names
     assert sorted(read_files(data)) == sorted([*names, "manifest.json"])
     content = corpus.read_bytes()
     assert manifest["sources"][0] == {
-        "name": "corpus.jsonl", "size_bytes": len(content),
+        "name": "corpus.jsonl",
+        "size_bytes": len(content),
         "sha256": hashlib.sha256(content).hexdigest(),
-    }  # fmt: skip
+    }
     assert [item["name"] for item in manifest["sources"][1:]] == names[2:]
     assert (manifest["vocab_size"], manifest["end_of_document"]["id"]) == (264, 263)
     assert manifest["counts"]["corpus_text_document"] == {
-        "documents": 60, "empty_texts": 0, "tokens": tokens, "largest_token_id": 263,
-    }  # fmt: skip
+        "documents": 60,
+        "empty_texts": 0,
+        "tokens": tokens,
+        "largest_token_id": 263,
+    }
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl", "data", "gpt2"]
 
 

@@ -17,18 +17,22 @@ FACTS = {
     "expert_overload_worst": 2.5, "exchanged_bytes_per_token": 10.0,
 }  # fmt: skip
 SHARED = FACTS | {
-    "parallel": {"data": 2, "experts": 2}, "rank_overload_p50": 1.25, "rank_overload_worst": 1.75,
-}  # fmt: skip
+    "parallel": {"data": 2, "experts": 2},
+    "rank_overload_p50": 1.25,
+    "rank_overload_worst": 1.75,
+}
 
 
 def make_ranks(number: int, facts: dict[str, Any]) -> Any:
     return [
         SimpleNamespace(
-            facts=facts, windows_ns=2_000_000_000, counts=SimpleNamespace(tokens=1000),
+            facts=facts,
+            windows_ns=2_000_000_000,
+            counts=SimpleNamespace(tokens=1000),
             parts_ns={"all_to_all": 500_000_000},
         )
         for _ in range(number)
-    ]  # fmt: skip
+    ]
 
 
 def compute_case_figures(number: int, facts: dict[str, Any]) -> Any:

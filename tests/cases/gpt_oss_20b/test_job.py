@@ -47,9 +47,11 @@ def train_library_model(job: GptOssJob) -> list[float]:
     weights = job.model.state_dict()
     model.load_state_dict({name.removeprefix("library."): x for name, x in weights.items()})
     optimizer = torch.optim.AdamW(
-        make_decay_groups(model, recipe.weight_decay), lr=1.0, betas=(0.9, recipe.adam_beta2),
+        make_decay_groups(model, recipe.weight_decay),
+        lr=1.0,
+        betas=(0.9, recipe.adam_beta2),
         eps=recipe.adam_eps,
-    )  # fmt: skip
+    )
     losses = []
     for step, batch in enumerate(job.batches(0)):
         for group in optimizer.param_groups:
@@ -207,9 +209,13 @@ def test_experts_that_cannot_be_distributed_are_refused(
 
 
 TINY = {
-    "num_layers": 4, "hidden_size": 256, "ffn_size": 256, "vocab_size": 256, "micro_batch_size": 64,
+    "num_layers": 4,
+    "hidden_size": 256,
+    "ffn_size": 256,
+    "vocab_size": 256,
+    "micro_batch_size": 64,
     "sliding_window": 4,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(

@@ -123,10 +123,11 @@ def test_the_learning_rate_falls_with_each_epoch(folder: Path) -> None:
 SPREADS: dict[str, dict[str, Any]] = {
     "ddp": {},
     "ddp, accumulated": {
-        "micro_batch_size": 2, "grad_accum_steps": 2,
+        "micro_batch_size": 2,
+        "grad_accum_steps": 2,
     },
     "fsdp": {"fsdp": True},
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -158,5 +159,6 @@ def test_two_ranks_train_as_one_rank(folder: Path, spread: Path, name: str) -> N
     assert trainings[0]["facts"]["parallel"] == {"data": 2, "fsdp": name == "fsdp"}
     saved = spread / name / "adapters"
     assert sorted(path.name for path in saved.iterdir() if path.suffix != ".md") == [
-        "adapter_config.json", "adapter_model.safetensors",
-    ]  # fmt: skip
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    ]

@@ -57,8 +57,11 @@ def index_items(result):
 def test_the_table_has_57_subjects_in_4_groups():
     assert len(SUBJECTS) == 57
     assert Counter(CATEGORIES.values()) == {
-        "STEM": 18, "humanities": 13, "social sciences": 12, "other": 14,
-    }  # fmt: skip
+        "STEM": 18,
+        "humanities": 13,
+        "social sciences": 12,
+        "other": 14,
+    }
     assert CATEGORIES["professional_law"] == "humanities"
 
 
@@ -193,8 +196,11 @@ def test_ranks_sum_their_scores_and_run_equally_many_forward_passes(
         hook.remove()
         num_passes.append(len(calls))
         assert (result.micro, result.macro, result.shots_used, result.asked) == (
-            single.micro, single.macro, {5: 36}, 36,
-        )  # fmt: skip
+            single.micro,
+            single.macro,
+            {5: 36},
+            36,
+        )
     assert num_passes == [max(passes)] * 2
 
 

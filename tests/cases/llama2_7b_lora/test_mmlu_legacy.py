@@ -29,8 +29,12 @@ LIMIT = 450  # characters, each a token
 SUBJECTS = ("high_school_us_history", "virology")
 # Each character is one of the tiny model's 256 tokens, so no text becomes an unknown token.
 CHARACTERS = TextTokenizer(
-    lambda texts: [list(map(ord, text)) for text in texts], "by hand", 256, (BEGIN,), 2  # type: ignore[arg-type]
-)  # fmt: skip
+    lambda texts: [list(map(ord, text)) for text in texts],
+    "by hand",
+    256,
+    (BEGIN,),
+    2,  # type: ignore[arg-type]
+)
 
 
 def write_csv(file: Path, rows: list[list[str]]) -> None:
@@ -46,11 +50,16 @@ def make_rows(split: str, seed: int) -> list[list[str]]:
     """Return rows with texts that break csv readers and splitting at blank lines."""
     rng = np.random.default_rng([seed, len(split)])
     texts = [
-        "What is it?", "  Two blanks, and a line end\n", "Part one\n\npart two, after a blank line",
-        "\nA line end first", "a\n\n\nthree line ends\n\n\n\nfour", "long " * 150,
-        "long and in parts\n\n" + "word " * 150, "in parts and long" + "\n\nword " * 60,
+        "What is it?",
+        "  Two blanks, and a line end\n",
+        "Part one\n\npart two, after a blank line",
+        "\nA line end first",
+        "a\n\n\nthree line ends\n\n\n\nfour",
+        "long " * 150,
+        "long and in parts\n\n" + "word " * 150,
+        "in parts and long" + "\n\nword " * 60,
         "ends in a blank line\n\n",
-    ]  # fmt: skip
+    ]
     if split == "dev":
         texts = [texts[place] for place in (0, 2, 3, 1, 8)]
     rows = []

@@ -109,8 +109,9 @@ def test_saved_adapters_give_the_same_loss_and_gradients_in_peft(
     model = make_model(tmp_path / "model", config, lora_targets=targets)
     save_adapters(model, tmp_path / "adapters", str(tmp_path / "model"))
     assert sorted(path.name for path in (tmp_path / "adapters").iterdir()) == [
-        "adapter_config.json", "adapter_model.safetensors",
-    ]  # fmt: skip
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    ]
     saved = load_file(tmp_path / "adapters" / "adapter_model.safetensors")
     assert len(saved) == 2 * config.num_layers * len(targets.split(","))
 

@@ -15,8 +15,10 @@ from trainmark.record.record import FigureEntry, Record
 GOLDEN = Path(__file__).parents[2] / "golden"
 CASE = load("llama2_7b_lora")
 STRATEGY = {
-    "technique": "FSDP2", "implementer": "PyTorch", "details": {"data": 8, "fsdp": True},
-}  # fmt: skip
+    "technique": "FSDP2",
+    "implementer": "PyTorch",
+    "details": {"data": 8, "fsdp": True},
+}
 LORA = "LoraConfig(task_type='CAUSAL_LM', r=8, target_modules=['q_proj', 'v_proj'], lora_alpha=32)"
 
 
@@ -28,11 +30,16 @@ def make_record(
     record = Record.model_validate_json(text)
     plan = record.plan.model_copy(
         update={
-            "case": CASE.name, "about": PlannedCase.from_case(CASE), "recipe_name": recipe,
-            "recipe": asdict(CASE.recipes[recipe]), "compared_with": "standard-1x1",
-            "fix_hp": {}, "extra": {}, "nproc": nproc,
+            "case": CASE.name,
+            "about": PlannedCase.from_case(CASE),
+            "recipe_name": recipe,
+            "recipe": asdict(CASE.recipes[recipe]),
+            "compared_with": "standard-1x1",
+            "fix_hp": {},
+            "extra": {},
+            "nproc": nproc,
         }
-    )  # fmt: skip
+    )
     job: dict[str, Any] = {
         "parameters": 6_742_609_920,
         "predicted_peak_bytes": 30 << 30,
@@ -47,11 +54,13 @@ def make_record(
     }
     return record.model_copy(
         update={
-            "plan": plan, "figures": figures, "status": "passed",
+            "plan": plan,
+            "figures": figures,
+            "status": "passed",
             "environment": record.environment | {"job": job if with_details else None},
             "quality": record.quality.model_copy(update={"metric": "mmlu", "value": 0.43}),
         }
-    )  # fmt: skip
+    )
 
 
 def read_section(page: str, heading: str) -> list[str]:
@@ -76,19 +85,27 @@ def test_the_page_lists_batch_sizes_and_strategies() -> None:
     record = make_record()
     english = render_markdown([record], "en")
     assert [line.rsplit(": ", 1)[1] for line in read_section(english, "Batch sizes")] == [
-        "4", "512", "1", "4",
-    ]  # fmt: skip
+        "4",
+        "512",
+        "1",
+        "4",
+    ]
     assert read_section(english, "Parallel strategy") == [
-        "- Technique: none", "- Implemented by: none", "- Details: none",
-    ]  # fmt: skip
+        "- Technique: none",
+        "- Implemented by: none",
+        "- Details: none",
+    ]
     scheme, by, details = read_section(english, "Optimisation strategy")
     assert (scheme, by) == ("- Scheme: lora", "- Implemented by: peft 0.21.2")
     assert "r=8, target" in details.replace("\\", "")
     assert "lora_alpha=32" in details
     chinese = render_markdown([record], "zh")
     assert [line.rsplit("：", 1)[1] for line in read_section(chinese, "输入批尺寸")] == [
-        "4", "512", "1", "4",
-    ]  # fmt: skip
+        "4",
+        "512",
+        "1",
+        "4",
+    ]
     assert read_section(chinese, "并行策略") == ["- 并行技术：无", "- 实施者：无", "- 实施细节：无"]
     assert read_section(chinese, "优化策略")[0] == "- 优化方案：lora"
     assert LORA.replace("'", "&#39;") in render_html([record], "zh")

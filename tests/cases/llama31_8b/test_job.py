@@ -95,12 +95,21 @@ def test_weights_and_flops_are_those_of_the_published_model() -> None:
 
 
 TINY = {
-    "num_layers": 4, "hidden_size": 256, "ffn_size": 512, "vocab_size": 256, "micro_batch_size": 64
-}  # fmt: skip
+    "num_layers": 4,
+    "hidden_size": 256,
+    "ffn_size": 512,
+    "vocab_size": 256,
+    "micro_batch_size": 64,
+}
 MIDDLE = {
-    "num_layers": 3, "hidden_size": 384, "ffn_size": 1024, "vocab_size": 2048,
-    "micro_batch_size": 160, "num_heads": 6, "checkpoint_activations": "full",
-}  # fmt: skip
+    "num_layers": 3,
+    "hidden_size": 384,
+    "ffn_size": 1024,
+    "vocab_size": 2048,
+    "micro_batch_size": 160,
+    "num_heads": 6,
+    "checkpoint_activations": "full",
+}
 
 
 @predicts_memory
@@ -167,9 +176,8 @@ def test_fp8_rounds_all_linear_layers_but_the_first_and_last() -> None:
     exact = train(tiny_llama31.new_job(**sizes))
     job = tiny_llama31.new_job(**sizes, precision="fp8")
     kinds = [
-        type(layer).__name__ for layer in job.model.modules()
-        if isinstance(layer, torch.nn.Linear)
-    ]  # fmt: skip
+        type(layer).__name__ for layer in job.model.modules() if isinstance(layer, torch.nn.Linear)
+    ]
     assert kinds == ["Linear", *["Float8Linear"] * 12, "Linear", "Linear"]  # the last is the head
     training = train(job)
     assert training["losses"] == pytest.approx(exact["losses"], rel=0.02)

@@ -15,14 +15,41 @@ from trainmark_stand_in.operations import mapped
 from trainmark_stand_in.vendor import NAME
 
 _LOWER = (
-    "linear", "matmul", "mm", "mv", "addmm", "addmv", "addr", "bmm", "baddbmm", "addbmm",
-    "prelu", "conv1d", "conv2d", "conv3d", "scaled_dot_product_attention",
-)  # fmt: skip
+    "linear",
+    "matmul",
+    "mm",
+    "mv",
+    "addmm",
+    "addmv",
+    "addr",
+    "bmm",
+    "baddbmm",
+    "addbmm",
+    "prelu",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "scaled_dot_product_attention",
+)
 _FP32 = (
-    "softmax.int", "log_softmax.int", "layer_norm", "nll_loss", "cross_entropy_loss", "mse_loss",
-    "binary_cross_entropy_with_logits", "exp", "log", "rsqrt", "pow.Tensor_Scalar",
-    "cumsum", "prod", "sum", "sum.dim_IntList", "softplus", "norm.Scalar",
-)  # fmt: skip
+    "softmax.int",
+    "log_softmax.int",
+    "layer_norm",
+    "nll_loss",
+    "cross_entropy_loss",
+    "mse_loss",
+    "binary_cross_entropy_with_logits",
+    "exp",
+    "log",
+    "rsqrt",
+    "pow.Tensor_Scalar",
+    "cumsum",
+    "prod",
+    "sum",
+    "sum.dim_IntList",
+    "softplus",
+    "norm.Scalar",
+)
 _WIDEST = ("cat", "stack", "index_put", "addcmul", "addcdiv", "dot", "scatter_add")
 _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
 

@@ -17,11 +17,25 @@ if TYPE_CHECKING:
     from trainmark_stand_in.operations import Operations
 
 _NAMES = (
-    "allreduce_", "allreduce_coalesced_", "allgather_", "_allgather_base_",
-    "allgather_coalesced_", "allgather_into_tensor_coalesced_", "alltoall_", "alltoall_base_",
-    "barrier", "broadcast_", "gather_", "reduce_", "reduce_scatter_", "_reduce_scatter_base_",
-    "reduce_scatter_tensor_coalesced_", "scatter_", "send", "recv_",
-)  # fmt: skip
+    "allreduce_",
+    "allreduce_coalesced_",
+    "allgather_",
+    "_allgather_base_",
+    "allgather_coalesced_",
+    "allgather_into_tensor_coalesced_",
+    "alltoall_",
+    "alltoall_base_",
+    "barrier",
+    "broadcast_",
+    "gather_",
+    "reduce_",
+    "reduce_scatter_",
+    "_reduce_scatter_base_",
+    "reduce_scatter_tensor_coalesced_",
+    "scatter_",
+    "send",
+    "recv_",
+)
 
 
 def register(operations: Operations) -> list[torch.library.Library]:

@@ -29,5 +29,8 @@ class NoWait(Timeline):
 
 
 TIMELINES = {
-    "none": Timeline, "host_marks": HostMarks, "waiting_marks": WaitingMarks, "no_wait": NoWait
-}  # fmt: skip
+    "none": Timeline,
+    "host_marks": HostMarks,
+    "waiting_marks": WaitingMarks,
+    "no_wait": NoWait,
+}
