@@ -146,13 +146,13 @@ def default_sigint() -> Iterator[None]:
 
 @pytest.mark.usefixtures("default_sigint")
 def test_signal_is_delivered_again_on_request() -> None:
-    def stopped() -> None:
+    def raise_if_stopped() -> None:
         with note_stop_signals(deliver=True) as request:
             signal.raise_signal(signal.SIGINT)
             assert request.signal_name == "SIGINT"
 
     with pytest.raises(KeyboardInterrupt):
-        stopped()
+        raise_if_stopped()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

@@ -17,7 +17,7 @@ MODEL = StepTimeModel(alone_s=1.0, pair_s=1.2, noise=0.001, freedom=100)
 REPEATS = 2
 
 
-def node_names(*numbers: int) -> NodeSet:
+def name_nodes(*numbers: int) -> NodeSet:
     return tuple(f"node{number}" for number in numbers)
 
 
@@ -33,38 +33,38 @@ class Cluster:
     def __init__(
         self, num_nodes: int, *behind: NodeSet, fails: bool = False, growth: float = 0.0
     ) -> None:
-        self.nodes = node_names(*range(num_nodes))
+        self.nodes = name_nodes(*range(num_nodes))
         self.behind, self.fails, self.growth = behind, fails, growth
         self.seconds: dict[NodeSet, list[float]] = {}
         self.errors: dict[NodeSet, str] = {}
 
-    def crosses(self, team: NodeSet) -> bool:
+    def is_crossing_switches(self, team: NodeSet) -> bool:
         """Return whether at least three nodes of one switch train with nodes of others."""
         return any(3 <= len(set(team) & set(switch)) < len(team) for switch in self.behind)
 
     def measure(self, team: NodeSet) -> None:
-        if self.fails and self.crosses(team):
+        if self.fails and self.is_crossing_switches(team):
             self.errors[team] = "timed out"
             return
         seconds = MODEL.predict_s(len(team))
-        if self.crosses(team):
+        if self.is_crossing_switches(team):
             seconds *= 1.2
         if len(team) > 2:
             seconds *= 1 + self.growth
         self.seconds.setdefault(team, []).append(seconds)
 
-    def so_far(self) -> GroupSearch:
+    def build_search(self) -> GroupSearch:
         measured = SetTimes(seconds=self.seconds, errors=self.errors)
         return search_groups(self.nodes, MODEL, measured, repeats=REPEATS)
 
     def search(self) -> GroupSearch:
-        search = self.so_far()
+        search = self.build_search()
         while search.outcome == "unfinished":
             busy = [name for team in search.to_measure for name in team]
             assert len(busy) == len(set(busy)) > 0
             for team in search.to_measure:
                 self.measure(team)
-            search = self.so_far()
+            search = self.build_search()
         return search
 
 
@@ -87,7 +87,7 @@ def test_search_ends_after_all_nodes_if_their_time_is_as_predicted() -> None:
 
 @pytest.mark.parametrize("num_nodes", [64, 61, 1024])
 def test_eight_nodes_behind_a_slow_switch_are_found_with_few_measurements(num_nodes: int) -> None:
-    behind = node_names(*range(8, 16))
+    behind = name_nodes(*range(8, 16))
     cluster = Cluster(num_nodes, behind)
 
     search = cluster.search()
@@ -102,7 +102,7 @@ def test_eight_nodes_behind_a_slow_switch_are_found_with_few_measurements(num_no
 
 
 def test_slow_group_that_spans_both_halves_is_found_as_one_group() -> None:
-    behind = node_names(*range(28, 36))
+    behind = name_nodes(*range(28, 36))
 
     search = Cluster(64, behind).search()
 
@@ -110,7 +110,7 @@ def test_slow_group_that_spans_both_halves_is_found_as_one_group() -> None:
 
 
 def test_two_slow_switches_are_found_as_two_groups() -> None:
-    first, second = node_names(*range(8, 16)), node_names(*range(40, 48))
+    first, second = name_nodes(*range(8, 16)), name_nodes(*range(40, 48))
 
     search = Cluster(64, first, second).search()
 
@@ -118,7 +118,7 @@ def test_two_slow_switches_are_found_as_two_groups() -> None:
 
 
 def test_group_that_fails_to_train_is_named_with_its_error() -> None:
-    behind = node_names(*range(8, 16))
+    behind = name_nodes(*range(8, 16))
 
     search = Cluster(64, behind, fails=True).search()
 
@@ -128,13 +128,13 @@ def test_group_that_fails_to_train_is_named_with_its_error() -> None:
 
 
 def test_slow_path_between_two_halves_blames_no_node() -> None:
-    behind = node_names(*range(8, 16))
+    behind = name_nodes(*range(8, 16))
 
     search = Cluster(16, behind).search()
 
     assert search.outcome == "cannot_tell"
     assert search.groups == ()
-    assert search.parts == (node_names(*range(8)), behind)
+    assert search.parts == (name_nodes(*range(8)), behind)
 
 
 def test_wrong_prediction_blames_no_node_and_ends_the_search_early() -> None:
@@ -147,17 +147,17 @@ def test_wrong_prediction_blames_no_node_and_ends_the_search_early() -> None:
 
 
 def test_wrong_prediction_does_not_hide_a_group() -> None:
-    behind = node_names(*range(8, 16))
+    behind = name_nodes(*range(8, 16))
     cluster = Cluster(64, behind, growth=0.01)
 
     assert [group.members for group in cluster.search().groups] == [behind]
 
 
 def test_search_reuses_earlier_measurements() -> None:
-    cluster = Cluster(64, node_names(*range(8, 16)))
+    cluster = Cluster(64, name_nodes(*range(8, 16)))
     finished = cluster.search()
 
-    assert cluster.so_far() == finished
+    assert cluster.build_search() == finished
 
 
 def test_three_nodes_are_not_searched() -> None:

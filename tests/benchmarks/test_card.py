@@ -85,7 +85,7 @@ class Sections:
         (self.folder / f"injected_{name}.py").write_text(HEAD + body, encoding="utf-8")
         self.modules[name] = f"injected_{name}"
 
-    def words(self, *more: str, size: str = "tiny") -> list[str]:
+    def build_arguments(self, *more: str, size: str = "tiny") -> list[str]:
         return [
             "--device",
             "cpu",
@@ -99,13 +99,13 @@ class Sections:
         ]
 
     def measure(self, *more: str, size: str = "tiny") -> int:
-        return command.main(self.words(*more, size=size), self.modules, limit_s=NEVER_S)
+        return command.main(self.build_arguments(*more, size=size), self.modules, limit_s=NEVER_S)
 
-    def calls(self, name: str) -> int:
+    def count_calls(self, name: str) -> int:
         path = self.folder / "scratch" / f"injected_{name}.calls"
         return len(path.read_text().splitlines()) if path.exists() else 0
 
-    def document(self, name: str = "some-card-tiny") -> dict[str, Any]:
+    def read_document(self, name: str = "some-card-tiny") -> dict[str, Any]:
         return json.loads((self.folder / "results" / f"{name}.json").read_text())
 
 
@@ -172,7 +172,7 @@ def test_findings_are_kept_and_shown(sections: Sections) -> None:
 
     assert sections.measure(size="full") == 0
 
-    section = sections.document("some-card")["sections"]["good"]
+    section = sections.read_document("some-card")["sections"]["good"]
     assert section["bars"] == [{"what": "speed", "measured": "2", "bar": "at least 1", "met": True}]
     assert section["figures"] == {"speed_per_s": 2.0, "no": None}
     page = (sections.folder / "results" / "some-card.md").read_text()
@@ -187,12 +187,12 @@ def test_failed_section_fails_the_call_and_alone_runs_again(sections: Sections) 
 
     assert sections.measure("--sections", "good") == 0
     assert sections.measure() == 1
-    assert (sections.calls("good"), sections.calls("bad")) == (1, 1)
+    assert (sections.count_calls("good"), sections.count_calls("bad")) == (1, 1)
     assert sections.measure() == 1
-    assert (sections.calls("good"), sections.calls("bad")) == (1, 2)
+    assert (sections.count_calls("good"), sections.count_calls("bad")) == (1, 2)
     assert sections.measure("--sections", "good", "--restart") == 0
-    assert (sections.calls("good"), sections.calls("bad")) == (2, 2)
-    section_results = sections.document()["sections"]
+    assert (sections.count_calls("good"), sections.count_calls("bad")) == (2, 2)
+    section_results = sections.read_document()["sections"]
     assert {name: section["state"] for name, section in section_results.items()} == {
         "good": "finished",
         "bad": "failed",
@@ -242,7 +242,7 @@ def run(card):
 def measure_briefly(sections: Sections, *more: str, clock: Callable[[], float]) -> int:
     """Measure the sections of the test within ten minutes of ``clock``."""
     names = " ".join(sections.modules)
-    args = sections.words("--budget", "10m", "--sections", names, *more)
+    args = sections.build_arguments("--budget", "10m", "--sections", names, *more)
     return command.main(args, sections.modules, limit_s=NEVER_S, clock=clock)
 
 
@@ -273,7 +273,7 @@ def test_section_with_a_budget_knows_its_remaining_time(sections: Sections) -> N
 
     assert measure_briefly(sections, clock=lambda: 0.0) == 0
 
-    section_results = sections.document("some-card-tiny-brief")
+    section_results = sections.read_document("some-card-tiny-brief")
     assert section_results["is_brief"] is True
     figures = {name: section["figures"] for name, section in section_results["sections"].items()}
     assert all(figures[name]["is_brief"] == 1.0 for name in ("first", "second"))
@@ -294,7 +294,7 @@ def run(card):
     )
 
     assert sections.measure() == 0
-    figures = sections.document()["sections"]["first"]["figures"]
+    figures = sections.read_document()["sections"]["first"]["figures"]
     assert figures["is_brief"] == 0.0
     assert (
         NEVER_S / 2 < figures["left_s"] <= 0.85 * NEVER_S
@@ -335,7 +335,7 @@ def test_a_device_that_computes_nothing_fails_every_section(
     assert sections.measure() == 1
 
     assert "good: nothing was computed" in capsys.readouterr().out.splitlines()
-    section = sections.document()["sections"]["good"]
+    section = sections.read_document()["sections"]["good"]
     assert section["state"] == "finished"
     assert [bar["met"] for bar in section["bars"]] == [False, True]
     page = (sections.folder / "results" / "some-card-tiny.md").read_text()
@@ -356,7 +356,7 @@ def test_section_that_trained_nothing_fails_with_a_sentence(sections: Sections) 
 
     assert sections.measure() == 1
 
-    output = sections.document()["sections"]["bad"]["output"]
+    output = sections.read_document()["sections"]["bad"]["output"]
     assert output.startswith("NotTrainedError: steps 1 to 10 did not change any bit")
     assert "Traceback" not in output
 
@@ -371,14 +371,14 @@ def test_sections_skipped_by_a_spent_budget_are_named_and_run_next_time(
     # The first section leaves three seconds.
     assert measure_briefly(sections, clock=lambda: 597.0 if done.exists() else 0.0) == 1
 
-    assert (sections.calls("first"), sections.calls("second")) == (1, 0)
+    assert (sections.count_calls("first"), sections.count_calls("second")) == (1, 0)
     assert "second: not run" in capsys.readouterr().out
     stem = "some-card-tiny-brief"
-    assert list(sections.document(stem)["sections"]) == ["first"]
+    assert list(sections.read_document(stem)["sections"]) == ["first"]
     assert "second (not run)" in (sections.folder / "results" / f"{stem}.md").read_text()
 
     assert measure_briefly(sections, clock=lambda: 0.0) == 0
-    assert (sections.calls("first"), sections.calls("second")) == (1, 1)
+    assert (sections.count_calls("first"), sections.count_calls("second")) == (1, 1)
 
 
 def test_budget_runs_the_most_important_sections() -> None:

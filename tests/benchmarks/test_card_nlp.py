@@ -45,9 +45,8 @@ def make_plain_model(our_model: torch.nn.Module) -> PlainGpt:
     weights = {}
     for name, value in our_model.state_dict().items():
         weights[name.replace(".attention.", ".")] = value
-        if (
-            ".qkv." in name
-        ):  # our rows are ordered by head; the plain model has all queries, then keys, then values
+        # Our rows are ordered by head; the plain model has all queries, then keys, then values.
+        if ".qkv." in name:
             by_head = value.view(heads, 3, width // heads, -1).transpose(0, 1)
             weights[name.replace(".attention.", ".")] = by_head.reshape(value.shape)
     weights["head.weight"] = weights["wte.weight"]

@@ -194,7 +194,7 @@ def test_synchronizing_step_is_detected_if_the_device_can_detect_it(
     look: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager
-    def forbidden(_: CpuDevice) -> Iterator[None]:
+    def forbid_synchronization(_: CpuDevice) -> Iterator[None]:
         def wait(_: torch.Tensor) -> None:
             raise RuntimeError("waits\nat length")
 
@@ -203,7 +203,7 @@ def test_synchronizing_step_is_detected_if_the_device_can_detect_it(
             yield
 
     assert look(ReadsItsLoss)["waits"] is None
-    monkeypatch.setattr(CpuDevice, "forbid_synchronization", forbidden, raising=False)
+    monkeypatch.setattr(CpuDevice, "forbid_synchronization", forbid_synchronization, raising=False)
     assert look(toy.ToyJob)["waits"] == {}
     waits = look(ReadsItsLoss)["waits"]
     assert waits["operation"] == "waits"
@@ -236,9 +236,9 @@ def test_a_wrong_description_is_named(
 def test_data_that_differs_at_each_generation_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = iter(range(10))
 
-    def unrepeatable(folder: Path, recipe: Recipe) -> None:
+    def generate_with_next_seed(folder: Path, recipe: Recipe) -> None:
         generate(folder, SimpleNamespace(**vars(recipe) | {"seed": next(seeds)}))
 
     generate = data.generate
-    monkeypatch.setattr(data, "generate", unrepeatable)
+    monkeypatch.setattr(data, "generate", generate_with_next_seed)
     assert [fault.code for fault in find_definition_faults("toy")] == ["check_data_not_repeatable"]

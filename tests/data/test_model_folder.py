@@ -46,13 +46,13 @@ class Keys(ConfigKeys):
 
     @field_validator("heads")
     @classmethod
-    def _divides(cls, value: int, info: ValidationInfo) -> int:
+    def _check_division(cls, value: int, info: ValidationInfo) -> int:
         if info.data["width"] % value:
             raise ValueError("a divisor of hidden_size")
         return value
 
     @model_validator(mode="after")
-    def _not_huge(self) -> Keys:
+    def _refuse_huge(self) -> Keys:
         if self.width * self.heads > 10**6:
             raise ValueError("a million weights at most")
         return self

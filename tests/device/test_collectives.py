@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from support.contract_ranks import run_task
-from support.old_torch import missing_feature
+from support.old_torch import find_missing_feature
 from trainmark.cases.gpt_megatron.case import GptRecipe
 
 
@@ -27,7 +27,7 @@ def test_ranks_exchange_numbers(vendor, world, tmp_path):
 def test_sharded_model_equals_the_unsharded_one(vendor, device, world, tmp_path):
     if not hasattr(torch.get_device_module(device.torch_type), "Stream"):
         pytest.skip("torch's module of this device has no streams, which FSDP2 needs")
-    missing = missing_feature(GptRecipe(fsdp=True), vendor, world)
+    missing = find_missing_feature(GptRecipe(fsdp=True), vendor, world)
     if missing is not None:
         pytest.skip(f"planning refuses it: {missing}")
     spawn_ranks("shard", vendor, world, tmp_path)

@@ -99,7 +99,7 @@ def start_rank(vendor: Vendor, rank: int) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def heard(stream: IO[str] | None) -> str:
+def read_line(stream: IO[str] | None) -> str:
     assert stream is not None
     return stream.readline().strip()
 
@@ -109,10 +109,10 @@ def test_rank_takes_memory_on_its_device_only(
 ) -> None:
     for rank in {0, len(monitor_numbers) - 1}:
         with start_rank(accelerator, rank) as process:
-            assert heard(process.stdout) == "opened"
+            assert read_line(process.stdout) == "opened"
             before = read_monitor(monitor)
             print(file=process.stdin, flush=True)
-            assert heard(process.stdout) == "held"
+            assert read_line(process.stdout) == "held"
             after = read_monitor(monitor)
         if before[monitor_numbers[rank]].memory_used_bytes is None:
             pytest.skip("it does not tell the memory in use")

@@ -32,22 +32,22 @@ def prepare_long_work(device: Device) -> tuple[Callable[[], Any], int]:
         square = device.place(torch.rand(size, size) / size)
         out = torch.empty_like(square)
 
-        def work(square: Any = square, out: Any = out) -> Any:
+        def multiply_square(square: Any = square, out: Any = out) -> Any:
             return torch.mm(square, square, out=out)
 
-        work()
+        multiply_square()
         repeats, launched_ns, done_ns = 1, 0, 0
         while done_ns < WORK_NS and repeats < MOST_REPEATS:
             repeats *= 2
             out[0, 0].item()
             started_ns = time.perf_counter_ns()
             for _ in range(repeats):
-                work()
+                multiply_square()
             launched_ns = time.perf_counter_ns() - started_ns
             out[0, 0].item()
             done_ns = time.perf_counter_ns() - started_ns
         if done_ns >= max(WORK_NS, BEHIND * launched_ns):
-            return work, repeats
+            return multiply_square, repeats
         if launched_ns / repeats > WORK_NS / 10:
             break  # a larger product only takes the host longer
     pytest.skip("work never takes longer than its launch: its marks cannot be told from the host's")

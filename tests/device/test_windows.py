@@ -68,11 +68,11 @@ def test_no_step_waits_for_the_device(name, precision, kernels, device, generate
         pytest.skip(str(refused))
     step = job.step
 
-    def forbidden(batches):
+    def iterate_without_synchronization(batches):
         with device.forbid_synchronization():
             return step(batches)
 
-    job.step = forbidden
+    job.step = iterate_without_synchronization
     events = tiny_jobs.run_measured(job, Guarded(device), job.context.recipe)
     windows = [
         (event["phase"], len(event["loss"])) for event in events if event["event"] == "window"

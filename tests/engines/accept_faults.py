@@ -47,7 +47,7 @@ FAULTS = {
 }
 
 
-def why_not() -> str | None:
+def explain_absence() -> str | None:
     """Return why these faults cannot be planted here."""
     if not (CPU_GROUP / "cpu.cfs_quota_us").exists() and not (CPU_GROUP / "cgroup.procs").exists():
         return f"no {CPU_GROUP}"
@@ -56,7 +56,7 @@ def why_not() -> str | None:
 
 
 @contextmanager
-def quota_group() -> Iterator[Path]:
+def make_quota_group() -> Iterator[Path]:
     """Yield the file of a control group whose processes have little of the processor."""
     group = CPU_GROUP / f"trainmark-test-{os.getpid()}"
     group.mkdir()
@@ -80,7 +80,7 @@ def lose_packets(hosts: Hosts, first: int, second: int) -> None:
             "-A",
             "OUTPUT",
             "-d",
-            hosts.address(there),
+            hosts.get_address(there),
             "-m",
             "statistic",
             "--mode",
@@ -90,12 +90,12 @@ def lose_packets(hosts: Hosts, first: int, second: int) -> None:
             "-j",
             "DROP",
         ]
-        subprocess.run(hosts.nodes[here].inside(*words), check=True)
+        subprocess.run(hosts.nodes[here].enter_namespace(*words), check=True)
 
 
 def stop_agent(hosts: Hosts, number: int, out: Path, patience_s: float = 600.0) -> psutil.Process:
     """Stop the agent of a host once it has joined; its beats end then."""
-    path = out / EVIDENCE_DIR / f"{hosts.address(number)}.1.jsonl"
+    path = out / EVIDENCE_DIR / f"{hosts.get_address(number)}.1.jsonl"
     end_s = time.monotonic() + patience_s
     while not (path.exists() and path.stat().st_size):
         assert time.monotonic() < end_s, "the node never joined"
@@ -114,7 +114,7 @@ def accept(folder: Path, case: str = "handicapped") -> tuple[Hosts, Path, str]:
     (folder / "hosts").mkdir()
     hosts = Hosts(folder / "hosts", count=NUM_HOSTS)
     try:
-        (hosts.disk(CRASHES) / "crash").touch()
+        (hosts.get_disk(CRASHES) / "crash").touch()
         lose_packets(hosts, *LINK_ENDS)
         settings = hosts.site(run_root=None)
         settings["environment"] |= {
@@ -160,10 +160,10 @@ def accept(folder: Path, case: str = "handicapped") -> tuple[Hosts, Path, str]:
             str(out),
         ]
         variables = {"TRAINMARK_CACHE": str(folder / "cache"), "TRAINMARK_CASE_PATH": str(CASES)}
-        with quota_group() as members:
-            (hosts.disk(QUOTA) / "quota").write_text(str(members))
+        with make_quota_group() as members:
+            (hosts.get_disk(QUOTA) / "quota").write_text(str(members))
             process = subprocess.Popen(
-                hosts.login.inside(*command),
+                hosts.login.enter_namespace(*command),
                 env=os.environ | variables,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -182,7 +182,7 @@ def accept(folder: Path, case: str = "handicapped") -> tuple[Hosts, Path, str]:
 def check(hosts: Hosts, out: Path) -> dict[str, bool]:
     """Return for each fault whether it was named rightly, and nothing else."""
     result = read_result(out)
-    names = {number: hosts.address(number) for number in range(NUM_HOSTS)}
+    names = {number: hosts.get_address(number) for number in range(NUM_HOSTS)}
     codes = {
         member.name: {finding.code for finding in member.findings} for member in result.members
     }
@@ -192,13 +192,13 @@ def check(hosts: Hosts, out: Path) -> dict[str, bool]:
         "quota": bool(codes[names[QUOTA]] & {"slow", "slow_hot", "slow_unknown"}),
         "hung": codes[names[HUNG]] == {"no_answer"},
         "crash": "failed" in codes[names[CRASHES]],
-        "link": names_link(result, ends) and len(blamed & ends) == 1,
+        "link": is_link_named(result, ends) and len(blamed & ends) == 1,
         "healthy": blamed - ends == {names[QUOTA], names[HUNG], names[CRASHES]},
-        "one_deadline": longest_wait_s(out, names[HUNG]) <= DEADLINE_S,
+        "one_deadline": find_longest_wait_s(out, names[HUNG]) <= DEADLINE_S,
     }
 
 
-def names_link(result: AcceptanceResult, ends: set[str]) -> bool:
+def is_link_named(result: AcceptanceResult, ends: set[str]) -> bool:
     """Return whether exactly one link was found bad, that between ``ends``."""
     bad = {
         frozenset(finding.members)
@@ -209,7 +209,7 @@ def names_link(result: AcceptanceResult, ends: set[str]) -> bool:
     return bad == {frozenset(ends)}
 
 
-def longest_wait_s(out: Path, absent: str) -> float:
+def find_longest_wait_s(out: Path, absent: str) -> float:
     """Return how long a node waited for one that did not come."""
     longest_s = 0.0
     for path in (out / EVIDENCE_DIR).glob("*.jsonl"):

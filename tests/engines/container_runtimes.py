@@ -93,7 +93,7 @@ class Rootless:
             "runtime": self.runtime,
             "python": self.python,
             "shared_memory": "1g",
-            "mounts": [*mounts, *self.programs()],
+            "mounts": [*mounts, *self.list_program_mounts()],
         }
         all_variables = {"PYTHONPATH": self.variables["PYTHONPATH"], **environment}
         with socket.socket() as free:  # containers have the host's network
@@ -110,14 +110,14 @@ class Rootless:
         )
         return path
 
-    def programs(self) -> list[str]:
+    def list_program_mounts(self) -> list[str]:
         """Return the mounts with this machine's programs, as far as the user may read them."""
         folders = sorted({*_FOLDERS, str(SOURCES.parent), sys.prefix, sys.base_prefix})
         readable = [folder for folder in folders if not self.ask("test", "-r", folder).returncode]
         return [f"{folder}:{folder}:ro" for folder in readable]
 
 
-def why_not(name: str) -> str | None:
+def explain_absence(name: str) -> str | None:
     """Return why it cannot be tried here."""
     lacking = [program for program in _PROGRAMS[name] if not shutil.which(program)]
     if lacking:
@@ -126,7 +126,7 @@ def why_not(name: str) -> str | None:
 
 
 @contextmanager
-def _daemon(folder: Path) -> Iterator[None]:
+def _start_daemon(folder: Path) -> Iterator[None]:
     """Start docker's service without a network, for a socket in ``folder``."""
     with (folder / "dockerd.log").open("wb") as log:
         service = subprocess.Popen(
@@ -160,7 +160,7 @@ def _daemon(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def runtime_of_user(name: str) -> Iterator[Rootless | str]:
+def set_up_runtime(name: str) -> Iterator[Rootless | str]:
     """Set podman or docker up and take it down; yield why it does not work here instead."""
     folder = Path(tempfile.mkdtemp(prefix=f"trainmark-{name}-", dir="/tmp"))
     user = Rootless(folder, name)
@@ -168,16 +168,16 @@ def runtime_of_user(name: str) -> Iterator[Rootless | str]:
         for path in (folder, folder / "run"):
             path.mkdir(exist_ok=True)
             user.own(path).chmod(0o700)
-        user.variables = _variables(folder)
-        with _daemon(folder) if name == "docker" else nullcontext():
-            yield _fault(user) or user
+        user.variables = _build_environment(folder)
+        with _start_daemon(folder) if name == "docker" else nullcontext():
+            yield _explain_fault(user) or user
     finally:
         with suppress(OSError, ValueError):  # what keeps the user's namespace
             os.kill(int((folder / "run/libpod/tmp/pause.pid").read_text()), signal.SIGKILL)
         shutil.rmtree(folder)
 
 
-def _variables(folder: Path) -> dict[str, str]:
+def _build_environment(folder: Path) -> dict[str, str]:
     storage, containers = folder / "storage.conf", folder / "containers.conf"
     storage.write_text(
         f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/store"\nrunroot = "{folder}/run/store"\n'
@@ -200,12 +200,12 @@ def _variables(folder: Path) -> dict[str, str]:
     }
 
 
-def _fault(user: Rootless) -> str | None:
+def _explain_fault(user: Rootless) -> str | None:
     """Return why no container runs here; make the image and find the interpreter."""
-    imported = user.ask(user.runtime, "import", "-", IMAGE, input_bytes=_image())
+    imported = user.ask(user.runtime, "import", "-", IMAGE, input_bytes=_build_image())
     if imported.returncode:
         return f"import: {imported.stderr.decode().strip()}"
-    mounts = [f"--volume={mount}" for mount in user.programs()]
+    mounts = [f"--volume={mount}" for mount in user.list_program_mounts()]
     start = (user.runtime, "run", "--rm", "--network=host", "--env=PYTHONPATH", *mounts, IMAGE)
     ran = user.ask(*start, "/usr/bin/true")
     if ran.returncode:
@@ -218,7 +218,7 @@ def _fault(user: Rootless) -> str | None:
     return "no interpreter with torch that a user without rights may start"
 
 
-def _image() -> bytes:
+def _build_image() -> bytes:
     """Return an archive with the folders that a container must have."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:

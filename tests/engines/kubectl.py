@@ -51,13 +51,13 @@ def create(words: list[str]) -> None:
     print(f"jobset.jobset.x-k8s.io/{name}")
 
 
-def alive(file: Path) -> bool:
+def is_alive(file: Path) -> bool:
     pid = int(file.read_text())
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-def status(file: Path) -> dict[str, Any]:
-    if alive(file):
+def build_status(file: Path) -> dict[str, Any]:
+    if is_alive(file):
         return {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
     code = int(file.with_suffix(".exit").read_text())
     over = {"exitCode": code, "reason": "Error" if code else "Completed"}
@@ -66,9 +66,13 @@ def status(file: Path) -> dict[str, Any]:
 
 
 def get(_: list[str]) -> None:
-    files = [file for file in sorted(FOLDER.glob("*.pid")) if JOB.exists() or alive(file)]
+    files = [file for file in sorted(FOLDER.glob("*.pid")) if JOB.exists() or is_alive(file)]
     pods = [
-        {"kind": "Pod", "metadata": {"annotations": {INDEX: file.stem}}, "status": status(file)}
+        {
+            "kind": "Pod",
+            "metadata": {"annotations": {INDEX: file.stem}},
+            "status": build_status(file),
+        }
         for file in files
     ]
     if JOB.exists():
@@ -84,7 +88,7 @@ def get(_: list[str]) -> None:
 def delete(_: list[str]) -> None:
     JOB.unlink(missing_ok=True)
     for file in FOLDER.glob("*.pid"):
-        if alive(file):
+        if is_alive(file):
             os.killpg(int(file.read_text()), signal.SIGTERM)
 
 

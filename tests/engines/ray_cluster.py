@@ -46,14 +46,14 @@ cluster.shutdown()
 """
 
 
-def program() -> str | None:
+def find_program_folder() -> str | None:
     """Return the folder of ``ray``, beside the interpreter or on the path; None if it is absent."""
     python_folder = Path(sys.executable).parent
     ray_path = shutil.which("ray", path=f"{python_folder}:{os.environ.get('PATH', '')}")
     return ray_path and str(Path(ray_path).parent)
 
 
-def _until_it_listens(port: int) -> None:
+def _wait_until_port_listens(port: int) -> None:
     deadline = time.monotonic() + _START_S
     while True:
         with socket.socket() as probe:
@@ -90,12 +90,12 @@ class RayCluster:
         assert self.process.stdout
         while (line := self.process.stdout.readline()) != "up\n":
             if not line:
-                self.down()
+                self.stop()
                 raise EndedEarlyError
         for port in ports:  # a job is refused while no agent of a node listens
-            _until_it_listens(int(port))
+            _wait_until_port_listens(int(port))
 
-    def down(self) -> None:
+    def stop(self) -> None:
         while processes := find_processes_with(_VARIABLE, self.id):
             for process in processes:
                 with suppress(psutil.NoSuchProcess):
@@ -105,7 +105,7 @@ class RayCluster:
 
 
 @contextmanager
-def ray_cluster() -> Iterator[RayCluster]:
+def start_ray_cluster() -> Iterator[RayCluster]:
     """Yield a cluster with two nodes."""
     folder = tempfile.mkdtemp(prefix="tm-ray-", dir="/tmp")  # short: it holds sockets
     try:
@@ -115,5 +115,5 @@ def ray_cluster() -> Iterator[RayCluster]:
     try:
         yield cluster
     finally:
-        cluster.down()
+        cluster.stop()
         shutil.rmtree(folder, ignore_errors=True)

@@ -65,16 +65,16 @@ PartitionName=main Nodes={nodes[0]},{nodes[1]} Default=YES
 """
 
 
-def missing() -> list[str]:
+def list_missing_programs() -> list[str]:
     """Return the programs of Slurm that are not here."""
-    return [name for name in PROGRAMS if _path(name) is None]
+    return [name for name in PROGRAMS if _find_program(name) is None]
 
 
-def _path(name: str) -> str | None:
+def _find_program(name: str) -> str | None:
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{_SBIN}")
 
 
-def _free_ports(count: int) -> list[int]:
+def _choose_free_ports(count: int) -> list[int]:
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [opened.getsockname()[1] for opened in sockets]
     for opened in sockets:
@@ -91,7 +91,7 @@ class SlurmCluster:
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._node_of: dict[int, str] = {}
 
-    def up(self) -> None:
+    def start(self) -> None:
         """Start all daemons and wait until both nodes can have jobs."""
         folder = self.folder
         (folder / "state").mkdir()
@@ -104,7 +104,7 @@ class SlurmCluster:
             folder=folder,
             host=socket.gethostname().partition(".")[0],
             nodes=NODES,
-            ports=_free_ports(3),
+            ports=_choose_free_ports(3),
             user=getpass.getuser(),
         )
         (folder / "slurm.conf").write_text(text)
@@ -118,14 +118,14 @@ class SlurmCluster:
             f"--log-file={folder}/munged.log",
             f"--seed-file={folder}/munged.seed",
         )
-        self.until((folder / "munge.socket").exists, "munged")
+        self.wait_until((folder / "munge.socket").exists, "munged")
         self._start("slurmctld", "-D", "-f", self.variables["SLURM_CONF"])
         for node in NODES:
             self._start("slurmd", "-D", "-f", self.variables["SLURM_CONF"], "-N", node, name=node)
-        self.until(lambda: self.states() == ["idle", "idle"], "both nodes")
+        self.wait_until(lambda: self.list_states() == ["idle", "idle"], "both nodes")
 
     def _start(self, program: str, *args: str, name: str | None = None) -> None:
-        path = _path(program)
+        path = _find_program(program)
         assert path is not None
         with (self.folder / f"{name or program}.out").open("ab") as out:
             self._daemons[name or program] = subprocess.Popen(
@@ -145,12 +145,12 @@ class SlurmCluster:
         )
         return ended.stdout.strip()
 
-    def states(self) -> list[str]:
+    def list_states(self) -> list[str]:
         """Return the states of the nodes, in their order."""
         out = self.ask("sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %T")
         return [line.split()[1] for line in sorted(out.splitlines())]
 
-    def until(self, holds, what: str, limit_s: float = _START_S) -> None:
+    def wait_until(self, holds, what: str, limit_s: float = _START_S) -> None:
         """Wait for a condition that no command of Slurm waits for."""
         deadline_s = time.monotonic() + limit_s
         while not holds():
@@ -158,7 +158,7 @@ class SlurmCluster:
             assert time.monotonic() < deadline_s, f"{what}: not within {limit_s} s\n{logs}"
             time.sleep(0.1)
 
-    def tasks(self, node: str) -> list[psutil.Process]:
+    def list_tasks(self, node: str) -> list[psutil.Process]:
         """Return the processes of a node except its daemon: steps, scripts, tasks, children."""
         processes = []
         for process in psutil.process_iter():
@@ -167,18 +167,18 @@ class SlurmCluster:
                 if variables.get("SLURM_CONF") != self.variables["SLURM_CONF"]:
                     continue
                 if variables.get("SLURMD_NODENAME") == node:
-                    processes += [process, *self._steps_above(process)]
+                    processes += [process, *self._list_parent_steps(process)]
         return list(dict.fromkeys(processes))
 
     @staticmethod
-    def _steps_above(process: psutil.Process) -> list[psutil.Process]:
+    def _list_parent_steps(process: psutil.Process) -> list[psutil.Process]:
         return [parent for parent in process.parents() if parent.name() == "slurmstepd"]
 
-    def down(self) -> None:
+    def stop(self) -> None:
         """End the jobs, then the daemons, by their process ids."""
         self.ask("scancel", "--full", "--signal=KILL", f"--user={getpass.getuser()}")
         for node in NODES:
-            for process in self.tasks(node):
+            for process in self.list_tasks(node):
                 with suppress(psutil.Error):
                     process.kill()
         for daemon in reversed(self._daemons.values()):
@@ -199,14 +199,14 @@ class SlurmCluster:
 
 
 @contextmanager
-def slurm_cluster() -> Iterator[SlurmCluster]:
+def start_slurm_cluster() -> Iterator[SlurmCluster]:
     """Yield a cluster with two idle nodes."""
     folder = Path(tempfile.mkdtemp(prefix="tm-slurm-", dir="/tmp"))
     folder.chmod(0o755)  # munged wants others to reach its socket
     cluster = SlurmCluster(folder)
     try:
-        cluster.up()
+        cluster.start()
         yield cluster
     finally:
-        cluster.down()
+        cluster.stop()
         shutil.rmtree(folder, ignore_errors=True)

@@ -20,13 +20,13 @@ _PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 _PATIENCE_S = 20.0
 
 
-def program(name: str) -> str | None:
+def find_program(name: str) -> str | None:
     return shutil.which(name, path=_PATH)
 
 
-def why_not() -> str | None:
+def explain_absence() -> str | None:
     """Return why such hosts cannot be made here."""
-    missing = [name for name in PROGRAMS if program(name) is None]
+    missing = [name for name in PROGRAMS if find_program(name) is None]
     if missing:
         return f"not installed: {', '.join(missing)}"
     args = ["unshare", "--net", "--mount", "--pid", "--uts", "--fork", "--mount-proc", "true"]
@@ -35,7 +35,7 @@ def why_not() -> str | None:
 
 
 def run(*args: str, **options: object) -> str:
-    path = program(args[0])
+    path = find_program(args[0])
     assert path is not None
     return subprocess.run(
         [path, *args[1:]], check=True, capture_output=True, text=True, **options
@@ -68,7 +68,7 @@ class Namespace:
         path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return int((path.read_text().split() or [self.process.pid])[0])
 
-    def inside(self, *args: str) -> list[str]:
+    def enter_namespace(self, *args: str) -> list[str]:
         return ["nsenter", f"--net=/proc/{self.pid}/ns/net", *args]
 
     def end(self) -> None:
@@ -94,18 +94,18 @@ class Hosts:
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / "key"))
         hub = "ip link add hub type bridge; ip addr add 10.0.0.1/24 dev hub; ip link set hub up"
         self.login = Namespace(script=hub)
-        self.nodes = [self._node(number) for number in range(self.count)]
+        self.nodes = [self._make_node(number) for number in range(self.count)]
         self.trust()
 
-    def address(self, number: int) -> str:
+    def get_address(self, number: int) -> str:
         return f"10.0.0.{number + 2}"
 
-    def disk(self, number: int) -> Path:
+    def get_disk(self, number: int) -> Path:
         """Return where this machine sees a node's disk, which the node sees as ``root``."""
         return self.folder / f"disk{number}"
 
-    def _node(self, number: int) -> Namespace:
-        self.disk(number).mkdir(exist_ok=True)
+    def _make_node(self, number: int) -> Namespace:
+        self.get_disk(number).mkdir(exist_ok=True)
         key = self.folder / f"host{number}"
         if not key.exists():
             run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key))
@@ -115,8 +115,8 @@ class Hosts:
             "StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\n"
             f"PidFile none\nMaxStartups 64\n"
         )
-        disk, root = shlex.quote(str(self.disk(number))), shlex.quote(str(self.folder / "root"))
-        sshd = shlex.join([str(program("sshd")), "-f", str(settings), "-E", f"{settings}.log"])
+        disk, root = shlex.quote(str(self.get_disk(number))), shlex.quote(str(self.folder / "root"))
+        sshd = shlex.join([str(find_program("sshd")), "-f", str(settings), "-E", f"{settings}.log"])
         node = Namespace(
             options=("--mount", "--pid", "--uts", "--fork", "--mount-proc", "--kill-child"),
             script=f"hostname node{number}; mount --bind {disk} {root}; "
@@ -124,36 +124,38 @@ class Hosts:
         )
         name = f"port{number}"
         ends = ("ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns")
-        subprocess.run(self.login.inside(*ends, str(node.pid)), check=True)
+        subprocess.run(self.login.enter_namespace(*ends, str(node.pid)), check=True)
         subprocess.run(
-            self.login.inside("ip", "link", "set", name, "master", "hub", "up"), check=True
+            self.login.enter_namespace("ip", "link", "set", name, "master", "hub", "up"), check=True
         )
-        address = ("ip", "addr", "add", f"{self.address(number)}/24", "dev", "eth0")
-        subprocess.run(node.inside(*address), check=True)
-        subprocess.run(node.inside("ip", "link", "set", "eth0", "up"), check=True)
+        address = ("ip", "addr", "add", f"{self.get_address(number)}/24", "dev", "eth0")
+        subprocess.run(node.enter_namespace(*address), check=True)
+        subprocess.run(node.enter_namespace("ip", "link", "set", "eth0", "up"), check=True)
         return node
 
     def trust(self) -> None:
         """Make the hosts' keys known."""
         lines = [
-            f"{self.address(number)} {(self.folder / f'host{number}.pub').read_text()}"
+            f"{self.get_address(number)} {(self.folder / f'host{number}.pub').read_text()}"
             for number in range(self.count)
         ]
         (self.folder / "known_hosts").write_text("".join(lines))
 
     def link(self, number: int, state: str) -> None:
         """Set a node's link ``up`` or ``down``."""
-        subprocess.run(self.login.inside("ip", "link", "set", f"port{number}", state), check=True)
+        subprocess.run(
+            self.login.enter_namespace("ip", "link", "set", f"port{number}", state), check=True
+        )
 
-    def answers(self, number: int) -> bool:
+    def is_reachable(self, number: int) -> bool:
         """Tell whether the login machine reaches a node's sshd."""
-        text = f"import socket; socket.create_connection(('{self.address(number)}', 22), 2)"
-        args = self.login.inside(sys.executable, "-c", text)
+        text = f"import socket; socket.create_connection(('{self.get_address(number)}', 22), 2)"
+        args = self.login.enter_namespace(sys.executable, "-c", text)
         return subprocess.run(args, capture_output=True, check=False).returncode == 0
 
     def site(self, *hosts: str, **more: object) -> dict[str, object]:
         """Return the site's settings for these hosts."""
-        addresses = hosts or [self.address(number) for number in range(self.count)]
+        addresses = hosts or [self.get_address(number) for number in range(self.count)]
         options = {
             "UserKnownHostsFile": str(self.folder / "known_hosts"),
             "GlobalKnownHostsFile": "/dev/null",

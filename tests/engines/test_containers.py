@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from engines.container_runtimes import IMAGE, runtime_of_user, why_not
+from engines.container_runtimes import IMAGE, explain_absence, set_up_runtime
 from support.real_runs import (
     interrupt_run,
     read_checked_record,
@@ -23,9 +23,9 @@ BOTH = pytest.mark.parametrize("user", ["podman", DOCKER], indirect=True)
 @pytest.fixture(scope="module", params=["podman"])
 def user(request):
     name = request.param
-    if why_not(name):
-        pytest.skip(f"no {name} here: {why_not(name)}")
-    with runtime_of_user(name) as runtime:
+    if explain_absence(name):
+        pytest.skip(f"no {name} here: {explain_absence(name)}")
+    with set_up_runtime(name) as runtime:
         if isinstance(runtime, str):
             pytest.skip(f"{name} runs no container here: {runtime}")
         yield runtime

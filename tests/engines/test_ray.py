@@ -7,11 +7,11 @@ import os
 
 import pytest
 
-from engines.ray_cluster import program, ray_cluster
+from engines.ray_cluster import find_program_folder, start_ray_cluster
 from support.real_runs import interrupt_run, read_job_states, train_distilbert_on_two_ranks
 from support.run_fixtures import CASES
 
-if program() is None:
+if find_program_folder() is None:
     pytest.skip("no Ray here: `ray` missing (make test-engines)", allow_module_level=True)
 
 
@@ -19,13 +19,13 @@ if program() is None:
 def cluster():
     # Ray hands the variables of its own processes on to what it runs.
     os.environ["TRAINMARK_CASE_PATH"] = str(CASES)
-    with ray_cluster() as ray:
+    with start_ray_cluster() as ray:
         yield ray
 
 
 @pytest.fixture
 def on_path(monkeypatch):
-    monkeypatch.setenv("PATH", f"{program()}:{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{find_program_folder()}:{os.environ['PATH']}")
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ def test_axe_finds_no_accessibility_violation(pages, visit, name, dark, lang):
     assert window.barriers() == []
 
 
-def paper(window):
+def read_background(window):
     return window.page.evaluate("getComputedStyle(document.body).backgroundColor")
 
 

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from engines.browser import WIDTHS, click_folds, unfold
-from engines.site_server import plain_files, wait_for_pages
+from engines.site_server import serve_plain_files, wait_for_pages
 from support.many_records import DEVICES, REPEATS, write_runs
 from support.server_process import Server
 from trainmark.pages.site.writing import write_site
@@ -46,10 +46,10 @@ def site(runs):
 def open_page(site, visit):
     """Return a function that opens a page of the site."""
 
-    def at(address, **window):
+    def open_page(address, **window):
         return visit(site, **window).open(address)
 
-    return at
+    return open_page
 
 
 def find_visible_rows(window):
@@ -112,24 +112,24 @@ def test_filter_without_matches_explains_why(open_page):
     window = open_page("/")
     search, why = window.page.locator("input[name=q]"), window.page.locator(".why")
 
-    def filtered(text):
+    def filter_rows(text):
         search.fill(text)
         window.page.keyboard.press("Enter")
         return find_visible_rows(window).count()
 
     everything = find_visible_rows(window).count()
-    assert 0 < filtered("p_core>1000") < everything
+    assert 0 < filter_rows("p_core>1000") < everything
     assert why.is_hidden()
-    assert filtered("device~H100 precision=bf16") == REPEATS
-    assert filtered("p_core>5000000") == 0
+    assert filter_rows("device~H100 precision=bf16") == REPEATS
+    assert filter_rows("p_core>5000000") == 0
     assert "p_core is between 401 and 2,048 samples/s" in why.inner_text()
-    assert filtered("p_corr>5000") == 0
+    assert filter_rows("p_corr>5000") == 0
     assert "has no column p_corr" in why.inner_text()
-    assert filtered("p_core>fast") == 0
+    assert filter_rows("p_core>fast") == 0
     assert "compared with a number, in samples/s" in why.inner_text()
-    assert filtered("precision=fp64") == 0
+    assert filter_rows("precision=fp64") == 0
     assert "precision is bf16, fp32, tf32 in this list" in why.inner_text()
-    assert filtered("") == everything
+    assert filter_rows("") == everything
     assert why.is_hidden()
 
 
@@ -219,7 +219,7 @@ def test_static_site_is_readable_and_searchable(runs, visit, tmp_path):
     database = Index(str(runs))
     database.refresh()
     write_site(database, tmp_path / "public")
-    with plain_files(tmp_path / "public") as address:
+    with serve_plain_files(tmp_path / "public") as address:
         window = visit(address).open("/index.html")
         window.page.fill("input[name=q]", "two-ranks")
         window.page.keyboard.press("Enter")

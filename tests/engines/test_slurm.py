@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from engines.slurm_cluster import NODES, missing, slurm_cluster
+from engines.slurm_cluster import NODES, list_missing_programs, start_slurm_cluster
 from support import faulty_runs
 from support.real_runs import (
     interrupt_run,
@@ -21,8 +21,8 @@ from support.real_runs import (
 )
 from support.run_fixtures import CASES
 
-if missing():
-    lacking = ", ".join(missing())
+if list_missing_programs():
+    lacking = ", ".join(list_missing_programs())
     pytest.skip(f"no Slurm here: {lacking} missing (make test-engines)", allow_module_level=True)
 
 TWO = ("--launcher", "slurm", "--nnodes", "2", "--nproc", "1")
@@ -30,7 +30,7 @@ TWO = ("--launcher", "slurm", "--nnodes", "2", "--nproc", "1")
 
 @pytest.fixture(scope="module")
 def cluster():
-    with slurm_cluster() as slurm:
+    with start_slurm_cluster() as slurm:
         yield slurm
 
 
@@ -41,7 +41,7 @@ def idle_cluster(cluster, monkeypatch, tmp_path):
     for name, value in (cluster.variables | variables).items():
         monkeypatch.setenv(name, value)
     yield cluster
-    cluster.until(lambda: cluster.states() == ["idle", "idle"], "idle nodes")
+    cluster.wait_until(lambda: cluster.list_states() == ["idle", "idle"], "idle nodes")
 
 
 def write_cluster_file(folder, **keys):
@@ -137,7 +137,7 @@ def test_ctrl_c_cancels_the_job_and_ends_its_processes(run, idle_cluster, fifo):
     assert read_job_states(run_dir)[-1]["phase"] == "lost"
     number = (run_dir / "job.id").read_text().strip()
     assert "JobState=CANCELLED" in idle_cluster.ask("scontrol", "show", "job", number)
-    assert [idle_cluster.tasks(node) for node in NODES] == [[], []]
+    assert [idle_cluster.list_tasks(node) for node in NODES] == [[], []]
 
 
 @pytest.mark.nightly

@@ -10,12 +10,12 @@ import sys
 
 import pytest
 
-from engines.slurm_cluster import NODES, missing, slurm_cluster
+from engines.slurm_cluster import NODES, list_missing_programs, start_slurm_cluster
 from trainmark.acceptance.evidence import EVIDENCE_DIR
 from trainmark.acceptance.result import read_result
 
-if missing():
-    lacking = ", ".join(missing())
+if list_missing_programs():
+    lacking = ", ".join(list_missing_programs())
     pytest.skip(f"no Slurm here: {lacking} missing (make test-engines)", allow_module_level=True)
 
 
@@ -36,7 +36,7 @@ def accept(tmp_path):
         "slurm": {"exclusive": False, "options": {"partition": "main"}},
     }
     (tmp_path / "cluster.yaml").write_text(json.dumps(settings))
-    with slurm_cluster() as cluster:
+    with start_slurm_cluster() as cluster:
 
         def run(*args):
             command = [sys.executable, "-m", "trainmark", "accept", *args]

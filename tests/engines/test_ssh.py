@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from engines.ssh_hosts import Hosts, wait_until, why_not
+from engines.ssh_hosts import Hosts, explain_absence, wait_until
 from support.real_runs import (
     interrupt_run,
     read_checked_record,
@@ -22,8 +22,10 @@ from trainmark.events.schema import EventFile
 from trainmark.launch import processes
 from trainmark.plan.plan import Plan
 
-if why_not():
-    pytest.skip(f"no hosts for ssh here: {why_not()} (make test-engines)", allow_module_level=True)
+if explain_absence():
+    pytest.skip(
+        f"no hosts for ssh here: {explain_absence()} (make test-engines)", allow_module_level=True
+    )
 
 PORT = 29_511
 
@@ -59,7 +61,7 @@ def run(hosts, start_run, make_words):
     """Start ``trainmark run`` on the login machine."""
 
     def start(*options, case="faulty"):
-        return start_run(*options, *make_words(), case=case, prefix=hosts.login.inside())
+        return start_run(*options, *make_words(), case=case, prefix=hosts.login.enter_namespace())
 
     return start
 
@@ -79,7 +81,7 @@ def list_processes_left(run_dir):
 def test_distilbert_trains_on_two_hosts(run, hosts):
     run_dir = train_distilbert_on_two_ranks(run)
     for node in (0, 1):
-        (there,) = hosts.disk(node).glob(f"{Plan.read(run_dir).run_id}/events.node{node}.jsonl")
+        (there,) = hosts.get_disk(node).glob(f"{Plan.read(run_dir).run_id}/events.node{node}.jsonl")
         assert len(list(EventFile(there))) == len(list(EventFile(run_dir / there.name)))
         assert (run_dir / f"telemetry.node{node}.jsonl").exists()
     assert list_processes_left(run_dir) == []
@@ -102,13 +104,13 @@ def test_lost_connection_ends_both_sides_and_names_the_node(run, hosts, fifo):
     assert (code, record.status) == (1, "failed")
     assert (record.cause.kind, record.cause.message.args["nodes"]) == ("node_lost", "1")
     assert read_job_states(run_dir)[-1]["phase"] == "lost"
-    assert f"{hosts.address(1)}: ssh: " in err
+    assert f"{hosts.get_address(1)}: ssh: " in err
     assert not (run_dir / "events.node1.jsonl").exists()
     wait_until(
         lambda: list_processes_left(run_dir) == [], "the end of the lost node's processes", 90
     )
     hosts.link(1, "up")
-    wait_until(lambda: hosts.answers(1), "the link")
+    wait_until(lambda: hosts.is_reachable(1), "the link")
 
 
 @pytest.mark.nightly
@@ -118,5 +120,7 @@ def test_nodes_end_if_their_launcher_is_killed(run, hosts, fifo):
     process.kill()
     wait_until(lambda: list_processes_left(run_dir) == [], "the end of the nodes", 120)
     args = ("-m", "trainmark", "run", "--attach", str(run_dir))
-    subprocess.run(hosts.login.inside(sys.executable, *args), capture_output=True, check=False)
+    subprocess.run(
+        hosts.login.enter_namespace(sys.executable, *args), capture_output=True, check=False
+    )
     assert read_checked_record(run_dir).status == "interrupted"

@@ -13,12 +13,14 @@ import psutil
 import pytest
 
 from engines import accept_faults
-from engines.ssh_hosts import Hosts, why_not
+from engines.ssh_hosts import Hosts, explain_absence
 from trainmark.acceptance.evidence import EVIDENCE_DIR
 from trainmark.acceptance.result import read_result
 
-if why_not():
-    pytest.skip(f"no hosts for ssh here: {why_not()} (make test-engines)", allow_module_level=True)
+if explain_absence():
+    pytest.skip(
+        f"no hosts for ssh here: {explain_absence()} (make test-engines)", allow_module_level=True
+    )
 
 HANGS = 2
 
@@ -85,7 +87,7 @@ def test_hung_host_is_named_and_the_others_measure_all_their_pairs(hosts, tmp_pa
     ]
     environment = os.environ | {"TRAINMARK_CACHE": str(tmp_path / "cache")}
     process = subprocess.Popen(
-        hosts.login.inside(*command),
+        hosts.login.enter_namespace(*command),
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -99,8 +101,8 @@ def test_hung_host_is_named_and_the_others_measure_all_their_pairs(hosts, tmp_pa
 
     assert process.returncode == 1, printed
     result = read_result(out)
-    assert result.list_names("fail") == [hosts.address(HANGS)], printed
-    healthy = {hosts.address(number) for number in range(4) if number != HANGS}
+    assert result.list_names("fail") == [hosts.get_address(HANGS)], printed
+    healthy = {hosts.get_address(number) for number in range(4) if number != HANGS}
     texts = [path.read_text() for path in (out / EVIDENCE_DIR).iterdir()]
     events = [json.loads(line) for text in texts for line in text.splitlines()]
     pairs = {
@@ -113,7 +115,9 @@ def test_hung_host_is_named_and_the_others_measure_all_their_pairs(hosts, tmp_pa
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(accept_faults.why_not() is not None, reason="no control groups or iptables")
+@pytest.mark.skipif(
+    accept_faults.explain_absence() is not None, reason="no control groups or iptables"
+)
 def test_faults_of_hosts_are_named(tmp_path):
     faulty_hosts, out, printed = accept_faults.accept(tmp_path)
 

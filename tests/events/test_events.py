@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.fakes import FakeClock, window
+from support.fakes import FakeClock, make_window
 from trainmark.events.schema import (
     MAX_LINE_BYTES,
     EventFile,
@@ -82,7 +82,7 @@ def test_line_torn_by_a_full_disk_does_not_lose_later_events(
     writer.emit("end")
     real_write, room = os.write, 9
 
-    def full_disk(fd: int, data: bytes) -> int:
+    def write_until_disk_is_full(fd: int, data: bytes) -> int:
         nonlocal room
         if room == 0:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -90,7 +90,7 @@ def test_line_torn_by_a_full_disk_does_not_lose_later_events(
         room -= written
         return written
 
-    monkeypatch.setattr(os, "write", full_disk)
+    monkeypatch.setattr(os, "write", write_until_disk_is_full)
     for _ in range(2):
         with pytest.raises(OSError, match="No space left"):
             writer.emit("finished")
@@ -117,7 +117,7 @@ def test_line_that_is_not_an_event_is_refused(line: bytes, what: str) -> None:
 
 
 def test_a_window_has_an_entry_for_each_step() -> None:
-    window_event = window(0, 9, step_ns=[4, 5], samples=[1, 1])
+    window_event = make_window(0, 9, step_ns=[4, 5], samples=[1, 1])
     assert read_event(json.dumps(window_event).encode()).step_ns == [4, 5]
     for change in ({"wait_ns": [0]}, {"loss": []}, {"step_ns": [4, -5]}):
         with pytest.raises(ValueError, match=r"must have the same length|>= 0"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from support.fakes import S, event, launch_event, rank_events, write_events, write_run
+from support.fakes import S, launch_event, make_event, rank_events, write_events, write_run
 from trainmark.events.schema import FailedRank, RanksEnded
 from trainmark.events.timeline import read_run
 from trainmark.record.cause import find_failure
@@ -21,7 +21,7 @@ def make_rank(offset_ns: int, skew_ns: int = 0, *, synced: bool = True) -> list[
     """Return a rank's events on a clock that shows ``offset_ns`` more."""
     events = rank_events()
     if synced:
-        events.insert(2, event("synced", 3 * S, unix_ns=UNIX + 3 * S + skew_ns))
+        events.insert(2, make_event("synced", 3 * S, unix_ns=UNIX + 3 * S + skew_ns))
     moved = []
     for entry in events:
         times = {
@@ -37,11 +37,11 @@ def make_node_events(
     launch = launch_event(
         offset_ns, node=number, unix_ns=UNIX + skew_ns, environment={"cpu": f"CPU {number}"}
     )
-    return [launch, *more, event("finished", 13 * S + offset_ns)]
+    return [launch, *more, make_event("finished", 13 * S + offset_ns)]
 
 
 def make_exit(t_ns: int, **fields: Any) -> dict[str, Any]:
-    return event("ranks_ended", t_ns, **{"failures": []} | fields)
+    return make_event("ranks_ended", t_ns, **{"failures": []} | fields)
 
 
 def test_node_times_are_converted_to_the_clock_of_the_first_node(tmp_path: Path) -> None:
@@ -82,13 +82,13 @@ def test_without_a_shared_event_wall_clocks_are_used(tmp_path: Path) -> None:
 def test_failures_of_all_nodes_belong_to_the_launch(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [launch_event()], make_rank(0), make_rank(0))
     failure = {"rank": 1, "exit_code": -9, "t_ns": 10 * S}
-    stop = event("stop", 9 * S, reason="signal", signal="SIGTERM")
-    late = event("stop", 10 * S, reason="timeout", timeout_s=9.0, stacks=["stacks.rank1.txt"])
+    stop = make_event("stop", 9 * S, reason="signal", signal="SIGTERM")
+    late = make_event("stop", 10 * S, reason="timeout", timeout_s=9.0, stacks=["stacks.rank1.txt"])
     write_events(run / "events.node0.jsonl", make_node_events(0, 0, 0, stop, make_exit(12 * S)))
     ended = make_exit(11 * S, failures=[failure], others_cpu_share=0.25)
     write_events(
         run / "events.node1.jsonl",
-        make_node_events(1, 0, 0, late, ended, event("oom_kills", S, count=2)),
+        make_node_events(1, 0, 0, late, ended, make_event("oom_kills", S, count=2)),
     )
     launcher = read_run(run, 2, 2).launcher
     assert launcher.ranks_ended == RanksEnded(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from support.fakes import GOLDEN, S, event, launch_event, rank_events, write_events, write_run
+from support.fakes import GOLDEN, S, launch_event, make_event, rank_events, write_events, write_run
 from support.telemetry_files import (
     GIB,
     TIMES_S,
@@ -119,13 +119,13 @@ def write_two_machines(tmp_path: Path) -> Path:
     (folder / "plan.json").write_text(json.dumps(plan))
     for node in range(2):
         ranks = rank_events()
-        ranks.insert(2, event("synced", 3 * S, unix_ns=3 * S))
+        ranks.insert(2, make_event("synced", 3 * S, unix_ns=3 * S))
         for window_event in (
             window_event for window_event in ranks if window_event["event"] == "window"
         ):
             window_event["step_samples"] = [2 * samples for samples in window_event["samples"]]
-        ended = event("ranks_ended", 12 * S, failures=[])
-        node_events = [launch_event(node=node), ended, event("finished", 13 * S)]
+        ended = make_event("ranks_ended", 12 * S, failures=[])
+        node_events = [launch_event(node=node), ended, make_event("finished", 13 * S)]
         samples = [make_start_line(0), *make_device_lines(0, power_w=100.0 + node), make_end_line()]
         files = {f"rank{node}": ranks, f"node{node}": node_events, "telemetry": samples}
         for name, events in files.items():

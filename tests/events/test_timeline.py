@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.fakes import event, launch_event, measure, span, window, write_run
+from support.fakes import launch_event, make_event, make_span, make_window, measure, write_run
 from trainmark.events.timeline import RunTimeline, read_run
 from trainmark.protocols import Counts
 from trainmark.record.figures import FIGURES, compute_figures
@@ -23,7 +23,7 @@ SAID = {"code": "exception", "args": {"text": "m"}}
 
 
 def make_facts(t_ns: int, product: str = H100, matmul: float | None = 4e14) -> dict[str, Any]:
-    return event(
+    return make_event(
         "facts",
         t_ns,
         device={"name": product, "memory_total_bytes": 80_000},
@@ -50,10 +50,10 @@ def make_uneven_ranks(
         last_steps = [2 * S, last_end - 8_500_000_000 - 2 * S - S // 2]
         ranks.append(
             [
-                event("start", start, pid=100 + rank),
-                span("init", start, 3 * S),
+                make_event("start", start, pid=100 + rank),
+                make_span("init", start, 3 * S),
                 make_facts(3 * S, product),
-                window(
+                make_window(
                     4 * S,
                     6 * S,
                     phase="compile",
@@ -64,7 +64,7 @@ def make_uneven_ranks(
                     tokens=10 * samples,
                     model_flops=flops,
                 ),
-                window(
+                make_window(
                     6 * S,
                     8 * S,
                     phase="warmup",
@@ -76,7 +76,7 @@ def make_uneven_ranks(
                     tokens=20 * samples,
                     model_flops=flops,
                 ),
-                window(
+                make_window(
                     8_500_000_000,
                     last_end,
                     first_step=3,
@@ -88,7 +88,7 @@ def make_uneven_ranks(
                     used_bytes=2_000 + 500 * rank,
                     model_flops=flops,
                 ),
-                event(
+                make_event(
                     "evaluate",
                     15 * S,
                     epoch=0,
@@ -100,17 +100,17 @@ def make_uneven_ranks(
                     detail={},
                     target_reached=True,
                 ),
-                event(
+                make_event(
                     "trained", trained_end, start_ns=4 * S, end_ns=trained_end, steps=5, epochs=1
                 ),
-                event(
+                make_event(
                     "result",
                     trained_end,
                     used_bytes=2_000 + 500 * rank,
                     allocator_peak_bytes=1_500 + rank,
                     job={},
                 ),
-                event("end", trained_end + S),
+                make_event("end", trained_end + S),
             ]
         )
     return ranks
@@ -189,9 +189,9 @@ def test_memory_is_the_highest_reading(
 ) -> None:
     ranks = [
         [
-            event("start", 0, pid=1),
+            make_event("start", 0, pid=1),
             *(
-                window(
+                make_window(
                     number * S,
                     (number + 1) * S,
                     first_step=number,
@@ -202,9 +202,9 @@ def test_memory_is_the_highest_reading(
                 )
                 for number, used_bytes in enumerate(readings)
             ),
-            event("result", 4 * S, used_bytes=of_result),
+            make_event("result", 4 * S, used_bytes=of_result),
         ],
-        [event("start", 0, pid=2), event("result", 4 * S, used_bytes=500)],
+        [make_event("start", 0, pid=2), make_event("result", 4 * S, used_bytes=500)],
     ]
     run = read_run(write_run(tmp_path / "run", [launch_event()], *ranks), 2)
     assert [rank.used_bytes for rank in run.ranks] == [highest, 500]
@@ -212,10 +212,10 @@ def test_memory_is_the_highest_reading(
 
 
 def test_losses_are_weighted_by_samples_and_skip_nonfinite_values(tmp_path: Path) -> None:
-    def losses(loss: list[float | None]) -> list[Any]:
+    def read_losses(loss: list[float | None]) -> list[Any]:
         run_dir = tmp_path / str(len(loss)) / str(loss[-1])
         steps = [S] * len(loss)
-        window_event = window(
+        window_event = make_window(
             4 * S,
             40 * S,
             step_ns=steps,
@@ -223,15 +223,15 @@ def test_losses_are_weighted_by_samples_and_skip_nonfinite_values(tmp_path: Path
             loss=loss,
             samples=[10] * (len(loss) - 2) + [30, 10],
         )
-        rank = [event("start", S, pid=1), make_facts(3 * S), window_event]
+        rank = [make_event("start", S, pid=1), make_facts(3 * S), window_event]
         run_dir.mkdir(parents=True)
         run = read_run(write_run(run_dir / "run", [launch_event(S // 2)], rank), 1)
         figures = compute_figures(measure(run, precision="bf16", warmup_steps=3))
         return [figures["loss"], figures["final_loss"]]
 
-    whole_run, last = losses([9.0] * 17 + [None, 1.0, 2.0])
+    whole_run, last = read_losses([9.0] * 17 + [None, 1.0, 2.0])
     assert (whole_run.value, last.value) == ((170 * 9 + 30 + 20) / 210, 50 / 40)
-    for figure in losses([None, None, None]):
+    for figure in read_losses([None, None, None]):
         assert (figure.value, figure.reason) == (None, message("no_finite_loss"))
 
 
@@ -359,12 +359,14 @@ def test_events_of_a_killed_rank_are_used(tmp_path: Path) -> None:
 
 
 def test_time_until_the_end_seen_by_the_launcher_is_a_span(tmp_path: Path) -> None:
-    cut_off = [event("start", S, pid=1), span("init", S, 3 * S)]
+    cut_off = [make_event("start", S, pid=1), make_span("init", S, 3 * S)]
     raised = [
-        event("start", S, pid=2),
-        event("error", 2 * S, kind="error", type="E", message=SAID, place="init", traceback=""),
+        make_event("start", S, pid=2),
+        make_event(
+            "error", 2 * S, kind="error", type="E", message=SAID, place="init", traceback=""
+        ),
     ]
-    launcher_events = [launch_event(), event("stop", 20 * S, reason="timeout", timeout_s=20)]
+    launcher_events = [launch_event(), make_event("stop", 20 * S, reason="timeout", timeout_s=20)]
     run = read_run(write_run(tmp_path / "run", launcher_events, cut_off, raised), 2)
     first, second = run.ranks
     spans = first.spans_ns
@@ -388,12 +390,12 @@ def test_throughputs_are_ordered_and_spans_add_up(
     written = []
     for windows in ranks:
         now = first = gap_ns
-        events, phases = [event("start", now, pid=1)], iter(["compile", "warmup"])
+        events, phases = [make_event("start", now, pid=1)], iter(["compile", "warmup"])
         for steps, idle_ns in windows:
             start, step_ns = now, [wait + work for wait, work, _ in steps]
             now += sum(step_ns) + idle_ns
             events.append(
-                window(
+                make_window(
                     start,
                     now,
                     phase=next(phases, "train"),
@@ -404,7 +406,7 @@ def test_throughputs_are_ordered_and_spans_add_up(
             )
             if evaluates:
                 events.append(
-                    event(
+                    make_event(
                         "evaluate",
                         now + gap_ns,
                         epoch=0,
@@ -419,8 +421,8 @@ def test_throughputs_are_ordered_and_spans_add_up(
                 )
             now += gap_ns
         count = sum(len(steps) for steps, _ in windows)
-        ended = event("trained", now, start_ns=first, end_ns=now, steps=count, epochs=1)
-        written.append([*events, ended, event("end", now + gap_ns)])
+        ended = make_event("trained", now, start_ns=first, end_ns=now, steps=count, epochs=1)
+        written.append([*events, ended, make_event("end", now + gap_ns)])
     folder = tmp_path_factory.mktemp("run")
     timeline = read_run(write_run(folder, [launch_event()], *written), len(ranks))
     for rank in timeline.ranks:

@@ -13,8 +13,8 @@ from support.fakes import (
     TICK,
     WARMUP_WINDOW,
     S,
-    event,
     launch_event,
+    make_event,
     rank_events,
     write_events,
     write_run,
@@ -176,7 +176,7 @@ def test_readings_have_standard_names(tmp_path: Path) -> None:
         ),
         make_devices_line(1.0, card, took_ns=2_000),
         make_devices_line(2.0, {"index": 1, "throttle_reasons": []}, {"index": 2, "power_w": 5.0}),
-        event("fault", 3 * S, source="monitor", kind="hung", said="no answer"),
+        make_event("fault", 3 * S, source="monitor", kind="hung", said="no answer"),
         make_host_line(3.0, utilization_percent=25.0),
     ]
     points = read_points(write_sampled_run(tmp_path / "run", lines))
@@ -231,7 +231,7 @@ def test_nodes_have_their_own_clocks_and_prefixes(tmp_path: Path) -> None:
     assert reader.waits_for_nodes
     for node in range(2):
         path = run_dir / f"events.node{node}.jsonl"
-        path.write_text(path.read_text() + json.dumps(event("finished", 13 * S)) + "\n")
+        path.write_text(path.read_text() + json.dumps(make_event("finished", 13 * S)) + "\n")
     assert list(reader.iterate_new()) == []
     assert not reader.waits_for_nodes
 

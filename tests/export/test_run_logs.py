@@ -6,7 +6,7 @@ import pytest
 
 from support.comparison_records import replace_plan_fields
 from support.exported_runs import list_complaints, write_two_ranks
-from support.fakes import check_golden, event, launch_event, write_events
+from support.fakes import check_golden, launch_event, make_event, write_events
 from trainmark.errors import RecordError
 from trainmark.events.schema import name_node_file
 from trainmark.export.run_logs import render_mlperf_log, render_perflog
@@ -90,7 +90,7 @@ def test_a_record_without_its_events_is_refused(run, tmp_path):
 def test_on_several_nodes_times_are_those_of_the_first_nodes_clock(run):
     _, folder = run
     node = launch_event(0, unix_ns=10**18 + 5 * 10**9, node=0)
-    write_events(folder / name_node_file(0), [node, event("finished", 12 * 10**9)])
+    write_events(folder / name_node_file(0), [node, make_event("finished", 12 * 10**9)])
     first = read_log_events("perflog", run)[0]
     assert first["metadata"]["file"] == name_node_file(0)
     assert first["metadata"]["time_ms"] == 10**12 + 5_000

@@ -73,12 +73,12 @@ def read_symbols(file: Path, *options: str) -> Symbols:
     return Symbols(defined, undefined)
 
 
-def needed_libraries(file: Path) -> set[str]:
+def list_needed_libraries(file: Path) -> set[str]:
     """Return the names of the libraries that a library is linked with."""
     return set(re.findall(r"NEEDED.*\[(.+?)\]", run("readelf", "--dynamic", str(file))))
 
 
-def cudnn_version(torch: Path) -> int:
+def read_cudnn_version(torch: Path) -> int:
     """Return the version of cuDNN that the installed torch requires, as cuDNN counts: 92000."""
     (metadata,) = torch.parent.glob("torch-*.dist-info/METADATA")
     required = CUDNN_REQUIREMENT.search(metadata.read_text(encoding="utf-8"))
@@ -129,7 +129,7 @@ def build(torch: Path, headers: Path, out: Path) -> None:
         if NVIDIA_SYMBOL.match(name) and name not in defined_by_torch
     }
 
-    objects = compile_sources(headers, out, cudnn=cudnn_version(torch))
+    objects = compile_sources(headers, out, cudnn=read_cudnn_version(torch))
     written = set().union(*(read_symbols(file).defined for file in objects))
     of_triton = DRIVER_FUNCTION.findall((torch.parent / TRITON_SOURCE).read_text(encoding="utf-8"))
     names = {name for name, _ in imports}.union(LOOKED_UP_BY_NAME, of_triton)
@@ -153,7 +153,7 @@ def build(torch: Path, headers: Path, out: Path) -> None:
         "-ldl",
     )
 
-    needed = set().union(*(needed_libraries(file) for file in libraries))
+    needed = set().union(*(list_needed_libraries(file) for file in libraries))
     file_names = {name for name in needed if NVIDIA_LIBRARY.match(name)}.union(OPENED_BY_NAME)
     for name in file_names:
         link = out / name

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from support.hollow_memory import measure, published_recipes
+from support.hollow_memory import iterate_published_recipes, measure
 
 # Recipes with a larger error of the prediction, and why.
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 
 
-@pytest.mark.parametrize(("case", "recipe"), list(published_recipes()))
+@pytest.mark.parametrize(("case", "recipe"), list(iterate_published_recipes()))
 def test_predicted_memory_is_within_a_tenth(case, recipe):
     memory = measure(case, recipe)
     assert memory.deviation is not None, "out of memory"

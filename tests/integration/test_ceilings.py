@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.machines import vendor_package
+from support.machines import write_vendor_package
 from trainmark.devices.cores import count_usable_cores
 from trainmark.pages.judgements import build_ceilings as blocks
 from trainmark.pages.terminal import show
@@ -71,7 +71,7 @@ def test_fast_but_wrong_collective_is_detected(tmp_path: Path) -> None:
             *TINY,
             "--json",
         ],
-        env=os.environ | {"PYTHONPATH": vendor_package(tmp_path, VENDOR)},
+        env=os.environ | {"PYTHONPATH": write_vendor_package(tmp_path, VENDOR)},
         cwd=tmp_path,
         text=True,
         capture_output=True,

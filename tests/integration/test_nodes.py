@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from trainmark.launch.launchers import EngineJob, JobState
 
 
-def _processes(run_id: str) -> list[list[int]]:
+def _list_processes(run_id: str) -> list[list[int]]:
     return [ids for run, ids in find_alive_runs().items() if run.startswith(run_id)]
 
 
@@ -67,7 +67,7 @@ def run_two_nodes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) 
         record = submission.launch(
             plan, Cluster(master_port=port), request or StopRequest(), lambda _: None
         )
-        processes = [psutil.Process(pid) for ids in _processes(plan.run_id) for pid in ids]
+        processes = [psutil.Process(pid) for ids in _list_processes(plan.run_id) for pid in ids]
         assert psutil.wait_procs(processes)[1] == []  # the kernel ends them in turn
         return record
 

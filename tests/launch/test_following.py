@@ -83,14 +83,14 @@ def test_a_signal_cancels_the_job_and_leaves_a_record(
     use_engine(Held())
     job, request = EngineJob(plan, Cluster()), StopRequest()
 
-    def shown(message: str) -> None:
+    def stop_after_message(message: str) -> None:
         if message != "RUNNING":
             return
         with pytest.raises(RecordError, match="another process is already following"):
             submission.follow(job, StopRequest())
         request.signal_name = "SIGINT"
 
-    record = submission.follow(job, request, shown)
+    record = submission.follow(job, request, stop_after_message)
     assert job.num_cancels == 1
     assert (record.status, record.cause.kind) == ("interrupted", "signal")
     assert verify_evidence(record, Path(plan.run_dir)) == []

@@ -96,12 +96,12 @@ def test_single_rank_needs_no_network():
 
 
 def test_loopback_that_does_not_work_is_refused(monkeypatch):
-    def unreachable(*_, **__):
+    def raise_unreachable(*_, **__):
         raise OSError(101, "Network is unreachable")
 
     vendor = FakeVendor()
     refuse_unusable_network({}, vendor, world_size=2, master=LOOPBACK)
-    monkeypatch.setattr(socket, "create_connection", unreachable)
+    monkeypatch.setattr(socket, "create_connection", raise_unreachable)
     with pytest.raises(EnvironmentFault, match="Network is unreachable"):
         refuse_unusable_network({}, vendor, world_size=2, master=LOOPBACK)
     refuse_unusable_network({}, vendor, world_size=1, master=LOOPBACK)

@@ -17,8 +17,8 @@ from support.fakes import (
     FakeVendor,
     S,
     check_golden,
-    event,
     launch_event,
+    make_event,
     rank_events,
     write_run,
 )
@@ -461,7 +461,7 @@ def leave_events(plan: Plan) -> Path:
     folder = Path(plan.run_dir)
     folder.mkdir(parents=True)
     plan.save(folder)
-    agent = event("ranks_ended", 13 * S, failures=[])
+    agent = make_event("ranks_ended", 13 * S, failures=[])
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     write_run(folder, [launch_event(started=started), agent], rank_events())
     records.write_record(reduce.reduce(folder), folder)

@@ -33,12 +33,12 @@ def make_candidate(
 ) -> Candidate:
     """Return work that takes the given times, the last one again and again."""
 
-    def times() -> Iterator[int]:
+    def yield_times() -> Iterator[int]:
         yield from times_ns
         while True:
             yield times_ns[-1]
 
-    remaining_times = times()
+    remaining_times = yield_times()
     work = rates.Work(lambda: next(remaining_times), lambda: fault)
     return Candidate(Point((int(amount),), amount), held_bytes, lambda: work)
 
@@ -119,12 +119,12 @@ def test_checked_sums_are_exact_for_any_number_of_ranks(sync_device: SyncDevice)
     """In any order: partial sums are whole numbers below 2**24."""
     sent: list[float] = []
 
-    def told(actual: Any, expected: Any) -> None:
+    def send_maximum(actual: Any, expected: Any) -> None:
         sent.append(float(actual.double().max()))
         assert float(expected.double().max()) < 2**24
         assert float(expected.double().max()) == sum(1023 + rank for rank in range(1024))
 
-    ranks = SimpleNamespace(rank=1023, count=1024, find_fault=told)
+    ranks = SimpleNamespace(rank=1023, count=1024, find_fault=send_maximum)
     COLLECTIVES["all_reduce"](sync_device, ranks, 8192).fault()
     assert sent == [1023 + 1023]
 
@@ -201,10 +201,10 @@ def test_a_matmul_with_fewer_bits_than_its_precision_is_wrong(
 ) -> None:
     exact = torch.mm
 
-    def coarse(first: torch.Tensor, second: torch.Tensor, *, out: torch.Tensor) -> None:
+    def multiply_coarsely(first: torch.Tensor, second: torch.Tensor, *, out: torch.Tensor) -> None:
         out.copy_(exact(first.bfloat16(), second.bfloat16()))
 
-    monkeypatch.setattr(torch, "mm", coarse)
+    monkeypatch.setattr(torch, "mm", multiply_coarsely)
     work = rates.prepare_matmul(sync_device, "fp32", (128, 128, 128))
     work.run()
     fault = work.fault()

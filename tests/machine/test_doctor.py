@@ -156,11 +156,11 @@ def test_vendor_without_real_runs_is_unknown_and_has_a_fix(tmp_path):
 def test_torch_is_opened_in_a_process_of_its_own(tmp_path):
     started = []
 
-    def tool(argv, *, timeout_s):
+    def run_tool(argv, *, timeout_s):
         started.append((argv[-3:], timeout_s))
         return 'a warning\n{"fp8": "no units", "tf32": "no units"}\n'
 
-    condition = read_single_condition(doctor.check_torch(make_machine(tmp_path, tool=tool)))
+    condition = read_single_condition(doctor.check_torch(make_machine(tmp_path, tool=run_tool)))
     assert condition.severity == "fine"
     assert condition.what.endswith("can open the device of each rank with fp32, bf16, fp16")
     assert started == [(["fake", "2", str(os.getpid())], doctor._OPENING_S)]
@@ -175,10 +175,10 @@ def test_a_precision_that_the_recipe_needs_and_the_device_refuses_stops_a_run(ex
 def test_a_torch_that_crashes_or_hangs_stops_a_run(tmp_path):
     crash = "python: exit code -11"
 
-    def tool(*_, **__):
+    def run_tool(*_, **__):
         raise MonitorFault("failed", crash)
 
-    condition = read_single_condition(doctor.check_torch(make_machine(tmp_path, tool=tool)))
+    condition = read_single_condition(doctor.check_torch(make_machine(tmp_path, tool=run_tool)))
     assert condition.severity == "stops"
     assert crash in condition.what
 

@@ -56,10 +56,8 @@ def test_a_terminal_shows_colours(run_report: Call, tmp_path: Path) -> None:
     with subprocess.Popen([*PROGRAM, "report", "toy"], stdout=terminal, cwd=tmp_path, env=env):
         os.close(terminal)
         output = b""
-        with (
-            suppress(OSError),
-            open(controller, "rb", closefd=False) as file,
-        ):  # at the end, on Linux
+        # Linux reports the end of the terminal as an error.
+        with suppress(OSError), open(controller, "rb", closefd=False) as file:
             while part := file.read1():
                 output += part
     os.close(controller)

@@ -296,14 +296,14 @@ def test_fine_tuning_page_has_other_columns():
 
 
 def test_the_references_choose_the_column_set():
-    def references(*columns):
+    def make_references(*columns):
         return reference.References(columns=columns)
 
-    assert tables.list_columns(references()) == tables.PERFORMANCE
-    assert tables.list_columns(references(*FOUNDING["llama2_7b_lora"][0])) == FINE_TUNING
-    assert tables.list_columns(references(*FOUNDING["dlrm_criteo"][0])) == tables.PERFORMANCE
+    assert tables.list_columns(make_references()) == tables.PERFORMANCE
+    assert tables.list_columns(make_references(*FOUNDING["llama2_7b_lora"][0])) == FINE_TUNING
+    assert tables.list_columns(make_references(*FOUNDING["dlrm_criteo"][0])) == tables.PERFORMANCE
     with pytest.raises(RecordError, match="acc, p_hole"):
-        tables.list_columns(references("acc", "p_hole"))
+        tables.list_columns(make_references("acc", "p_hole"))
 
 
 def test_configuration_label_has_ranks_and_nodes():

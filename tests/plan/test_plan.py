@@ -153,16 +153,16 @@ def test_default_of_a_shipped_recipe_is_no_change() -> None:
     standard = Recipe(target_value=0.9, max_epochs=10, weight_decay=0.1)
     equal_recipe = replace(standard, target_value=None, max_steps=100, micro_batch_size=96)
 
-    def calls(**by_hand: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def compare_changes(**by_hand: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         return recipes.compare_with_standard(
             replace(equal_recipe, **by_hand), named=equal_recipe, standard=standard
         )
 
-    assert calls() == ({"micro_batch_size": 96}, {})
-    assert calls(micro_batch_size=32) == ({}, {})  # back at the standard's
-    assert calls(max_steps=50) == ({"micro_batch_size": 96}, {"max_steps": 50})
-    assert calls(target_value=0.9)[1] == {}
-    assert calls(weight_decay=0.0, seed=7)[1] == {"weight_decay": 0.0}
+    assert compare_changes() == ({"micro_batch_size": 96}, {})
+    assert compare_changes(micro_batch_size=32) == ({}, {})  # back at the standard's
+    assert compare_changes(max_steps=50) == ({"micro_batch_size": 96}, {"max_steps": 50})
+    assert compare_changes(target_value=0.9)[1] == {}
+    assert compare_changes(weight_decay=0.0, seed=7)[1] == {"weight_decay": 0.0}
 
 
 @pytest.mark.parametrize(

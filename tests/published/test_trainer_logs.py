@@ -134,7 +134,7 @@ def test_slow_values_are_named_with_the_median(tmp_path: Path) -> None:
 
 
 def test_values_after_a_checkpoint_are_excluded_only_if_slower(tmp_path: Path) -> None:
-    def steps(slow_ms: int) -> str:
+    def format_steps(slow_ms: int) -> str:
         lines = ["saving checkpoint\n"] * 3
         for index in range(3):
             times = (100, 100, slow_ms)
@@ -145,9 +145,9 @@ def test_values_after_a_checkpoint_are_excluded_only_if_slower(tmp_path: Path) -
             )
         return "".join(lines)
 
-    analysis = analyze_text(tmp_path, steps(700))
+    analysis = analyze_text(tmp_path, format_steps(700))
     assert (read_answer(analysis), analysis.figures["values_left_out"]) == ((10.0, "steps/s"), 3)
-    analysis = analyze_text(tmp_path, steps(109))
+    analysis = analyze_text(tmp_path, format_steps(109))
     assert (read_answer(analysis), analysis.figures["values_left_out"]) == ((9.709, "steps/s"), 0)
 
 

@@ -348,14 +348,14 @@ class SlowSteps(ToyJob):
         super().__init__(*arguments)
         take_step = self.step
 
-        def slow(batches: Iterator[Batch]) -> Any:
+        def step_slowly(batches: Iterator[Batch]) -> Any:
             end_ns = worker.clock() + 20_000_000
             loss = take_step(batches)
             while worker.clock() < end_ns:
                 pass
             return loss
 
-        self.step = slow
+        self.step = step_slowly
 
 
 def test_marks_at_half_the_hosts_rate_are_a_finding(

@@ -36,7 +36,7 @@ def test_steps_without_a_rate_or_dropped_by_the_scaler_are_no_updates(
         # Step 1 overflows as well: the first scale is more than fp16 holds.
         return model(batch.tensors).sum() * (scales[stepper.steps] if skipped else 1.0)
 
-    def one() -> Iterator[Batch]:
+    def yield_batch() -> Iterator[Batch]:
         yield Batch(torch.ones(1, 1), Counts(1), 1, closes_step=True)
 
     stepper = Stepper(
@@ -48,7 +48,7 @@ def test_steps_without_a_rate_or_dropped_by_the_scaler_are_no_updates(
     )
     updates = []
     for _ in factors:
-        stepper.step(one())
+        stepper.step(yield_batch())
         updates.append(stepper.updates())
     assert updates == ([0, 1, 1, 2] if skipped else [0, 1, 2, 3])
     assert stepper.skipped_steps() == skipped

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.fakes import event, launch_event, span, window, write_run
+from support.fakes import launch_event, make_event, make_span, make_window, write_run
 from trainmark.events.timeline import read_run
 from trainmark.record.cause import decide_status, find_failure
 from trainmark.spec import Target, message
@@ -25,11 +25,11 @@ Events = list[dict[str, Any]]
 def make_whole_rank(*, value: float = 0.95) -> Events:
     """Return the events of a rank that finished: 2 steps, one evaluation."""
     return [
-        event("start", S, pid=1),
-        span("init", S, 2 * S),
-        window(2 * S, 3 * S, phase="compile", step_ns=[S], samples=[4]),
-        window(3 * S, 4 * S, first_step=1, step_ns=[S], samples=[4]),
-        event(
+        make_event("start", S, pid=1),
+        make_span("init", S, 2 * S),
+        make_window(2 * S, 3 * S, phase="compile", step_ns=[S], samples=[4]),
+        make_window(3 * S, 4 * S, first_step=1, step_ns=[S], samples=[4]),
+        make_event(
             "evaluate",
             5 * S,
             epoch=0,
@@ -41,8 +41,8 @@ def make_whole_rank(*, value: float = 0.95) -> Events:
             detail={},
             target_reached=value >= 0.9,
         ),
-        event("trained", 5 * S, start_ns=2 * S, end_ns=5 * S, steps=2, epochs=1),
-        event("end", 6 * S),
+        make_event("trained", 5 * S, start_ns=2 * S, end_ns=5 * S, steps=2, epochs=1),
+        make_event("end", 6 * S),
     ]
 
 
@@ -58,7 +58,7 @@ def make_failed_rank(kind: str, t_s: float = 4, text: str = "why") -> Events:
         "place": "train",
         "traceback": "tb",
     }
-    return [*make_whole_rank()[:3], event("error", int(t_s * S), **report)]
+    return [*make_whole_rank()[:3], make_event("error", int(t_s * S), **report)]
 
 
 def make_failure(rank: int, exit_code: int, time_s: float) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def make_failure(rank: int, exit_code: int, time_s: float) -> dict[str, Any]:
 
 
 def make_ranks_ended(*failures: dict[str, Any]) -> dict[str, Any]:
-    return event("ranks_ended", 9 * S, failures=list(failures))
+    return make_event("ranks_ended", 9 * S, failures=list(failures))
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_unknown_exit_code_is_not_reported(find_ending: Any) -> None:
 
 
 def test_a_kill_counted_by_the_kernel_is_out_of_memory(find_ending: Any) -> None:
-    launcher = [event("oom_kills", 8 * S, count=1), make_ranks_ended(make_failure(1, -9, 4))]
+    launcher = [make_event("oom_kills", 8 * S, count=1), make_ranks_ended(make_failure(1, -9, 4))]
     result = find_ending(launcher, make_whole_rank()[:3], make_whole_rank()[:3])
     assert result.status == "oom"
     assert result.cause["message"] == (
@@ -193,7 +193,7 @@ def test_missing_launcher_event_is_failure(find_ending: Any) -> None:
 def test_external_stop_takes_precedence_as_the_cause(
     find_ending: Any, stop: dict[str, Any], status: str, expected: Message
 ) -> None:
-    launcher = [event("stop", 8 * S, **stop), make_ranks_ended(make_failure(0, -15, 8))]
+    launcher = [make_event("stop", 8 * S, **stop), make_ranks_ended(make_failure(0, -15, 8))]
     result = find_ending(launcher, make_failed_rank("error"))
     assert (result.status, result.cause["message"]) == (status, expected.as_dict())
 

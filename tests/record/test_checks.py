@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.fakes import GOLDEN, event, launch_event, measure, parameters_event, window, write_run
+from support.fakes import (
+    GOLDEN,
+    launch_event,
+    make_event,
+    make_parameters_event,
+    make_window,
+    measure,
+    write_run,
+)
 from trainmark.events.timeline import read_run
 from trainmark.plan.plan import Plan
 from trainmark.record import findings
@@ -38,14 +46,14 @@ def make_rank_events(
     evaluations = more.pop("evaluations", [])
     end = len(samples) * S
     return [
-        event(
+        make_event(
             "facts",
             0,
             device={"name": "Fake"},
             matmul_flops_per_second=1e3,
             samples_per_epoch=more.pop("samples_per_epoch", None),
         ),
-        window(
+        make_window(
             0,
             end,
             step_ns=[S] * len(samples),
@@ -55,8 +63,10 @@ def make_rank_events(
             **more,
         ),
         *evaluations,
-        event("trained", end, start_ns=0, end_ns=end, steps=len(samples), epochs=1, whole_epochs=0),
-        parameters_event(end, changed=changed, unchanged=unchanged, updates=updates),
+        make_event(
+            "trained", end, start_ns=0, end_ns=end, steps=len(samples), epochs=1, whole_epochs=0
+        ),
+        make_parameters_event(end, changed=changed, unchanged=unchanged, updates=updates),
     ]
 
 
@@ -169,7 +179,7 @@ def list_doubts(timeline: RunTimeline, device: str = "cuda") -> list[Message]:
 
 
 def test_rows_missing_from_an_evaluation_are_a_finding(tmp_path: Path) -> None:
-    evaluation = event(
+    evaluation = make_event(
         "evaluate",
         0,
         epoch=0,
@@ -269,7 +279,7 @@ def make_evaluation(value: float, samples: int = 1000, **scores: Any) -> dict[st
         "total": 400.0,
         "weight": 500.0,
     }
-    return event(
+    return make_event(
         "evaluate",
         S,
         epoch=0,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.fakes import event, launch_event, window, write_events, write_run
+from support.fakes import launch_event, make_event, make_window, write_events, write_run
 from trainmark.events.timeline import read_run
 from trainmark.record.cause import decide_status, find_failure
 from trainmark.record.messages import find_fix
@@ -22,9 +22,11 @@ STEP = "mine/job.py:12 step"
 def make_rank(steps: int) -> list[dict[str, Any]]:
     """Return a rank that reported windows of a second for each of ``steps`` steps, then nothing."""
     return [
-        event("start", S, pid=1),
+        make_event("start", S, pid=1),
         *(
-            window((number + 2) * S, (number + 3) * S, first_step=number, step_ns=[S], samples=[4])
+            make_window(
+                (number + 2) * S, (number + 3) * S, first_step=number, step_ns=[S], samples=[4]
+            )
             for number in range(steps)
         ),
     ]
@@ -39,7 +41,7 @@ def make_group(
 @pytest.fixture
 def find_cause(tmp_path: Path) -> Any:
     def call(*groups: dict[str, Any], steps: tuple[int, ...] = (3, 3, 2), stop_s: int = 60) -> Any:
-        stop = event(
+        stop = make_event(
             "stop", stop_s * S, reason="timeout", timeout_s=59.0, stacks=[], hang=list(groups)
         )
         run_dir = write_run(tmp_path / "run", [launch_event(), stop], *map(make_rank, steps))
@@ -109,9 +111,9 @@ def test_rank_groups_of_all_nodes_are_merged(tmp_path: Path) -> None:
         ]
     ):
         stop_ns = (begun_s + 60 + node) * S
-        stop = event("stop", stop_ns, reason="timeout", timeout_s=59.0, stacks=[], hang=groups)
+        stop = make_event("stop", stop_ns, reason="timeout", timeout_s=59.0, stacks=[], hang=groups)
         launch = launch_event(begun_s * S, node=node)
-        ended = event("ranks_ended", stop_ns, failures=[])
+        ended = make_event("ranks_ended", stop_ns, failures=[])
         write_events(run_dir / f"events.node{node}.jsonl", [launch, stop, ended])
     failure = find_failure(read_run(run_dir, 4, 2), None)
     assert failure is not None
@@ -125,10 +127,10 @@ def test_rank_groups_of_all_nodes_are_merged(tmp_path: Path) -> None:
 
 def test_a_window_that_takes_long_is_not_a_hang(tmp_path: Path) -> None:
     """Windows of ten steps are reported every 10 s; the last one ended at 12 s."""
-    long_window = window(2 * S, 12 * S, first_step=0, step_ns=[S] * 10, samples=[4] * 10)
+    long_window = make_window(2 * S, 12 * S, first_step=0, step_ns=[S] * 10, samples=[4] * 10)
     for stop_s, code in ((26, "timed_out_training"), (28, "timed_out")):
-        stop = event("stop", stop_s * S, reason="timeout", timeout_s=25.0, stacks=[], hang=[])
-        events = [event("start", S, pid=1), long_window]
+        stop = make_event("stop", stop_s * S, reason="timeout", timeout_s=25.0, stacks=[], hang=[])
+        events = [make_event("start", S, pid=1), long_window]
         run_dir = write_run(tmp_path / f"run{stop_s}", [launch_event(), stop], events)
         failure = find_failure(read_run(run_dir, 1), None)
         assert failure is not None

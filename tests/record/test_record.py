@@ -20,8 +20,8 @@ from support.fakes import (
     FakeVendor,
     S,
     check_golden,
-    event,
     launch_event,
+    make_event,
     rank_events,
     write_run,
 )
@@ -50,8 +50,8 @@ def run_dir(tmp_path: Path) -> Path:
         tmp_path / "run",
         [
             launch_event(argv=["trainmark", "run", "toy", "--out", "/somewhere/run"]),
-            event("ranks_ended", 11 * S, failures=[]),
-            event("finished", 11 * S),
+            make_event("ranks_ended", 11 * S, failures=[]),
+            make_event("finished", 11 * S),
         ],
         rank_events(),
     )
@@ -64,7 +64,9 @@ def change_events(run_dir: Path, name: str, **fields: Any) -> None:
     """Change fields of every event of that name."""
     path = run_dir / "events.rank0.jsonl"
     events = [json.loads(line) for line in path.read_text().splitlines()]
-    changed = [event | (fields if event["event"] == name else {}) for event in events]
+    changed = [
+        make_event | (fields if make_event["event"] == name else {}) for make_event in events
+    ]
     path.write_text("".join(json.dumps(item) + "\n" for item in changed))
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.fakes import event, launch_event, measure, span, window, write_run
+from support.fakes import launch_event, make_event, make_span, make_window, measure, write_run
 from trainmark.events.timeline import read_run
 from trainmark.record import findings
 from trainmark.record.figures import compute_figures
@@ -31,7 +31,7 @@ def make_replay(
     if difference is not None:
         place = dict(zip(("step", "part", "tensor"), difference, strict=True))
     kind = control or ("not_needed" if place is None else "deterministic")
-    return event(
+    return make_event(
         "replay",
         13 * S,
         start_ns=10 * S,
@@ -52,13 +52,13 @@ def measure_replays(tmp_path: Path) -> Any:
         """Return the measurement of ranks with these repeats after a window."""
         events = [
             [
-                event("start", 1 * S, pid=1),
-                window(2 * S, 4 * S, phase="compile", step_ns=[2 * S], samples=[8]),
-                span("replay", 4 * S, 5 * S),
-                window(5 * S, 10 * S, first_step=1, step_ns=[S] * 4, samples=[8] * 4),
+                make_event("start", 1 * S, pid=1),
+                make_window(2 * S, 4 * S, phase="compile", step_ns=[2 * S], samples=[8]),
+                make_span("replay", 4 * S, 5 * S),
+                make_window(5 * S, 10 * S, first_step=1, step_ns=[S] * 4, samples=[8] * 4),
                 *replays,
-                event("trained", 14 * S, start_ns=2 * S, end_ns=14 * S, steps=5, epochs=1),
-                event("end", 15 * S),
+                make_event("trained", 14 * S, start_ns=2 * S, end_ns=14 * S, steps=5, epochs=1),
+                make_event("end", 15 * S),
             ]
             for replays in ranks
         ]

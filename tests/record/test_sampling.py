@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.fakes import S, check_golden, event
+from support.fakes import S, check_golden, make_event
 from support.telemetry_files import (
     TIMES_S,
     make_device_lines,
@@ -153,7 +153,7 @@ def test_uncorrected_errors_and_faults_are_not_to_be_quoted(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", ["absent", "hung", "failed", "unreadable"])
 def test_a_monitor_that_failed_is_a_finding(tmp_path: Path, kind: str) -> None:
-    fault = event("fault", 3 * S, source="monitor", kind=kind, said="nvidia-smi: why")
+    fault = make_event("fault", 3 * S, source="monitor", kind=kind, said="nvidia-smi: why")
     second_fault = fault | {"t_ns": 5 * S}
     record = build_record(tmp_path, [*make_lines()[:-1], fault, second_fault, make_end_line()])
     (note,) = record.findings

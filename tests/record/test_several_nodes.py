@@ -12,10 +12,10 @@ from support.fakes import (
     GOLDEN,
     TICK,
     S,
-    event,
     launch_event,
+    make_event,
+    make_window,
     rank_events,
-    window,
     write_events,
     write_run,
 )
@@ -43,7 +43,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def make_job_event(job_id: str) -> dict[str, Any]:
-    return event("job", 13 * S, phase="ended", said=job_id)
+    return make_event("job", 13 * S, phase="ended", said=job_id)
 
 
 def write_node(
@@ -59,7 +59,7 @@ def write_node(
     skew_ns = int(skew_s * S)
     events = [launch_event(node=number, unix_ns=UNIX + skew_ns, environment=machine)]
     ranks = rank_events()
-    ranks.insert(2, event("synced", 3 * S, unix_ns=UNIX + 3 * S + skew_ns))
+    ranks.insert(2, make_event("synced", 3 * S, unix_ns=UNIX + 3 * S + skew_ns))
     for entry in ranks:
         if entry["event"] == "facts":
             entry["device"] = {"name": device}
@@ -67,7 +67,7 @@ def write_node(
             entry["step_samples"] = [3 * samples for samples in entry["samples"]]
     if lost:
         steps = range(5)
-        ranks[9] = window(
+        ranks[9] = make_window(
             8 * S,
             8 * S + 5 * TICK,
             first_step=3,
@@ -77,8 +77,8 @@ def write_node(
         )
         ranks = ranks[:10]
     else:
-        events.append(event("ranks_ended", 12 * S, failures=[]))
-        events.append(event("finished", 13 * S))
+        events.append(make_event("ranks_ended", 12 * S, failures=[]))
+        events.append(make_event("finished", 13 * S))
     write_events(run_dir / f"events.node{number}.jsonl", events)
     write_events(run_dir / f"events.rank{number}.jsonl", ranks)
 

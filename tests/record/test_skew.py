@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.fakes import launch_event, measure, window, write_run
+from support.fakes import launch_event, make_window, measure, write_run
 from trainmark.events.timeline import read_run
 from trainmark.record import findings
 
@@ -26,7 +26,7 @@ def find_skew(tmp_path: Path) -> Any:
         """Return the findings for ranks with these milliseconds per step and of waiting in it."""
         events = [
             [
-                window(
+                make_window(
                     0,
                     steps * step * MS,
                     step_ns=[step * MS] * steps,
@@ -85,7 +85,7 @@ def test_a_rank_that_begins_its_windows_first_and_waits_in_them_is_not_slow(
     tmp_path: Path,
 ) -> None:
     windows = [
-        window(0, 900 * MS, step_ns=[first * MS] + [100 * MS] * 7, samples=[4] * 8)
+        make_window(0, 900 * MS, step_ns=[first * MS] + [100 * MS] * 7, samples=[4] * 8)
         for first in (180, 200)
     ]
     run = write_run(tmp_path / "run", [launch_event()], [windows[0]] * 3, [windows[1]] * 3)

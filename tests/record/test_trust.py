@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.comparison_records import read_golden_record
-from support.fakes import GOLDEN, S, event, launch_event, rank_events, write_events, write_run
+from support.fakes import GOLDEN, S, launch_event, make_event, rank_events, write_events, write_run
 from trainmark.record import reduce, trust
 from trainmark.record.measurement import Measurement
 from trainmark.record.record import FigureEntry, Record
@@ -71,7 +71,7 @@ def test_each_listed_finding_gives_its_grade() -> None:
 
 def test_a_built_record_carries_its_trust(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    agent = event("ranks_ended", 13 * S, failures=[], others_cpu_share=0.25)
+    agent = make_event("ranks_ended", 13 * S, failures=[], others_cpu_share=0.25)
     write_run(run_dir, [launch_event(), agent], rank_events())
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     (run_dir / "plan.json").write_text(json.dumps(plan | {"labels": ["self-reported"]}))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.comparison_records import replace_plan_fields
-from support.fakes import GOLDEN, S, event, launch_event, rank_events, write_run
+from support.fakes import GOLDEN, S, launch_event, make_event, rank_events, write_run
 from trainmark import __version__, cases
 from trainmark.record import record, reduce, verify
 from trainmark.record.index_record import list_index_records
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def run_dir(tmp_path: Path) -> Path:
     """Return a run that passed, with its record."""
     folder = tmp_path / "run"
-    agent = event("ranks_ended", 13 * S, failures=[])
+    agent = make_event("ranks_ended", 13 * S, failures=[])
     write_run(folder, [launch_event(), agent], rank_events())
     (folder / "plan.json").write_bytes((GOLDEN / "plan_toy.json").read_bytes())
     record.write_record(reduce.reduce(folder), folder)
@@ -53,10 +53,10 @@ def list_disagreements(run_dir: Path) -> list[tuple[str, dict[str, Any]]]:
 def test_record_is_verified_without_its_case(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def not_here(name: str) -> None:
+    def refuse_to_load(name: str) -> None:
         raise AssertionError(f"case {name} was loaded")
 
-    monkeypatch.setattr(cases, "load", not_here)
+    monkeypatch.setattr(cases, "load", refuse_to_load)
     assert list_disagreements(run_dir) == []
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.fakes import GOLDEN, S, event, launch_event, rank_events, write_run
+from support.fakes import GOLDEN, S, launch_event, make_event, rank_events, write_run
 from trainmark.record import record, reduce
 from trainmark.results import bundle
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
-    agent = event("ranks_ended", 13 * S, failures=[])
+    agent = make_event("ranks_ended", 13 * S, failures=[])
     write_run(folder, [launch_event(), agent], rank_events())
     (folder / "plan.json").write_bytes((GOLDEN / "plan_toy.json").read_bytes())
     (folder / "log.rank0.txt").write_text("step 1\n")

@@ -169,11 +169,11 @@ def test_bundle_is_written_atomically(
     path.parent.mkdir()
     path.write_text("mine")
 
-    def full(*_: object) -> None:
+    def raise_disk_full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("trainmark.results.archive.write_archive", full)
+        patched.setattr("trainmark.results.archive.write_archive", raise_disk_full)
         with pytest.raises(EnvironmentFault, match="No space left"):
             bundle.pack([[run_dir]], path)
     assert [(item.name, item.read_text()) for item in path.parent.iterdir()] == [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from support.fakes import event, launch_event, measure, write_events, write_run
+from support.fakes import launch_event, make_event, measure, write_events, write_run
 from trainmark.events.timeline import read_run
 from trainmark.results.pseudonyms import KEY_FILE, load_key, make_pseudonym
 from trainmark.results.redaction import Redactor
@@ -61,14 +61,14 @@ def test_node_names_become_the_same_pseudonyms_in_all_documents(
 
 def test_record_of_one_machine_has_its_name(tmp_path: Path) -> None:
     run_dir = write_run(
-        tmp_path / "run", [launch_event(node_name="gpu-node17")], [event("start", 1, pid=1)]
+        tmp_path / "run", [launch_event(node_name="gpu-node17")], [make_event("start", 1, pid=1)]
     )
 
     assert measure(read_run(run_dir, 1)).environment["node_names"] == ["gpu-node17"]
 
 
 def test_record_of_several_machines_has_their_names_in_the_order_of_nodes(tmp_path: Path) -> None:
-    starts = [[event("start", 1, pid=1)]] * 3
+    starts = [[make_event("start", 1, pid=1)]] * 3
     run_dir = write_run(tmp_path / "run", [launch_event(node_name="login1")], *starts)
     for number, name in enumerate(("gpu-node18", "gpu-node17")):
         launch = launch_event(node=number, node_name=name)
@@ -81,6 +81,6 @@ def test_record_of_several_machines_has_their_names_in_the_order_of_nodes(tmp_pa
 
 
 def test_record_of_an_earlier_version_has_no_names(tmp_path: Path) -> None:
-    run_dir = write_run(tmp_path / "run", [launch_event()], [event("start", 1, pid=1)])
+    run_dir = write_run(tmp_path / "run", [launch_event()], [make_event("start", 1, pid=1)])
 
     assert "node_names" not in measure(read_run(run_dir, 1)).environment

@@ -33,11 +33,11 @@ def test_request_before_the_first_pages_gets_a_retry_answer(runs):
 
 
 def test_a_full_disk_does_not_stop_reading(served, runs, monkeypatch):
-    def full(*_, **__):
+    def raise_disk_full(*_, **__):
         raise OSError(28, "No space left on device")
 
     client = served()
-    monkeypatch.setattr(serving, "write_site", full)
+    monkeypatch.setattr(serving, "write_site", raise_disk_full)
     write_record_file(runs / "d", make_document("d"))
     client.app.state.serving.refresh()
     assert client.get("/health").json()["status"] == "stale"

@@ -30,13 +30,13 @@ def push_to_server(bundle_file, answer, address="https://lab.example/site"):
     """Send a file to a server that gives ``answer``; return the outcome and the requests."""
     requests = []
 
-    def answered(request):
+    def answer_request(request):
         requests.append((str(request.url), request.headers["authorization"], request.read()))
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    transport = httpx2.MockTransport(answered)
+    transport = httpx2.MockTransport(answer_request)
     try:
         return send_bundle(open_client(address, transport), bundle_file), requests
     except TrainmarkError as error:

@@ -37,11 +37,11 @@ def send_file(store):
     """Send a file with a token that may, and return the answer."""
     secret = Tokens(store).create("lab")
 
-    def sent(client, file, **headers):
+    def send_bundle(client, file, **headers):
         headers = ZIP | {"Authorization": f"Bearer {secret}"} | headers
         return client.post("/api/runs", content=file.read_bytes(), headers=headers)
 
-    return sent
+    return send_bundle
 
 
 def list_files_left(store):
@@ -132,10 +132,10 @@ def test_a_store_that_cannot_be_written_is_not_served(store, tmp_path, monkeypat
 def test_full_disk_is_reported_and_leaves_no_file(
     store, start_client, send_file, tmp_path, monkeypatch
 ):
-    def full(*_):
+    def raise_disk_full(*_):
         raise OSError(28, "No space left on device")
 
     client, file = start_client(), write_bundle(tmp_path, "a-1")
-    monkeypatch.setattr(uploads, "_verify_bundle", full)
+    monkeypatch.setattr(uploads, "_verify_bundle", raise_disk_full)
     assert send_file(client, file).status_code == 507
     assert list_files_left(store) == []

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from support.fakes import GOLDEN, S, event, launch_event, rank_events, write_run
+from support.fakes import GOLDEN, S, launch_event, make_event, rank_events, write_run
 from trainmark.record import record, reduce
 from trainmark.results import bundle
 
@@ -19,7 +19,7 @@ def write_recorded_run(
 ) -> Path:
     """Write a run directory with a record that its evidence confirms."""
     folder.mkdir(parents=True)
-    agent = event("ranks_ended", 13 * S, failures=[])
+    agent = make_event("ranks_ended", 13 * S, failures=[])
     launcher = _stretch_times([launch_event(started=started), agent], run_id)
     write_run(folder, launcher, _stretch_times(rank_events(), run_id))
     plan = json.loads((GOLDEN / "plan_toy.json").read_bytes())
@@ -32,18 +32,18 @@ def _stretch_times(events: list[dict[str, Any]], run_id: str) -> list[dict[str, 
     """Return events with longer times: no two runs take the same time to the last digit."""
     thousandths = 1000 + crc32(run_id.encode()) % 100_000
 
-    def longer(time_ns: Any) -> Any:
+    def lengthen(time_ns: Any) -> Any:
         if isinstance(time_ns, list):
-            return [longer(duration) for duration in time_ns]
+            return [lengthen(duration) for duration in time_ns]
         assert time_ns % 1000 == 0  # or sums would differ
         return time_ns * thousandths // 1000
 
     return [
         {
-            name: longer(value) if name.endswith("_ns") and name != "unix_ns" else value
-            for name, value in event.items()
+            name: lengthen(value) if name.endswith("_ns") and name != "unix_ns" else value
+            for name, value in make_event.items()
         }
-        for event in events
+        for make_event in events
     ]
 
 

@@ -8,11 +8,11 @@ from support.fakes import (
     GOLDEN,
     TICK,
     S,
-    event,
     launch_event,
-    parameters_event,
-    span,
-    window,
+    make_event,
+    make_parameters_event,
+    make_span,
+    make_window,
     write_run,
 )
 from trainmark.record import record, reduce
@@ -35,12 +35,12 @@ def rank_events(rank: int, eval_samples: int = 1_000) -> list[dict[str, Any]]:
         "collective": None,
     }
     return [
-        event("start", S, pid=4711 + rank),
-        span("init", S, 3 * S),
-        span("model_build", 3 * S, 6 * S),
-        event("facts", 6 * S, **facts),
-        window(6 * S, 7 * S, phase="warmup", loss=[0.75, 0.5, 0.5, 0.5], **four),
-        event(
+        make_event("start", S, pid=4711 + rank),
+        make_span("init", S, 3 * S),
+        make_span("model_build", 3 * S, 6 * S),
+        make_event("facts", 6 * S, **facts),
+        make_window(6 * S, 7 * S, phase="warmup", loss=[0.75, 0.5, 0.5, 0.5], **four),
+        make_event(
             "evaluate",
             8 * S,
             epoch=0,
@@ -52,11 +52,13 @@ def rank_events(rank: int, eval_samples: int = 1_000) -> list[dict[str, Any]]:
             detail={},
             target_reached=False,
         ),
-        window(8 * S, 8 * S + S // 2, epoch=1, first_step=4, loss=[0.5, 0.25, 0.25, 0.25], **four),
-        window(
+        make_window(
+            8 * S, 8 * S + S // 2, epoch=1, first_step=4, loss=[0.5, 0.25, 0.25, 0.25], **four
+        ),
+        make_window(
             8 * S + S // 2, 9 * S, epoch=1, first_step=8, loss=[0.25, 0.25, 0.25, 0.125], **four
         ),
-        event(
+        make_event(
             "evaluate",
             10 * S,
             epoch=1,
@@ -68,9 +70,9 @@ def rank_events(rank: int, eval_samples: int = 1_000) -> list[dict[str, Any]]:
             detail={},
             target_reached=True,
         ),
-        event("trained", 10 * S, start_ns=6 * S, end_ns=10 * S, steps=12, epochs=2),
-        parameters_event(10 * S),
-        event(
+        make_event("trained", 10 * S, start_ns=6 * S, end_ns=10 * S, steps=12, epochs=2),
+        make_parameters_event(10 * S),
+        make_event(
             "result",
             10 * S,
             job={"parameters": 610, "skipped_steps": 0},
@@ -79,7 +81,7 @@ def rank_events(rank: int, eval_samples: int = 1_000) -> list[dict[str, Any]]:
             total_bytes=8_000_000,
             memory_scope="process",
         ),
-        event("end", 11 * S),
+        make_event("end", 11 * S),
     ]
 
 
@@ -91,8 +93,8 @@ def write_two_ranks(folder, *, ends_after=None, eval_samples=1_000, **plan_chang
         eval_samples: that each evaluation scores.
     """
     ranks = [rank_events(rank, eval_samples)[:ends_after] for rank in range(2)]
-    agent = event("ranks_ended", 11 * S, failures=[])
-    write_run(folder, [launch_event(), agent, event("finished", 11 * S)], *ranks)
+    agent = make_event("ranks_ended", 11 * S, failures=[])
+    write_run(folder, [launch_event(), agent, make_event("finished", 11 * S)], *ranks)
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))
     plan |= {"sample_every_s": 0.0, "nproc": 2} | plan_changes
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")

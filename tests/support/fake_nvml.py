@@ -65,12 +65,12 @@ def make_nvml_library(
     library.nvmlInit = library.nvmlShutdown = lambda: None
     library.nvmlDeviceGetCount = lambda: len(cards)
 
-    def by_index(index: int) -> FakeCard:
+    def find_by_index(index: int) -> FakeCard:
         if cards[index].lost:
             raise NVMLError("GPU is lost")
         return cards[index]
 
-    library.nvmlDeviceGetHandleByIndex = by_index
+    library.nvmlDeviceGetHandleByIndex = find_by_index
     library.nvmlSystemGetNVMLVersion = lambda: "11.515.65" if old else "13.580.65.06"
     library.nvmlDeviceGetName = lambda card: card.name
     library.nvmlDeviceGetUUID = lambda card: card.uuid
@@ -91,40 +91,40 @@ def make_nvml_library(
             raise NVMLError("Not Found")
         return (names or {})[pid]
 
-    def listed(which: str) -> Any:
+    def list_processes(which: str) -> Any:
         return lambda card: [
             SimpleNamespace(pid=pid, usedGpuMemory=used)
             for pid, used in getattr(card, which).items()
         ]
 
     library.nvmlDeviceGetMemoryInfo = memory
-    library.nvmlDeviceGetComputeRunningProcesses = listed("computing")
-    library.nvmlDeviceGetGraphicsRunningProcesses = listed("drawing")
+    library.nvmlDeviceGetComputeRunningProcesses = list_processes("computing")
+    library.nvmlDeviceGetGraphicsRunningProcesses = list_processes("drawing")
     library.nvmlSystemGetProcessName = process_name
     library.NVML_CLOCK_SM, library.NVML_TEMPERATURE_GPU = 1, 0
 
-    def by_uuid(uuid: str) -> FakeCard:
+    def find_by_uuid(uuid: str) -> FakeCard:
         for card in cards:
             for candidate in (card, *(card.slices or ())):
                 if candidate.uuid == uuid and not candidate.lost:
                     return candidate
         raise NVMLError("Not Found")
 
-    def by_bus(bus: bytes) -> FakeCard:
+    def find_by_bus(bus: bytes) -> FakeCard:
         for card in cards:
             if card.bus.encode().lower().endswith(bus):
                 return card
         raise NVMLError("Not Found")
 
-    library.nvmlDeviceGetHandleByPciBusId = by_bus
+    library.nvmlDeviceGetHandleByPciBusId = find_by_bus
     library.nvmlDeviceGetIndex = cards.index
 
-    def no_power(card: FakeCard) -> int:
+    def refuse_power(card: FakeCard) -> int:
         raise NVMLError("Not Supported")
 
-    library.nvmlDeviceGetHandleByUUID = by_uuid
+    library.nvmlDeviceGetHandleByUUID = find_by_uuid
     library.nvmlDeviceGetClockInfo = lambda card, kind: 1755
-    library.nvmlDeviceGetPowerUsage = no_power if old else lambda card: 123_456
+    library.nvmlDeviceGetPowerUsage = refuse_power if old else lambda card: 123_456
     library.nvmlDeviceGetTemperature = lambda card, sensor: 41 + sensor
     _put_state(library, old=old)
     return library
@@ -133,19 +133,19 @@ def make_nvml_library(
 def _put_state(library: Any, *, old: bool) -> None:
     """Add what monitors ask besides."""
 
-    def supported(value: Any) -> Any:
+    def require_supported(value: Any) -> Any:
         if value is None:
             raise NVMLError("Not Supported")
         return value
 
-    library.nvmlDeviceGetTotalEnergyConsumption = lambda card: supported(card.energy_mj)
+    library.nvmlDeviceGetTotalEnergyConsumption = lambda card: require_supported(card.energy_mj)
     library.nvmlDeviceGetUtilizationRates = lambda card: SimpleNamespace(
         gpu=card.busy_percent, memory=5
     )
-    _put_errors(library, supported, old=old)
+    _put_errors(library, require_supported, old=old)
     # An older driver has the older name alone.
     library.nvmlDeviceGetCurrentClocksThrottleReasons = lambda card: card.events
-    library.nvmlDeviceGetCurrentClocksEventReasons = lambda card: supported(
+    library.nvmlDeviceGetCurrentClocksEventReasons = lambda card: require_supported(
         None if old else card.events
     )
 

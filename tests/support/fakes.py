@@ -235,11 +235,11 @@ class Events:
     written: list[dict[str, Any]] = field(default_factory=list)
 
     def __call__(self, event: str, **fields: Any) -> None:
-        self.calls.append(f"emit {event}")
-        self.written.append({"event": event, "t_ns": self.clock(), **fields})
+        self.calls.append(f"emit {make_event}")
+        self.written.append({"event": make_event, "t_ns": self.clock(), **fields})
 
     def named(self, event: str) -> list[dict[str, Any]]:
-        return [item for item in self.written if item["event"] == event]
+        return [item for item in self.written if item["event"] == make_event]
 
 
 @dataclass
@@ -290,7 +290,7 @@ class FakeVendor:
         return SyncDevice(FakeClock())
 
 
-def window(
+def make_window(
     start_ns: int,
     end_ns: int,
     *,
@@ -328,17 +328,17 @@ def window(
     }
 
 
-def event(name: str, t_ns: int, /, **fields: Any) -> dict[str, Any]:
+def make_event(name: str, t_ns: int, /, **fields: Any) -> dict[str, Any]:
     """Return any other event."""
     return {"event": name, "t_ns": t_ns, **fields}
 
 
-def span(name: str, start_ns: int, end_ns: int) -> dict[str, Any]:
+def make_span(name: str, start_ns: int, end_ns: int) -> dict[str, Any]:
     """Return a ``span`` event."""
-    return event("span", end_ns, name=name, start_ns=start_ns, end_ns=end_ns)
+    return make_event("span", end_ns, name=name, start_ns=start_ns, end_ns=end_ns)
 
 
-def parameters_event(
+def make_parameters_event(
     t_ns: int,
     *,
     changed: Sequence[str] = ("weight",),
@@ -349,7 +349,7 @@ def parameters_event(
     """Return a ``parameters`` event of a rank whose parameters were all trained."""
     names = dict.fromkeys(changed, True) | dict.fromkeys(unchanged, False)
     plain = {"changed": names, "gradients": {"weight": True}, "updates": updates}
-    return event("parameters", t_ns, **plain | fields)
+    return make_event("parameters", t_ns, **plain | fields)
 
 
 def measure(
@@ -376,7 +376,7 @@ def measure(
 
 def launch_event(t_ns: int = 0, **fields: Any) -> dict[str, Any]:
     """Return the launcher's first event."""
-    return event(
+    return make_event(
         "launch",
         t_ns,
         **{
@@ -391,7 +391,7 @@ def launch_event(t_ns: int = 0, **fields: Any) -> dict[str, Any]:
 
 def write_events(path: Path, events: Sequence[dict[str, Any]]) -> None:
     """Write events as the real writer does."""
-    text = "".join(json.dumps(event, separators=(",", ":")) + "\n" for event in events)
+    text = "".join(json.dumps(make_event, separators=(",", ":")) + "\n" for make_event in events)
     path.write_text(text, encoding="utf-8")
 
 
@@ -420,12 +420,12 @@ def rank_events() -> list[dict[str, Any]]:
     """Return one rank: 16 steps of 64 samples, 13 of them measured, one evaluation."""
     ticks = range(13)
     return [
-        event("start", S, pid=4711),
-        span("init", S, 3 * S),
-        span("preflight", 3 * S, 4 * S),
-        span("data_build", 4 * S, 4 * S + 1_000),
-        span("model_build", 5 * S, 6 * S),
-        event(
+        make_event("start", S, pid=4711),
+        make_span("init", S, 3 * S),
+        make_span("preflight", 3 * S, 4 * S),
+        make_span("data_build", 4 * S, 4 * S + 1_000),
+        make_span("model_build", 5 * S, 6 * S),
+        make_event(
             "facts",
             6 * S,
             device={"name": "Fake CPU", "memory_total_bytes": 8_000_000},
@@ -435,7 +435,7 @@ def rank_events() -> list[dict[str, Any]]:
             steps_per_epoch=64,
             collective=None,
         ),
-        window(
+        make_window(
             6 * S,
             7 * S,
             phase="compile",
@@ -445,7 +445,7 @@ def rank_events() -> list[dict[str, Any]]:
             samples=[64],
             model_flops=225_792.0,
         ),
-        window(
+        make_window(
             7 * S,
             8 * S,
             phase="warmup",
@@ -455,7 +455,7 @@ def rank_events() -> list[dict[str, Any]]:
             samples=[64, 64],
             model_flops=451_584.0,
         ),
-        window(
+        make_window(
             8 * S,
             8 * S + 13 * TICK,
             first_step=3,
@@ -466,7 +466,7 @@ def rank_events() -> list[dict[str, Any]]:
             model_flops=2_935_296.0,
             used_bytes=2_000_000,
         ),
-        event(
+        make_event(
             "evaluate",
             11 * S,
             epoch=0,
@@ -478,9 +478,9 @@ def rank_events() -> list[dict[str, Any]]:
             detail={"loss": 0.25},
             target_reached=True,
         ),
-        event("trained", 11 * S, start_ns=6 * S, end_ns=11 * S, steps=16, epochs=1),
-        parameters_event(11 * S),
-        event(
+        make_event("trained", 11 * S, start_ns=6 * S, end_ns=11 * S, steps=16, epochs=1),
+        make_parameters_event(11 * S),
+        make_event(
             "result",
             11 * S,
             job={"parameters": 610, "skipped_steps": 0},
@@ -489,6 +489,6 @@ def rank_events() -> list[dict[str, Any]]:
             total_bytes=8_000_000,
             memory_scope="process",
         ),
-        span("finish", 11 * S, 12 * S),
-        event("end", 12 * S),
+        make_span("finish", 11 * S, 12 * S),
+        make_event("end", 12 * S),
     ]

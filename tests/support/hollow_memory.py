@@ -88,7 +88,7 @@ class Rows:
 # ---- each case: its data's stand-in, a micro-batch, and the prediction ----
 
 
-def distilbert(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
+def build_distilbert(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     from transformers import DistilBertConfig
 
     from trainmark.cases.distilbert_sst2 import data
@@ -104,11 +104,11 @@ def distilbert(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
         torch.zeros(size, dtype=torch.long),
     )
     loaded = SimpleNamespace(config=config, train=Rows(), validation=Rows())
-    batch = Batch(tensors, token_counts(size, length), size, True)
+    batch = Batch(tensors, make_token_counts(size, length), size, True)
     return loaded, batch, data.predict(config, recipe, ranks).reserved
 
 
-def glm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
+def build_glm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     from trainmark.cases.glm_superglue import data
     from trainmark.cases.glm_superglue.job import ScoreLayout, SequenceTensors
 
@@ -131,7 +131,7 @@ def glm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     return loaded, batch, prediction.reserved
 
 
-def llama2(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
+def build_llama2(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     from trainmark.cases.llama2_7b_lora.estimates import predict_peak_bytes
     from trainmark.cases.llama2_7b_lora.model_files import PRESETS
 
@@ -139,11 +139,11 @@ def llama2(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     ids = torch.ones(size, length, dtype=torch.long)
     config = PRESETS[recipe.model_size]
     loaded = SimpleNamespace(config=config, train=Rows(), mmlu=None)
-    batch = Batch((ids, ids.clone(), 1e-3), token_counts(size, length), size, True)
+    batch = Batch((ids, ids.clone(), 1e-3), make_token_counts(size, length), size, True)
     return loaded, batch, predict_peak_bytes(config, recipe, ranks).reserved
 
 
-def dlrm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
+def build_dlrm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     from trainmark.cases.dlrm_criteo import embeddings, hybrid, job
     from trainmark.cases.dlrm_criteo.placement import place_tables, predict
     from trainmark.spec import RankMemory
@@ -168,62 +168,62 @@ def dlrm(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     return loaded, batch, predict(recipe, placement, num_numerical).reserved
 
 
-def gpt(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
+def build_gpt(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     from trainmark.cases.gpt_megatron import data
 
-    return (*next_token_data(recipe), data.predict(recipe, ranks).reserved)
+    return (*make_next_token_data(recipe), data.predict(recipe, ranks).reserved)
 
 
-def llama31(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
+def build_llama31(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     from trainmark.cases.llama31_8b import data
 
-    return (*next_token_data(recipe), data.predict(recipe, ranks).reserved)
+    return (*make_next_token_data(recipe), data.predict(recipe, ranks).reserved)
 
 
-def gpt_oss(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
+def build_gpt_oss(recipe: Any, ranks: int) -> tuple[Any, Batch, int]:
     from trainmark.cases.gpt_oss_20b import data
     from trainmark.train import experts
 
     rows = recipe.micro_batch_size * recipe.seq_length * recipe.top_k
     of_rank = [rows // recipe.expert_parallel] * recipe.expert_parallel
 
-    def equal_loads(*_: Any) -> tuple[list[int], list[int]]:
+    def make_equal_loads(*_: Any) -> tuple[list[int], list[int]]:
         """Stand for counts that the card does not compute."""
         return of_rank, of_rank
 
-    experts.count_rows_of_ranks = equal_loads
-    return (*next_token_data(recipe), data.predict(recipe, ranks).reserved)
+    experts.count_rows_of_ranks = make_equal_loads
+    return (*make_next_token_data(recipe), data.predict(recipe, ranks).reserved)
 
 
-def next_token_data(recipe: Any) -> tuple[Any, Batch]:
+def make_next_token_data(recipe: Any) -> tuple[Any, Batch]:
     size, length = recipe.micro_batch_size, recipe.seq_length
     ids = torch.ones(size, length + 1, dtype=torch.long)
     loaded = SimpleNamespace(train=Rows(), validation=Rows())
-    return loaded, Batch(ids, token_counts(size, length), size, True)
+    return loaded, Batch(ids, make_token_counts(size, length), size, True)
 
 
-def token_counts(size: int, length: int) -> Counts:
+def make_token_counts(size: int, length: int) -> Counts:
     return Counts(size, size, size * length, size * length)
 
 
 CASES = {
-    "distilbert_sst2": (distilbert, {"init": "random"}),
-    "glm_superglue": (glm, {"init": "random"}),
+    "distilbert_sst2": (build_distilbert, {"init": "random"}),
+    "glm_superglue": (build_glm, {"init": "random"}),
     "llama2_7b_lora": (
-        llama2,
+        build_llama2,
         {"init": "random", "data": "generated", "mmlu_mode": "off", "target_value": None},
     ),
-    "dlrm_criteo": (dlrm, {}),
-    "gpt_megatron": (gpt, {}),
-    "llama31_8b": (llama31, {}),
-    "gpt_oss_20b": (gpt_oss, {}),
+    "dlrm_criteo": (build_dlrm, {}),
+    "gpt_megatron": (build_gpt, {}),
+    "llama31_8b": (build_llama31, {}),
+    "gpt_oss_20b": (build_gpt_oss, {}),
 }
 
 
 # ---- a measurement ----
 
 
-def published_recipes() -> Iterator[tuple[str, str]]:
+def iterate_published_recipes() -> Iterator[tuple[str, str]]:
     """Return case and name of every recipe but the tiny ones."""
     for case in CASES:
         for recipe in cases.load(case).recipes:
@@ -231,7 +231,7 @@ def published_recipes() -> Iterator[tuple[str, str]]:
                 yield case, recipe
 
 
-def ranks_of(recipe_name: str) -> int:
+def read_num_ranks(recipe_name: str) -> int:
     """Return for how many ranks a recipe is: ``standard-2x8`` for 16, ``mp-...`` for 8."""
     if recipe_name.startswith("mp-"):
         return 8
@@ -251,7 +251,7 @@ def measure(case: str, recipe_name: str) -> Memory:
 
 
 def _measure_here(case: str, recipe_name: str) -> Memory:
-    ranks = ranks_of(recipe_name)
+    ranks = read_num_ranks(recipe_name)
     device = devices.choose_vendor("nvidia").open(0, 1)
     builder, fields = CASES[case]
     recipe = replace(cases.load(case).recipes[recipe_name], **fields)
@@ -323,7 +323,13 @@ def format_table(tables: list[Table]) -> str:
     lines = [f"| {' | '.join(head)} |", f"|---|---|---|{'---:|' * (len(head) - 3)}"]
     for rows in zip(*(table.rows for table in tables), strict=True):
         first = rows[0]
-        cells = [first.case, first.recipe, first.precision, str(first.ranks), gib(first.predicted)]
+        cells = [
+            first.case,
+            first.recipe,
+            first.precision,
+            str(first.ranks),
+            format_gib(first.predicted),
+        ]
         for row in rows:
             cells += format_peaks(row)
         lines.append(f"| {' | '.join(cells)} |")
@@ -333,10 +339,10 @@ def format_table(tables: list[Table]) -> str:
 def format_peaks(row: Memory) -> tuple[str, str, str]:
     if row.allocated is None or row.reserved is None:
         return "out of memory", "", ""
-    return gib(row.allocated), gib(row.reserved), f"{row.deviation:+.1%}"
+    return format_gib(row.allocated), format_gib(row.reserved), f"{row.deviation:+.1%}"
 
 
-def gib(size: int) -> str:
+def format_gib(size: int) -> str:
     return f"{size / GIB:.2f}"
 
 
@@ -368,7 +374,7 @@ numbers of rows that the card does not compute.
 
 def write_rows(file: Path) -> None:
     """Measure every recipe and write the rows as JSON."""
-    rows = [measure(case, recipe) for case, recipe in published_recipes()]
+    rows = [measure(case, recipe) for case, recipe in iterate_published_recipes()]
     document = {"torch": torch.__version__.partition("+")[0], "rows": rows}
     file.write_text(json.dumps(document))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from support.fakes import event, launch_event, write_events
+from support.fakes import launch_event, make_event, write_events
 from trainmark.plan.plan import PLAN_FILE
 from trainmark.plan.request import RunRequest
 from trainmark.plan.resolving import resolve
@@ -38,7 +38,7 @@ def run_rank(root: Path, case: str = "toy", *, overrides: dict[str, str], **requ
     except Exception as error:  # noqa: BLE001 - as the worker's own main
         rank.events.emit("error", **describe_failure(error, rank.place))
     rank.events.close()
-    exits = event("ranks_ended", worker.clock(), failures=[])
+    exits = make_event("ranks_ended", worker.clock(), failures=[])
     launch = launch_event(launched_ns, started=started)
     write_events(run_dir / "events.launcher.jsonl", [launch, exits])
     return run_dir

@@ -37,7 +37,7 @@ def write_files(root: Path, files: dict[str, str]) -> None:
         (root / name).write_text(text)
 
 
-def vendor_package(folder: Path, code: str) -> str:
+def write_vendor_package(folder: Path, code: str) -> str:
     """Install a package with a vendor ``Faulty`` of device ``faulty``; return a PYTHONPATH."""
     write_files(
         folder / "site",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trainmark.recipe import Recipe
 
 
-def missing_feature(recipe: Recipe, vendor: Vendor, ranks: int) -> str | None:
+def find_missing_feature(recipe: Recipe, vendor: Vendor, ranks: int) -> str | None:
     """Return what the installed torch lacks for a recipe, as planning reports it; None: nothing."""
     try:
         refuse_missing_features(recipe, vendor, ranks)
@@ -32,9 +32,9 @@ def missing_feature(recipe: Recipe, vendor: Vendor, ranks: int) -> str | None:
     return None
 
 
-def _needs(recipe: Recipe, *, ranks: int) -> pytest.MarkDecorator:
+def _skip_without(recipe: Recipe, *, ranks: int) -> pytest.MarkDecorator:
     """Return the mark that skips a test if planning refuses its recipe with this torch on a CPU."""
-    missing = missing_feature(recipe, Cpu(), ranks)
+    missing = find_missing_feature(recipe, Cpu(), ranks)
     return pytest.mark.skipif(missing is not None, reason=f"planning refuses it: {missing}")
 
 
@@ -43,8 +43,8 @@ def _has_kernel(operation: str, dispatch_key: str) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(operation, dispatch_key)
 
 
-needs_fsdp = _needs(Llama31Recipe(fsdp=True), ranks=2)
-needs_checkpoints = _needs(Llama31Recipe(checkpoint_every_steps=1), ranks=1)
+needs_fsdp = _skip_without(Llama31Recipe(fsdp=True), ranks=2)
+needs_checkpoints = _skip_without(Llama31Recipe(checkpoint_every_steps=1), ranks=1)
 needs_fp8_matmul = pytest.mark.skipif(
     not _has_kernel("aten::_scaled_mm", "CPU"), reason="torch has no fp8 matmul for a CPU"
 )

@@ -51,19 +51,19 @@ def replace_choice(
         router.forward = forward
 
 
-def evenly_forced(job: Any) -> None:
+def force_even_routing(job: Any) -> None:
     replace_choice(
         job, lambda scores, chosen, _: assign_round_robin(chosen, scores.size(1)), slice(None)
     )
 
 
-def forced_in_one_layer(job: Any) -> None:
+def force_routing_in_one_layer(job: Any) -> None:
     replace_choice(
         job, lambda scores, chosen, _: assign_round_robin(chosen, scores.size(1)), slice(1, 2)
     )
 
 
-def randomly_forced(job: Any) -> None:
+def force_random_routing(job: Any) -> None:
     replace_choice(
         job,
         lambda scores, _, call: (
@@ -73,14 +73,14 @@ def randomly_forced(job: Any) -> None:
     )
 
 
-def forced_after_the_warmup(job: Any) -> None:
+def force_routing_after_warmup(job: Any) -> None:
     def choose(scores: Any, chosen: Any, call: int) -> Any:
         return chosen if call < 10 else assign_round_robin(chosen, scores.size(1))
 
     replace_choice(job, choose, slice(None))
 
 
-def half_of_the_tokens_routed(job: Any) -> None:
+def route_half_of_tokens(job: Any) -> None:
     """Skip every second token in the layer, as if beyond its capacity."""
     for layer in list_routed_layers(job.model):
         dispatch_all = layer._dispatcher
@@ -96,7 +96,7 @@ def half_of_the_tokens_routed(job: Any) -> None:
         layer._dispatcher = dispatch
 
 
-def beyond_capacity_lost_on_arrival(job: Any) -> None:
+def drop_tokens_beyond_capacity(job: Any) -> None:
     for layer in list_routed_layers(job.model):
         dispatch_all = layer._dispatcher
 
@@ -109,12 +109,12 @@ def beyond_capacity_lost_on_arrival(job: Any) -> None:
         layer._dispatcher = dispatch
 
 
-def fewer_experts_than_said(job: Any) -> None:
+def use_fewer_experts(job: Any) -> None:
     for router in list_routers(job):
         router.top_k = 1
 
 
-def tokens_counted_twice(job: Any) -> None:
+def count_tokens_twice(job: Any) -> None:
     job_batches = job.batches
 
     def batches(epoch: int) -> Any:
@@ -130,7 +130,7 @@ def tokens_counted_twice(job: Any) -> None:
     job.batches = batches
 
 
-def without_gradient(job: Any, name: str, number: int, layers: Any) -> None:
+def drop_gradient(job: Any, name: str, number: int, layers: Any) -> None:
     for layer in list_routed_layers(job.model)[layers]:
 
         def keep(gradient: Any, number: int = number) -> Any:
@@ -146,25 +146,25 @@ def without_gradient(job: Any, name: str, number: int, layers: Any) -> None:
         getattr(layer.experts, name).register_hook(keep)
 
 
-def one_expert_frozen(job: Any) -> None:
-    without_gradient(job, "gate_up_proj", 2, slice(None))
+def freeze_expert(job: Any) -> None:
+    drop_gradient(job, "gate_up_proj", 2, slice(None))
 
 
-def one_expert_frozen_behind_its_gate(job: Any) -> None:
-    without_gradient(job, "down_proj", 1, slice(0, 1))
+def freeze_expert_behind_gate(job: Any) -> None:
+    drop_gradient(job, "down_proj", 1, slice(0, 1))
 
 
-def one_bias_frozen(job: Any) -> None:
-    without_gradient(job, "down_proj_bias", 3, slice(1, 2))
+def freeze_bias(job: Any) -> None:
+    drop_gradient(job, "down_proj_bias", 3, slice(1, 2))
 
 
-def experts_of_a_layer_detached(job: Any) -> None:
+def detach_experts_of_a_layer(job: Any) -> None:
     layer = list_routed_layers(job.model)[0]
     compute_locally = layer.experts._get_local
     layer.experts._get_local = lambda parameter: compute_locally(parameter).detach()
 
 
-def noise_of_the_rank(job: Any) -> None:
+def add_noise_of_rank(job: Any) -> None:
     rank = job.context.rank
     for router in list_routers(job):
 
@@ -178,18 +178,18 @@ def noise_of_the_rank(job: Any) -> None:
         router.forward = forward
 
 
-def weights_of_the_rank(job: Any) -> None:
+def change_weights_of_rank(job: Any) -> None:
     with torch.no_grad():
         for router in list_routers(job):
             router.weight += 0.01 * job.context.rank
 
 
-def bias_of_the_rank(job: Any) -> None:
+def change_bias_of_rank(job: Any) -> None:
     with torch.no_grad():
         list_routers(job)[1].bias[0] += job.context.rank
 
 
-def not_synchronised(job: Any) -> None:
+def skip_synchronization(job: Any) -> None:
     weight, rank = list_routers(job)[0].weight, job.context.rank
 
     def scale(*_: Any) -> None:
@@ -198,47 +198,47 @@ def not_synchronised(job: Any) -> None:
     job.stepper.optimizer.register_step_pre_hook(scale)
 
 
-def flops(job: Any, num_experts: int, factor: float = 1.0) -> None:
+def claim_flops(job: Any, num_experts: int, factor: float = 1.0) -> None:
     recipe = replace(job.recipe, top_k=num_experts)
     per_token, _ = recipe.flops_per_token
     job.model_flops = lambda counts: factor * per_token * counts.tokens_padded
 
 
-def of_all_experts(job: Any) -> None:
-    flops(job, job.recipe.num_experts)
+def claim_flops_of_all_experts(job: Any) -> None:
+    claim_flops(job, job.recipe.num_experts)
 
 
-def of_twice_the_experts(job: Any) -> None:
-    flops(job, 2 * job.recipe.top_k)
+def claim_flops_of_twice_the_experts(job: Any) -> None:
+    claim_flops(job, 2 * job.recipe.top_k)
 
 
-def of_all_parameters(job: Any) -> None:
+def claim_flops_of_all_parameters(job: Any) -> None:
     job.model_flops = lambda counts: 6.0 * job.parameters * counts.tokens_padded
 
 
-def of_the_published_model(job: Any) -> None:
-    flops(job, job.recipe.top_k, factor=1.5)
+def claim_flops_of_published_model(job: Any) -> None:
+    claim_flops(job, job.recipe.top_k, factor=1.5)
 
 
 # What is found, by mistake; those of ``TWO_RANKS`` are planted on two ranks.
 FORCED = "routing_forced"
 MISTAKES: dict[str, tuple[Callable[[Any], None], str]] = {
-    "forced evenly": (evenly_forced, FORCED),
-    "forced in one layer": (forced_in_one_layer, FORCED),
-    "forced by chance": (randomly_forced, FORCED),
-    "forced after the warm-up": (forced_after_the_warmup, FORCED),
-    "half of the tokens": (half_of_the_tokens_routed, "tokens_not_routed"),
-    "lost on arrival": (beyond_capacity_lost_on_arrival, "tokens_dropped"),
-    "fewer experts": (fewer_experts_than_said, "tokens_not_routed"),
-    "counted twice": (tokens_counted_twice, "tokens_not_routed"),
-    "frozen": (one_expert_frozen, "experts_without_gradient"),
-    "frozen behind the gate": (one_expert_frozen_behind_its_gate, "experts_without_gradient"),
-    "frozen bias": (one_bias_frozen, "experts_without_gradient"),
-    "detached": (experts_of_a_layer_detached, "parameters_never_changed"),
-    "all experts": (of_all_experts, "flops_above_counted"),
-    "twice the experts": (of_twice_the_experts, "flops_above_counted"),
-    "all parameters": (of_all_parameters, "flops_above_counted"),
-    "half as many again": (of_the_published_model, "flops_above_counted"),
+    "forced evenly": (force_even_routing, FORCED),
+    "forced in one layer": (force_routing_in_one_layer, FORCED),
+    "forced by chance": (force_random_routing, FORCED),
+    "forced after the warm-up": (force_routing_after_warmup, FORCED),
+    "half of the tokens": (route_half_of_tokens, "tokens_not_routed"),
+    "lost on arrival": (drop_tokens_beyond_capacity, "tokens_dropped"),
+    "fewer experts": (use_fewer_experts, "tokens_not_routed"),
+    "counted twice": (count_tokens_twice, "tokens_not_routed"),
+    "frozen": (freeze_expert, "experts_without_gradient"),
+    "frozen behind the gate": (freeze_expert_behind_gate, "experts_without_gradient"),
+    "frozen bias": (freeze_bias, "experts_without_gradient"),
+    "detached": (detach_experts_of_a_layer, "parameters_never_changed"),
+    "all experts": (claim_flops_of_all_experts, "flops_above_counted"),
+    "twice the experts": (claim_flops_of_twice_the_experts, "flops_above_counted"),
+    "all parameters": (claim_flops_of_all_parameters, "flops_above_counted"),
+    "half as many again": (claim_flops_of_published_model, "flops_above_counted"),
 }
 
 
@@ -251,13 +251,13 @@ class TwoRankMistake(NamedTuple):
 
 
 TWO_RANKS = {
-    "noise of the rank": TwoRankMistake(noise_of_the_rank, FORCED, {"expert_parallel": 2}),
+    "noise of the rank": TwoRankMistake(add_noise_of_rank, FORCED, {"expert_parallel": 2}),
     "weights of the rank": TwoRankMistake(
-        weights_of_the_rank, "parameters_differ", {"fsdp": False}
+        change_weights_of_rank, "parameters_differ", {"fsdp": False}
     ),
-    "bias of the rank": TwoRankMistake(bias_of_the_rank, "parameters_differ", {"fsdp": False}),
+    "bias of the rank": TwoRankMistake(change_bias_of_rank, "parameters_differ", {"fsdp": False}),
     "gradients not synchronised": TwoRankMistake(
-        not_synchronised, "parameters_differ", {"fsdp": False}
+        skip_synchronization, "parameters_differ", {"fsdp": False}
     ),
 }
 

@@ -222,21 +222,21 @@ def list_waiting_operations() -> dict[str, bool]:
     mask, numbers = device.place(host > 2), device.place(torch.tensor([1, 0]))
     y = x @ x.T
 
-    def waits(work: Callable[[], object]) -> bool:
+    def is_waiting(work: Callable[[], object]) -> bool:
         before = device.timeline.waits.total()
         work()
         return device.timeline.waits.total() > before
 
     return {
-        "item": waits(x[0, 0].item),
-        "tolist": waits(x.tolist),
-        "to the host": waits(x.cpu),
-        "from the host": waits(lambda: host.to(device.name)),
-        "from the host, queued": waits(lambda: host.to(device.name, non_blocking=True)),
-        "nonzero": waits(x.nonzero),
-        "a mask as index": waits(lambda: x[mask]),
-        "numbers as index": waits(lambda: x[numbers]),
-        "matmul": waits(lambda: x @ x.T),
-        "backward": waits(y.sum().backward),
-        "compare": waits(lambda: torch.equal(x, x)),
+        "item": is_waiting(x[0, 0].item),
+        "tolist": is_waiting(x.tolist),
+        "to the host": is_waiting(x.cpu),
+        "from the host": is_waiting(lambda: host.to(device.name)),
+        "from the host, queued": is_waiting(lambda: host.to(device.name, non_blocking=True)),
+        "nonzero": is_waiting(x.nonzero),
+        "a mask as index": is_waiting(lambda: x[mask]),
+        "numbers as index": is_waiting(lambda: x[numbers]),
+        "matmul": is_waiting(lambda: x @ x.T),
+        "backward": is_waiting(y.sum().backward),
+        "compare": is_waiting(lambda: torch.equal(x, x)),
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from support.fakes import GOLDEN, S, event, launch_event, rank_events, write_events, write_run
+from support.fakes import GOLDEN, S, launch_event, make_event, rank_events, write_events, write_run
 from trainmark.events.schema import TELEMETRY_FILE
 
 if TYPE_CHECKING:
@@ -33,22 +33,22 @@ def make_start_line(
         "devices": list(make_devices_line),
         "host_sources": ["psutil"],
     }
-    return event("sampling", 0, **plain | fields)
+    return make_event("sampling", 0, **plain | fields)
 
 
 def make_devices_line(t_s: float, *samples: dict[str, Any], took_ns: int = 0) -> dict[str, Any]:
     """Return a reading of devices."""
-    return event("devices", round(t_s * S), took_ns=took_ns, devices=list(samples))
+    return make_event("devices", round(t_s * S), took_ns=took_ns, devices=list(samples))
 
 
 def make_host_line(t_s: float, **facts: Any) -> dict[str, Any]:
     """Return a reading of the host."""
-    return event("host", round(t_s * S), took_ns=0, **facts)
+    return make_event("host", round(t_s * S), took_ns=0, **facts)
 
 
 def make_end_line(t_s: float = 12.0) -> dict[str, Any]:
     """Return the last line."""
-    return event("end", round(t_s * S))
+    return make_event("end", round(t_s * S))
 
 
 def make_busy_device(t_s: float, index: int, **facts: Any) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def write_sampled_run(
     ranks: Sequence[Sequence[dict[str, Any]]] | None = None,
 ) -> Path:
     """Write a run with its telemetry and return its folder; None: a run without."""
-    agent = event("ranks_ended", 12 * S, failures=[])
+    agent = make_event("ranks_ended", 12 * S, failures=[])
     ranks = make_ranks_with_devices() if ranks is None else ranks
     write_run(folder, [launch_event(), agent], *ranks)
     plan = json.loads((GOLDEN / "plan_toy.json").read_text(encoding="utf-8"))

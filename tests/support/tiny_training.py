@@ -54,7 +54,7 @@ def new_stepper(
     loss_sum: Callable[[nn.Module, Batch], torch.Tensor] | None = None,
     **fields: Any,
 ) -> Stepper:
-    def squared_error(batch: Batch) -> torch.Tensor:
+    def compute_squared_error(batch: Batch) -> torch.Tensor:
         if loss_sum is not None:
             return loss_sum(stepper.model, batch)
         features, targets = batch.tensors
@@ -65,7 +65,7 @@ def new_stepper(
         make_context(precision, world_size=world_size),
         parallelize(model, ranks),
         torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9),
-        squared_error,
+        compute_squared_error,
         ranks=ranks,
         **fields,
     )

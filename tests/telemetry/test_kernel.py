@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.fakes import S, event
+from support.fakes import S, make_event
 from support.telemetry_files import make_end_line, make_start_line, write_sampled_run
 from trainmark.protocols import MonitorFault
 from trainmark.record import reduce
@@ -119,11 +119,11 @@ def test_unreadable_log_is_one_fault() -> None:
 
 
 def make_kernel_line(t_s: float, kind: str, count: int, text: str) -> dict[str, Any]:
-    return event("kernel", round(t_s * S), kind=kind, count=count, kernel_text=text)
+    return make_event("kernel", round(t_s * S), kind=kind, count=count, kernel_text=text)
 
 
 def test_messages_during_a_run_are_a_finding_with_count_and_first_message(tmp_path: Path) -> None:
-    opened = event("kernel_log", 0, source="/dev/kmsg")
+    opened = make_event("kernel_log", 0, source="/dev/kmsg")
     samples = [
         make_start_line(0),
         opened,
@@ -151,7 +151,7 @@ def test_messages_during_a_run_are_a_finding_with_count_and_first_message(tmp_pa
 
 
 def test_unreadable_log_is_null_with_a_reason_and_no_finding(tmp_path: Path) -> None:
-    fault = event("fault", 0, source="kernel", kind="absent", said="/dev/kmsg: not permitted")
+    fault = make_event("fault", 0, source="kernel", kind="absent", said="/dev/kmsg: not permitted")
 
     record = reduce.reduce(
         write_sampled_run(tmp_path / "run", [make_start_line(0), fault, make_end_line()])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.fakes import event, launch_event, measure, window, write_run
+from support.fakes import launch_event, make_event, make_window, measure, write_run
 from trainmark.cases.dlrm_criteo import figures as case_figures
 from trainmark.cases.dlrm_criteo.figures import RESOURCES, find_bound
 from trainmark.events.timeline import read_run
@@ -26,8 +26,8 @@ def make_rank_events(
     number: int, *, samples: int, job: dict[str, Any], parts_ns: dict[str, int]
 ) -> list[dict[str, Any]]:
     return [
-        event("start", S, pid=1),
-        event(
+        make_event("start", S, pid=1),
+        make_event(
             "facts",
             S,
             device={"name": "X"},
@@ -35,7 +35,7 @@ def make_rank_events(
             matmul_flops_per_second=1e9,
             steps_per_epoch=2,
         ),
-        window(
+        make_window(
             2 * S,
             4 * S,
             step_ns=[S, S],
@@ -45,8 +45,8 @@ def make_rank_events(
             model_flops=8e8,
             parts_ns=parts_ns,
         ),
-        event("trained", 6 * S, start_ns=2 * S, end_ns=6 * S, steps=2, epochs=1),
-        event(
+        make_event("trained", 6 * S, start_ns=2 * S, end_ns=6 * S, steps=2, epochs=1),
+        make_event(
             "result",
             6 * S,
             job=job,
@@ -55,7 +55,7 @@ def make_rank_events(
             total_bytes=2,
             memory_scope="process",
         ),
-        event("end", 6 * S),
+        make_event("end", 6 * S),
     ]
 
 

@@ -157,11 +157,11 @@ def test_both_exchanges_overlap_with_the_bottom_layers(monkeypatch: pytest.Monke
     monkeypatch.setattr(dist, "all_to_all_single", Echo(notes))
     spread, timed = Spread(1), list[str]()
 
-    def part(name: str) -> AbstractContextManager[None]:
+    def time_part(name: str) -> AbstractContextManager[None]:
         timed.append(name)
         return nullcontext()
 
-    tables = HybridTables(spread.placement, rank=0, seed=SEED, in_part=part)
+    tables = HybridTables(spread.placement, rank=0, seed=SEED, in_part=time_part)
     dense = build_model(tiny_dlrm.NUMERICAL, DIM, 7, [16, DIM], [16, 1], seed=SEED)
     dense.bottom.register_forward_hook(lambda *_: notes.append("bottom"))
     for place, layers in (("bottom", dense.bottom), ("top", dense.top)):

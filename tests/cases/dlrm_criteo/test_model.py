@@ -187,7 +187,7 @@ def test_the_interaction_has_the_gradient_of_its_products() -> None:
 def count_unpadded_flops(num_tables: int, bottom: list[int], top: list[int], samples: int) -> int:
     """Count a training step of plain layers and products, without padding, on no device."""
 
-    def layers(sizes: list[int]) -> nn.Sequential:
+    def make_layers(sizes: list[int]) -> nn.Sequential:
         return nn.Sequential(*[nn.Linear(*pair, device="meta") for pair in pairwise(sizes)])
 
     dim = bottom[-1]
@@ -195,10 +195,10 @@ def count_unpadded_flops(num_tables: int, bottom: list[int], top: list[int], sam
     numerical = torch.rand(samples, 13, device="meta")
     embedded = torch.rand(samples, num_tables, dim, device="meta", requires_grad=True)
     with FlopCounterMode(display=False) as counter:
-        dense = layers([13, *bottom])(numerical)
+        dense = make_layers([13, *bottom])(numerical)
         vectors = torch.cat([dense[:, None], embedded], 1)
         products = torch.bmm(vectors, vectors.mT)[:, row, column]
-        layers([dim + len(row), *top])(torch.cat([dense, products], 1)).sum().backward()
+        make_layers([dim + len(row), *top])(torch.cat([dense, products], 1)).sum().backward()
     return int(counter.get_total_flops())
 
 

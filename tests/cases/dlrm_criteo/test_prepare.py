@@ -188,13 +188,13 @@ def test_lone_carriage_return_ends_no_row(raw_days, tmp_path):
 
 
 def test_other_rules_give_other_bytes_and_are_recorded(raw_days, tmp_path):
-    def other_log(cell):
+    def compute_log(cell):
         return math.log1p(max(int(cell or 0), 0))
 
     data = tmp_path / "data"
     run_prepare(raw_days, data, log_offset=1, seed=7)
     splits = {"train": shuffle_rows(DAYS[:2], seed=7), **LAST}
-    assert read_files(data) == encode_plainly(ALL, splits, logarithm=other_log)[0]
+    assert read_files(data) == encode_plainly(ALL, splits, logarithm=compute_log)[0]
     assert read_spec(data).changed_rules == {"log_offset": "1"}
 
 

@@ -35,17 +35,17 @@ def test_published_mfu_follows_from_the_published_inputs() -> None:
     peak = peaks.find_peak("NVIDIA A100-SXM4-40GB", "fp16")
     assert peak is not None
 
-    def mfu(per_token: float) -> str:
+    def format_mfu(per_token: float) -> str:
         return f"{4017 * per_token / peak.per_second:.1%}"
 
-    assert mfu(4 * 7e9 + 6 * trained) == "36.1%"
-    assert mfu(4 * count_parameters(config) + 6 * trained) == "34.7%"
+    assert format_mfu(4 * 7e9 + 6 * trained) == "36.1%"
+    assert format_mfu(4 * count_parameters(config) + 6 * trained) == "34.7%"
     # Our formula excludes the embedding look-up and unneeded gradients, and counts attention.
     assert estimates.count_matmul_weights(config) == 6_607_077_376
     our_flops = estimates.compute_model_flops_per_token(
         config, rank=8, targets=["q_proj", "v_proj"], seq_length=512
     )
-    assert mfu(our_flops) == "35.0%"
+    assert format_mfu(our_flops) == "35.0%"
 
 
 def test_memory_estimate_of_the_published_setup_is_exact_without_activations() -> None:
@@ -61,19 +61,21 @@ def test_memory_estimate_of_the_published_setup_is_exact_without_activations() -
 def test_flops_exclude_the_unneeded_gradients_of_the_first_block() -> None:
     config, length = PRESETS["tiny"], 100  # 64 wide, 172 in the feed-forward layer
 
-    def unneeded(*names: str) -> float:
+    def compute_unneeded(*names: str) -> float:
         return estimates.compute_unneeded_flops_per_token(
             config, rank=4, targets=names, seq_length=length
         )
 
     projections, product = 2 * 3 * 64 * 64, 2 * 64 * length
     # Every layer has an adapter: only the block's own input needs no gradient.
-    assert unneeded("q_proj", "k_proj", "v_proj") == projections + 3 * 2 * 4 * 64
+    assert compute_unneeded("q_proj", "k_proj", "v_proj") == projections + 3 * 2 * 4 * 64
     # Keys have no adapter: their gradient is one of the four products of attention's backward pass.
-    assert unneeded("q_proj", "v_proj", "down_proj") == projections + 2 * 2 * 4 * 64 + product
+    assert (
+        compute_unneeded("q_proj", "v_proj", "down_proj") == projections + 2 * 2 * 4 * 64 + product
+    )
     # Nothing is trained before the last layer of the block.
     others = 2 * (64 * 64 + 2 * 64 * 172 + 172 * 64)
-    assert unneeded("down_proj") == projections + 4 * product + others + 2 * 4 * 172
+    assert compute_unneeded("down_proj") == projections + 4 * product + others + 2 * 4 * 172
 
 
 def test_batches_have_every_row_once_and_weigh_tokens_equally(folder: Path) -> None:

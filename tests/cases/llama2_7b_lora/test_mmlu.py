@@ -168,11 +168,11 @@ def test_ranks_sum_their_scores_and_run_equally_many_forward_passes(
     )
     outputs, passes = [], []
 
-    def first_call(*values, world_size, device):
+    def keep_outputs(*values, world_size, device):
         outputs[-1].append(values)
         return list(values)
 
-    monkeypatch.setattr(scoring, "add_over_ranks", first_call)
+    monkeypatch.setattr(scoring, "add_over_ranks", keep_outputs)
     for rank in range(2):
         outputs.append([])
         plan = plan_scoring(tokenizer, mmlu, max_length=2048, rank=rank, world_size=2)
@@ -183,10 +183,10 @@ def test_ranks_sum_their_scores_and_run_equally_many_forward_passes(
     for rank in range(2):
         sums = iter([passes, [a + b for a, b in zip(outputs[0][1], outputs[1][1], strict=True)]])
 
-        def handed(*values, world_size, device, sums=sums):
+        def return_next_sums(*values, world_size, device, sums=sums):
             return next(sums)
 
-        monkeypatch.setattr(scoring, "add_over_ranks", handed)
+        monkeypatch.setattr(scoring, "add_over_ranks", return_next_sums)
         plan = plan_scoring(tokenizer, mmlu, max_length=2048, rank=rank, world_size=2)
         calls = []
         hook = model.register_forward_hook(lambda *_, calls=calls: calls.append(1))

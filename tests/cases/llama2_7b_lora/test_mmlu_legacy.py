@@ -75,7 +75,7 @@ def make_rows(split: str, seed: int) -> list[list[str]]:
 def read_columns_as_published(rows: list[list[str]]) -> list[list[Any]]:
     """Return rows as pandas reads them: numbers if all cells of a column are, else text or nan."""
 
-    def column(cells: tuple[str, ...]) -> list[Any]:
+    def convert_column(cells: tuple[str, ...]) -> list[Any]:
         missing = [cell in ("NA", "None", "N/A", "", "null") for cell in cells]
         for kind in (int, float):
             try:
@@ -88,20 +88,22 @@ def read_columns_as_published(rows: list[list[str]]) -> list[list[Any]]:
         return [nan if gone else cell for cell, gone in zip(cells, missing, strict=True)]
 
     question, *choices, answer = zip(*rows, strict=True)
-    return [list(row) for row in zip(question, *map(column, choices), answer, strict=True)]
+    return [list(row) for row in zip(question, *map(convert_column, choices), answer, strict=True)]
 
 
 def build_prompts_as_published(name: str, dev: list[list[str]], test: list[list[str]]) -> list[str]:
-    def example(row: list[Any], last: str) -> str:
+    def format_example(row: list[Any], last: str) -> str:
         lines = [f"{letter}. {cell}" for letter, cell in zip("ABCD", row[1:5], strict=True)]
         return "\n".join([row[0], *lines, "Answer:"]) + last
 
     head = "The following are multiple choice questions (with answers) about "
     head += "".join(f" {word}" for word in name.split("_")) + ".\n\n"
-    shots = "".join(example(row, f" {row[5]}\n\n") for row in read_columns_as_published(dev)[:5])
+    shots = "".join(
+        format_example(row, f" {row[5]}\n\n") for row in read_columns_as_published(dev)[:5]
+    )
     prompts = []
     for row in read_columns_as_published(test):
-        prompt = head + shots + example(row, "")
+        prompt = head + shots + format_example(row, "")
         while len(prompt) + 1 > LIMIT:
             parts = prompt.split("\n\n")
             parts.pop(1)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainmark_stand_in.operations import mapped
+from trainmark_stand_in.operations import map_values
 from trainmark_stand_in.vendor import NAME
 
 _LOWER = (
@@ -54,27 +54,27 @@ _WIDEST = ("cat", "stack", "index_put", "addcmul", "addcdiv", "dot", "scatter_ad
 _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
 
 
-def _cast(value: Any, dtype: torch.dtype) -> Any:
+def _cast_arguments(value: Any, dtype: torch.dtype) -> Any:
     def cast(item: Any) -> Any:
         eligible = isinstance(item, Tensor) and item.device.type == NAME
         if eligible and item.is_floating_point() and item.dtype != torch.float64:
             return item.to(dtype)
         return item
 
-    return mapped(cast, value)
+    return map_values(cast, value)
 
 
 def _lower(args: Any) -> torch.dtype:
     return torch.get_autocast_dtype(NAME)
 
 
-def _fp32(args: Any) -> torch.dtype:
+def _choose_fp32(args: Any) -> torch.dtype:
     return torch.float32
 
 
-def _widest(args: Any) -> torch.dtype:
+def _choose_widest(args: Any) -> torch.dtype:
     dtypes: list[torch.dtype] = []
-    mapped(lambda x: dtypes.append(x.dtype) if isinstance(x, Tensor) else None, args)
+    map_values(lambda x: dtypes.append(x.dtype) if isinstance(x, Tensor) else None, args)
     return torch.float32 if torch.float32 in dtypes else torch.get_autocast_dtype(NAME)
 
 
@@ -82,7 +82,7 @@ def register() -> list[torch.library.Library]:
     """Add the rules; they hold as long as the result is alive."""
     any_namespace, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
     any_namespace.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    for names, dtype_of in ((_LOWER, _lower), (_FP32, _fp32), (_WIDEST, _widest)):
+    for names, dtype_of in ((_LOWER, _lower), (_FP32, _choose_fp32), (_WIDEST, _choose_widest)):
         for name in names:
             packet, _, overload = name.partition(".")
             operation = getattr(getattr(torch.ops.aten, packet), overload or "default")
@@ -95,7 +95,7 @@ def register() -> list[torch.library.Library]:
             ) -> Any:
                 dtype = dtype_of((args, more))
                 with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
-                    cast_args, cast_more = _cast((args, more), dtype)
+                    cast_args, cast_more = _cast_arguments((args, more), dtype)
                     return wrapped_operation(*cast_args, **cast_more)
 
             aten.impl(name, run, "AutocastPrivateUse1")

@@ -20,7 +20,7 @@ from trainmark_stand_in.vendor import (
     MEMORY_BYTES,
     NAME,
     OPERATION_NS,
-    setting,
+    read_setting,
 )
 
 if TYPE_CHECKING:
@@ -87,8 +87,10 @@ class StandInDevice(Accelerator):
     def open(cls, local_rank: int) -> StandInDevice:
         """Register the device with torch, once in a process."""
         if StandInDevice._only is None:
-            timeline = TIMELINES[os.environ.get(FAULT, "none")](operation_ns=setting(OPERATION_NS))
-            StandInDevice._only = cls(local_rank, timeline, Memory(setting(MEMORY_BYTES)))
+            timeline = TIMELINES[os.environ.get(FAULT, "none")](
+                operation_ns=read_setting(OPERATION_NS)
+            )
+            StandInDevice._only = cls(local_rank, timeline, Memory(read_setting(MEMORY_BYTES)))
         return StandInDevice._only
 
     def __init__(self, index: int, timeline: Timeline, memory: Memory) -> None:

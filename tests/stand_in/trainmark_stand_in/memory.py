@@ -53,7 +53,7 @@ class Memory:
         storage = host.untyped_storage()
         if storage.nbytes() == 0:  # an address of its own
             storage = UntypedStorage(1)
-        return device_view(self._adopt(storage), host)
+        return view_on_device(self._adopt(storage), host)
 
     def _adopt(self, storage: UntypedStorage) -> Tensor:
         size, address = storage.nbytes(), storage.data_ptr()
@@ -80,7 +80,7 @@ class Memory:
         self.peak_bytes = self.used_bytes
 
 
-def device_view(base: Tensor, host: Tensor) -> Tensor:
+def view_on_device(base: Tensor, host: Tensor) -> Tensor:
     """Return a device tensor in the storage of ``base`` with everything else like ``host``."""
     whole_storage = _with_sizes(base, (0,), (1,), -base.storage_offset())
     offset = host.storage_offset() * host.element_size()

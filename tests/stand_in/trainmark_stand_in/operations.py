@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from trainmark_stand_in.memory import Memory, device_view
+from trainmark_stand_in.memory import Memory, view_on_device
 from trainmark_stand_in.vendor import NAME
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ _WAITING_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
 _INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
 
 
-def mapped(change: Callable[[Any], Any], value: Any) -> Any:
+def map_values(change: Callable[[Any], Any], value: Any) -> Any:
     """Apply ``change`` to what the lists, tuples and dicts of a call hold."""
     if isinstance(value, list | tuple):
-        return type(value)([mapped(change, item) for item in value])
+        return type(value)([map_values(change, item) for item in value])
     if isinstance(value, dict):
-        return {name: mapped(change, item) for name, item in value.items()}
+        return {name: map_values(change, item) for name, item in value.items()}
     return change(value)
 
 
@@ -64,17 +64,17 @@ class Operations:
                 return host
             return _HOST if isinstance(value, torch.device) and value.type == NAME else value
 
-        host_args, host_kwargs = mapped(enter, args), mapped(enter, kwargs)
+        host_args, host_kwargs = map_values(enter, args), map_values(enter, kwargs)
         if "device" in host_kwargs:
             host_kwargs["device"] = _HOST
         self.timeline.queue()
-        if _waits(operation, host_args):
+        if _is_waiting(operation, host_args):
             self.timeline.synchronize(operation.name())
         result = operation(*host_args, **host_kwargs)
         for tensor, host in tensor_pairs:
             if tensor.shape != host.shape:
                 tensor.data = self.memory.adopt(host)
-        return mapped(lambda value: self._leave(value, tensor_pairs), result)
+        return map_values(lambda value: self._leave(value, tensor_pairs), result)
 
     def _leave(self, value: Any, tensor_pairs: list[tuple[Tensor, Tensor]]) -> Any:
         if not isinstance(value, Tensor):
@@ -85,7 +85,7 @@ class Operations:
         address = value.untyped_storage().data_ptr()
         for tensor, host in tensor_pairs:
             if address and address == host.untyped_storage().data_ptr():
-                return device_view(tensor, value)
+                return view_on_device(tensor, value)
         tensor = self.memory.adopt(value)
         tensor_pairs.append((tensor, value))  # another result may share its memory
         return tensor
@@ -117,7 +117,7 @@ class Operations:
         return tensor
 
 
-def _waits(operation: Any, args: tuple[Any, ...]) -> bool:
+def _is_waiting(operation: Any, args: tuple[Any, ...]) -> bool:
     if _WAITING_TAGS.isdisjoint(operation.tags):
         return False
     if operation.name().partition(".")[0] in _INDEXING:

@@ -24,7 +24,7 @@ FAULT = "STANDIN_FAULT"  # a name in ``faults.TIMELINES``
 _DEFAULTS = {DEVICES: 2, SILENT: 0, MEMORY_BYTES: 8 << 30, OPERATION_NS: 20_000}
 
 
-def setting(variable: str) -> int:
+def read_setting(variable: str) -> int:
     """Return a variable's value, or its default."""
     return int(os.environ.get(variable, _DEFAULTS[variable]))
 
@@ -40,13 +40,13 @@ class StandIn:
     counts_cores = False
 
     def count(self) -> int:
-        return setting(DEVICES)
+        return read_setting(DEVICES)
 
     def product_names(self) -> list[str]:
         return ["Simulated accelerator"] * self.count()
 
     def rank_memory(self, nproc: int) -> RankMemory | None:
-        return None if setting(SILENT) else RankMemory(setting(MEMORY_BYTES))
+        return None if read_setting(SILENT) else RankMemory(read_setting(MEMORY_BYTES))
 
     def refuse(self, recipe: Recipe, nproc: int) -> Refusal | None:
         if recipe.precision == "tf32":
