@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MODULE = "benchmarks.glm_step"
 LAYERS, SEQUENCE, CHOICES = sized((4, 256, 4), (1, 32, 2))
 ANSWER, PADDING = 4, 6  # tokens of an answer block, and behind it
-SMALL = (1, 32)  # layers and tokens at which bf16 ends without bf16 units
+SMALL_SIZES = (1, 32)  # layers and tokens at which bf16 ends without bf16 units
 ROUNDS, WARMUP = 9, 1
 BARS = {"fp32": 1.5, "bf16": 3.0, "memory": 0.6}
 RATE, MAX_NORM = 1e-5, 1.0
@@ -164,13 +164,13 @@ def main() -> bool:
     memory, used = peaks()
 
     def parts_for(units: bool) -> dict[str, tuple[str, ...]]:
-        words = sizes if units else tuple(map(str, SMALL))
+        words = sizes if units else tuple(map(str, SMALL_SIZES))
         return {
             "fp32": ("steps", "plain", "fp32", *words),
             "bf16": ("steps", "ours", "bf16", *words),
         }
 
-    small = f"{SMALL[0]} layer, {SMALL[1]} tokens a candidate"
+    small = f"{SMALL_SIZES[0]} layer, {SMALL_SIZES[1]} tokens a candidate"
     bar, more = bf16_bar(MODULE, parts_for, BARS["bf16"], small)
     bar = replace(bar, what="ours in bf16 / plain in fp32, speed")
     middle = {name: sorted(values)[len(values) // 2] for name, values in found.items()}

@@ -25,9 +25,9 @@ from trainmark.pages.terminal import show_page
 from trainmark.record.record import Record, read_record
 
 # A title, a C1 sequence, a return to overwrite the line, a right-to-left override, a half pair.
-WORD = "\x1b]0;x\x07\x9b31m\rover\u202egnp\u2066\udc9b"
+CONTROL_CHARACTERS = "\x1b]0;x\x07\x9b31m\rover\u202egnp\u2066\udc9b"
 MARKUP = '<script>alert("x")</script><img>|`c`**d**'
-ATTACK = MARKUP + WORD[:-1]  # text in UTF-8 holds no half pair
+ATTACK = MARKUP + CONTROL_CHARACTERS[:-1]  # text in UTF-8 holds no half pair
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -106,8 +106,8 @@ def hostile_record() -> Record:
                     name=ATTACK,
                     state="failed",
                     reason=ATTACK,
-                    run_dir=Path(WORD),
-                    ended={1: (Path(WORD), record)},
+                    run_dir=Path(CONTROL_CHARACTERS),
+                    ended={1: (Path(CONTROL_CHARACTERS), record)},
                 )
             ]
         ),

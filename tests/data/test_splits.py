@@ -93,12 +93,12 @@ def test_a_folder_without_both_splits_is_refused(tmp_path, damage, where, what):
 
 
 VALUES = np.array([3, -2, 9, 9, -2, 4], np.int32)
-FOUND = Extremes(sha256(VALUES.tobytes()).hexdigest(), -2, 9)
+EXPECTED_EXTREMES = Extremes(sha256(VALUES.tobytes()).hexdigest(), -2, 9)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 6])
 def test_extremes_do_not_depend_on_block_size(size):
-    assert compute_extremes(np.split(VALUES, range(size, 6, size))) == FOUND
+    assert compute_extremes(np.split(VALUES, range(size, 6, size))) == EXPECTED_EXTREMES
 
 
 def test_a_file_is_scanned_again_only_when_it_changed(tmp_path):
@@ -108,10 +108,10 @@ def test_a_file_is_scanned_again_only_when_it_changed(tmp_path):
 
     def scan():
         calls.append(1)
-        return {"values": FOUND}
+        return {"values": EXPECTED_EXTREMES}
 
     for _ in range(2):
-        assert load_or_scan(cache, {"values": data}, scan) == {"values": FOUND}
+        assert load_or_scan(cache, {"values": data}, scan) == {"values": EXPECTED_EXTREMES}
     assert len(calls) == 1
     data.write_bytes(b"more")
     load_or_scan(cache, {"values": data}, scan)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trainmark.protocols import Device
 
 # What a recipe may add to a step.
-MORE: dict[str, dict[str, Any]] = {
+CHANGES_FOR_OWN_KERNELS: dict[str, dict[str, Any]] = {
     "glm_superglue": {"checkpoint_activations": True},
     "llama2_7b_lora": {"checkpoint_activations": True},
     "gpt_megatron": {"checkpoint_activations": True},
@@ -48,7 +48,7 @@ def _device_that_tells(device):
 def test_no_step_waits_for_the_device(name, precision, kernels, device, generated):
     if name == "gpt_oss_20b" and (precision, device.torch_type) != ("bf16", "cuda"):
         pytest.skip("the host waits for the numbers of rows of experts; see train/experts.py")
-    more = MORE.get(name, {}) if kernels == "own" else {}
+    more = CHANGES_FOR_OWN_KERNELS.get(name, {}) if kernels == "own" else {}
     try:
         job = tiny_jobs.build(
             name,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 H100 = "NVIDIA H100 80GB HBM3"
 S = 1_000_000_000
-SAID = {"code": "exception", "args": {"text": "m"}}
+EXCEPTION_MESSAGE = {"code": "exception", "args": {"text": "m"}}
 
 
 def make_facts(t_ns: int, product: str = H100, matmul: float | None = 4e14) -> dict[str, Any]:
@@ -363,7 +363,13 @@ def test_time_until_the_end_seen_by_the_launcher_is_a_span(tmp_path: Path) -> No
     raised = [
         make_event("start", S, pid=2),
         make_event(
-            "error", 2 * S, kind="error", type="E", message=SAID, place="init", traceback=""
+            "error",
+            2 * S,
+            kind="error",
+            type="E",
+            message=EXCEPTION_MESSAGE,
+            place="init",
+            traceback="",
         ),
     ]
     launcher_events = [launch_event(), make_event("stop", 20 * S, reason="timeout", timeout_s=20)]

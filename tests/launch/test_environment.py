@@ -10,7 +10,7 @@ PODMAN = (
     'engine="podman-4.9.3"\nname="quiet_bell"\nid="0af3"\n'
     'image="quay.io/team/train:1.2"\nimageid="9bc1"\nrootless=0\n'
 )
-TOLD = {
+CONTAINER_VARIABLES = {
     "TRAINMARK_CONTAINER_VERSION": "20.10.16",
     "TRAINMARK_CONTAINER_IMAGE": "nvcr.io/nvidia/pytorch:25.06-py3",
 }
@@ -21,12 +21,16 @@ TOLD = {
     [
         ({}, {}, (None, None, None)),
         ({".dockerenv": ""}, {}, ("docker", None, None)),
-        ({".dockerenv": ""}, TOLD, ("docker", "20.10.16", "nvcr.io/nvidia/pytorch:25.06-py3")),
+        (
+            {".dockerenv": ""},
+            CONTAINER_VARIABLES,
+            ("docker", "20.10.16", "nvcr.io/nvidia/pytorch:25.06-py3"),
+        ),
         ({"run/.containerenv": PODMAN}, {}, ("podman", None, None)),
         ({"run/.containerenv": ""}, {"container": "podman"}, ("podman", None, None)),
         (
             {"run/.containerenv": PODMAN},
-            TOLD,
+            CONTAINER_VARIABLES,
             ("podman", "20.10.16", "nvcr.io/nvidia/pytorch:25.06-py3"),
         ),
         (

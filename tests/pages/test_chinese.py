@@ -20,7 +20,7 @@ SOURCE = Path(trainmark.__file__).parent
 HAN = "[\u4e00-\u9fff]"
 FULL = "[，。；：！？、（）《》“”‘’]"
 # As the founding pages print them.
-FOUNDING = re.compile(
+FOUNDING_TERMS = re.compile(
     r"OS版本|OS kernel版本|CPU型号|单位为GiB|简写为(LBS|MPE|GAS)"
     r"|(运行时长|性能|收敛精度)\([a-zA-Z/]+\)|(收敛|目标)val_loss|(Steps|epoch)数"  # headers
     rf"|(?:[A-Za-z0-9]{HAN}*)?(单|两|四|八|\d+)机(单|\d+)(卡|进程)"  # A100单机8卡
@@ -47,7 +47,9 @@ def iterate_strings(value: Any) -> Iterator[str]:
 
 
 def list_faulty_texts(texts: list[str]) -> list[str]:
-    plain_texts = {text: re.sub(r"\{[^{}]*\}", PLACE, FOUNDING.sub(PLACE, text)) for text in texts}
+    plain_texts = {
+        text: re.sub(r"\{[^{}]*\}", PLACE, FOUNDING_TERMS.sub(PLACE, text)) for text in texts
+    }
     return [
         text
         for text, plain_text in plain_texts.items()

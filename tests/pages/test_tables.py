@@ -18,7 +18,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 GIB = 1024**3
 SPEED = ["precision", "fix_hp", "e2e_time", "p_whole", "p_train", "p_core"]
 # The cells of the founding pages' tables: configuration, device, world, then the columns.
-FOUNDING = {
+PAGES_OF_FOUNDING_DOCUMENTS = {
     "distilbert_sst2": (
         [*SPEED, "acc", "mem"],
         [
@@ -209,9 +209,9 @@ FOUNDING = {
 }
 
 
-@pytest.mark.parametrize("case", FOUNDING)
+@pytest.mark.parametrize("case", PAGES_OF_FOUNDING_DOCUMENTS)
 def test_a_founding_page_equals_our_table_cell_by_cell(case):
-    columns, printed = FOUNDING[case]
+    columns, printed = PAGES_OF_FOUNDING_DOCUMENTS[case]
     table = tables.build_reference_table(reference.read_references(case))
     assert translate_headers(table, "zh") == ["配置", *columns]
     assert translate_rows(table, "zh") == [(row[0], *row[2:]) for row in printed]
@@ -247,7 +247,7 @@ def test_a_record_with_a_published_rows_values_prints_that_row():
         quality=record.quality.model_copy(update={"value": 0.908, "target": None}),
     )
     (row,) = translate_rows(tables.build_performance_table([record]), "zh")
-    printed = FOUNDING["distilbert_sst2"][1][1]
+    printed = PAGES_OF_FOUNDING_DOCUMENTS["distilbert_sst2"][1][1]
     assert row == (printed[0], *printed[2:])
     (row,) = translate_rows(tables.build_performance_table([record]))
     assert row[0] == "A100 1 node x 8 (1x8)"
@@ -278,7 +278,7 @@ FINE_TUNING = ("fix_hp", "token/p/s", "loss", "mem", tables.QUALITY, "MFU")
 def test_fine_tuning_page_has_other_columns():
     record = read_golden_record()
     other_references = record.plan.about.references.model_copy(
-        update={"columns": FOUNDING["llama2_7b_lora"][0]}
+        update={"columns": PAGES_OF_FOUNDING_DOCUMENTS["llama2_7b_lora"][0]}
     )
     new_about = record.plan.about.model_copy(update={"references": other_references})
     record = read_golden_record(plan=record.plan.model_copy(update={"about": new_about}))
@@ -300,8 +300,14 @@ def test_the_references_choose_the_column_set():
         return reference.References(columns=columns)
 
     assert tables.list_columns(make_references()) == tables.PERFORMANCE
-    assert tables.list_columns(make_references(*FOUNDING["llama2_7b_lora"][0])) == FINE_TUNING
-    assert tables.list_columns(make_references(*FOUNDING["dlrm_criteo"][0])) == tables.PERFORMANCE
+    assert (
+        tables.list_columns(make_references(*PAGES_OF_FOUNDING_DOCUMENTS["llama2_7b_lora"][0]))
+        == FINE_TUNING
+    )
+    assert (
+        tables.list_columns(make_references(*PAGES_OF_FOUNDING_DOCUMENTS["dlrm_criteo"][0]))
+        == tables.PERFORMANCE
+    )
     with pytest.raises(RecordError, match="acc, p_hole"):
         tables.list_columns(make_references("acc", "p_hole"))
 

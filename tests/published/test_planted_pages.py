@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # The bar is 57 of 60. Not detectable: sample counts that a start of some minutes may explain.
-FOUND, PLANTED, HONEST = 57, 60, 80
+NUM_FOUND, NUM_PLANTED, NUM_HONEST = 57, 60, 80
 
 
 def audit_page(text: str, folder: Path) -> tuple[int, set[int | None]]:
@@ -27,12 +27,12 @@ def audit_page(text: str, folder: Path) -> tuple[int, set[int | None]]:
 
 def test_planted_errors_are_found_in_their_row(tmp_path: Path) -> None:
     pages = list(iterate_planted_pages())
-    assert len(pages) == PLANTED
+    assert len(pages) == NUM_PLANTED
     is_error_found = [bool(audit_page(page.text, tmp_path)[1] & set(page.lines)) for page in pages]
-    assert sum(is_error_found) >= FOUND
+    assert sum(is_error_found) >= NUM_FOUND
 
 
 def test_correct_rows_are_not_flagged(tmp_path: Path) -> None:
     audits = [audit_page(text, tmp_path) for text in iterate_correct_pages()]
-    assert sum(rows for rows, _ in audits) >= HONEST
+    assert sum(rows for rows, _ in audits) >= NUM_HONEST
     assert all(lines == set() for _, lines in audits)

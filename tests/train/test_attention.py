@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-FIXED, VARYING = {"dropout": 0.0, "shapes_vary": False}, {"dropout": 0.0, "shapes_vary": True}
+FIXED_SHAPES, VARYING_SHAPES = (
+    {"dropout": 0.0, "shapes_vary": False},
+    {"dropout": 0.0, "shapes_vary": True},
+)
 
 
 class Recorder(CpuDevice):
@@ -64,9 +67,9 @@ def test_cudnn_attention_is_used_only_with_exact_dropout(
     [
         ("gpt_megatron", {"dropout": 0.1}, {"dropout": 0.1, "shapes_vary": False}),
         ("glm_superglue", {"dropout": 0.1}, {"dropout": 0.1, "shapes_vary": True}),
-        ("llama31_8b", {}, FIXED),
-        ("llama2_7b_lora", {"mmlu_mode": "off"}, FIXED),
-        ("distilbert_sst2", {}, FIXED),  # its generated model drops no attention weights
+        ("llama31_8b", {}, FIXED_SHAPES),
+        ("llama2_7b_lora", {"mmlu_mode": "off"}, FIXED_SHAPES),
+        ("distilbert_sst2", {}, FIXED_SHAPES),  # its generated model drops no attention weights
     ],
 )
 def test_job_names_what_its_attention_needs(
@@ -80,5 +83,5 @@ def test_job_names_what_its_attention_needs(
 def test_mmlu_prompts_leave_the_attention_setting_unchanged() -> None:
     device = Recorder()
     with fit_varying_shapes(device, dropout=0.25):
-        assert device.needs == [VARYING]
-    assert device.needs == [VARYING, {"dropout": 0.25, "shapes_vary": False}]
+        assert device.needs == [VARYING_SHAPES]
+    assert device.needs == [VARYING_SHAPES, {"dropout": 0.25, "shapes_vary": False}]

@@ -17,7 +17,7 @@ from trainmark.train.evaluation import (
     scored_rows,
 )
 
-HERE = {"world_size": 1, "device": torch.device("cpu")}
+ONE_RANK = {"world_size": 1, "device": torch.device("cpu")}
 
 
 def test_equal_rows_have_equal_keys_wherever_they_stand() -> None:
@@ -63,7 +63,7 @@ def test_mean_is_over_rows_and_not_over_batches() -> None:
     scored = EvaluationSum()
     for tensors, rows in scored_rows([(torch.ones(3, 2), 3), (torch.zeros(1, 2), 1)]):
         scored.add(rows, total=tensors[:, 0].sum())
-    evaluation = scored.mean(**HERE)
+    evaluation = scored.mean(**ONE_RANK)
     assert (evaluation.value, evaluation.samples) == (0.75, 4)
     assert evaluation.scores is not None
     assert (evaluation.scores.total, evaluation.scores.weight) == (3.0, 4.0)
@@ -74,7 +74,7 @@ def test_mean_uses_the_given_weights() -> None:
     scored = EvaluationSum()
     scored.add(ScoredRows.of(torch.arange(2), 2), total=30.0, weight=20)
     scored.add(ScoredRows.of(torch.arange(1), 0), total=0.0)  # a batch without rows of its own
-    assert scored.mean(**HERE).value == 1.5
+    assert scored.mean(**ONE_RANK).value == 1.5
 
 
 def test_quality_that_is_not_a_mean_has_only_rows() -> None:
@@ -82,7 +82,7 @@ def test_quality_that_is_not_a_mean_has_only_rows() -> None:
     scored.add(ScoredRows.of(torch.arange(5), 5))
     scores = scored.scores()
     assert (scores.rows, scores.total, scores.weight) == (5, None, None)
-    assert np.isnan(scored.mean(**HERE).value)
+    assert np.isnan(scored.mean(**ONE_RANK).value)
 
 
 def test_rows_beyond_the_limit_are_counted_without_keys() -> None:

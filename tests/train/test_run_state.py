@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("default:torch.distributed is disabled"),
 ]
-EVERY, STEPS = 2, 7
+SAVE_EVERY_STEPS, NUM_STEPS = 2, 7
 
 
 def train(
@@ -67,14 +67,19 @@ def train_with_interruption(
     rank: int, ranks: int, new_job: Callable[..., Any], folder: Path, changes: dict[str, Any]
 ) -> list[Any]:
     """Return the steps of a whole training, and those after a checkpoint of a shorter one."""
-    fields = {"rank": rank, "world_size": ranks, "checkpoint_every_steps": EVERY, **changes}
+    fields = {
+        "rank": rank,
+        "world_size": ranks,
+        "checkpoint_every_steps": SAVE_EVERY_STEPS,
+        **changes,
+    }
     uninterrupted = train(
-        new_job(**{**fields, "checkpoint_every_steps": None}), folder / "none", steps=STEPS
+        new_job(**{**fields, "checkpoint_every_steps": None}), folder / "none", steps=NUM_STEPS
     )
     train(new_job(**fields), folder, steps=5)
     progress = Progress(4, *divmod(4, new_job(**fields).steps_per_epoch), samples=0)
     resumed = train(
-        new_job(**fields), folder / "on", steps=STEPS, begin=(folder / "step-4", progress)
+        new_job(**fields), folder / "on", steps=NUM_STEPS, begin=(folder / "step-4", progress)
     )
     return [uninterrupted, resumed]
 
@@ -119,7 +124,7 @@ def test_sharded_checkpoint_resumes_on_two_ranks_and_on_one(
     single_rank = train(
         new_job(micro_batch_size=8),
         tmp_path / "alone",
-        steps=STEPS,
+        steps=NUM_STEPS,
         begin=(places[1] / "step-4", Progress(4, 0, 4, 32)),
     )
     means = [
@@ -131,7 +136,7 @@ def test_sharded_checkpoint_resumes_on_two_ranks_and_on_one(
 
 @needs_checkpoints
 def test_a_damaged_checkpoint_or_one_of_another_model_is_refused(tmp_path: Path) -> None:
-    train(tiny_llama31.new_job(checkpoint_every_steps=EVERY), tmp_path, steps=3)
+    train(tiny_llama31.new_job(checkpoint_every_steps=SAVE_EVERY_STEPS), tmp_path, steps=3)
     place, begin = tmp_path / "step-2", Progress(2, 0, 2, 16)
     other = tiny_llama31.new_job(hidden_size=64)
     with pytest.raises(DataError, match="cannot be loaded"):

@@ -20,7 +20,7 @@ from trainmark.errors import DataError
 TINY = CASE.recipes["tiny"]
 REAL = replace(TINY, data="real")
 PRETRAINED = replace(REAL, init="pretrained")
-ODD = [
+UNUSUAL_TEXTS = [
     "plain words",
     "  spaces \u00a0 around  ",
     "ÉCLAIRS naïve façade",
@@ -100,14 +100,16 @@ def test_ids_equal_those_of_the_library_tokenizer(folder, form, length):
     if form == "tokenizer.json":
         library_tokenizer.backend_tokenizer.save(str(folder / "model" / "tokenizer.json"))
         (folder / "model" / "vocab.txt").unlink()
-    write_split(folder, "train", ODD, [0] * len(ODD))
+    write_split(folder, "train", UNUSUAL_TEXTS, [0] * len(UNUSUAL_TEXTS))
     rows = data.load(folder, replace(REAL, seq_length=length)).train
-    (ids, mask, _), counts = rows.batch(np.arange(len(ODD)))
-    expected = library_tokenizer(ODD, padding="max_length", truncation=True, max_length=length)
+    (ids, mask, _), counts = rows.batch(np.arange(len(UNUSUAL_TEXTS)))
+    expected = library_tokenizer(
+        UNUSUAL_TEXTS, padding="max_length", truncation=True, max_length=length
+    )
     assert ids.tolist() == expected["input_ids"]
     assert mask.astype(int).tolist() == expected["attention_mask"]
-    assert (counts.tokens, counts.tokens_padded) == (mask.sum(), len(ODD) * length)
-    long = library_tokenizer(ODD)["input_ids"]
+    assert (counts.tokens, counts.tokens_padded) == (mask.sum(), len(UNUSUAL_TEXTS) * length)
+    long = library_tokenizer(UNUSUAL_TEXTS)["input_ids"]
     assert rows.truncated == sum(len(row) > length for row in long)
 
 
@@ -261,11 +263,11 @@ def test_row_without_sentence_or_label_is_named_with_its_key(folder, sentence, l
 
 
 def test_parquet_tsv_and_npz_hold_the_same_rows(tmp_path):
-    labels = [row % 2 for row in range(len(ODD))]
+    labels = [row % 2 for row in range(len(UNUSUAL_TEXTS))]
     (tmp_path / "tsv" / "data").mkdir(parents=True)
     for split, tsv in (("train", "train"), ("validation", "dev")):
-        write_split(tmp_path / "parquet", split, ODD, labels)
-        lines = [f"{text}\t{label}\n" for text, label in zip(ODD, labels, strict=True)]
+        write_split(tmp_path / "parquet", split, UNUSUAL_TEXTS, labels)
+        lines = [f"{text}\t{label}\n" for text, label in zip(UNUSUAL_TEXTS, labels, strict=True)]
         (tmp_path / "tsv" / "data" / f"{tsv}.tsv").write_text(
             "sentence\tlabel\n" + "".join(lines), encoding="utf-8", newline=""
         )

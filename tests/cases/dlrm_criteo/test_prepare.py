@@ -95,9 +95,9 @@ def run_prepare(raw, data, **options):
 
 
 DAYS = [make_rows(1, 700), make_rows(2, 300), make_rows(3, 401)]
-ALL = [*DAYS[0], *DAYS[1], *DAYS[2]]
-LAST = {"test": DAYS[2][:200], "validation": DAYS[2][200:]}
-SPLITS = {"train": shuffle_rows(DAYS[:2]), **LAST}
+ALL_ROWS = [*DAYS[0], *DAYS[1], *DAYS[2]]
+SPLITS_OF_LAST_DAY = {"test": DAYS[2][:200], "validation": DAYS[2][200:]}
+SPLITS = {"train": shuffle_rows(DAYS[:2]), **SPLITS_OF_LAST_DAY}
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def small_batches(monkeypatch):
 def test_prepared_bytes_equal_a_plain_implementation_of_the_rules(raw_days, tmp_path, threshold):
     data = tmp_path / "data"
     progress_lines = run_prepare(raw_days, data, frequency_threshold=threshold)
-    files, cardinalities = encode_plainly(ALL, SPLITS, threshold)
+    files, cardinalities = encode_plainly(ALL_ROWS, SPLITS, threshold)
     assert read_files(data) == files
     spec = read_spec(data)
     assert spec.cardinalities == tuple(cardinalities)
@@ -153,7 +153,7 @@ def test_compressed_logs_give_the_same_bytes(raw_days, tmp_path):
         (raw_days / f"{name}.gz").write_bytes(gzip.compress((raw_days / name).read_bytes()))
         (raw_days / name).unlink()
     run_prepare(raw_days, tmp_path / "data", workers=3)
-    assert read_files(tmp_path / "data") == encode_plainly(ALL, SPLITS)[0]
+    assert read_files(tmp_path / "data") == encode_plainly(ALL_ROWS, SPLITS)[0]
     (raw_days / "day_1.gz").write_bytes(gzip.compress(break_row(137, FAULTS["number"][0])))
     (raw_days / "day_2.gz").write_bytes(b"\x1f\x8b")
     with pytest.raises(DataError) as caught:
@@ -167,7 +167,7 @@ def test_logs_with_byte_order_mark_and_crlf_give_the_same_bytes(raw_days, tmp_pa
         content = (raw_days / name).read_bytes()
         (raw_days / name).write_bytes(mark + content.replace(b"\n", b"\r\n"))
     run_prepare(raw_days, tmp_path / "data")
-    assert read_files(tmp_path / "data") == encode_plainly(ALL, SPLITS)[0]
+    assert read_files(tmp_path / "data") == encode_plainly(ALL_ROWS, SPLITS)[0]
 
 
 def test_faulty_row_of_a_log_with_byte_order_mark_and_crlf_is_named(raw_days, tmp_path):
@@ -193,8 +193,8 @@ def test_other_rules_give_other_bytes_and_are_recorded(raw_days, tmp_path):
 
     data = tmp_path / "data"
     run_prepare(raw_days, data, log_offset=1, seed=7)
-    splits = {"train": shuffle_rows(DAYS[:2], seed=7), **LAST}
-    assert read_files(data) == encode_plainly(ALL, splits, logarithm=compute_log)[0]
+    splits = {"train": shuffle_rows(DAYS[:2], seed=7), **SPLITS_OF_LAST_DAY}
+    assert read_files(data) == encode_plainly(ALL_ROWS, splits, logarithm=compute_log)[0]
     assert read_spec(data).changed_rules == {"log_offset": "1"}
 
 
@@ -204,7 +204,7 @@ def test_prepared_bytes_do_not_depend_on_batches_groups_or_threads(
     for workers in (1, 3):
         data = tmp_path / f"data{workers}"
         run_prepare(raw_days, data, frequency_threshold=3, workers=workers)
-        assert read_files(data) == encode_plainly(ALL, SPLITS, 3)[0]
+        assert read_files(data) == encode_plainly(ALL_ROWS, SPLITS, 3)[0]
 
 
 def break_row(position, change):
@@ -298,7 +298,7 @@ def test_interrupted_preparation_resumes_after_its_last_finished_stage(
     resumed.append(True)
     run_prepare(raw_days, data)
     assert done == STAGES
-    assert read_files(data) == encode_plainly(ALL, SPLITS)[0]
+    assert read_files(data) == encode_plainly(ALL_ROWS, SPLITS)[0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "raw"]
     assert run_prepare(raw_days, data)[-1].startswith(f"{data} is already prepared")
 
@@ -312,7 +312,7 @@ def test_interrupted_preparation_restarts_with_other_rules(raw_days, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         prepare(raw_days, tmp_path / "data", stop, workers=2)
     run_prepare(raw_days, tmp_path / "data", frequency_threshold=3)
-    assert read_files(tmp_path / "data") == encode_plainly(ALL, SPLITS, 3)[0]
+    assert read_files(tmp_path / "data") == encode_plainly(ALL_ROWS, SPLITS, 3)[0]
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -329,4 +329,4 @@ def test_preparation_restarts_without_its_scratch_database(raw_days, tmp_path):
         prepare(raw_days, tmp_path / "data", Stopping(print), workers=2)
     (tmp_path / ".data.partial" / "work" / prepare_tables.SCRATCH).unlink()
     run_prepare(raw_days, tmp_path / "data")
-    assert read_files(tmp_path / "data") == encode_plainly(ALL, SPLITS)[0]
+    assert read_files(tmp_path / "data") == encode_plainly(ALL_ROWS, SPLITS)[0]

@@ -24,7 +24,7 @@ ROWS = [
     {"id": "1", "dialogue": "Ann: hi\r\nBo: hé,\u2028\x85\x0c ciao", "summary": "They greet."},
     {"id": "2", "dialogue": "", "summary": "Nothing is said."},
 ]
-OTHER = [{"id": "3", "dialogue": "x", "summary": "y"}]
+VALIDATION_ROWS = [{"id": "3", "dialogue": "x", "summary": "y"}]
 TINY = CASE.recipes["tiny"]
 
 
@@ -37,7 +37,7 @@ def few_dialogues():
 
 def write_split(folder, kind, names=("train", "val")):
     folder.mkdir(parents=True, exist_ok=True)
-    for name, rows in zip(names, (ROWS, OTHER), strict=True):
+    for name, rows in zip(names, (ROWS, VALIDATION_ROWS), strict=True):
         table = pa.Table.from_pylist(rows)
         if kind == "json":
             (folder / f"{name}.json").write_text(json.dumps(rows), encoding="utf-8")

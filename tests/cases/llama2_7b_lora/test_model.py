@@ -32,7 +32,7 @@ from trainmark.errors import DataError
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 TINY = PRESETS["tiny"]
-EVERY = ",".join(TARGETS)
+ALL_TARGETS = ",".join(TARGETS)
 
 
 def write_folder(
@@ -101,7 +101,7 @@ def load_with_peft_alone(model_folder: Path, adapter_folder: Path) -> torch.nn.M
         return peft.PeftModel.from_pretrained(base, adapter_folder, is_trainable=True)
 
 
-@pytest.mark.parametrize("targets", ["q_proj,v_proj", EVERY])
+@pytest.mark.parametrize("targets", ["q_proj,v_proj", ALL_TARGETS])
 def test_saved_adapters_give_the_same_loss_and_gradients_in_peft(
     tmp_path: Path, targets: str
 ) -> None:
