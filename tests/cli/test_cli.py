@@ -350,7 +350,10 @@ def test_results_without_runs_or_of_an_unknown_key_are_one_clear_error(cli, leav
 
 @pytest.mark.parametrize(
     ("lang", "first", "last"),
-    [("en", "ok    flops: the FLOP formula", "no fault in 8 checks"), ("zh", "公式", "8 项")],
+    [
+        ("en", "ok    flops: the FLOP formula", "no faults found in 8 checks"),
+        ("zh", "公式", "8 项"),
+    ],
 )
 def test_each_check_of_a_case_is_described(cli, lang, first, last, monkeypatch):
     report = CaseReport([CaseCheck(name) for name in CHECKS], {})

@@ -96,7 +96,7 @@ def test_other_work_exits_with_2_and_allowed_differences_are_listed(cli: Call) -
     assert "--allow compile" in err
     code, out, _ = cli("a", "b c", "--allow", "compile", "--allow", "bs")
     assert code == 0
-    assert "The workloads differ, as allowed:" in out
+    assert "Allowed differences between the workloads:" in out
     assert "compile" in out
 
 

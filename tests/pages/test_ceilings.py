@@ -92,7 +92,7 @@ def test_any_rank_above_the_published_peak_is_named() -> None:
     fast = make_kind("memory_copy", make_point([1 << 30], 5e12), share_of_peak=1.25)
     slow = make_kind("memory_copy", make_point([1 << 30], 3e12), share_of_peak=0.75)
     assert [line for line in list_lines(make_ceilings([slow], [fast])) if "peak" in line] == [
-        "rank 1: memory copy: above the published peak: either the times or the peak are wrong"
+        "rank 1: memory copy: above the published peak: the timing or the peak is wrong"
     ]
 
 

@@ -104,7 +104,7 @@ def test_a_long_loss_is_smoothed_by_a_moving_mean() -> None:
     losses: list[float | None] = [float(step % 2) for step in range(40)]
     losses[3] = None
     chart = draw_chart(steps.chart_loss(read_record(loss=losses)))
-    assert translate(chart.title, "en") == "Training loss; bold: mean of 5 steps"
+    assert translate(chart.title, "en") == "Training loss; bold: mean over 5 steps"
     smoothed = [row["value"] for row in read_datasets(chart)["smoothed"]]
     assert smoothed[0] == pytest.approx(1 / 3, abs=1e-6)  # of steps 1 to 3
     assert smoothed[3] == pytest.approx(2 / 4, abs=1e-6)  # of 2, 3, 5 and 6
@@ -165,7 +165,7 @@ def test_very_many_steps_and_evaluations_are_thinned() -> None:
     assert len(read_datasets(steps.chart_quality(record))["steps"]) <= 1000
     curve = steps.chart_loss(record)
     assert curve is not None
-    assert "value of every 200 steps" in translate(curve.note, "en")
+    assert "value in every 200 steps" in translate(curve.note, "en")
 
 
 def test_quality_chart_shows_its_target() -> None:
@@ -270,7 +270,9 @@ def test_missing_value_of_a_rank_has_a_reason() -> None:
     cell = rank_table.rows[0][column]
     assert isinstance(cell, Missing)
     assert translate(cell, "en") == "–"
-    assert translate(cell.reason, "en") == "no library or tool on this machine reads these devices"
+    assert (
+        translate(cell.reason, "en") == "no library or tool on this machine can read these devices"
+    )
 
 
 def test_picture_uses_colours_of_the_page() -> None:

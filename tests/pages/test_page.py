@@ -124,7 +124,7 @@ def test_each_language_has_its_own_script():
 
 
 def test_published_rows_of_other_work_are_marked():
-    assert "Runs with recipe throughput-1x1 do not train to the target" in to_page_markdown(
+    assert "runs with recipe throughput-1x1 do not train to the target" in to_page_markdown(
         make_planned_record(recipe_name="throughput-1x1")
     )
     assert "do not train to the target" not in to_page_markdown(make_record())
@@ -420,7 +420,7 @@ def test_most_limiting_rule_gives_advice_with_its_arithmetic():
     busy = make_waiting_record(0.01)
     busy.environment["others_cpu_share"] = 0.47
     assert translate(describe_dominant_limit(busy), "en").startswith(
-        "Other programs used cores of this run"
+        "Other programs used this run's cores"
     )
     assert "idle machine. (47.0% > 10%)" in to_page_markdown(busy)
 
@@ -471,7 +471,7 @@ def test_unmeasured_figures_are_grouped_by_their_reason():
     text = to_page_markdown(make_record(figures=read_record().figures | figures))
     assert (
         "Not measured: MFU (no FLOP formula for this case); power, temperature "
-        "(no library or tool on this machine reads these devices)"
+        "(no library or tool on this machine can read these devices)"
     ) in text
     assert not any(f"| {name} |" in text.split("## Figures")[1] for name in figures)
 
@@ -553,13 +553,13 @@ def test_throttling_is_named_by_rank_and_distinguished_by_its_time():
             (100, 115),
             "cuda",
             "the steps of the slowest rank are 15.0% longer than those of the median rank; "
-            "no rank is reported as slow: the measured time was too short to compare them",
+            "the measured time was too short to tell whether any rank is slow",
         ),
         (
             (100, 103),
             "cpu",
             "the steps of the slowest rank are 3.0% longer than those of the median rank; "
-            "ranks share the cores of the host; their devices are not compared",
+            "the ranks share the host's cores, so their devices are not compared",
         ),
         ((100, None), "cuda", "fewer than two ranks measured a step"),
     ],
@@ -820,7 +820,7 @@ def test_page_shows_the_gain_of_balanced_experts():
     faster = rate.model_copy(update={"value": 1.25 * rate.value})
     bound = make_balanced_record(figures=make_moe_record().figures | {"p_train": faster})
     expected = (
-        "is 1.250 times as fast: 571.5 samples/s with the balanced bound, 457.2 samples/s with"
+        "is 1.250 times as fast: 571.5 samples/s with the balanced bound and 457.2 samples/s with"
     )
     for run, other in ((make_moe_record(), bound), (bound, make_moe_record())):
         assert expected in to_markdown([page.build_document([run], [other])])
@@ -830,7 +830,7 @@ def test_page_shows_the_gain_of_balanced_experts():
     document = page.build_document(
         [make_moe_record()], [make_record(run_id="other", plan=make_moe_record().plan)]
     )
-    assert "Speedup by perfect balance" not in to_markdown([document])
+    assert "Speedup from perfect balance" not in to_markdown([document])
 
 
 def test_balanced_run_of_other_work_does_not_show_the_gain():
@@ -838,4 +838,4 @@ def test_balanced_run_of_other_work_does_not_show_the_gain():
     longer = plan.model_copy(update={"recipe": plan.recipe | {"max_steps": 7}})
     for other in (make_record(run_id="x", plan=longer), make_balanced_record(status="failed")):
         document = page.build_document([make_moe_record()], [other])
-        assert "Speedup by perfect balance" not in to_markdown([document])
+        assert "Speedup from perfect balance" not in to_markdown([document])

@@ -84,7 +84,7 @@ def test_by_default_earlier_runs_of_the_folder_are_on_the_ruler(
 def test_terminal_shows_why_no_run_is_comparable(run_report: Call, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "other")
     assert "No comparable result. Closest: A100" in run_report("bert")[1]
-    assert "no earlier run of this case" in run_report("toy")[1]
+    assert "this case has no earlier run" in run_report("toy")[1]
     cause = Cause(kind="oom", message=message("exception", text="no memory left"))
     changes = {"run_id": "failed", "status": "oom", "cause": cause}
     failed = TOY.model_copy(update=changes)

@@ -299,7 +299,7 @@ def test_selected_runs_of_the_same_work_are_compared(tmp_path, monkeypatch):
     assert "1.200" in page.texts
     assert any(line.startswith("p_train is 20.0% faster") or "20" in line for line in page.texts)
     refusal = (
-        "C has a different workload than A and is not compared with it. They "
+        "C has a different workload than A and is not compared with it. The workloads "
         "differ in micro_batch_size"
     )
     assert refusal in page.texts
@@ -308,7 +308,7 @@ def test_selected_runs_of_the_same_work_are_compared(tmp_path, monkeypatch):
     assert "zh/compare?run=a1&run=b3&run=c2" in addresses
     assert "runs/b3.html" in addresses
     allowed = Reader(views.compare_page(database, ["a1", "c2"], allow=["micro_batch_size"]))
-    assert "The workloads differ, as allowed:" in allowed.texts
+    assert "Allowed differences between the workloads:" in allowed.texts
     assert {"chart-ratios", "chart-sides-loss"} <= set(allowed.list_values("figure", "id"))
     assert "✓ faster" in allowed.texts
     for chosen in (

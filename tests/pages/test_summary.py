@@ -60,8 +60,8 @@ def test_failed_launches_are_named_and_never_averaged_in():
     assert list_paragraphs(lines) == [
         "2 of 4 launches passed",
         "excluded from every figure: run1 (failed), run3 (target missed)",
-        "A 95% interval needs at least five launches; with fewer, only the range is shown, which "
-        "allows no conclusion.",
+        "A 95% interval needs at least five launches; with fewer, only the range is shown, and no "
+        "conclusion can be drawn from it.",
     ]
 
 

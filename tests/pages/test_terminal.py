@@ -52,7 +52,7 @@ def test_summary_of_a_run_has_title_sentence_row_ruler_and_limit():
         "e2e_time 46.1 s · p_whole 412.9, p_train 457.2, p_core 464.6 samples/s · MFU 31.6% · "
         "memory 33.4 of 40.0 GiB",
         "Noisy: fewer than 5 launches (1)",
-        "No comparable result: there is no earlier run of this case, and no published result",
+        "No comparable result: this case has no earlier run and no published result",
         "89% of the time is compute, at 41% of the device's matmul rate; no bottleneck found.",
     ]
 
@@ -220,7 +220,7 @@ def test_summary_of_a_failed_run_has_cause_and_advice():
         "out of memory while the model was built, rank 1: no memory left",
     ]
     (advice,) = [line for line in lines if line.startswith("What to try")]
-    assert advice.startswith("What to try: lower bs (now 96), with gas raised")
+    assert advice.startswith("What to try: lower bs (now 96) and raise gas")
     assert list_first_lines([read_golden_record(status="oom", cause=cause)], lang="zh")[2] == (
         "内存不足（构建模型时），rank 1：异常信息：no memory left"
     )

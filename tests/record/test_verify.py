@@ -87,7 +87,7 @@ def test_tenfold_throughput_is_reported_first_and_fails(run_dir: Path, cli: Any)
     assert "evidence" not in out
     edit_json(run_dir / "record.json", "figures", "p_train", "value", value=2560.0)
     code, out, err = cli("report", run_dir)
-    found_first = "figures.p_train.value is 2560 in the record, but 256 when computed again"
+    found_first = "figures.p_train.value is 2560 in the record, but 256 when recomputed"
     assert code == 1
     assert found_first in " ".join(out.split())
     assert "does not match its raw events" in err
@@ -95,7 +95,7 @@ def test_tenfold_throughput_is_reported_first_and_fails(run_dir: Path, cli: Any)
     for verb, option, form in (*forms, ("export", "--to", "json"), ("export", "--to", "csv")):
         code, out, _ = cli(verb, run_dir, option, form)
         assert code == 1
-        assert "evidence_disagrees" in out or "256 when computed again" in out
+        assert "evidence_disagrees" in out or "256 when recomputed" in out
 
 
 def test_changed_event_file_is_named(run_dir: Path) -> None:

@@ -161,7 +161,7 @@ def _choose_work(request: RunRequest, spec: WitnessSpec, nproc: int) -> Choice:
         dataset=Text("read by the program", "由程序读取"),
         metric="train_loss",
         metric_note=Text("mean training loss of the last steps", "最后若干步的平均训练损失"),
-        sample_note=Text("as the file of --witness says", "按 --witness 文件的说明"),
+        sample_note=Text("as stated in the --witness file", "按 --witness 文件的说明"),
         higher_is_better=False,
         work_unit="tokens" if spec.counts_tokens else "samples",
         recipe_type=Recipe,
