@@ -120,7 +120,7 @@ async def _send_file(request: Request) -> Response:
 
 def _report_health(request: Request) -> Response:
     serving: Serving = request.app.state.serving
-    num_results, _ = serving.index.read_version()
+    num_results = serving.index.read_version().num_entries
     return JSONResponse({"status": "stale" if serving.fault else "ok", "results": num_results})
 
 

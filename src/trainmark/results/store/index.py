@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import finalize
 
 from trainmark.errors import EnvironmentFault, RecordError
@@ -63,6 +63,18 @@ _SCHEMA = (
     ),
 )
 _INSERT = f"INSERT INTO {TABLE} VALUES (NULL{', ?' * len(INDEX_COLUMNS)})"
+
+
+class IndexVersion(NamedTuple):
+    """Two numbers of which at least one changes whenever the entries of an index change.
+
+    Args:
+        num_entries: number of entries.
+        newest_id: id of the entry that was added last; 0: there is none.
+    """
+
+    num_entries: int
+    newest_id: int
 
 
 class Index:
@@ -186,9 +198,9 @@ class Index:
         }
         return [entry | place_columns for entry in entries]
 
-    def read_version(self) -> tuple[int, int]:
-        """Return the number of entries, and the id of the newest one, which changes with them."""
+    def read_version(self) -> IndexVersion:
+        """Return the version of the entries, by which a change of them is noticed."""
         with self.open_connection() as connection:
             cursor = connection.execute(f"SELECT count(*), coalesce(max(id), 0) FROM {TABLE}")
-            count, newest = cursor.fetchone()
-        return count, newest
+            num_entries, newest_id = cursor.fetchone()
+        return IndexVersion(num_entries, newest_id)
