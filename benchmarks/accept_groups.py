@@ -61,7 +61,9 @@ def name_of(node: int) -> str:
 
 def search(num_nodes: int, fault: GroupFault, generator: np.random.Generator) -> Searched:
     """Measure what the search asks for, each set as often as it needs, until it ends."""
-    model = StepTimeModel(alone_s=ALONE_S, pair_s=PAIR_S, noise=NOISE, freedom=40 * num_nodes)
+    model = StepTimeModel(
+        alone_s=ALONE_S, pair_s=PAIR_S, noise=NOISE, degrees_of_freedom=40 * num_nodes
+    )
     names = [name_of(node) for node in range(num_nodes)]
     seconds: dict[NodeSet, list[float]] = {}
     for num_rounds in range(MAX_ROUNDS):

@@ -13,7 +13,7 @@ from trainmark.acceptance.groups import (
     search_groups,
 )
 
-MODEL = StepTimeModel(alone_s=1.0, pair_s=1.2, noise=0.001, freedom=100)
+MODEL = StepTimeModel(alone_s=1.0, pair_s=1.2, noise=0.001, degrees_of_freedom=100)
 REPEATS = 2
 
 

@@ -1,8 +1,9 @@
 """Robust estimates of levels, effects and noise: pure functions of arrays of logarithms of times.
 
-Effects are differences from the peers: the median node has the effect 0. They are means by Tukey's
-biweight, so that a few bad measurements do not move a node. N is the number of nodes, V that of
-values.
+The level of a round is the median logarithm of its times; the effect of a node is by how much its
+own logarithms lie above the level. Effects are differences from the peers: the median node has the
+effect 0. They are means by Tukey's biweight, so that a few bad measurements do not move a node. N
+is the number of nodes, V that of values.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ MIN_NOISE = 1e-4  # real step times always have more; equal ones would give an i
 _TUNING = 4.685  # of Tukey's biweight: 95% as efficient as the mean under normal noise
 _EFFICIENCY = 0.95
 _NORMAL_MAD = 1.4826  # standard deviation over median absolute deviation of normal noise
-_ITERATIONS = 5
-_FURTHER_ITERATIONS = 2  # of a mean that is begun near its end
+_ITERATIONS = 5  # of a mean that begins at the median
+_FURTHER_ITERATIONS = 2  # of a mean that begins near its final value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,25 +31,29 @@ class Estimates:
 
     Args:
         effect: NaN without measurements.
-        error: standard error; NaN without measurements.
+        std_error: standard error; NaN without measurements.
         count: measurements from which each was estimated.
     """
 
     effect: Floats
-    error: Floats
+    std_error: Floats
     count: Integers
 
-    def shift(self, by: float, *, error: float = 0.0) -> Estimates:
-        """Return the estimates with a constant added to each effect, which has an error itself."""
+    def shift(self, by: float, *, std_error: float = 0.0) -> Estimates:
+        """Return the estimates with a constant added to each effect.
+
+        Args:
+            std_error: standard error of the constant itself.
+        """
         return Estimates(
             effect=self.effect + by,
-            error=np.sqrt(self.error**2 + error**2),
+            std_error=np.sqrt(self.std_error**2 + std_error**2),
             count=self.count,
         )
 
     def scale(self, factor: float) -> Estimates:
-        """Return the estimates with all errors multiplied by a factor."""
-        return replace(self, error=self.error * factor)
+        """Return the estimates with all standard errors multiplied by a factor."""
+        return replace(self, std_error=self.std_error * factor)
 
 
 def estimate_alone(measured: Measurements, levels: Floats) -> tuple[Estimates, float]:
@@ -57,15 +62,21 @@ def estimate_alone(measured: Measurements, levels: Floats) -> tuple[Estimates, f
     Args:
         levels: (A,) level of the round of each measurement, see ``trends``.
     """
-    num_nodes, node = measured.num_nodes, measured.alone_node
+    num_nodes = measured.num_nodes
+    node = measured.alone_node
     values = np.log(measured.alone_s) - levels
     residuals = values - compute_lower_medians(values, node, num_nodes)[node]
-    noise = estimate_noise(residuals, len(set(node.tolist())))
-    return subtract_peer_level(compute_biweight_means(values, node, num_nodes, noise)), noise
+    num_measured_nodes = len(np.unique(node))
+    noise = estimate_noise(residuals, num_measured_nodes)
+    effects = compute_biweight_means(values, node, num_nodes, noise)
+    return subtract_peer_level(effects), noise
 
 
 def estimate_noise(residuals: Floats, num_fitted: int) -> float:
     """Return the standard deviation of residuals, which outliers hardly change.
+
+    It is computed from the median absolute deviation. Fitted effects make residuals smaller than
+    the noise is, which the degrees of freedom correct.
 
     Args:
         residuals: (V,) differences of values from what was estimated from them.
@@ -73,36 +84,41 @@ def estimate_noise(residuals: Floats, num_fitted: int) -> float:
     """
     if len(residuals) == 0:
         return MIN_NOISE
-    freedom = max(1, len(residuals) - num_fitted)
-    spread = float(np.median(np.abs(residuals - np.median(residuals))))
-    return max(MIN_NOISE, _NORMAL_MAD * spread * sqrt(len(residuals) / freedom))
+    degrees_of_freedom = max(1, len(residuals) - num_fitted)
+    median_deviation = float(np.median(np.abs(residuals - np.median(residuals))))
+    correction = sqrt(len(residuals) / degrees_of_freedom)
+    return max(MIN_NOISE, _NORMAL_MAD * median_deviation * correction)
 
 
 def compute_medians(
-    values: Floats, place: Integers, num_places: int, *, lower: bool = False
+    values: Floats, group: Integers, num_groups: int, *, lower: bool = False
 ) -> Floats:
-    """Return the median of the values of each place; NaN without values.
+    """Return the median of the values of each group, such as a node or a round.
 
     Args:
         values: (V,).
-        place: (V,) to which each value belongs, from 0 to ``num_places - 1``.
-        lower: of an even number the lower of the two in the middle, not their mean.
+        group: (V,) group of each value, from 0 to ``num_groups - 1``.
+        lower: of an even number of values the lower of the two in the middle, not their mean.
+
+    Returns:
+        (num_groups,); NaN for a group without values.
     """
-    order = np.lexsort((values, place))
-    counts = np.bincount(place, minlength=num_places)
+    # Ordered by group and, within a group, by value: each group is one piece of the array.
+    ordered = values[np.lexsort((values, group))]
+    counts = np.bincount(group, minlength=num_groups)
     starts = np.cumsum(counts) - counts
-    present = counts > 0
-    ordered = values[order]
-    results = np.full(num_places, np.nan)
-    low = ordered[(starts + (counts - 1) // 2)[present]]
-    high = ordered[(starts + counts // 2)[present]]
-    results[present] = low if lower else (low + high) / 2
-    return results
+    has_values = counts > 0
+    medians = np.full(num_groups, np.nan)
+    # Both are the same value if their number is odd.
+    low = ordered[(starts + (counts - 1) // 2)[has_values]]
+    high = ordered[(starts + counts // 2)[has_values]]
+    medians[has_values] = low if lower else (low + high) / 2
+    return medians
 
 
-def compute_lower_medians(values: Floats, place: Integers, num_places: int) -> Floats:
-    """Return the lower median of the values of each place; NaN without values."""
-    return compute_medians(values, place, num_places, lower=True)
+def compute_lower_medians(values: Floats, group: Integers, num_groups: int) -> Floats:
+    """Return the lower median of the values of each group, see ``compute_medians``."""
+    return compute_medians(values, group, num_groups, lower=True)
 
 
 def compute_biweight_means(
@@ -110,44 +126,55 @@ def compute_biweight_means(
 ) -> Estimates:
     """Return the mean of each node's values by Tukey's biweight.
 
+    The weight of a value falls with its distance from the mean, down to 0, and the mean is computed
+    again with these weights, a few times.
+
     Args:
         values: (V,).
         node: (V,) to which each value belongs.
         noise: standard deviation of a value.
-        start: where the search for each mean begins; None: at the lower median of its values.
+        start: (N,) where the search for each mean begins; None: at the lower median of its values.
     """
     centre = compute_lower_medians(values, node, num_nodes) if start is None else start
     weight = np.ones(len(values))
     for _ in range(_ITERATIONS if start is None else _FURTHER_ITERATIONS):
         distance = (values - centre[node]) / (_TUNING * noise)
         weight = np.where(np.abs(distance) < 1, (1 - distance**2) ** 2, 0.0)
-        total = np.bincount(node, weight, num_nodes)
-        mean = np.bincount(node, weight * values, num_nodes) / np.where(total > 0, total, 1)
-        centre = np.where(total > 0, mean, centre)
+        total_weight = np.bincount(node, weight, num_nodes)
+        has_weight = total_weight > 0
+        weighted_sum = np.bincount(node, weight * values, num_nodes)
+        mean = weighted_sum / np.where(has_weight, total_weight, 1)
+        centre = np.where(has_weight, mean, centre)
     count = np.bincount(node[weight > 0], minlength=num_nodes)
-    error = np.full(num_nodes, np.nan)
-    present = count > 0
-    error[present] = noise / np.sqrt(_EFFICIENCY * count[present])
-    return Estimates(effect=centre, error=error, count=count)
+    std_error = np.full(num_nodes, np.nan)
+    has_values = count > 0
+    std_error[has_values] = noise / np.sqrt(_EFFICIENCY * count[has_values])
+    return Estimates(effect=centre, std_error=std_error, count=count)
 
 
 def compute_peer_level(effect: Floats) -> float:
-    """Return the effect of the median node; of two, that of the faster one."""
+    """Return the effect of the median node; of two, that of the faster one; 0 without nodes.
+
+    Args:
+        effect: (N,); NaN: the node was not measured.
+    """
     ordered = np.sort(effect[np.isfinite(effect)])
-    return float(ordered[(len(ordered) - 1) // 2]) if len(ordered) else 0.0
-
-
-def compute_peer_error(estimates: Estimates) -> float:
-    """Return the standard error of the median node's effect; 0 without estimates."""
-    errors = estimates.error[np.isfinite(estimates.error)]
-    if len(errors) == 0:
+    if len(ordered) == 0:
         return 0.0
-    # That of a median of normal values: sqrt(pi / 2) times that of their mean.
-    return sqrt(np.pi / 2) * float(np.median(errors)) / sqrt(len(errors))
+    return float(ordered[(len(ordered) - 1) // 2])
+
+
+def compute_peer_std_error(estimates: Estimates) -> float:
+    """Return the standard error of the median node's effect; 0 without estimates."""
+    std_errors = estimates.std_error[np.isfinite(estimates.std_error)]
+    if len(std_errors) == 0:
+        return 0.0
+    # The standard error of a median of normal values is sqrt(pi / 2) times that of their mean.
+    return sqrt(np.pi / 2) * float(np.median(std_errors)) / sqrt(len(std_errors))
 
 
 def subtract_peer_level(estimates: Estimates) -> Estimates:
-    """Return the effects as differences from the median node, with the error of both."""
+    """Return the effects as differences from the median node, with the standard error of both."""
     return estimates.shift(
-        -compute_peer_level(estimates.effect), error=compute_peer_error(estimates)
+        -compute_peer_level(estimates.effect), std_error=compute_peer_std_error(estimates)
     )

@@ -27,15 +27,15 @@ import numpy as np
 
 from trainmark.acceptance import DEFAULT_WORSE_BY
 from trainmark.acceptance.estimation import compute_biweight_means
-from trainmark.acceptance.intervals import compute_reach
+from trainmark.acceptance.intervals import compute_num_std_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 MIN_NODES = 4  # with fewer nodes, pairs show every fault
 _MIN_EVEN_SETS = 4  # if so many sets are all slow, no group is slow but the prediction is wrong
-_MIN_REFERENCE = 3  # nodes of a reference: a pair always takes as long as pairs predict
-_TESTS_PER_HALVING = 4  # about so many sets are judged, times log2 of the number of nodes
+_MIN_REFERENCE_NODES = 3  # a reference of two proves nothing: pairs are what predictions are from
+_TESTS_PER_HALVING = 4  # about so many sets are judged in each of log2(number of nodes) halvings
 
 NodeSet = tuple[str, ...]  # names of nodes, in the order of their numbers
 
@@ -46,15 +46,15 @@ class StepTimeModel:
 
     Args:
         alone_s: seconds of a step of the median node alone.
-        pair_s: of the median pair.
+        pair_s: seconds of a step of the median pair.
         noise: standard deviation of the logarithm of one measurement.
-        freedom: degrees of freedom of the noise, see ``compute_reach``.
+        degrees_of_freedom: of the noise, see ``compute_num_std_errors``.
     """
 
     alone_s: float
     pair_s: float
     noise: float
-    freedom: int
+    degrees_of_freedom: int
 
     def predict_s(self, num_nodes: int) -> float:
         """Return the predicted seconds of a step of a node set.
@@ -71,8 +71,8 @@ class SetTimes:
     """What was measured of node sets.
 
     Args:
-        seconds: of a step, in each round.
-        errors: why a set failed that did.
+        seconds: by node set the seconds of a step in each round.
+        errors: by node set why it failed; sets that did not fail are missing.
     """
 
     seconds: Mapping[NodeSet, Sequence[float]] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class SlowGroup:
 
     Args:
         slowdown: of a node set with the group and others; None: such a set failed.
-        error: of the set that failed.
+        error: of the set that failed; empty: none did.
     """
 
     members: NodeSet
@@ -149,7 +149,9 @@ def search_groups(
     """Return the groups that the measured node sets show, or which sets to measure next.
 
     Args:
-        nodes: that are comparable and pass by themselves.
+        nodes: names of the nodes that are comparable and pass by themselves.
+        model: predicts how long larger sets take.
+        measured: what was measured of node sets so far.
         repeats: rounds in which each set is measured.
         worse_by: slowdown up to which a set still passes.
         error_rate: probability of any wrong group.
@@ -163,8 +165,8 @@ def search_groups(
         model=model,
         measured=measured,
         repeats=repeats,
-        limit=log1p(worse_by),
-        reach=compute_reach(error_rate, num_tests, model.freedom),
+        effect_limit=log1p(worse_by),
+        num_std_errors=compute_num_std_errors(error_rate, num_tests, model.degrees_of_freedom),
     )
     try:
         return _search_slow_groups(whole, sets)
@@ -195,8 +197,9 @@ def _estimate_effects(
 
 @lru_cache(maxsize=100_000)
 def make_natural_key(name: str) -> tuple[tuple[int, str], ...]:
-    """Return a key that sorts ``node2`` before ``node10``."""
+    """Return a key that sorts ``node2`` before ``node10``: numbers by their value."""
     parts = re.split(r"(\d+)", name)
+    # Both kinds of parts give a number and a text, so that they can be compared.
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in parts)
 
 
@@ -209,19 +212,21 @@ class _MeasuredSets:
     Args:
         effects: logarithm of the measured over the predicted time of each set.
         repeats: rounds in which each set is to be measured.
-        limit: effect beyond which a set is slow.
-        reach: standard errors to each side of an interval.
+        effect_limit: effect beyond which a set is slow.
+        num_std_errors: standard errors to each side of an interval.
     """
 
     effects: Mapping[NodeSet, float]
     model: StepTimeModel
     measured: SetTimes
     repeats: int
-    limit: float
-    reach: float
+    effect_limit: float
+    num_std_errors: float
 
-    def require(self, node_sets: Iterable[NodeSet]) -> None:
+    def require_measured(self, node_sets: Iterable[NodeSet]) -> None:
         """Check that all of these sets were measured often enough, or failed.
+
+        A set of one node passes by itself and is not measured.
 
         Raises:
             _MissingMeasurements: some were not; the search ends here and starts again from the
@@ -238,13 +243,13 @@ class _MeasuredSets:
             raise _MissingMeasurements(missing)
 
     def is_slow(self, node_set: NodeSet) -> bool:
-        """Return whether a set is slower than predicted, or failed; of one node it never is."""
+        """Return whether a set is slower than predicted, or failed; a set of one node never is."""
         if len(node_set) == 1:
             return False
         if node_set in self.measured.errors:
             return True
-        lower_end = self.effects[node_set] - self.reach * self.compute_error(node_set)
-        return lower_end > self.limit
+        lower_end = self.effects[node_set] - self.num_std_errors * self.compute_std_error(node_set)
+        return lower_end > self.effect_limit
 
     def is_slower_than_parts(self, node_set: NodeSet, parts: Sequence[NodeSet]) -> bool:
         """Return whether a set is slow, and slower than parts that are fast by themselves.
@@ -254,21 +259,23 @@ class _MeasuredSets:
         """
         if node_set in self.measured.errors:
             return True
-        similar = [part for part in parts if len(part) >= len(node_set)]
-        if not similar:
-            similar = [max(parts, key=len)]
-        usual_effect = max(0.0, fmean(self.effects[part] for part in similar))
+        similar_parts = [part for part in parts if len(part) >= len(node_set)]
+        if not similar_parts:
+            similar_parts = [max(parts, key=len)]
+        usual_effect = max(0.0, fmean(self.effects[part] for part in similar_parts))
         difference = self.effects[node_set] - usual_effect
-        usual_variance = sum(self.compute_error(part) ** 2 for part in similar) / len(similar) ** 2
-        error = sqrt(self.compute_error(node_set) ** 2 + usual_variance)
-        return self.is_slow(node_set) and difference - self.reach * error > self.limit
+        sum_variances = sum(self.compute_std_error(part) ** 2 for part in similar_parts)
+        usual_variance = sum_variances / len(similar_parts) ** 2
+        std_error = sqrt(self.compute_std_error(node_set) ** 2 + usual_variance)
+        lower_end = difference - self.num_std_errors * std_error
+        return self.is_slow(node_set) and lower_end > self.effect_limit
 
-    def compute_error(self, node_set: NodeSet) -> float:
+    def compute_std_error(self, node_set: NodeSet) -> float:
         """Return the standard error of the effect of a set."""
         return self.model.noise / sqrt(len(self.measured.seconds[node_set]))
 
     def get_effect(self, node_set: NodeSet) -> float:
-        """Return the effect of a set; infinity if it failed."""
+        """Return the effect of a set; infinity if it failed, so that it sorts as the slowest."""
         return inf if node_set in self.measured.errors else self.effects[node_set]
 
     def make_group(self, members: NodeSet, node_set: NodeSet) -> SlowGroup:
@@ -282,7 +289,7 @@ class _MeasuredSets:
         if not self.measured.seconds.get(node_set):
             return None
         effect = self.effects[node_set]
-        half_width = self.reach * self.compute_error(node_set)
+        half_width = self.num_std_errors * self.compute_std_error(node_set)
         return Slowdown(
             slower=expm1(effect), low=expm1(effect - half_width), high=expm1(effect + half_width)
         )
@@ -297,7 +304,7 @@ def _search_slow_groups(whole: NodeSet, sets: _MeasuredSets) -> GroupSearch:
     Raises:
         _MissingMeasurements: the search needs a node set that was not measured often enough.
     """
-    sets.require([whole])
+    sets.require_measured([whole])
     slowdown = sets.compute_slowdown(whole)
     if not sets.is_slow(whole):
         return GroupSearch(outcome="as_predicted", whole=slowdown)
@@ -306,7 +313,7 @@ def _search_slow_groups(whole: NodeSet, sets: _MeasuredSets) -> GroupSearch:
         return GroupSearch(outcome="evenly_slow", whole=slowdown)
     undecided = GroupSearch(outcome="cannot_tell", whole=slowdown, parts=tuple(parts))
     reference = max(parts, key=len)
-    if len(reference) < _MIN_REFERENCE:
+    if len(reference) < _MIN_REFERENCE_NODES:
         return undecided
     slow_sets = _find_parts_with_fault(parts, reference, sets)
     num_members = sum(len(part) for part in slow_sets)
@@ -335,9 +342,10 @@ def _split_into_fast_parts(whole: NodeSet, sets: _MeasuredSets) -> list[NodeSet]
     parts: list[NodeSet] = []
     while slow_sets:
         halves = [half for node_set in slow_sets for half in _halve(node_set)]
-        sets.require(halves)
+        sets.require_measured(halves)
         slow_sets = [half for half in halves if sets.is_slow(half)]
-        if len(slow_sets) == len(halves) >= _MIN_EVEN_SETS:
+        are_all_slow = len(slow_sets) == len(halves)
+        if are_all_slow and len(halves) >= _MIN_EVEN_SETS:
             return None
         parts += [half for half in halves if half not in slow_sets]
     return parts
@@ -357,17 +365,17 @@ def _find_parts_with_fault(
     parts: Sequence[NodeSet], reference: NodeSet, sets: _MeasuredSets
 ) -> dict[NodeSet, NodeSet]:
     """Return the parts that are slow together with the reference, each with the set of both."""
-    joined: dict[NodeSet, NodeSet] = {}
+    set_of_part: dict[NodeSet, NodeSet] = {}
     offset = 0
     for part in parts:
         if part != reference:
-            joined[part] = _add_reference_nodes(part, reference, offset % len(reference))
+            set_of_part[part] = _add_reference_nodes(part, reference, offset % len(reference))
             # The next part gets other nodes of the reference: disjoint sets are measured at once.
             offset += len(part)
-    sets.require([reference, *joined.values()])
+    sets.require_measured([reference, *set_of_part.values()])
     return {
         part: node_set
-        for part, node_set in joined.items()
+        for part, node_set in set_of_part.items()
         if sets.is_slower_than_parts(node_set, parts)
     }
 
@@ -380,7 +388,7 @@ def _join_groups(slow_sets: Mapping[NodeSet, NodeSet], sets: _MeasuredSets) -> l
     """
     if len(slow_sets) > 1:
         union = _sort_names(name for part in slow_sets for name in part)
-        sets.require([union])
+        sets.require_measured([union])
         if not sets.is_slow(union):
             slowest = max(slow_sets.values(), key=sets.get_effect)
             return [sets.make_group(union, slowest)]
@@ -408,5 +416,5 @@ def fit_step_time_model(
         alone_s=float(np.median(alone_s)),
         pair_s=float(np.median(pair_s)),
         noise=noise,
-        freedom=len(alone_s) + len(pair_s) - 2,  # two medians are estimated from them
+        degrees_of_freedom=len(alone_s) + len(pair_s) - 2,  # two medians are estimated from them
     )

@@ -1,4 +1,8 @@
-"""From an effect and its error to a verdict: how far intervals reach, and what would decide."""
+"""Decide verdicts by intervals: how wide they are, and how many measurements would decide.
+
+Effects are natural logarithms of slowdowns. An interval reaches a number of standard errors to each
+side of its effect. Arrays have one element a node or link.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +21,23 @@ MAX_ROUNDS = 10_000  # more are not practical; they are needed if the effect is 
 NO_ROUNDS = -1  # no practical number of rounds would decide, or a verdict is decided already
 
 
-def compute_reach(error_rate: float, num_tests: int, freedom: int) -> float:
+def compute_num_std_errors(error_rate: float, num_tests: int, degrees_of_freedom: int) -> float:
     """Return how many standard errors an interval reaches to each side.
 
     A verdict depends on one end of its interval, so that each end has the whole error rate. It is
     divided by the number of tests (Bonferroni).
 
     Args:
-        freedom: degrees of freedom of the noise: measurements minus estimated effects; below 1
-            the noise is unknown, and the interval is infinite.
+        error_rate: probability that any of the tests is wrong by chance.
+        num_tests: number of intervals that are judged; a single one counts as two.
+        degrees_of_freedom: number of measurements minus number of effects that were estimated from
+            them; below 1 the noise is unknown, and the interval is infinite.
     """
-    if freedom < 1:
+    if degrees_of_freedom < 1:
         return inf
-    return compute_student_quantile(float(freedom), 1 - 2 * error_rate / max(2, num_tests))
+    # A factor of 2, because the quantile is of both ends of the distribution together.
+    level = 1 - 2 * error_rate / max(2, num_tests)
+    return compute_student_quantile(float(degrees_of_freedom), level)
 
 
 def convert_to_slowdowns(effect: Floats) -> Floats:
@@ -38,32 +46,37 @@ def convert_to_slowdowns(effect: Floats) -> Floats:
         return np.expm1(effect)
 
 
-def decide_verdicts(effect: Floats, half_width: Floats, limit: float) -> list[Verdict]:
+def decide_verdicts(effect: Floats, half_width: Floats, effect_limit: float) -> list[Verdict]:
     """Return the verdict of each interval; what was not measured is undecided.
 
     Args:
+        effect: NaN: it was not measured.
         half_width: how far the interval reaches to each side of its effect.
+        effect_limit: effect up to which a node or link passes.
     """
     verdicts = [Verdict.UNDECIDED] * len(effect)
-    for place in np.flatnonzero(effect - half_width > limit):
-        verdicts[place] = Verdict.SLOW
-    for place in np.flatnonzero(effect + half_width <= limit):
-        verdicts[place] = Verdict.PASS
+    for index in np.flatnonzero(effect - half_width > effect_limit):
+        verdicts[index] = Verdict.SLOW
+    for index in np.flatnonzero(effect + half_width <= effect_limit):
+        verdicts[index] = Verdict.PASS
     return verdicts
 
 
 def count_more_rounds(
-    effect: Floats, half_width: Floats, count: Integers, limit: float
+    effect: Floats, half_width: Floats, count: Integers, effect_limit: float
 ) -> Integers:
     """Return how many further measurements would bring each interval to one side of the limit.
 
+    The width of an interval falls with the square root of the number of measurements.
+
     Args:
         half_width: how far the interval of ``count`` measurements reaches to each side.
+        count: measurements so far.
 
     Returns:
         ``NO_ROUNDS`` where more than ``MAX_ROUNDS`` would be needed.
     """
-    distance = np.abs(effect - limit)
+    distance = np.abs(effect - effect_limit)
     with np.errstate(divide="ignore", invalid="ignore"):
         needed = np.ceil(count * (half_width / distance) ** 2 - count)
     is_practical = needed <= MAX_ROUNDS  # false for NaN, too

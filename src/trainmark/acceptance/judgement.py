@@ -19,7 +19,7 @@ Integers: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
 
 MIN_LINK_ROUNDS = 2  # one slow round may be a disturbance of that moment
-NO_GROUP = -1
+NO_GROUP = -1  # in place of the number of a group
 
 
 class Verdict(str, Enum):
@@ -97,7 +97,7 @@ class NodeVerdicts:
     more_rounds: Integers
 
     def list_with_verdict(self, verdict: Verdict) -> list[int]:
-        """Return the nodes of one verdict."""
+        """Return the numbers of the nodes with this verdict."""
         return [node for node, decided in enumerate(self.verdict) if decided is verdict]
 
 
@@ -128,15 +128,13 @@ class LinkVerdicts:
     detectable: float
 
     def list_with_verdict(self, verdict: Verdict) -> list[int]:
-        """Return the places of the links of one verdict."""
-        return [place for place, decided in enumerate(self.verdict) if decided is verdict]
+        """Return the indices of the links with this verdict."""
+        return [index for index, decided in enumerate(self.verdict) if decided is verdict]
 
     def list_suspects(self) -> list[tuple[int, int]]:
         """Return the ends of links that look slow and were measured too seldom to decide that."""
-        return [
-            (int(self.first[place]), int(self.second[place]))
-            for place in np.flatnonzero(self.is_suspect & (self.rounds < MIN_LINK_ROUNDS))
-        ]
+        links = np.flatnonzero(self.is_suspect & (self.rounds < MIN_LINK_ROUNDS))
+        return [(int(self.first[link]), int(self.second[link])) for link in links]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

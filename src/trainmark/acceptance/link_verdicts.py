@@ -1,7 +1,12 @@
-"""Verdicts on links: what a pair adds to the step of the slower of its two nodes."""
+"""Verdicts on links: what a pair adds to the step of the slower of its two nodes.
+
+An effect is the natural logarithm of a pair's step time over that of the slower node. In shapes, P
+is the number of measurements of pairs, L that of links.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import nan
 from typing import TYPE_CHECKING
 
@@ -10,7 +15,7 @@ import numpy as np
 from trainmark.acceptance.estimation import compute_lower_medians
 from trainmark.acceptance.intervals import (
     NO_ROUNDS,
-    compute_reach,
+    compute_num_std_errors,
     convert_to_slowdowns,
     count_more_rounds,
     decide_verdicts,
@@ -27,12 +32,17 @@ if TYPE_CHECKING:
     from trainmark.acceptance.judgement import Flags, Floats, Integers
     from trainmark.acceptance.pair_model import PairFit
 
-_MIN_SLOW_ROUNDS = 0.75  # of the rounds of a slow link
+_MIN_SLOW_SHARE = 0.75  # of the rounds of a link, which must be slow before the link is
 _ONE_SIDED_95 = 1.645  # standard errors: 95% of normal estimates do not lie further to one side
 
 
 def judge_links(
-    measured: Measurements, pairs: PairFit, *, limit: float, error_rate: float, freedom: int
+    measured: Measurements,
+    pairs: PairFit,
+    *,
+    effect_limit: float,
+    error_rate: float,
+    degrees_of_freedom: int,
 ) -> LinkVerdicts:
     """Return the verdict on each link.
 
@@ -40,80 +50,126 @@ def judge_links(
     that disturbances of single rounds blame no link.
 
     Args:
-        limit: effect beyond which a link is slow.
+        measured: step times of pairs.
+        pairs: what the effects of nodes leave of each pair.
+        effect_limit: effect beyond which a link is slow.
         error_rate: probability of any wrong verdict.
-        freedom: see ``compute_reach``.
+        degrees_of_freedom: see ``compute_num_std_errors``.
     """
     residual = pairs.residual
     if measured.num_nodes <= 2:  # a single link has no peers
         measured = Measurements(num_nodes=measured.num_nodes)
         residual = make_empty_floats()
-    # A link is one number, from which its two nodes are divided again below.
-    base = max(1, measured.num_nodes)
-    links, place, rounds = np.unique(
-        measured.first * base + measured.second, return_inverse=True, return_counts=True
-    )
-    effect = compute_lower_medians(residual, place, len(links))
-    error = _estimate_errors(measured, pairs, place, rounds)
-    reach = compute_reach(error_rate, len(links), freedom)
-    half_width = reach * error
+    links = _Links.from_measurements(measured)
+    effect = compute_lower_medians(residual, links.link_of_pair, len(links.rounds))
+    std_error = _estimate_std_errors(measured, pairs, links)
+    num_std_errors = compute_num_std_errors(error_rate, len(links.rounds), degrees_of_freedom)
+    half_width = num_std_errors * std_error
     # A round is slow if it is nearer to the slow link than to the limit.
-    is_slow_round = residual > (limit + effect[place]) / 2
-    slow_rounds = np.bincount(place, is_slow_round, len(links))
-    is_confirmed = (rounds >= MIN_LINK_ROUNDS) & (slow_rounds >= _MIN_SLOW_ROUNDS * rounds)
-    is_suspect = (effect - half_width > limit) & ~is_confirmed
-    verdicts = decide_verdicts(effect, half_width, limit)
-    for suspect in np.flatnonzero(is_suspect):
-        verdicts[suspect] = Verdict.UNDECIDED
+    is_slow_round = residual > (effect_limit + effect[links.link_of_pair]) / 2
+    slow_rounds = np.bincount(links.link_of_pair, is_slow_round, len(links.rounds))
+    has_enough_rounds = links.rounds >= MIN_LINK_ROUNDS
+    is_confirmed = has_enough_rounds & (slow_rounds >= _MIN_SLOW_SHARE * links.rounds)
+    is_suspect = (effect - half_width > effect_limit) & ~is_confirmed
+    verdicts = decide_verdicts(effect, half_width, effect_limit)
+    for link in np.flatnonzero(is_suspect):
+        verdicts[link] = Verdict.UNDECIDED
     is_undecided = np.array([verdict is Verdict.UNDECIDED for verdict in verdicts], bool)
-    detectable = nan
-    if len(links):
-        smallest = limit + (reach + _ONE_SIDED_95) * np.median(error, keepdims=True)
-        detectable = float(convert_to_slowdowns(smallest)[0])
+    rounds_to_decide = count_more_rounds(effect, half_width, links.rounds, effect_limit)
     return LinkVerdicts(
-        first=links // base,
-        second=links % base,
+        first=links.first,
+        second=links.second,
         slower=convert_to_slowdowns(effect),
         low=convert_to_slowdowns(effect - half_width),
         high=convert_to_slowdowns(effect + half_width),
-        rounds=rounds,
+        rounds=links.rounds,
         verdict=verdicts,
-        more_rounds=_count_more_rounds(
-            is_suspect, is_undecided, rounds, count_more_rounds(effect, half_width, rounds, limit)
-        ),
+        more_rounds=_count_more_rounds(is_suspect, is_undecided, links.rounds, rounds_to_decide),
         is_suspect=is_suspect,
-        detectable=detectable,
+        detectable=_find_detectable_slowdown(std_error, effect_limit, num_std_errors),
     )
 
 
-def _estimate_errors(
-    measured: Measurements, pairs: PairFit, place: Integers, rounds: Integers
-) -> Floats:
-    """Return the standard error of each link's effect: of its rounds and of its nodes' effects.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Links:
+    """The links between nodes that were measured.
 
     Args:
-        place: (P,) the link of each measurement.
-        rounds: (L,) number of measurements of each link.
+        first: (L,) lower node of each link.
+        second: (L,) its other node.
+        rounds: (L,) number of rounds in which it was measured.
+        link_of_pair: (P,) index of the link of each measurement of a pair.
     """
-    node_errors = pairs.nodes.error
-    node_variance = np.zeros(len(rounds))
+
+    first: Integers
+    second: Integers
+    rounds: Integers
+    link_of_pair: Integers
+
+    @classmethod
+    def from_measurements(cls, measured: Measurements) -> _Links:
+        """Return the links of the measured pairs."""
+        # Both nodes of a pair as one number, so that each link is one value of an array.
+        base = max(1, measured.num_nodes)
+        numbers, link_of_pair, rounds = np.unique(
+            measured.first * base + measured.second, return_inverse=True, return_counts=True
+        )
+        return cls(
+            first=numbers // base,
+            second=numbers % base,
+            rounds=rounds,
+            link_of_pair=link_of_pair,
+        )
+
+
+def _estimate_std_errors(measured: Measurements, pairs: PairFit, links: _Links) -> Floats:
+    """Return the standard error of each link's effect: of its rounds and of its nodes' effects."""
+    node_errors = pairs.nodes.std_error
     pair_variance = node_errors[measured.first] ** 2 + node_errors[measured.second] ** 2
-    node_variance[place] = np.nan_to_num(pair_variance) / 2
+    node_variance = np.zeros(len(links.rounds))
+    # All measurements of a link have the same nodes, so that each of them sets the same value.
+    node_variance[links.link_of_pair] = np.nan_to_num(pair_variance) / 2
     # The lower median of one or two rounds is a single measurement.
-    relative_error_of_median = np.where(rounds > 2, np.sqrt(np.pi / 2 / rounds), 1.0)
-    errors: Floats = np.sqrt((pairs.noise * relative_error_of_median) ** 2 + node_variance)
-    return errors
+    relative_error_of_median = np.where(links.rounds > 2, np.sqrt(np.pi / 2 / links.rounds), 1.0)
+    std_errors: Floats = np.sqrt((pairs.noise * relative_error_of_median) ** 2 + node_variance)
+    return std_errors
 
 
 def _count_more_rounds(
-    is_suspect: Flags, is_undecided: Flags, rounds: Integers, to_decide: Integers
+    is_suspect: Flags, is_undecided: Flags, rounds: Integers, rounds_to_decide: Integers
 ) -> Integers:
     """Return how many rounds would confirm each suspect and decide each undecided link.
 
     Args:
-        to_decide: rounds that would decide each link, see ``count_more_rounds``.
+        is_suspect: (L,) whether a link looks slow, but not in enough rounds.
+        rounds: (L,) in which each link was measured.
+        rounds_to_decide: (L,) rounds that would decide each link, see ``count_more_rounds``.
+
+    Returns:
+        (L,); ``NO_ROUNDS`` for a link that is decided.
     """
     more = np.where(is_suspect, np.maximum(1, MIN_LINK_ROUNDS - rounds), NO_ROUNDS)
-    is_open = is_undecided & ~is_suspect
-    more[is_open] = to_decide[is_open]
+    is_only_undecided = is_undecided & ~is_suspect
+    more[is_only_undecided] = rounds_to_decide[is_only_undecided]
     return more
+
+
+def _find_detectable_slowdown(
+    std_error: Floats, effect_limit: float, num_std_errors: float
+) -> float:
+    """Return the smallest slowdown of a link that is noticed with probability 95%.
+
+    Such a link is so far above the limit that even its interval lies above it, for the median
+    standard error of all links.
+
+    Args:
+        std_error: (L,) standard error of each link's effect.
+
+    Returns:
+        The slowdown; NaN without links.
+    """
+    if len(std_error) == 0:
+        return nan
+    median_error = np.median(std_error, keepdims=True)
+    effect = effect_limit + (num_std_errors + _ONE_SIDED_95) * median_error
+    return float(convert_to_slowdowns(effect)[0])

@@ -1,4 +1,4 @@
-"""Judge nodes and links by step times: pure functions of arrays.
+"""Judge nodes and links by their step times: pure functions of arrays.
 
 Nodes are measured alone and in pairs; ``pair_model`` has the model, ``estimation`` and ``trends``
 what is estimated, ``node_verdicts`` and ``link_verdicts`` what is decided. Every interval is
@@ -22,7 +22,7 @@ from trainmark.acceptance.estimation import (
 )
 from trainmark.acceptance.judgement import MIN_LINK_ROUNDS, Judgement, Measurements
 from trainmark.acceptance.link_verdicts import judge_links
-from trainmark.acceptance.node_verdicts import MAY_BE_SHARED, judge_nodes
+from trainmark.acceptance.node_verdicts import SHAREABLE_CAUSES, judge_nodes
 from trainmark.acceptance.pair_model import fit_pairs
 from trainmark.acceptance.trends import compute_round_levels
 
@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from trainmark.acceptance.judgement import Floats
 
 ERROR_RATE = 0.01  # probability that anything at all is judged wrongly by chance
-# Numbers of nodes whose links with each other are measured to find a common fault.
-_MIN_GROUP = 3
-_MAX_GROUP = 16
-_MIN_FREEDOM = 20  # degrees of freedom, below which the residuals of pairs do not give their noise
+# Suspect nodes are measured with each other only if there are at least and at most so many: of two
+# there is a single pair, and the number of pairs grows with the square.
+_MIN_SUSPECTS = 3
+_MAX_SUSPECTS = 16
+# Degrees of freedom below which the noise of pairs is not estimated from their residuals alone.
+_MIN_DEGREES_OF_FREEDOM = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,28 +65,43 @@ def judge_measurements(
         error_rate: probability of any wrong verdict, half of it for nodes, half for links.
         baseline: what has the effect 0; None: the median node.
     """
-    limit = log1p(worse_by)
+    effect_limit = log1p(worse_by)
     levels = compute_round_levels(np.log(measured.alone_s), measured.alone_round)
     alone, alone_noise = estimate_alone(measured, levels)
-    pairs = fit_pairs(measured, alone, alone_noise, limit)
-    # Each node's effect is estimated from the pairs. If these are few, their noise is at least that
-    # of nodes alone, or that of the pairs with their outliers.
-    freedom = len(measured.pair_s) - measured.num_nodes
-    if freedom < _MIN_FREEDOM and len(measured.alone_s):
-        freedom = max(0, freedom) + len(measured.alone_s) - measured.num_nodes
+    pairs = fit_pairs(measured, alone, alone_noise, effect_limit)
+    # One effect of each node is estimated from the pairs.
+    degrees_of_freedom = len(measured.pair_s) - measured.num_nodes
+    # If there are few pairs, their noise is at least that of nodes alone, or that of the pairs with
+    # their outliers.
+    has_few_pairs = degrees_of_freedom < _MIN_DEGREES_OF_FREEDOM
+    if has_few_pairs and len(measured.alone_s):
+        degrees_of_freedom = max(0, degrees_of_freedom) + len(measured.alone_s) - measured.num_nodes
         pairs = pairs.replace_noise(max(pairs.noise, alone_noise))
-    elif 0 < freedom < _MIN_FREEDOM:
-        pairs = pairs.replace_noise(
-            max(pairs.noise, _compute_root_mean_square(pairs.residual, freedom))
-        )
-    rate = error_rate / 2
-    links = judge_links(measured, pairs, limit=limit, error_rate=rate, freedom=freedom)
+    elif has_few_pairs and degrees_of_freedom > 0:
+        noise_with_outliers = _compute_root_mean_square(pairs.residual, degrees_of_freedom)
+        pairs = pairs.replace_noise(max(pairs.noise, noise_with_outliers))
+    links = judge_links(
+        measured,
+        pairs,
+        effect_limit=effect_limit,
+        error_rate=error_rate / 2,
+        degrees_of_freedom=degrees_of_freedom,
+    )
+    # A link is compared with its own nodes, so that only nodes are compared with a baseline.
     if baseline is not None and len(measured.alone_s):
         shift = _compute_level_alone(measured) - log(baseline.seconds)
-        error = alone_noise * sqrt(pi / 2 / baseline.count)
-        alone = alone.shift(shift, error=error)
-        pairs = pairs.shift(shift, error=error)
-    nodes = judge_nodes(measured, alone, pairs, limit=limit, error_rate=rate, freedom=freedom)
+        # The standard error of a median is sqrt(pi / 2) times that of a mean.
+        std_error = alone_noise * sqrt(pi / 2 / baseline.count)
+        alone = alone.shift(shift, std_error=std_error)
+        pairs = pairs.shift(shift, std_error=std_error)
+    nodes = judge_nodes(
+        measured,
+        alone,
+        pairs,
+        effect_limit=effect_limit,
+        error_rate=error_rate / 2,
+        degrees_of_freedom=degrees_of_freedom,
+    )
     return Judgement(
         nodes=nodes,
         links=links,
@@ -94,9 +111,13 @@ def judge_measurements(
     )
 
 
-def _compute_root_mean_square(residual: Floats, freedom: int) -> float:
-    """Return the noise of few residuals with their outliers; their median may be 0 by chance."""
-    return sqrt(float(np.sum(residual**2)) / freedom)
+def _compute_root_mean_square(residual: Floats, degrees_of_freedom: int) -> float:
+    """Return the noise of few residuals with their outliers; their median may be 0 by chance.
+
+    Args:
+        residual: (P,) what the effects of nodes leave of each pair.
+    """
+    return sqrt(float(np.sum(residual**2)) / degrees_of_freedom)
 
 
 def _compute_level_alone(measured: Measurements) -> float:
@@ -108,16 +129,20 @@ def _compute_level_alone(measured: Measurements) -> float:
 
 
 def choose_pairs_to_measure_again(judgement: Judgement) -> list[tuple[int, int]]:
-    """Return the pairs that would confirm what looks bad; listed as often as to be measured.
+    """Return the pairs of nodes that would confirm what looks bad.
 
     Links that look slow are measured again. Nodes whose network is slow are measured with each
     other, unless they were, which shows whether they share one fault.
+
+    Returns:
+        The pairs; one that is to be measured several times is listed as often.
     """
     links = judgement.links
-    pairs = links.list_suspects() * MIN_LINK_ROUNDS  # each suspect so many times
-    causes = enumerate(judgement.nodes.cause)
-    suspect_nodes = [node for node, cause in causes if cause in MAY_BE_SHARED]
-    if _MIN_GROUP <= len(suspect_nodes) <= _MAX_GROUP:
+    pairs = links.list_suspects() * MIN_LINK_ROUNDS  # the list, repeated so many times
+    suspect_nodes = [
+        node for node, cause in enumerate(judgement.nodes.cause) if cause in SHAREABLE_CAUSES
+    ]
+    if _MIN_SUSPECTS <= len(suspect_nodes) <= _MAX_SUSPECTS:
         measured = set(zip(links.first.tolist(), links.second.tolist(), strict=True))
         pairs += [pair for pair in combinations(suspect_nodes, 2) if pair not in measured]
     return pairs

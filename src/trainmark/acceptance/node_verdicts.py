@@ -1,4 +1,8 @@
-"""Verdicts on nodes: which estimate counts for each, and where a slow one is slow."""
+"""Verdicts on nodes: which estimate counts for each, and where a slow one is slow.
+
+An effect is the natural logarithm of a node's step time over that of its peers. It becomes a
+slowdown only in the result.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import numpy as np
 
 from trainmark.acceptance.intervals import (
     NO_ROUNDS,
-    compute_reach,
+    compute_num_std_errors,
     convert_to_slowdowns,
     count_more_rounds,
     decide_verdicts,
@@ -19,21 +23,28 @@ from trainmark.acceptance.judgement import NO_GROUP, Cause, NodeVerdicts, Verdic
 
 if TYPE_CHECKING:
     from trainmark.acceptance.estimation import Estimates
-    from trainmark.acceptance.judgement import Flags, Integers, Measurements
+    from trainmark.acceptance.judgement import Integers, Measurements
     from trainmark.acceptance.pair_model import PairFit
 
-# Causes that several nodes may share, as a fault of their switch.
-MAY_BE_SHARED = (Cause.NETWORK, Cause.GROUP, Cause.UNKNOWN)
+# Causes that may be one fault of several nodes, of their switch for instance.
+SHAREABLE_CAUSES = (Cause.NETWORK, Cause.GROUP, Cause.UNKNOWN)
 _TESTS_PER_NODE = 2  # over all rounds, and in the later half of them
-_MIN_GROUP = 3  # nodes
+_MIN_GROUP = 3  # nodes; two have only a single pair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NodeEstimate:
-    """The estimate by which a node is judged, and where it is slow if it is."""
+    """The estimate by which a node is judged.
+
+    Args:
+        effect: NaN: the node was not measured.
+        std_error: standard error of the effect.
+        count: measurements from which it was estimated.
+        cause: where the node is slow, if it is.
+    """
 
     effect: float
-    error: float
+    std_error: float
     count: int
     cause: Cause
 
@@ -43,99 +54,139 @@ def judge_nodes(
     alone: Estimates,
     pairs: PairFit,
     *,
-    limit: float,
+    effect_limit: float,
     error_rate: float,
-    freedom: int,
+    degrees_of_freedom: int,
 ) -> NodeVerdicts:
     """Return the verdict on each node.
 
     Args:
+        measured: step times of nodes alone and in pairs.
         alone: effects of nodes alone.
-        limit: effect beyond which a node is slow.
+        pairs: effects of nodes in pairs, and what they leave of each pair.
+        effect_limit: effect beyond which a node is slow.
         error_rate: probability of any wrong verdict.
-        freedom: see ``compute_reach``.
+        degrees_of_freedom: see ``compute_num_std_errors``.
     """
     num_nodes = measured.num_nodes
-    reach = compute_reach(error_rate, _TESTS_PER_NODE * num_nodes, freedom)
-    choices = [_choose_estimate(node, alone, pairs, limit, reach) for node in range(num_nodes)]
-    effect = np.array([choice.effect for choice in choices])
-    half_width = reach * np.array([choice.error for choice in choices])
-    count = np.array([choice.count for choice in choices])
-    verdicts = decide_verdicts(effect, half_width, limit)
-    causes = [
-        choice.cause if verdict is Verdict.SLOW else None
-        for choice, verdict in zip(choices, verdicts, strict=True)
+    num_std_errors = compute_num_std_errors(
+        error_rate, _TESTS_PER_NODE * num_nodes, degrees_of_freedom
+    )
+    estimates = [
+        _choose_estimate(
+            node, alone, pairs, effect_limit=effect_limit, num_std_errors=num_std_errors
+        )
+        for node in range(num_nodes)
     ]
-    is_open = np.array([verdict is Verdict.UNDECIDED for verdict in verdicts], bool)
+    effect = np.array([estimate.effect for estimate in estimates])
+    half_width = num_std_errors * np.array([estimate.std_error for estimate in estimates])
+    count = np.array([estimate.count for estimate in estimates])
+    verdicts = decide_verdicts(effect, half_width, effect_limit)
+    causes = [
+        estimate.cause if verdict is Verdict.SLOW else None
+        for estimate, verdict in zip(estimates, verdicts, strict=True)
+    ]
+    group_of_node = _mark_groups(measured, pairs, causes)
+    is_undecided = np.array([verdict is Verdict.UNDECIDED for verdict in verdicts], bool)
+    rounds_to_decide = count_more_rounds(effect, half_width, count, effect_limit)
     return NodeVerdicts(
         slower=convert_to_slowdowns(effect),
         low=convert_to_slowdowns(effect - half_width),
         high=convert_to_slowdowns(effect + half_width),
         verdict=verdicts,
-        group=_mark_groups(measured, pairs, causes),
+        group=group_of_node,
         cause=causes,
-        more_rounds=np.where(
-            is_open, count_more_rounds(effect, half_width, count, limit), NO_ROUNDS
-        ),
+        more_rounds=np.where(is_undecided, rounds_to_decide, NO_ROUNDS),
     )
 
 
 def _choose_estimate(
-    node: int, alone: Estimates, pairs: PairFit, limit: float, reach: float
+    node: int, alone: Estimates, pairs: PairFit, *, effect_limit: float, num_std_errors: float
 ) -> _NodeEstimate:
-    """Return the estimate by which a node is judged: NaN if it was not measured."""
-    late = _get_estimate(pairs.late, node)
+    """Return the estimate by which a node is judged, and where the node is slow if it is.
+
+    A node that became slow is judged by the later half of the rounds, any other one by all rounds.
+
+    Args:
+        effect_limit: effect beyond which a node is slow.
+        num_std_errors: standard errors by which an interval reaches to each side.
+    """
     early = _get_estimate(pairs.early, node)
-    if late is not None and early is not None and _is_hot(early, late, limit, reach):
-        return replace(late, cause=Cause.HOT)
+    late = _get_estimate(pairs.late, node)
+    if early is not None and late is not None:
+        rise = late.effect - early.effect
+        has_risen = rise > num_std_errors * _combine_std_errors(early, late)
+        is_late_slow = late.effect - num_std_errors * late.std_error > effect_limit
+        if has_risen and is_late_slow:
+            return replace(late, cause=Cause.HOT)
     by_itself = _get_estimate(alone, node)
     with_others = _get_estimate(pairs.nodes, node)
     if with_others is None:
-        return by_itself or _NodeEstimate(effect=nan, error=nan, count=0, cause=Cause.UNKNOWN)
+        if by_itself is None:
+            return _NodeEstimate(effect=nan, std_error=nan, count=0, cause=Cause.UNKNOWN)
+        return replace(by_itself, cause=Cause.NODE)
     if by_itself is None:
         return replace(with_others, cause=Cause.UNKNOWN)
+    return _combine_estimates(by_itself, with_others, num_std_errors)
+
+
+def _combine_estimates(
+    by_itself: _NodeEstimate, with_others: _NodeEstimate, num_std_errors: float
+) -> _NodeEstimate:
+    """Return the mean of the estimates of a node alone and in pairs; else the larger of them.
+
+    Args:
+        num_std_errors: standard errors up to which a difference may be chance.
+    """
     difference = with_others.effect - by_itself.effect
-    if abs(difference) <= reach * sqrt(by_itself.error**2 + with_others.error**2):
-        return _combine(by_itself, with_others)
+    if abs(difference) <= num_std_errors * _combine_std_errors(by_itself, with_others):
+        # As slow alone as with others: the node itself is slow, not its network.
+        return _average_estimates(by_itself, with_others, cause=Cause.NODE)
     if difference > 0:
         return replace(with_others, cause=Cause.NETWORK)
-    return by_itself
-
-
-def _is_hot(early: _NodeEstimate, late: _NodeEstimate, limit: float, reach: float) -> bool:
-    """Return whether a node is slow in the later half of the rounds, and slower than before."""
-    rise = late.effect - early.effect
-    is_rising = rise > reach * sqrt(late.error**2 + early.error**2)
-    return is_rising and late.effect - reach * late.error > limit
+    return replace(by_itself, cause=Cause.NODE)
 
 
 def _get_estimate(estimates: Estimates, node: int) -> _NodeEstimate | None:
-    """Return the estimate of one node; None if it was not measured."""
-    effect, error = float(estimates.effect[node]), float(estimates.error[node])
-    if not isfinite(effect) or not isfinite(error):
+    """Return the estimate of one node, with a cause to be replaced; None: it was not measured."""
+    effect = float(estimates.effect[node])
+    std_error = float(estimates.std_error[node])
+    if not isfinite(effect) or not isfinite(std_error):
         return None
     return _NodeEstimate(
-        effect=effect, error=error, count=int(estimates.count[node]), cause=Cause.NODE
+        effect=effect,
+        std_error=std_error,
+        count=int(estimates.count[node]),
+        cause=Cause.UNKNOWN,
     )
 
 
-def _combine(first: _NodeEstimate, second: _NodeEstimate) -> _NodeEstimate:
+def _combine_std_errors(first: _NodeEstimate, second: _NodeEstimate) -> float:
+    """Return the standard error of the difference of two effects."""
+    return sqrt(first.std_error**2 + second.std_error**2)
+
+
+def _average_estimates(
+    first: _NodeEstimate, second: _NodeEstimate, *, cause: Cause
+) -> _NodeEstimate:
     """Return the mean of two estimates of the same effect, weighted by their precision."""
-    weights = 1 / first.error**2, 1 / second.error**2
-    total = sum(weights)
+    first_weight = 1 / first.std_error**2
+    second_weight = 1 / second.std_error**2
+    total_weight = first_weight + second_weight
     return _NodeEstimate(
-        effect=(weights[0] * first.effect + weights[1] * second.effect) / total,
-        error=sqrt(1 / total),
+        effect=(first_weight * first.effect + second_weight * second.effect) / total_weight,
+        std_error=sqrt(1 / total_weight),
         count=first.count + second.count,
-        cause=Cause.NODE,
+        cause=cause,
     )
 
 
 def _mark_groups(measured: Measurements, pairs: PairFit, causes: list[Cause | None]) -> Integers:
-    """Find nodes that are slow only with others outside their group; change their cause.
+    """Find groups of nodes that are slow only with nodes outside their group; change their cause.
 
-    Such nodes are as fast with each other as healthy nodes are: they share what is slow, an uplink
-    of a switch for instance. If nodes are slow by themselves, their pairs with each other are, too.
+    Nodes of a group are as fast with each other as healthy nodes are: they share what is slow, an
+    uplink of a switch for instance. If nodes are slow by themselves, their pairs with each other
+    are slow, too.
 
     Args:
         causes: of each node; changed in place to ``Cause.GROUP`` for the nodes of a group.
@@ -143,39 +194,38 @@ def _mark_groups(measured: Measurements, pairs: PairFit, causes: list[Cause | No
     Returns:
         (N,) number of the group of each node; ``NO_GROUP`` outside of any.
     """
-    group = np.full(measured.num_nodes, NO_GROUP)
-    suspects = np.array([cause in MAY_BE_SHARED for cause in causes], bool)
-    inside = suspects[measured.first] & suspects[measured.second]
-    # Nearer to the median node than to what the slower of both nodes explains.
-    is_fast = inside & (pairs.without_level < pairs.slower_effect / 2)
+    group_of_node = np.full(measured.num_nodes, NO_GROUP)
+    is_suspect = np.array([cause in SHAREABLE_CAUSES for cause in causes], bool)
+    is_pair_of_suspects = is_suspect[measured.first] & is_suspect[measured.second]
+    # A pair is fast if its time is nearer to that of the median node than to what the slower of its
+    # nodes explains.
+    is_fast = is_pair_of_suspects & (pairs.without_level < pairs.slower_effect / 2)
     candidates = _join_pairs(measured.first[is_fast], measured.second[is_fast])
-    groups = [nodes for nodes in candidates if _are_mostly_fast(is_fast, inside, measured, nodes)]
-    for number, nodes in enumerate(sorted(groups, key=min)):
-        for node in nodes:
-            group[node] = number
+    groups = []
+    for nodes in candidates:
+        members = sorted(nodes)
+        is_within = np.isin(measured.first, members) & np.isin(measured.second, members)
+        num_pairs = int((is_pair_of_suspects & is_within).sum())
+        num_fast = int((is_fast & is_within).sum())
+        if len(members) >= _MIN_GROUP and 2 * num_fast > num_pairs:
+            groups.append(members)
+    for number, members in enumerate(sorted(groups)):
+        for node in members:
+            group_of_node[node] = number
             causes[node] = Cause.GROUP
-    return group
+    return group_of_node
 
 
 def _join_pairs(first: Integers, second: Integers) -> list[set[int]]:
     """Return the sets of nodes that pairs connect, directly or through other nodes."""
-    components: list[set[int]] = []
+    components: list[set[int]] = []  # disjoint sets, which each pair may join to one
     for node, partner in zip(first.tolist(), second.tolist(), strict=True):
         connected = {node, partner}
-        others = []
+        unconnected = []
         for nodes in components:
             if nodes.isdisjoint(connected):
-                others.append(nodes)
+                unconnected.append(nodes)
             else:
                 connected |= nodes
-        components = [*others, connected]
+        components = [*unconnected, connected]
     return components
-
-
-def _are_mostly_fast(
-    is_fast: Flags, inside: Flags, measured: Measurements, nodes: set[int]
-) -> bool:
-    """Return whether most pairs within ``nodes`` are fast: of three nodes or more."""
-    listed = sorted(nodes)
-    within = inside & np.isin(measured.first, listed) & np.isin(measured.second, listed)
-    return len(nodes) >= _MIN_GROUP and 2 * int(is_fast[within].sum()) > int(within.sum())

@@ -15,10 +15,10 @@ from trainmark.acceptance.estimation import compute_medians
 if TYPE_CHECKING:
     from trainmark.acceptance.judgement import Flags, Floats, Integers
 
-_LARGE_ROUND = 16  # values from which the level of their round is estimated from them alone
-_MIN_HALF_ROUNDS = 4  # rounds of each half from which the later half is judged by itself
-_MIN_TREND_ROUNDS = 6  # from which a trend is reported
-_MIN_LINE_ROUNDS = 3  # from which a line is fitted to small rounds
+_LARGE_ROUND = 16  # number of values from which they alone give the level of their round
+_MIN_HALF_ROUNDS = 4  # number of rounds of a half from which the later half is judged by itself
+_MIN_TREND_ROUNDS = 6  # number of rounds from which a trend is reported
+_MIN_LINE_ROUNDS = 3  # number of rounds from which a line is fitted to small rounds
 
 
 def compute_round_levels(values: Floats, rounds: Integers) -> Floats:
@@ -37,30 +37,37 @@ def compute_round_levels(values: Floats, rounds: Integers) -> Floats:
     """
     if len(values) == 0:
         return values
-    round_numbers, place, counts = np.unique(rounds, return_inverse=True, return_counts=True)
-    round_medians = compute_medians(values, place, len(round_numbers))
+    # ``round_index`` is the index in ``round_numbers`` of the round of each value.
+    round_numbers, round_index, counts = np.unique(rounds, return_inverse=True, return_counts=True)
+    round_medians = compute_medians(values, round_index, len(round_numbers))
     is_large = counts >= _LARGE_ROUND
     if is_large.any():
         levels: Floats = np.interp(round_numbers, round_numbers[is_large], round_medians[is_large])
-        return levels[place]
+        return levels[round_index]
     if len(round_numbers) < _MIN_LINE_ROUNDS:
-        return values * 0
+        return np.zeros_like(values)
+    # The slope between every two rounds, of which each pair counts once.
     distances = round_numbers[:, None] - round_numbers[None, :]
     rises = round_medians[:, None] - round_medians[None, :]
-    slope = float(np.median(rises[distances > 0] / distances[distances > 0]))
+    is_later = distances > 0
+    slope = float(np.median(rises[is_later] / distances[is_later]))
     line: Floats = slope * (round_numbers - round_numbers.mean())
-    return line[place]
+    return line[round_index]
 
 
 def compute_trend(values: Floats, rounds: Integers) -> float | None:
     """Return the relative rise of times from the first to the last third of the rounds.
 
     None if there are too few rounds.
+
+    Args:
+        values: (V,) logarithms of times.
+        rounds: (V,) number of the round of each.
     """
-    round_numbers, place = np.unique(rounds, return_inverse=True)
+    round_numbers, round_index = np.unique(rounds, return_inverse=True)
     if len(round_numbers) < _MIN_TREND_ROUNDS:
         return None
-    round_medians = compute_medians(values, place, len(round_numbers))
+    round_medians = compute_medians(values, round_index, len(round_numbers))
     third = len(round_numbers) // 3
     rise = float(np.median(round_medians[-third:]) - np.median(round_medians[:third]))
     return expm1(rise)
@@ -69,11 +76,17 @@ def compute_trend(values: Floats, rounds: Integers) -> float | None:
 def is_in_later_half(rounds: Integers) -> Flags:
     """Return which measurements are of the later half of the rounds.
 
-    None of them if there are too few rounds to judge the later half by itself.
+    No measurement is, if there are too few rounds to judge the later half by itself.
+
+    Args:
+        rounds: (V,) number of the round of each measurement.
+
+    Returns:
+        (V,).
     """
-    round_numbers, place = np.unique(rounds, return_inverse=True)
+    round_numbers, round_index = np.unique(rounds, return_inverse=True)
     half = len(round_numbers) // 2
     if half < _MIN_HALF_ROUNDS:
         return np.zeros(len(rounds), bool)
-    is_late: Flags = place >= half
+    is_late: Flags = round_index >= half
     return is_late

@@ -161,31 +161,31 @@ def _compute_half_width_by_welch(a: NDArray[np.float64], b: NDArray[np.float64])
     variance_b = b.var(ddof=1) / len(b)
     variance = variance_a + variance_b
     denominator = variance_a**2 / (len(a) - 1) + variance_b**2 / (len(b) - 1)
-    if not denominator:
+    if not denominator:  # all values of each side are equal
         return 0.0
-    # By Welch and Satterthwaite.
-    freedom = float(variance**2 / denominator)
-    half_width: float = compute_student_quantile(freedom) * float(variance) ** 0.5
+    # The formula of Welch and Satterthwaite.
+    degrees_of_freedom = float(variance**2 / denominator)
+    half_width: float = compute_student_quantile(degrees_of_freedom) * float(variance) ** 0.5
     return half_width
 
 
 @lru_cache(maxsize=256)
-def compute_student_quantile(freedom: float, level: float = 0.95) -> float:
+def compute_student_quantile(degrees_of_freedom: float, level: float = 0.95) -> float:
     """Return the t for which Student's distribution has the mass ``level`` from -t to t.
 
     It is exact to five digits.
 
-    The distribution is integrated numerically: with ``t = sqrt(freedom) tan(angle)`` its density
-    over the angle is proportional to ``cos(angle)**(freedom-1)``.
+    The distribution is integrated numerically. For n degrees of freedom and ``t = sqrt(n)
+    tan(angle)``, its density over the angle is proportional to ``cos(angle)**(n - 1)``.
 
     Args:
-        freedom: degrees of freedom, above zero.
+        degrees_of_freedom: above zero.
         level: from 0 to 1.
     """
     angles = np.linspace(0, np.pi / 2, _NUM_ANGLES)
-    density = np.cos(angles) ** (freedom - 1)
+    density = np.cos(angles) ** (degrees_of_freedom - 1)
     mass = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
-    return float(freedom**0.5 * np.tan(np.interp(level * mass[-1], mass, angles)))
+    return float(degrees_of_freedom**0.5 * np.tan(np.interp(level * mass[-1], mass, angles)))
 
 
 def estimate_trend(*sides: Sequence[float]) -> float | None:
@@ -197,14 +197,15 @@ def estimate_trend(*sides: Sequence[float]) -> float | None:
     Args:
         sides: values above zero in order of time; the sides share the slope, but not the level.
     """
+    # Both relative to the mean of their side, so that the line goes through the origin.
     order = np.concatenate([np.arange(len(side)) - (len(side) - 1) / 2 for side in sides])
     logs = np.concatenate([np.log(side) - np.log(side).mean() for side in sides])
-    freedom = len(order) - len(sides) - 1
+    degrees_of_freedom = len(order) - len(sides) - 1  # a level of each side, and the slope
     sum_squares = float(order @ order)
     slope = float(order @ logs) / sum_squares
     residuals = logs - slope * order
-    slope_error = float(residuals @ residuals / freedom / sum_squares) ** 0.5
-    max_chance_slope = compute_student_quantile(freedom, _TREND_LEVEL) * slope_error
+    slope_error = float(residuals @ residuals / degrees_of_freedom / sum_squares) ** 0.5
+    max_chance_slope = compute_student_quantile(degrees_of_freedom, _TREND_LEVEL) * slope_error
     return slope if abs(slope) > max_chance_slope else None
 
 
