@@ -74,13 +74,25 @@ def test_bash_completes_the_value_behind_an_equals_sign(tmp_path: Path) -> None:
     assert complete_in_bash("trainmark run toy precision =", tmp_path) == values
 
 
-def test_zsh_completes_key_and_value_as_one_word(tmp_path: Path) -> None:
+def complete_in_zsh(line: str) -> str:
+    """Return the completions with their descriptions that zsh gets at the end of a line."""
     environment = os.environ | {
         "_TRAINMARK_COMPLETE": "complete_zsh",
-        "_TYPER_COMPLETE_ARGS": "trainmark run toy precision=b",
+        "_TYPER_COMPLETE_ARGS": line,
     }
     done = subprocess.run(PROGRAM, env=environment, capture_output=True, text=True, check=True)
-    assert '"precision=bf16"' in done.stdout
+    return done.stdout
+
+
+def test_zsh_completes_key_and_value_as_one_word() -> None:
+    assert '"precision=bf16"' in complete_in_zsh("trainmark run toy precision=b")
+
+
+def test_description_of_shared_recipe_names_all_its_cases() -> None:
+    completions = complete_in_zsh("trainmark run --recipe tiny")
+    for case in cases.load_all()[0]:
+        if "tiny" in case.recipes:
+            assert case.name in completions
 
 
 @pytest.mark.parametrize("line", ["trainmark run ", "trainmark run toy --device "])

@@ -7,28 +7,33 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import fields
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from trainmark.recipe import Recipe
     from trainmark.spec import Case
 
 Candidate = tuple[str, str]  # a word and its description
 
 
-def _select_matching(items: Iterable[Candidate], incomplete: str) -> list[Candidate]:
-    return [(word, help_text) for word, help_text in items if word.startswith(incomplete)]
+def _select_matching(candidates: Iterable[Candidate], incomplete: str) -> list[Candidate]:
+    """Return the candidates that begin with what is typed."""
+    return [(word, help_text) for word, help_text in candidates if word.startswith(incomplete)]
 
 
 def _iterate_cases() -> Iterator[Candidate]:
+    """Yield the names of cases with their titles, and the aliases of each."""
     from trainmark import cases
 
-    for case in cases.load_all()[0]:
+    loaded_cases, _ = cases.load_all()
+    for case in loaded_cases:
         yield case.name, case.title.en
-        yield from ((alias, f"alias of {case.name}") for alias in case.aliases)
+        for alias in case.aliases:
+            yield alias, f"alias of {case.name}"
 
 
 def complete_case(incomplete: str) -> list[Candidate]:
@@ -37,11 +42,17 @@ def complete_case(incomplete: str) -> list[Candidate]:
 
 
 def complete_run(incomplete: str) -> list[Candidate]:
-    """Return cases, their aliases, and plan files where the first letters are typed."""
-    typed = Path(incomplete)
-    folder = typed if incomplete.endswith("/") else typed.parent
-    entries = sorted(folder.iterdir()) if incomplete and folder.is_dir() else []
-    files = [(str(x), "plan file") for x in entries if x.suffix in (".yaml", ".yml")]
+    """Return cases, their aliases, and plan files.
+
+    Plan files are added only after a first letter, so that without one only cases are offered.
+    """
+    files: list[Candidate] = []
+    if incomplete:
+        typed_path = Path(incomplete)
+        folder = typed_path if incomplete.endswith("/") else typed_path.parent
+        if folder.is_dir():
+            paths = [x for x in sorted(folder.iterdir()) if x.suffix in (".yaml", ".yml")]
+            files = [(str(path), "plan file") for path in paths]
     return [*complete_case(incomplete), *_select_matching(files, incomplete)]
 
 
@@ -49,22 +60,23 @@ def read_typed_words() -> list[str]:
     """Return the words before the one that is completed, as the shell gives them."""
     line = os.environ.get("COMP_WORDS")  # bash
     if line is not None:
-        words = _split(line)
+        words = _split_line(line)
         return words[: int(os.environ.get("COMP_CWORD", len(words)))]
     line = os.environ.get("_TYPER_COMPLETE_ARGS", "")  # other shells
-    words = _split(line)
+    words = _split_line(line)
     return words if line.endswith(" ") else words[:-1]
 
 
-def _split(line: str) -> list[str]:
+def _split_line(line: str) -> list[str]:
     """Return the words of a line that may end inside a quoted word."""
     try:
         return shlex.split(line)
-    except ValueError:
+    except ValueError:  # a quote is not closed yet
         return line.split()
 
 
 def _find_typed_case() -> Case | None:
+    """Return the first case whose name or alias is among the words; None: there is none."""
     from trainmark import cases
 
     names = {name for name, _ in _iterate_cases()}
@@ -75,52 +87,65 @@ def _find_typed_case() -> Case | None:
 
 
 def complete_recipe(incomplete: str) -> list[Candidate]:
-    """Return the recipes of the case that is typed, or of all cases."""
+    """Return the recipes of the case that is typed, or of all cases, each with its cases."""
     from trainmark import cases
 
     case = _find_typed_case()
     chosen_cases = [case] if case else cases.load_all()[0]
-    names: dict[str, str] = {}
+    cases_by_recipe: dict[str, list[str]] = {}
     for chosen_case in chosen_cases:
         for recipe_name in chosen_case.recipes:
-            names[recipe_name] = chosen_case.name
-    return _select_matching(names.items(), incomplete)
+            cases_by_recipe.setdefault(recipe_name, []).append(chosen_case.name)
+    candidates = [(recipe, ", ".join(names)) for recipe, names in cases_by_recipe.items()]
+    return _select_matching(candidates, incomplete)
 
 
 def complete_field(incomplete: str) -> list[Candidate]:
     """Return ``KEY=`` of the case's recipe fields, or the values of a field that has few."""
-    from trainmark.recipe import FIELD_ALIASES, Recipe
+    from trainmark.recipe import Recipe
 
     case = _find_typed_case()
     recipe_type = case.recipe_type if case else Recipe
-    known = {x.name: x for x in fields(recipe_type) if x.metadata.get("rule") != "fixed"}
-    for alias, name in FIELD_ALIASES.items():
-        if name in known:
-            known.setdefault(alias, known[name])
-
-    types = get_type_hints(recipe_type)
-
-    def list_field_values(key: str) -> list[str]:
-        return _list_values(types[known[key].name]) if key in known else []
-
-    typed = read_typed_words()
-    if "COMP_WORDS" in os.environ and incomplete in ("", "="):
-        current = _split(os.environ["COMP_WORDS"])[len(typed) :]
-        if current[:1] == ["="] and typed:  # bash at ``precision=``
-            return [(value, "") for value in list_field_values(typed[-1])]
-    if typed[-1:] == ["="]:  # bash at ``precision=b``
-        return _select_matching(((value, "") for value in list_field_values(typed[-2])), incomplete)
+    words = read_typed_words()
+    # In bash, `precision=b` is three words, of which only `b` or `=` is completed.
+    if "COMP_WORDS" in os.environ and incomplete in ("", "=") and words:
+        rest_of_line = _split_line(os.environ["COMP_WORDS"])[len(words) :]
+        if rest_of_line[:1] == ["="]:  # at ``precision=``
+            return [(value, "") for value in _list_field_values(recipe_type, words[-1])]
+    if words[-1:] == ["="]:  # at ``precision=b``
+        values = _list_field_values(recipe_type, words[-2])
+        return _select_matching([(value, "") for value in values], incomplete)
     key, equals, _ = incomplete.partition("=")
-    if equals:
-        return _select_matching(
-            ((f"{key}={value}", "") for value in list_field_values(key)), incomplete
-        )
-    return _select_matching(
-        ((f"{name}=", x.metadata["doc"]) for name, x in known.items()), incomplete
-    )
+    if equals:  # in other shells, `precision=b` is one word
+        values = _list_field_values(recipe_type, key)
+        return _select_matching([(f"{key}={value}", "") for value in values], incomplete)
+    fields_by_key = _collect_changeable_fields(recipe_type)
+    candidates = [(f"{key}=", item.metadata["doc"]) for key, item in fields_by_key.items()]
+    return _select_matching(candidates, incomplete)
 
 
-def _list_values(annotation: Any) -> list[str]:
+def _collect_changeable_fields(recipe_type: type[Recipe]) -> dict[str, Field[Any]]:
+    """Return the fields that a user can change, by their names and by their aliases."""
+    from trainmark.recipe import FIELD_ALIASES
+
+    fields_by_key = {
+        item.name: item for item in fields(recipe_type) if item.metadata.get("rule") != "fixed"
+    }
+    for alias, name in FIELD_ALIASES.items():
+        if name in fields_by_key:
+            fields_by_key.setdefault(alias, fields_by_key[name])
+    return fields_by_key
+
+
+def _list_field_values(recipe_type: type[Recipe], key: str) -> list[str]:
+    """Return the values of the field with a name or alias; none if it has many or is unknown."""
+    fields_by_key = _collect_changeable_fields(recipe_type)
+    if key not in fields_by_key:
+        return []
+    return _list_type_values(get_type_hints(recipe_type)[fields_by_key[key].name])
+
+
+def _list_type_values(annotation: Any) -> list[str]:
     """Return the values of a type that has few: a literal, a boolean, perhaps none."""
     if get_origin(annotation) is Literal:
         return [str(value) for value in get_args(annotation)]
@@ -128,38 +153,41 @@ def _list_values(annotation: Any) -> list[str]:
         return ["true", "false"]
     if annotation is type(None):
         return ["none"]
-    return [value for part in get_args(annotation) for value in _list_values(part)]
+    # The parts of a union such as `Literal[...] | None`; other types have no parts with values.
+    return [value for part in get_args(annotation) for value in _list_type_values(part)]
 
 
 def complete_prepare_option(incomplete: str) -> list[Candidate]:
     """Return ``KEY=`` of what ``prepare`` takes for the case that is typed."""
     case = _find_typed_case()
     options = case.prepare_options if case else ()
-    return _select_matching(((f"{x.name}=", x.help) for x in options), incomplete)
+    candidates = [(f"{option.name}=", option.help) for option in options]
+    return _select_matching(candidates, incomplete)
 
 
 def complete_device(incomplete: str) -> list[Candidate]:
     """Return the names of devices and their torch types."""
     from trainmark import devices
 
-    known = devices.list_vendors().values()
-    names = {vendor.name: f"torch type {vendor.torch_type}" for vendor in known}
-    types = {vendor.torch_type: "torch type" for vendor in known}
-    return _select_matching((types | names).items(), incomplete)
+    vendors = devices.list_vendors().values()
+    descriptions = {vendor.torch_type: "torch type" for vendor in vendors}
+    for vendor in vendors:  # a name that is also a torch type is described as a name
+        descriptions[vendor.name] = f"torch type {vendor.torch_type}"
+    return _select_matching(descriptions.items(), incomplete)
 
 
 def complete_launcher(incomplete: str) -> list[Candidate]:
     """Return the names of launchers."""
     from trainmark.launch.cluster import NAMES
 
-    return _select_matching(((name, "") for name in NAMES), incomplete)
+    return _select_matching([(name, "") for name in NAMES], incomplete)
 
 
 def complete_backend(incomplete: str) -> list[Candidate]:
     """Return the names of backends of followers."""
     from trainmark.export.followers.targets import BACKENDS
 
-    return _select_matching(((name, "") for name in BACKENDS), incomplete)
+    return _select_matching([(name, "") for name in BACKENDS], incomplete)
 
 
 def complete_filter(incomplete: str) -> list[Candidate]:
